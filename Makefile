@@ -1,0 +1,33 @@
+# Everything runs in .venv, made once; `make demo` and `make test` need Python 3.11+, git and make.
+PYTHON ?= python3
+BIN := .venv/bin
+
+export FLWR_TELEMETRY_ENABLED = 0
+export FLWR_DISABLE_UPDATE_CHECK = 1
+
+.PHONY: demo test check bench clean
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+demo: .venv/ready
+	$(BIN)/fedcel bench digits --out runs/demo
+
+check: .venv/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-timing
+
+test: check
+	$(BIN)/python -m pytest
+
+bench: .venv/ready
+	$(BIN)/python -m pytest tests/bench --benchmark-enable --benchmark-only -p no:cacheprovider
+	$(BIN)/python -m tests.bench.ratios
+
+clean:
+	rm -rf .venv runs build *.egg-info

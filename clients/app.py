@@ -1,0 +1,124 @@
+"""The Flower ClientApp: train, evaluate, query; records in, records out."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+
+from clients import holder
+from clients.evaluation import EvaluationClient
+from clients.posterior import PosteriorClient
+from fedcel import client_state, wire
+from fedcel.cel.base import State
+from fedcel.settings import Settings, parse
+
+APP_ONLY = ("out",)  # keys of the run config that only the ServerApp reads
+
+
+def settings_of(context: Context) -> Settings:
+    """Return the operator's settings from the run config."""
+    return parse({k: v for k, v in context.run_config.items() if k not in APP_ONLY})
+
+
+def client_app(settings: Settings | None = None, state_root: Path | None = None) -> ClientApp:
+    """Return the app; without `settings` it reads the run config of each message's context.
+
+    With `state_root`, each partition's state lives in a folder below it and survives a restart;
+    a node's own `state-path` does the same.
+    """
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        s = settings or settings_of(context)
+        client = PosteriorClient(
+            holder.bound_update(s, partition(context), *memory(context, state_root))
+        )
+        arrays = message.content[wire.ARRAYS].to_numpy_ndarrays()
+        uploaded, examples, metrics = client.fit(arrays, dict(message.content[wire.CONFIG]))
+        key = wire.ARRAYS if s.strategy.upload == "weights" else wire.DELTA
+        numbers = MetricRecord({**metrics, wire.EXAMPLES: examples})
+        content = RecordDict({key: ArrayRecord(uploaded), wire.METRICS: numbers})
+        return Message(content=content, reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        s = settings or settings_of(context)
+        client = EvaluationClient(
+            s, holder.workspace(s), holder.images(s, partition(context)), samples(message)
+        )
+        config = dict(message.content[wire.CONFIG])
+        nll, examples, metrics = client.evaluate(model(message), config)
+        numbers = MetricRecord({**metrics, "nll": nll, wire.EXAMPLES: examples})
+        return Message(content=RecordDict({wire.METRICS: numbers}), reply_to=message)
+
+    @app.query(wire.COUNT_QUERY)
+    def count(message: Message, context: Context) -> Message:
+        s = settings or settings_of(context)
+        held = len(holder.images(s, partition(context)).y)
+        numbers = MetricRecord({wire.EXAMPLES: held, wire.PARTITION: partition(context)})
+        return Message(content=RecordDict({wire.METRICS: numbers}), reply_to=message)
+
+    @app.query(wire.LOGITS_QUERY)
+    def query(message: Message, context: Context) -> Message:
+        s = settings or settings_of(context)
+        client = EvaluationClient(
+            s, holder.workspace(s), holder.images(s, partition(context)), samples(message)
+        )
+        answer = client.query(message.content[wire.SMASHED].to_numpy_ndarrays()[0])
+        content = RecordDict({wire.LOGITS: ArrayRecord([answer])})
+        return Message(content=content, reply_to=message)
+
+    return app
+
+
+def partition(context: Context) -> int:
+    """Return which holder this node is."""
+    return int(context.node_config["partition-id"])
+
+
+def model(message: Message) -> list[np.ndarray]:
+    """Return the global model of a message."""
+    return list(message.content[wire.ARRAYS].to_numpy_ndarrays())
+
+
+def samples(message: Message) -> list[torch.Tensor]:
+    """Return the posterior samples of a message, or none."""
+    if wire.SAMPLES not in message.content:
+        return []
+    return [torch.from_numpy(row) for row in message.content[wire.SAMPLES].to_numpy_ndarrays()]
+
+
+def memory(context: Context, root: Path | None) -> tuple[holder.Recall, holder.Remember]:
+    """Return how to read and keep a client's state: its folder where it has one, else memory."""
+    own = context.node_config.get("state-path")
+    folder = Path(str(own)) if own else root and root / f"partition-{partition(context):06d}"
+    if folder:
+        return (
+            lambda number: client_state.read(folder, number),
+            lambda number, state: client_state.save(folder, number, state),
+        )
+
+    def recall(number: int) -> State | None:
+        record = context.state.get(wire.CEL)
+        if not isinstance(record, ArrayRecord):
+            return None
+        return {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
+
+    def remember(number: int, state: State) -> None:
+        arrays = {name: Array(tensor.detach().numpy()) for name, tensor in state.items()}
+        context.state[wire.CEL] = ArrayRecord(arrays)
+
+    return recall, remember
+
+
+app = client_app()

@@ -1,0 +1,101 @@
+"""One data holder: its images, its net, its state, bound to the pure local update."""
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+
+import torch
+from flwr.common import NDArrays, Scalar
+
+from fedcel import cel, runs, wire
+from fedcel.arrays import FlatNet, to_arrays, to_vector
+from fedcel.cel.base import State
+from fedcel.data import Images, load
+from fedcel.errors import DataError
+from fedcel.schedule import plan
+from fedcel.seeding import generator
+from fedcel.settings import Settings
+from fedcel.training import Update, local_update
+
+Remember = Callable[[int, State], None]
+Recall = Callable[[int], State | None]
+
+
+@lru_cache(maxsize=4)
+def workspace(settings: Settings) -> FlatNet:
+    """Return this process's net of these settings; its content is overwritten by every use."""
+    torch.set_num_threads(1)  # several holders share the cores; threads would fight over them
+    return runs.fresh_net(settings, load(settings.data, settings.clients, settings.seed))
+
+
+@lru_cache(maxsize=4)
+def loss_of(settings: Settings) -> cel.ConditionalEntropy | None:
+    """Return the conditional entropy loss of these settings."""
+    classes = load(settings.data, settings.clients, settings.seed).classes
+    features = workspace(settings).net.features
+    return cel.build(settings.cel, settings.net.noise, features, classes)
+
+
+def images(settings: Settings, partition: int) -> Images:
+    """Return the training images of one holder; DataError when there is no such partition."""
+    if not 0 <= partition < settings.clients:
+        raise DataError(
+            f"partition-id is {partition}, must be in 0..{settings.clients - 1}; "
+            f"set clients to the number of nodes"
+        )
+    return load(settings.data, settings.clients, settings.seed).clients[partition]
+
+
+def train(
+    settings: Settings,
+    flat: FlatNet,
+    partition: int,
+    received: torch.Tensor,
+    number: int,
+    share: float,
+    total: int,
+    state: State | None,
+) -> Update:
+    """Return one holder's update of round `number`; both engines come through here."""
+    x, y = images(settings, partition)
+    s = settings
+    return local_update(
+        flat,
+        received,
+        x,
+        y,
+        plan(s, number, share, total),
+        s.local,
+        lambda purpose: generator(s.seed, purpose, number, partition),
+        loss_of(s),
+        state,
+        s.cel.refresh,
+    )
+
+
+def fit(
+    settings: Settings,
+    partition: int,
+    recall: Recall,
+    remember: Remember,
+    parameters: NDArrays,
+    config: dict[str, Scalar],
+) -> tuple[NDArrays, int, dict[str, Scalar]]:
+    """Translate between Flower's arrays and `train`; stock strategies send no share."""
+    flat = workspace(settings)
+    examples = len(images(settings, partition).y)
+    number = int(config[wire.ROUND])
+    share, total = float(config.get(wire.SHARE, 1.0)), int(config.get(wire.TOTAL, examples))
+    received = to_vector(parameters)
+    update = train(settings, flat, partition, received, number, share, total, recall(number))
+    if update.state is not None:
+        remember(number, update.state)
+    upload = flat.vector if settings.strategy.upload == "weights" else update.delta
+    metrics: dict[str, Scalar] = {**update.metrics, wire.PARTITION: partition}
+    return to_arrays(upload, flat.shapes), examples, metrics
+
+
+def bound_update(
+    settings: Settings, partition: int, recall: Recall, remember: Remember
+) -> Callable[[NDArrays, dict[str, Scalar]], tuple[NDArrays, int, dict[str, Scalar]]]:
+    """Return `fit` bound to one holder."""
+    return partial(fit, settings, partition, recall, remember)

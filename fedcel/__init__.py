@@ -1,0 +1,1 @@
+"""Privacy-preserving split inference, trained federatedly, measured honestly."""

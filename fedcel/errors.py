@@ -1,0 +1,25 @@
+"""Every error that a user's input can cause, on one screen."""
+
+
+class FedcelError(Exception):
+    """Base of all errors below; the command line prints it and exits with 2."""
+
+
+class SettingsError(FedcelError, ValueError):
+    """A setting is unknown, of the wrong type, out of range or at odds with another."""
+
+
+class PluginError(FedcelError, ValueError):
+    """An import string does not lead to an object."""
+
+
+class DataError(FedcelError, ValueError):
+    """A data source is missing, damaged or too small for what is asked of it."""
+
+
+class NetError(FedcelError, ValueError):
+    """A network cannot be split, averaged or measured."""
+
+
+class RunError(FedcelError, ValueError):
+    """A run folder is missing, exists already, or cannot be read."""

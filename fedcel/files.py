@@ -1,0 +1,80 @@
+"""Files of a run: TOML, JSON, safetensors; each written whole or not at all."""
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import tomli_w
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from fedcel.errors import RunError
+
+
+def write_whole(path: Path, data: bytes | str) -> None:
+    """Replace `path` by `data` in one step; a crash leaves the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    raw = data.encode() if isinstance(data, str) else data
+    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        try:
+            file.write(raw)
+            file.flush()
+            os.fchmod(file.fileno(), 0o644)
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write indented JSON; NaN and infinity are refused (ValueError), they are not JSON."""
+    write_whole(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> object:
+    """Read JSON; RunError names a file that is missing or damaged."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing; was the run finished?") from None
+    except json.JSONDecodeError as error:
+        raise RunError(f"{path} is damaged: {error}") from None
+
+
+def write_toml(path: Path, value: Mapping[str, object]) -> None:
+    """Write a TOML file."""
+    write_whole(path, tomli_w.dumps(value))
+
+
+def read_toml(path: Path) -> dict[str, object]:
+    """Read TOML; RunError names a file that is missing or damaged, and the line."""
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RunError(f"{path} is not TOML: {error}") from None
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write named tensors as safetensors, with string metadata."""
+    owned = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
+    write_whole(path, save(owned, dict(metadata or {})))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read named tensors and metadata; RunError names a file that is missing or damaged."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = file.keys()  # noqa: SIM118 the handle is no mapping
+            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing") from None
+    except SafetensorError as error:
+        raise RunError(f"{path} is damaged: {error}") from None

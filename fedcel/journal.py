@@ -1,0 +1,98 @@
+"""After every round: measure on the server's validation set, write, tell."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+from fedcel import metrics, runs, schedule
+from fedcel.aggregation import ServerState
+from fedcel.arrays import FlatNet
+from fedcel.data import Splits
+from fedcel.files import write_tensors, write_whole
+from fedcel.seeding import generator
+from fedcel.settings import Settings
+
+Event = dict[str, object]
+Tell = Callable[[Event], None]
+
+
+class Journal:
+    """Writes events, state and posterior samples of one run; every engine has the same one."""
+
+    def __init__(
+        self, folder: Path, settings: Settings, splits: Splits, flat: FlatNet, tell: Tell
+    ) -> None:
+        self.folder = folder
+        self.settings = settings
+        self.splits = splits
+        self.flat = flat
+        self.tell = tell
+        self.chain = runs.chain(folder, settings)
+        self.lines: list[str] = []
+        self.clock = time.perf_counter()
+
+    def resume(self) -> ServerState:
+        """Return the last complete round's state; forget whatever was written after it."""
+        state = runs.read_state(self.folder)
+        lines = (self.folder / "events.jsonl").read_text().splitlines()
+        self.lines = [line for line in lines if json.loads(line)["round"] <= state.round]
+        self.chain.forget_after(state.round)
+        return state
+
+    def record(
+        self,
+        state: ServerState,
+        clients: list[int],
+        rejected: list[dict[str, object]],
+        reported: Mapping[str, float],
+    ) -> None:
+        """Write the round that led to `state`; the state last, so that it is never ahead."""
+        plan = schedule.plan(self.settings, state.round, 1.0, self.examples)
+        now = time.perf_counter()
+        event: Event = {
+            "round": state.round,
+            **self.validate(state),
+            "clients": len(clients),
+            "rejected": rejected,
+            "rate": plan.rate,
+            "temperature": plan.temperature,
+            "cel-weight": plan.cel_weight,
+            "pull": plan.rate * plan.pull,
+            **reported,
+            "seconds": now - self.clock,
+        }
+        self.clock = now
+        self.lines.append(json.dumps(event, allow_nan=False))
+        write_whole(self.folder / "events.jsonl", "\n".join(self.lines) + "\n")
+        after = state.round - schedule.burn_in_rounds(self.settings)
+        if after > 0 and (after - 1) % self.settings.chain.thin == 0:
+            self.chain.keep(state.round, state.model)
+        runs.save_state(self.folder, state)
+        self.tell(event)
+
+    def validate(self, state: ServerState) -> dict[str, float]:
+        """Return accuracy, NLL, ECE and within-class spread on the validation set."""
+        x, y = self.splits.validation
+        stream = generator(self.settings.seed, "validation", state.round)
+        self.flat.load(state.model)
+        with torch.no_grad():
+            z = self.flat.net.encode(x)
+            probabilities = self.flat.net.answer(self.flat.net.add_noise(z, stream)).softmax(1)
+        spread = float(metrics.within_class_spread(z, y))
+        return {**metrics.scores(probabilities, y), "within-class-spread": spread}
+
+    def close(self, state: ServerState) -> None:
+        """Write the last global model."""
+        write_tensors(
+            self.folder / "model.safetensors",
+            {"model": state.model},
+            {"round": str(state.round)},
+        )
+
+    @property
+    def examples(self) -> int:
+        """Return N, the training images of all clients together."""
+        return sum(len(client.y) for client in self.splits.clients)

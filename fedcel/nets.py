@@ -1,0 +1,155 @@
+"""A network cut in two: encoder, noise at the cut, head."""
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedcel import plugins
+from fedcel.errors import NetError
+from fedcel.settings_groups import Net
+
+Builder = Callable[[tuple[int, ...], int, Net], tuple[nn.Module, nn.Module]]
+
+
+class SplitNet(nn.Module):
+    """Encoder f on the device, head g on the server, Gaussian noise of sd sigma between.
+
+    Images are (B, C, H, W) in [0, 1], smashed data (B, D), logits (B, classes).
+    """
+
+    def __init__(self, encoder: nn.Module, head: nn.Module, sigma: float, features: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+        self.sigma = sigma
+        self.features = features
+
+    def encode(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
+        """Return z, before any noise."""
+        return cast(Tensor, self.encoder(images))
+
+    def add_noise(
+        self, z: Float[Tensor, "B D"], generator: torch.Generator
+    ) -> Float[Tensor, "B D"]:
+        """Return z~ = z + sigma * xi with xi drawn afresh; z itself when sigma is 0."""
+        if self.sigma == 0:
+            return z
+        xi = torch.randn(z.shape, generator=generator, dtype=z.dtype)
+        return z + self.sigma * xi
+
+    def answer(self, message: Float[Tensor, "B D"]) -> Float[Tensor, "B K"]:
+        """Return the head's logits for smashed data as it was received."""
+        return cast(Tensor, self.head(message))
+
+
+class NormBound(nn.Module):
+    """Scale z down to at most unit root mean square; short vectors pass unchanged."""
+
+    def forward(self, z: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
+        """Return z with |z|^2 <= D."""
+        rms = z.square().mean(1, keepdim=True).sqrt()
+        return z / rms.clamp_min(1.0)
+
+
+BOUNDS: dict[str, Callable[[], nn.Module]] = {
+    "sigmoid": nn.Sigmoid,
+    "norm": NormBound,
+    "none": nn.Identity,
+}
+
+
+def mlp(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+    """Return a one-hidden-layer encoder and head for small images."""
+    inputs = shape[0] * shape[1] * shape[2]
+    encoder = nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(inputs, net.width),
+        nn.ReLU(),
+        nn.Linear(net.width, net.features),
+        BOUNDS[net.bound](),
+    )
+    return encoder, head(classes, net)
+
+
+def cnn(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+    """Return two convolutions with GroupNorm and pooling, then D features; for 28 or 32 px."""
+    channels, height, width = shape
+    if height % 4 or width % 4:
+        raise NetError(f"images are {height}x{width}; 'cnn' pools twice, sides must divide by 4")
+    encoder = nn.Sequential(
+        nn.Conv2d(channels, 16, 3, padding=1),
+        nn.GroupNorm(4, 16),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.GroupNorm(8, 32),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * height * width // 16, net.width),
+        nn.ReLU(),
+        nn.Linear(net.width, net.features),
+        BOUNDS[net.bound](),
+    )
+    return encoder, head(classes, net)
+
+
+def head(classes: int, net: Net) -> nn.Module:
+    """Return a linear head, or one with a hidden layer of `net.head-width`."""
+    if net.head_width == 0:
+        return nn.Linear(net.features, classes)
+    return nn.Sequential(
+        nn.Linear(net.features, net.head_width), nn.ReLU(), nn.Linear(net.head_width, classes)
+    )
+
+
+BUILDERS: dict[str, Builder] = {"mlp": mlp, "cnn": cnn}
+
+
+def build(net: Net, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> SplitNet:
+    """Return a checked split network with parameters drawn from `generator`.
+
+    A user's builder `package.module:object` takes (shape (C, H, W), classes, settings) and
+    returns (encoder, head). Raises NetError when they do not fit together.
+    """
+    if net.name not in BUILDERS and ":" not in net.name:
+        raise NetError(f"net.name is {net.name!r}, must be mlp, cnn or 'package.module:object'")
+    builder = BUILDERS.get(net.name) or cast(Builder, plugins.load(net.name))
+    encoder, classifier = builder(shape, classes, net)
+    features = check(encoder, classifier, shape, classes)
+    model = SplitNet(encoder, classifier, net.noise, features)
+    initialise(model, generator)
+    return model
+
+
+def initialise(model: nn.Module, generator: torch.Generator) -> None:
+    """Redraw weights of linear and convolution layers, U(-1/sqrt(n), 1/sqrt(n)), n the fan-in."""
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            bound = layer.weight[0].numel() ** -0.5
+            for parameter in layer.parameters(recurse=False):
+                nn.init.uniform_(parameter, -bound, bound, generator=generator)
+
+
+def check(encoder: nn.Module, classifier: nn.Module, shape: tuple[int, ...], classes: int) -> int:
+    """Return D; NetError on buffers, wrong shapes or undefined values says why."""
+    for part in (encoder, classifier):
+        for name, layer in part.named_modules():
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+                raise NetError(
+                    f"layer {name!r} is {type(layer).__name__}: its running statistics mix "
+                    "examples and cannot be averaged over clients or sampled; use nn.GroupNorm"
+                )
+        for name, _ in part.named_buffers():
+            raise NetError(f"buffer {name!r} is not trained or averaged; make it a parameter")
+    with torch.no_grad():
+        z = encoder(torch.full((2, *shape), 0.5))
+        if z.dim() != 2 or not z.isfinite().all():
+            raise NetError(f"the encoder returned {tuple(z.shape)}, must be a finite (B, D)")
+        logits = classifier(z)
+    if logits.shape != (2, classes):
+        raise NetError(f"the head returned {tuple(logits.shape)}, must be (B, {classes})")
+    return int(z.shape[1])

@@ -1,0 +1,14 @@
+"""Sampling the posterior: the local Langevin step, the chain, the predictions."""
+
+from fedcel.posterior.chain import Chain
+from fedcel.posterior.predict import Prediction, predict
+from fedcel.posterior.sgld import noise_variance, prior_pull, temperature_ratio
+
+__all__ = [
+    "Chain",
+    "Prediction",
+    "noise_variance",
+    "predict",
+    "prior_pull",
+    "temperature_ratio",
+]

@@ -1,0 +1,102 @@
+"""Predictions of a chain: averaged probabilities from one message, or one per encoder."""
+
+import math
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedcel.arrays import FlatNet
+from fedcel.nets import SplitNet
+
+
+class Prediction(NamedTuple):
+    """Log-probabilities of S samples, and their averages; finite however sure a sample is."""
+
+    log_samples: Float[Tensor, "S N K"]
+
+    @property
+    def samples(self) -> Float[Tensor, "S N K"]:
+        """Return each sample's probabilities."""
+        return self.log_samples.exp()
+
+    @property
+    def probabilities(self) -> Float[Tensor, "N K"]:
+        """Return the posterior predictive: the mean of the samples' probabilities."""
+        return self.samples.mean(0)
+
+    @property
+    def logits(self) -> Float[Tensor, "N K"]:
+        """Return the log of the averaged probabilities."""
+        return self.log_samples.logsumexp(0) - math.log(len(self.log_samples))
+
+
+def answer_all(
+    flat: FlatNet, samples: Sequence[Float[Tensor, " P"]], messages: Float[Tensor, "N D"]
+) -> Float[Tensor, "S N K"]:
+    """Return every sampled head's log-probabilities for the same messages."""
+    with torch.no_grad():
+        answers = []
+        for vector in samples:
+            flat.load(vector)
+            answers.append(flat.net.answer(messages).log_softmax(1))
+    return torch.stack(answers)
+
+
+def predict(
+    flat: FlatNet,
+    samples: Sequence[Float[Tensor, " P"]],
+    x: Float[Tensor, "N C H W"],
+    generator: torch.Generator,
+    scope: str = "head",
+) -> Prediction:
+    """Return the samples' probabilities for images.
+
+    Scope `head`: the encoder is the same in all samples, one noisy message per image goes to all
+    heads. Scope `full`: each sampled encoder sends its own noisy message. ValueError on no sample.
+    """
+    if not samples:
+        raise ValueError("no posterior samples; run past burn-in, or pass the last model")
+    if scope == "head":
+        return Prediction(answer_all(flat, samples, message(flat, samples[0], x, generator)))
+    parts = [answer_all(flat, [vector], message(flat, vector, x, generator)) for vector in samples]
+    return Prediction(torch.cat(parts))
+
+
+def message(
+    flat: FlatNet,
+    vector: Float[Tensor, " P"],
+    x: Float[Tensor, "N C H W"],
+    generator: torch.Generator,
+) -> Float[Tensor, "N D"]:
+    """Return the noisy smashed data that a device with these parameters sends."""
+    flat.load(vector)
+    with torch.no_grad():
+        return flat.net.add_noise(flat.net.encode(x), generator)
+
+
+class Encoders(nn.Module):
+    """Several encoders side by side: all that a device sends for one image in scope `full`."""
+
+    def __init__(self, encoders: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.encoders = nn.ModuleList(encoders)
+
+    def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
+        """Return the messages' means in a row, (N, S*D)."""
+        return torch.cat([encoder(x) for encoder in self.encoders], 1)
+
+
+def what_is_sent(flat: FlatNet, samples: Sequence[Float[Tensor, " P"]], scope: str) -> SplitNet:
+    """Return the net whose smashed data are everything that leaves the device for one image."""
+    used = samples if scope == "full" else samples[:1]
+    encoders = []
+    for vector in used:
+        flat.load(vector)
+        encoders.append(deepcopy(flat.net.encoder))
+    encoder = encoders[0] if len(encoders) == 1 else Encoders(encoders)
+    features = flat.net.features * len(encoders)
+    return SplitNet(encoder, deepcopy(flat.net.head), flat.net.sigma, features)

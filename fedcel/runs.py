@@ -1,0 +1,94 @@
+"""A run is a folder: made once, written whole, read back with everything in it."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor
+
+from fedcel import nets
+from fedcel.aggregation import ServerState
+from fedcel.arrays import FlatNet
+from fedcel.data import Splits, load
+from fedcel.errors import RunError
+from fedcel.files import read_tensors, read_toml, write_tensors, write_toml
+from fedcel.posterior.chain import Chain
+from fedcel.seeding import generator
+from fedcel.settings import Settings, dump, parse
+
+FORMAT = 1
+
+
+class Run(NamedTuple):
+    """A finished or interrupted run, in memory."""
+
+    folder: Path
+    settings: Settings
+    splits: Splits
+    flat: FlatNet
+    model: Float[Tensor, " P"]
+    samples: list[Float[Tensor, " P"]]
+
+
+def create(folder: Path, settings: Settings) -> None:
+    """Make a run folder with its settings; RunError when the folder is there and not empty."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(
+            f"{folder} exists and is not empty; choose another --out, remove it, "
+            "or continue an interrupted run with --resume"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_toml(folder / "settings.toml", {"format": FORMAT, **dump(settings)})
+
+
+def read_settings(folder: Path) -> Settings:
+    """Return a run's settings; RunError for a folder that is no run or of another format."""
+    if not folder.is_dir():
+        raise RunError(f"{folder} is not a folder; give the folder of a run")
+    return settings_from(read_toml(folder / "settings.toml"), folder / "settings.toml")
+
+
+def settings_from(table: dict[str, object], path: Path) -> Settings:
+    """Return the settings of a settings.toml; RunError when it is of another format."""
+    found = table.pop("format", None)
+    if found != FORMAT:
+        raise RunError(f"{path}: format is {found!r}, this version reads {FORMAT}")
+    return parse(table)
+
+
+def fresh_net(settings: Settings, splits: Splits) -> FlatNet:
+    """Return the net of these settings with the parameters of round 0."""
+    stream = generator(settings.seed, "net")
+    return FlatNet(nets.build(settings.net, splits.shape, splits.classes, stream))
+
+
+def chain(folder: Path, settings: Settings) -> Chain:
+    """Return the run's chain of samples."""
+    return Chain(folder / "chain", settings.chain.samples)
+
+
+def read(folder: Path) -> Run:
+    """Return a run with its data, last model and posterior samples; RunError if incomplete."""
+    settings = read_settings(folder)
+    splits = load(settings.data, settings.clients, settings.seed)
+    tensors, _ = read_tensors(folder / "model.safetensors")
+    flat = fresh_net(settings, splits)
+    model = tensors["model"]
+    if model.shape != flat.vector.shape:
+        raise RunError(
+            f"{folder / 'model.safetensors'} has {model.numel()} parameters, the net of "
+            f"settings.toml has {flat.vector.numel()}; one of them is from another run"
+        )
+    return Run(folder, settings, splits, flat, model, chain(folder, settings).read())
+
+
+def save_state(folder: Path, state: ServerState) -> None:
+    """Write all that the server needs to go on after this round."""
+    tensors = {"model": state.model, "average": state.average}
+    write_tensors(folder / "state" / "server.safetensors", tensors, {"round": str(state.round)})
+
+
+def read_state(folder: Path) -> ServerState:
+    """Return the state after the last complete round; RunError when there is none."""
+    tensors, metadata = read_tensors(folder / "state" / "server.safetensors")
+    return ServerState(int(metadata["round"]), tensors["model"], tensors["average"])

@@ -1,0 +1,163 @@
+"""Every setting: typed, frozen, documented, refused when unknown or impossible."""
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedcel.errors import SettingsError
+from fedcel.settings_groups import (
+    Attack,
+    Cel,
+    Chain,
+    Data,
+    Local,
+    Net,
+    Prior,
+    Privacy,
+    Strategy,
+    kebab,
+)
+
+Scalar = str | int | float | bool
+OWN_STRATEGY = "posterior"
+
+
+class Settings(BaseModel):
+    """All settings of one run; groups are TOML tables, keys are kebab-case."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=kebab, populate_by_name=True
+    )
+
+    seed: int = Field(0, ge=0, description="Seed of every random stream of the run.")
+    rounds: int = Field(120, ge=1, description="Federated rounds, burn-in and chain together.")
+    clients: int = Field(8, ge=1, description="Data holders.")
+    clients_per_round: int = Field(
+        0, ge=0, description="Clients drawn at random each round; 0 takes all of them."
+    )
+    engine: Literal["ray", "loop"] = Field(
+        "ray", description="ray: Flower simulation, in parallel; loop: one process, in place."
+    )
+    temperature: float = Field(
+        1.0, ge=0, description="Temperature of the chain after burn-in; 1 is the posterior, 0 SGD."
+    )
+    data: Data = Data()
+    net: Net = Net()
+    cel: Cel = Cel()
+    local: Local = Local()
+    prior: Prior = Prior()
+    strategy: Strategy = Strategy()
+    chain: Chain = Chain()
+    privacy: Privacy = Privacy()
+    attack: Attack = Attack()
+
+
+def flatten(tree: Mapping[str, object], prefix: str = "") -> dict[str, Scalar]:
+    """Return {"cel.weight": 0.1, ...} of nested tables; SettingsError on a list."""
+    flat: dict[str, Scalar] = {}
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{path}.")
+        elif isinstance(value, str | int | float | bool):
+            flat[path] = value
+        else:
+            raise SettingsError(
+                f"{path} is {value!r}; settings are scalars, write lists as 'a,b,c'"
+            )
+    return flat
+
+
+def known_keys() -> dict[str, tuple[object, str]]:
+    """Return every flat key with its default and its one sentence."""
+    return {path: (default, text) for path, default, text, _ in describe()}
+
+
+def describe(
+    model: type[BaseModel] = Settings, prefix: str = ""
+) -> Iterator[tuple[str, object, str, str]]:
+    """Yield (key, default, sentence, type and range) of every setting."""
+    for field in model.model_fields.values():
+        path = f"{prefix}{field.alias}"
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from describe(kind, f"{path}.")
+        else:
+            limits = " ".join(str(m) for m in field.metadata)
+            name = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+            yield path, field.default, str(field.description), f"{name} {limits}".strip()
+
+
+def parse(raw: Mapping[str, object]) -> Settings:
+    """Return checked settings of nested tables or flat dotted keys.
+
+    Raises SettingsError, one line a problem: what, its value, what is allowed, the nearest name.
+    """
+    flat = flatten(raw)
+    known = known_keys()
+    for key in sorted(flat.keys() - known.keys()):
+        near = get_close_matches(key, known, 1, cutoff=0)
+        raise SettingsError(f"unknown setting {key!r}; did you mean {near[0]!r}?")
+    tree: dict[str, object] = {}
+    for key, value in flat.items():
+        group, _, name = key.rpartition(".")
+        table = tree.setdefault(group, {}) if group else tree
+        assert isinstance(table, dict)
+        table[name] = value
+    try:
+        settings = Settings.model_validate(tree)
+    except ValidationError as error:
+        raise SettingsError("\n".join(_line(problem) for problem in error.errors())) from None
+    check(settings)
+    return settings
+
+
+def _line(problem: Mapping[str, object]) -> str:
+    where = problem["loc"]
+    assert isinstance(where, tuple)
+    keys = [part for part in where if isinstance(part, str) and part in _names()]
+    return f"{'.'.join(keys)} is {problem['input']!r}: {problem['msg']}"
+
+
+def _names() -> set[str]:
+    return {part for key in known_keys() for part in key.split(".")}
+
+
+def dump(settings: Settings) -> dict[str, object]:
+    """Return nested kebab-case tables that `parse` reads back unchanged."""
+    return settings.model_dump(by_alias=True)
+
+
+def check(settings: Settings) -> None:
+    """Refuse settings that are each allowed but do not fit together."""
+    s = settings
+    if s.clients_per_round > s.clients:
+        raise SettingsError(
+            f"clients-per-round is {s.clients_per_round}, must be at most clients ({s.clients})"
+        )
+    if s.cel.kind != "none" and s.chain.burn_in < s.cel.ramp:
+        raise SettingsError(
+            f"chain.burn-in is {s.chain.burn_in}, must be at least cel.ramp ({s.cel.ramp}): "
+            "the chain is sampled at constant settings"
+        )
+    if s.cel.kind != "none" and s.net.noise == 0 and s.cel.penalty == "channel":
+        raise SettingsError(
+            "net.noise is 0 and cel.penalty is 'channel', which divides by it; "
+            "set net.noise to 0.3 or cel.penalty to 'linear'"
+        )
+    if s.cel.penalty == "log" and s.net.noise == 0 and s.cel.threshold == "none":
+        raise SettingsError("net.noise is 0: cel.threshold 'none' follows it; set cel.threshold")
+    stock = s.strategy.name != OWN_STRATEGY
+    if s.strategy.upload == "weights" and s.temperature > 0:
+        raise SettingsError(
+            f"strategy.upload is 'weights' and temperature is {s.temperature}: a server that "
+            "averages weights does not tell a client its share; set temperature to 0"
+        )
+    if stock and s.strategy.upload == "delta" and ":" not in s.strategy.name:
+        raise SettingsError(
+            f"strategy.name is {s.strategy.name!r}, must be 'posterior' or 'package.module:object'"
+        )
+    if not stock and s.strategy.upload == "weights":
+        raise SettingsError("strategy.upload is 'weights'; 'posterior' aggregates 'delta'")

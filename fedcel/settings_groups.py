@@ -1,0 +1,190 @@
+"""The groups of settings, one table of the TOML file each."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+Off = Literal["none"]
+
+
+def kebab(name: str) -> str:
+    """Return the TOML spelling of a Python name."""
+    return name.replace("_", "-")
+
+
+def _numbers(text: str) -> str:
+    values = [float(part) for part in text.split(",")]  # ValueError is reported by pydantic
+    if not all(0 < value < float("inf") for value in values):
+        raise ValueError("each number must be finite and above 0")
+    return text
+
+
+PositiveList = Annotated[str, AfterValidator(_numbers)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Group(BaseModel):
+    """A frozen table; unknown keys are refused."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=kebab, populate_by_name=True
+    )
+
+
+class Data(Group):
+    """Where images come from and who holds which."""
+
+    source: str = Field("digits", description="digits, idx, or 'package.module:object'.")
+    path: str = Field("none", description="Folder of the images, for sources that read files.")
+    partition: Literal["iid", "dirichlet", "shards"] = Field(
+        "dirichlet", description="How training images are dealt out to the clients."
+    )
+    alpha: Positive = Field(
+        0.5, description="Dirichlet concentration; small values give each client few classes."
+    )
+    shards: int = Field(2, ge=1, description="Shards a client, for the partition 'shards'.")
+    train: int = Field(0, ge=0, description="Training images of all clients together; 0: all left.")
+    validation: int = Field(150, ge=2, description="Images the server chooses settings on.")
+    auxiliary: int = Field(250, ge=2, description="Images of the attacker, nobody else's.")
+    test: int = Field(400, ge=2, description="Test images; they are the targets of the attacks.")
+
+
+class Net(Group):
+    """The split network."""
+
+    name: str = Field("mlp", description="mlp, cnn, or 'package.module:object'.")
+    features: int = Field(64, ge=1, description="Values of the smashed data, D.")
+    width: int = Field(128, ge=1, description="Hidden width of the encoder.")
+    head_width: int = Field(0, ge=0, description="Hidden width of the head; 0: a linear head.")
+    bound: Literal["sigmoid", "norm", "none"] = Field(
+        "sigmoid", description="How smashed data are kept bounded; 'none' only for study."
+    )
+    noise: float = Field(
+        0.3, ge=0, allow_inf_nan=False, description="Sigma of the Gaussian noise at the cut."
+    )
+
+
+class Cel(Group):
+    """The conditional entropy loss."""
+
+    kind: Literal["none", "plain", "cluster", "gated"] = Field(
+        "none", description="Which conditional entropy loss tightens the classes."
+    )
+    weight: float = Field(0.3, ge=0, allow_inf_nan=False, description="Lambda, once ramped up.")
+    penalty: Literal["linear", "log", "channel"] = Field(
+        "channel", description="R(v) of a class's spread v; channel is (D/2)log(1+v/(D sigma^2))."
+    )
+    threshold: Positive | Off = Field(
+        "none", description="Tau of the log penalty; none: 0.125 sigma^2 D."
+    )
+    share: Literal["batch-share", "mean-present", "none"] = Field(
+        "batch-share", description="Beta, a class's share in the loss: n_c/B, 1/present, or 1."
+    )
+    warm_up: int = Field(5, ge=0, description="Rounds before the loss is switched on.")
+    ramp: float = Field(
+        0.6, ge=0, le=1, description="Fraction of the rounds at which lambda is fully on."
+    )
+    clusters: int = Field(0, ge=0, description="Clusters a class; 0: 5, at most a quarter of n_c.")
+    form: Literal["renormalised", "original"] = Field(
+        "renormalised", description="Cluster weights over those present, or the biased original."
+    )
+    refresh: Literal["epoch", "round"] = Field(
+        "round", description="When centres are computed anew: each local epoch or round start."
+    )
+    attention: Literal["ascend", "minimise", "detach", "floor"] = Field(
+        "ascend", description="Who moves the gated attention: against, with, or without the loss."
+    )
+    floor: float = Field(0.5, ge=0, le=1, description="Uniform share r of the attention 'floor'.")
+    hidden: int = Field(0, ge=0, description="Hidden size of the attention; 0: D/4 in 64..256.")
+    attention_rate: Positive = Field(0.01, description="Adam step of the attention's weights.")
+
+
+class Local(Group):
+    """What a client does in a round."""
+
+    steps: int = Field(20, ge=1, description="Steps a client takes in a round.")
+    batch_size: int = Field(32, ge=1, description="Images a step; at most what the client holds.")
+    rate: Positive = Field(1.0, description="Step size eta at the start.")
+    schedule: Literal["cosine", "constant"] = Field(
+        "cosine", description="How eta falls until burn-in ends; it is constant afterwards."
+    )
+    rate_end: float = Field(
+        0.05, gt=0, le=1, description="Eta at the end of the cosine, as a share of local.rate."
+    )
+
+
+class Prior(Group):
+    """The Gaussian priors of the local posterior."""
+
+    mode: Literal["none", "fixed", "consistent"] = Field(
+        "consistent", description="Prior at the received model: none, of a fixed width, or by pull."
+    )
+    width: Positive = Field(1.0, description="Standard deviation s of the 'fixed' prior.")
+    pull: float = Field(
+        0.1, gt=0, lt=1, description="Share of a round's way that 'consistent' pulls back."
+    )
+    scale: Positive | Off = Field(
+        "none", description="Standard deviation s0 of the prior at 0 (weight decay 1/(N s0^2))."
+    )
+
+
+class Strategy(Group):
+    """The server's side."""
+
+    name: str = Field(
+        "posterior", description="posterior, or a Flower strategy as 'package.module:object'."
+    )
+    upload: Literal["delta", "weights"] = Field(
+        "delta", description="What a client sends; stock strategies of Flower average weights."
+    )
+    momentum: float = Field(0.5, ge=0, lt=1, description="Beta of the sliding average of deltas.")
+    gain: Positive = Field(1.0, description="Gamma, the server's step along that average.")
+    max_norm: Positive | Off = Field(
+        "none", description="Largest L2 norm of a delta that the server accepts."
+    )
+
+
+class Chain(Group):
+    """Which global models are kept as posterior samples."""
+
+    scope: Literal["head", "full"] = Field(
+        "head", description="head: the encoder is frozen after burn-in; full: all is sampled."
+    )
+    burn_in: float = Field(0.8, ge=0, le=1, description="Fraction of the rounds before sampling.")
+    heat: float = Field(
+        0.0, ge=0, description="Temperature during burn-in, as a share of `temperature`."
+    )
+    thin: int = Field(2, ge=1, description="Rounds from one kept sample to the next.")
+    samples: int = Field(16, ge=1, description="Samples kept at most; the oldest goes first.")
+
+
+class Privacy(Group):
+    """How served logits are perturbed."""
+
+    mechanism: Literal["laplace", "none"] = Field(
+        "laplace", description="Noise on the served logits."
+    )
+    epsilon: Positive = Field(4.0, description="Privacy loss of one served answer.")
+    epsilons: PositiveList = Field(
+        "0.5,1,2,4,8", description="Epsilons at which result.json states the utility."
+    )
+    clip: Positive = Field(
+        4.0, description="c: centred logits are clamped to [-c, c], or projected to |.|_1 <= c."
+    )
+    clip_kind: Literal["clamp", "l1", "probabilities"] = Field(
+        "l1", description="What enforces the sensitivity: 2cC, 2c, or 2 on probabilities."
+    )
+
+
+class Attack(Group):
+    """Who attacks, and with what."""
+
+    names: str = Field(
+        "optimal,decoder,logit-inversion", description="Attacks to run, or import strings."
+    )
+    knowledge: Literal["held-out", "training-size"] = Field(
+        "held-out", description="Auxiliary images: a disjoint set, or the training images."
+    )
+    budget: Positive = Field(1.0, description="Multiple of each attack's default effort.")
+    seeds: int = Field(3, ge=1, description="Attack seeds; each is a row of attacks.json.")
+    candidates: int = Field(100, ge=2, description="Images to pick the right one from.")

@@ -1,0 +1,19 @@
+"""Names that the server's and the clients' side of Flower share."""
+
+ARRAYS = "arrays"  # record: the global model, down; a client's weights, up, if asked for
+DELTA = "delta"  # record: last minus received model, up
+CONFIG = "config"  # record: what a round asks of a client, down
+METRICS = "metrics"  # record: numbers, up
+CEL = "cel"  # record in a client's own state; never sent
+SMASHED = "smashed"  # record: smashed data of a query, (B, D)
+SAMPLES = "samples"  # record: posterior samples as flat vectors, (S, P)
+LOGITS = "logits"  # record: the private answer, (B, C)
+
+ROUND = "server-round"
+SHARE = "share"  # w_k, the weight that the server will give to this client's delta
+TOTAL = "total-examples"  # N over all clients
+EXAMPLES = "num-examples"  # N_k; Flower's own name
+PARTITION = "partition"
+
+COUNT_QUERY = "count"  # query action: how many examples do you hold?
+LOGITS_QUERY = "logits"  # query action: answer smashed data with private logits

@@ -1,0 +1,171 @@
+"""The command line: simulate, attack, bench, report, settings."""
+
+import argparse
+import json
+import os
+import sys
+import tomllib
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedcel.errors import FedcelError, SettingsError
+from fedcel.settings import Scalar, describe
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; 0 done, 1 failed, 2 wrong input, 130 interrupted."""
+    options = parser().parse_args(arguments)
+    sys.path.insert(0, os.getcwd())  # a user's own parts may lie beside the scenario
+    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+    try:
+        COMMANDS[options.command](options)
+    except FedcelError as error:
+        print(f"fedcel: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(
+            "fedcel: interrupted; complete rounds are saved. Go on with `fedcel simulate ... "
+            "--out DIR --resume`, or the same `fedcel bench` command",
+            file=sys.stderr,
+        )
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    top = argparse.ArgumentParser(
+        prog="fedcel",
+        description="Train split networks federatedly, then measure what they leak.",
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    one = commands.add_parser("simulate", help="train one federation into a run folder")
+    _scenario(one)
+    one.add_argument("--variant", help="a variant of the scenario; default: its [settings] alone")
+    one.add_argument("--resume", action="store_true", help="go on with the run in --out")
+    many = commands.add_parser("bench", help="train and attack every variant of a scenario")
+    _scenario(many)
+    many.add_argument("--jobs", type=int, default=1, help="processes, for the loop engine")
+    hit = commands.add_parser("attack", help="attack a finished run")
+    hit.add_argument("run", type=Path, metavar="RUN", help="folder of a run")
+    _set(hit)
+    drawn = commands.add_parser("report", help="draw the report of a run or bench again")
+    drawn.add_argument("folder", type=Path, metavar="RUN_OR_BENCH")
+    listed = commands.add_parser("settings", help="list every setting")
+    listed.add_argument("--json", action="store_true", help="as JSON")
+    return top
+
+
+def _scenario(command: argparse.ArgumentParser) -> None:
+    command.add_argument("scenario", metavar="SCENARIO", help="packaged name, or a TOML file")
+    _set(command)
+    command.add_argument("--out", type=Path, help="folder to write; default: runs/<name>-<time>")
+    command.add_argument("--engine", choices=["ray", "loop"], help="overrides the setting")
+
+
+def _set(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting"
+    )
+
+
+def overrides(options: argparse.Namespace) -> dict[str, Scalar]:
+    """Return --set and --engine as flat settings; SettingsError when one is not KEY=VALUE."""
+    found: dict[str, Scalar] = {}
+    for item in options.set:
+        key, equals, text = item.partition("=")
+        if not equals or not key:
+            raise SettingsError(f"--set {item!r} is not of the form KEY=VALUE")
+        found[key.strip()] = scalar(text.strip())
+    if getattr(options, "engine", None):
+        found["engine"] = options.engine
+    return found
+
+
+def scalar(text: str) -> Scalar:
+    """Return a TOML scalar, or the text itself: --set net.name=cnn needs no quotes."""
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    return value if isinstance(value, str | int | float | bool) else text
+
+
+def _simulate(options: argparse.Namespace) -> None:
+    from sims import report, scenario
+    from sims.simulate import default_folder, simulate
+
+    plan = scenario.read(options.scenario)
+    named = {variant.name: variant for variant in plan.variants}
+    if options.variant and options.variant not in named:
+        raise SettingsError(f"no variant {options.variant!r}; there are {', '.join(named)}")
+    chosen = named[options.variant] if options.variant else scenario.plain("run")
+    first = plan._replace(variants=[chosen], seeds=plan.seeds[:1])
+    cell = scenario.cells(first, overrides(options))[0]
+    out = options.out or default_folder(plan.path.stem)
+    simulate(cell.settings, out, resume=options.resume)
+    page = report.write(out)
+    print(report.table(out))
+    print(f"run: {out}\nreport: {page}")
+
+
+def _bench(options: argparse.Namespace) -> None:
+    from sims import report, scenario
+    from sims.bench import bench
+    from sims.simulate import default_folder
+
+    plan = scenario.read(options.scenario)
+    out = options.out or default_folder(plan.path.stem)
+    page = bench(plan, scenario.cells(plan, overrides(options)), out, options.jobs)
+    print(report.table(out))
+    print(f"report: {page}")
+
+
+def _attack(options: argparse.Namespace) -> None:
+    from fedcel import runs
+    from fedcel.settings import dump, flatten, parse
+    from sims import report
+    from sims.attack import attack
+
+    given = overrides(options)
+    for key in given:
+        if not key.startswith("attack."):
+            raise SettingsError(f"--set {key}: a finished run keeps it; only attack.* can change")
+    own = flatten(dump(runs.read_settings(options.run)))
+    attack(options.run, parse(own | given).attack)
+    page = report.write(options.run)
+    print(report.table(options.run))
+    print(f"report: {page}")
+
+
+def _report(options: argparse.Namespace) -> None:
+    from sims import report
+
+    print(f"report: {report.write(options.folder)}")
+
+
+def _settings(options: argparse.Namespace) -> None:
+    rows = [
+        {"key": key, "default": default, "type": kind, "description": text}
+        for key, default, text, kind in describe()
+    ]
+    if options.json:
+        print(json.dumps(rows, indent=1))
+        return
+    width = max(len(str(row["key"])) for row in rows)
+    for row in rows:
+        print(f"{row['key']:<{width}}  {row['default']!s:<10}  {row['description']}")
+        print(f"{'':<{width}}  {row['type']}")
+
+
+COMMANDS = {
+    "simulate": _simulate,
+    "bench": _bench,
+    "attack": _attack,
+    "report": _report,
+    "settings": _settings,
+}

@@ -1,0 +1,55 @@
+"""Progress for people: a bar on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedcel.journal import Event, Tell
+
+PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
+
+
+@contextmanager
+def rounds(title: str, total: int) -> Iterator[Tell]:
+    """Yield a function that is told each round's event."""
+    console = Console(file=sys.stderr)
+    if not console.is_terminal:
+        yield _plain(title, total)
+        return
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[state]}"),
+        TimeRemainingColumn(),
+        console=console,
+    ) as bar:
+        task = bar.add_task(title, total=total, state="starting")
+        yield lambda event: bar.update(
+            task, completed=float(str(event["round"])), state=_state(event)
+        )
+
+
+def _state(event: Event) -> str:
+    return f"accuracy {event['accuracy']:.3f} spread {event['within-class-spread']:.3f}"
+
+
+def _plain(title: str, total: int) -> Tell:
+    last = time.monotonic()
+
+    def tell(event: Event) -> None:
+        nonlocal last
+        done = event["round"] == total
+        if done or time.monotonic() - last > PLAIN_SECONDS:
+            last = time.monotonic()
+            say(f"{title}: round {event['round']}/{total}, {_state(event)}")
+
+    return tell
+
+
+def say(line: str) -> None:
+    """Write one line to stderr."""
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,6 @@
+"""One self-contained page, and figures, from a finished run or bench."""
+
+from sims.report.page import write
+from sims.report.text import table
+
+__all__ = ["table", "write"]

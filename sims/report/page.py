@@ -1,0 +1,144 @@
+"""Compose report.html and figures/ and write each whole."""
+
+import base64
+import re
+from collections.abc import Callable, Sequence
+from importlib import resources
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from fedcel.files import write_whole
+from sims.report import figures, pictures, tables, words
+from sims.report.read import Book, Event, read
+from sims.report.summary import Summary, summarise
+from sims.report.text import interval, number
+
+TEMPLATE = "page.html.jinja"
+
+CURVES: tuple[tuple[str, Callable[[Event], float | None], str, bool], ...] = (
+    ("accuracy", lambda e: e.accuracy, "validation accuracy", False),
+    ("spread", lambda e: e.within_class_spread, "within-class spread (log)", True),
+    ("weight", lambda e: e.cel_weight, "weight λγ of the loss", False),
+)
+ALT = {
+    "bits": "Accuracy against bits beyond the label",
+    "mse": "Accuracy against the worst attack's reconstruction error",
+    "accuracy": "Validation accuracy by round",
+    "spread": "Within-class spread by round, log scale",
+    "weight": "Weight of the conditional entropy loss by round",
+}
+
+
+def write(folder: Path) -> Path:
+    """Draw a bench or run folder: figures/*, then report.html, whose path is returned.
+
+    Raises RunError when a file is missing or damaged; nothing is written then.
+    """
+    book = read(folder)
+    summaries = summarise(book)
+    chosen = words.verdict(summaries)
+    plots = draw(summaries, chosen)
+    rows = pictures.strips(summaries)
+    html = render(book, summaries, chosen, plots, rows)
+    for name, text in plots.items():
+        write_whole(folder / "figures" / f"{name}.svg", text)
+    if rows:
+        write_whole(folder / "figures" / "reconstructions.png", pictures.png(pictures.grid(rows)))
+    path = folder / "report.html"
+    write_whole(path, html)
+    return path
+
+
+def draw(summaries: Sequence[Summary], chosen: words.Verdict) -> dict[str, str]:
+    """Return every figure that the numbers allow, as SVG by file name."""
+    drawn: dict[str, Figure | None] = {
+        "bits": figures.trade_bits(summaries),
+        "mse": figures.trade_mse(summaries),
+    }
+    drawn |= {n: figures.curve(summaries, value, text, log) for n, value, text, log in CURVES}
+    for place, s in featured(summaries, chosen).items():
+        if s.runs:
+            drawn[f"reliability-{place}"] = figures.reliability(s.runs[0].result.reliability)
+    return {name: figures.svg(f, name) for name, f in drawn.items() if f is not None}
+
+
+def featured(summaries: Sequence[Summary], chosen: words.Verdict) -> dict[str, Summary]:
+    """Return the undefended and the best defended summary, or the first one."""
+    pair = {"undefended": chosen.base, "defended": chosen.best}
+    found = {place: s for place, s in pair.items() if s is not None}
+    return found or {"first": summaries[0]}
+
+
+def render(
+    book: Book,
+    summaries: Sequence[Summary],
+    chosen: words.Verdict,
+    plots: dict[str, str],
+    rows: Sequence[pictures.Strip],
+) -> str:
+    """Return the page; every text from the files is escaped by the template."""
+    source = resources.files("sims.report").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    shown = featured(summaries, chosen)
+    return environment.from_string(source).render(
+        book=book,
+        verdict=chosen,
+        attack_sentence=words.attack_sentence(chosen),
+        bars=_bars(list(shown.values())),
+        seeds=words.seeds_sentence(summaries),
+        training_seeds=len(summaries[0].seeds),
+        cautions=words.cautions(summaries, chosen),
+        limits=words.limits(summaries),
+        tables=tables,
+        summaries=summaries,
+        trade=_figures(plots, ("bits", "mse")),
+        curves=_figures(plots, [name for name, *_ in CURVES]),
+        reliability=[
+            {"label": s.label, "svg": inline(plots[f"reliability-{place}"])}
+            for place, s in shown.items()
+            if f"reliability-{place}" in plots
+        ],
+        strips=[
+            {"group": r.group, "name": r.name, "data": encoded(pictures.png(pictures.tiles(r.images)))}
+            for r in rows
+        ],
+        rejected=words.rejected(run for s in summaries for run in s.runs),
+        rounds=sum(len(run.events) for s in summaries for run in s.runs),
+    )
+
+
+def _bars(shown: Sequence[Summary]) -> list[dict[str, object]]:
+    return [
+        {
+            "label": s.label,
+            "length": length,
+            "bits": interval(s.bits, 2),
+            "cap": number(s.cap, 1),
+        }
+        for s in shown
+        if (length := tables.bar(s.bits, s.cap)) is not None
+    ]
+
+
+def _figures(plots: dict[str, str], names: Sequence[str]) -> list[dict[str, object]]:
+    return [{"label": ALT[n], "svg": inline(plots[n])} for n in names if n in plots]
+
+
+def inline(text: str) -> Markup:
+    """Return an SVG file as an element: no prologue, ink in the page's own colour."""
+    body = text[text.index("<svg") :]
+    for colour, name in ((figures.INK, "--ink"), (figures.FAINT, "--faint")):
+        body = body.replace(colour, f"var({name})")
+    body = re.sub(r'<svg ([^>]*?)width="[^"]*"', r'<svg \1aria-hidden="true"', body, count=1)
+    body = re.sub(r'(<svg [^>]*?)height="[^"]*"', r"\1", body, count=1)
+    return Markup(body)  # matplotlib escapes the labels it writes
+
+
+def encoded(image: bytes) -> str:
+    """Return a PNG as a data URL."""
+    return f"data:image/png;base64,{base64.b64encode(image).decode()}"

@@ -1,0 +1,76 @@
+"""Reconstructions beside their originals: strips of images as PNG."""
+
+from collections.abc import Sequence
+from io import BytesIO
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import UInt8
+from matplotlib.image import imsave
+
+from sims.report.read import Images
+from sims.report.summary import Summary
+
+ANCHORS = {"targets": "originals", "class-mean": "label only (mean of the class)"}
+TILE = 32  # pixels: smaller images are enlarged, each pixel to a square
+GAP = 4
+
+
+class Strip(NamedTuple):
+    """One row of the grid; `group` is the variant's label, empty for the anchors."""
+
+    group: str
+    name: str
+    images: Images
+
+
+def strips(summaries: Sequence[Summary]) -> list[Strip]:
+    """Return originals, class means, then each variant x attack of its first training seed.
+
+    A variant attacked on other images than the first one brings its own originals.
+    """
+    found: list[Strip] = []
+    shown: Images | None = None
+    for summary in summaries:
+        images = summary.runs[0].images if summary.runs else {}
+        if not images:
+            continue
+        new = shown is None or not np.array_equal(shown, images["targets"])
+        group = "" if shown is None else summary.label
+        found += [Strip(group, t, images[k]) for k, t in ANCHORS.items() if new and k in images]
+        shown = images["targets"]
+        found += [Strip(summary.label, k, v) for k, v in images.items() if k not in ANCHORS]
+    return found
+
+
+def tiles(images: Images) -> UInt8[np.ndarray, "height width 4"]:
+    """Return the images side by side as RGBA, gaps transparent; values in [0, 1] to 0..255.
+
+    One channel is grey, three are red, green, blue; of any other number the mean is shown.
+    """
+    colour = images if images.shape[1] in (1, 3) else images.mean(1, keepdims=True)
+    rgb = np.broadcast_to(colour, (len(images), 3, *images.shape[2:])).transpose(0, 2, 3, 1)
+    scale = max(1, -(-TILE // images.shape[3]))
+    large = rgb.repeat(scale, 1).repeat(scale, 2)
+    n, height, width, _ = large.shape
+    out = np.zeros((height, n * (width + GAP) - GAP, 4), np.uint8)
+    for i, image in enumerate(large):
+        left = i * (width + GAP)
+        out[:, left : left + width, :3] = np.rint(image.clip(0, 1) * 255)  # read() allows 1e-4
+        out[:, left : left + width, 3] = 255
+    return out
+
+
+def png(pixels: UInt8[np.ndarray, "height width 4"]) -> bytes:
+    """Return the pixels as a PNG file."""
+    out = BytesIO()
+    imsave(out, np.ascontiguousarray(pixels), format="png")
+    return out.getvalue()
+
+
+def grid(rows: Sequence[Strip]) -> UInt8[np.ndarray, "height width 4"]:
+    """Return all strips below one another, for figures/reconstructions.png."""
+    drawn = [tiles(row.images) for row in rows]
+    width = max(row.shape[1] for row in drawn)
+    padded = [np.pad(row, ((0, GAP), (0, width - row.shape[1]), (0, 0))) for row in drawn]
+    return np.concatenate(padded)

@@ -1,0 +1,124 @@
+"""Means and intervals over seeds: one summary per variant and strength."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from scipy import stats
+
+from sims.report.read import Book, Row, Run
+
+LEAST = 3
+"""Seeds below which no interval is given."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over n values; `half` is half the width of its 95 % t-interval, `sd` their spread."""
+
+    mean: float | None = None
+    half: float | None = None
+    sd: float | None = None
+    n: int = 0
+
+
+def estimate(values: Iterable[float | None]) -> Estimate:
+    """Return mean, Student's 95 % half-width (3 values or more) and sd; None is left out."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return Estimate()
+    mean = sum(known) / len(known)
+    if len(known) < 2 or not math.isfinite(mean):
+        return Estimate(mean, n=len(known))
+    sd = math.sqrt(sum((value - mean) ** 2 for value in known) / (len(known) - 1))
+    t = float(stats.t.ppf(0.975, len(known) - 1))
+    half = t * sd / math.sqrt(len(known)) if len(known) >= LEAST else None
+    return Estimate(mean, half, sd, len(known))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One variant at one strength; estimates go over training seeds.
+
+    The `decoder_` estimates go over attack seeds (and training seeds); `cap` is in bits.
+    """
+
+    variant: str
+    label: str
+    strength: float | None = None
+    seeds: tuple[int, ...] = (0,)
+    accuracy: Estimate = Estimate()
+    nll: Estimate = Estimate()
+    ece: Estimate = Estimate()
+    bits: Estimate = Estimate()
+    identification: Estimate = Estimate()
+    certificate: Estimate = Estimate()
+    decoder_mse: Estimate = Estimate()
+    decoder_psnr: Estimate = Estimate()
+    decoder_ssim: Estimate = Estimate()
+    mse: Estimate = Estimate()
+    step_ratio: Estimate = Estimate()
+    worst: tuple[str, ...] = ()
+    oracle_mse: float | None = None
+    mean_mse: float | None = None
+    noise: float | None = None
+    cap: float | None = None
+    candidates: int | None = None
+    choices: int | None = None
+    label_only: float | None = None
+    bits_of_seed: dict[int, float] = field(default_factory=dict)
+    runs: tuple[Run, ...] = ()
+
+
+def summarise(book: Book) -> tuple[Summary, ...]:
+    """Return one summary for each variant and strength, in the order of the rows."""
+    groups: dict[tuple[str, float | None], list[Row]] = {}
+    for row in book.rows:
+        groups.setdefault((row.variant, row.strength), []).append(row)
+    return tuple(_summary(rows, book, groups) for rows in groups.values())
+
+
+def _summary(rows: list[Row], book: Book, groups: Iterable[tuple[str, float | None]]) -> Summary:
+    first, runs = rows[0], tuple(book.runs[row.run] for row in rows)
+    last = runs[0].result
+    decoder = [a for run in runs for a in run.attacks if a.attack == "decoder"]
+    return Summary(
+        variant=first.variant,
+        label=_label(first, groups),
+        strength=first.strength,
+        seeds=tuple(row.seed for row in rows),
+        nll=estimate(run.result.nll for run in runs),
+        ece=estimate(run.result.ece for run in runs),
+        accuracy=estimate(row.accuracy for row in rows),
+        bits=estimate(row.bits_beyond_label for row in rows),
+        identification=estimate(row.identification_optimal for row in rows),
+        certificate=estimate(row.certificate_bits for row in rows),
+        decoder_mse=estimate(attack.mse for attack in decoder),
+        decoder_psnr=estimate(attack.psnr for attack in decoder),
+        decoder_ssim=estimate(attack.ssim for attack in decoder),
+        mse=estimate(row.mse for row in rows),
+        step_ratio=estimate(row.train_step_ratio for row in rows),
+        worst=tuple(sorted({row.worst_attack for row in rows if row.worst_attack})),
+        oracle_mse=estimate(row.oracle_mse for row in rows).mean,
+        mean_mse=estimate(row.mean_mse for row in rows).mean,
+        noise=first.noise,
+        cap=last.bits_cap,
+        candidates=last.candidates,
+        choices=last.identification_candidates,
+        label_only=last.label_only_identification,
+        bits_of_seed={r.seed: r.bits_beyond_label for r in rows if r.bits_beyond_label is not None},
+        runs=runs,
+    )
+
+
+def _label(row: Row, groups: Iterable[tuple[str, float | None]]) -> str:
+    """Return the human name; a strength is added where it tells two groups apart."""
+    name = row.title or row.variant
+    swept = sum(variant == row.variant for variant, _ in groups) > 1
+    return f"{name}, {row.strength:g}" if swept and row.strength is not None else name
+
+
+def known_bits(summary: Summary) -> float | None:
+    """Return the mean bits beyond the label; None when they are unmeasured or not a number."""
+    mean = summary.bits.mean
+    return None if mean is None or math.isnan(mean) else mean

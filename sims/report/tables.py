@@ -1,0 +1,203 @@
+"""The tables of the page: rows of text, formatted once, from the numbers that were read."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from sims.report.read import Attack, Private, Result, Scores
+from sims.report.summary import Estimate, Summary, estimate
+from sims.report.text import NOTHING, deviation, interval, number, share
+
+
+class Table(NamedTuple):
+    """A header and rows of equal length; `words` columns are text and read from the left."""
+
+    name: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: int = 1
+
+
+MAIN = (
+    "variant",
+    "accuracy, %",
+    "NLL",
+    "ECE",
+    "bits beyond label",
+    "optimal identification, %",
+    "certificate, bits",
+    "decoder MSE",
+    "decoder PSNR, dB",
+    "decoder SSIM",
+    "worst attack (MSE)",
+    "step time, ×",
+)
+
+
+def main(summaries: Sequence[Summary]) -> Table:
+    """Return one row per summary, and the two anchors."""
+    rows = [
+        (
+            s.label,
+            interval(s.accuracy, 1, 100),
+            interval(s.nll, 3),
+            interval(s.ece, 3),
+            interval(s.bits, 2),
+            interval(s.identification, 1, 100),
+            interval(s.certificate, 2),
+            deviation(s.decoder_mse, 4),
+            deviation(s.decoder_psnr, 1),
+            deviation(s.decoder_ssim, 3),
+            f"{' / '.join(s.worst)} ({interval(s.mse, 4)})" if s.worst else NOTHING,
+            number(s.step_ratio.mean, 2),
+        )
+        for s in summaries
+    ]
+    return Table("Variants", MAIN, (*rows, *_anchors(summaries)))
+
+
+def _anchors(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
+    """Return what is known without any message: nothing beyond the label, by definition."""
+    blank = (NOTHING,) * 3
+    label = estimate(s.label_only for s in summaries).mean
+    chance = estimate(1 / s.choices if s.choices else None for s in summaries).mean
+    found: list[tuple[str, ...]] = []
+    for name, right, mse in (
+        ("label only (class-mean oracle)", label, estimate(s.oracle_mse for s in summaries)),
+        ("nothing (mean image)", chance, estimate(s.mean_mse for s in summaries)),
+    ):
+        if mse.mean is not None:
+            after = (number(0.0, 2), share(right), NOTHING, number(mse.mean, 4))
+            found.append((name, *blank, *after, *(NOTHING,) * 4))
+    return found
+
+
+def posterior(summaries: Sequence[Summary]) -> Table:
+    """Return the scores of the posterior's average beside those of the point model."""
+    head = ("variant", "predictor", "accuracy, %", "NLL", "ECE", "Brier")
+    rows = []
+    for s in summaries:
+        results = [run.result for run in s.runs]
+        kept = estimate(r.samples for r in results).mean
+        name = f"average of {kept:g} samples" if kept else "average of the samples"
+        rows.append((s.label, name, *_scores(results)))
+        points = [r.point for r in results if r.point is not None]
+        if points:
+            rows.append((s.label, "point model", *_scores(points)))
+    return Table("Posterior average and point model", head, tuple(rows), words=2)
+
+
+def _scores(scores: Sequence[Scores]) -> tuple[str, ...]:
+    return (
+        interval(estimate(s.accuracy for s in scores), 1, 100),
+        *(interval(estimate(getattr(s, k) for s in scores), 3) for k in ("nll", "ece", "brier")),
+    )
+
+
+def private(summaries: Sequence[Summary]) -> Table:
+    """Return what private answers are worth at each epsilon, mean over training seeds."""
+    after = ("confidence before, %", "confidence after, %", "ceiling, %")
+    head = ("variant", "ε per answer", "accuracy, %", "top-1 kept, %", *after)
+    rows = []
+    for s in summaries:
+        results = [run.result for run in s.runs]
+        epsilons = dict.fromkeys(e for r in results for e in r.private)
+        for epsilon in sorted(epsilons, key=_size):
+            found = [r.private[epsilon] for r in results if epsilon in r.private]
+            rows.append((s.label, epsilon, *_utility(found)))
+    return Table("Private answers", head, tuple(rows))
+
+
+def _utility(found: Sequence[Private]) -> tuple[str, ...]:
+    keys = ("accuracy", "top1_kept", "confidence_before", "confidence_after", "ceiling")
+    return tuple(interval(estimate(getattr(p, key) for p in found), 1, 100) for key in keys)
+
+
+def _size(epsilon: str) -> float:
+    try:
+        return float(epsilon)
+    except ValueError:
+        return float("inf")  # an unusual name goes last, it is still shown
+
+
+Cell = Callable[[Attack], str]
+ATTACK: tuple[tuple[str, Cell], ...] = (
+    ("attack", lambda a: a.attack),
+    ("sees", lambda a: a.observation or NOTHING),
+    ("knows", lambda a: a.knowledge or NOTHING),
+    ("attack seed", lambda a: NOTHING if a.seed is None else str(a.seed)),
+    ("budget", lambda a: NOTHING if a.budget is None else f"{a.budget:g}"),
+    ("MSE", lambda a: number(a.mse, 4)),
+    ("PSNR, dB", lambda a: number(a.psnr, 1)),
+    ("SSIM", lambda a: number(a.ssim, 3)),
+    ("identified, %", lambda a: share(_first(a.identification_1, a.identification_optimal))),
+    ("in first 5, %", lambda a: share(a.identification_5)),
+    ("label right, %", lambda a: share(a.label_accuracy)),
+    ("bits beyond label", lambda a: number(a.bits_beyond_label, 2)),
+    ("seconds", lambda a: number(a.seconds, 1)),
+)
+
+
+def attacks(summaries: Sequence[Summary]) -> Table:
+    """Return every row of every attacks.json that was run."""
+    rows = [
+        (s.label, str(seed), *(cell(attack) for _, cell in ATTACK))
+        for s in summaries
+        for seed, run in zip(s.seeds, s.runs, strict=True)
+        for attack in run.attacks
+        if attack.skipped is None
+    ]
+    head = ("variant", "training seed", *(name for name, _ in ATTACK))
+    return Table("Every attack and seed", head, tuple(rows))
+
+
+def skipped(summaries: Sequence[Summary]) -> list[str]:
+    """Return one line for each attack that was not run, and why."""
+    lines = (
+        f"{s.label}: {a.attack} on {a.observation or 'its observation'}: {a.skipped}"
+        for s in summaries
+        for run in s.runs
+        for a in run.attacks
+        if a.skipped is not None
+    )
+    return list(dict.fromkeys(lines))
+
+
+def settings(summaries: Sequence[Summary]) -> Table:
+    """Return the settings in which the variants differ, one column a variant."""
+    tables = _settings(summaries)
+    return Table(
+        "Settings that differ",
+        ("setting", *(s.label for s in summaries)),
+        tuple(row for row in _spread(tables) if len(set(row[1:])) > 1),
+    )
+
+
+def all_settings(summaries: Sequence[Summary]) -> Table:
+    """Return every setting, one column a variant."""
+    head = ("setting", *(s.label for s in summaries))
+    return Table("All settings", head, tuple(_spread(_settings(summaries))))
+
+
+def _settings(summaries: Sequence[Summary]) -> list[dict[str, object]]:
+    return [s.runs[0].settings if s.runs else {} for s in summaries]
+
+
+def _spread(tables: Sequence[dict[str, object]]) -> Iterable[tuple[str, ...]]:
+    keys = dict.fromkeys(key for table in tables for key in table if key != "format")
+    return [(key, *(str(table.get(key, NOTHING)) for table in tables)) for key in keys]
+
+
+def versions(result: Result) -> str:
+    """Return the versions on one line."""
+    return ", ".join(f"{name} {version}" for name, version in sorted(result.versions.items()))
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)
+
+
+def bar(value: Estimate, cap: float | None) -> float | None:
+    """Return the length of a bar in percent of the cap; None where it cannot be drawn."""
+    if value.mean is None or not cap or value.mean != value.mean:
+        return None
+    return 100 * min(max(value.mean / cap, 0.0), 1.0)

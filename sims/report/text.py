@@ -1,0 +1,81 @@
+"""Numbers as text, and the table that a terminal shows."""
+
+import math
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from sims.report.read import read
+from sims.report.summary import Estimate, Summary, summarise
+from sims.report.words import attack_sentence, seeds_sentence, verdict
+
+NOTHING = "–"
+
+
+def number(value: float | None, digits: int) -> str:
+    """Return a number with so many decimals; infinity reads "all", None a dash."""
+    if value is None:
+        return NOTHING
+    return "all" if math.isinf(value) else f"{value:.{digits}f}"
+
+
+def share(value: float | None) -> str:
+    """Return a share as percent with one decimal, without the sign."""
+    return number(None if value is None else 100 * value, 1)
+
+
+def interval(value: Estimate, digits: int, scale: float = 1) -> str:
+    """Return "mean ± half" of the 95 % interval, or the mean where there is none."""
+    return _pair(value.mean, value.half, digits, scale)
+
+
+def deviation(value: Estimate, digits: int) -> str:
+    """Return "mean ± standard deviation", or the mean of a single value."""
+    return _pair(value.mean, value.sd, digits, 1)
+
+
+def _pair(mean: float | None, after: float | None, digits: int, scale: float) -> str:
+    text = number(None if mean is None else scale * mean, digits)
+    return text if after is None else f"{text} ± {number(scale * after, digits)}"
+
+
+def table(folder: Path) -> str:
+    """Return the summary of a bench or run folder as plain text, at most 100 columns wide.
+
+    Raises RunError when files are missing or damaged.
+    """
+    summaries = summarise(read(folder))
+    chosen = verdict(summaries)
+    head = ["variant", "accuracy %", "bits beyond label", "picked of M %", "decoder MSE", "worst"]
+    body = [_cells(summary) for summary in summaries]
+    anchors = (("(label only)", "oracle_mse"), ("(mean image)", "mean_mse"))
+    for name, key in anchors:
+        values = [v for s in summaries if (v := getattr(s, key)) is not None]
+        if values:
+            mse = number(sum(values) / len(values), 4)
+            body.append([name, NOTHING, NOTHING, NOTHING, mse, NOTHING])
+    said = (chosen.headline, attack_sentence(chosen), seeds_sentence(summaries))
+    parts = [textwrap.fill(part, 96) for part in said if part]
+    return "\n\n".join([_aligned(head, body), *parts]) + "\n"
+
+
+def _cells(summary: Summary) -> list[str]:
+    return [
+        textwrap.shorten(summary.label, 30, placeholder="…"),
+        interval(summary.accuracy, 1, 100),
+        interval(summary.bits, 2),
+        interval(summary.identification, 1, 100),
+        deviation(summary.decoder_mse, 4),
+        " / ".join(summary.worst) or NOTHING,
+    ]
+
+
+def _aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[i]) for row in [head, *body]) for i in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        return "  ".join(cells).rstrip()
+
+    return "\n".join([line(head), "  ".join("-" * width for width in widths), *map(line, body)])

@@ -1,0 +1,267 @@
+"""What the numbers say, in plain words; the wording follows the numbers."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+from sims.report.read import Run
+from sims.report.summary import LEAST, Estimate, Summary, estimate, known_bits
+
+POINTS = 1.5  # accuracy a defence may cost and still count as matched, percentage points
+SLIGHT = 0.05  # a smaller share of the undefended leak is called no difference
+LITTLE = 0.25  # a smaller share is called a little
+SUSPECT = 1.15  # MSE this many times that of label-only knowledge: weak attack or dead model
+
+Kind = Literal["helps", "helps-little", "does-not-help", "costs-too-much", "no-baseline", "alone"]
+
+
+class Verdict(NamedTuple):
+    """The headline and the two summaries it compares (`base`: undefended)."""
+
+    kind: Kind
+    headline: str
+    base: Summary | None
+    best: Summary | None
+
+
+def verdict(summaries: Sequence[Summary]) -> Verdict:
+    """Compare the undefended variant, named 'none', with the best defended one.
+
+    The best leaks the fewest bits beyond the label within 1.5 points of accuracy.
+    """
+    base = next((s for s in summaries if s.variant == "none"), None)
+    defended = [s for s in summaries if s.variant != "none" and known_bits(s) is not None]
+    if base is None or known_bits(base) is None:
+        best = min(defended, key=_bits, default=None)
+        return _without_base(best, alone=len(summaries) == 1)
+    if not defended:
+        text = f"Only the undefended model was measured: {_leak(base)}."
+        return Verdict("alone", text, base, None)
+    near = [s for s in defended if cost(base, s) <= POINTS + 1e-9]
+    if not near:
+        return _too_dear(base, max(defended, key=lambda s: _share(s.accuracy)))
+    return _compare(base, min(near, key=_bits))
+
+
+def _without_base(best: Summary | None, alone: bool) -> Verdict:
+    if best is None:
+        text = "The bits that leak beyond the label were not measured, so there is no verdict."
+        return Verdict("alone" if alone else "no-baseline", text, None, None)
+    if alone:
+        text = f"This model classifies {percent(best.accuracy)} correctly; {_leak(best)}."
+        return Verdict("alone", text, None, best)
+    text = (
+        "There is no undefended variant (named 'none') to compare with, so these numbers do not "
+        f"show what a defence gains. The least leaks with {best.label}: {_leak(best)}, "
+        f"at {percent(best.accuracy)} accuracy."
+    )
+    return Verdict("no-baseline", text, None, best)
+
+
+def _too_dear(base: Summary, best: Summary) -> Verdict:
+    text = (
+        f"No defence stayed within {POINTS} points of the undefended accuracy, "
+        f"{percent(base.accuracy)}. Without a defence, {_leak(base)}. The nearest, {best.label}, "
+        f"costs {cost(base, best):.1f} points: with it {_leak(best, again=True)}."
+    )
+    return Verdict("costs-too-much", text, base, best)
+
+
+def _compare(base: Summary, best: Summary) -> Verdict:
+    before, after = _finite_bits(base), _finite_bits(best)
+    drop = 1 - after / before if before > 0 else 0.0
+    if drop <= SLIGHT or not separated(base, best):
+        why = "leaks more" if drop < -SLIGHT else "leaks as much, within what can be told apart"
+        text = (
+            f"The defence does not help: the best variant, {best.label}, {why}. Without a defence, "
+            f"{_leak(base)}; with {best.label}, {_leak(best, again=True)}, {price(base, best)}."
+        )
+        return Verdict("does-not-help", text, base, best)
+    kind: Kind = "helps-little" if drop < LITTLE else "helps"
+    start = "The defence helps only a little. " if kind == "helps-little" else ""
+    known = "" if best.label_only is None else f" By the label alone: {share(best.label_only)}."
+    text = (
+        f"{start}Without a defence, {_leak(base)}. With {best.label}, {_leak(best, again=True)}, "
+        f"{price(base, best)}.{known}"
+    )
+    return Verdict(kind, text, base, best)
+
+
+def separated(base: Summary, best: Summary) -> bool:
+    """Say whether fewer bits leak beyond doubt: the 95 % interval of the drop, paired by seed.
+
+    With fewer than three common seeds there is no interval, and the means decide.
+    """
+    common = base.bits_of_seed.keys() & best.bits_of_seed.keys()
+    if len(common) < LEAST:
+        return True
+    drop = estimate(base.bits_of_seed[seed] - best.bits_of_seed[seed] for seed in sorted(common))
+    return drop.half is None or (drop.mean or 0.0) > drop.half
+
+
+def cost(base: Summary, other: Summary) -> float:
+    """Return the accuracy lost, in percentage points; NaN where one was not measured."""
+    return 100 * (_share(base.accuracy) - _share(other.accuracy))
+
+
+def price(base: Summary, best: Summary) -> str:
+    """Say what the defence costs in accuracy, in words."""
+    lost = cost(base, best)
+    both = f"({percent(base.accuracy)} to {percent(best.accuracy)})"
+    if abs(lost) < 0.05:
+        return f"at no cost in accuracy ({percent(best.accuracy)})"
+    if lost < 0:
+        return f"while accuracy rises by {-lost:.1f} points {both}"
+    return f"at a cost of {lost:.1f} points of accuracy {both}"
+
+
+def _leak(summary: Summary, again: bool = False) -> str:
+    """Say how much leaks; `again`: the cap and the attacker were introduced before."""
+    if math.isinf(_bits(summary)):
+        bits = "everything leaks"
+    else:
+        most = "" if summary.cap is None or again else f" of at most {summary.cap:.1f}"
+        bits = f"{_bits(summary):.2f}{most} bits leak" + ("" if again else " beyond the label")
+    if summary.identification.mean is None:
+        return bits
+    right = share(summary.identification.mean)
+    if again:
+        return f"{bits} and that attacker is right {right} of the time"
+    of = f"the right image of {summary.choices}" if summary.choices else "the right image"
+    return f"{bits}, and the best possible attacker picks {of} {right} of the time"
+
+
+def attack_sentence(chosen: Verdict) -> str | None:
+    """Say how far the worst trained attack gets, against one who knows only the label."""
+    best = chosen.best or chosen.base
+    if best is None or best.mse.mean is None:
+        return None
+    names = " or ".join(best.worst) or "the worst attack"
+    text = f"The best reconstruction from a trained attack ({names}) has MSE {best.mse.mean:.4f}"
+    base = chosen.base
+    if base is not None and base is not best and base.mse.mean is not None:
+        text += f", {base.mse.mean:.4f} without a defence"
+    if best.oracle_mse is not None:
+        text += f"; one who knows only the label reaches {best.oracle_mse:.4f}"
+    return f"{text}."
+
+
+def cautions(summaries: Sequence[Summary], chosen: Verdict) -> list[str]:
+    """Return what in these very numbers asks for care."""
+    found = []
+    base, best = chosen.base, chosen.best
+    if base and best and None not in (base.noise, best.noise) and base.noise != best.noise:
+        found.append(
+            f"The undefended model sends noise of sigma {base.noise:g}, {best.label} of sigma "
+            f"{best.noise:g}: part of the difference is the noise's. Compare at equal noise too."
+        )
+    for s in summaries:
+        if s.mse.mean is not None and s.oracle_mse and s.mse.mean > SUSPECT * s.oracle_mse:
+            found.append(
+                f"{s.label}: the trained attack does worse (MSE {s.mse.mean:.4f}) than knowing "
+                f"only the label ({s.oracle_mse:.4f}). That is a weak attack or a damaged model, "
+                "not more privacy."
+            )
+        bounds = [run.result.fano_identification for run in s.runs]
+        bound = max((value for value in bounds if value is not None), default=None)
+        if bound is not None and (s.identification.mean or 0) > bound + 1e-9:
+            found.append(
+                f"{s.label}: identification {share(s.identification.mean or 0)} is above the "
+                f"certificate's bound {share(bound)}. One of the two is wrong; do not rely on it."
+            )
+    return found
+
+
+def limits(summaries: Sequence[Summary]) -> list[str]:
+    """Return what the report shows and what it does not, one sentence group each."""
+    sizes = sorted({s.candidates for s in summaries if s.candidates is not None})
+    caps = sorted({round(s.cap, 1) for s in summaries if s.cap is not None})
+    found = []
+    if sizes:
+        of = f" and the most that could leak beyond the label is {_list(caps)} bits" if caps else ""
+        found.append(
+            f"The optimal attacker is exact for the M = {_list(sizes)} test images it chooses from, "
+            "up to Monte Carlo error: it knows the encoder and the law of the noise, and no "
+            f"attacker tells these images apart better. With this M{of}; with more images both "
+            "numbers grow, so compare only at equal M."
+        )
+    known = {a.knowledge for s in summaries for run in s.runs for a in run.attacks} - {""}
+    found += [_KNOWLEDGE[name] for name in sorted(known) if name in _KNOWLEDGE]
+    return [*found, seeds_sentence(summaries), *_ALWAYS]
+
+
+def seeds_sentence(summaries: Sequence[Summary]) -> str:
+    """Say how many training seeds there are and what the intervals mean."""
+    least = min((len(s.seeds) for s in summaries), default=0)
+    if least >= LEAST:
+        return (
+            f"Each variant was trained with {least} seeds or more; ± is the 95 % t-interval of "
+            "the mean over them, and for the decoder the standard deviation over its runs."
+        )
+    count = "One training seed" if least == 1 else f"{least} training seeds"
+    return (
+        f"{count}: too few for an interval, so a small difference between variants means "
+        "nothing. The ± of the decoder is the standard deviation over its runs only."
+    )
+
+
+_KNOWLEDGE = {
+    "held-out": (
+        "The trained attacks had a small held-out set, which neither the training nor the "
+        "targets contain. Somebody with more images of the same kind does better."
+    ),
+    "training-size": (
+        "The trained attacks were given the training images themselves, the strongest knowledge "
+        "tested here; the targets are still test images that nobody saw."
+    ),
+}
+_ALWAYS = (
+    (
+        "Only the variants in the table were tested. Of a narrower cut, dropout, distance "
+        "correlation or adversarial training it says nothing where they are not in it."
+    ),
+    (
+        "The numbers hold only while each device adds the noise it was measured with and sends "
+        "the same image with the same noise. Less noise, or fresh noise on repeats, leaks more."
+    ),
+    (
+        "A private answer protects the input of that query from whoever reads the answer, at the "
+        "epsilon given, per query. By itself it protects neither the training data nor what the "
+        "encoder sends."
+    ),
+    "One data set and one network: on other images or a deeper cut the numbers differ.",
+)
+
+
+def rejected(runs: Iterable[Run]) -> list[tuple[str, int]]:
+    """Return each reason for which replies were left out, with how often, most frequent first."""
+    return Counter(r.reason for run in runs for e in run.events for r in e.rejected).most_common()
+
+
+def percent(value: Estimate) -> str:
+    """Return a share as percent with one decimal."""
+    return "an unmeasured share" if value.mean is None else f"{100 * value.mean:.1f} %"
+
+
+def share(value: float) -> str:
+    """Return a share as whole percent."""
+    return f"{100 * value:.0f} %"
+
+
+def _list(values: Sequence[float]) -> str:
+    return " / ".join(f"{value:g}" for value in values)
+
+
+def _bits(summary: Summary) -> float:
+    bits = known_bits(summary)
+    return math.inf if bits is None else bits
+
+
+def _finite_bits(summary: Summary) -> float:
+    bits = _bits(summary)
+    return (summary.cap or 1e9) if math.isinf(bits) else bits
+
+
+def _share(value: Estimate) -> float:
+    return math.nan if value.mean is None else value.mean

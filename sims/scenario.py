@@ -1,0 +1,149 @@
+"""A scenario: common settings, variants, strengths, seeds."""
+
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+from fedcel.errors import SettingsError
+from fedcel.files import read_toml
+from fedcel.runs import settings_from
+from fedcel.settings import Scalar, Settings, dump, flatten, parse
+
+VARIANT_KEYS = {"name", "title", "settings", "strength-key", "strengths"}
+TOP_KEYS = {"title", "settings", "bench", "variant"}
+
+
+class Variant(NamedTuple):
+    """One row of the comparison."""
+
+    name: str
+    title: str
+    settings: dict[str, Scalar]
+    strength_key: str | None
+    strengths: list[float]
+
+
+class Scenario(NamedTuple):
+    """What a bench compares."""
+
+    title: str
+    path: Path
+    settings: dict[str, Scalar]
+    seeds: list[int]
+    variants: list[Variant]
+
+
+class Cell(NamedTuple):
+    """One run of a bench: a variant at a strength with a seed."""
+
+    variant: Variant
+    strength: float | None
+    settings: Settings
+
+    @property
+    def name(self) -> str:
+        """Return the cell's folder name."""
+        strength = "" if self.strength is None else f"-{self.strength:g}"
+        return f"{self.variant.name}{strength}-{self.settings.seed}"
+
+
+def packaged() -> list[str]:
+    """Return the names of the scenarios that come with the package."""
+    found = files("sims").joinpath("scenarios").iterdir()
+    return sorted(Path(str(item)).stem for item in found if str(item).endswith(".toml"))
+
+
+def find(name: str) -> Path:
+    """Return the path of a scenario by packaged name or file path; SettingsError if neither."""
+    if name in packaged():
+        return Path(str(files("sims").joinpath("scenarios", f"{name}.toml")))
+    if Path(name).is_file():
+        return Path(name)
+    raise SettingsError(f"no scenario {name!r}; give a TOML file or one of {', '.join(packaged())}")
+
+
+def read(name: str) -> Scenario:
+    """Return a checked scenario; SettingsError names what is wrong and where.
+
+    A settings.toml of a run is a scenario of one variant, so that a run can be repeated.
+    """
+    path = find(name)
+    table = read_toml(path)
+    if "format" in table:
+        own = settings_from(table, path)
+        return Scenario("A run again", path, flatten(dump(own)), [own.seed], [plain("run")])
+    _refuse(table, TOP_KEYS, path, "the top level")
+    raw = table.get("variant", [])
+    if not isinstance(raw, list) or not all(isinstance(item, dict) for item in raw):
+        raise SettingsError(f"{path}: variant must be [[variant]] tables")
+    variants = [_variant(item, path) for item in raw] or [plain("run")]
+    names = [variant.name for variant in variants]
+    if len(set(names)) < len(names):
+        raise SettingsError(f"{path}: variant names {names} are not all different")
+    bench = _table(table, "bench", path)
+    _refuse(bench, {"seeds"}, path, "[bench]")
+    common = flatten(_table(table, "settings", path))
+    scenario = Scenario(
+        str(table.get("title", path.stem)), path, common, _seeds(bench, path), variants
+    )
+    cells(scenario, {})  # every cell's settings are checked before the first is trained
+    return scenario
+
+
+def cells(scenario: Scenario, overrides: dict[str, Scalar]) -> list[Cell]:
+    """Return every variant x strength x seed, with settings resolved."""
+    seeds = [int(str(overrides["seed"]))] if "seed" in overrides else scenario.seeds
+    found = []
+    for variant in scenario.variants:
+        for strength in variant.strengths or [None]:
+            swept = {} if strength is None else {str(variant.strength_key): strength}
+            for seed in seeds:
+                raw = scenario.settings | variant.settings | swept | overrides | {"seed": seed}
+                found.append(Cell(variant, strength, parse(raw)))
+    return found
+
+
+def plain(name: str) -> Variant:
+    """Return a variant that adds nothing to the common settings."""
+    return Variant(name, name, {}, None, [])
+
+
+def _variant(raw: dict[str, object], path: Path) -> Variant:
+    name = str(raw.get("name", ""))
+    where = f"variant {name!r}"
+    _refuse(raw, VARIANT_KEYS, path, where)
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
+        raise SettingsError(f"{path}: {where} needs a name of letters, digits, '-', '_', '.'")
+    key, listed = raw.get("strength-key"), str(raw.get("strengths", ""))
+    if (key is None) != (listed == ""):
+        raise SettingsError(f"{path}: {where} needs both strength-key and strengths, or neither")
+    try:
+        strengths = [float(part) for part in listed.split(",") if listed]
+    except ValueError:
+        raise SettingsError(f"{path}: {where}: strengths {listed!r} must be '0.1,0.3'") from None
+    settings = flatten(_table(raw, "settings", path))
+    return Variant(name, str(raw.get("title", name)), settings, key and str(key), strengths)
+
+
+def _seeds(bench: dict[str, object], path: Path) -> list[int]:
+    listed = str(bench.get("seeds", "0"))
+    try:
+        seeds = [int(part) for part in listed.split(",")]
+    except ValueError:
+        raise SettingsError(f"{path}: [bench] seeds is {listed!r}, must be '0,1,2'") from None
+    if len(set(seeds)) < len(seeds):
+        raise SettingsError(f"{path}: [bench] seeds {listed!r} repeats a seed")
+    return seeds
+
+
+def _table(table: dict[str, object], key: str, path: Path) -> dict[str, object]:
+    found = table.get(key, {})
+    if not isinstance(found, dict):
+        raise SettingsError(f"{path}: {key} is {found!r}, must be a table")
+    return found
+
+
+def _refuse(table: dict[str, object], known: set[str], path: Path, where: str) -> None:
+    for key in sorted(table.keys() - known):
+        raise SettingsError(f"{path}: {where} has an unknown key {key!r}; known: {sorted(known)}")

@@ -1,0 +1,120 @@
+"""The Flower ServerApp: settings, strategy, journal, outcome."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import Strategy
+
+from fedcel import aggregation, plugins, runs
+from fedcel.arrays import to_arrays, to_vector
+from fedcel.data import load
+from fedcel.errors import RunError, SettingsError
+from fedcel.files import write_json
+from fedcel.journal import Event, Journal, Tell
+from fedcel.outcome import outcome
+from fedcel.settings import OWN_STRATEGY, Settings, parse
+from strategies.posterior import PosteriorStrategy
+
+OUT = "out"  # run config only: where the ServerApp writes the run folder
+
+
+def serve(grid: Grid, settings: Settings, folder: Path, tell: Tell, resume: bool = False) -> None:
+    """Train over `grid` into the run folder, then measure the result."""
+    begin = time.perf_counter()
+    splits = load(settings.data, settings.clients, settings.seed)
+    flat = runs.fresh_net(settings, splits)
+    journal = Journal(folder, settings, splits, flat, tell)
+    state = journal.resume() if resume else aggregation.start(flat.vector)
+    strategy = make(settings, state, flat.shapes, flat.cut)
+    own = isinstance(strategy, PosteriorStrategy)
+    if resume and not own:
+        raise RunError(f"{settings.strategy.name} keeps no state of its own and cannot resume")
+    last = state
+
+    def after_round(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+        nonlocal last
+        if number == 0:
+            return None
+        if isinstance(strategy, PosteriorStrategy):
+            last = strategy.state._replace(round=number + strategy.first)
+            strategy.state = last
+            clients, rejected, said = list(strategy.weights), strategy.rejected, strategy.reported
+        else:
+            model = to_vector(arrays.to_numpy_ndarrays())
+            last = aggregation.ServerState(number, model, last.average)
+            clients, rejected, said = list(range(settings.clients)), [], {}
+        journal.record(last, clients, rejected, said)
+        return None
+
+    strategy.start(
+        grid=grid,
+        initial_arrays=ArrayRecord(to_arrays(state.model, flat.shapes)),
+        num_rounds=settings.rounds - state.round,
+        evaluate_fn=after_round,
+    )
+    journal.close(last)
+    write_json(folder / "result.json", outcome(runs.read(folder), time.perf_counter() - begin))
+
+
+def make(
+    settings: Settings, state: aggregation.ServerState, shapes: list[tuple[int, ...]], cut: int
+) -> Strategy:
+    """Return the strategy of the settings: ours, a subclass of it, or a stock one of Flower."""
+    if settings.strategy.name == OWN_STRATEGY:
+        return PosteriorStrategy(settings, state, shapes, cut)
+    found = plugins.load(settings.strategy.name)
+    if not (isinstance(found, type) and issubclass(found, Strategy)):
+        raise SettingsError(f"strategy.name {settings.strategy.name!r} is no Flower Strategy")
+    if issubclass(found, PosteriorStrategy):
+        return found(settings, state, shapes, cut)
+    if settings.strategy.upload != "weights":
+        raise SettingsError(
+            f"strategy.upload is 'delta', {settings.strategy.name} averages weights; "
+            "set strategy.upload to 'weights' and temperature to 0"
+        )
+    everyone = settings.clients
+    build = cast(Callable[..., Strategy], found)
+    taking_part = settings.clients_per_round or everyone
+    return build(
+        fraction_train=taking_part / everyone,
+        fraction_evaluate=1.0,
+        min_train_nodes=taking_part,
+        min_available_nodes=everyone,
+    )
+
+
+def log_event(event: Event) -> None:
+    """Tell a plain log about a round."""
+    print(
+        f"round {event['round']}: accuracy {event['accuracy']:.3f}, "
+        f"spread {event['within-class-spread']:.4f}, {event['seconds']:.2f} s",
+        flush=True,
+    )
+
+
+def server_app() -> ServerApp:
+    """Return the app that reads its settings, and `out`, from the run config."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        config = dict(context.run_config)
+        out = Path(str(config.pop(OUT)))
+        if not out.is_absolute():
+            raise RunError(
+                f"out is {str(out)!r}, must be an absolute path: the server's folder is not yours; "
+                """add --run-config 'out="/where/it/goes"'"""
+            )
+        settings = parse(config)
+        runs.create(out, settings)
+        serve(grid, settings, out, log_event)
+        print(f"run folder: {out}", flush=True)
+
+    return app
+
+
+app = server_app()

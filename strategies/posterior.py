@@ -1,0 +1,180 @@
+"""FedAvg over deltas: check every reply, average what is sound, slide, step."""
+
+import time
+from collections.abc import Iterable
+from logging import WARNING
+
+import numpy as np
+import torch
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+
+from fedcel import schedule, wire
+from fedcel.aggregation import ServerState, mean_metrics, slide, topped_up, weighted_sum
+from fedcel.arrays import to_arrays, to_vector
+from fedcel.errors import SettingsError
+from fedcel.settings import Settings
+
+WAIT_SECONDS = 60.0  # for all nodes to connect before round 1
+
+
+class PosteriorStrategy(FedAvg):
+    """Sliding-average aggregation of deltas; override `fault` and `step`, nothing else.
+
+    `state` is where the run stands (a resumed run goes on from its round), `shapes` are those of
+    the model's arrays, `cut` is the number of encoder parameters.
+    """
+
+    def __init__(
+        self, settings: Settings, state: ServerState, shapes: list[tuple[int, ...]], cut: int
+    ) -> None:
+        # Scoring happens on the server's validation set; nodes are asked to evaluate by request.
+        super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
+        self.settings = settings
+        self.state = state
+        self.shapes = shapes
+        self.cut = cut
+        self.first = state.round
+        self.partition: dict[int, int] = {}  # node id -> partition
+        self.examples: dict[int, int] = {}  # partition -> N_k
+        self.weights: dict[int, float] = {}  # partition -> w_k of this round
+        self.rejected: list[dict[str, object]] = []
+        self.reported: dict[str, float] = {}
+
+    def fault(self, reply: Message) -> str | None:
+        """Say why to leave this reply out, or None when it is sound."""
+        if reply.has_error():
+            return f"the client failed: {reply.error.reason}"
+        if reply.metadata.src_node_id not in self.partition:
+            return "it is from a node that was not asked"
+        records = reply.content
+        if wire.DELTA not in records or wire.METRICS not in records:
+            return f"records {sorted(records)}, must be {[wire.DELTA, wire.METRICS]}"
+        held = self.examples[self.partition[reply.metadata.src_node_id]]
+        said = records[wire.METRICS].get(wire.EXAMPLES)
+        if said != held:
+            return f"it claims {said} examples and held {held} before round 1"
+        return self.delta_fault(records[wire.DELTA])
+
+    def delta_fault(self, record: object) -> str | None:
+        """Say what is wrong with the arrays of a delta, or None."""
+        if not isinstance(record, ArrayRecord):
+            return f"{wire.DELTA!r} is a {type(record).__name__}, must be an ArrayRecord"
+        arrays = record.to_numpy_ndarrays()
+        if [array.shape for array in arrays] != self.shapes:
+            return f"shapes {[array.shape for array in arrays]}, must be {self.shapes}"
+        if any(array.dtype != np.float32 for array in arrays):
+            return f"dtypes {sorted({str(array.dtype) for array in arrays})}, must be float32"
+        norm = float(torch.linalg.vector_norm(to_vector(arrays).double()))
+        if not np.isfinite(norm):
+            return "it holds NaN or infinity"
+        limit = self.settings.strategy.max_norm
+        if limit != "none" and norm > limit:
+            return f"its norm is {norm:.4g}, at most {limit:g} is accepted"
+        return None
+
+    def step(self, delta: ArrayRecord) -> ArrayRecord:
+        """Turn the mean delta into the next model."""
+        plan = schedule.plan(self.settings, self.state.round + 1, 1.0, sum(self.examples.values()))
+        self.state = slide(
+            self.state,
+            to_vector(delta.to_numpy_ndarrays()),
+            self.settings.strategy.momentum,
+            self.settings.strategy.gain,
+            self.cut if plan.freeze else 0,
+        )
+        return ArrayRecord(to_arrays(self.state.model, self.shapes))
+
+    def meet(self, grid: Grid) -> None:
+        """Ask every node which partition it holds and how many examples; needs all of them."""
+        waited = time.monotonic() + WAIT_SECONDS
+        while len(nodes := list(grid.get_node_ids())) < self.settings.clients:
+            if time.monotonic() > waited:
+                raise SettingsError(
+                    f"{len(nodes)} nodes are connected after {WAIT_SECONDS:.0f} s, clients is "
+                    f"{self.settings.clients}; start that many nodes or set clients"
+                )
+            time.sleep(0.1)
+        questions = [
+            Message(RecordDict(), dst_node_id=node, message_type=f"query.{wire.COUNT_QUERY}")
+            for node in nodes
+        ]
+        for reply in grid.send_and_receive(questions, timeout=WAIT_SECONDS):
+            if reply.has_error():
+                log(WARNING, "A node cannot take part: %s", reply.error.reason)
+                continue
+            told = reply.content[wire.METRICS]
+            held, holder = int(told[wire.EXAMPLES]), int(told[wire.PARTITION])
+            if held < 1 or holder in self.examples:
+                log(WARNING, "A node cannot take part: partition %s, %s examples", holder, held)
+                continue
+            self.partition[reply.metadata.src_node_id] = holder
+            self.examples[holder] = held
+        if len(self.examples) != self.settings.clients:
+            raise SettingsError(
+                f"{len(self.examples)} partitions answered, clients is {self.settings.clients}; "
+                "see the log for the nodes' errors, or set clients"
+            )
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Send the model to the drawn clients, each with its own weight."""
+        if not self.examples:
+            self.meet(grid)
+        number = server_round + self.first
+        taking_part = schedule.chosen(self.settings, number)
+        self.weights = schedule.shares(self.settings, self.examples, taking_part)
+        node = {holder: node for node, holder in self.partition.items()}
+        total = sum(self.examples.values())
+        for holder in taking_part:
+            asked = ConfigRecord(dict(config))
+            asked[wire.ROUND] = number
+            asked[wire.SHARE] = self.weights[holder]
+            asked[wire.TOTAL] = total
+            content = RecordDict({wire.ARRAYS: arrays, wire.CONFIG: asked})
+            yield Message(content, dst_node_id=node[holder], message_type=MessageType.TRAIN)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Step on the sound replies, added up in the order of their partitions."""
+        sound: dict[int, RecordDict] = {}
+        self.rejected = []
+        for reply in replies:
+            holder = self.partition.get(reply.metadata.src_node_id, -1)
+            reason = "a second reply" if holder in sound else self.fault(reply)
+            if reason is None:
+                sound[holder] = reply.content
+            else:
+                self.rejected.append({"client": holder, "reason": reason})
+        silent = self.weights.keys() - sound.keys() - {r["client"] for r in self.rejected}
+        self.rejected += [{"client": c, "reason": "no reply"} for c in sorted(silent)]
+        for left_out in self.rejected:
+            log(WARNING, "Left out client %(client)s: %(reason)s", left_out)
+        kept = sorted(sound)
+        if not kept:
+            return None, None
+        weights = topped_up(self.weights, kept)
+        deltas = [to_vector(sound[c][wire.DELTA].to_numpy_ndarrays()) for c in kept]
+        mean = to_arrays(weighted_sum(deltas, weights), self.shapes)
+        model = self.step(ArrayRecord(mean))
+        self.reported = mean_metrics([dict(sound[c][wire.METRICS]) for c in kept], weights)
+        return model, MetricRecord(dict(self.reported))
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask the nodes to score the last model, once; every round has the server's own scores."""
+        if server_round + self.first < self.settings.rounds:
+            return []
+        return super().configure_evaluate(server_round, arrays, config, grid)

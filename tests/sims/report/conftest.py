@@ -1,0 +1,108 @@
+"""A synthetic bench folder with the shapes of real ones."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+Make = Callable[..., Path]
+CELLS: dict[str, tuple[float, float, float, float]] = {  # accuracy, bits, identification, MSE
+    "none": (0.951, 4.46, 0.92, 0.0312),
+    "cluster": (0.948, 0.54, 0.22, 0.0425),
+    "gated": (0.962, 0.67, 0.25, 0.0419),
+}
+
+
+def attack_rows(mse: float) -> list[dict[str, object]]:
+    """Return attacks.json: the optimal attacker, two attacks x 3 seeds, one skipped."""
+    rows: list[dict[str, object]] = [
+        {"attack": "optimal", "observation": "smashed", "identification-optimal": 0.5,
+         "information-bits": 4.1, "bits-beyond-label": 1.1, "candidates": 397},
+        {"attack": "unsplit", "observation": "smashed", "skipped": "needs the architecture"},
+    ]  # fmt: skip
+    for name, extra in (("decoder", 0.0), ("logit-inversion", 0.006)):
+        for seed in range(3):
+            value = mse + extra + 0.0002 * seed
+            rows.append(
+                {"attack": name, "observation": "smashed" if name == "decoder" else "logits",
+                 "knowledge": "held-out", "seed": seed, "budget": 1.0, "mse": value,
+                 "psnr": -10 * float(np.log10(value)), "ssim": 0.61, "identification-1": 0.21,
+                 "identification-5": 0.5, "label-accuracy": 0.93, "mean-mse": 0.0737,
+                 "oracle-mse": 0.0434, "seconds": 12.5}
+            )  # fmt: skip
+    return rows
+
+
+def result_of(accuracy: float, bits: float, identification: float) -> dict[str, object]:
+    """Return result.json."""
+    edges = [0.05 + 0.1 * i for i in range(10)]
+    bins = {"confidence": [None, *edges[1:]], "accuracy": [None, *edges[1:]], "count": [0, *[9] * 9]}
+    scores = {"accuracy": accuracy, "nll": 0.171, "ece": 0.012, "brier": 0.07}
+    epsilons = {"0.5": 0.31, "1.0": 0.48, "4.0": 0.82, "8.0": 0.93}
+    return {
+        **scores, "samples": 16, "point": scores | {"nll": 0.204, "ece": 0.034},
+        "reliability": {"posterior": bins, "point": bins | {"accuracy": [None, *[0.4] * 9]}},
+        "bits-beyond-label": bits, "information-bits": bits + 3.3,
+        "identification-optimal": identification, "candidates": 397, "bits-cap": 5.3,
+        "identification-candidates": 100, "label-only-identification": 0.1,
+        "certificate-bits": bits + 4, "fano-identification": 0.99,
+        "private": {e: {"accuracy": a, "top1-kept": a + 0.02, "confidence-before": 0.94,
+                        "confidence-after": a, "ceiling": 0.99} for e, a in epsilons.items()},
+        "versions": {"fedcel": "0.1.0", "torch": "2.15.0"}, "seconds": 41.0,
+    }  # fmt: skip
+
+
+def write_run(folder: Path, name: str, cell: tuple[float, float, float, float]) -> None:
+    """Write one run folder of 40 rounds."""
+    accuracy, bits, identification, mse = cell
+    folder.mkdir(parents=True)
+    weight = 0.0 if name == "none" else 0.3
+    (folder / "settings.toml").write_text(
+        f'format = 1\nseed = 0\nrounds = 40\n[chain]\nburn-in = 0.8\n[cel]\nweight = {weight}\n'
+    )
+    events = [
+        {"round": r, "accuracy": accuracy * (1 - 0.8 * 0.85**r), "nll": 0.2, "ece": 0.02,
+         "clients": 8, "rejected": [{"client": 3, "reason": "not finite"}] if r == 7 else [],
+         "within-class-spread": 5 * (0.96 if name == "none" else 0.85) ** r, "seconds": 0.4,
+         "rate": 1.0, "temperature": 0.0, "cel-weight": weight * min(1.0, r / 24), "extra": 1}
+        for r in range(1, 41)
+    ]  # fmt: skip
+    (folder / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
+    (folder / "result.json").write_text(json.dumps(result_of(accuracy, bits, identification)))
+    (folder / "attacks.json").write_text(json.dumps(attack_rows(mse)))
+    images = np.random.default_rng(0).random((12, 1, 8, 8), dtype=np.float32)
+    names = {"targets": 1.0, "class-mean": 0.5, "decoder": 0.8, "logit-inversion": 0.6}
+    save_file({key: images * scale for key, scale in names.items()},
+              folder / "reconstructions.safetensors")  # fmt: skip
+
+
+@pytest.fixture
+def make_bench(tmp_path: Path) -> Make:
+    """Return a function that writes a bench of `cells` x `seeds` and returns its folder."""
+
+    def make(
+        cells: dict[str, tuple[float, float, float, float]] = CELLS, seeds: int = 1
+    ) -> Path:
+        rows = []
+        for number, (name, cell) in enumerate(cells.items()):
+            for seed in range(seeds):
+                run = f"runs/{number}-{seed}"
+                moved = (cell[0], cell[1] + 0.02 * seed, cell[2], cell[3])
+                write_run(tmp_path / run, name, moved)
+                rows.append(
+                    {"variant": name, "strength": None, "seed": seed, "accuracy": cell[0],
+                     "bits-beyond-label": moved[1], "information-bits": cell[1] + 3.3,
+                     "identification-optimal": cell[2], "worst-attack": "decoder",
+                     "mse": cell[3], "psnr": 15.0, "ssim": 0.6, "identification-1": 0.2,
+                     "certificate-bits": cell[1] + 4, "train-step-ratio": 1.21,
+                     "oracle-mse": 0.0434, "mean-mse": 0.0737, "run": run, "engine": "loop",
+                     "noise": 0.3}
+                )  # fmt: skip
+        (tmp_path / "bench.json").write_text(json.dumps(rows))
+        (tmp_path / "scenario.toml").write_text('title = "Digits: what leaks"\n[settings]\n')
+        return tmp_path
+
+    return make
