@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import torch
 from flwr.app import (
     Array,
@@ -13,6 +12,7 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.clientapp import ClientApp
+from flwr.common import NDArrays, Scalar
 
 from clients import holder
 from clients.evaluation import EvaluationClient
@@ -43,10 +43,9 @@ def client_app(settings: Settings | None = None, state_root: Path | None = None)
         client = PosteriorClient(
             holder.bound_update(s, partition(context), *memory(context, state_root))
         )
-        arrays = message.content[wire.ARRAYS].to_numpy_ndarrays()
-        uploaded, examples, metrics = client.fit(arrays, dict(message.content[wire.CONFIG]))
+        uploaded, examples, metrics = client.fit(model(message), asked(message))
         key = wire.ARRAYS if s.strategy.upload == "weights" else wire.DELTA
-        numbers = MetricRecord({**metrics, wire.EXAMPLES: examples})
+        numbers = numeric({**metrics, wire.EXAMPLES: examples})
         content = RecordDict({key: ArrayRecord(uploaded), wire.METRICS: numbers})
         return Message(content=content, reply_to=message)
 
@@ -56,9 +55,8 @@ def client_app(settings: Settings | None = None, state_root: Path | None = None)
         client = EvaluationClient(
             s, holder.workspace(s), holder.images(s, partition(context)), samples(message)
         )
-        config = dict(message.content[wire.CONFIG])
-        nll, examples, metrics = client.evaluate(model(message), config)
-        numbers = MetricRecord({**metrics, "nll": nll, wire.EXAMPLES: examples})
+        nll, examples, metrics = client.evaluate(model(message), asked(message))
+        numbers = numeric({**metrics, "nll": nll, wire.EXAMPLES: examples})
         return Message(content=RecordDict({wire.METRICS: numbers}), reply_to=message)
 
     @app.query(wire.COUNT_QUERY)
@@ -74,11 +72,22 @@ def client_app(settings: Settings | None = None, state_root: Path | None = None)
         client = EvaluationClient(
             s, holder.workspace(s), holder.images(s, partition(context)), samples(message)
         )
-        answer = client.query(message.content[wire.SMASHED].to_numpy_ndarrays()[0])
+        answer = client.query(message.content.array_records[wire.SMASHED].to_numpy_ndarrays()[0])
         content = RecordDict({wire.LOGITS: ArrayRecord([answer])})
         return Message(content=content, reply_to=message)
 
     return app
+
+
+def asked(message: Message) -> dict[str, Scalar]:
+    """Return what the server asks of this round."""
+    config = message.content.config_records[wire.CONFIG]
+    return {k: v for k, v in config.items() if isinstance(v, bool | bytes | float | int | str)}
+
+
+def numeric(metrics: dict[str, Scalar]) -> MetricRecord:
+    """Return a NumPyClient's metrics as a record; those that are no numbers do not travel."""
+    return MetricRecord({k: v for k, v in metrics.items() if isinstance(v, int | float)})
 
 
 def partition(context: Context) -> int:
@@ -86,16 +95,15 @@ def partition(context: Context) -> int:
     return int(context.node_config["partition-id"])
 
 
-def model(message: Message) -> list[np.ndarray]:
+def model(message: Message) -> NDArrays:
     """Return the global model of a message."""
-    return list(message.content[wire.ARRAYS].to_numpy_ndarrays())
+    return message.content.array_records[wire.ARRAYS].to_numpy_ndarrays()
 
 
 def samples(message: Message) -> list[torch.Tensor]:
     """Return the posterior samples of a message, or none."""
-    if wire.SAMPLES not in message.content:
-        return []
-    return [torch.from_numpy(row) for row in message.content[wire.SAMPLES].to_numpy_ndarrays()]
+    record = message.content.array_records.get(wire.SAMPLES)
+    return [] if record is None else [torch.from_numpy(row) for row in record.to_numpy_ndarrays()]
 
 
 def memory(context: Context, root: Path | None) -> tuple[holder.Recall, holder.Remember]:

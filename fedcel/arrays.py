@@ -31,7 +31,7 @@ class FlatNet:
         self.vector = torch.empty(size, dtype=parameters[0].dtype)
         self.gradient = torch.zeros_like(self.vector)
         sizes = [p.numel() for p in parameters]
-        views = zip(self.vector.split(sizes), self.gradient.split(sizes), strict=True)
+        views = zip(torch.split(self.vector, sizes), torch.split(self.gradient, sizes), strict=True)
         for parameter, (value, slope) in zip(parameters, views, strict=True):
             value.copy_(parameter.detach().flatten())
             parameter.data = value.view(parameter.shape)
@@ -45,7 +45,7 @@ class FlatNet:
 def to_arrays(vector: Float[Tensor, " P"], shapes: Sequence[tuple[int, ...]]) -> Arrays:
     """Return one array per parameter, copied out of the flat vector."""
     sizes = [int(np.prod(shape)) for shape in shapes]
-    parts = vector.detach().split(sizes)
+    parts = torch.split(vector.detach(), sizes)
     return [part.numpy().reshape(shape).copy() for part, shape in zip(parts, shapes, strict=True)]
 
 

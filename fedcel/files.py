@@ -72,7 +72,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read named tensors and metadata; RunError names a file that is missing or damaged."""
     try:
         with safe_open(path, framework="pt") as file:
-            names = file.keys()  # noqa: SIM118 the handle is no mapping
+            names = file.keys()
             return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
     except FileNotFoundError:
         raise RunError(f"{path} is missing") from None

@@ -96,7 +96,8 @@ def cells(scenario: Scenario, overrides: dict[str, Scalar]) -> list[Cell]:
     seeds = [int(str(overrides["seed"]))] if "seed" in overrides else scenario.seeds
     found = []
     for variant in scenario.variants:
-        for strength in variant.strengths or [None]:
+        strengths: list[float | None] = [*variant.strengths] or [None]
+        for strength in strengths:
             swept = {} if strength is None else {str(variant.strength_key): strength}
             for seed in seeds:
                 raw = scenario.settings | variant.settings | swept | overrides | {"seed": seed}
@@ -115,15 +116,15 @@ def _variant(raw: dict[str, object], path: Path) -> Variant:
     _refuse(raw, VARIANT_KEYS, path, where)
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
         raise SettingsError(f"{path}: {where} needs a name of letters, digits, '-', '_', '.'")
-    key, listed = raw.get("strength-key"), str(raw.get("strengths", ""))
-    if (key is None) != (listed == ""):
+    key, listed = str(raw.get("strength-key", "")), str(raw.get("strengths", ""))
+    if (key == "") != (listed == ""):
         raise SettingsError(f"{path}: {where} needs both strength-key and strengths, or neither")
     try:
         strengths = [float(part) for part in listed.split(",") if listed]
     except ValueError:
         raise SettingsError(f"{path}: {where}: strengths {listed!r} must be '0.1,0.3'") from None
     settings = flatten(_table(raw, "settings", path))
-    return Variant(name, str(raw.get("title", name)), settings, key and str(key), strengths)
+    return Variant(name, str(raw.get("title", name)), settings, key or None, strengths)
 
 
 def _seeds(bench: dict[str, object], path: Path) -> list[int]:

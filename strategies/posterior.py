@@ -57,18 +57,18 @@ class PosteriorStrategy(FedAvg):
         if reply.metadata.src_node_id not in self.partition:
             return "it is from a node that was not asked"
         records = reply.content
-        if wire.DELTA not in records or wire.METRICS not in records:
+        delta = records.array_records.get(wire.DELTA)
+        metrics = records.metric_records.get(wire.METRICS)
+        if delta is None or metrics is None:
             return f"records {sorted(records)}, must be {[wire.DELTA, wire.METRICS]}"
         held = self.examples[self.partition[reply.metadata.src_node_id]]
-        said = records[wire.METRICS].get(wire.EXAMPLES)
+        said = metrics.get(wire.EXAMPLES)
         if said != held:
             return f"it claims {said} examples and held {held} before round 1"
-        return self.delta_fault(records[wire.DELTA])
+        return self.delta_fault(delta)
 
-    def delta_fault(self, record: object) -> str | None:
+    def delta_fault(self, record: ArrayRecord) -> str | None:
         """Say what is wrong with the arrays of a delta, or None."""
-        if not isinstance(record, ArrayRecord):
-            return f"{wire.DELTA!r} is a {type(record).__name__}, must be an ArrayRecord"
         arrays = record.to_numpy_ndarrays()
         if [array.shape for array in arrays] != self.shapes:
             return f"shapes {[array.shape for array in arrays]}, must be {self.shapes}"
@@ -112,8 +112,8 @@ class PosteriorStrategy(FedAvg):
             if reply.has_error():
                 log(WARNING, "A node cannot take part: %s", reply.error.reason)
                 continue
-            told = reply.content[wire.METRICS]
-            held, holder = int(told[wire.EXAMPLES]), int(told[wire.PARTITION])
+            told = dict(reply.content.metric_records[wire.METRICS])
+            held, holder = int(str(told[wire.EXAMPLES])), int(str(told[wire.PARTITION]))
             if held < 1 or holder in self.examples:
                 log(WARNING, "A node cannot take part: partition %s, %s examples", holder, held)
                 continue
@@ -165,10 +165,11 @@ class PosteriorStrategy(FedAvg):
         if not kept:
             return None, None
         weights = topped_up(self.weights, kept)
-        deltas = [to_vector(sound[c][wire.DELTA].to_numpy_ndarrays()) for c in kept]
+        deltas = [to_vector(sound[c].array_records[wire.DELTA].to_numpy_ndarrays()) for c in kept]
         mean = to_arrays(weighted_sum(deltas, weights), self.shapes)
         model = self.step(ArrayRecord(mean))
-        self.reported = mean_metrics([dict(sound[c][wire.METRICS]) for c in kept], weights)
+        told = [numbers(sound[c].metric_records[wire.METRICS]) for c in kept]
+        self.reported = mean_metrics(told, weights)
         return model, MetricRecord(dict(self.reported))
 
     def configure_evaluate(
@@ -178,3 +179,8 @@ class PosteriorStrategy(FedAvg):
         if server_round + self.first < self.settings.rounds:
             return []
         return super().configure_evaluate(server_round, arrays, config, grid)
+
+
+def numbers(record: MetricRecord) -> dict[str, float]:
+    """Return the metrics of a reply that are single numbers."""
+    return {key: float(v) for key, v in record.items() if isinstance(v, int | float)}

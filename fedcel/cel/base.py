@@ -1,6 +1,6 @@
 """What every conditional entropy loss offers to the local update."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +17,7 @@ class Term(NamedTuple):
     metrics: dict[str, Float[Tensor, ""]]
 
 
+@runtime_checkable
 class ConditionalEntropy(Protocol):
     """A loss of smashed data z (B, D) and labels y (B,) that keeps each class close together."""
 

@@ -127,11 +127,11 @@ def _state(
     z: Float[Tensor, "N D"], y: Int[Tensor, " N"], found: Clusters, counts: Int[Tensor, " C"]
 ) -> State:
     shape = found.centres.shape[:2]
-    sizes = found.slot.bincount(minlength=shape.numel())
+    sizes = found.slot.bincount(minlength=shape.numel()).to(z.dtype)
     sums = torch.zeros(shape.numel(), dtype=z.dtype).index_add(0, found.slot, found.distance)
     return {
         "centres": found.centres.contiguous(),
-        "weights": (sizes.view(shape) / counts.clamp_min(1)[:, None]).to(z.dtype),
+        "weights": sizes.view(shape) / counts.clamp_min(1)[:, None],
         "spreads": (sums / sizes.clamp_min(1)).view(shape),
         "counts": counts,
     }

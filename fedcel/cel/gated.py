@@ -10,7 +10,16 @@ from torch.nn import functional
 
 from fedcel.cel.base import State, Term
 from fedcel.cel.penalty import Penalty, Share, shares
-from fedcel.cel.spread import Members, average, means, members, paired, plain_spread, spread, uniform
+from fedcel.cel.spread import (
+    Members,
+    average,
+    means,
+    members,
+    paired,
+    plain_spread,
+    spread,
+    uniform,
+)
 
 Attention = Literal["ascend", "minimise", "detach", "floor"]
 
@@ -24,9 +33,7 @@ def hidden_size(features: int, hidden: int = 0) -> int:
     return hidden or min(256, max(64, features // 4))
 
 
-def scores(
-    theta: Float[Tensor, " P"], n: Float[Tensor, "B D"], hidden: int
-) -> Float[Tensor, " B"]:
+def scores(theta: Float[Tensor, " P"], n: Float[Tensor, "B D"], hidden: int) -> Float[Tensor, " B"]:
     """Return a_i = w^T (tanh(V n_i) * sigmoid(U n_i)), `theta` = V, U (h, D) and w (h), flat.
 
     Gated attention without biases: Ilse et al., ICML 2018, eq. 9 before its softmax.

@@ -28,7 +28,7 @@ def linear(v: Float[Tensor, " C"]) -> Float[Tensor, " C"]:
 
 
 def log(v: Float[Tensor, " C"], threshold: float) -> Float[Tensor, " C"]:
-    """Return R(v) = max(0, log(v + eps) - log(tau + eps)), 0 up to the threshold tau.
+    """Return R(v) = max(0, ln((v + eps)/(tau + eps))), which is 0 up to the threshold tau.
 
     Xia et al., CVPR 2025: the hinge on the entropy surrogate log v. v and tau in units of z
     squared, tau > 0.

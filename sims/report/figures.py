@@ -26,6 +26,7 @@ class Look(NamedTuple):
     colour: str
     marker: str
     line: Literal["-", "--", "-."]
+    filled: bool = True
 
 
 def look(index: int) -> Look:
@@ -140,8 +141,8 @@ def curve(
     for end in sorted({end for s in summaries for run in s.runs if (end := burn_in_end(run))}):
         axes.axvline(end, color=FAINT, linewidth=1, linestyle=":")
         axes.annotate(
-            "burn-in ends", (end, 1), (-3, -4), ("data", "axes fraction"), "offset points",
-            color=INK, fontsize=8.5, rotation=90, ha="right", va="top",
+            "burn-in ends", (end, 1), (0, 2), ("data", "axes fraction"), "offset points",
+            color=INK, fontsize=8.5, ha="center", va="bottom",
         )  # fmt: skip
     axes.set_xlabel("round")
     axes.set_ylabel(label)
@@ -173,7 +174,8 @@ def reliability(bins: dict[str, Bins]) -> Figure | None:
     figure, axes = _canvas(2)
     drawn = []
     names = {"posterior": "average of the posterior's samples", "point": "point model"}
-    for (key, name), style in zip(names.items(), (look(0), look(1)), strict=True):
+    looks = (look(0), look(1)._replace(filled=False))
+    for (key, name), style in zip(names.items(), looks, strict=True):
         found = bins.get(key, Bins())
         rows = [
             (c, a)
@@ -184,7 +186,7 @@ def reliability(bins: dict[str, Bins]) -> Figure | None:
             axes.plot(
                 *zip(*rows, strict=True), color=style.colour, marker=style.marker,
                 linestyle=style.line, markersize=7, linewidth=1.2,
-                markerfacecolor="none" if key == "point" else style.colour,
+                fillstyle="full" if style.filled else "none",
             )  # fmt: skip
             drawn.append((style, name))
     if not drawn:
@@ -212,12 +214,15 @@ def _canvas(entries: int) -> tuple[Figure, Axes]:
 
 
 def _legend(figure: Figure, entries: Sequence[tuple[Look, str]], lines: bool) -> None:
-    handles = [
-        Line2D([], [], color=s.colour, marker=s.marker, linestyle=s.line if lines else "none")
-        for s, _ in entries
-    ]
+    handles = [_sample(style, lines) for style, _ in entries]
     labels = [plain(name if len(name) <= 34 else f"{name[:33]}…") for _, name in entries]
     figure.legend(
         handles, labels, loc="outside lower center", ncols=2 if len(labels) > 1 else 1,
         frameon=False, fontsize=9.5, labelcolor=INK, handlelength=3.2 if lines else 1,
     )  # fmt: skip
+
+
+def _sample(style: Look, lines: bool) -> Line2D:
+    line = style.line if lines else "none"
+    fill: Literal["full", "none"] = "full" if style.filled else "none"
+    return Line2D([], [], color=style.colour, marker=style.marker, linestyle=line, fillstyle=fill)

@@ -103,10 +103,7 @@ def render(
             for place, s in shown.items()
             if f"reliability-{place}" in plots
         ],
-        strips=[
-            {"group": r.group, "name": r.name, "data": encoded(pictures.png(pictures.tiles(r.images)))}
-            for r in rows
-        ],
+        strips=[{"group": r.group, "name": r.name, "data": encoded(r)} for r in rows],
         rejected=words.rejected(run for s in summaries for run in s.runs),
         rounds=sum(len(run.events) for s in summaries for run in s.runs),
     )
@@ -139,6 +136,7 @@ def inline(text: str) -> Markup:
     return Markup(body)  # matplotlib escapes the labels it writes
 
 
-def encoded(image: bytes) -> str:
-    """Return a PNG as a data URL."""
+def encoded(strip: pictures.Strip) -> str:
+    """Return the strip as a PNG in a data URL."""
+    image = pictures.png(pictures.tiles(strip.images))
     return f"data:image/png;base64,{base64.b64encode(image).decode()}"

@@ -252,8 +252,12 @@ def _images(path: Path) -> dict[str, Images]:
     except (OSError, ValueError, SafetensorError) as error:
         raise RunError(f"{path} is damaged: {error}; attack the run again") from error
     shapes = {name: value.shape for name, value in found.items()}
-    if "targets" not in found or any(s != shapes["targets"] or len(s) != 4 for s in shapes.values()):
-        raise RunError(f"{path}: shapes {shapes}, must all be (N, C, H, W) with 'targets' among them")
+    wanted = shapes.get("targets", ())
+    if len(wanted) != 4 or set(shapes.values()) != {wanted}:
+        raise RunError(
+            f"{path}: shapes {shapes}, must all be one (N, C, H, W), 'targets' among them; "
+            "attack the run again"
+        )
     for name, value in found.items():
         if not (value.size and value.min() >= -1e-4 and value.max() <= 1 + 1e-4):
             raise RunError(f"{path}: {name!r} must hold values in [0, 1]; attack the run again")

@@ -28,7 +28,8 @@ MAIN = (
     "decoder MSE",
     "decoder PSNR, dB",
     "decoder SSIM",
-    "worst attack (MSE)",
+    "worst attack",
+    "its MSE",
     "step time, ×",
 )
 
@@ -47,7 +48,8 @@ def main(summaries: Sequence[Summary]) -> Table:
             deviation(s.decoder_mse, 4),
             deviation(s.decoder_psnr, 1),
             deviation(s.decoder_ssim, 3),
-            f"{' / '.join(s.worst)} ({interval(s.mse, 4)})" if s.worst else NOTHING,
+            " / ".join(s.worst) or NOTHING,
+            interval(s.mse, 4),
             number(s.step_ratio.mean, 2),
         )
         for s in summaries
@@ -67,7 +69,7 @@ def _anchors(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
     ):
         if mse.mean is not None:
             after = (number(0.0, 2), share(right), NOTHING, number(mse.mean, 4))
-            found.append((name, *blank, *after, *(NOTHING,) * 4))
+            found.append((name, *blank, *after, *(NOTHING,) * 5))
     return found
 
 

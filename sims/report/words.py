@@ -9,6 +9,7 @@ from sims.report.read import Run
 from sims.report.summary import LEAST, Estimate, Summary, estimate, known_bits
 
 POINTS = 1.5  # accuracy a defence may cost and still count as matched, percentage points
+PERCENT = "\N{NO-BREAK SPACE}%"
 SLIGHT = 0.05  # a smaller share of the undefended leak is called no difference
 LITTLE = 0.25  # a smaller share is called a little
 SUSPECT = 1.15  # MSE this many times that of label-only knowledge: weak attack or dead model
@@ -125,11 +126,11 @@ def _leak(summary: Summary, again: bool = False) -> str:
         bits = f"{_bits(summary):.2f}{most} bits leak" + ("" if again else " beyond the label")
     if summary.identification.mean is None:
         return bits
-    right = share(summary.identification.mean)
+    cases = f"in {share(summary.identification.mean)} of cases"
     if again:
-        return f"{bits} and that attacker is right {right} of the time"
-    of = f"the right image of {summary.choices}" if summary.choices else "the right image"
-    return f"{bits}, and the best possible attacker picks {of} {right} of the time"
+        return f"{bits} and that attacker is right {cases}"
+    of = f"the right one of {summary.choices} images" if summary.choices else "the right image"
+    return f"{bits}, and the best possible attacker picks {of} {cases}"
 
 
 def attack_sentence(chosen: Verdict) -> str | None:
@@ -179,12 +180,12 @@ def limits(summaries: Sequence[Summary]) -> list[str]:
     caps = sorted({round(s.cap, 1) for s in summaries if s.cap is not None})
     found = []
     if sizes:
-        of = f" and the most that could leak beyond the label is {_list(caps)} bits" if caps else ""
+        cap = f" The most that could leak beyond the label is {_list(caps)} bits." if caps else ""
         found.append(
-            f"The optimal attacker is exact for the M = {_list(sizes)} test images it chooses from, "
-            "up to Monte Carlo error: it knows the encoder and the law of the noise, and no "
-            f"attacker tells these images apart better. With this M{of}; with more images both "
-            "numbers grow, so compare only at equal M."
+            f"The optimal attacker is exact for the M = {_list(sizes)} test images, up to Monte "
+            "Carlo error: it knows the encoder and the law of the noise, and no attacker tells "
+            f"these images apart better.{cap} With more images the bits and their cap grow, so "
+            "compare only at equal M."
         )
     known = {a.knowledge for s in summaries for run in s.runs for a in run.attacks} - {""}
     found += [_KNOWLEDGE[name] for name in sorted(known) if name in _KNOWLEDGE]
@@ -241,12 +242,12 @@ def rejected(runs: Iterable[Run]) -> list[tuple[str, int]]:
 
 def percent(value: Estimate) -> str:
     """Return a share as percent with one decimal."""
-    return "an unmeasured share" if value.mean is None else f"{100 * value.mean:.1f} %"
+    return "an unmeasured share" if value.mean is None else f"{100 * value.mean:.1f}{PERCENT}"
 
 
 def share(value: float) -> str:
     """Return a share as whole percent."""
-    return f"{100 * value:.0f} %"
+    return f"{100 * value:.0f}{PERCENT}"
 
 
 def _list(values: Sequence[float]) -> str:

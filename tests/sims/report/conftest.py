@@ -39,7 +39,11 @@ def attack_rows(mse: float) -> list[dict[str, object]]:
 def result_of(accuracy: float, bits: float, identification: float) -> dict[str, object]:
     """Return result.json."""
     edges = [0.05 + 0.1 * i for i in range(10)]
-    bins = {"confidence": [None, *edges[1:]], "accuracy": [None, *edges[1:]], "count": [0, *[9] * 9]}
+    bins = {
+        "confidence": [None, *edges[1:]],
+        "accuracy": [None, *edges[1:]],
+        "count": [0, *[9] * 9],
+    }
     scores = {"accuracy": accuracy, "nll": 0.171, "ece": 0.012, "brier": 0.07}
     epsilons = {"0.5": 0.31, "1.0": 0.48, "4.0": 0.82, "8.0": 0.93}
     return {
@@ -61,7 +65,7 @@ def write_run(folder: Path, name: str, cell: tuple[float, float, float, float]) 
     folder.mkdir(parents=True)
     weight = 0.0 if name == "none" else 0.3
     (folder / "settings.toml").write_text(
-        f'format = 1\nseed = 0\nrounds = 40\n[chain]\nburn-in = 0.8\n[cel]\nweight = {weight}\n'
+        f"format = 1\nseed = 0\nrounds = 40\n[chain]\nburn-in = 0.8\n[cel]\nweight = {weight}\n"
     )
     events = [
         {"round": r, "accuracy": accuracy * (1 - 0.8 * 0.85**r), "nll": 0.2, "ece": 0.02,
@@ -83,9 +87,7 @@ def write_run(folder: Path, name: str, cell: tuple[float, float, float, float]) 
 def make_bench(tmp_path: Path) -> Make:
     """Return a function that writes a bench of `cells` x `seeds` and returns its folder."""
 
-    def make(
-        cells: dict[str, tuple[float, float, float, float]] = CELLS, seeds: int = 1
-    ) -> Path:
+    def make(cells: dict[str, tuple[float, float, float, float]] = CELLS, seeds: int = 1) -> Path:
         rows = []
         for number, (name, cell) in enumerate(cells.items()):
             for seed in range(seeds):

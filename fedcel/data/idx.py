@@ -1,0 +1,99 @@
+"""Folders of MNIST-format files (`*-ubyte`, `*-ubyte.gz`).
+
+torchvision's reader wants uncompressed files in a folder tree of its own and meets damage with
+bare assertions, so the few lines of the format are read here.
+Format: LeCun, Cortes and Burges, "The MNIST database of handwritten digits", file formats.
+"""
+
+import gzip
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedcel.data.images import Images, check_images, check_known, count_classes
+from fedcel.errors import DataError
+from fedcel.settings_groups import Data
+
+UNSIGNED_BYTES = 0x08
+
+
+def read(data: Data) -> tuple[Images, Images]:
+    """Return training and test images (N, 1, H, W) of the folder `data.path`.
+
+    The folder holds train-images-idx3-ubyte, train-labels-idx1-ubyte, and the same for t10k, each
+    plain or with `.gz`. DataError names the file, what is wrong with it and what to do.
+    """
+    folder = Path(data.path)
+    if data.path == "none" or not folder.is_dir():
+        raise DataError(
+            f"data.path is {data.path!r}, which is no folder; "
+            "give the folder that holds train-images-idx3-ubyte(.gz) and the three others"
+        )
+    train, train_labels = _part(folder, "train")
+    test, test_labels = _part(folder, "t10k")
+    check_known(test.y, count_classes(train.y, str(train_labels)), str(test_labels))
+    if train.x.shape[1:] != test.x.shape[1:]:
+        raise DataError(
+            f"{folder}: training images are {_size(train)}, test images are {_size(test)}, "
+            "must be of one size; check that the files belong together"
+        )
+    return train, test
+
+
+def _size(images: Images) -> str:
+    return f"{images.x.shape[2]}x{images.x.shape[3]}"
+
+
+def _part(folder: Path, name: str) -> tuple[Images, Path]:
+    images, labels = (_find(folder, f"{name}-{end}") for end in ("images-idx3", "labels-idx1"))
+    pixels, y = read_array(images, 3), read_array(labels, 1)
+    if len(pixels) != len(y):
+        raise DataError(
+            f"{images} has {len(pixels)} images, {labels} has {len(y)} labels, must be as many; "
+            "check that the files belong together"
+        )
+    x = torch.from_numpy(pixels[:, None].astype(np.float32)).div_(255)
+    part = Images(x, torch.from_numpy(y.astype(np.int64)))
+    check_images(part, str(images))
+    return part, labels
+
+
+def _find(folder: Path, stem: str) -> Path:
+    for path in (folder / f"{stem}-ubyte", folder / f"{stem}-ubyte.gz"):
+        if path.is_file():
+            return path
+    found = sorted(path.name for path in folder.iterdir())[:8]
+    raise DataError(
+        f"{folder}: no file {stem}-ubyte or {stem}-ubyte.gz among {found}; "
+        "copy it there, or set data.path to its folder"
+    )
+
+
+def read_array(path: Path, dimensions: int) -> NDArray[np.uint8]:
+    """Return the bytes of one idx file in its shape; DataError when it is damaged."""
+    try:
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:  # BadGzipFile is an OSError
+        raise DataError(f"{path} cannot be read ({error}); copy the file anew") from error
+    magic = bytes([0, 0, UNSIGNED_BYTES, dimensions])
+    if raw[:4] != magic:
+        raise DataError(
+            f"{path} begins with {raw[:4].hex() or 'nothing'}, must begin with {magic.hex()} "
+            f"(idx, unsigned bytes, {dimensions} dimensions); it is another kind of file"
+        )
+    start = 4 + 4 * dimensions
+    if len(raw) < start:
+        raise DataError(f"{path} ends inside its header, after {len(raw)} bytes; copy it anew")
+    shape = [int(size) for size in np.frombuffer(raw[4:start], dtype=">u4")]
+    expected = start + int(np.prod(shape, dtype=object))
+    if len(raw) != expected:
+        raise DataError(
+            f"{path} has {len(raw)} bytes, must have {expected} for the shape {shape} in its "
+            "header; it is cut off or damaged, copy it anew"
+        )
+    if 0 in shape:
+        raise DataError(f"{path} has the shape {shape}, nothing is in it; copy it anew")
+    return np.frombuffer(raw, dtype=np.uint8, offset=start).reshape(shape)

@@ -1,0 +1,64 @@
+"""Images with labels, and what every source of them has to keep to."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fedcel.errors import DataError
+
+Labels = Int[Tensor, " _"]
+
+
+class Images(NamedTuple):
+    """Images x (N, C, H, W), float32 in [0, 1], and their labels y (N,), int64."""
+
+    x: Float[Tensor, "N C H W"]
+    y: Int[Tensor, " N"]
+
+
+def check_images(images: Images, where: str) -> None:
+    """Refuse what is no stack of images in [0, 1] with a label each; DataError names `where`."""
+    x, y = images
+    if x.dim() != 4 or x.dtype != torch.float32 or 0 in x.shape:
+        raise DataError(
+            f"{where}: images are {tuple(x.shape)} of {x.dtype}, must be float32 of shape "
+            "(N, C, H, W) with N > 0; reshape and convert them"
+        )
+    if y.shape != x.shape[:1] or y.dtype != torch.int64:
+        raise DataError(
+            f"{where}: {len(x)} images but labels {tuple(y.shape)} of {y.dtype}, must be "
+            f"int64 of shape ({len(x)},); give each image one label"
+        )
+    low, high = x.min().item(), x.max().item()  # NaN comes through both
+    if not 0 <= low <= high <= 1:
+        raise DataError(f"{where}: pixels are in [{low}, {high}], must be in [0, 1]; scale them")
+
+
+def count_classes(y: Labels, where: str) -> int:
+    """Return C of labels that are 0..C-1, each present; DataError names `where` and the gap."""
+    if y.min() < 0:
+        raise DataError(
+            f"{where}: the smallest label is {int(y.min())}, must be 0; number classes from 0"
+        )
+    absent = (y.bincount() == 0).nonzero().flatten().tolist()
+    classes = int(y.max()) + 1
+    if absent:
+        raise DataError(
+            f"{where}: labels go up to {classes - 1} but {absent[:5]} do not occur; "
+            "number the classes 0..C-1 without a gap"
+        )
+    if classes < 2:
+        raise DataError(f"{where}: all {len(y)} labels are 0; give at least two classes")
+    return classes
+
+
+def check_known(y: Labels, classes: int, where: str) -> None:
+    """Refuse test labels that no training image has; DataError names `where`."""
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or high >= classes:
+        raise DataError(
+            f"{where}: labels are in {low}..{high}, must be in 0..{classes - 1} as the training "
+            "labels are; check that both parts belong together"
+        )

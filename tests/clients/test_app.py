@@ -1,0 +1,114 @@
+"""The ClientApp's three handlers, called as Flower calls them."""
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+
+from clients import client_app, holder
+from fedcel import wire
+from fedcel.arrays import to_arrays
+from fedcel.settings import Settings, dump, flatten, parse
+
+RAW = {"clients": 4, "local.steps": 3, "cel.kind": "cluster", "cel.warm-up": 0, "rounds": 10}
+S = parse(RAW)
+
+
+def context(partition: int = 1, **config: object) -> Context:
+    """Return the context of a node that holds `partition`."""
+    return Context(1, 101, {"partition-id": partition, **config}, RecordDict(), {})
+
+
+def ask(kind: str, content: RecordDict, at: Context, settings: Settings | None = S) -> Message:
+    """Send a message through the app."""
+    message = Message(content, dst_node_id=101, message_type=kind)
+    return client_app(settings)(message, at)
+
+
+def round_content(number: int) -> RecordDict:
+    """Return what the server sends in a round."""
+    flat = holder.workspace(S)
+    model = torch.linspace(-0.1, 0.1, flat.vector.numel())
+    config = ConfigRecord({wire.ROUND: number, wire.SHARE: 0.25, wire.TOTAL: 997})
+    return RecordDict(
+        {wire.ARRAYS: ArrayRecord(to_arrays(model, flat.shapes)), wire.CONFIG: config}
+    )
+
+
+def test_train_returns_a_delta_and_keeps_the_loss_state_at_the_client() -> None:
+    """State stays in the context, out of the reply; the same round twice gives the same bits."""
+    at = context()
+    first = ask("train", round_content(5), at)
+    assert set(first.content) == {wire.DELTA, wire.METRICS}
+    assert set(at.state[wire.CEL]) == {"centres", "weights", "spreads", "counts"}
+    assert first.content[wire.METRICS]["partition"] == 1
+    assert first.content[wire.METRICS]["spread"] > 0
+    again = ask("train", round_content(5), context())
+    pairs = zip(
+        first.content[wire.DELTA].to_numpy_ndarrays(),
+        again.content[wire.DELTA].to_numpy_ndarrays(),
+        strict=True,
+    )
+    assert all(np.array_equal(a, b) and a.any() for a, b in pairs)
+
+
+def test_a_node_with_a_folder_finds_its_state_again(tmp_path: object) -> None:
+    """Round 6 after a restart equals round 6 without one."""
+    kept = context()
+    ask("train", round_content(5), kept)
+    without = ask("train", round_content(6), kept)
+    path = {"state-path": str(tmp_path)}
+    ask("train", round_content(5), context(**path))
+    after = ask("train", round_content(6), context(**path))
+    pairs = zip(
+        without.content[wire.DELTA].to_numpy_ndarrays(),
+        after.content[wire.DELTA].to_numpy_ndarrays(),
+        strict=True,
+    )
+    assert all(np.array_equal(a, b) for a, b in pairs)
+
+
+def test_settings_come_from_the_run_config() -> None:
+    """Without bound settings the same delta comes from the context's flat keys."""
+    at = context()
+    at.run_config = {**flatten(dump(S)), "out": "none"}
+    told = ask("train", round_content(5), at, None).content[wire.DELTA].to_numpy_ndarrays()
+    bound = ask("train", round_content(5), context()).content[wire.DELTA].to_numpy_ndarrays()
+    assert all(np.array_equal(a, b) for a, b in zip(told, bound, strict=True))
+
+
+def test_count_tells_examples_and_partition() -> None:
+    """What the server needs for its weights."""
+    told = ask("query.count", RecordDict(), context(2)).content[wire.METRICS]
+    assert told == {wire.EXAMPLES: len(holder.images(S, 2).y), wire.PARTITION: 2}
+
+
+def test_evaluate_scores_the_model_and_its_private_answers() -> None:
+    """NLL of a nearly constant model is near log 10."""
+    told = ask("evaluate", round_content(3), context()).content[wire.METRICS]
+    assert told["nll"] == pytest.approx(np.log(10), abs=0.3)
+    assert 0 <= told["private-top1-kept"] <= 1
+    assert told[wire.EXAMPLES] == len(holder.images(S, 1).y)
+
+
+def test_query_answers_smashed_data_with_noise() -> None:
+    """Two answers to the same message differ: the mechanism's noise is fresh."""
+    flat = holder.workspace(S)
+    content = RecordDict(
+        {
+            wire.SMASHED: ArrayRecord([np.full((3, 64), 0.5, np.float32)]),
+            wire.SAMPLES: ArrayRecord([flat.vector.numpy().copy()]),
+        }
+    )
+    answers = [
+        ask("query.logits", content, context()).content[wire.LOGITS].to_numpy_ndarrays()[0]
+        for _ in range(2)
+    ]
+    assert answers[0].shape == (3, 10)
+    assert not np.array_equal(*answers)
+
+
+def test_a_node_beyond_the_clients_is_refused() -> None:
+    """The error says how to fix it."""
+    with pytest.raises(Exception, match=r"partition-id is 9, must be in 0\.\.3"):
+        ask("query.count", RecordDict(), context(9))

@@ -1,0 +1,103 @@
+"""Partitions: nobody is left out, nothing is lost, the same seed deals the same."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedcel.data import partition
+from fedcel.errors import DataError
+from fedcel.settings_groups import Data
+
+Y = torch.arange(1003) % 10
+KINDS = ("iid", "dirichlet", "shards")
+
+
+def kind(name: str, **more: object) -> Data:
+    """Return data settings with this partition."""
+    return Data.model_validate({"partition": name, **more})
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.sampled_from(KINDS),
+    st.integers(1, 12),
+    st.integers(12, 200),
+    st.integers(1, 4),
+    st.integers(0, 2**63 - 1),
+)
+def test_each_image_has_one_holder(
+    name: str, clients: int, images: int, shards: int, seed: int
+) -> None:
+    """Every position occurs once, and no client is empty."""
+    parts = partition(Y[:images], clients, kind(name, alpha=100.0, shards=shards), seed)
+    assert len(parts) == clients and all(len(part) > 0 for part in parts)
+    assert sorted(torch.cat(parts).tolist()) == list(range(images))
+    assert all(part.dtype == torch.int64 for part in parts)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_seed_decides(name: str) -> None:
+    """Same seed, same holders; another seed, others."""
+    one, same, other = (partition(Y, 8, kind(name), seed) for seed in (3, 3, 4))
+    assert all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_iid_is_even_and_shuffled() -> None:
+    """Sizes differ by one at most; sorted labels come out mixed."""
+    parts = partition(Y.sort().values, 8, kind("iid"), 0)
+    assert {len(part) for part in parts} == {125, 126}
+    assert all(len(Y.sort().values[part].unique()) == 10 for part in parts)
+
+
+def test_alpha_sets_how_many_classes_a_client_has() -> None:
+    """A large alpha deals each class evenly, a small one to few."""
+    even, few = (partition(Y, 4, kind("dirichlet", alpha=a), 1) for a in (1e6, 0.05))
+    assert all(abs(int((Y[part] == 3).sum()) - 25) <= 2 for part in even)
+    assert max((Y[part] == 3).sum().item() for part in few) > 60
+
+
+def test_shares_are_dirichlet() -> None:
+    """No balancing of sizes: the variance of one is (1/k)(1-1/k)/(k alpha + 1)."""
+    y = torch.arange(400) % 2
+    shares = torch.tensor(
+        [
+            [(y[part] == 0).sum().item() / 200 for part in partition(y, 4, kind("dirichlet"), s)]
+            for s in range(50)
+        ]
+    )
+    want = 0.25 * 0.75 / 3
+    assert abs(shares.var().item() - want) < 0.25 * want
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_shards_hold_few_classes(shards: int) -> None:
+    """A shard no larger than a class spans two of them at most."""
+    parts = partition(Y, 10, kind("shards", shards=shards), 0)
+    assert all(len(Y[part].unique()) <= 2 * shards for part in parts)
+    assert max(len(part) for part in parts) <= shards * math.ceil(1003 / (10 * shards))
+
+
+def test_one_image_each() -> None:
+    """As many clients as images is allowed where the kind can deal so."""
+    for name in ("iid", "shards"):
+        assert [len(p) for p in partition(Y[:9], 9, kind(name, shards=1), 0)] == [1] * 9
+
+
+def test_too_many_clients_are_refused() -> None:
+    """The numbers and the way out are named; a Dirichlet that cannot fill everyone gives up."""
+    for clients in (0, 11):
+        with pytest.raises(DataError, match=rf"clients is {clients}, must be in 1\.\.10"):
+            partition(Y[:10], clients, kind("iid"), 0)
+    with pytest.raises(DataError, match=r"data\.alpha 0\.01 left one of 100 clients"):
+        partition(Y, 100, kind("dirichlet", alpha=0.01), 0)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_silent(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """No progress bar, no log line."""
+    partition(Y, 8, kind(name), 0)
+    assert capfd.readouterr() == ("", "")

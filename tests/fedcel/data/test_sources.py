@@ -1,0 +1,94 @@
+"""Sources: the embedded digits, a user's own object, and every refusal."""
+
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from fedcel.data import Images
+from fedcel.data.sources import read
+from fedcel.errors import DataError, PluginError
+from fedcel.settings_groups import Data
+
+X = torch.tensor([0.0, 0.25, 0.5, 1.0]).reshape(4, 1, 1, 1)
+Y = torch.tensor([0, 1, 0, 1])
+
+
+def own(monkeypatch: pytest.MonkeyPatch, thing: object) -> Data:
+    """Return settings whose source is `thing`, by import string."""
+    module = ModuleType("own_images")
+    vars(module)["thing"] = thing
+    monkeypatch.setitem(sys.modules, "own_images", module)
+    return Data(source="own_images:thing")
+
+
+def test_digits_are_the_originals() -> None:
+    """Sixteen grey levels, scaled to [0, 1], in their order."""
+    train, test, classes = read(Data())
+    original = load_digits()
+    assert test is None and classes == 10
+    assert train.x.shape == (1797, 1, 8, 8) and train.x.dtype == torch.float32
+    assert torch.equal(train.x[:, 0] * 16, torch.from_numpy(original.images).float())
+    assert train.y.tolist() == original.target.tolist()
+    assert train.x.min() == 0 and train.x.max() == 1
+
+
+def test_own_source_gets_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An import string is called with the settings group; its parts come back as they are."""
+    asked: list[Data] = []
+
+    def source(data: Data) -> tuple[Images, Images]:
+        asked.append(data)
+        return Images(X, Y), Images(X[:1], Y[:1])
+
+    settings = own(monkeypatch, source)
+    train, test, classes = read(settings)
+    assert asked == [settings] and classes == 2
+    assert test is not None and train.x is X and len(test.y) == 1
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "message"),
+    [
+        (Images(X[:, 0], Y), None, "must be float32 of shape"),
+        (Images(X.double(), Y), None, "must be float32"),
+        (Images(X[:0], Y[:0]), None, "N > 0"),
+        (Images(X * 255, Y), None, r"pixels are in \[0.0, 255.0\]"),
+        (Images(X - 1, Y), None, r"pixels are in \[-1.0, 0.0\]"),
+        (Images(X * torch.nan, Y), None, "pixels are in"),
+        (Images(X, Y[:3]), None, "4 images but labels"),
+        (Images(X, Y.float()), None, "must be int64"),
+        (Images(X, Y - 1), None, "smallest label is -1"),
+        (Images(X, Y * 2), None, r"\[1\] do not occur"),
+        (Images(X, Y * 0), None, "at least two classes"),
+        (Images(X, Y), Images(X, Y + 1), "must be in 0..1"),
+        (Images(X, Y), Images(X, Y - 1), "must be in 0..1"),
+        (Images(X, Y), Images(X.expand(4, 3, 1, 1), Y), "resize"),
+        (Images(X, Y), Images(X * 2, Y), "test part: pixels"),
+    ],
+)
+def test_broken_parts_are_refused(
+    monkeypatch: pytest.MonkeyPatch, train: Images, test: Images | None, message: str
+) -> None:
+    """Each breach of the contract is named, with what is allowed."""
+    with pytest.raises(DataError, match=message):
+        read(own(monkeypatch, lambda data: (train, test)))
+
+
+@pytest.mark.parametrize("answer", [None, Images(X, Y), (X, Y), (Images(X, Y), (X, Y))])
+def test_other_answers_are_refused(monkeypatch: pytest.MonkeyPatch, answer: object) -> None:
+    """Only a pair of Images and Images or None is taken."""
+    with pytest.raises(DataError, match="must be a pair"):
+        read(own(monkeypatch, lambda data: answer))
+
+
+def test_unknown_sources_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A typo gets the nearest name, a wrong import string its wrong part."""
+    with pytest.raises(DataError, match="did you mean 'digits'"):
+        read(Data(source="digit"))
+    with pytest.raises(PluginError, match="no module"):
+        read(Data(source="there_is.no_such:source"))
+    with pytest.raises(DataError, match="cannot be called"):
+        read(own(monkeypatch, 7))

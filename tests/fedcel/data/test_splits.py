@@ -1,0 +1,133 @@
+"""Splits: disjoint, repeatable, free of test images elsewhere, refused when too small."""
+
+import sys
+from itertools import combinations, pairwise
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from fedcel.data import Images, Splits, load
+from fedcel.data.sources import read
+from fedcel.errors import DataError
+from fedcel.settings_groups import Data
+
+FASHION = Path(__file__).parents[4] / "shared" / "data" / "fashion-mnist"
+
+
+def sets(splits: Splits) -> dict[str, tuple[Images, torch.Tensor]]:
+    """Return every set of images with its positions in the source."""
+    found = {
+        f"client {k}": (images, splits.indices.clients[k])
+        for k, images in enumerate(splits.clients)
+    }
+    for name in ("validation", "auxiliary", "test"):
+        found[name] = (getattr(splits, name), getattr(splits.indices, name))
+    return found
+
+
+def contents(images: Images) -> set[bytes]:
+    """Return the images as bytes."""
+    return {image.numpy().tobytes() for image in images.x}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_digits_are_dealt_without_overlap(seed: int) -> None:
+    """All 1 797 images have one place, no image is in two sets, every class is everywhere."""
+    splits = load(Data(), 8, seed)
+    source, _, _ = read(Data())
+    found = sets(splits)
+    everything = torch.cat([positions for _, positions in found.values()])
+    assert sorted(everything.tolist()) == list(range(1797)) and splits.dropped == 0
+    for images, positions in found.values():
+        assert torch.equal(images.x, source.x[positions])
+        assert torch.equal(images.y, source.y[positions])
+    assert not any(contents(a) & contents(b) for (a, _), (b, _) in combinations(found.values(), 2))
+    for name, size in (("validation", 150), ("auxiliary", 250), ("test", 400)):
+        assert len(found[name][0].y) == size
+        assert found[name][0].y.unique().tolist() == list(range(10))
+    assert splits.shape == (1, 8, 8) and splits.classes == 10
+
+
+def test_the_seed_decides_and_the_process_remembers() -> None:
+    """Read anew the split is the same; another seed is another split; equal calls share."""
+    one, other = load(Data(), 8, 0), load(Data(), 8, 1)
+    assert load(Data(), 8, 0) is one
+    again = load.__wrapped__(Data(), 8, 0)
+    for name, (images, positions) in sets(one).items():
+        assert torch.equal(images.x, sets(again)[name][0].x)
+        assert torch.equal(positions, sets(again)[name][1])
+    assert not torch.equal(one.indices.test, other.indices.test)
+
+
+def test_who_trains_does_not_move_the_targets() -> None:
+    """Clients and partition change the holders, never validation, auxiliary and test."""
+    one, other = load(Data(), 8, 0), load(Data(partition="iid", train=300), 3, 0)
+    for name in ("validation", "auxiliary", "test"):
+        assert torch.equal(sets(one)[name][1], sets(other)[name][1])
+    assert [len(images.y) for images in other.clients] == [100, 100, 100]
+
+
+def own(monkeypatch: pytest.MonkeyPatch, name: str, train: Images, test: Images | None) -> Data:
+    """Return small settings of a source that gives these parts."""
+    module = ModuleType(name)
+    vars(module)["source"] = lambda data: (train, test)
+    monkeypatch.setitem(sys.modules, name, module)
+    return Data(source=f"{name}:source", partition="iid", validation=2, auxiliary=3, test=4)
+
+
+def numbered(start: int, count: int) -> Images:
+    """Return images that are all different."""
+    x = (torch.arange(start, start + count) / 100).reshape(-1, 1, 1, 1)
+    return Images(x, torch.arange(count) % 2)
+
+
+def test_own_test_part_gives_the_test_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Test from the test part, all else from the training part, numbered one after the other."""
+    train, test = numbered(0, 30), numbered(50, 6)
+    splits = load(own(monkeypatch, "with_test", train, test), 5, 0)
+    assert contents(splits.test) <= contents(test) and len(splits.test.y) == 4
+    assert torch.equal(splits.test.x, test.x[splits.indices.test - 30])
+    rest = [splits.validation, splits.auxiliary, *splits.clients]
+    assert set().union(*map(contents, rest)) == contents(train)
+    assert sum(len(images.y) for images in rest) == 30
+
+
+@pytest.mark.parametrize("has_test", [True, False])
+def test_copies_of_test_images_are_dropped(monkeypatch: pytest.MonkeyPatch, has_test: bool) -> None:
+    """Images twice in the source: none is both a target and elsewhere; the count is kept."""
+    x, y = numbered(0, 30)
+    train = Images(torch.cat([x, x]), torch.cat([y, y]))
+    test = Images(x, y) if has_test else None
+    splits = load(own(monkeypatch, f"copies_{has_test}", train, test), 5, 0)
+    rest = [splits.validation, splits.auxiliary, *splits.clients]
+    assert all(not contents(images) & contents(splits.test) for images in rest)
+    left = sum(len(images.y) for images in rest)
+    assert splits.dropped > 0 and left + splits.dropped == (60 if has_test else 56)
+    if has_test:
+        assert splits.dropped == 8
+
+
+def test_too_few_images_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers are named."""
+    data = own(monkeypatch, "few", numbered(0, 30), numbered(50, 3))
+    with pytest.raises(DataError, match=r"data\.test asks for 4 images, the source has 3"):
+        load(data, 2, 0)
+    for keys, wanted in (({"train": 1398 - 400}, 1398), ({"auxiliary": 1247}, 1398)):
+        with pytest.raises(DataError, match=f"asks for {wanted} images, the source has 1397"):
+            load(Data(**keys), 8, 0)
+    with pytest.raises(DataError, match="clients is 998"):
+        load(Data(), 998, 0)
+    assert sum(len(images.y) for images in load(Data(train=997), 8, 0).clients) == 997
+
+
+@pytest.mark.skipif(not FASHION.is_dir(), reason="no folder ../shared/data/fashion-mnist")
+def test_fashion_mnist() -> None:
+    """Asked-for sizes; targets from the test files only."""
+    splits = load(Data(source="idx", path=str(FASHION), train=1000, partition="shards"), 20, 0)
+    assert sum(len(images.y) for images in splits.clients) == 1000
+    assert len(splits.test.y) == 400 and splits.indices.test.min() >= 60000
+    assert all(positions.max() < 60000 for positions in splits.indices.clients)
+    assert splits.dropped == 0 and splits.shape == (1, 28, 28)
+    assert all(not set(a.tolist()) & set(b.tolist()) for a, b in pairwise(splits.indices.clients))

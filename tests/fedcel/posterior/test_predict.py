@@ -1,0 +1,70 @@
+"""Averaged predictions of a chain."""
+
+import pytest
+import torch
+
+from fedcel import nets
+from fedcel.arrays import FlatNet
+from fedcel.posterior.predict import Prediction, predict, what_is_sent
+from fedcel.seeding import generator
+from fedcel.settings_groups import Net
+
+X = torch.rand(5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+
+
+def chain(scope: str) -> tuple[FlatNet, list[torch.Tensor]]:
+    """Return a net and three samples, of the head alone or of everything."""
+    net = nets.build(Net(features=6, width=9, noise=0.2), (1, 4, 4), 3, generator(0, "net"))
+    flat = FlatNet(net)
+    stream = torch.Generator().manual_seed(1)
+    samples = []
+    for _ in range(3):
+        vector = flat.vector + 0.3 * torch.randn(flat.vector.shape, generator=stream)
+        if scope == "head":
+            vector[: flat.cut] = flat.vector[: flat.cut]
+        samples.append(vector)
+    return flat, samples
+
+
+def test_one_sample_is_that_net() -> None:
+    """The prediction is the softmax of the head on one noisy message."""
+    flat, samples = chain("head")
+    found = predict(flat, samples[:1], X, generator(0, "n")).probabilities
+    flat.load(samples[0])
+    with torch.no_grad():
+        message = flat.net.add_noise(flat.net.encode(X), generator(0, "n"))
+        want = flat.net.answer(message).softmax(1)
+    torch.testing.assert_close(found, want)
+
+
+@pytest.mark.parametrize("scope", ["head", "full"])
+def test_the_average_is_a_distribution_and_its_log_agrees(scope: str) -> None:
+    """Rows sum to 1; logits are the log of the mean probability."""
+    flat, samples = chain(scope)
+    found = predict(flat, samples, X, generator(0, "n"), scope)
+    assert found.samples.shape == (3, 5, 3)
+    torch.testing.assert_close(found.probabilities.sum(1), torch.ones(5))
+    torch.testing.assert_close(found.logits.exp(), found.probabilities)
+
+
+def test_logits_stay_finite_when_a_probability_underflows() -> None:
+    """A log-probability of -500 is no -inf."""
+    log = torch.tensor([[[0.0, -500.0]], [[0.0, -490.0]]])
+    assert Prediction(log).logits.isfinite().all()
+
+
+def test_scope_full_sends_one_message_per_encoder() -> None:
+    """Three encoders: three times the features; the head's scope sends one."""
+    flat, samples = chain("full")
+    with torch.no_grad():
+        assert what_is_sent(flat, samples, "full").encode(X).shape == (5, 18)
+        sent = what_is_sent(flat, samples, "head")
+        flat.load(samples[0])
+        torch.testing.assert_close(sent.encode(X), flat.net.encode(X))
+
+
+def test_no_sample_is_refused() -> None:
+    """The error says what to do."""
+    flat, _ = chain("head")
+    with pytest.raises(ValueError, match="run past burn-in"):
+        predict(flat, [], X, generator(0, "n"))

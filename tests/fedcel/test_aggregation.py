@@ -1,0 +1,55 @@
+"""The server's arithmetic against closed forms."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedcel.aggregation import mean_metrics, slide, start, topped_up, weighted_sum
+
+
+def test_no_momentum_is_federated_averaging_to_the_bit() -> None:
+    """Beta 0, gamma 1: w + sum w_k delta_k, summed in order."""
+    stream = torch.Generator().manual_seed(0)
+    model = torch.randn(50, generator=stream)
+    deltas = [torch.randn(50, generator=stream) for _ in range(3)]
+    weights = [0.2, 0.5, 0.3]
+    by_hand = torch.zeros(50)
+    for delta, weight in zip(deltas, weights, strict=True):
+        by_hand = torch.add(by_hand, delta, alpha=weight)
+    found = slide(start(model), weighted_sum(deltas, weights), 0.0, 1.0)
+    assert torch.equal(found.model, model + by_hand)
+    assert found.round == 1
+
+
+@given(st.floats(0, 0.95), st.floats(0.1, 2))
+def test_a_constant_delta_ends_at_its_own_size(momentum: float, gain: float) -> None:
+    """m_t = (1 - beta^t) D, so that the model moves gamma sum_t m_t."""
+    state, delta = start(torch.zeros(2)), torch.tensor([1.0, -2.0])
+    for _ in range(5):
+        state = slide(state, delta, momentum, gain)
+    torch.testing.assert_close(state.average, (1 - momentum**5) * delta)
+    moved = gain * sum(1 - momentum**t for t in range(1, 6))
+    torch.testing.assert_close(state.model, moved * delta, rtol=1e-5, atol=1e-5)
+
+
+def test_frozen_parameters_stay_whatever_the_average_holds() -> None:
+    """The average's memory of the encoder is dropped with the freeze."""
+    state = slide(start(torch.zeros(4)), torch.ones(4), 0.5, 1.0)
+    after = slide(state, torch.tensor([0.0, 0.0, 1.0, 1.0]), 0.5, 1.0, frozen=2)
+    assert torch.equal(after.model[:2], state.model[:2])
+    assert not after.average[:2].any()
+    assert (after.model[2:] != state.model[2:]).all()
+
+
+def test_weights_of_the_kept_make_up_for_the_rest() -> None:
+    """Nobody left out: the same bits; else the same sum."""
+    weights = {0: 0.3, 2: 0.5, 5: 0.2}
+    assert topped_up(weights, [0, 2, 5]) == [0.3, 0.5, 0.2]
+    assert topped_up(weights, [0, 5]) == pytest.approx([0.6, 0.4])
+
+
+def test_metrics_are_averaged_where_all_tell_a_finite_number() -> None:
+    """A metric that one client lacks, or tells as NaN, is not averaged."""
+    told = [{"loss": 1.0, "a": 2.0, "b": 1.0}, {"loss": 3.0, "b": float("nan")}]
+    assert mean_metrics(told, [0.25, 0.75]) == {"loss": 2.5}

@@ -1,0 +1,60 @@
+"""Files are written whole or not at all, and damage is named."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedcel import files
+from fedcel.errors import RunError
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
+    """NaN is no JSON; what was there stays."""
+    path = tmp_path / "a.json"
+    files.write_json(path, [1])
+    with pytest.raises(ValueError, match="JSON"):
+        files.write_json(path, [float("nan")])
+    assert files.read_json(path) == [1]
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_crash_in_the_middle_leaves_no_half_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error at the rename keeps the old content and removes the temporary file."""
+    path = tmp_path / "a.txt"
+    files.write_whole(path, "old")
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        files.write_whole(path, "new")
+    assert path.read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_tensors_and_metadata_round_trip(tmp_path: Path) -> None:
+    """Views too: they are written as what they show."""
+    path = tmp_path / "t.safetensors"
+    files.write_tensors(path, {"a": torch.arange(6.0).view(2, 3).T}, {"round": "4"})
+    tensors, metadata = files.read_tensors(path)
+    assert torch.equal(tensors["a"], torch.arange(6.0).view(2, 3).T)
+    assert metadata == {"round": "4"}
+
+
+def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
+    """RunError with the path."""
+    for name, read in [
+        ("a.json", files.read_json),
+        ("a.toml", files.read_toml),
+        ("a.safetensors", files.read_tensors),
+    ]:
+        path = tmp_path / name
+        with pytest.raises(RunError, match=f"{name} is missing"):
+            read(path)
+        path.write_bytes(b"{[ no")
+        with pytest.raises(RunError, match=name):
+            read(path)

@@ -1,0 +1,73 @@
+"""Split nets: shapes, bounds, and what is refused."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedcel.errors import NetError
+from fedcel.nets import build
+from fedcel.seeding import generator
+from fedcel.settings_groups import Net
+
+
+def with_batch_norm(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+    """Build an encoder that must be refused."""
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.BatchNorm1d(4))
+    return encoder, nn.Linear(4, classes)
+
+
+def wrong_head(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+    """Build a head with a class too many."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 4)), nn.Linear(4, classes + 1)
+
+
+@pytest.mark.parametrize(("name", "side"), [("mlp", 8), ("cnn", 28), ("cnn", 32)])
+@pytest.mark.parametrize("bound", ["sigmoid", "norm"])
+def test_features_are_bounded_and_shapes_fit(name: str, side: int, bound: str) -> None:
+    """Even for huge parameters: |z|^2 <= D."""
+    net = build(Net(name=name, bound=bound), (1, side, side), 10, generator(0, "net"))
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.mul_(50)
+        z = net.encode(torch.rand(3, 1, side, side))
+        assert z.shape == (3, 64)
+        assert (z.square().sum(1) <= 64 + 1e-3).all()
+        assert net.answer(z).shape == (3, 10)
+
+
+def test_noise_has_its_deviation_and_zero_adds_none() -> None:
+    """The sd of z~ - z is sigma."""
+    net = build(Net(noise=0.3), (1, 8, 8), 10, generator(0, "net"))
+    z = torch.zeros(2000, 64)
+    assert net.add_noise(z, generator(0, "x")).std().item() == pytest.approx(0.3, rel=0.02)
+    net.sigma = 0.0
+    assert net.add_noise(z, generator(0, "x")) is z
+
+
+def test_same_seed_same_parameters() -> None:
+    """Global random state plays no part."""
+    a = build(Net(), (1, 8, 8), 10, generator(4, "net"))
+    torch.rand(7)
+    b = build(Net(), (1, 8, 8), 10, generator(4, "net"))
+    pairs = zip(a.parameters(), b.parameters(), strict=True)
+    assert all(torch.equal(p, q) for p, q in pairs)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("resnet", (1, 8, 8), "net.name is 'resnet', must be mlp, cnn"),
+        ("cnn", (1, 30, 30), "sides must divide by 4"),
+        (f"{__name__}:with_batch_norm", (1, 4, 4), "BatchNorm1d.*use nn.GroupNorm"),
+        (f"{__name__}:wrong_head", (1, 4, 4), r"returned \(2, 4\), must be \(B, 3\)"),
+    ],
+)
+def test_what_cannot_be_split_is_refused(
+    name: str, shape: tuple[int, ...], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the reason and the remedy."""
+    import sys
+
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+    with pytest.raises(NetError, match=message):
+        build(Net(name=name), shape, 3, generator(0, "net"))

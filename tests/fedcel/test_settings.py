@@ -1,0 +1,55 @@
+"""Settings: what is read, what is refused, and how it is said."""
+
+import pytest
+
+from fedcel.errors import SettingsError
+from fedcel.settings import Settings, describe, dump, flatten, parse
+
+
+def test_round_trip_through_tables_and_flat_keys() -> None:
+    """`parse(dump(s)) == s`, nested or flattened."""
+    s = parse({"cel": {"kind": "gated", "warm-up": 3}, "data.alpha": 0.3})
+    assert parse(dump(s)) == s == parse(flatten(dump(s)))
+    assert s.cel.warm_up == 3
+
+
+def test_every_setting_has_a_sentence() -> None:
+    """Ends with a full stop, at most one line."""
+    for key, _, text, kind in describe():
+        assert text.endswith("."), key
+        assert len(text) < 100, key
+        assert kind
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"cel.wieght": 1}, "unknown setting 'cel.wieght'; did you mean 'cel.weight'"),
+        ({"cel": {"kind": "clutser"}}, "cel.kind is 'clutser'.*cluster"),
+        ({"cel.weight": -1}, "cel.weight is -1.*greater than or equal to 0"),
+        ({"rounds": 2.5}, "rounds is 2.5.*integer"),
+        ({"data.alpha": "x"}, "data.alpha is 'x'.*number"),
+        ({"privacy.epsilons": "1,0"}, "privacy.epsilons is '1,0'.*above 0"),
+        ({"cel.threshold": "off"}, "cel.threshold is 'off'.*'none'"),
+        ({"seed": [1, 2]}, r"seed is \[1, 2\]; settings are scalars"),
+        ({"cel": 3}, "unknown setting 'cel'"),
+        ({"clients-per-round": 9}, r"clients-per-round is 9, must be at most clients \(8\)"),
+        ({"cel.kind": "plain", "chain.burn-in": 0.5}, "must be at least cel.ramp"),
+        ({"cel.kind": "plain", "net.noise": 0}, "which divides by it"),
+        ({"strategy.upload": "weights"}, "set temperature to 0"),
+        ({"strategy.upload": "weights", "temperature": 0}, "'posterior' aggregates 'delta'"),
+        ({"strategy.name": "fedavg"}, "must be 'posterior' or 'package.module:object'"),
+    ],
+)
+def test_refusals_name_value_limit_and_remedy(raw: dict[str, object], message: str) -> None:
+    """Each in one line."""
+    with pytest.raises(SettingsError, match=message):
+        parse(raw)
+
+
+def test_settings_are_frozen_and_hashable() -> None:
+    """They are keys of caches."""
+    s = Settings()
+    assert hash(s) == hash(parse({}))
+    with pytest.raises(ValueError, match="frozen"):
+        s.rounds = 3  # type: ignore[misc]

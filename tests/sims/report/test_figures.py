@@ -1,0 +1,92 @@
+"""Figures show the numbers, are the same bytes twice, and survive odd labels."""
+
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation
+
+from sims.report import figures
+from sims.report.read import Bins, read
+from sims.report.summary import Estimate, Summary, summarise
+
+Make = Callable[..., Path]
+
+
+def notes(figure: Figure) -> dict[str, float]:
+    """Return what is written beside which x."""
+    found = [text for text in figure.axes[0].texts if isinstance(text, Annotation)]
+    return {text.get_text(): float(text.xy[0]) for text in found}
+
+
+def test_looks_differ_without_colour() -> None:
+    """The first eight differ by marker alone, the first 24 in colour and marker."""
+    assert len({figures.look(i).marker for i in range(8)}) == 8
+    assert len({figures.look(i)[:2] for i in range(24)}) == 24
+
+
+def test_points_of_the_frontier(make_bench: Make) -> None:
+    """Each variant is drawn at (bits, accuracy in percent)."""
+    figure = figures.trade_bits(summarise(read(make_bench())))
+    assert figure is not None
+    drawn = [line for line in figure.axes[0].lines if str(line.get_marker()) in figures.MARKERS]
+    points = np.array([np.asarray(line.get_xydata())[0] for line in drawn])
+    np.testing.assert_allclose(points, [(4.46, 95.1), (0.54, 94.8), (0.67, 96.2)])
+
+
+def test_anchors_in_mse_plot(make_bench: Make) -> None:
+    """The label-only line and the mean-image line are there."""
+    figure = figures.trade_mse(summarise(read(make_bench())))
+    assert figure is not None
+    assert notes(figure) == pytest.approx({"label only": 0.0434, "mean image": 0.0737})
+
+
+def test_curve_marks_burn_in(make_bench: Make) -> None:
+    """0.8 of 40 rounds; the spread's axis is logarithmic."""
+    summaries = summarise(read(make_bench(seeds=2)))
+    figure = figures.curve(summaries, lambda e: e.within_class_spread, "spread", log=True)
+    assert figure is not None
+    assert notes(figure) == {"burn-in ends": 32.0}
+    assert figure.axes[0].get_yscale() == "log"
+
+
+def test_same_bytes(make_bench: Make) -> None:
+    """The same numbers give the same SVG, which is well-formed."""
+    summaries = summarise(read(make_bench()))
+    drawn = [figures.trade_bits(summaries) for _ in range(2)]
+    once, twice = (figures.svg(figure, "bits") for figure in drawn if figure is not None)
+    assert once == twice
+    assert ElementTree.fromstring(once).tag.endswith("svg")
+
+
+@pytest.mark.parametrize("label", [r"$\frac$", "_hidden", "a\nb", "<b>&amp;", "--> <script>", "$"])
+def test_odd_labels(label: str) -> None:
+    """Labels are text: no mathematics, no markup, nothing hidden."""
+    summary = Summary("v", label, accuracy=Estimate(0.9), bits=Estimate(1.0))
+    figure = figures.trade_bits([summary])
+    assert figure is not None
+    assert len(figure.legends[0].get_texts()) == 1
+    text = figures.svg(figure, "odd")
+    ElementTree.fromstring(text)
+    assert "<script" not in text
+    assert "<b>" not in text
+
+
+def test_nothing_to_draw() -> None:
+    """No numbers, no figure."""
+    empty = [Summary("v", "v")]
+    assert figures.trade_bits(empty) is None
+    assert figures.trade_mse(empty) is None
+    assert figures.curve(empty, lambda e: e.accuracy, "accuracy", log=False) is None
+    assert figures.reliability({}) is None
+
+
+def test_empty_bins_are_left_out() -> None:
+    """A bin without samples has no point."""
+    bins = Bins(confidence=(0.1, 0.9), accuracy=(0.0, 0.8), count=(0, 5))
+    figure = figures.reliability({"posterior": bins})
+    assert figure is not None
+    assert np.array(figure.axes[0].lines[0].get_xydata()).tolist() == [[0.9, 0.8]]

@@ -1,0 +1,164 @@
+"""The page: self-contained, escaped, and with the numbers of the input."""
+
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from fedcel.errors import RunError
+from sims.report import table, write
+
+Make = Callable[..., Path]
+NEEDS_A_FILE = {"src", "href", "srcset", "data", "action", "poster", "xlink:href"}
+
+
+class Page(HTMLParser):
+    """Collect tags, addresses and the cells of the tables."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.rows: list[list[str]] = []
+        self.cell = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note a tag and what it would load."""
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in NEEDS_A_FILE]
+        self.cell = tag in ("td", "th") or (self.cell and tag == "small")
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        """Leave a cell."""
+        self.cell = self.cell and tag not in ("td", "th")
+
+    def handle_data(self, data: str) -> None:
+        """Add text to the cell."""
+        if self.cell:
+            self.rows[-1][-1] += data
+
+
+def page_of(folder: Path) -> Page:
+    """Write the report and parse it."""
+    path = write(folder)
+    assert path == folder / "report.html"
+    return Page(path.read_text())
+
+
+def test_self_contained(make_bench: Make) -> None:
+    """Nothing is loaded from anywhere: data URLs and places in the page only."""
+    folder = make_bench()
+    page = page_of(folder)
+    assert page.addresses
+    assert all(a.startswith(("data:", "#")) for a in page.addresses)
+    assert not {"script", "link", "iframe", "object", "embed"} & set(page.tags)
+    assert not re.search(r"@import|url\((?!#)", (folder / "report.html").read_text())
+    assert page.tags.count("img") == 2 + 3 * 2
+    assert "svg" in page.tags
+
+
+def test_main_table_holds_the_numbers(make_bench: Make) -> None:
+    """Accuracy, bits, identification, certificate, decoder and worst attack as written."""
+    rows = {row[0]: row for row in page_of(make_bench()).rows[:6]}
+    assert rows["cluster"][1:7] == ["94.8", "0.171", "0.012", "0.54", "22.0", "4.54"]
+    assert rows["cluster"][7].split() == ["0.0427", "±", "0.0002"]  # .0425 + 0, 2e-4, 4e-4
+    assert rows["cluster"][10:] == ["decoder", "0.0425", "1.21"]
+    assert rows["label only (class-mean oracle)"][4:8] == ["0.00", "10.0", "–", "0.0434"]
+    assert rows["nothing (mean image)"][7] == "0.0737"
+
+
+def test_every_attack_and_epsilon(make_bench: Make) -> None:
+    """All attack rows, the reason of the skipped one, and each epsilon of each variant."""
+    folder = make_bench()
+    page = page_of(folder)
+    assert sum(row[2:3] == ["decoder"] for row in page.rows) == 9
+    assert sum(row[1:4] == ["4.0", "82.0", "84.0"] for row in page.rows) == 3
+    text = (folder / "report.html").read_text()
+    assert "unsplit on smashed: needs the architecture" in text
+    assert "3 × not finite" in text
+    assert "120 rounds" in text
+
+
+def test_settings_that_differ(make_bench: Make) -> None:
+    """Only differing settings come first."""
+    page = page_of(make_bench())
+    heads = [i for i, row in enumerate(page.rows) if row[0] == "setting"]
+    assert page.rows[heads[0] + 1 : heads[1]] == [["cel.weight", "0.0", "0.3", "0.3"]]
+
+
+def test_hostile_names_are_text(make_bench: Make) -> None:
+    """A variant's name and a reason cannot become markup, in HTML or SVG."""
+    name = "<script>alert(1)</script>$\"'--><img src=x>"
+    folder = make_bench({"none": (0.95, 4.0, 0.9, 0.03), name: (0.95, 0.5, 0.2, 0.04)})
+    events = folder / "runs" / "1-0" / "events.jsonl"
+    events.write_text(events.read_text().replace("not finite", "<script>bad</script>"))
+    page = page_of(folder)
+    assert "script" not in page.tags
+    assert "x" not in page.addresses
+    assert any(row and row[0] == name for row in page.rows)
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_figures_are_written(make_bench: Make, seeds: int) -> None:
+    """Every figure is a file of its own, and writing twice changes no byte."""
+    folder = make_bench(seeds=seeds)
+    first = write(folder).read_bytes()
+    names = {path.name for path in (folder / "figures").iterdir()}
+    assert names == {
+        *("bits.svg", "mse.svg", "accuracy.svg", "spread.svg", "weight.svg"),
+        *("reliability-defended.svg", "reliability-undefended.svg", "reconstructions.png"),
+    }
+    assert write(folder).read_bytes() == first
+
+
+def test_single_run(make_bench: Make) -> None:
+    """A run folder has the same page with one variant."""
+    folder = make_bench() / "runs" / "1-0"
+    page = page_of(folder)
+    assert page.rows[1][:2] == ["1-0", "94.8"]
+    assert page.tags.count("img") == 4
+
+
+def test_run_nobody_attacked(make_bench: Make) -> None:
+    """Without attacks the page says so and stands."""
+    folder = make_bench() / "runs" / "1-0"
+    (folder / "attacks.json").unlink()
+    (folder / "reconstructions.safetensors").unlink()
+    assert "img" not in page_of(folder).tags
+    assert "None was run" in (folder / "report.html").read_text()
+
+
+def test_damage_writes_nothing(make_bench: Make) -> None:
+    """A damaged file leaves the folder as it was."""
+    folder = make_bench()
+    (folder / "runs" / "2-0" / "result.json").write_text("{")
+    with pytest.raises(RunError, match=r"result\.json is damaged"):
+        write(folder)
+    assert not (folder / "report.html").exists()
+    assert not (folder / "figures").exists()
+
+
+def test_little_is_known(make_bench: Make) -> None:
+    """A result with nothing but its accuracy still has a page, and says what is missing."""
+    folder = make_bench() / "runs" / "0-0"
+    (folder / "attacks.json").unlink()
+    (folder / "result.json").write_text(json.dumps({"accuracy": 0.5}))
+    assert page_of(folder).rows[1][1:5] == ["50.0", "–", "–", "–"]
+    assert "were not measured" in (folder / "report.html").read_text()
+
+
+def test_terminal_table(make_bench: Make) -> None:
+    """One line a variant, aligned, at most 100 columns, with the headline below."""
+    lines = table(make_bench(seeds=3)).splitlines()
+    cells = " ".join(next(line for line in lines if line.startswith("cluster")).split())
+    assert cells == "cluster 94.8 ± 0.0 0.56 ± 0.05 22.0 ± 0.0 0.0427 ± 0.0002 decoder"
+    assert max(map(len, lines)) <= 100
+    assert any("Without a defence" in line for line in lines)

@@ -1,0 +1,49 @@
+"""Strips of images: the right pixels in the right order."""
+
+import numpy as np
+
+from sims.report.pictures import GAP, grid, png, strips, tiles
+from sims.report.read import Images, Result, Run
+from sims.report.summary import Summary
+
+
+def summary(label: str, images: dict[str, Images]) -> Summary:
+    """Return a summary of one run with these images."""
+    return Summary(label, label, runs=(Run(label, {}, (), Result(accuracy=0.9), (), images),))
+
+
+def images(value: float) -> Images:
+    """Return two grey images, 8 x 8."""
+    return np.full((2, 1, 8, 8), value, np.float32)
+
+
+def test_tiles() -> None:
+    """8 px become 32, a transparent gap between, 0.5 becomes 128."""
+    found = tiles(images(0.5))
+    assert found.shape == (32, 2 * 32 + GAP, 4)
+    assert (found[:, :32] == [128, 128, 128, 255]).all()
+    assert (found[:, 32 : 32 + GAP] == 0).all()
+
+
+def test_colour_keeps_its_channels() -> None:
+    """Red stays red; large images keep their size."""
+    red = np.zeros((1, 3, 40, 40), np.float32)
+    red[:, 0] = 1
+    assert (tiles(red) == [255, 0, 0, 255]).all()
+    assert tiles(red).shape == (40, 40, 4)
+
+
+def test_originals_once() -> None:
+    """Originals come first, and again only for a variant attacked on other images."""
+    same = {"targets": images(0.1), "class-mean": images(0.2), "decoder": images(0.3)}
+    other = {"targets": images(0.9), "decoder": images(0.3)}
+    found = strips([summary("a", same), summary("b", same), summary("c", other)])
+    assert [(s.group, s.name) for s in found] == [
+        ("", "originals"),
+        ("", "label only (mean of the class)"),
+        ("a", "decoder"),
+        ("b", "decoder"),
+        ("c", "originals"),
+        ("c", "decoder"),
+    ]
+    assert png(grid(found)).startswith(b"\x89PNG")

@@ -1,0 +1,123 @@
+"""Missing and damaged files are named, with the remedy; whole ones are read as written."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from fedcel.errors import RunError
+from sims.report.read import read, read_run
+
+Make = Callable[..., Path]
+
+
+def test_bench_is_read(make_bench: Make) -> None:
+    """Rows, runs, settings with flat keys, events, attacks and images are there."""
+    book = read(make_bench())
+    assert (book.title, book.kind, len(book.rows)) == ("Digits: what leaks", "bench", 3)
+    run = book.runs[book.rows[0].run]
+    assert run.settings["chain.burn-in"] == 0.8
+    assert run.result.private["4.0"].top1_kept == 0.84
+    assert len(run.events) == 40
+    assert run.events[6].rejected[0].reason == "not finite"
+    assert len(run.attacks) == 8
+    assert run.images["decoder"].shape == (12, 1, 8, 8)
+
+
+def test_run_is_a_bench_of_one_row(make_bench: Make) -> None:
+    """The worst attack of a run is the one with the lowest mean MSE over its seeds."""
+    book = read(make_bench() / "runs" / "0-0")
+    (row,) = book.rows
+    assert (book.kind, row.worst_attack, row.title) == ("run", "decoder", "0-0")
+    assert row.mse == pytest.approx(0.0312 + 0.0002)  # seeds 0, 1, 2 add 0, 2e-4, 4e-4
+
+
+def test_run_without_attacks(make_bench: Make) -> None:
+    """A run that nobody attacked is still a run."""
+    run = make_bench() / "runs" / "0-0"
+    (run / "attacks.json").unlink()
+    (run / "reconstructions.safetensors").unlink()
+    book = read(run)
+    assert book.rows[0].mse is None
+    assert book.runs[""].images == {}
+
+
+def test_all_bits_leak(make_bench: Make) -> None:
+    """Without noise a number may be the word "all": infinity."""
+    path = make_bench() / "runs" / "0-0" / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"certificate-bits": "all"}))
+    assert read_run(path.parent).result.certificate_bits == float("inf")
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    """A folder without results says what to give."""
+    with pytest.raises(RunError, match=r"neither bench\.json nor result\.json"):
+        read(tmp_path)
+
+
+def test_unfinished_run(tmp_path: Path) -> None:
+    """A run without a result says how to go on."""
+    (tmp_path / "settings.toml").write_text("format = 1\n")
+    with pytest.raises(RunError, match="--resume"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["settings.toml", "events.jsonl", "result.json"])
+def test_missing_file(make_bench: Make, name: str) -> None:
+    """The missing file of a run is named."""
+    folder = make_bench()
+    (folder / "runs" / "1-0" / name).unlink()
+    with pytest.raises(RunError, match=rf"1-0/{name} is missing"):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("settings.toml", "seed = ", "settings.toml is damaged"),
+        ("events.jsonl", '{"round": 1}\n{"rou', "line 2 is no round"),
+        ("events.jsonl", '{"accuracy": 0.5}\n', "line 1 is no round"),
+        ("result.json", '{"accuracy": "high"}', "accuracy: .*'high'"),
+        ("result.json", "{", "result.json is damaged"),
+        ("attacks.json", '[{"mse": 0.1}]', "0.attack: Field required"),
+        ("reconstructions.safetensors", "no tensors", "reconstructions.safetensors is damaged"),
+    ],
+)
+def test_damaged_file(make_bench: Make, name: str, text: str, message: str) -> None:
+    """The damaged file is named, and where it is damaged."""
+    folder = make_bench()
+    (folder / "runs" / "1-0" / name).write_text(text)
+    with pytest.raises(RunError, match=message):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        ({"decoder": (2, 1, 8, 8)}, "'targets' among them"),
+        ({"targets": (2, 1, 8, 8), "decoder": (3, 1, 8, 8)}, "must all be one"),
+        ({"targets": (8, 8)}, "must all be one"),
+    ],
+)
+def test_images_of_other_shapes(
+    make_bench: Make, images: dict[str, tuple[int, ...]], message: str
+) -> None:
+    """Images that cannot stand beside each other are refused."""
+    run = make_bench() / "runs" / "0-0"
+    tensors = {name: np.zeros(shape, np.float32) for name, shape in images.items()}
+    save_file(tensors, run / "reconstructions.safetensors")
+    with pytest.raises(RunError, match=message):
+        read_run(run)
+
+
+@pytest.mark.parametrize("value", [float("nan"), 2.0, -0.5])
+def test_images_out_of_range(make_bench: Make, value: float) -> None:
+    """Nothing is clamped in silence."""
+    run = make_bench() / "runs" / "0-0"
+    bad = np.full((2, 1, 8, 8), value, np.float32)
+    save_file({"targets": bad}, run / "reconstructions.safetensors")
+    with pytest.raises(RunError, match=r"values in \[0, 1\]"):
+        read_run(run)

@@ -1,0 +1,180 @@
+"""The wording follows the numbers."""
+
+from dataclasses import replace
+
+import pytest
+
+from sims.report.read import Event, Rejected, Result, Run
+from sims.report.summary import Estimate, Summary
+from sims.report.words import (
+    attack_sentence,
+    cautions,
+    limits,
+    price,
+    rejected,
+    seeds_sentence,
+    verdict,
+)
+
+
+def cell(name: str, accuracy: float, bits: float, identification: float = 0.5) -> Summary:
+    """Return a summary of one seed."""
+    return Summary(
+        variant=name,
+        label=name,
+        accuracy=Estimate(accuracy, n=1),
+        bits=Estimate(bits, n=1),
+        identification=Estimate(identification, n=1),
+        cap=5.3,
+        candidates=397,
+        choices=100,
+        label_only=0.1,
+        bits_of_seed={0: bits},
+    )
+
+
+NONE = cell("none", 0.951, 4.46, 0.92)
+
+
+def said(*summaries: Summary) -> str:
+    """Return the headline with plain spaces."""
+    return verdict(summaries).headline.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_defence_helps() -> None:
+    """All the numbers are in the sentence."""
+    text = said(NONE, cell("cluster", 0.943, 0.54, 0.22))
+    assert text == (
+        "Without a defence, 4.46 of at most 5.3 bits leak beyond the label, and the best possible "
+        "attacker picks the right one of 100 images in 92 % of cases. With cluster, 0.54 bits "
+        "leak and that attacker is right in 22 % of cases, at a cost of 0.8 points of accuracy "
+        "(95.1 % to 94.3 %). By the label alone: 10 %."
+    )
+
+
+def test_best_is_at_matched_accuracy() -> None:
+    """Fewer bits do not win when more than 1.5 points of accuracy are gone; 1.5 are allowed."""
+    far, edge = cell("far", 0.935, 0.1), cell("edge", 0.936, 0.6)
+    found = verdict([NONE, far, edge, cell("near", 0.95, 0.7)])
+    assert (found.kind, found.best) == ("helps", edge)
+
+
+@pytest.mark.parametrize(
+    ("bits", "kind", "words"),
+    [
+        (4.9, "does-not-help", "leaks more"),
+        (4.46, "does-not-help", "leaks as much"),
+        (4.3, "does-not-help", "leaks as much"),
+        (3.9, "helps-little", "helps only a little"),
+        (1.0, "helps", "Without a defence"),
+    ],
+)
+def test_honest_when_it_loses(bits: float, kind: str, words: str) -> None:
+    """More, the same, a little less and much less are told apart."""
+    found = verdict([NONE, cell("cluster", 0.95, bits)])
+    assert found.kind == kind
+    assert words in found.headline
+
+
+def test_seeds_that_overlap_do_not_help() -> None:
+    """Differences paired by seed, 2, -1, 2: their mean is 1, their 95 % interval holds 0."""
+    base = replace(NONE, bits=Estimate(4.0), bits_of_seed={0: 5.0, 1: 3.0, 2: 4.0})
+    wild = replace(cell("wild", 0.95, 3.0), bits_of_seed={0: 3.0, 1: 4.0, 2: 2.0})
+    assert verdict([base, wild]).kind == "does-not-help"
+    sure = replace(wild, bits_of_seed={0: 4.0, 1: 2.1, 2: 2.9})
+    assert verdict([base, sure]).kind == "helps"
+
+
+def test_too_dear() -> None:
+    """When every defence costs more than 1.5 points, the nearest is named with its cost."""
+    text = said(NONE, cell("a", 0.90, 0.1), cell("b", 0.92, 0.3))
+    assert "No defence stayed within 1.5 points" in text
+    assert "The nearest, b, costs 3.1 points" in text
+
+
+def test_no_undefended_variant() -> None:
+    """Without 'none' nothing is claimed about a gain."""
+    found = verdict([cell("a", 0.9, 2.0), cell("b", 0.95, 1.0)])
+    assert found.kind == "no-baseline"
+    assert found.base is None
+    assert "no undefended variant" in found.headline
+    assert "with b: 1.00 of" in found.headline
+
+
+def test_alone() -> None:
+    """One run, or the undefended one alone, compares nothing."""
+    assert said(cell("run", 0.9, 2.0)).startswith("This model classifies 90.0 % correctly; 2.00 of")
+    assert said(NONE).startswith("Only the undefended model was measured: 4.46 of at most 5.3")
+
+
+def test_unmeasured() -> None:
+    """No number, no verdict."""
+    assert "were not measured" in said(replace(cell("run", 0.9, 0), bits=Estimate()))
+
+
+def test_everything_leaks() -> None:
+    """Without noise all bits leak; a defence that leaks less still wins."""
+    base = replace(NONE, bits=Estimate(float("inf")))
+    found = verdict([base, cell("a", 0.95, 0.5)])
+    assert found.kind == "helps"
+    assert "everything leaks" in found.headline
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "words"),
+    [(0.951, "at no cost"), (0.961, "rises by 1.0 points"), (0.941, "a cost of 1.0 points")],
+)
+def test_price(accuracy: float, words: str) -> None:
+    """Gain, loss and neither."""
+    assert words in price(NONE, cell("a", accuracy, 1.0))
+
+
+def test_attack_sentence() -> None:
+    """The worst attack stands beside the undefended one and label-only knowledge."""
+    best = replace(cell("a", 0.95, 0.5), mse=Estimate(0.0425), worst=("decoder",))
+    best = replace(best, oracle_mse=0.0434)
+    text = attack_sentence(verdict([replace(NONE, mse=Estimate(0.0312)), best]))
+    assert text == (
+        "The best reconstruction from a trained attack (decoder) has MSE 0.0425, 0.0312 without a "
+        "defence; one who knows only the label reaches 0.0434."
+    )
+    assert attack_sentence(verdict([NONE])) is None
+
+
+def run_with(result: Result, events: tuple[Event, ...] = ()) -> Run:
+    """Return a run of this result."""
+    return Run("r", {}, events, result, (), {})
+
+
+def test_cautions() -> None:
+    """Unequal noise, an attack worse than the label alone, a broken bound; else none."""
+    best = replace(cell("a", 0.95, 0.5), noise=0.3)
+    assert cautions([NONE, best], verdict([NONE, best])) == []
+    base = replace(NONE, noise=0.1)
+    bound = run_with(Result(accuracy=0.9, fano_identification=0.4))
+    bad = replace(best, mse=Estimate(0.06), oracle_mse=0.0434, runs=(bound,))
+    noise, weak, broken = cautions([base, bad], verdict([base, bad]))
+    assert "sigma 0.1" in noise
+    assert "sigma 0.3" in noise
+    assert "weak attack" in weak
+    assert "above the certificate's bound" in broken
+
+
+def test_limits_print_m_and_cap() -> None:
+    """M and the cap are always printed, and the number of seeds."""
+    text = " ".join(limits([NONE]))
+    assert "M = 397" in text
+    assert "5.3 bits" in text
+    assert "One training seed" in text
+    assert "95 % t-interval" in seeds_sentence([replace(NONE, seeds=(0, 1, 2))])
+    assert "2 training seeds" in seeds_sentence([replace(NONE, seeds=(0, 1))])
+
+
+def test_rejected() -> None:
+    """Reasons are counted, the most frequent first."""
+    events = tuple(
+        Event(round=i, rejected=(Rejected(client=i, reason=reason),))
+        for i, reason in enumerate(("late", "not finite", "late"))
+    )
+    run = run_with(Result(accuracy=0.9), events)
+    assert rejected([run]) == [("late", 2), ("not finite", 1)]

@@ -1,0 +1,151 @@
+"""The two engines agree; a run that was stopped goes on as if it had not been."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedcel import runs
+from fedcel.errors import RunError, SettingsError
+from fedcel.files import read_json, read_tensors
+from fedcel.settings import Settings, parse
+from sims import loop
+from sims.simulate import simulate
+
+RAW: dict[str, Any] = {
+    "engine": "loop",
+    "clients": 3,
+    "rounds": 6,
+    "local.steps": 4,
+    "cel.kind": "cluster",
+    "cel.warm-up": 1,
+    "chain.burn-in": 0.7,
+    "chain.thin": 1,
+    "privacy.epsilons": "4",
+}
+
+
+def run(folder: Path, **change: Any) -> Path:
+    """Train a small federation."""
+    simulate(parse(RAW | change), folder)
+    return folder
+
+
+def model(folder: Path) -> torch.Tensor:
+    """Return the last model of a run."""
+    return read_tensors(folder / "model.safetensors")[0]["model"]
+
+
+def test_ray_gives_the_result_of_the_loop(tmp_path: Path) -> None:
+    """Real Ray workers, cluster CEL, a drawn part of the clients, Langevin noise at the end."""
+    change = {"clients-per-round": 2, "clients": 4}
+    one = run(tmp_path / "loop", **change)
+    two = run(tmp_path / "ray", engine="ray", **change)
+    torch.testing.assert_close(model(one), model(two), rtol=0, atol=1e-6)
+    for name in (one, two):
+        assert runs.chain(name, parse(RAW)).rounds() == [6]
+    results: list[Any] = [read_json(folder / "result.json") for folder in (one, two)]
+    for key in ("accuracy", "bits-beyond-label", "identification-optimal", "certificate-bits"):
+        assert results[0][key] == pytest.approx(results[1][key], abs=1e-4), key
+
+
+def test_ray_runs_a_stock_strategy_on_the_same_clients(tmp_path: Path) -> None:
+    """Flower's FedAvg on weights equals our strategy without momentum, prior and noise."""
+    plain = {"temperature": 0.0, "prior.mode": "none", "strategy.momentum": 0.0}
+    ours = run(tmp_path / "ours", **plain)
+    stock = {
+        "engine": "ray",
+        "strategy.name": "flwr.serverapp.strategy:FedAvg",
+        "strategy.upload": "weights",
+        "chain.scope": "full",
+    }
+    theirs = run(tmp_path / "theirs", **plain, **stock)
+    ours = run(tmp_path / "full", **plain, **{"chain.scope": "full"})
+    torch.testing.assert_close(model(ours), model(theirs), rtol=0, atol=1e-5)
+
+
+class StopHereError(Exception):
+    """Stands for the moment a process ends."""
+
+
+@pytest.mark.parametrize("moment", [1, 3, 5])
+def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path: Path, moment: int) -> None:
+    """Model, events and samples, whatever the round it was stopped in."""
+    whole = run(tmp_path / "whole")
+    settings, part = parse(RAW), tmp_path / "part"
+    runs.create(part, settings)
+
+    def tell(event: dict[str, object]) -> None:
+        if event["round"] == moment:
+            raise StopHereError
+
+    with pytest.raises(StopHereError):
+        loop.train(settings, part, tell)
+    simulate(settings, part, resume=True)
+    assert torch.equal(model(whole), model(part))
+    assert events(whole) == events(part)
+    for one, two in zip(samples(whole), samples(part), strict=True):
+        assert torch.equal(one, two)
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    """Return the rounds' events without their times."""
+    lines = (folder / "events.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+def samples(folder: Path) -> list[torch.Tensor]:
+    """Return a run's posterior samples."""
+    return runs.read(folder).samples
+
+
+def test_a_round_killed_after_its_clients_moved_is_repeated_to_the_bit(tmp_path: Path) -> None:
+    """The clients' states are one round ahead of the server's; the older ones are used."""
+    whole = run(tmp_path / "whole")
+    settings, part = parse(RAW), tmp_path / "part"
+    runs.create(part, settings)
+    calls = 0
+
+    def tell(event: dict[str, object]) -> None:
+        nonlocal calls
+        calls += 1
+
+    record = loop.Journal.record
+
+    def dies_in_round_4(self: Any, state: Any, *rest: Any) -> None:
+        if state.round == 4:
+            raise StopHereError
+        record(self, state, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop.Journal, "record", dies_in_round_4)
+        with pytest.raises(StopHereError):
+            loop.train(settings, part, tell)
+    assert calls == 3
+    simulate(settings, part, resume=True)
+    assert torch.equal(model(whole), model(part))
+
+
+def test_a_run_folder_is_never_overwritten_and_resumes_only_with_its_own_settings(
+    tmp_path: Path,
+) -> None:
+    """Each refusal says what to do."""
+    folder = run(tmp_path / "run")
+    settings: Settings = parse(RAW)
+    with pytest.raises(RunError, match="exists and is not empty.*--resume"):
+        simulate(settings, folder)
+    with pytest.raises(RunError, match="is finished"):
+        simulate(settings, folder, resume=True)
+    with pytest.raises(RunError, match="made with other settings"):
+        simulate(parse(RAW | {"seed": 5}), folder, resume=True)
+    with pytest.raises(RunError, match="is not a folder"):
+        simulate(settings, tmp_path / "nowhere", resume=True)
+
+
+def test_an_error_in_the_server_app_reaches_the_caller(tmp_path: Path) -> None:
+    """A strategy that cannot be loaded ends a Ray run with its own words."""
+    settings = parse(RAW | {"engine": "ray", "strategy.name": "math:pi"})
+    with pytest.raises(SettingsError, match="'math:pi' is no Flower Strategy"):
+        simulate(settings, tmp_path / "run")
