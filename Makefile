@@ -26,7 +26,6 @@ test: check
 	$(BIN)/python -m pytest
 
 bench: .venv/ready
-	$(BIN)/python -m pytest tests/bench --benchmark-enable --benchmark-only -p no:cacheprovider
 	$(BIN)/python -m tests.bench.ratios
 
 clean:

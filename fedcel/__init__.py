@@ -1,1 +1,50 @@
 """Privacy-preserving split inference, trained federatedly, measured honestly."""
+
+from fedcel.arrays import FlatNet
+from fedcel.attacks import SmashedData, optimal
+from fedcel.cel import ConditionalEntropy, Term
+from fedcel.certificate import certificate
+from fedcel.data import Images, Splits, load
+from fedcel.errors import (
+    DataError,
+    FedcelError,
+    NetError,
+    PluginError,
+    RunError,
+    SettingsError,
+)
+from fedcel.nets import SplitNet
+from fedcel.posterior import Chain, Prediction, predict
+from fedcel.privacy import private_logits
+from fedcel.runs import Run, read
+from fedcel.settings import Settings, parse
+from fedcel.training import Update, local_update
+
+__all__ = [
+    "Chain",
+    "ConditionalEntropy",
+    "DataError",
+    "FedcelError",
+    "FlatNet",
+    "Images",
+    "NetError",
+    "PluginError",
+    "Prediction",
+    "Run",
+    "RunError",
+    "Settings",
+    "SettingsError",
+    "SmashedData",
+    "SplitNet",
+    "Splits",
+    "Term",
+    "Update",
+    "certificate",
+    "load",
+    "local_update",
+    "optimal",
+    "parse",
+    "predict",
+    "private_logits",
+    "read",
+]

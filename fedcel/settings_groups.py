@@ -36,6 +36,11 @@ class Data(Group):
 
     source: str = Field("digits", description="digits, idx, or 'package.module:object'.")
     path: str = Field("none", description="Folder of the images, for sources that read files.")
+    seed: int = Field(
+        0,
+        ge=0,
+        description="Seed of who is test, validation and auxiliary image; all seeds share it.",
+    )
     partition: Literal["iid", "dirichlet", "shards"] = Field(
         "dirichlet", description="How training images are dealt out to the clients."
     )

@@ -1,4 +1,4 @@
-"""The command line: simulate, attack, bench, report, settings."""
+"""The command line: simulate, bench, tune, attack, report, settings."""
 
 import argparse
 import json
@@ -50,6 +50,9 @@ def parser() -> argparse.ArgumentParser:
     many = commands.add_parser("bench", help="train and attack every variant of a scenario")
     _scenario(many)
     many.add_argument("--jobs", type=int, default=1, help="processes, for the loop engine")
+    best = commands.add_parser("tune", help="choose every variant's settings on validation images")
+    _scenario(best)
+    best.add_argument("--trials", type=int, default=12, help="federations trained per variant")
     hit = commands.add_parser("attack", help="attack a finished run")
     hit.add_argument("run", type=Path, metavar="RUN", help="folder of a run")
     _set(hit)
@@ -125,6 +128,16 @@ def _bench(options: argparse.Namespace) -> None:
     print(f"report: {page}")
 
 
+def _tune(options: argparse.Namespace) -> None:
+    from sims import scenario
+    from sims.tune import tune, write
+
+    plan = scenario.read(options.scenario)
+    out = options.out or Path(f"{plan.path.stem}-tuned.toml")
+    write(tune(plan, options.trials, overrides(options)), out)
+    print(f"scenario: {out}")
+
+
 def _attack(options: argparse.Namespace) -> None:
     from fedcel import runs
     from fedcel.settings import dump, flatten, parse
@@ -165,6 +178,7 @@ def _settings(options: argparse.Namespace) -> None:
 COMMANDS = {
     "simulate": _simulate,
     "bench": _bench,
+    "tune": _tune,
     "attack": _attack,
     "report": _report,
     "settings": _settings,

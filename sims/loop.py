@@ -16,8 +16,10 @@ from fedcel.outcome import outcome
 from fedcel.settings import Settings
 
 
-def train(settings: Settings, folder: Path, tell: Tell, resume: bool = False) -> None:
-    """Train into the run folder, then measure the result; the same numbers as on Ray."""
+def train(
+    settings: Settings, folder: Path, tell: Tell, resume: bool = False, measure: bool = True
+) -> None:
+    """Train into the run folder; unless `measure` is off, measure the result on the test set."""
     begin = time.perf_counter()
     splits = load(settings.data, settings.clients, settings.seed)
     flat = holder.workspace(settings)
@@ -57,7 +59,9 @@ def train(settings: Settings, folder: Path, tell: Tell, resume: bool = False) ->
             server, taking_part, [], aggregation.mean_metrics(said, list(weights.values()))
         )
     journal.close(server)
-    write_json(folder / "result.json", outcome(runs.read(folder), time.perf_counter() - begin))
+    if measure:
+        seconds = time.perf_counter() - begin
+        write_json(folder / "result.json", outcome(runs.read(folder), seconds))
 
 
 def step(

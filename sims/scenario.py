@@ -10,8 +10,8 @@ from fedcel.files import read_toml
 from fedcel.runs import settings_from
 from fedcel.settings import Scalar, Settings, dump, flatten, parse
 
-VARIANT_KEYS = {"name", "title", "settings", "strength-key", "strengths"}
-TOP_KEYS = {"title", "settings", "bench", "variant"}
+VARIANT_KEYS = {"name", "title", "settings", "strength-key", "strengths", "tune", "tuned"}
+TOP_KEYS = {"title", "settings", "bench", "tune", "variant"}
 
 
 class Variant(NamedTuple):
@@ -22,6 +22,14 @@ class Variant(NamedTuple):
     settings: dict[str, Scalar]
     strength_key: str | None
     strengths: list[float]
+    tune: dict[str, str]
+
+
+class Tune(NamedTuple):
+    """What `fedcel tune` searches, and the points of accuracy a defence may cost."""
+
+    ranges: dict[str, str]
+    loss: float
 
 
 class Scenario(NamedTuple):
@@ -32,6 +40,10 @@ class Scenario(NamedTuple):
     settings: dict[str, Scalar]
     seeds: list[int]
     variants: list[Variant]
+    tune: Tune
+
+
+NO_TUNE = Tune({}, 1.0)
 
 
 class Cell(NamedTuple):
@@ -72,7 +84,9 @@ def read(name: str) -> Scenario:
     table = read_toml(path)
     if "format" in table:
         own = settings_from(table, path)
-        return Scenario("A run again", path, flatten(dump(own)), [own.seed], [plain("run")])
+        return Scenario(
+            "A run again", path, flatten(dump(own)), [own.seed], [plain("run")], NO_TUNE
+        )
     _refuse(table, TOP_KEYS, path, "the top level")
     raw = table.get("variant", [])
     if not isinstance(raw, list) or not all(isinstance(item, dict) for item in raw):
@@ -85,7 +99,12 @@ def read(name: str) -> Scenario:
     _refuse(bench, {"seeds"}, path, "[bench]")
     common = flatten(_table(table, "settings", path))
     scenario = Scenario(
-        str(table.get("title", path.stem)), path, common, _seeds(bench, path), variants
+        str(table.get("title", path.stem)),
+        path,
+        common,
+        _seeds(bench, path),
+        variants,
+        _tune(_table(table, "tune", path)),
     )
     cells(scenario, {})  # every cell's settings are checked before the first is trained
     return scenario
@@ -107,7 +126,7 @@ def cells(scenario: Scenario, overrides: dict[str, Scalar]) -> list[Cell]:
 
 def plain(name: str) -> Variant:
     """Return a variant that adds nothing to the common settings."""
-    return Variant(name, name, {}, None, [])
+    return Variant(name, name, {}, None, [], {})
 
 
 def _variant(raw: dict[str, object], path: Path) -> Variant:
@@ -124,7 +143,18 @@ def _variant(raw: dict[str, object], path: Path) -> Variant:
     except ValueError:
         raise SettingsError(f"{path}: {where}: strengths {listed!r} must be '0.1,0.3'") from None
     settings = flatten(_table(raw, "settings", path))
-    return Variant(name, str(raw.get("title", name)), settings, key or None, strengths)
+    return Variant(
+        name, str(raw.get("title", name)), settings, key or None, strengths, _ranges(raw, path)
+    )
+
+
+def _tune(table: dict[str, object]) -> Tune:
+    ranges = {key: str(value) for key, value in flatten(table).items() if key != "loss"}
+    return Tune(ranges, float(str(table.get("loss", 1.0))))
+
+
+def _ranges(raw: dict[str, object], path: Path) -> dict[str, str]:
+    return {key: str(value) for key, value in flatten(_table(raw, "tune", path)).items()}
 
 
 def _seeds(bench: dict[str, object], path: Path) -> list[int]:

@@ -46,13 +46,16 @@ class Splits:
 def load(data: Data, clients: int, seed: int) -> Splits:
     """Return the images of a run; the same arguments give the same split.
 
-    Test images come from the source's own test part where it has one, else, like all others, from
-    its training part. Whatever equals a test image is left out of the rest, so that no target of
-    an attack was ever seen. The result is kept for the life of the process and shared by all
-    callers: never write to its tensors. DataError when there are fewer images than asked for.
+    `data.seed` alone says who is test, validation and auxiliary image, so that runs of several
+    training seeds share their targets and settings chosen on validation images never saw one;
+    `seed` deals the rest out to the clients. Test images come from the source's own test part
+    where it has one, else, like all others, from its training part. Whatever equals a test image
+    is left out of the rest, so that no target of an attack was ever seen. The result is kept for
+    the life of the process and shared by all callers: never write to its tensors. DataError when
+    there are fewer images than asked for.
     """
     train, test, classes = read(data)
-    stream = generator(seed, "data-split")
+    stream = generator(data.seed, "data-split")
     pool = torch.randperm(len(train.y), generator=stream)
     if test is None:
         drawn, pool, chosen = pool[: data.test], pool[data.test :], take(train, pool[: data.test])

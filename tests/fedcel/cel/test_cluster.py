@@ -84,7 +84,16 @@ def test_absent_cluster() -> None:
     assert abs(original.item() - 0.0079167) < 1e-6
 
 
-@settings(deadline=None)
+def test_a_class_the_client_never_had_takes_no_share() -> None:
+    """Examples of an unknown class change neither the loss nor the other classes' shares."""
+    state = cluster(2).refresh(None, POINTS[:8], LABELS[:8], fresh())
+    known = cluster(2).loss(state, POINTS[:8], LABELS[:8])
+    term = cluster(2).loss(state, POINTS, LABELS)
+    torch.testing.assert_close(term.loss, known.loss)
+    torch.testing.assert_close(term.metrics["cluster-spread"], known.metrics["cluster-spread"])
+
+
+@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 30), st.integers(1, 5))
 def test_one_cluster_is_plain(seed: int, count: int, features: int) -> None:
     """One centre at the class mean: the same loss and gradient on the state's own batch."""
@@ -99,7 +108,7 @@ def test_one_cluster_is_plain(seed: int, count: int, features: int) -> None:
     torch.testing.assert_close(ours, theirs)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5))
 def test_rotation_and_shift(seed: int, clusters: int) -> None:
     """Codes and centres moved together keep the loss."""
@@ -112,7 +121,7 @@ def test_rotation_and_shift(seed: int, clusters: int) -> None:
     torch.testing.assert_close(cluster(clusters).loss(moved, z[:12] @ turn + 3, y[:12]).loss, loss)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 3), min_size=1, max_size=40))
 def test_state_is_a_fixed_point(seed: int, labels: list[int]) -> None:
     """Centres are means of what is nearest to them; weights, spreads and the loss agree."""

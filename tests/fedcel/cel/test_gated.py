@@ -174,7 +174,7 @@ def test_the_floor_holds_the_spread() -> None:
     assert 16 * metrics["attention-share"] > 3
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.floats(0, 1), st.floats(0, 50))
 def test_floor_bounds_the_spread(seed: int, floor: float, sharpness: float) -> None:
     """At least r * plain for any attention, however sharp; r = 1 is plain."""
@@ -185,7 +185,7 @@ def test_floor_bounds_the_spread(seed: int, floor: float, sharpness: float) -> N
     torch.testing.assert_close(gated("floor", floor=1.0).loss(state, z, y).loss, plain)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(MODES))
 def test_even_attention_is_plain(seed: int, attention: Attention) -> None:
     """A theta of 0 weighs all members alike: the plain loss, and a share of 1."""

@@ -45,7 +45,7 @@ def test_channel_by_hand() -> None:
     torch.testing.assert_close(channel(v, 2, 0.5), hand)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.floats(1e-9, 1e3), st.floats(1.01, 10), st.integers(1, 512), st.floats(0.01, 2))
 def test_penalties_rise_and_channel_is_below_its_tangent(
     v: float, factor: float, features: int, sigma: float

@@ -30,7 +30,7 @@ def test_spread_by_hand() -> None:
     assert abs(term.metrics["spread"].item() - hand) < 1e-8
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(
     st.integers(0, 2**32 - 1),
     st.lists(st.integers(0, 3), min_size=1, max_size=20),

@@ -65,7 +65,7 @@ def test_shares_are_dirichlet() -> None:
     y = torch.arange(400) % 2
     shares = torch.tensor(
         [
-            [(y[part] == 0).sum().item() / 200 for part in partition(y, 4, kind("dirichlet"), s)]
+            [(y[part] == 1).sum().item() / 200 for part in partition(y, 4, kind("dirichlet"), s)]
             for s in range(50)
         ]
     )
@@ -85,6 +85,8 @@ def test_one_image_each() -> None:
     """As many clients as images is allowed where the kind can deal so."""
     for name in ("iid", "shards"):
         assert [len(p) for p in partition(Y[:9], 9, kind(name, shards=1), 0)] == [1] * 9
+        uneven = partition(Y[:9], 8, kind(name, shards=1), 0)
+        assert sorted(len(part) for part in uneven) == [1] * 7 + [2]
 
 
 def test_too_many_clients_are_refused() -> None:

@@ -27,6 +27,7 @@ rows = st.integers(2, 12).flatmap(
 @settings(deadline=None, max_examples=300)
 @given(rows, st.sampled_from(KINDS), st.floats(1e-3, 1e3))
 @example(([1e30] * 3 + [0.0], [-1e30] * 3 + [0.0]), "l1", 4.0)
+@example(([4.0, -4, -2, -800, -800, -800], [-800.0, -800, -800, 4, -4, -2]), "probabilities", 1.0)
 @example(([1e6, 0.0], [0.0, 1e6]), "probabilities", 1.0)
 @example(([9.0, -9.0], [-9.0, 9.0]), "clamp", 4.0)
 def test_no_two_inputs_are_further_apart(

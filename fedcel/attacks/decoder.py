@@ -1,0 +1,57 @@
+"""Inverse network: learn images from smashed data, on images of the attacker's own.
+
+Source: the decoding attack of Xia et al., CVPR 2025, with fresh noise in every epoch, so that the
+attacker trains through the defence.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedcel.attacks.base import Progress
+from fedcel.attacks.inversion import DEFAULT, Effort, invert
+from fedcel.attacks.observation import Observation
+
+
+def unchanged(observed: Float[Tensor, "N F"]) -> Float[Tensor, "N F"]:
+    """Return the observation as it is."""
+    return observed
+
+
+def reconstruct(
+    observation: Observation,
+    auxiliary: Float[Tensor, "A C H W"],
+    observed: Float[Tensor, "T F"],
+    budget: float,
+    generator: torch.Generator,
+    progress: Progress | None = None,
+    effort: Effort = DEFAULT,
+) -> Float[Tensor, "T C H W"]:
+    """Return one image in [0, 1] per observed vector of any kind; see `inversion.invert`."""
+    return invert(observation, auxiliary, observed, effort, unchanged, budget, generator, progress)
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """The decoder as an attack: Adam 1e-3 falling as a cosine, the best epoch is kept."""
+
+    name: str = "decoder"
+    needs: frozenset[str] = frozenset()
+    observes: str = "smashed-data"
+    effort: Effort = DEFAULT
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        auxiliary: Float[Tensor, "A C H W"],
+        observed: Float[Tensor, "T F"],
+        budget: float,
+        generator: torch.Generator,
+        progress: Progress | None = None,
+    ) -> Float[Tensor, "T C H W"]:
+        """Return one image in [0, 1] per observed vector."""
+        return reconstruct(
+            observation, auxiliary, observed, budget, generator, progress, self.effort
+        )

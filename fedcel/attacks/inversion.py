@@ -1,0 +1,138 @@
+"""Train a network from observations back to images: the one training loop of all such attacks."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedcel.attacks.base import Progress
+from fedcel.attacks.networks import decoder_network, is_flat
+from fedcel.attacks.observation import FREE_QUERIES, Observation
+from fedcel.errors import DataError
+
+HELD = 0.2  # share of the attacker's images on which he chooses the best epoch
+HELD_DRAWS = 8  # observations of each, so that the choice is not one of noise
+HELD_ROWS = 2000  # at most, where one draw has not more already
+REPORTS = 10  # progress lines a training
+
+Draw = Callable[[torch.Generator], Float[Tensor, "A F"]]
+Prepare = Callable[[Float[Tensor, "N F"]], Float[Tensor, "N F"]]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How a decoder network is trained; epochs are multiplied by the attack's budget."""
+
+    epochs_flat: int = 300
+    epochs_convolution: int = 50
+    rate: float = 1e-3
+    rate_end: float = 0.01
+    """Adam's step at the end of the cosine, as a share of `rate`."""
+    decay: float = 1e-4
+    repeats: int = 16
+    """Answers asked for each image, where asking is not free."""
+
+    def epochs(self, shape: tuple[int, ...], budget: float) -> int:
+        """Return the epochs for images of this shape, at least one."""
+        base = self.epochs_flat if is_flat(shape) else self.epochs_convolution
+        return max(1, round(base * budget))
+
+
+DEFAULT = Effort()
+
+
+def invert(
+    observation: Observation,
+    auxiliary: Float[Tensor, "A C H W"],
+    observed: Float[Tensor, "T F"],
+    effort: Effort,
+    prepare: Prepare,
+    budget: float,
+    generator: torch.Generator,
+    progress: Progress | None = None,
+) -> Float[Tensor, "T C H W"]:
+    """Return the targets as a network sees them that was trained on the attacker's images.
+
+    `prepare` is applied to every observation first. A fifth of the images is held back and decides
+    the epoch that is kept. DataError on fewer than two auxiliary images.
+    """
+    if len(auxiliary) < 2:
+        raise DataError(f"the attacker has {len(auxiliary)} images, needs 2; raise data.auxiliary")
+    order = torch.randperm(len(auxiliary), generator=generator)
+    held_count = max(1, int(HELD * len(order)))
+    held, images = auxiliary[order[:held_count]], auxiliary[order[held_count:]]
+    draw = answers(observation, images, effort.repeats, prepare, generator)
+    check = answers(observation, held, effort.repeats, prepare, generator)
+    draws = max(1, min(HELD_DRAWS, HELD_ROWS // len(held)))
+    checks = torch.cat([check(generator) for _ in range(draws)])
+    seen = torch.cat([draw(generator) for _ in range(draws)])
+    shape = tuple(auxiliary.shape[1:])
+    net = decoder_network(seen, shape, generator)
+    epochs = effort.epochs(shape, budget)
+    truth = held.repeat(draws, 1, 1, 1)
+    best = train(net, draw, images, checks, truth, effort, epochs, generator, progress)
+    return apply(best, prepare(observed))
+
+
+def answers(
+    observation: Observation,
+    images: Float[Tensor, "A C H W"],
+    repeats: int,
+    prepare: Prepare,
+    generator: torch.Generator,
+) -> Draw:
+    """Return a function that gives one observation per image.
+
+    Fresh each time where the observation grants free queries; else each image is asked about
+    `repeats` times, once and for all, and every call picks one of its answers at random.
+    """
+    if FREE_QUERIES in observation.grants:
+        return lambda stream: prepare(observation.sample(images, stream))
+    kept = torch.stack([prepare(observation.sample(images, generator)) for _ in range(repeats)])
+
+    def pick(stream: torch.Generator) -> Float[Tensor, "A F"]:
+        which = torch.randint(repeats, (len(images),), generator=stream)
+        return kept[which, torch.arange(len(images))]
+
+    return pick
+
+
+def train(
+    net: nn.Module,
+    draw: Draw,
+    images: Float[Tensor, "A C H W"],
+    checks: Float[Tensor, "V F"],
+    truth: Float[Tensor, "V C H W"],
+    effort: Effort,
+    epochs: int,
+    generator: torch.Generator,
+    progress: Progress | None,
+) -> nn.Module:
+    """Return the network of the epoch with the lowest mean squared error on the held images."""
+    adam = torch.optim.Adam(net.parameters(), effort.rate, weight_decay=effort.decay)
+    end = effort.rate * effort.rate_end
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(adam, epochs, eta_min=end)
+    batch = min(256, max(32, len(images) // 4))
+    best, lowest = net, torch.inf
+    for epoch in range(1, epochs + 1):
+        inputs = draw(generator)
+        for part in torch.split(torch.randperm(len(images), generator=generator), batch):
+            adam.zero_grad()
+            (net(inputs[part]) - images[part]).square().mean().backward()
+            adam.step()
+        cosine.step()
+        error = float((apply(net, checks) - truth).square().mean())
+        if error < lowest:
+            best, lowest = deepcopy(net), error
+        if progress and epoch % max(1, epochs // REPORTS) == 0:
+            progress(f"epoch {epoch}/{epochs}, MSE {error:.4f} on held images")
+    return best
+
+
+def apply(net: nn.Module, inputs: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:
+    """Return the network's images, in chunks, without a gradient."""
+    with torch.no_grad():
+        return torch.cat([net(part) for part in torch.split(inputs, 1024)])

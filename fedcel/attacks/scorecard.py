@@ -1,0 +1,115 @@
+"""How close reconstructions come to their originals, beside what needs no attack at all."""
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from sklearn.svm import SVC
+from torch import Tensor
+from torchmetrics.functional.image import structural_similarity_index_measure
+
+from fedcel.attacks.identification import identification
+from fedcel.data.images import Images
+from fedcel.errors import DataError
+
+SMALL_WINDOW, WINDOW = 3, 11  # Wang et al., 2004, take 11; an 8x8 image has no room for it
+LARGEST_TRAINING = 5000  # images the independent classifier learns from, at most
+BRIGHTEST_PSNR = 100.0  # dB, of a reconstruction without any error
+
+
+def score(
+    images: Float[Tensor, "T C H W"], targets: Images, known: Images, candidates: int
+) -> dict[str, float]:
+    """Return the score card of reconstructions; keys are those of attacks.json.
+
+    `known` are the attacker's images: the classifier and both anchors come from them.
+    """
+    originals = targets.x
+    return {
+        "mse": mse(images, originals),
+        "psnr": psnr(images, originals),
+        "ssim": ssim(images, originals),
+        "identification-1": identified(images, originals, candidates, 1),
+        "identification-5": identified(images, originals, candidates, 5),
+        "label-accuracy": label_accuracy(images, targets.y, known),
+        "mean-mse": mse(mean_image(targets.y, known), originals),
+        "oracle-mse": mse(class_means(targets.y, known), originals),
+    }
+
+
+def mse(images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]) -> float:
+    """Return the mean squared error, unit: pixel squared."""
+    return float((images - originals).double().square().mean())
+
+
+def psnr(images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]) -> float:
+    """Return the mean over images of -10 log10(MSE) in dB, at most 100 dB an image."""
+    error = (images - originals).double().square().flatten(1).mean(1)
+    return float((-10 * error.log10()).clamp_max(BRIGHTEST_PSNR).mean())
+
+
+def ssim(images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]) -> float:
+    """Return the mean structural similarity, in [-1, 1]; Wang et al., 2004, equation 13.
+
+    An 11x11 Gaussian window of sd 1.5; below 16 pixels a side a uniform 3x3 window. NaN below 3.
+    """
+    side = min(images.shape[2:])
+    if side < SMALL_WINDOW:
+        return float("nan")
+    value = structural_similarity_index_measure(
+        images,
+        originals,
+        gaussian_kernel=side >= 16,
+        kernel_size=WINDOW if side >= 16 else SMALL_WINDOW,
+        data_range=1.0,
+    )
+    assert isinstance(value, Tensor)
+    return float(value)
+
+
+def identified(
+    images: Float[Tensor, "T C H W"],
+    originals: Float[Tensor, "T C H W"],
+    candidates: int,
+    top: int,
+) -> float:
+    """Return how often a reconstruction's own original is among the `top` nearest of `candidates`.
+
+    Averaged exactly over which other originals are drawn; see `identification`.
+    """
+    flat = images.flatten(1).double(), originals.flatten(1).double()
+    distance = torch.cdist(*flat, compute_mode="donot_use_mm_for_euclid_dist")
+    return float(identification(-distance, torch.arange(len(images)), candidates, top).mean())
+
+
+def label_accuracy(
+    images: Float[Tensor, "T C H W"], labels: Int[Tensor, " T"], known: Images
+) -> float:
+    """Return how often an independent classifier reads the right label off a reconstruction.
+
+    A support vector machine on the pixels of at most 5 000 of the attacker's images.
+    """
+    x, y = known.x[:LARGEST_TRAINING].flatten(1).numpy(), known.y[:LARGEST_TRAINING].numpy()
+    if (y == y[0]).all():  # nothing to tell apart
+        return float((labels == int(y[0])).double().mean())
+    read = SVC().fit(x, y).predict(images.flatten(1).numpy())
+    return float(np.mean(read == labels.numpy()))
+
+
+def mean_image(labels: Int[Tensor, " T"], known: Images) -> Float[Tensor, "T C H W"]:
+    """Return for each target what one guesses who knows nothing: the mean of all images."""
+    return known.x.mean(0, keepdim=True).expand(len(labels), -1, -1, -1)
+
+
+def class_means(labels: Int[Tensor, " T"], known: Images) -> Float[Tensor, "T C H W"]:
+    """Return for each target what one guesses who knows the label: the mean of its class.
+
+    A class without a known image gives the mean of all. DataError when there is no image at all.
+    """
+    if len(known.y) == 0:
+        raise DataError("the attacker has no images; raise data.auxiliary")
+    classes = int(torch.cat([labels, known.y]).max()) + 1
+    share = torch.nn.functional.one_hot(known.y, classes).to(known.x.dtype)
+    count = share.sum(0)[:, None, None, None]
+    sums = torch.einsum("nk,nchw->kchw", share, known.x)
+    means = torch.where(count > 0, sums / count.clamp_min(1), known.x.mean(0))
+    return means[labels]

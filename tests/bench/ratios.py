@@ -1,0 +1,137 @@
+"""Ratios side by side in one run: `python -m tests.bench.ratios` prints a table.
+
+Each pair is timed in turn, A B A B ..., so that a machine that drifts hits both alike; the ratio
+is taken pair by pair and printed as median and quartiles.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from clients import holder
+from fedcel import aggregation, runs, schedule
+from fedcel.data import load
+from fedcel.seeding import generator
+from fedcel.settings import Settings, parse
+from fedcel.training import draw_batches
+from sims.simulate import simulate
+
+PAIRS = 25
+MLP = {"local.steps": 20, "prior.mode": "none", "strategy.momentum": 0.0, "rounds": 100}
+
+
+def main() -> None:
+    """Time every pair and print the table."""
+    torch.set_num_threads(1)
+    print("| what | against | ratio | quartiles | seconds |\n|---|---|---|---|---|")
+    digits = parse(MLP)
+    wide = parse({**MLP, "net.width": 512, "local.batch-size": 64})
+    for name, s in (("MLP, 17 k parameters", digits), ("MLP, 66 k parameters", wide)):
+        line(f"a round of 8 clients, {name}", "bare in-place torch loop", engine(s), bare(s))
+    for kind in ("plain", "cluster", "gated"):
+        s = parse({**MLP, "cel.kind": kind})
+        line(f"a client's round, CEL {kind}", "cross-entropy alone", client(s), client(digits))
+    line("the same small run on Ray", "loop engine", whole("ray"), whole("loop"), pairs=3)
+
+
+def line(
+    what: str, other: str, a: Callable[[], None], b: Callable[[], None], pairs: int = PAIRS
+) -> None:
+    """Print one row."""
+    seconds(a), seconds(b)
+    times = [(seconds(a), seconds(b)) for _ in range(pairs)]
+    ratios = [x / y for x, y in times]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    typical = statistics.median(x for x, _ in times)
+    print(f"| {what} | {other} | {middle:.2f} | {low:.2f} to {high:.2f} | {typical:.4f} |", flush=True)
+
+
+def seconds(work: Callable[[], None]) -> float:
+    """Return the wall time of one call."""
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def engine(settings: Settings) -> Callable[[], None]:
+    """Return one round of the loop engine: local updates, mean, sliding average."""
+    parts = load(settings.data, settings.clients, settings.seed).clients
+    examples = {k: len(part.y) for k, part in enumerate(parts)}
+    weights = schedule.shares(settings, examples, list(examples))
+    flat = holder.workspace(settings)
+    state = aggregation.start(flat.vector)
+    total = sum(examples.values())
+
+    def work() -> None:
+        deltas = [
+            holder.train(settings, flat, k, state.model, 1, weights[k], total, None).delta
+            for k in examples
+        ]
+        aggregation.slide(state, aggregation.weighted_sum(deltas, list(weights.values())), 0.0, 1.0)
+
+    return work
+
+
+def bare(settings: Settings) -> Callable[[], None]:
+    """Return the same arithmetic as one would write it for this net alone, foreach, in place."""
+    parts = load(settings.data, settings.clients, settings.seed).clients
+    net = runs.fresh_net(settings, load(settings.data, settings.clients, settings.seed)).net
+    parameters = list(net.parameters())
+    for parameter in parameters:
+        parameter.data = parameter.data.clone()
+        parameter.grad = None
+    start = [p.detach().clone() for p in parameters]
+    total = sum(len(part.y) for part in parts)
+
+    def work() -> None:
+        mean = [torch.zeros_like(p) for p in start]
+        for client, (x, y) in enumerate(parts):
+            with torch.no_grad():
+                torch._foreach_copy_(parameters, start)
+            order = draw_batches(len(y), settings.local, generator(0, "batch", 1, client))
+            stream = generator(0, "cut", 1, client)
+            for batch in order:
+                z = net.encoder(x[batch])
+                noisy = z + net.sigma * torch.randn(z.shape, generator=stream)
+                loss = cross_entropy(net.head(noisy), y[batch])
+                grads = torch.autograd.grad(loss, parameters)
+                with torch.no_grad():
+                    torch._foreach_add_(parameters, grads, alpha=-settings.local.rate)
+            with torch.no_grad():
+                delta = torch._foreach_sub(parameters, start)
+                torch._foreach_add_(mean, delta, alpha=len(y) / total)
+        torch._foreach_add(start, mean)
+
+    return work
+
+
+def client(settings: Settings) -> Callable[[], None]:
+    """Return one client's round with the loss fully on."""
+    flat = holder.workspace(settings)
+    received = flat.vector.clone()
+    state = holder.train(settings, flat, 0, received, 70, 0.1, 997, None).state
+
+    def work() -> None:
+        holder.train(settings, flat, 0, received, 70, 0.1, 997, state)
+
+    return work
+
+
+def whole(name: str) -> Callable[[], None]:
+    """Return a whole run of 30 rounds, start-up and measurement included."""
+    settings = parse({**MLP, "engine": name, "rounds": 30})
+
+    def work() -> None:
+        with TemporaryDirectory() as place:
+            simulate(settings, Path(place) / "run")
+
+    return work
+
+
+if __name__ == "__main__":
+    main()
