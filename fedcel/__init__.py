@@ -7,6 +7,7 @@ from fedcel.certificate import certificate
 from fedcel.data import Images, Splits, load
 from fedcel.errors import (
     DataError,
+    DivergedError,
     FedcelError,
     NetError,
     PluginError,
@@ -24,6 +25,7 @@ __all__ = [
     "Chain",
     "ConditionalEntropy",
     "DataError",
+    "DivergedError",
     "FedcelError",
     "FlatNet",
     "Images",

@@ -23,3 +23,7 @@ class NetError(FedcelError, ValueError):
 
 class RunError(FedcelError, ValueError):
     """A run folder is missing, exists already, or cannot be read."""
+
+
+class DivergedError(FedcelError, ArithmeticError):
+    """Training ran away; a run that fails, not a wrong input."""

@@ -11,6 +11,7 @@ from fedcel import metrics, runs, schedule
 from fedcel.aggregation import ServerState
 from fedcel.arrays import FlatNet
 from fedcel.data import Splits
+from fedcel.errors import DivergedError
 from fedcel.files import write_tensors, write_whole
 from fedcel.seeding import generator
 from fedcel.settings import Settings
@@ -49,7 +50,15 @@ class Journal:
         rejected: list[dict[str, object]],
         reported: Mapping[str, float],
     ) -> None:
-        """Write the round that led to `state`; the state last, so that it is never ahead."""
+        """Write the round that led to `state`; the state last, so that it is never ahead.
+
+        DivergedError when the model is not finite: nothing of the round is written.
+        """
+        if not state.model.isfinite().all():
+            raise DivergedError(
+                f"the model is not finite after round {state.round}; lower local.rate "
+                f"({self.settings.local.rate})"
+            )
         plan = schedule.plan(self.settings, state.round, 1.0, self.examples)
         now = time.perf_counter()
         event: Event = {

@@ -27,7 +27,11 @@ class Group(BaseModel):
     """A frozen table; unknown keys are refused."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", alias_generator=kebab, populate_by_name=True
+        frozen=True,
+        extra="forbid",
+        alias_generator=kebab,
+        populate_by_name=True,
+        coerce_numbers_to_str=True,  # a list of one number is read as a number
     )
 
 
@@ -94,7 +98,7 @@ class Cel(Group):
         "renormalised", description="Cluster weights over those present, or the biased original."
     )
     refresh: Literal["epoch", "round"] = Field(
-        "round", description="When centres are computed anew: each local epoch or round start."
+        "epoch", description="When centres are computed anew: each local epoch or round start."
     )
     attention: Literal["ascend", "minimise", "detach", "floor"] = Field(
         "ascend", description="Who moves the gated attention: against, with, or without the loss."
@@ -174,7 +178,7 @@ class Privacy(Group):
         "0.5,1,2,4,8", description="Epsilons at which result.json states the utility."
     )
     clip: Positive = Field(
-        4.0, description="c: centred logits are clamped to [-c, c], or projected to |.|_1 <= c."
+        1.0, description="c: centred logits are clamped to [-c, c], or projected to |.|_1 <= c."
     )
     clip_kind: Literal["clamp", "l1", "probabilities"] = Field(
         "l1", description="What enforces the sensitivity: 2cC, 2c, or 2 on probabilities."

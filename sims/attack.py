@@ -11,7 +11,7 @@ from fedcel.data import Images
 from fedcel.files import write_json, write_tensors
 from fedcel.settings_groups import Attack
 from sims.observations import observations
-from sims.progress import say
+from sims.progress import throttled
 
 Rows = list[dict[str, object]]
 
@@ -26,7 +26,7 @@ def attack(folder: Path, how: Attack | None = None, title: str = "attack") -> Ro
     known = auxiliary(run, how)
     test = run.splits.test
     rows, pictures = run_attacks(
-        observations(run), how, known, test, run.settings.seed, lambda line: say(f"{title}: {line}")
+        observations(run), how, known, test, run.settings.seed, throttled(title)
     )
     pictures["class-mean"] = class_means(run, known)[test.y[: len(pictures["targets"])]]
     write_tensors(folder / "reconstructions.safetensors", pictures)

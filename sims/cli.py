@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedcel.errors import FedcelError, SettingsError
+from fedcel.errors import DivergedError, FedcelError, SettingsError
 from fedcel.settings import Scalar, describe
 
 
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         COMMANDS[options.command](options)
     except FedcelError as error:
         print(f"fedcel: {error}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, DivergedError) else 2
     except KeyboardInterrupt:
         print(
             "fedcel: interrupted; complete rounds are saved. Go on with `fedcel simulate ... "

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -46,6 +46,19 @@ def _plain(title: str, total: int) -> Tell:
         if done or time.monotonic() - last > PLAIN_SECONDS:
             last = time.monotonic()
             say(f"{title}: round {event['round']}/{total}, {_state(event)}")
+
+    return tell
+
+
+def throttled(title: str) -> Callable[[str], None]:
+    """Return a function that says a line at most every few seconds."""
+    last = time.monotonic()
+
+    def tell(line: str) -> None:
+        nonlocal last
+        if time.monotonic() - last > PLAIN_SECONDS:
+            last = time.monotonic()
+            say(f"{title}: {line}")
 
     return tell
 

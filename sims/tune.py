@@ -10,7 +10,7 @@ import tomli_w
 
 from fedcel import runs
 from fedcel.attacks import SmashedData, optimal
-from fedcel.errors import SettingsError
+from fedcel.errors import DivergedError, SettingsError
 from fedcel.files import read_toml, write_whole
 from fedcel.metrics import scores
 from fedcel.outcome import NOISE_DRAWS, sampled
@@ -69,7 +69,11 @@ def search(
 
     def objective(trial: optuna.Trial) -> float:
         chosen = {key: suggest(trial, key) for key, suggest in draw.items()}
-        accuracy, bits = trained(parse(base | chosen))
+        try:
+            accuracy, bits = trained(parse(base | chosen))
+        except DivergedError as error:
+            say(f"{variant.name} {trial.number + 1}/{trials}: {error}")
+            raise optuna.TrialPruned from None
         trial.set_user_attr("score", (accuracy, bits))
         head = f"{variant.name} {trial.number + 1}/{trials}"
         say(f"{head}: accuracy {accuracy:.4f}, {bits:.3f} bits with {chosen}")

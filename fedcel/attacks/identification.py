@@ -28,10 +28,11 @@ def identification(
         raise ValueError("a score is NaN, must be a number; check for a diverged model")
     others = scores.shape[1] - 1
     mine = scores.double().gather(1, own[:, None])
-    margin = ROUNDING * (1 + mine.abs())
+    margin = torch.where(mine.isfinite(), ROUNDING * (1 + mine.abs()), 0.0)
     better = (scores > mine + margin).sum(1)
     ties = (scores >= mine - margin).sum(1) - better - 1
     drawn = min(candidates - 1, others)
-    chance = hypergeom.cdf(top - 1, others, np.arange(others + 1), drawn)
+    ahead = np.arange(others + 1)
+    chance = hypergeom.cdf(top - 1, others, ahead, drawn) if others else np.ones(1)
     below = torch.from_numpy(np.concatenate([[0.0], np.cumsum(chance)]))
     return (below[better + ties + 1] - below[better]) / (ties + 1)

@@ -58,17 +58,15 @@ def optimal(
     """
     likelihood, draws = law(observation), 1 if NOISELESS in observation.grants else draws
     count = len(images)
-    same = labels[:, None] == labels[None, :]
-    size = same.sum(1).double()
+    size = (labels[:, None] == labels).sum(1).double()
     sums = torch.zeros(3, count, dtype=torch.float64)
-    rows = max(1, BLOCK // count)
-    for _ in range(draws):
-        observed = observation.sample(images, generator)
+    for own in torch.split(torch.arange(count).repeat(draws), max(1, BLOCK // count)):
+        observed = observation.sample(images[own], generator)
         if not observed.isfinite().all():
             raise NetError("the observation holds NaN or infinity; lower local.rate")
-        for own in torch.split(torch.arange(count), rows):
-            log_prob = likelihood(observed[own], images)
-            sums[:, own] += scores(log_prob, own, same[own], candidates) / draws
+        same = labels[own, None] == labels
+        found = scores(likelihood(observed, images), own, same, candidates)
+        sums.index_add_(1, own, found / draws)
     rate, information, beyond = sums
     information, beyond = information + log2(count), beyond + size.log2()
     widths = [half_width(values, generator) for values in (rate, information, beyond)]

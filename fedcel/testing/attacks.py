@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cache
-from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -27,7 +26,7 @@ class LinearObservation:
 
     def mean(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B F"]:
         """Return the projections, with a gradient."""
-        return cast(Tensor, images.flatten(1) @ projection())
+        return torch.mm(images.flatten(1), projection())
 
     def sample(
         self, images: Float[Tensor, "B C H W"], generator: torch.Generator
@@ -41,7 +40,8 @@ class LinearObservation:
     ) -> Float[Tensor, "Q M"]:
         """Return the Gaussian log-likelihood up to a constant, in nats."""
         gap = observed.double()[:, None] - self.mean(images).double()[None]
-        return gap.square().sum(2) / (-2 * self.sigma**2)
+        scaled = gap / self.sigma
+        return scaled.square().sum(2) / -2
 
 
 @cache

@@ -48,7 +48,9 @@ def line(
     ratios = [x / y for x, y in times]
     low, middle, high = statistics.quantiles(ratios, n=4)
     typical = statistics.median(x for x, _ in times)
-    print(f"| {what} | {other} | {middle:.2f} | {low:.2f} to {high:.2f} | {typical:.4f} |", flush=True)
+    print(
+        f"| {what} | {other} | {middle:.2f} | {low:.2f} to {high:.2f} | {typical:.4f} |", flush=True
+    )
 
 
 def seconds(work: Callable[[], None]) -> float:

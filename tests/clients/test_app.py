@@ -28,7 +28,7 @@ def ask(kind: str, content: RecordDict, at: Context, settings: Settings | None =
 def round_content(number: int) -> RecordDict:
     """Return what the server sends in a round."""
     flat = holder.workspace(S)
-    model = torch.linspace(-0.1, 0.1, flat.vector.numel())
+    model = 0.1 * torch.randn(flat.vector.numel(), generator=torch.Generator().manual_seed(0))
     config = ConfigRecord({wire.ROUND: number, wire.SHARE: 0.25, wire.TOTAL: 997})
     return RecordDict(
         {wire.ARRAYS: ArrayRecord(to_arrays(model, flat.shapes)), wire.CONFIG: config}

@@ -16,7 +16,7 @@ from fedcel.settings import Settings, dump
 from sims.cli import main
 
 ROOT = Path(__file__).parents[2]
-QUICK = ["--engine", "loop", "--set", "rounds=4", "--set", "local.steps=3"]
+QUICK = ["--engine", "loop", "--set", "rounds=5", "--set", "local.steps=3"]
 QUICK += ["--set", "privacy.epsilons=4", "--set", "attack.seeds=1", "--set", "attack.budget=0.05"]
 
 
@@ -134,7 +134,7 @@ def test_bench_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFi
     keys = ("variant", "accuracy", "bits-beyond-label")
     assert [[r[k] for k in keys] for r in rows] == [[r[k] for k in keys] for r in again]
     assert (tmp_path / "b" / rows[0]["run"] / "model.safetensors").stat().st_mtime_ns == stamp
-    more = [*out, *QUICK, "--set", "rounds=5"]
+    more = [*out, *QUICK, "--set", "rounds=6"]
     assert "other settings" in refused(["bench", "digits", *more], capsys)
     jobs = ["--engine", "ray", "--jobs", "2", "--out", str(tmp_path / "c")]
     assert "Ray is parallel itself" in refused(["bench", "digits", *jobs], capsys)

@@ -1,0 +1,76 @@
+"""Smashed data as an attacker sees them."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedcel.attacks.observation import (
+    FREE_QUERIES,
+    LOG_PROB,
+    MEAN,
+    NOISELESS,
+    ObservationLikelihood,
+    ObservationMean,
+    SmashedData,
+)
+from fedcel.nets import SplitNet
+
+
+def pixels(sigma: float, count: int = 3) -> SmashedData:
+    """Return an observation whose code is the image itself."""
+    return SmashedData(SplitNet(nn.Flatten(), nn.Identity(), sigma, count))
+
+
+def images(seed: int, count: int = 5) -> torch.Tensor:
+    """Return images (count, 1, 1, 3)."""
+    return torch.rand(count, 1, 1, 3, generator=torch.Generator().manual_seed(seed))
+
+
+def test_log_prob_is_the_gaussian_density() -> None:
+    """Differences within a row are those of torch's normal distribution."""
+    seen, x = torch.randn(4, 3, generator=torch.Generator().manual_seed(2)), images(3)
+    ours = pixels(0.3).log_prob(seen, x)
+    law = torch.distributions.Normal(x.flatten(1).double(), 0.3)
+    theirs = law.log_prob(seen.double()[:, None]).sum(2)
+    torch.testing.assert_close(ours - ours[:, :1], theirs - theirs[:, :1])
+
+
+def test_small_distances_far_from_the_origin() -> None:
+    """A shift of 1000 costs no digits: |a|^2 - 2ab + |b|^2 would lose them all in float32."""
+    x = torch.tensor([1000.0, 1000.125]).reshape(2, 1, 1, 1)
+    found = pixels(1e-3, 1).log_prob(x.flatten(1), x)
+    torch.testing.assert_close(found[0], torch.tensor([0.0, -7812.5]).double(), rtol=1e-9, atol=0)
+
+
+def test_equal_codes_have_equal_likelihood() -> None:
+    """Copies of an image tie to the last bit, wherever they stand."""
+    x = images(4, 37)[[0] * 20 + list(range(1, 18))]
+    found = pixels(0.01).log_prob(torch.rand(9, 3, generator=torch.Generator().manual_seed(1)), x)
+    assert torch.equal(found[:, :20], found[:, :1].expand(-1, 20))
+
+
+def test_sample_has_the_noise_of_the_net() -> None:
+    """Mean z and standard deviation sigma, 4 standard errors wide; no gradient."""
+    x = images(1, 1).expand(20_000, -1, -1, -1)
+    seen = pixels(0.2).sample(x, torch.Generator().manual_seed(7))
+    assert (seen.mean(0) - x[0].flatten()).abs().max() < 4 * 0.2 / 20_000**0.5
+    assert (seen.std(0) / 0.2 - 1).abs().max() < 4 / (2 * 20_000) ** 0.5
+    assert not seen.requires_grad
+
+
+def test_mean_has_a_gradient() -> None:
+    """The mean is the encoder's output and can be differentiated."""
+    x = images(2).requires_grad_()
+    pixels(0.2).mean(x).sum().backward()
+    assert torch.equal(x.grad, torch.ones_like(x))  # type: ignore[arg-type]
+
+
+def test_grants() -> None:
+    """Without noise there is no density, and asking for it says so."""
+    noisy, bare = pixels(0.1), pixels(0.0)
+    assert isinstance(noisy, ObservationMean)
+    assert isinstance(noisy, ObservationLikelihood)
+    assert noisy.grants == {MEAN, FREE_QUERIES, LOG_PROB}
+    assert bare.grants == {MEAN, FREE_QUERIES, NOISELESS}
+    with pytest.raises(ValueError, match="sigma is 0"):
+        bare.log_prob(torch.zeros(1, 3), images(1))

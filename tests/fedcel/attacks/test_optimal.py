@@ -1,0 +1,126 @@
+"""The optimal attacker against channels whose information is known."""
+
+from math import erfc, log, log2, pi, sqrt
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+from torch import nn
+
+from fedcel.attacks.observation import SmashedData
+from fedcel.attacks.optimal import optimal
+from fedcel.errors import NetError
+from fedcel.nets import SplitNet
+
+
+def pixels(sigma: float) -> SmashedData:
+    """Return an observation whose code is the image itself."""
+    return SmashedData(SplitNet(nn.Flatten(), nn.Identity(), sigma, 1))
+
+
+def as_images(codes: torch.Tensor) -> torch.Tensor:
+    """Return images (M, 1, 1, D) whose codes are the rows."""
+    return codes[:, None, None, :]
+
+
+def stream(seed: int = 0) -> torch.Generator:
+    """Return a generator."""
+    return torch.Generator().manual_seed(seed)
+
+
+def two_point_bits(distance: float) -> float:
+    """Return I(x; z) in bits of two equal points at +-distance/2 through unit noise, integrated."""
+
+    def density(z: float, mean: float) -> float:
+        return float(np.exp(-((z - mean) ** 2) / 2) / sqrt(2 * pi))
+
+    def integrand(z: float) -> float:
+        p, q = density(z, distance / 2), density(z, -distance / 2)
+        return p * log(2 * p / (p + q)) / log(2)
+
+    return float(quad(integrand, -8, 8 + distance / 2)[0])
+
+
+@pytest.mark.parametrize("distance", [0.3, 1.0, 2.5])
+def test_two_points(distance: float) -> None:
+    """Information by numerical integration; identification 1 - Q(d/2); sd of the mean < .006."""
+    x = as_images(torch.tensor([[0.0], [distance * 0.2]]))
+    leak = optimal(pixels(0.2), x, torch.zeros(2, dtype=torch.long), stream(), draws=20_000)
+    assert abs(leak.information_bits - two_point_bits(distance)) < 0.015
+    assert leak.bits_beyond_label == pytest.approx(leak.information_bits)
+    right = 1 - erfc(distance / 2 / sqrt(2)) / 2
+    assert abs(leak.identification - right) < 0.01
+
+
+def test_far_orthogonal_points_leak_all() -> None:
+    """M far apart: log2 M bits, every one found, everything beyond the label."""
+    y = torch.arange(16) % 4
+    leak = optimal(pixels(0.01), as_images(torch.eye(16)), y, stream())
+    assert leak.information_bits == pytest.approx(4)
+    assert leak.bits_beyond_label == pytest.approx(2)
+    assert leak.identification == 1
+    assert (leak.cap_bits, leak.cap_beyond_label) == (4, 2)
+    assert (leak.candidates, leak.identification_candidates) == (16, 16)
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.01])
+def test_label_only(sigma: float) -> None:
+    """The code is the label: log2 C bits, none beyond it, one of the class by chance."""
+    y = torch.arange(30) % 3
+    x = as_images(torch.eye(3)[y])
+    leak = optimal(pixels(sigma), x, y, stream(), candidates=30)
+    assert leak.information_bits == pytest.approx(log2(3))
+    assert leak.bits_beyond_label == pytest.approx(0, abs=1e-12)
+    assert leak.identification == pytest.approx(1 / 10)
+
+
+def test_hopeless_noise() -> None:
+    """Sigma 1e6: no bits, one of the candidates by chance, within 4 standard errors."""
+    x = as_images(torch.rand(200, 5, generator=stream(3)))
+    y = torch.arange(200) % 10
+    leak = optimal(pixels(1e6), x, y, stream(), candidates=20)
+    assert abs(leak.information_bits) < 1e-4
+    assert abs(leak.bits_beyond_label) < 1e-4
+    assert abs(leak.identification - 1 / 20) < 4 * leak.identification_half_width / 1.96
+
+
+def test_no_noise_counts_duplicates() -> None:
+    """Sigma 0: a code shared by n images leaves log2 n bits, and 1/n of identification."""
+    codes = torch.tensor([[0.0], [0.0], [0.5], [1.0]])
+    leak = optimal(pixels(0.0), as_images(codes), torch.tensor([0, 0, 0, 1]), stream())
+    assert leak.information_bits == pytest.approx((1 + 1 + 2 + 2) / 4)
+    assert leak.bits_beyond_label == pytest.approx((2 * log2(1.5) + log2(3)) / 4)
+    assert leak.identification == pytest.approx(3 / 4)
+
+
+def test_caps_of_uneven_classes() -> None:
+    """The cap beyond the label is the mean over images of log2 of the own class's size."""
+    y = torch.tensor([0, 0, 0, 0, 1, 1, 2])
+    leak = optimal(pixels(0.0), as_images(torch.arange(7.0)[:, None]), y, stream())
+    assert leak.cap_beyond_label == pytest.approx((4 * 2 + 2 * 1) / 7)
+    assert leak.bits_beyond_label == pytest.approx(leak.cap_beyond_label)
+
+
+def test_half_width_is_that_of_a_mean() -> None:
+    """The bootstrap gives about 1.96 sd / sqrt(M): here of .5 identified, .5 not."""
+    codes = torch.cat([torch.arange(1.0, 101), torch.zeros(100)])[:, None]
+    y = torch.zeros(200, dtype=torch.long)
+    leak = optimal(pixels(0.0), as_images(codes), y, stream(), candidates=200)
+    assert leak.identification_half_width == pytest.approx(1.96 * 0.495 / sqrt(200), rel=0.15)
+
+
+def test_refuses_what_is_not_known() -> None:
+    """A surface without a likelihood, and a model that diverged."""
+    x, y = as_images(torch.zeros(2, 1)), torch.zeros(2, dtype=torch.long)
+
+    class Closed:
+        name, grants = "private-logits", frozenset[str]()
+
+        def sample(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+            return images.flatten(1)
+
+    with pytest.raises(ValueError, match="'private-logits' does not grant 'log-prob'"):
+        optimal(Closed(), x, y, stream())
+    with pytest.raises(NetError, match="NaN"):
+        optimal(pixels(0.1), x / 0, y, stream())
