@@ -46,33 +46,29 @@ def local_update(
     cel = cel if plan.cel_weight > 0 and not plan.freeze else None
     batches = draw_batches(len(y), local, streams("batch"))
     if plan.freeze:
-        with torch.no_grad():
-            x = flat.net.encode(x)
+        x = encoded(flat, x)
     xi = draw_cut_noise(flat, batches, streams("cut"))
     langevin = streams("langevin")
     epoch = -(-len(y) // batches.shape[1])
     losses: list[Tensor] = []
-    logs: list[dict[str, Tensor]] = []
+    metrics: dict[str, float] = {}
     for step, batch in enumerate(batches):
         if cel and (step == 0 or (refresh == "epoch" and step % epoch == 0)):
-            state = refreshed(flat, cel, state, x, y, streams(f"refresh-{step}"))
+            state = cel.refresh(state, encoded(flat, x), y, streams(f"refresh-{step}"))
         flat.gradient.zero_()
-        z = x[batch] if plan.freeze else flat.net.encode(x[batch])
-        labels = y[batch]
+        z, labels = x[batch] if plan.freeze else flat.net.encode(x[batch]), y[batch]
         message = z if xi is None else z + xi[step]
         loss = cross_entropy(flat.net.answer(message), labels)
         losses.append(loss.detach())
         if cel and state is not None:
-            term = cel.loss(state, z, labels)
-            logs.append(term.metrics | {"cel": term.loss.detach()})
+            term = cel.loss(state, z, labels, measure=step == len(batches) - 1)
+            metrics = {key: value.item() for key, value in term.metrics.items()}
             loss = loss + plan.cel_weight * term.loss
         loss.backward()  # type: ignore[no-untyped-call]
         langevin_step(flat, received, plan, langevin)
         if cel and state is not None:
             state = cel.step(state)
-    metrics = {"loss": torch.stack(losses).mean().item()}
-    for key in logs[0] if logs else ():
-        metrics[key] = torch.stack([log[key] for log in logs]).mean().item()
+    metrics["loss"] = torch.stack(losses).mean().item()
     return Update(flat.vector - received, state, metrics)
 
 
@@ -107,15 +103,7 @@ def draw_cut_noise(
     return torch.randn(*batches.shape, flat.net.features, generator=generator) * flat.net.sigma
 
 
-def refreshed(
-    flat: FlatNet,
-    cel: ConditionalEntropy,
-    state: State | None,
-    x: Tensor,
-    y: Tensor,
-    generator: torch.Generator,
-) -> State:
-    """Return the loss's statistics of all the client's data under the current encoder."""
+def encoded(flat: FlatNet, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
+    """Return z of all the client's images under the current encoder, as constants."""
     with torch.no_grad():
-        z = flat.net.encode(x)
-    return cel.refresh(state, z, y, generator)
+        return flat.net.encode(x)

@@ -2,9 +2,6 @@
 
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from fedcel import runs
 from fedcel.attacks import run as run_attacks
 from fedcel.data import Images
@@ -26,9 +23,14 @@ def attack(folder: Path, how: Attack | None = None, title: str = "attack") -> Ro
     known = auxiliary(run, how)
     test = run.splits.test
     rows, pictures = run_attacks(
-        observations(run), how, known, test, run.settings.seed, throttled(title)
+        observations(run),
+        how,
+        auxiliary(run, how),
+        run.splits.test,
+        run.settings.seed,
+        throttled(title),
+        run.splits.training,
     )
-    pictures["class-mean"] = class_means(run, known)[test.y[: len(pictures["targets"])]]
     write_tensors(folder / "reconstructions.safetensors", pictures)
     write_json(folder / "attacks.json", rows)
     return rows
@@ -36,14 +38,4 @@ def attack(folder: Path, how: Attack | None = None, title: str = "attack") -> Ro
 
 def auxiliary(run: runs.Run, how: Attack) -> Images:
     """Return the attacker's own images: a disjoint set, or the training images themselves."""
-    if how.knowledge == "held-out":
-        return run.splits.auxiliary
-    parts = run.splits.clients
-    return Images(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
-
-
-def class_means(run: runs.Run, known: Images) -> Tensor:
-    """Return the mean image of each class, what an attacker guesses who knows only the label."""
-    classes = torch.nn.functional.one_hot(known.y, run.splits.classes).to(known.x.dtype)
-    counts = classes.sum(0).clamp_min(1)  # a class unseen by the attacker gives a black image
-    return torch.einsum("nk,nchw->kchw", classes, known.x) / counts[:, None, None, None]
+    return run.splits.auxiliary if how.knowledge == "held-out" else run.splits.training

@@ -69,17 +69,10 @@ def optimal(
         sums.index_add_(1, own, found / draws)
     rate, information, beyond = sums
     information, beyond = information + log2(count), beyond + size.log2()
+    caps = log2(count), float(size.log2().mean())
+    one, two, three = (float(values.mean()) for values in (rate, information, beyond))
     widths = [half_width(values, generator) for values in (rate, information, beyond)]
-    return OptimalLeak(
-        float(rate.mean()),
-        float(information.mean()),
-        float(beyond.mean()),
-        count,
-        log2(count),
-        float(size.log2().mean()),
-        min(candidates, count),
-        *widths,
-    )
+    return OptimalLeak(one, two, three, count, *caps, min(candidates, count), *widths)
 
 
 Law = Callable[[Float[Tensor, "Q F"], Float[Tensor, "M C H W"]], Float[Tensor, "Q M"]]

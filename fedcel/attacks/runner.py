@@ -9,12 +9,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel import plugins
-from fedcel.attacks.base import Attack
+from fedcel.attacks.base import Attack, Progress
 from fedcel.attacks.decoder import Decoder
 from fedcel.attacks.logits import LogitInversion
 from fedcel.attacks.observation import LOG_PROB, NOISELESS, Observation
 from fedcel.attacks.optimal import optimal
-from fedcel.attacks.scorecard import score
+from fedcel.attacks.scorecard import class_means, score
 from fedcel.data.images import Images
 from fedcel.errors import DataError, PluginError, SettingsError
 from fedcel.seeding import generator
@@ -38,11 +38,13 @@ def run(
     auxiliary: Images,
     targets: Images,
     seed: int,
-    progress: Callable[[str], None],
+    progress: Progress,
+    population: Images | None = None,
 ) -> tuple[list[Row], Pictures]:
     """Return the rows of attacks.json, and pictures (12, C, H, W) in [0, 1].
 
-    Pictures: `targets`, and under each attack's name the first reconstructions of its best seed.
+    Pictures: `targets`, `class-mean` (what the label alone tells), and under each attack's name the
+    first reconstructions of its best seed. The anchors come from `population`; see `score`.
     An attack that finds no observation of its kind, or is not granted what it needs, gives a row
     with `skipped`. `seed` is the run's; each attack seed 0, 1, ... has its own streams.
     SettingsError on an unknown name, DataError when a target is among the attacker's images.
@@ -51,13 +53,14 @@ def run(
     attacks = {name: find(name) for name in names if name != OPTIMAL}  # before any work is done
     refuse_known(targets, auxiliary)
     rows: list[Row] = []
-    pictures: Pictures = {"targets": targets.x[:PICTURES]}
+    known = class_means(targets.y, population or auxiliary)
+    pictures: Pictures = {"targets": targets.x[:PICTURES], "class-mean": known[:PICTURES]}
     for name in names:
         if name == OPTIMAL:
             rows += identify(observations, how, targets, seed, progress)
             continue
         found, images = reconstruct(
-            attacks[name], observations, how, auxiliary, targets, seed, progress
+            attacks[name], observations, how, auxiliary, targets, seed, progress, population
         )
         rows += found
         pictures |= images
@@ -100,15 +103,15 @@ def identify(
     how: How,
     targets: Images,
     seed: int,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> list[Row]:
     """Return the optimal attacker's rows on each observation whose law it is granted."""
     rows: list[Row] = []
-    for observation in observations:
-        common: Row = {"attack": OPTIMAL, "observation": observation.name, "knowledge": "law"}
-        if not observation.grants & {LOG_PROB, NOISELESS}:
-            rows.append(common | {"skipped": f"needs {LOG_PROB}, which is not granted"})
-            continue
+    common: Row = {"attack": OPTIMAL, "knowledge": "white-box"}
+    known = [o for o in observations if o.grants & {LOG_PROB, NOISELESS}]
+    if not known:
+        return [common | {"observation": "", "skipped": f"needs {LOG_PROB}, granted nowhere"}]
+    for observation in known:
         for attack_seed in range(how.seeds):
             begin = time.monotonic()
             stream = generator(seed, f"attack/{OPTIMAL}/{observation.name}", attack_seed)
@@ -120,6 +123,7 @@ def identify(
             rows.append(
                 common
                 | {
+                    "observation": observation.name,
                     "seed": attack_seed,
                     "budget": how.budget,
                     "identification-optimal": leak.identification,
@@ -142,49 +146,45 @@ def reconstruct(
     auxiliary: Images,
     targets: Images,
     seed: int,
-    progress: Callable[[str], None],
+    progress: Progress,
+    population: Images | None,
 ) -> tuple[list[Row], Pictures]:
     """Return one attack's rows and the first reconstructions of its best seed."""
-    common: Row = {
-        "attack": attack.name,
-        "observation": attack.observes,
-        "knowledge": how.knowledge,
-    }
+    what = {"attack": attack.name, "observation": attack.observes}
+    common: Row = {**what, "knowledge": how.knowledge}
     observation = next((o for o in observations if o.name == attack.observes), None)
     if observation is None:
         return [common | {"skipped": f"nothing here is observed as {attack.observes!r}"}], {}
-    missing = sorted(attack.needs - observation.grants)
-    if missing:
+    if missing := sorted(attack.needs - observation.grants):
         return [common | {"skipped": f"needs {', '.join(missing)}, which is not granted"}], {}
     rows: list[Row] = []
     pictures: Pictures = {}
     lowest = torch.inf
     for attack_seed in range(how.seeds):
         begin = time.monotonic()
-        label = f"{attack.name}, seed {attack_seed}"
-        observed = observation.sample(
-            targets.x, generator(seed, f"targets/{observation.name}", attack_seed)
+        noise = generator(seed, f"targets/{observation.name}", attack_seed)
+        made = attack.reconstruct(
+            observation,
+            auxiliary.x,
+            observation.sample(targets.x, noise),
+            how.budget,
+            generator(seed, f"attack/{attack.name}", attack_seed),
+            titled(progress, f"{attack.name}, seed {attack_seed}"),
         )
-        images = checked(
-            attack.reconstruct(
-                observation,
-                auxiliary.x,
-                observed,
-                how.budget,
-                generator(seed, f"attack/{attack.name}", attack_seed),
-                lambda line, label=label: progress(f"{label}: {line}"),  # type: ignore[misc]
-            ),
-            targets,
-            attack.name,
-        )
+        images = checked(made, targets, attack.name)
         seconds = time.monotonic() - begin
-        scores = score(images, targets, auxiliary, how.candidates)
+        scores = score(images, targets, auxiliary, how.candidates, population)
         rows.append(
             common | {"seed": attack_seed, "budget": how.budget, **scores, "seconds": seconds}
         )
         if scores["mse"] < lowest:
             lowest, pictures = scores["mse"], {attack.name: images[:PICTURES]}
     return rows, pictures
+
+
+def titled(progress: Progress, title: str) -> Progress:
+    """Return a progress function that puts the title before each line."""
+    return lambda line: progress(f"{title}: {line}")
 
 
 def checked(images: Float[Tensor, "..."], targets: Images, name: str) -> Float[Tensor, "T C H W"]:

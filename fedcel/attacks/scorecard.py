@@ -17,13 +17,19 @@ BRIGHTEST_PSNR = 100.0  # dB, of a reconstruction without any error
 
 
 def score(
-    images: Float[Tensor, "T C H W"], targets: Images, known: Images, candidates: int
+    images: Float[Tensor, "T C H W"],
+    targets: Images,
+    known: Images,
+    candidates: int,
+    population: Images | None = None,
 ) -> dict[str, float]:
     """Return the score card of reconstructions; keys are those of attacks.json.
 
-    `known` are the attacker's images: the classifier and both anchors come from them.
+    `known` are the attacker's images, the classifier learns from them. The anchors' mean images
+    are taken from `population`, usually all training images, which are more: an anchor should not
+    be weak because an attacker is. Without it, from `known`.
     """
-    originals = targets.x
+    originals, everyone = targets.x, population or known
     return {
         "mse": mse(images, originals),
         "psnr": psnr(images, originals),
@@ -31,8 +37,8 @@ def score(
         "identification-1": identified(images, originals, candidates, 1),
         "identification-5": identified(images, originals, candidates, 5),
         "label-accuracy": label_accuracy(images, targets.y, known),
-        "mean-mse": mse(mean_image(targets.y, known), originals),
-        "oracle-mse": mse(class_means(targets.y, known), originals),
+        "mean-mse": mse(mean_image(targets.y, everyone), originals),
+        "oracle-mse": mse(class_means(targets.y, everyone), originals),
     }
 
 

@@ -31,8 +31,13 @@ class ConditionalEntropy(Protocol):
         """Return statistics of all the client's data, warm-started from `state` if there is one."""
         ...
 
-    def loss(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> Term:
-        """Return the differentiable loss of one batch; `state` is not changed."""
+    def loss(
+        self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True
+    ) -> Term:
+        """Return the differentiable loss of one batch; `state` is not changed.
+
+        Without `measure` there are no metrics: measuring takes as long as the loss.
+        """
         ...
 
     def step(self, state: State) -> State:

@@ -75,7 +75,9 @@ class Cluster:
             return counts.clamp_max(self.clusters)
         return (counts // 4).clamp(1, DEFAULT_CLUSTERS).minimum(counts)
 
-    def loss(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> Term:
+    def loss(
+        self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True
+    ) -> Term:
         """Return the loss, exactly 0 when the state knows none of the batch's classes.
 
         Logged: `spread`, the total one within classes, and `cluster-spread`, that within clusters;
@@ -86,10 +88,12 @@ class Cluster:
         with torch.no_grad():
             slot = y * pi.shape[1] + distances(z, y, centres, pi > 0).argmin(1)
             weights = group.one_hot * self._coefficients(pi, slot, y)[:, None]
-            total = average(plain_spread(z, y, group), paired(group.counts))
         v = spread(z, centres.flatten(0, 1)[slot], weights)
         counts = group.counts * (state["counts"] > 0)
         loss = shares(counts, self.share) @ self.penalty(v)
+        if not measure:
+            return Term(loss, {})
+        total = average(plain_spread(z.detach(), y, group), paired(group.counts))
         return Term(loss, {"spread": total, "cluster-spread": average(v, counts)})
 
     def _coefficients(

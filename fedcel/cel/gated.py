@@ -105,7 +105,9 @@ class Gated:
             "t": torch.zeros((), dtype=torch.int64),
         }
 
-    def loss(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> Term:
+    def loss(
+        self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True
+    ) -> Term:
         """Return the loss, exactly 0 when no class has 2 members.
 
         Logged, over classes of 2 or more: `spread` weighs classes by members; means over classes
@@ -118,6 +120,8 @@ class Gated:
         alpha = self.weigh(state["theta"], normal, group)
         v = spread(z, means(z, alpha)[y], alpha)
         loss = shares(counts, self.share) @ self.penalty(v)
+        if not measure:
+            return Term(loss, {})
         with torch.no_grad():
             plain = plain_spread(z, y, group)
             present = (counts > 0).to(z.dtype)

@@ -36,13 +36,15 @@ class Plain:
         """Return an empty state."""
         return {}
 
-    def loss(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> Term:
+    def loss(
+        self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True
+    ) -> Term:
         """Return the loss, exactly 0 when no class has 2 members, and the mean `spread`."""
         group = members(y, self.classes, z)
         counts = paired(group.counts)
         v = plain_spread(z, y, group)
         loss = shares(counts, self.share) @ self.penalty(v)
-        return Term(loss, {"spread": average(v, counts)})
+        return Term(loss, {"spread": average(v, counts)} if measure else {})
 
     def step(self, state: State) -> State:
         """Return the state: nothing is learned."""

@@ -41,6 +41,12 @@ class Splits:
     dropped: int
     """Images left out because they equal a test image pixel by pixel."""
 
+    @property
+    def training(self) -> Images:
+        """Return the training images of all clients together."""
+        parts = self.clients
+        return Images(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
+
 
 @lru_cache(maxsize=4)
 def load(data: Data, clients: int, seed: int) -> Splits:

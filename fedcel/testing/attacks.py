@@ -39,16 +39,16 @@ class LinearObservation:
         self, observed: Float[Tensor, "Q F"], images: Float[Tensor, "M C H W"]
     ) -> Float[Tensor, "Q M"]:
         """Return the Gaussian log-likelihood up to a constant, in nats."""
-        gap = observed.double()[:, None] - self.mean(images).double()[None]
-        scaled = gap / self.sigma
-        return scaled.square().sum(2) / -2
+        scaled = observed.double() / self.sigma, self.mean(images).double() / self.sigma
+        return torch.cdist(*scaled).square() / -2
 
 
 @cache
 def projection() -> Float[Tensor, "64 32"]:
     """Return 32 orthonormal directions, always the same."""
     square = torch.randn(64, 64, generator=torch.Generator().manual_seed(11))
-    return torch.linalg.qr(square).Q[:, :FEATURES]
+    q: Tensor = torch.linalg.qr(square).Q
+    return q[:, :FEATURES]
 
 
 @cache

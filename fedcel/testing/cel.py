@@ -47,6 +47,9 @@ class CELContract:
             assert value.shape == (), name
             assert value.isfinite(), name
             assert not value.requires_grad, name
+        bare = self.build().loss(state, z, y, measure=False)
+        assert torch.equal(bare.loss, term.loss)
+        assert not bare.metrics
         return term.loss.detach(), slope
 
     def test_scalar_gradient_repeatable(self) -> None:

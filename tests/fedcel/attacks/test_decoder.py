@@ -1,0 +1,178 @@
+"""The inverse network and the training loop that all such attacks share."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from fedcel.attacks.base import Attack
+from fedcel.attacks.decoder import Decoder
+from fedcel.attacks.inversion import DEFAULT, Effort, answers, invert
+from fedcel.attacks.networks import Standardised, decoder_network, is_flat
+from fedcel.attacks.observation import FREE_QUERIES, SmashedData
+from fedcel.attacks.optimal import optimal
+from fedcel.attacks.scorecard import identified
+from fedcel.errors import DataError
+from fedcel.nets import build
+from fedcel.settings_groups import Net
+from fedcel.testing.attacks import AttackContract, LinearObservation, digits
+
+
+def stream(seed: int = 0) -> torch.Generator:
+    """Return a generator."""
+    return torch.Generator().manual_seed(seed)
+
+
+class TestDecoder(AttackContract):
+    """The built-in decoder."""
+
+    def build(self) -> Attack:
+        """Return it."""
+        return Decoder()
+
+
+class Weak(AttackContract):
+    """A decoder that never learns, as one with a wrong learning rate would be."""
+
+    def build(self) -> Attack:
+        """Return it."""
+        return Decoder(effort=Effort(rate=0.0))
+
+
+def test_contract_catches_a_weak_attack() -> None:
+    """What learns nothing must not pass for privacy."""
+    with pytest.raises(AssertionError):
+        Weak().test_far_better_than_the_mean_image()
+
+
+def test_never_above_the_optimal_attacker() -> None:
+    """Nobody identifies more often than Bayes; the trained attack stays below, the same noise."""
+    known, targets = digits()
+    seen = SmashedData(build(Net(noise=0.1), (1, 8, 8), 10, stream(3)))
+    best = optimal(seen, *targets, stream(), candidates=20)
+    images = Decoder().reconstruct(seen, known.x, seen.sample(targets.x, stream(4)), 0.3, stream(5))
+    found = identified(images, targets.x, 20, 1)
+    assert 1 / 20 < found < best.identification + best.identification_half_width
+
+
+@dataclass
+class Counting:
+    """The linear observation without free queries; counts the images it was asked about."""
+
+    inner: LinearObservation
+    grants: frozenset[str]
+    asked: int = 0
+    name: str = "counted"
+
+    def sample(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Return observations and count them."""
+        self.asked += len(images)
+        return self.inner.sample(images, generator)
+
+
+def counting(*grants: str) -> Counting:
+    """Return a fresh counter."""
+    return Counting(LinearObservation("linear"), frozenset(grants))
+
+
+@pytest.mark.parametrize("budget", [0.01, 0.05])
+def test_queries_are_asked_once(budget: float) -> None:
+    """Without free queries each image costs `repeats` answers, however long the training."""
+    known, targets = digits()
+    seen, observed = counting(), LinearObservation("linear").sample(targets.x, stream())
+    invert(seen, known.x, observed, Effort(repeats=3), torch.clone, budget, stream())
+    assert seen.asked == 3 * len(known.x)
+
+
+def test_free_queries_are_fresh() -> None:
+    """Where asking is free, no two epochs train on the same noise."""
+    seen = counting(FREE_QUERIES)
+    draw = answers(seen, digits()[0].x, 2, torch.clone, stream())
+    assert seen.asked == 0
+    assert not torch.equal(draw(stream(1)), draw(stream(2)))
+
+
+def test_kept_answers_are_those_given() -> None:
+    """Each pick is one of the image's own answers, and all are picked in time."""
+    x, kept = digits()[0].x[:4], []
+
+    def note(answer: torch.Tensor) -> torch.Tensor:
+        kept.append(answer)
+        return answer
+
+    draw = answers(counting(), x, 3, note, stream())
+    picks = torch.stack([draw(stream(seed)) for seed in range(40)])
+    equal = (picks[:, None] == torch.stack(kept)[None]).all(3)  # (pick, repeat, image)
+    assert equal.any(1).all()
+    assert equal.any(0).all()
+
+
+def test_epochs_follow_images_and_budget() -> None:
+    """Small images take the plain network; the budget multiplies, and one epoch is the least."""
+    assert DEFAULT.epochs((1, 8, 8), 1.0) == 300
+    assert DEFAULT.epochs((3, 32, 32), 2.0) == 100
+    assert DEFAULT.epochs((1, 8, 8), 1e-9) == 1
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (1, 30, 30)])
+def test_network_shapes_and_seed(shape: tuple[int, ...]) -> None:
+    """Images in (0, 1) of the right shape; the same generator seed, the same weights."""
+    seen = torch.randn(20, 5, generator=stream())
+    one, two = (decoder_network(seen, shape, stream(1)) for _ in range(2))
+    images = one(seen)
+    assert images.shape == (20, *shape)
+    assert torch.equal(images, two(seen))
+    assert 0 < images.min() <= images.max() < 1
+
+
+def test_which_images_are_small() -> None:
+    """Convolutions from 20 pixels on, where both sides divide by 4."""
+    assert is_flat((1, 8, 8))
+    assert is_flat((3, 30, 30))
+    assert not is_flat((1, 28, 28))
+
+
+def test_convolutions_learn() -> None:
+    """On 20x20 pictures of two bars, seen whole, the error falls below a tenth of the spread."""
+    x = torch.zeros(64, 1, 20, 20)
+    for i in range(64):
+        x[i, 0, i % 16 : i % 16 + 4] = 1
+        x[i, 0, :, i // 8 * 2 : i // 8 * 2 + 4] += 0.5
+    x = x / 1.5
+
+    class Whole:
+        name, grants = "whole", frozenset({FREE_QUERIES})
+
+        def sample(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+            return images.sum(3).flatten(1) + images.sum(2).flatten(1)
+
+    order = torch.randperm(64, generator=stream())
+    known, target = x[order[:56]], x[order[56:]]
+    seen = Whole().sample(target, stream())
+    found = invert(Whole(), known, seen, Effort(), torch.clone, 2.0, stream())
+    assert (found - target).square().mean() < 0.5 * target.var()
+
+
+def test_dead_values_do_no_harm() -> None:
+    """A feature that never moves is centred, not divided by 0."""
+    seen = torch.tensor([[1.0, 5.0], [3.0, 5.0]])
+    assert Standardised(seen)(seen).tolist() == [[-1, 0], [1, 0]]
+
+
+def test_progress_is_told() -> None:
+    """Ten lines or so, each with epoch and error."""
+    known, targets = digits()
+    lines: list[str] = []
+    seen = LinearObservation("linear")
+    Decoder().reconstruct(
+        seen, known.x, seen.sample(targets.x, stream()), 0.05, stream(), lines.append
+    )
+    assert 10 <= len(lines) <= 15
+    assert lines[-1].startswith("epoch 15/15, MSE 0.")
+
+
+def test_one_image_is_not_enough() -> None:
+    """There must be one to learn from and one to choose on."""
+    x = digits()[0].x[:1]
+    with pytest.raises(DataError, match="has 1 images"):
+        Decoder().reconstruct(counting(), x, torch.zeros(1, 32), 1.0, stream())
