@@ -20,8 +20,6 @@ def attack(folder: Path, how: Attack | None = None, title: str = "attack") -> Ro
     """
     run = runs.read(folder)
     how = how or run.settings.attack
-    known = auxiliary(run, how)
-    test = run.splits.test
     rows, pictures = run_attacks(
         observations(run),
         how,

@@ -44,6 +44,8 @@ def seeded(
     generator: torch.Generator,
 ) -> Float[Tensor, "C K D"]:
     """Return the kept centres and k-means++ draws for the other wanted slots, N above 0."""
+    if not (wanted & ~kept).any():
+        return centres
     centres, usable = centres.clone(), kept.clone()
     outside = y[:, None] != torch.arange(len(centres))
     for k in range(centres.shape[1]):
