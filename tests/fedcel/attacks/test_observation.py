@@ -36,10 +36,13 @@ def test_log_prob_is_the_gaussian_density() -> None:
 
 
 def test_small_distances_far_from_the_origin() -> None:
-    """A shift of 1000 costs no digits: |a|^2 - 2ab + |b|^2 would lose them all in float32."""
-    x = torch.tensor([1000.0, 1000.125]).reshape(2, 1, 1, 1)
-    found = pixels(1e-3, 1).log_prob(x.flatten(1), x)
-    torch.testing.assert_close(found[0], torch.tensor([0.0, -7812.5]).double(), rtol=1e-9, atol=0)
+    """Values of 1e8 a distance of 12 apart: |a|^2 - 2ab + |b|^2 would lose all digits."""
+    x = torch.tensor([1000.1, 1000.10012]).reshape(2, 1, 1, 1)
+    found = pixels(1e-5, 1).log_prob(x.flatten(1), x)
+    gap = (x[1].item() - x[0].item()) / 1e-5
+    torch.testing.assert_close(
+        found[0], torch.tensor([0.0, -gap * gap / 2]).double(), rtol=1e-6, atol=0
+    )
 
 
 def test_equal_codes_have_equal_likelihood() -> None:
