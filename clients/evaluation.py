@@ -23,14 +23,17 @@ from fedcel.settings import Settings
 
 
 class EvaluationClient(NumPyClient):
-    """Holds test images and the posterior samples whose averaged answer it serves."""
+    """Holds images to score on, and the posterior samples whose averaged answer it serves.
+
+    On a node these are the holder's own images; in an evaluation of a run they are test images.
+    """
 
     def __init__(
-        self, settings: Settings, flat: FlatNet, test: Images, samples: Sequence[Tensor] = ()
+        self, settings: Settings, flat: FlatNet, images: Images, samples: Sequence[Tensor] = ()
     ) -> None:
         self.settings = settings
         self.flat = flat
-        self.test = test
+        self.images = images
         self.samples = list(samples)
 
     def evaluate(
@@ -40,7 +43,7 @@ class EvaluationClient(NumPyClient):
 
         Scores the posterior samples, or `parameters` alone where there are none.
         """
-        x, y = self.test
+        x, y = self.images
         stream = generator(self.settings.seed, "evaluation", int(config.get("server-round", 0)))
         samples = self.samples or [to_vector(parameters)]
         found = predict(self.flat, samples, x, stream, self.settings.chain.scope)

@@ -54,16 +54,20 @@ def train(
     share: float,
     total: int,
     state: State | None,
+    pull: float | None = None,
 ) -> Update:
-    """Return one holder's update of round `number`; both engines come through here."""
+    """Return one holder's update of round `number`; both engines come through here.
+
+    `pull` replaces the prior's where the server brings its own (Li et al., MLSys 2020, eq. 2).
+    """
     x, y = images(settings, partition)
-    s = settings
+    s, asked = settings, plan(settings, number, share, total)
     return local_update(
         flat,
         received,
         x,
         y,
-        plan(s, number, share, total),
+        asked if pull is None else asked._replace(pull=pull),
         s.local,
         lambda purpose: generator(s.seed, purpose, number, partition),
         loss_of(s),
@@ -86,7 +90,8 @@ def fit(
     number = int(config[wire.ROUND])
     share, total = float(config.get(wire.SHARE, 1.0)), int(config.get(wire.TOTAL, examples))
     received = to_vector(parameters)
-    update = train(settings, flat, partition, received, number, share, total, recall(number))
+    mu = float(config[wire.PROXIMAL]) if wire.PROXIMAL in config else None
+    update = train(settings, flat, partition, received, number, share, total, recall(number), mu)
     if update.state is not None:
         remember(number, update.state)
     upload = flat.vector if settings.strategy.upload == "weights" else update.delta

@@ -25,5 +25,13 @@ class RunError(FedcelError, ValueError):
     """A run folder is missing, exists already, or cannot be read."""
 
 
-class DivergedError(FedcelError, ArithmeticError):
-    """Training ran away; a run that fails, not a wrong input."""
+class FailedError(FedcelError, RuntimeError):
+    """A run that fails though its input was right; the command line exits with 1."""
+
+
+class DivergedError(FailedError):
+    """Training ran away."""
+
+
+class RoundError(FailedError):
+    """No client gave an update that could be used."""

@@ -41,7 +41,7 @@ def read_json(path: Path) -> object:
         return json.loads(path.read_text())
     except FileNotFoundError:
         raise RunError(f"{path} is missing; was the run finished?") from None
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # not JSON, or not text
         raise RunError(f"{path} is damaged: {error}") from None
 
 

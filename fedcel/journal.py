@@ -11,7 +11,7 @@ from fedcel import metrics, runs, schedule
 from fedcel.aggregation import ServerState
 from fedcel.arrays import FlatNet
 from fedcel.data import Splits
-from fedcel.errors import DivergedError
+from fedcel.errors import DivergedError, RunError
 from fedcel.files import write_tensors, write_whole
 from fedcel.seeding import generator
 from fedcel.settings import Settings
@@ -38,8 +38,12 @@ class Journal:
     def resume(self) -> ServerState:
         """Return the last complete round's state; forget whatever was written after it."""
         state = runs.read_state(self.folder)
-        lines = (self.folder / "events.jsonl").read_text().splitlines()
-        self.lines = [line for line in lines if json.loads(line)["round"] <= state.round]
+        path = self.folder / "events.jsonl"
+        try:
+            lines = path.read_text().splitlines()
+            self.lines = [line for line in lines if json.loads(line)["round"] <= state.round]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{path} is damaged: {error}; start the run anew") from None
         self.chain.forget_after(state.round)
         return state
 
@@ -62,6 +66,7 @@ class Journal:
         plan = schedule.plan(self.settings, state.round, 1.0, self.examples)
         now = time.perf_counter()
         event: Event = {
+            **reported,  # first: what clients tell never replaces what the server measured
             "round": state.round,
             **self.validate(state),
             "clients": len(clients),
@@ -70,7 +75,6 @@ class Journal:
             "temperature": plan.temperature,
             "cel-weight": plan.cel_weight,
             "pull": plan.rate * plan.pull,
-            **reported,
             "seconds": now - self.clock,
         }
         self.clock = now

@@ -118,11 +118,28 @@ def build(net: Net, shape: tuple[int, ...], classes: int, generator: torch.Gener
     if net.name not in BUILDERS and ":" not in net.name:
         raise NetError(f"net.name is {net.name!r}, must be mlp, cnn or 'package.module:object'")
     builder = BUILDERS.get(net.name) or cast(Builder, plugins.load(net.name))
-    encoder, classifier = builder(shape, classes, net)
+    with torch.random.fork_rng(devices=[]):  # layers draw their first values from the global state
+        torch.manual_seed(generator.initial_seed())
+        encoder, classifier = made(builder, net.name, shape, classes, net)
     features = check(encoder, classifier, shape, classes)
     model = SplitNet(encoder, classifier, net.noise, features)
     initialise(model, generator)
     return model
+
+
+def made(
+    builder: object, name: str, shape: tuple[int, ...], classes: int, net: Net
+) -> tuple[nn.Module, nn.Module]:
+    """Return what a builder makes; NetError when it is none or does not make a pair."""
+    if not callable(builder):
+        raise NetError(f"net.name {name!r} is no builder: it cannot be called")
+    try:
+        encoder, classifier = builder(shape, classes, net)
+    except (TypeError, ValueError) as error:
+        raise NetError(f"net.name {name!r}: (shape, classes, settings) gave {error}") from error
+    if not (isinstance(encoder, nn.Module) and isinstance(classifier, nn.Module)):
+        raise NetError(f"net.name {name!r} must return (encoder, head), two torch modules")
+    return encoder, classifier
 
 
 def initialise(model: nn.Module, generator: torch.Generator) -> None:
@@ -143,8 +160,21 @@ def check(encoder: nn.Module, classifier: nn.Module, shape: tuple[int, ...], cla
                     f"layer {name!r} is {type(layer).__name__}: its running statistics mix "
                     "examples and cannot be averaged over clients or sampled; use nn.GroupNorm"
                 )
+            if isinstance(layer, nn.modules.dropout._DropoutNd):
+                raise NetError(
+                    f"layer {name!r} is {type(layer).__name__}: it draws from global random state "
+                    "and changes the law of what is sent; leave it out"
+                )
         for name, _ in part.named_buffers():
             raise NetError(f"buffer {name!r} is not trained or averaged; make it a parameter")
+    try:
+        return probe(encoder, classifier, shape, classes)
+    except RuntimeError as error:
+        raise NetError(f"the net does not fit images of shape {shape}: {error}") from error
+
+
+def probe(encoder: nn.Module, classifier: nn.Module, shape: tuple[int, ...], classes: int) -> int:
+    """Return D of two grey images; NetError on wrong shapes or undefined values."""
     with torch.no_grad():
         z = encoder(torch.full((2, *shape), 0.5))
         if z.dim() != 2 or not z.isfinite().all():

@@ -50,7 +50,8 @@ def outcome(run: Run, seconds: float) -> dict[str, object]:
         **leakage(run),
         "private": private(run, posterior.logits[: len(y)], y),
         "parameters": run.flat.vector.numel(),
-        "bytes-per-inference": 4 * s.net.features,
+        "encoder-parameters": run.flat.cut,
+        "bytes-per-inference": 4 * what_is_sent(run.flat, sampled(run), s.chain.scope).features,
         "versions": versions(),
         "seconds": seconds,
     }

@@ -71,15 +71,21 @@ def read(folder: Path) -> Run:
     """Return a run with its data, last model and posterior samples; RunError if incomplete."""
     settings = read_settings(folder)
     splits = load(settings.data, settings.clients, settings.seed)
-    tensors, _ = read_tensors(folder / "model.safetensors")
+    path = folder / "model.safetensors"
     flat = fresh_net(settings, splits)
-    model = tensors["model"]
-    if model.shape != flat.vector.shape:
+    model = fitting(read_tensors(path)[0].get("model"), flat, path)
+    samples = [fitting(s, flat, folder / "chain") for s in chain(folder, settings).read()]
+    return Run(folder, settings, splits, flat, model, samples)
+
+
+def fitting(found: Tensor | None, flat: FlatNet, path: Path) -> Float[Tensor, " P"]:
+    """Return a model vector read from a file; RunError unless it is one of this net."""
+    if found is None or found.shape != flat.vector.shape:
         raise RunError(
-            f"{folder / 'model.safetensors'} has {model.numel()} parameters, the net of "
-            f"settings.toml has {flat.vector.numel()}; one of them is from another run"
+            f"{path} holds {'no model' if found is None else f'{found.numel()} parameters'}, the "
+            f"net of settings.toml has {flat.vector.numel()}; it is damaged or of another run"
         )
-    return Run(folder, settings, splits, flat, model, chain(folder, settings).read())
+    return found
 
 
 def save_state(folder: Path, state: ServerState) -> None:
@@ -90,5 +96,9 @@ def save_state(folder: Path, state: ServerState) -> None:
 
 def read_state(folder: Path) -> ServerState:
     """Return the state after the last complete round; RunError when there is none."""
-    tensors, metadata = read_tensors(folder / "state" / "server.safetensors")
-    return ServerState(int(metadata["round"]), tensors["model"], tensors["average"])
+    path = folder / "state" / "server.safetensors"
+    tensors, metadata = read_tensors(path)
+    try:
+        return ServerState(int(metadata["round"]), tensors["model"], tensors["average"])
+    except (KeyError, ValueError) as error:
+        raise RunError(f"{path} is damaged: {error}; start the run anew") from None

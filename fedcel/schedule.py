@@ -24,7 +24,7 @@ class Plan(NamedTuple):
 
 def burn_in_rounds(settings: Settings) -> int:
     """Return the number of the last round of burn-in."""
-    return math.ceil(settings.chain.burn_in * settings.rounds)
+    return math.ceil(round(settings.chain.burn_in * settings.rounds, 9))  # .55 of 100 is 55
 
 
 def rate(settings: Settings, number: int) -> float:

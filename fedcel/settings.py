@@ -1,8 +1,10 @@
 """Every setting: typed, frozen, documented, refused when unknown or impossible."""
 
+import math
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Literal
+from warnings import warn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -131,33 +133,68 @@ def dump(settings: Settings) -> dict[str, object]:
 
 
 def check(settings: Settings) -> None:
-    """Refuse settings that are each allowed but do not fit together."""
+    """Refuse settings that are each allowed but do not fit together; warn of the merely unwise."""
     s = settings
     if s.clients_per_round > s.clients:
         raise SettingsError(
             f"clients-per-round is {s.clients_per_round}, must be at most clients ({s.clients})"
         )
-    if s.cel.kind != "none" and s.chain.burn_in < s.cel.ramp:
+    if s.cel.kind != "none":
+        check_loss(s)
+    check_strategy(s)
+    if s.net.bound == "none":
+        warn("net.bound is 'none': an encoder may outgrow any noise; only for study", stacklevel=3)
+
+
+def check_loss(s: Settings) -> None:
+    """Refuse a loss that would never act, and one that divides by a noise of 0."""
+    burn_in = math.ceil(round(s.chain.burn_in * s.rounds, 9))
+    if max(s.cel.warm_up, round(s.cel.ramp * s.rounds, 9)) > burn_in:
         raise SettingsError(
-            f"chain.burn-in is {s.chain.burn_in}, must be at least cel.ramp ({s.cel.ramp}): "
-            "the chain is sampled at constant settings"
+            f"cel.warm-up is {s.cel.warm_up} rounds and cel.ramp {s.cel.ramp:g} of {s.rounds}, "
+            f"burn-in ends after {burn_in}: the loss must be fully on by then; lower them, or "
+            "raise chain.burn-in or rounds"
         )
-    if s.cel.kind != "none" and s.net.noise == 0 and s.cel.penalty == "channel":
+    if s.cel.warm_up >= burn_in:
         raise SettingsError(
-            "net.noise is 0 and cel.penalty is 'channel', which divides by it; "
-            "set net.noise to 0.3 or cel.penalty to 'linear'"
+            f"cel.warm-up is {s.cel.warm_up}, burn-in ends after round {burn_in}: the loss would "
+            "never act; lower cel.warm-up or raise rounds"
         )
-    if s.cel.penalty == "log" and s.net.noise == 0 and s.cel.threshold == "none":
-        raise SettingsError("net.noise is 0: cel.threshold 'none' follows it; set cel.threshold")
-    stock = s.strategy.name != OWN_STRATEGY
+    if s.net.noise > 0:
+        return
+    if s.cel.penalty == "channel" or (s.cel.penalty == "log" and s.cel.threshold == "none"):
+        raise SettingsError(
+            f"net.noise is 0 and cel.penalty {s.cel.penalty!r} is measured against it; "
+            "set net.noise to 0.3, cel.penalty to 'linear', or cel.threshold"
+        )
+    warn(
+        "net.noise is 0: a small spread only slows an attacker down, every image still leaks whole",
+        stacklevel=4,
+    )
+
+
+def check_strategy(s: Settings) -> None:
+    """Refuse a strategy that cannot run as set."""
+    own = s.strategy.name == OWN_STRATEGY
+    if not own and ":" not in s.strategy.name:
+        raise SettingsError(
+            f"strategy.name is {s.strategy.name!r}, must be 'posterior' or 'package.module:object'"
+        )
+    if s.engine == "loop" and (not own or s.strategy.max_norm != "none"):
+        raise SettingsError(
+            f"strategy.name is {s.strategy.name!r} and strategy.max-norm {s.strategy.max_norm!r}: "
+            "engine 'loop' runs 'posterior' alone and trusts its own clients; set engine to 'ray'"
+        )
+    if s.strategy.upload == "weights" and own:
+        raise SettingsError("strategy.upload is 'weights'; 'posterior' aggregates 'delta'")
     if s.strategy.upload == "weights" and s.temperature > 0:
         raise SettingsError(
             f"strategy.upload is 'weights' and temperature is {s.temperature}: a server that "
             "averages weights does not tell a client its share; set temperature to 0"
         )
-    if stock and s.strategy.upload == "delta" and ":" not in s.strategy.name:
+    if s.strategy.upload == "weights" and (s.prior.mode == "fixed" or s.prior.scale != "none"):
         raise SettingsError(
-            f"strategy.name is {s.strategy.name!r}, must be 'posterior' or 'package.module:object'"
+            "strategy.upload is 'weights': a server that averages weights does not tell a client "
+            "how many examples there are in all, which prior.mode 'fixed' and prior.scale divide "
+            "by; set prior.mode to 'consistent' or 'none' and prior.scale to 'none'"
         )
-    if not stock and s.strategy.upload == "weights":
-        raise SettingsError("strategy.upload is 'weights'; 'posterior' aggregates 'delta'")

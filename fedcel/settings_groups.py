@@ -148,6 +148,9 @@ class Strategy(Group):
     )
     momentum: float = Field(0.5, ge=0, lt=1, description="Beta of the sliding average of deltas.")
     gain: Positive = Field(1.0, description="Gamma, the server's step along that average.")
+    proximal: float = Field(
+        0.0, ge=0, description="Mu of Flower's FedProx: the pull mu (w - w_received) per step."
+    )
     max_norm: Positive | Off = Field(
         "none", description="Largest L2 norm of a delta that the server accepts."
     )

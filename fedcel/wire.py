@@ -12,6 +12,7 @@ LOGITS = "logits"  # record: the private answer, (B, C)
 ROUND = "server-round"
 SHARE = "share"  # w_k, the weight that the server will give to this client's delta
 TOTAL = "total-examples"  # N over all clients
+PROXIMAL = "proximal-mu"  # FedProx's own name for its pull
 EXAMPLES = "num-examples"  # N_k; Flower's own name
 PARTITION = "partition"
 

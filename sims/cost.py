@@ -5,6 +5,7 @@ import time
 from functools import lru_cache
 
 from clients import holder
+from fedcel.cel import State
 from fedcel.data import load
 from fedcel.settings import Settings
 
@@ -18,19 +19,22 @@ def train_step_ratio(settings: Settings) -> float:
         return 1.0
     plain = settings.model_copy(update={"cel": settings.cel.model_copy(update={"kind": "none"})})
     ratios = []
-    for _ in range(REPEATS):
-        without = seconds(plain)
-        ratios.append(seconds(settings) / without)
-    return statistics.median(ratios)
+    state: State | None = None  # after the first round, statistics are warm as in a real run
+    for _ in range(REPEATS + 1):
+        without, _ = seconds(plain, None)
+        taken, state = seconds(settings, state)
+        ratios.append(taken / without)
+    return statistics.median(ratios[1:])
 
 
-def seconds(settings: Settings) -> float:
-    """Return the time of one client's round, in the middle of burn-in after the ramp."""
+def seconds(settings: Settings, state: State | None) -> tuple[float, State | None]:
+    """Return the time of one client's round after the ramp, and the loss's state after it."""
     number = max(1, round(settings.rounds * max(settings.cel.ramp, 0.01)))
     parts = load(settings.data, settings.clients, settings.seed).clients
     total = sum(len(part.y) for part in parts)
     flat = holder.workspace(settings)
     received = flat.vector.clone()
     begin = time.perf_counter()
-    holder.train(settings, flat, 0, received, number, len(parts[0].y) / total, total, None)
-    return time.perf_counter() - begin
+    share = len(parts[0].y) / total
+    update = holder.train(settings, flat, 0, received, number, share, total, state)
+    return time.perf_counter() - begin, update.state

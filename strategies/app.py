@@ -1,15 +1,14 @@
 """The Flower ServerApp: settings, strategy, journal, outcome."""
 
+import inspect
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Strategy
 
-from fedcel import aggregation, plugins, runs
+from fedcel import aggregation, plugins, runs, schedule
 from fedcel.arrays import to_arrays, to_vector
 from fedcel.data import load
 from fedcel.errors import RunError, SettingsError
@@ -42,11 +41,12 @@ def serve(grid: Grid, settings: Settings, folder: Path, tell: Tell, resume: bool
         if isinstance(strategy, PosteriorStrategy):
             last = strategy.state._replace(round=number + strategy.first)
             strategy.state = last
-            clients, rejected, said = list(strategy.weights), strategy.rejected, strategy.reported
+            clients, rejected, said = strategy.kept, strategy.rejected, strategy.reported
         else:
             model = to_vector(arrays.to_numpy_ndarrays())
             last = aggregation.ServerState(number, model, last.average)
-            clients, rejected, said = list(range(settings.clients)), [], {}
+            clients = schedule.chosen(settings, number)  # as many; Flower draws others
+            rejected, said = [], {}
         journal.record(last, clients, rejected, said)
         return None
 
@@ -77,14 +77,18 @@ def make(
             "set strategy.upload to 'weights' and temperature to 0"
         )
     everyone = settings.clients
-    build = cast(Callable[..., Strategy], found)
     taking_part = settings.clients_per_round or everyone
-    return build(
-        fraction_train=taking_part / everyone,
-        fraction_evaluate=1.0,
-        min_train_nodes=taking_part,
-        min_available_nodes=everyone,
-    )
+    offered = {
+        "fraction_train": taking_part / everyone,
+        "fraction_evaluate": 0.0,  # the server scores every round on its validation images
+        "min_train_nodes": taking_part,
+        "min_available_nodes": everyone,
+        "server_learning_rate": settings.strategy.gain,
+        "server_momentum": settings.strategy.momentum,
+        "proximal_mu": settings.strategy.proximal,
+    }
+    known = inspect.signature(found).parameters
+    return found(**{key: value for key, value in offered.items() if key in known})
 
 
 def log_event(event: Event) -> None:
@@ -110,6 +114,8 @@ def server_app() -> ServerApp:
                 """add --run-config 'out="/where/it/goes"'"""
             )
         settings = parse(config)
+        if settings.data.path != "none" and not Path(settings.data.path).is_absolute():
+            raise RunError(f"data.path is {settings.data.path!r}, must be an absolute path")
         runs.create(out, settings)
         serve(grid, settings, out, log_event)
         print(f"run folder: {out}", flush=True)

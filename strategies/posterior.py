@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import FedAvg
 from fedcel import schedule, wire
 from fedcel.aggregation import ServerState, mean_metrics, slide, topped_up, weighted_sum
 from fedcel.arrays import to_arrays, to_vector
-from fedcel.errors import SettingsError
+from fedcel.errors import RoundError, SettingsError
 from fedcel.settings import Settings
 
 WAIT_SECONDS = 60.0  # for all nodes to connect before round 1
@@ -47,6 +47,7 @@ class PosteriorStrategy(FedAvg):
         self.partition: dict[int, int] = {}  # node id -> partition
         self.examples: dict[int, int] = {}  # partition -> N_k
         self.weights: dict[int, float] = {}  # partition -> w_k of this round
+        self.kept: list[int] = []  # partitions whose update was used in this round
         self.rejected: list[dict[str, object]] = []
         self.reported: dict[str, float] = {}
 
@@ -54,7 +55,7 @@ class PosteriorStrategy(FedAvg):
         """Say why to leave this reply out, or None when it is sound."""
         if reply.has_error():
             return f"the client failed: {reply.error.reason}"
-        if reply.metadata.src_node_id not in self.partition:
+        if self.partition.get(reply.metadata.src_node_id) not in self.weights:
             return "it is from a node that was not asked"
         records = reply.content
         delta = records.array_records.get(wire.DELTA)
@@ -69,7 +70,10 @@ class PosteriorStrategy(FedAvg):
 
     def delta_fault(self, record: ArrayRecord) -> str | None:
         """Say what is wrong with the arrays of a delta, or None."""
-        arrays = record.to_numpy_ndarrays()
+        try:
+            arrays = record.to_numpy_ndarrays()
+        except Exception as error:  # whatever a hostile sender's bytes make of the decoder
+            return f"its arrays cannot be read: {error}"
         if [array.shape for array in arrays] != self.shapes:
             return f"shapes {[array.shape for array in arrays]}, must be {self.shapes}"
         if any(array.dtype != np.float32 for array in arrays):
@@ -112,10 +116,13 @@ class PosteriorStrategy(FedAvg):
             if reply.has_error():
                 log(WARNING, "A node cannot take part: %s", reply.error.reason)
                 continue
-            told = dict(reply.content.metric_records[wire.METRICS])
-            held, holder = int(str(told[wire.EXAMPLES])), int(str(told[wire.PARTITION]))
-            if held < 1 or holder in self.examples:
+            told = reply.content.metric_records.get(wire.METRICS, MetricRecord())
+            held, holder = told.get(wire.EXAMPLES), told.get(wire.PARTITION)
+            if not (isinstance(held, int) and isinstance(holder, int)) or held < 1:
                 log(WARNING, "A node cannot take part: partition %s, %s examples", holder, held)
+                continue
+            if holder in self.examples:
+                log(WARNING, "A node cannot take part: partition %s is another's", holder)
                 continue
             self.partition[reply.metadata.src_node_id] = holder
             self.examples[holder] = held
@@ -162,14 +169,21 @@ class PosteriorStrategy(FedAvg):
         for left_out in self.rejected:
             log(WARNING, "Left out client %(client)s: %(reason)s", left_out)
         kept = sorted(sound)
+        self.kept = kept
         if not kept:
-            return None, None
+            raise RoundError(
+                f"no client of {len(self.weights)} gave an update that could be used in this "
+                f"round; the first: {self.rejected[0]['reason']}"
+            )
         weights = topped_up(self.weights, kept)
         deltas = [to_vector(sound[c].array_records[wire.DELTA].to_numpy_ndarrays()) for c in kept]
         mean = to_arrays(weighted_sum(deltas, weights), self.shapes)
         model = self.step(ArrayRecord(mean))
         told = [numbers(sound[c].metric_records[wire.METRICS]) for c in kept]
         self.reported = mean_metrics(told, weights)
+        if self.rejected:
+            # Their noise was drawn for smaller weights: the step is this much hotter.
+            self.reported["temperature-ratio"] = weights[0] / self.weights[kept[0]]
         return model, MetricRecord(dict(self.reported))
 
     def configure_evaluate(

@@ -5,6 +5,7 @@ from pathlib import Path
 from jaxtyping import Float
 from torch import Tensor
 
+from fedcel.errors import RunError
 from fedcel.files import read_tensors, write_tensors
 
 
@@ -17,7 +18,7 @@ class Chain:
 
     def rounds(self) -> list[int]:
         """Return the rounds of the kept samples, ascending."""
-        return sorted(int(path.stem) for path in self.folder.glob("*.safetensors"))
+        return sorted(int(path.stem) for path in self.folder.glob("[0-9]*.safetensors"))
 
     def keep(self, number: int, model: Float[Tensor, " P"]) -> None:
         """Write the sample of round `number`, then drop the oldest beyond the capacity."""
@@ -32,7 +33,10 @@ class Chain:
 
     def read(self) -> list[Float[Tensor, " P"]]:
         """Return the kept samples, oldest first."""
-        return [read_tensors(self._path(number))[0]["model"] for number in self.rounds()]
+        found = [read_tensors(self._path(number))[0].get("model") for number in self.rounds()]
+        if any(sample is None for sample in found):
+            raise RunError(f"{self.folder} holds a file without a model; it is damaged")
+        return [sample for sample in found if sample is not None]
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06d}.safetensors"

@@ -1,5 +1,6 @@
-"""Contract suites: inherit one, build your own part in it, and pytest runs the rest."""
+"""Contract suites that a part of your own inherits: name the subclass `TestMine`, run pytest."""
 
+from fedcel.testing.attacks import AttackContract
 from fedcel.testing.cel import CELContract
 
-__all__ = ["CELContract"]
+__all__ = ["AttackContract", "CELContract"]

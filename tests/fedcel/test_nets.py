@@ -53,21 +53,52 @@ def test_same_seed_same_parameters() -> None:
     assert all(torch.equal(p, q) for p, q in pairs)
 
 
+def with_dropout(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+    """Build an encoder whose law changes with a draw."""
+    return nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(16, 4)), nn.Linear(4, classes)
+
+
+def too_small(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+    """Build an encoder for other images."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(9, 4)), nn.Linear(4, classes)
+
+
+def not_a_pair(shape: object, classes: int, net: Net) -> nn.Module:
+    """Build a single module."""
+    return nn.Linear(16, classes)
+
+
+def prelu(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+    """Build an encoder with an embedding-like parameter drawn outside Linear and Conv2d."""
+    return nn.Sequential(nn.Flatten(1, 2), nn.Conv1d(4, 1, 1), nn.Flatten()), nn.Linear(4, classes)
+
+
+def test_layers_of_any_kind_are_drawn_from_the_seed() -> None:
+    """A Conv1d is not redrawn by us; the global state still plays no part and is left alone."""
+    torch.manual_seed(1)
+    a = build(Net(name=f"{__name__}:prelu"), (1, 4, 4), 3, generator(4, "net"))
+    after = torch.rand(1)
+    torch.manual_seed(1)
+    assert torch.equal(after, torch.rand(1))
+    b = build(Net(name=f"{__name__}:prelu"), (1, 4, 4), 3, generator(4, "net"))
+    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+
+
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
         ("resnet", (1, 8, 8), "net.name is 'resnet', must be mlp, cnn"),
         ("cnn", (1, 30, 30), "sides must divide by 4"),
         (f"{__name__}:with_batch_norm", (1, 4, 4), "BatchNorm1d.*use nn.GroupNorm"),
+        (f"{__name__}:with_dropout", (1, 4, 4), "Dropout: it draws from global random state"),
+        (f"{__name__}:too_small", (1, 4, 4), "does not fit images of shape"),
+        (f"{__name__}:not_a_pair", (1, 4, 4), r"gave .* unpack|must return \(encoder, head\)"),
+        ("math:pi", (1, 4, 4), "cannot be called"),
+        ("os:getcwd", (1, 4, 4), "gave .*argument"),
         (f"{__name__}:wrong_head", (1, 4, 4), r"returned \(2, 4\), must be \(B, 3\)"),
     ],
 )
-def test_what_cannot_be_split_is_refused(
-    name: str, shape: tuple[int, ...], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_split_is_refused(name: str, shape: tuple[int, ...], message: str) -> None:
     """With the reason and the remedy."""
-    import sys
-
-    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
     with pytest.raises(NetError, match=message):
         build(Net(name=name), shape, 3, generator(0, "net"))

@@ -41,6 +41,7 @@ def test_heat_and_freeze_begin_with_sampling() -> None:
     assert after.temperature == 1
     assert before.cel_weight == 2.0
     assert burn_in_rounds(S) == 80
+    assert burn_in_rounds(parse({"rounds": 100, "chain.burn-in": 0.55})) == 55
 
 
 def test_shares_are_unbiased_over_the_draw() -> None:

@@ -5,6 +5,20 @@ import pytest
 from fedcel.errors import SettingsError
 from fedcel.settings import Settings, describe, dump, flatten, parse
 
+STOCK = {
+    "strategy.name": "flwr.serverapp.strategy:FedAvg",
+    "strategy.upload": "weights",
+    "temperature": 0,
+}
+
+
+def test_unwise_settings_warn() -> None:
+    """Without noise, or with unbounded features, for study only."""
+    with pytest.warns(UserWarning, match="every image still leaks whole"):
+        parse({"cel.kind": "plain", "cel.penalty": "linear", "net.noise": 0})
+    with pytest.warns(UserWarning, match="only for study"):
+        parse({"net.bound": "none"})
+
 
 def test_round_trip_through_tables_and_flat_keys() -> None:
     """`parse(dump(s)) == s`, nested or flattened."""
@@ -34,10 +48,15 @@ def test_every_setting_has_a_sentence() -> None:
         ({"seed": [1, 2]}, r"seed is \[1, 2\]; settings are scalars"),
         ({"cel": 3}, "unknown setting 'cel'"),
         ({"clients-per-round": 9}, r"clients-per-round is 9, must be at most clients \(8\)"),
-        ({"cel.kind": "plain", "chain.burn-in": 0.5}, "must be at least cel.ramp"),
-        ({"cel.kind": "plain", "net.noise": 0}, "which divides by it"),
-        ({"strategy.upload": "weights"}, "set temperature to 0"),
-        ({"strategy.upload": "weights", "temperature": 0}, "'posterior' aggregates 'delta'"),
+        ({"cel.kind": "plain", "chain.burn-in": 0.5}, "must be fully on by then"),
+        ({"cel.kind": "plain", "cel.warm-up": 5, "rounds": 5}, "must be fully on by then"),
+        ({"cel.kind": "plain", "cel.warm-up": 4, "rounds": 5}, "would never act"),
+        ({"cel.kind": "plain", "net.noise": 0}, "is measured against it"),
+        ({"strategy.upload": "weights"}, "'posterior' aggregates 'delta'"),
+        ({**STOCK, "temperature": 1}, "set temperature to 0"),
+        ({**STOCK, "prior.scale": 1.0}, "how many examples there are"),
+        ({**STOCK, "engine": "loop"}, "runs 'posterior' alone"),
+        ({"strategy.max-norm": 1.0, "engine": "loop"}, "trusts its own clients"),
         ({"strategy.name": "fedavg"}, "must be 'posterior' or 'package.module:object'"),
     ],
 )

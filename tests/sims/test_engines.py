@@ -66,6 +66,40 @@ def test_ray_runs_a_stock_strategy_on_the_same_clients(tmp_path: Path) -> None:
     torch.testing.assert_close(model(ours), model(theirs), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("FedProx", {"strategy.proximal": 5.0}), ("FedAvgM", {"strategy.momentum": 0.9})],
+)
+def test_ray_runs_other_stock_strategies_with_their_own_arguments(
+    tmp_path: Path, name: str, change: dict[str, Any]
+) -> None:
+    """The proximal pull and the server's momentum arrive: the model differs from FedAvg's."""
+    base = {
+        "engine": "ray",
+        "rounds": 3,
+        "cel.kind": "none",
+        "temperature": 0.0,
+        "prior.mode": "none",
+        "strategy.upload": "weights",
+        "chain.scope": "full",
+        "strategy.momentum": 0.0,
+    }
+    strategies = "flwr.serverapp.strategy:"
+    one = run(tmp_path / "avg", **base | {"strategy.name": f"{strategies}FedAvg"})
+    two = run(tmp_path / "other", **base | {"strategy.name": f"{strategies}{name}"} | change)
+    assert (model(one) - model(two)).abs().max() > 1e-3
+
+
+def test_all_samples_share_the_encoder_that_was_frozen(tmp_path: Path) -> None:
+    """Scope head: one message serves all heads, so the encoders are equal to the bit."""
+    one = runs.read(run(tmp_path / "run", rounds=10))
+    assert len(one.samples) == 3
+    for sample in one.samples:
+        assert torch.equal(sample[: one.flat.cut], one.model[: one.flat.cut])
+    heads = [sample[one.flat.cut :] for sample in one.samples]
+    assert not torch.equal(heads[0], heads[1])
+
+
 class StopHereError(Exception):
     """Stands for the moment a process ends."""
 

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 
-from fedcel import aggregation
+from fedcel import aggregation, wire
+from fedcel.errors import RoundError, SettingsError
 from fedcel.settings import parse
 from strategies import PosteriorStrategy
 
@@ -112,12 +113,75 @@ def test_silence_a_stranger_and_a_second_reply_are_said() -> None:
     assert arrays is not None
 
 
-def test_no_sound_reply_leaves_the_model_as_it_is() -> None:
-    """(None, None) makes Flower keep the last arrays; the state does not move."""
+def test_no_sound_reply_ends_the_run_with_the_reason() -> None:
+    """A model that nobody trained is not passed off as one; the state does not move."""
     s = strategy()
-    assert s.aggregate_train(1, [failed(0), failed(1)]) == (None, None)
+    with pytest.raises(RoundError, match="no client of 3 .* no images"):
+        s.aggregate_train(1, [failed(0), failed(1)])
     assert not s.state.model.any()
     assert len(s.rejected) == 3
+
+
+def test_a_node_that_was_not_drawn_is_left_out() -> None:
+    """Partition 2 is known and sound, but was not asked in this round."""
+    s = strategy()
+    del s.weights[2]
+    s.aggregate_train(1, [reply(0), reply(1), reply(2)])
+    assert s.kept == [0, 1]
+    assert s.rejected == [{"client": 2, "reason": "it is from a node that was not asked"}]
+
+
+def test_bytes_that_are_no_array_are_left_out() -> None:
+    """The decoder's own error does not end the run."""
+    s = strategy()
+    junk = reply(1)
+    junk.content[wire.DELTA] = ArrayRecord({"0": Array("float32", (2, 3), "numpy.ndarray", b"xx")})
+    s.aggregate_train(1, [reply(0), junk, reply(2)])
+    assert "cannot be read" in str(s.rejected[0]["reason"])
+    assert s.reported["temperature-ratio"] == pytest.approx(1 / 0.7)
+
+
+class FakeGrid:
+    """Answers the count query with prepared metrics, one node each."""
+
+    def __init__(self, answers: list[dict[str, Any]]) -> None:
+        self.answers = answers
+
+    def get_node_ids(self) -> list[int]:
+        """Return one id per answer."""
+        return [100 + k for k in range(len(self.answers))]
+
+    def send_and_receive(self, messages: list[Message], timeout: float) -> list[Message]:
+        """Return every node's answer."""
+        return [
+            Message(RecordDict({"metrics": MetricRecord(answer)}), reply_to=message)
+            for message, answer in zip(messages, self.answers, strict=True)
+        ]
+
+
+def sound(k: int) -> dict[str, Any]:
+    """Return an honest node's answer."""
+    return {wire.EXAMPLES: 10 + k, wire.PARTITION: k}
+
+
+def test_meeting_the_nodes_learns_partitions_and_counts() -> None:
+    """Which node holds what."""
+    s = strategy()
+    s.partition, s.examples = {}, {}
+    s.meet(FakeGrid([sound(2), sound(0), sound(1)]))  # type: ignore[arg-type]
+    assert s.partition == {100: 2, 101: 0, 102: 1}
+    assert s.examples == {0: 10, 1: 11, 2: 12}
+
+
+@pytest.mark.parametrize(
+    "bad", [{}, {wire.EXAMPLES: 0, wire.PARTITION: 2}, {wire.EXAMPLES: 5, wire.PARTITION: 0}]
+)
+def test_a_malformed_or_doubled_node_cannot_take_part(bad: dict[str, Any]) -> None:
+    """With too few left, the run does not start and says so."""
+    s = strategy()
+    s.partition, s.examples = {}, {}
+    with pytest.raises(SettingsError, match="2 partitions answered, clients is 3"):
+        s.meet(FakeGrid([sound(0), sound(1), bad]))  # type: ignore[arg-type]
 
 
 def test_the_encoder_stays_after_burn_in() -> None:
