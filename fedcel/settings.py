@@ -192,6 +192,11 @@ def check_strategy(s: Settings) -> None:
             f"strategy.upload is 'weights' and temperature is {s.temperature}: a server that "
             "averages weights does not tell a client its share; set temperature to 0"
         )
+    if s.strategy.upload == "weights" and s.chain.scope == "head":
+        raise SettingsError(
+            "strategy.upload is 'weights' and chain.scope 'head': averaged weights do not keep a "
+            "frozen encoder equal to the bit; set chain.scope to 'full'"
+        )
     if s.strategy.upload == "weights" and (s.prior.mode == "fixed" or s.prior.scale != "none"):
         raise SettingsError(
             "strategy.upload is 'weights': a server that averages weights does not tell a client "

@@ -38,7 +38,7 @@ def test_the_answer_is_the_average_over_sampled_heads() -> None:
     [
         (np.zeros((2, 63), np.float32), r"smashed data are \(2, 63\), must be \(B, 64\)"),
         (np.zeros(64, np.float32), r"must be \(B, 64\)"),
-        (np.full((1, 64), np.nan, np.float32), "NaN or infinity"),
+        (np.full((1, 64), np.nan, np.float32), "smashed data hold NaN"),
     ],
 )
 def test_bad_messages_are_refused(message: np.ndarray, reason: str) -> None:

@@ -9,6 +9,7 @@ STOCK = {
     "strategy.name": "flwr.serverapp.strategy:FedAvg",
     "strategy.upload": "weights",
     "temperature": 0,
+    "chain.scope": "full",
 }
 
 
@@ -54,6 +55,7 @@ def test_every_setting_has_a_sentence() -> None:
         ({"cel.kind": "plain", "net.noise": 0}, "is measured against it"),
         ({"strategy.upload": "weights"}, "'posterior' aggregates 'delta'"),
         ({**STOCK, "temperature": 1}, "set temperature to 0"),
+        ({**STOCK, "chain.scope": "head"}, "set chain.scope to 'full'"),
         ({**STOCK, "prior.scale": 1.0}, "how many examples there are"),
         ({**STOCK, "engine": "loop"}, "runs 'posterior' alone"),
         ({"strategy.max-norm": 1.0, "engine": "loop"}, "trusts its own clients"),
