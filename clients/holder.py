@@ -92,7 +92,7 @@ def fit(
     received = to_vector(parameters)
     mu = float(config[wire.PROXIMAL]) if wire.PROXIMAL in config else None
     update = train(settings, flat, partition, received, number, share, total, recall(number), mu)
-    if update.state is not None:
+    if update.state:  # a loss without statistics keeps nothing
         remember(number, update.state)
     upload = flat.vector if settings.strategy.upload == "weights" else update.delta
     metrics: dict[str, Scalar] = {**update.metrics, wire.PARTITION: partition}

@@ -1,16 +1,18 @@
 """Train and attack every cell of a scenario; go on where it stopped."""
 
+import signal
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Generator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from contextlib import closing
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 import torch
 
 from fedcel import runs
-from fedcel.errors import RunError, SettingsError
+from fedcel.errors import FailedError, RunError, SettingsError
 from fedcel.files import read_json, write_json, write_whole
 from sims import report
 from sims.attack import Rows, attack
@@ -19,26 +21,49 @@ from sims.progress import say
 from sims.scenario import Cell, Scenario
 from sims.simulate import simulate
 
+COPIED = (
+    "accuracy",
+    "bits-beyond-label",
+    "information-bits",
+    "identification-optimal",
+    "certificate-bits",
+    "candidates",
+)
+Done = tuple[str, FailedError | None]  # a cell's name, and why it failed
+
 
 def bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1) -> Path:
     """Return the report of all cells, each trained and attacked once, whatever interrupts.
 
     SettingsError for several jobs on the Ray engine, which is parallel itself; RunError when a
-    cell's folder holds a run of other settings.
+    cell's folder holds a run of other settings. A cell that fails (DivergedError, RoundError) does
+    not keep the others from being trained and reported; its error is raised at the end.
     """
     if jobs > 1 and any(cell.settings.engine == "ray" for cell in cells):
         raise SettingsError(f"--jobs is {jobs}: Ray is parallel itself; add --engine loop")
-    write_whole(folder / "scenario.toml", scenario.path.read_text())
     missing = [cell for cell in cells if not finished(folder / "runs" / cell.name, cell)]
+    write_whole(folder / "scenario.toml", scenario.path.read_text())
+    say(f"run: {folder}")
     if len(missing) < len(cells):
         say(f"{len(cells) - len(missing)} of {len(cells)} cells are finished already: skipped")
+    failed: dict[str, FailedError] = {}
     begin = time.monotonic()
-    for done, name in enumerate(work(missing, folder, jobs), 1):
-        left = (time.monotonic() - begin) / done * (len(missing) - done)
-        say(f"finished {name} ({done}/{len(missing)}), about {left:.0f} s left")
-        write_json(folder / "bench.json", rows(cells, folder))
-    write_json(folder / "bench.json", rows(cells, folder))
-    return report.write(folder)
+    with closing(work(missing, folder, jobs)) as running:
+        for done, (name, error) in enumerate(running, 1):
+            left = (time.monotonic() - begin) / done * (len(missing) - done)
+            if error:
+                failed[name] = error
+            ended = f"{name} failed: {error}" if error else f"finished {name}"
+            say(f"{ended} ({done}/{len(missing)}), about {left:.0f} s left")
+            write_json(folder / "bench.json", rows(cells, folder))
+    found = rows(cells, folder)
+    write_json(folder / "bench.json", found)
+    if not failed:
+        return report.write(folder)
+    others = f"the others are in {report.write(folder)}" if found else "no cell is finished"
+    raise type(next(iter(failed.values())))(
+        f"{', '.join(failed)} failed, the reasons are above; {others}"
+    )
 
 
 def finished(folder: Path, cell: Cell) -> bool:
@@ -50,24 +75,42 @@ def finished(folder: Path, cell: Cell) -> bool:
     return (folder / "attacks.json").exists()
 
 
-def work(cells: list[Cell], folder: Path, jobs: int) -> Iterable[str]:
-    """Yield the name of each cell as it is finished."""
+def work(cells: list[Cell], folder: Path, jobs: int) -> Generator[Done, None, None]:
+    """Yield each cell as it ends; whatever interrupts ends the other processes as well."""
     if jobs == 1:
-        yield from (one(cell, folder) for cell in cells)
+        yield from (attempt(cell, folder) for cell in cells)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        futures = [pool.submit(one, cell, folder) for cell in cells]
+    others = set(active_children())
+    pool = ProcessPoolExecutor(
+        jobs, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN)
+    )
+    try:
+        futures = [pool.submit(attempt, cell, folder) for cell in cells]
         yield from (future.result() for future in as_completed(futures))
+    except BaseException:  # Ctrl-C and a consumer that went away, too
+        for process in set(active_children()) - others:
+            process.terminate()  # the pool itself would let each end its cell, and one more
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def one(cell: Cell, folder: Path) -> str:
+def attempt(cell: Cell, folder: Path) -> Done:
+    """Train and attack one cell; return why, should it fail though its input was right."""
+    try:
+        one(cell, folder)
+    except FailedError as error:
+        return cell.name, error
+    return cell.name, None
+
+
+def one(cell: Cell, folder: Path) -> None:
     """Train and attack one cell."""
     torch.set_num_threads(1)
     place = folder / "runs" / cell.name
     if not (place / "result.json").exists():
         simulate(cell.settings, place, resume=place.exists(), title=cell.name)
     attack(place, title=cell.name)
-    return cell.name
 
 
 def rows(cells: list[Cell], folder: Path) -> Rows:
@@ -81,18 +124,7 @@ def rows(cells: list[Cell], folder: Path) -> Rows:
 
 
 def row(cell: Cell, place: Path, folder: Path) -> dict[str, object]:
-    """Return one cell's row."""
-    result, attacks = read_json(place / "result.json"), read_json(place / "attacks.json")
-    if not isinstance(result, dict) or not isinstance(attacks, list):
-        raise RunError(f"{place}: result.json or attacks.json is damaged; remove the folder")
-    copied = (
-        "accuracy",
-        "bits-beyond-label",
-        "information-bits",
-        "identification-optimal",
-        "certificate-bits",
-        "candidates",
-    )
+    """Return one cell's row; RunError when its files lack what a row needs."""
     return {
         "variant": cell.variant.name,
         "title": cell.variant.title,
@@ -100,11 +132,24 @@ def row(cell: Cell, place: Path, folder: Path) -> dict[str, object]:
         "seed": cell.settings.seed,
         "engine": cell.settings.engine,
         "noise": cell.settings.net.noise,
-        **{key: result[key] for key in copied},
-        **worst(attacks),
+        **measured(place),
         "train-step-ratio": train_step_ratio(cell.settings),
         "run": str(place.relative_to(folder)),
     }
+
+
+def measured(place: Path) -> dict[str, object]:
+    """Return what a row copies of result.json and attacks.json; RunError when it is not there."""
+    result, attacks = read_json(place / "result.json"), read_json(place / "attacks.json")
+    try:
+        if not isinstance(result, dict) or not isinstance(attacks, list):
+            raise TypeError("an object and a list of objects are expected")
+        return {key: result[key] for key in COPIED} | worst(attacks)
+    except (KeyError, TypeError, ValueError) as error:
+        what = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise RunError(
+            f"{place}: result.json or attacks.json is damaged: {what}; remove the folder"
+        ) from None
 
 
 def worst(attacks: Rows) -> dict[str, object]:

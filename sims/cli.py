@@ -3,37 +3,60 @@
 import argparse
 import json
 import os
+import shlex
 import sys
+import time
 import tomllib
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedcel.errors import DivergedError, FedcelError, SettingsError
+from fedcel.errors import FailedError, FedcelError, SettingsError
 from fedcel.settings import Scalar, describe
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 done, 1 failed, 2 wrong input, 130 interrupted."""
-    options = parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = parser().parse_args(given)
+    if options.command in ("simulate", "bench") and options.out is None:
+        options.out = default_folder(Path(options.scenario).stem)
+        given += ["--out", str(options.out)]
     sys.path.insert(0, os.getcwd())  # a user's own parts may lie beside the scenario
     warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
     try:
         COMMANDS[options.command](options)
     except FedcelError as error:
         print(f"fedcel: {error}", file=sys.stderr)
-        return 1 if isinstance(error, DivergedError) else 2
+        return 1 if isinstance(error, FailedError) else 2
     except KeyboardInterrupt:
-        print(
-            "fedcel: interrupted; complete rounds are saved. Go on with `fedcel simulate ... "
-            "--out DIR --resume`, or the same `fedcel bench` command",
-            file=sys.stderr,
-        )
+        print(f"fedcel: interrupted{going_on(options, given)}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:  # a folder that cannot be written, a full disk
+        print(f"fedcel: {error}", file=sys.stderr)
+        return 2
     return 0
+
+
+def default_folder(name: str) -> Path:
+    """Return a new folder's path for a run that was given none."""
+    return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def going_on(options: argparse.Namespace, given: list[str]) -> str:
+    """Return what is saved of an interrupted command, and the command that goes on with it."""
+    if options.command == "bench":
+        again = shlex.join(["fedcel", *given])
+        return f"; finished cells and complete rounds are saved, the same command again: {again}"
+    if options.command != "simulate" or not (options.out / "settings.toml").exists():
+        return ""
+    if (options.out / "result.json").exists():
+        return f"; the run is finished: {shlex.join(['fedcel', 'report', str(options.out)])}"
+    resume = [] if options.resume else ["--resume"]
+    return f"; complete rounds are saved, go on: {shlex.join(['fedcel', *given, *resume])}"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -45,14 +68,17 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     one = commands.add_parser("simulate", help="train one federation into a run folder")
     _scenario(one)
+    _run(one)
     one.add_argument("--variant", help="a variant of the scenario; default: its [settings] alone")
     one.add_argument("--resume", action="store_true", help="go on with the run in --out")
     many = commands.add_parser("bench", help="train and attack every variant of a scenario")
     _scenario(many)
-    many.add_argument("--jobs", type=int, default=1, help="processes, for the loop engine")
+    _run(many)
+    many.add_argument("--jobs", type=positive, default=1, help="processes, for the loop engine")
     best = commands.add_parser("tune", help="choose every variant's settings on validation images")
     _scenario(best)
-    best.add_argument("--trials", type=int, default=12, help="federations trained per variant")
+    best.add_argument("--out", type=Path, help="file to write; default: <name>-tuned.toml")
+    best.add_argument("--trials", type=positive, default=12, help="federations trained per variant")
     hit = commands.add_parser("attack", help="attack a finished run")
     hit.add_argument("run", type=Path, metavar="RUN", help="folder of a run")
     _set(hit)
@@ -66,6 +92,9 @@ def parser() -> argparse.ArgumentParser:
 def _scenario(command: argparse.ArgumentParser) -> None:
     command.add_argument("scenario", metavar="SCENARIO", help="packaged name, or a TOML file")
     _set(command)
+
+
+def _run(command: argparse.ArgumentParser) -> None:
     command.add_argument("--out", type=Path, help="folder to write; default: runs/<name>-<time>")
     command.add_argument("--engine", choices=["ray", "loop"], help="overrides the setting")
 
@@ -74,6 +103,14 @@ def _set(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting"
     )
+
+
+def positive(text: str) -> int:
+    """Return an int of at least 1; ValueError and ArgumentTypeError are argparse's to report."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} must be at least 1")
+    return value
 
 
 def overrides(options: argparse.Namespace) -> dict[str, Scalar]:
@@ -100,7 +137,7 @@ def scalar(text: str) -> Scalar:
 
 def _simulate(options: argparse.Namespace) -> None:
     from sims import report, scenario
-    from sims.simulate import default_folder, simulate
+    from sims.simulate import simulate
 
     plan = scenario.read(options.scenario)
     named = {variant.name: variant for variant in plan.variants}
@@ -109,31 +146,29 @@ def _simulate(options: argparse.Namespace) -> None:
     chosen = named[options.variant] if options.variant else scenario.plain("run")
     first = plan._replace(variants=[chosen], seeds=plan.seeds[:1])
     cell = scenario.cells(first, overrides(options))[0]
-    out = options.out or default_folder(plan.path.stem)
-    simulate(cell.settings, out, resume=options.resume)
-    page = report.write(out)
-    print(report.table(out))
-    print(f"run: {out}\nreport: {page}")
+    simulate(cell.settings, options.out, resume=options.resume)
+    page = report.write(options.out)
+    print(report.table(options.out))
+    print(f"run: {options.out}\nreport: {page}")
 
 
 def _bench(options: argparse.Namespace) -> None:
     from sims import report, scenario
     from sims.bench import bench
-    from sims.simulate import default_folder
 
-    plan = scenario.read(options.scenario)
-    out = options.out or default_folder(plan.path.stem)
-    page = bench(plan, scenario.cells(plan, overrides(options)), out, options.jobs)
-    print(report.table(out))
+    plan, rest = scenario.reseeded(scenario.read(options.scenario), overrides(options))
+    page = bench(plan, scenario.cells(plan, rest), options.out, options.jobs)
+    print(report.table(options.out))
     print(f"report: {page}")
 
 
 def _tune(options: argparse.Namespace) -> None:
     from sims import scenario
-    from sims.tune import tune, write
+    from sims.tune import tune, writable, write
 
     plan = scenario.read(options.scenario)
     out = options.out or Path(f"{plan.path.stem}-tuned.toml")
+    writable(out)
     write(tune(plan, options.trials, overrides(options)), out)
     print(f"scenario: {out}")
 

@@ -48,7 +48,7 @@ def train(
                 memory[client],
             )
             memory[client] = update.state
-            if update.state is not None:
+            if update.state:
                 client_state.save(place, number, update.state)
             deltas.append(update.delta)
             said.append(update.metrics)

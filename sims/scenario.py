@@ -1,6 +1,8 @@
 """A scenario: common settings, variants, strengths, seeds."""
 
+import math
 import re
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +14,7 @@ from fedcel.settings import Scalar, Settings, dump, flatten, parse
 
 VARIANT_KEYS = {"name", "title", "settings", "strength-key", "strengths", "tune", "tuned"}
 TOP_KEYS = {"title", "settings", "bench", "tune", "variant"}
+BENCH = "bench."  # how --set names a key of [bench]
 
 
 class Variant(NamedTuple):
@@ -38,7 +41,7 @@ class Scenario(NamedTuple):
     title: str
     path: Path
     settings: dict[str, Scalar]
-    seeds: list[int]
+    seeds: list[Scalar]
     variants: list[Variant]
     tune: Tune
 
@@ -102,9 +105,9 @@ def read(name: str) -> Scenario:
         str(table.get("title", path.stem)),
         path,
         common,
-        _seeds(bench, path),
+        _seeds(bench["seeds"], path) if "seeds" in bench else [common.get("seed", 0)],
         variants,
-        _tune(_table(table, "tune", path)),
+        _tune(_table(table, "tune", path), path),
     )
     cells(scenario, {})  # every cell's settings are checked before the first is trained
     return scenario
@@ -112,7 +115,7 @@ def read(name: str) -> Scenario:
 
 def cells(scenario: Scenario, overrides: dict[str, Scalar]) -> list[Cell]:
     """Return every variant x strength x seed, with settings resolved."""
-    seeds = [int(str(overrides["seed"]))] if "seed" in overrides else scenario.seeds
+    seeds = [overrides["seed"]] if "seed" in overrides else scenario.seeds
     found = []
     for variant in scenario.variants:
         strengths: list[float | None] = [*variant.strengths] or [None]
@@ -120,8 +123,33 @@ def cells(scenario: Scenario, overrides: dict[str, Scalar]) -> list[Cell]:
             swept = {} if strength is None else {str(variant.strength_key): strength}
             for seed in seeds:
                 raw = scenario.settings | variant.settings | swept | overrides | {"seed": seed}
-                found.append(Cell(variant, strength, parse(raw)))
+                found.append(Cell(variant, strength, rooted(parse(raw))))
     return found
+
+
+def rooted(settings: Settings) -> Settings:
+    """Return settings whose data folder is absolute, so that a run is read from anywhere."""
+    if settings.data.path == "none":
+        return settings
+    data = settings.data.model_copy(update={"path": str(Path(settings.data.path).resolve())})
+    return settings.model_copy(update={"data": data})
+
+
+def reseeded(
+    scenario: Scenario, overrides: dict[str, Scalar]
+) -> tuple[Scenario, dict[str, Scalar]]:
+    """Return the scenario with `bench.seeds` of the overrides, and the other overrides.
+
+    SettingsError on another key of [bench], and when `seed` is overridden as well.
+    """
+    own = {k.removeprefix(BENCH): v for k, v in overrides.items() if k.startswith(BENCH)}
+    if not own:
+        return scenario, overrides
+    _refuse(own, {"seeds"}, "--set", "[bench]")
+    if "seed" in overrides:
+        raise SettingsError("--set names both seed and bench.seeds; leave one of them out")
+    rest = {key: value for key, value in overrides.items() if not key.startswith(BENCH)}
+    return scenario._replace(seeds=_seeds(own["seeds"], "--set")), rest
 
 
 def plain(name: str) -> Variant:
@@ -142,25 +170,30 @@ def _variant(raw: dict[str, object], path: Path) -> Variant:
         strengths = [float(part) for part in listed.split(",") if listed]
     except ValueError:
         raise SettingsError(f"{path}: {where}: strengths {listed!r} must be '0.1,0.3'") from None
+    if len({f"{strength:g}" for strength in strengths}) < len(strengths):  # as folders are named
+        raise SettingsError(f"{path}: {where}: strengths {listed!r} repeats a strength")
     settings = flatten(_table(raw, "settings", path))
     return Variant(
         name, str(raw.get("title", name)), settings, key or None, strengths, _ranges(raw, path)
     )
 
 
-def _tune(table: dict[str, object]) -> Tune:
+def _tune(table: dict[str, object], path: Path) -> Tune:
     ranges = {key: str(value) for key, value in flatten(table).items() if key != "loss"}
-    return Tune(ranges, float(str(table.get("loss", 1.0))))
+    loss = table.get("loss", 1.0)
+    if isinstance(loss, bool) or not isinstance(loss, int | float) or not 0 <= loss < math.inf:
+        raise SettingsError(f"{path}: [tune] loss is {loss!r}, must be points of accuracy, as 1.0")
+    return Tune(ranges, float(loss))
 
 
 def _ranges(raw: dict[str, object], path: Path) -> dict[str, str]:
     return {key: str(value) for key, value in flatten(_table(raw, "tune", path)).items()}
 
 
-def _seeds(bench: dict[str, object], path: Path) -> list[int]:
-    listed = str(bench.get("seeds", "0"))
+def _seeds(raw: object, path: Path | str) -> list[Scalar]:
+    listed = str(raw)
     try:
-        seeds = [int(part) for part in listed.split(",")]
+        seeds: list[Scalar] = [int(part) for part in listed.split(",")]
     except ValueError:
         raise SettingsError(f"{path}: [bench] seeds is {listed!r}, must be '0,1,2'") from None
     if len(set(seeds)) < len(seeds):
@@ -175,6 +208,6 @@ def _table(table: dict[str, object], key: str, path: Path) -> dict[str, object]:
     return found
 
 
-def _refuse(table: dict[str, object], known: set[str], path: Path, where: str) -> None:
+def _refuse(table: Mapping[str, object], known: set[str], path: Path | str, where: str) -> None:
     for key in sorted(table.keys() - known):
         raise SettingsError(f"{path}: {where} has an unknown key {key!r}; known: {sorted(known)}")

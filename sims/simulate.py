@@ -1,12 +1,14 @@
 """Train one federation into a run folder."""
 
-import time
 from pathlib import Path
 
-from fedcel import runs
+from fedcel import aggregation, cel, runs
+from fedcel.attacks.runner import OPTIMAL, find
+from fedcel.data import load
 from fedcel.errors import RunError
 from fedcel.settings import Settings
 from sims import loop, progress, ray
+from strategies.app import make
 
 ENGINES = {"loop": loop.train, "ray": ray.train}
 
@@ -16,21 +18,38 @@ def simulate(
 ) -> None:
     """Train on `settings.engine`; with `resume` go on after the last complete round.
 
-    RunError when the folder is there already, or, with `resume`, is of other settings.
+    RunError when the folder is there already, or, with `resume`, is of other settings; whatever
+    else `check` refuses. A run that is refused leaves no folder.
     """
     if resume:
-        kept = runs.read_settings(folder)
-        if kept.model_copy(update={"engine": settings.engine}) != settings:
-            raise RunError(f"{folder} was made with other settings; resume it with its own")
-        if (folder / "result.json").exists():
-            raise RunError(f"{folder} is finished; there is nothing to resume")
-        resume = (folder / "state" / "server.safetensors").exists()
+        resume = begun(settings, folder)
     else:
+        check(settings)
         runs.create(folder, settings)
+    progress.say(f"run: {folder}")
     with progress.rounds(title, settings.rounds) as tell:
         ENGINES[settings.engine](settings, folder, tell, resume)
 
 
-def default_folder(name: str) -> Path:
-    """Return a new folder's path for a run that was given none."""
-    return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+def begun(settings: Settings, folder: Path) -> bool:
+    """Say whether a run that goes on has a complete round; RunError when it cannot go on."""
+    kept = runs.read_settings(folder)
+    if kept.model_copy(update={"engine": settings.engine}) != settings:
+        raise RunError(f"{folder} was made with other settings; resume it with its own")
+    if (folder / "result.json").exists():
+        raise RunError(f"{folder} is finished; there is nothing to resume")
+    return (folder / "state" / "server.safetensors").exists()
+
+
+def check(settings: Settings) -> None:
+    """Make every part that the settings name, and forget it: what cannot be made is refused now.
+
+    DataError, NetError, PluginError, SettingsError of the part that is wrong.
+    """
+    splits = load(settings.data, settings.clients, settings.seed)
+    flat = runs.fresh_net(settings, splits)
+    cel.build(settings.cel, settings.net.noise, flat.net.features, splits.classes)
+    make(settings, aggregation.start(flat.vector), flat.shapes, flat.cut)
+    for name in settings.attack.names.split(","):
+        if name.strip() != OPTIMAL:
+            find(name.strip())

@@ -1,5 +1,7 @@
 """The ClientApp's three handlers, called as Flower calls them."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -66,6 +68,15 @@ def test_a_node_with_a_folder_finds_its_state_again(tmp_path: object) -> None:
         strict=True,
     )
     assert all(np.array_equal(a, b) for a, b in pairs)
+
+
+def test_a_loss_without_statistics_writes_no_state(tmp_path: object) -> None:
+    """Two rounds of `plain` at a node with a folder: the second finds nothing damaged."""
+    plain = parse({**RAW, "cel.kind": "plain"})
+    path = {"state-path": str(tmp_path)}
+    for number in (5, 6):
+        ask("train", round_content(number), context(**path), plain)
+    assert not list(Path(str(tmp_path)).iterdir())
 
 
 def test_settings_come_from_the_run_config() -> None:

@@ -1,5 +1,7 @@
 """The command line, as a user meets it: exit codes, one clear message, no traceback."""
 
+import argparse
+import importlib
 import json
 import os
 import signal
@@ -13,10 +15,11 @@ import numpy as np
 import pytest
 
 from fedcel.settings import Settings, dump
-from sims.cli import main
+from sims.cli import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
 QUICK = ["--engine", "loop", "--set", "rounds=5", "--set", "local.steps=3"]
+QUICK += ["--set", "cel.warm-up=1"]
 QUICK += ["--set", "privacy.epsilons=4", "--set", "attack.seeds=1", "--set", "attack.budget=0.05"]
 
 
@@ -41,6 +44,9 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         ("net.name=vgg", "net.name is 'vgg'"),
         ("net.name=cnn5:build", "no module 'cnn5'"),
         ("rounds", "not of the form KEY=VALUE"),
+        ("seed=abc", "seed is 'abc'"),
+        ("seed=1.5", "seed is 1.5"),
+        ("attack.names=decodr", "did you mean 'decoder'"),
     ],
 )
 def test_wrong_settings(
@@ -49,6 +55,84 @@ def test_wrong_settings(
     """What, its value, what is allowed."""
     out = ["--out", str(tmp_path / "run"), "--engine", "loop"]
     assert words in refused(["simulate", "digits", *out, "--set", setting], capsys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_strategy_that_is_none_is_refused_before_there_is_a_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """So that the corrected command may take the same folder."""
+    keys = ["--set", "strategy.name=pathlib:Path", "--out", str(tmp_path / "run")]
+    assert "no Flower Strategy" in refused(["simulate", "digits", *keys], capsys)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [["tune", "digits", "--trials", "0"], ["bench", "digits", "--jobs", "-1"]]
+)
+def test_counts_start_at_one(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The parser says so, and exits with 2."""
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    assert "must be at least 1" in capsys.readouterr().err
+
+
+def test_tune_has_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    """It always uses the loop engine."""
+    with pytest.raises(SystemExit):
+        main(["tune", "digits", "--engine", "ray"])
+    assert "--engine" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["simulate", "bench", "tune"])
+def test_a_place_that_cannot_be_written(
+    command: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One line, before anything is trained."""
+    for module in ("sims.simulate", "sims.tune"):
+        engine = importlib.import_module(module).loop
+        monkeypatch.setattr(engine, "train", lambda *_, **__: pytest.fail("it was trained"))
+    (tmp_path / "file").write_text("mine")
+    places = [tmp_path / "file" / "below"]
+    places += [tmp_path] if command == "tune" else [tmp_path / "file"]
+    for place in places:
+        said = refused([command, "digits", "--out", str(place)], capsys)
+        assert len(said.splitlines()) == 1
+        assert str(tmp_path) in said
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["simulate", "bench", "tune"])
+def test_ctrl_c_names_what_goes_on(
+    command: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The very command, with the folder that was chosen for it; tune has none."""
+
+    def interrupt(options: argparse.Namespace) -> None:
+        if command != "tune":
+            options.out.mkdir(parents=True)
+            (options.out / "settings.toml").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(COMMANDS, command, interrupt)
+    assert main([command, "digits", "--set", "net.name=a b"]) == 130
+    said = capsys.readouterr().err
+    if command == "tune":
+        assert said == "fedcel: interrupted\n"
+        return
+    out = next((tmp_path / "runs").iterdir()).relative_to(tmp_path)
+    line = f"fedcel {command} digits --set 'net.name=a b' --out {out}"
+    assert said.endswith(
+        f"{line} --resume\n" if command == "simulate" else f"command again: {line}\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,6 +177,7 @@ def test_simulate_attack_report_in_turn(capsys: pytest.CaptureFixture[str], tmp_
     assert main(["simulate", "digits", "--variant", "cluster", "--out", str(run), *QUICK]) == 0
     assert main(["attack", str(run), "--set", "attack.seeds=2"]) == 0
     assert main(["report", str(run)]) == 0
+    assert f"run: {run}\n" in capsys.readouterr().err
     names = {path.name for path in run.iterdir()}
     assert names >= {
         "settings.toml",
@@ -154,7 +239,8 @@ def test_ctrl_c_saves_complete_rounds_and_resume_ends_the_run(tmp_path: Path) ->
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "--resume" in said
+    assert f"run: {run}\n" in said
+    assert f"--out {run} --resume" in said
     assert "Traceback" not in said
     before = len(events.read_text().splitlines())
     process = subprocess.Popen([*command, "--resume"], stderr=subprocess.PIPE, text=True, cwd=ROOT)

@@ -47,6 +47,48 @@ def test_every_variant_strength_and_seed_is_a_cell(tmp_path: Path) -> None:
     assert (last.cel.kind, last.cel.weight, last.seed, last.rounds) == ("plain", 0.3, 1, 7)
 
 
+def test_without_a_list_of_seeds_the_settings_seed_is_the_one(tmp_path: Path) -> None:
+    """[settings] seed counts unless [bench] names seeds, and --set seed counts before both."""
+    alone = TEXT.replace('seeds = "0,1"', "").replace("clients = 4", "clients = 4\nseed = 7")
+    plan = scenario.read(written(tmp_path, alone))
+    assert {cell.settings.seed for cell in scenario.cells(plan, {})} == {7}
+    listed = scenario.read(written(tmp_path, TEXT.replace("clients = 4", "clients = 4\nseed = 7")))
+    assert {cell.settings.seed for cell in scenario.cells(listed, {})} == {0, 1}
+    assert {cell.settings.seed for cell in scenario.cells(listed, {"seed": 5})} == {5}
+
+
+@pytest.mark.parametrize("value", ["abc", 1.5, -1])
+def test_a_seed_that_is_none_is_refused(tmp_path: Path, value: str | float) -> None:
+    """Overridden or in the file, it is the settings that say why."""
+    plan = scenario.read(written(tmp_path, TEXT))
+    with pytest.raises(SettingsError, match=f"seed is '?{value}"):
+        scenario.cells(plan, {"seed": value})
+
+
+def test_seeds_of_a_bench_are_overridden(tmp_path: Path) -> None:
+    """bench.seeds leaves the settings alone; other keys of [bench] do not exist."""
+    plan = scenario.read(written(tmp_path, TEXT))
+    more, rest = scenario.reseeded(plan, {"bench.seeds": "3,4,5", "rounds": 7})
+    assert rest == {"rounds": 7}
+    assert {cell.settings.seed for cell in scenario.cells(more, rest)} == {3, 4, 5}
+    assert scenario.reseeded(plan, {"rounds": 7}) == (plan, {"rounds": 7})
+    with pytest.raises(SettingsError, match="unknown key 'seed'"):
+        scenario.reseeded(plan, {"bench.seed": 1})
+    with pytest.raises(SettingsError, match="repeats a seed"):
+        scenario.reseeded(plan, {"bench.seeds": "1,1"})
+    with pytest.raises(SettingsError, match="both seed and bench.seeds"):
+        scenario.reseeded(plan, {"bench.seeds": "1,2", "seed": 1})
+
+
+def test_a_data_folder_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the run is attacked from anywhere; 'none' is no folder."""
+    monkeypatch.chdir(tmp_path)
+    plan = scenario.read(written(tmp_path, TEXT))
+    assert scenario.cells(plan, {})[0].settings.data.path == "none"
+    found = scenario.cells(plan, {"data.path": "images"})[0].settings.data.path
+    assert found == str(tmp_path / "images")
+
+
 @pytest.mark.parametrize("name", scenario.packaged())
 def test_packaged_scenarios_are_sound(name: str) -> None:
     """Each has an undefended variant to compare with."""
@@ -66,6 +108,9 @@ def test_packaged_scenarios_are_sound(name: str) -> None:
         ('name = "plain"', 'name = "../x"', "needs a name of letters"),
         ('strengths = "0.1,0.3"', "", "needs both strength-key and strengths"),
         ('strengths = "0.1,0.3"', 'strengths = "a"', "must be '0.1,0.3'"),
+        ('strengths = "0.1,0.3"', 'strengths = "0.1,0.10"', "repeats a strength"),
+        ("[bench]", "[tune]\nloss = 'x'\n[bench]", "loss is 'x'"),
+        ("[bench]", "[tune]\nloss = nan\n[bench]", "loss is nan"),
         ('strength-key = "cel.weight"', 'strength-key = "cel.wait"', "unknown setting 'cel.wait'"),
         ("[bench]", "[bench", "is not TOML"),
     ],
