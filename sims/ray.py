@@ -16,6 +16,7 @@ from fedcel.journal import Tell
 from fedcel.settings import Settings
 from strategies.app import serve
 
+PULL_SECONDS = 0.01  # between two looks for replies
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -72,6 +73,8 @@ def stoppable(grid: Grid, stop: Event) -> Grid:
             raise InterruptedError("the run was stopped")
         return nodes()
 
+    # In memory a look costs nothing; the default of .1 s would be most of a small round.
+    grid.pull_interval = PULL_SECONDS
     grid.pull_messages = pull_messages  # type: ignore[method-assign]
     grid.get_node_ids = get_node_ids  # type: ignore[method-assign]
     return grid

@@ -54,7 +54,7 @@ class PosteriorStrategy(FedAvg):
     def fault(self, reply: Message) -> str | None:
         """Say why to leave this reply out, or None when it is sound."""
         if reply.has_error():
-            return f"the client failed: {' '.join(reply.error.reason.split())}"
+            return f"the client failed: {' '.join(str(reply.error.reason).split())}"
         if self.partition.get(reply.metadata.src_node_id) not in self.weights:
             return "it is from a node that was not asked"
         records = reply.content

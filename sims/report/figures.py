@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from fedcel.schedule import burn_in_rounds
 from sims.report.read import Bins, Event, Run
 from sims.report.summary import Estimate, Summary
 
@@ -86,7 +87,7 @@ def _trade(
     drawn = [
         (look(i), s, x, y)
         for i, s in enumerate(summaries)
-        if _finite(x := across(s)) and _finite(y := s.accuracy)
+        if (x := across(s)).mean is not None and (y := s.accuracy).mean is not None
     ]
     if not drawn:
         return None
@@ -138,7 +139,8 @@ def curve(
             axes.fill_between(at, low, high, color=style.colour, alpha=0.15, linewidth=0)
     if log:
         axes.set_yscale("log", nonpositive="mask")
-    for end in sorted({end for s in summaries for run in s.runs if (end := burn_in_end(run))}):
+    ends = {burn_in_rounds(run.settings) for s in summaries for run in s.runs}
+    for end in sorted(ends - {0}):
         axes.axvline(end, color=FAINT, linewidth=1, linestyle=":")
         axes.annotate(
             "burn-in ends", (end, 1), (0, 2), ("data", "axes fraction"), "offset points",
@@ -162,18 +164,11 @@ def over_rounds(
     return [(at, sum(v) / len(v), min(v), max(v)) for at, v in sorted(found.items())]
 
 
-def burn_in_end(run: Run) -> float | None:
-    """Return the round after which samples are kept; None when the settings do not say."""
-    share, rounds = run.settings.get("chain.burn-in"), run.settings.get("rounds")
-    known = isinstance(share, int | float) and isinstance(rounds, int)
-    return float(share) * rounds if known else None  # type: ignore[arg-type,operator]
-
-
-def reliability(bins: dict[str, Bins]) -> Figure | None:
-    """Draw accuracy against confidence, the posterior's average beside the point model."""
+def reliability(bins: dict[str, Bins], average: str) -> Figure | None:
+    """Draw accuracy against confidence; `average` names the predictor beside the point model."""
     figure, axes = _canvas(2)
     drawn = []
-    names = {"posterior": "average of the posterior's samples", "point": "point model"}
+    names = {"posterior": average, "point": "point model"}
     looks = (look(0), look(1)._replace(filled=False))
     for (key, name), style in zip(names.items(), looks, strict=True):
         found = bins.get(key, Bins())
@@ -195,10 +190,6 @@ def reliability(bins: dict[str, Bins]) -> Figure | None:
     axes.set(xlim=(0, 1.02), ylim=(0, 1.05), xlabel="confidence", ylabel="accuracy")
     _legend(figure, drawn, lines=True)
     return figure
-
-
-def _finite(value: Estimate) -> bool:
-    return value.mean is not None and abs(value.mean) < float("inf")
 
 
 def _canvas(entries: int) -> tuple[Figure, Axes]:

@@ -61,7 +61,10 @@ def draw(summaries: Sequence[Summary], chosen: words.Verdict) -> dict[str, str]:
     drawn |= {n: figures.curve(summaries, value, text, log) for n, value, text, log in CURVES}
     for place, s in featured(summaries, chosen).items():
         if s.runs:
-            drawn[f"reliability-{place}"] = figures.reliability(s.runs[0].result.reliability)
+            result = s.runs[0].result
+            drawn[f"reliability-{place}"] = figures.reliability(
+                result.reliability, tables.predictor([result])
+            )
     return {name: figures.svg(f, name) for name, f in drawn.items() if f is not None}
 
 
@@ -93,7 +96,7 @@ def render(
         seeds=words.seeds_sentence(summaries),
         training_seeds=len(summaries[0].seeds),
         cautions=words.cautions(summaries, chosen),
-        limits=words.limits(summaries),
+        limits=words.limits(summaries, chosen),
         tables=tables,
         summaries=summaries,
         trade=_figures(plots, ("bits", "mse")),
@@ -103,7 +106,10 @@ def render(
             for place, s in shown.items()
             if f"reliability-{place}" in plots
         ],
-        strips=[{"group": r.group, "name": r.name, "data": encoded(r)} for r in rows],
+        strips=[
+            {"group": r.group, "name": r.name, "count": len(r.images), "data": encoded(r)}
+            for r in rows
+        ],
         rejected=words.rejected(run for s in summaries for run in s.runs),
         rounds=sum(len(run.events) for s in summaries for run in s.runs),
     )

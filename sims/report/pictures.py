@@ -5,8 +5,10 @@ from io import BytesIO
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from jaxtyping import UInt8
 from matplotlib.image import imsave
+from torchvision.utils import make_grid
 
 from sims.report.read import Images
 from sims.report.summary import Summary
@@ -44,21 +46,17 @@ def strips(summaries: Sequence[Summary]) -> list[Strip]:
 
 
 def tiles(images: Images) -> UInt8[np.ndarray, "height width 4"]:
-    """Return the images side by side as RGBA, gaps transparent; values in [0, 1] to 0..255.
+    """Return the images side by side as RGBA, gaps around transparent; [0, 1] becomes 0..255.
 
     One channel is grey, three are red, green, blue; of any other number the mean is shown.
     """
     colour = images if images.shape[1] in (1, 3) else images.mean(1, keepdims=True)
-    rgb = np.broadcast_to(colour, (len(images), 3, *images.shape[2:])).transpose(0, 2, 3, 1)
+    rgb = np.broadcast_to(colour, (len(images), 3, *images.shape[2:]))
+    opaque = np.concatenate([rgb, np.ones_like(rgb[:, :1])], 1)
     scale = max(1, -(-TILE // images.shape[3]))
-    large = rgb.repeat(scale, 1).repeat(scale, 2)
-    n, height, width, _ = large.shape
-    out = np.zeros((height, n * (width + GAP) - GAP, 4), np.uint8)
-    for i, image in enumerate(large):
-        left = i * (width + GAP)
-        out[:, left : left + width, :3] = np.rint(image.clip(0, 1) * 255)  # read() allows 1e-4
-        out[:, left : left + width, 3] = 255
-    return out
+    large = torch.from_numpy(opaque.repeat(scale, 2).repeat(scale, 3))
+    row = make_grid(large, nrow=len(large), padding=GAP).clamp(0, 1)  # read() allows 1e-4
+    return np.asarray((255 * row).round().permute(1, 2, 0), np.uint8)
 
 
 def png(pixels: UInt8[np.ndarray, "height width 4"]) -> bytes:
@@ -72,5 +70,5 @@ def grid(rows: Sequence[Strip]) -> UInt8[np.ndarray, "height width 4"]:
     """Return all strips below one another, for figures/reconstructions.png."""
     drawn = [tiles(row.images) for row in rows]
     width = max(row.shape[1] for row in drawn)
-    padded = [np.pad(row, ((0, GAP), (0, width - row.shape[1]), (0, 0))) for row in drawn]
+    padded = [np.pad(row, ((0, 0), (0, width - row.shape[1]), (0, 0))) for row in drawn]
     return np.concatenate(padded)

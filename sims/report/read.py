@@ -5,26 +5,22 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Float
-from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, FiniteFloat, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from fedcel.errors import RunError
+from fedcel import runs
+from fedcel.errors import RunError, SettingsError
+from fedcel.settings import Settings
 
 Images = Float[np.ndarray, "N C H W"]
 Made = TypeVar("Made")
-
-
-def _all(value: object) -> object:
-    return float("inf") if value == "all" else value
-
-
-Number = Annotated[float | None, BeforeValidator(_all)]
-"""A measured number; None: not measured; infinity: "all" (no noise, nothing bounds the leak)."""
+Number = FiniteFloat | None
+"""A measured number; None: not measured."""
 
 
 class Part(BaseModel):
@@ -83,22 +79,26 @@ class Private(Part):
 
 
 class Result(Scores):
-    """The measured end of a run."""
+    """The measured end of a run; what has a default may be absent, older runs lack it."""
 
     accuracy: Number
+    bits_beyond_label: Number
+    information_bits: Number
+    identification_optimal: Number
+    certificate_bits: Number
+    candidates: int
     samples: int | None = None
     point: Scores | None = None
     reliability: dict[str, Bins] = {}
-    bits_beyond_label: Number = None
-    information_bits: Number = None
-    identification_optimal: Number = None
-    candidates: int | None = None
     bits_cap: Number = None
     identification_candidates: int | None = None
     label_only_identification: Number = None
-    certificate_bits: Number = None
+    certificate_bits_within_class: Number = None
     fano_identification: Number = None
     private: dict[str, Private] = {}
+    parameters: int | None = None
+    encoder_parameters: int | None = None
+    bytes_per_inference: int | None = None
     versions: dict[str, str] = {}
     seconds: Number = None
 
@@ -151,10 +151,10 @@ class Row(Part):
 
 @dataclass(frozen=True)
 class Run:
-    """All that the report shows of one run folder; `settings` has flat dotted keys."""
+    """All that the report shows of one run folder."""
 
     name: str
-    settings: dict[str, object]
+    settings: Settings
     events: tuple[Event, ...]
     result: Result
     attacks: tuple[Attack, ...]
@@ -192,7 +192,7 @@ def read_run(folder: Path) -> Run:
     images = folder / "reconstructions.safetensors"
     return Run(
         name=folder.resolve().name,
-        settings=_flat(_parsed(folder / "settings.toml", tomllib.loads)),
+        settings=_settings(folder),
         events=_parsed(folder / "events.jsonl", _events),
         result=_parsed(folder / "result.json", Result.model_validate_json),
         attacks=_parsed(attacks, _list_of(Attack)) if attacks.exists() else (),
@@ -204,10 +204,18 @@ def _bench(folder: Path) -> Book:
     rows = _parsed(folder / "bench.json", _list_of(Row))
     if not rows:
         raise RunError(f"{folder / 'bench.json'} has no rows; run `fedcel bench` first")
-    runs = {row.run: read_run(folder / row.run) for row in rows}
+    found = {row.run: read_run(folder / row.run) for row in rows}
     scenario = folder / "scenario.toml"
     title = _parsed(scenario, tomllib.loads).get("title") if scenario.exists() else None
-    return Book(str(title or folder.resolve().name), "bench", rows, runs)
+    return Book(str(title or folder.resolve().name), "bench", rows, found)
+
+
+def _settings(folder: Path) -> Settings:
+    try:
+        return runs.read_settings(folder)
+    except (SettingsError, OSError) as error:
+        path = folder / "settings.toml"
+        raise RunError(f"{path} is damaged: {error}; run it again") from None
 
 
 def _parsed(path: Path, parse: Callable[[str], Made]) -> Made:
@@ -238,18 +246,10 @@ def _events(text: str) -> tuple[Event, ...]:
     return tuple(rows)
 
 
-def _flat(tree: dict[str, object], prefix: str = "") -> dict[str, object]:
-    flat: dict[str, object] = {}
-    for key, value in tree.items():
-        below = _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else None
-        flat |= {f"{prefix}{key}": value} if below is None else below
-    return flat
-
-
 def _images(path: Path) -> dict[str, Images]:
     try:
         found: dict[str, Images] = load_file(path)
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, TypeError, ValueError, SafetensorError) as error:  # a type numpy lacks, too
         raise RunError(f"{path} is damaged: {error}; attack the run again") from error
     shapes = {name: value.shape for name, value in found.items()}
     wanted = shapes.get("targets", ())
@@ -280,7 +280,7 @@ def _row(run: Run) -> Row:
     keys = ("mse", "psnr", "ssim", "oracle_mse", "mean_mse")
     return Row.model_validate(
         {"variant": "this run", "title": run.name, "run": "", "worst_attack": worst}
-        | {"seed": run.settings.get("seed", 0), "noise": run.settings.get("net.noise")}
+        | {"seed": run.settings.seed, "noise": run.settings.net.noise}
         | {key: getattr(run.result, key) for key in (*shared, "certificate_bits")}
         | ({key: mean(worst, key) for key in keys} if worst is not None else {})
     )

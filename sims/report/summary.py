@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from scipy import stats
 
+from fedcel.schedule import burn_in_rounds
 from sims.report.read import Book, Row, Run
 
 LEAST = 3
@@ -28,7 +29,7 @@ def estimate(values: Iterable[float | None]) -> Estimate:
     if not known:
         return Estimate()
     mean = sum(known) / len(known)
-    if len(known) < 2 or not math.isfinite(mean):
+    if len(known) < 2:
         return Estimate(mean, n=len(known))
     sd = math.sqrt(sum((value - mean) ** 2 for value in known) / (len(known) - 1))
     t = float(stats.t.ppf(0.975, len(known) - 1))
@@ -36,11 +37,20 @@ def estimate(values: Iterable[float | None]) -> Estimate:
     return Estimate(mean, half, sd, len(known))
 
 
+def settled(run: Run) -> float | None:
+    """Return the mean validation accuracy of the rounds after burn-in, or the last round's."""
+    end = burn_in_rounds(run.settings)
+    late = [event for event in run.events if event.round > end] or list(run.events[-1:])
+    return estimate(event.accuracy for event in late).mean
+
+
 @dataclass(frozen=True)
 class Summary:
     """One variant at one strength; estimates go over training seeds.
 
-    The `decoder_` estimates go over attack seeds (and training seeds); `cap` is in bits.
+    The `decoder_` estimates go over attack seeds (and training seeds); `cap` is in bits;
+    `validation` is the accuracy on the validation set, mean over the rounds after burn-in: one
+    round's of a small set moves by points.
     """
 
     variant: str
@@ -48,11 +58,13 @@ class Summary:
     strength: float | None = None
     seeds: tuple[int, ...] = (0,)
     accuracy: Estimate = Estimate()
+    validation: Estimate = Estimate()
     nll: Estimate = Estimate()
     ece: Estimate = Estimate()
     bits: Estimate = Estimate()
     identification: Estimate = Estimate()
     certificate: Estimate = Estimate()
+    certificate_within: Estimate = Estimate()
     decoder_mse: Estimate = Estimate()
     decoder_psnr: Estimate = Estimate()
     decoder_ssim: Estimate = Estimate()
@@ -90,9 +102,11 @@ def _summary(rows: list[Row], book: Book, groups: Iterable[tuple[str, float | No
         nll=estimate(run.result.nll for run in runs),
         ece=estimate(run.result.ece for run in runs),
         accuracy=estimate(row.accuracy for row in rows),
+        validation=estimate(settled(run) for run in runs if run.events),
         bits=estimate(row.bits_beyond_label for row in rows),
         identification=estimate(row.identification_optimal for row in rows),
         certificate=estimate(row.certificate_bits for row in rows),
+        certificate_within=estimate(run.result.certificate_bits_within_class for run in runs),
         decoder_mse=estimate(attack.mse for attack in decoder),
         decoder_psnr=estimate(attack.psnr for attack in decoder),
         decoder_ssim=estimate(attack.ssim for attack in decoder),
@@ -116,9 +130,3 @@ def _label(row: Row, groups: Iterable[tuple[str, float | None]]) -> str:
     name = row.title or row.variant
     swept = sum(variant == row.variant for variant, _ in groups) > 1
     return f"{name}, {row.strength:g}" if swept and row.strength is not None else name
-
-
-def known_bits(summary: Summary) -> float | None:
-    """Return the mean bits beyond the label; None when they are unmeasured or not a number."""
-    mean = summary.bits.mean
-    return None if mean is None or math.isnan(mean) else mean

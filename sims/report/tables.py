@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from fedcel.settings import dump, flatten
 from sims.report.read import Attack, Private, Result, Scores
 from sims.report.summary import Estimate, Summary, estimate
 from sims.report.text import NOTHING, deviation, interval, number, share
@@ -25,12 +26,12 @@ MAIN = (
     "bits beyond label",
     "optimal identification, %",
     "certificate, bits",
+    "certificate beyond label, bits",
     "decoder MSE",
     "decoder PSNR, dB",
     "decoder SSIM",
     "worst attack",
     "its MSE",
-    "step time, ×",
 )
 
 
@@ -45,12 +46,12 @@ def main(summaries: Sequence[Summary]) -> Table:
             interval(s.bits, 2),
             interval(s.identification, 1, 100),
             interval(s.certificate, 2),
+            interval(s.certificate_within, 2),
             deviation(s.decoder_mse, 4),
             deviation(s.decoder_psnr, 1),
             deviation(s.decoder_ssim, 3),
             " / ".join(s.worst) or NOTHING,
             interval(s.mse, 4),
-            number(s.step_ratio.mean, 2),
         )
         for s in summaries
     ]
@@ -68,8 +69,8 @@ def _anchors(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
         ("nothing (mean image)", chance, estimate(s.mean_mse for s in summaries)),
     ):
         if mse.mean is not None:
-            after = (number(0.0, 2), share(right), NOTHING, number(mse.mean, 4))
-            found.append((name, *blank, *after, *(NOTHING,) * 5))
+            after = (number(0.0, 2), share(right), NOTHING, NOTHING, number(mse.mean, 4))
+            found.append((name, *blank, *after, *(NOTHING,) * 4))
     return found
 
 
@@ -79,13 +80,32 @@ def posterior(summaries: Sequence[Summary]) -> Table:
     rows = []
     for s in summaries:
         results = [run.result for run in s.runs]
-        kept = estimate(r.samples for r in results).mean
-        name = f"average of {kept:g} samples" if kept else "average of the samples"
-        rows.append((s.label, name, *_scores(results)))
+        rows.append((s.label, predictor(results), *_scores(results)))
         points = [r.point for r in results if r.point is not None]
         if points:
             rows.append((s.label, "point model", *_scores(points)))
     return Table("Posterior average and point model", head, tuple(rows), words=2)
+
+
+def predictor(results: Sequence[Result]) -> str:
+    """Return what made a run's predictions: the samples it kept, or else its last model."""
+    kept = estimate(r.samples for r in results).mean
+    if kept is None:
+        return "average of the samples"
+    return f"average of {kept:g} samples" if kept else "last model (no samples kept)"
+
+
+def device(summaries: Sequence[Summary]) -> Table:
+    """Return what each variant costs the device, equal over its seeds."""
+    head = ("variant", "parameters", "in the encoder", "bytes per inference", "training step, ×")
+    keys = ("parameters", "encoder_parameters", "bytes_per_inference")
+    rows = []
+    for s in summaries:
+        results = [run.result for run in s.runs]
+        costs = (estimate(getattr(r, key) for r in results).mean for key in keys)
+        step = number(s.step_ratio.mean, 2)
+        rows.append((s.label, *(number(cost, 0) for cost in costs), step))
+    return Table("Cost on the device", head, tuple(rows))
 
 
 def _scores(scores: Sequence[Scores]) -> tuple[str, ...]:
@@ -153,15 +173,16 @@ def attacks(summaries: Sequence[Summary]) -> Table:
 
 
 def skipped(summaries: Sequence[Summary]) -> list[str]:
-    """Return one line for each attack that was not run, and why."""
-    lines = (
-        f"{s.label}: {a.attack} on {a.observation or 'its observation'}: {a.skipped}"
-        for s in summaries
-        for run in s.runs
-        for a in run.attacks
-        if a.skipped is not None
-    )
-    return list(dict.fromkeys(lines))
+    """Return one line for each attack that has nothing to work on, why, and for which variants."""
+    found: dict[str, dict[str, None]] = {}
+    for s in summaries:
+        for a in (a for run in s.runs for a in run.attacks if a.skipped is not None):
+            where = f" on {a.observation}" if a.observation else ""
+            found.setdefault(f"{a.attack}{where}: {a.skipped}", {})[s.label] = None
+    return [
+        line if len(labels) == len(summaries) else f"{line} ({', '.join(labels)})"
+        for line, labels in found.items()
+    ]
 
 
 def settings(summaries: Sequence[Summary]) -> Table:
@@ -181,11 +202,11 @@ def all_settings(summaries: Sequence[Summary]) -> Table:
 
 
 def _settings(summaries: Sequence[Summary]) -> list[dict[str, object]]:
-    return [s.runs[0].settings if s.runs else {} for s in summaries]
+    return [dict(flatten(dump(s.runs[0].settings))) if s.runs else {} for s in summaries]
 
 
 def _spread(tables: Sequence[dict[str, object]]) -> Iterable[tuple[str, ...]]:
-    keys = dict.fromkeys(key for table in tables for key in table if key != "format")
+    keys = dict.fromkeys(key for table in tables for key in table)
     return [(key, *(str(table.get(key, NOTHING)) for table in tables)) for key in keys]
 
 
@@ -200,6 +221,6 @@ def _first(*values: float | None) -> float | None:
 
 def bar(value: Estimate, cap: float | None) -> float | None:
     """Return the length of a bar in percent of the cap; None where it cannot be drawn."""
-    if value.mean is None or not cap or value.mean != value.mean:
+    if value.mean is None or not cap:
         return None
     return 100 * min(max(value.mean / cap, 0.0), 1.0)

@@ -1,6 +1,5 @@
 """Numbers as text, and the table that a terminal shows."""
 
-import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,10 +12,8 @@ NOTHING = "–"
 
 
 def number(value: float | None, digits: int) -> str:
-    """Return a number with so many decimals; infinity reads "all", None a dash."""
-    if value is None:
-        return NOTHING
-    return "all" if math.isinf(value) else f"{value:.{digits}f}"
+    """Return a number with so many decimals, None as a dash."""
+    return NOTHING if value is None else f"{value:.{digits}f}"
 
 
 def share(value: float | None) -> str:

@@ -6,43 +6,60 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from sims.report.read import Run
-from sims.report.summary import LEAST, Estimate, Summary, estimate, known_bits
+from sims.report.summary import LEAST, Estimate, Summary, estimate
 
 POINTS = 1.5  # accuracy a defence may cost and still count as matched, percentage points
 PERCENT = "\N{NO-BREAK SPACE}%"
 SLIGHT = 0.05  # a smaller share of the undefended leak is called no difference
 LITTLE = 0.25  # a smaller share is called a little
+ALL = 0.005  # bits this near to the cap are all of them, to the two decimals shown
 SUSPECT = 1.15  # MSE this many times that of label-only knowledge: weak attack or dead model
 
 Kind = Literal["helps", "helps-little", "does-not-help", "costs-too-much", "no-baseline", "alone"]
 
 
+Match = Literal["validation", "test"]
+
+
 class Verdict(NamedTuple):
-    """The headline and the two summaries it compares (`base`: undefended)."""
+    """The headline and the two summaries it compares (`base`: undefended).
+
+    `compared` is the number of defended variants that `best` was chosen among.
+    """
 
     kind: Kind
     headline: str
     base: Summary | None
     best: Summary | None
+    compared: int = 0
 
 
 def verdict(summaries: Sequence[Summary]) -> Verdict:
     """Compare the undefended variant, named 'none', with the best defended one.
 
-    The best leaks the fewest bits beyond the label within 1.5 points of accuracy.
+    The best leaks the fewest bits beyond the label within 1.5 points of accuracy: on the
+    validation set, or on the test set where a run has no validation accuracy.
     """
     base = next((s for s in summaries if s.variant == "none"), None)
-    defended = [s for s in summaries if s.variant != "none" and known_bits(s) is not None]
-    if base is None or known_bits(base) is None:
-        best = min(defended, key=_bits, default=None)
-        return _without_base(best, alone=len(summaries) == 1)
+    defended = [s for s in summaries if s.variant != "none" and s.bits.mean is not None]
+    if base is None or base.bits.mean is None:
+        found = _without_base(min(defended, key=_bits, default=None), len(summaries) == 1)
+        return found._replace(compared=len(defended))
     if not defended:
         text = f"Only the undefended model was measured: {_leak(base)}."
         return Verdict("alone", text, base, None)
-    near = [s for s in defended if cost(base, s) <= POINTS + 1e-9]
-    if not near:
-        return _too_dear(base, max(defended, key=lambda s: _share(s.accuracy)))
-    return _compare(base, min(near, key=_bits))
+    on = match(summaries)
+    near = [s for s in defended if cost(base, s, on) <= POINTS + 1e-9]
+    if near:
+        found = _compare(base, min(near, key=_bits))
+    else:
+        found = _too_dear(base, min(defended, key=lambda s: cost(base, s, on)), on)
+    return found._replace(compared=len(defended))
+
+
+def match(summaries: Sequence[Summary]) -> Match:
+    """Return on which images accuracy is matched: validation, if all were scored there."""
+    return "validation" if all(s.validation.mean is not None for s in summaries) else "test"
 
 
 def _without_base(best: Summary | None, alone: bool) -> Verdict:
@@ -60,17 +77,19 @@ def _without_base(best: Summary | None, alone: bool) -> Verdict:
     return Verdict("no-baseline", text, None, best)
 
 
-def _too_dear(base: Summary, best: Summary) -> Verdict:
+def _too_dear(base: Summary, best: Summary, on: Match) -> Verdict:
+    tested = f", {price(base, best)} on the test set" if on == "validation" else ""
     text = (
-        f"No defence stayed within {POINTS} points of the undefended accuracy, "
-        f"{percent(base.accuracy)}. Without a defence, {_leak(base)}. The nearest, {best.label}, "
-        f"costs {cost(base, best):.1f} points: with it {_leak(best, again=True)}."
+        f"No defence stayed within {POINTS} points of the undefended {on} accuracy, "
+        f"{percent(_accuracy(base, on))}. Without a defence, {_leak(base)}. The nearest, "
+        f"{best.label}, costs {cost(base, best, on):.1f} points: with it "
+        f"{_leak(best, again=True)}{tested}."
     )
     return Verdict("costs-too-much", text, base, best)
 
 
 def _compare(base: Summary, best: Summary) -> Verdict:
-    before, after = _finite_bits(base), _finite_bits(best)
+    before, after = _bits(base), _bits(best)
     drop = 1 - after / before if before > 0 else 0.0
     if drop <= SLIGHT or not separated(base, best):
         why = "leaks more" if drop < -SLIGHT else "leaks as much, within what can be told apart"
@@ -101,9 +120,14 @@ def separated(base: Summary, best: Summary) -> bool:
     return drop.half is None or (drop.mean or 0.0) > drop.half
 
 
-def cost(base: Summary, other: Summary) -> float:
-    """Return the accuracy lost, in percentage points; NaN where one was not measured."""
-    return 100 * (_share(base.accuracy) - _share(other.accuracy))
+def cost(base: Summary, other: Summary, on: Match = "test") -> float:
+    """Return the accuracy lost, in percentage points; infinity where one was not measured."""
+    before, after = _accuracy(base, on).mean, _accuracy(other, on).mean
+    return math.inf if before is None or after is None else 100 * (before - after)
+
+
+def _accuracy(summary: Summary, on: Match) -> Estimate:
+    return summary.validation if on == "validation" else summary.accuracy
 
 
 def price(base: Summary, best: Summary) -> str:
@@ -119,11 +143,12 @@ def price(base: Summary, best: Summary) -> str:
 
 def _leak(summary: Summary, again: bool = False) -> str:
     """Say how much leaks; `again`: the cap and the attacker were introduced before."""
-    if math.isinf(_bits(summary)):
-        bits = "everything leaks"
+    if summary.cap is not None and _bits(summary) > summary.cap - ALL:
+        bits = f"all {summary.cap:.1f} bits leak"
     else:
         most = "" if summary.cap is None or again else f" of at most {summary.cap:.1f}"
-        bits = f"{_bits(summary):.2f}{most} bits leak" + ("" if again else " beyond the label")
+        bits = f"{_bits(summary):.2f}{most} bits leak"
+    bits += "" if again else " beyond the label"
     if summary.identification.mean is None:
         return bits
     cases = f"in {share(summary.identification.mean)} of cases"
@@ -174,18 +199,25 @@ def cautions(summaries: Sequence[Summary], chosen: Verdict) -> list[str]:
     return found
 
 
-def limits(summaries: Sequence[Summary]) -> list[str]:
+def limits(summaries: Sequence[Summary], chosen: Verdict) -> list[str]:
     """Return what the report shows and what it does not, one sentence group each."""
     sizes = sorted({s.candidates for s in summaries if s.candidates is not None})
     caps = sorted({round(s.cap, 1) for s in summaries if s.cap is not None})
     found = []
+    if chosen.best and chosen.compared > 1 and chosen.kind != "costs-too-much":
+        by = f"; {match(summaries)} accuracy decides which of them match" if chosen.base else ""
+        found.append(
+            f"{chosen.best.label}, named at the top, is the best of {chosen.compared} variants "
+            f"compared on the same test images, so its numbers are slightly optimistic{by}."
+        )
     if sizes:
         cap = f" The most that could leak beyond the label is {_list(caps)} bits." if caps else ""
         found.append(
-            f"The optimal attacker is exact for the M = {_list(sizes)} test images, up to Monte "
-            "Carlo error: it knows the encoder and the law of the noise, and no attacker tells "
-            f"these images apart better.{cap} With more images the bits and their cap grow, so "
-            "compare only at equal M."
+            "The optimal attacker sees what the encoder sends, not private answers. It is exact "
+            f"for the M = {_list(sizes)} test images, up to Monte Carlo error: it knows the "
+            "encoder and the law of the noise, and no attacker who sees the same tells these "
+            f"images apart better.{cap} With more images the bits and their cap grow, so compare "
+            "only at equal M."
         )
     known = {a.knowledge for s in summaries for run in s.runs for a in run.attacks} - {""}
     found += [_KNOWLEDGE[name] for name in sorted(known) if name in _KNOWLEDGE]
@@ -231,6 +263,10 @@ _ALWAYS = (
         "epsilon given, per query. By itself it protects neither the training data nor what the "
         "encoder sends."
     ),
+    (
+        "Private answers, and with them the inversion of their logits, take their noise from a "
+        "secure generator that cannot be seeded: those numbers differ a little from run to run."
+    ),
     "One data set and one network: on other images or a deeper cut the numbers differ.",
 )
 
@@ -255,14 +291,4 @@ def _list(values: Sequence[float]) -> str:
 
 
 def _bits(summary: Summary) -> float:
-    bits = known_bits(summary)
-    return math.inf if bits is None else bits
-
-
-def _finite_bits(summary: Summary) -> float:
-    bits = _bits(summary)
-    return (summary.cap or 1e9) if math.isinf(bits) else bits
-
-
-def _share(value: Estimate) -> float:
-    return math.nan if value.mean is None else value.mean
+    return math.inf if summary.bits.mean is None else summary.bits.mean

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from sims.report.read import Result
+
 Make = Callable[..., Path]
 CELLS: dict[str, tuple[float, float, float, float]] = {  # accuracy, bits, identification, MSE
     "none": (0.951, 4.46, 0.92, 0.0312),
@@ -52,11 +54,24 @@ def result_of(accuracy: float, bits: float, identification: float) -> dict[str, 
         "bits-beyond-label": bits, "information-bits": bits + 3.3,
         "identification-optimal": identification, "candidates": 397, "bits-cap": 5.3,
         "identification-candidates": 100, "label-only-identification": 0.1,
-        "certificate-bits": bits + 4, "fano-identification": 0.99,
+        "certificate-bits": bits + 4, "certificate-bits-within-class": bits + 0.25,
+        "fano-identification": 0.99,
+        "parameters": 17226, "encoder-parameters": 16576, "bytes-per-inference": 256,
         "private": {e: {"accuracy": a, "top1-kept": a + 0.02, "confidence-before": 0.94,
                         "confidence-after": a, "ceiling": 0.99} for e, a in epsilons.items()},
         "versions": {"fedcel": "0.1.0", "torch": "2.15.0"}, "seconds": 41.0,
     }  # fmt: skip
+
+
+@pytest.fixture
+def outcome() -> Callable[..., Result]:
+    """Return a function that makes a result, with the keys given laid over it."""
+
+    def make(**changes: object) -> Result:
+        over = {key.replace("_", "-"): value for key, value in changes.items()}
+        return Result.model_validate(result_of(0.9, 2.0, 0.5) | over)
+
+    return make
 
 
 def write_run(folder: Path, name: str, cell: tuple[float, float, float, float]) -> None:
@@ -65,7 +80,7 @@ def write_run(folder: Path, name: str, cell: tuple[float, float, float, float]) 
     folder.mkdir(parents=True)
     weight = 0.0 if name == "none" else 0.3
     (folder / "settings.toml").write_text(
-        f"format = 1\nseed = 0\nrounds = 40\n[chain]\nburn-in = 0.8\n[cel]\nweight = {weight}\n"
+        f"format = 1\nseed = 0\nrounds = 41\n[chain]\nburn-in = 0.8\n[cel]\nweight = {weight}\n"
     )
     events = [
         {"round": r, "accuracy": accuracy * (1 - 0.8 * 0.85**r), "nll": 0.2, "ece": 0.02,

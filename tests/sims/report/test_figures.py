@@ -45,11 +45,11 @@ def test_anchors_in_mse_plot(make_bench: Make) -> None:
 
 
 def test_curve_marks_burn_in(make_bench: Make) -> None:
-    """0.8 of 40 rounds; the spread's axis is logarithmic."""
+    """0.8 of 41 rounds, rounded up to a whole round; the spread's axis is logarithmic."""
     summaries = summarise(read(make_bench(seeds=2)))
     figure = figures.curve(summaries, lambda e: e.within_class_spread, "spread", log=True)
     assert figure is not None
-    assert notes(figure) == {"burn-in ends": 32.0}
+    assert notes(figure) == {"burn-in ends": 33}
     assert figure.axes[0].get_yscale() == "log"
 
 
@@ -81,12 +81,13 @@ def test_nothing_to_draw() -> None:
     assert figures.trade_bits(empty) is None
     assert figures.trade_mse(empty) is None
     assert figures.curve(empty, lambda e: e.accuracy, "accuracy", log=False) is None
-    assert figures.reliability({}) is None
+    assert figures.reliability({}, "average") is None
 
 
 def test_empty_bins_are_left_out() -> None:
     """A bin without samples has no point."""
     bins = Bins(confidence=(0.1, 0.9), accuracy=(0.0, 0.8), count=(0, 5))
-    figure = figures.reliability({"posterior": bins})
+    figure = figures.reliability({"posterior": bins}, "last model")
     assert figure is not None
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["last model"]
     assert np.array(figure.axes[0].lines[0].get_xydata()).tolist() == [[0.9, 0.8]]

@@ -68,11 +68,35 @@ def test_self_contained(make_bench: Make) -> None:
 def test_main_table_holds_the_numbers(make_bench: Make) -> None:
     """Accuracy, bits, identification, certificate, decoder and worst attack as written."""
     rows = {row[0]: row for row in page_of(make_bench()).rows[:6]}
-    assert rows["cluster"][1:7] == ["94.8", "0.171", "0.012", "0.54", "22.0", "4.54"]
-    assert rows["cluster"][7].split() == ["0.0427", "±", "0.0002"]  # .0425 + 0, 2e-4, 4e-4
-    assert rows["cluster"][10:] == ["decoder", "0.0425", "1.21"]
-    assert rows["label only (class-mean oracle)"][4:8] == ["0.00", "10.0", "–", "0.0434"]
-    assert rows["nothing (mean image)"][7] == "0.0737"
+    assert rows["cluster"][1:8] == ["94.8", "0.171", "0.012", "0.54", "22.0", "4.54", "0.79"]
+    assert rows["cluster"][8].split() == ["0.0427", "±", "0.0002"]  # .0425 + 0, 2e-4, 4e-4
+    assert rows["cluster"][11:] == ["decoder", "0.0425"]
+    assert rows["label only (class-mean oracle)"][4:9] == ["0.00", "10.0", "–", "–", "0.0434"]
+    assert rows["nothing (mean image)"][8] == "0.0737"
+
+
+def test_cost_on_the_device(make_bench: Make) -> None:
+    """Parameters, the encoder's, bytes and step time; a dash where an old run lacks them."""
+    folder = make_bench()
+    path = folder / "runs" / "1-0" / "result.json"
+    old = json.loads(path.read_text())
+    path.write_text(json.dumps({k: v for k, v in old.items() if "parameters" not in k}))
+    rows = page_of(folder).rows
+    assert ["none", "17226", "16576", "256", "1.21"] in rows
+    assert ["cluster", "–", "–", "256", "1.21"] in rows
+
+
+def test_run_that_kept_no_samples(make_bench: Make) -> None:
+    """Its predictions are the last model's, and the page calls them so."""
+    run = make_bench() / "runs" / "1-0"
+    path = run / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"samples": 0}))
+    rows = page_of(run).rows
+    assert [row[1] for row in rows if row[-1] == "0.070" and len(row) == 6] == [
+        "last model (no samples kept)",
+        "point model",
+    ]
+    assert "average of" not in (run / "report.html").read_text()
 
 
 def test_every_attack_and_epsilon(make_bench: Make) -> None:
@@ -82,7 +106,8 @@ def test_every_attack_and_epsilon(make_bench: Make) -> None:
     assert sum(row[2:3] == ["decoder"] for row in page.rows) == 9
     assert sum(row[1:4] == ["4.0", "82.0", "84.0"] for row in page.rows) == 3
     text = (folder / "report.html").read_text()
-    assert "unsplit on smashed: needs the architecture" in text
+    assert text.count("<li>unsplit on smashed: needs the architecture</li>") == 1
+    assert "Not run" not in text
     assert "3 × not finite" in text
     assert "120 rounds" in text
 
@@ -120,11 +145,12 @@ def test_figures_are_written(make_bench: Make, seeds: int) -> None:
 
 
 def test_single_run(make_bench: Make) -> None:
-    """A run folder has the same page with one variant."""
+    """A run folder has the same page with one variant; its strips keep 24 px an image."""
     folder = make_bench() / "runs" / "1-0"
     page = page_of(folder)
     assert page.rows[1][:2] == ["1-0", "94.8"]
     assert page.tags.count("img") == 4
+    assert (folder / "report.html").read_text().count('style="--images: 12"') == 4
 
 
 def test_run_nobody_attacked(make_bench: Make) -> None:
@@ -147,11 +173,13 @@ def test_damage_writes_nothing(make_bench: Make) -> None:
 
 
 def test_little_is_known(make_bench: Make) -> None:
-    """A result with nothing but its accuracy still has a page, and says what is missing."""
+    """A result with nothing but what is required has a page, and dashes for the rest."""
     folder = make_bench() / "runs" / "0-0"
     (folder / "attacks.json").unlink()
-    (folder / "result.json").write_text(json.dumps({"accuracy": 0.5}))
-    assert page_of(folder).rows[1][1:5] == ["50.0", "–", "–", "–"]
+    keys = ("bits-beyond-label", "information-bits", "identification-optimal", "certificate-bits")
+    least = {"accuracy": 0.5, "candidates": 9} | dict.fromkeys(keys)  # null: not measured
+    (folder / "result.json").write_text(json.dumps(least))
+    assert page_of(folder).rows[1][1:8] == ["50.0", *["–"] * 6]
     assert "were not measured" in (folder / "report.html").read_text()
 
 

@@ -1,15 +1,18 @@
 """Strips of images: the right pixels in the right order."""
 
+from collections.abc import Callable
+
 import numpy as np
 
+from fedcel.settings import Settings
 from sims.report.pictures import GAP, grid, png, strips, tiles
 from sims.report.read import Images, Result, Run
 from sims.report.summary import Summary
 
 
-def summary(label: str, images: dict[str, Images]) -> Summary:
+def summary(label: str, result: Result, images: dict[str, Images]) -> Summary:
     """Return a summary of one run with these images."""
-    return Summary(label, label, runs=(Run(label, {}, (), Result(accuracy=0.9), (), images),))
+    return Summary(label, label, runs=(Run(label, Settings(), (), result, (), images),))
 
 
 def images(value: float) -> Images:
@@ -18,11 +21,14 @@ def images(value: float) -> Images:
 
 
 def test_tiles() -> None:
-    """8 px become 32, a transparent gap between, 0.5 becomes 128."""
+    """8 px become 32, transparent gaps around, 0.5 becomes 128."""
     found = tiles(images(0.5))
-    assert found.shape == (32, 2 * 32 + GAP, 4)
-    assert (found[:, :32] == [128, 128, 128, 255]).all()
-    assert (found[:, 32 : 32 + GAP] == 0).all()
+    assert found.shape == (32 + 2 * GAP, 2 * 32 + 3 * GAP, 4)
+    inside = found[GAP:-GAP, GAP:-GAP]
+    assert (inside[:, :32] == [128, 128, 128, 255]).all()
+    assert (inside[:, 32 : 32 + GAP] == 0).all()
+    assert (inside[:, 32 + GAP :] == [128, 128, 128, 255]).all()
+    assert (found[:GAP] == 0).all()
 
 
 def test_colour_keeps_its_channels() -> None:
@@ -33,11 +39,12 @@ def test_colour_keeps_its_channels() -> None:
     assert tiles(red).shape == (40, 40, 4)
 
 
-def test_originals_once() -> None:
+def test_originals_once(outcome: Callable[..., Result]) -> None:
     """Originals come first, and again only for a variant attacked on other images."""
     same = {"targets": images(0.1), "class-mean": images(0.2), "decoder": images(0.3)}
     other = {"targets": images(0.9), "decoder": images(0.3)}
-    found = strips([summary("a", same), summary("b", same), summary("c", other)])
+    runs = {"a": same, "b": same, "c": other}
+    found = strips([summary(label, outcome(), shown) for label, shown in runs.items()])
     assert [(s.group, s.name) for s in found] == [
         ("", "originals"),
         ("", "label only (mean of the class)"),

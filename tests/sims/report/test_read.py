@@ -15,11 +15,11 @@ Make = Callable[..., Path]
 
 
 def test_bench_is_read(make_bench: Make) -> None:
-    """Rows, runs, settings with flat keys, events, attacks and images are there."""
+    """Rows, runs, settings, events, attacks and images are there."""
     book = read(make_bench())
     assert (book.title, book.kind, len(book.rows)) == ("Digits: what leaks", "bench", 3)
     run = book.runs[book.rows[0].run]
-    assert run.settings["chain.burn-in"] == 0.8
+    assert run.settings.chain.burn_in == 0.8
     assert run.result.private["4.0"].top1_kept == 0.84
     assert len(run.events) == 40
     assert run.events[6].rejected[0].reason == "not finite"
@@ -45,11 +45,24 @@ def test_run_without_attacks(make_bench: Make) -> None:
     assert book.runs[""].images == {}
 
 
-def test_all_bits_leak(make_bench: Make) -> None:
-    """Without noise a number may be the word "all": infinity."""
+@pytest.mark.parametrize("key", ["accuracy", "bits-beyond-label", "candidates"])
+def test_result_lacks_a_key(make_bench: Make, key: str) -> None:
+    """What every run has measured must be there, by name."""
     path = make_bench() / "runs" / "0-0" / "result.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"certificate-bits": "all"}))
-    assert read_run(path.parent).result.certificate_bits == float("inf")
+    found = json.loads(path.read_text())
+    del found[key]
+    path.write_text(json.dumps(found))
+    with pytest.raises(RunError, match=rf"0-0/result\.json is damaged: {key}: Field required"):
+        read(path.parent)
+
+
+@pytest.mark.parametrize("name", ["settings.toml", "events.jsonl", "result.json", "attacks.json"])
+def test_not_text(make_bench: Make, name: str) -> None:
+    """Bytes that are not UTF-8 are damage of the file named."""
+    run = make_bench() / "runs" / "0-0"
+    (run / name).write_bytes(b"\xff\xfe")
+    with pytest.raises(RunError, match=rf"0-0/{name} .*utf-8"):
+        read(run)
 
 
 def test_no_folder(tmp_path: Path) -> None:
@@ -77,12 +90,17 @@ def test_missing_file(make_bench: Make, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("settings.toml", "seed = ", "settings.toml is damaged"),
+        ("settings.toml", "seed = ", "settings.toml is not TOML"),
+        ("settings.toml", "format = 1\nseed = 'x'\n", "settings.toml is damaged: seed is 'x'"),
+        ("settings.toml", "format = 1\nsede = 1\n", "settings.toml .* did you mean 'seed'"),
         ("events.jsonl", '{"round": 1}\n{"rou', "line 2 is no round"),
         ("events.jsonl", '{"accuracy": 0.5}\n', "line 1 is no round"),
-        ("result.json", '{"accuracy": "high"}', "accuracy: .*'high'"),
+        ("result.json", '{"accuracy": "high"}', "result.json .* accuracy: .*'high'"),
+        ("result.json", '{"accuracy": NaN}', "result.json .* accuracy: .*finite"),
+        ("result.json", "[]", "result.json is damaged: the file: .*object"),
         ("result.json", "{", "result.json is damaged"),
         ("attacks.json", '[{"mse": 0.1}]', "0.attack: Field required"),
+        ("attacks.json", '{"attack": "decoder"}', "attacks.json is damaged: the file: .*array"),
         ("reconstructions.safetensors", "no tensors", "reconstructions.safetensors is damaged"),
     ],
 )

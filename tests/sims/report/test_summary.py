@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fedcel.schedule import burn_in_rounds
 from sims.report.read import read
 from sims.report.summary import Estimate, estimate, summarise
 
@@ -25,10 +26,9 @@ def test_no_interval_below_three(values: list[float]) -> None:
     assert estimate(values).half is None
 
 
-def test_nothing_and_everything() -> None:
-    """No value is no mean; "all" stays infinite."""
+def test_nothing() -> None:
+    """No value is no mean."""
     assert estimate([None]) == Estimate()
-    assert estimate([math.inf, 1.0]).mean == math.inf
 
 
 def test_groups(make_bench: Make) -> None:
@@ -39,3 +39,17 @@ def test_groups(make_bench: Make) -> None:
     assert found[1].decoder_mse.n == 9
     assert found[1].bits.mean == pytest.approx(0.54 + 0.02)  # seeds 0, 1, 2 add 0, .02, .04
     assert found[1].bits_of_seed[2] == pytest.approx(0.58)
+    assert found[1].certificate_within.mean == pytest.approx(0.54 + 0.02 + 0.25)
+
+
+def test_validation_is_the_mean_after_burn_in(make_bench: Make) -> None:
+    """A run that ended in burn-in counts its last round; the other its rounds 33 to 40."""
+    folder = make_bench(seeds=2)
+    (folder / "runs" / "1-0" / "events.jsonl").write_text(
+        '{"round": 1, "accuracy": 0.1}\n{"round": 2, "accuracy": 0.5}\n'
+    )
+    run = read(folder)
+    first = burn_in_rounds(next(iter(run.runs.values())).settings) + 1
+    late = [0.948 * (1 - 0.8 * 0.85**n) for n in range(first, 41)]
+    want = (0.5 + sum(late) / len(late)) / 2
+    assert summarise(run)[1].validation.mean == pytest.approx(want)

@@ -1,9 +1,11 @@
 """The wording follows the numbers."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from fedcel.settings import Settings
 from sims.report.read import Event, Rejected, Result, Run
 from sims.report.summary import Estimate, Summary
 from sims.report.words import (
@@ -59,6 +61,21 @@ def test_best_is_at_matched_accuracy() -> None:
     assert (found.kind, found.best) == ("helps", edge)
 
 
+def test_best_is_matched_on_validation() -> None:
+    """Validation accuracy says who is matched, whatever the test set says; the price is tested."""
+    base = replace(NONE, validation=Estimate(0.96))
+    lucky = replace(cell("lucky", 0.96, 0.1), validation=Estimate(0.94))
+    sound = replace(cell("sound", 0.93, 0.6), validation=Estimate(0.945))
+    found = verdict([base, lucky, sound])
+    assert found.best == sound
+    assert "a cost of 2.1 points" in found.headline
+    assert verdict([base, lucky, replace(sound, validation=Estimate())]).best == lucky
+    text = said(base, lucky)
+    assert "within 1.5 points of the undefended validation accuracy, 96.0 %" in text
+    assert "lucky, costs 2.0 points: with it 0.10 bits leak" in text
+    assert "accuracy rises by 0.9 points (95.1 % to 96.0 %) on the test set." in text
+
+
 @pytest.mark.parametrize(
     ("bits", "kind", "words"),
     [
@@ -112,12 +129,13 @@ def test_unmeasured() -> None:
     assert "were not measured" in said(replace(cell("run", 0.9, 0), bits=Estimate()))
 
 
-def test_everything_leaks() -> None:
-    """Without noise all bits leak; a defence that leaks less still wins."""
-    base = replace(NONE, bits=Estimate(float("inf")))
-    found = verdict([base, cell("a", 0.95, 0.5)])
+@pytest.mark.parametrize(("bits", "words"), [(5.296, "all 5.3 bits"), (5.294, "5.29 of at most")])
+def test_all_bits_leak(bits: float, words: str) -> None:
+    """Within 0.005 of the cap, 5.3 bits, it is all of them."""
+    found = verdict([replace(NONE, bits=Estimate(bits)), cell("a", 0.95, 0.5)])
     assert found.kind == "helps"
-    assert "everything leaks" in found.headline
+    assert f"Without a defence, {words}" in found.headline
+    assert "bits leak beyond the label" in found.headline
 
 
 @pytest.mark.parametrize(
@@ -143,15 +161,15 @@ def test_attack_sentence() -> None:
 
 def run_with(result: Result, events: tuple[Event, ...] = ()) -> Run:
     """Return a run of this result."""
-    return Run("r", {}, events, result, (), {})
+    return Run("r", Settings(), events, result, (), {})
 
 
-def test_cautions() -> None:
+def test_cautions(outcome: Callable[..., Result]) -> None:
     """Unequal noise, an attack worse than the label alone, a broken bound; else none."""
     best = replace(cell("a", 0.95, 0.5), noise=0.3)
     assert cautions([NONE, best], verdict([NONE, best])) == []
     base = replace(NONE, noise=0.1)
-    bound = run_with(Result(accuracy=0.9, fano_identification=0.4))
+    bound = run_with(outcome(fano_identification=0.4))
     bad = replace(best, mse=Estimate(0.06), oracle_mse=0.0434, runs=(bound,))
     noise, weak, broken = cautions([base, bad], verdict([base, bad]))
     assert "sigma 0.1" in noise
@@ -162,7 +180,9 @@ def test_cautions() -> None:
 
 def test_limits_print_m_and_cap() -> None:
     """M and the cap are always printed, and the number of seeds."""
-    text = " ".join(limits([NONE]))
+    text = " ".join(limits([NONE], verdict([NONE])))
+    assert "best of" not in text
+    assert "cannot be seeded" in text
     assert "M = 397" in text
     assert "5.3 bits" in text
     assert "One training seed" in text
@@ -170,11 +190,21 @@ def test_limits_print_m_and_cap() -> None:
     assert "2 training seeds" in seeds_sentence([replace(NONE, seeds=(0, 1))])
 
 
-def test_rejected() -> None:
+def test_limits_own_up_to_the_choice() -> None:
+    """The best of several on the same test images is called slightly optimistic."""
+    cells = [NONE, cell("a", 0.95, 2.0), cell("b", 0.95, 1.0), cell("c", 0.5, 0.1)]
+    text = limits(cells, verdict(cells))[0]
+    assert "b, named at the top, is the best of 3 variants" in text
+    assert "slightly optimistic; test accuracy decides" in text
+    scored = [replace(s, validation=s.accuracy) for s in cells]
+    assert "validation accuracy decides" in limits(scored, verdict(scored))[0]
+
+
+def test_rejected(outcome: Callable[..., Result]) -> None:
     """Reasons are counted, the most frequent first."""
     events = tuple(
         Event(round=i, rejected=(Rejected(client=i, reason=reason),))
         for i, reason in enumerate(("late", "not finite", "late"))
     )
-    run = run_with(Result(accuracy=0.9), events)
+    run = run_with(outcome(), events)
     assert rejected([run]) == [("late", 2), ("not finite", 1)]
