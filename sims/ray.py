@@ -74,7 +74,7 @@ def stoppable(grid: Grid, stop: Event) -> Grid:
         return nodes()
 
     # In memory a look costs nothing; the default of .1 s would be most of a small round.
-    grid.pull_interval = PULL_SECONDS
+    grid.pull_interval = PULL_SECONDS  # type: ignore[attr-defined]
     grid.pull_messages = pull_messages  # type: ignore[method-assign]
     grid.get_node_ids = get_node_ids  # type: ignore[method-assign]
     return grid
