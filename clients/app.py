@@ -40,43 +40,43 @@ def client_app(settings: Settings | None = None, state_root: Path | None = None)
     @app.train()
     def train(message: Message, context: Context) -> Message:
         s = settings or settings_of(context)
-        client = PosteriorClient(
-            holder.bound_update(s, partition(context), *memory(context, state_root))
-        )
-        uploaded, examples, metrics = client.fit(model(message), asked(message))
+        bound = holder.bound_update(s, partition(context), *memory(context, state_root))
+        uploaded, examples, metrics = PosteriorClient(bound).fit(model(message), asked(message))
         key = wire.ARRAYS if s.strategy.upload == "weights" else wire.DELTA
         numbers = numeric({**metrics, wire.EXAMPLES: examples})
-        content = RecordDict({key: ArrayRecord(uploaded), wire.METRICS: numbers})
-        return Message(content=content, reply_to=message)
+        return answered(message, {key: ArrayRecord(uploaded), wire.METRICS: numbers})
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        s = settings or settings_of(context)
-        client = EvaluationClient(
-            s, holder.workspace(s), holder.images(s, partition(context)), samples(message)
-        )
+        client = evaluator(settings or settings_of(context), message, context)
         nll, examples, metrics = client.evaluate(model(message), asked(message))
         numbers = numeric({**metrics, "nll": nll, wire.EXAMPLES: examples})
-        return Message(content=RecordDict({wire.METRICS: numbers}), reply_to=message)
+        return answered(message, {wire.METRICS: numbers})
 
     @app.query(wire.COUNT_QUERY)
     def count(message: Message, context: Context) -> Message:
-        s = settings or settings_of(context)
-        held = len(holder.images(s, partition(context)).y)
+        held = len(holder.images(settings or settings_of(context), partition(context)).y)
         numbers = MetricRecord({wire.EXAMPLES: held, wire.PARTITION: partition(context)})
-        return Message(content=RecordDict({wire.METRICS: numbers}), reply_to=message)
+        return answered(message, {wire.METRICS: numbers})
 
     @app.query(wire.LOGITS_QUERY)
     def query(message: Message, context: Context) -> Message:
-        s = settings or settings_of(context)
-        client = EvaluationClient(
-            s, holder.workspace(s), holder.images(s, partition(context)), samples(message)
-        )
-        answer = client.query(message.content.array_records[wire.SMASHED].to_numpy_ndarrays()[0])
-        content = RecordDict({wire.LOGITS: ArrayRecord([answer])})
-        return Message(content=content, reply_to=message)
+        client = evaluator(settings or settings_of(context), message, context)
+        smashed = message.content.array_records[wire.SMASHED].to_numpy_ndarrays()[0]
+        return answered(message, {wire.LOGITS: ArrayRecord([client.query(smashed)])})
 
     return app
+
+
+def answered(message: Message, records: dict[str, ArrayRecord | MetricRecord]) -> Message:
+    """Return the reply to a message."""
+    return Message(content=RecordDict({**records}), reply_to=message)
+
+
+def evaluator(settings: Settings, message: Message, context: Context) -> EvaluationClient:
+    """Return the evaluation client of this node, on its own images and the samples sent."""
+    own = holder.images(settings, partition(context))
+    return EvaluationClient(settings, holder.workspace(settings), own, samples(message))
 
 
 def asked(message: Message) -> dict[str, Scalar]:

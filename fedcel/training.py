@@ -45,13 +45,12 @@ def local_update(
     flat.load(received)
     cel = cel if plan.cel_weight > 0 and not plan.freeze else None
     batches = draw_batches(len(y), local, streams("batch"))
-    if plan.freeze:
-        x = encoded(flat, x)
+    x = encoded(flat, x) if plan.freeze else x
     xi = draw_cut_noise(flat, batches, streams("cut"))
     langevin = streams("langevin")
     epoch = -(-len(y) // batches.shape[1])
     losses: list[Tensor] = []
-    metrics: dict[str, float] = {}
+    metrics: dict[str, Tensor] = {}
     for step, batch in enumerate(batches):
         if cel and (step == 0 or (refresh == "epoch" and step % epoch == 0)):
             state = cel.refresh(state, encoded(flat, x), y, streams(f"refresh-{step}"))
@@ -62,14 +61,14 @@ def local_update(
         losses.append(loss.detach())
         if cel and state is not None:
             term = cel.loss(state, z, labels, measure=step == len(batches) - 1)
-            metrics = {key: value.item() for key, value in term.metrics.items()}
             loss = loss + plan.cel_weight * term.loss
-        loss.backward()  # type: ignore[no-untyped-call]
+            metrics = term.metrics
+        torch.autograd.backward(loss)
         langevin_step(flat, received, plan, langevin)
-        if cel and state is not None:
-            state = cel.step(state)
-    metrics["loss"] = torch.stack(losses).mean().item()
-    return Update(flat.vector - received, state, metrics)
+        state = cel.step(state) if cel and state is not None else state
+    told = {key: value.item() for key, value in metrics.items()}
+    told["loss"] = torch.stack(losses).mean().item()
+    return Update(flat.vector - received, state, told)
 
 
 def langevin_step(

@@ -158,8 +158,7 @@ def reconstruct(
     if missing := sorted(attack.needs - observation.grants):
         return [common | {"skipped": f"needs {', '.join(missing)}, which is not granted"}], {}
     rows: list[Row] = []
-    pictures: Pictures = {}
-    lowest = torch.inf
+    pictures, lowest = Pictures(), torch.inf
     for attack_seed in range(how.seeds):
         begin = time.monotonic()
         noise = generator(seed, f"targets/{observation.name}", attack_seed)
