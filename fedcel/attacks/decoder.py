@@ -20,19 +20,6 @@ def unchanged(observed: Float[Tensor, "N F"]) -> Float[Tensor, "N F"]:
     return observed
 
 
-def reconstruct(
-    observation: Observation,
-    auxiliary: Float[Tensor, "A C H W"],
-    observed: Float[Tensor, "T F"],
-    budget: float,
-    generator: torch.Generator,
-    progress: Progress | None = None,
-    effort: Effort = DEFAULT,
-) -> Float[Tensor, "T C H W"]:
-    """Return one image in [0, 1] per observed vector of any kind; see `inversion.invert`."""
-    return invert(observation, auxiliary, observed, effort, unchanged, budget, generator, progress)
-
-
 @dataclass(frozen=True)
 class Decoder:
     """The decoder as an attack: Adam 1e-3 falling as a cosine, the best epoch is kept."""
@@ -52,6 +39,6 @@ class Decoder:
         progress: Progress | None = None,
     ) -> Float[Tensor, "T C H W"]:
         """Return one image in [0, 1] per observed vector."""
-        return reconstruct(
-            observation, auxiliary, observed, budget, generator, progress, self.effort
+        return invert(
+            observation, auxiliary, observed, self.effort, unchanged, budget, generator, progress
         )
