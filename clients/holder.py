@@ -6,12 +6,13 @@ from functools import lru_cache, partial
 import torch
 from flwr.common import NDArrays, Scalar
 
-from fedcel import cel, runs, wire
+from fedcel import cel, defences, runs, wire
 from fedcel.arrays import FlatNet, to_arrays, to_vector
 from fedcel.cel.base import State
 from fedcel.data import Images, load
 from fedcel.errors import DataError
-from fedcel.schedule import plan
+from fedcel.losses import Losses
+from fedcel.schedule import Plan, plan
 from fedcel.seeding import generator
 from fedcel.settings import Settings
 from fedcel.training import Update, local_update
@@ -28,11 +29,24 @@ def workspace(settings: Settings) -> FlatNet:
 
 
 @lru_cache(maxsize=4)
-def loss_of(settings: Settings) -> cel.ConditionalEntropy | None:
-    """Return the conditional entropy loss of these settings."""
-    classes = load(settings.data, settings.clients, settings.seed).classes
-    features = workspace(settings).net.features
-    return cel.build(settings.cel, settings.net.noise, features, classes)
+def losses_of(settings: Settings) -> Losses:
+    """Return the losses of these settings, before a round says how much each counts."""
+    splits, net = load(settings.data, settings.clients, settings.seed), workspace(settings).net
+    return Losses(
+        cel=cel.build(settings.cel, net.cut.sigma, net.features, splits.classes),
+        defence=defences.build(settings, splits.shape),
+        clip=None if settings.cel.clip == "none" else settings.cel.clip,
+    )
+
+
+def acting(found: Losses, plan: Plan) -> Losses:
+    """Return the losses that act in a round: none on a frozen encoder or at weight 0."""
+    return found._replace(
+        cel=found.cel if plan.cel_weight > 0 and not plan.freeze else None,
+        cel_weight=plan.cel_weight,
+        defence=found.defence if plan.defence_weight > 0 and not plan.freeze else None,
+        defence_weight=plan.defence_weight,
+    )
 
 
 def images(settings: Settings, partition: int) -> Images:
@@ -62,17 +76,18 @@ def train(
     """
     x, y = images(settings, partition)
     s, asked = settings, plan(settings, number, share, total)
+    asked = asked if pull is None else asked._replace(pull=pull)
     return local_update(
         flat,
         received,
         x,
         y,
-        asked if pull is None else asked._replace(pull=pull),
+        asked,
         s.local,
         lambda purpose: generator(s.seed, purpose, number, partition),
-        loss_of(s),
+        acting(losses_of(s), asked),
         state,
-        s.cel.refresh,
+        s.cel.refresh_every if s.cel.refresh == "epoch" else 0,
     )
 
 

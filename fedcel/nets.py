@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedcel import plugins
+from fedcel.cut import Cut
 from fedcel.errors import NetError
 from fedcel.settings_groups import Net
 
@@ -15,16 +16,16 @@ Builder = Callable[[tuple[int, ...], int, Net], tuple[nn.Module, nn.Module]]
 
 
 class SplitNet(nn.Module):
-    """Encoder f on the device, head g on the server, Gaussian noise of sd sigma between.
+    """Encoder f on the device, head g on the server, the cut's noise between.
 
     Images are (B, C, H, W) in [0, 1], smashed data (B, D), logits (B, classes).
     """
 
-    def __init__(self, encoder: nn.Module, head: nn.Module, sigma: float, features: int) -> None:
+    def __init__(self, encoder: nn.Module, head: nn.Module, cut: Cut, features: int) -> None:
         super().__init__()
         self.encoder = encoder
         self.head = head
-        self.sigma = sigma
+        self.cut = cut
         self.features = features
 
     def encode(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
@@ -34,11 +35,8 @@ class SplitNet(nn.Module):
     def add_noise(
         self, z: Float[Tensor, "B D"], generator: torch.Generator
     ) -> Float[Tensor, "B D"]:
-        """Return z~ = z + sigma * xi with xi drawn afresh; z itself when sigma is 0."""
-        if self.sigma == 0:
-            return z
-        xi = torch.randn(z.shape, generator=generator, dtype=z.dtype)
-        return z + self.sigma * xi
+        """Return the messages z~, the cut's noise drawn afresh."""
+        return self.cut.disturb(z, generator)
 
     def answer(self, message: Float[Tensor, "B D"]) -> Float[Tensor, "B K"]:
         """Return the head's logits for smashed data as it was received."""
@@ -109,11 +107,18 @@ def head(classes: int, net: Net) -> nn.Module:
 BUILDERS: dict[str, Builder] = {"mlp": mlp, "cnn": cnn}
 
 
-def build(net: Net, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> SplitNet:
+def build(
+    net: Net,
+    shape: tuple[int, ...],
+    classes: int,
+    generator: torch.Generator,
+    cut: Cut | None = None,
+) -> SplitNet:
     """Return a checked split network with parameters drawn from `generator`.
 
-    A user's builder `package.module:object` takes (shape (C, H, W), classes, settings) and
-    returns (encoder, head). Raises NetError when they do not fit together.
+    Without a `cut` there is Gaussian noise of `net.noise`. A user's builder
+    `package.module:object` takes (shape (C, H, W), classes, settings) and returns (encoder, head).
+    Raises NetError when they do not fit together.
     """
     if net.name not in BUILDERS and ":" not in net.name:
         raise NetError(f"net.name is {net.name!r}, must be mlp, cnn or 'package.module:object'")
@@ -122,7 +127,7 @@ def build(net: Net, shape: tuple[int, ...], classes: int, generator: torch.Gener
         torch.manual_seed(generator.initial_seed())
         encoder, classifier = made(builder, net.name, shape, classes, net)
     features = check(encoder, classifier, shape, classes)
-    model = SplitNet(encoder, classifier, net.noise, features)
+    model = SplitNet(encoder, classifier, cut or Cut(net.noise), features)
     initialise(model, generator)
     return model
 

@@ -64,7 +64,7 @@ def leakage(run: Run) -> dict[str, object]:
     net = what_is_sent(run.flat, sampled(run), s.chain.scope)
     found = optimal(SmashedData(net), x, y, generator(s.seed, "optimal"), s.attack.candidates)
     with torch.no_grad():
-        bound = certificate(net.encode(x), y, net.sigma, s.attack.candidates)
+        bound = certificate(net.encode(x), y, net.cut.sigma, s.attack.candidates)
     counts = y.bincount(minlength=run.splits.classes).double()
     return {
         "bits-beyond-label": found.bits_beyond_label,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel import nets
+from fedcel import defences, nets
 from fedcel.aggregation import ServerState
 from fedcel.arrays import FlatNet
 from fedcel.data import Splits, load
@@ -59,7 +59,11 @@ def settings_from(table: dict[str, object], path: Path) -> Settings:
 def fresh_net(settings: Settings, splits: Splits) -> FlatNet:
     """Return the net of these settings with the parameters of round 0."""
     stream = generator(settings.seed, "net")
-    return FlatNet(nets.build(settings.net, splits.shape, splits.classes, stream))
+    return FlatNet(
+        nets.build(
+            defences.net(settings), splits.shape, splits.classes, stream, defences.cut(settings)
+        )
+    )
 
 
 def chain(folder: Path, settings: Settings) -> Chain:

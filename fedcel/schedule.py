@@ -15,6 +15,7 @@ class Plan(NamedTuple):
 
     rate: float  # eta
     cel_weight: float  # lambda * gamma_t
+    defence_weight: float  # strength * gamma_t
     pull: float  # kappa, towards the received model
     decay: float  # 1/(N s0^2), towards 0
     noise: float  # standard deviation of the Langevin noise per step
@@ -37,11 +38,20 @@ def rate(settings: Settings, number: int) -> float:
 
 
 def gamma(settings: Settings, number: int) -> float:
-    """Return gamma_t: 0 in warm-up, then linear to 1 at the fraction `cel.ramp` of the rounds."""
-    start, end = settings.cel.warm_up, settings.cel.ramp * settings.rounds
+    """Return gamma_t: 0 in warm-up, then up to `cel.end` as `cel.schedule` says.
+
+    `ramp`: linear to the fraction `cel.ramp` of the rounds, then constant; `constant`: all of it at
+    once; `rate`: in proportion to the step size, so that it falls as a cosine.
+    """
+    cel = settings.cel
+    start, end = cel.warm_up, cel.ramp * settings.rounds
     if number <= start:
         return 0.0
-    return 1.0 if number >= end else (number - start) / (end - start)
+    if cel.schedule == "rate":
+        return cel.end * rate(settings, number) / settings.local.rate
+    if cel.schedule == "constant" or number >= end:
+        return cel.end
+    return cel.end * (number - start) / (end - start)
 
 
 def plan(settings: Settings, number: int, share: float, total: int) -> Plan:
@@ -63,6 +73,7 @@ def plan(settings: Settings, number: int, share: float, total: int) -> Plan:
     return Plan(
         rate=eta,
         cel_weight=0.0 if s.cel.kind == "none" else s.cel.weight * gamma(s, number),
+        defence_weight=s.defence.strength * gamma(s, number),
         pull=kappa,
         decay=0.0 if s.prior.scale == "none" else 1 / (total * s.prior.scale**2),
         noise=math.sqrt(variance),

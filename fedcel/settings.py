@@ -14,6 +14,7 @@ from fedcel.settings_groups import (
     Cel,
     Chain,
     Data,
+    Defence,
     Local,
     Net,
     Prior,
@@ -47,6 +48,7 @@ class Settings(BaseModel):
     )
     data: Data = Data()
     net: Net = Net()
+    defence: Defence = Defence()
     cel: Cel = Cel()
     local: Local = Local()
     prior: Prior = Prior()
@@ -139,11 +141,30 @@ def check(settings: Settings) -> None:
         raise SettingsError(
             f"clients-per-round is {s.clients_per_round}, must be at most clients ({s.clients})"
         )
+    check_defence(s)
     if s.cel.kind != "none":
         check_loss(s)
     check_strategy(s)
     if s.net.bound == "none":
         warn("net.bound is 'none': an encoder may outgrow any noise; only for study", stacklevel=3)
+
+
+def check_defence(s: Settings) -> None:
+    """Refuse a strength that means nothing for the defence it is given to."""
+    name, strength = s.defence.name, s.defence.strength
+    if name == "none":
+        if strength:
+            raise SettingsError(f"defence.strength is {strength}, defence.name 'none': name one")
+    elif name == "bottleneck" and (strength < 1 or strength != int(strength)):
+        raise SettingsError(
+            f"defence.strength is {strength}, must be the number of values sent, 1 or more"
+        )
+    elif name == "dropout" and not 0 < strength < 1:
+        raise SettingsError(
+            f"defence.strength is {strength}, must be the chance that a value is dropped, in (0, 1)"
+        )
+    elif not strength > 0:
+        raise SettingsError(f"defence.strength is {strength}, must be above 0 for {name!r}")
 
 
 def check_loss(s: Settings) -> None:

@@ -1,10 +1,22 @@
 """The groups of settings, one table of the TOML file each."""
 
+from difflib import get_close_matches
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 Off = Literal["none"]
+CEL_KINDS = ("none", "plain", "cluster", "gated", "hybrid", "mutual-information")
+DEFENCES = (
+    "none",
+    "noise",
+    "bottleneck",
+    "dropout",
+    "nopeek",
+    "adversarial",
+    "noise+nopeek",
+    "noise+adversarial",
+)
 
 
 def kebab(name: str) -> str:
@@ -17,6 +29,18 @@ def _numbers(text: str) -> str:
     if not all(0 < value < float("inf") for value in values):
         raise ValueError("each number must be finite and above 0")
     return text
+
+
+def _part(names: tuple[str, ...]) -> AfterValidator:
+    def known(name: str) -> str:
+        if name in names or ":" in name:
+            return name
+        near = get_close_matches(name, names, 1, cutoff=0)[0]
+        raise ValueError(
+            f"must be one of {', '.join(names)} or 'package.module:object'; nearest: {near!r}"
+        )
+
+    return AfterValidator(known)
 
 
 PositiveList = Annotated[str, AfterValidator(_numbers)]
@@ -76,8 +100,9 @@ class Net(Group):
 class Cel(Group):
     """The conditional entropy loss."""
 
-    kind: Literal["none", "plain", "cluster", "gated"] = Field(
-        "none", description="Which conditional entropy loss tightens the classes."
+    kind: Annotated[str, _part(CEL_KINDS)] = Field(
+        "none",
+        description="none, plain, cluster, gated, hybrid, mutual-information, or an import string.",
     )
     weight: float = Field(0.3, ge=0, allow_inf_nan=False, description="Lambda, once ramped up.")
     penalty: Literal["linear", "log", "channel"] = Field(
@@ -86,19 +111,47 @@ class Cel(Group):
     threshold: Positive | Off = Field(
         "none", description="Tau of the log penalty; none: 0.125 sigma^2 D."
     )
+    target: Literal["none", "spread", "accuracy"] = Field(
+        "none", description="What an adaptive tau follows, to reach `cel.goal`; none: tau is fixed."
+    )
+    goal: Positive = Field(
+        0.95,
+        description="Within-class spread or validation accuracy that `cel.target` steers to.",
+    )
     share: Literal["batch-share", "mean-present", "none"] = Field(
         "batch-share", description="Beta, a class's share in the loss: n_c/B, 1/present, or 1."
     )
     warm_up: int = Field(5, ge=0, description="Rounds before the loss is switched on.")
+    schedule: Literal["ramp", "constant", "rate"] = Field(
+        "ramp", description="Gamma after warm-up: a linear ramp, constant, or falling with eta."
+    )
     ramp: float = Field(
         0.6, ge=0, le=1, description="Fraction of the rounds at which lambda is fully on."
     )
+    end: float = Field(1.0, gt=0, le=1, description="Gamma's largest value.")
     clusters: int = Field(0, ge=0, description="Clusters a class; 0: 5, at most a quarter of n_c.")
-    form: Literal["renormalised", "original"] = Field(
-        "renormalised", description="Cluster weights over those present, or the biased original."
+    clustering: Literal["k-means", "diagonal", "full"] = Field(
+        "k-means", description="How clusters are found: K-means, or Gaussians of that covariance."
+    )
+    form: Literal["renormalised", "original", "per-cluster", "mixture"] = Field(
+        "renormalised",
+        description="R of a class's spread (original: absent clusters as 0), of each cluster's, ...",
+    )
+    blend: float = Field(
+        0.0, ge=0, description="a of rho = min(1, a n_batch/n), batch against epoch; 0: batch only."
     )
     refresh: Literal["epoch", "round"] = Field(
         "epoch", description="When centres are computed anew: each local epoch or round start."
+    )
+    refresh_every: int = Field(1, ge=1, description="Local epochs from one refresh to the next.")
+    reservoir: int = Field(
+        1024, ge=2, description="Smashed data kept for a refresh, at most, of each class."
+    )
+    outlier: Positive | Off = Field(
+        "none", description="Clusters above this multiple of the median spread are seeded anew."
+    )
+    centres: Literal["own", "averaged"] = Field(
+        "own", description="Each client's own centres, or averaged over clients (disclosed)."
     )
     attention: Literal["ascend", "minimise", "detach", "floor"] = Field(
         "ascend", description="Who moves the gated attention: against, with, or without the loss."
@@ -106,6 +159,36 @@ class Cel(Group):
     floor: float = Field(0.5, ge=0, le=1, description="Uniform share r of the attention 'floor'.")
     hidden: int = Field(0, ge=0, description="Hidden size of the attention; 0: D/4 in 64..256.")
     attention_rate: Positive = Field(0.01, description="Adam step of the attention's weights.")
+    entropy: float = Field(0.0, ge=0, description="Weight of the attention's entropy bonus.")
+    leave_out: bool = Field(
+        False, description="Measure each member against the mean of the others (leave-one-out)."
+    )
+    bound: Literal["upper", "lower"] = Field(
+        "upper", description="Which pairwise bound of the information is the loss."
+    )
+    bank: int = Field(0, ge=0, description="Earlier smashed data kept of each class for the loss.")
+    clip: Positive | Off = Field(
+        "none", description="Largest L2 norm of the loss's gradient at an image's smashed data."
+    )
+
+
+class Defence(Group):
+    """A rival defence, alone or beside the conditional entropy loss."""
+
+    name: Annotated[str, _part(DEFENCES)] = Field(
+        "none", description="A defence of smashed data, or an import string; noise+... for two."
+    )
+    strength: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="noise: sigma; bottleneck: values sent; dropout: chance; else the weight.",
+    )
+    noise: Positive = Field(
+        0.3, description="Sigma of noise+nopeek and noise+adversarial, in place of net.noise."
+    )
+    rate: Positive = Field(0.001, description="Adam step of the adversary's decoder.")
+    width: int = Field(256, ge=1, description="Hidden width of the adversary's decoder.")
 
 
 class Local(Group):
@@ -113,6 +196,12 @@ class Local(Group):
 
     steps: int = Field(20, ge=1, description="Steps a client takes in a round.")
     batch_size: int = Field(32, ge=1, description="Images a step; at most what the client holds.")
+    balance: bool = Field(
+        False, description="Draw batches with equally many images of each class that a client has."
+    )
+    augment: Literal["none", "affine", "affine-flip"] = Field(
+        "none", description="Small random turns, scalings and shifts of training images; mirrored."
+    )
     rate: Positive = Field(1.0, description="Step size eta at the start.")
     schedule: Literal["cosine", "constant"] = Field(
         "cosine", description="How eta falls until burn-in ends; it is constant afterwards."

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from fedcel import runs
+from fedcel import defences, runs
 from fedcel.errors import FailedError, RunError, SettingsError
 from fedcel.files import read_json, write_json, write_whole
 from sims import report
@@ -131,7 +131,7 @@ def row(cell: Cell, place: Path, folder: Path) -> dict[str, object]:
         "strength": cell.strength,
         "seed": cell.settings.seed,
         "engine": cell.settings.engine,
-        "noise": cell.settings.net.noise,
+        "noise": defences.cut(cell.settings).sigma,
         **measured(place),
         "train-step-ratio": train_step_ratio(cell.settings),
         "run": str(place.relative_to(folder)),

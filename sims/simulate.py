@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedcel import aggregation, cel, runs
+from fedcel import aggregation, cel, defences, runs
 from fedcel.attacks.runner import OPTIMAL, find
 from fedcel.data import load
 from fedcel.errors import RunError
@@ -48,7 +48,8 @@ def check(settings: Settings) -> None:
     """
     splits = load(settings.data, settings.clients, settings.seed)
     flat = runs.fresh_net(settings, splits)
-    cel.build(settings.cel, settings.net.noise, flat.net.features, splits.classes)
+    cel.build(settings.cel, flat.net.cut.sigma, flat.net.features, splits.classes)
+    defences.build(settings, splits.shape)
     make(settings, aggregation.start(flat.vector), flat.shapes, flat.cut)
     for name in settings.attack.names.split(","):
         if name.strip() != OPTIMAL:

@@ -64,20 +64,20 @@ class ObservationLikelihood(Observation, Protocol):
 
 @dataclass(frozen=True)
 class SmashedData:
-    """The message z~ = f(x) + sigma * xi of a split network, its encoder and sigma known."""
+    """The message z~ of a split network, its encoder and the law of the cut known."""
 
     net: SplitNet
     name: str = "smashed-data"
 
     @property
     def grants(self) -> frozenset[str]:
-        """Return all grants but the likelihood at sigma 0, where it has no density."""
-        law = NOISELESS if self.net.sigma == 0 else LOG_PROB
+        """Return all grants but the likelihood where the message is z itself."""
+        law = LOG_PROB if self.net.cut.random else NOISELESS
         return frozenset({MEAN, FREE_QUERIES, law})
 
     def mean(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B F"]:
-        """Return z, with a gradient."""
-        return self.net.encode(images)
+        """Return E[z~], with a gradient."""
+        return self.net.encode(images) * (1 - self.net.cut.dropout)
 
     def codes(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B F"]:
         """Return z without a gradient, in chunks."""
@@ -93,14 +93,5 @@ class SmashedData:
     def log_prob(
         self, observed: Float[Tensor, "Q F"], images: Float[Tensor, "M C H W"]
     ) -> Float[Tensor, "Q M"]:
-        """Return -|z~_q - z_j|^2 / (2 sigma^2) in float64; ValueError when sigma is 0.
-
-        Distances are sums of squared differences: the expansion |a|^2 - 2ab + |b|^2 loses all
-        digits when sigma is small, and breaks ties between equal codes.
-        """
-        sigma = self.net.sigma
-        if sigma == 0:
-            raise ValueError("sigma is 0: z~ has no density; an attacker compares codes instead")
-        scaled = observed.double() / sigma, self.codes(images).double() / sigma
-        distance = torch.cdist(*scaled, compute_mode="donot_use_mm_for_euclid_dist")
-        return distance.square() / -2
+        """Return the cut's log p(z~_q | z_j) in float64; ValueError when nothing is random."""
+        return self.net.cut.log_prob(observed, self.codes(images))

@@ -7,13 +7,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fedcel.cel.base import State, Term
+from fedcel.cel.base import Codes, State, Term
 from fedcel.cel.kmeans import Clusters, distances, lloyd, seeded
 from fedcel.cel.penalty import Penalty, Share, shares
 from fedcel.cel.spread import average, members, paired, plain_spread, spread
 from fedcel.errors import DataError, SettingsError
 
 DEFAULT_CLUSTERS = 5
+Form = Literal["renormalised", "original", "per-cluster", "mixture"]
 RESTARTS = 4
 """Cold starts of which each class keeps its best; a warm start runs once."""
 
@@ -36,20 +37,15 @@ class Cluster:
     share: Share
     classes: int
     clusters: int
-    form: Literal["renormalised", "original"]
+    form: Form
 
     @torch.no_grad()
-    def refresh(
-        self,
-        state: State | None,
-        z: Float[Tensor, "N D"],
-        y: Int[Tensor, " N"],
-        generator: torch.Generator,
-    ) -> State:
+    def refresh(self, state: State | None, codes: Codes, generator: torch.Generator) -> State:
         """Return the K-means clusters of each class, started from those of `state`.
 
         DataError when there is no example; SettingsError when `state` is of another shape.
         """
+        z, y = (torch.cat(parts) for parts in zip(*codes(), strict=True))
         if not len(z):
             raise DataError("a client has 0 examples, must have 1 or more; leave it out")
         counts = y.bincount(minlength=self.classes)
@@ -108,7 +104,7 @@ class Cluster:
         known: Bool[Tensor, " C"] = present > 0
         return coefficients / torch.where(known, present, 1.0)[y]
 
-    def step(self, state: State) -> State:
+    def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
         """Return the state: centres move in `refresh` only."""
         return state
 

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from fedcel.cel.base import State, Term
+from fedcel.cel.base import Codes, State, Term
 from fedcel.cel.penalty import Penalty, Share, shares
 from fedcel.cel.spread import (
     Members,
@@ -74,29 +74,25 @@ class Gated:
     penalty: Penalty
     share: Share
     classes: int
+    features: int
     attention: Attention
     floor: float
     hidden: int
     rate: float
 
     @torch.no_grad()
-    def refresh(
-        self,
-        state: State | None,
-        z: Float[Tensor, "N D"],
-        y: Int[Tensor, " N"],
-        generator: torch.Generator,
-    ) -> State:
+    def refresh(self, state: State | None, codes: Codes, generator: torch.Generator) -> State:
         """Return `state` with theta ready to learn; without one, theta drawn as linear layers are.
 
         Needed once after a state was unpacked: arrays do not remember that theta learns.
         """
         if state is not None:
             return {**state, "theta": state["theta"].detach().clone().requires_grad_()}
-        hidden = hidden_size(z.shape[1], self.hidden)
-        gates = torch.rand(2 * hidden * z.shape[1], generator=generator, dtype=z.dtype)
-        last = torch.rand(hidden, generator=generator, dtype=z.dtype)
-        bounds = [z.shape[1] ** -0.5, hidden**-0.5]
+        hidden = hidden_size(self.features, self.hidden)
+        dtype = next(codes())[0].dtype
+        gates = torch.rand(2 * hidden * self.features, generator=generator, dtype=dtype)
+        last = torch.rand(hidden, generator=generator, dtype=dtype)
+        bounds = [self.features**-0.5, hidden**-0.5]
         theta = torch.cat([(2 * gates - 1) * bounds[0], (2 * last - 1) * bounds[1]])
         return {
             "theta": theta.requires_grad_(),
@@ -150,7 +146,7 @@ class Gated:
         return alpha
 
     @torch.no_grad()
-    def step(self, state: State) -> State:
+    def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
         """Return the state after a step of Adam (Kingma and Ba, ICLR 2015); clears the gradient.
 
         The state itself where no gradient arrived.

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.cel.base import State, Term
+from fedcel.cel.base import Codes, State, Term
 from fedcel.cel.penalty import Penalty, Share, shares
 from fedcel.cel.spread import average, members, paired, plain_spread
 
@@ -26,13 +26,7 @@ class Plain:
     share: Share
     classes: int
 
-    def refresh(
-        self,
-        state: State | None,
-        z: Float[Tensor, "N D"],
-        y: Int[Tensor, " N"],
-        generator: torch.Generator,
-    ) -> State:
+    def refresh(self, state: State | None, codes: Codes, generator: torch.Generator) -> State:
         """Return an empty state."""
         return {}
 
@@ -46,6 +40,6 @@ class Plain:
         loss = shares(counts, self.share) @ self.penalty(v)
         return Term(loss, {"spread": average(v, counts)} if measure else {})
 
-    def step(self, state: State) -> State:
+    def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
         """Return the state: nothing is learned."""
         return state

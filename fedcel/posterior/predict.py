@@ -99,4 +99,4 @@ def what_is_sent(flat: FlatNet, samples: Sequence[Float[Tensor, " P"]], scope: s
         encoders.append(deepcopy(flat.net.encoder))
     encoder = encoders[0] if len(encoders) == 1 else Encoders(encoders)
     features = flat.net.features * len(encoders)
-    return SplitNet(encoder, deepcopy(flat.net.head), flat.net.sigma, features)
+    return SplitNet(encoder, deepcopy(flat.net.head), flat.net.cut, features)

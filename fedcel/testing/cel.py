@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fedcel.cel.base import ConditionalEntropy, State
+from fedcel.cel.base import ConditionalEntropy, State, pieces
 
 FEATURES, CLASSES = 4, 3
 
@@ -31,7 +31,7 @@ class CELContract:
 
     def state(self, z: Float[Tensor, "N D"], y: Int[Tensor, " N"]) -> State:
         """Return the state that a client of these examples would start with."""
-        return self.build().refresh(None, z, y, torch.Generator().manual_seed(3))
+        return self.build().refresh(None, pieces(z, y), torch.Generator().manual_seed(3))
 
     def evaluate(
         self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]
@@ -127,16 +127,16 @@ class CELContract:
             again = self.evaluate(packed, z, y)
             assert torch.equal(loss, again[0])
             assert torch.equal(slope, again[1])
-            names = self.build().refresh(packed, z, y, torch.Generator()).keys()
+            names = self.build().refresh(packed, pieces(z, y), torch.Generator()).keys()
             assert names == state.keys()
 
     def rounds(self, z: Float[Tensor, "N D"], y: Int[Tensor, " N"]) -> Iterator[State]:
         """Yield the state of three rounds: refresh, loss, backward, step."""
         mine, state = self.build(), None
         for seed in range(3):
-            state = mine.refresh(state, z, y, torch.Generator().manual_seed(seed))
+            state = mine.refresh(state, pieces(z, y), torch.Generator().manual_seed(seed))
             torch.autograd.backward(mine.loss(state, z.clone().requires_grad_(), y).loss)
-            state = mine.step(state)
+            state = mine.step(state, z, y)
             yield state
 
     def test_one_backward_is_the_two_pass_recipe(self) -> None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat, TypeAdapter, Validation
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from fedcel import runs
+from fedcel import defences, runs
 from fedcel.errors import RunError, SettingsError
 from fedcel.settings import Settings
 
@@ -280,7 +280,7 @@ def _row(run: Run) -> Row:
     keys = ("mse", "psnr", "ssim", "oracle_mse", "mean_mse")
     return Row.model_validate(
         {"variant": "this run", "title": run.name, "run": "", "worst_attack": worst}
-        | {"seed": run.settings.seed, "noise": run.settings.net.noise}
+        | {"seed": run.settings.seed, "noise": defences.cut(run.settings).sigma}
         | {key: getattr(run.result, key) for key in (*shared, "certificate_bits")}
         | ({key: mean(worst, key) for key in keys} if worst is not None else {})
     )

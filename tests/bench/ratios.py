@@ -95,11 +95,11 @@ def bare(settings: Settings) -> Callable[[], None]:
         for client, (x, y) in enumerate(parts):
             with torch.no_grad():
                 torch._foreach_copy_(parameters, start)
-            order = draw_batches(len(y), settings.local, generator(0, "batch", 1, client))
+            order = draw_batches(y, settings.local, generator(0, "batch", 1, client))
             stream = generator(0, "cut", 1, client)
             for batch in order:
                 z = net.encoder(x[batch])
-                noisy = z + net.sigma * torch.randn(z.shape, generator=stream)
+                noisy = z + net.cut.sigma * torch.randn(z.shape, generator=stream)
                 loss = cross_entropy(net.head(noisy), y[batch])
                 grads = torch.autograd.grad(loss, parameters)
                 with torch.no_grad():

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from fedcel.arrays import FlatNet, to_arrays, to_vector
+from fedcel.cut import Cut
 from fedcel.errors import NetError
 from fedcel.nets import SplitNet, build
 from fedcel.seeding import generator
@@ -39,4 +40,4 @@ def test_arrays_round_trip_and_are_copies() -> None:
 def test_a_net_without_parameters_is_refused() -> None:
     """There is nothing to average."""
     with pytest.raises(NetError, match="needs parameters"):
-        FlatNet(SplitNet(nn.Flatten(), nn.Identity(), 0.1, 4))
+        FlatNet(SplitNet(nn.Flatten(), nn.Identity(), Cut(0.1), 4))

@@ -12,6 +12,7 @@ from torch import nn
 from fedcel.attacks.observation import SmashedData
 from fedcel.attacks.optimal import optimal
 from fedcel.certificate import bound, certificate, fano
+from fedcel.cut import Cut
 from fedcel.errors import NetError
 from fedcel.nets import SplitNet
 
@@ -28,7 +29,7 @@ def blobs(seed: int, spread: float, count: int = 120) -> tuple[torch.Tensor, tor
 def test_above_the_optimal_attacker(seed: int, spread: float, sigma: float) -> None:
     """Information, information beyond the label and identification, to Monte Carlo error."""
     z, y = blobs(seed, spread)
-    net = SplitNet(nn.Flatten(), nn.Identity(), sigma, 4)
+    net = SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma), 4)
     stream = torch.Generator().manual_seed(seed)
     leak = optimal(SmashedData(net), z[:, None, None, :], y, stream, candidates=40, draws=40)
     limit = certificate(z, y, sigma, 40)

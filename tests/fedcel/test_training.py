@@ -13,7 +13,7 @@ from fedcel.seeding import generator
 from fedcel.settings_groups import Local, Net
 from fedcel.training import Update, draw_batches, local_update
 
-PLAIN = Plan(0.3, 0.0, 0.0, 0.0, 0.0, False, 0.0)
+PLAIN = Plan(0.3, 0.0, 0.0, 0.0, 0.0, 0.0, False, 0.0)
 LOCAL = Local(steps=7, batch_size=5)
 
 
@@ -47,7 +47,7 @@ def test_without_noise_prior_and_loss_it_is_plain_sgd_to_the_bit() -> None:
     optimiser = torch.optim.SGD(net.parameters(), lr=PLAIN.rate)
     x, y = data()
     cut = streams("cut")
-    batches = draw_batches(len(y), LOCAL, streams("batch"))
+    batches = draw_batches(y, LOCAL, streams("batch"))
     xi = torch.randn(*batches.shape, 6, generator=cut) * 0.1
     for batch, noise in zip(batches, xi, strict=True):
         optimiser.zero_grad()
@@ -117,6 +117,8 @@ def test_a_client_with_few_images_works(examples: int) -> None:
 
 def test_batches_are_epochs_in_a_row() -> None:
     """Every image is drawn once before any is drawn twice."""
-    batches = draw_batches(10, Local(steps=4, batch_size=5), streams("batch"))
+    batches = draw_batches(
+        torch.zeros(10, dtype=torch.long), Local(steps=4, batch_size=5), streams("batch")
+    )
     assert sorted(batches[:2].flatten().tolist()) == list(range(10))
     assert sorted(batches[2:].flatten().tolist()) == list(range(10))

@@ -13,12 +13,13 @@ from fedcel.attacks.observation import (
     ObservationMean,
     SmashedData,
 )
+from fedcel.cut import Cut
 from fedcel.nets import SplitNet
 
 
 def pixels(sigma: float, count: int = 3) -> SmashedData:
     """Return an observation whose code is the image itself."""
-    return SmashedData(SplitNet(nn.Flatten(), nn.Identity(), sigma, count))
+    return SmashedData(SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma), count))
 
 
 def images(seed: int, count: int = 5) -> torch.Tensor:

@@ -10,13 +10,14 @@ from torch import nn
 
 from fedcel.attacks.observation import SmashedData
 from fedcel.attacks.optimal import optimal
+from fedcel.cut import Cut
 from fedcel.errors import NetError
 from fedcel.nets import SplitNet
 
 
 def pixels(sigma: float) -> SmashedData:
     """Return an observation whose code is the image itself."""
-    return SmashedData(SplitNet(nn.Flatten(), nn.Identity(), sigma, 1))
+    return SmashedData(SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma), 1))
 
 
 def as_images(codes: torch.Tensor) -> torch.Tensor:

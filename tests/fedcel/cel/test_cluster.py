@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedcel.cel.base import ConditionalEntropy
+from fedcel.cel.base import ConditionalEntropy, pieces
 from fedcel.cel.cluster import Cluster
 from fedcel.cel.penalty import linear, log
 from fedcel.cel.plain import Plain
@@ -55,7 +55,7 @@ class TestClusterOriginal(CELContract):
 
 def test_worked_example() -> None:
     """Twelve points, two clusters: the optimal splits are 2 + 2, 1 + 3 and 1 + 3."""
-    state = cluster(2).refresh(None, POINTS, LABELS, fresh())
+    state = cluster(2).refresh(None, pieces(POINTS, LABELS), fresh())
     spreads, weights = state["spreads"].sort(1), state["weights"].sort(1)
     third = 0.0079167 / 0.75
     hand = torch.tensor([[0.003125, 0.00625], [0, third], [0, third]]).double()
@@ -74,7 +74,7 @@ def test_absent_cluster() -> None:
     """A batch from one cluster: pi .75 renormalised gives its spread, the original .75 of it."""
     own = LABELS == 1
     z, y = POINTS[own], LABELS[own]
-    state = cluster(2).refresh(None, z, y, fresh())
+    state = cluster(2).refresh(None, pieces(z, y), fresh())
     far = int(state["weights"][1].argmin())
     kept = (z - state["centres"][1, far]).square().sum(1) > 1e-9
     assert int(kept.sum()) == 3
@@ -86,7 +86,7 @@ def test_absent_cluster() -> None:
 
 def test_a_class_the_client_never_had_takes_no_share() -> None:
     """Examples of an unknown class change neither the loss nor the other classes' shares."""
-    state = cluster(2).refresh(None, POINTS[:8], LABELS[:8], fresh())
+    state = cluster(2).refresh(None, pieces(POINTS[:8], LABELS[:8]), fresh())
     known = cluster(2).loss(state, POINTS[:8], LABELS[:8])
     term = cluster(2).loss(state, POINTS, LABELS)
     torch.testing.assert_close(term.loss, known.loss)
@@ -100,7 +100,7 @@ def test_one_cluster_is_plain(seed: int, count: int, features: int) -> None:
     z = torch.randn(count, features, generator=fresh(seed)).double().requires_grad_()
     y = torch.arange(count) % 2
     one, plain = cluster(1), Plain(linear, "none", 3)
-    state = one.refresh(None, z, y, fresh())
+    state = one.refresh(None, pieces(z, y), fresh())
     spread = [plain.loss({}, z[y == c], y[y == c]).loss * (y == c).sum() / count for c in (0, 1)]
     loss = one.loss(state, z, y).loss
     torch.testing.assert_close(loss, spread[0] + spread[1])
@@ -115,7 +115,7 @@ def test_rotation_and_shift(seed: int, clusters: int) -> None:
     z = torch.randn(30, 4, generator=fresh(seed)).double()
     y = torch.arange(30) % 3
     turn = torch.linalg.qr(torch.randn(4, 4, generator=fresh(seed + 1)).double())[0]
-    state = cluster(clusters).refresh(None, z, y, fresh())
+    state = cluster(clusters).refresh(None, pieces(z, y), fresh())
     moved = {**state, "centres": state["centres"] @ turn + 3}
     loss = cluster(clusters).loss(state, z[:12], y[:12]).loss
     torch.testing.assert_close(cluster(clusters).loss(moved, z[:12] @ turn + 3, y[:12]).loss, loss)
@@ -128,7 +128,7 @@ def test_state_is_a_fixed_point(seed: int, labels: list[int]) -> None:
     y = torch.tensor(labels)
     z = torch.randn(len(labels), 2, generator=fresh(seed)).double()
     mine = cluster(3, classes=4)
-    state = mine.refresh(None, z, y, fresh(seed))
+    state = mine.refresh(None, pieces(z, y), fresh(seed))
     total = 0.0
     for c in range(4):
         own, weights = z[y == c], state["weights"][c]
@@ -157,9 +157,9 @@ def test_finds_what_is_there_and_stays() -> None:
     """Far groups are found; from a warm start the slots keep their order while codes move."""
     z, y = blobs()
     mine = cluster(3, classes=1)
-    state = mine.refresh(None, z, y, fresh(1))
+    state = mine.refresh(None, pieces(z, y), fresh(1))
     assert float(state["spreads"].max()) < 0.1
-    moved = mine.refresh(state, z + 0.5, y, fresh(2))
+    moved = mine.refresh(state, pieces(z + 0.5, y), fresh(2))
     torch.testing.assert_close(moved["centres"], state["centres"] + 0.5)
 
 
@@ -167,9 +167,9 @@ def test_warm_start_refills_an_empty_cluster() -> None:
     """A slot that lost its members is seeded anew, not left dead."""
     z, y = blobs()
     mine = cluster(3, classes=1)
-    state = mine.refresh(None, z, y, fresh(1))
+    state = mine.refresh(None, pieces(z, y), fresh(1))
     dead = {**state, "weights": state["weights"] * torch.tensor([1, 0, 1])}
-    assert float(mine.refresh(dead, z, y, fresh(2))["spreads"].max()) < 0.1
+    assert float(mine.refresh(dead, pieces(z, y), fresh(2))["spreads"].max()) < 0.1
 
 
 @pytest.mark.parametrize(
@@ -178,13 +178,15 @@ def test_warm_start_refills_an_empty_cluster() -> None:
 def test_number_of_clusters(clusters: int, held: int, used: int) -> None:
     """A quarter of n_c from 1 to 5 by default, an explicit number as it is, never above n_c."""
     z = torch.randn(held, 3, generator=fresh(3))
-    state = cluster(clusters).refresh(None, z, torch.ones(held, dtype=torch.long), fresh())
+    state = cluster(clusters).refresh(None, pieces(z, torch.ones(held, dtype=torch.long)), fresh())
     assert (state["weights"] > 0).sum(1).tolist() == [0, used, 0]
 
 
 def test_equal_points_need_one_cluster() -> None:
     """Duplicates leave the other clusters empty, with weight 0 and no NaN."""
-    state = cluster(3).refresh(None, torch.ones(6, 2), torch.zeros(6, dtype=torch.long), fresh())
+    state = cluster(3).refresh(
+        None, pieces(torch.ones(6, 2), torch.zeros(6, dtype=torch.long)), fresh()
+    )
     assert (state["weights"] > 0).sum().item() == 1
     assert not state["spreads"].any()
     assert all(tensor.isfinite().all() for tensor in state.values())
@@ -196,7 +198,7 @@ def test_gradcheck() -> None:
     y = torch.arange(10) % 3
     for original in (False, True):
         mine = cluster(2, original=original)
-        state = mine.refresh(None, z, y, fresh())
+        state = mine.refresh(None, pieces(z, y), fresh())
         batch = (z[:7] + 0.1).requires_grad_()
         assert torch.autograd.gradcheck(lambda b, m=mine, s=state: m.loss(s, b, y[:7]).loss, batch)
 
@@ -204,7 +206,7 @@ def test_gradcheck() -> None:
 def test_spread_between_clusters_is_reported() -> None:
     """`spread` is the total; `cluster-spread` leaves out the corners' distances."""
     z, y = blobs()
-    state = cluster(3, classes=1).refresh(None, z, y, fresh(1))
+    state = cluster(3, classes=1).refresh(None, pieces(z, y), fresh(1))
     metrics = cluster(3, classes=1).loss(state, z, y).metrics
     torch.testing.assert_close(metrics["spread"], z.var(0, correction=0).sum())
     assert metrics["cluster-spread"] < 0.1
@@ -213,7 +215,9 @@ def test_spread_between_clusters_is_reported() -> None:
 def test_refusals() -> None:
     """No examples, or a state from other settings."""
     with pytest.raises(DataError, match="0 examples"):
-        cluster(2).refresh(None, torch.zeros(0, 2), torch.zeros(0, dtype=torch.long), fresh())
-    state = cluster(2).refresh(None, POINTS, LABELS, fresh())
+        cluster(2).refresh(
+            None, pieces(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long)), fresh()
+        )
+    state = cluster(2).refresh(None, pieces(POINTS, LABELS), fresh())
     with pytest.raises(SettingsError, match=r"\(3, 2, 2\), must be \(3, 4, 2\)"):
-        cluster(4).refresh(state, POINTS, LABELS, fresh())
+        cluster(4).refresh(state, pieces(POINTS, LABELS), fresh())

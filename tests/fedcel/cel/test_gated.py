@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedcel.cel.base import ConditionalEntropy, State
+from fedcel.cel.base import ConditionalEntropy, State, pieces
 from fedcel.cel.gated import Attention, Gated, attend, hidden_size, scores
 from fedcel.cel.penalty import linear, log, shares
 from fedcel.cel.plain import Plain
@@ -16,9 +16,11 @@ from fedcel.testing import CELContract
 MODES: list[Attention] = ["ascend", "minimise", "detach", "floor"]
 
 
-def gated(attention: Attention, hidden: int = 5, rate: float = 0.1, floor: float = 0.5) -> Gated:
+def gated(
+    attention: Attention, hidden: int = 5, rate: float = 0.1, floor: float = 0.5, features: int = 4
+) -> Gated:
     """Return the linear loss; its value is the share-weighted spread itself."""
-    return Gated(linear, "batch-share", 3, attention, floor, hidden, rate)
+    return Gated(linear, "batch-share", 3, features, attention, floor, hidden, rate)
 
 
 class TestAscend(CELContract):
@@ -99,7 +101,7 @@ def example(seed: int, count: int = 9) -> tuple[Tensor, Tensor, State]:
     generator = torch.Generator().manual_seed(seed)
     z = torch.randn(count, 4, generator=generator).double()
     y = torch.arange(count) % 3
-    return z, y, gated("ascend").refresh(None, z, y, generator)
+    return z, y, gated("ascend").refresh(None, pieces(z, y), generator)
 
 
 def slopes(attention: Attention, z: Tensor, y: Tensor, state: State) -> tuple[Tensor, Tensor]:
@@ -138,18 +140,18 @@ def test_detach_is_the_gradient_of_fixed_weights() -> None:
     hand = 2 / 3 * alpha.sum(1, keepdim=True) * (z - means(z, alpha)[y])
     torch.testing.assert_close(z.grad, hand.detach())
     assert state["theta"].grad is None
-    assert mine.step(state) is state
+    assert mine.step(state, z, y) is state
 
 
 def climb(attention: Attention) -> dict[str, Tensor]:
     """Return the metrics after 50 steps of the attention on fixed codes, 16 a class."""
     generator = torch.Generator().manual_seed(2)
     z = torch.rand(48, 64, generator=generator)
-    y, mine = torch.arange(48) % 3, gated(attention, hidden=0)
-    state = mine.refresh(None, z, y, generator)
+    y, mine = torch.arange(48) % 3, gated(attention, hidden=0, features=64)
+    state = mine.refresh(None, pieces(z, y), generator)
     for _ in range(50):
         torch.autograd.backward(mine.loss(state, z, y).loss)
-        state = mine.step(state)
+        state = mine.step(state, z, y)
     return mine.loss(state, z, y).metrics
 
 
@@ -216,7 +218,7 @@ def test_step_is_adam_and_blind_to_the_weight(weight: float) -> None:
     for _ in range(3):
         before = state["theta"]
         torch.autograd.backward(weight * gated("minimise").loss(state, z, y).loss)
-        state = gated("minimise").step(state)
+        state = gated("minimise").step(state, z, y)
         adam.zero_grad()
         torch.autograd.backward(gated("minimise").loss({**state, "theta": oracle}, z, y).loss)
         adam.step()
@@ -230,7 +232,7 @@ def test_no_gradient_no_step() -> None:
     """A zero gradient, as a loss weighed by 0 leaves behind, moves nothing and is cleared."""
     z, y, state = example(5)
     torch.autograd.backward(0.0 * gated("ascend").loss(state, z, y).loss)
-    assert gated("ascend").step(state) is state
+    assert gated("ascend").step(state, z, y) is state
     assert state["theta"].grad is None
 
 
@@ -238,7 +240,7 @@ def test_refresh_makes_unpacked_attention_learn() -> None:
     """Values stay, and theta is a leaf that requires its gradient again."""
     z, y, state = example(6)
     unpacked = {name: tensor.detach().clone() for name, tensor in state.items()}
-    again = gated("ascend").refresh(unpacked, z, y, torch.Generator())
+    again = gated("ascend").refresh(unpacked, pieces(z, y), torch.Generator())
     assert torch.equal(again["theta"], state["theta"])
     assert again["theta"].is_leaf
     assert again["theta"].requires_grad

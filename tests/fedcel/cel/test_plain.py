@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcel.cel.base import ConditionalEntropy
+from fedcel.cel.base import ConditionalEntropy, pieces
 from fedcel.cel.penalty import channel, linear
 from fedcel.cel.plain import Plain
 from fedcel.testing import CELContract
@@ -67,5 +67,5 @@ def test_no_cancellation_far_from_zero() -> None:
 def test_keeps_no_state() -> None:
     """Nothing to store, nothing to learn."""
     z, y = torch.zeros(2, 1), torch.zeros(2, dtype=torch.long)
-    assert PLAIN.refresh(None, z, y, torch.Generator()) == {}
-    assert PLAIN.step({}) == {}
+    assert PLAIN.refresh(None, pieces(z, y), torch.Generator()) == {}
+    assert PLAIN.step({}, z, y) == {}

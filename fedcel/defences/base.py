@@ -1,0 +1,36 @@
+"""What every defence that acts in training offers to the local update."""
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedcel.cel.base import State, Term
+
+
+@runtime_checkable
+class Defence(Protocol):
+    """A loss of images x (B, C, H, W) and what is made of them, that hides the images."""
+
+    def refresh(self, state: State | None, generator: torch.Generator) -> State:
+        """Return the state a round starts with; drawn from `generator` where there is none."""
+        ...
+
+    def loss(
+        self,
+        state: State,
+        x: Float[Tensor, "B C H W"],
+        z: Float[Tensor, "B D"],
+        message: Float[Tensor, "B D"],
+        measure: bool = True,
+    ) -> Term:
+        """Return the differentiable loss of one batch; `message` is z after the cut's noise.
+
+        `state` is not changed; without `measure` there are no metrics.
+        """
+        ...
+
+    def step(self, state: State) -> State:
+        """Return the state after the backward pass (an adversary moves here)."""
+        ...
