@@ -85,7 +85,7 @@ class Data(Group):
 class Net(Group):
     """The split network."""
 
-    name: str = Field("mlp", description="mlp, cnn, or 'package.module:object'.")
+    name: str = Field("mlp", description="mlp, cnn, strided, or 'package.module:object'.")
     features: int = Field(64, ge=1, description="Values of the smashed data, D.")
     width: int = Field(128, ge=1, description="Hidden width of the encoder.")
     head_width: int = Field(0, ge=0, description="Hidden width of the head; 0: a linear head.")

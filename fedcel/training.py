@@ -1,5 +1,6 @@
 """The local update: the only training loop there is."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from fedcel.losses import NOTHING, Batch, Losses, Streams
 from fedcel.schedule import Plan
 from fedcel.settings_groups import Local
 
+BULK = 2**22  # values of images gathered and augmented at once
 PIECE = 1024  # images encoded at once for the statistics of a loss
 
 
@@ -49,18 +51,19 @@ def local_update(
     state = losses.start(extra, state, codes(flat, x, y), streams)
     inputs = encoded(flat, x) if plan.freeze else x
     mask, xi = draw_cut_noise(flat, batches, streams("cut"))
-    langevin, changes = streams("langevin"), streams("augment")
+    langevin = streams("langevin")
+    change = "none" if plan.freeze else local.augment
+    images = drawn(inputs, batches, change, streams("augment"))
     period, last = refresh * -(-len(y) // batches.shape[1]), len(batches) - 1
     cross_entropies: list[Tensor] = []
     metrics: dict[str, Tensor] = {}
-    for step, own in enumerate(batches):
+    for step, (own, seen) in enumerate(zip(batches, images, strict=True)):
         if step and period and step % period == 0:
             state = losses.refreshed(extra, state, codes(flat, x, y), streams, step)
         flat.gradient.zero_()
-        images = inputs[own] if plan.freeze else augmented(inputs[own], local.augment, changes)
-        z = images if plan.freeze else flat.net.encode(images)
+        z = seen if plan.freeze else flat.net.encode(seen)
         kept = z if mask is None else z * mask[step]
-        batch = Batch(images, z, kept if xi is None else kept + xi[step], y[own])
+        batch = Batch(seen, z, kept if xi is None else kept + xi[step], y[own])
         loss = cross_entropy(flat.net.answer(batch.message), batch.y)
         cross_entropies.append(loss.detach())
         if extra.acts:
@@ -106,6 +109,20 @@ def draw_batches(
         for label in classes
     ]
     return torch.cat(parts, 1)
+
+
+def drawn(
+    x: Float[Tensor, "N *shape"],
+    batches: Int[Tensor, "steps b"],
+    change: str,
+    generator: torch.Generator,
+) -> Iterator[Float[Tensor, "b *shape"]]:
+    """Yield each step's images, augmented; many steps at a time, for operations are dear."""
+    size = batches.shape[1] * x[0].numel()
+    for some in torch.split(batches, max(1, BULK // size)):
+        flat = x[some.flatten()]
+        changed = flat if change == "none" else augmented(flat, change, generator)
+        yield from changed.view(*some.shape, *x.shape[1:])
 
 
 def passes(

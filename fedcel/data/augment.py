@@ -18,10 +18,8 @@ def augmented(
     """Return images turned by up to 9 degrees, scaled by up to 10 %, shifted by up to 6 %.
 
     Each uniformly at random and anew for every image, black beyond the border. `affine-flip`
-    mirrors every other image as well, `none` changes nothing.
+    mirrors every other image as well.
     """
-    if kind == "none":
-        return x
     turn, scale, right, down, mirror = 2 * torch.rand(5, len(x), generator=generator) - 1
     angle, size = turn * TURN, 1 + scale * SCALE
     cos, sin = angle.cos() / size, angle.sin() / size

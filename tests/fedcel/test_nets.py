@@ -22,7 +22,9 @@ def wrong_head(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Mod
     return nn.Sequential(nn.Flatten(), nn.Linear(16, 4)), nn.Linear(4, classes + 1)
 
 
-@pytest.mark.parametrize(("name", "side"), [("mlp", 8), ("cnn", 28), ("cnn", 32)])
+@pytest.mark.parametrize(
+    ("name", "side"), [("mlp", 8), ("cnn", 28), ("cnn", 32), ("strided", 28), ("strided", 9)]
+)
 @pytest.mark.parametrize("bound", ["sigmoid", "norm"])
 def test_features_are_bounded_and_shapes_fit(name: str, side: int, bound: str) -> None:
     """Even for huge parameters: |z|^2 <= D."""
