@@ -41,10 +41,13 @@ def client_app(settings: Settings | None = None, state_root: Path | None = None)
     def train(message: Message, context: Context) -> Message:
         s = settings or settings_of(context)
         bound = holder.bound_update(s, partition(context), *memory(context, state_root))
-        uploaded, examples, metrics = PosteriorClient(bound).fit(model(message), asked(message))
+        parameters = model(message)
+        received = [*parameters, *centres(message)]
+        uploaded, examples, metrics = PosteriorClient(bound).fit(received, asked(message))
         key = wire.ARRAYS if s.strategy.upload == "weights" else wire.DELTA
+        sent = arrays(uploaded, len(parameters), key)
         numbers = numeric({**metrics, wire.EXAMPLES: examples})
-        return answered(message, {key: ArrayRecord(uploaded), wire.METRICS: numbers})
+        return answered(message, {**sent, wire.METRICS: numbers})
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -73,6 +76,13 @@ def answered(message: Message, records: dict[str, ArrayRecord | MetricRecord]) -
     return Message(content=RecordDict({**records}), reply_to=message)
 
 
+def arrays(uploaded: NDArrays, layers: int, key: str) -> dict[str, ArrayRecord]:
+    """Return the first `layers` arrays as the record `key`, the others as the statistics."""
+    update, rest = uploaded[:layers], uploaded[layers:]
+    sent = {key: ArrayRecord(update)}
+    return sent | {wire.STATISTICS: ArrayRecord(rest)} if rest else sent
+
+
 def evaluator(settings: Settings, message: Message, context: Context) -> EvaluationClient:
     """Return the evaluation client of this node, on its own images and the samples sent."""
     own = holder.images(settings, partition(context))
@@ -98,6 +108,13 @@ def partition(context: Context) -> int:
 def model(message: Message) -> NDArrays:
     """Return the global model of a message."""
     return message.content.array_records[wire.ARRAYS].to_numpy_ndarrays()
+
+
+def centres(message: Message) -> NDArrays:
+    """Return the centres averaged over clients and their weights, or none."""
+    record = message.content.array_records.get(wire.CENTRES)
+    # Copied: Flower's arrays are read-only views of the message.
+    return [] if record is None else [array.copy() for array in record.to_numpy_ndarrays()]
 
 
 def samples(message: Message) -> list[torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import lru_cache, partial
+from typing import NamedTuple
 
 import torch
 from flwr.common import NDArrays, Scalar
@@ -9,16 +10,29 @@ from flwr.common import NDArrays, Scalar
 from fedcel import cel, defences, runs, wire
 from fedcel.arrays import FlatNet, to_arrays, to_vector
 from fedcel.cel.base import State
+from fedcel.cel.shared import Averaged, Shared, Statistics, statistics
 from fedcel.data import Images, load
 from fedcel.errors import DataError
-from fedcel.losses import Losses
+from fedcel.losses import CEL, Losses, part
 from fedcel.schedule import Plan, plan
 from fedcel.seeding import generator
 from fedcel.settings import Settings
-from fedcel.training import Update, local_update
+from fedcel.training import Update, codes, local_update
 
 Remember = Callable[[int, State], None]
 Recall = Callable[[int], State | None]
+
+
+class Brought(NamedTuple):
+    """What the server brings to a round besides the model, where its settings make it."""
+
+    pull: float | None = None  # replaces the prior's (Li et al., MLSys 2020, eq. 2)
+    threshold: float | None = None  # replaces cel.threshold
+    shared: Shared | None = None  # the centres averaged over clients
+
+
+NOTHING = Brought()
+"""A server that brings the model alone."""
 
 
 @lru_cache(maxsize=4)
@@ -29,20 +43,29 @@ def workspace(settings: Settings) -> FlatNet:
 
 
 @lru_cache(maxsize=4)
-def losses_of(settings: Settings) -> Losses:
-    """Return the losses of these settings, before a round says how much each counts."""
+def losses_of(settings: Settings, threshold: float | None = None) -> Losses:
+    """Return the losses of these settings, before a round says how much each counts.
+
+    A `threshold` takes the place of `cel.threshold`, whatever loss reads it.
+    """
     splits, net = load(settings.data, settings.clients, settings.seed), workspace(settings).net
+    moved = {} if threshold is None else {"threshold": threshold}
+    own = settings.cel.model_copy(update=moved)
     return Losses(
-        cel=cel.build(settings.cel, net.cut.sigma, net.features, splits.classes),
+        cel=cel.build(own, net.cut.sigma, net.features, splits.classes),
         defence=defences.build(settings, splits.shape),
         clip=None if settings.cel.clip == "none" else settings.cel.clip,
     )
 
 
-def acting(found: Losses, plan: Plan) -> Losses:
-    """Return the losses that act in a round: none on a frozen encoder or at weight 0."""
+def acting(found: Losses, plan: Plan, shared: Shared | None = None) -> Losses:
+    """Return the losses that act in a round: none on a frozen encoder or at weight 0.
+
+    With `shared` centres, the conditional entropy loss is around those.
+    """
+    around = Averaged(found.cel, shared) if found.cel and shared else found.cel
     return found._replace(
-        cel=found.cel if plan.cel_weight > 0 and not plan.freeze else None,
+        cel=around if plan.cel_acts else None,
         cel_weight=plan.cel_weight,
         defence=found.defence if plan.defence_weight > 0 and not plan.freeze else None,
         defence_weight=plan.defence_weight,
@@ -68,15 +91,13 @@ def train(
     share: float,
     total: int,
     state: State | None,
-    pull: float | None = None,
+    brought: Brought = NOTHING,
 ) -> Update:
-    """Return one holder's update of round `number`; both engines come through here.
-
-    `pull` replaces the prior's where the server brings its own (Li et al., MLSys 2020, eq. 2).
-    """
+    """Return one holder's update of round `number`; both engines come through here."""
     x, y = images(settings, partition)
     s, asked = settings, plan(settings, number, share, total)
-    asked = asked if pull is None else asked._replace(pull=pull)
+    asked = asked._replace(threshold=brought.threshold)
+    asked = asked if brought.pull is None else asked._replace(pull=brought.pull)
     return local_update(
         flat,
         received,
@@ -85,10 +106,23 @@ def train(
         asked,
         s.local,
         lambda purpose: generator(s.seed, purpose, number, partition),
-        acting(losses_of(s), asked),
+        acting(losses_of(s, asked.threshold), asked, brought.shared),
         state,
         s.cel.refresh_every if s.cel.refresh == "epoch" else 0,
     )
+
+
+def told(
+    settings: Settings, flat: FlatNet, partition: int, state: State, number: int, total: int
+) -> Statistics | None:
+    """Return the class centres to send after a round's training, which `flat` ended with.
+
+    None where they are not averaged over clients, or the loss did not act in the round.
+    """
+    if settings.cel.centres == "own" or not plan(settings, number, 1.0, total).cel_acts:
+        return None
+    own = part(state, CEL) or {}
+    return statistics(own, codes(flat, *images(settings, partition)))
 
 
 def fit(
@@ -99,19 +133,30 @@ def fit(
     parameters: NDArrays,
     config: dict[str, Scalar],
 ) -> tuple[NDArrays, int, dict[str, Scalar]]:
-    """Translate between Flower's arrays and `train`; stock strategies send no share."""
+    """Translate between Flower's arrays and `train`; stock strategies send no share.
+
+    Shared centres follow the model's arrays, the client's statistics those of its upload.
+    """
     flat = workspace(settings)
     examples = len(images(settings, partition).y)
     number = int(config[wire.ROUND])
     share, total = float(config.get(wire.SHARE, 1.0)), int(config.get(wire.TOTAL, examples))
-    received = to_vector(parameters)
-    mu = float(config[wire.PROXIMAL]) if wire.PROXIMAL in config else None
-    update = train(settings, flat, partition, received, number, share, total, recall(number), mu)
+    layers = len(flat.shapes)
+    received, centres = to_vector(parameters[:layers]), parameters[layers:]
+    brought = Brought(
+        pull=float(config[wire.PROXIMAL]) if wire.PROXIMAL in config else None,
+        threshold=float(config[wire.THRESHOLD]) if wire.THRESHOLD in config else None,
+        shared=Shared(*map(torch.from_numpy, centres)) if centres else None,
+    )
+    state = recall(number)
+    update = train(settings, flat, partition, received, number, share, total, state, brought)
     if update.state:  # a loss without statistics keeps nothing
         remember(number, update.state)
+    found = told(settings, flat, partition, update.state, number, total)
     upload = flat.vector if settings.strategy.upload == "weights" else update.delta
     metrics: dict[str, Scalar] = {**update.metrics, wire.PARTITION: partition}
-    return to_arrays(upload, flat.shapes), examples, metrics
+    arrays = to_arrays(upload, flat.shapes)
+    return [*arrays, *(tensor.numpy() for tensor in found or ())], examples, metrics
 
 
 def bound_update(

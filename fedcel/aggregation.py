@@ -1,5 +1,7 @@
 """The server's arithmetic: weighted mean of deltas, sliding average, step."""
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import NamedTuple
@@ -9,8 +11,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel import wire
+from fedcel.cel.controller import Control
+from fedcel.cel.shared import Shared, Statistics, client_spread, merged
 
 NOT_AVERAGED = {wire.EXAMPLES, wire.PARTITION}
+OF_A_CLASS = re.compile(r"(.+)-\d{1,4}")
+"""A metric of one class, `spread-3`, and the name of its like over all classes."""
 
 
 class ServerState(NamedTuple):
@@ -19,11 +25,15 @@ class ServerState(NamedTuple):
     round: int
     model: Float[Tensor, " P"]
     average: Float[Tensor, " P"]  # m, the sliding average of deltas
+    control: Control | None = None  # of an adaptive threshold
+    shared: Shared | None = None  # the centres averaged over clients
 
 
-def start(model: Float[Tensor, " P"]) -> ServerState:
+def start(
+    model: Float[Tensor, " P"], control: Control | None = None, shared: Shared | None = None
+) -> ServerState:
     """Return the state before round 1."""
-    return ServerState(0, model.clone(), torch.zeros_like(model))
+    return ServerState(0, model.clone(), torch.zeros_like(model), control, shared)
 
 
 def weighted_sum(
@@ -56,14 +66,37 @@ def slide(
     """
     average = momentum * state.average + (1 - momentum) * delta
     average[:frozen] = 0
-    return ServerState(state.round + 1, state.model + gain * average, average)
+    model = state.model + gain * average
+    return state._replace(round=state.round + 1, model=model, average=average)
+
+
+def join(
+    state: ServerState, told: Sequence[Statistics], clusters: int
+) -> tuple[ServerState, dict[str, float]]:
+    """Return the state with the clients' centres merged, and `client-spread` for the log.
+
+    Both as they were, and nothing, where no client told any; `clusters` as in `cel.clusters`.
+    """
+    if state.shared is None or not told:
+        return state, {}
+    joined = state._replace(shared=merged(state.shared, told, clusters))
+    return joined, {"client-spread": client_spread(told)}
 
 
 def mean_metrics(told: Sequence[Mapping[str, float]], weights: Sequence[float]) -> dict[str, float]:
-    """Return the weighted means of the metrics that all clients told as finite numbers."""
-    shared = set.intersection(*(set(metrics) for metrics in told)) - NOT_AVERAGED
-    means = {
-        key: sum(w * float(m[key]) for w, m in zip(weights, told, strict=True)) / sum(weights)
-        for key in sorted(shared)
-    }
+    """Return each metric's weighted mean over the clients that told it as a finite number.
+
+    A metric counts where more than half of the clients told it. One of a class, `spread-3`, is told
+    only by clients that saw the class: it counts where `spread` does. So a single client among
+    others can add no metric of its own, and keep none away.
+    """
+    finite = [{k: v for k, v in one.items() if isfinite(v)} for one in told]
+    tellers = Counter(key for one in finite for key in one)
+    common = {key for key, n in tellers.items() if 2 * n > len(told)} - NOT_AVERAGED
+    means = {}
+    for key in sorted(tellers):
+        like = OF_A_CLASS.fullmatch(key)
+        if key in common or (like and like[1] in common):
+            parts = [(w, one[key]) for w, one in zip(weights, finite, strict=True) if key in one]
+            means[key] = sum(w * v for w, v in parts) / sum(w for w, _ in parts)
     return {key: value for key, value in means.items() if isfinite(value)}

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import torch
 
-from fedcel import metrics, runs, schedule
+from fedcel import aggregation, metrics, runs, schedule
 from fedcel.aggregation import ServerState
 from fedcel.arrays import FlatNet
+from fedcel.cel import controller, shared
 from fedcel.data import Splits
 from fedcel.errors import DivergedError, RunError
 from fedcel.files import write_tensors, write_whole
@@ -35,9 +36,18 @@ class Journal:
         self.lines: list[str] = []
         self.clock = time.perf_counter()
 
+    def begin(self) -> ServerState:
+        """Return the state before round 1; the net has its first parameters still."""
+        cel, net = self.settings.cel, self.flat.net
+        return aggregation.start(
+            self.flat.vector,
+            controller.initial(cel, net.cut.sigma, net.features),
+            shared.initial(cel, net.features, self.splits.classes),
+        )
+
     def resume(self) -> ServerState:
         """Return the last complete round's state; forget whatever was written after it."""
-        state = runs.read_state(self.folder)
+        state = runs.read_state(self.folder, self.begin())
         path = self.folder / "events.jsonl"
         try:
             lines = path.read_text().splitlines()
@@ -53,9 +63,10 @@ class Journal:
         clients: list[int],
         rejected: list[dict[str, object]],
         reported: Mapping[str, float],
-    ) -> None:
+    ) -> ServerState:
         """Write the round that led to `state`; the state last, so that it is never ahead.
 
+        Returns the state that the next round starts from: an adaptive threshold has moved.
         DivergedError when the model is not finite: nothing of the round is written.
         """
         if not state.model.isfinite().all():
@@ -64,11 +75,11 @@ class Journal:
                 f"({self.settings.local.rate})"
             )
         plan = schedule.plan(self.settings, state.round, 1.0, self.examples)
-        now = time.perf_counter()
+        now, scores = time.perf_counter(), self.validate(state)
         event: Event = {
             **reported,  # first: what clients tell never replaces what the server measured
             "round": state.round,
-            **self.validate(state),
+            **scores,
             "clients": len(clients),
             "rejected": rejected,
             "rate": plan.rate,
@@ -77,14 +88,31 @@ class Journal:
             "pull": plan.rate * plan.pull,
             "seconds": now - self.clock,
         }
+        if state.control:
+            event["cel-threshold"] = state.control.threshold  # this round's, not yet moved
         self.clock = now
         self.lines.append(json.dumps(event, allow_nan=False))
         write_whole(self.folder / "events.jsonl", "\n".join(self.lines) + "\n")
         after = state.round - schedule.burn_in_rounds(self.settings)
         if after > 0 and (after - 1) % self.settings.chain.thin == 0:
             self.chain.keep(state.round, state.model)
+        state = self.steered(state, {**reported, **scores}, plan.cel_acts)
         runs.save_state(self.folder, state)
         self.tell(event)
+        return state
+
+    def steered(self, state: ServerState, measured: Mapping[str, float], acts: bool) -> ServerState:
+        """Return the state with an adaptive threshold moved, if the loss acted in the round.
+
+        One that follows the accuracy waits until the ramp's end: early on, the model is merely
+        young, and a threshold that rose for it would have to come all the way back.
+        """
+        cel = self.settings.cel
+        young = cel.target == "accuracy" and state.round < cel.ramp * self.settings.rounds
+        if not (state.control and acts) or young:
+            return state
+        control = controller.next_threshold(state.control, measured, cel)
+        return state._replace(control=control)
 
     def validate(self, state: ServerState) -> dict[str, float]:
         """Return accuracy, NLL, ECE and within-class spread on the validation set."""

@@ -107,6 +107,22 @@ def within_class_spread(z: Float[Tensor, "N D"], y: Int[Tensor, " N"]) -> Float[
     return (z - means[y]).square().sum(1).mean()
 
 
+def between_group_spread(
+    z: Float[Tensor, "N D"], y: Int[Tensor, " N"], group: Int[Tensor, " N"]
+) -> Float[Tensor, ""]:
+    """Return the mean over images of |class mean in its group - class mean of all|^2.
+
+    Unit: z squared. Groups that are random draws of the same images differ too, by about the
+    within-class spread times (pairs of class and group - classes) / N.
+    """
+    groups = int(group.max()) + 1
+    pair = y * groups + group
+    sums = z.new_zeros((int(y.max()) + 1) * groups, z.shape[1]).index_add(0, pair, z)
+    counts = pair.bincount(minlength=len(sums))[:, None]
+    own = sums / counts.clamp_min(1)  # absent pairs are never looked up
+    return within_class_spread(own[pair], y)
+
+
 def total_spread(z: Float[Tensor, "N D"]) -> Float[Tensor, ""]:
     """Return the mean over images of |z - mean of all|^2, unit: z squared."""
     return (z - z.mean(0)).square().sum(1).mean()

@@ -11,15 +11,19 @@ from scipy.stats import hypergeom
 from torch import Tensor
 
 from fedcel import metrics
+from fedcel.attacks.answers import answer_bits
 from fedcel.attacks.observation import SmashedData
 from fedcel.attacks.optimal import optimal
 from fedcel.certificate import certificate
-from fedcel.posterior.predict import Prediction, predict, what_is_sent
+from fedcel.cut import Cut
+from fedcel.gaussianity import gaussianity
+from fedcel.posterior.predict import Prediction, answer_all, predict, what_is_sent
 from fedcel.privacy.utility import utility
 from fedcel.runs import Run
 from fedcel.seeding import generator
 
 NOISE_DRAWS = 8  # messages per image over which accuracy is averaged
+ANSWER_DRAWS = 128  # messages per image whose answers are counted
 
 
 def sampled(run: Run) -> list[Float[Tensor, " P"]]:
@@ -58,16 +62,18 @@ def outcome(run: Run, seconds: float) -> dict[str, object]:
 
 
 def leakage(run: Run) -> dict[str, object]:
-    """Return what the optimal attacker learns from one inference, and the certificate."""
+    """Return what the optimal attacker learns from one inference, and bounds on either side."""
     x, y = run.splits.test
     s = run.settings
     net = what_is_sent(run.flat, sampled(run), s.chain.scope)
-    found = optimal(SmashedData(net), x, y, generator(s.seed, "optimal"), s.attack.candidates)
-    with torch.no_grad():
-        bound = certificate(net.encode(x), y, net.cut.sigma, s.attack.candidates)
+    sent = SmashedData(net)
+    found = optimal(sent, x, y, generator(s.seed, "optimal"), s.attack.candidates)
+    z = sent.codes(x)
+    bound = certificate(z, y, net.cut.sigma, s.attack.candidates)
     counts = y.bincount(minlength=run.splits.classes).double()
     return {
         "bits-beyond-label": found.bits_beyond_label,
+        "answer-bits": answer_bits(answers(run, z), y, run.splits.classes),
         "information-bits": found.information_bits,
         "identification-optimal": found.identification,
         "candidates": found.candidates,
@@ -78,7 +84,55 @@ def leakage(run: Run) -> dict[str, object]:
         "certificate-bits": bound.bits,
         "certificate-bits-within-class": bound.bits_within_class,
         "fano-identification": bound.identification,
+        **shape(z, y, net.cut, found.bits_beyond_label),
+        "within-class-spread": float(metrics.within_class_spread(z, y)),
+        "between-client-spread": between_clients(run, sent),
     }
+
+
+def answers(run: Run, z: Float[Tensor, "N M"]) -> Int[Tensor, "R N"]:
+    """Return the most probable class for R fresh messages about each image, z what is encoded.
+
+    In scope `full` z holds each sampled encoder's features in a row.
+    """
+    noise = generator(run.settings.seed, "answers")
+    found = []
+    for _ in range(ANSWER_DRAWS):
+        message, samples = run.flat.net.cut.disturb(z, noise), sampled(run)
+        if run.settings.chain.scope == "full":
+            own = zip(samples, torch.chunk(message, len(samples), 1), strict=True)
+            logs = torch.cat([answer_all(run.flat, [vector], part) for vector, part in own])
+        else:
+            logs = answer_all(run.flat, samples, message)
+        found.append(Prediction(logs).probabilities.argmax(1))
+    return torch.stack(found)
+
+
+def shape(
+    z: Float[Tensor, "N M"], y: Int[Tensor, " N"], cut: Cut, bits: float
+) -> dict[str, float | None]:
+    """Return how far from Gaussian each class's messages are; None where it is not defined.
+
+    `gaussianity-gap-bits` is their whole negentropy, a difference of two bounds on the same
+    message: not under dropout, whose message is no code plus Gaussian noise.
+    """
+    if cut.sigma == 0 or cut.dropout > 0:
+        keys = ("gap-bits", "direction-bits", "kurtosis")
+        return {f"gaussianity-{key}": None for key in keys}
+    found = gaussianity(z, y, cut.sigma)
+    return {
+        "gaussianity-gap-bits": found.gaussian_bits - bits,
+        "gaussianity-direction-bits": found.direction_bits,
+        "gaussianity-kurtosis": found.kurtosis,
+    }
+
+
+def between_clients(run: Run, sent: SmashedData) -> float:
+    """Return how far clients' class means lie apart, of training images, in units of z squared."""
+    sizes = torch.tensor([len(part.y) for part in run.splits.clients])
+    holder = torch.arange(len(sizes)).repeat_interleave(sizes)
+    x, y = run.splits.training
+    return float(metrics.between_group_spread(sent.codes(x), y, holder))
 
 
 def label_only(counts: Float[Tensor, " K"], candidates: int) -> float:

@@ -9,6 +9,8 @@ from torch import Tensor
 from fedcel import defences, nets
 from fedcel.aggregation import ServerState
 from fedcel.arrays import FlatNet
+from fedcel.cel.controller import Control
+from fedcel.cel.shared import Shared
 from fedcel.data import Splits, load
 from fedcel.errors import RunError
 from fedcel.files import read_tensors, read_toml, write_tensors, write_toml
@@ -95,14 +97,28 @@ def fitting(found: Tensor | None, flat: FlatNet, path: Path) -> Float[Tensor, " 
 def save_state(folder: Path, state: ServerState) -> None:
     """Write all that the server needs to go on after this round."""
     tensors = {"model": state.model, "average": state.average}
-    write_tensors(folder / "state" / "server.safetensors", tensors, {"round": str(state.round)})
+    metadata = {"round": str(state.round)}
+    if state.control:
+        metadata |= {"threshold": repr(state.control.threshold), "error": repr(state.control.error)}
+    if state.shared:
+        tensors |= {"centres": state.shared.centres, "weights": state.shared.weights}
+    write_tensors(folder / "state" / "server.safetensors", tensors, metadata)
 
 
-def read_state(folder: Path) -> ServerState:
-    """Return the state after the last complete round; RunError when there is none."""
+def read_state(folder: Path, begun: ServerState) -> ServerState:
+    """Return the state after the last complete round; RunError when there is none.
+
+    `begun` is the state before round 1: what it has, the file must have too (one that an earlier
+    version wrote may lack the adaptive threshold).
+    """
     path = folder / "state" / "server.safetensors"
     tensors, metadata = read_tensors(path)
     try:
-        return ServerState(int(metadata["round"]), tensors["model"], tensors["average"])
-    except (KeyError, ValueError) as error:
+        control = begun.control and Control(float(metadata["threshold"]), float(metadata["error"]))
+        shared = begun.shared and Shared(tensors["centres"], tensors["weights"])
+        number = int(metadata["round"])
+        return ServerState(number, tensors["model"], tensors["average"], control, shared)
+    except KeyError as error:
+        raise RunError(f"{path} is damaged: it holds no {error}; start the run anew") from None
+    except ValueError as error:
         raise RunError(f"{path} is damaged: {error}; start the run anew") from None

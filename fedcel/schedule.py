@@ -21,6 +21,12 @@ class Plan(NamedTuple):
     noise: float  # standard deviation of the Langevin noise per step
     freeze: bool  # the encoder does not move
     temperature: float
+    threshold: float | None = None  # tau, where the server moves it
+
+    @property
+    def cel_acts(self) -> bool:
+        """Say whether the conditional entropy loss has an encoder to act on and a weight."""
+        return self.cel_weight > 0 and not self.freeze
 
 
 def burn_in_rounds(settings: Settings) -> int:

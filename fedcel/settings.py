@@ -181,6 +181,8 @@ def check_loss(s: Settings) -> None:
             f"cel.warm-up is {s.cel.warm_up}, burn-in ends after round {burn_in}: the loss would "
             "never act; lower cel.warm-up or raise rounds"
         )
+    check_threshold(s)
+    check_centres(s)
     if s.net.noise > 0:
         return
     if s.cel.penalty == "channel" or (s.cel.penalty == "log" and s.cel.threshold == "none"):
@@ -192,6 +194,47 @@ def check_loss(s: Settings) -> None:
         "net.noise is 0: a small spread only slows an attacker down, every image still leaks whole",
         stacklevel=4,
     )
+
+
+def check_threshold(s: Settings) -> None:
+    """Refuse an adaptive threshold that nothing reads, cannot be met or does not arrive."""
+    if s.cel.target == "none":
+        return
+    mixed = s.cel.kind in ("cluster", "hybrid") and s.cel.form == "mixture"
+    unread = s.cel.kind == "mutual-information" or mixed
+    if s.cel.penalty != "log" or unread:
+        raise SettingsError(
+            f"cel.target is {s.cel.target!r}, cel.penalty {s.cel.penalty!r}, cel.kind "
+            f"{s.cel.kind!r}, cel.form {s.cel.form!r}: only the penalty 'log' has a threshold, "
+            "'mutual-information' and 'mixture' use no penalty; set cel.penalty to 'log' and "
+            "another kind or form, or cel.target to 'none'"
+        )
+    if s.cel.target == "accuracy" and s.cel.goal >= 1:
+        raise SettingsError(
+            f"cel.goal is {s.cel.goal:g}, must be a validation accuracy below 1; try 0.95"
+        )
+    if s.strategy.upload == "weights":
+        raise SettingsError(
+            f"strategy.upload is 'weights' and cel.target {s.cel.target!r}: a server that averages "
+            "weights sends no threshold; set cel.target to 'none'"
+        )
+
+
+def check_centres(s: Settings) -> None:
+    """Refuse averaged centres where there are none to average or nobody averages them."""
+    if s.cel.centres == "own":
+        return
+    if s.cel.kind != "cluster" or s.cel.clustering != "k-means" or s.cel.bank:
+        raise SettingsError(
+            f"cel.centres is 'averaged', cel.kind {s.cel.kind!r}, cel.clustering "
+            f"{s.cel.clustering!r}, cel.bank {s.cel.bank}: only the K-means centres of the kind "
+            "'cluster' without a bank are averaged; set these, or cel.centres to 'own'"
+        )
+    if s.strategy.upload == "weights":
+        raise SettingsError(
+            "strategy.upload is 'weights' and cel.centres 'averaged': a server that averages "
+            "weights merges no centres; set cel.centres to 'own'"
+        )
 
 
 def check_strategy(s: Settings) -> None:

@@ -106,7 +106,8 @@ class Cel(Group):
     )
     weight: float = Field(0.3, ge=0, allow_inf_nan=False, description="Lambda, once ramped up.")
     penalty: Literal["linear", "log", "channel"] = Field(
-        "channel", description="R(v) of a class's spread v; channel is (D/2)log(1+v/(D sigma^2))."
+        "channel",
+        description="R(v) of spread v; channel: (D/2)log(1+v/(D sigma^2)). Not for information.",
     )
     threshold: Positive | Off = Field(
         "none", description="Tau of the log penalty; none: 0.125 sigma^2 D."
@@ -135,7 +136,7 @@ class Cel(Group):
     )
     form: Literal["renormalised", "original", "per-cluster", "mixture"] = Field(
         "renormalised",
-        description="R of a class's spread (original: absent clusters as 0), of each cluster's, ...",
+        description="R of a class's spread (original: absent as 0), of each cluster's, or entropy.",
     )
     blend: float = Field(
         0.0, ge=0, description="a of rho = min(1, a n_batch/n), batch against epoch; 0: batch only."
@@ -159,14 +160,20 @@ class Cel(Group):
     floor: float = Field(0.5, ge=0, le=1, description="Uniform share r of the attention 'floor'.")
     hidden: int = Field(0, ge=0, description="Hidden size of the attention; 0: D/4 in 64..256.")
     attention_rate: Positive = Field(0.01, description="Adam step of the attention's weights.")
-    entropy: float = Field(0.0, ge=0, description="Weight of the attention's entropy bonus.")
+    entropy: float = Field(
+        0.0, ge=0, description="Weight of the attention's entropy bonus, in nats; not for 'detach'."
+    )
     leave_out: bool = Field(
         False, description="Measure each member against the mean of the others (leave-one-out)."
     )
     bound: Literal["upper", "lower"] = Field(
-        "upper", description="Which pairwise bound of the information is the loss."
+        "upper", description="Which pairwise bound of the information mutual-information minimises."
     )
-    bank: int = Field(0, ge=0, description="Earlier smashed data kept of each class for the loss.")
+    bank: int = Field(
+        0,
+        ge=0,
+        description="m earlier codes of each class in the loss; each code then counts n/(n+m).",
+    )
     clip: Positive | Off = Field(
         "none", description="Largest L2 norm of the loss's gradient at an image's smashed data."
     )

@@ -1,12 +1,11 @@
 """Train and attack every cell of a scenario; go on where it stopped."""
 
-import signal
+import json
 import statistics
 import time
-from collections.abc import Generator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Mapping
 from contextlib import closing
-from multiprocessing import active_children, get_context
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,12 +13,15 @@ import torch
 from fedcel import defences, runs
 from fedcel.errors import FailedError, RunError, SettingsError
 from fedcel.files import read_json, write_json, write_whole
+from fedcel.settings import Settings
 from sims import report
 from sims.attack import Rows, attack
 from sims.cost import train_step_ratio
+from sims.processes import work
 from sims.progress import say
-from sims.scenario import Cell, Scenario
+from sims.scenario import Cell, Scenario, anchored, defended
 from sims.simulate import simulate
+from sims.worst import worst_attack
 
 COPIED = (
     "accuracy",
@@ -29,6 +31,15 @@ COPIED = (
     "certificate-bits",
     "candidates",
 )
+OPTIONAL = (  # older runs lack some
+    "certificate-bits-within-class",
+    "within-class-spread",
+    "answer-bits",
+    "bits-cap",
+    "identification-candidates",
+    "label-only-identification",
+)
+REBUILT = ("mse", "psnr", "ssim", "identification-1", "oracle-mse", "mean-mse")
 Done = tuple[str, FailedError | None]  # a cell's name, and why it failed
 
 
@@ -48,7 +59,7 @@ def bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1) ->
         say(f"{len(cells) - len(missing)} of {len(cells)} cells are finished already: skipped")
     failed: dict[str, FailedError] = {}
     begin = time.monotonic()
-    with closing(work(missing, folder, jobs)) as running:
+    with closing(work(partial(attempt, folder=folder), missing, jobs)) as running:
         for done, (name, error) in enumerate(running, 1):
             left = (time.monotonic() - begin) / done * (len(missing) - done)
             if error:
@@ -75,26 +86,6 @@ def finished(folder: Path, cell: Cell) -> bool:
     return (folder / "attacks.json").exists()
 
 
-def work(cells: list[Cell], folder: Path, jobs: int) -> Generator[Done, None, None]:
-    """Yield each cell as it ends; whatever interrupts ends the other processes as well."""
-    if jobs == 1:
-        yield from (attempt(cell, folder) for cell in cells)
-        return
-    others = set(active_children())
-    pool = ProcessPoolExecutor(
-        jobs, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN)
-    )
-    try:
-        futures = [pool.submit(attempt, cell, folder) for cell in cells]
-        yield from (future.result() for future in as_completed(futures))
-    except BaseException:  # Ctrl-C and a consumer that went away, too
-        for process in set(active_children()) - others:
-            process.terminate()  # the pool itself would let each end its cell, and one more
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
 def attempt(cell: Cell, folder: Path) -> Done:
     """Train and attack one cell; return why, should it fail though its input was right."""
     try:
@@ -115,21 +106,37 @@ def one(cell: Cell, folder: Path) -> None:
 
 def rows(cells: list[Cell], folder: Path) -> Rows:
     """Return bench.json: one row per finished cell, the worst trained attack in each."""
+    bare: dict[int, Settings] = {}
+    for cell in cells:
+        if undefended(cell):
+            bare.setdefault(cell.settings.seed, cell.settings)
     found = []
     for cell in cells:
         place = folder / "runs" / cell.name
         if (place / "attacks.json").exists():
-            found.append(row(cell, place, folder))
+            found.append(row(cell, place, folder, bare))
     return found
 
 
-def row(cell: Cell, place: Path, folder: Path) -> dict[str, object]:
-    """Return one cell's row; RunError when its files lack what a row needs."""
+def undefended(cell: Cell) -> bool:
+    """Say whether a cell can be what others are compared with: it defends and sweeps nothing."""
+    return cell.strength is None and not defended(cell.settings)
+
+
+def row(cell: Cell, place: Path, folder: Path, bare: Mapping[int, Settings]) -> dict[str, object]:
+    """Return one cell's row; RunError when its files lack what a row needs.
+
+    `bare` are the undefended settings of each seed, to say whose sweep begins there.
+    """
+    seed = cell.settings.seed
     return {
         "variant": cell.variant.name,
         "title": cell.variant.title,
         "strength": cell.strength,
-        "seed": cell.settings.seed,
+        "strength-key": cell.variant.strength_key,
+        "undefended": undefended(cell),
+        "anchored": seed in bare and anchored(cell, bare[seed]),
+        "seed": seed,
         "engine": cell.settings.engine,
         "noise": defences.cut(cell.settings).sigma,
         **measured(place),
@@ -139,31 +146,39 @@ def row(cell: Cell, place: Path, folder: Path) -> dict[str, object]:
 
 
 def measured(place: Path) -> dict[str, object]:
-    """Return what a row copies of result.json and attacks.json; RunError when it is not there."""
+    """Return what a row copies of a run's files; RunError when what it needs is not there."""
     result, attacks = read_json(place / "result.json"), read_json(place / "attacks.json")
     try:
         if not isinstance(result, dict) or not isinstance(attacks, list):
             raise TypeError("an object and a list of objects are expected")
-        return {key: result[key] for key in COPIED} | worst(attacks)
+        known = {key: result[key] for key in OPTIONAL if key in result}
+        copied = {key: result[key] for key in COPIED} | known
+        return copied | attention(place / "events.jsonl") | worst(attacks)
     except (KeyError, TypeError, ValueError) as error:
         what = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise RunError(
-            f"{place}: result.json or attacks.json is damaged: {what}; remove the folder"
+            f"{place}: result.json, attacks.json or events.jsonl is damaged: {what}; "
+            "remove the folder"
         ) from None
+
+
+def attention(path: Path) -> dict[str, object]:
+    """Return n_eff/n of the attention in the last round in which it acted, if it ever did.
+
+    That is before the encoder is frozen: afterwards no loss acts on it.
+    """
+    key = "attention-share"
+    events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return next(({key: event[key]} for event in reversed(events) if key in event), {})
 
 
 def worst(attacks: Rows) -> dict[str, object]:
     """Return the scores of the trained attack that rebuilt images best, mean over its seeds."""
-    trained: dict[str, Rows] = {}
-    for entry in attacks:
-        if "mse" in entry:
-            trained.setdefault(str(entry["attack"]), []).append(entry)
-    if not trained:
-        return {"worst-attack": None}
+    trained = [entry for entry in attacks if "mse" in entry]
+    name = worst_attack((str(entry["attack"]), float(str(entry["mse"]))) for entry in trained)
+    own = [entry for entry in trained if entry["attack"] == name]
 
-    def mean(name: str, key: str) -> float:
-        return statistics.fmean(float(str(entry[key])) for entry in trained[name])
+    def mean(key: str) -> float | None:
+        return statistics.fmean(float(str(entry[key])) for entry in own) if own else None
 
-    name = min(trained, key=lambda attack: mean(attack, "mse"))
-    keys = ("mse", "psnr", "ssim", "identification-1", "oracle-mse", "mean-mse")
-    return {"worst-attack": name, **{key: mean(name, key) for key in keys}}
+    return {"worst-attack": name, **{key: mean(key) for key in REBUILT}}

@@ -1,4 +1,4 @@
-"""The command line: simulate, bench, tune, attack, report, settings."""
+"""The command line: simulate, bench, tune, attack, report, table, settings."""
 
 import argparse
 import json
@@ -51,6 +51,10 @@ def going_on(options: argparse.Namespace, given: list[str]) -> str:
     if options.command == "bench":
         again = shlex.join(["fedcel", *given])
         return f"; finished cells and complete rounds are saved, the same command again: {again}"
+    if options.command == "tune":
+        return (
+            f"; finished trials are kept, the same command again: {shlex.join(['fedcel', *given])}"
+        )
     if options.command != "simulate" or not (options.out / "settings.toml").exists():
         return ""
     if (options.out / "result.json").exists():
@@ -79,11 +83,19 @@ def parser() -> argparse.ArgumentParser:
     _scenario(best)
     best.add_argument("--out", type=Path, help="file to write; default: <name>-tuned.toml")
     best.add_argument("--trials", type=positive, default=12, help="federations trained per variant")
+    best.add_argument("--jobs", type=positive, default=1, help="variants searched at once")
     hit = commands.add_parser("attack", help="attack a finished run")
     hit.add_argument("run", type=Path, metavar="RUN", help="folder of a run")
     _set(hit)
     drawn = commands.add_parser("report", help="draw the report of a run or bench again")
     drawn.add_argument("folder", type=Path, metavar="RUN_OR_BENCH")
+    compared = commands.add_parser("table", help="compare a bench's variants at matched accuracy")
+    compared.add_argument("folder", type=Path, metavar="BENCH", help="folder of a bench")
+    compared.add_argument("--against", metavar="NAME", help="differences to this variant, too")
+    compared.add_argument(
+        "--loss", default="0,2,5", help="points of accuracy given up; default: 0,2,5"
+    )
+    compared.add_argument("--out", type=Path, help="Markdown file to write; default: print it")
     listed = commands.add_parser("settings", help="list every setting")
     listed.add_argument("--json", action="store_true", help="as JSON")
     return top
@@ -164,12 +176,13 @@ def _bench(options: argparse.Namespace) -> None:
 
 def _tune(options: argparse.Namespace) -> None:
     from sims import scenario
+    from sims.trials import store_of
     from sims.tune import tune, writable, write
 
     plan = scenario.read(options.scenario)
     out = options.out or Path(f"{plan.path.stem}-tuned.toml")
     writable(out)
-    write(tune(plan, options.trials, overrides(options)), out)
+    write(tune(plan, options.trials, overrides(options), store_of(out), options.jobs), out)
     print(f"scenario: {out}")
 
 
@@ -196,6 +209,18 @@ def _report(options: argparse.Namespace) -> None:
     print(f"report: {report.write(options.folder)}")
 
 
+def _table(options: argparse.Namespace) -> None:
+    from fedcel.files import write_whole
+    from sims.table import table
+
+    text = table(options.folder, options.loss, options.against)
+    if options.out is None:
+        print(text, end="")
+        return
+    write_whole(options.out, text)
+    print(f"table: {options.out}")
+
+
 def _settings(options: argparse.Namespace) -> None:
     rows = [
         {"key": key, "default": default, "type": kind, "description": text}
@@ -216,5 +241,6 @@ COMMANDS = {
     "tune": _tune,
     "attack": _attack,
     "report": _report,
+    "table": _table,
     "settings": _settings,
 }

@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -10,6 +11,7 @@ from fedcel import aggregation, client_state, runs, schedule
 from fedcel.aggregation import ServerState
 from fedcel.arrays import FlatNet
 from fedcel.cel.base import State
+from fedcel.cel.shared import Statistics
 from fedcel.data import load
 from fedcel.files import write_json
 from fedcel.journal import Journal, Tell
@@ -27,26 +29,36 @@ def train(
     flat = holder.workspace(settings)
     fresh = runs.fresh_net(settings, splits)
     journal = Journal(folder, settings, splits, fresh, tell)
-    server = journal.resume() if resume else aggregation.start(fresh.vector)
+    server = journal.resume() if resume else journal.begin()
     examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
     memory = Memory(folder / "state", resume)
     while server.round < settings.rounds:
         number = server.round + 1
         taking_part = schedule.chosen(settings, number)
         weights = schedule.shares(settings, examples, taking_part)
-        updates = [
-            one(settings, flat, client, server, weights[client], sum(examples.values()), memory)
+        total = sum(examples.values())
+        answers = [
+            one(settings, flat, client, server, weights[client], total, memory)
             for client in taking_part
         ]
         shares = list(weights.values())
-        deltas = [update.delta for update in updates]
-        server = step(settings, server, deltas, shares, flat.cut, sum(examples.values()))
-        said = aggregation.mean_metrics([update.metrics for update in updates], shares)
-        journal.record(server, taking_part, [], said)
+        deltas = [answer.update.delta for answer in answers]
+        server = step(settings, server, deltas, shares, flat.cut, total)
+        said = aggregation.mean_metrics([answer.update.metrics for answer in answers], shares)
+        told = [answer.statistics for answer in answers if answer.statistics]
+        server, spread = aggregation.join(server, told, settings.cel.clusters)
+        server = journal.record(server, taking_part, [], said | spread)
     journal.close(server)
     if measure:
         seconds = time.perf_counter() - begin
         write_json(folder / "result.json", outcome(runs.read(folder), seconds))
+
+
+class Answer(NamedTuple):
+    """What one client gives in a round."""
+
+    update: Update
+    statistics: Statistics | None
 
 
 class Memory:
@@ -82,13 +94,18 @@ def one(
     share: float,
     total: int,
     memory: Memory,
-) -> Update:
-    """Return one client's update of the next round, its state remembered."""
+) -> Answer:
+    """Return one client's answer to the next round, its state remembered."""
     number = server.round + 1
     state = memory.recall(client, number)
-    update = holder.train(settings, flat, client, server.model, number, share, total, state)
+    brought = holder.Brought(
+        threshold=server.control.threshold if server.control else None, shared=server.shared
+    )
+    update = holder.train(
+        settings, flat, client, server.model, number, share, total, state, brought
+    )
     memory.remember(client, number, update.state)
-    return update
+    return Answer(update, holder.told(settings, flat, client, update.state, number, total))
 
 
 def step(

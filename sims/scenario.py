@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
+from fedcel import defences
 from fedcel.errors import SettingsError
 from fedcel.files import read_toml
 from fedcel.runs import settings_from
@@ -125,6 +126,26 @@ def cells(scenario: Scenario, overrides: dict[str, Scalar]) -> list[Cell]:
                 raw = scenario.settings | variant.settings | swept | overrides | {"seed": seed}
                 found.append(Cell(variant, strength, rooted(parse(raw))))
     return found
+
+
+def defended(settings: Settings) -> bool:
+    """Say whether there is a conditional entropy loss or a rival defence."""
+    return settings.cel.kind != "none" or settings.defence.name != "none"
+
+
+def anchored(cell: Cell, undefended: Settings) -> bool:
+    """Say whether a sweep begins, at strength 0, with the undefended net.
+
+    It does when the one thing that defends has its weight swept, and net and cut without it are
+    those of `undefended`; rates may differ, each variant's are tuned.
+    """
+    s = cell.settings
+    other = {"cel.weight": s.defence.name, "defence.strength": s.cel.kind}
+    if cell.strength is None or other.get(str(cell.variant.strength_key)) != "none":
+        return False
+    zero = s.model_copy(update={"defence": s.defence.model_copy(update={"strength": 0.0})})
+    same_cut = defences.cut(zero) == defences.cut(undefended)
+    return same_cut and defences.net(zero) == defences.net(undefended)
 
 
 def rooted(settings: Settings) -> Settings:

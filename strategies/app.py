@@ -27,7 +27,7 @@ def serve(grid: Grid, settings: Settings, folder: Path, tell: Tell, resume: bool
     splits = load(settings.data, settings.clients, settings.seed)
     flat = runs.fresh_net(settings, splits)
     journal = Journal(folder, settings, splits, flat, tell)
-    state = journal.resume() if resume else aggregation.start(flat.vector)
+    state = journal.resume() if resume else journal.begin()
     strategy = make(settings, state, flat.shapes, flat.cut)
     own = isinstance(strategy, PosteriorStrategy)
     if resume and not own:
@@ -39,15 +39,13 @@ def serve(grid: Grid, settings: Settings, folder: Path, tell: Tell, resume: bool
         if number == 0:
             return None
         if isinstance(strategy, PosteriorStrategy):
-            last = strategy.state._replace(round=number + strategy.first)
+            done = strategy.state._replace(round=number + strategy.first)
+            last = journal.record(done, strategy.kept, strategy.rejected, strategy.reported)
             strategy.state = last
-            clients, rejected, said = strategy.kept, strategy.rejected, strategy.reported
         else:
             model = to_vector(arrays.to_numpy_ndarrays())
-            last = aggregation.ServerState(number, model, last.average)
             clients = schedule.chosen(settings, number)  # as many; Flower draws others
-            rejected, said = [], {}
-        journal.record(last, clients, rejected, said)
+            last = journal.record(last._replace(round=number, model=model), clients, [], {})
         return None
 
     strategy.start(

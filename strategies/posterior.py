@@ -19,8 +19,16 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from fedcel import schedule, wire
-from fedcel.aggregation import ServerState, mean_metrics, slide, topped_up, weighted_sum
+from fedcel.aggregation import (
+    ServerState,
+    join,
+    mean_metrics,
+    slide,
+    topped_up,
+    weighted_sum,
+)
 from fedcel.arrays import to_arrays, to_vector
+from fedcel.cel import shared
 from fedcel.errors import RoundError, SettingsError
 from fedcel.settings import Settings
 
@@ -66,7 +74,7 @@ class PosteriorStrategy(FedAvg):
         said = metrics.get(wire.EXAMPLES)
         if said != held:
             return f"it claims {said} examples and held {held} before round 1"
-        return self.delta_fault(delta)
+        return self.delta_fault(delta) or self.statistics_fault(records, held)
 
     def delta_fault(self, record: ArrayRecord) -> str | None:
         """Say what is wrong with the arrays of a delta, or None."""
@@ -85,6 +93,28 @@ class PosteriorStrategy(FedAvg):
         if limit != "none" and norm > limit:
             return f"its norm is {norm:.4g}, at most {limit:g} is accepted"
         return None
+
+    @property
+    def centres_due(self) -> bool:
+        """Say whether a sound reply of this round brings its class centres."""
+        total = sum(self.examples.values())
+        plan = schedule.plan(self.settings, self.state.round + 1, 1.0, total)
+        return self.state.shared is not None and plan.cel_acts
+
+    def statistics_fault(self, records: RecordDict, held: int) -> str | None:
+        """Say what is wrong with the class centres of a client of `held` images, or None."""
+        record = records.array_records.get(wire.STATISTICS)
+        if not (self.state.shared and self.centres_due):
+            return None
+        if record is None:
+            return f"records {sorted(records)}, must have {wire.STATISTICS!r}"
+        try:
+            arrays = record.to_numpy_ndarrays()
+        except Exception as error:  # whatever a hostile sender's bytes make of the decoder
+            return f"its statistics cannot be read: {error}"
+        net = self.settings.net
+        bounded = net.bound != "none" and ":" not in net.name  # a user's net bounds as it likes
+        return shared.fault(arrays, self.state.shared, held, bounded)
 
     def step(self, delta: ArrayRecord) -> ArrayRecord:
         """Turn the mean delta into the next model."""
@@ -148,7 +178,12 @@ class PosteriorStrategy(FedAvg):
             asked[wire.ROUND] = number
             asked[wire.SHARE] = self.weights[holder]
             asked[wire.TOTAL] = total
+            if self.state.control:
+                asked[wire.THRESHOLD] = self.state.control.threshold
             content = RecordDict({wire.ARRAYS: arrays, wire.CONFIG: asked})
+            if self.state.shared:
+                merged = [tensor.numpy() for tensor in self.state.shared]
+                content[wire.CENTRES] = ArrayRecord(merged)
             yield Message(content, dst_node_id=node[holder], message_type=MessageType.TRAIN)
 
     def aggregate_train(
@@ -178,9 +213,11 @@ class PosteriorStrategy(FedAvg):
         weights = topped_up(self.weights, kept)
         deltas = [to_vector(sound[c].array_records[wire.DELTA].to_numpy_ndarrays()) for c in kept]
         mean = to_arrays(weighted_sum(deltas, weights), self.shapes)
+        centres = [statistics(sound[c]) for c in kept] if self.centres_due else []
         model = self.step(ArrayRecord(mean))
+        self.state, spread = join(self.state, centres, self.settings.cel.clusters)
         told = [numbers(sound[c].metric_records[wire.METRICS]) for c in kept]
-        self.reported = mean_metrics(told, weights)
+        self.reported = mean_metrics(told, weights) | spread
         if self.rejected:
             # Their noise was drawn for smaller weights: the step is this much hotter.
             self.reported["temperature-ratio"] = weights[0] / self.weights[kept[0]]
@@ -193,6 +230,12 @@ class PosteriorStrategy(FedAvg):
         if server_round + self.first < self.settings.rounds:
             return []
         return super().configure_evaluate(server_round, arrays, config, grid)
+
+
+def statistics(records: RecordDict) -> shared.Statistics:
+    """Return the class centres of a sound reply."""
+    arrays = records.array_records[wire.STATISTICS].to_numpy_ndarrays()
+    return shared.Statistics(*(torch.from_numpy(array.copy()) for array in arrays))
 
 
 def numbers(record: MetricRecord) -> dict[str, float]:

@@ -3,9 +3,12 @@
 from collections.abc import Callable
 
 from fedcel import plugins
+from fedcel.cel.bank import Bank
 from fedcel.cel.base import ConditionalEntropy, State, Term
 from fedcel.cel.cluster import Cluster
 from fedcel.cel.gated import Gated
+from fedcel.cel.hybrid import Hybrid
+from fedcel.cel.information import MutualInformation
 from fedcel.cel.penalty import Penalty, channel, linear, log, penalty_of, shares
 from fedcel.cel.plain import Plain
 from fedcel.errors import PluginError
@@ -13,9 +16,12 @@ from fedcel.settings_groups import Cel
 
 __all__ = [
     "KINDS",
+    "Bank",
     "Cluster",
     "ConditionalEntropy",
     "Gated",
+    "Hybrid",
+    "MutualInformation",
     "Penalty",
     "Plain",
     "State",
@@ -29,17 +35,28 @@ __all__ = [
 ]
 
 
-def _plain(cel: Cel, penalty: Penalty, features: int, classes: int) -> ConditionalEntropy:
-    return Plain(penalty, cel.share, classes)
+def _plain(cel: Cel, sigma: float, features: int, classes: int) -> Plain:
+    return Plain(penalty_of(cel, sigma, features), cel.share, classes)
 
 
-def _cluster(cel: Cel, penalty: Penalty, features: int, classes: int) -> ConditionalEntropy:
-    return Cluster(penalty, cel.share, classes, cel.clusters, cel.form)
+def _cluster(cel: Cel, sigma: float, features: int, classes: int) -> Cluster:
+    return Cluster(
+        penalty_of(cel, sigma, features),
+        cel.share,
+        classes,
+        cel.clusters,
+        cel.form,
+        cel.clustering,
+        cel.blend,
+        cel.reservoir,
+        None if cel.outlier == "none" else cel.outlier,
+        sigma,
+    )
 
 
-def _gated(cel: Cel, penalty: Penalty, features: int, classes: int) -> ConditionalEntropy:
+def _gated(cel: Cel, sigma: float, features: int, classes: int) -> Gated:
     return Gated(
-        penalty,
+        penalty_of(cel, sigma, features),
         cel.share,
         classes,
         features,
@@ -47,27 +64,48 @@ def _gated(cel: Cel, penalty: Penalty, features: int, classes: int) -> Condition
         cel.floor,
         cel.hidden,
         cel.attention_rate,
+        cel.entropy,
+        cel.leave_out,
     )
 
 
-KINDS: dict[str, Callable[[Cel, Penalty, int, int], ConditionalEntropy]] = {
+def _hybrid(cel: Cel, sigma: float, features: int, classes: int) -> Hybrid:
+    return Hybrid(_gated(cel, sigma, features, classes), _cluster(cel, sigma, features, classes))
+
+
+def _information(cel: Cel, sigma: float, features: int, classes: int) -> MutualInformation:
+    return MutualInformation(sigma, cel.share, classes, cel.bound)
+
+
+KINDS: dict[str, Callable[[Cel, float, int, int], ConditionalEntropy]] = {
     "plain": _plain,
     "cluster": _cluster,
     "gated": _gated,
+    "hybrid": _hybrid,
+    "mutual-information": _information,
 }
-"""Each built-in kind's constructor from settings, penalty, D and number of classes."""
+"""Each built-in kind's constructor from settings, sigma, D and number of classes."""
 
 
 def build(cel: Cel, sigma: float, features: int, classes: int) -> ConditionalEntropy | None:
     """Return the loss that the settings name, for D = `features` values seen through noise sigma.
 
-    None for kind `none`. A user's kind `package.module:object` takes (settings, penalty, D,
-    classes). SettingsError where the penalty needs a sigma above 0, PluginError where the user's
-    object is no such loss.
+    None for kind `none`; with `cel.bank` above 0 in a `Bank`. A user's kind
+    `package.module:object` takes (settings, penalty, D, classes). SettingsError where the loss
+    needs a sigma above 0, PluginError where the user's object is no such loss.
     """
     if cel.kind == "none":
         return None
-    make = KINDS.get(cel.kind) or plugins.load(cel.kind)
+    if cel.kind in KINDS:
+        made = KINDS[cel.kind](cel, sigma, features, classes)
+    else:
+        made = _loaded(cel, sigma, features, classes)
+    return Bank(made, cel.bank, classes, features) if cel.bank else made
+
+
+def _loaded(cel: Cel, sigma: float, features: int, classes: int) -> ConditionalEntropy:
+    """Return the loss that the user's object makes."""
+    make = plugins.load(cel.kind)
     if not callable(make):
         raise PluginError(f"cel.kind {cel.kind!r} cannot be called")
     made = make(cel, penalty_of(cel, sigma, features), features, classes)

@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedcel.errors import DataError
+
 
 class Members(NamedTuple):
     """Who is in which class: `one_hot` (B, C) and its column sums `counts` (C,)."""
@@ -20,7 +22,17 @@ class Members(NamedTuple):
 
 
 def members(y: Int[Tensor, " B"], classes: int, like: Float[Tensor, "B D"]) -> Members:
-    """Return the classes' members for labels below `classes`, in the dtype of `like`."""
+    """Return the classes' members, in the dtype of `like`.
+
+    DataError when a label is not in 0..classes-1: a negative one would count from the end.
+    """
+    if len(y):
+        low, high = (int(label) for label in y.aminmax())
+        if low < 0 or high >= classes:
+            raise DataError(
+                f"labels are in {low}..{high}, must be in 0..{classes - 1}; number the classes "
+                "of data.source from 0"
+            )
     one_hot = torch.eye(classes, dtype=like.dtype, device=like.device)[y]
     return Members(one_hot, one_hot.sum(0))
 
@@ -36,6 +48,21 @@ def spread(
 ) -> Float[Tensor, " C"]:
     """Return v_c = sum_i weights_ic |z_i - centre_i|^2, in units of z squared."""
     return (z - centre).square().sum(1) @ weights
+
+
+def leave_one_out(
+    z: Float[Tensor, "B D"], log_weights: Float[Tensor, " B"], group: Members
+) -> Float[Tensor, " C"]:
+    """Return v_c = sum_i w_i |z_i - zbar_-i|^2, zbar_-i the weighted mean of i's class without i.
+
+    Weights sum to 1 within each class; 0 for single members. A softmax over the others, as z_i -
+    zbar_-i = (z_i - zbar) / (1 - w_i) loses all digits when one member has all the weight. Unlike
+    the class mean, zbar_-i is not stationary and takes part in the gradient.
+    """
+    others = (group.one_hot @ group.one_hot.T).fill_diagonal_(0)
+    masked = torch.where(others > 0, log_weights, torch.finfo(z.dtype).min)
+    weights = group.one_hot * log_weights.exp()[:, None]
+    return spread(z, (masked.softmax(1) * others) @ z, weights) * (group.counts > 1)
 
 
 def uniform(group: Members) -> Float[Tensor, "B C"]:

@@ -2,5 +2,6 @@
 
 from fedcel.testing.attacks import AttackContract
 from fedcel.testing.cel import CELContract
+from fedcel.testing.defences import DefenceContract
 
-__all__ = ["AttackContract", "CELContract"]
+__all__ = ["AttackContract", "CELContract", "DefenceContract"]

@@ -95,6 +95,12 @@ class Result(Scores):
     label_only_identification: Number = None
     certificate_bits_within_class: Number = None
     fano_identification: Number = None
+    answer_bits: Number = None
+    gaussianity_gap_bits: Number = None
+    gaussianity_direction_bits: Number = None
+    gaussianity_kurtosis: Number = None
+    within_class_spread: Number = None
+    between_client_spread: Number = None
     private: dict[str, Private] = {}
     parameters: int | None = None
     encoder_parameters: int | None = None

@@ -74,6 +74,29 @@ def _anchors(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
     return found
 
 
+DETAILS = (
+    ("answers alone, bits", "answer_bits", 2),
+    ("bits beyond label", "bits_beyond_label", 2),
+    ("certificate beyond label, bits", "certificate_bits_within_class", 2),
+    ("negentropy, bits", "gaussianity_gap_bits", 2),
+    ("of it in single directions", "gaussianity_direction_bits", 2),
+    ("excess kurtosis", "gaussianity_kurtosis", 1),
+    ("spread within classes, z²", "within_class_spread", 4),
+    ("between clients, z²", "between_client_spread", 4),
+)
+
+
+def details(summaries: Sequence[Summary]) -> Table:
+    """Return what lies behind each leak: its bounds, the shape of the classes, their spread."""
+    head = ("variant", "noise σ", *(name for name, _, _ in DETAILS))
+    rows = []
+    for s in summaries:
+        results = [run.result for run in s.runs]
+        cells = (interval(estimate(getattr(r, k) for r in results), n) for _, k, n in DETAILS)
+        rows.append((s.label, NOTHING if s.noise is None else f"{s.noise:g}", *cells))
+    return Table("Behind the leak", head, tuple(rows))
+
+
 def posterior(summaries: Sequence[Summary]) -> Table:
     """Return the scores of the posterior's average beside those of the point model."""
     head = ("variant", "predictor", "accuracy, %", "NLL", "ECE", "Brier")

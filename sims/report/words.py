@@ -16,8 +16,6 @@ ALL = 0.005  # bits this near to the cap are all of them, to the two decimals sh
 SUSPECT = 1.15  # MSE this many times that of label-only knowledge: weak attack or dead model
 
 Kind = Literal["helps", "helps-little", "does-not-help", "costs-too-much", "no-baseline", "alone"]
-
-
 Match = Literal["validation", "test"]
 
 
@@ -218,6 +216,13 @@ def limits(summaries: Sequence[Summary], chosen: Verdict) -> list[str]:
             "encoder and the law of the noise, and no attacker who sees the same tells these "
             f"images apart better.{cap} With more images the bits and their cap grow, so compare "
             "only at equal M."
+        )
+    told = chosen.best or chosen.base
+    floor = estimate(run.result.answer_bits for run in told.runs).mean if told else None
+    if told and floor is not None:
+        found.append(
+            f"The answers of {told.label} alone tell {floor:.2f} bits beyond the label: "
+            "no encoder whose answers follow the same law leaks less."
         )
     known = {a.knowledge for s in summaries for run in s.runs for a in run.attacks} - {""}
     found += [_KNOWLEDGE[name] for name in sorted(known) if name in _KNOWLEDGE]

@@ -42,7 +42,9 @@ def test_train_returns_a_delta_and_keeps_the_loss_state_at_the_client() -> None:
     at = context()
     first = ask("train", round_content(5), at)
     assert set(first.content) == {wire.DELTA, wire.METRICS}
-    assert set(at.state[wire.CEL]) == {"centres", "weights", "spreads", "counts"}
+    assert set(at.state[wire.CEL]) == {
+        f"cel.{name}" for name in ("centres", "weights", "spreads", "counts")
+    }
     assert first.content[wire.METRICS]["partition"] == 1
     assert first.content[wire.METRICS]["spread"] > 0
     again = ask("train", round_content(5), context())
@@ -68,6 +70,27 @@ def test_a_node_with_a_folder_finds_its_state_again(tmp_path: object) -> None:
         strict=True,
     )
     assert all(np.array_equal(a, b) for a, b in pairs)
+
+
+def test_averaged_centres_come_down_and_the_clients_means_go_up() -> None:
+    """The state holds what came; what goes up is of the client's own images; the delta moves."""
+    raw = {**RAW, "cel.centres": "averaged", "cel.clusters": 1, "cel.penalty": "log"}
+    settings = parse({**raw, "cel.target": "spread"})
+    content, at = round_content(5), context()
+    centres = np.full((10, 1, 64), 0.25, np.float32)
+    content[wire.CENTRES] = ArrayRecord([centres, np.ones((10, 1), np.float32)])
+    content[wire.CONFIG][wire.THRESHOLD] = 1e-3
+    reply = ask("train", content, at, settings).content
+    assert set(reply) == {wire.DELTA, wire.METRICS, wire.STATISTICS}
+    told, weights, counts = reply[wire.STATISTICS].to_numpy_ndarrays()
+    held = holder.images(S, 1).y.bincount(minlength=10)
+    assert counts.tolist() == held.tolist()
+    assert weights[:, 0].tolist() == (held > 0).tolist()
+    assert (told[held > 0] != centres[held > 0]).all()
+    np.testing.assert_array_equal(at.state[wire.CEL]["cel.centres"].numpy(), centres)
+    content[wire.CONFIG][wire.THRESHOLD] = 1e3  # no class is this wide: the loss is 0
+    idle = ask("train", content, context(), settings).content[wire.DELTA].to_numpy_ndarrays()
+    assert not np.array_equal(idle[0], reply[wire.DELTA].to_numpy_ndarrays()[0])
 
 
 def test_a_loss_without_statistics_writes_no_state(tmp_path: object) -> None:

@@ -53,3 +53,20 @@ def test_metrics_are_averaged_where_all_tell_a_finite_number() -> None:
     """A metric that one client lacks, or tells as NaN, is not averaged."""
     told = [{"loss": 1.0, "a": 2.0, "b": 1.0}, {"loss": 3.0, "b": float("nan")}]
     assert mean_metrics(told, [0.25, 0.75]) == {"loss": 2.5}
+
+
+def test_a_metric_of_a_class_is_averaged_over_the_clients_that_saw_it() -> None:
+    """Class 3 was seen by the first and the last: (.2 * 1 + .5 * 8)/.7, by their weights alone."""
+    told = [{"spread": 1.0, "spread-3": 1.0}, {"spread": 1.0}, {"spread": 4.0, "spread-3": 8.0}]
+    found = mean_metrics(told, [0.2, 0.3, 0.5])
+    assert found == pytest.approx({"spread": 2.5, "spread-3": 4.2 / 0.7})
+
+
+def test_one_client_among_others_neither_adds_a_metric_nor_takes_one_away() -> None:
+    """Names of its own are left out; NaN, infinity or silence cost its own say alone."""
+    honest = [{"spread": 1.0, "loss": 2.0, "n": 1.0}] * 2
+    for hostile in (
+        {"mine": 1.0, "mine-3": 1.0, "spread-99999": 1.0, "num-examples-1": 1.0},
+        {"spread": float("nan"), "loss": float("inf"), "n": float("nan"), "spread-3": float("nan")},
+    ):
+        assert mean_metrics([*honest, hostile], [0.3, 0.3, 0.4]) == pytest.approx(honest[0])

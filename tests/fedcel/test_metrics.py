@@ -139,3 +139,24 @@ def test_total_spread_is_within_plus_between(seed: int) -> None:
     )
     total = metrics.within_class_spread(z, y) + between
     torch.testing.assert_close(metrics.total_spread(z), total)
+
+
+def test_spread_between_groups_by_hand() -> None:
+    """Class 0: means 0 (three images) and 4 (one), pooled 1; class 1 in one group alone: 0."""
+    z = torch.tensor([[-1.0], [0.0], [1.0], [4.0], [7.0], [9.0]])
+    y, group = torch.tensor([0, 0, 0, 0, 1, 1]), torch.tensor([0, 0, 0, 2, 2, 2])
+    found = metrics.between_group_spread(z, y, group)
+    assert found.item() == pytest.approx((3 * 1 + 1 * 9) / 6)
+    assert metrics.between_group_spread(z, y, 0 * group).item() == 0
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**32 - 1))
+def test_within_class_is_within_group_plus_between(seed: int) -> None:
+    """Law of total variance in each class."""
+    stream = torch.Generator().manual_seed(seed)
+    z = torch.randn(30, 3, generator=stream, dtype=torch.float64)
+    y, group = torch.randint(4, (2, 30), generator=stream)
+    inside = metrics.within_class_spread(z, y * 4 + group)
+    between = metrics.between_group_spread(z, y, group)
+    torch.testing.assert_close(metrics.within_class_spread(z, y), inside + between)

@@ -59,6 +59,16 @@ def test_every_setting_has_a_sentence() -> None:
         ({**STOCK, "prior.scale": 1.0}, "how many examples there are"),
         ({**STOCK, "engine": "loop"}, "runs 'posterior' alone"),
         ({"strategy.max-norm": 1.0, "engine": "loop"}, "trusts its own clients"),
+        ({"defence.name": "nopeak"}, "nearest: 'nopeek'"),
+        ({"defence.strength": 0.1}, "defence.strength is 0.1, defence.name 'none': name one"),
+        ({"defence.name": "noise"}, "defence.strength is 0.0, must be above 0 for 'noise'"),
+        ({"defence.name": "noise+nopeek"}, "must be above 0 for 'noise.nopeek'"),
+        ({"defence.name": "a:b"}, "must be above 0 for 'a:b'"),
+        ({"defence.name": "bottleneck", "defence.strength": 2.5}, "number of values sent, 1 or"),
+        ({"defence.name": "bottleneck", "defence.strength": 0}, "number of values sent, 1 or"),
+        ({"defence.name": "dropout", "defence.strength": 1}, r"chance .* dropped, in \(0, 1\)"),
+        ({"defence.name": "dropout"}, r"chance that a value is dropped, in \(0, 1\)"),
+        ({"defence.noise": 0}, "defence.noise is 0.*greater than 0"),
         ({"strategy.name": "fedavg"}, "must be 'posterior' or 'package.module:object'"),
     ],
 )
@@ -66,6 +76,15 @@ def test_refusals_name_value_limit_and_remedy(raw: dict[str, object], message: s
     """Each in one line."""
     with pytest.raises(SettingsError, match=message):
         parse(raw)
+
+
+@pytest.mark.parametrize(
+    ("name", "strength"),
+    [("noise", 0.5), ("bottleneck", 3), ("dropout", 0.5), ("nopeek", 9.0), ("mine:Own", 0.1)],
+)
+def test_strengths_that_mean_something(name: str, strength: float) -> None:
+    """Each in its own unit."""
+    assert parse({"defence.name": name, "defence.strength": strength}).defence.strength == strength
 
 
 def test_settings_are_frozen_and_hashable() -> None:

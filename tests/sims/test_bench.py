@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ import pytest
 from fedcel.errors import DivergedError, RunError
 from fedcel.settings import Scalar
 from sims import scenario
-from sims.bench import measured, work
+from sims.bench import measured
+from sims.processes import work
 
 ROOT = Path(__file__).parents[2]
 BENCH = importlib.import_module("sims.bench")  # `sims.bench` itself is the function
@@ -53,6 +55,8 @@ def test_a_diverged_cell_does_not_keep_the_others(
     assert "b-0 failed: the model is not finite" in capsys.readouterr().err
     rows = json.loads((out / "bench.json").read_text())
     assert [row["variant"] for row in rows] == ["a", "c"]
+    assert all(row["worst-attack"] is None and row["mse"] is None for row in rows)
+    assert all(row["undefended"] and not row["anchored"] for row in rows)
     assert (out / "report.html").exists()
 
 
@@ -70,8 +74,9 @@ def test_an_error_ends_the_other_processes(tmp_path: Path) -> None:
         settings=cell.settings.model_copy(update={"clients": 1790}), variant=scenario.plain("x")
     )
     before = set(multiprocessing.active_children())
+    todo = [cell, broken, cell._replace(variant=scenario.plain("y"))]
     with pytest.raises(Exception, match="client"):
-        list(work([cell, broken, cell._replace(variant=scenario.plain("y"))], tmp_path, 2))
+        list(work(partial(BENCH.attempt, folder=tmp_path), todo, 2))
     assert set(multiprocessing.active_children()) == before
     assert not (tmp_path / "runs" / "y-0").exists()
 
@@ -90,6 +95,7 @@ def test_ctrl_c_ends_the_other_processes(tmp_path: Path) -> None:
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in said
+    assert "leaked" not in said
     assert "same command again" in said
     assert said.startswith(f"run: {out}\n")
     sizes = [path.stat().st_size for path in events]
@@ -115,7 +121,8 @@ def test_a_damaged_file_is_named(
     sound = dict.fromkeys(BENCH.COPIED, 1.0)
     (tmp_path / "attacks.json").write_text(json.dumps([]))
     (tmp_path / "result.json").write_text(json.dumps(sound))
-    assert measured(tmp_path) == sound | {"worst-attack": None}
+    untrained = dict.fromkeys(("worst-attack", *BENCH.REBUILT))
+    assert measured(tmp_path) == sound | untrained
     (tmp_path / "result.json").write_text(json.dumps(sound if result is None else result))
     (tmp_path / "attacks.json").write_text(json.dumps(attacks))
     with pytest.raises(RunError, match=words):
@@ -132,3 +139,40 @@ def test_refused_cells_leave_the_bench_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="other settings"):
         BENCH.bench(plan, other[:1], tmp_path / "b")
     assert (tmp_path / "b" / "scenario.toml").read_text() == before
+
+
+def test_what_only_some_runs_have_is_copied(tmp_path: Path) -> None:
+    """From the result, and the attention of the last round in which it acted."""
+    sound = dict.fromkeys((*BENCH.COPIED, "answer-bits", "within-class-spread"), 0.5)
+    (tmp_path / "attacks.json").write_text("[]")
+    (tmp_path / "result.json").write_text(json.dumps(sound | {"seconds": 3}))
+    (tmp_path / "events.jsonl").write_text(
+        '{"attention-share": 0.1}\n{"attention-share": 0.7}\n{}\n'
+    )
+    found = measured(tmp_path)
+    assert found.items() >= (sound | {"attention-share": 0.7}).items()
+    assert "seconds" not in found and "bits-cap" not in found
+    (tmp_path / "events.jsonl").write_text("{")
+    with pytest.raises(RunError, match="damaged"):
+        measured(tmp_path)
+
+
+def test_a_sweep_is_anchored_where_the_first_undefended_row_is(tmp_path: Path) -> None:
+    """The seed's own; a row that sweeps is no reference."""
+    path = tmp_path / "s.toml"
+    path.write_text(
+        "[bench]\nseeds = '0,1'\n[[variant]]\nname = 'a'\n"
+        "[[variant]]\nname = 'b'\nstrength-key = 'cel.weight'\nstrengths = '1'\n"
+        "settings = { cel = { kind = 'plain' } }\n"
+        "[[variant]]\nname = 'c'\nstrength-key = 'net.noise'\nstrengths = '0.5'\n"
+    )
+    found = scenario.cells(scenario.read(str(path)), QUICK)
+    for cell in found:
+        place = tmp_path / "runs" / cell.name
+        place.mkdir(parents=True)
+        (place / "attacks.json").write_text("[]")
+        (place / "result.json").write_text(json.dumps(dict.fromkeys(BENCH.COPIED, 1.0)))
+    told = {(r["variant"], r["undefended"], r["anchored"]) for r in BENCH.rows(found, tmp_path)}
+    assert told == {("a", True, False), ("b", False, True), ("c", False, False)}
+    alone = BENCH.rows(found[2:], tmp_path)
+    assert not any(row["anchored"] for row in alone)

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from fedcel import runs
+from fedcel.aggregation import start
+from fedcel.cel.controller import Control
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import read_json, read_tensors
 from fedcel.settings import Settings, parse
@@ -24,6 +26,14 @@ RAW: dict[str, Any] = {
     "chain.burn-in": 0.7,
     "chain.thin": 1,
     "privacy.epsilons": "4",
+}
+
+STEERED = {
+    "cel.kind": "cluster",
+    "cel.penalty": "log",
+    "cel.target": "spread",
+    "cel.goal": 0.1,
+    "cel.centres": "averaged",
 }
 
 
@@ -49,6 +59,32 @@ def test_ray_gives_the_result_of_the_loop(tmp_path: Path) -> None:
     results: list[Any] = [read_json(folder / "result.json") for folder in (one, two)]
     for key in ("accuracy", "bits-beyond-label", "identification-optimal", "certificate-bits"):
         assert results[0][key] == pytest.approx(results[1][key], abs=1e-4), key
+
+
+def test_the_threshold_and_the_centres_are_the_same_in_both_engines(tmp_path: Path) -> None:
+    """They move from round to round, and the encoder with them."""
+    folders = [run(tmp_path / "loop", **STEERED), run(tmp_path / "ray", engine="ray", **STEERED)]
+    told = [events(folder) for folder in folders]
+    for one, two in zip(*told, strict=True):
+        assert one.keys() == two.keys()
+        for key in ("cel-threshold", "client-spread", "spread", "accuracy"):
+            assert one.get(key) == pytest.approx(two.get(key), abs=1e-4), key
+    assert [event["cel-threshold"] for event in told[0]][:2] == pytest.approx([0.72] * 2)
+    assert len({event["cel-threshold"] for event in told[0]}) == 4
+    assert ["client-spread" in event for event in told[0]] == [False, *[True] * 4, False]
+    assert all(event["client-spread"] > 0.01 for event in told[0][1:5])
+    torch.testing.assert_close(model(folders[0]), model(folders[1]), rtol=0, atol=1e-6)
+    fixed = run(tmp_path / "fixed", **STEERED, **{"cel.centres": "own", "cel.target": "none"})
+    assert (model(folders[0]) - model(fixed)).abs().max() > 1e-4
+
+
+def test_a_state_without_the_threshold_is_refused_by_name(tmp_path: Path) -> None:
+    """An earlier version wrote it, or a run with a fixed threshold."""
+    folder = run(tmp_path / "run")
+    fresh = start(model(folder), Control(1.0))
+    with pytest.raises(RunError, match="holds no 'threshold'; start the run anew"):
+        runs.read_state(folder, fresh)
+    assert runs.read_state(folder, start(model(folder))).control is None
 
 
 def test_ray_runs_a_stock_strategy_on_the_same_clients(tmp_path: Path) -> None:
@@ -104,11 +140,13 @@ class StopHereError(Exception):
     """Stands for the moment a process ends."""
 
 
-@pytest.mark.parametrize("moment", [1, 3, 5])
-def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path: Path, moment: int) -> None:
+@pytest.mark.parametrize(("moment", "change"), [(1, {}), (3, {}), (5, {}), (3, STEERED)])
+def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(
+    tmp_path: Path, moment: int, change: dict[str, Any]
+) -> None:
     """Model, events and samples, whatever the round it was stopped in."""
-    whole = run(tmp_path / "whole")
-    settings, part = parse(RAW), tmp_path / "part"
+    whole = run(tmp_path / "whole", **change)
+    settings, part = parse(RAW | change), tmp_path / "part"
     runs.create(part, settings)
 
     def tell(event: dict[str, object]) -> None:
@@ -148,10 +186,10 @@ def test_a_round_killed_after_its_clients_moved_is_repeated_to_the_bit(tmp_path:
 
     record = loop.Journal.record
 
-    def dies_in_round_4(self: Any, state: Any, *rest: Any) -> None:
+    def dies_in_round_4(self: Any, state: Any, *rest: Any) -> Any:
         if state.round == 4:
             raise StopHereError
-        record(self, state, *rest)
+        return record(self, state, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop.Journal, "record", dies_in_round_4)

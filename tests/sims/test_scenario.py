@@ -125,3 +125,52 @@ def test_no_such_scenario_lists_the_packaged_ones() -> None:
     """Neither a name nor a file."""
     with pytest.raises(SettingsError, match="no scenario 'digts'.*digits"):
         scenario.read("digts")
+
+
+@pytest.mark.parametrize(
+    ("swept", "variant", "common", "begins"),
+    [
+        ("cel.weight", "cel = { kind = 'plain' }", "", True),
+        ("cel.weight", "cel = { kind = 'plain' }, local = { rate = 0.5 }", "", True),
+        ("cel.weight", "cel = { kind = 'plain' }, net = { noise = 0.5 }", "", False),
+        ("cel.ramp", "cel = { kind = 'plain' }", "", False),
+        (
+            "cel.weight",
+            "cel = { kind = 'plain' }, defence = { name = 'dropout', strength = 0.5 }",
+            "",
+            False,
+        ),
+        ("defence.strength", "defence = { name = 'dropout' }", "", True),
+        ("defence.strength", "defence = { name = 'nopeek' }", "", True),
+        ("defence.strength", "defence = { name = 'nopeek' }, cel = { kind = 'plain' }", "", False),
+        ("defence.strength", "defence = { name = 'noise' }", "", False),
+        ("defence.strength", "defence = { name = 'noise' }", "net = { noise = 0.0 }", True),
+        ("defence.strength", "defence = { name = 'noise+nopeek', noise = 0.4 }", "", False),
+        ("net.noise", "", "", False),
+    ],
+)
+def test_which_sweeps_begin_at_the_undefended_net(
+    tmp_path: Path, swept: str, variant: str, common: str, begins: bool
+) -> None:
+    """Where at strength 0 nothing but rates is left of the difference."""
+    path = written(
+        tmp_path,
+        f"[settings]\n{common}\n[[variant]]\nname = 'none'\n[[variant]]\nname = 'x'\n"
+        f"strength-key = '{swept}'\nstrengths = '0.5'\nsettings = {{ {variant} }}\n",
+    )
+    bare, cell = scenario.cells(scenario.read(path), {})
+    assert scenario.anchored(cell, bare.settings) is begins
+    assert not scenario.anchored(cell._replace(strength=None), bare.settings)
+    assert not scenario.defended(bare.settings)
+    assert scenario.defended(cell.settings) is (variant != "")
+
+
+def test_a_narrower_net_is_no_beginning(tmp_path: Path) -> None:
+    """A bottleneck of no values is not the undefended net."""
+    path = written(
+        tmp_path,
+        "[[variant]]\nname = 'none'\n[[variant]]\nname = 'x'\nstrength-key = 'defence.strength'"
+        "\nstrengths = '8'\nsettings = { defence = { name = 'bottleneck' } }\n",
+    )
+    bare, cell = scenario.cells(scenario.read(path), {})
+    assert not scenario.anchored(cell, bare.settings)

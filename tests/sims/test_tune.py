@@ -9,7 +9,7 @@ import torch
 from fedcel.errors import DivergedError, SettingsError
 from fedcel.runs import Run
 from fedcel.settings import Settings, flatten
-from sims import scenario, tune
+from sims import scenario, search, trials, tune
 
 TEXT = """
 [settings]
@@ -29,6 +29,13 @@ net = { noise = "0.2|0.4" }
 """
 
 
+def tuned(
+    plan: scenario.Scenario, many: int, overrides: search.Flat, jobs: int = 1
+) -> dict[str, object]:
+    """Return the tuned scenario; trials are kept beside the file."""
+    return tune.tune(plan, many, overrides, plan.path.with_suffix(".jsonl"), jobs)
+
+
 def read(folder: Path, text: str = TEXT) -> scenario.Scenario:
     """Return the scenario of this text."""
     path = folder / "s.toml"
@@ -41,9 +48,7 @@ def test_the_tuned_scenario_is_one_that_bench_reads(
 ) -> None:
     """Every value in its range, the same again, and no test image is ever looked at."""
     blind(monkeypatch)
-    tables = [tune.tune(read(tmp_path), 2, {}) for _ in range(2)]
-    assert tables[0] == tables[1]
-    tune.write(tables[0], tmp_path / "tuned.toml")
+    tune.write(tuned(read(tmp_path), 2, {}), tmp_path / "tuned.toml")
     found = scenario.cells(scenario.read(str(tmp_path / "tuned.toml")), {})
     assert [cell.variant.name for cell in found] == ["none", "plain"]
     assert all(0.1 <= cell.settings.local.rate <= 1 for cell in found)
@@ -53,7 +58,7 @@ def test_the_tuned_scenario_is_one_that_bench_reads(
 
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turn the test images that tuning could reach into NaN."""
-    read_run = tune.runs.read
+    read_run = search.runs.read
 
     def without_test(folder: Path) -> Run:
         run = read_run(folder)
@@ -61,16 +66,16 @@ def blind(monkeypatch: pytest.MonkeyPatch) -> None:
         run.splits.__dict__["test"] = run.splits.test._replace(x=x)
         return run
 
-    monkeypatch.setattr(tune.runs, "read", without_test)
-    tune.runs.load.cache_clear()
+    monkeypatch.setattr(search.runs, "read", without_test)
+    search.runs.load.cache_clear()
 
 
 @pytest.fixture(autouse=True)
 def fresh_data() -> Iterator[None]:
     """Read the data anew, before and after: `blind` writes to what is shared."""
-    tune.runs.load.cache_clear()
+    search.runs.load.cache_clear()
     yield
-    tune.runs.load.cache_clear()
+    search.runs.load.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -81,6 +86,17 @@ def fresh_data() -> Iterator[None]:
         ("0.1..1", "2..1", "0 < LOW <= HIGH"),
         ("0.1..1", "0..1", "0 < LOW <= HIGH"),
         ('weight = "0.1..1"', 'wieght = "0.1..1"', "did you mean 'cel.weight'"),
+        (
+            'settings = { cel = { kind = "plain", warm-up = 0 } }',
+            'settings = { cel = { kind = "plain", warm-up = 0 } }\n'
+            'strength-key = "cel.weight"\nstrengths = "1"',
+            "sweeps cel.weight",
+        ),
+        (
+            "clients = 3",
+            "clients = 3\ndefence = { name = 'nopeek', strength = 1 }",
+            "add one without",
+        ),
         ("clients = 3", "clients = 3\ncel = { kind = 'plain', warm-up = 0 }", "add one without"),
         (TEXT[TEXT.index("[[variant]]") :], "", r"no \[\[variant\]\]"),
     ],
@@ -89,9 +105,9 @@ def test_mistakes_are_named(
     tmp_path: Path, old: str, new: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before anything is trained."""
-    monkeypatch.setattr(tune, "trained", lambda settings: pytest.fail("it was trained"))
+    monkeypatch.setattr(search, "trained", lambda settings: pytest.fail("it was trained"))
     with pytest.raises(SettingsError, match=message):
-        tune.tune(read(tmp_path, TEXT.replace(old, new, 1)), 1, {})
+        tuned(read(tmp_path, TEXT.replace(old, new, 1)), 1, {})
 
 
 DEFENDED_FIRST = """
@@ -112,11 +128,12 @@ def record(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Return the list of all settings that are trained with; nothing is trained."""
     seen: list[Settings] = []
 
-    def trained(settings: Settings) -> tune.Score:
+    def trained(settings: Settings) -> search.Score:
         seen.append(settings)
-        return (0.5, 1.0) if settings.cel.kind == "none" else (0.47, 1.0)
+        accuracy = 0.5 if settings.cel.kind == "none" else 0.47
+        return search.Score(accuracy, 1.0)
 
-    monkeypatch.setattr(tune, "trained", trained)
+    monkeypatch.setattr(search, "trained", trained)
     return seen
 
 
@@ -126,14 +143,14 @@ def test_the_undefended_variant_comes_first(
     """The floor needs its accuracy; the tables stay in the order of the file."""
     seen = record(monkeypatch)
     floors = {}
-    search = tune.search
+    look = tune.search
 
-    def spy(plan: tune.Plan, trials: int, floor: float | None) -> tuple[tune.Flat, tune.Score]:
-        floors[plan.variant.name] = floor
-        return search(plan, trials, floor)
+    def spy(plan: search.Plan, **more: object) -> search.Found:
+        floors[plan.variant.name] = more["floor"]
+        return look(plan, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(tune, "search", spy)
-    table = tune.tune(read(tmp_path, DEFENDED_FIRST), 2, {})
+    table = tuned(read(tmp_path, DEFENDED_FIRST), 2, {})
     assert [s.cel.kind for s in seen] == ["none", "none", "plain", "plain"]
     assert floors == {"none": None, "plain": pytest.approx(0.48)}
     tune.write(table, tmp_path / "tuned.toml")
@@ -146,7 +163,7 @@ def test_what_is_written_is_what_was_trained(
 ) -> None:
     """Every value has 4 digits before it is trained with; no other value is touched."""
     seen = record(monkeypatch)
-    tune.write(tune.tune(read(tmp_path, DEFENDED_FIRST), 3, {}), tmp_path / "tuned.toml")
+    tune.write(tuned(read(tmp_path, DEFENDED_FIRST), 3, {}), tmp_path / "tuned.toml")
     assert all(float(f"{s.local.rate:.4g}") == s.local.rate for s in seen)
     found = scenario.cells(scenario.read(str(tmp_path / "tuned.toml")), {"engine": "loop"})
     assert all(cell.settings in seen for cell in found)
@@ -156,8 +173,8 @@ def test_what_is_written_is_what_was_trained(
 def test_overrides_are_written_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Into the common settings, and over a variant's own; bench then trains what was tuned."""
     seen = record(monkeypatch)
-    given: tune.Flat = {"clients": 5, "net.noise": 0.2}
-    table = tune.tune(read(tmp_path, DEFENDED_FIRST), 1, given)
+    given: search.Flat = {"clients": 5, "net.noise": 0.2}
+    table = tuned(read(tmp_path, DEFENDED_FIRST), 1, given)
     assert flatten(table["settings"]) == given  # type: ignore[arg-type]
     tune.write(table, tmp_path / "tuned.toml")
     plan = scenario.read(str(tmp_path / "tuned.toml"))
@@ -166,7 +183,7 @@ def test_overrides_are_written_too(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [cell.settings.clients for cell in found] == [5, 5]
     assert all(cell.settings in seen for cell in found)
     with pytest.raises(SettingsError, match="are at odds"):
-        tune.tune(read(tmp_path, DEFENDED_FIRST), 1, {"local.rate": 1.0})
+        tuned(read(tmp_path, DEFENDED_FIRST), 1, {"local.rate": 1.0})
 
 
 def test_only_diverged_trials_are_an_error_of_ours(
@@ -174,9 +191,134 @@ def test_only_diverged_trials_are_an_error_of_ours(
 ) -> None:
     """Not optuna's."""
 
-    def diverge(settings: Settings) -> tune.Score:
+    def diverge(settings: Settings) -> search.Score:
         raise DivergedError("the model is not finite")
 
-    monkeypatch.setattr(tune, "trained", diverge)
+    monkeypatch.setattr(search, "trained", diverge)
     with pytest.raises(DivergedError, match="none: all 2 trials diverged"):
-        tune.tune(read(tmp_path), 2, {})
+        tuned(read(tmp_path), 2, {})
+
+
+SEVERAL = """
+[settings]
+clients = 3
+[tune]
+local = { rate = "0.1..1" }
+[[variant]]
+name = "sweep"
+strength-key = "defence.strength"
+strengths = "0.5,2,8"
+settings = { defence = { name = "nopeek" } }
+[[variant]]
+name = "noisy"
+strength-key = "net.noise"
+strengths = "0,0.5"
+[[variant]]
+name = "none"
+"""
+
+
+def landscape(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """Return the list of what is trained; scores depend on the step size, small ones diverge."""
+    seen: list[Settings] = []
+
+    def trained(settings: Settings) -> search.Score:
+        seen.append(settings)
+        if settings.local.rate < 0.2:
+            raise DivergedError("the model is not finite")
+        return search.Score(1 - abs(settings.local.rate - 0.5), 2 * settings.local.rate)
+
+    monkeypatch.setattr(search, "trained", trained)
+    return seen
+
+
+def test_a_sweep_is_tuned_at_its_first_strength(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is not 0; a rival defence is a defence; the floor is that of a net that sweeps not."""
+    seen = landscape(monkeypatch)
+    floors: list[object] = []
+    look = tune.search
+
+    def spy(plan: search.Plan, **more: object) -> search.Found:
+        floors.append(more["floor"])
+        return look(plan, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tune, "search", spy)
+    table = tuned(read(tmp_path, SEVERAL), 9, {})
+    assert [s.defence.strength for s in seen] == [0.0] * 18 + [0.5] * 9
+    assert [s.net.noise for s in seen[:18]] == [0.5] * 9 + [0.3] * 9
+    found = table["variant"]
+    assert isinstance(found, list)
+    assert [v["tuned"]["trials"] for v in found] == [9, 9, 9]
+    assert [v["tuned"].get("strength") for v in found] == [0.5, 0.5, None]
+    assert floors == [None, None, pytest.approx(found[2]["tuned"]["accuracy"] - 0.01)]
+    assert found[1]["tuned"]["accuracy"] != found[2]["tuned"]["accuracy"]
+    assert "strength" not in found[0]["settings"]["defence"]
+    tune.write(table, tmp_path / "tuned.toml")
+    cells = scenario.cells(scenario.read(str(tmp_path / "tuned.toml")), {})
+    assert [cell.strength for cell in cells] == [0.5, 2, 8, 0, 0.5, None]
+
+
+@pytest.mark.parametrize("stop", [1, 9, 10, 26])
+def test_a_stopped_search_goes_on_to_the_same_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    """Wherever it stops, even within a line; every trial is trained once."""
+    landscape(monkeypatch)
+    store = tmp_path / "s.jsonl"
+    whole = tuned(read(tmp_path, SEVERAL), 9, {})
+    lines = store.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 27
+    store.write_bytes(b"".join(lines[:stop]) + lines[stop][:20])
+    seen = landscape(monkeypatch)
+    assert tuned(read(tmp_path, SEVERAL), 9, {}) == whole
+    assert len(seen) == 27 - stop
+    assert store.read_bytes().splitlines(keepends=True) == lines
+    assert tuned(read(tmp_path, SEVERAL), 9, {}) == whole
+    assert len(seen) == 27 - stop
+
+
+def test_kept_trials_of_other_settings_are_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do they change what is suggested."""
+    seen = landscape(monkeypatch)
+    tuned(read(tmp_path, SEVERAL), 5, {"rounds": 50})
+    other = tuned(read(tmp_path, SEVERAL), 5, {})
+    assert len(seen) == 30
+    (tmp_path / "s.jsonl").unlink()
+    assert tuned(read(tmp_path, SEVERAL), 5, {}) == other
+
+
+def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
+    """With real federations."""
+    plan = read(tmp_path)
+    one = tuned(plan, 1, {})
+    kept = trials.recall(tmp_path / "s.jsonl")
+    (tmp_path / "s.jsonl").unlink()
+    assert tuned(plan, 1, {}, jobs=2) == one
+    assert trials.recall(tmp_path / "s.jsonl") == kept
+
+
+def test_the_floor_decides(tmp_path: Path) -> None:
+    """Half a bit a point: two points below the floor cost one bit, none above it."""
+    low, high = search.Score(0.93, 1.0), search.Score(0.96, 1.5)
+    assert search.objective(low, None) == 0.93
+    assert search.objective(low, 0.95) == pytest.approx(-2.0)
+    assert search.objective(high, 0.95) == -1.5
+
+
+def test_the_sampler_learns_from_the_trials_before(tmp_path: Path) -> None:
+    """After the random start, suggestions follow what did well; the same again for the same."""
+    base = tune.prepared(read(tmp_path, SEVERAL), {})[1][2]
+    means = []
+    for best in (0.2, 0.9):
+        tried: list[search.Trial] = []
+        for _ in range(20):
+            params = search.suggested(base, tried, None)
+            assert params == search.suggested(base, tried, None)
+            score = search.Score(-abs(float(params["local.rate"]) - best), 0.0)
+            tried.append(search.Trial(params, {}, score))
+        means.append(sum(float(t.params["local.rate"]) for t in tried[10:]) / 10)
+    assert means[0] + 0.2 < means[1]

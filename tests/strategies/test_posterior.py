@@ -1,14 +1,17 @@
 """The strategy: which replies are left out, and what the sound ones make."""
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedcel import aggregation, wire
+from fedcel.cel.controller import Control
+from fedcel.cel.shared import Shared
 from fedcel.errors import RoundError, SettingsError
 from fedcel.settings import parse
 from strategies import PosteriorStrategy
@@ -148,6 +151,88 @@ def test_bytes_that_are_no_array_are_left_out() -> None:
     s.aggregate_train(1, [reply(0), junk, reply(2)])
     assert "cannot be read" in str(s.rejected[0]["reason"])
     assert s.reported["temperature-ratio"] == pytest.approx(1 / 0.7)
+
+
+def averaging(number: int = 1) -> PosteriorStrategy:
+    """Return a strategy that averages centres, 2 classes of one cluster, after `number` rounds."""
+    raw = {"cel.kind": "cluster", "cel.centres": "averaged", "cel.warm-up": 1, "rounds": 10}
+    s = strategy(**raw)
+    shared = Shared(torch.zeros(2, 1, 4), torch.zeros(2, 1))
+    s.state = s.state._replace(round=number, control=Control(0.25), shared=shared)
+    return s
+
+
+def with_centres(client: int, value: float, held: int | None = None) -> Message:
+    """Return a sound reply with the centres of class 0, of `held` images or as many as it has."""
+    answer = reply(client)
+    counts = np.array([EXAMPLES[client] if held is None else held, 0])
+    centres, weights = np.zeros((2, 1, 4), np.float32), np.array([[1], [0]], np.float32)
+    centres[0] = value
+    answer.content[wire.STATISTICS] = ArrayRecord([centres, weights, counts])
+    return answer
+
+
+def test_centres_are_merged_and_their_spread_is_the_servers_own_figure() -> None:
+    """(10 * 0 + 30 * .5 + 60)/100 = .75; spread 4 (10 * .75^2 + 90 * .25^2)/100."""
+    s = averaging()
+    liar = with_centres(2, 1.0)
+    liar.content[wire.METRICS]["client-spread"] = 99.0
+    s.aggregate_train(1, [liar, with_centres(0, 0.0), with_centres(1, 0.5)])
+    assert s.rejected == []
+    assert s.state.shared is not None
+    torch.testing.assert_close(s.state.shared.centres[0], torch.full((1, 4), 0.75))
+    assert s.state.shared.weights.tolist() == [[1.0], [0.0]]
+    assert s.reported["client-spread"] == pytest.approx(4 * (10 * 0.5625 + 90 * 0.0625) / 100)
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (lambda: reply(1), "must have 'statistics'"),
+        (lambda: with_centres(1, float("nan")), "hold NaN or infinity"),
+        (lambda: with_centres(1, 5.0), "mean square is 25"),
+        (lambda: with_centres(1, 0.5, held=31), "0 or more and 30 together"),
+    ],
+    ids=["none", "nan", "far", "many"],
+)
+def test_bad_centres_leave_the_client_out(bad: Callable[[], Message], reason: str) -> None:
+    """Its delta too; the others' centres are merged."""
+    s = averaging()
+    s.aggregate_train(1, [with_centres(0, 0.5), bad(), with_centres(2, 0.5)])
+    assert [r["client"] for r in s.rejected] == [1]
+    assert reason in str(s.rejected[0]["reason"])
+    assert s.state.shared is not None
+    torch.testing.assert_close(s.state.shared.centres[0], torch.full((1, 4), 0.5))
+
+
+def test_centres_that_are_no_arrays_leave_the_client_out() -> None:
+    """As with a delta, the decoder's own error does not end the run."""
+    s, junk = averaging(), reply(1)
+    record = ArrayRecord({"0": Array("float32", (2, 3), "numpy.ndarray", b"xx")})
+    junk.content[wire.STATISTICS] = record
+    s.aggregate_train(1, [with_centres(0, 0.5), junk, with_centres(2, 0.5)])
+    assert "its statistics cannot be read" in str(s.rejected[0]["reason"])
+
+
+def test_no_centres_are_asked_for_while_the_loss_does_not_act() -> None:
+    """In warm-up a reply without them is sound, and what is sent anyway is not looked at."""
+    s = averaging(number=0)
+    s.aggregate_train(1, [reply(0), with_centres(1, float("nan")), reply(2)])
+    assert s.rejected == []
+    assert s.state.shared is not None
+    assert not s.state.shared.weights.any()
+
+
+def test_the_threshold_and_the_centres_go_down_with_the_round() -> None:
+    """Exactly the server's numbers, to each client."""
+    s = averaging()
+    model = ArrayRecord([np.zeros(shape, np.float32) for shape in SHAPES])
+    sent = list(s.configure_train(2, model, ConfigRecord(), FakeGrid([])))  # type: ignore[arg-type]
+    assert len(sent) == 3
+    for message in sent:
+        assert message.content[wire.CONFIG][wire.THRESHOLD] == 0.25
+        shapes = [array.shape for array in message.content[wire.CENTRES].to_numpy_ndarrays()]
+        assert shapes == [(2, 1, 4), (2, 1)]
 
 
 class FakeGrid:

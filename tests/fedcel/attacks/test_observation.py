@@ -17,9 +17,9 @@ from fedcel.cut import Cut
 from fedcel.nets import SplitNet
 
 
-def pixels(sigma: float, count: int = 3) -> SmashedData:
+def pixels(sigma: float, count: int = 3, dropout: float = 0.0) -> SmashedData:
     """Return an observation whose code is the image itself."""
-    return SmashedData(SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma), count))
+    return SmashedData(SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma, dropout), count))
 
 
 def images(seed: int, count: int = 5) -> torch.Tensor:
@@ -78,3 +78,25 @@ def test_grants() -> None:
     assert bare.grants == {MEAN, FREE_QUERIES, NOISELESS}
     with pytest.raises(ValueError, match="sigma is 0"):
         bare.log_prob(torch.zeros(1, 3), images(1))
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.2])
+def test_dropout_has_a_law_with_and_without_noise(sigma: float) -> None:
+    """It is random either way: the likelihood is granted, and is that of the cut."""
+    surface, x = pixels(sigma, dropout=0.3), images(5)
+    assert surface.grants == {MEAN, FREE_QUERIES, LOG_PROB}
+    seen = surface.sample(x, torch.Generator().manual_seed(3))
+    want = Cut(sigma, 0.3).log_prob(seen, x.flatten(1))
+    assert torch.equal(surface.log_prob(seen, x), want)
+    assert want.diagonal().isfinite().all()
+
+
+def test_mean_under_dropout() -> None:
+    """(1 - p) z: that of 20 000 samples, 4 standard errors wide; its gradient is 1 - p."""
+    surface, x = pixels(0.2, dropout=0.3), images(6, 1).requires_grad_()
+    mean = surface.mean(x)
+    torch.testing.assert_close(mean, 0.7 * x.flatten(1))
+    seen = surface.sample(x.expand(20_000, -1, -1, -1), torch.Generator().manual_seed(8))
+    error = (0.21 * x.flatten(1).square() + 0.04).sqrt() / 20_000**0.5
+    assert ((seen.mean(0) - mean).abs() < 4 * error).all()
+    torch.testing.assert_close(torch.autograd.grad(mean.sum(), x)[0], torch.full_like(x, 0.7))

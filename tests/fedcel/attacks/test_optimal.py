@@ -10,14 +10,15 @@ from torch import nn
 
 from fedcel.attacks.observation import SmashedData
 from fedcel.attacks.optimal import optimal
+from fedcel.certificate import certificate
 from fedcel.cut import Cut
 from fedcel.errors import NetError
 from fedcel.nets import SplitNet
 
 
-def pixels(sigma: float) -> SmashedData:
+def pixels(sigma: float, dropout: float = 0.0) -> SmashedData:
     """Return an observation whose code is the image itself."""
-    return SmashedData(SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma), 1))
+    return SmashedData(SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma, dropout), 1))
 
 
 def as_images(codes: torch.Tensor) -> torch.Tensor:
@@ -109,6 +110,41 @@ def test_half_width_is_that_of_a_mean() -> None:
     y = torch.zeros(200, dtype=torch.long)
     leak = optimal(pixels(0.0), as_images(codes), y, stream(), candidates=200)
     assert leak.identification_half_width == pytest.approx(1.96 * 0.495 / sqrt(200), rel=0.15)
+
+
+def test_dropout_alone_erases() -> None:
+    """One value, 8 distinct codes, dropped 3 times in 10: .7 of all bits, .7 + .3/8 found."""
+    x, y = as_images(torch.arange(1.0, 9)[:, None]), torch.arange(8) % 2
+    leak = optimal(pixels(0.0, 0.3), x, y, stream(), draws=4000)
+    assert leak.information_bits == pytest.approx(0.7 * 3, abs=0.05)
+    assert leak.bits_beyond_label == pytest.approx(0.7 * 2, abs=0.04)
+    assert leak.identification == pytest.approx(0.7 + 0.3 / 8, abs=0.015)
+
+
+def test_dropout_to_a_value_that_is_there() -> None:
+    """Codes 0 and 1: a dropped 1 looks like the 0 (Z channel), h((1-p)/2) - h(p)/2 bits."""
+
+    def h(p: float) -> float:
+        return -p * log2(p) - (1 - p) * log2(1 - p)
+
+    x, y = as_images(torch.tensor([[0.0], [1.0]])), torch.zeros(2, dtype=torch.long)
+    leak = optimal(pixels(0.0, 0.3), x, y, stream(), draws=20_000)
+    assert leak.information_bits == pytest.approx(h(0.35) - h(0.3) / 2, abs=0.015)
+    assert leak.identification == pytest.approx(1 - 0.3 / 2, abs=0.01)
+
+
+@pytest.mark.parametrize(("sigma", "dropout"), [(0.3, 0.3), (0.6, 0.7), (0.3, 0.0), (0.0, 0.5)])
+def test_dropout_stays_below_the_certificate_of_the_noise(sigma: float, dropout: float) -> None:
+    """Masking before or after the noise is one law: dropout processes a message that is bounded."""
+    y = torch.arange(120) % 3
+    codes = torch.eye(3)[y] + 0.3 * torch.randn(120, 3, generator=stream(1))
+    leak = optimal(pixels(sigma, dropout), as_images(codes), y, stream(), draws=30)
+    bound = certificate(codes, y, sigma)
+    assert leak.information_bits <= bound.bits + 1e-9
+    assert leak.bits_beyond_label <= bound.bits_within_class + 1e-9
+    assert leak.identification <= bound.identification
+    plain = optimal(pixels(sigma), as_images(codes), y, stream(), draws=30)
+    assert leak.information_bits <= plain.information_bits
 
 
 def test_refuses_what_is_not_known() -> None:

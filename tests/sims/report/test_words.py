@@ -200,6 +200,15 @@ def test_limits_own_up_to_the_choice() -> None:
     assert "validation accuracy decides" in limits(scored, verdict(scored))[0]
 
 
+def test_limits_state_the_floor(outcome: Callable[..., Result]) -> None:
+    """What the answers of the variant named at the top tell; nothing where it was not measured."""
+    runs = tuple(run_with(outcome(answer_bits=bits)) for bits in (0.1, 0.3))
+    best = replace(cell("a", 0.95, 0.5), runs=runs)
+    text = " ".join(limits([NONE, best], verdict([NONE, best])))
+    assert "The answers of a alone tell 0.20 bits beyond the label" in text
+    assert "no encoder" not in " ".join(limits([NONE], verdict([NONE])))
+
+
 def test_rejected(outcome: Callable[..., Result]) -> None:
     """Reasons are counted, the most frequent first."""
     events = tuple(

@@ -1,0 +1,165 @@
+"""Defences at equal accuracy: each variant's sweep read where it costs what it may cost.
+
+A single point says little: more strength always leaks less and always costs. So a variant is the
+curve through its strengths, each seed has its own, and curves are compared where the accuracy is
+that of the undefended net of the same seed less an allowed loss. Differences are paired by seed.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from fedcel.errors import RunError
+
+BITS = "bits-beyond-label"
+OF_THE_METHOD = ("train-step-ratio", "attention-share")
+"""Measures that do not fade with the strength: at strength 0 they are those of the first swept."""
+MEASURES = (
+    "accuracy",
+    BITS,
+    "identification-optimal",
+    "mse",
+    "certificate-bits",
+    "certificate-bits-within-class",
+    "within-class-spread",
+    *OF_THE_METHOD,
+)
+
+Row = Mapping[str, object]
+Values = Mapping[str, float]
+"""The measures of one point, those that were taken; accuracy (a share) and bits always are."""
+Curve = Sequence[Values]
+"""One variant's points of one seed, in the order of the strengths."""
+
+
+class Match(NamedTuple):
+    """A curve's measures at an accuracy; `bound`: more accurate than that, so bits are at most."""
+
+    values: Values
+    bound: bool
+
+
+Matches = dict[int, Match | None]
+"""By seed; None: the variant is never this accurate."""
+
+
+def at(curve: Curve, accuracy: float) -> Match | None:
+    """Return the fewest bits that the curve has at `accuracy` (a share) or above.
+
+    The curve is linear between neighbouring strengths. Where it crosses the accuracy more than
+    once, the crossing with the fewest bits counts; where a point more accurate than that leaks no
+    more than any crossing, that point does and is a bound. None where all points are below.
+    """
+    between = [crossing(here, there, accuracy) for here, there in pairwise(curve)]
+    exact = [values for values in curve if values["accuracy"] == accuracy]
+    above = [values for values in curve if values["accuracy"] > accuracy]
+    found = [Match(values, False) for values in (*exact, *between) if values is not None]
+    found += [Match(values, True) for values in above]
+    return min(found, key=lambda match: match.values[BITS], default=None)
+
+
+def crossing(here: Values, there: Values, accuracy: float) -> Values | None:
+    """Return the measures between two points where the accuracy lies strictly between theirs.
+
+    A measure that one of the two lacks is left out.
+    """
+    low, high = sorted((here["accuracy"], there["accuracy"]))
+    if not low < accuracy < high:
+        return None
+    share = (accuracy - here["accuracy"]) / (there["accuracy"] - here["accuracy"])
+    between = {k: (1 - share) * here[k] + share * there[k] for k in here.keys() & there.keys()}
+    return between | {"accuracy": accuracy}
+
+
+def matched(rows: Sequence[Row], loss: float) -> dict[str, Matches]:
+    """Return each variant's match by seed, `loss` points of accuracy below the undefended net.
+
+    RunError when a row lacks what is needed, or a seed has no undefended row.
+    """
+    bare = undefended(rows)
+    found: dict[str, Matches] = {}
+    for (variant, seed), curve in curves(rows, bare).items():
+        found.setdefault(variant, {})[seed] = at(curve, bare[seed]["accuracy"] - loss / 100)
+    return found
+
+
+def undefended(rows: Iterable[Row]) -> dict[int, Values]:
+    """Return the measures of the first undefended variant by seed; RunError if a seed has none."""
+    found: dict[int, Values] = {}
+    first: object = None
+    seeds: set[int] = set()
+    for row in rows:
+        seed = seed_of(row)
+        seeds.add(seed)
+        if _needed(row, "undefended") and first in (None, row["variant"]):
+            first = row["variant"]
+            found[seed] = values(row)
+    for seed in sorted(seeds - found.keys()):
+        raise RunError(
+            f"bench.json has no undefended row of seed {seed}, whose accuracy the others are "
+            "matched to; bench a variant without cel.kind and defence.name with that seed"
+        )
+    return found
+
+
+def curves(rows: Iterable[Row], bare: Mapping[int, Values]) -> dict[tuple[str, int], Curve]:
+    """Return the curve of each variant and seed.
+
+    A sweep that begins at the undefended net (`anchored`) has that as its point of strength 0,
+    unless 0 was swept.
+    """
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((str(_needed(row, "variant")), seed_of(row)), []).append(row)
+    found: dict[tuple[str, int], Curve] = {}
+    for (variant, seed), group in groups.items():
+        ordered = sorted(group, key=strength)
+        points = [values(row) for row in ordered]
+        if all(_needed(row, "anchored") for row in group) and strength(ordered[0]) > 0:
+            own = {key: points[0][key] for key in OF_THE_METHOD if key in points[0]}
+            points.insert(0, {**bare[seed], **own})
+        found[variant, seed] = points
+    return found
+
+
+def values(row: Row) -> Values:
+    """Return a row's measures; RunError when it has no accuracy or bits, or one is no number."""
+    found: dict[str, float] = {}
+    for key in MEASURES:
+        value = row.get(key)
+        if value is None and key not in ("accuracy", BITS):
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise RunError(f"bench.json: {key} is {value!r}, must be a number; bench it again")
+        found[key] = float(value)
+    return found
+
+
+def seed_of(row: Row) -> int:
+    """Return a row's training seed."""
+    return int(str(_needed(row, "seed")))
+
+
+def strength(row: Row) -> float:
+    """Return a row's strength; a variant without a sweep has one point, wherever it lies."""
+    value = row.get("strength")
+    return 0.0 if value is None else float(str(value))
+
+
+def differences(ours: Matches, theirs: Matches, key: str) -> dict[int, float]:
+    """Return ours less theirs of one measure, by seed, where both have it."""
+    found = {}
+    for seed in ours.keys() & theirs.keys():
+        mine, other = ours[seed], theirs[seed]
+        if mine and other and key in mine.values and key in other.values:
+            found[seed] = mine.values[key] - other.values[key]
+    return found
+
+
+def _needed(row: Row, key: str) -> object:
+    if key not in row:
+        raise RunError(
+            f"bench.json: a row has no {key!r}; run the same `fedcel bench` again, "
+            "finished cells are kept"
+        )
+    return row[key]

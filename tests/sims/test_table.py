@@ -1,0 +1,118 @@
+"""The Markdown of a bench: every number where it belongs, and what is not known is said."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedcel.errors import RunError, SettingsError
+from sims.cli import main
+from sims.table import COLUMNS, NEVER, table
+
+SWEEP = {"none": [(None, 0.96, 5.0)], "cel": [(1.0, 0.95, 1.0), (2.0, 0.91, 0.5)]}
+SWEEP |= {"weak": [(1.0, 0.97, 3.0)], "poor": [(1.0, 0.5, 0.1)]}
+
+
+def bench(folder: Path, seeds: int = 3, **drop: int) -> Path:
+    """Write a bench.json of three seeds; bits rise by .1 from one seed to the next."""
+    rows: list[dict[str, object]] = []
+    for seed in range(seeds):
+        for name, points in SWEEP.items():
+            for strength, accuracy, bits in points:
+                rows.append(
+                    {
+                        "variant": name,
+                        "title": f"the {name} | net",
+                        "strength": strength,
+                        "undefended": name == "none",
+                        "anchored": name == "cel",
+                        "seed": seed,
+                        "accuracy": accuracy,
+                        "bits-beyond-label": bits + 0.1 * seed,
+                        "identification-optimal": 0.5,
+                        "certificate-bits": 4.0,
+                        "candidates": 400,
+                        "bits-cap": 5.345,
+                        "identification-candidates": 100,
+                        "label-only-identification": 0.1,
+                        "oracle-mse": 0.0434,
+                        "mean-mse": 0.074,
+                        "mse": 0.04,
+                        "run": "runs/x",
+                    }
+                )
+    kept = [row for row in rows if drop.get(str(row["variant"])) != row["seed"]]
+    (folder / "bench.json").write_text(json.dumps(kept))
+    return folder
+
+
+def cells(text: str, name: str, part: int = 0) -> list[str]:
+    """Return the cells of a variant's line, in the table of this number."""
+    lines = [line for line in text.splitlines() if line.startswith(f"| the {name} ")]
+    return [cell.strip() for cell in lines[part].replace("\\|", "/").split("|")[2:-1]]
+
+
+def test_by_hand(tmp_path: Path) -> None:
+    """At 2 points: .94, a quarter between the sweep's two points."""
+    text = table(bench(tmp_path), "2")
+    # t(.975, 2) = 4.303, times .1 / sqrt(3): .25
+    assert cells(text, "cel")[:3] == ["94.0 ± 0.0", "0.97 ± 0.25", "50.0 ± 0.0"]
+    assert cells(text, "weak")[:2] == ["97.0 ± 0.0", "≤ 3.10 ± 0.25"]
+    assert cells(text, "poor")[:3] == ["–", NEVER, "–"]
+    anchor = next(line for line in text.splitlines() if line.startswith("| *label only"))
+    assert [cell.strip() for cell in anchor.split("|")[2:6]] == ["–", "0.00", "10.0", "0.0434"]
+    assert "M = 400 targets" in text and "at most 5.3" in text and "Seeds 0, 1, 2" in text
+    widths = {
+        len(line.replace("\\|", "/").split("|")) for line in text.splitlines() if line[:1] == "|"
+    }
+    assert widths == {len(COLUMNS) + 3}
+
+
+def test_differences_are_paired_and_signed(tmp_path: Path) -> None:
+    """Every seed's own rise cancels; a bound makes the difference one."""
+    text = table(bench(tmp_path), "2", "cel")
+    assert cells(text, "none", 1)[1] == "≤ 4.12 ± 0.00"
+    assert cells(text, "none", 1)[-1] == "3"
+    assert cells(text, "poor", 1) == ["–", "–", "–", "–", "0"]
+    assert len([line for line in text.splitlines() if line.startswith("| the cel")]) == 1
+    assert cells(table(tmp_path, "2", "none"), "cel", 1)[1] == "≥ -4.12 ± 0.00"
+    assert cells(table(tmp_path, "2", "none"), "weak", 1)[1] == "≶ -2.00 ± 0.00"
+
+
+def test_a_missing_seed_is_counted(tmp_path: Path) -> None:
+    """Two seeds have no interval."""
+    assert cells(table(bench(tmp_path, cel=1), "2"), "cel")[1] == "0.97 (2 of 3 seeds)"
+
+
+@pytest.mark.parametrize("losses", ["", "a", "-1", "nan", "100", "0;2"])
+def test_wrong_losses(tmp_path: Path, losses: str) -> None:
+    """What it is, and what is allowed."""
+    with pytest.raises(SettingsError, match="--loss is"):
+        table(bench(tmp_path), losses)
+
+
+def test_wrong_input_is_named(tmp_path: Path) -> None:
+    """The variant, the file."""
+    with pytest.raises(SettingsError, match="'cl', must be one of none, cel"):
+        table(bench(tmp_path), "0", "cl")
+    for damage in ("[]", "{}", "[1]", '[{"seed": 1}]'):
+        (tmp_path / "bench.json").write_text(damage)
+        with pytest.raises(RunError, match=r"bench\.json"):
+            table(tmp_path)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Prints, or writes whole; a refused one leaves the file as it was."""
+    bench(tmp_path)
+    out = tmp_path / "docs" / "t.md"
+    assert main(["table", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("**At ") == 3
+    assert main(["table", str(tmp_path), "--out", str(out), "--against", "none"]) == 0
+    written = out.read_text()
+    assert written != shown and written.count("Difference to the none") == 3
+    assert main(["table", str(tmp_path), "--out", str(out), "--against", "no"]) == 2
+    assert main(["table", str(tmp_path / "docs")]) == 2
+    assert out.read_text() == written
+    said = capsys.readouterr().err
+    assert "Traceback" not in said and len(said.splitlines()) == 2
