@@ -140,7 +140,9 @@ def build(
     Raises NetError when they do not fit together.
     """
     if net.name not in BUILDERS and ":" not in net.name:
-        raise NetError(f"net.name is {net.name!r}, must be mlp, cnn, strided or 'package.module:object'")
+        raise NetError(
+            f"net.name is {net.name!r}, must be mlp, cnn, strided or 'package.module:object'"
+        )
     builder = BUILDERS.get(net.name) or cast(Builder, plugins.load(net.name))
     with torch.random.fork_rng(devices=[]):  # layers draw their first values from the global state
         torch.manual_seed(generator.initial_seed())

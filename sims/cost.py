@@ -8,6 +8,8 @@ from clients import holder
 from fedcel.cel import State
 from fedcel.data import load
 from fedcel.settings import Settings
+from fedcel.settings_groups import Cel, Defence
+from sims.scenario import defended
 
 REPEATS = 15  # rounds of each, in turn, so that a drifting machine hits both alike
 
@@ -15,9 +17,10 @@ REPEATS = 15  # rounds of each, in turn, so that a drifting machine hits both al
 @lru_cache(maxsize=64)
 def train_step_ratio(settings: Settings) -> float:
     """Return the median ratio of a round's time with the loss fully on to one without it."""
-    if settings.cel.kind == "none":
+    if not defended(settings):
         return 1.0
-    plain = settings.model_copy(update={"cel": settings.cel.model_copy(update={"kind": "none"})})
+    off = {"cel": Cel(), "defence": Defence()}
+    plain = settings.model_copy(update=off)
     ratios = []
     state: State | None = None  # after the first round, statistics are warm as in a real run
     for _ in range(REPEATS + 1):

@@ -117,11 +117,14 @@ def _draws(
     """
     chance = torch.where(gap.isinf(), 1.0, gap).clamp_min(torch.finfo(gap.dtype).tiny)
     # The first of exponential clocks to ring is a draw in proportion to their rates.
-    order = (torch.empty_like(chance).exponential_(generator=generator) / chance).argsort()
-    order = order[y[order].argsort(stable=True)]
-    counts = y.bincount(minlength=classes)[:, None]
-    turn = torch.arange(trials).minimum(counts - 1).clamp_min(0)
-    return order[(counts.cumsum(0) - counts + turn).clamp_max(len(y) - 1)]
+    clock = torch.empty_like(chance).exponential_(generator=generator) / chance
+    found, first = torch.zeros(classes, trials, dtype=torch.long), 0
+    for c, part in enumerate(torch.split(clock, y.bincount(minlength=classes).tolist())):
+        some = part.topk(min(trials, len(part)), largest=False).indices
+        if len(some):
+            found[c] = first + some[torch.arange(trials).clamp_max(len(some) - 1)]
+        first += len(part)
+    return found
 
 
 def lloyd(

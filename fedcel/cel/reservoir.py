@@ -37,7 +37,7 @@ def sample(codes: Codes, classes: int, size: int, generator: torch.Generator) ->
         arrival = seen[y] + _rank(y)
         seen = seen + counts
         late = arrival >= size
-        kept = _appended(kept, len(keys), z, ~late)
+        kept = _appended(kept, len(keys), z, (~late).nonzero()[:, 0], classes * size)
         keys = torch.cat([keys, (y * size + arrival)[~late]])
         if late.any():
             draw = torch.rand(int(late.sum()), generator=generator, dtype=torch.float64)
@@ -70,16 +70,21 @@ def _rank(y: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
 
 
 def _appended(
-    kept: Float[Tensor, "R E"], used: int, z: Float[Tensor, "B D"], new: Tensor
+    kept: Float[Tensor, "R E"],
+    used: int,
+    z: Float[Tensor, "B D"],
+    rows: Int[Tensor, " A"],
+    most: int,
 ) -> Float[Tensor, "S D"]:
-    """Return the rows with the new ones after the first `used`; room doubles when it is full."""
-    more = int(new.sum())
-    if used + more > len(kept) or not used:
-        grown = z.new_empty(max(2 * len(kept), used + more), z.shape[1])
+    """Return kept with those rows of z after the first `used`; a full one grows, to `most` rows."""
+    end = used + len(rows)
+    if end > len(kept) or not used:
+        # Memory that is not written is not taken: room for four times as much costs nothing yet.
+        grown = z.new_empty(min(max(4 * used, end), most), z.shape[1])
         if used:
             grown[:used] = kept[:used]
         kept = grown
-    torch.index_select(z, 0, new.nonzero()[:, 0], out=kept[used : used + more])
+    torch.index_select(z, 0, rows, out=kept[used:end])
     return kept
 
 

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from fedcel import defences, runs
 from fedcel.errors import RunError, SettingsError
 from fedcel.settings import Settings
+from sims.worst import worst_attack
 
 Images = Float[np.ndarray, "N C H W"]
 Made = TypeVar("Made")
@@ -271,17 +272,14 @@ def _images(path: Path) -> dict[str, Images]:
 
 
 def _row(run: Run) -> Row:
-    """Return the bench row of a single run; the worst attack has the lowest mean MSE."""
-    scored: dict[str, list[Attack]] = {}
-    for row in run.attacks:
-        if row.mse is not None:
-            scored.setdefault(row.attack, []).append(row)
+    """Return the bench row of a single run."""
+    worst = worst_attack((row.attack, row.mse) for row in run.attacks if row.mse is not None)
 
     def mean(name: str, key: str) -> float | None:
-        values = [getattr(row, key) for row in scored[name] if getattr(row, key) is not None]
-        return sum(values) / len(values) if values else None
+        values = [getattr(row, key) for row in run.attacks if row.attack == name]
+        told = [value for value in values if value is not None]
+        return sum(told) / len(told) if told else None
 
-    worst = min(scored, key=lambda name: mean(name, "mse") or 0.0, default=None)
     shared = ("accuracy", "bits_beyond_label", "information_bits", "identification_optimal")
     keys = ("mse", "psnr", "ssim", "oracle_mse", "mean_mse")
     return Row.model_validate(

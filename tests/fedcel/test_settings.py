@@ -93,3 +93,42 @@ def test_settings_are_frozen_and_hashable() -> None:
     assert hash(s) == hash(parse({}))
     with pytest.raises(ValueError, match="frozen"):
         s.rounds = 3  # type: ignore[misc]
+
+
+AVERAGED = {"cel.kind": "cluster", "cel.centres": "averaged"}
+STEERED = {"cel.kind": "plain", "cel.penalty": "log", "cel.target": "spread"}
+WEIGHTS = {"strategy.upload": "weights", "strategy.name": "a:b", "engine": "ray"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (STEERED | {"cel.penalty": "channel"}, "only the penalty 'log' has a threshold"),
+        (STEERED | {"cel.kind": "mutual-information"}, "use no penalty"),
+        (STEERED | {"cel.kind": "cluster", "cel.form": "mixture"}, "use no penalty"),
+        (
+            STEERED | {"cel.target": "accuracy", "cel.goal": 1.0},
+            "cel.goal is 1, must be .* below 1",
+        ),
+        (STEERED | WEIGHTS, "sends no threshold"),
+        (AVERAGED | {"cel.kind": "gated"}, "cel.kind 'gated'.*only the K-means centres"),
+        (AVERAGED | {"cel.clustering": "full"}, "'full'.*only the K-means centres"),
+        (AVERAGED | {"cel.bank": 4}, "cel.bank 4: only the K-means centres"),
+        (AVERAGED | WEIGHTS, "merges no centres"),
+    ],
+    ids=str,
+)
+def test_what_the_server_cannot_steer_or_merge_is_refused(
+    raw: dict[str, object], message: str
+) -> None:
+    """Each refusal has its reason; without a loss the settings mean nothing and pass."""
+    with pytest.raises(SettingsError, match=message):
+        parse(raw)
+    if "strategy.upload" not in raw:
+        parse(raw | {"cel.kind": "none"})
+
+
+def test_a_form_that_the_kind_does_not_read_is_no_obstacle() -> None:
+    """Only clusters have a form."""
+    assert parse(STEERED | {"cel.form": "mixture"}).cel.target == "spread"
+    assert parse(STEERED | AVERAGED).cel.centres == "averaged"

@@ -155,7 +155,8 @@ def test_bytes_that_are_no_array_are_left_out() -> None:
 
 def averaging(number: int = 1) -> PosteriorStrategy:
     """Return a strategy that averages centres, 2 classes of one cluster, after `number` rounds."""
-    raw = {"cel.kind": "cluster", "cel.centres": "averaged", "cel.warm-up": 1, "rounds": 10}
+    raw: dict[str, object] = {"cel.kind": "cluster", "cel.centres": "averaged", "rounds": 10}
+    raw |= {"cel.warm-up": 1, "cel.clusters": 1}
     s = strategy(**raw)
     shared = Shared(torch.zeros(2, 1, 4), torch.zeros(2, 1))
     s.state = s.state._replace(round=number, control=Control(0.25), shared=shared)

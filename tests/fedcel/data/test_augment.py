@@ -74,6 +74,13 @@ def test_every_image_moves_on_its_own_within_bounds() -> None:
     assert 0.75 * sideways < down.abs().max() < sideways + 0.01
 
 
+def test_sizes_differ_by_up_to_a_tenth() -> None:
+    """A disc's light is its area: from .81 to 1.21 of what it was, both reached."""
+    light = augmented(spot(500), "affine", stream(8)).sum((1, 2, 3)) / spot(1).sum()
+    assert (1 - SCALE) ** 2 - 0.02 < light.min() < 0.84
+    assert 1.18 < light.max() < (1 + SCALE) ** 2 + 0.02
+
+
 def test_half_are_mirrored() -> None:
     """Only of the kind that says so: a disc on the right is then on the left."""
     right, _ = centre_of_mass(augmented(spot(400), "affine-flip", stream(7)))
