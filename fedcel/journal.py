@@ -66,8 +66,7 @@ class Journal:
     ) -> ServerState:
         """Write the round that led to `state`; the state last, so that it is never ahead.
 
-        Returns the state that the next round starts from: an adaptive threshold has moved.
-        DivergedError when the model is not finite: nothing of the round is written.
+        Returns the state that the next round starts from, tau moved. DivergedError when the model is not finite: nothing of the round is written.
         """
         if not state.model.isfinite().all():
             raise DivergedError(
@@ -87,9 +86,7 @@ class Journal:
             "cel-weight": plan.cel_weight,
             "pull": plan.rate * plan.pull,
             "seconds": now - self.clock,
-        }
-        if state.control:
-            event["cel-threshold"] = state.control.threshold  # this round's, not yet moved
+        } | tau(state)
         self.clock = now
         self.lines.append(json.dumps(event, allow_nan=False))
         write_whole(self.folder / "events.jsonl", "\n".join(self.lines) + "\n")
@@ -137,3 +134,8 @@ class Journal:
     def examples(self) -> int:
         """Return N, the training images of all clients together."""
         return sum(len(client.y) for client in self.splits.clients)
+
+
+def tau(state: ServerState) -> Event:
+    """Return the adaptive threshold of the round that led to `state`, before it moves."""
+    return {"cel-threshold": state.control.threshold} if state.control else {}

@@ -102,8 +102,16 @@ def scores(
     same: Bool[Tensor, "Q M"],
     candidates: int,
 ) -> Float[Tensor, "3 Q"]:
-    """Return chance of identification, log2 posterior of the own image, and within its class."""
+    """Return chance of identification, log2 posterior of the own image, and within its class.
+
+    NetError where an image could not have sent its own message: it was encoded to other bits.
+    """
     mine = log_prob.gather(1, own[:, None])[:, 0]
+    if not mine.isfinite().all():
+        raise NetError(
+            "a message is impossible for the image that sent it: the encoder gives other bits in "
+            "batches of other sizes; set net.noise above 0, or take more candidates"
+        )
     within = log_prob.masked_fill(~same, -torch.inf)
     information = (mine - log_prob.logsumexp(1)) / log(2)
     beyond = (mine - within.logsumexp(1)) / log(2)

@@ -121,18 +121,13 @@ class Gated:
                     f"{size} for {self.features} features and hidden size {hidden}: net.features "
                     "or cel.hidden changed; start from an empty state"
                 )
-            return {**state, "theta": state["theta"].detach().clone().requires_grad_()}
+            return adam.resume(state)
         dtype = self._dtype(codes)
         gates = torch.rand(2 * hidden * self.features, generator=generator, dtype=dtype)
         last = torch.rand(hidden, generator=generator, dtype=dtype)
         bounds = [self.features**-0.5, hidden**-0.5]
         theta = torch.cat([(2 * gates - 1) * bounds[0], (2 * last - 1) * bounds[1]])
-        return {
-            "theta": theta.requires_grad_(),
-            "m": torch.zeros_like(theta),
-            "v": torch.zeros_like(theta),
-            "t": torch.zeros((), dtype=torch.int64),
-        }
+        return adam.start(theta)
 
     def _dtype(self, codes: Codes) -> torch.dtype:
         for z, _ in codes():

@@ -299,26 +299,3 @@ def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
     (tmp_path / "s.jsonl").unlink()
     assert tuned(plan, 1, {}, jobs=2) == one
     assert trials.recall(tmp_path / "s.jsonl") == kept
-
-
-def test_the_floor_decides(tmp_path: Path) -> None:
-    """Half a bit a point: two points below the floor cost one bit, none above it."""
-    low, high = search.Score(0.93, 1.0), search.Score(0.96, 1.5)
-    assert search.objective(low, None) == 0.93
-    assert search.objective(low, 0.95) == pytest.approx(-2.0)
-    assert search.objective(high, 0.95) == -1.5
-
-
-def test_the_sampler_learns_from_the_trials_before(tmp_path: Path) -> None:
-    """After the random start, suggestions follow what did well; the same again for the same."""
-    base = tune.prepared(read(tmp_path, SEVERAL), {})[1][2]
-    means = []
-    for best in (0.2, 0.9):
-        tried: list[search.Trial] = []
-        for _ in range(20):
-            params = search.suggested(base, tried, None)
-            assert params == search.suggested(base, tried, None)
-            score = search.Score(-abs(float(params["local.rate"]) - best), 0.0)
-            tried.append(search.Trial(params, {}, score))
-        means.append(sum(float(t.params["local.rate"]) for t in tried[10:]) / 10)
-    assert means[0] + 0.2 < means[1]

@@ -9,7 +9,7 @@ from scipy.integrate import quad
 from torch import nn
 
 from fedcel.attacks.observation import SmashedData
-from fedcel.attacks.optimal import optimal
+from fedcel.attacks.optimal import optimal, scores
 from fedcel.certificate import certificate
 from fedcel.cut import Cut
 from fedcel.errors import NetError
@@ -161,3 +161,11 @@ def test_refuses_what_is_not_known() -> None:
         optimal(Closed(), x, y, stream())
     with pytest.raises(NetError, match="NaN"):
         optimal(pixels(0.1), x / 0, y, stream())
+
+
+def test_a_message_its_own_image_could_not_send_is_refused() -> None:
+    """Instead of NaN bits: an encoder whose values depend on the batch."""
+    own, same = torch.tensor([0]), torch.tensor([[True, True]])
+    impossible = torch.tensor([[-torch.inf, 0.0]], dtype=torch.float64)
+    with pytest.raises(NetError, match="impossible for the image that sent it"):
+        scores(impossible, own, same, 2)

@@ -103,8 +103,8 @@ def test_outliers_never_make_it_worse(seed: int, factor: float) -> None:
 
 def test_broad_is_against_the_lower_median_of_used_clusters() -> None:
     """Unused ones do not count; a class without any has none."""
-    spreads = torch.tensor([[1.0, 2.0, 7.0, 0.0], [1.0, 4.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
-    used = spreads > 0
+    spreads = torch.tensor([[1.0, 2.0, 7.0, 90.0], [1.0, 4.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    used = (spreads > 0) & (spreads < 90)
     assert broad(spreads, used, 3.0).nonzero().tolist() == [[0, 2], [1, 1]]
     assert broad(spreads, used, 3.5).nonzero().tolist() == [[1, 1]]
 
