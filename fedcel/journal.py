@@ -66,7 +66,8 @@ class Journal:
     ) -> ServerState:
         """Write the round that led to `state`; the state last, so that it is never ahead.
 
-        Returns the state that the next round starts from, tau moved. DivergedError when the model is not finite: nothing of the round is written.
+        Returns what the next round starts from. DivergedError when the model is not finite:
+        nothing is written.
         """
         if not state.model.isfinite().all():
             raise DivergedError(
@@ -90,13 +91,17 @@ class Journal:
         self.clock = now
         self.lines.append(json.dumps(event, allow_nan=False))
         write_whole(self.folder / "events.jsonl", "\n".join(self.lines) + "\n")
-        after = state.round - schedule.burn_in_rounds(self.settings)
-        if after > 0 and (after - 1) % self.settings.chain.thin == 0:
-            self.chain.keep(state.round, state.model)
+        self.sampled(state)
         state = self.steered(state, {**reported, **scores}, plan.cel_acts)
         runs.save_state(self.folder, state)
         self.tell(event)
         return state
+
+    def sampled(self, state: ServerState) -> None:
+        """Keep the model as a posterior sample if its round is one of the chain's."""
+        after = state.round - schedule.burn_in_rounds(self.settings)
+        if after > 0 and (after - 1) % self.settings.chain.thin == 0:
+            self.chain.keep(state.round, state.model)
 
     def steered(self, state: ServerState, measured: Mapping[str, float], acts: bool) -> ServerState:
         """Return the state with an adaptive threshold moved, if the loss acted in the round.

@@ -117,7 +117,7 @@ class Cel(Group):
     )
     goal: Positive = Field(
         0.95,
-        description="Within-class spread or validation accuracy that `cel.target` steers to.",
+        description="Spread in the batches, or validation accuracy, that `cel.target` steers to.",
     )
     share: Literal["batch-share", "mean-present", "none"] = Field(
         "batch-share", description="Beta, a class's share in the loss: n_c/B, 1/present, or 1."
@@ -130,7 +130,7 @@ class Cel(Group):
         0.6, ge=0, le=1, description="Fraction of the rounds at which lambda is fully on."
     )
     end: float = Field(1.0, gt=0, le=1, description="Gamma's largest value.")
-    clusters: int = Field(0, ge=0, description="Clusters a class; 0: 5, at most a quarter of n_c.")
+    clusters: int = Field(1, ge=0, description="Clusters a class; 0: 5, at most a quarter of n_c.")
     clustering: Literal["k-means", "diagonal", "full"] = Field(
         "k-means", description="How clusters are found: K-means, or Gaussians of that covariance."
     )
@@ -152,7 +152,7 @@ class Cel(Group):
         "none", description="Clusters above this multiple of the median spread are seeded anew."
     )
     centres: Literal["own", "averaged"] = Field(
-        "own", description="Each client's own centres, or averaged over clients (disclosed)."
+        "own", description="averaged: over clients; tells the server each one's means and counts."
     )
     attention: Literal["ascend", "minimise", "detach", "floor"] = Field(
         "ascend", description="Who moves the gated attention: against, with, or without the loss."

@@ -89,7 +89,7 @@ class Cluster:
         lacks a component, or had one above f times the median, starts from K-means again. Memory:
         3 C reservoir D values and one piece of the codes; full covariances C K D^2.
 
-        DataError when there is no example or a wrong label, NetError when z is not finite,
+        DataError when there is no example or a wrong label, DivergedError when z is not finite,
         SettingsError when `state` is of another shape or full covariances are too large.
         """
         z, y, counts = sample(codes, self.classes, self.reservoir, generator)
@@ -170,7 +170,7 @@ class Cluster:
 
         Logged: `spread`, the total one within classes, and `cluster-spread`, that within clusters
         by this batch alone; they differ by the spread between a class's clusters. DataError when a
-        label is wrong, NetError when z is not finite.
+        label is wrong, DivergedError when z is not finite.
         """
         pi, group = state["weights"], members(y, self.classes, z)
         slot = self._slots(state, z, y)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fedcel.cel.penalty import EPS, THRESHOLD
+from fedcel.cel.penalty import threshold_of
 from fedcel.errors import SettingsError
 from fedcel.settings_groups import Cel
 
@@ -35,7 +35,7 @@ def initial(cel: Cel, sigma: float, features: int) -> Control | None:
     """
     if "none" in (cel.kind, cel.target):
         return None
-    return Control(THRESHOLD * sigma**2 * features if cel.threshold == "none" else cel.threshold)
+    return Control(threshold_of(cel, sigma, features))
 
 
 def next_threshold(control: Control, measured: Mapping[str, float], cel: Cel) -> Control:

@@ -60,8 +60,12 @@ def penalty_of(cel: Cel, sigma: float, features: int) -> Penalty:
         )
     if cel.penalty == "channel":
         return partial(channel, features=features, sigma=sigma)
-    threshold = THRESHOLD * sigma**2 * features if cel.threshold == "none" else cel.threshold
-    return partial(log, threshold=threshold)
+    return partial(log, threshold=threshold_of(cel, sigma, features))
+
+
+def threshold_of(cel: Cel, sigma: float, features: int) -> float:
+    """Return tau of the log penalty as set, or tied to the noise on D = `features` values."""
+    return THRESHOLD * sigma**2 * features if cel.threshold == "none" else cel.threshold
 
 
 def shares(counts: Float[Tensor, " C"], share: Share) -> Float[Tensor, " C"]:

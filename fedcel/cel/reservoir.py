@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedcel.cel.base import Codes
 from fedcel.cel.spread import members
-from fedcel.errors import DataError, NetError
+from fedcel.errors import DataError, DivergedError
 
 
 class Sample(NamedTuple):
@@ -26,7 +26,7 @@ def sample(codes: Codes, classes: int, size: int, generator: torch.Generator) ->
     on the generator and the order of the examples, not on how they are cut into pieces. Memory: at
     most 3 min(N, C size) D values, whatever N is, and the piece being read.
 
-    DataError when there is no example or a label is not one of the classes; NetError when
+    DataError when there is no example or a label is not one of the classes; DivergedError when
     smashed data are not finite.
     """
     kept, keys = torch.empty(0, 0), torch.empty(0, dtype=torch.long)
@@ -52,10 +52,10 @@ def sample(codes: Codes, classes: int, size: int, generator: torch.Generator) ->
 
 
 def check_finite(z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> None:
-    """Raise NetError unless the length of each smashed data is a finite number."""
+    """Raise DivergedError unless the length of each smashed data is a finite number."""
     wrong = ~torch.linalg.vector_norm(z, dim=1).isfinite()
     if wrong.any():
-        raise NetError(
+        raise DivergedError(
             f"class {int(y[wrong][0])}: smashed data of {int(wrong.sum())} of {len(y)} examples "
             "are nan or inf, must be finite: the encoder ran away; lower local.rate"
         )

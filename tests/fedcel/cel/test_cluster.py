@@ -14,7 +14,7 @@ from fedcel.cel.base import ConditionalEntropy, pieces
 from fedcel.cel.cluster import Cluster
 from fedcel.cel.penalty import channel, linear, log
 from fedcel.cel.plain import Plain
-from fedcel.errors import DataError, NetError, SettingsError
+from fedcel.errors import DataError, DivergedError, SettingsError
 from fedcel.settings_groups import Cel
 from fedcel.testing import CELContract
 
@@ -398,9 +398,9 @@ def test_codes_that_are_no_numbers(mine: Cluster) -> None:
     for value in (torch.nan, torch.inf):
         broken = POINTS.clone()
         broken[5, 1] = value
-        with pytest.raises(NetError, match="class 1.*lower local.rate"):
+        with pytest.raises(DivergedError, match="class 1.*lower local.rate"):
             mine.refresh(state, pieces(broken, LABELS), fresh())
-        with pytest.raises(NetError, match="class 1.*lower local.rate"):
+        with pytest.raises(DivergedError, match="class 1.*lower local.rate"):
             mine.loss(state, broken, LABELS)
 
 

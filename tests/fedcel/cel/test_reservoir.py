@@ -10,7 +10,7 @@ from scipy.stats import chi2
 
 from fedcel.cel.base import pieces
 from fedcel.cel.reservoir import sample
-from fedcel.errors import DataError, NetError
+from fedcel.errors import DataError, DivergedError
 
 
 def fresh(seed: int = 0) -> torch.Generator:
@@ -70,5 +70,5 @@ def test_refusals() -> None:
             sample(pieces(z, wrong), 4, 2, fresh())
     for value in (torch.nan, torch.inf, -torch.inf):
         z[2, 1] = value
-        with pytest.raises(NetError, match=r"class 2: .* 1 of 4 .*lower local.rate"):
+        with pytest.raises(DivergedError, match=r"class 2: .* 1 of 4 .*lower local.rate"):
             sample(pieces(z, y), 4, 2, fresh())
