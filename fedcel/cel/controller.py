@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fedcel.cel.penalty import threshold_of
+from fedcel.cel.penalty import EPS, threshold_of
 from fedcel.errors import SettingsError
 from fedcel.settings_groups import Cel
 
