@@ -27,6 +27,9 @@ test: check
 
 bench: .venv/ready
 	$(BIN)/python -m tests.bench.ratios
+	$(BIN)/python -m tests.bench.attention
+	$(BIN)/python -m tests.bench.clusters
+	$(BIN)/python -m tests.bench.vgg
 
 clean:
 	rm -rf .venv runs build *.egg-info

@@ -49,7 +49,7 @@ def line(
     low, middle, high = statistics.quantiles(ratios, n=4)
     typical = statistics.median(x for x, _ in times)
     print(
-        f"| {what} | {other} | {middle:.2f} | {low:.2f} to {high:.2f} | {typical:.4f} |", flush=True
+        f"| {what} | {other} | {middle:.3g} | {low:.3g} to {high:.3g} | {typical:.4f} |", flush=True
     )
 
 

@@ -286,14 +286,16 @@ def two_groups() -> tuple[Tensor, Tensor, Cluster]:
 
 
 def test_blend_by_hand() -> None:
-    """One of 4 and one of 2 examples, shrunk: rho is a / 4 and a / 2 until it is 1."""
+    """Three of 4 and one of 2 examples, shrunk: rho is 3 a / 4 and a / 2 until it is 1."""
     z, y, mine = two_groups()
     state = mine.refresh(None, pieces(z, y), fresh())
-    batch = torch.stack([0.5 * z[1], z[4] + torch.tensor([0, 1])])
-    for a, hand in [(1.0, 2 / 3 * (0.25 / 4 + 3 / 4) + 1 / 3 * 2.5), (2.0, 2 / 3 * 0.625 + 1 / 3)]:
-        assert abs(replace(mine, blend=a).loss(state, batch, y[:2]).loss.item() - hand) < 1e-9
-    plain = mine.loss(state, batch, y[:2]).loss
-    assert torch.equal(replace(mine, blend=4.0).loss(state, batch, y[:2]).loss, plain)
+    batch = torch.stack([0.5 * z[1], 0.5 * z[1], 0.5 * z[0], z[4] + torch.tensor([0, 1])])
+    for a, first, second in [(0.5, 0.375, 0.25), (1.0, 0.75, 0.5), (1.5, 1.0, 0.75)]:
+        loss = replace(mine, blend=a).loss(state, batch, y[:4]).loss.item()
+        one, two = 0.25 * first + 1 - first, second + 4 * (1 - second)
+        assert abs(loss - (2 / 3 * one + 1 / 3 * two)) < 1e-9
+    plain = mine.loss(state, batch, y[:4]).loss
+    assert torch.equal(replace(mine, blend=2.0).loss(state, batch, y[:4]).loss, plain)
     assert abs(plain.item() - (2 / 3 * 0.25 + 1 / 3)) < 1e-9
     alone = replace(mine, blend=1.0).loss(state, batch[:1], y[:1]).loss
     assert abs(alone.item() - (0.25 / 4 + 3 / 4)) < 1e-9, "absent clusters stay out"

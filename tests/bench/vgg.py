@@ -1,0 +1,66 @@
+"""What the losses add to a training step of a VGG11-like split network on 32x32 images.
+
+`python -m tests.bench.vgg` prints the share of the loss alone, forward and backward, in the whole
+step: 128 images, cut after two convolutions and pools, 64 channels of 8x8 make D 4096.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fedcel.cel import Cluster, Gated
+from fedcel.cel.base import pieces
+from fedcel.cel.penalty import channel
+from tests.bench.attention import CLASSES, SIGMA, slope
+from tests.bench.ratios import line
+
+BATCH, FEATURES, HIDDEN, CLUSTERS = 128, 4096, 128, 5
+PAIRS = 5  # a step takes more than a second
+
+
+def main() -> None:
+    """Time both losses against the step and print the table."""
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(0)
+    z, y = torch.rand(BATCH, FEATURES, generator=generator), torch.arange(BATCH) % CLASSES
+    penalty = partial(channel, features=FEATURES, sigma=SIGMA)
+    cluster = Cluster(penalty, "batch-share", CLASSES, CLUSTERS, "renormalised")
+    gated = Gated(penalty, "batch-share", CLASSES, FEATURES, "ascend", 0.5, HIDDEN, 0.01)
+    print("| what | against | ratio | quartiles | seconds |\n|---|---|---|---|---|")
+    whole = step()
+    for name, loss in (("cluster, K 5", cluster), ("gated, h 128", gated)):
+        state = loss.refresh(None, pieces(z, y), generator)
+        alone = slope(loss, state, z, y)
+        line(f"{name}, the loss alone", "a VGG11-like step", alone, whole, pairs=PAIRS)
+
+
+def step() -> Callable[[], None]:
+    """Return the cross-entropy and its gradient at all parameters of the split network."""
+    encoder = nn.Sequential(*block(3, 64), *block(64, 128), nn.Conv2d(128, 64, 1), nn.Sigmoid())
+    wide = [64, 256, 256, 512, 512, 512, 512]
+    deep = [
+        layer for pair in pairwise(wide) for layer in (nn.Conv2d(*pair, 3, padding=1), nn.ReLU())
+    ]
+    head = nn.Sequential(*deep[:4], nn.MaxPool2d(2), *deep[4:8], nn.MaxPool2d(2), *deep[8:])
+    last = nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(512, CLASSES))
+    net = nn.Sequential(encoder, head, last)
+    parameters = list(net.parameters())
+    x, y = torch.rand(BATCH, 3, 32, 32), torch.arange(BATCH) % CLASSES
+
+    def work() -> None:
+        torch.autograd.grad(cross_entropy(net(x), y), parameters)
+
+    return work
+
+
+def block(inputs: int, outputs: int) -> list[nn.Module]:
+    """Return a convolution, its activation and a pool."""
+    return [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+
+
+if __name__ == "__main__":
+    main()
