@@ -23,6 +23,8 @@ from sims.scenario import Cell, Scenario, anchored, defended
 from sims.simulate import simulate
 from sims.worst import worst_attack
 
+COST = "cost.json"
+"""What a training step costs, in each cell's folder."""
 COPIED = (
     "accuracy",
     "bits-beyond-label",
@@ -83,7 +85,7 @@ def finished(folder: Path, cell: Cell) -> bool:
         return False
     if runs.read_settings(folder) != cell.settings:
         raise RunError(f"{folder} was made with other settings; choose another --out or remove it")
-    return (folder / "attacks.json").exists()
+    return (folder / COST).exists()
 
 
 def attempt(cell: Cell, folder: Path) -> Done:
@@ -101,7 +103,10 @@ def one(cell: Cell, folder: Path) -> None:
     place = folder / "runs" / cell.name
     if not (place / "result.json").exists():
         simulate(cell.settings, place, resume=place.exists(), title=cell.name)
-    attack(place, title=cell.name)
+    if not (place / "attacks.json").exists():
+        attack(place, title=cell.name)
+    ratio = train_step_ratio(cell.settings)  # last: it is what marks a cell as finished
+    write_json(place / COST, {"train-step-ratio": ratio})
 
 
 def rows(cells: list[Cell], folder: Path) -> Rows:
@@ -113,7 +118,7 @@ def rows(cells: list[Cell], folder: Path) -> Rows:
     found = []
     for cell in cells:
         place = folder / "runs" / cell.name
-        if (place / "attacks.json").exists():
+        if (place / COST).exists():
             found.append(row(cell, place, folder, bare))
     return found
 
@@ -140,7 +145,6 @@ def row(cell: Cell, place: Path, folder: Path, bare: Mapping[int, Settings]) -> 
         "engine": cell.settings.engine,
         "noise": defences.cut(cell.settings).sigma,
         **measured(place),
-        "train-step-ratio": train_step_ratio(cell.settings),
         "run": str(place.relative_to(folder)),
     }
 
@@ -148,16 +152,18 @@ def row(cell: Cell, place: Path, folder: Path, bare: Mapping[int, Settings]) -> 
 def measured(place: Path) -> dict[str, object]:
     """Return what a row copies of a run's files; RunError when what it needs is not there."""
     result, attacks = read_json(place / "result.json"), read_json(place / "attacks.json")
+    cost = read_json(place / COST)
     try:
-        if not isinstance(result, dict) or not isinstance(attacks, list):
-            raise TypeError("an object and a list of objects are expected")
+        if not (isinstance(result, dict) and isinstance(cost, dict) and isinstance(attacks, list)):
+            raise TypeError("two objects and a list of objects are expected")
         known = {key: result[key] for key in OPTIONAL if key in result}
         copied = {key: result[key] for key in COPIED} | known
-        return copied | attention(place / "events.jsonl") | worst(attacks)
+        ratio = {"train-step-ratio": cost["train-step-ratio"]}
+        return copied | attention(place / "events.jsonl") | worst(attacks) | ratio
     except (KeyError, TypeError, ValueError) as error:
         what = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise RunError(
-            f"{place}: result.json, attacks.json or events.jsonl is damaged: {what}; "
+            f"{place}: result.json, attacks.json, {COST} or events.jsonl is damaged: {what}; "
             "remove the folder"
         ) from None
 

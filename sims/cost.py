@@ -2,7 +2,6 @@
 
 import statistics
 import time
-from functools import lru_cache
 
 from clients import holder
 from fedcel.cel import State
@@ -14,7 +13,6 @@ from sims.scenario import defended
 REPEATS = 15  # rounds of each, in turn, so that a drifting machine hits both alike
 
 
-@lru_cache(maxsize=64)
 def train_step_ratio(settings: Settings) -> float:
     """Return the median ratio of a round's time with the loss fully on to one without it."""
     if not defended(settings):

@@ -40,7 +40,7 @@ class Hybrid:
         known = None if state is None else part(state, GATED)
         attention = self.gated.refresh(known, codes, generator)
         starts = self._starts(attention["theta"].detach(), codes, generator)
-        exact = replace(self.cluster, clusters=self._wanted)
+        exact = replace(self.cluster, clusters=self._wanted, clustering="k-means")
         seeded = exact.refresh(None, pieces(*starts), generator)
         found = self.cluster.refresh(seeded, codes, generator)
         return named(GATED, attention) | named(CLUSTER, found)

@@ -121,8 +121,9 @@ def test_a_damaged_file_is_named(
     sound = dict.fromkeys(BENCH.COPIED, 1.0)
     (tmp_path / "attacks.json").write_text(json.dumps([]))
     (tmp_path / "result.json").write_text(json.dumps(sound))
+    (tmp_path / BENCH.COST).write_text('{"train-step-ratio": 2.5}')
     untrained = dict.fromkeys(("worst-attack", *BENCH.REBUILT))
-    assert measured(tmp_path) == sound | untrained
+    assert measured(tmp_path) == sound | untrained | {"train-step-ratio": 2.5}
     (tmp_path / "result.json").write_text(json.dumps(sound if result is None else result))
     (tmp_path / "attacks.json").write_text(json.dumps(attacks))
     with pytest.raises(RunError, match=words):
@@ -145,6 +146,7 @@ def test_what_only_some_runs_have_is_copied(tmp_path: Path) -> None:
     """From the result, and the attention of the last round in which it acted."""
     sound = dict.fromkeys((*BENCH.COPIED, "answer-bits", "within-class-spread"), 0.5)
     (tmp_path / "attacks.json").write_text("[]")
+    (tmp_path / BENCH.COST).write_text('{"train-step-ratio": 2.5}')
     (tmp_path / "result.json").write_text(json.dumps(sound | {"seconds": 3}))
     (tmp_path / "events.jsonl").write_text(
         '{"attention-share": 0.1}\n{"attention-share": 0.7}\n{}\n'
@@ -171,6 +173,7 @@ def test_a_sweep_is_anchored_where_the_first_undefended_row_is(tmp_path: Path) -
         place = tmp_path / "runs" / cell.name
         place.mkdir(parents=True)
         (place / "attacks.json").write_text("[]")
+        (place / BENCH.COST).write_text('{"train-step-ratio": 2.5}')
         (place / "result.json").write_text(json.dumps(dict.fromkeys(BENCH.COPIED, 1.0)))
     told = {(r["variant"], r["undefended"], r["anchored"]) for r in BENCH.rows(found, tmp_path)}
     assert told == {("a", True, False), ("b", False, True), ("c", False, False)}

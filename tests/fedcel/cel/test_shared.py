@@ -205,6 +205,6 @@ def test_a_user_without_averaging_shares_nothing() -> None:
     """The shape is known before any client is asked: (C, K, D), K as for a client's own."""
     assert initial(Cel(kind="cluster"), 4, 3) is None
     assert initial(Cel(kind="none", centres="averaged"), 4, 3) is None
-    found = initial(Cel(kind="cluster", centres="averaged"), 4, 3)
+    found = initial(Cel(kind="cluster", clusters=0, centres="averaged"), 4, 3)
     assert found is not None
     assert (found.centres.shape, found.weights.any().item()) == ((3, 5, 4), False)
