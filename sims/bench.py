@@ -85,7 +85,12 @@ def finished(folder: Path, cell: Cell) -> bool:
         return False
     if runs.read_settings(folder) != cell.settings:
         raise RunError(f"{folder} was made with other settings; choose another --out or remove it")
-    return (folder / COST).exists()
+    return complete(folder)
+
+
+def complete(place: Path) -> bool:
+    """Say whether a cell's folder has all that a row is made of."""
+    return all((place / name).exists() for name in ("attacks.json", COST))
 
 
 def attempt(cell: Cell, folder: Path) -> Done:
@@ -118,7 +123,7 @@ def rows(cells: list[Cell], folder: Path) -> Rows:
     found = []
     for cell in cells:
         place = folder / "runs" / cell.name
-        if (place / COST).exists():
+        if complete(place):
             found.append(row(cell, place, folder, bare))
     return found
 
