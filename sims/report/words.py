@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from sims.report.read import Run
 from sims.report.summary import LEAST, Estimate, Summary, estimate
 
-POINTS = 1.5  # accuracy a defence may cost and still count as matched, percentage points
+POINTS = 2.0  # accuracy a defence may cost and still count as matched, percentage points
 PERCENT = "\N{NO-BREAK SPACE}%"
 SLIGHT = 0.05  # a smaller share of the undefended leak is called no difference
 LITTLE = 0.25  # a smaller share is called a little
@@ -35,7 +35,7 @@ class Verdict(NamedTuple):
 def verdict(summaries: Sequence[Summary]) -> Verdict:
     """Compare the undefended variant, named 'none', with the best defended one.
 
-    The best leaks the fewest bits beyond the label within 1.5 points of accuracy: on the
+    The best leaks the fewest bits beyond the label within 2 points of accuracy: on the
     validation set, or on the test set where a run has no validation accuracy.
     """
     base = next((s for s in summaries if s.variant == "none"), None)
