@@ -73,6 +73,7 @@ Nets = dict[Case, Trained]
 def train(folder: Path, case: Case) -> Trained:
     """Return a short federated training on digits."""
     own = {"net.noise": case.sigma, "cel.kind": case.kind, "cel.weight": case.weight}
+    own["cel.clusters"] = 0  # several centres, to show the spread that they leave between them
     settings = parse({**COMMON, **own})
     title = f"{case.kind} sigma {case.sigma:g} weight {case.weight:g}"
     simulate(settings, folder / title, title=title)
