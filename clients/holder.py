@@ -150,13 +150,24 @@ def fit(
     )
     state = recall(number)
     update = train(settings, flat, partition, received, number, share, total, state, brought)
-    if update.state:  # a loss without statistics keeps nothing
+    # A loss without statistics keeps nothing, and what a diverged round left would poison the next.
+    if update.state and all(tensor.isfinite().all() for tensor in update.state.values()):
         remember(number, update.state)
     found = told(settings, flat, partition, update.state, number, total)
     upload = flat.vector if settings.strategy.upload == "weights" else update.delta
-    metrics: dict[str, Scalar] = {**update.metrics, wire.PARTITION: partition}
+    metrics: dict[str, Scalar] = {**reported(update, config), wire.PARTITION: partition}
     arrays = to_arrays(upload, flat.shapes)
     return [*arrays, *(tensor.numpy() for tensor in found or ())], examples, metrics
+
+
+def reported(update: Update, config: dict[str, Scalar]) -> dict[str, float]:
+    """Return the metrics; without those of single classes where the strategy is a stock one.
+
+    Flower's strategies refuse replies whose metrics differ in name, and clients' classes differ.
+    """
+    if wire.SHARE in config:
+        return update.metrics
+    return {k: v for k, v in update.metrics.items() if not k.rpartition("-")[2].isdigit()}
 
 
 def bound_update(

@@ -11,6 +11,7 @@ from clients import client_app, holder
 from fedcel import wire
 from fedcel.arrays import to_arrays
 from fedcel.settings import Settings, dump, flatten, parse
+from fedcel.training import Update
 
 RAW = {"clients": 4, "local.steps": 3, "cel.kind": "cluster", "cel.warm-up": 0, "rounds": 10}
 S = parse(RAW)
@@ -146,3 +147,10 @@ def test_a_node_beyond_the_clients_is_refused() -> None:
     """The error says how to fix it."""
     with pytest.raises(Exception, match=r"partition-id is 9, must be in 0\.\.3"):
         ask("query.count", RecordDict(), context(9))
+
+
+def test_a_stock_strategy_gets_no_metrics_of_single_classes() -> None:
+    """They differ from client to client, which Flower's strategies refuse."""
+    update = Update(torch.zeros(1), {}, {"spread": 1.0, "spread-3": 2.0, "loss": 0.5})
+    assert holder.reported(update, {}) == {"spread": 1.0, "loss": 0.5}
+    assert holder.reported(update, {wire.SHARE: 0.5}) == update.metrics
