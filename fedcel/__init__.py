@@ -4,7 +4,9 @@ from fedcel.arrays import FlatNet
 from fedcel.attacks import SmashedData, optimal
 from fedcel.cel import ConditionalEntropy, Term
 from fedcel.certificate import certificate
+from fedcel.cut import Cut
 from fedcel.data import Images, Splits, load
+from fedcel.defences import Defence
 from fedcel.errors import (
     DataError,
     DivergedError,
@@ -16,6 +18,7 @@ from fedcel.errors import (
     RunError,
     SettingsError,
 )
+from fedcel.losses import Losses
 from fedcel.nets import SplitNet
 from fedcel.posterior import Chain, Prediction, predict
 from fedcel.privacy import private_logits
@@ -26,12 +29,15 @@ from fedcel.training import Update, local_update
 __all__ = [
     "Chain",
     "ConditionalEntropy",
+    "Cut",
     "DataError",
+    "Defence",
     "DivergedError",
     "FailedError",
     "FedcelError",
     "FlatNet",
     "Images",
+    "Losses",
     "NetError",
     "PluginError",
     "Prediction",
