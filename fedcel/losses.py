@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedcel.cel import states
 from fedcel.cel.base import Codes, ConditionalEntropy, State, Term
 from fedcel.defences.base import Defence
 
@@ -48,19 +49,12 @@ class Batch(NamedTuple):
 
 def part(state: State | None, prefix: str) -> State | None:
     """Return the tensors of one part under their own names, or None where there are none."""
-    found = {
-        name.removeprefix(prefix): tensor
-        for name, tensor in (state or {}).items()
-        if name.startswith(prefix)
-    }
-    return found or None
+    return states.part(state or {}, prefix) or None
 
 
 def joined(cel: State | None, defence: State | None) -> State:
     """Return both parts' tensors as one state."""
-    return {f"{CEL}{name}": tensor for name, tensor in (cel or {}).items()} | {
-        f"{DEFENCE}{name}": tensor for name, tensor in (defence or {}).items()
-    }
+    return states.named(CEL, cel or {}) | states.named(DEFENCE, defence or {})
 
 
 def start(losses: Losses, state: State | None, codes: Codes, streams: Streams) -> State:
