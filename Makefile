@@ -5,7 +5,7 @@ BIN := .venv/bin
 export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench abuse clean
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -23,13 +23,21 @@ check: .venv/ready
 	$(BIN)/lint-imports --no-logo
 
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 bench: .venv/ready
 	$(BIN)/python -m tests.bench.ratios
+	$(BIN)/python -m tests.bench.posterior
 	$(BIN)/python -m tests.bench.attention
 	$(BIN)/python -m tests.bench.clusters
 	$(BIN)/python -m tests.bench.vgg
+	$(BIN)/python -m tests.bench.ledger
+	$(BIN)/python -m tests.bench.service
+
+# The service killed 50 times under load, and 100 000 drawn requests: half an hour.
+abuse: .venv/ready
+	FEDCEL_KILLS=50 FEDCEL_REQUESTS=100000 $(BIN)/python -m pytest \
+		tests/system/test_service.py tests/clients/service/test_fuzz.py
 
 clean:
 	rm -rf .venv runs build *.egg-info

@@ -1,6 +1,7 @@
 """The Flower ClientApp: train, evaluate, query; records in, records out."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from flwr.app import (
@@ -15,11 +16,15 @@ from flwr.clientapp import ClientApp
 from flwr.common import NDArrays, Scalar
 
 from clients import holder
-from clients.evaluation import EvaluationClient
 from clients.posterior import PosteriorClient
 from fedcel import client_state, wire
+from fedcel.arrays import to_vector
 from fedcel.cel.base import State
+from fedcel.errors import SettingsError
 from fedcel.settings import Settings, parse
+
+if TYPE_CHECKING:
+    from clients.evaluation import Account, EvaluationClient
 
 APP_ONLY = ("out",)  # keys of the run config that only the ServerApp reads
 
@@ -42,12 +47,15 @@ def client_app(settings: Settings | None = None, state_root: Path | None = None)
         s = settings or settings_of(context)
         bound = holder.bound_update(s, partition(context), *memory(context, state_root))
         parameters = model(message)
-        received = [*parameters, *centres(message)]
-        uploaded, examples, metrics = PosteriorClient(bound).fit(received, asked(message))
+        names, others = wire.joined(extras(message))
+        asks = asked(message) | {wire.BROUGHT: names}
+        uploaded, examples, metrics = PosteriorClient(bound).fit([*parameters, *others], asks)
         key = wire.ARRAYS if s.strategy.upload == "weights" else wire.DELTA
-        sent = arrays(uploaded, len(parameters), key)
-        numbers = numeric({**metrics, wire.EXAMPLES: examples})
-        return answered(message, {**sent, wire.METRICS: numbers})
+        layers = len(parameters)
+        more = wire.parted(str(metrics[wire.BROUGHT]), uploaded[layers:])
+        sent = {name: ArrayRecord(a) for name, a in {key: uploaded[:layers], **more}.items()}
+        whose = {wire.EXAMPLES: examples, wire.ROUND: asks[wire.ROUND]}
+        return answered(message, {**sent, wire.METRICS: numeric(metrics | whose)})
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -62,11 +70,19 @@ def client_app(settings: Settings | None = None, state_root: Path | None = None)
         numbers = MetricRecord({wire.EXAMPLES: held, wire.PARTITION: partition(context)})
         return answered(message, {wire.METRICS: numbers})
 
+    @app.query(wire.GRADIENT_QUERY)
+    def gradient(message: Message, context: Context) -> Message:
+        s, received = settings or settings_of(context), to_vector(model(message))
+        number, flat = int(asked(message)[wire.ROUND]), holder.workspace(s)
+        own = holder.gradient(s, flat, partition(context), received, number)
+        return answered(message, {wire.GRADIENT: ArrayRecord([own.numpy()])})
+
     @app.query(wire.LOGITS_QUERY)
     def query(message: Message, context: Context) -> Message:
         client = evaluator(settings or settings_of(context), message, context)
         smashed = message.content.array_records[wire.SMASHED].to_numpy_ndarrays()[0]
-        return answered(message, {wire.LOGITS: ArrayRecord([client.query(smashed)])})
+        told = client.query(smashed, account(message, context))
+        return answered(message, {wire.LOGITS: ArrayRecord([told])})
 
     return app
 
@@ -76,17 +92,28 @@ def answered(message: Message, records: dict[str, ArrayRecord | MetricRecord]) -
     return Message(content=RecordDict({**records}), reply_to=message)
 
 
-def arrays(uploaded: NDArrays, layers: int, key: str) -> dict[str, ArrayRecord]:
-    """Return the first `layers` arrays as the record `key`, the others as the statistics."""
-    update, rest = uploaded[:layers], uploaded[layers:]
-    sent = {key: ArrayRecord(update)}
-    return sent | {wire.STATISTICS: ArrayRecord(rest)} if rest else sent
-
-
-def evaluator(settings: Settings, message: Message, context: Context) -> EvaluationClient:
+def evaluator(settings: Settings, message: Message, context: Context) -> "EvaluationClient":
     """Return the evaluation client of this node, on its own images and the samples sent."""
+    from clients.evaluation import EvaluationClient  # seconds of imports that training never needs
+
     own = holder.images(settings, partition(context))
     return EvaluationClient(settings, holder.workspace(settings), own, samples(message))
+
+
+def account(message: Message, context: Context) -> "Account":
+    """Return the account of whoever asks; SettingsError where the node keeps no ledger.
+
+    Without one the same message could be asked until its noise is averaged away.
+    """
+    from clients.evaluation import Account
+
+    path = context.node_config.get("ledger-path")
+    if path is None:
+        raise SettingsError(
+            "this node has no ledger, so it answers nobody: start it with --node-config "
+            "'ledger-path=\"FILE\"'"
+        )
+    return Account(Path(str(path)), f"flower-{message.metadata.src_node_id}")
 
 
 def asked(message: Message) -> dict[str, Scalar]:
@@ -110,11 +137,14 @@ def model(message: Message) -> NDArrays:
     return message.content.array_records[wire.ARRAYS].to_numpy_ndarrays()
 
 
-def centres(message: Message) -> NDArrays:
-    """Return the centres averaged over clients and their weights, or none."""
-    record = message.content.array_records.get(wire.CENTRES)
+def extras(message: Message) -> dict[str, NDArrays]:
+    """Return what a message brings besides the model, by record."""
     # Copied: Flower's arrays are read-only views of the message.
-    return [] if record is None else [array.copy() for array in record.to_numpy_ndarrays()]
+    return {
+        name: [array.copy() for array in record.to_numpy_ndarrays()]
+        for name, record in message.content.array_records.items()
+        if name in wire.ARRAYS_OF
+    }
 
 
 def samples(message: Message) -> list[torch.Tensor]:

@@ -4,7 +4,11 @@ It protects the INPUT of a query against whoever reads the answer; the images a 
 on are not protected by it, and answers to many queries add up.
 """
 
+import json
 from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,13 +17,23 @@ from flwr.common import NDArrays, Scalar
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clients.service.answering import Ask, Desk, micro
+from clients.service.model import served_of
 from fedcel import metrics
 from fedcel.arrays import FlatNet, to_vector
 from fedcel.data import Images
 from fedcel.posterior.predict import Prediction, answer_all, predict
-from fedcel.privacy import private_logits, utility
+from fedcel.privacy import build, private_logits, utility
+from fedcel.privacy.ledger import MICRO, Ledger, Refusal
 from fedcel.seeding import generator
 from fedcel.settings import Settings
+
+
+class Account(NamedTuple):
+    """Which ledger on this node pays for answers, and for whom."""
+
+    ledger: Path
+    client: str
 
 
 class EvaluationClient(NumPyClient):
@@ -51,11 +65,15 @@ class EvaluationClient(NumPyClient):
         kept = utility(found.logits, y, self.settings.privacy)
         return scores["nll"], len(y), {**scores, **{f"private-{k}": v for k, v in kept.items()}}
 
-    def query(self, smashed: NDArray[np.float32]) -> NDArray[np.float32]:
+    def query(
+        self, smashed: NDArray[np.float32], account: Account | None = None
+    ) -> NDArray[np.float32]:
         """Return private logits (B, K) of smashed data (B, D) as it arrived.
 
         One message is answered by the average over all sampled heads, clipped, then perturbed by
-        the vetted Laplace sampler. ValueError on a wrong shape, no samples, or undefined values.
+        the mechanism. With an `account` each message is charged before its noise is drawn, and the
+        same message gets the same answer. ValueError on a wrong shape, no samples, undefined
+        values, or where the account cannot pay.
         """
         message = torch.from_numpy(np.asarray(smashed, dtype=np.float32))
         if message.dim() != 2 or message.shape[1] != self.flat.net.features:
@@ -66,6 +84,33 @@ class EvaluationClient(NumPyClient):
             raise ValueError("smashed data hold NaN or infinity; send finite values")
         if not self.samples:
             raise ValueError("no model to answer with; pass posterior samples or a last model")
+        if account:
+            return self._charged(message, account)
         logits = Prediction(answer_all(self.flat, self.samples, message)).logits
         answer: NDArray[np.float32] = private_logits(logits, self.settings.privacy).numpy()
         return answer
+
+    def _charged(self, message: Tensor, account: Account) -> NDArray[np.float32]:
+        """Return the answers that the account pays for, all or none of which are told."""
+        model = served_of(self.settings, self.flat, self.samples, tuple(self.images.x.shape[1:]))
+        rows = [row.numpy().astype("<f4").tobytes() for row in message]
+        mechanism = build(self.settings.privacy, model.classes)
+        with Ledger.open(account.ledger) as ledger:
+            ledger.admit(account.client, micro(self.settings.privacy.budget))
+            desk = Desk(model, mechanism, ledger, lambda *_: None)
+            found = desk.answer([named(desk, Ask(account.client, "", row, False)) for row in rows])
+        values = []
+        for got in found:
+            if isinstance(got, Refusal):
+                raise ValueError(
+                    f"{account.client!r} cannot pay for an answer: {got.reason}, epsilon "
+                    f"{got.left / MICRO:g} left; see `fedcel ledger list {account.ledger}`"
+                )
+            values.append(json.loads(got.body)["values"])
+        return np.asarray(values, np.float32)
+
+
+def named(desk: Desk, ask: Ask) -> Ask:
+    """Return the question under an id of all that decides its answer: a repeat has the same."""
+    name = sha256(desk.served.version.encode() + desk.digest(ask)).hexdigest()
+    return ask._replace(request=name)

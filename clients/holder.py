@@ -13,11 +13,11 @@ from fedcel.cel.base import State
 from fedcel.cel.shared import Averaged, Shared, Statistics, statistics
 from fedcel.data import Images, load
 from fedcel.errors import DataError
-from fedcel.losses import CEL, Losses, part
-from fedcel.schedule import Plan, plan
+from fedcel.losses import CEL, Losses, Streams, part
+from fedcel.schedule import Plan, frozen, plan
 from fedcel.seeding import generator
 from fedcel.settings import Settings
-from fedcel.training import Update, codes, local_update
+from fedcel.training import COMMON, Steer, Update, codes, full_gradient, local_update
 
 Remember = Callable[[int, State], None]
 Recall = Callable[[int], State | None]
@@ -29,8 +29,12 @@ class Brought(NamedTuple):
     pull: float | None = None  # replaces the prior's (Li et al., MLSys 2020, eq. 2)
     threshold: float | None = None  # replaces cel.threshold
     shared: Shared | None = None  # the centres averaged over clients
+    gradient: torch.Tensor | None = None  # the mean over clients, of this model or the last one
+    scale: torch.Tensor | None = None  # a step size for each parameter
 
 
+OWN_GRADIENT, OWN_ROUND = "control.gradient", "control.round"
+"""Of a holder's state: its gradient at the model of a round, and which round."""
 NOTHING = Brought()
 """A server that brings the model alone."""
 
@@ -98,18 +102,64 @@ def train(
     s, asked = settings, plan(settings, number, share, total)
     asked = asked._replace(threshold=brought.threshold)
     asked = asked if brought.pull is None else asked._replace(pull=brought.pull)
-    return local_update(
+    kept, shift = controlled(
+        settings, flat, partition, received, number, state, brought, asked.control
+    )
+    update = local_update(
         flat,
         received,
         x,
         y,
         asked,
         s.local,
-        lambda purpose: generator(s.seed, purpose, number, partition),
+        streams(settings, partition, number),
         acting(losses_of(s, asked.threshold), asked, brought.shared),
         state,
         s.cel.refresh_every if s.cel.refresh == "epoch" else 0,
+        Steer(shift, brought.scale),
     )
+    return update._replace(state={**update.state, **kept})
+
+
+def streams(settings: Settings, partition: int, number: int) -> Streams:
+    """Return the random streams of a holder's round; one of them is the same for all holders."""
+    return lambda purpose: generator(
+        settings.seed, purpose, number, 0 if purpose == COMMON else partition
+    )
+
+
+def gradient(
+    settings: Settings, flat: FlatNet, partition: int, received: torch.Tensor, number: int
+) -> torch.Tensor:
+    """Return the mean gradient of a holder's images at the received model."""
+    own, x, y = streams(settings, partition, number), *images(settings, partition)
+    return full_gradient(flat, received, x, y, own, frozen(settings, number))
+
+
+def controlled(
+    settings: Settings,
+    flat: FlatNet,
+    partition: int,
+    received: torch.Tensor,
+    number: int,
+    state: State | None,
+    brought: Brought,
+    how: str,
+) -> tuple[State, torch.Tensor | None]:
+    """Return what to remember of the own gradient, and mean less own gradient where both are known.
+
+    `fresh`: both at the received model. `stale`: both at the last round's, if the holder was in it.
+    """
+    if how == "none":
+        return {}, None
+    own = gradient(settings, flat, partition, received, number)
+    if how == "fresh":
+        return {}, None if brought.gradient is None else brought.gradient - own
+    kept = {OWN_GRADIENT: own, OWN_ROUND: torch.tensor(float(number))}
+    last = (state or {}).get(OWN_ROUND, torch.tensor(-1.0))
+    if brought.gradient is None or state is None or int(last) != number - 1:
+        return kept, None
+    return kept, brought.gradient - state[OWN_GRADIENT]
 
 
 def told(
@@ -135,29 +185,50 @@ def fit(
 ) -> tuple[NDArrays, int, dict[str, Scalar]]:
     """Translate between Flower's arrays and `train`; stock strategies send no share.
 
-    Shared centres follow the model's arrays, the client's statistics those of its upload.
+    The config's `brought` names what follows the model's arrays; so does a metric for the upload's.
     """
     flat = workspace(settings)
     examples = len(images(settings, partition).y)
     number = int(config[wire.ROUND])
     share, total = float(config.get(wire.SHARE, 1.0)), int(config.get(wire.TOTAL, examples))
     layers = len(flat.shapes)
-    received, centres = to_vector(parameters[:layers]), parameters[layers:]
-    brought = Brought(
-        pull=float(config[wire.PROXIMAL]) if wire.PROXIMAL in config else None,
-        threshold=float(config[wire.THRESHOLD]) if wire.THRESHOLD in config else None,
-        shared=Shared(*map(torch.from_numpy, centres)) if centres else None,
-    )
     state = recall(number)
-    update = train(settings, flat, partition, received, number, share, total, state, brought)
+    update = train(
+        settings,
+        flat,
+        partition,
+        to_vector(parameters[:layers]),
+        number,
+        share,
+        total,
+        state,
+        brought(config, parameters[layers:]),
+    )
     # A loss without statistics keeps nothing, and what a diverged round left would poison the next.
     if update.state and all(tensor.isfinite().all() for tensor in update.state.values()):
         remember(number, update.state)
-    found = told(settings, flat, partition, update.state, number, total)
+    sent = {}
+    if found := told(settings, flat, partition, update.state, number, total):
+        sent[wire.STATISTICS] = [tensor.numpy() for tensor in found]
+    if OWN_GRADIENT in update.state:
+        sent[wire.GRADIENT] = [update.state[OWN_GRADIENT].numpy()]
+    names, arrays = wire.joined(sent)
     upload = flat.vector if settings.strategy.upload == "weights" else update.delta
     metrics: dict[str, Scalar] = {**reported(update, config), wire.PARTITION: partition}
-    arrays = to_arrays(upload, flat.shapes)
-    return [*arrays, *(tensor.numpy() for tensor in found or ())], examples, metrics
+    return [*to_arrays(upload, flat.shapes), *arrays], examples, metrics | {wire.BROUGHT: names}
+
+
+def brought(config: dict[str, Scalar], arrays: NDArrays) -> Brought:
+    """Return what a message brings besides the model: numbers, and arrays after the model's."""
+    found = wire.parted(str(config.get(wire.BROUGHT, "")), [torch.from_numpy(a) for a in arrays])
+    centres = found.get(wire.CENTRES)
+    return Brought(
+        pull=float(config[wire.PROXIMAL]) if wire.PROXIMAL in config else None,
+        threshold=float(config[wire.THRESHOLD]) if wire.THRESHOLD in config else None,
+        shared=Shared(*centres) if centres else None,
+        gradient=found.get(wire.GRADIENT, [None])[0],
+        scale=found.get(wire.SCALE, [None])[0],
+    )
 
 
 def reported(update: Update, config: dict[str, Scalar]) -> dict[str, float]:

@@ -12,16 +12,22 @@ from fedcel.errors import (
     DivergedError,
     FailedError,
     FedcelError,
+    LeakError,
+    LeakLimitError,
+    LedgerError,
     NetError,
     PluginError,
     RoundError,
     RunError,
+    ServiceError,
     SettingsError,
 )
 from fedcel.losses import Losses
 from fedcel.nets import SplitNet
 from fedcel.posterior import Chain, Prediction, predict
-from fedcel.privacy import private_logits
+from fedcel.posterior.model import Posterior
+from fedcel.privacy import Mechanism, private_logits
+from fedcel.privacy.ledger import Ledger
 from fedcel.runs import Run, read
 from fedcel.settings import Settings, parse
 from fedcel.training import Update, local_update
@@ -37,13 +43,20 @@ __all__ = [
     "FedcelError",
     "FlatNet",
     "Images",
+    "LeakError",
+    "LeakLimitError",
+    "Ledger",
+    "LedgerError",
     "Losses",
+    "Mechanism",
     "NetError",
     "PluginError",
+    "Posterior",
     "Prediction",
     "RoundError",
     "Run",
     "RunError",
+    "ServiceError",
     "Settings",
     "SettingsError",
     "SmashedData",

@@ -14,7 +14,7 @@ from fedcel import wire
 from fedcel.cel.controller import Control
 from fedcel.cel.shared import Shared, Statistics, client_spread, merged
 
-NOT_AVERAGED = {wire.EXAMPLES, wire.PARTITION}
+NOT_AVERAGED = {wire.EXAMPLES, wire.PARTITION, wire.ROUND}
 OF_A_CLASS = re.compile(r"(.+)-\d{1,4}")
 """A metric of one class, `spread-3`, and the name of its like over all classes."""
 
@@ -27,6 +27,8 @@ class ServerState(NamedTuple):
     average: Float[Tensor, " P"]  # m, the sliding average of deltas
     control: Control | None = None  # of an adaptive threshold
     shared: Shared | None = None  # the centres averaged over clients
+    gradient: Float[Tensor, " P"] | None = None  # mean over the last round's clients, if they tell
+    squares: Float[Tensor, " P"] | None = None  # of the model's speed, for a preconditioner
 
 
 def start(
@@ -46,10 +48,15 @@ def weighted_sum(
     return total
 
 
-def topped_up(weights: dict[int, float], kept: list[int]) -> list[float]:
-    """Return the kept replies' weights, scaled to make up for those left out."""
-    scale = sum(weights.values()) / sum(weights[client] for client in kept)
-    return [weights[client] * scale for client in kept]
+def realised(weights: dict[int, float], kept: list[int], noisy: bool) -> list[float]:
+    """Return the weights of the kept replies' deltas.
+
+    Without Langevin noise they are scaled to make up for those left out. With it they are not:
+    the noise of each is right for its own weight, so that the sum over those kept is a Langevin
+    step at the right temperature, only shorter. Scaled, it would be hotter by that scale.
+    """
+    share = 1.0 if noisy else sum(weights[client] for client in kept) / sum(weights.values())
+    return [weights[client] / share for client in kept]
 
 
 def slide(
@@ -58,13 +65,15 @@ def slide(
     momentum: float,
     gain: float,
     frozen: int = 0,
+    damped: bool = True,
 ) -> ServerState:
     """Return the state after m <- beta m + (1 - beta) delta; w <- w + gamma m.
 
     The first `frozen` parameters stay as they are, whatever the average still holds of them.
-    With beta 0 and gamma 1 this is federated averaging written with deltas.
+    With beta 0 and gamma 1 this is federated averaging written with deltas; undamped, with delta
+    in the place of (1 - beta) delta, it is FedAvgM (Hsu, Qi and Brown, 2019, section 4.4).
     """
-    average = momentum * state.average + (1 - momentum) * delta
+    average = momentum * state.average + ((1 - momentum) * delta if damped else delta)
     average[:frozen] = 0
     model = state.model + gain * average
     return state._replace(round=state.round + 1, model=model, average=average)

@@ -44,10 +44,12 @@ class Cut:
         self, z: Float[Tensor, "*shape"], generator: torch.Generator
     ) -> Float[Tensor, "*shape"]:
         """Return one message z~ for each z; z itself when nothing is random."""
-        mask = self.masks(tuple(z.shape), generator)
-        xi = self.noise(tuple(z.shape), generator)
-        z = z if mask is None else z * mask
-        return z if xi is None else z + xi.to(z.dtype)
+        shape = tuple(z.shape)
+        mask = self.masks(shape, generator)
+        xi = None
+        if self.sigma:
+            xi = torch.randn(shape, generator=generator, dtype=torch.float64) * self.sigma
+        return applied(z, mask, xi)
 
     def log_prob(
         self, observed: Float[Tensor, "Q D"], codes: Float[Tensor, "M D"]
@@ -82,3 +84,18 @@ class Cut:
         own = kept - (seen - code).square() / (2 * self.sigma**2)
         gone = dropped - seen.square() / (2 * self.sigma**2)
         return torch.logaddexp(own, gone.expand_as(own))
+
+
+def applied(
+    z: Float[Tensor, "*shape"],
+    mask: Bool[Tensor, "*shape"] | None,
+    noise: Float[Tensor, "*shape"] | None,
+) -> Float[Tensor, "*shape"]:
+    """Return m * z + noise in the precision of z; None for what is not random.
+
+    The noise is of double precision, and so is the sum before it is rounded. In single precision
+    the low bits of most sums tell which z they can be a sum of, and with them the image, at any
+    sigma (Mironov, CCS 2012): the law above would not be that of what is sent.
+    """
+    kept = z if mask is None else z * mask
+    return kept if noise is None else (kept.double() + noise).to(z.dtype)

@@ -35,3 +35,19 @@ class DivergedError(FailedError):
 
 class RoundError(FailedError):
     """No client gave an update that could be used."""
+
+
+class LeakError(FedcelError, ValueError):
+    """An encoder leaks more than its data holder allows."""
+
+
+class LeakLimitError(LeakError):
+    """All messages of a device together would leak more than its owner allows."""
+
+
+class ServiceError(FedcelError, RuntimeError):
+    """A service refused a question, cannot be reached, or answers what cannot be right."""
+
+
+class LedgerError(FailedError):
+    """The ledger cannot be opened, read or written; no answer may leave."""

@@ -1,11 +1,14 @@
 """Files of a run: TOML, JSON, safetensors; each written whole or not at all."""
 
+import fcntl
 import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import IO
 
 import tomli_w
 from safetensors import SafetensorError, safe_open
@@ -15,15 +18,27 @@ from torch import Tensor
 from fedcel.errors import RunError
 
 
-def write_whole(path: Path, data: bytes | str) -> None:
-    """Replace `path` by `data` in one step; a crash leaves the old file or the new one."""
+@contextmanager
+def locked(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
+    """Yield a file, made where there is none, to read and append; no other process has it then."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode), "a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield file
+
+
+def write_whole(path: Path, data: bytes | str, mode: int = 0o644) -> None:
+    """Replace `path` by `data` in one step; a crash leaves the old file or the new one.
+
+    `mode`: who may read it, from the first byte on.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     raw = data.encode() if isinstance(data, str) else data
     with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:
             file.write(raw)
             file.flush()
-            os.fchmod(file.fileno(), 0o644)
+            os.fchmod(file.fileno(), mode)
             os.replace(file.name, path)
         except BaseException:
             os.unlink(file.name)

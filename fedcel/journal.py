@@ -1,11 +1,14 @@
 """After every round: measure on the server's validation set, write, tell."""
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from fedcel import aggregation, metrics, runs, schedule
 from fedcel.aggregation import ServerState
@@ -14,8 +17,11 @@ from fedcel.cel import controller, shared
 from fedcel.data import Splits
 from fedcel.errors import DivergedError, RunError
 from fedcel.files import write_tensors, write_whole
+from fedcel.langevin import nominal_temperature
+from fedcel.posterior.diagnostics import Diagnosis
+from fedcel.posterior.trace import Trace
 from fedcel.seeding import generator
-from fedcel.settings import Settings
+from fedcel.settings import Settings, burn_in_rounds
 
 Event = dict[str, object]
 Tell = Callable[[Event], None]
@@ -33,10 +39,16 @@ class Journal:
         self.flat = flat
         self.tell = tell
         self.chain = runs.chain(folder, settings)
+        self.trace = Trace(runs.trace_path(folder))
         self.lines: list[str] = []
         self.clock = time.perf_counter()
 
     def begin(self) -> ServerState:
+        """Return the state before round 1; forget what a run killed in that round has left."""
+        self.chain.forget_after(0)
+        return self.fresh()
+
+    def fresh(self) -> ServerState:
         """Return the state before round 1; the net has its first parameters still."""
         cel, net = self.settings.cel, self.flat.net
         return aggregation.start(
@@ -47,7 +59,7 @@ class Journal:
 
     def resume(self) -> ServerState:
         """Return the last complete round's state; forget whatever was written after it."""
-        state = runs.read_state(self.folder, self.begin())
+        state = runs.read_state(self.folder, self.fresh())
         path = self.folder / "events.jsonl"
         try:
             lines = path.read_text().splitlines()
@@ -55,6 +67,7 @@ class Journal:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{path} is damaged: {error}; start the run anew") from None
         self.chain.forget_after(state.round)
+        self.trace = runs.trace(self.folder, state.round)
         return state
 
     def record(
@@ -75,7 +88,10 @@ class Journal:
                 f"({self.settings.local.rate})"
             )
         plan = schedule.plan(self.settings, state.round, 1.0, self.examples)
-        now, scores = time.perf_counter(), self.validate(state)
+        now, (scores, functionals) = time.perf_counter(), self.validate(state)
+        diagnosis = None
+        if schedule.sampling(self.settings, state.round):
+            diagnosis = self.trace.add(state.round, functionals)
         event: Event = {
             **reported,  # first: what clients tell never replaces what the server measured
             "round": state.round,
@@ -85,10 +101,13 @@ class Journal:
             "rate": plan.rate,
             "temperature": plan.temperature,
             "cel-weight": plan.cel_weight,
+            "nominal-temperature": nominal_temperature(plan),
             "pull": plan.rate * plan.pull,
             "seconds": now - self.clock,
-        } | tau(state)
+        }
+        event |= tau(state) | (told(diagnosis) if diagnosis else {})
         self.clock = now
+        self.refuse_undefined(event)
         self.lines.append(json.dumps(event, allow_nan=False))
         write_whole(self.folder / "events.jsonl", "\n".join(self.lines) + "\n")
         self.sampled(state)
@@ -97,11 +116,32 @@ class Journal:
         self.tell(event)
         return state
 
+    def refuse_undefined(self, event: Event) -> None:
+        """Raise DivergedError where a score is not finite, though the model is."""
+        if lost := [key for key, value in event.items() if not defined(value)]:
+            raise DivergedError(
+                f"{', '.join(lost)} are not finite after round {event['round']}, though the model "
+                f"is; lower local.rate ({self.settings.local.rate})"
+            )
+
     def sampled(self, state: ServerState) -> None:
-        """Keep the model as a posterior sample if its round is one of the chain's."""
-        after = state.round - schedule.burn_in_rounds(self.settings)
-        if after > 0 and (after - 1) % self.settings.chain.thin == 0:
+        """Keep the model as a posterior sample if its round is one of the chain's.
+
+        Rounds are counted from the last sample; the first round of the chain is one. Where the
+        autocorrelation time decides, nothing is kept until it is known.
+        """
+        apart = self.settings.chain.thin or self.trace.thinning()
+        if apart is None or not schedule.sampling(self.settings, state.round):
+            return
+        kept = self.chain.rounds()
+        if not kept or state.round - kept[-1] >= apart:
             self.chain.keep(state.round, state.model)
+
+    @property
+    def converged(self) -> bool:
+        """Say whether the run may stop: it is asked to, and nothing speaks against convergence."""
+        found = self.trace.latest
+        return self.settings.chain.stop and found is not None and found.passes
 
     def steered(self, state: ServerState, measured: Mapping[str, float], acts: bool) -> ServerState:
         """Return the state with an adaptive threshold moved, if the loss acted in the round.
@@ -111,21 +151,35 @@ class Journal:
         """
         cel = self.settings.cel
         young = cel.target == "accuracy" and state.round < cel.ramp * self.settings.rounds
-        if not (state.control and acts) or young:
+        burnt = state.round > burn_in_rounds(self.settings)  # the chain's target stays
+        if not (state.control and acts) or young or burnt:
             return state
         control = controller.next_threshold(state.control, measured, cel)
         return state._replace(control=control)
 
-    def validate(self, state: ServerState) -> dict[str, float]:
-        """Return accuracy, NLL, ECE and within-class spread on the validation set."""
+    def validate(self, state: ServerState) -> tuple[dict[str, float], Float[Tensor, " F"]]:
+        """Return the scores on the validation set, and the functionals the chain is judged by.
+
+        Those are the log-likelihood and the label's centred logit of the first images.
+        """
         x, y = self.splits.validation
         stream = generator(self.settings.seed, "validation", state.round)
         self.flat.load(state.model)
         with torch.no_grad():
             z = self.flat.net.encode(x)
-            probabilities = self.flat.net.answer(self.flat.net.add_noise(z, stream)).softmax(1)
+            logits = self.flat.net.answer(self.flat.net.add_noise(z, stream))
+            probes = self.flat.net.answer(z[: self.settings.chain.probes])
+        if not logits.isfinite().all():
+            raise DivergedError(
+                f"the model's answers are not finite after round {state.round}; lower local.rate "
+                f"({self.settings.local.rate}), or set strategy.max-norm"
+            )
         spread = float(metrics.within_class_spread(z, y))
-        return {**metrics.scores(probabilities, y), "within-class-spread": spread}
+        scores = metrics.scores(logits.softmax(1), y)
+        centred = probes - probes.mean(1, keepdim=True)
+        seen = centred.gather(1, y[: len(probes), None])[:, 0]
+        functionals = torch.cat([-logits.new_tensor([scores["nll"]]), seen])
+        return {**scores, "within-class-spread": spread}, functionals
 
     def close(self, state: ServerState) -> None:
         """Write the last global model."""
@@ -144,3 +198,13 @@ class Journal:
 def tau(state: ServerState) -> Event:
     """Return the adaptive threshold of the round that led to `state`, before it moves."""
     return {"cel-threshold": state.control.threshold} if state.control else {}
+
+
+def defined(value: object) -> bool:
+    """Say whether a value is no number, or a finite one."""
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def told(diagnosis: Diagnosis) -> Event:
+    """Return what the log says of a chain."""
+    return {"r-hat": diagnosis.r_hat, "ess": diagnosis.ess, "geweke": diagnosis.geweke}

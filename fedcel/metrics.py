@@ -100,6 +100,18 @@ def _entropy(p: Float[Tensor, "... C"]) -> Float[Tensor, "..."]:
     return -torch.xlogy(p, p).sum(-1)
 
 
+def auroc(inside: Float[Tensor, " N"], outside: Float[Tensor, " M"]) -> float:
+    """Return how often an image from outside scores above one from inside; a tie counts half.
+
+    The area under the ROC curve of telling them apart by their uncertainty (Hendrycks and Gimpel,
+    ICLR 2017, section 2).
+    """
+    ordered = inside.sort().values
+    below = torch.searchsorted(ordered, outside, right=False)
+    upto = torch.searchsorted(ordered, outside, right=True)
+    return float((below + upto).double().mean() / (2 * len(inside)))
+
+
 def within_class_spread(z: Float[Tensor, "N D"], y: Int[Tensor, " N"]) -> Float[Tensor, ""]:
     """Return the mean over images of |z - mean of its own class|^2, unit: z squared."""
     sums = z.new_zeros(int(y.max()) + 1, z.shape[1]).index_add(0, y, z)

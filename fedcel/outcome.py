@@ -10,13 +10,15 @@ from jaxtyping import Float, Int
 from scipy.stats import hypergeom
 from torch import Tensor
 
-from fedcel import metrics
+from fedcel import metrics, runs
 from fedcel.attacks.answers import answer_bits
 from fedcel.attacks.observation import SmashedData
 from fedcel.attacks.optimal import optimal
 from fedcel.certificate import certificate
 from fedcel.cut import Cut
+from fedcel.deviceside import cost_of
 from fedcel.gaussianity import gaussianity
+from fedcel.posterior.diagnostics import LEAST, diagnose
 from fedcel.posterior.predict import Prediction, answer_all, predict, what_is_sent
 from fedcel.privacy.utility import utility
 from fedcel.runs import Run
@@ -44,6 +46,7 @@ def outcome(run: Run, seconds: float) -> dict[str, object]:
     return {
         **metrics.scores(posterior.probabilities, labels),
         "samples": len(run.samples),
+        "convergence": convergence(run),
         "entropy": float(metrics.predictive_entropy(posterior.samples).mean()),
         "bald": float(metrics.bald(posterior.samples).mean()),
         "point": metrics.scores(point.probabilities, labels),
@@ -53,12 +56,32 @@ def outcome(run: Run, seconds: float) -> dict[str, object]:
         },
         **leakage(run),
         "private": private(run, posterior.logits[: len(y)], y),
-        "parameters": run.flat.vector.numel(),
-        "encoder-parameters": run.flat.cut,
-        "bytes-per-inference": 4 * what_is_sent(run.flat, sampled(run), s.chain.scope).features,
+        **device(run),
         "versions": versions(),
         "seconds": seconds,
     }
+
+
+def device(run: Run) -> dict[str, int]:
+    """Return the size of one net and of its encoder, and what one inference costs the device.
+
+    In scope `full` the device runs each sampled encoder, and FLOPs and bytes are those of all.
+    """
+    net = what_is_sent(run.flat, sampled(run), run.settings.chain.scope)
+    cost, encoders = cost_of(net, run.splits.test.x[0]), net.features // run.flat.net.features
+    return {
+        "parameters": run.flat.vector.numel(),
+        "encoder-parameters": cost.parameters // encoders,
+        "flops-per-inference": cost.flops,
+        "bytes-per-inference": cost.bytes,
+    }
+
+
+def convergence(run: Run) -> str:
+    """Return in plain words whether anything speaks against the chain's convergence."""
+    rows = runs.trace(run.folder).rows
+    found = diagnose(torch.stack(rows)) if rows and run.settings.temperature > 0 else None
+    return str(found) if found else f"not judged: {len(rows)} sampled rounds, {LEAST} are needed"
 
 
 def leakage(run: Run) -> dict[str, object]:

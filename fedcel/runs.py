@@ -15,6 +15,7 @@ from fedcel.data import Splits, load
 from fedcel.errors import RunError
 from fedcel.files import read_tensors, read_toml, write_tensors, write_toml
 from fedcel.posterior.chain import Chain
+from fedcel.posterior.trace import Trace
 from fedcel.seeding import generator
 from fedcel.settings import Settings, dump, parse
 
@@ -60,7 +61,7 @@ def settings_from(table: dict[str, object], path: Path) -> Settings:
 
 def fresh_net(settings: Settings, splits: Splits) -> FlatNet:
     """Return the net of these settings with the parameters of round 0."""
-    stream = generator(settings.seed, "net")
+    stream = generator(settings.seed, "net", settings.net.seed)
     return FlatNet(
         nets.build(
             defences.net(settings), splits.shape, splits.classes, stream, defences.cut(settings)
@@ -71,6 +72,16 @@ def fresh_net(settings: Settings, splits: Splits) -> FlatNet:
 def chain(folder: Path, settings: Settings) -> Chain:
     """Return the run's chain of samples."""
     return Chain(folder / "chain", settings.chain.samples)
+
+
+def trace_path(folder: Path) -> Path:
+    """Return the file of what the run's chain is judged by."""
+    return folder / "chain" / "trace.safetensors"
+
+
+def trace(folder: Path, last: int | None = None) -> Trace:
+    """Return what the run's chain is judged by, up to round `last`."""
+    return Trace.read(trace_path(folder), last)
 
 
 def read(folder: Path) -> Run:
@@ -102,6 +113,10 @@ def save_state(folder: Path, state: ServerState) -> None:
         metadata |= {"threshold": repr(state.control.threshold), "error": repr(state.control.error)}
     if state.shared:
         tensors |= {"centres": state.shared.centres, "weights": state.shared.weights}
+    if state.gradient is not None:
+        tensors["gradient"] = state.gradient
+    if state.squares is not None:
+        tensors["squares"] = state.squares
     write_tensors(folder / "state" / "server.safetensors", tensors, metadata)
 
 
@@ -117,7 +132,8 @@ def read_state(folder: Path, begun: ServerState) -> ServerState:
         control = begun.control and Control(float(metadata["threshold"]), float(metadata["error"]))
         shared = begun.shared and Shared(tensors["centres"], tensors["weights"])
         number = int(metadata["round"])
-        return ServerState(number, tensors["model"], tensors["average"], control, shared)
+        steer = tensors.get("gradient"), tensors.get("squares")
+        return ServerState(number, tensors["model"], tensors["average"], control, shared, *steer)
     except KeyError as error:
         raise RunError(f"{path} is damaged: it holds no {error}; start the run anew") from None
     except ValueError as error:

@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import torch
 
+from fedcel.errors import SettingsError
 from fedcel.posterior.sgld import noise_variance, prior_pull
 from fedcel.seeding import generator
-from fedcel.settings import Settings
+from fedcel.settings import Settings, burn_in_rounds
 
 
 class Plan(NamedTuple):
@@ -18,10 +19,15 @@ class Plan(NamedTuple):
     defence_weight: float  # strength * gamma_t
     pull: float  # kappa, towards the received model
     decay: float  # 1/(N s0^2), towards 0
-    noise: float  # standard deviation of the Langevin noise per step
+    noise: float  # standard deviation of the client's own Langevin noise per step
     freeze: bool  # the encoder does not move
     temperature: float
     threshold: float | None = None  # tau, where the server moves it
+    common: float = 0.0  # standard deviation of the noise that all clients draw alike
+    clip: float | None = None  # largest norm of a step's gradient
+    steps: int = 1
+    compensate: bool = True  # the noise makes up for the moving prior's cooling
+    control: str = "none"  # the control variate of this round
 
     @property
     def cel_acts(self) -> bool:
@@ -29,18 +35,53 @@ class Plan(NamedTuple):
         return self.cel_weight > 0 and not self.freeze
 
 
-def burn_in_rounds(settings: Settings) -> int:
-    """Return the number of the last round of burn-in."""
-    return math.ceil(round(settings.chain.burn_in * settings.rounds, 9))  # .55 of 100 is 55
-
-
 def rate(settings: Settings, number: int) -> float:
-    """Return eta in round `number` (from 1): a cosine until burn-in ends, then constant."""
+    """Return eta in round `number`, from 1.
+
+    `cosine` and `decay`, eta_1 t^-c (Welling and Teh, ICML 2011, section 4), fall to `rate-end` of
+    the first value at the end of burn-in and stay there; `cyclical` falls by a cosine in each cycle
+    (Zhang et al., ICLR 2020, eq. 1), to that value too.
+    """
     local = settings.local
     if local.schedule == "constant":
         return local.rate
-    way = min(1.0, (number - 1) / max(1, burn_in_rounds(settings) - 1))
+    last = burn_in_rounds(settings)
+    if local.schedule == "decay":
+        power = -math.log(local.rate_end) / math.log(max(2, last))
+        return local.rate * float(min(number, max(1, last)) ** -power)
+    cyclical = local.schedule == "cyclical"
+    way = in_cycle(settings, number) if cyclical else min(1.0, (number - 1) / max(1, last - 1))
     return local.rate * (local.rate_end + (1 - local.rate_end) * (1 + math.cos(math.pi * way)) / 2)
+
+
+def in_cycle(settings: Settings, number: int) -> float:
+    """Return how far round `number` is in its cycle, in [0, 1)."""
+    return ((number - 1) * settings.local.cycles % settings.rounds) / settings.rounds
+
+
+def sampling(settings: Settings, number: int) -> bool:
+    """Say whether round `number` may give a sample: after burn-in, and late in a cycle."""
+    late = settings.local.schedule != "cyclical"
+    late = late or in_cycle(settings, number) >= settings.local.explore
+    return number > burn_in_rounds(settings) and late
+
+
+def frozen(settings: Settings, number: int) -> bool:
+    """Say whether the encoder stands still in round `number`."""
+    return number > burn_in_rounds(settings) and settings.chain.scope == "head"
+
+
+def heat(settings: Settings, number: int) -> float:
+    """Return the temperature of round `number`.
+
+    The full one while sampling, 0 while a cycle explores; in burn-in `chain.heat` of it, constant
+    or, annealed, growing linearly to 1.
+    """
+    chain, last = settings.chain, burn_in_rounds(settings)
+    if number > last:
+        return settings.temperature if sampling(settings, number) else 0.0
+    share = chain.heat + (1 - chain.heat) * number / last if chain.anneal else chain.heat
+    return settings.temperature * share
 
 
 def gamma(settings: Settings, number: int) -> float:
@@ -62,29 +103,39 @@ def gamma(settings: Settings, number: int) -> float:
 
 def plan(settings: Settings, number: int, share: float, total: int) -> Plan:
     """Return round `number`'s plan for a client of weight `share` among `total` examples."""
-    s = settings
-    sampling = number > burn_in_rounds(s)
-    heat = s.temperature * (1.0 if sampling else s.chain.heat)
-    eta = rate(s, number)
-    kappa = prior_pull(s.prior, eta, s.local.steps, total)
-    variance = noise_variance(
+    s, eta, hot = settings, rate(settings, number), heat(settings, number)
+    kappa = prior_pull(s.prior, eta, s.local.steps, total, s.temperature)
+    decay = 0.0 if s.prior.scale == "none" else 1 / (total * s.prior.scale**2)
+    if eta * (kappa + decay + s.strategy.proximal) >= 1:
+        raise SettingsError(
+            f"eta {eta:g} times prior.scale's {decay:.3g}, the received model's {kappa:.3g} and "
+            f"strategy.proximal's pull {s.strategy.proximal:g} is 1 or more: every step would "
+            "overshoot; lower local.rate, or raise prior.scale"
+        )
+    own, common = noise_variance(
         rate=eta,
-        temperature=heat,
+        temperature=hot,
         total=total,
         share=share,
-        kappa=kappa,
+        kappa=kappa if s.prior.compensate else 0.0,
         steps=s.local.steps,
         gain=s.strategy.gain,
+        common=s.local.shared_noise,
     )
     return Plan(
         rate=eta,
         cel_weight=0.0 if s.cel.kind == "none" else s.cel.weight * gamma(s, number),
         defence_weight=s.defence.strength * gamma(s, number),
-        pull=kappa,
-        decay=0.0 if s.prior.scale == "none" else 1 / (total * s.prior.scale**2),
-        noise=math.sqrt(variance),
-        freeze=sampling and s.chain.scope == "head",
-        temperature=heat,
+        pull=kappa + s.strategy.proximal,
+        decay=decay,
+        noise=math.sqrt(own),
+        freeze=frozen(s, number),
+        temperature=hot,
+        common=math.sqrt(common),
+        clip=None if s.local.clip == "none" else s.local.clip,
+        steps=s.local.steps,
+        compensate=s.prior.compensate,
+        control=s.local.control if sampling(s, number) else "none",
     )
 
 

@@ -6,7 +6,10 @@ import torch
 
 
 def stream_seed(seed: int, purpose: str, round_number: int = 0, client: int = 0) -> int:
-    """Return 63 bits that differ for every (seed, purpose, round, client)."""
+    """Return 63 bits that differ for every (seed, purpose, round, client).
+
+    torch's CPU generator keeps the low 32 of them: enough to keep streams apart, no secret.
+    """
     name = f"{seed}/{purpose}/{round_number}/{client}".encode()
     return int.from_bytes(blake2b(name, digest_size=8).digest(), "big") >> 1
 

@@ -1,23 +1,36 @@
 """The local update: the only training loop there is."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedcel import losses
 from fedcel.arrays import FlatNet
 from fedcel.cel.base import Codes, State
 from fedcel.data.augment import augmented
+from fedcel.langevin import Ground, langevin_step, moving, noise_scale
 from fedcel.losses import NOTHING, Batch, Losses, Streams
 from fedcel.schedule import Plan
 from fedcel.settings_groups import Local
 
 BULK = 2**22  # values of images gathered and augmented at once
 PIECE = 1024  # images encoded at once for the statistics of a loss
+
+
+class Steer(NamedTuple):
+    """What bends a client's steps; see `fedcel.langevin.Ground`."""
+
+    shift: Float[Tensor, " P"] | None = None
+    scale: Float[Tensor, " P"] | None = None
+
+
+STRAIGHT = Steer()
+"""Neither a control variate nor a preconditioner."""
+COMMON = "langevin-common"
+"""Purpose of the stream that all clients of a round share."""
 
 
 class Update(NamedTuple):
@@ -39,23 +52,27 @@ def local_update(
     extra: Losses = NOTHING,
     state: State | None = None,
     refresh: int = 0,
+    steer: Steer = STRAIGHT,
 ) -> Update:
     """Take `local.steps` Langevin steps from `received` and return last minus received.
 
-    Loss: mean cross-entropy + `extra`, priors at `received` and at 0 (Welling and Teh, ICML 2011,
-    eq. 4). Statistics of the CEL are computed at the start and every `refresh` local epochs (0: at
-    the start alone). Depends on its arguments alone; `flat` is overwritten as a workspace.
+    Loss: the net's potential, mean cross-entropy as a rule, + `extra`, priors at `received` and at
+    0 (Welling and Teh, ICML 2011, eq. 4); `steer` bends the steps. Statistics of the CEL are
+    computed at the start and every `refresh` local epochs (0: at the start alone). Depends on its
+    arguments alone; `flat` is overwritten as a workspace.
     """
     flat.load(received)
-    batches = draw_batches(y, local, streams("batch"))
+    fair = local.model_copy(update={"balance": local.balance and not plan.freeze})
+    batches = draw_batches(y, fair, streams("batch"))  # a posterior weights no class
     state = losses.start(extra, state, codes(flat, x, y), streams)
     inputs = encoded(flat, x) if plan.freeze else x
     mask, xi = draw_cut_noise(flat, batches, streams("cut"))
-    langevin = streams("langevin")
+    ground = grounded(flat, received, plan, streams, steer)
     change = "none" if plan.freeze else local.augment
     images = drawn(inputs, batches, change, streams("augment"))
     period, last = refresh * -(-len(y) // batches.shape[1]), len(batches) - 1
-    cross_entropies: list[Tensor] = []
+    potentials: list[Tensor] = []
+    clipped: list[Tensor] = []
     metrics: dict[str, Tensor] = {}
     for step, (own, seen) in enumerate(zip(batches, images, strict=True)):
         if step and period and step % period == 0:
@@ -64,31 +81,68 @@ def local_update(
         z = seen if plan.freeze else flat.net.encode(seen)
         kept = z if mask is None else z * mask[step]
         batch = Batch(seen, z, kept if xi is None else kept + xi[step], y[own])
-        loss = cross_entropy(flat.net.answer(batch.message), batch.y)
-        cross_entropies.append(loss.detach())
+        loss = flat.net.potential(flat.net.answer(batch.message), batch.y)
+        potentials.append(loss.detach())
         if extra.acts:
             term = losses.added(extra, state, batch, measure=step == last)
             loss, metrics = loss + term.loss, term.metrics
         torch.autograd.backward(loss)
-        langevin_step(flat, received, plan, langevin)
+        if (cut := langevin_step(flat, ground, plan)) is not None:
+            clipped.append(cut)
         state = losses.stepped(extra, state, batch) if extra.acts else state
+    return Update(flat.vector - received, state, summed_up(metrics, potentials, clipped))
+
+
+def grounded(
+    flat: FlatNet, received: Float[Tensor, " P"], plan: Plan, streams: Streams, steer: Steer
+) -> Ground:
+    """Return what all steps of the round share, of the parameters that move."""
+    part = moving(flat, plan.freeze)
+    scale = None if steer.scale is None else steer.scale[part]
+    return Ground(
+        received[part],
+        None if steer.shift is None else steer.shift[part],
+        scale,
+        None if scale is None else noise_scale(scale, plan),
+        streams("langevin"),
+        streams(COMMON),
+        torch.empty_like(flat.vector[part]),
+    )
+
+
+def summed_up(
+    metrics: Mapping[str, Tensor], potentials: list[Tensor], clipped: list[Tensor]
+) -> dict[str, float]:
+    """Return the round's numbers: those of the losses, the mean potential, the share clipped."""
     told = {key: value.item() for key, value in metrics.items()}
-    told["loss"] = torch.stack(cross_entropies).mean().item()
-    return Update(flat.vector - received, state, told)
+    told["loss"] = torch.stack(potentials).mean().item()
+    return told | ({"clipped": torch.stack(clipped).mean().item()} if clipped else {})
 
 
-def langevin_step(
-    flat: FlatNet, received: Float[Tensor, " P"], plan: Plan, langevin: torch.Generator
-) -> None:
-    """Move all parameters in place: w <- w - eta (g + decay w + kappa (w - received)) + noise."""
-    start = flat.cut if plan.freeze else 0
-    vector, gradient = flat.vector[start:], flat.gradient[start:]
-    if plan.decay or plan.pull:
-        gradient.add_(vector, alpha=plan.decay + plan.pull)
-        gradient.add_(received[start:], alpha=-plan.pull)
-    vector.add_(gradient, alpha=-plan.rate)
-    if plan.noise:
-        vector.add_(torch.randn(vector.shape, generator=langevin), alpha=plan.noise)
+def full_gradient(
+    flat: FlatNet,
+    received: Float[Tensor, " P"],
+    x: Float[Tensor, "N C H W"],
+    y: Int[Tensor, " N"],
+    streams: Streams,
+    freeze: bool = False,
+) -> Float[Tensor, " P"]:
+    """Return the gradient at `received` of the mean potential of all the client's images.
+
+    One draw of the cut's noise each, its own stream; neither `extra` losses nor priors. 0 for
+    an encoder that stands still: nobody needs to see that part.
+    """
+    flat.load(received)
+    flat.gradient.zero_()
+    noise = streams("control")
+    for images, labels in zip(torch.split(x, PIECE), torch.split(y, PIECE), strict=True):
+        message = flat.net.add_noise(flat.net.encode(images), noise)
+        loss = flat.net.potential(flat.net.answer(message), labels)
+        torch.autograd.backward(loss * (len(labels) / len(y)))
+    found = torch.zeros_like(flat.gradient)
+    part = moving(flat, freeze)
+    found[part] = flat.gradient[part]
+    return found
 
 
 def draw_batches(

@@ -1,27 +1,54 @@
 """Attack a finished run: what it sends, and what it answers."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
 
 from fedcel import runs
+from fedcel.attacks import defects
 from fedcel.attacks import run as run_attacks
+from fedcel.attacks.base import OtherClasses
 from fedcel.data import Images
-from fedcel.files import write_json, write_tensors
+from fedcel.errors import RunError
+from fedcel.files import read_json, read_tensors, write_json, write_tensors
+from fedcel.settings import Scalar
 from fedcel.settings_groups import Attack
 from sims.observations import observations
-from sims.progress import throttled
+from sims.progress import say, throttled
+from sims.worst import Who, who
 
+ROWS = "attacks.json"
+ASKED = "attack-settings.json"
+"""Beside the rows: the attack settings whose rows are all there, and which those are."""
+PICTURES = "reconstructions.safetensors"
 Rows = list[dict[str, object]]
+Pictures = dict[str, Tensor]
+
+
+class Asked(NamedTuple):
+    """Attack settings, and the attacks that were run for them."""
+
+    settings: dict[str, Scalar]
+    attacks: list[Who]
 
 
 def attack(folder: Path, how: Attack | None = None, title: str = "attack") -> Rows:
-    """Write attacks.json and reconstructions of a finished run; return the rows.
+    """Attack a finished run; add to attacks.json and reconstructions, and return the new rows.
 
-    `how` replaces the run's own attack settings. RunError when the run is missing or unfinished.
+    Rows of other attacks stay: of another name, observation, knowledge, budget or number of
+    targets. Says what in the new rows cannot be, see `fedcel.attacks.defects`. `how` replaces the
+    run's own attack settings. RunError when the run is missing or unfinished, or when what earlier
+    attacks left is damaged.
     """
     run = runs.read(folder)
     how = how or run.settings.attack
+    before = rows_of(folder), asked(folder), pictures_of(folder)  # damage is named before the work
     rows, pictures = run_attacks(
-        observations(run),
+        observations(run, how),
         how,
         auxiliary(run, how),
         run.splits.test,
@@ -29,11 +56,107 @@ def attack(folder: Path, how: Attack | None = None, title: str = "attack") -> Ro
         throttled(title),
         run.splits.training,
     )
-    write_tensors(folder / "reconstructions.safetensors", pictures)
-    write_json(folder / "attacks.json", rows)
+    for sentence in defects(rows):
+        say(sentence)
+    store(folder, how, rows, pictures, *before)
     return rows
 
 
 def auxiliary(run: runs.Run, how: Attack) -> Images:
     """Return the attacker's own images: a disjoint set, or the training images themselves."""
-    return run.splits.auxiliary if how.knowledge == "held-out" else run.splits.training
+    if how.knowledge != "held-out":
+        return run.splits.training
+    known = run.splits.auxiliary
+    return OtherClasses(*known) if run.settings.data.held_out_classes else known
+
+
+def own(folder: Path, how: Attack) -> Rows | None:
+    """Return the rows that `how` asks for; None where the run was not attacked with it.
+
+    A run that was attacked before attack settings were stored counts as not attacked.
+    """
+    settings = how.model_dump(by_alias=True)
+    for ask in asked(folder):
+        if ask.settings == settings:
+            return [row for row in rows_of(folder) if who(row) in ask.attacks]
+    return None
+
+
+def rows_of(folder: Path) -> Rows:
+    """Return the rows of attacks.json, none where it is missing; RunError when it is damaged."""
+    path = folder / ROWS
+    found = read_json(path) if path.exists() else []
+    if isinstance(found, list) and all(isinstance(row, dict) and "attack" in row for row in found):
+        return found
+    raise RunError(f"{path} is damaged: it must be a list of objects with 'attack'; remove it")
+
+
+def asked(folder: Path) -> list[Asked]:
+    """Return the settings whose rows are all in attacks.json; RunError when they are damaged."""
+    path = folder / ASKED
+    if not (path.exists() and (folder / ROWS).exists()):
+        return []
+    try:
+        return TypeAdapter(list[Asked]).validate_python(read_json(path))
+    except ValidationError as error:
+        first = error.errors()[0]["msg"]
+        raise RunError(f"{path} is damaged: {first}; remove it and attack the run again") from None
+
+
+def pictures_of(folder: Path) -> Pictures:
+    """Return the reconstructions that are there; RunError when they are damaged."""
+    path = folder / PICTURES
+    return read_tensors(path)[0] if path.exists() else {}
+
+
+def store(
+    folder: Path,
+    how: Attack,
+    rows: Rows,
+    pictures: Pictures,
+    old: Rows,
+    asks: Sequence[Asked],
+    shown: Pictures,
+) -> None:
+    """Write new rows beside the `old` ones; at no time are rows that are not there called asked."""
+    fresh = [who(row) for row in rows]
+    kept = [row for row in old if not any(gives_way(who(row), new) for new in fresh)]
+    measured = [who(row) for row in rows if "skipped" not in row]
+    ask = Asked(how.model_dump(by_alias=True), list(dict.fromkeys(measured)))
+    still = [other for other in asks if holds(other, ask)]
+    write_json(folder / ASKED, [other._asdict() for other in still])
+    write_tensors(folder / PICTURES, merged(shown, pictures, kept, rows))
+    write_json(folder / ROWS, kept + rows)
+    write_json(folder / ASKED, [other._asdict() for other in (*still, ask)])
+
+
+def gives_way(old: Who, new: Who) -> bool:
+    """Say whether a new row replaces an old one: they agree in all that the old one says."""
+    return all(mine in ("", None) or mine == other for mine, other in zip(old, new, strict=True))
+
+
+def holds(old: Asked, new: Asked) -> bool:
+    """Say whether the rows of `old` are still those it asked for once `new` has been written.
+
+    They are where none of them was replaced, and where settings that differ in the names alone
+    replaced them by their like. Equal settings are not kept twice.
+    """
+    common = {**old.settings, "names": new.settings["names"]} == new.settings
+    replaced = any(gives_way(one, other) for one in old.attacks for other in new.attacks)
+    return old.settings != new.settings and (common or not replaced)
+
+
+def merged(old: Pictures, new: Pictures, kept: Rows, rows: Rows) -> Pictures:
+    """Return each attack's reconstructions by the run with the lowest MSE, of the same targets."""
+    if "targets" not in old or not torch.equal(old["targets"], new["targets"]):
+        return new
+    better = {name: old[name] for name in old if lowest(kept, name) < lowest(rows, name)}
+    return new | better
+
+
+def lowest(rows: Rows, name: str) -> float:
+    """Return an attack's lowest MSE in these rows, infinity where it has none."""
+    return min(
+        (float(str(r["mse"])) for r in rows if r["attack"] == name and "mse" in r),
+        default=torch.inf,
+    )

@@ -14,14 +14,16 @@ from fedcel import defences, runs
 from fedcel.errors import FailedError, RunError, SettingsError
 from fedcel.files import read_json, write_json, write_whole
 from fedcel.settings import Settings
+from fedcel.settings_groups import Attack
 from sims import report
-from sims.attack import Rows, attack
+from sims.attack import ROWS, Rows, attack, own
 from sims.cost import train_step_ratio
 from sims.processes import work
 from sims.progress import say
-from sims.scenario import Cell, Scenario, anchored, defended
+from sims.report.read import FAILED
+from sims.scenario import Cell, Scenario, anchored, refuse_fixed_sweeps, undefended
 from sims.simulate import simulate
-from sims.worst import worst_attack
+from sims.worst import who, worst_attack
 
 COST = "cost.json"
 """What a training step costs, in each cell's folder."""
@@ -48,10 +50,12 @@ Done = tuple[str, FailedError | None]  # a cell's name, and why it failed
 def bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1) -> Path:
     """Return the report of all cells, each trained and attacked once, whatever interrupts.
 
-    SettingsError for several jobs on the Ray engine, which is parallel itself; RunError when a
-    cell's folder holds a run of other settings. A cell that fails (DivergedError, RoundError) does
-    not keep the others from being trained and reported; its error is raised at the end.
+    SettingsError for several jobs on the Ray engine, which is parallel itself, and for a swept
+    setting that is overridden; RunError when a cell's folder holds a run of other settings. A cell
+    that fails (DivergedError, RoundError) does not keep the others from being trained and reported;
+    it is named in failed.json and the report, and its error is raised at the end.
     """
+    refuse_fixed_sweeps(cells)
     if jobs > 1 and any(cell.settings.engine == "ray" for cell in cells):
         raise SettingsError(f"--jobs is {jobs}: Ray is parallel itself; add --engine loop")
     missing = [cell for cell in cells if not finished(folder / "runs" / cell.name, cell)]
@@ -68,9 +72,8 @@ def bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1) ->
                 failed[name] = error
             ended = f"{name} failed: {error}" if error else f"finished {name}"
             say(f"{ended} ({done}/{len(missing)}), about {left:.0f} s left")
-            write_json(folder / "bench.json", rows(cells, folder))
-    found = rows(cells, folder)
-    write_json(folder / "bench.json", found)
+            write(cells, folder, failed)
+    found = write(cells, folder, failed)
     if not failed:
         return report.write(folder)
     others = f"the others are in {report.write(folder)}" if found else "no cell is finished"
@@ -79,18 +82,27 @@ def bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1) ->
     )
 
 
+def write(cells: list[Cell], folder: Path, failed: Mapping[str, FailedError]) -> Rows:
+    """Write what is finished and what failed, each whole; return the rows of bench.json."""
+    found = rows(cells, folder)
+    reasons = [{"cell": name, "reason": str(error)} for name, error in failed.items()]
+    write_json(folder / FAILED, reasons)
+    write_json(folder / "bench.json", found)
+    return found
+
+
 def finished(folder: Path, cell: Cell) -> bool:
     """Say whether a cell is trained and attacked; RunError if the folder is of other settings."""
     if not folder.exists():
         return False
     if runs.read_settings(folder) != cell.settings:
         raise RunError(f"{folder} was made with other settings; choose another --out or remove it")
-    return complete(folder)
+    return complete(folder, cell)
 
 
-def complete(place: Path) -> bool:
-    """Say whether a cell's folder has all that a row is made of."""
-    return all((place / name).exists() for name in ("attacks.json", COST))
+def complete(place: Path, cell: Cell) -> bool:
+    """Say whether a cell's folder has all that a row is made of, attacked as its settings ask."""
+    return (place / COST).exists() and own(place, cell.settings.attack) is not None
 
 
 def attempt(cell: Cell, folder: Path) -> Done:
@@ -108,29 +120,24 @@ def one(cell: Cell, folder: Path) -> None:
     place = folder / "runs" / cell.name
     if not (place / "result.json").exists():
         simulate(cell.settings, place, resume=place.exists(), title=cell.name)
-    if not (place / "attacks.json").exists():
+    if own(place, cell.settings.attack) is None:
         attack(place, title=cell.name)
-    ratio = train_step_ratio(cell.settings)  # last: it is what marks a cell as finished
-    write_json(place / COST, {"train-step-ratio": ratio})
+    if not (place / COST).exists():
+        write_json(place / COST, {"train-step-ratio": train_step_ratio(cell.settings)})
 
 
 def rows(cells: list[Cell], folder: Path) -> Rows:
     """Return bench.json: one row per finished cell, the worst trained attack in each."""
     bare: dict[int, Settings] = {}
     for cell in cells:
-        if undefended(cell):
+        if undefended(cell.strength, cell.settings):
             bare.setdefault(cell.settings.seed, cell.settings)
     found = []
     for cell in cells:
         place = folder / "runs" / cell.name
-        if complete(place):
+        if complete(place, cell):
             found.append(row(cell, place, folder, bare))
     return found
-
-
-def undefended(cell: Cell) -> bool:
-    """Say whether a cell can be what others are compared with: it defends and sweeps nothing."""
-    return cell.strength is None and not defended(cell.settings)
 
 
 def row(cell: Cell, place: Path, folder: Path, bare: Mapping[int, Settings]) -> dict[str, object]:
@@ -144,31 +151,33 @@ def row(cell: Cell, place: Path, folder: Path, bare: Mapping[int, Settings]) -> 
         "title": cell.variant.title,
         "strength": cell.strength,
         "strength-key": cell.variant.strength_key,
-        "undefended": undefended(cell),
+        "undefended": undefended(cell.strength, cell.settings),
         "anchored": seed in bare and anchored(cell, bare[seed]),
         "seed": seed,
         "engine": cell.settings.engine,
         "noise": defences.cut(cell.settings).sigma,
-        **measured(place),
+        **measured(place, cell.settings.attack),
         "run": str(place.relative_to(folder)),
     }
 
 
-def measured(place: Path) -> dict[str, object]:
-    """Return what a row copies of a run's files; RunError when what it needs is not there."""
-    result, attacks = read_json(place / "result.json"), read_json(place / "attacks.json")
-    cost = read_json(place / COST)
+def measured(place: Path, how: Attack) -> dict[str, object]:
+    """Return what a row copies of a run's files; RunError when what it needs is not there.
+
+    Of the attacks those that `how` asks for: others are not run on every cell.
+    """
+    result, cost = read_json(place / "result.json"), read_json(place / COST)
     try:
-        if not (isinstance(result, dict) and isinstance(cost, dict) and isinstance(attacks, list)):
-            raise TypeError("two objects and a list of objects are expected")
+        if not (isinstance(result, dict) and isinstance(cost, dict)):
+            raise TypeError("objects are expected")
         known = {key: result[key] for key in OPTIONAL if key in result}
         copied = {key: result[key] for key in COPIED} | known
         ratio = {"train-step-ratio": cost["train-step-ratio"]}
-        return copied | attention(place / "events.jsonl") | worst(attacks) | ratio
+        return copied | attention(place / "events.jsonl") | worst(own(place, how) or []) | ratio
     except (KeyError, TypeError, ValueError) as error:
         what = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise RunError(
-            f"{place}: result.json, attacks.json, {COST} or events.jsonl is damaged: {what}; "
+            f"{place}: result.json, {ROWS}, {COST} or events.jsonl is damaged: {what}; "
             "remove the folder"
         ) from None
 
@@ -186,10 +195,10 @@ def attention(path: Path) -> dict[str, object]:
 def worst(attacks: Rows) -> dict[str, object]:
     """Return the scores of the trained attack that rebuilt images best, mean over its seeds."""
     trained = [entry for entry in attacks if "mse" in entry]
-    name = worst_attack((str(entry["attack"]), float(str(entry["mse"]))) for entry in trained)
-    own = [entry for entry in trained if entry["attack"] == name]
+    name = worst_attack((who(entry), float(str(entry["mse"]))) for entry in trained)
+    counted = [entry for entry in trained if who(entry) == name]
 
     def mean(key: str) -> float | None:
-        return statistics.fmean(float(str(entry[key])) for entry in own) if own else None
+        return statistics.fmean(float(str(e[key])) for e in counted) if counted else None
 
-    return {"worst-attack": name, **{key: mean(key) for key in REBUILT}}
+    return {"worst-attack": name and name.attack, **{key: mean(key) for key in REBUILT}}

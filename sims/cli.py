@@ -1,4 +1,4 @@
-"""The command line: simulate, bench, tune, attack, report, table, settings."""
+"""The command line: from a simulation to its report, table and service."""
 
 import argparse
 import json
@@ -6,13 +6,16 @@ import os
 import shlex
 import sys
 import time
-import tomllib
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedcel.errors import FailedError, FedcelError, SettingsError
-from fedcel.settings import Scalar, describe
+from fedcel.settings import describe
+from sims import service_cli
+from sims.overrides import changed, overrides
+
+INTERRUPTED = 130  # a shell's status of a command that SIGINT ended
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1 if isinstance(error, FailedError) else 2
     except KeyboardInterrupt:
         print(f"fedcel: interrupted{going_on(options, given)}", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -84,8 +87,10 @@ def parser() -> argparse.ArgumentParser:
     best.add_argument("--out", type=Path, help="file to write; default: <name>-tuned.toml")
     best.add_argument("--trials", type=positive, default=12, help="federations trained per variant")
     best.add_argument("--jobs", type=positive, default=1, help="variants searched at once")
-    hit = commands.add_parser("attack", help="attack a finished run")
+    hit = commands.add_parser("attack", help="attack a finished run, or the service of one")
     hit.add_argument("run", type=Path, metavar="RUN", help="folder of a run")
+    hit.add_argument("--url", help="of its live service; FEDCEL_KEY in the environment is the key")
+    hit.add_argument("--authority", type=Path, help="PEM file that signed its certificate")
     _set(hit)
     drawn = commands.add_parser("report", help="draw the report of a run or bench again")
     drawn.add_argument("folder", type=Path, metavar="RUN_OR_BENCH")
@@ -96,6 +101,13 @@ def parser() -> argparse.ArgumentParser:
         "--loss", default="0,2,5", help="points of accuracy given up; default: 0,2,5"
     )
     compared.add_argument("--out", type=Path, help="Markdown file to write; default: print it")
+    sure = commands.add_parser("uncertainty", help="compare posteriors, points and ensembles")
+    _scenario(sure)
+    sure.add_argument("--out", type=Path, required=True, help="folder of the runs")
+    sure.add_argument("--jobs", type=positive, default=1, help="federations trained at once")
+    sure.add_argument("--outside", default="none", help="data.source of strangers' images")
+    sure.add_argument("--outside-path", default="none", help="data.path of strangers' images")
+    service_cli.register(commands)
     listed = commands.add_parser("settings", help="list every setting")
     listed.add_argument("--json", action="store_true", help="as JSON")
     return top
@@ -123,28 +135,6 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} must be at least 1")
     return value
-
-
-def overrides(options: argparse.Namespace) -> dict[str, Scalar]:
-    """Return --set and --engine as flat settings; SettingsError when one is not KEY=VALUE."""
-    found: dict[str, Scalar] = {}
-    for item in options.set:
-        key, equals, text = item.partition("=")
-        if not equals or not key:
-            raise SettingsError(f"--set {item!r} is not of the form KEY=VALUE")
-        found[key.strip()] = scalar(text.strip())
-    if getattr(options, "engine", None):
-        found["engine"] = options.engine
-    return found
-
-
-def scalar(text: str) -> Scalar:
-    """Return a TOML scalar, or the text itself: --set net.name=cnn needs no quotes."""
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-    return value if isinstance(value, str | int | float | bool) else text
 
 
 def _simulate(options: argparse.Namespace) -> None:
@@ -188,19 +178,22 @@ def _tune(options: argparse.Namespace) -> None:
 
 def _attack(options: argparse.Namespace) -> None:
     from fedcel import runs
-    from fedcel.settings import dump, flatten, parse
     from sims import report
     from sims.attack import attack
 
-    given = overrides(options)
-    for key in given:
-        if not key.startswith("attack."):
-            raise SettingsError(f"--set {key}: a finished run keeps it; only attack.* can change")
-    own = flatten(dump(runs.read_settings(options.run)))
-    attack(options.run, parse(own | given).attack)
-    page = report.write(options.run)
-    print(report.table(options.run))
-    print(f"report: {page}")
+    settings = changed(runs.read_settings(options.run), overrides(options), "attack")
+    if options.authority and not options.url:
+        raise SettingsError(f"--authority {options.authority} is of a service; give its --url, too")
+    if options.url:
+        from sims import live
+
+        place = live.Place(options.url, os.environ.get("FEDCEL_KEY", ""), options.authority)
+        live.attack(options.run, place, settings.attack)
+        print(report.answers(options.run))
+    else:
+        attack(options.run, settings.attack)
+        print(report.table(options.run))
+    print(f"report: {report.write(options.run)}")
 
 
 def _report(options: argparse.Namespace) -> None:
@@ -219,6 +212,14 @@ def _table(options: argparse.Namespace) -> None:
         return
     write_whole(options.out, text)
     print(f"table: {options.out}")
+
+
+def _uncertainty(options: argparse.Namespace) -> None:
+    from sims.calibration import calibrate
+
+    strangers = options.outside, options.outside_path
+    given = overrides(options)
+    print(calibrate(options.scenario, options.out, options.jobs, given, *strangers), end="")
 
 
 def _settings(options: argparse.Namespace) -> None:
@@ -242,5 +243,8 @@ COMMANDS = {
     "attack": _attack,
     "report": _report,
     "table": _table,
+    "uncertainty": _uncertainty,
+    "serve": service_cli.run_serve,
+    "ledger": service_cli.run_ledger,
     "settings": _settings,
 }

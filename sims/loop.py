@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from clients import holder
-from fedcel import aggregation, client_state, runs, schedule
+from fedcel import aggregation, client_state, robust, rounds, runs, schedule
 from fedcel.aggregation import ServerState
 from fedcel.arrays import FlatNet
 from fedcel.cel.base import State
@@ -31,19 +31,13 @@ def train(
     journal = Journal(folder, settings, splits, fresh, tell)
     server = journal.resume() if resume else journal.begin()
     examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
-    memory = Memory(folder / "state", resume)
-    while server.round < settings.rounds:
+    memory, total = Memory(folder / "state", resume), sum(examples.values())
+    while server.round < settings.rounds and not journal.converged:
         number = server.round + 1
         taking_part = schedule.chosen(settings, number)
         weights = schedule.shares(settings, examples, taking_part)
-        total = sum(examples.values())
-        answers = [
-            one(settings, flat, client, server, weights[client], total, memory)
-            for client in taking_part
-        ]
+        server, answers = one_round(settings, flat, server, weights, total, memory)
         shares = list(weights.values())
-        deltas = [answer.update.delta for answer in answers]
-        server = step(settings, server, deltas, shares, flat.cut, total)
         said = aggregation.mean_metrics([answer.update.metrics for answer in answers], shares)
         told = [answer.statistics for answer in answers if answer.statistics]
         server, spread = aggregation.join(server, told, settings.cel.clusters)
@@ -94,13 +88,11 @@ def one(
     share: float,
     total: int,
     memory: Memory,
+    brought: holder.Brought,
 ) -> Answer:
     """Return one client's answer to the next round, its state remembered."""
     number = server.round + 1
     state = memory.recall(client, number)
-    brought = holder.Brought(
-        threshold=server.control.threshold if server.control else None, shared=server.shared
-    )
     update = holder.train(
         settings, flat, client, server.model, number, share, total, state, brought
     )
@@ -108,16 +100,47 @@ def one(
     return Answer(update, holder.told(settings, flat, client, update.state, number, total))
 
 
-def step(
+def one_round(
     settings: Settings,
+    flat: FlatNet,
     server: ServerState,
-    deltas: list[torch.Tensor],
-    weights: list[float],
-    cut: int,
+    weights: dict[int, float],
     total: int,
-) -> ServerState:
-    """Return the server's state after the round's deltas."""
-    plan = schedule.plan(settings, server.round + 1, 1.0, total)
-    mean = aggregation.weighted_sum(deltas, weights)
-    s = settings.strategy
-    return aggregation.slide(server, mean, s.momentum, s.gain, cut if plan.freeze else 0)
+    memory: Memory,
+) -> tuple[ServerState, list[Answer]]:
+    """Return the server's state after a round of these clients, and their answers.
+
+    Deltas are added up as they come, so that memory does not grow with the number of clients; a
+    robust rule has to see all of them at once.
+    """
+    number = server.round + 1
+    control = schedule.plan(settings, number, 1.0, total).control
+    whole = sum(weights.values())
+    if control == "fresh":
+        mean = torch.zeros_like(server.model)
+        for client, weight in weights.items():
+            own = holder.gradient(settings, flat, client, server.model, number)
+            mean.add_(own, alpha=weight / whole)
+        server = server._replace(gradient=mean)
+    delta, gradient = torch.zeros_like(server.model), torch.zeros_like(server.model)
+    brought = holder.Brought(
+        threshold=server.control.threshold if server.control else None,
+        shared=server.shared,
+        gradient=server.gradient,
+        scale=rounds.step_sizes(server),
+    )
+    answers, deltas, rule = [], [], settings.strategy
+    for client, weight in weights.items():
+        answer = one(settings, flat, client, server, weight, total, memory, brought)
+        if rule.aggregation == "mean":
+            delta.add_(answer.update.delta, alpha=weight)
+        else:
+            deltas.append(answer.update.delta)
+        if control == "stale":
+            gradient.add_(answer.update.state[holder.OWN_GRADIENT], alpha=weight / whole)
+        empty = answer.update._replace(delta=torch.empty(0), state={})
+        answers.append(answer._replace(update=empty))
+    if deltas:
+        delta = robust.combined(rule, deltas, list(weights.values()))
+    server = rounds.advance(settings, server, delta, flat.cut, total)
+    return server._replace(gradient=gradient) if control == "stale" else server, answers

@@ -1,27 +1,51 @@
 """What an attacker of a finished run gets to see."""
 
+import math
+from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from clients import EvaluationClient
-from fedcel.attacks import SmashedData
+from fedcel import runs, schedule
+from fedcel.arrays import FlatNet
+from fedcel.attacks import LOG_PROB, LOGITS, Observation, SmashedData
+from fedcel.data import Images
 from fedcel.nets import SplitNet
 from fedcel.outcome import sampled
-from fedcel.posterior.predict import what_is_sent
+from fedcel.posterior.predict import Prediction, predict, what_is_sent
+from fedcel.posterior.sgld import noise_variance
+from fedcel.privacy import Gaussian, LabelOnly, Laplace, Mechanism, build, clip
 from fedcel.runs import Run
+from fedcel.seeding import generator as stream
+from fedcel.settings_groups import Attack
+from sims.uploads import Uploads
+
+LAW_DRAWS = 32  # messages over which an answer's likelihood is averaged
+KNOWN_LAWS = (Laplace, Gaussian, LabelOnly)
 
 
 @dataclass(frozen=True)
 class PrivateLogits:
-    """Answers of the evaluation client: encode, noise at the cut, head, clip, mechanism."""
+    """Answers of the evaluation client: encode, noise at the cut, heads, clip, mechanism.
+
+    Without a `mechanism` whose law is known there is no likelihood.
+    """
 
     client: EvaluationClient
     net: SplitNet
+    heads: Sequence[nn.Module]
+    mechanism: Mechanism | None
     name: str = "private-logits"
-    grants: frozenset[str] = frozenset()
+
+    @property
+    def grants(self) -> frozenset[str]:
+        """Return the network, and the likelihood where the mechanism's is known."""
+        known = isinstance(self.mechanism, KNOWN_LAWS)
+        return frozenset({LOGITS, LOG_PROB} if known else {LOGITS})
 
     def sample(
         self, images: Float[Tensor, "B C H W"], generator: torch.Generator
@@ -31,9 +55,58 @@ class PrivateLogits:
             message = self.net.add_noise(self.net.encode(images), generator)
         return torch.from_numpy(self.client.query(message.numpy()))
 
+    def logits(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
+        """Return the averaged heads' log-probabilities, no noise, clip or mechanism."""
+        return self.answer(self.net.encode(images))
 
-def observations(run: Run) -> list[SmashedData | PrivateLogits]:
-    """Return the surfaces of a run: smashed data, and its private logits.
+    def answer(self, message: Float[Tensor, "B D"]) -> Float[Tensor, "B K"]:
+        """Return the log of the heads' averaged probabilities for messages, with a gradient."""
+        return Prediction(torch.stack([head(message).log_softmax(1) for head in self.heads])).logits
+
+    def log_prob(
+        self, observed: Float[Tensor, "Q K"], images: Float[Tensor, "M C H W"]
+    ) -> Float[Tensor, "Q M"]:
+        """Return log p(answer_q | image_j) in nats, the noise at the cut integrated over.
+
+        The mean of the mechanism's density over `LAW_DRAWS` messages of each image, the same in
+        every call. Monte Carlo makes the law a little wrong, and an attacker with a wrong law
+        identifies less and gains less in expectation (Barber and Agakov, NIPS 2003): what is
+        computed from it is a lower estimate. Exact at sigma 0.
+        """
+        draws = LAW_DRAWS if self.net.cut.random else 1
+        noise = stream(self.client.settings.seed, "answer-law")
+        total = torch.full((len(observed), len(images)), -torch.inf, dtype=torch.float64)
+        with torch.no_grad():
+            codes = self.net.encode(images)
+            for _ in range(draws):
+                logits = self.answer(self.net.add_noise(codes, noise))
+                total = torch.logaddexp(total, log_density(self.mechanism, observed, logits))
+        return total - math.log(draws)
+
+
+def log_density(
+    mechanism: Mechanism | None, observed: Float[Tensor, "Q K"], logits: Float[Tensor, "M K"]
+) -> Float[Tensor, "Q M"]:
+    """Return log p(answer_q | logits_j) in nats and float64, up to one constant for all pairs.
+
+    ValueError for a mechanism whose law is not known here. The noise is taken as continuous: its
+    grid is that of doubles.
+    """
+    if isinstance(mechanism, LabelOnly):
+        same = torch.eq(observed.argmax(1)[:, None], logits.argmax(1))
+        return same.double() * mechanism.epsilon
+    if not isinstance(mechanism, Laplace | Gaussian):
+        raise ValueError(f"the law of {mechanism!r} is not known; use a built-in mechanism")
+    rows = clip(logits, mechanism.kind, mechanism.c)
+    if isinstance(mechanism, Laplace):
+        scale = mechanism.sensitivity / mechanism.epsilon
+        return torch.cdist(observed.double(), rows, p=1) / -scale
+    gap = torch.cdist(observed.double(), rows, compute_mode="donot_use_mm_for_euclid_dist")
+    return (gap / mechanism.sigma).square() / -2
+
+
+def observations(run: Run, how: Attack | None = None) -> list[Observation]:
+    """Return the surfaces of a run: smashed data, private logits, and a first round's uploads.
 
     In scope `full` a single message fits one encoder only, so the last sample answers alone.
     """
@@ -41,4 +114,49 @@ def observations(run: Run) -> list[SmashedData | PrivateLogits]:
     served = samples if scope == "head" else samples[-1:]
     client = EvaluationClient(run.settings, run.flat, run.splits.test, served)
     message = what_is_sent(run.flat, served, "head")
-    return [SmashedData(what_is_sent(run.flat, samples, scope)), PrivateLogits(client, message)]
+    private, classes = run.settings.privacy, run.splits.classes
+    mechanism = None if private.mechanism == "none" else build(private, classes)
+    answers = PrivateLogits(client, message, heads(run, served), mechanism)
+    sent = messages(run.flat, samples, scope)
+    return [sent, answers, uploads(run, how or run.settings.attack)]
+
+
+def messages(flat: FlatNet, samples: Sequence[Float[Tensor, " P"]], scope: str) -> SmashedData:
+    """Return all that a device sends for one image.
+
+    Several messages in a row, as in scope `full`, are more than any head takes.
+    """
+    net = what_is_sent(flat, samples, scope)
+    return SmashedData(net, fits_head=net.features == flat.net.features)
+
+
+def heads(run: Run, samples: Sequence[Float[Tensor, " P"]]) -> list[nn.Module]:
+    """Return one head per sample, each with parameters of its own."""
+    found = []
+    for vector in samples:
+        run.flat.load(vector)
+        found.append(deepcopy(run.flat.net.head))
+    return found
+
+
+def uploads(run: Run, how: Attack) -> Uploads:
+    """Return what clients upload in round 1 after a step on `how.batch` images.
+
+    With `how.langevin` they add the noise of the full temperature, which as a rule they add after
+    burn-in only, for a client with an equal share of all images.
+    """
+    s, splits = run.settings, run.splits
+    total, share = sum(len(part.y) for part in splits.clients), 1 / s.clients
+    plan = schedule.plan(s, 1, share, total)
+    variance, _ = noise_variance(
+        rate=plan.rate, temperature=s.temperature, total=total, share=share
+    )
+    noise = math.sqrt(variance) if how.langevin else 0.0
+    flat = runs.fresh_net(s, splits)
+    known = [splits.auxiliary, splits.training, splits.test]
+    book = Images(torch.cat([part.x for part in known]), torch.cat([part.y for part in known]))
+    received, own = flat.vector.clone(), (splits.auxiliary if len(splits.auxiliary.y) else book).x
+    answers = predict(flat, [received], own, stream(s.seed, "expected")).probabilities
+    return Uploads(
+        flat, received, plan._replace(noise=noise), s.local, book, answers.mean(0), how.batch
+    )

@@ -2,10 +2,14 @@
 
 import logging
 import os
+import signal
+import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
+from types import FrameType
 
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
@@ -39,8 +43,7 @@ def train(settings: Settings, folder: Path, tell: Tell, resume: bool = False) ->
     os.environ.update({key: os.environ.get(key, value) for key, value in QUIET.items()})
     logger = logging.getLogger("flwr")
     logger.setLevel(logging.WARNING)
-    logger.addFilter(not_about_us)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), told_of(stop), filtered(logger, stop):
         warnings.filterwarnings("ignore", "Tip:", FutureWarning)  # Ray's advice on env variables
         try:
             run_simulation(
@@ -54,6 +57,47 @@ def train(settings: Settings, folder: Path, tell: Tell, resume: bool = False) ->
             )
         finally:
             stop.set()
+
+
+@contextmanager
+def told_of(stop: Event) -> Iterator[None]:
+    """Set `stop` the moment that Ctrl-C is pressed, before anything is taken down."""
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        signal.default_int_handler(number, frame)
+
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def filtered(logger: logging.Logger, stop: Event) -> Iterator[None]:
+    """Keep two notices out of the log, and all that is said of clients that were told to stop.
+
+    After Ctrl-C for good: threads of Flower's may have more to say while the process ends.
+    """
+
+    def worth_saying(record: logging.LogRecord) -> bool:
+        return not stop.is_set() and not_about_us(record)
+
+    logger.addFilter(worth_saying)
+    interrupted = False
+    try:
+        yield
+    except KeyboardInterrupt:
+        interrupted = True
+        raise
+    finally:
+        if not interrupted:
+            logger.removeFilter(worth_saying)
 
 
 def stoppable(grid: Grid, stop: Event) -> Grid:

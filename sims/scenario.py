@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
@@ -128,9 +128,32 @@ def cells(scenario: Scenario, overrides: dict[str, Scalar]) -> list[Cell]:
     return found
 
 
+def refuse_fixed_sweeps(cells: Iterable[Cell]) -> None:
+    """SettingsError when a cell does not have the strength it is named for.
+
+    That is when what its variant sweeps is overridden: all strengths would be one.
+    """
+    for cell in cells:
+        if cell.strength is None:
+            continue
+        key = str(cell.variant.strength_key)
+        value = flatten(dump(cell.settings))[key]
+        if value != cell.strength:
+            swept = ", ".join(f"{strength:g}" for strength in cell.variant.strengths)
+            raise SettingsError(
+                f"{key} is {value!r} in all cells, but variant {cell.variant.name!r} sweeps it "
+                f"({swept}); leave it out of --set, or change the strengths in the scenario"
+            )
+
+
 def defended(settings: Settings) -> bool:
     """Say whether there is a conditional entropy loss or a rival defence."""
     return settings.cel.kind != "none" or settings.defence.name != "none"
+
+
+def undefended(strength: float | None, settings: Settings) -> bool:
+    """Say whether a cell can be what others are compared with: it defends and sweeps nothing."""
+    return strength is None and not defended(settings)
 
 
 def anchored(cell: Cell, undefended: Settings) -> bool:

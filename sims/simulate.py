@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from fedcel import aggregation, cel, defences, runs
-from fedcel.attacks.runner import OPTIMAL, find
+from fedcel import aggregation, attacks, cel, defences, runs
 from fedcel.data import load
 from fedcel.errors import RunError
 from fedcel.settings import Settings
@@ -51,6 +50,4 @@ def check(settings: Settings) -> None:
     cel.build(settings.cel, flat.net.cut.sigma, flat.net.features, splits.classes)
     defences.build(settings, splits.shape)
     make(settings, aggregation.start(flat.vector), flat.shapes, flat.cut)
-    for name in settings.attack.names.split(","):
-        if name.strip() != OPTIMAL:
-            find(name.strip())
+    attacks.parse(settings.attack.names)

@@ -2,6 +2,7 @@
 
 import inspect
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from flwr.app import ArrayRecord, Context, MetricRecord
@@ -17,6 +18,11 @@ from fedcel.journal import Event, Journal, Tell
 from fedcel.outcome import outcome
 from fedcel.settings import OWN_STRATEGY, Settings, parse
 from strategies.posterior import PosteriorStrategy
+
+
+class ConvergedError(Exception):
+    """Ends Flower's loop over rounds, which has no other way out, when the chain may stop."""
+
 
 OUT = "out"  # run config only: where the ServerApp writes the run folder
 
@@ -37,23 +43,28 @@ def serve(grid: Grid, settings: Settings, folder: Path, tell: Tell, resume: bool
     def after_round(number: int, arrays: ArrayRecord) -> MetricRecord | None:
         nonlocal last
         if number == 0:
+            if own and journal.converged:  # it was stopped after its last round
+                raise ConvergedError
             return None
         if isinstance(strategy, PosteriorStrategy):
             done = strategy.state._replace(round=number + strategy.first)
             last = journal.record(done, strategy.kept, strategy.rejected, strategy.reported)
             strategy.state = last
+            if journal.converged:
+                raise ConvergedError
         else:
             model = to_vector(arrays.to_numpy_ndarrays())
             clients = schedule.chosen(settings, number)  # as many; Flower draws others
             last = journal.record(last._replace(round=number, model=model), clients, [], {})
         return None
 
-    strategy.start(
-        grid=grid,
-        initial_arrays=ArrayRecord(to_arrays(state.model, flat.shapes)),
-        num_rounds=settings.rounds - state.round,
-        evaluate_fn=after_round,
-    )
+    with suppress(ConvergedError):
+        strategy.start(
+            grid=grid,
+            initial_arrays=ArrayRecord(to_arrays(state.model, flat.shapes)),
+            num_rounds=settings.rounds - state.round,
+            evaluate_fn=after_round,
+        )
     journal.close(last)
     write_json(folder / "result.json", outcome(runs.read(folder), time.perf_counter() - begin))
 

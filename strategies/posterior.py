@@ -1,10 +1,8 @@
 """FedAvg over deltas: check every reply, average what is sound, slide, step."""
 
-import time
 from collections.abc import Iterable
 from logging import WARNING
 
-import numpy as np
 import torch
 from flwr.app import (
     ArrayRecord,
@@ -18,21 +16,21 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from fedcel import schedule, wire
-from fedcel.aggregation import (
-    ServerState,
-    join,
-    mean_metrics,
-    slide,
-    topped_up,
-    weighted_sum,
-)
+from fedcel import robust, rounds, schedule, wire
+from fedcel.aggregation import ServerState, join, mean_metrics, realised, weighted_sum
 from fedcel.arrays import to_arrays, to_vector
 from fedcel.cel import shared
-from fedcel.errors import RoundError, SettingsError
+from fedcel.errors import RoundError
 from fedcel.settings import Settings
-
-WAIT_SECONDS = 60.0  # for all nodes to connect before round 1
+from strategies.meeting import ANSWER_SECONDS, meet
+from strategies.replies import (
+    decoded,
+    failure,
+    gradient_of,
+    numbers,
+    statistics,
+    vector,
+)
 
 
 class PosteriorStrategy(FedAvg):
@@ -61,8 +59,8 @@ class PosteriorStrategy(FedAvg):
 
     def fault(self, reply: Message) -> str | None:
         """Say why to leave this reply out, or None when it is sound."""
-        if reply.has_error():
-            return f"the client failed: {' '.join(str(reply.error.reason).split())}"
+        if reason := failure(reply):
+            return reason
         if self.partition.get(reply.metadata.src_node_id) not in self.weights:
             return "it is from a node that was not asked"
         records = reply.content
@@ -70,36 +68,66 @@ class PosteriorStrategy(FedAvg):
         metrics = records.metric_records.get(wire.METRICS)
         if delta is None or metrics is None:
             return f"records {sorted(records)}, must be {[wire.DELTA, wire.METRICS]}"
+        number = self.state.round + 1
+        if (answered := metrics.get(wire.ROUND, number)) != number:
+            return f"it answers round {answered}, this is round {number}"
         held = self.examples[self.partition[reply.metadata.src_node_id]]
         said = metrics.get(wire.EXAMPLES)
         if said != held:
             return f"it claims {said} examples and held {held} before round 1"
-        return self.delta_fault(delta) or self.statistics_fault(records, held)
+        stale = self.plan.control == "stale"
+        return (
+            self.delta_fault(delta)
+            or self.statistics_fault(records, held)
+            or (self.gradient_fault(records) if stale else None)
+        )
+
+    def examined(self, reply: Message) -> str | None:
+        """Say why to leave this reply out, or None; bytes that break the examination are a reason.
+
+        `np.load` makes an archive, which is no array, of a sender's bytes if they are one.
+        """
+        try:
+            return self.fault(reply)
+        except Exception as error:
+            return f"it cannot be examined: {error}"
 
     def delta_fault(self, record: ArrayRecord) -> str | None:
         """Say what is wrong with the arrays of a delta, or None."""
-        try:
-            arrays = record.to_numpy_ndarrays()
-        except Exception as error:  # whatever a hostile sender's bytes make of the decoder
-            return f"its arrays cannot be read: {error}"
-        if [array.shape for array in arrays] != self.shapes:
-            return f"shapes {[array.shape for array in arrays]}, must be {self.shapes}"
-        if any(array.dtype != np.float32 for array in arrays):
-            return f"dtypes {sorted({str(array.dtype) for array in arrays})}, must be float32"
-        norm = float(torch.linalg.vector_norm(to_vector(arrays).double()))
-        if not np.isfinite(norm):
-            return "it holds NaN or infinity"
+        delta = vector(record, self.shapes)
+        if isinstance(delta, str):
+            return delta
+        return self.too_long(delta, "its norm is")
+
+    def gradient_fault(self, records: RecordDict) -> str | None:
+        """Say what is wrong with a client's mean gradient, or None."""
+        record = records.array_records.get(wire.GRADIENT)
+        if record is None:
+            return f"records {sorted(records)}, must have {wire.GRADIENT!r}"
+        gradient = vector(record, [tuple(self.state.model.shape)])
+        if isinstance(gradient, str):
+            return f"its gradient: {gradient}"
+        moves = gradient.double() * (self.plan.rate * self.plan.steps)
+        return self.too_long(moves, "its gradient moves the model by")
+
+    def too_long(self, move: torch.Tensor, what: str) -> str | None:
+        """Say that a client's move of the model is longer than `strategy.max-norm`, or None."""
+        norm = float(torch.linalg.vector_norm(move.double()))
         limit = self.settings.strategy.max_norm
         if limit != "none" and norm > limit:
-            return f"its norm is {norm:.4g}, at most {limit:g} is accepted"
+            return f"{what} {norm:.4g}, at most {limit:g} is accepted"
         return None
+
+    @property
+    def plan(self) -> schedule.Plan:
+        """Return what the coming round asks of a client that holds everything."""
+        total = sum(self.examples.values())
+        return schedule.plan(self.settings, self.state.round + 1, 1.0, total)
 
     @property
     def centres_due(self) -> bool:
         """Say whether a sound reply of this round brings its class centres."""
-        total = sum(self.examples.values())
-        plan = schedule.plan(self.settings, self.state.round + 1, 1.0, total)
-        return self.state.shared is not None and plan.cel_acts
+        return self.state.shared is not None and self.plan.cel_acts
 
     def statistics_fault(self, records: RecordDict, held: int) -> str | None:
         """Say what is wrong with the class centres of a client of `held` images, or None."""
@@ -108,93 +136,99 @@ class PosteriorStrategy(FedAvg):
             return None
         if record is None:
             return f"records {sorted(records)}, must have {wire.STATISTICS!r}"
-        try:
-            arrays = record.to_numpy_ndarrays()
-        except Exception as error:  # whatever a hostile sender's bytes make of the decoder
-            return f"its statistics cannot be read: {error}"
+        arrays = decoded(record)
+        if isinstance(arrays, str):
+            return f"its statistics {arrays}"
         net = self.settings.net
         bounded = net.bound != "none" and ":" not in net.name  # a user's net bounds as it likes
         return shared.fault(arrays, self.state.shared, held, bounded)
 
     def step(self, delta: ArrayRecord) -> ArrayRecord:
         """Turn the mean delta into the next model."""
-        plan = schedule.plan(self.settings, self.state.round + 1, 1.0, sum(self.examples.values()))
-        self.state = slide(
-            self.state,
-            to_vector(delta.to_numpy_ndarrays()),
-            self.settings.strategy.momentum,
-            self.settings.strategy.gain,
-            self.cut if plan.freeze else 0,
-        )
+        mean, total = to_vector(delta.to_numpy_ndarrays()), sum(self.examples.values())
+        self.state = rounds.advance(self.settings, self.state, mean, self.cut, total)
         return ArrayRecord(to_arrays(self.state.model, self.shapes))
-
-    def meet(self, grid: Grid) -> None:
-        """Ask every node which partition it holds and how many examples; needs all of them."""
-        waited = time.monotonic() + WAIT_SECONDS
-        while len(nodes := list(grid.get_node_ids())) < self.settings.clients:
-            if time.monotonic() > waited:
-                raise SettingsError(
-                    f"{len(nodes)} nodes are connected after {WAIT_SECONDS:.0f} s, clients is "
-                    f"{self.settings.clients}; start that many nodes or set clients"
-                )
-            time.sleep(0.1)
-        questions = [
-            Message(RecordDict(), dst_node_id=node, message_type=f"query.{wire.COUNT_QUERY}")
-            for node in nodes
-        ]
-        for reply in grid.send_and_receive(questions, timeout=WAIT_SECONDS):
-            if reply.has_error():
-                log(WARNING, "A node cannot take part: %s", reply.error.reason)
-                continue
-            told = reply.content.metric_records.get(wire.METRICS, MetricRecord())
-            held, holder = told.get(wire.EXAMPLES), told.get(wire.PARTITION)
-            if not (isinstance(held, int) and isinstance(holder, int)) or held < 1:
-                log(WARNING, "A node cannot take part: partition %s, %s examples", holder, held)
-                continue
-            if holder in self.examples:
-                log(WARNING, "A node cannot take part: partition %s is another's", holder)
-                continue
-            self.partition[reply.metadata.src_node_id] = holder
-            self.examples[holder] = held
-        if len(self.examples) != self.settings.clients:
-            raise SettingsError(
-                f"{len(self.examples)} partitions answered, clients is {self.settings.clients}; "
-                "see the log for the nodes' errors, or set clients"
-            )
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send the model to the drawn clients, each with its own weight."""
         if not self.examples:
-            self.meet(grid)
+            self.partition, self.examples = meet(grid, self.settings.clients)
         number = server_round + self.first
         taking_part = schedule.chosen(self.settings, number)
         self.weights = schedule.shares(self.settings, self.examples, taking_part)
         node = {holder: node for node, holder in self.partition.items()}
-        total = sum(self.examples.values())
+        self.rejected = []
+        if self.plan.control == "fresh":
+            taking_part = self.ask_gradients(grid, arrays, number, taking_part, node)
+        brought = self.brought(arrays)
         for holder in taking_part:
             asked = ConfigRecord(dict(config))
             asked[wire.ROUND] = number
             asked[wire.SHARE] = self.weights[holder]
-            asked[wire.TOTAL] = total
+            asked[wire.TOTAL] = sum(self.examples.values())
             if self.state.control:
                 asked[wire.THRESHOLD] = self.state.control.threshold
-            content = RecordDict({wire.ARRAYS: arrays, wire.CONFIG: asked})
-            if self.state.shared:
-                merged = [tensor.numpy() for tensor in self.state.shared]
-                content[wire.CENTRES] = ArrayRecord(merged)
+            content = RecordDict({**brought, wire.CONFIG: asked})
             yield Message(content, dst_node_id=node[holder], message_type=MessageType.TRAIN)
+
+    def brought(self, arrays: ArrayRecord) -> dict[str, ArrayRecord]:
+        """Return the arrays that the coming round brings to every client."""
+        records = {wire.ARRAYS: arrays}
+        if self.state.shared:
+            records[wire.CENTRES] = ArrayRecord([tensor.numpy() for tensor in self.state.shared])
+        if self.state.gradient is not None and self.plan.control != "none":
+            records[wire.GRADIENT] = ArrayRecord([self.state.gradient.numpy()])
+        if (scale := rounds.step_sizes(self.state)) is not None:
+            records[wire.SCALE] = ArrayRecord([scale.numpy()])
+        return records
+
+    def ask_gradients(
+        self,
+        grid: Grid,
+        arrays: ArrayRecord,
+        number: int,
+        taking_part: list[int],
+        node: dict[int, int],
+    ) -> list[int]:
+        """Ask for the clients' gradients at this model; return those that gave a sound one.
+
+        Their weighted mean goes down with the model (Johnson and Zhang, NIPS 2013, over clients).
+        """
+        config = ConfigRecord({wire.ROUND: number})
+        kind = f"query.{wire.GRADIENT_QUERY}"
+        content = RecordDict({wire.ARRAYS: arrays, wire.CONFIG: config})
+        questions = [
+            Message(content, dst_node_id=node[holder], message_type=kind) for holder in taking_part
+        ]
+        found: dict[int, torch.Tensor] = {}
+        for reply in grid.send_and_receive(questions, timeout=ANSWER_SECONDS):
+            holder = self.partition.get(reply.metadata.src_node_id, -1)
+            reason = failure(reply) or self.gradient_fault(reply.content)
+            if reason:
+                self.rejected.append({"client": holder, "reason": reason})
+            elif holder in taking_part:
+                found[holder] = gradient_of(reply.content)
+        if not found:
+            raise RoundError(f"no client gave a gradient in round {number}: {self.rejected}")
+        self.state = self.state._replace(gradient=self.mean_gradient(found))
+        return sorted(found)
+
+    def mean_gradient(self, found: dict[int, torch.Tensor]) -> torch.Tensor:
+        """Return the weighted mean of clients' gradients, in the order of their partitions."""
+        order = sorted(found)
+        whole = sum(self.weights[k] for k in order)
+        return weighted_sum([found[k] for k in order], [self.weights[k] / whole for k in order])
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Step on the sound replies, added up in the order of their partitions."""
         sound: dict[int, RecordDict] = {}
-        self.rejected = []
         for reply in replies:
             holder = self.partition.get(reply.metadata.src_node_id, -1)
-            reason = "a second reply" if holder in sound else self.fault(reply)
+            reason = "a second reply" if holder in sound else self.examined(reply)
             if reason is None:
                 sound[holder] = reply.content
             else:
@@ -210,18 +244,37 @@ class PosteriorStrategy(FedAvg):
                 f"no client of {len(self.weights)} gave an update that could be used in this "
                 f"round; the first: {self.rejected[0]['reason']}"
             )
-        weights = topped_up(self.weights, kept)
+        plan = self.plan
+        weights = realised(self.weights, kept, plan.noise > 0)
         deltas = [to_vector(sound[c].array_records[wire.DELTA].to_numpy_ndarrays()) for c in kept]
-        mean = to_arrays(weighted_sum(deltas, weights), self.shapes)
+        mean = to_arrays(robust.combined(self.settings.strategy, deltas, weights), self.shapes)
         centres = [statistics(sound[c]) for c in kept] if self.centres_due else []
         model = self.step(ArrayRecord(mean))
         self.state, spread = join(self.state, centres, self.settings.cel.clusters)
+        if plan.control == "stale":
+            # One left out remembers a gradient that the mean would lack: a round without it.
+            told_all = {c: gradient_of(sound[c]) for c in kept}
+            mean_of_all = None if self.rejected else self.mean_gradient(told_all)
+            self.state = self.state._replace(gradient=mean_of_all)
         told = [numbers(sound[c].metric_records[wire.METRICS]) for c in kept]
         self.reported = mean_metrics(told, weights) | spread
         if self.rejected:
-            # Their noise was drawn for smaller weights: the step is this much hotter.
-            self.reported["temperature-ratio"] = weights[0] / self.weights[kept[0]]
+            self.reported["kept-share"] = sum(self.weights[c] for c in kept) / sum(
+                self.weights.values()
+            )
         return model, MetricRecord(dict(self.reported))
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return the nodes' scores, weighted by their images; a reply that has none is left out."""
+        told, counts = [], []
+        for reply in replies:
+            holder = self.partition.get(reply.metadata.src_node_id)
+            if failure(reply) is None and holder in self.examples:
+                told.append(numbers(reply.content.metric_records.get(wire.METRICS, MetricRecord())))
+                counts.append(float(self.examples[holder]))
+        return MetricRecord(dict(mean_metrics(told, counts))) if told else None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -230,14 +283,3 @@ class PosteriorStrategy(FedAvg):
         if server_round + self.first < self.settings.rounds:
             return []
         return super().configure_evaluate(server_round, arrays, config, grid)
-
-
-def statistics(records: RecordDict) -> shared.Statistics:
-    """Return the class centres of a sound reply."""
-    arrays = records.array_records[wire.STATISTICS].to_numpy_ndarrays()
-    return shared.Statistics(*(torch.from_numpy(array.copy()) for array in arrays))
-
-
-def numbers(record: MetricRecord) -> dict[str, float]:
-    """Return the metrics of a reply that are single numbers."""
-    return {key: float(v) for key, v in record.items() if isinstance(v, int | float)}

@@ -5,9 +5,15 @@ import os
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 
+import pytest
 import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
 settings.register_profile("fedcel", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("fedcel")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run whole processes first: at the end each would keep one worker busy and the others idle."""
+    items.sort(key=lambda item: "tests/system/" not in item.nodeid)

@@ -8,8 +8,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.attacks.observation import Observation
+from fedcel.data.images import Images
 
 Progress = Callable[[str], None]
+REPORTS = 10  # progress lines of a training
+
+
+class OtherClasses(Images):
+    """Images of classes that are not the net's: a label says which are alike, not what they are."""
+
+    __slots__ = ()
 
 
 @runtime_checkable
@@ -34,7 +42,7 @@ class Attack(Protocol):
     def reconstruct(
         self,
         observation: Observation,
-        auxiliary: Float[Tensor, "A C H W"],
+        auxiliary: Images,
         observed: Float[Tensor, "T F"],
         budget: float,
         generator: torch.Generator,
@@ -42,6 +50,15 @@ class Attack(Protocol):
     ) -> Float[Tensor, "T C H W"]:
         """Return one image in [0, 1] per observed target.
 
-        `budget` multiplies the attack's default effort; `generator` decides all its chances.
+        `auxiliary` are the attacker's own images; their labels are classes of the net unless they
+        are `OtherClasses`. `budget` multiplies the attack's default effort; `generator` decides all
+        its chances. `progress` is told lines with the part done, such as `step 200/2000`, the last
+        one at the end.
         """
         ...
+
+
+def told(progress: Progress | None, what: str, done: int, total: int, rest: str) -> None:
+    """Tell `what done/total, rest` about ten times in all, the last time at the end."""
+    if progress and (done % max(1, total // REPORTS) == 0 or done == total):
+        progress(f"{what} {done}/{total}, {rest}")

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedcel.attacks.base import Progress
 from fedcel.attacks.inversion import DEFAULT, Effort, invert
 from fedcel.attacks.observation import Observation
+from fedcel.data.images import Images
 
 
 def unchanged(observed: Float[Tensor, "N F"]) -> Float[Tensor, "N F"]:
@@ -32,7 +33,7 @@ class Decoder:
     def reconstruct(
         self,
         observation: Observation,
-        auxiliary: Float[Tensor, "A C H W"],
+        auxiliary: Images,
         observed: Float[Tensor, "T F"],
         budget: float,
         generator: torch.Generator,
@@ -40,5 +41,5 @@ class Decoder:
     ) -> Float[Tensor, "T C H W"]:
         """Return one image in [0, 1] per observed vector."""
         return invert(
-            observation, auxiliary, observed, self.effort, unchanged, budget, generator, progress
+            observation, auxiliary.x, observed, self.effort, unchanged, budget, generator, progress
         )

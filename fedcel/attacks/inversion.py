@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedcel.attacks.base import Progress
+from fedcel.attacks.base import Progress, told
 from fedcel.attacks.networks import decoder_network, is_flat
 from fedcel.attacks.observation import FREE_QUERIES, Observation
 from fedcel.errors import DataError
@@ -16,7 +17,6 @@ from fedcel.errors import DataError
 HELD = 0.2  # share of the attacker's images on which he chooses the best epoch
 HELD_DRAWS = 8  # observations of each, so that the choice is not one of noise
 HELD_ROWS = 2000  # at most, where one draw has not more already
-REPORTS = 10  # progress lines a training
 
 Draw = Callable[[torch.Generator], Float[Tensor, "A F"]]
 Prepare = Callable[[Float[Tensor, "N F"]], Float[Tensor, "N F"]]
@@ -44,6 +44,13 @@ class Effort:
 DEFAULT = Effort()
 
 
+class Fitted(NamedTuple):
+    """A network from prepared observations to images, and the images that chose its epoch."""
+
+    net: nn.Module
+    held: Float[Tensor, "V C H W"]
+
+
 def invert(
     observation: Observation,
     auxiliary: Float[Tensor, "A C H W"],
@@ -56,14 +63,27 @@ def invert(
 ) -> Float[Tensor, "T C H W"]:
     """Return the targets as a network sees them that was trained on the attacker's images.
 
-    `prepare` is applied to every observation first. A fifth of the images is held back and decides
-    the epoch that is kept. DataError on fewer than two auxiliary images.
+    `prepare` is applied to every observation first. DataError on fewer than two auxiliary images.
     """
-    if len(auxiliary) < 2:
-        raise DataError(f"the attacker has {len(auxiliary)} images, needs 2; raise data.auxiliary")
-    order = torch.randperm(len(auxiliary), generator=generator)
-    held_count = max(1, int(HELD * len(order)))
-    held, images = auxiliary[order[:held_count]], auxiliary[order[held_count:]]
+    found = fit(observation, auxiliary, effort, prepare, budget, generator, progress)
+    return apply(found.net, prepare(observed))
+
+
+def fit(
+    observation: Observation,
+    auxiliary: Float[Tensor, "A C H W"],
+    effort: Effort,
+    prepare: Prepare,
+    budget: float,
+    generator: torch.Generator,
+    progress: Progress | None = None,
+) -> Fitted:
+    """Return a network that was trained on the attacker's images.
+
+    A fifth of the images is held back and decides the epoch that is kept. DataError on fewer than
+    two auxiliary images.
+    """
+    images, held = held_back(auxiliary, generator)
     draw = answers(observation, images, effort.repeats, prepare, generator)
     check = answers(observation, held, effort.repeats, prepare, generator)
     draws = max(1, min(HELD_DRAWS, HELD_ROWS // len(held)))
@@ -74,7 +94,18 @@ def invert(
     epochs = effort.epochs(shape, budget)
     truth = held.repeat(draws, 1, 1, 1)
     best = train(net, draw, images, checks, truth, effort, epochs, generator, progress)
-    return apply(best, prepare(observed))
+    return Fitted(best, held)
+
+
+def held_back(
+    images: Float[Tensor, "A C H W"], generator: torch.Generator
+) -> tuple[Float[Tensor, "N C H W"], Float[Tensor, "V C H W"]]:
+    """Return images to learn from, and a random fifth to choose on; DataError on fewer than two."""
+    if len(images) < 2:
+        raise DataError(f"the attacker has {len(images)} images, needs 2; raise data.auxiliary")
+    order = torch.randperm(len(images), generator=generator)
+    count = max(1, int(HELD * len(order)))
+    return images[order[count:]], images[order[:count]]
 
 
 def answers(
@@ -127,8 +158,7 @@ def train(
         error = float((apply(net, checks) - truth).square().mean())
         if error < lowest:
             best, lowest = deepcopy(net), error
-        if progress and epoch % max(1, epochs // REPORTS) == 0:
-            progress(f"epoch {epoch}/{epochs}, MSE {error:.4f} on held images")
+        told(progress, "epoch", epoch, epochs, f"MSE {error:.4f} on held images")
     return best
 
 

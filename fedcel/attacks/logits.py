@@ -13,16 +13,12 @@ from torch import Tensor
 from fedcel.attacks.base import Progress
 from fedcel.attacks.inversion import DEFAULT, Effort, invert
 from fedcel.attacks.observation import Observation
+from fedcel.data.images import Images
 
 
 def centred(answers: Float[Tensor, "N K"]) -> Float[Tensor, "N K"]:
     """Return logits with mean 0: a number added to all of them means nothing."""
     return answers - answers.mean(1, keepdim=True)
-
-
-def log_probabilities(answers: Float[Tensor, "N K"]) -> Float[Tensor, "N K"]:
-    """Return the log-softmax of logits, centred."""
-    return centred(answers.log_softmax(1))
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,7 @@ class LogitInversion:
     def reconstruct(
         self,
         observation: Observation,
-        auxiliary: Float[Tensor, "A C H W"],
+        auxiliary: Images,
         observed: Float[Tensor, "T F"],
         budget: float,
         generator: torch.Generator,
@@ -45,5 +41,5 @@ class LogitInversion:
     ) -> Float[Tensor, "T C H W"]:
         """Return one image in [0, 1] per answer (T, classes)."""
         return invert(
-            observation, auxiliary, observed, self.effort, centred, budget, generator, progress
+            observation, auxiliary.x, observed, self.effort, centred, budget, generator, progress
         )

@@ -1,13 +1,16 @@
 """What an attacker gets to see, and what the threat model grants beyond seeing it."""
 
+from copy import deepcopy
 from dataclasses import dataclass
+from math import log
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
-from fedcel.nets import SplitNet
+from fedcel.cut import Cut
+from fedcel.nets import SplitNet, initialise
 
 CHUNK = 1024  # images encoded at once where no gradient is wanted
 
@@ -19,6 +22,16 @@ FREE_QUERIES = "free-queries"
 """Grant: the attacker samples as often as he likes, because he owns a copy of the device."""
 NOISELESS = "noiseless"
 """Grant: an image always gives the same observation."""
+HEAD = "head"
+"""Grant: the server's part of the network, as an `ObservationHead`."""
+ARCHITECTURE = "architecture"
+"""Grant: the encoder's layers without its parameters, as an `ObservationArchitecture`."""
+LOGITS = "logits"
+"""Grant: the whole network, with a gradient, as an `ObservationLogits`."""
+UPDATE = "update"
+"""Grant: how a client computes what it uploads, as an `ObservationUpdate`."""
+FIRST_LAYER = "first-layer"
+"""Grant: the first layer is W x + b of the pixels x, as an `ObservationFirstLayer`."""
 
 
 @runtime_checkable
@@ -52,6 +65,20 @@ class ObservationMean(Observation, Protocol):
 
 
 @runtime_checkable
+class ObservationMisfit(Observation, Protocol):
+    """An observation that says by its law how badly an image explains it."""
+
+    def misfit(
+        self, images: Float[Tensor, "B C H W"], observed: Float[Tensor, "B F"]
+    ) -> Float[Tensor, " B"]:
+        """Return the misfit of each image to its own observation, with a gradient.
+
+        Unit: a value observed, squared, mean over values, as of a mean squared gap.
+        """
+        ...
+
+
+@runtime_checkable
 class ObservationLikelihood(Observation, Protocol):
     """An observation whose law is known exactly."""
 
@@ -62,22 +89,143 @@ class ObservationLikelihood(Observation, Protocol):
         ...
 
 
+@runtime_checkable
+class ObservationHead(Observation, Protocol):
+    """An observation that a known head turns into logits."""
+
+    def answer(self, observed: Float[Tensor, "B F"]) -> Float[Tensor, "B K"]:
+        """Return the head's logits, with a gradient."""
+        ...
+
+
+@runtime_checkable
+class ObservationArchitecture(Observation, Protocol):
+    """An observation whose encoder can be built, but not with its parameters."""
+
+    def fresh_encoder(self, generator: torch.Generator) -> nn.Module:
+        """Return an encoder (B, C, H, W) to (B, F) of the same layers, parameters drawn anew."""
+        ...
+
+
+@runtime_checkable
+class ObservationLogits(Observation, Protocol):
+    """An observation of a network that can be differentiated as a whole."""
+
+    def logits(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
+        """Return the logits without any noise, clip or mechanism, with a gradient."""
+        ...
+
+
+@runtime_checkable
+class ObservationUpdate(Observation, Protocol):
+    """What clients upload after training on `batch` images each, one row per image.
+
+    Rows i to i + batch - 1 are equal: the upload of the client that holds these images. The last
+    client may hold fewer.
+    """
+
+    @property
+    def batch(self) -> int:
+        """Return the number of images behind one upload."""
+        ...
+
+    def update(
+        self,
+        images: Float[Tensor, "G b C H W"],
+        labels: Int[Tensor, "G b"],
+        generator: torch.Generator,
+    ) -> Float[Tensor, "G P"]:
+        """Return the mean upload of G clients with these images, with a gradient."""
+        ...
+
+    def labels(self, observed: Float[Tensor, "G P"], batch: int) -> Int[Tensor, "G b"]:
+        """Return the labels that explain each upload best, ascending."""
+        ...
+
+
+@runtime_checkable
+class ObservationFirstLayer(Observation, Protocol):
+    """Uploads whose first layer sees the pixels themselves; rows as of `ObservationUpdate`."""
+
+    @property
+    def batch(self) -> int:
+        """Return the number of images behind one upload."""
+        ...
+
+    def first_layer(
+        self, observed: Float[Tensor, " P"]
+    ) -> tuple[Float[Tensor, "U N"], Float[Tensor, " U"]]:
+        """Return what one upload has of W and of b, in any unit."""
+        ...
+
+
+def refused(observation: Observation, grant: str) -> ValueError:
+    """Return the error of an attack on an observation that does not grant what it needs."""
+    granted = ", ".join(sorted(observation.grants)) or "nothing"
+    return ValueError(f"{observation.name!r} must grant {grant!r}, grants {granted}")
+
+
+def mixture_misfit(
+    z: Float[Tensor, "B D"], observed: Float[Tensor, "B D"], cut: Cut
+) -> Float[Tensor, " B"]:
+    """Return the mean over values of -2 sigma^2 log p(z~ | z) under dropout, up to a constant.
+
+    The law of `Cut.log_prob`, row by row and with a gradient; unit of z squared. At sigma 0, where
+    it has no gradient: the squared gap of what came through, a value of 0 says nothing.
+    """
+    kept = (observed - z).square()
+    if cut.sigma == 0:
+        return torch.where(torch.eq(observed, 0.0), 0.0, kept).mean(1)
+    double = 2 * cut.sigma**2
+    own, gone = log(1 - cut.dropout) - kept / double, log(cut.dropout) - observed.square() / double
+    return -double * torch.logaddexp(own, gone).mean(1)
+
+
 @dataclass(frozen=True)
 class SmashedData:
     """The message z~ of a split network, its encoder and the law of the cut known."""
 
     net: SplitNet
     name: str = "smashed-data"
+    fits_head: bool = True
+    """Whether the head takes this message; not where those of several encoders are in a row."""
 
     @property
     def grants(self) -> frozenset[str]:
-        """Return all grants but the likelihood where the message is z itself."""
+        """Return a message's grants: no likelihood of z itself, no head that cannot read it."""
         law = LOG_PROB if self.net.cut.random else NOISELESS
-        return frozenset({MEAN, FREE_QUERIES, law})
+        head = {HEAD} if self.fits_head else set()
+        return frozenset({MEAN, FREE_QUERIES, ARCHITECTURE, law} | head)
 
     def mean(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B F"]:
         """Return E[z~], with a gradient."""
         return self.net.encode(images) * (1 - self.net.cut.dropout)
+
+    def misfit(
+        self, images: Float[Tensor, "B C H W"], observed: Float[Tensor, "B F"]
+    ) -> Float[Tensor, " B"]:
+        """Return mean (z~ - z)^2 over values, under dropout that of the cut's mixture."""
+        z, cut = self.net.encode(images), self.net.cut
+        if cut.dropout > 0:
+            return mixture_misfit(z, observed, cut)
+        return (z - observed).square().mean(1)
+
+    def answer(self, observed: Float[Tensor, "B F"]) -> Float[Tensor, "B K"]:
+        """Return the head's logits, with a gradient."""
+        return self.net.answer(observed)
+
+    def fresh_encoder(self, generator: torch.Generator) -> nn.Module:
+        """Return a copy of the encoder, every layer that can be reset drawn anew."""
+        copy = deepcopy(self.net.encoder)
+        seed = int(torch.randint(2**31, (), generator=generator))
+        with torch.random.fork_rng(devices=[]):  # layers draw from the global state
+            torch.manual_seed(seed)
+            for layer in copy.modules():
+                reset = getattr(layer, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+        initialise(copy, generator)
+        return copy
 
     def codes(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B F"]:
         """Return z without a gradient, in chunks."""

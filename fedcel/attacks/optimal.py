@@ -36,7 +36,6 @@ class OptimalLeak(NamedTuple):
     """Mean over images of log2(images of the same class): all that is beyond the label."""
     identification_candidates: int
     identification_half_width: float
-    information_half_width: float
     beyond_label_half_width: float
 
 
@@ -71,7 +70,7 @@ def optimal(
     information, beyond = information + log2(count), beyond + size.log2()
     caps = log2(count), float(size.log2().mean())
     one, two, three = (float(values.mean()) for values in (rate, information, beyond))
-    widths = [half_width(values, generator) for values in (rate, information, beyond)]
+    widths = [half_width(values, generator) for values in (rate, beyond)]
     return OptimalLeak(one, two, three, count, *caps, min(candidates, count), *widths)
 
 

@@ -1,32 +1,28 @@
 """Run attacks on observations and score them: one row per attack and attack seed."""
 
 import time
-from collections.abc import Callable, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from traceback import extract_tb
+from warnings import warn
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel import plugins
+from fedcel.attacks.averaging import Repeated
 from fedcel.attacks.base import Attack, Progress
-from fedcel.attacks.decoder import Decoder
-from fedcel.attacks.logits import LogitInversion
-from fedcel.attacks.observation import LOG_PROB, NOISELESS, Observation
+from fedcel.attacks.gradients import tuned_on
+from fedcel.attacks.names import OPTIMAL, parse
+from fedcel.attacks.observation import LOG_PROB, NOISELESS, UPDATE, Observation, ObservationUpdate
 from fedcel.attacks.optimal import optimal
-from fedcel.attacks.scorecard import class_means, score
+from fedcel.attacks.scorecard import class_means, in_best_order, score
 from fedcel.data.images import Images
-from fedcel.errors import DataError, PluginError, SettingsError
+from fedcel.errors import DataError, FedcelError, PluginError
 from fedcel.seeding import generator
 from fedcel.settings_groups import Attack as How
 
-OPTIMAL = "optimal"
 PICTURES = 12  # reconstructions that are kept of each attack
-ATTACKS: dict[str, Callable[[], Attack]] = {
-    "decoder": Decoder,
-    "logit-inversion": LogitInversion,
-}
-"""Attacks by short name that reconstruct images."""
 
 Row = dict[str, object]
 Pictures = dict[str, Tensor]
@@ -41,50 +37,37 @@ def run(
     progress: Progress,
     population: Images | None = None,
 ) -> tuple[list[Row], Pictures]:
-    """Return the rows of attacks.json, and pictures (12, C, H, W) in [0, 1].
+    """Return the rows of attacks.json, and pictures (n, C, H, W) in [0, 1], n at most 12.
 
     Pictures: `targets`, `class-mean` (what the label alone tells), and under each attack's name the
     first reconstructions of its best seed. The anchors come from `population`; see `score`.
-    An attack that finds no observation of its kind, or is not granted what it needs, gives a row
-    with `skipped`. `seed` is the run's; each attack seed 0, 1, ... has its own streams.
-    SettingsError on an unknown name, DataError when a target is among the attacker's images.
+    Reconstructed are the first `how.targets`; the optimal attacker sees all, they are cheap to him.
+    An attack that finds no observation of its kind, is not granted what it needs, or fails with an
+    error that is no FedcelError gives a row with `skipped`: why. `seed` is the run's; each attack
+    seed 0, 1, ... has its own streams.
+    Before any work is done: SettingsError on an unknown name, or a batch larger than the attacker's
+    images; DataError when a target is among these, or the anchors would be of other classes.
     """
-    names = [name.strip() for name in how.names.split(",")]
-    attacks = {name: find(name) for name in names if name != OPTIMAL}  # before any work is done
+    attacks = parse(how.names)
     refuse_known(targets, auxiliary)
+    refuse_batches([attack for attack, _ in attacks if attack], observations, auxiliary)
     rows: list[Row] = []
     known = class_means(targets.y, population or auxiliary)
-    pictures: Pictures = {"targets": targets.x[:PICTURES], "class-mean": known[:PICTURES]}
-    for name in names:
-        if name == OPTIMAL:
-            rows += identify(observations, how, targets, seed, progress)
+    shown = min(PICTURES, how.targets or PICTURES)  # as many as every attack rebuilds
+    pictures: Pictures = {"targets": targets.x[:shown], "class-mean": known[:shown]}
+    for attack, repeats in attacks:
+        seen = observations
+        if repeats > 1:
+            seen = [Repeated(observation, repeats) for observation in observations]
+        if attack is None:
+            rows += identify(seen, how, targets, seed, progress)
             continue
         found, images = reconstruct(
-            attacks[name], observations, how, auxiliary, targets, seed, progress, population
+            attack, seen, how, auxiliary, targets, seed, progress, population
         )
         rows += found
         pictures |= images
     return rows, pictures
-
-
-def find(name: str) -> Attack:
-    """Return the attack that a name or import string means.
-
-    SettingsError with the nearest right name; PluginError when the object is no attack.
-    """
-    if name in ATTACKS:
-        return ATTACKS[name]()
-    if ":" not in name:
-        near = get_close_matches(name, [OPTIMAL, *ATTACKS], 1, cutoff=0)
-        raise SettingsError(
-            f"attack.names has {name!r}; did you mean {near[0]!r}? "
-            "An own attack is 'package.module:object'"
-        )
-    found = plugins.load(name)
-    made = found() if isinstance(found, type) else found
-    if not isinstance(made, Attack):
-        raise PluginError(f"{name!r} is no attack: it needs name, needs, observes, reconstruct()")
-    return made
 
 
 def refuse_known(targets: Images, auxiliary: Images) -> None:
@@ -96,6 +79,36 @@ def refuse_known(targets: Images, auxiliary: Images) -> None:
             f"{seen} of {len(targets.y)} targets are among the attacker's own images; "
             "a target must be unseen: split the images anew"
         )
+
+
+def refuse_batches(
+    attacks: Sequence[Attack], observations: Sequence[Observation], auxiliary: Images
+) -> None:
+    """Refuse uploads of more images than the attacker has to simulate one with; SettingsError."""
+    for observation in observations:
+        asked = any(
+            attack.observes == observation.name and UPDATE in attack.needs for attack in attacks
+        )
+        if asked and isinstance(observation, ObservationUpdate):
+            tuned_on(observation.batch, len(auxiliary.y))
+
+
+@contextmanager
+def failing_alone(rows: list[Row], who: Row) -> Iterator[None]:
+    """Make a row with `skipped`, and a warning, of an error that nobody foresaw.
+
+    A FedcelError is raised: it says what the user has to mend.
+    """
+    try:
+        yield
+    except FedcelError:
+        raise
+    except Exception as error:
+        place = extract_tb(error.__traceback__)[-1]
+        said = f"failed with {type(error).__name__}: {' '.join(str(error).split())}"
+        rows.append(who | {"skipped": said})
+        where = f"{who['attack']} on {who['observation']}, seed {who['seed']}"
+        warn(f"{where} {said} ({place.filename}, line {place.lineno})", stacklevel=4)
 
 
 def identify(
@@ -113,29 +126,29 @@ def identify(
         return [common | {"observation": "", "skipped": f"needs {LOG_PROB}, granted nowhere"}]
     for observation in known:
         for attack_seed in range(how.seeds):
-            begin = time.monotonic()
-            stream = generator(seed, f"attack/{OPTIMAL}/{observation.name}", attack_seed)
-            leak = optimal(observation, *targets, stream, how.candidates)
-            progress(
-                f"{OPTIMAL} on {observation.name}, seed {attack_seed}: "
-                f"{leak.bits_beyond_label:.2f} of {leak.cap_beyond_label:.2f} bits beyond the label"
-            )
-            rows.append(
-                common
-                | {
-                    "observation": observation.name,
-                    "seed": attack_seed,
+            who = common | {"observation": observation.name, "seed": attack_seed}
+            with failing_alone(rows, who):
+                begin = time.monotonic()
+                stream = generator(seed, f"attack/{OPTIMAL}/{observation.name}", attack_seed)
+                leak = optimal(observation, *targets, stream, how.candidates)
+                bits, cap = leak.bits_beyond_label, leak.cap_beyond_label
+                progress(
+                    f"{OPTIMAL} on {observation.name}, seed {attack_seed}: "
+                    f"{bits:.2f} of {cap:.2f} bits beyond the label"
+                )
+                found: Row = {
                     "budget": how.budget,
                     "identification-optimal": leak.identification,
                     "information-bits": leak.information_bits,
-                    "bits-beyond-label": leak.bits_beyond_label,
+                    "bits-beyond-label": bits,
                     "candidates": leak.candidates,
                     "information-cap": leak.cap_bits,
-                    "bits-cap": leak.cap_beyond_label,
+                    "bits-cap": cap,
                     "identification-candidates": leak.identification_candidates,
+                    "identification-half-width": leak.identification_half_width,
                     "seconds": time.monotonic() - begin,
                 }
-            )
+                rows.append(who | found)
     return rows
 
 
@@ -150,35 +163,43 @@ def reconstruct(
     population: Images | None,
 ) -> tuple[list[Row], Pictures]:
     """Return one attack's rows and the first reconstructions of its best seed."""
-    what = {"attack": attack.name, "observation": attack.observes}
-    common: Row = {**what, "knowledge": how.knowledge}
+    who: Row = {"attack": attack.name, "observation": attack.observes, "knowledge": how.knowledge}
     observation = next((o for o in observations if o.name == attack.observes), None)
-    if observation is None:
-        return [common | {"skipped": f"nothing here is observed as {attack.observes!r}"}], {}
-    if missing := sorted(attack.needs - observation.grants):
-        return [common | {"skipped": f"needs {', '.join(missing)}, which is not granted"}], {}
+    if observation is None or not attack.needs <= observation.grants:
+        return [who | {"skipped": reason(attack, observation)}], {}
+    targets = Images(*(part[: how.targets or None] for part in targets))
     rows: list[Row] = []
     pictures, lowest = Pictures(), torch.inf
     for attack_seed in range(how.seeds):
-        begin = time.monotonic()
-        noise = generator(seed, f"targets/{observation.name}", attack_seed)
-        made = attack.reconstruct(
-            observation,
-            auxiliary.x,
-            observation.sample(targets.x, noise),
-            how.budget,
-            generator(seed, f"attack/{attack.name}", attack_seed),
-            titled(progress, f"{attack.name}, seed {attack_seed}"),
-        )
-        images = checked(made, targets, attack.name)
-        seconds = time.monotonic() - begin
-        scores = score(images, targets, auxiliary, how.candidates, population)
-        rows.append(
-            common | {"seed": attack_seed, "budget": how.budget, **scores, "seconds": seconds}
-        )
-        if scores["mse"] < lowest:
-            lowest, pictures = scores["mse"], {attack.name: images[:PICTURES]}
+        own, begin = who | {"seed": attack_seed}, time.monotonic()
+        with failing_alone(rows, own):
+            noise = generator(seed, f"targets/{observation.name}", attack_seed)
+            made = attack.reconstruct(
+                observation,
+                auxiliary,
+                observation.sample(targets.x, noise),
+                how.budget,
+                generator(seed, f"attack/{attack.name}", attack_seed),
+                titled(progress, f"{attack.name}, seed {attack_seed}"),
+            )
+            images = checked(made, targets, attack.name)
+            if isinstance(observation, ObservationUpdate):
+                images = in_best_order(images, targets.x, observation.batch)
+            done = {"budget": how.budget, "targets": len(targets.y)}
+            seconds = {"seconds": time.monotonic() - begin}
+            scores = score(images, targets, auxiliary, how.candidates, population)
+            rows.append(own | done | scores | seconds)
+            if scores["mse"] < lowest:
+                lowest, pictures = scores["mse"], {attack.name: images[:PICTURES]}
     return rows, pictures
+
+
+def reason(attack: Attack, observation: Observation | None) -> str:
+    """Return why an attack cannot run on what there is."""
+    if observation is None:
+        return f"nothing here is observed as {attack.observes!r}"
+    missing = sorted(attack.needs - observation.grants)
+    return f"needs {', '.join(missing)}, which is not granted"
 
 
 def titled(progress: Progress, title: str) -> Progress:

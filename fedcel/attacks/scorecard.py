@@ -3,10 +3,11 @@
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from scipy.optimize import linear_sum_assignment
 from sklearn.svm import SVC
 from torch import Tensor
-from torchmetrics.functional.image import structural_similarity_index_measure
 
+from fedcel.attacks.base import OtherClasses
 from fedcel.attacks.identification import identification
 from fedcel.data.images import Images
 from fedcel.errors import DataError
@@ -27,19 +28,38 @@ def score(
 
     `known` are the attacker's images, the classifier learns from them. The anchors' mean images
     are taken from `population`, usually all training images, which are more: an anchor should not
-    be weak because an attacker is. Without it, from `known`.
+    be weak because an attacker is. Without it, from `known`. There is no `label-accuracy` where
+    `known` are of other classes than the targets: nobody tells the classifier what it should read.
     """
     originals, everyone = targets.x, population or known
+    read = {}
+    if not isinstance(known, OtherClasses):
+        read["label-accuracy"] = label_accuracy(images, targets.y, known)
     return {
         "mse": mse(images, originals),
         "psnr": psnr(images, originals),
         "ssim": ssim(images, originals),
         "identification-1": identified(images, originals, candidates, 1),
         "identification-5": identified(images, originals, candidates, 5),
-        "label-accuracy": label_accuracy(images, targets.y, known),
+        **read,
         "mean-mse": mse(mean_image(targets.y, everyone), originals),
         "oracle-mse": mse(class_means(targets.y, everyone), originals),
     }
+
+
+def in_best_order(
+    images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"], batch: int
+) -> Float[Tensor, "T C H W"]:
+    """Return the images of each batch in the order with the lowest error.
+
+    For attacks that see a batch as a whole: which image came first nobody can tell, and the order
+    that flatters the attack is that of the worst case. The last batch may be smaller.
+    """
+    ordered = []
+    for found, true in zip(torch.split(images, batch), torch.split(originals, batch), strict=True):
+        distance = torch.cdist(true.flatten(1).double(), found.flatten(1).double()).square()
+        ordered.append(found[linear_sum_assignment(distance.numpy())[1]])
+    return torch.cat(ordered)
 
 
 def mse(images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]) -> float:
@@ -61,6 +81,9 @@ def ssim(images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]) 
     side = min(images.shape[2:])
     if side < SMALL_WINDOW:
         return float("nan")
+    # Imported here: it brings seconds of imports that training never needs.
+    from torchmetrics.functional.image import structural_similarity_index_measure
+
     value = structural_similarity_index_measure(
         images,
         originals,
@@ -109,8 +132,14 @@ def mean_image(labels: Int[Tensor, " T"], known: Images) -> Float[Tensor, "T C H
 def class_means(labels: Int[Tensor, " T"], known: Images) -> Float[Tensor, "T C H W"]:
     """Return for each target what one guesses who knows the label: the mean of its class.
 
-    A class without a known image gives the mean of all. DataError when there is no image at all.
+    A class without a known image gives the mean of all. DataError when there is no image at all,
+    or none whose label is a class of the targets.
     """
+    if isinstance(known, OtherClasses):
+        raise DataError(
+            "the anchors are means of images of other classes, must be of the targets'; pass the "
+            "training images as population"
+        )
     if len(known.y) == 0:
         raise DataError("the attacker has no images; raise data.auxiliary")
     classes = int(torch.cat([labels, known.y]).max()) + 1

@@ -5,10 +5,13 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from fedcel.errors import DataError
+from fedcel.settings_groups import Data
 
 Labels = Int[Tensor, " _"]
+LUMINANCE = (0.299, 0.587, 0.114)  # red, green, blue
 
 
 class Images(NamedTuple):
@@ -62,3 +65,23 @@ def check_known(y: Labels, classes: int, where: str) -> None:
             f"{where}: labels are in {low}..{high}, must be in 0..{classes - 1} as the training "
             "labels are; check that both parts belong together"
         )
+
+
+def fitted(x: Float[Tensor, "N C H W"], data: Data, where: str) -> Float[Tensor, "N c h w"]:
+    """Return images in [0, 1] as grey and as large as `data.grey` and `data.size` ask for.
+
+    The size is one side of a square: bilinear with antialiasing, other shapes are stretched. Grey
+    is .299 R + .587 G + .114 B (ITU-R BT.601-7, section 2.5.1). DataError, which names `where`, for
+    images that are neither grey nor red, green, blue.
+    """
+    if data.grey and x.shape[1] != 1:
+        if x.shape[1] != 3:
+            raise DataError(
+                f"{where}: images have {x.shape[1]} channels and data.grey is true, must be 3, or "
+                "1, which is grey already; set data.grey to false"
+            )
+        x = (x * torch.tensor(LUMINANCE).view(3, 1, 1)).sum(1, keepdim=True)
+    if data.size and x.shape[2:] != (data.size, data.size):
+        square = (data.size, data.size)
+        x = interpolate(x, square, mode="bilinear", antialias=True, align_corners=False)
+    return x.clamp(0, 1) if data.grey or data.size else x  # rounding leads beyond by some 1e-7

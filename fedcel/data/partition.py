@@ -1,6 +1,8 @@
-"""Who holds which training image: even, Dirichlet, or shards of few classes.
+"""Who holds which training image: even, Dirichlet, shards of few classes, or as it was collected.
 
-The dealing is flwr-datasets'; it sees labels and positions only, in memory.
+The dealing is flwr-datasets'; it sees labels and positions only, in memory. Its partitioners of
+natural holders make as many clients as there are holders or groups of a given size, so holders
+are dealt to a given number of clients here.
 """
 
 import math
@@ -28,7 +30,11 @@ KNOWN_WARNINGS = (
 
 
 def partition(
-    y: Int[Tensor, " N"], clients: int, data: Data, seed: int
+    y: Int[Tensor, " N"],
+    clients: int,
+    data: Data,
+    seed: int,
+    holders: Int[Tensor, " N"] | None = None,
 ) -> tuple[Int[Tensor, " _"], ...]:
     """Return each client's positions in labels y; every position goes to exactly one client.
 
@@ -36,13 +42,16 @@ def partition(
     ICML 2019, section 4), redrawn up to ten times until every client has an image. `shards`: y
     sorted is cut into clients * shards pieces (McMahan et al., AISTATS 2017, section 3), dealt at
     random; where they do not come out even, the last is smaller and some clients get one less.
-    The same seed gives the same result. DataError when a client would have no image at all.
+    `natural`: a client has all images of one holder or, drawn at random, of several. The same seed
+    gives the same result. DataError when a client would have no image, or nobody names holders.
     """
     if not 1 <= clients <= len(y):
         raise DataError(
             f"clients is {clients}, must be in 1..{len(y)}, the number of training images; "
             "take fewer clients or raise data.train"
         )
+    if data.partition == "natural":
+        return _natural(clients, data, seed, holders)
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(y))  # IidPartitioner cuts in order, the others within a class
     dealer = _dealer(len(y), clients, data, int(rng.integers(2**63)))
@@ -60,6 +69,24 @@ def partition(
                 f"{len(y)} images in each of 11 draws; take fewer clients or raise data.alpha"
             ) from error
     return tuple(torch.tensor(part.with_format("numpy")["position"][:]) for part in parts)
+
+
+def _natural(
+    clients: int, data: Data, seed: int, holders: Int[Tensor, " N"] | None
+) -> tuple[Int[Tensor, " _"], ...]:
+    if holders is None:
+        raise DataError(
+            f"data.partition is 'natural' and data.source {data.source!r} names no holders; give "
+            "CLASS/HOLDER/IMAGE folders, set data.holder-column, or take another partition"
+        )
+    names, number = np.unique(holders.numpy(), return_inverse=True)
+    if clients > len(names):
+        raise DataError(
+            f"clients is {clients}, data.partition 'natural', must be in 1..{len(names)}, the "
+            "number of holders; take fewer clients"
+        )
+    owner = (np.random.default_rng(seed).permutation(len(names)) % clients)[number]
+    return tuple(torch.from_numpy((owner == client).nonzero()[0]) for client in range(clients))
 
 
 def _dealer(images: int, clients: int, data: Data, seed: int) -> Partitioner:

@@ -1,21 +1,40 @@
-"""Where images come from: embedded digits, a folder, or a user's own object."""
+"""Where images come from: embedded digits, files, the Hub, or a user's own object."""
 
 from collections.abc import Callable
 from difflib import get_close_matches
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
+from torch import Tensor
 
 from fedcel import plugins
-from fedcel.data import idx
-from fedcel.data.images import Images, check_images, check_known, count_classes
+from fedcel.data import folder, hub, idx, npz
+from fedcel.data.images import Images, Labels, check_images, check_known, count_classes, fitted
 from fedcel.errors import DataError
 from fedcel.settings_groups import Data
 
-Source = Callable[[Data], tuple[Images, Images | None]]
-"""What `data.source` names: the settings group in, training images and test images, if any, out."""
+Parts = tuple[Images, Images | None]
+Source = Callable[[Data], Parts | tuple[Images, Images | None, Labels | None]]
+"""What `data.source` names: the settings group in, training images and test images, if any, out.
+
+A third item numbers the holder of each training image, for the partition `natural`.
+"""
+
+
+class Found(NamedTuple):
+    """All images of a source, checked and of one shape; `holders` of the training images."""
+
+    train: Images
+    test: Images | None
+    classes: int
+    holders: Labels | None
+
+    @property
+    def y(self) -> Labels:
+        """Return the labels of the training images, followed by those of the test images."""
+        return self.train.y if self.test is None else torch.cat([self.train.y, self.test.y])
 
 
 def digits(data: Data) -> tuple[Images, None]:
@@ -29,51 +48,83 @@ def digits(data: Data) -> tuple[Images, None]:
     return Images(x, torch.from_numpy(found.target.astype(np.int64))), None
 
 
-SOURCES: dict[str, Source] = {"digits": digits, "idx": idx.read}
+SOURCES: dict[str, Source] = {
+    "digits": digits,
+    "idx": idx.read,
+    "npz": npz.read,
+    "image-folder": folder.read,
+    "huggingface": hub.read,
+}
 
 
-def read(data: Data) -> tuple[Images, Images | None, int]:
-    """Return checked training images, test images or None, and the number of classes.
+def read(data: Data) -> Found:
+    """Return the checked images of `data.source`, as grey and as large as the settings ask for.
 
     DataError when the source is unknown or breaks its contract, PluginError when an import string
     leads nowhere.
     """
+    train, test, holders = _called(data)
+    where = f"{data.source}: training part"
+    check_images(train, where)
+    train, classes = train._replace(x=fitted(train.x, data, where)), count_classes(train.y, where)
+    if holders is not None and holders.shape != train.y.shape:
+        raise DataError(
+            f"{where}: holders are {tuple(holders.shape)}, must be {tuple(train.y.shape)}, one for "
+            "each image; number the holders from 0"
+        )
+    if test is not None:
+        where = f"{data.source}: test part"
+        check_images(test, where)
+        test = test._replace(x=fitted(test.x, data, where))
+        check_known(test.y, classes, where)
+        if test.x.shape[1:] != train.x.shape[1:]:
+            raise DataError(
+                f"{data.source}: test images are {tuple(test.x.shape[1:])}, must be "
+                f"{tuple(train.x.shape[1:])} as the training images are; resize them"
+            )
+    return Found(train, test, classes, holders)
+
+
+def _called(data: Data) -> tuple[Images, Images | None, Labels | None]:
+    """Return what the source gives, before any look at the images."""
     if data.source not in SOURCES and ":" not in data.source:
         near = get_close_matches(data.source, SOURCES, 1, cutoff=0)
         raise DataError(
             f"data.source is {data.source!r}, must be {', '.join(SOURCES)} or "
             f"'package.module:object'; did you mean {near[0]!r}?"
         )
+    unread = {
+        "data.repository": data.repository,
+        "data.label-column": data.label_column,
+        "data.holder-column": data.holder_column,
+    }
+    for key, value in unread.items():
+        if value != "none" and data.source in SOURCES and data.source != "huggingface":
+            raise DataError(
+                f"{key} is {value!r} and data.source {data.source!r}: only 'huggingface' reads it; "
+                f"set data.source to 'huggingface' or {key} to 'none'"
+            )
     source = SOURCES.get(data.source) or plugins.load(data.source)
     if not callable(source):
         raise DataError(
             f"data.source is {data.source!r}, which is {type(source).__name__} and cannot be "
             "called; name a function that takes the data settings"
         )
-    train, test = _pair(source(data), data.source)
-    check_images(train, f"{data.source}: training part")
-    classes = count_classes(train.y, f"{data.source}: training part")
-    if test is not None:
-        check_images(test, f"{data.source}: test part")
-        check_known(test.y, classes, f"{data.source}: test part")
-        if test.x.shape[1:] != train.x.shape[1:]:
-            raise DataError(
-                f"{data.source}: test images are {tuple(test.x.shape[1:])}, must be "
-                f"{tuple(train.x.shape[1:])} as the training images are; resize them"
-            )
-    return train, test, classes
+    return _parts(source(data), data.source)
 
 
-def _pair(found: object, source: str) -> tuple[Images, Images | None]:
+def _parts(found: object, source: str) -> tuple[Images, Images | None, Labels | None]:
+    three = (*found, None)[:3] if isinstance(found, tuple) and len(found) in (2, 3) else ()
     fits = (
-        isinstance(found, tuple)
-        and len(found) == 2
-        and isinstance(found[0], Images)
-        and (found[1] is None or isinstance(found[1], Images))
+        len(three) == 3
+        and isinstance(three[0], Images)
+        and isinstance(three[1], Images | None)
+        and isinstance(three[2], Tensor | None)
     )
     if not fits:
         raise DataError(
             f"data.source {source!r} returned {type(found).__name__}, must be a pair "
-            "(fedcel.data.Images, fedcel.data.Images or None)"
+            "(fedcel.data.Images, fedcel.data.Images or None), or these and the holder of each "
+            "training image"
         )
-    return cast(tuple[Images, Images | None], found)
+    return cast(tuple[Images, Images | None, Labels | None], three)

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from fedcel.data.images import Images
+from fedcel.data.images import Images, Labels
 from fedcel.data.partition import partition
-from fedcel.data.sources import read
+from fedcel.data.sources import Found, read
 from fedcel.errors import DataError
 from fedcel.seeding import generator, stream_seed
 from fedcel.settings_groups import Data
@@ -59,40 +59,106 @@ def load(data: Data, clients: int, seed: int) -> Splits:
     is left out of the rest, so that no target of an attack was ever seen. The result is kept for
     the life of the process and shared by all callers: never write to its tensors. DataError when
     there are fewer images than asked for.
+
+    With `data.held-out-classes` the attacker knows other classes than the targets' (other people,
+    where classes are people): auxiliary are all images of classes that `data.seed` draws, of both
+    parts. Both kinds of classes are numbered from 0, so a label of an auxiliary image says which
+    are alike, not which class of the net it is. Test images, then validation images, then those of
+    `data.train` are as many of each remaining class as come out even.
     """
-    train, test, classes = read(data)
-    stream = generator(data.seed, "data-split")
-    pool = torch.randperm(len(train.y), generator=stream)
-    if test is None:
-        drawn, pool, chosen = pool[: data.test], pool[data.test :], take(train, pool[: data.test])
-    else:
-        own = torch.randperm(len(test.y), generator=stream)[: data.test]
-        drawn, chosen = own + len(train.y), take(test, own)
-    enough("data.test", data.test, len(drawn), "test")
-    seen = equal_to_any(train, pool, chosen)
-    left = pool[~seen]
-    used = data.validation + data.auxiliary
-    wanted = used + (data.train or 1)
-    enough("data.validation + data.auxiliary + data.train", wanted, len(left), "other")
-    validation, auxiliary = left[: data.validation], left[data.validation : used]
-    dealt = left[used : used + data.train] if data.train else left[used:]
-    parts = partition(train.y[dealt], clients, data, stream_seed(seed, "data-partition"))
-    held = tuple(dealt[part] for part in parts)
+    source, strange = set_apart(read(data), data)
+    places, dropped = places_of(source, strange, data)
+    dealt, holders = places.clients[0], source.holders
+    own = None if holders is None else holders[dealt]
+    parts = partition(
+        source.train.y[dealt], clients, data, stream_seed(seed, "data-partition"), own
+    )
+    indices = places._replace(clients=tuple(dealt[part] for part in parts))
     return Splits(
-        shape=tuple(train.x.shape[1:]),
-        classes=classes,
-        clients=tuple(take(train, positions) for positions in held),
-        validation=take(train, validation),
-        auxiliary=take(train, auxiliary),
-        test=chosen,
-        indices=Indices(held, validation, auxiliary, drawn),
-        dropped=int(seen.sum()),
+        shape=tuple(source.train.x.shape[1:]),
+        classes=source.classes,
+        clients=tuple(take(source, positions) for positions in indices.clients),
+        validation=take(source, indices.validation),
+        auxiliary=take(source, indices.auxiliary),
+        test=take(source, indices.test),
+        indices=indices,
+        dropped=dropped,
     )
 
 
-def take(images: Images, positions: Positions) -> Images:
-    """Return a copy of the images at these positions."""
-    return Images(images.x[positions], images.y[positions])
+def set_apart(source: Found, data: Data) -> tuple[Found, Bool[Tensor, " N"]]:
+    """Return a source with its labels numbered anew, and which images are of held-out classes.
+
+    DataError when fewer than two classes or fewer than are held out would be left.
+    """
+    held, most = data.held_out_classes, min(source.classes // 2, source.classes - 2)
+    if held > most:
+        raise DataError(
+            f"data.held-out-classes is {held}, must be in 0..{most}: of {source.classes} classes "
+            "two or more, and no fewer than are held out, are left for the net; lower it"
+        )
+    stream, out = generator(data.seed, "held-out-classes"), torch.zeros(source.classes).bool()
+    out[torch.randperm(source.classes, generator=stream)[:held]] = True
+    number = torch.where(out, out.cumsum(0), (~out).cumsum(0)) - 1
+    train, test = source.train, source.test
+    renumbered = source._replace(
+        train=train._replace(y=number[train.y]),
+        test=None if test is None else test._replace(y=number[test.y]),
+        classes=source.classes - held,
+    )
+    return renumbered, out[source.y]
+
+
+def places_of(source: Found, strange: Bool[Tensor, " N"], data: Data) -> tuple[Indices, int]:
+    """Return who is what, all clients as one, and how many images equal a test image.
+
+    DataError when there are fewer images than asked for.
+    """
+    stream, count = generator(data.seed, "data-split"), len(source.train.y)
+    orders = [torch.randperm(count, generator=stream)]
+    if source.test is not None:
+        orders.append(torch.randperm(len(source.test.y), generator=stream) + count)
+    outside = torch.cat([order[strange[order]] for order in orders])
+    if data.held_out_classes:
+        orders = [evenly(source.y, order[~strange[order]]) for order in orders]
+    drawn = orders[-1][: data.test]
+    enough("data.test", data.test, len(drawn), "test")
+    pool = orders[0] if source.test is not None else orders[0][data.test :]
+    seen = equal_to_any(source, torch.cat([pool, outside]), take(source, drawn))
+    left, outside = pool[~seen[: len(pool)]], outside[~seen[len(pool) :]]
+    keys, used = "data.validation + data.train", data.validation
+    if not data.held_out_classes:
+        keys, used = "data.validation + data.auxiliary + data.train", used + data.auxiliary
+    enough(keys, used + (data.train or 1), len(left), "other")
+    validation, auxiliary = left[: data.validation], left[data.validation : used]
+    dealt = left[used : used + data.train] if data.train else left[used:]
+    known = outside if data.held_out_classes else auxiliary
+    return Indices((dealt,), validation, known, drawn), int(seen.sum())
+
+
+def evenly(y: Labels, positions: Positions) -> Positions:
+    """Return positions so that first comes one of each class, then the second of each, and so on.
+
+    Within a class, and among the classes of one turn, the order stays.
+    """
+    turn = torch.empty_like(positions)
+    own = y[positions]
+    for label in range(int(y.max()) + 1):
+        turn[own == label] = torch.arange(int((own == label).sum()))
+    return positions[turn.argsort(stable=True)]
+
+
+def take(source: Found, positions: Positions) -> Images:
+    """Return a copy of the images at these positions, those of the training part first."""
+    count = len(source.train.y)
+    inside = positions[positions < count]
+    found = Images(source.train.x[inside], source.train.y[inside])
+    if source.test is None or len(inside) == len(positions):
+        return found
+    other = positions[positions >= count] - count
+    return Images(
+        torch.cat([found.x, source.test.x[other]]), torch.cat([found.y, source.test.y[other]])
+    )
 
 
 def enough(keys: str, wanted: int, found: int, kind: str) -> None:
@@ -104,7 +170,12 @@ def enough(keys: str, wanted: int, found: int, kind: str) -> None:
         )
 
 
-def equal_to_any(images: Images, positions: Positions, targets: Images) -> Bool[Tensor, " n"]:
+def equal_to_any(source: Found, positions: Positions, targets: Images) -> Bool[Tensor, " n"]:
     """Return for each position whether that image equals one of the targets in every pixel."""
     known = {image.numpy().tobytes() for image in targets.x}
-    return torch.tensor([images.x[p].numpy().tobytes() in known for p in positions.tolist()])
+    count = len(source.train.y)
+    found = []
+    for p in positions.tolist():
+        image = source.train.x[p] if source.test is None or p < count else source.test.x[p - count]
+        found.append(image.numpy().tobytes() in known)
+    return torch.tensor(found, dtype=torch.bool)

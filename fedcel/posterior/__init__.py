@@ -1,4 +1,4 @@
-"""Sampling the posterior: the local Langevin step, the chain, the predictions."""
+"""Sampling the posterior: the constants of a round, the chain and its judge, the predictions."""
 
 from fedcel.posterior.chain import Chain
 from fedcel.posterior.predict import Prediction, predict

@@ -37,11 +37,15 @@ class Prediction(NamedTuple):
 def answer_all(
     flat: FlatNet, samples: Sequence[Float[Tensor, " P"]], messages: Float[Tensor, "N D"]
 ) -> Float[Tensor, "S N K"]:
-    """Return every sampled head's log-probabilities for the same messages."""
+    """Return every sampled head's log-probabilities for the same messages.
+
+    One head after the other on all messages: stacked by vmap, heads of this size take twice as
+    long. `flat` is left with the last head; its encoder is not touched.
+    """
+    answers = []
     with torch.no_grad():
-        answers = []
         for vector in samples:
-            flat.load(vector)
+            flat.vector[flat.cut :].copy_(vector[flat.cut :])
             answers.append(flat.net.answer(messages).log_softmax(1))
     return torch.stack(answers)
 

@@ -1,4 +1,4 @@
-"""What private logits are still good for.
+"""What private answers are still good for.
 
 The answers measured here protect the INPUT of one query against whoever reads the answer; see
 `fedcel.privacy.mechanism`.
@@ -9,8 +9,11 @@ import math
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.privacy.mechanism import clip, private_logits, project_simplex
+from fedcel.privacy.clip import clip, project_simplex
+from fedcel.privacy.mechanism import build
+from fedcel.privacy.noise import Unit, unit_of
 from fedcel.settings_groups import Privacy
+from fedcel.settings_groups.answers import NOISES
 
 
 def utility(
@@ -18,39 +21,53 @@ def utility(
 ) -> dict[str, float]:
     """Return, for one draw of noise at `privacy.epsilon`, shares in [0, 1].
 
-    `accuracy` of the noisy top class; `top1-kept`, how often it is the top class of `logits`;
-    `confidence-before` and `-after` the noise, the mean largest probability of clipped logits;
-    `ceiling`, the accuracy no epsilon-DP answer exceeds on balanced classes. ValueError on no
-    logits.
+    `accuracy` of the answers' top class; `top1-kept`, how often it is the top class of `logits`;
+    `confidence-before` and `-after` the noise, the mean largest probability, before it of clipped
+    logits where the mechanism clips; `ceiling`, the accuracy that no answer as private exceeds on
+    balanced classes. ValueError on no logits.
     """
     if len(logits) == 0:
         raise ValueError("no logits to measure, must be at least one row")
-    answer = private_logits(logits.double(), privacy)
+    before, unit = undisturbed(logits.double(), privacy)
+    answer, read_as, best = before, unit, 1.0
+    if privacy.mechanism != "none":
+        mechanism = build(privacy, logits.shape[1])
+        answer, read_as = mechanism.answer(logits.double()), mechanism.unit
+        best = ceiling(mechanism.epsilon, mechanism.delta, logits.shape[1])
     top = answer.argmax(1)
     return {
         "accuracy": float((top == labels).double().mean()),
         "top1-kept": float((top == logits.argmax(1)).double().mean()),
-        "confidence-before": confidence(clip(logits, privacy.clip_kind, privacy.clip), privacy),
-        "confidence-after": confidence(answer, privacy),
-        "ceiling": ceiling(privacy, logits.shape[1]),
+        "confidence-before": confidence(before, unit),
+        "confidence-after": confidence(answer, read_as),
+        "ceiling": best,
     }
 
 
-def confidence(answer: Float[Tensor, "N C"], privacy: Privacy) -> float:
+def undisturbed(
+    logits: Float[Tensor, "N C"], privacy: Privacy
+) -> tuple[Float[Tensor, "N C"], Unit]:
+    """Return the rows that the mechanism disturbs, and their unit."""
+    if privacy.mechanism in (*NOISES, "none"):
+        return clip(logits, privacy.clip_kind, privacy.clip), unit_of(privacy.clip_kind)
+    return logits, "logits"
+
+
+def confidence(answer: Float[Tensor, "N C"], unit: Unit) -> float:
     """Return the mean largest probability as the reader of an answer takes it.
 
     Softmax of logits; noisy probabilities are projected back onto the simplex.
     """
-    if privacy.clip_kind == "probabilities":
+    if unit == "probabilities":
         return float(project_simplex(answer, 1.0).amax(1).mean())
     return float(answer.softmax(1).amax(1).mean())
 
 
-def ceiling(privacy: Privacy, classes: int) -> float:
-    """Return e^eps / (e^eps + C - 1), 1 without a mechanism.
+def ceiling(epsilon: float, delta: float, classes: int) -> float:
+    """Return (e^eps + (C - 1) delta)/(e^eps + C - 1), at most 1.
 
-    K-ary randomised response attains it: Kairouz, Oh and Viswanath, JMLR 2016, section 3.
+    From P(A_i | i) <= e^eps P(A_i | j) + delta, summed over all pairs i, j. K-ary randomised
+    response attains it at delta 0: Kairouz, Oh and Viswanath, JMLR 2016, section 3.
     """
-    if privacy.mechanism == "none":
-        return 1.0
-    return 1 / (1 + (classes - 1) * math.exp(-privacy.epsilon))
+    others = (classes - 1) * math.exp(-epsilon)
+    return (1 + others * delta) / (1 + others)

@@ -3,5 +3,6 @@
 from fedcel.testing.attacks import AttackContract
 from fedcel.testing.cel import CELContract
 from fedcel.testing.defences import DefenceContract
+from fedcel.testing.mechanisms import MechanismContract
 
-__all__ = ["AttackContract", "CELContract", "DefenceContract"]
+__all__ = ["AttackContract", "CELContract", "DefenceContract", "MechanismContract"]

@@ -1,19 +1,28 @@
 """What every attack that reconstructs images must hold."""
 
+import re
 from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from sklearn.datasets import load_digits
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from fedcel.attacks.base import Attack
-from fedcel.attacks.observation import FREE_QUERIES, LOG_PROB, MEAN
+from fedcel.attacks.observation import FREE_QUERIES, LOG_PROB, MEAN, Observation
 from fedcel.attacks.scorecard import mean_image, mse
+from fedcel.cut import Cut
 from fedcel.data.images import Images
+from fedcel.nets import SplitNet, initialise
 
 KNOWN, TARGETS, FEATURES = 250, 60, 32
+EPOCHS = 12  # of the net to attack
+QUICK = 0.1  # share of the effort where the result does not matter
+PART = re.compile(r"(\d+)/(\d+)")
+Made = Float[Tensor, "T C H W"]
 
 
 @dataclass(frozen=True)
@@ -61,27 +70,77 @@ def digits() -> tuple[Images, Images]:
     return Images(x[:KNOWN], y[:KNOWN]), Images(x[KNOWN:last], y[KNOWN:last])
 
 
+@cache
+def undefended(sigma: float = 0.1, layers: int = 2) -> SplitNet:
+    """Return a small net for digits, trained without a defence; never write to it.
+
+    Of 32 features, its encoder with one or two layers. It learned from digits that are neither the
+    attacker's nor targets.
+    """
+    data = load_digits()
+    last = KNOWN + TARGETS
+    x = torch.from_numpy(data.images[last:]).float()[:, None] / 16
+    y = torch.from_numpy(data.target[last:]).long()
+    stream = torch.Generator().manual_seed(7)
+    deep = [nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, FEATURES)]
+    encoder = nn.Sequential(nn.Flatten(), *(deep if layers == 2 else [nn.Linear(64, FEATURES)]))
+    net = SplitNet(encoder, nn.Linear(FEATURES, 10), Cut(sigma), FEATURES)
+    initialise(net, stream)
+    adam = torch.optim.Adam(net.parameters(), 3e-3)
+    for _ in range(EPOCHS):
+        for part in torch.split(torch.randperm(len(y), generator=stream), 64):
+            adam.zero_grad()
+            message = net.add_noise(net.encode(x[part]), stream)
+            torch.autograd.backward(cross_entropy(net.answer(message), y[part]))
+            adam.step()
+    return net
+
+
 class AttackContract:
     """Name your subclass `TestMine`, define `build`; pytest runs the rest.
 
     `budget` multiplies your attack's effort and keeps the suite short. `share` is the part of the
-    global mean image's MSE that must be beaten: a weak attack passes for privacy.
+    global mean image's MSE that must be beaten: a weak attack passes for privacy. `targets` is the
+    number of images attacked. Where your attack needs more than `LinearObservation` grants, return
+    an observation of your own.
     """
 
     budget = 0.3
     share = 0.5
+    targets = TARGETS
+    made: ClassVar[Made]
 
     def build(self) -> Attack:
         """Return your attack."""
         raise NotImplementedError
 
-    def attack(self, seed: int = 1) -> Float[Tensor, "T C H W"]:
-        """Return the reconstructions of the targets."""
-        attack, (known, targets) = self.build(), digits()
-        observation = LinearObservation(attack.observes)
-        observed = observation.sample(targets.x, torch.Generator().manual_seed(5))
-        stream = torch.Generator().manual_seed(seed)
-        return attack.reconstruct(observation, known.x, observed, self.budget, stream)
+    def observation(self) -> Observation:
+        """Return what is attacked."""
+        return LinearObservation(self.build().observes)
+
+    def truth(self) -> Images:
+        """Return the targets."""
+        return Images(*(part[: self.targets] for part in digits()[1]))
+
+    def attack(self, seed: int = 1, effort: float = 1.0, lines: list[str] | None = None) -> Made:
+        """Return the reconstructions of the targets; progress goes to `lines`."""
+        observation = self.observation()
+        observed = observation.sample(self.truth().x, torch.Generator().manual_seed(5))
+        return self.build().reconstruct(
+            observation,
+            digits()[0],
+            observed,
+            self.budget * effort,
+            torch.Generator().manual_seed(seed),
+            None if lines is None else lines.append,
+        )
+
+    def full(self) -> Made:
+        """Return the reconstructions at full effort, made once for all tests of a suite."""
+        kind = type(self)
+        if "made" not in vars(kind):  # a parent's are those of another attack
+            kind.made = self.attack()
+        return kind.made
 
     def test_declares_itself(self) -> None:
         """It has a name, names what it observes, and is recognised as an attack."""
@@ -89,11 +148,11 @@ class AttackContract:
         assert isinstance(attack, Attack)
         assert attack.name
         assert attack.observes
-        assert all(isinstance(need, str) for need in attack.needs)
+        assert attack.needs <= self.observation().grants
 
     def test_one_image_per_target(self) -> None:
         """Images have the targets' shape, are finite, in [0, 1], and carry no gradient."""
-        images, targets = self.attack(), digits()[1]
+        images, targets = self.full(), self.truth()
         assert images.shape == targets.x.shape
         assert images.isfinite().all()
         assert images.min() >= 0
@@ -102,22 +161,33 @@ class AttackContract:
 
     def test_far_better_than_the_mean_image(self) -> None:
         """Without a defence it must see a good deal more than the global mean image."""
-        known, targets = digits()
+        known, targets = digits()[0], self.truth()
         guess = mse(mean_image(targets.y, known), targets.x)
-        assert mse(self.attack(), targets.x) < self.share * guess
+        assert mse(self.full(), targets.x) < self.share * guess
 
     def test_repeatable(self) -> None:
         """The same generator seed gives the same bits, and draws nothing from global streams."""
         before = torch.random.get_rng_state()
-        first = self.attack()
+        first = self.attack(effort=QUICK)
         torch.manual_seed(99)
-        second = self.attack()
+        second = self.attack(effort=QUICK)
         torch.random.set_rng_state(before)
         assert torch.equal(first, second)
 
     def test_own_images_are_left_alone(self) -> None:
-        """The attacker's images and what he observed are not written to."""
-        known = digits()[0]
-        copy = known.x.clone()
-        self.attack()
-        assert torch.equal(known.x, copy)
+        """The attacker's images and labels are not written to."""
+        copies = [part.clone() for part in digits()[0]]
+        self.attack(effort=QUICK)
+        assert all(map(torch.equal, digits()[0], copies))
+
+    def test_budget_scales_the_effort(self) -> None:
+        """Progress names the part done as k/n: the last line is at its end, n follows budget."""
+        totals = []
+        for effort in (QUICK, 1.0):
+            lines: list[str] = []
+            self.attack(effort=effort, lines=lines)
+            parts = [tuple(map(int, found)) for line in lines for found in PART.findall(line)]
+            assert parts
+            assert parts[-1][0] == parts[-1][1]
+            totals.append(max(total for _, total in parts))
+        assert totals[1] > totals[0]

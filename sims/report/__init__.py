@@ -1,6 +1,7 @@
 """One self-contained page, and figures, from a finished run or bench."""
 
+from sims.report.live import answers
 from sims.report.page import write
 from sims.report.text import table
 
-__all__ = ["table", "write"]
+__all__ = ["answers", "table", "write"]

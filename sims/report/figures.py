@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedcel.schedule import burn_in_rounds
-from sims.report.read import Bins, Event, Run
+from fedcel.settings import burn_in_rounds
+from sims.report.records import Bins, Event, Run
 from sims.report.summary import Estimate, Summary
 
 INK = "#26323d"
@@ -83,7 +83,7 @@ def _trade(
     across: Callable[[Summary], Estimate],
     marks: Sequence[tuple[float, str, str]],
 ) -> Figure | None:
-    """Scatter with 95 % intervals; the strengths of one variant are joined by a thin line."""
+    """Scatter with 95 % intervals; strengths of one variant are joined in their order."""
     drawn = [
         (look(i), s, x, y)
         for i, s in enumerate(summaries)
@@ -93,8 +93,12 @@ def _trade(
         return None
     figure, axes = _canvas(len(drawn))
     for variant in dict.fromkeys(s.variant for _, s, _, _ in drawn):
-        path = [(x.mean, 100 * (y.mean or 0)) for _, s, x, y in drawn if s.variant == variant]
-        axes.plot(*zip(*path, strict=True), color=FAINT, linewidth=0.8, zorder=1)
+        path = sorted(
+            (s.strength or 0.0, x.mean or 0.0, 100 * (y.mean or 0.0))
+            for _, s, x, y in drawn
+            if s.variant == variant
+        )
+        axes.plot([x for _, x, _ in path], [y for *_, y in path], color=FAINT, lw=0.8, zorder=1)
     for style, _, x, y in drawn:
         axes.errorbar(
             [x.mean or 0],

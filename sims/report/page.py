@@ -11,8 +11,10 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from fedcel.files import write_whole
-from sims.report import figures, pictures, tables, words
-from sims.report.read import Book, Event, read
+from fedcel.posterior.trace import Trace
+from sims.report import chains, figures, limits, live, pictures, tables, words
+from sims.report.read import read
+from sims.report.records import Book, Event, Run
 from sims.report.summary import Summary, summarise
 from sims.report.text import interval, number
 
@@ -29,6 +31,9 @@ ALT = {
     "accuracy": "Validation accuracy by round",
     "spread": "Within-class spread by round, log scale",
     "weight": "Weight of the conditional entropy loss by round",
+    "live": "Right answers and rightly picked images by the price of an answer",
+    "chain": "The chain by round: log-likelihood and logits, in standard deviations",
+    "convergence": "R-hat and effective sample size by round",
 }
 
 
@@ -40,9 +45,10 @@ def write(folder: Path) -> Path:
     book = read(folder)
     summaries = summarise(book)
     chosen = words.verdict(summaries)
-    plots = draw(summaries, chosen)
+    answers = live.read(folder)
+    plots = draw(summaries, chosen, answers)
     rows = pictures.strips(summaries)
-    html = render(book, summaries, chosen, plots, rows)
+    html = render(book, summaries, chosen, plots, rows, answers)
     for name, text in plots.items():
         write_whole(folder / "figures" / f"{name}.svg", text)
     if rows:
@@ -52,11 +58,14 @@ def write(folder: Path) -> Path:
     return path
 
 
-def draw(summaries: Sequence[Summary], chosen: words.Verdict) -> dict[str, str]:
+def draw(
+    summaries: Sequence[Summary], chosen: words.Verdict, answers: Sequence[live.Live] = ()
+) -> dict[str, str]:
     """Return every figure that the numbers allow, as SVG by file name."""
     drawn: dict[str, Figure | None] = {
         "bits": figures.trade_bits(summaries),
         "mse": figures.trade_mse(summaries),
+        "live": live.figure(answers),
     }
     drawn |= {n: figures.curve(summaries, value, text, log) for n, value, text, log in CURVES}
     for place, s in featured(summaries, chosen).items():
@@ -65,7 +74,17 @@ def draw(summaries: Sequence[Summary], chosen: words.Verdict) -> dict[str, str]:
             drawn[f"reliability-{place}"] = figures.reliability(
                 result.reliability, tables.predictor([result])
             )
+    judged = sampled(summaries, chosen)
+    if judged:
+        drawn |= {"chain": chains.path(judged[1]), "convergence": chains.verdict(judged[1])}
     return {name: figures.svg(f, name) for name, f in drawn.items() if f is not None}
+
+
+def sampled(summaries: Sequence[Summary], chosen: words.Verdict) -> tuple[Run, Trace] | None:
+    """Return a featured run that sampled anything, the defended one first, and its trace."""
+    found = [run for s in featured(summaries, chosen).values() for run in s.runs[:1]]
+    told = [(run, run.trace) for run in reversed(found) if run.trace and run.trace.rows]
+    return told[0] if told else None
 
 
 def featured(summaries: Sequence[Summary], chosen: words.Verdict) -> dict[str, Summary]:
@@ -81,6 +100,7 @@ def render(
     chosen: words.Verdict,
     plots: dict[str, str],
     rows: Sequence[pictures.Strip],
+    answers: Sequence[live.Live] = (),
 ) -> str:
     """Return the page; every text from the files is escaped by the template."""
     source = resources.files("sims.report").joinpath(TEMPLATE).read_text(encoding="utf-8")
@@ -88,15 +108,15 @@ def render(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     shown = featured(summaries, chosen)
+    judged = sampled(summaries, chosen)
     return environment.from_string(source).render(
         book=book,
         verdict=chosen,
         attack_sentence=words.attack_sentence(chosen),
         bars=_bars(list(shown.values())),
-        seeds=words.seeds_sentence(summaries),
-        training_seeds=len(summaries[0].seeds),
+        seeds=limits.seeds_sentence(summaries),
         cautions=words.cautions(summaries, chosen),
-        limits=words.limits(summaries, chosen),
+        limits=limits.limits(summaries, chosen, book.failed),
         tables=tables,
         summaries=summaries,
         trade=_figures(plots, ("bits", "mse")),
@@ -106,11 +126,15 @@ def render(
             for place, s in shown.items()
             if f"reliability-{place}" in plots
         ],
+        chain=_figures(plots, ("chain", "convergence")),
+        live=live.table(answers),
+        live_plots=_figures(plots, ("live",)),
+        convergence=judged[0].result.convergence if judged else None,
         strips=[
             {"group": r.group, "name": r.name, "count": len(r.images), "data": encoded(r)}
             for r in rows
         ],
-        rejected=words.rejected(run for s in summaries for run in s.runs),
+        rejected=limits.rejected(run for s in summaries for run in s.runs),
         rounds=sum(len(run.events) for s in summaries for run in s.runs),
     )
 

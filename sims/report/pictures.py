@@ -10,7 +10,7 @@ from jaxtyping import UInt8
 from matplotlib.image import imsave
 from torchvision.utils import make_grid
 
-from sims.report.read import Images
+from sims.report.records import Images
 from sims.report.summary import Summary
 
 ANCHORS = {"targets": "originals", "class-mean": "label only (mean of the class)"}

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from scipy import stats
 
-from fedcel.schedule import burn_in_rounds
-from sims.report.read import Book, Row, Run
+from fedcel.settings import burn_in_rounds
+from sims.report.records import Attack, Book, Row, Run
+from sims.worst import worst_attack
 
 LEAST = 3
 """Seeds below which no interval is given."""
@@ -44,18 +45,31 @@ def settled(run: Run) -> float | None:
     return estimate(event.accuracy for event in late).mean
 
 
+def decoders(run: Run) -> list[Attack]:
+    """Return the decoder's runs, one for each attack seed, with the run's own attack settings.
+
+    Where it was attacked with others only, of those that rebuilt images best.
+    """
+    found = [(a.who, a.mse) for a in run.attacks if a.attack == "decoder" and a.mse is not None]
+    how = run.settings.attack
+    own = [(w, e) for w, e in found if (w.knowledge, w.budget) == (how.knowledge, how.budget)]
+    chosen = worst_attack(own or found)
+    return [attack for attack in run.attacks if attack.who == chosen]
+
+
 @dataclass(frozen=True)
 class Summary:
     """One variant at one strength; estimates go over training seeds.
 
     The `decoder_` estimates go over attack seeds (and training seeds); `cap` is in bits;
     `validation` is the accuracy on the validation set, mean over the rounds after burn-in: one
-    round's of a small set moves by points.
+    round's of a small set moves by points. `undefended`: neither defended nor swept.
     """
 
     variant: str
     label: str
     strength: float | None = None
+    undefended: bool = False
     seeds: tuple[int, ...] = (0,)
     accuracy: Estimate = Estimate()
     validation: Estimate = Estimate()
@@ -93,11 +107,12 @@ def summarise(book: Book) -> tuple[Summary, ...]:
 def _summary(rows: list[Row], book: Book, groups: Iterable[tuple[str, float | None]]) -> Summary:
     first, runs = rows[0], tuple(book.runs[row.run] for row in rows)
     last = runs[0].result
-    decoder = [a for run in runs for a in run.attacks if a.attack == "decoder"]
+    decoder = [attack for run in runs for attack in decoders(run)]
     return Summary(
         variant=first.variant,
         label=_label(first, groups),
         strength=first.strength,
+        undefended=bool(first.undefended),
         seeds=tuple(row.seed for row in rows),
         nll=estimate(run.result.nll for run in runs),
         ece=estimate(run.result.ece for run in runs),

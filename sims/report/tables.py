@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from fedcel.settings import dump, flatten
-from sims.report.read import Attack, Private, Result, Scores
+from sims.report.records import Attack, Private, Result, Scores
 from sims.report.summary import Estimate, Summary, estimate
 from sims.report.text import NOTHING, deviation, interval, number, share
 
@@ -120,8 +120,9 @@ def predictor(results: Sequence[Result]) -> str:
 
 def device(summaries: Sequence[Summary]) -> Table:
     """Return what each variant costs the device, equal over its seeds."""
-    head = ("variant", "parameters", "in the encoder", "bytes per inference", "training step, ×")
-    keys = ("parameters", "encoder_parameters", "bytes_per_inference")
+    sent = ("FLOPs per inference", "bytes per inference")
+    head = ("variant", "parameters", "in the encoder", *sent, "training step, ×")
+    keys = ("parameters", "encoder_parameters", "flops_per_inference", "bytes_per_inference")
     rows = []
     for s in summaries:
         results = [run.result for run in s.runs]
@@ -171,6 +172,7 @@ ATTACK: tuple[tuple[str, Cell], ...] = (
     ("knows", lambda a: a.knowledge or NOTHING),
     ("attack seed", lambda a: NOTHING if a.seed is None else str(a.seed)),
     ("budget", lambda a: NOTHING if a.budget is None else f"{a.budget:g}"),
+    ("targets", lambda a: number(a.targets, 0)),
     ("MSE", lambda a: number(a.mse, 4)),
     ("PSNR, dB", lambda a: number(a.psnr, 1)),
     ("SSIM", lambda a: number(a.ssim, 3)),

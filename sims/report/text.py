@@ -4,9 +4,10 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from sims.report.limits import seeds_sentence
 from sims.report.read import read
 from sims.report.summary import Estimate, Summary, summarise
-from sims.report.words import attack_sentence, seeds_sentence, verdict
+from sims.report.words import attack_sentence, verdict
 
 NOTHING = "–"
 
@@ -53,7 +54,7 @@ def table(folder: Path) -> str:
             body.append([name, NOTHING, NOTHING, NOTHING, mse, NOTHING])
     said = (chosen.headline, attack_sentence(chosen), seeds_sentence(summaries))
     parts = [textwrap.fill(part, 96) for part in said if part]
-    return "\n\n".join([_aligned(head, body), *parts]) + "\n"
+    return "\n\n".join([aligned(head, body), *parts]) + "\n"
 
 
 def _cells(summary: Summary) -> list[str]:
@@ -67,7 +68,8 @@ def _cells(summary: Summary) -> list[str]:
     ]
 
 
-def _aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+def aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """Return lines of equally wide columns, the first from the left."""
     widths = [max(len(row[i]) for row in [head, *body]) for i in range(len(head))]
 
     def line(row: Sequence[str]) -> str:

@@ -1,11 +1,9 @@
 """What the numbers say, in plain words; the wording follows the numbers."""
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from sims.report.read import Run
 from sims.report.summary import LEAST, Estimate, Summary, estimate
 
 POINTS = 2.0  # accuracy a defence may cost and still count as matched, percentage points
@@ -33,18 +31,20 @@ class Verdict(NamedTuple):
 
 
 def verdict(summaries: Sequence[Summary]) -> Verdict:
-    """Compare the undefended variant, named 'none', with the best defended one.
+    """Compare the first variant that defends and sweeps nothing with the best defended one.
 
     The best leaks the fewest bits beyond the label within 2 points of accuracy: on the
     validation set, or on the test set where a run has no validation accuracy.
     """
-    base = next((s for s in summaries if s.variant == "none"), None)
-    defended = [s for s in summaries if s.variant != "none" and s.bits.mean is not None]
+    base = next((s for s in summaries if s.undefended and s.strength is None), None)
+    defended = [s for s in summaries if not s.undefended and s.bits.mean is not None]
     if base is None or base.bits.mean is None:
         found = _without_base(min(defended, key=_bits, default=None), len(summaries) == 1)
         return found._replace(compared=len(defended))
     if not defended:
-        text = f"Only the undefended model was measured: {_leak(base)}."
+        bare = sum(s.undefended for s in summaries)
+        what = "Only undefended models were" if bare > 1 else "Only the undefended model was"
+        text = f"{what} measured: {f'with {base.label} ' * (bare > 1)}{_leak(base)}."
         return Verdict("alone", text, base, None)
     on = match(summaries)
     near = [s for s in defended if cost(base, s, on) <= POINTS + 1e-9]
@@ -68,9 +68,9 @@ def _without_base(best: Summary | None, alone: bool) -> Verdict:
         text = f"This model classifies {percent(best.accuracy)} correctly; {_leak(best)}."
         return Verdict("alone", text, None, best)
     text = (
-        "There is no undefended variant (named 'none') to compare with, so these numbers do not "
-        f"show what a defence gains. The least leaks with {best.label}: {_leak(best)}, "
-        f"at {percent(best.accuracy)} accuracy."
+        "There is no undefended variant (no cel.kind, no defence.name, nothing swept) to compare "
+        "with, so these numbers do not show what a defence gains. The least leaks with "
+        f"{best.label}: {_leak(best)}, at {percent(best.accuracy)} accuracy."
     )
     return Verdict("no-baseline", text, None, best)
 
@@ -197,90 +197,6 @@ def cautions(summaries: Sequence[Summary], chosen: Verdict) -> list[str]:
     return found
 
 
-def limits(summaries: Sequence[Summary], chosen: Verdict) -> list[str]:
-    """Return what the report shows and what it does not, one sentence group each."""
-    sizes = sorted({s.candidates for s in summaries if s.candidates is not None})
-    caps = sorted({round(s.cap, 1) for s in summaries if s.cap is not None})
-    found = []
-    if chosen.best and chosen.compared > 1 and chosen.kind != "costs-too-much":
-        by = f"; {match(summaries)} accuracy decides which of them match" if chosen.base else ""
-        found.append(
-            f"{chosen.best.label}, named at the top, is the best of {chosen.compared} variants "
-            f"compared on the same test images, so its numbers are slightly optimistic{by}."
-        )
-    if sizes:
-        cap = f" The most that could leak beyond the label is {_list(caps)} bits." if caps else ""
-        found.append(
-            "The optimal attacker sees what the encoder sends, not private answers. It is exact "
-            f"for the M = {_list(sizes)} test images, up to Monte Carlo error: it knows the "
-            "encoder and the law of the noise, and no attacker who sees the same tells these "
-            f"images apart better.{cap} With more images the bits and their cap grow, so compare "
-            "only at equal M."
-        )
-    told = chosen.best or chosen.base
-    floor = estimate(run.result.answer_bits for run in told.runs).mean if told else None
-    if told and floor is not None:
-        found.append(
-            f"The answers of {told.label} alone tell {floor:.2f} bits beyond the label: "
-            "no encoder whose answers follow the same law leaks less."
-        )
-    known = {a.knowledge for s in summaries for run in s.runs for a in run.attacks} - {""}
-    found += [_KNOWLEDGE[name] for name in sorted(known) if name in _KNOWLEDGE]
-    return [*found, seeds_sentence(summaries), *_ALWAYS]
-
-
-def seeds_sentence(summaries: Sequence[Summary]) -> str:
-    """Say how many training seeds there are and what the intervals mean."""
-    least = min((len(s.seeds) for s in summaries), default=0)
-    if least >= LEAST:
-        return (
-            f"Each variant was trained with {least} seeds or more; ± is the 95 % t-interval of "
-            "the mean over them, and for the decoder the standard deviation over its runs."
-        )
-    count = "One training seed" if least == 1 else f"{least} training seeds"
-    return (
-        f"{count}: too few for an interval, so a small difference between variants means "
-        "nothing. The ± of the decoder is the standard deviation over its runs only."
-    )
-
-
-_KNOWLEDGE = {
-    "held-out": (
-        "The trained attacks had a small held-out set, which neither the training nor the "
-        "targets contain. Somebody with more images of the same kind does better."
-    ),
-    "training-size": (
-        "The trained attacks were given the training images themselves, the strongest knowledge "
-        "tested here; the targets are still test images that nobody saw."
-    ),
-}
-_ALWAYS = (
-    (
-        "Only the variants in the table were tested. Of a narrower cut, dropout, distance "
-        "correlation or adversarial training it says nothing where they are not in it."
-    ),
-    (
-        "The numbers hold only while each device adds the noise it was measured with and sends "
-        "the same image with the same noise. Less noise, or fresh noise on repeats, leaks more."
-    ),
-    (
-        "A private answer protects the input of that query from whoever reads the answer, at the "
-        "epsilon given, per query. By itself it protects neither the training data nor what the "
-        "encoder sends."
-    ),
-    (
-        "Private answers, and with them the inversion of their logits, take their noise from a "
-        "secure generator that cannot be seeded: those numbers differ a little from run to run."
-    ),
-    "One data set and one network: on other images or a deeper cut the numbers differ.",
-)
-
-
-def rejected(runs: Iterable[Run]) -> list[tuple[str, int]]:
-    """Return each reason for which replies were left out, with how often, most frequent first."""
-    return Counter(r.reason for run in runs for e in run.events for r in e.rejected).most_common()
-
-
 def percent(value: Estimate) -> str:
     """Return a share as percent with one decimal."""
     return "an unmeasured share" if value.mean is None else f"{100 * value.mean:.1f}{PERCENT}"
@@ -289,10 +205,6 @@ def percent(value: Estimate) -> str:
 def share(value: float) -> str:
     """Return a share as whole percent."""
     return f"{100 * value:.0f}{PERCENT}"
-
-
-def _list(values: Sequence[float]) -> str:
-    return " / ".join(f"{value:g}" for value in values)
 
 
 def _bits(summary: Summary) -> float:

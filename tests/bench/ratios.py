@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def line(
-    what: str, other: str, a: Callable[[], None], b: Callable[[], None], pairs: int = PAIRS
+    what: str, other: str, a: Callable[[], object], b: Callable[[], object], pairs: int = PAIRS
 ) -> None:
     """Print one row."""
     seconds(a), seconds(b)
@@ -53,7 +53,7 @@ def line(
     )
 
 
-def seconds(work: Callable[[], None]) -> float:
+def seconds(work: Callable[[], object]) -> float:
     """Return the wall time of one call."""
     begin = time.perf_counter()
     work()

@@ -126,23 +126,6 @@ def test_evaluate_scores_the_model_and_its_private_answers() -> None:
     assert told[wire.EXAMPLES] == len(holder.images(S, 1).y)
 
 
-def test_query_answers_smashed_data_with_noise() -> None:
-    """Two answers to the same message differ: the mechanism's noise is fresh."""
-    flat = holder.workspace(S)
-    content = RecordDict(
-        {
-            wire.SMASHED: ArrayRecord([np.full((3, 64), 0.5, np.float32)]),
-            wire.SAMPLES: ArrayRecord([flat.vector.numpy().copy()]),
-        }
-    )
-    answers = [
-        ask("query.logits", content, context()).content[wire.LOGITS].to_numpy_ndarrays()[0]
-        for _ in range(2)
-    ]
-    assert answers[0].shape == (3, 10)
-    assert not np.array_equal(*answers)
-
-
 def test_a_node_beyond_the_clients_is_refused() -> None:
     """The error says how to fix it."""
     with pytest.raises(Exception, match=r"partition-id is 9, must be in 0\.\.3"):

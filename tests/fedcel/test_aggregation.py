@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcel.aggregation import mean_metrics, slide, start, topped_up, weighted_sum
+from fedcel.aggregation import mean_metrics, realised, slide, start, weighted_sum
 
 
 def test_no_momentum_is_federated_averaging_to_the_bit() -> None:
@@ -43,10 +43,11 @@ def test_frozen_parameters_stay_whatever_the_average_holds() -> None:
 
 
 def test_weights_of_the_kept_make_up_for_the_rest() -> None:
-    """Nobody left out: the same bits; else the same sum."""
+    """Nobody left out: the same bits; else the same sum. Noise is right for its own weight."""
     weights = {0: 0.3, 2: 0.5, 5: 0.2}
-    assert topped_up(weights, [0, 2, 5]) == [0.3, 0.5, 0.2]
-    assert topped_up(weights, [0, 5]) == pytest.approx([0.6, 0.4])
+    assert realised(weights, [0, 2, 5], noisy=False) == [0.3, 0.5, 0.2]
+    assert realised(weights, [0, 5], noisy=False) == pytest.approx([0.6, 0.4])
+    assert realised(weights, [0, 5], noisy=True) == [0.3, 0.2]
 
 
 def test_metrics_are_averaged_where_all_tell_a_finite_number() -> None:

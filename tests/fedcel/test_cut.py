@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from fedcel.cut import Cut
 
@@ -94,8 +95,9 @@ def test_messages_come_from_the_generator_alone() -> None:
     """The same bits twice, those of mask and noise drawn apart in this order; the dtype is z's."""
     cut, z = Cut(0.1, 0.5), torch.ones(6, 4, dtype=torch.float64)
     seen, again = cut.disturb(z, stream(4)), stream(4)
-    mask, xi = cut.masks((6, 4), again), cut.noise((6, 4), again)
-    assert mask is not None and xi is not None
+    mask = cut.masks((6, 4), again)
+    xi = 0.1 * torch.randn(6, 4, generator=again, dtype=torch.float64)
+    assert mask is not None
     assert torch.equal(seen, z * mask + xi)
     assert seen.dtype == torch.float64
 
@@ -109,3 +111,25 @@ def test_nothing_random() -> None:
     assert (bare.random, Cut(0.1).random, Cut(0.0, 0.1).random) == (False, True, True)
     with pytest.raises(ValueError, match="sigma is 0"):
         bare.log_prob(z, z)
+
+
+def explained(seen: Tensor, code: Tensor) -> float:
+    """Return the share of values that are a sum, in single precision, of the code and any noise."""
+    noise, found = seen - code, torch.zeros(seen.shape, dtype=torch.bool)
+    for way in (-torch.inf, torch.inf):
+        near = noise
+        for _ in range(4):
+            found |= torch.eq(code + near, seen)
+            near = torch.nextafter(near, torch.tensor(way))
+    return float(found.double().mean())
+
+
+def test_the_low_bits_of_a_message_do_not_tell_its_image() -> None:
+    """Own code and another explain as many values; of sums in single precision they do not."""
+    own, other = torch.rand(2, 200_000, generator=stream(6))
+    plain = own + 2 * torch.randn(own.shape, generator=stream(7))
+    assert explained(plain, own) == 1.0
+    assert explained(plain, other) < 0.99
+    seen = Cut(2.0).disturb(own, stream(7))
+    assert explained(seen, own) < 0.99
+    assert abs(explained(seen, own) - explained(seen, other)) < 5 / len(own) ** 0.5

@@ -36,6 +36,16 @@ def test_a_crash_in_the_middle_leaves_no_half_file(
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_a_file_is_for_all_readers_or_its_owner_alone(tmp_path: Path) -> None:
+    """Whatever the file before it was."""
+    path = tmp_path / "a.txt"
+    for mode in (0o644, 0o600):
+        files.write_whole(path, "x", mode)
+        assert path.stat().st_mode & 0o777 == mode
+    files.write_whole(path, "x")
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
 def test_tensors_and_metadata_round_trip(tmp_path: Path) -> None:
     """Views too: they are written as what they show."""
     path = tmp_path / "t.safetensors"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
+from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_score
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from fedcel import metrics
@@ -160,3 +160,12 @@ def test_within_class_is_within_group_plus_between(seed: int) -> None:
     inside = metrics.within_class_spread(z, y * 4 + group)
     between = metrics.between_group_spread(z, y, group)
     torch.testing.assert_close(metrics.within_class_spread(z, y), inside + between)
+
+
+def test_auroc_counts_pairs_and_halves_of_ties() -> None:
+    """Of 2 x 3 pairs, by hand: (1 + 1 + .5) + (1 + 0 + 0) of 6; and scikit-learn's."""
+    inside, outside = torch.tensor([0.0, 2.0, 1.0]), torch.tensor([2.0, 0.5])
+    assert metrics.auroc(inside, outside) == pytest.approx(3.5 / 6)
+    scores, labels = torch.rand(50), torch.arange(50) % 3 == 0
+    want = roc_auc_score(labels.numpy(), scores.numpy())
+    assert metrics.auroc(scores[~labels], scores[labels]) == pytest.approx(want)

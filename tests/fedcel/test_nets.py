@@ -1,5 +1,7 @@
 """Split nets: shapes, bounds, and what is refused."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -92,6 +94,8 @@ def test_layers_of_any_kind_are_drawn_from_the_seed() -> None:
     [
         ("resnet", (1, 8, 8), "net.name is 'resnet', must be mlp, cnn"),
         ("cnn", (1, 30, 30), "sides must divide by 4"),
+        ("vgg11", (1, 28, 32), "images are 28x32, sides must divide by 8; set data.size"),
+        ("vgg11", (1, 40, 32), "net.features is 64, must be a multiple of 80, the 10x8 .* 640"),
         (f"{__name__}:with_batch_norm", (1, 4, 4), "BatchNorm1d.*use nn.GroupNorm"),
         (f"{__name__}:with_dropout", (1, 4, 4), "Dropout: it draws from global random state"),
         (f"{__name__}:too_small", (1, 4, 4), "does not fit images of shape"),
@@ -105,3 +109,44 @@ def test_what_cannot_be_split_is_refused(name: str, shape: tuple[int, ...], mess
     """With the reason and the remedy."""
     with pytest.raises(NetError, match=message):
         build(Net(name=name), shape, 3, generator(0, "net"))
+
+
+def vgg(**more: object) -> Net:
+    """Return settings of a narrow VGG11."""
+    return Net.model_validate({"name": "vgg11", "width": 16, **more})
+
+
+@pytest.mark.parametrize(
+    ("cut_after", "side", "features", "layers"), [(2, 32, 512, 2), (3, 32, 128, 4), (3, 8, 5, 4)]
+)
+def test_vgg11_is_cut_where_asked(cut_after: int, side: int, features: int, layers: int) -> None:
+    """Eight 3x3 convolutions, two 1x1 at the cut; bounded D; every parameter gets a gradient."""
+    net = build(vgg(cut_after=cut_after, features=features), (3, side, side), 7, generator(0, "n"))
+    sizes = [
+        [layer.kernel_size[0] for layer in half.modules() if isinstance(layer, nn.Conv2d)]
+        for half in (net.encoder, net.head)
+    ]
+    assert sizes == [[3] * layers + [1], [1] + [3] * (8 - layers)]
+    z = net.encode(torch.rand(2, 3, side, side, generator=generator(0, "x")))
+    assert z.shape == (2, features) and z.min() > 0 and z.max() < 1
+    net.answer(z).square().sum().backward()
+    silent = [name for name, p in net.named_parameters() if p.grad is None or not p.grad.any()]
+    assert net.answer(z).shape == (2, 7) and not silent
+
+
+def test_vgg11_at_its_own_width() -> None:
+    """Parameters by hand: 9 k^2 in out + out a layer, two a channel for GroupNorm, 1x1 at the cut.
+
+    Widths 64, 128, 256, 256, 512, 512, 512, 512; D = 512 of 8 channels; 10 classes.
+    """
+    net = build(Net(name="vgg11", features=512), (3, 32, 32), 10, generator(0, "net"))
+    wide = [3, 64, 128, 256, 256, 512, 512, 512, 512]
+    own = [9 * a * b + 3 * b for a, b in pairwise(wide)]
+    count = [sum(p.numel() for p in half.parameters()) for half in (net.encoder, net.head)]
+    assert count == [sum(own[:2]) + 129 * 8, sum(own[2:]) + 9 * 128 + 513 * 10] == [77064, 9156234]
+
+
+def test_vgg11_widths_that_do_not_fit_are_refused() -> None:
+    """GroupNorm has groups of 8 channels, half of the width in the first block."""
+    with pytest.raises(NetError, match="net.width is 24, must be a multiple of 16"):
+        build(vgg(width=24), (1, 32, 32), 10, generator(0, "net"))

@@ -9,7 +9,7 @@ from fedcel import runs
 from fedcel.cut import Cut
 from fedcel.data import load
 from fedcel.metrics import between_group_spread, within_class_spread
-from fedcel.outcome import answers, label_only, leakage, shape
+from fedcel.outcome import answers, device, label_only, leakage, shape
 from fedcel.posterior.predict import predict
 from fedcel.runs import Run
 from fedcel.seeding import generator
@@ -65,6 +65,18 @@ def test_leak_lies_between_its_bounds(tmp_path: Path, scope: str) -> None:
         held = torch.tensor([c for c, part in enumerate(run.splits.clients) for _ in part.y])
         own = between_group_spread(run.flat.net.encode(x).detach(), labels, held)
         assert found["between-client-spread"] == pytest.approx(float(own), rel=1e-4)
+
+
+@pytest.mark.parametrize(("scope", "encoders"), [("head", 1), ("full", 2)])
+def test_cost_on_the_device_by_hand(tmp_path: Path, scope: str, encoders: int) -> None:
+    """64 -> 32 -> 8 -> 10: sizes of one net, operations and bytes of every encoder that runs."""
+    weights = 64 * 32 + 32 * 8
+    assert device(trained(tmp_path, **{"chain.scope": scope})) == {
+        "parameters": weights + 32 + 8 + 8 * 10 + 10,
+        "encoder-parameters": weights + 32 + 8,
+        "flops-per-inference": 2 * weights * encoders,
+        "bytes-per-inference": 4 * 8 * encoders,
+    }
 
 
 @pytest.mark.parametrize("scope", ["head", "full"])

@@ -12,12 +12,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
-from fedcel.errors import DivergedError, RunError
+from fedcel.errors import DivergedError, RunError, SettingsError
 from fedcel.settings import Scalar
+from fedcel.settings_groups import Attack
 from sims import scenario
+from sims.attack import Asked, attack, merged, own, pictures_of, rows_of, store
 from sims.bench import measured
 from sims.processes import work
+from sims.worst import who
 
 ROOT = Path(__file__).parents[2]
 BENCH = importlib.import_module("sims.bench")  # `sims.bench` itself is the function
@@ -57,7 +61,14 @@ def test_a_diverged_cell_does_not_keep_the_others(
     assert [row["variant"] for row in rows] == ["a", "c"]
     assert all(row["worst-attack"] is None and row["mse"] is None for row in rows)
     assert all(row["undefended"] and not row["anchored"] for row in rows)
-    assert (out / "report.html").exists()
+    failed = json.loads((out / "failed.json").read_text())
+    assert [one["cell"] for one in failed] == ["b-0"]
+    assert failed[0]["reason"].startswith("the model is not finite")
+    page = (out / "report.html").read_text()
+    assert "in no number, table or figure: b-0 (the model is not finite" in page
+    BENCH.bench(plan, [found[0], found[2]], out)
+    assert json.loads((out / "failed.json").read_text()) == []
+    assert "b-0" not in (out / "report.html").read_text()
 
 
 def test_no_cell_is_finished(tmp_path: Path) -> None:
@@ -65,6 +76,22 @@ def test_no_cell_is_finished(tmp_path: Path) -> None:
     plan, found = cells(tmp_path)
     with pytest.raises(DivergedError, match="b-0 failed.*no cell is finished"):
         BENCH.bench(plan, found[1:2], tmp_path / "b")
+    assert "b-0" in (tmp_path / "b" / "failed.json").read_text()
+
+
+def test_a_sweep_that_is_overridden_is_refused(tmp_path: Path) -> None:
+    """All strengths would be one; what no variant sweeps may be overridden."""
+    path = tmp_path / "s.toml"
+    path.write_text(
+        "[[variant]]\nname = 'plain'\nstrength-key = 'cel.weight'\nstrengths = '0.3,1'\n"
+        "settings = { cel = { kind = 'plain' } }\n"
+    )
+    plan = scenario.read(str(path))
+    fixed = scenario.cells(plan, QUICK | {"cel.weight": 0.5})
+    with pytest.raises(SettingsError, match=r"cel.weight is 0.5.*'plain' sweeps it \(0.3, 1\)"):
+        BENCH.bench(plan, fixed, tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+    scenario.refuse_fixed_sweeps(scenario.cells(plan, QUICK | {"net.noise": 0.5}))
 
 
 def test_an_error_ends_the_other_processes(tmp_path: Path) -> None:
@@ -111,7 +138,7 @@ def test_ctrl_c_ends_the_other_processes(tmp_path: Path) -> None:
         ([], [], "are expected"),
         (None, [{"attack": "decoder", "mse": 0.1}], "no 'psnr'"),
         (None, [{"attack": "decoder", "mse": None}], "None"),
-        (None, [1], "int"),
+        (None, [1], "a list of objects"),
     ],
 )
 def test_a_damaged_file_is_named(
@@ -119,15 +146,81 @@ def test_a_damaged_file_is_named(
 ) -> None:
     """Not a KeyError."""
     sound = dict.fromkeys(BENCH.COPIED, 1.0)
-    (tmp_path / "attacks.json").write_text(json.dumps([]))
+    attacked(tmp_path, [])
     (tmp_path / "result.json").write_text(json.dumps(sound))
-    (tmp_path / BENCH.COST).write_text('{"train-step-ratio": 2.5}')
     untrained = dict.fromkeys(("worst-attack", *BENCH.REBUILT))
-    assert measured(tmp_path) == sound | untrained | {"train-step-ratio": 2.5}
+    assert measured(tmp_path, Attack()) == sound | untrained | {"train-step-ratio": 2.5}
     (tmp_path / "result.json").write_text(json.dumps(sound if result is None else result))
-    (tmp_path / "attacks.json").write_text(json.dumps(attacks))
+    attacked(tmp_path, attacks)
     with pytest.raises(RunError, match=words):
-        measured(tmp_path)
+        measured(tmp_path, Attack())
+
+
+def attacked(place: Path, rows: object) -> None:
+    """Write the files of an attack with default settings, all rows with the same few keys."""
+    place.mkdir(parents=True, exist_ok=True)
+    ask = {"settings": Attack().model_dump(by_alias=True), "attacks": [["decoder"]]}
+    (place / "attacks.json").write_text(json.dumps(rows))
+    (place / "attack-settings.json").write_text(json.dumps([ask]))
+    (place / BENCH.COST).write_text('{"train-step-ratio": 2.5}')
+
+
+def test_rows_that_the_settings_do_not_ask_for_do_not_count(tmp_path: Path) -> None:
+    """An attack on one cell with ten times the budget is not what the others had to stand."""
+    attacked(tmp_path, [])
+    (tmp_path / "result.json").write_text(json.dumps(dict.fromkeys(BENCH.COPIED, 1.0)))
+    mine = {"attack": "decoder"} | dict.fromkeys(BENCH.REBUILT, 0.5)
+    attacked(tmp_path, [mine, mine | {"mse": 0.01, "budget": 10.0}])
+    found = measured(tmp_path, Attack())
+    assert (found["worst-attack"], found["mse"]) == ("decoder", 0.5)
+
+
+def test_a_cell_is_attacked_again_where_its_rows_are_gone(tmp_path: Path) -> None:
+    """Not where other attacks came to them; the net is not trained again."""
+    plan, (cell, *_) = cells(tmp_path)
+    out = tmp_path / "b"
+    place, how = out / "runs" / cell.name, cell.settings.attack
+    BENCH.bench(plan, [cell], out)
+    first = json.loads((place / "attacks.json").read_text())
+    stamps = [(place / name).stat().st_mtime_ns for name in ("result.json", BENCH.COST)]
+    more = how.model_copy(update={"names": "decoder", "budget": 0.02})
+    attack(place, more)
+    after = (place / "attacks.json").stat()
+    assert own(place, how) == first
+    assert [row["mse"] for row in own(place, more) or []] != []
+    BENCH.bench(plan, [cell], out)
+    assert (place / "attacks.json").stat().st_mtime_ns == after.st_mtime_ns
+    attack(place, how.model_copy(update={"seeds": 2}))
+    assert own(place, how) is None
+    assert BENCH.rows([cell], out) == []
+    BENCH.bench(plan, [cell], out)
+    kept = json.loads((place / "attacks.json").read_text())
+    assert [(row["attack"], row["seed"]) for row in kept] == [("decoder", 0)] + [("optimal", 0)] * 2
+    assert [(place / name).stat().st_mtime_ns for name in ("result.json", BENCH.COST)] == stamps
+
+
+def test_what_an_attack_leaves_of_earlier_ones(tmp_path: Path) -> None:
+    """Other rows, and each attack's best images; what was skipped, or run so before, gives way."""
+    how = Attack(names="a,b", budget=2.0)
+    say = {"observation": "o", "knowledge": "k"}
+    old = [{"attack": "a", **say, "budget": budget, "mse": 0.1} for budget in (1.0, 2.0)]
+    old += [{"attack": "b", **say, "skipped": "no"}, {"attack": "c", **say, "budget": 2.0}]
+    new = [{"attack": name, **say, "budget": 2.0, "mse": 0.2} for name in ("a", "b")]
+    asks = [Asked(Attack(budget=n).model_dump(by_alias=True), [who(old[n - 1])]) for n in (1, 2)]
+    shown = {name: torch.full((2, 1, 2, 2), 0.1) for name in ("targets", "a", "b")}
+    made = {"targets": shown["targets"], "a": shown["a"] + 0.5, "b": shown["b"] + 0.5}
+    store(tmp_path, how, new, made, old, asks, shown)
+    assert rows_of(tmp_path) == [old[0], old[3], *new]
+    assert own(tmp_path, Attack(budget=1.0)) == old[:1]
+    assert own(tmp_path, Attack(budget=2.0)) == new[:1]  # names alone differ: its like
+    assert own(tmp_path, Attack(budget=2.0, seeds=1)) is None
+    kept = pictures_of(tmp_path)
+    assert torch.equal(kept["a"], shown["a"]) and torch.equal(kept["b"], made["b"])
+    other = shown | {"targets": shown["targets"] + 0.3}
+    assert merged(other, made, old, new) == made
+    (tmp_path / "attack-settings.json").write_text('[{"settings": 1}]')
+    with pytest.raises(RunError, match="attack-settings.json is damaged"):
+        own(tmp_path, how)
 
 
 def test_refused_cells_leave_the_bench_as_it_was(tmp_path: Path) -> None:
@@ -145,18 +238,17 @@ def test_refused_cells_leave_the_bench_as_it_was(tmp_path: Path) -> None:
 def test_what_only_some_runs_have_is_copied(tmp_path: Path) -> None:
     """From the result, and the attention of the last round in which it acted."""
     sound = dict.fromkeys((*BENCH.COPIED, "answer-bits", "within-class-spread"), 0.5)
-    (tmp_path / "attacks.json").write_text("[]")
-    (tmp_path / BENCH.COST).write_text('{"train-step-ratio": 2.5}')
+    attacked(tmp_path, [])
     (tmp_path / "result.json").write_text(json.dumps(sound | {"seconds": 3}))
     (tmp_path / "events.jsonl").write_text(
         '{"attention-share": 0.1}\n{"attention-share": 0.7}\n{}\n'
     )
-    found = measured(tmp_path)
+    found = measured(tmp_path, Attack())
     assert found.items() >= (sound | {"attention-share": 0.7}).items()
     assert "seconds" not in found and "bits-cap" not in found
     (tmp_path / "events.jsonl").write_text("{")
     with pytest.raises(RunError, match="damaged"):
-        measured(tmp_path)
+        measured(tmp_path, Attack())
 
 
 def test_a_sweep_is_anchored_where_the_first_undefended_row_is(tmp_path: Path) -> None:
@@ -168,12 +260,10 @@ def test_a_sweep_is_anchored_where_the_first_undefended_row_is(tmp_path: Path) -
         "settings = { cel = { kind = 'plain' } }\n"
         "[[variant]]\nname = 'c'\nstrength-key = 'net.noise'\nstrengths = '0.5'\n"
     )
-    found = scenario.cells(scenario.read(str(path)), QUICK)
+    found = scenario.cells(scenario.read(str(path)), {"engine": "loop"})
     for cell in found:
         place = tmp_path / "runs" / cell.name
-        place.mkdir(parents=True)
-        (place / "attacks.json").write_text("[]")
-        (place / BENCH.COST).write_text('{"train-step-ratio": 2.5}')
+        attacked(place, [])
         (place / "result.json").write_text(json.dumps(dict.fromkeys(BENCH.COPIED, 1.0)))
     told = {(r["variant"], r["undefended"], r["anchored"]) for r in BENCH.rows(found, tmp_path)}
     assert told == {("a", True, False), ("b", False, True), ("c", False, False)}

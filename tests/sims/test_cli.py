@@ -277,3 +277,16 @@ def test_help_names_every_command() -> None:
     assert done.returncode == 0
     for name in ("simulate", "attack", "bench", "tune", "report", "table", "settings"):
         assert name in done.stdout
+
+
+def test_a_thread_that_never_ends_does_not_keep_an_interrupted_command() -> None:
+    """Flower's threads may wait for ever for an answer of a cluster that is gone."""
+    script = """if True:
+        import threading
+        from sims import __main__ as entry
+        threading.Thread(target=threading.Event().wait).start()
+        entry.main, entry.GRACE_SECONDS = lambda: 130, 0.1
+        entry.run()
+    """
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=60)
+    assert done.returncode == 130

@@ -1,6 +1,7 @@
 """The two engines agree; a run that was stopped goes on as if it had not been."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,52 @@ def test_the_threshold_and_the_centres_are_the_same_in_both_engines(tmp_path: Pa
     assert (model(folders[0]) - model(fixed)).abs().max() > 1e-4
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"local.control": "fresh", "local.precondition": "rms", "local.shared-noise": 0.5},
+        {"local.control": "stale", "local.clip": 1.0},
+    ],
+    ids=["fresh", "stale"],
+)
+def test_steered_chains_are_the_same_in_both_engines(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    """Control variates, step sizes a parameter, shared noise, clipped gradients, over real Ray."""
+    change = {"cel.kind": "none", "chain.heat": 1.0, "chain.burn-in": 0.5, **change}
+    one, two = run(tmp_path / "loop", **change), run(tmp_path / "ray", engine="ray", **change)
+    torch.testing.assert_close(model(one), model(two), rtol=0, atol=1e-6)
+    other = {**change, "local.control": "none", "local.precondition": "none", "local.clip": "none"}
+    assert (model(one) - model(run(tmp_path / "plain", **other))).abs().max() > 1e-4
+    if "local.clip" in change:
+        assert 0 < events(one)[0]["clipped"] <= 1
+
+
+def test_a_chain_stops_and_thins_itself_and_says_why(tmp_path: Path) -> None:
+    """A head on frozen codes mixes in a few rounds: it ends early, samples apart."""
+    change = {
+        "cel.kind": "none",
+        "rounds": 500,
+        "chain.burn-in": 0.02,
+        "chain.stop": True,
+        "chain.thin": 0,
+        "chain.samples": 8,
+        "local.schedule": "constant",
+        "prior.scale": 0.1,
+        "local.steps": 10,
+        "prior.mode": "none",
+        "strategy.momentum": 0.0,
+    }
+    found = runs.read(run(tmp_path / "run", **change))
+    told = events(found.folder)
+    assert 100 < len(told) < 500
+    assert told[-1]["ess"] >= 100
+    result: Any = read_json(found.folder / "result.json")
+    assert result["convergence"].startswith("no evidence against convergence")
+    kept = runs.chain(found.folder, found.settings).rounds()
+    assert 0 < kept[-1] - kept[-2] <= 2 * math.ceil(len(told[10:]) / told[-1]["ess"])
+
+
 def test_a_state_without_the_threshold_is_refused_by_name(tmp_path: Path) -> None:
     """An earlier version wrote it, or a run with a fixed threshold."""
     folder = run(tmp_path / "run")
@@ -105,7 +152,7 @@ def test_ray_runs_a_stock_strategy_on_the_same_clients(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "change"),
-    [("FedProx", {"strategy.proximal": 5.0}), ("FedAvgM", {"strategy.momentum": 0.9})],
+    [("FedProx", {"strategy.proximal": 0.5}), ("FedAvgM", {"strategy.momentum": 0.9})],
 )
 def test_ray_runs_other_stock_strategies_with_their_own_arguments(
     tmp_path: Path, name: str, change: dict[str, Any]
@@ -141,7 +188,21 @@ class StopHereError(Exception):
     """Stands for the moment a process ends."""
 
 
-@pytest.mark.parametrize(("moment", "change"), [(1, {}), (3, {}), (5, {}), (3, STEERED)])
+STALE = {"cel.kind": "none", "local.control": "stale", "chain.burn-in": 0.4, "chain.thin": 0}
+
+
+@pytest.mark.parametrize(
+    ("moment", "change"),
+    [
+        (1, {}),
+        (3, {}),
+        (5, {}),
+        (3, STEERED),
+        (4, STALE),
+        (5, {"cel.kind": "none", "chain.burn-in": 0.3}),  # samples on either side of the stop
+        (3, {"local.precondition": "rms", "chain.heat": 1.0}),
+    ],
+)
 def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(
     tmp_path: Path, moment: int, change: dict[str, Any]
 ) -> None:
@@ -159,6 +220,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(
     simulate(settings, part, resume=True)
     assert torch.equal(model(whole), model(part))
     assert events(whole) == events(part)
+    kept = [runs.chain(folder, settings).rounds() for folder in (whole, part)]
+    assert kept[0] == kept[1]
     for one, two in zip(samples(whole), samples(part), strict=True):
         assert torch.equal(one, two)
 

@@ -1,14 +1,41 @@
 """The attack a defence is held to."""
 
-from sims.worst import worst_attack
+import pytest
+
+from sims.worst import Who, who, worst_attack
+
+A, B = Who("a", "smashed-data"), Who("b", "private-logits")
 
 
 def test_the_lowest_mean_over_seeds_and_not_the_luckiest_seed() -> None:
     """Of two attacks, b has the best seed and a the best mean; the first of equals wins."""
-    assert worst_attack([("b", 0.1), ("a", 0.2), ("b", 0.5), ("a", 0.2)]) == "a"
-    assert worst_attack([("b", 0.2), ("a", 0.2)]) == "b"
+    assert worst_attack([(B, 0.1), (A, 0.2), (B, 0.5), (A, 0.2)]) == A
+    assert worst_attack([(B, 0.2), (A, 0.2)]) == B
+
+
+def test_other_budgets_are_other_attacks() -> None:
+    """Their runs are not averaged with each other."""
+    more = A._replace(budget=4.0)
+    assert worst_attack([(A, 0.2), (more, 0.1), (B, 0.18)]) == more
+
+
+@pytest.mark.parametrize(
+    "better",
+    [Who("gradient-inversion", "update"), Who("a*16", "smashed-data*16"), Who("optimal", "x*4")],
+)
+def test_an_attack_on_more_than_one_inference_does_not_count(better: Who) -> None:
+    """However exact the images of an upload, or of sixteen answers to one question."""
+    assert worst_attack([(better, 0.0), (A, 0.2)]) == A
+    assert worst_attack([(better, 0.0)]) is None
 
 
 def test_no_trained_attack() -> None:
     """Nobody rebuilt an image."""
     assert worst_attack([]) is None
+
+
+def test_what_a_row_says_of_its_attack() -> None:
+    """The seed is left out; what a row does not say is not known."""
+    row: dict[str, object] = {"attack": "a", "observation": "o", "knowledge": "k", "seed": 3}
+    assert who(row | {"budget": 2, "targets": 400}) == Who("a", "o", "k", 2.0, 400)
+    assert who({"attack": "a"}) == Who("a")

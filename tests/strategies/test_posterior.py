@@ -15,6 +15,7 @@ from fedcel.cel.shared import Shared
 from fedcel.errors import RoundError, SettingsError
 from fedcel.settings import parse
 from strategies import PosteriorStrategy
+from strategies.meeting import meet
 
 SHAPES = [(2, 3), (3,)]
 EXAMPLES = {0: 10, 1: 30, 2: 60}
@@ -150,7 +151,7 @@ def test_bytes_that_are_no_array_are_left_out() -> None:
     junk.content[wire.DELTA] = ArrayRecord({"0": Array("float32", (2, 3), "numpy.ndarray", b"xx")})
     s.aggregate_train(1, [reply(0), junk, reply(2)])
     assert "cannot be read" in str(s.rejected[0]["reason"])
-    assert s.reported["temperature-ratio"] == pytest.approx(1 / 0.7)
+    assert s.reported["kept-share"] == pytest.approx(0.7)
 
 
 def averaging(number: int = 1) -> PosteriorStrategy:
@@ -261,11 +262,10 @@ def sound(k: int) -> dict[str, Any]:
 
 def test_meeting_the_nodes_learns_partitions_and_counts() -> None:
     """Which node holds what."""
-    s = strategy()
-    s.partition, s.examples = {}, {}
-    s.meet(FakeGrid([sound(2), sound(0), sound(1)]))  # type: ignore[arg-type]
-    assert s.partition == {100: 2, 101: 0, 102: 1}
-    assert s.examples == {0: 10, 1: 11, 2: 12}
+    grid = FakeGrid([sound(2), sound(0), sound(1)])
+    partition, examples = meet(grid, 3)  # type: ignore[arg-type]
+    assert partition == {100: 2, 101: 0, 102: 1}
+    assert examples == {0: 10, 1: 11, 2: 12}
 
 
 @pytest.mark.parametrize(
@@ -273,10 +273,9 @@ def test_meeting_the_nodes_learns_partitions_and_counts() -> None:
 )
 def test_a_malformed_or_doubled_node_cannot_take_part(bad: dict[str, Any]) -> None:
     """With too few left, the run does not start and says so."""
-    s = strategy()
-    s.partition, s.examples = {}, {}
+    grid = FakeGrid([sound(0), sound(1), bad])
     with pytest.raises(SettingsError, match="2 partitions answered, clients is 3"):
-        s.meet(FakeGrid([sound(0), sound(1), bad]))  # type: ignore[arg-type]
+        meet(grid, 3)  # type: ignore[arg-type]
 
 
 def test_the_encoder_stays_after_burn_in() -> None:
@@ -286,3 +285,36 @@ def test_the_encoder_stays_after_burn_in() -> None:
     s.aggregate_train(8, [reply(k) for k in EXAMPLES])
     assert not s.state.model[:6].any()
     assert s.state.model[6:].all()
+
+
+def gradients(value: float, **change: object) -> Message:
+    """Return a client's answer to the question for its gradient."""
+    asked = Message(RecordDict(), dst_node_id=100, message_type="query.gradient")
+    arrays = [np.full(9, value, np.float32)]
+    return Message(RecordDict({"gradient": ArrayRecord(arrays)}), reply_to=asked)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"), [(np.nan, "NaN"), (1e30, "moves the model by"), (0.1, None)]
+)
+def test_a_gradient_that_would_throw_everyone_off_is_left_out(
+    value: float, reason: str | None
+) -> None:
+    """One client's mean gradient is part of all others' steps: the norm limit holds for it too."""
+    s = strategy(**{"strategy.max-norm": 1e3, "local.control": "fresh"})
+    found = s.gradient_fault(gradients(value).content)
+    assert found is None if reason is None else reason in str(found)
+
+
+def test_scores_of_nodes_are_averaged_and_bad_ones_left_out() -> None:
+    """A key of one alone, a failure and a stranger change nothing: (10 * 1 + 60 * 3)/70."""
+    s = strategy()
+    replies = [reply(0), failed(1), reply(2), reply(7)]
+    for answer, nll in ((replies[0], 1.0), (replies[2], 3.0), (replies[3], 9.0)):
+        answer.content["metrics"]["nll"] = nll
+    replies[0].content["metrics"]["own"] = 5.0
+    found = s.aggregate_evaluate(1, replies)
+    assert found is not None
+    assert found["nll"] == pytest.approx(190 / 70)
+    assert "own" not in found
+    assert s.aggregate_evaluate(1, [failed(0)]) is None

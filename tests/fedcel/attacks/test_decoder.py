@@ -11,11 +11,12 @@ from fedcel.attacks.inversion import DEFAULT, Effort, answers, invert
 from fedcel.attacks.networks import Standardised, decoder_network, is_flat
 from fedcel.attacks.observation import FREE_QUERIES, SmashedData
 from fedcel.attacks.optimal import optimal
-from fedcel.attacks.scorecard import identified
+from fedcel.attacks.scorecard import class_means, identified, mse
+from fedcel.data.images import Images
 from fedcel.errors import DataError
 from fedcel.nets import build
 from fedcel.settings_groups import Net
-from fedcel.testing.attacks import AttackContract, LinearObservation, digits
+from fedcel.testing.attacks import AttackContract, LinearObservation, digits, undefended
 
 
 def stream(seed: int = 0) -> torch.Generator:
@@ -45,12 +46,40 @@ def test_contract_catches_a_weak_attack() -> None:
         Weak().test_far_better_than_the_mean_image()
 
 
+class Stale(LinearObservation):
+    """The same noise in every epoch: an attacker who does not train through the defence."""
+
+    def sample(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Return observations with noise that depends on the number of images alone."""
+        return super().sample(images, stream(len(images)))
+
+
+def test_stale_noise_is_a_weaker_attack() -> None:
+    """Fresh noise each epoch, as here, is worth a good deal."""
+    known, targets = digits()
+    errors = []
+    for seen in (LinearObservation("linear", sigma=0.5), Stale("linear", sigma=0.5)):
+        observed = LinearObservation("linear", sigma=0.5).sample(targets.x, stream(9))
+        found = Decoder().reconstruct(seen, known, observed, 0.5, stream(1))
+        errors.append(mse(found, targets.x))
+    assert errors[0] < 0.95 * errors[1]
+
+
+def test_near_what_the_label_hides() -> None:
+    """An undefended net, sigma .1: its error is far below the class mean's."""
+    known, targets = digits()
+    seen = SmashedData(undefended())
+    observed = seen.sample(targets.x, stream())
+    found = Decoder().reconstruct(seen, known, observed, 0.3, stream(1))
+    assert mse(found, targets.x) < 0.65 * mse(class_means(targets.y, known), targets.x)
+
+
 def test_never_above_the_optimal_attacker() -> None:
     """Nobody identifies more often than Bayes; the trained attack stays below, the same noise."""
     known, targets = digits()
     seen = SmashedData(build(Net(noise=0.1), (1, 8, 8), 10, stream(3)))
     best = optimal(seen, *targets, stream(), candidates=20)
-    images = Decoder().reconstruct(seen, known.x, seen.sample(targets.x, stream(4)), 0.3, stream(5))
+    images = Decoder().reconstruct(seen, known, seen.sample(targets.x, stream(4)), 0.3, stream(5))
     found = identified(images, targets.x, 20, 1)
     assert 1 / 20 < found < best.identification + best.identification_half_width
 
@@ -165,7 +194,7 @@ def test_progress_is_told() -> None:
     lines: list[str] = []
     seen = LinearObservation("linear")
     Decoder().reconstruct(
-        seen, known.x, seen.sample(targets.x, stream()), 0.05, stream(), lines.append
+        seen, known, seen.sample(targets.x, stream()), 0.05, stream(), lines.append
     )
     assert 10 <= len(lines) <= 15
     assert lines[-1].startswith("epoch 15/15, MSE 0.")
@@ -173,6 +202,6 @@ def test_progress_is_told() -> None:
 
 def test_one_image_is_not_enough() -> None:
     """There must be one to learn from and one to choose on."""
-    x = digits()[0].x[:1]
+    x, y = (part[:1] for part in digits()[0])
     with pytest.raises(DataError, match="has 1 images"):
-        Decoder().reconstruct(counting(), x, torch.zeros(1, 32), 1.0, stream())
+        Decoder().reconstruct(counting(), Images(x, y), torch.zeros(1, 32), 1.0, stream())

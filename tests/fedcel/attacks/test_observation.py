@@ -5,12 +5,15 @@ import torch
 from torch import nn
 
 from fedcel.attacks.observation import (
+    ARCHITECTURE,
     FREE_QUERIES,
+    HEAD,
     LOG_PROB,
     MEAN,
     NOISELESS,
     ObservationLikelihood,
     ObservationMean,
+    ObservationMisfit,
     SmashedData,
 )
 from fedcel.cut import Cut
@@ -74,8 +77,8 @@ def test_grants() -> None:
     noisy, bare = pixels(0.1), pixels(0.0)
     assert isinstance(noisy, ObservationMean)
     assert isinstance(noisy, ObservationLikelihood)
-    assert noisy.grants == {MEAN, FREE_QUERIES, LOG_PROB}
-    assert bare.grants == {MEAN, FREE_QUERIES, NOISELESS}
+    assert noisy.grants == {MEAN, FREE_QUERIES, HEAD, ARCHITECTURE, LOG_PROB}
+    assert bare.grants == {MEAN, FREE_QUERIES, HEAD, ARCHITECTURE, NOISELESS}
     with pytest.raises(ValueError, match="sigma is 0"):
         bare.log_prob(torch.zeros(1, 3), images(1))
 
@@ -84,7 +87,7 @@ def test_grants() -> None:
 def test_dropout_has_a_law_with_and_without_noise(sigma: float) -> None:
     """It is random either way: the likelihood is granted, and is that of the cut."""
     surface, x = pixels(sigma, dropout=0.3), images(5)
-    assert surface.grants == {MEAN, FREE_QUERIES, LOG_PROB}
+    assert surface.grants == {MEAN, FREE_QUERIES, HEAD, ARCHITECTURE, LOG_PROB}
     seen = surface.sample(x, torch.Generator().manual_seed(3))
     want = Cut(sigma, 0.3).log_prob(seen, x.flatten(1))
     assert torch.equal(surface.log_prob(seen, x), want)
@@ -100,3 +103,59 @@ def test_mean_under_dropout() -> None:
     error = (0.21 * x.flatten(1).square() + 0.04).sqrt() / 20_000**0.5
     assert ((seen.mean(0) - mean).abs() < 4 * error).all()
     torch.testing.assert_close(torch.autograd.grad(mean.sum(), x)[0], torch.full_like(x, 0.7))
+
+
+def test_misfit_without_dropout_is_the_squared_gap() -> None:
+    """(.1^2 + .2^2 + .3^2)/3, whatever the noise."""
+    x = torch.tensor([0.5, 0.5, 0.5]).reshape(1, 1, 1, 3)
+    seen = torch.tensor([[0.4, 0.7, 0.2]])
+    for surface in (pixels(0.0), pixels(0.2)):
+        assert isinstance(surface, ObservationMisfit)
+        torch.testing.assert_close(surface.misfit(x, seen), torch.tensor([0.14 / 3]))
+
+
+def test_misfit_under_dropout_is_the_law() -> None:
+    """-2 sigma^2/D times the likelihood of the row's own image; it has a gradient."""
+    surface, x = pixels(0.2, dropout=0.3), images(5).requires_grad_()
+    seen = surface.sample(images(4), torch.Generator().manual_seed(3))
+    misfit = surface.misfit(x, seen)
+    law = surface.log_prob(seen, x).diagonal()
+    torch.testing.assert_close(misfit.double(), -2 * 0.04 * law / 3, rtol=1e-4, atol=1e-6)
+    assert torch.autograd.grad(misfit.sum(), x)[0].isfinite().all()
+
+
+def test_misfit_of_dropout_alone() -> None:
+    """A value that is 0 says nothing, of the others the squared gap: (.1^2 + .3^2)/3."""
+    x = torch.tensor([0.5, 0.5, 0.5]).reshape(1, 1, 1, 3).requires_grad_()
+    misfit = pixels(0.0, dropout=0.3).misfit(x, torch.tensor([[0.4, 0.0, 0.2]]))
+    torch.testing.assert_close(misfit, torch.tensor([0.1 / 3]))
+    (slope,) = torch.autograd.grad(misfit.sum(), x)
+    torch.testing.assert_close(slope.flatten(), torch.tensor([0.2, 0.0, 0.6]) / 3)
+
+
+def test_no_head_where_it_cannot_read_the_message() -> None:
+    """Those of several encoders in a row are more than one head takes."""
+    several = SmashedData(pixels(0.1).net, fits_head=False)
+    assert several.grants == {MEAN, FREE_QUERIES, ARCHITECTURE, LOG_PROB}
+
+
+def test_fresh_encoder_keeps_no_parameter() -> None:
+    """Layers that can be reset are: every parameter differs, or is what a new layer begins with."""
+    old = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(4, 3))
+    for parameter in old.parameters():
+        nn.init.constant_(parameter, 7.0)
+    surface = SmashedData(SplitNet(old, nn.Identity(), Cut(0.1), 3))
+    state = torch.random.get_rng_state()
+    one, two = (surface.fresh_encoder(torch.Generator().manual_seed(1)) for _ in range(2))
+    assert all((parameter != 7).all() for parameter in one.parameters())
+    assert all(map(torch.equal, one.parameters(), two.parameters()))
+    assert all((parameter == 7).all() for parameter in old.parameters())
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_answer_is_the_head() -> None:
+    """What the head makes of a message, with a gradient."""
+    surface = SmashedData(SplitNet(nn.Flatten(), nn.Linear(3, 2), Cut(0.1), 3))
+    seen = torch.rand(4, 3, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(surface.answer(seen), surface.net.head(seen))
+    assert surface.answer(seen).requires_grad

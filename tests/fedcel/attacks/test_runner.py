@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from fedcel.attacks import Decoder
-from fedcel.attacks.observation import Observation, SmashedData
-from fedcel.attacks.runner import ATTACKS, find, run
+from fedcel.attacks.base import OtherClasses
+from fedcel.attacks.names import ATTACKS, find
+from fedcel.attacks.observation import FIRST_LAYER, UPDATE, Observation, SmashedData
+from fedcel.attacks.runner import run
 from fedcel.data.images import Images
 from fedcel.errors import DataError, PluginError, SettingsError
 from fedcel.nets import build
@@ -16,7 +18,7 @@ from fedcel.testing.attacks import LinearObservation, digits
 
 SCORES = ["mse", "psnr", "ssim", "identification-1", "identification-5", "label-accuracy"]
 ANCHORS = ["mean-mse", "oracle-mse", "seconds"]
-KEYS = ["attack", "observation", "knowledge", "seed", "budget", *SCORES, *ANCHORS]
+KEYS = ["attack", "observation", "knowledge", "seed", "budget", "targets", *SCORES, *ANCHORS]
 QUICK = Attack(names="decoder", seeds=2, budget=0.02, candidates=20)
 
 
@@ -119,12 +121,136 @@ def test_skipped_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row["skipped"] == "needs log-prob, granted nowhere"
 
 
+def test_no_attack_on_a_mean_of_uploads() -> None:
+    """Skipped like any other pair that does not go together."""
+    seen = replace(LinearObservation("update"), grants=frozenset({UPDATE, FIRST_LAYER}))
+    rows, _ = go(QUICK.model_copy(update={"names": "gradient-inversion*2,first-layer*2"}), seen)
+    assert [row["skipped"] for row in rows] == [
+        "needs update, which is not granted",
+        "needs first-layer, which is not granted",
+    ]
+
+
+class Breaking(Decoder):
+    """An attack that breaks on its first seed, and finds grey images on the next."""
+
+    calls = 0
+
+    def reconstruct(self, *args: object, **kwargs: object) -> torch.Tensor:
+        """Raise once."""
+        type(self).calls += 1
+        if type(self).calls == 1:
+            raise RuntimeError("shapes\n  do not fit")
+        return torch.full((60, 1, 8, 8), 0.5)
+
+
+def test_an_attack_that_breaks_costs_its_own_row_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other rows are there, its own says why, a warning says where."""
+    monkeypatch.setitem(ATTACKS, "breaking", Breaking)
+    how = QUICK.model_copy(update={"names": "breaking,decoder"})
+    with pytest.warns(
+        UserWarning, match=r"seed 0 failed with RuntimeError: .*test_runner.py, line"
+    ):
+        rows, pictures = go(how, smashed())
+    assert rows[0] == {
+        "attack": "decoder",
+        "observation": "smashed-data",
+        "knowledge": "held-out",
+        "seed": 0,
+        "skipped": "failed with RuntimeError: shapes do not fit",
+    }
+    assert [("mse" in row, row["seed"]) for row in rows[1:]] == [(True, 1), (True, 0), (True, 1)]
+    assert "decoder" in pictures
+
+
+class Lawless(SmashedData):
+    """Messages whose law breaks."""
+
+    def log_prob(self, observed: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+        """Raise."""
+        raise ArithmeticError("no law")
+
+
+def test_an_observation_that_breaks_costs_its_own_row_only() -> None:
+    """Of the optimal attacker too."""
+    how = QUICK.model_copy(update={"names": "optimal,decoder", "seeds": 1})
+    with pytest.warns(UserWarning, match="optimal on smashed-data, seed 0 failed with Arith"):
+        rows, _ = go(how, Lawless(smashed().net))
+    assert rows[0]["skipped"] == "failed with ArithmeticError: no law"
+    assert "mse" in rows[1]
+
+
+def test_attackers_images_of_other_classes() -> None:
+    """No label is compared; the anchors need images of the targets' classes."""
+    known, targets = digits()
+    how = QUICK.model_copy(update={"seeds": 1})
+    other = OtherClasses(known.x, known.y.flip(0))
+    (row,), pictures = run([smashed()], how, other, targets, 1, lambda line: None, known)
+    assert list(row) == [key for key in KEYS if key != "label-accuracy"]
+    _, plain = run([smashed()], how, known, targets, 1, lambda line: None, known)
+    assert all(map(torch.equal, pictures.values(), plain.values()))
+    with pytest.raises(DataError, match="pass the training images as population"):
+        run([smashed()], how, other, targets, 1, lambda line: None)
+
+
 def test_no_noise_leaks_everything() -> None:
     """Sigma 0 is no reason to skip the optimal attacker: all bits are reported."""
     how = QUICK.model_copy(update={"names": "optimal", "seeds": 1})
     (row,), _ = go(how, smashed(0.0))
     assert row["information-bits"] == pytest.approx(row["information-cap"])
     assert row["identification-optimal"] == 1
+
+
+def test_repeats() -> None:
+    """Both kinds of attacker on 4 messages each: rows say so, and four tell more than one."""
+    how = QUICK.model_copy(update={"names": "optimal,optimal*4,decoder*4", "seeds": 1})
+    rows, pictures = go(how, smashed(1.0))
+    assert [(row["attack"], row["observation"]) for row in rows] == [
+        ("optimal", "smashed-data"),
+        ("optimal", "smashed-data*4"),
+        ("decoder*4", "smashed-data*4"),
+    ]
+    one, four = (float(str(row["information-bits"])) for row in rows[:2])
+    assert four > 2 * one > 0
+    assert "decoder*4" in pictures
+
+
+class Spy(Decoder):
+    """An attack that keeps what it is given."""
+
+    given: list[object]
+
+    def reconstruct(self, *args: object, **kwargs: object) -> torch.Tensor:
+        """Return grey images for what was observed."""
+        object.__setattr__(self, "given", list(args))
+        observed = args[2]
+        assert isinstance(observed, torch.Tensor)
+        return torch.full((len(observed), 1, 8, 8), 0.5)
+
+
+def test_attacks_get_no_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attacker's images, the observed vectors, and nothing that holds a target's pixels."""
+    spy = Spy()
+    monkeypatch.setitem(ATTACKS, "spy", lambda: spy)
+    known, targets = digits()
+    go(QUICK.model_copy(update={"names": "spy", "seeds": 1}), smashed())
+    assert spy.given[1] is known
+    tensors = [item for item in [*known, *spy.given] if isinstance(item, torch.Tensor)]
+    seen = {row.numpy().tobytes() for item in tensors for row in item}
+    assert not any(image.numpy().tobytes() in seen for image in targets.x)
+
+
+def test_only_the_first_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches that take long are scored on a few; the optimal attacker sees all."""
+    spy = Spy()
+    monkeypatch.setitem(ATTACKS, "spy", lambda: spy)
+    how = QUICK.model_copy(update={"names": "optimal,spy", "seeds": 1, "targets": 7})
+    (best, row), pictures = go(how, smashed())
+    assert row["targets"] == 7
+    assert best["candidates"] == 60
+    assert {name: len(shown) for name, shown in pictures.items()} == {
+        "targets": 7, "class-mean": 7, "decoder": 7,
+    }  # fmt: skip
 
 
 def test_names_are_checked_first() -> None:

@@ -6,9 +6,11 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
+from fedcel.attacks.base import OtherClasses
 from fedcel.attacks.scorecard import (
     class_means,
     identified,
+    in_best_order,
     label_accuracy,
     mean_image,
     mse,
@@ -124,3 +126,25 @@ def test_score_has_the_keys_of_the_file() -> None:
         "mean-mse",
         "oracle-mse",
     ]
+
+
+def test_other_classes_teach_no_labels() -> None:
+    """No label accuracy, all else as it is; anchors of other classes are refused."""
+    digits = all_digits()
+    known, targets = Images(digits.x[:100], digits.y[:100]), Images(digits.x[100:], digits.y[100:])
+    other = OtherClasses(known.x, known.y.flip(0))
+    want = score(targets.x, targets, known, 10, known)
+    del want["label-accuracy"]
+    assert score(targets.x, targets, other, 10, known) == want
+    with pytest.raises(DataError, match="of other classes, must be of the targets'; pass the"):
+        score(targets.x, targets, other, 10)
+
+
+def test_best_order_within_batches_only() -> None:
+    """Shuffled inside batches of 3, the last of 2: put back; an image never leaves its batch."""
+    x = rand(8, 1, 4, 4, seed=5)
+    shuffled = x[[2, 0, 1, 4, 5, 3, 7, 6]]
+    assert torch.equal(in_best_order(shuffled, x, 3), x)
+    assert torch.equal(in_best_order(shuffled, x, 1), shuffled)
+    crossed = x[[3, 1, 2, 0, 4, 5, 6, 7]]
+    assert not torch.equal(in_best_order(crossed, x, 3), x)

@@ -103,3 +103,30 @@ def test_silent(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     """No progress bar, no log line."""
     partition(Y, 8, kind(name), 0)
     assert capfd.readouterr() == ("", "")
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(-3, 9), min_size=1, max_size=60), st.data())
+def test_natural_keeps_holders_whole(names: list[int], data: st.DataObject) -> None:
+    """Every position once, each holder in one client, clients differ by one holder at most."""
+    holders, count = torch.tensor(names), len(set(names))
+    clients, seed = data.draw(st.integers(1, count)), data.draw(st.integers(0, 2**63 - 1))
+    y = torch.zeros(len(names), dtype=torch.int64)
+    parts = partition(y, clients, kind("natural"), seed, holders)
+    assert sorted(torch.cat(parts).tolist()) == list(range(len(names)))
+    own = [set(holders[part].tolist()) for part in parts]
+    assert sum(map(len, own)) == count
+    assert max(map(len, own)) - min(map(len, own)) <= 1
+
+
+def test_natural_needs_holders() -> None:
+    """As many as clients; the seed says who stands for whom."""
+    with pytest.raises(DataError, match="'digits' names no holders; give CLASS/HOLDER/IMAGE"):
+        partition(Y, 4, kind("natural"), 0)
+    with pytest.raises(
+        DataError, match=r"clients is 11.*must be in 1\.\.10, the number of holders"
+    ):
+        partition(Y, 11, kind("natural"), 0, Y)
+    one, same, other = (partition(Y, 5, kind("natural"), seed, Y) for seed in (3, 3, 4))
+    assert all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))

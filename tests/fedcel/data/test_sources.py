@@ -26,9 +26,9 @@ def own(monkeypatch: pytest.MonkeyPatch, thing: object) -> Data:
 
 def test_digits_are_the_originals() -> None:
     """Sixteen grey levels, scaled to [0, 1], in their order."""
-    train, test, classes = read(Data())
+    train, test, classes, holders = read(Data())
     original = load_digits()
-    assert test is None and classes == 10
+    assert test is None and holders is None and classes == 10
     assert train.x.shape == (1797, 1, 8, 8) and train.x.dtype == torch.float32
     assert torch.equal(train.x[:, 0] * 16, torch.from_numpy(original.images).float())
     assert train.y.tolist() == original.target.tolist()
@@ -44,7 +44,7 @@ def test_own_source_gets_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         return Images(X, Y), Images(X[:1], Y[:1])
 
     settings = own(monkeypatch, source)
-    train, test, classes = read(settings)
+    train, test, classes, _ = read(settings)
     assert asked == [settings] and classes == 2
     assert test is not None and train.x is X and len(test.y) == 1
 
@@ -77,9 +77,43 @@ def test_broken_parts_are_refused(
         read(own(monkeypatch, lambda data: (train, test)))
 
 
-@pytest.mark.parametrize("answer", [None, Images(X, Y), (X, Y), (Images(X, Y), (X, Y))])
+def test_own_source_may_name_holders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third item comes back as it is; one of another length is refused."""
+    found = read(own(monkeypatch, lambda data: (Images(X, Y), None, Y + 3)))
+    assert found.holders is not None and found.holders.tolist() == [3, 4, 3, 4]
+    with pytest.raises(DataError, match=r"holders are \(3,\), must be \(4,\)"):
+        read(own(monkeypatch, lambda data: (Images(X, Y), None, Y[:3])))
+
+
+def test_any_source_is_resized(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training and test images; a constant image stays constant."""
+    wide = Images(X.expand(4, 3, 5, 2), Y)
+    settings = own(monkeypatch, lambda data: (wide, Images(X.expand(4, 1, 4, 4), Y)))
+    train, test, _, _ = read(settings.model_copy(update={"size": 4, "grey": True}))
+    assert test is not None and train.x.shape == test.x.shape == (4, 1, 4, 4)
+    torch.testing.assert_close(train.x, test.x, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("key", ["repository", "label_column", "holder_column"])
+def test_keys_that_a_source_does_not_read_are_refused(key: str) -> None:
+    """Only Hugging Face data have names and columns."""
+    with pytest.raises(DataError, match=f"data.{key.replace('_', '-')} is 'x' .*'digits'.*only"):
+        read(Data.model_validate({key: "x"}))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        Images(X, Y),
+        (X, Y),
+        (Images(X, Y), (X, Y)),
+        (Images(X, Y), None, [0, 1, 0, 1]),
+        (Images(X, Y), None, Y, Y),
+    ],
+)
 def test_other_answers_are_refused(monkeypatch: pytest.MonkeyPatch, answer: object) -> None:
-    """Only a pair of Images and Images or None is taken."""
+    """Only a pair of Images and Images or None is taken, and a tensor of holders beside."""
     with pytest.raises(DataError, match="must be a pair"):
         read(own(monkeypatch, lambda data: answer))
 

@@ -13,7 +13,8 @@ from fedcel.data.sources import read
 from fedcel.errors import DataError
 from fedcel.settings_groups import Data
 
-FASHION = Path(__file__).parents[4] / "shared" / "data" / "fashion-mnist"
+SHARED = Path(__file__).parents[4] / "shared" / "data"
+FASHION, FACES = SHARED / "fashion-mnist", SHARED / "att-faces"
 
 
 def sets(splits: Splits) -> dict[str, tuple[Images, torch.Tensor]]:
@@ -36,7 +37,7 @@ def contents(images: Images) -> set[bytes]:
 def test_digits_are_dealt_without_overlap(seed: int) -> None:
     """All 1 797 images have one place, no image is in two sets, every class is everywhere."""
     splits = load(Data(seed=seed), 8, seed)
-    source, _, _ = read(Data())
+    source = read(Data()).train
     found = sets(splits)
     everything = torch.cat([positions for _, positions in found.values()])
     assert sorted(everything.tolist()) == list(range(1797)) and splits.dropped == 0
@@ -123,6 +124,94 @@ def test_too_few_images_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="clients is 998"):
         load(Data(), 998, 0)
     assert sum(len(images.y) for images in load(Data(train=997), 8, 0).clients) == 997
+
+
+def people(start: int, each: int) -> Images:
+    """Return different images of ten classes; the pixel is 1000 * class + a number within it."""
+    y = torch.arange(10).repeat_interleave(each)
+    within = torch.arange(each).repeat(10) + start
+    return Images(((1000 * y + within) / 1e4).float().reshape(-1, 1, 1, 1), y)
+
+
+@pytest.mark.parametrize("has_test", [True, False])
+def test_held_out_classes_are_the_attackers(
+    monkeypatch: pytest.MonkeyPatch, has_test: bool
+) -> None:
+    """All images of three classes, of both parts, and no other; labels stay apart by class."""
+    test = people(500, 4) if has_test else None
+    data = own(monkeypatch, f"people_{has_test}", people(0, 9), test)
+    data = data.model_copy(update={"held_out_classes": 3, "test": 14, "validation": 7})
+    splits = load(data, 2, 0)
+    drawn = {name: images for name, (images, _) in sets(splits).items()}
+    true = {name: (images.x.flatten() * 10 + 1e-4).long() for name, images in drawn.items()}
+    strangers = set(true["auxiliary"].tolist())
+    assert len(strangers) == 3 and splits.classes == 7
+    assert len(true["auxiliary"]) == 3 * (13 if has_test else 9)
+    for name, images in drawn.items():
+        pairs = set(zip(true[name].tolist(), images.y.tolist(), strict=True))
+        assert (name == "auxiliary") or not strangers & {one for one, _ in pairs}
+        order = sorted(pairs)
+        numbers = range(3) if name == "auxiliary" else range(7)
+        assert name.startswith("client") or [number for _, number in order] == list(numbers)
+    assert drawn["test"].y.bincount().tolist() == [2] * 7
+    assert drawn["validation"].y.bincount().tolist() == [1] * 7
+    assert splits.training.y.bincount().tolist() == [8 if has_test else 6] * 7
+    both = torch.cat([people(0, 9).x, people(500, 4).x])
+    for images, positions in sets(splits).values():
+        assert torch.equal(images.x, both[positions])
+
+
+def test_who_is_held_out_is_drawn_by_the_data_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another seed of training changes nobody, another data.seed does; too many are refused."""
+    data = own(monkeypatch, "drawn", people(0, 9), None)
+    data = data.model_copy(update={"held_out_classes": 4})
+    one, same, other = (
+        load(data, 2, 0),
+        load(data, 2, 1),
+        load(data.model_copy(update={"seed": 1}), 2, 0),
+    )
+    assert torch.equal(one.indices.auxiliary, same.indices.auxiliary)
+    assert contents(one.auxiliary) != contents(other.auxiliary)
+    with pytest.raises(DataError, match=r"held-out-classes is 6, must be in 0\.\.5: of 10 classes"):
+        load(data.model_copy(update={"held_out_classes": 6}), 2, 0)
+    with pytest.raises(
+        DataError, match=r"data\.validation \+ data\.train asks for 53 images, the "
+    ):
+        load(data.model_copy(update={"train": 51}), 2, 0)
+
+
+def test_strangers_that_equal_a_target_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One picture in all classes: the attacker gets none that is a target."""
+    train = people(0, 9)
+    train.x[::9] = 0.5
+    data = own(monkeypatch, "equal", train, None)
+    splits = load(data.model_copy(update={"held_out_classes": 3, "test": 56}), 1, 0)
+    assert not contents(splits.auxiliary) & contents(splits.test)
+    assert splits.dropped >= 3 and len(splits.auxiliary.y) == 24
+
+
+def test_natural_holders_reach_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images of a holder, here one in five, stay together whatever was drawn away before."""
+    train = people(0, 9)
+    module = ModuleType("held")
+    vars(module)["source"] = lambda data: (train, None, torch.arange(90) % 5)
+    monkeypatch.setitem(sys.modules, "held", module)
+    data = Data(source="held:source", partition="natural", validation=2, auxiliary=3, test=4)
+    splits = load(data, 5, 0)
+    held = [set((positions % 5).tolist()) for positions in splits.indices.clients]
+    assert sorted(map(tuple, held)) == [(0,), (1,), (2,), (3,), (4,)]
+
+
+@pytest.mark.skipif(not FACES.is_dir(), reason="no folder ../shared/data/att-faces")
+def test_faces() -> None:
+    """Thirty people to classify, three targets each; ten more people for the attacker."""
+    data = Data(
+        source="image-folder", path=str(FACES), size=32, held_out_classes=10, test=90, validation=30
+    )
+    splits = load(data, 4, 0)
+    assert splits.shape == (1, 32, 32) and splits.classes == 30 and len(splits.auxiliary.y) == 100
+    assert splits.test.y.bincount().tolist() == [3] * 30
+    assert splits.training.y.bincount().tolist() == [6] * 30
 
 
 @pytest.mark.skipif(not FASHION.is_dir(), reason="no folder ../shared/data/fashion-mnist")

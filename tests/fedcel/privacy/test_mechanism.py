@@ -1,136 +1,150 @@
-"""The mechanism: its sensitivity holds, its noise has the law it claims."""
+"""From settings to a mechanism, and what is refused on the way."""
 
-from math import fsum, inf, nan
+import math
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
-from scipy.optimize import brentq
+from jaxtyping import Float
 from scipy.stats import kstest, laplace
+from torch import Tensor
 
-from fedcel.privacy import clip, perturb, private_logits, sensitivity
-from fedcel.privacy.mechanism import project_l1, project_simplex
+from fedcel.errors import PluginError, SettingsError
+from fedcel.privacy import (
+    Gaussian,
+    LabelOnly,
+    Laplace,
+    Mechanism,
+    build,
+    clip,
+    perturb,
+    private_logits,
+    sensitivity,
+)
+from fedcel.privacy.base import PROTECTS
+from fedcel.settings import parse
 from fedcel.settings_groups import Privacy
+from fedcel.settings_groups.answers import MECHANISMS
+from fedcel.testing import MechanismContract
 
 KINDS = ("clamp", "l1", "probabilities")
-ALPHA = 1e-6  # chance that a sound sampler fails the test of its law
-SAMPLES = 20_000
+ALPHA = 1e-6
 
-value = st.floats(-1e308, 1e308) | st.floats(-10, 10) | st.sampled_from([0.0, 4.0, 1e30, -1e30])
-rows = st.integers(2, 12).flatmap(
-    lambda n: st.tuples(*[st.lists(value, min_size=n, max_size=n)] * 2)
+
+class Noise:
+    """A user's mechanism: noise alone, whatever the logits."""
+
+    name, delta, protects, unit = "noise", 0.0, PROTECTS, "logits"
+
+    def __init__(self, privacy: Privacy, classes: int) -> None:
+        self.epsilon = privacy.epsilon / 2
+        self.classes = classes
+
+    def answer(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
+        """Return rows that say nothing."""
+        if logits.shape[1] != self.classes or not logits.isfinite().all():
+            raise ValueError("no such logits")
+        return perturb(torch.zeros(len(logits), 1), 1.0, 1.0).expand(-1, self.classes)
+
+
+def dear(privacy: Privacy, classes: int) -> Mechanism:
+    """Return what costs more than it may."""
+    return LabelOnly(2 * privacy.epsilon, classes)
+
+
+def nothing(privacy: Privacy, classes: int) -> int:
+    """Return what is no mechanism."""
+    return classes
+
+
+class TestOwn(MechanismContract):
+    """A mechanism of one's own passes the contract."""
+
+    def build(self) -> Mechanism:
+        """Return it from its import string."""
+        return build(Privacy(mechanism=f"{__name__}:Noise", epsilon=2.0), 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "want"),
+    [
+        ("laplace", Laplace(4.0, 5, "clamp", 2.0, 20.0)),
+        ("gaussian", Gaussian(4.0, 1e-6, 5, "clamp", 2.0, 4 * math.sqrt(5))),
+        ("label-only", LabelOnly(4.0, 5)),
+    ],
 )
+def test_each_name(name: str, want: Mechanism) -> None:
+    """With the sensitivity of its norm, and its own price."""
+    made = build(Privacy(mechanism=name, clip_kind="clamp", clip=2.0), 5)
+    assert made == want
+    assert (made.name, made.epsilon) == (name, 4.0)
+    assert made.delta == (1e-6 if name == "gaussian" else 0)
 
 
-@settings(deadline=None, max_examples=300)
-@given(rows, st.sampled_from(KINDS), st.floats(1e-3, 1e3))
-@example(([1e30] * 3 + [0.0], [-1e30] * 3 + [0.0]), "l1", 4.0)
-@example(([4.0, -4, -2, -800, -800, -800], [-800.0, -800, -800, 4, -4, -2]), "probabilities", 1.0)
-@example(([1e6, 0.0], [0.0, 1e6]), "probabilities", 1.0)
-@example(([9.0, -9.0], [-9.0, 9.0]), "clamp", 4.0)
-def test_no_two_inputs_are_further_apart(
-    pair: tuple[list[float], list[float]], kind: str, c: float
-) -> None:
-    """Exact sum of |difference| never exceeds Delta_1, however huge the logits."""
-    a, b = clip(torch.tensor(pair, dtype=torch.float64), kind, c).tolist()
-    assert fsum(abs(x - y) for x, y in zip(a, b, strict=True)) <= sensitivity(kind, c, len(a))
+def test_none_is_refused_where_an_answer_must_be_private() -> None:
+    """And every other name can be built."""
+    for name in MECHANISMS:
+        if name == "none":
+            with pytest.raises(SettingsError, match="this answer must be private"):
+                build(Privacy(mechanism=name), 3)
+        else:
+            assert isinstance(build(Privacy(mechanism=name), 3), Mechanism)
 
 
-@pytest.mark.parametrize(("kind", "want"), [("clamp", 16.0), ("l1", 8.0), ("probabilities", 2.0)])
-def test_the_sensitivity_is_attained(kind: str, want: float) -> None:
-    """Opposite inputs reach 2cC, 2c and 2: c = 4, two classes."""
-    a, b = clip(torch.tensor([[1e3, -1e3], [-1e3, 1e3]]), kind, 4.0)
-    assert sensitivity(kind, 4.0, 2) == want
-    assert abs(float((a - b).abs().sum()) - (8 * 2 if kind == "clamp" else want)) < 1e-9
-
-
-def test_clip_by_hand() -> None:
-    """Centred (5, 1, -6): clamped at 4 (4, 1, -4); onto |.|_1 <= 4, threshold 3.5."""
-    logits = torch.tensor([[6.0, 2.0, -5.0]])
-    for kind, want in (("clamp", [4.0, 1.0, -4.0]), ("l1", [1.5, 0.0, -2.5])):
-        got = clip(logits, kind, 4.0)
-        torch.testing.assert_close(got, torch.tensor([want], dtype=torch.float64))
-    torch.testing.assert_close(clip(logits, "probabilities", 4.0), logits.double().softmax(1))
-    small = torch.tensor([[0.5, -0.25, -0.25]])
-    for kind in ("clamp", "l1"):
-        torch.testing.assert_close(clip(small, kind, 4.0), small.double())
-
-
-@given(st.lists(st.floats(-20, 20), min_size=2, max_size=8), st.floats(0.1, 10))
-@settings(deadline=None)
-def test_projection_against_root_finding(row: list[float], radius: float) -> None:
-    """The projection is soft thresholding at the root of sum max(|u| - t, 0) = radius."""
-    u = np.array(row)
-    want = u
-    if np.abs(u).sum() > radius:
-
-        def excess(t: float) -> float:
-            return float(np.maximum(np.abs(u) - t, 0).sum() - radius)
-
-        t = brentq(excess, 0, np.abs(u).max(), xtol=1e-14, rtol=1e-14)
-        want = np.sign(u) * np.maximum(np.abs(u) - t, 0)
-    got = project_l1(torch.tensor([row], dtype=torch.float64), radius)
-    np.testing.assert_allclose(got[0].numpy(), want, atol=1e-9)
-
-
-def test_projection_onto_the_simplex() -> None:
-    """Points of the simplex stay; (.9, .5, -1) loses .2 and what is below 0."""
-    points = torch.tensor([[0.2, 0.3, 0.5], [0.9, 0.5, -1.0]], dtype=torch.float64)
-    want = torch.tensor([[0.2, 0.3, 0.5], [0.7, 0.3, 0.0]], dtype=torch.float64)
-    torch.testing.assert_close(project_simplex(points, 1.0), want)
-
-
-@settings(deadline=None)
-@given(st.lists(st.floats(-50, 50), min_size=2, max_size=8), st.sampled_from(KINDS))
-def test_the_order_of_classes_never_turns(row: list[float], kind: str) -> None:
-    """A class that was below another is not above it after the clip."""
-    (got,) = clip(torch.tensor([row], dtype=torch.float64), kind, 4.0)
-    order = torch.tensor(row, dtype=torch.float64).argsort()
-    assert (got[order].diff() >= -1e-12).all()
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nothing", "made 3, which lacks"),
+        ("PROTECTS", "cannot be called"),
+        ("dear", "costs epsilon 8.0.*at most privacy.epsilon 4.0"),
+    ],
+)
+def test_own_objects_that_do_not_fit(name: str, message: str) -> None:
+    """Each with the reason."""
+    with pytest.raises(PluginError, match=message):
+        build(Privacy(mechanism=f"{__name__}:{name}"), 3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_batches_are_rows(kind: str) -> None:
-    """Shape kept; each row is clipped on its own."""
-    logits = torch.randn(7, 5, generator=torch.Generator().manual_seed(0)) * 9
-    batch = clip(logits, kind, 2.0)
-    assert batch.shape == (7, 5)
-    torch.testing.assert_close(batch, torch.cat([clip(row[None], kind, 2.0) for row in logits]))
-    noisy = perturb(batch, 1.0, 4.0)
-    assert noisy.shape == (7, 5) and len(noisy.unique()) == 35
-    assert perturb(batch[:0], 1.0, 4.0).shape == (0, 5)
-    nearly = perturb(batch, 1e12, 4.0)  # the noise is gone: each value is at its own place
-    torch.testing.assert_close(nearly, batch, atol=1e-9, rtol=0)
+def test_a_stated_sensitivity_must_be_enforced(kind: str) -> None:
+    """At least the clip's, in the mechanism's norm; more is more noise."""
+    for name, norm in (("laplace", 1), ("gaussian", 2)):
+        least = sensitivity(kind, 2.0, 5, norm)
+        told = Privacy(mechanism=name, clip_kind=kind, clip=2.0, sensitivity=1.5 * least)
+        made = build(told, 5)
+        assert isinstance(made, Laplace | Gaussian)
+        assert made.sensitivity == 1.5 * least
+        short = told.model_copy(update={"sensitivity": 0.99 * least})
+        with pytest.raises(SettingsError, match="lets two answers .* be that far apart"):
+            build(short, 5)
 
 
-def noise(epsilon: float, delta: float) -> np.ndarray:
-    """Return many draws of the noise alone."""
-    return perturb(torch.zeros(SAMPLES // 10, 10), epsilon, delta).flatten().numpy()
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"privacy.sensitivity": 1.0}, "sensitivity is 1, must be at least 2: the clip 'l1'"),
+        ({"privacy.sensitivity": 3.9, "privacy.clip-kind": "clamp"}, "must be at least 4: the c"),
+        ({"privacy.sensitivity": 1.4, "privacy.clip-kind": "probabilities"}, "at least 2"),
+        ({"privacy.sensitivity": 9, "privacy.mechanism": "label-only"}, "set it to 'none'"),
+        ({"privacy.sensitivity": 9, "privacy.mechanism": "none"}, "set it to 'none'"),
+        ({"privacy.sensitivity": 0}, "privacy.sensitivity is 0.*greater than 0"),
+        ({"privacy.budget": 3.0}, r"budget is 3, must be at least privacy.epsilon \(4\)"),
+        ({"privacy.mechanism": "laplcae"}, "nearest: 'laplace'"),
+        ({"privacy.delta": 1.0}, "privacy.delta is 1.0"),
+    ],
+)
+def test_settings_that_promise_nothing_are_refused(raw: dict[str, object], message: str) -> None:
+    """Before a run starts."""
+    with pytest.raises(SettingsError, match=message):
+        parse(raw)
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 8.0), (4.0, 2.0), (1.0, 0.01)])
-def test_noise_is_laplace_of_delta_over_epsilon(epsilon: float, delta: float) -> None:
-    """Kolmogorov-Smirnov against Laplace(b); half and double the scale are told apart."""
-    found = noise(epsilon, delta)
-    assert kstest(found, laplace(scale=delta / epsilon).cdf).pvalue > ALPHA
-    for wrong in (0.5, 2.0):
-        assert kstest(found, laplace(scale=wrong * delta / epsilon).cdf).pvalue < ALPHA
-
-
-def test_noise_values_are_independent() -> None:
-    """No correlation between neighbours in a row, nor between rows."""
-    found = noise(1.0, 1.0).reshape(-1, 10)
-    for a, b in ((found[:, :-1], found[:, 1:]), (found[:-1], found[1:])):
-        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 5 / np.sqrt(a.size)
-
-
-@settings(deadline=None, max_examples=100)
-@given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e4))
-def test_opendp_confirms_every_epsilon(epsilon: float, delta: float) -> None:
-    """The stated loss is at most epsilon for any pair of values, or `perturb` would raise."""
-    assert perturb(torch.zeros(1, 2), epsilon, delta).isfinite().all()
+def test_settings_that_fit() -> None:
+    """A larger sensitivity, L2 for the Gaussian, an own mechanism, no mechanism without budget."""
+    assert parse({"privacy.sensitivity": 2.0}).privacy.sensitivity == 2
+    gaussian = {"privacy.mechanism": "gaussian", "privacy.clip-kind": "probabilities"}
+    parse({**gaussian, "privacy.sensitivity": 1.42})
+    parse({"privacy.mechanism": "mine:Own"})
+    parse({"privacy.mechanism": "none", "privacy.budget": 0.1})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -149,28 +163,8 @@ def test_private_logits_use_the_settings(kind: str) -> None:
     torch.testing.assert_close(private_logits(logits, off), clipped.float())
 
 
-@pytest.mark.parametrize("bad", [nan, inf, -inf])
-def test_undefined_logits_are_refused(bad: float) -> None:
-    """NaN and infinity never reach the noise."""
-    logits = torch.tensor([[0.0, bad]])
-    for kind in KINDS:
-        with pytest.raises(ValueError, match="NaN or infinity"):
-            clip(logits, kind, 4.0)
-    with pytest.raises(ValueError, match="NaN or infinity"):
-        perturb(logits, 1.0, 1.0)
-
-
-@pytest.mark.parametrize("bad", [0.0, -1.0, inf, nan])
-def test_impossible_numbers_are_refused(bad: float) -> None:
-    """Epsilon, sensitivity and c are finite and above 0; kinds are the three."""
-    zeros = torch.zeros(1, 2)
-    with pytest.raises(ValueError, match="epsilon is"):
-        perturb(zeros, bad, 1.0)
-    with pytest.raises(ValueError, match="sensitivity is"):
-        perturb(zeros, 1.0, bad)
-    with pytest.raises(ValueError, match="c is"):
-        clip(zeros, "l1", bad)
-    with pytest.raises(ValueError, match="must be one of clamp, l1, probabilities"):
-        clip(zeros, "l2", 4.0)
-    with pytest.raises(ValueError, match="too small"):
-        perturb(zeros, 1e-308, 1e308)
+@pytest.mark.parametrize("name", ["gaussian", "label-only"])
+def test_no_mechanism_lets_clipped_logits_through(name: str) -> None:
+    """What leaves is not what went in."""
+    logits = torch.zeros(100, 3)
+    assert not torch.equal(private_logits(logits, Privacy(mechanism=name)), logits)

@@ -48,13 +48,24 @@ def test_huge_and_tiny_epsilon(kind: str) -> None:
     assert abs(kept["confidence-after"] - kept["confidence-before"]) < 0.01
 
 
+@pytest.mark.parametrize("mechanism", ["laplace", "gaussian", "label-only"])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 4.0, 8.0])
-def test_nothing_beats_the_ceiling(kind: str, epsilon: float) -> None:
-    """Right, sure, balanced logits stay below e^eps/(e^eps + C - 1), and above chance."""
-    found = utility(SURE, LABELS, Privacy(clip_kind=kind, epsilon=epsilon))
-    assert found["accuracy"] <= binom.ppf(1 - 1e-6, N, found["ceiling"]) / N
-    assert found["accuracy"] >= binom.ppf(1e-6, N, 0.1) / N
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
+def test_nothing_beats_the_ceiling(mechanism: str, kind: str, epsilon: float) -> None:
+    """Right, sure, balanced logits stay below the ceiling, and above chance."""
+    privacy = Privacy(mechanism=mechanism, clip_kind=kind, epsilon=epsilon)
+    found = utility(SURE[:500], LABELS[:500], privacy)
+    assert found["accuracy"] <= binom.ppf(1 - 1e-6, 500, found["ceiling"]) / 500
+    assert found["accuracy"] >= binom.ppf(1e-6, 500, 0.1) / 500
+
+
+def test_labels_attain_the_ceiling() -> None:
+    """A reader is as sure as he may be; before, as sure as the unclipped logits."""
+    found = utility(SURE, LABELS, Privacy(mechanism="label-only", epsilon=2.0))
+    low, high = binom.interval(1 - 1e-6, N, found["ceiling"])
+    assert low / N <= found["accuracy"] <= high / N
+    assert abs(found["confidence-after"] - found["ceiling"]) < 1e-9
+    assert abs(found["confidence-before"] - 1) < 1e-9
 
 
 def test_accuracy_of_the_largest_of_laplace_values() -> None:
@@ -68,9 +79,10 @@ def test_accuracy_of_the_largest_of_laplace_values() -> None:
 
 
 def test_ceiling_in_numbers() -> None:
-    """.858 at epsilon 4 and ten classes; 1 where exp overflows."""
-    assert abs(ceiling(Privacy(epsilon=4.0), 10) - exp(4) / (exp(4) + 9)) < 1e-12
-    assert ceiling(Privacy(epsilon=1e6), 10) == 1
+    """.858 at epsilon 4 and ten classes; (e + .1)/(e + 2) with delta; 1 where exp overflows."""
+    assert abs(ceiling(4.0, 0.0, 10) - exp(4) / (exp(4) + 9)) < 1e-12
+    assert abs(ceiling(1.0, 0.05, 3) - (exp(1) + 0.1) / (exp(1) + 2)) < 1e-12
+    assert ceiling(1e6, 0.0, 10) == 1
 
 
 def test_no_logits_are_refused() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from sims.report.read import Result
+from sims.report.records import Result
 
 Make = Callable[..., Path]
 CELLS: dict[str, tuple[float, float, float, float]] = {  # accuracy, bits, identification, MSE
@@ -19,12 +19,18 @@ CELLS: dict[str, tuple[float, float, float, float]] = {  # accuracy, bits, ident
 
 
 def attack_rows(mse: float) -> list[dict[str, object]]:
-    """Return attacks.json: the optimal attacker, two attacks x 3 seeds, one skipped."""
+    """Return attacks.json: the optimal attacker, two attacks x 3 seeds, one skipped.
+
+    And two that rebuild better images from more than one inference: from an upload, from repeats.
+    """
     rows: list[dict[str, object]] = [
         {"attack": "optimal", "observation": "smashed", "identification-optimal": 0.5,
          "information-bits": 4.1, "bits-beyond-label": 1.1, "candidates": 397},
         {"attack": "unsplit", "observation": "smashed", "skipped": "needs the architecture"},
     ]  # fmt: skip
+    for name, seen in (("gradient-inversion", "update"), ("decoder*16", "smashed*16")):
+        rows.append({"attack": name, "observation": seen, "knowledge": "held-out", "seed": 0,
+                     "budget": 1.0, "mse": mse / 100})  # fmt: skip
     for name, extra in (("decoder", 0.0), ("logit-inversion", 0.006)):
         for seed in range(3):
             value = mse + extra + 0.0002 * seed
@@ -56,7 +62,8 @@ def result_of(accuracy: float, bits: float, identification: float) -> dict[str, 
         "identification-candidates": 100, "label-only-identification": 0.1,
         "certificate-bits": bits + 4, "certificate-bits-within-class": bits + 0.25,
         "fano-identification": 0.99,
-        "parameters": 17226, "encoder-parameters": 16576, "bytes-per-inference": 256,
+        "parameters": 17226, "encoder-parameters": 16576,
+        "flops-per-inference": 32768, "bytes-per-inference": 256,
         "private": {e: {"accuracy": a, "top1-kept": a + 0.02, "confidence-before": 0.94,
                         "confidence-after": a, "ceiling": 0.99} for e, a in epsilons.items()},
         "versions": {"fedcel": "0.1.0", "torch": "2.15.0"}, "seconds": 41.0,
@@ -111,6 +118,7 @@ def make_bench(tmp_path: Path) -> Make:
                 write_run(tmp_path / run, name, moved)
                 rows.append(
                     {"variant": name, "strength": None, "seed": seed, "accuracy": cell[0],
+                     "undefended": name == "none",
                      "bits-beyond-label": moved[1], "information-bits": cell[1] + 3.3,
                      "identification-optimal": cell[2], "worst-attack": "decoder",
                      "mse": cell[3], "psnr": 15.0, "ssim": 0.6, "identification-1": 0.2,

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
 from sims.report import figures
-from sims.report.read import Bins, read
+from sims.report.read import read
+from sims.report.records import Bins
 from sims.report.summary import Estimate, Summary, summarise
 
 Make = Callable[..., Path]
@@ -35,6 +36,18 @@ def test_points_of_the_frontier(make_bench: Make) -> None:
     drawn = [line for line in figure.axes[0].lines if str(line.get_marker()) in figures.MARKERS]
     points = np.array([np.asarray(line.get_xydata())[0] for line in drawn])
     np.testing.assert_allclose(points, [(4.46, 95.1), (0.54, 94.8), (0.67, 96.2)])
+
+
+def test_strengths_are_joined_in_their_order() -> None:
+    """Not in the order in which they are listed."""
+    swept = [
+        Summary("v", f"v, {n}", strength=n, accuracy=Estimate(1 - n / 10), bits=Estimate(5 - n))
+        for n in (1.0, 0.3, 3.0)
+    ]
+    figure = figures.trade_bits(swept)
+    assert figure is not None
+    joined = np.asarray(figure.axes[0].lines[0].get_xydata())
+    np.testing.assert_allclose(joined, [(4.7, 97), (4, 90), (2, 70)])
 
 
 def test_anchors_in_mse_plot(make_bench: Make) -> None:

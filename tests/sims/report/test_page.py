@@ -76,14 +76,14 @@ def test_main_table_holds_the_numbers(make_bench: Make) -> None:
 
 
 def test_cost_on_the_device(make_bench: Make) -> None:
-    """Parameters, the encoder's, bytes and step time; a dash where an old run lacks them."""
+    """Parameters, the encoder's, FLOPs, bytes and step time; a dash where an old run lacks them."""
     folder = make_bench()
     path = folder / "runs" / "1-0" / "result.json"
     old = json.loads(path.read_text())
-    path.write_text(json.dumps({k: v for k, v in old.items() if "parameters" not in k}))
+    path.write_text(json.dumps({k: v for k, v in old.items() if k[:5] not in ("param", "flops")}))
     rows = page_of(folder).rows
-    assert ["none", "17226", "16576", "256", "1.21"] in rows
-    assert ["cluster", "–", "–", "256", "1.21"] in rows
+    assert ["none", "17226", "16576", "32768", "256", "1.21"] in rows
+    assert ["cluster", "–", "16576", "–", "256", "1.21"] in rows
 
 
 def test_run_that_kept_no_samples(make_bench: Make) -> None:
@@ -160,6 +160,14 @@ def test_run_nobody_attacked(make_bench: Make) -> None:
     (folder / "reconstructions.safetensors").unlink()
     assert "img" not in page_of(folder).tags
     assert "None was run" in (folder / "report.html").read_text()
+
+
+def test_failed_cells_are_named(make_bench: Make) -> None:
+    """With the reason, as text."""
+    folder = make_bench()
+    (folder / "failed.json").write_text('[{"cell": "b-0", "reason": "loss <inf>"}]')
+    page_of(folder)
+    assert "table or figure: b-0 (loss &lt;inf&gt;)" in (folder / "report.html").read_text()
 
 
 def test_damage_writes_nothing(make_bench: Make) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedcel.settings import Settings
 from sims.report.pictures import GAP, grid, png, strips, tiles
-from sims.report.read import Images, Result, Run
+from sims.report.records import Images, Result, Run
 from sims.report.summary import Summary
 
 

@@ -23,7 +23,7 @@ def test_bench_is_read(make_bench: Make) -> None:
     assert run.result.private["4.0"].top1_kept == 0.84
     assert len(run.events) == 40
     assert run.events[6].rejected[0].reason == "not finite"
-    assert len(run.attacks) == 8
+    assert len(run.attacks) == 10
     assert run.images["decoder"].shape == (12, 1, 8, 8)
 
 
@@ -33,6 +33,36 @@ def test_run_is_a_bench_of_one_row(make_bench: Make) -> None:
     (row,) = book.rows
     assert (book.kind, row.worst_attack, row.title) == ("run", "decoder", "0-0")
     assert row.mse == pytest.approx(0.0312 + 0.0002)  # seeds 0, 1, 2 add 0, 2e-4, 4e-4
+
+
+def test_a_run_attacked_with_two_budgets(make_bench: Make) -> None:
+    """The worst is one of them; runs of several budgets are not averaged."""
+    run = make_bench() / "runs" / "0-0"
+    rows = json.loads((run / "attacks.json").read_text())
+    more = [row | {"budget": 4.0, "mse": 0.02} for row in rows if row["attack"] == "decoder"]
+    (run / "attacks.json").write_text(json.dumps(rows + more))
+    book = read(run)
+    assert (book.rows[0].worst_attack, book.rows[0].mse) == ("decoder", pytest.approx(0.02))
+
+
+def test_what_failed_is_read(make_bench: Make) -> None:
+    """Nothing where no cell did."""
+    folder = make_bench()
+    assert read(folder).failed == ()
+    (folder / "failed.json").write_text('[{"cell": "b-0", "reason": "it ran away"}]')
+    assert [(f.cell, f.reason) for f in read(folder).failed] == [("b-0", "it ran away")]
+
+
+def test_an_older_bench_says_by_its_settings_who_is_undefended(make_bench: Make) -> None:
+    """Whatever the variants are called; what sweeps is not."""
+    folder = make_bench()
+    rows = json.loads((folder / "bench.json").read_text())
+    rows = [{k: v for k, v in row.items() if k != "undefended"} for row in rows]
+    rows[2]["strength"] = 1.0
+    (folder / "bench.json").write_text(json.dumps(rows))
+    settings = folder / "runs" / "1-0" / "settings.toml"
+    settings.write_text(settings.read_text() + "kind = 'plain'\n")
+    assert [row.undefended for row in read(folder).rows] == [True, False, False]
 
 
 def test_run_without_attacks(make_bench: Make) -> None:

@@ -1,12 +1,13 @@
 """Means and intervals with known answers."""
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fedcel.schedule import burn_in_rounds
+from fedcel.settings import burn_in_rounds
 from sims.report.read import read
 from sims.report.summary import Estimate, estimate, summarise
 
@@ -53,3 +54,17 @@ def test_validation_is_the_mean_after_burn_in(make_bench: Make) -> None:
     late = [0.948 * (1 - 0.8 * 0.85**n) for n in range(first, 41)]
     want = (0.5 + sum(late) / len(late)) / 2
     assert summarise(run)[1].validation.mean == pytest.approx(want)
+
+
+def test_the_decoder_of_the_runs_own_settings(make_bench: Make) -> None:
+    """A stronger one on one cell alone is not beside the others' own; without any, it is."""
+    folder = make_bench()
+    path = folder / "runs" / "1-0" / "attacks.json"
+    rows = json.loads(path.read_text())
+    own = [row for row in rows if row["attack"] == "decoder"]
+    more = [row | {"budget": 4.0, "mse": 0.01} for row in own]
+    path.write_text(json.dumps(more + rows))
+    found = summarise(read(folder))[1].decoder_mse
+    assert (found.mean, found.n) == (pytest.approx(0.0427), 3)
+    path.write_text(json.dumps(more))
+    assert summarise(read(folder))[1].decoder_mse.mean == pytest.approx(0.01)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from fedcel.settings import Settings
 from sims.report import tables
-from sims.report.read import Result, Run
+from sims.report.records import Result, Run
 from sims.report.summary import Summary
 from sims.report.text import NOTHING
 

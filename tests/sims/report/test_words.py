@@ -6,34 +6,10 @@ from dataclasses import replace
 import pytest
 
 from fedcel.settings import Settings
-from sims.report.read import Event, Rejected, Result, Run
+from sims.report.records import Result, Run
 from sims.report.summary import Estimate, Summary
-from sims.report.words import (
-    attack_sentence,
-    cautions,
-    limits,
-    price,
-    rejected,
-    seeds_sentence,
-    verdict,
-)
-
-
-def cell(name: str, accuracy: float, bits: float, identification: float = 0.5) -> Summary:
-    """Return a summary of one seed."""
-    return Summary(
-        variant=name,
-        label=name,
-        accuracy=Estimate(accuracy, n=1),
-        bits=Estimate(bits, n=1),
-        identification=Estimate(identification, n=1),
-        cap=5.3,
-        candidates=397,
-        choices=100,
-        label_only=0.1,
-        bits_of_seed={0: bits},
-    )
-
+from sims.report.words import attack_sentence, cautions, price, verdict
+from tests.sims.report.made import cell
 
 NONE = cell("none", 0.951, 4.46, 0.92)
 
@@ -109,8 +85,21 @@ def test_too_dear() -> None:
     assert "The nearest, b, costs 3.1 points" in text
 
 
+def test_the_undefended_variant_may_have_any_name() -> None:
+    """And one named 'none' that defends is a defence; the first undefended one is the base."""
+    base = replace(cell("plain net", 0.95, 4.0), undefended=True)
+    other = replace(cell("wide net", 0.95, 0.2), undefended=True)
+    defence = replace(cell("none", 0.95, 0.5), undefended=False)
+    found = verdict([defence, base, other])
+    assert (found.kind, found.base, found.best, found.compared) == ("helps", base, defence, 1)
+    swept = replace(base, strength=1.0)
+    assert verdict([defence, swept]).kind == "no-baseline"
+    text = said(base, other)
+    assert text.startswith("Only undefended models were measured: with plain net 4.00 of")
+
+
 def test_no_undefended_variant() -> None:
-    """Without 'none' nothing is claimed about a gain."""
+    """Without one nothing is claimed about a gain."""
     found = verdict([cell("a", 0.9, 2.0), cell("b", 0.95, 1.0)])
     assert found.kind == "no-baseline"
     assert found.base is None
@@ -159,9 +148,9 @@ def test_attack_sentence() -> None:
     assert attack_sentence(verdict([NONE])) is None
 
 
-def run_with(result: Result, events: tuple[Event, ...] = ()) -> Run:
+def run_with(result: Result) -> Run:
     """Return a run of this result."""
-    return Run("r", Settings(), events, result, (), {})
+    return Run("r", Settings(), (), result, (), {})
 
 
 def test_cautions(outcome: Callable[..., Result]) -> None:
@@ -176,44 +165,3 @@ def test_cautions(outcome: Callable[..., Result]) -> None:
     assert "sigma 0.3" in noise
     assert "weak attack" in weak
     assert "above the certificate's bound" in broken
-
-
-def test_limits_print_m_and_cap() -> None:
-    """M and the cap are always printed, and the number of seeds."""
-    text = " ".join(limits([NONE], verdict([NONE])))
-    assert "best of" not in text
-    assert "cannot be seeded" in text
-    assert "M = 397" in text
-    assert "5.3 bits" in text
-    assert "One training seed" in text
-    assert "95 % t-interval" in seeds_sentence([replace(NONE, seeds=(0, 1, 2))])
-    assert "2 training seeds" in seeds_sentence([replace(NONE, seeds=(0, 1))])
-
-
-def test_limits_own_up_to_the_choice() -> None:
-    """The best of several on the same test images is called slightly optimistic."""
-    cells = [NONE, cell("a", 0.95, 2.0), cell("b", 0.95, 1.0), cell("c", 0.5, 0.1)]
-    text = limits(cells, verdict(cells))[0]
-    assert "b, named at the top, is the best of 3 variants" in text
-    assert "slightly optimistic; test accuracy decides" in text
-    scored = [replace(s, validation=s.accuracy) for s in cells]
-    assert "validation accuracy decides" in limits(scored, verdict(scored))[0]
-
-
-def test_limits_state_the_floor(outcome: Callable[..., Result]) -> None:
-    """What the answers of the variant named at the top tell; nothing where it was not measured."""
-    runs = tuple(run_with(outcome(answer_bits=bits)) for bits in (0.1, 0.3))
-    best = replace(cell("a", 0.95, 0.5), runs=runs)
-    text = " ".join(limits([NONE, best], verdict([NONE, best])))
-    assert "The answers of a alone tell 0.20 bits beyond the label" in text
-    assert "no encoder" not in " ".join(limits([NONE], verdict([NONE])))
-
-
-def test_rejected(outcome: Callable[..., Result]) -> None:
-    """Reasons are counted, the most frequent first."""
-    events = tuple(
-        Event(round=i, rejected=(Rejected(client=i, reason=reason),))
-        for i, reason in enumerate(("late", "not finite", "late"))
-    )
-    run = run_with(outcome(), events)
-    assert rejected([run]) == [("late", 2), ("not finite", 1)]

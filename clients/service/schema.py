@@ -1,0 +1,95 @@
+"""What travels in JSON, as the OpenAPI document states it."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+REQUEST_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{7,63}$"
+VERSION = r"^[0-9a-f]{32}$"
+LARGEST = 1e6
+"""Largest absolute value of a message; a bounded encoder with noise sends far less."""
+
+RequestId = Annotated[str, Field(pattern=REQUEST_ID)]
+Value = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+
+
+class Strict(BaseModel):
+    """Unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Question(Strict):
+    """A message and how it wants to be answered."""
+
+    request: RequestId = Field(description="The asker's own id; the same id may be sent again.")
+    model: str = Field(pattern=VERSION, description="Model version that the message was made for.")
+    message: list[Value] = Field(description="The D values that leave the encoder, noise added.")
+    uncertainty: bool = Field(False, description="Also tell entropy and BALD, for their price.")
+
+
+class Answer(Strict):
+    """A private answer; repeats of a message get the same one and pay nothing."""
+
+    unit: Literal["logits", "probabilities"] = Field(description="What the values are.")
+    label: int = Field(description="The most likely class after the noise.")
+    values: list[float] = Field(description="One a class, perturbed.")
+    entropy: float | None = Field(None, description="Perturbed predictive entropy, nats.")
+    information: float | None = Field(None, description="Perturbed BALD, nats.")
+    fresh: bool = Field(description="Whether it was drawn, and paid, for this request.")
+    left: float = Field(description="Epsilon that the client has left.")
+
+
+class Budget(Strict):
+    """A client's account, in epsilon."""
+
+    client: str
+    granted: float
+    spent: float
+    left: float
+    delta: float = Field(description="Deltas of its answers added up.")
+
+
+class PriceCard(Strict):
+    """Epsilon per answer."""
+
+    answer: float
+    uncertainty: float = Field(description="Paid on top, where uncertainty is asked for.")
+
+
+class EncoderCard(Strict):
+    """Where the device's half is, and what it has to be."""
+
+    url: str
+    sha256: str
+    bytes: int
+
+
+class ModelCard(Strict):
+    """What a device has to know before it asks."""
+
+    model: str = Field(description="Model version: the digest of all tensors that are served.")
+    shape: list[int] = Field(description="Channels, height, width of an image.")
+    features: int = Field(description="D, values in a message.")
+    classes: int
+    samples: int = Field(description="Sampled heads over which an answer is averaged.")
+    sigma: float = Field(description="Standard deviation of the noise that a device adds.")
+    dropout: float = Field(description="Chance that a device replaces a value by 0.")
+    largest: float = Field(description="Largest absolute value of a message.")
+    mechanism: str
+    clip: float
+    clip_kind: str
+    epsilon: float
+    delta: float
+    price: PriceCard
+    encoder: EncoderCard
+
+
+class ProblemBody(BaseModel):
+    """RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    left: float | None = None

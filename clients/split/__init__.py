@@ -1,0 +1,1 @@
+"""The device's side of a service: encode, measure the leak, add keyed noise, ask."""

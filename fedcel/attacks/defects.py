@@ -1,0 +1,70 @@
+"""What in attacks.json cannot be: signs that an attack, a law or a measurement is wrong."""
+
+from collections.abc import Mapping, Sequence
+from math import log, sqrt
+from statistics import fmean
+
+from fedcel.certificate import fano
+
+Row = Mapping[str, object]
+NORMAL = 1.96  # half widths are of 95 % intervals
+
+
+def defects(rows: Sequence[Row]) -> list[str]:
+    """Return a sentence for each contradiction in the rows of attacks.json.
+
+    No trained attack identifies more often than the optimal one on the same observation, beyond
+    the intervals of both; and that one not more often than its own information allows (Fano's
+    inequality; Cover and Thomas, 2006, theorem 2.10.1). Observations without an optimal attacker,
+    and attacks on fewer targets than it has candidates, are not looked at.
+    """
+    best = grouped(rows, "identification-optimal")
+    trained = grouped(rows, "identification-1")
+    found = [said for (seen, _), mine in best.items() for said in above_fano(seen, mine)]
+    for (seen, attack), theirs in trained.items():
+        for (where, _), mine in best.items():
+            if where == seen:
+                found += above_optimal(seen, attack, theirs, mine)
+    return found
+
+
+def grouped(rows: Sequence[Row], key: str) -> dict[tuple[str, str], list[Row]]:
+    """Return the rows that have `key`, by observation and attack."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if key in row:
+            found.setdefault((str(row["observation"]), str(row["attack"])), []).append(row)
+    return found
+
+
+def mean(rows: Sequence[Row], key: str) -> float:
+    """Return the mean of a number over rows."""
+    return fmean(float(str(row[key])) for row in rows)
+
+
+def above_fano(seen: str, best: Sequence[Row]) -> list[str]:
+    """Return what is wrong where identification is above what the information allows."""
+    rate, width = mean(best, "identification-optimal"), mean(best, "identification-half-width")
+    nats = max(0.0, mean(best, "information-bits") * log(2))
+    limit = fano(nats, round(mean(best, "identification-candidates")))
+    if rate - width <= limit:
+        return []
+    return [
+        f"On {seen} the optimal attacker picks the right image in {rate:.3f} of cases; its "
+        f"information allows {limit:.3f} (Fano): the law or the information is wrong."
+    ]
+
+
+def above_optimal(seen: str, attack: str, theirs: Sequence[Row], best: Sequence[Row]) -> list[str]:
+    """Return what is wrong where a trained attack identifies more often than the optimal one."""
+    rate, limit = mean(theirs, "identification-1"), mean(best, "identification-optimal")
+    chance = sqrt(limit * (1 - limit) / mean(theirs, "targets"))
+    width = NORMAL * chance + mean(best, "identification-half-width")
+    few = mean(theirs, "targets") < mean(best, "identification-candidates")
+    if few or rate <= limit + width:  # among fewer candidates the right one is easier to pick
+        return []
+    return [
+        f"On {seen} {attack} picks the right image in {rate:.3f} of cases, the optimal attacker "
+        f"in {limit:.3f} +- {width:.3f}: the law is not that of the observation, or {attack} saw "
+        "targets."
+    ]

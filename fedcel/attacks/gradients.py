@@ -1,0 +1,156 @@
+"""Gradient inversion: find the images whose update points where the uploaded one does.
+
+Source: Geiping et al., NeurIPS 2020, equation 4. Labels need not be known: the head's bias shows
+how many images each class has; see `Uploads` for a batch of one, Zhao et al., 2020 (iDLG).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from fedcel.attacks.base import Progress, told
+from fedcel.attacks.descent import total_variation
+from fedcel.attacks.observation import UPDATE, Observation, ObservationUpdate, refused
+from fedcel.data.images import Images
+from fedcel.errors import SettingsError
+
+TUNED_ON = 8  # own images on which the weight is chosen, or one batch where that is more
+SPREAD = 0.1  # sd of the first images around the mean: images of one class must not start equal
+
+
+@dataclass(frozen=True)
+class GradientInversion:
+    """Minimise 1 - cosine(update(x, y), uploaded) + tv TV(x) by Adam on the gradient's signs.
+
+    Starts at the mean of the attacker's own images. The weight tv is that which rebuilds best his
+    own images from their uploads.
+    """
+
+    name: str = "gradient-inversion"
+    needs: frozenset[str] = frozenset({UPDATE})
+    observes: str = "update"
+    steps: int = 1000
+    rate: float = 0.1
+    weights: tuple[float, ...] = (0.0, 0.001, 0.01, 0.1)
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        auxiliary: Images,
+        observed: Float[Tensor, "T P"],
+        budget: float,
+        generator: torch.Generator,
+        progress: Progress | None = None,
+    ) -> Float[Tensor, "T C H W"]:
+        """Return one image in [0, 1] per row, a batch in any order.
+
+        ValueError without updates, SettingsError on fewer own images than are behind an upload.
+        """
+        if not isinstance(observation, ObservationUpdate):
+            raise refused(observation, UPDATE)
+        steps, size = max(1, round(self.steps * budget)), observation.batch
+        centre = auxiliary.x.mean(0)
+        count = tuned_on(size, len(auxiliary.y))
+        own = auxiliary.x[torch.randperm(len(auxiliary.y), generator=generator)[:count]]
+        weight = self.tuned(observation, own, centre, steps, generator, progress)
+        return self.search(observation, centre, observed, weight, steps, generator, progress)
+
+    def tuned(
+        self,
+        observation: ObservationUpdate,
+        own: Float[Tensor, "N C H W"],
+        centre: Float[Tensor, "C H W"],
+        steps: int,
+        generator: torch.Generator,
+        progress: Progress | None,
+    ) -> float:
+        """Return the weight with the lowest MSE on own images, each against its batch's nearest."""
+        size, count = observation.batch, len(self.weights)
+        uploads = observation.sample(own, generator)[::size]
+        labels = observation.labels(uploads, size).repeat(count, 1)
+        weights = torch.tensor(self.weights).repeat_interleave(len(uploads))
+        found = self.descend(
+            observation,
+            centre,
+            labels,
+            uploads.repeat(count, 1),
+            weights,
+            steps,
+            generator,
+            progress,
+        )
+        true = own.view(len(uploads), size, -1).repeat(count, 1, 1)
+        nearest = torch.cdist(found.flatten(2), true).square().amin(1)
+        return self.weights[int(nearest.view(count, -1).mean(1).argmin())]
+
+    def search(
+        self,
+        observation: ObservationUpdate,
+        centre: Float[Tensor, "C H W"],
+        observed: Float[Tensor, "T P"],
+        weight: float,
+        steps: int,
+        generator: torch.Generator,
+        progress: Progress | None,
+    ) -> Float[Tensor, "T C H W"]:
+        """Return the images of all uploads; a last, smaller batch is searched on its own."""
+        size = observation.batch
+        whole = len(observed) // size * size
+        parts = [
+            (observed[:whole:size], size),
+            (observed[whole : whole + 1], len(observed) - whole),
+        ]
+        found = []
+        for uploads, batch in parts:
+            if len(uploads):
+                labels = observation.labels(uploads, batch)
+                images = self.descend(
+                    observation, centre, labels, uploads, weight, steps, generator, progress
+                )
+                found.append(images.flatten(0, 1))
+        return torch.cat(found)
+
+    def descend(
+        self,
+        observation: ObservationUpdate,
+        centre: Float[Tensor, "C H W"],
+        labels: Int[Tensor, "G b"],
+        uploads: Float[Tensor, "G P"],
+        weight: float | Float[Tensor, " G"],
+        steps: int,
+        generator: torch.Generator,
+        progress: Progress | None,
+    ) -> Float[Tensor, "G b C H W"]:
+        """Return images in [0, 1] for each client's upload; steps fall to 0 in a cosine."""
+        noise = torch.randn((*labels.shape, *centre.shape), generator=generator)
+        images = (centre + SPREAD * noise).clamp(0, 1).requires_grad_()
+        adam = torch.optim.Adam([images], self.rate)
+        cosine = torch.optim.lr_scheduler.CosineAnnealingLR(adam, steps)
+        for step in range(1, steps + 1):
+            made = observation.update(images, labels, generator)
+            gap = 1 - cosine_similarity(made, uploads, dim=1)
+            rough = total_variation(images.flatten(0, 1)).view(labels.shape).mean(1)
+            (slope,) = torch.autograd.grad((gap + weight * rough).sum(), images)
+            images.grad = slope.sign()
+            adam.step()
+            cosine.step()
+            with torch.no_grad():
+                images.clamp_(0, 1)
+            told(progress, "step", step, steps, f"cosine {1 - float(gap.detach().mean()):.3f}")
+        return images.detach()
+
+
+def tuned_on(batch: int, own: int) -> int:
+    """Return how many own images the weight is chosen on, a multiple of the batch.
+
+    SettingsError where they do not make one batch.
+    """
+    if batch > own:
+        raise SettingsError(
+            f"attack.batch is {batch}, must be at most {own}, the attacker's own images, of which "
+            "he makes uploads to choose a weight on; lower it, or raise data.auxiliary"
+        )
+    return min(max(1, TUNED_ON // batch), own // batch) * batch

@@ -1,0 +1,76 @@
+"""Decoder and search in one: start at the decoder's image, stay near it, fit the message.
+
+After the initialised search of He et al., ACSAC 2019, with the decoder as the prior's mean.
+"""
+
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedcel.attacks.base import Progress
+from fedcel.attacks.decoder import unchanged
+from fedcel.attacks.descent import Loss, Steps, descend
+from fedcel.attacks.inversion import DEFAULT, Effort, apply, fit
+from fedcel.attacks.observation import MEAN, Observation, ObservationMean, refused
+from fedcel.attacks.rmle import TUNED_ON, objective
+from fedcel.data.images import Images
+
+STEPS = Steps(300, 0.01)
+
+
+@dataclass(frozen=True)
+class Hybrid:
+    """Minimise the misfit of x to z~ + tv TV(x) + mu mean (x - D(z~))^2 from D(z~).
+
+    Both weights are those which rebuild best the attacker's images that D was not trained on.
+    """
+
+    name: str = "hybrid-inversion"
+    needs: frozenset[str] = frozenset({MEAN})
+    observes: str = "smashed-data"
+    effort: Effort = DEFAULT
+    steps: Steps = STEPS
+    weights: tuple[float, ...] = (0.0, 0.01, 0.1)
+    """Tried for tv."""
+    ties: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+    """Tried for mu."""
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        auxiliary: Images,
+        observed: Float[Tensor, "T F"],
+        budget: float,
+        generator: torch.Generator,
+        progress: Progress | None = None,
+    ) -> Float[Tensor, "T C H W"]:
+        """Return one image in [0, 1] per message; ValueError where E[z~|x] is not granted."""
+        if not isinstance(observation, ObservationMean):
+            raise refused(observation, MEAN)
+        found = fit(observation, auxiliary.x, self.effort, unchanged, budget, generator, progress)
+        steps = self.steps.times(budget)
+        own = found.held[:TUNED_ON]
+        seen = observation.sample(own, generator)
+        pairs = torch.tensor(list(product(self.weights, self.ties)))
+        tv, mu = pairs.repeat_interleave(len(own), 0).T
+        guess = apply(found.net, seen).repeat(len(pairs), 1, 1, 1)
+        tried = descend(
+            tied(objective(observation, seen.repeat(len(pairs), 1), tv), guess, mu), guess, steps
+        )
+        errors = (tried - own.repeat(len(pairs), 1, 1, 1)).square().flatten(1).mean(1)
+        best, near = pairs[errors.view(len(pairs), -1).mean(1).argmin()].tolist()
+        start = apply(found.net, observed)
+        loss = tied(objective(observation, observed, best), start, near)
+        return descend(loss, start, steps, progress)
+
+
+def tied(fits: Loss, centre: Float[Tensor, "N C H W"], mu: float | Float[Tensor, " N"]) -> Loss:
+    """Return the loss plus mu times each image's mean squared distance from its centre."""
+
+    def loss(images: Float[Tensor, "N C H W"]) -> Float[Tensor, " N"]:
+        return fits(images) + mu * (images - centre).square().flatten(1).mean(1)
+
+    return loss

@@ -1,0 +1,52 @@
+"""MI-FACE: the picture that the network is surest shows the answered class.
+
+Source: Fredrikson et al., CCS 2015, algorithm 1. It finds what a class looks like, not who sent
+the image: all targets of a class get the same picture.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedcel.attacks.base import Progress, told
+from fedcel.attacks.descent import total_variation
+from fedcel.attacks.observation import LOGITS, Observation, ObservationLogits, refused
+from fedcel.data.images import Images
+
+
+@dataclass(frozen=True)
+class MIFace:
+    """Descend 1 - p_y(x) + tv TV(x) from the attacker's mean image, y the most probable answer."""
+
+    name: str = "mi-face"
+    needs: frozenset[str] = frozenset({LOGITS})
+    observes: str = "private-logits"
+    steps: int = 5000
+    rate: float = 0.1
+    weight: float = 0.1
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        auxiliary: Images,
+        observed: Float[Tensor, "T F"],
+        budget: float,
+        generator: torch.Generator,
+        progress: Progress | None = None,
+    ) -> Float[Tensor, "T C H W"]:
+        """Return its class's picture per answer; ValueError where no gradient is granted."""
+        if not isinstance(observation, ObservationLogits):
+            raise refused(observation, LOGITS)
+        classes, which = torch.unique(observed.argmax(1), return_inverse=True)
+        images = auxiliary.x.mean(0).repeat(len(classes), 1, 1, 1)
+        steps = max(1, round(self.steps * budget))
+        for step in range(1, steps + 1):
+            images.requires_grad_()
+            sure = observation.logits(images).softmax(1)[torch.arange(len(classes)), classes]
+            loss = 1 - sure + self.weight * total_variation(images)
+            (slope,) = torch.autograd.grad(loss.sum(), images)
+            images = (images - self.rate * slope).detach().clamp(0, 1)
+            told(progress, "step", step, steps, f"sure to {float(sure.detach().min()):.3f} or more")
+        return images[which]

@@ -1,0 +1,91 @@
+"""Black-box search: ask the service about made-up images until its answers are the target's.
+
+After An et al., CVPR 2022 (MIRROR, a search of a generator's latents without gradients), by
+covariance matrix adaptation (Hansen, 2016) instead of a genetic algorithm, and for the image that
+was sent instead of its class.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from cmaes import CMA
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedcel.attacks.base import Progress, told
+from fedcel.attacks.inversion import apply
+from fedcel.attacks.logits import centred
+from fedcel.attacks.observation import Observation
+from fedcel.attacks.vae import fit_vae
+from fedcel.data.images import Images
+
+PROBES = 32  # own images whose answers tell how noisy answers are
+
+
+@dataclass(frozen=True)
+class BlackBoxSearch:
+    """Maximise log p(answer) + log p(latent) over the latents of a small autoencoder.
+
+    An answer that the service gives to a made-up image is as noisy as the target's, so the gap of
+    the two has twice the variance v of one: minimise |gap|^2 / (4 v) + |latent|^2 / 2. The result
+    is the mean of the last search distribution, over which the noise has averaged out. The
+    attacker pays `queries` answers for each target.
+    """
+
+    name: str = "blackbox-search"
+    needs: frozenset[str] = frozenset()
+    observes: str = "private-logits"
+    queries: int = 2000
+    latents: int = 16
+    epochs: int = 200
+    """Of the autoencoder, on the attacker's own images."""
+    width: float = 0.5
+    """Standard deviation of the first search distribution, around latent 0."""
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        auxiliary: Images,
+        observed: Float[Tensor, "T F"],
+        budget: float,
+        generator: torch.Generator,
+        progress: Progress | None = None,
+    ) -> Float[Tensor, "T C H W"]:
+        """Return one image in [0, 1] per answer."""
+        epochs = max(1, round(self.epochs * budget))
+        decoder = fit_vae(auxiliary.x, self.latents, epochs, generator, progress)
+        variance = answer_variance(observation, auxiliary.x[:PROBES], generator)
+        seeds = torch.randint(2**31, (len(observed),), generator=generator).tolist()
+        searches = [CMA(np.zeros(self.latents), self.width, seed=seed) for seed in seeds]
+        size = searches[0].population_size
+        rounds = max(1, round(self.queries * budget) // size)
+        wanted = centred(observed).repeat_interleave(size, 0)
+        for number in range(1, rounds + 1):
+            asked = np.stack([[search.ask() for _ in range(size)] for search in searches])
+            latents = torch.from_numpy(asked).flatten(0, 1).float()
+            answers = centred(observation.sample(apply(decoder, latents), generator))
+            gap = (answers - wanted).square().sum(1) / (4 * variance)
+            cost = (gap + latents.square().sum(1) / 2).view(-1, size)
+            for search, places, values in zip(searches, asked, cost.tolist(), strict=True):
+                search.tell(list(zip(places, values, strict=True)))
+            told(progress, "queries", number * size, rounds * size, f"cost {cost.mean():.3g}")
+        return centres(decoder, searches)
+
+
+def answer_variance(
+    observation: Observation, images: Float[Tensor, "N C H W"], generator: torch.Generator
+) -> float:
+    """Return the variance of one value of an answer about one image, at least 1e-6 of its square.
+
+    From two answers to each image. The floor keeps a service without noise searchable.
+    """
+    one, two = (centred(observation.sample(images, generator)) for _ in range(2))
+    return float(((one - two).square().mean() / 2).clamp_min(1e-6 * one.square().mean()))
+
+
+def centres(decoder: nn.Module, searches: list[CMA]) -> Float[Tensor, "T C H W"]:
+    """Return the images at the means of the search distributions."""
+    means: NDArray[np.float64] = np.stack([search.mean for search in searches])
+    return apply(decoder, torch.from_numpy(means).float())

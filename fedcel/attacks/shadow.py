@@ -1,0 +1,145 @@
+"""Query-free shadow: train an encoder of one's own to please the server's head, then invert it.
+
+The attacker, a curious server, has the head, images of his own and the messages he was sent; he
+never asks a device anything. After the pseudo-client of Xu et al., CVPR 2024 (FORA),
+whose messages are made to look like those received, and the shadow model of He et al., ACSAC 2019,
+section 6.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedcel.attacks.base import OtherClasses, Progress, told
+from fedcel.attacks.decoder import unchanged
+from fedcel.attacks.inversion import DEFAULT, Effort, invert
+from fedcel.attacks.observation import (
+    ARCHITECTURE,
+    FREE_QUERIES,
+    HEAD,
+    Observation,
+    ObservationArchitecture,
+    ObservationHead,
+    refused,
+)
+from fedcel.data.images import Images
+from fedcel.nets import initialise
+
+HIDDEN = 128  # units of the encoder of an attacker who does not know the real one
+BATCH = 64
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """Cross-entropy of the frozen head, and the moments of what was received; then the decoder.
+
+    Where the attacker's images are of other classes than the net's, the moments alone.
+    `clone` says whether the encoder has the layers of the real one, or one hidden layer.
+    """
+
+    clone: bool = True
+    observes: str = "smashed-data"
+    epochs: int = 200
+    rate: float = 1e-3
+    weight: float = 1.0
+    """Of the distance of the moments, beside the cross-entropy in nats."""
+    effort: Effort = DEFAULT
+
+    @property
+    def name(self) -> str:
+        """Return `shadow`, or `shadow-other` where the encoder's layers are not known."""
+        return "shadow" if self.clone else "shadow-other"
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Return the head, and the encoder's layers for a clone."""
+        return frozenset({HEAD, ARCHITECTURE} if self.clone else {HEAD})
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        auxiliary: Images,
+        observed: Float[Tensor, "T F"],
+        budget: float,
+        generator: torch.Generator,
+        progress: Progress | None = None,
+    ) -> Float[Tensor, "T C H W"]:
+        """Return one image in [0, 1] per message; ValueError where a need is not granted."""
+        if not isinstance(observation, ObservationHead):
+            raise refused(observation, HEAD)
+        if not self.clone:
+            encoder = plain(auxiliary.x, observed.shape[1], generator)
+        elif isinstance(observation, ObservationArchitecture):
+            encoder = observation.fresh_encoder(generator)
+        else:
+            raise refused(observation, ARCHITECTURE)
+        epochs = max(1, round(self.epochs * budget))
+        adam = torch.optim.Adam(encoder.parameters(), self.rate)
+        for epoch in range(1, epochs + 1):
+            order = torch.randperm(len(auxiliary.y), generator=generator)
+            for part in torch.split(order, BATCH):
+                sent = encoder(auxiliary.x[part])
+                loss = self.weight * apart(sent, observed)
+                if not isinstance(auxiliary, OtherClasses):
+                    loss = loss + cross_entropy(observation.answer(sent), auxiliary.y[part])
+                adam.zero_grad()
+                torch.autograd.backward(loss, inputs=[*encoder.parameters()])
+                adam.step()
+            told(progress, "shadow epoch", epoch, epochs, f"loss {float(loss.detach()):.3f}")
+        own = Imitation(encoder, residue(encoder, auxiliary.x, observed))
+        return invert(
+            own, auxiliary.x, observed, self.effort, unchanged, budget, generator, progress
+        )
+
+
+@dataclass(frozen=True)
+class Imitation:
+    """Messages of an encoder of the attacker's own, as noisy as those he received."""
+
+    encoder: nn.Module
+    sigma: Float[Tensor, " F"]
+    name: str = "imitation"
+    grants: frozenset[str] = frozenset({FREE_QUERIES})
+
+    def sample(
+        self, images: Float[Tensor, "B C H W"], generator: torch.Generator
+    ) -> Float[Tensor, "B F"]:
+        """Return the codes with Gaussian noise."""
+        with torch.no_grad():
+            codes: Tensor = self.encoder(images)
+        return codes + self.sigma * torch.randn(codes.shape, generator=generator)
+
+
+def apart(sent: Float[Tensor, "B F"], observed: Float[Tensor, "T F"]) -> Float[Tensor, ""]:
+    """Return how far means lie apart, and deviations where the own are larger; unit of z squared.
+
+    What was received is noisier than any code: a smaller deviation is no fault.
+    """
+    means = (sent.mean(0) - observed.mean(0)).square().mean()
+    excess = (sent.std(0, correction=0) - observed.std(0, correction=0)).relu()
+    return means + excess.square().mean()
+
+
+def residue(
+    encoder: nn.Module, images: Float[Tensor, "A C H W"], observed: Float[Tensor, "T F"]
+) -> Float[Tensor, " F"]:
+    """Return the noise that makes the own messages vary as much as those received."""
+    with torch.no_grad():
+        codes: Tensor = encoder(images)
+    missing = observed.var(0, correction=0) - codes.var(0, correction=0)
+    return missing.relu().sqrt()
+
+
+def plain(images: Float[Tensor, "A C H W"], features: int, generator: torch.Generator) -> nn.Module:
+    """Return an encoder with one hidden layer."""
+    net = nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(images[0].numel(), HIDDEN),
+        nn.ReLU(),
+        nn.Linear(HIDDEN, features),
+    )
+    initialise(net, generator)
+    return net

@@ -1,0 +1,68 @@
+"""UnSplit: nothing but the encoder's layers is known; images and parameters are searched in turn.
+
+Source: Erdogan et al., WPES 2022, algorithm 1.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedcel.attacks.base import Progress, told
+from fedcel.attacks.descent import total_variation
+from fedcel.attacks.observation import (
+    ARCHITECTURE,
+    Observation,
+    ObservationArchitecture,
+    refused,
+)
+from fedcel.data.images import Images
+
+
+@dataclass(frozen=True)
+class UnSplit:
+    """Minimise mean (f'(x) - z~)^2 + tv TV(x), in turn over the images x and over f'.
+
+    All targets share one f'. It starts at the mean of the attacker's own images, which the source,
+    whose attacker has none, does not. Pixels and parameters are known only up to what the other
+    undoes: it works on a shallow convolution, and on little else.
+    """
+
+    name: str = "unsplit"
+    needs: frozenset[str] = frozenset({ARCHITECTURE})
+    observes: str = "smashed-data"
+    rounds: int = 10
+    steps: int = 100
+    rate: float = 1e-3
+    weight: float = 0.01
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        auxiliary: Images,
+        observed: Float[Tensor, "T F"],
+        budget: float,
+        generator: torch.Generator,
+        progress: Progress | None = None,
+    ) -> Float[Tensor, "T C H W"]:
+        """Return one image in [0, 1] per message; ValueError where no layers are granted."""
+        if not isinstance(observation, ObservationArchitecture):
+            raise refused(observation, ARCHITECTURE)
+        encoder = observation.fresh_encoder(generator)
+        images = auxiliary.x.mean(0).repeat(len(observed), 1, 1, 1).requires_grad_()
+        parts: list[list[Tensor]] = [[images], list(encoder.parameters())]
+        adams = [torch.optim.Adam(part, self.rate, amsgrad=True) for part in parts]
+        rounds = max(1, round(self.rounds * budget))
+        for number in range(1, rounds + 1):
+            for part, adam in zip(parts, adams, strict=True):
+                for _ in range(self.steps):
+                    gap = (encoder(images) - observed).square().mean(1)
+                    loss = gap + self.weight * total_variation(images)
+                    adam.zero_grad()
+                    loss.sum().backward(inputs=part)
+                    adam.step()
+                    with torch.no_grad():
+                        images.clamp_(0, 1)
+            told(progress, "round", number, rounds, f"loss {float(loss.detach().mean()):.4g}")
+        return images.detach()

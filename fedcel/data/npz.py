@@ -1,0 +1,84 @@
+"""One numpy file: x_train, y_train and, if there is a test part, x_test, y_test."""
+
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedcel.data.images import Images, check_images, check_known, count_classes
+from fedcel.errors import DataError
+from fedcel.settings_groups import Data
+
+CHANNELS = (1, 3)
+
+
+def read(data: Data) -> tuple[Images, Images | None]:
+    """Return training and test images (N, C, H, W) of the file `data.path`.
+
+    Images are unsigned bytes or floats in [0, 1], one (N, H, W), or with 1 or 3 channels (N, H, W,
+    C) or (N, C, H, W); labels are integers (N,) or (N, 1). Pickled objects are never loaded.
+    DataError names the file, what is wrong with it and what to do.
+    """
+    path = Path(data.path)
+    if not path.is_file():
+        raise DataError(
+            f"data.path is {data.path!r}, which is no file; give the .npz file that holds x_train, "
+            "y_train and, if there is a test part, x_test, y_test"
+        )
+    arrays = read_arrays(path)
+    train = part(arrays, "train", path)
+    if not {"x_test", "y_test"} & arrays.keys():
+        return train, None
+    test = part(arrays, "test", path)
+    check_known(test.y, count_classes(train.y, f"{path}: y_train"), f"{path}: y_test")
+    return train, test
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
+    """Return the arrays of a numpy archive; DataError when it is none or damaged."""
+    try:
+        with zipfile.ZipFile(path):  # numpy takes single arrays for archives as well
+            pass
+        with np.load(path, allow_pickle=False) as found:
+            return {name: found[name] for name in found.files}
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(
+            f"{path} cannot be read ({error}); write it with numpy.savez from arrays of numbers"
+        ) from error
+
+
+def part(arrays: dict[str, NDArray[np.generic]], name: str, path: Path) -> Images:
+    """Return the images of one part; DataError names the array."""
+    for key in (f"x_{name}", f"y_{name}"):
+        if key not in arrays:
+            raise DataError(f"{path}: no array {key} among {sorted(arrays)}; add it to the file")
+    x, y = arrays[f"x_{name}"], arrays[f"y_{name}"]
+    if x.ndim == 0:
+        raise DataError(f"{path}: x_{name} is a single value, must be images (N, H, W); stack them")
+    if y.dtype.kind not in "iu" or y.shape not in ((len(x),), (len(x), 1)):
+        raise DataError(
+            f"{path}: y_{name} is {y.dtype} {y.shape}, must be integers of shape ({len(x)},), one "
+            f"label for each of x_{name}; convert it"
+        )
+    images = Images(pixels(x, f"{path}: x_{name}"), torch.from_numpy(y.ravel().astype(np.int64)))
+    check_images(images, f"{path}: x_{name}")
+    return images
+
+
+def pixels(x: NDArray[np.generic], where: str) -> torch.Tensor:
+    """Return float32 (N, C, H, W), bytes divided by 255; DataError where the axes are in doubt."""
+    if x.dtype != np.uint8 and x.dtype.kind != "f":
+        raise DataError(f"{where} is {x.dtype}, must be uint8, or float in [0, 1]; convert it")
+    if x.ndim == 3:
+        x = x[:, None]
+    first, last = (x.ndim == 4 and x.shape[axis] in CHANNELS for axis in (1, 3))
+    if first == last:
+        raise DataError(
+            f"{where} has shape {x.shape}, must be (N, H, W), or (N, H, W, C) or (N, C, H, W) with "
+            "C, and no other side, 1 or 3; reshape it"
+        )
+    found = torch.from_numpy(np.ascontiguousarray(x.transpose(0, 3, 1, 2) if last else x, "f4"))
+    return found.div_(255) if x.dtype == np.uint8 else found

@@ -1,0 +1,88 @@
+"""The Langevin step: all parameters at once, in place."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedcel.arrays import FlatNet
+from fedcel.posterior.sgld import temperature_ratio
+from fedcel.schedule import Plan
+
+
+class Ground(NamedTuple):
+    """What is the same in all steps of a client's round, of the parameters that move.
+
+    `scale` is a step size for each parameter in units of eta (G of Li et al., AAAI 2016, eq. 6),
+    the same on all clients; it is constant in a round, which is why their correction term is 0.
+    `shift` is a control variate against drift (Karimireddy et al., ICML 2020, eq. 3).
+    """
+
+    received: Float[Tensor, " M"]
+    shift: Float[Tensor, " M"] | None
+    scale: Float[Tensor, " M"] | None
+    spread: Float[Tensor, " M"] | None  # of the noise, in units of that at scale 1
+    own: torch.Generator
+    common: torch.Generator
+    xi: Float[Tensor, " M"]
+    """Room for a step's noise: writing into fresh memory would cost half as much again."""
+
+
+def moving(flat: FlatNet, freeze: bool) -> slice:
+    """Return which parameters move: those of the head alone once the encoder is frozen."""
+    return slice(flat.cut if freeze else 0, None)
+
+
+def langevin_step(flat: FlatNet, ground: Ground, plan: Plan) -> Float[Tensor, ""] | None:
+    """Move: w <- w - eta G (g + decay w + kappa (w - received) + shift) + sqrt(G) noise.
+
+    Returns 1 or 0, whether the loss's gradient g was clipped; None where nothing clips it.
+    """
+    part = moving(flat, plan.freeze)
+    vector, gradient = flat.vector[part], flat.gradient[part]
+    cut = clipped(gradient, plan.clip) if plan.clip else None
+    if plan.decay or plan.pull:
+        gradient.add_(vector, alpha=plan.decay + plan.pull)
+        gradient.add_(ground.received, alpha=-plan.pull)
+    if ground.shift is not None:
+        gradient.add_(ground.shift)
+    if ground.scale is not None:
+        gradient.mul_(ground.scale)
+    vector.add_(gradient, alpha=-plan.rate)
+    for deviation, stream in ((plan.noise, ground.own), (plan.common, ground.common)):
+        if deviation:
+            ground.xi.normal_(generator=stream)
+            if ground.spread is not None:
+                ground.xi.mul_(ground.spread)
+            vector.add_(ground.xi, alpha=deviation)
+    return cut
+
+
+def clipped(gradient: Float[Tensor, " M"], limit: float) -> Float[Tensor, ""]:
+    """Scale a gradient to at most `limit` in L2 norm, in place; return 1 where it was longer."""
+    norm = torch.linalg.vector_norm(gradient)
+    gradient.mul_((limit / norm).clamp_max(1.0))
+    return torch.gt(norm, limit).to(gradient.dtype)
+
+
+def noise_scale(scale: Float[Tensor, " M"], plan: Plan) -> Float[Tensor, " M"]:
+    """Return by how much a parameter's noise differs from that at scale 1.
+
+    sqrt(G), and less of the moving prior's cooling where the step is smaller.
+    """
+    if not plan.compensate:
+        return scale.sqrt()
+    usual = temperature_ratio(plan.rate, plan.pull, plan.steps)
+    own = temperature_ratio(plan.rate * scale, plan.pull, plan.steps)
+    return (scale / own * usual).sqrt()
+
+
+def nominal_temperature(plan: Plan) -> float:
+    """Return the temperature that the added noise alone gives, in the limit of a small step.
+
+    Minibatches, clients drawn at random and large steps add heat of their own.
+    """
+    if plan.compensate:
+        return plan.temperature
+    return plan.temperature * temperature_ratio(plan.rate, plan.pull, plan.steps)

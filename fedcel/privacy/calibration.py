@@ -1,0 +1,74 @@
+"""The Gaussian noise that (epsilon, delta) takes, exactly: Balle and Wang, ICML 2018.
+
+The classical sigma = Delta_2 sqrt(2 ln(1.25/delta))/epsilon holds below epsilon 1 alone, and is
+larger than needed there; this calibration is the smallest there is, for every epsilon.
+"""
+
+import math
+from collections.abc import Callable
+
+from scipy.special import log_ndtr
+
+SLACK = 1 + 1e-9  # above rounding: of the search, to a grid, of a sum over it for an integral
+HALVINGS = 120
+
+
+def delta_of(epsilon: float, sigma: float, sensitivity: float) -> float:
+    """Return the smallest delta that Gaussian noise gives; Balle and Wang, theorem 8.
+
+    Phi(D/2s - eps s/D) - e^eps Phi(-D/2s - eps s/D), `sigma` and `sensitivity` (L2) in one unit.
+    """
+    shift, tail = sensitivity / (2 * sigma), epsilon * sigma / sensitivity
+    return _difference(epsilon, shift - tail, -shift - tail)
+
+
+def calibrated(epsilon: float, delta: float, sensitivity: float) -> float:
+    """Return the smallest sigma, rounded up, in the unit of `sensitivity` (L2).
+
+    Balle and Wang, algorithm 1. ValueError unless epsilon and sensitivity are finite and above 0,
+    and delta lies in (0, 1).
+    """
+    for name, value in (("epsilon", epsilon), ("sensitivity", sensitivity)):
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} is {value}, must be finite and above 0")
+    if not 0 < delta < 1:
+        raise ValueError(f"delta is {delta}, must be above 0 and below 1; try 1e-6")
+
+    def wide(v: float) -> float:
+        """B+, of noise below D/sqrt(2 eps): grows with v."""
+        return _difference(epsilon, math.sqrt(epsilon * v), -math.sqrt(epsilon * (v + 2)))
+
+    def narrow(u: float) -> float:
+        """B-, of noise above it: falls with u."""
+        return _difference(epsilon, -math.sqrt(epsilon * u), -math.sqrt(epsilon * (u + 2)))
+
+    if delta >= wide(0.0):
+        v, _ = _edge(lambda v: wide(v) <= delta)
+        alpha = 1 / (math.sqrt(1 + v / 2) + math.sqrt(v / 2))  # their difference, without its loss
+    else:
+        _, u = _edge(lambda u: narrow(u) > delta)
+        alpha = math.sqrt(1 + u / 2) + math.sqrt(u / 2)
+    sigma = SLACK * alpha * sensitivity / math.sqrt(2 * epsilon)
+    if not sigma < math.inf:
+        raise ValueError(f"epsilon is {epsilon}, too small for any finite noise; try 0.5")
+    return sigma
+
+
+def _difference(epsilon: float, a: float, b: float) -> float:
+    """Return Phi(a) - e^eps Phi(b), without overflow and with few digits lost."""
+    first, second = float(log_ndtr(a)), epsilon + float(log_ndtr(b))
+    return -math.exp(first) * math.expm1(second - first) if first > -math.inf else 0.0
+
+
+def _edge(holds: Callable[[float], bool]) -> tuple[float, float]:
+    """Return where a test that holds at 0 ceases to: the last that holds, the first that fails."""
+    low, high = 0.0, 1.0
+    while holds(high):
+        low, high = high, 2 * high
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
+    return low, high

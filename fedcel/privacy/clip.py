@@ -1,0 +1,56 @@
+"""The clip that enforces a sensitivity: without one, noise of any size promises nothing."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedcel.settings_groups.answers import sensitivity
+
+LARGEST = 1e100  # logits beyond are taken as this, so that centring cannot overflow
+MARGIN = 1 - 1e-12  # clipped rows shrink by this, so that rounding cannot exceed the sensitivity
+
+
+def clip(logits: Float[Tensor, "B C"], kind: str, c: float) -> Float[Tensor, "B C"]:
+    """Return rows in double precision, any two of which differ by at most `sensitivity`.
+
+    `clamp`: centred, each value in [-c, c]. `l1`: centred, Euclidean projection onto |row|_1 <= c.
+    `probabilities`: softmax, c is not used. Ties may arise, the order of classes never turns.
+    ValueError on undefined logits, an unknown kind or c not above 0.
+    """
+    sensitivity(kind, c, 1)
+    defined(logits, logits.shape[1])
+    wide = logits.double().clamp(-LARGEST, LARGEST)
+    if kind == "probabilities":
+        return wide.softmax(1) * MARGIN
+    centred = wide - wide.mean(1, keepdim=True)
+    clipped = centred.clamp(-c, c) if kind == "clamp" else project_l1(centred, c)
+    return clipped * MARGIN
+
+
+def defined(logits: Float[Tensor, "B C"], classes: int) -> None:
+    """Refuse undefined logits, and those of more or fewer classes than was said: ValueError."""
+    if logits.shape[1] != classes:
+        raise ValueError(f"rows hold {logits.shape[1]} logits, must hold {classes}, one a class")
+    if not logits.isfinite().all():
+        raise ValueError("logits hold NaN or infinity, must be finite; check the model's weights")
+
+
+def project_l1(rows: Float[Tensor, "B C"], radius: float) -> Float[Tensor, "B C"]:
+    """Return the nearest rows with |row|_1 <= radius; Duchi et al., ICML 2008, figure 1."""
+    size = rows.abs()
+    inside = size.sum(1, keepdim=True) <= radius
+    return torch.where(inside, rows, rows.sign() * project_simplex(size, radius))
+
+
+def project_simplex(rows: Float[Tensor, "B C"], total: float) -> Float[Tensor, "B C"]:
+    """Return the nearest rows with values >= 0 and sum `total`; Duchi et al., ICML 2008, fig. 1.
+
+    Computed relative to each row's maximum: what lies more than `total` below it becomes 0 in any
+    case, and huge values lose no digits.
+    """
+    below = (rows - rows.amax(1, keepdim=True)).clamp_min(-total)
+    ordered = below.sort(1, descending=True).values
+    rank = torch.arange(1, rows.shape[1] + 1, dtype=rows.dtype)
+    threshold = (ordered.cumsum(1) - total) / rank
+    last = (ordered > threshold).sum(1, keepdim=True) - 1
+    return (below - threshold.gather(1, last)).clamp_min(0)

@@ -1,0 +1,95 @@
+"""What many answers cost together: the sum, and the exact curve by dp-accounting.
+
+Both protect the inputs of all the queries against whoever reads all the answers. The ledger books
+the sum, which holds for any mix of mechanisms and without a number of answers fixed beforehand.
+"""
+
+import math
+from collections.abc import Mapping
+from functools import reduce
+from typing import Literal, NamedTuple
+
+from dp_accounting.pld.common import DifferentialPrivacyParameters
+from dp_accounting.pld.privacy_loss_distribution import (
+    PrivacyLossDistribution,
+    from_gaussian_mechanism,
+    from_privacy_parameters,
+)
+
+from fedcel.privacy.base import Mechanism
+from fedcel.privacy.noise import Gaussian
+
+FINEST = 1e-4
+"""Step of the Gaussian's loss grid, in nats; coarser where the losses reach far."""
+STEPS = 100_000
+
+
+class Composed(NamedTuple):
+    """The privacy of so many answers together, and which theorem says so."""
+
+    method: Literal["basic", "pld"]
+    answers: int
+    epsilon: float
+    delta: float
+
+
+def composed(epsilon: float, delta: float, count: int) -> Composed:
+    """Return (count epsilon, count delta); Dwork and Roth, 2014, theorem 3.16.
+
+    ValueError unless epsilon is finite and above 0, delta in [0, 1) and count 1 or more. A delta of
+    1 or more promises nothing.
+    """
+    if not 0 < epsilon < math.inf:
+        raise ValueError(f"epsilon is {epsilon}, must be finite and above 0")
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta is {delta}, must be in [0, 1)")
+    if count < 1:
+        raise ValueError(f"count is {count}, must be 1 or more answers")
+    return Composed("basic", count, count * epsilon, count * delta)
+
+
+def composed_exactly(mechanism: Mechanism, count: int, delta: float) -> Composed:
+    """Return the smallest epsilon at a `delta` for all answers together, never understated.
+
+    By composing privacy loss distributions (Sommer, Meiser and Mohammadi, PoPETs 2019), for inputs
+    that may depend on earlier answers, `count` fixed beforehand. Laplace and any other mechanism
+    count as the worst one with their epsilon and delta (Kairouz, Oh and Viswanath, ICML 2015).
+    Infinity where `delta` is less than the mechanism's own deltas leave. ValueError as `composed`,
+    and on a delta that is not in (0, 1).
+    """
+    composed(mechanism.epsilon, mechanism.delta, count)
+    if not 0 < delta < 1:
+        raise ValueError(f"delta is {delta}, must be above 0 and below 1; try 1e-6")
+    if not isinstance(mechanism, Gaussian):
+        return together({(mechanism.epsilon, mechanism.delta): count}, delta)
+    # So many Gaussians are one, of a sensitivity sqrt(count) times as large.
+    shift = math.sqrt(count) * mechanism.sensitivity / mechanism.sigma
+    reach = shift**2 / 2 + 10 * shift
+    losses = from_gaussian_mechanism(
+        1.0, sensitivity=shift, value_discretization_interval=max(FINEST, reach / STEPS)
+    )
+    return Composed("pld", count, float(losses.get_epsilon_for_delta(delta)), delta)
+
+
+def together(prices: Mapping[tuple[float, float], int], delta: float) -> Composed:
+    """Return the smallest epsilon at `delta` of answers of several prices, never understated.
+
+    `prices`: how many answers cost each (epsilon, delta); every one counts as the worst mechanism
+    of its price, composed as in `composed_exactly`. Infinity where `delta` is less than theirs
+    leave.
+    ValueError as `composed`, without any answer, and on a delta that is not in (0, 1).
+    """
+    if not prices:
+        raise ValueError("there are no answers; nothing was spent")
+    if not 0 < delta < 1:
+        raise ValueError(f"delta is {delta}, must be above 0 and below 1; try 1e-6")
+    sums = [composed(*price, count) for price, count in prices.items()]
+    (first, _), *others = prices
+    whole = math.fsum(each.epsilon for each in sums)
+    step = max(FINEST, whole / STEPS) if others else first  # of one price, losses are on the grid
+    losses = [
+        from_privacy_parameters(DifferentialPrivacyParameters(*price), step).self_compose(count)
+        for price, count in prices.items()
+    ]
+    found = reduce(PrivacyLossDistribution.compose, losses).get_epsilon_for_delta(delta)
+    return Composed("pld", sum(prices.values()), float(found), delta)

@@ -1,0 +1,46 @@
+"""What the server does between two rounds; every engine has the same."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedcel import schedule
+from fedcel.aggregation import ServerState, slide
+from fedcel.settings import Settings, burn_in_rounds
+
+FORGET = 0.95  # of the running mean of squares, each round
+
+
+def advance(
+    settings: Settings, state: ServerState, delta: Float[Tensor, " P"], cut: int, total: int
+) -> ServerState:
+    """Return the state after the round's mean delta; `cut` parameters are the encoder's.
+
+    The preconditioner learns until burn-in ends and is fixed from then on: a chain whose step
+    sizes go on changing with its state has another target.
+    """
+    plan = schedule.plan(settings, state.round + 1, 1.0, total)
+    s, frozen = settings.strategy, cut if plan.freeze else 0
+    after = slide(state, delta, s.momentum, s.gain, frozen, s.damped)
+    burnt = state.round >= burn_in_rounds(settings)
+    if settings.local.precondition == "none" or burnt:
+        return after
+    speed = (delta / (plan.rate * plan.steps)).square()
+    squares = speed if state.squares is None else torch.lerp(speed, state.squares, FORGET)
+    return after._replace(squares=squares)
+
+
+def step_sizes(state: ServerState) -> Float[Tensor, " P"] | None:
+    """Return G = 1/(1 + r/mean r), r the root of the squares, scaled to mean 1; None before any.
+
+    The squares are of the model's own movement, noise and the last G included, so that G evens
+    out less than gradients would; any G that is fixed leaves the chain's target as it is.
+
+    RMSprop's preconditioner (Li et al., AAAI 2016, eq. 6) with their lambda at the mean of r, which
+    frees it of units: the smallest slopes have at most twice the step of the mean one.
+    """
+    if state.squares is None:
+        return None
+    root = state.squares.sqrt()
+    scale = 1 / (1 + root / root.mean().clamp_min(torch.finfo(root.dtype).tiny))
+    return scale / scale.mean()

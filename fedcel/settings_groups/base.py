@@ -1,0 +1,51 @@
+"""What all groups share."""
+
+from difflib import get_close_matches
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+Off = Literal["none"]
+
+
+def kebab(name: str) -> str:
+    """Return the TOML spelling of a Python name."""
+    return name.replace("_", "-")
+
+
+def numbers(text: str) -> str:
+    """Return a comma-separated list of finite numbers above 0; ValueError, which pydantic tells."""
+    values = [float(part) for part in text.split(",")]
+    if not all(0 < value < float("inf") for value in values):
+        raise ValueError("each number must be finite and above 0")
+    return text
+
+
+def part(names: tuple[str, ...]) -> AfterValidator:
+    """Return a validator that takes these names or an import string."""
+
+    def known(name: str) -> str:
+        if name in names or ":" in name:
+            return name
+        near = get_close_matches(name, names, 1, cutoff=0)[0]
+        raise ValueError(
+            f"must be one of {', '.join(names)} or 'package.module:object'; nearest: {near!r}"
+        )
+
+    return AfterValidator(known)
+
+
+PositiveList = Annotated[str, AfterValidator(numbers)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Group(BaseModel):
+    """A frozen table; unknown keys are refused."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=kebab,
+        populate_by_name=True,
+        coerce_numbers_to_str=True,  # a list of one number is read as a number
+    )

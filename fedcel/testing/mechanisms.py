@@ -1,0 +1,96 @@
+"""What every mechanism of private answers must hold."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedcel.privacy.base import Mechanism
+from fedcel.privacy.empirical import measured_epsilon
+
+CLASSES = 3
+ANSWERS = 10_000
+"""About each of two inputs."""
+CONFIDENCE = 1 - 1e-6
+"""At 95 % a sound mechanism would be called unsound once in some forty runs."""
+
+
+def extremes() -> Float[Tensor, "pairs 2 C"]:
+    """Return pairs of logits that clips leave as far apart as they may be."""
+    one, two, _ = 1e3 * torch.eye(CLASSES, dtype=torch.float64)
+    return torch.stack([torch.stack([one, -one]), torch.stack([one, two])])
+
+
+class MechanismContract:
+    """Name your subclass `TestMine`, define `build`; pytest runs the rest."""
+
+    def build(self) -> Mechanism:
+        """Return your mechanism for 3 classes; epsilon about 1, a delta of .05 can be measured."""
+        raise NotImplementedError
+
+    def test_it_is_a_mechanism(self) -> None:
+        """It says what it costs and what it protects, the same each time."""
+        mine, again = self.build(), self.build()
+        assert isinstance(mine, Mechanism)
+        assert 0 < mine.epsilon < math.inf
+        assert 0 <= mine.delta < 1
+        assert (mine.epsilon, mine.delta) == (again.epsilon, again.delta)
+        assert mine.unit in ("logits", "probabilities")
+        assert mine.name
+        assert mine.protects.endswith(".")
+
+    def test_a_row_is_an_answer(self) -> None:
+        """Any number of rows, none too; finite, however large the logits; the input is left."""
+        for rows in (0, 1, 7):
+            for size in (1.0, 1e30):
+                logits = size * torch.ones(rows, CLASSES)
+                logits[:, 1] = -size
+                before = logits.clone()
+                answer = self.build().answer(logits)
+                assert answer.shape == (rows, CLASSES)
+                assert answer.isfinite().all()
+                assert torch.equal(logits, before)
+
+    def test_undefined_logits_are_refused(self) -> None:
+        """NaN and infinity, also in one value of many."""
+        for bad in (math.nan, math.inf, -math.inf):
+            logits = torch.zeros(4, CLASSES)
+            logits[2, 1] = bad
+            assert refuses(self.build(), logits), bad
+
+    def test_other_classes_are_refused(self) -> None:
+        """What an answer costs may depend on their number."""
+        for classes in (CLASSES - 1, CLASSES + 1):
+            assert refuses(self.build(), torch.zeros(2, classes)), classes
+
+    def test_no_seed_repeats_the_noise(self) -> None:
+        """Torch's global generator decides nothing and is not drawn from."""
+        before = torch.random.get_rng_state()
+        drawn = []
+        for _ in range(2):
+            torch.manual_seed(7)
+            drawn.append(self.build().answer(torch.zeros(500, CLASSES)))
+            assert torch.equal(torch.random.get_rng_state(), manual_state(7))
+        torch.random.set_rng_state(before)
+        assert not torch.equal(*drawn)
+
+    def test_no_attacker_measures_more_than_epsilon(self) -> None:
+        """Answers about inputs as far apart as they may be, told apart by the best threshold."""
+        for pair in extremes():
+            mine = self.build()
+            assert measured_epsilon(mine, pair, ANSWERS, CONFIDENCE) <= mine.epsilon
+
+
+def manual_state(seed: int) -> Tensor:
+    """Return the state of a generator that was just seeded."""
+    return torch.Generator().manual_seed(seed).get_state()
+
+
+def refuses(mechanism: Mechanism, logits: Float[Tensor, "B C"]) -> bool:
+    """Say whether the mechanism answers with a ValueError."""
+    try:
+        mechanism.answer(logits)
+    except ValueError:
+        return True
+    return False

@@ -1,0 +1,158 @@
+"""Train a scenario and print its accuracy and uncertainty: posteriors, points, deep ensembles."""
+
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from fedcel import metrics, runs
+from fedcel.data import load
+from fedcel.errors import RunError
+from fedcel.posterior.predict import predict
+from fedcel.runs import Run
+from fedcel.seeding import generator
+from fedcel.settings import Scalar, Settings, parse
+from sims import loop, scenario
+from sims.processes import work
+from sims.progress import say
+from sims.report.summary import estimate
+from sims.report.text import interval
+from sims.scenario import Cell
+from sims.table import markdown, numbers
+
+MEMBER = re.compile(r"(?P<name>.+)-member-\d+")
+"""Variants whose models together are one deep ensemble (Lakshminarayanan et al., NIPS 2017)."""
+DIGITS = {"accuracy": (1, 100), "nll": (3, 1), "ece": (3, 1), "brier": (3, 1), "auroc": (3, 1)}
+HEADS = ("accuracy, %", "NLL, nats", "ECE", "Brier", "OOD AUROC", "runs trained")
+
+
+class Line(NamedTuple):
+    """One variant at one strength, and the runs of each of its seeds."""
+
+    title: str
+    strength: float | None
+    runs: dict[int, list[Path]]
+
+
+def train(cell: Cell, folder: Path) -> str:
+    """Train one cell on the loop engine, without the measurement of its leak; return its name.
+
+    A cell that is there already is left alone; RunError when it was made with other settings.
+    """
+    place = folder / cell.name
+    if (place / "model.safetensors").exists():
+        if runs.read_settings(place) != cell.settings:
+            raise RunError(f"{place} was made with other settings; choose another --out")
+        return cell.name
+    torch.set_num_threads(1)
+    resume = place.exists()
+    if not resume:
+        runs.create(place, cell.settings)
+    loop.train(cell.settings, place, lambda event: None, resume=resume, measure=False)
+    return cell.name
+
+
+def table(cells: Iterable[Cell], folder: Path, outside: Settings | None = None) -> str:
+    """Return the Markdown of trained cells, a part for each strength.
+
+    Variants `NAME-member-K` are averaged into one ensemble. `outside`: whose test images are shown
+    to each model as strangers, resized to its own; AUROC is of telling them by predictive entropy.
+    """
+    found = grouped(cells, folder)
+    parts = []
+    for strength in sorted({one.strength for one in found}, key=lambda s: (s is None, s or 0)):
+        lines = [line(one, outside) for one in found if one.strength == strength]
+        title = [] if strength is None else [f"**At {strength:g}**"]
+        parts += [*title, markdown(["variant", *HEADS], lines)]
+    return "\n\n".join(parts) + "\n"
+
+
+def grouped(cells: Iterable[Cell], folder: Path) -> list[Line]:
+    """Return the cells' lines in their order; members of an ensemble make one."""
+    found: dict[tuple[str, float | None], Line] = {}
+    for cell in cells:
+        member = MEMBER.fullmatch(cell.variant.name)
+        key = (member["name"] if member else cell.variant.name, cell.strength)
+        one = found.setdefault(key, Line(cell.variant.title, cell.strength, {}))
+        one.runs.setdefault(cell.settings.seed, []).append(folder / cell.name)
+    return list(found.values())
+
+
+def line(one: Line, outside: Settings | None) -> list[str]:
+    """Return a variant's cells: means over seeds with 95 % t-intervals, from three seeds on."""
+    each = [
+        measured([runs.read(place) for place in places], outside) for places in one.runs.values()
+    ]
+    shown = [
+        interval(estimate(numbers(each, key)), digits, scale)
+        for key, (digits, scale) in DIGITS.items()
+    ]
+    return [one.title, *shown, str(max(map(len, one.runs.values())))]
+
+
+def measured(members: list[Run], outside: Settings | None) -> Mapping[str, float]:
+    """Return the scores of one model, or of several averaged, on the test images."""
+    x, y = members[0].splits.test
+    found = answers(members, x)
+    scores = metrics.scores(found, y)
+    if outside is None:
+        return scores
+    strangers = resized(load(outside.data, outside.clients, outside.seed).test.x, x)
+    there = [metrics.predictive_entropy(p[None]) for p in (found, answers(members, strangers))]
+    return scores | {"auroc": metrics.auroc(*there)}
+
+
+def answers(members: Iterable[Run], x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N K"]:
+    """Return the probabilities averaged over the members, each averaged over its samples.
+
+    A run at temperature 0 is a point: its last model answers alone.
+    """
+    found = []
+    for run in members:
+        noise = generator(run.settings.seed, "test-noise")
+        samples = run.samples if run.settings.temperature > 0 and run.samples else [run.model]
+        found.append(predict(run.flat, samples, x, noise, run.settings.chain.scope).probabilities)
+    return torch.stack(found).mean(0)
+
+
+def resized(
+    strangers: Float[Tensor, "N c h w"], x: Float[Tensor, "M C H W"]
+) -> Float[Tensor, "N C H W"]:
+    """Return images in the size of `x`; RunError when grey meets colour."""
+    if strangers.shape[1] != x.shape[1]:
+        raise RunError(
+            f"the strangers have {strangers.shape[1]} channels, the run's images {x.shape[1]}; "
+            "choose a source with as many"
+        )
+    return interpolate(strangers, x.shape[2:], mode="bilinear", antialias=True).clamp(0, 1)
+
+
+def calibrate(
+    name: str, out: Path, jobs: int, given: Mapping[str, Scalar], outside: str, outside_path: str
+) -> str:
+    """Train what is missing of a scenario, on the loop engine; return the table.
+
+    `outside` and `outside_path` are data source and path of strangers' images, or `none`. Errors
+    are those of scenarios, data and runs.
+    """
+    cells = scenario.cells(scenario.read(name), {**given, "engine": "loop"})
+    strangers = None if outside == "none" else foreign(outside, outside_path)
+    torch.set_num_threads(1)
+    with closing(work(partial(train, folder=out), cells, jobs)) as running:
+        for done, cell in enumerate(running, 1):
+            say(f"{cell} ({done}/{len(cells)})")
+    return table(cells, out, strangers)
+
+
+def foreign(source: str, path: str) -> Settings:
+    """Return settings that read strangers; the small embedded set has its own sizes."""
+    many = {"data.train": 1000, "data.validation": 500, "data.auxiliary": 500, "data.test": 1000}
+    sizes = {} if source == "digits" else many
+    return parse({"data.source": source, "data.path": path, "clients": 1, **sizes})

@@ -1,0 +1,113 @@
+"""What a live service's answers told an attacker, by price."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from fedcel.errors import RunError
+from fedcel.files import read_json
+from sims.report.figures import FAINT, INK, WIDTH, look, plain
+from sims.report.summary import estimate
+from sims.report.tables import Table
+from sims.report.text import aligned, interval, number
+
+FILE = "live.json"
+
+
+class Live(BaseModel):
+    """One attack on one service, one attack seed."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    mechanism: str
+    epsilon: float
+    answers: int
+    spent: float
+    accuracy: float
+    attack: str
+    seed: int
+    candidates: int
+    mse: float
+    identified: float = Field(alias="identification-1")
+    oracle: float = Field(alias="oracle-mse")
+
+
+def read(folder: Path) -> list[Live]:
+    """Return the attacks on a run's service, cheapest answers first; none where none was made.
+
+    RunError when the file is damaged.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return []
+    try:
+        rows = TypeAdapter(list[Live]).validate_python(read_json(path))
+    except ValidationError as error:
+        raise RunError(
+            f"{path} is damaged: {error.error_count()} problems; remove it, attack again"
+        ) from None
+    return sorted(rows, key=_place)
+
+
+def _place(row: Live) -> tuple[str, float, str, int]:
+    return row.mechanism, row.epsilon, row.attack, row.answers
+
+
+def points(rows: Sequence[Live]) -> list[list[Live]]:
+    """Return the rows that differ in the attack's seed only, together."""
+    return [list(group) for _, group in groupby(rows, _place)]
+
+
+def table(rows: Sequence[Live]) -> Table:
+    """Return accuracy, what was paid and what the attacker got, mean over attack seeds."""
+    head = (
+        *("attack", "mechanism", "ε per answer", "answers", "ε spent", "right answers, %"),
+        *("right image, %", "of", "MSE", "class means' MSE"),
+    )
+    lines = []
+    for found in points(rows):
+        one = found[0]
+        lines.append(
+            (
+                *(one.attack, one.mechanism, f"{one.epsilon:g}", str(one.answers)),
+                *(f"{one.spent:g}", number(100 * one.accuracy, 1)),
+                interval(estimate(row.identified for row in found), 1, 100),
+                *(str(one.candidates), interval(estimate(row.mse for row in found), 4)),
+                number(one.oracle, 4),
+            )
+        )
+    return Table("Attacks on the live service", head, tuple(lines), words=2)
+
+
+def figure(rows: Sequence[Live]) -> Figure | None:
+    """Draw right answers and right images against epsilon; None for fewer than two prices."""
+    if len({row.epsilon for row in rows}) < 2:
+        return None
+    drawn = Figure(figsize=(WIDTH, 3.4), layout="constrained")
+    axes = drawn.subplots()
+    for index, name in enumerate(sorted({(row.mechanism, row.attack) for row in rows})):
+        mine = [f for f in points(rows) if (f[0].mechanism, f[0].attack) == name]
+        price, one = [f[0].epsilon for f in mine], look(index)
+        label, right = plain(f"{name[1]}, {name[0]}"), [100 * f[0].accuracy for f in mine]
+        hits = [100 * (estimate(row.identified for row in f).mean or 0) for f in mine]
+        axes.plot(price, right, color=INK, marker=one.marker, ls="--", label=f"answers: {name[0]}")
+        axes.plot(
+            price, hits, color=one.colour, marker=one.marker, ls="-", label=f"images: {label}"
+        )
+    chance = 100 / rows[0].candidates
+    axes.axhline(chance, color=FAINT, ls=":", lw=1, label="images: chance")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sorted({row.epsilon for row in rows}), minor=False)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set(xlabel="ε of one answer", ylabel="right, %", ylim=(0, 103))
+    axes.legend(fontsize=8, frameon=False)
+    return drawn
+
+
+def answers(folder: Path) -> str:
+    """Return the table of a run's service as plain text."""
+    found = table(read(folder))
+    return aligned(found.head, found.rows) + "\n"

@@ -1,0 +1,73 @@
+"""What is in a reply, and what may be wrong with it."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedcel import wire
+from fedcel.arrays import to_vector
+from fedcel.cel import shared
+
+LONGEST = 300  # characters of a client's own words that reach the log
+
+
+def failure(reply: Message) -> str | None:
+    """Say why a client gave no answer, or None."""
+    if not reply.has_error():
+        return None
+    said = "".join(c if c.isprintable() else " " for c in str(reply.error.reason))
+    return f"the client failed: {' '.join(said.split())[:LONGEST]}"
+
+
+def claimed(reply: Message) -> tuple[int, int]:
+    """Return which partition a node says it holds and how many examples; -1 for no number."""
+    told = reply.content.metric_records.get(wire.METRICS, MetricRecord())
+    found = told.get(wire.PARTITION), told.get(wire.EXAMPLES)
+    holder, held = (value if isinstance(value, int) else -1 for value in found)
+    return holder, held
+
+
+def decoded(record: ArrayRecord) -> list[NDArray[Any]] | str:
+    """Return a record's arrays, or say what is wrong with the bytes that should be arrays."""
+    try:
+        arrays = record.to_numpy_ndarrays()
+    except Exception as error:  # whatever a hostile sender's bytes make of the decoder
+        return f"cannot be read: {error}"
+    if not all(isinstance(array, np.ndarray) for array in arrays):  # an archive is no array
+        return "cannot be read: they are no arrays"
+    return arrays
+
+
+def vector(record: ArrayRecord, shapes: list[tuple[int, ...]]) -> Float[Tensor, " P"] | str:
+    """Return arrays that are float32, finite and of these shapes as one, or say what is wrong."""
+    arrays = decoded(record)
+    if isinstance(arrays, str):
+        return f"its arrays {arrays}"
+    if [array.shape for array in arrays] != shapes:
+        return f"shapes {[array.shape for array in arrays]}, must be {shapes}"
+    if any(array.dtype != np.float32 for array in arrays):
+        return f"dtypes {sorted({str(array.dtype) for array in arrays})}, must be float32"
+    if not all(np.isfinite(array).all() for array in arrays):
+        return "it holds NaN or infinity"
+    return to_vector(arrays)
+
+
+def gradient_of(records: RecordDict) -> torch.Tensor:
+    """Return the mean gradient of a sound reply."""
+    return torch.from_numpy(records.array_records[wire.GRADIENT].to_numpy_ndarrays()[0].copy())
+
+
+def statistics(records: RecordDict) -> shared.Statistics:
+    """Return the class centres of a sound reply."""
+    arrays = records.array_records[wire.STATISTICS].to_numpy_ndarrays()
+    return shared.Statistics(*(torch.from_numpy(array.copy()) for array in arrays))
+
+
+def numbers(record: MetricRecord) -> dict[str, float]:
+    """Return the metrics of a reply that are single numbers."""
+    return {key: float(v) for key, v in record.items() if isinstance(v, int | float)}

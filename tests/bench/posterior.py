@@ -1,0 +1,135 @@
+"""The chain's costs: `python -m tests.bench.posterior` prints a table and a profile.
+
+The Langevin step beside that of `posteriors` (optional: pip install posteriors) for the same
+update, rounds of the loop engine beside bare loops, writing and reading the chain.
+"""
+
+import cProfile
+import pstats
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import Tensor, nn
+
+from fedcel.arrays import FlatNet
+from fedcel.cut import Cut
+from fedcel.data import Images
+from fedcel.langevin import Ground, langevin_step
+from fedcel.nets import SplitNet
+from fedcel.posterior.chain import Chain
+from fedcel.schedule import Plan
+from fedcel.settings import parse
+from tests.bench.ratios import bare, engine, line
+
+STEPS = 20
+RATE, TEMPERATURE, EXAMPLES, SCALE = 0.01, 1.0, 1000, 1.0
+CONVOLUTIONS: dict[str, object] = {
+    "data.source": "tests.bench.posterior:colours",
+    "net.name": "strided",
+    "prior.mode": "none",
+    "strategy.momentum": 0.0,
+    "rounds": 100,
+    "clients": 4,
+    "local.steps": 10,
+}
+
+
+def main() -> None:
+    """Time every pair and print."""
+    torch.set_num_threads(1)
+    print("| what | against | ratio | quartiles | seconds |\n|---|---|---|---|---|")
+    try:
+        other = theirs()
+    except ImportError:
+        print("| (pip install posteriors for its row) | | | | |")
+    else:
+        line(f"{STEPS} Langevin steps, 1 M parameters", "posteriors.sgmcmc.sgld", ours(), other)
+    for name, width in (("0.1 M", 64), ("1 M", 600)):
+        s = parse({**CONVOLUTIONS, "net.width": width})
+        line(f"a round of 4 clients, CNN, {name} parameters", "bare loop", engine(s), bare(s), 9)
+    with TemporaryDirectory() as place:
+        write, read = chain(Path(place))
+        line("writing a sample of 1 M parameters", "reading 16 of them", write, read)
+    profile()
+
+
+def colours(data: object) -> tuple[Images, None]:
+    """Return 3 000 random images 3x32x32 and labels: a load, not a task."""
+    stream = torch.Generator().manual_seed(0)
+    return Images(torch.rand(3000, 3, 32, 32, generator=stream), torch.arange(3000) % 10), None
+
+
+def wide() -> SplitNet:
+    """Return a net of 1 M parameters."""
+    head = nn.Sequential(nn.Linear(1000, 990), nn.ReLU(), nn.Linear(990, 10))
+    return SplitNet(nn.Flatten(), head, Cut(0.0), 1000)
+
+
+def ours() -> Callable[[], None]:
+    """Return our steps: a gradient by autograd, a pull to 0, the posterior's noise."""
+    flat = FlatNet(wide())
+    noise = (2 * RATE * TEMPERATURE / EXAMPLES) ** 0.5
+    plan = Plan(RATE, 0.0, 0.0, 0.0, 1 / (EXAMPLES * SCALE**2), noise, False, TEMPERATURE)
+    stream = torch.Generator().manual_seed(0)
+    ground = Ground(
+        flat.vector.clone(), None, None, None, stream, stream, torch.empty_like(flat.vector)
+    )
+    slopes = [torch.randn_like(p) for p in flat.net.parameters()]
+
+    def work() -> None:
+        for _ in range(STEPS):
+            flat.gradient.zero_()
+            pairs = zip(flat.net.parameters(), slopes, strict=True)
+            torch.stack([(p * slope).sum() for p, slope in pairs]).sum().backward()
+            langevin_step(flat, ground, plan)
+
+    return work
+
+
+def theirs() -> Callable[[], None]:
+    """Return the same update by `posteriors`, in place; ImportError where it is missing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # tensordict on its own defaults, many times
+        from posteriors.sgmcmc import sgld
+
+    parameters = {name: p.detach().clone() for name, p in wide().named_parameters()}
+    slopes = {name: torch.randn_like(p) for name, p in parameters.items()}
+
+    def log_posterior(p: dict[str, Tensor], batch: None) -> tuple[Tensor, Tensor]:
+        terms = [(p[k] * slopes[k]).sum() + p[k].square().sum() / (2 * EXAMPLES) for k in p]
+        return -torch.stack(terms).sum(), torch.zeros(())
+
+    transform = sgld.build(log_posterior, lr=RATE, temperature=TEMPERATURE / EXAMPLES)
+    state = transform.init(parameters)
+
+    def work() -> None:
+        for _ in range(STEPS):
+            transform.update(state, None, inplace=True)
+
+    return work
+
+
+def chain(folder: Path) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Return the writing of one sample and the reading of sixteen."""
+    kept = Chain(folder / "chain", 16)
+    model = torch.randn(1_000_000)
+    for number in range(16):
+        kept.keep(number, model)
+    return lambda: kept.keep(15, model), lambda: len(kept.read())
+
+
+def profile() -> None:
+    """Print where a round's time goes: twenty rounds of the demo's clients."""
+    work = engine(parse({"local.steps": 20, "rounds": 100, "cel.kind": "cluster"}))
+    work()
+    with cProfile.Profile() as found:
+        for _ in range(20):
+            work()
+    pstats.Stats(found).sort_stats("tottime").print_stats(12)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""One batch: what is charged, what is drawn, what repeats get."""
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from clients.service.answering import Answered, Ask, Desk, micro
+from clients.service.model import doubts, doubts_sensitivity, served
+from fedcel.posterior.predict import Prediction, answer_all
+from fedcel.privacy.ledger import MICRO, Ledger, Refusal
+from tests.clients.serving import made_run
+
+RUN = made_run()
+MODEL = served(RUN)
+
+
+@dataclass
+class Clear:
+    """Gives logits as they are, and remembers what the ledger on disk said when it was asked."""
+
+    path: Path
+    epsilon: float = 1.0
+    name: str = "clear"
+    delta: float = 0.0
+    protects: str = "nothing"
+    unit: Literal["logits", "probabilities"] = "logits"
+    spent: list[int] = field(default_factory=list)
+
+    def answer(self, logits: Tensor) -> Tensor:
+        """Look at the ledger from outside, then answer."""
+        with Ledger.open(self.path) as other:
+            self.spent.append(other.balance("phone").spent)
+        return logits + len(self.spent)  # each draw differs from the others
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    """A desk with two clients of 10 epsilon each, an answer for 1."""
+    ledger = Ledger.open(tmp_path / "ledger.db")
+    for client in ("phone", "other"):
+        ledger.grant(client, 10 * MICRO)
+    return Desk(MODEL, Clear(ledger.path), ledger, lambda *_: None)
+
+
+def ask(name: str, value: float, client: str = "phone", uncertainty: bool = False) -> Ask:
+    """Return a question whose message holds one value."""
+    return Ask(client, name, np.full(8, value, "<f4").tobytes(), uncertainty)
+
+
+def test_the_answer_is_the_average_over_all_heads(desk: Desk) -> None:
+    """The batched product equals one head after the other."""
+    messages = torch.rand(5, 8, generator=torch.Generator().manual_seed(0))
+    one_by_one = Prediction(answer_all(RUN.flat, RUN.samples, messages))
+    torch.testing.assert_close(MODEL.logits(messages).log_samples, one_by_one.log_samples)
+    asks = [
+        Ask("phone", f"request-{i}", m.numpy().tobytes(), False) for i, m in enumerate(messages)
+    ]
+    found = [answered(got) for got in desk.answer(asks)]
+    values = torch.tensor([got["values"] for got in found])
+    torch.testing.assert_close(values, one_by_one.logits + 1)
+    assert [got["label"] for got in found] == values.argmax(1).tolist()
+
+
+def answered(got: Answered | Refusal) -> dict[str, list[float]]:
+    """Return an answer's content."""
+    assert isinstance(got, Answered)
+    found: dict[str, list[float]] = json.loads(got.body)
+    return found
+
+
+def test_the_charge_is_on_the_disk_before_noise_is_drawn(desk: Desk) -> None:
+    """Another connection sees it from within the mechanism."""
+    desk.answer([ask("request-1", 0.1), ask("request-2", 0.2)])
+    assert isinstance(desk.mechanism, Clear)
+    assert desk.mechanism.spent == [2 * MICRO]
+
+
+def test_equal_messages_get_one_answer_and_pay_once(desk: Desk) -> None:
+    """In one batch, in a later one, and under another id; for another client it is another."""
+    first, same, other = desk.answer(
+        [ask("request-1", 0.1), ask("request-2", 0.1), ask("request-1", 0.1, "other")]
+    )
+    (later,) = desk.answer([ask("request-3", 0.1)])
+    assert answered(first) == answered(same) == answered(later)
+    got = [a.fresh for a in (first, same, later, other) if isinstance(a, Answered)]
+    assert got == [True, False, False, True]
+    assert desk.ledger.balance("phone").spent == MICRO
+    assert desk.ledger.balance("other").spent == MICRO
+
+
+def test_an_id_is_a_clients_own_and_means_one_message(desk: Desk) -> None:
+    """Another message under it is refused in the same batch; another client may use it."""
+    first, changed, other = desk.answer(
+        [ask("request-1", 0.1), ask("request-1", 0.2), ask("request-1", 0.2, "other")]
+    )
+    assert isinstance(first, Answered) and isinstance(other, Answered)
+    assert isinstance(changed, Refusal) and changed.reason == "replayed"
+
+
+def test_nothing_is_drawn_beyond_the_budget(desk: Desk) -> None:
+    """Ten answers for ten epsilon; the eleventh is refused, a repeat is still given."""
+    asks = [ask(f"request-{i}", i / 20) for i in range(11)]
+    found = desk.answer(asks)
+    assert sum(isinstance(got, Answered) for got in found) == 10
+    last = found[10]
+    assert isinstance(last, Refusal) and last.reason == "budget" and last.left == 0
+    (again,) = desk.answer([ask("request-x", 0.0)])
+    assert answered(again) == answered(found[0])
+    (stranger,) = desk.answer([ask("request-1", 0.1, "stranger")])
+    assert isinstance(stranger, Refusal) and stranger.reason == "unknown-client"
+
+
+def test_uncertainty_has_a_price_and_noise_of_its_own(desk: Desk) -> None:
+    """Twice the epsilon; the same message without it is another question."""
+    (plain,) = desk.answer([ask("request-2", 0.1)])
+    (sure,) = desk.answer([ask("request-1", 0.1, uncertainty=True)])
+    assert set(answered(sure)) - set(answered(plain)) == {"entropy", "information"}
+    assert desk.ledger.balance("phone").spent == 3 * MICRO
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(2, 12))
+def test_doubts_lie_within_their_sensitivity(seed: int, samples: int, classes: int) -> None:
+    """Entropy and BALD in [0, log C], however sure the samples are."""
+    stream = torch.Generator().manual_seed(seed)
+    logits = 100 * torch.randn(samples, 6, classes, generator=stream)
+    found = doubts(Prediction(logits.log_softmax(2)))
+    assert ((found >= 0) & (found <= math.log(classes))).all()
+    widest = torch.cdist(found, found, p=1.0).max()
+    assert widest <= doubts_sensitivity(classes)
+
+
+def test_uniform_samples_have_all_the_entropy_and_no_information() -> None:
+    """Agreeing on nothing known; disagreeing corners: both log 2."""
+    uniform = Prediction(torch.zeros(2, 1, 4).log_softmax(2))
+    torch.testing.assert_close(doubts(uniform), torch.tensor([[math.log(4), 0.0]]).double())
+    corners = torch.tensor([[[0.0, -200.0]], [[-200.0, 0.0]]])
+    found = doubts(Prediction(corners.log_softmax(2)))
+    torch.testing.assert_close(found, torch.full((1, 2), math.log(2)).double())
+
+
+@given(st.floats(1e-6, 1e6))
+def test_prices_are_rounded_up(epsilon: float) -> None:
+    """Never less than what is lost, never a whole millionth more."""
+    assert 0 <= micro(epsilon) / MICRO - epsilon <= 1e-6 + 1e-12 * epsilon
+    assert micro(4.0) == 4 * MICRO

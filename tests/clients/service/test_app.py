@@ -1,0 +1,265 @@
+"""The service over a real socket: what it says yes and no to, and what never leaves it."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import httpx
+import numpy as np
+import pytest
+from torch import Tensor
+
+from clients.service import auth
+from clients.service.problems import MEDIA, Kinds
+from clients.service.state import Limits
+from fedcel.privacy.ledger import MICRO, Ledger
+from tests.clients.serving import Running, made_run, running
+
+GOOD = np.linspace(-1, 1, 8).astype("<f4").tobytes()
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service with a large budget."""
+    with running(tmp_path_factory.mktemp("service")) as found:
+        yield found
+
+
+def post(up: Running, content: bytes = GOOD, **headers: str) -> httpx.Response:
+    """Ask in bytes; `headers` replace the right ones, an empty one removes it."""
+    right = {
+        "authorization": f"Bearer {up.key}",
+        "content-type": "application/octet-stream",
+        "idempotency-key": f"request-{time.monotonic_ns()}",
+        "model-version": up.served.version,
+    }
+    given = right | {k.replace("_", "-"): v for k, v in headers.items()}
+    return httpx.post(
+        f"{up.url}/v1/query",
+        content=content,
+        headers={k: v for k, v in given.items() if v},
+        timeout=20,
+    )
+
+
+def structured(up: Running, **changes: object) -> httpx.Response:
+    """Ask in JSON; `changes` replace the right fields."""
+    right = {"request": f"request-{time.monotonic_ns()}", "model": up.served.version}
+    body = {**right, "message": [0.5] * 8, **changes}
+    return post(up, json.dumps(body).encode(), content_type="application/json")
+
+
+def get(up: Running, path: str) -> httpx.Response:
+    """Read an address with the key."""
+    return httpx.get(f"{up.url}{path}", headers={"Authorization": f"Bearer {up.key}"})
+
+
+def problem(reply: httpx.Response, kind: Kinds) -> dict[str, object]:
+    """Return a refusal of the right kind and form; RFC 9457."""
+    found: dict[str, object] = reply.json()
+    assert reply.headers["content-type"] == MEDIA
+    assert reply.status_code == found["status"] == kind.value.status, found
+    name = kind.name.lower().replace("_", "-")
+    assert found["type"] == f"urn:fedcel:problem:{name}"
+    assert found["title"] == kind.value.title
+    return found
+
+
+def test_bytes_and_json_ask_the_same(up: Running) -> None:
+    """The same eight values get the same answer, paid once; repeats of an id, too."""
+    values = np.frombuffer(GOOD, "<f4").tolist()
+    first, again = post(up, idempotency_key="request-same"), structured(up, message=values)
+    retry = post(up, idempotency_key="request-same")
+    assert [reply.json().pop("fresh") for reply in (first, again, retry)] == [True, False, False]
+    assert first.json()["values"] == again.json()["values"] == retry.json()["values"]
+    assert first.json()["left"] == again.json()["left"]
+    assert first.headers["cache-control"] == "no-store"
+
+
+def test_json_may_ask_for_uncertainty_in_the_address(up: Running) -> None:
+    """As bytes do; there and in the body is the same."""
+    for number, (address, inside) in enumerate([("true", False), ("false", True), ("true", True)]):
+        body = {"request": f"request-doubt{number}", "model": up.served.version}
+        body |= {"message": [0.7 + number / 10] * 8, "uncertainty": inside}
+        found = httpx.post(
+            f"{up.url}/v1/query?uncertainty={address}",
+            json=body,
+            headers={"authorization": f"Bearer {up.key}"},
+        ).json()
+        assert isinstance(found["entropy"], float) and isinstance(found["information"], float)
+
+
+@pytest.mark.parametrize(
+    ("content", "headers", "kind"),
+    [
+        (GOOD, {"authorization": ""}, Kinds.UNAUTHENTICATED),
+        (GOOD, {"authorization": "Bearer no"}, Kinds.UNAUTHENTICATED),
+        (GOOD[:-4], {}, Kinds.INVALID),
+        (GOOD[:-1], {}, Kinds.INVALID),
+        (b"", {}, Kinds.INVALID),
+        (GOOD + b"0", {}, Kinds.TOO_LARGE),
+        (np.full(8, np.nan, "<f4").tobytes(), {}, Kinds.INVALID),
+        (np.full(8, -np.inf, "<f4").tobytes(), {}, Kinds.INVALID),
+        (np.full(8, 1e30, "<f4").tobytes(), {}, Kinds.INVALID),
+        (GOOD, {"model_version": "0" * 32}, Kinds.MODEL_VERSION),
+        (GOOD, {"model_version": ""}, Kinds.MODEL_VERSION),
+        (GOOD, {"idempotency_key": "short"}, Kinds.INVALID),
+        (GOOD, {"idempotency_key": ""}, Kinds.INVALID),
+        (GOOD, {"content_type": "text/plain"}, Kinds.MEDIA_TYPE),
+        (GOOD, {"content_type": ""}, Kinds.MEDIA_TYPE),
+        (b"{", {"content_type": "application/json"}, Kinds.INVALID),
+        (b"x" * 10_000, {"content_type": "application/json"}, Kinds.TOO_LARGE),
+    ],
+)
+def test_what_is_wrong_is_told_and_costs_nothing(
+    up: Running, content: bytes, headers: dict[str, str], kind: Kinds
+) -> None:
+    """The kind, and no change of the budget."""
+    before = get(up, "/v1/budget").json()["spent"]
+    problem(post(up, content, **headers), kind)
+    assert get(up, "/v1/budget").json()["spent"] == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"message": [0.5] * 7},
+        {"message": ["0.5"] * 8},
+        {"message": [1e7] * 8},
+        {"message": [0.1, None] * 4},
+        {"message": 0.5},
+        {"request": "a b c d e f"},
+        {"uncertainty": "perhaps"},
+        {"secret-0123456789": 1},
+    ],
+)
+def test_wrong_json_is_told_without_repeating_it(up: Running, changes: dict[str, object]) -> None:
+    """Field and fault; the value is not in the reply."""
+    if changes.get("message") == ["0.5"] * 8:  # a number in quotes is a number
+        assert structured(up, **changes).status_code == 200
+        return
+    found = problem(structured(up, **changes), Kinds.INVALID)
+    assert "secret" not in str(found["detail"])
+    assert "1e7" not in str(found["detail"]) and "perhaps" not in str(found["detail"])
+
+
+def test_an_id_with_another_message_is_refused(up: Running) -> None:
+    """409, nothing answered."""
+    one, other = np.ones(8, "<f4").tobytes(), np.zeros(8, "<f4").tobytes()
+    assert post(up, one, idempotency_key="request-once").status_code == 200
+    problem(post(up, other, idempotency_key="request-once"), Kinds.REPLAYED)
+
+
+def test_the_card_says_what_is_served(up: Running) -> None:
+    """And the encoder is the one it states."""
+    from hashlib import sha256
+
+    card = get(up, "/v1/model").json()
+    assert card["model"] == up.served.version
+    assert (card["features"], card["classes"], card["samples"]) == (8, 10, 3)
+    assert card["price"] == {"answer": 4.0, "uncertainty": 4.0}
+    data = get(up, card["encoder"]["url"]).content
+    assert sha256(data).hexdigest() == card["encoder"]["sha256"]
+    assert len(data) == card["encoder"]["bytes"]
+
+
+def test_health_numbers_and_unknown_addresses(up: Running) -> None:
+    """No key needed for the first, none of a client in them."""
+    assert post(up).status_code == 200
+    assert httpx.get(f"{up.url}/healthz").status_code == 200
+    assert httpx.get(f"{up.url}/readyz").status_code == 200
+    text = httpx.get(f"{up.url}/metrics").text
+    assert 'fedcel_requests_total{route="/v1/query",status="200"}' in text
+    assert 'fedcel_phase_seconds_count{phase="noise"}' in text
+    assert "fedcel_epsilon_spent_total" in text and "phone" not in text
+    problem(httpx.get(f"{up.url}/v2"), Kinds.NOT_FOUND)
+    problem(httpx.get(f"{up.url}/v1/query"), Kinds.METHOD)
+    for path in ("/v1/model", "/v1/encoder", "/v1/budget"):
+        problem(httpx.get(f"{up.url}{path}"), Kinds.UNAUTHENTICATED)
+
+
+def test_a_client_that_asks_too_often_is_told_when_to_come_again(tmp_path: Path) -> None:
+    """One question in 100 seconds."""
+    with running(tmp_path, limits=Limits(rate=0.01)) as up:
+        assert post(up).status_code == 200
+        slow = post(up)
+        problem(slow, Kinds.RATE)
+        assert 50 <= int(slow.headers["retry-after"]) <= 100
+
+
+def test_budgets_and_accounts_end(tmp_path: Path) -> None:
+    """Two answers for 8 epsilon, then 403 with what is left."""
+    with running(tmp_path, epsilon=8.5) as up:
+        for value in (0.1, 0.2):
+            assert structured(up, message=[value] * 8).status_code == 200
+        assert problem(structured(up, message=[0.3] * 8), Kinds.BUDGET)["left"] == 0.5
+        stranger = auth.add(auth.path_of(up.ledger), "stranger", None, time.time())
+        reply = post(up, authorization=f"Bearer {stranger}")
+        problem(reply, Kinds.UNKNOWN_CLIENT)
+        old = auth.add(auth.path_of(up.ledger), "old", 1, time.time() - 1e6)
+        problem(post(up, authorization=f"Bearer {old}"), Kinds.EXPIRED)
+    with Ledger.open(up.ledger) as ledger:
+        assert ledger.balance("phone").spent == 8 * MICRO
+        assert ledger.verify() == []
+
+
+class Slow:
+    """A mechanism that waits until it may answer."""
+
+    name, epsilon, delta, protects = "slow", 4.0, 0.0, "nothing"
+    unit: Literal["logits", "probabilities"] = "logits"
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+
+    def answer(self, logits: Tensor) -> Tensor:
+        """Wait, then answer."""
+        self.open.wait(10)
+        return logits
+
+
+def test_a_full_queue_is_told_at_once_and_a_drain_answers_what_waits(tmp_path: Path) -> None:
+    """One at work, two wait, the fourth gets 503; at the end the three have their answers."""
+    slow, replies = Slow(), []
+    with running(tmp_path, limits=Limits(queue=2, batch=1, rate=1e6), mechanism=slow) as up:
+
+        def ask(value: float) -> None:
+            replies.append(structured(up, message=[value] * 8))
+
+        threads = [threading.Thread(target=ask, args=(i / 10,)) for i in range(3)]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.15)
+        busy = structured(up)
+        problem(busy, Kinds.BUSY)
+        assert busy.headers["retry-after"] == "1"
+        threading.Timer(0.3, slow.open.set).start()
+    for thread in threads:
+        thread.join(10)
+    assert [reply.status_code for reply in replies] == [200] * 3
+
+
+def test_a_ledger_that_cannot_be_written_answers_nothing(tmp_path: Path) -> None:
+    """503, not ready; the next success makes it ready again."""
+    with running(tmp_path) as up:
+        up.service.ledger.db.execute("PRAGMA query_only = ON")
+        problem(post(up), Kinds.LEDGER)
+        problem(httpx.get(f"{up.url}/readyz"), Kinds.BUSY)
+        up.service.ledger.db.execute("PRAGMA query_only = OFF")
+        assert post(up).status_code == 200
+        assert httpx.get(f"{up.url}/readyz").status_code == 200
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "label-only"])
+def test_every_mechanism_is_served(tmp_path: Path, mechanism: str) -> None:
+    """Ten values, a label, the mechanism's delta in the ledger."""
+    with running(tmp_path, made_run(**{"privacy.mechanism": mechanism})) as up:
+        found = post(up).json()
+        assert len(found["values"]) == 10 and found["label"] in range(10)
+        card = get(up, "/v1/model").json()
+        assert card["mechanism"] == mechanism
+    with Ledger.open(up.ledger) as ledger:
+        assert ledger.balance("phone").delta == card["delta"]

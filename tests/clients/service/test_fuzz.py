@@ -1,0 +1,129 @@
+"""Questions drawn from the OpenAPI document, right, nearly right and wrong: never a 5xx."""
+
+import io
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from clients.service.logs import NAME, JsonLines
+from tests.clients.serving import Running, running
+
+REQUESTS = int(os.environ.get("FEDCEL_REQUESTS", "2000"))
+MARK = "314159.25"
+"""A value of every message and of nothing else: it must not be in the log."""
+
+WRONG = st.sampled_from(
+    [
+        None,
+        True,
+        3,
+        -1.5,
+        1e300,
+        "",
+        "\x00",
+        "a b",
+        [],
+        [[1.0]],
+        {},
+        {"a": None},
+        "9" * 70,
+        "\ud800",
+    ]
+)
+VALUES = st.lists(st.floats(-2, 2), min_size=8, max_size=8)
+ODD = st.lists(st.floats(-2, 2) | st.sampled_from([1e6, -1e7, 1e300]), min_size=0, max_size=9)
+
+
+def bodies(schema: dict[str, Any], version: str) -> st.SearchStrategy[dict[str, object]]:
+    """Return bodies by the document's schema of a question: half of them right."""
+    right: dict[str, st.SearchStrategy[Any]] = {
+        "request": st.integers(10**8, 10**12).map(str),
+        "model": st.just(version),
+        "message": VALUES.map(lambda values: [float(MARK), *values[1:]]),
+        "uncertainty": st.booleans(),
+    }
+    assert right.keys() == schema["properties"].keys()
+    wrong = {name: strategy | WRONG | ODD for name, strategy in right.items()}
+    needed = {name: wrong[name] for name in schema["required"][1:]}
+    rest = {name: wrong[name] for name in wrong.keys() - needed.keys()} | {"more": WRONG}
+    return st.fixed_dictionaries(right) | st.fixed_dictionaries(needed, optional=rest)
+
+
+@contextmanager
+def logged() -> Iterator[io.StringIO]:
+    """Collect the service's log."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines())
+    logger = logging.getLogger(NAME)
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield stream
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+
+
+def test_no_question_makes_the_service_fail(tmp_path: Path) -> None:
+    """Thousands of them: only documented statuses, replies of the documented form, a clean log."""
+    with logged() as log, running(tmp_path) as up, httpx.Client(base_url=up.url) as http:
+        document = http.get("/openapi.json").json()
+        seen = asked(up, http, document["paths"]["/v1/query"]["post"])
+    assert seen["200"] > 100 and seen["422"] > 100, seen
+    said = log.getvalue()
+    assert len(said.splitlines()) > REQUESTS
+    assert MARK not in said and up.key not in said and up.key[-43:] not in said
+
+
+def asked(up: Running, http: httpx.Client, operation: dict[str, Any]) -> dict[str, int]:
+    """Return how often each status was answered to four questions of each example."""
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    forms = {
+        status: next(iter(told["content"].values()))["schema"]
+        for status, told in operation["responses"].items()
+        if status != "200"
+    }
+    seen: dict[str, int] = {}
+
+    def send(content: bytes, kind: str, key: str, name: str, query: str) -> None:
+        headers = {
+            "authorization": f"Bearer {key}",
+            "content-type": kind,
+            "idempotency-key": name,
+            "model-version": up.served.version,
+        }
+        reply = http.post(f"/v1/query{query}", content=content, headers=headers)
+        status = str(reply.status_code)
+        seen[status] = seen.get(status, 0) + 1
+        assert status in operation["responses"] and reply.status_code < 500
+        if status != "200":
+            jsonschema.validate(reply.json(), forms[status])
+
+    @settings(
+        max_examples=REQUESTS // 4,
+        deadline=None,
+        database=None,
+        suppress_health_check=[*HealthCheck],
+    )
+    @given(bodies(schema, up.served.version), st.binary(max_size=40), st.integers(0, 9))
+    def ask(body: dict[str, object], junk: bytes, rare: int) -> None:
+        name = f"request-{rare}" if rare else "!"
+        query = {1: "?uncertainty=true", 2: "?uncertainty=%00"}.get(rare, "")
+        send(json.dumps(body).encode(), "application/json", up.key, name, "")
+        send(junk, "application/json", up.key if rare else f"x{junk.hex()}", name, "")
+        send(junk, "application/octet-stream", up.key, name, query)
+        name = f"{name}-{sum(seen.values())}"
+        send(junk.ljust(32, b"\x3f")[:32], "application/octet-stream", up.key, name, query)
+
+    ask()
+    return seen

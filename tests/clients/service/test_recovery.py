@@ -1,0 +1,56 @@
+"""One bad message, one bad moment of the disk: what goes on as before."""
+
+from pathlib import Path
+
+import httpx
+import torch
+
+from clients.service.answering import Answered, Ask, Desk
+from clients.service.model import Served, served
+from fedcel.privacy import build
+from fedcel.privacy.ledger import MICRO, Ledger, Refusal
+from tests.clients.serving import made_run, running
+
+RUN = made_run()
+
+
+def test_a_message_without_a_finite_answer_costs_nothing_and_its_neighbours_are_answered(
+    tmp_path: Path,
+) -> None:
+    """Known before anything is charged."""
+    model = served(RUN)
+    head = {name: value.clone() for name, value in model.heads.items()}
+    head["weight"][:, :, 0] = 1e35
+    broken = Served(**{**vars(model), "heads": head})
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        ledger.grant("phone", 100 * MICRO)
+        desk = Desk(broken, build(model.privacy, model.classes), ledger, lambda *_: None)
+        rows = torch.zeros(3, 8)
+        rows[1, 0] = 1e6
+        asks = [Ask("phone", f"id-{k}", row.numpy().tobytes(), False) for k, row in enumerate(rows)]
+        asks[2] = asks[2]._replace(message=(rows[2] + 1e-30).numpy().tobytes())
+        first, bad, last = desk.answer(asks)
+        assert bad == Refusal("id-1", "undefined", 0)
+        assert isinstance(first, Answered) and isinstance(last, Answered)
+        assert ledger.balance("phone").spent == 8 * MICRO
+
+
+def test_the_service_finds_by_itself_that_its_ledger_can_be_written_again(tmp_path: Path) -> None:
+    """A balancer that follows /readyz sends no question which could find out."""
+    with running(tmp_path) as up:
+        key = {"Authorization": f"Bearer {up.key}"}
+        question = {
+            "request": "r" * 16,
+            "model": up.served.version,
+            "message": [0.0] * 8,
+            "uncertainty": False,
+        }
+        up.service.ledger.db.execute("PRAGMA query_only = ON")
+        told = httpx.post(f"{up.url}/v1/query", json=question, headers=key)
+        assert told.status_code == 503
+        assert httpx.get(f"{up.url}/readyz").status_code == 503
+        up.service.ledger.db.execute("PRAGMA query_only = OFF")
+        assert httpx.get(f"{up.url}/readyz").status_code == 200
+        up.service.ledger.db.close()
+        assert httpx.get(f"{up.url}/v1/budget", headers=key).status_code == 503
+        up.service.ledger = Ledger.open(up.ledger)

@@ -1,0 +1,98 @@
+"""A run without training, and a service of it in a thread, on a real socket and ledger."""
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import NamedTuple
+
+import torch
+import uvicorn
+
+from clients.service import auth
+from clients.service.app import create_app
+from clients.service.model import Served, served
+from clients.service.state import Limits, Service
+from fedcel.data import load
+from fedcel.privacy import Mechanism, build
+from fedcel.privacy.ledger import MICRO, Ledger
+from fedcel.runs import Run, fresh_net
+from fedcel.settings import parse
+from sims.serve import Place, serve
+
+SMALL = {"clients": 4, "net.features": 8, "net.width": 16}
+
+
+def made_run(samples: int = 3, **changes: object) -> Run:
+    """Return a run whose samples share an encoder; all parameters are random."""
+    settings = parse({**SMALL, **changes})
+    splits = load(settings.data, settings.clients, settings.seed)
+    flat = fresh_net(settings, splits)
+    stream = torch.Generator().manual_seed(1)
+    vectors = []
+    for _ in range(samples):
+        vector = flat.vector.clone()
+        vector[flat.cut :] = torch.randn(len(vector) - flat.cut, generator=stream)
+        vectors.append(vector)
+    return Run(Path("run"), settings, splits, flat, vectors[-1].clone(), vectors)
+
+
+class Running(NamedTuple):
+    """A service that listens."""
+
+    url: str
+    key: str
+    service: Service
+    ledger: Path
+
+    @property
+    def served(self) -> Served:
+        """Return what it serves."""
+        return self.service.served
+
+
+@contextmanager
+def running(
+    folder: Path,
+    run: Run | None = None,
+    epsilon: float = 1e6,
+    limits: Limits | None = None,
+    mechanism: Mechanism | None = None,
+) -> Iterator[Running]:
+    """Serve a run to the client `phone`, which may spend `epsilon`."""
+    run = run or made_run()
+    path = folder / "ledger.db"
+    key = auth.add(auth.path_of(path), "phone", None, time.time())
+    with Ledger.open(path) as ledger:
+        ledger.grant("phone", int(epsilon * MICRO))
+    model = served(run)
+    mechanism = mechanism or build(run.settings.privacy, model.classes)
+    limits = limits or Limits(rate=1e6)
+    service = Service(model, mechanism, path, auth.path_of(path), limits)
+    config = uvicorn.Config(create_app(service), access_log=False, log_config=None, ws="none")
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        thread = Thread(target=server.run, kwargs={"sockets": [door]}, daemon=True)
+        thread.start()
+        port = door.getsockname()[1]
+        try:
+            while not server.started and thread.is_alive():
+                time.sleep(0.01)
+            yield Running(f"http://127.0.0.1:{port}", key, service, path)
+        finally:
+            server.should_exit = True
+            thread.join(20)
+    assert not thread.is_alive(), "the service did not drain"
+
+
+def child(run: Path, ledger: Path, port: int, log: Path) -> None:
+    """Serve a run on disk in this process until it is told to end, as `fedcel serve` does."""
+    with log.open("a") as file:
+        os.dup2(file.fileno(), sys.stdout.fileno())
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    place = Place("127.0.0.1", port, None, None, False)
+    serve(run, ledger, place, Limits(rate=1e6))

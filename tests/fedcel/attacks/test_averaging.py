@@ -1,0 +1,123 @@
+"""Repeated observations: the exact law of m answers, and attacks on their mean."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedcel.attacks.averaging import Averaged, Averaging, Repeated
+from fedcel.attacks.base import Attack
+from fedcel.attacks.decoder import Decoder
+from fedcel.attacks.observation import (
+    FIRST_LAYER,
+    LOG_PROB,
+    MEAN,
+    UPDATE,
+    Observation,
+    SmashedData,
+)
+from fedcel.attacks.optimal import optimal
+from fedcel.attacks.scorecard import mse
+from fedcel.cut import Cut
+from fedcel.nets import SplitNet
+from fedcel.testing.attacks import AttackContract, LinearObservation, digits
+
+
+def stream(seed: int = 0) -> torch.Generator:
+    """Return a generator."""
+    return torch.Generator().manual_seed(seed)
+
+
+def pixels(sigma: float, dropout: float = 0.0) -> SmashedData:
+    """Return an observation whose code is the image itself."""
+    net = SplitNet(torch.nn.Flatten(), torch.nn.Identity(), Cut(sigma, dropout), 3)
+    return SmashedData(net)
+
+
+class TestAveraging(AttackContract):
+    """The decoder on the mean of four observations."""
+
+    def build(self) -> Attack:
+        """Return it."""
+        return Averaging(Decoder(), 4)
+
+    def observation(self) -> Observation:
+        """Return four observations at once."""
+        return Repeated(LinearObservation("smashed-data"), 4)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 9), st.floats(0.05, 2.0), st.integers(0, 2**32 - 1))
+def test_law_is_that_of_the_mean(repeats: int, sigma: float, seed: int) -> None:
+    """Gaussian noise: the mean of m is sufficient, with sd sigma/sqrt m; differences are equal."""
+    x = torch.rand(6, 1, 1, 3, generator=stream(seed))
+    many = Repeated(pixels(sigma), repeats)
+    seen = many.sample(x, stream(seed))
+    once = pixels(sigma / repeats**0.5).log_prob(many.average(seen), x)
+    found = many.log_prob(seen, x)
+    torch.testing.assert_close(
+        found - found[:, :1], once - once[:, :1], rtol=1e-3, atol=1e-3 / sigma**2
+    )
+
+
+def test_dropout_leaks_through_repeats_as_by_hand() -> None:
+    """One value dropped with chance p: gone from all m answers with p^m, else fully known."""
+    x = torch.arange(1.0, 9).view(8, 1, 1, 1)
+    y = torch.zeros(8, dtype=torch.long)
+    net = SplitNet(torch.nn.Flatten(), torch.nn.Identity(), Cut(0.0, 0.5), 1)
+    for repeats in (1, 3):
+        leak = optimal(Repeated(SmashedData(net), repeats), x, y, stream(), draws=2000)
+        assert leak.information_bits == pytest.approx(3 * (1 - 0.5**repeats), abs=0.05)
+
+
+def test_other_observations_are_asked_m_times() -> None:
+    """Side by side: m different answers, whose average has 1/m of the variance."""
+    seen = Repeated(LinearObservation("private-logits", sigma=1.0), 16)
+    x = digits()[0].x
+    answers = seen.sample(x, stream())
+    assert answers.shape == (len(x), 16 * 32)
+    gap = seen.average(answers) - LinearObservation("private-logits").mean(x)
+    assert gap.std().item() == pytest.approx(1 / 4, rel=0.05)
+
+
+def test_more_answers_more_to_see() -> None:
+    """Sixteen noisy observations are worth more than one; the name says how many."""
+    known, targets = digits()
+    noisy = LinearObservation("smashed-data", sigma=0.5)
+    errors = []
+    for repeats in (1, 16):
+        seen = Repeated(noisy, repeats)
+        attack = Averaging(Decoder(), repeats)
+        observed = seen.sample(targets.x, stream(1))
+        found = attack.reconstruct(seen, known, observed, 0.2, stream(2))
+        errors.append(mse(found, targets.x))
+    assert errors[1] < 0.7 * errors[0]
+    assert (attack.name, attack.observes) == ("decoder*16", "smashed-data*16")
+
+
+def test_what_a_mean_grants() -> None:
+    """The mean's gradient, not the likelihood of a single observation."""
+    inner = SmashedData(pixels(0.1).net)
+    mean = Averaged(Repeated(inner, 4))
+    assert LOG_PROB in Repeated(inner, 4).grants
+    assert LOG_PROB not in mean.grants
+    assert MEAN in mean.grants
+    x = torch.rand(2, 1, 1, 3, generator=stream())
+    assert torch.equal(mean.mean(x), inner.mean(x))
+    assert torch.equal(mean.answer(inner.mean(x)), inner.answer(inner.mean(x)))
+    assert isinstance(mean.fresh_encoder(stream()), torch.nn.Flatten)
+
+
+def test_no_mean_of_uploads() -> None:
+    """What explains one upload explains no mean of several: neither is granted for them."""
+    once = LinearObservation("update", grants=frozenset({UPDATE, FIRST_LAYER, LOG_PROB}))
+    assert Repeated(once, 2).grants == {LOG_PROB}
+
+
+def test_wrong_use_is_refused() -> None:
+    """No repeats, or a single observation."""
+    with pytest.raises(ValueError, match="repeats is 0"):
+        Repeated(pixels(0.1), 0)
+    single = LinearObservation("smashed-data")
+    with pytest.raises(ValueError, match="is a single observation"):
+        Averaging(Decoder(), 2).reconstruct(single, digits()[0], torch.zeros(1, 64), 1.0, stream())

@@ -1,0 +1,59 @@
+"""Contradictions in attacks.json."""
+
+import pytest
+
+from fedcel.attacks.defects import defects
+
+BEST = {
+    "attack": "optimal",
+    "observation": "smashed-data",
+    "identification-optimal": 0.6,
+    "identification-half-width": 0.02,
+    "information-bits": 5.0,
+    "identification-candidates": 100,
+}
+DECODER = {
+    "attack": "decoder",
+    "observation": "smashed-data",
+    "identification-1": 0.5,
+    "targets": 400,
+}
+
+
+def changed(row: dict[str, object], **keys: object) -> dict[str, object]:
+    """Return a row with other values."""
+    return row | {key.replace("_", "-"): value for key, value in keys.items()}
+
+
+def test_sound_rows() -> None:
+    """A trained attack below, skipped rows, an observation that nobody knows the law of."""
+    skipped = {"attack": "rmle", "observation": "smashed-data", "skipped": "needs mean"}
+    other = changed(DECODER, observation="update", identification_1=1.0)
+    assert defects([BEST, DECODER, skipped, other]) == []
+    assert defects([]) == []
+
+
+@pytest.mark.parametrize(("rate", "count"), [(0.65, 0), (0.665, 0), (0.68, 1), (1.0, 1)])
+def test_beyond_both_intervals(rate: float, count: int) -> None:
+    """.6 + .02 + 1.96 sqrt(.6 x .4 / 400) = .668 is the limit."""
+    found = defects([BEST, changed(DECODER, identification_1=rate)])
+    assert len(found) == count
+    assert all("decoder picks the right image" in sentence for sentence in found)
+
+
+def test_seeds_are_averaged() -> None:
+    """One lucky seed is no contradiction."""
+    lucky = changed(DECODER, identification_1=0.75, seed=1)
+    assert defects([BEST, DECODER, lucky]) == []
+
+
+def test_fewer_targets_than_candidates() -> None:
+    """Among 20 the right one is easier to pick: no comparison."""
+    assert defects([BEST, changed(DECODER, identification_1=0.9, targets=20)]) == []
+
+
+def test_fano() -> None:
+    """One bit about 100 images does not allow .6."""
+    (sentence,) = defects([changed(BEST, information_bits=1.0)])
+    assert "(Fano)" in sentence
+    assert defects([changed(BEST, information_bits=-0.01, identification_optimal=0.011)]) == []

@@ -1,0 +1,115 @@
+"""The query-free shadow."""
+
+import pytest
+import torch
+
+from fedcel.attacks.base import Attack, OtherClasses
+from fedcel.attacks.observation import FREE_QUERIES, HEAD, Observation, SmashedData
+from fedcel.attacks.scorecard import class_means, mse
+from fedcel.attacks.shadow import Shadow, apart, plain, residue
+from fedcel.testing.attacks import AttackContract, LinearObservation, digits, undefended
+
+
+def stream(seed: int = 0) -> torch.Generator:
+    """Return a generator."""
+    return torch.Generator().manual_seed(seed)
+
+
+class TestShadow(AttackContract):
+    """With the layers of the real encoder."""
+
+    share = 0.75
+
+    def build(self) -> Attack:
+        """Return it."""
+        return Shadow()
+
+    def observation(self) -> Observation:
+        """Return the messages of an undefended net."""
+        return SmashedData(undefended())
+
+
+class TestOtherShadow(TestShadow):
+    """With layers of its own."""
+
+    def build(self) -> Attack:
+        """Return it."""
+        return Shadow(clone=False)
+
+
+class Blind(TestShadow):
+    """A shadow that never learns."""
+
+    def build(self) -> Attack:
+        """Return it."""
+        return Shadow(rate=0.0, weight=0.0)
+
+
+def test_contract_catches_a_shadow_that_never_learns() -> None:
+    """An encoder that the head cannot read says nothing about the real one."""
+    with pytest.raises(AssertionError):
+        Blind().test_far_better_than_the_mean_image()
+
+
+class Silent(SmashedData):
+    """Messages of a device that answers nobody."""
+
+    grants = frozenset({HEAD})  # type: ignore[assignment]
+
+    def sample(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Refuse."""
+        raise AssertionError("the attack asked the device")
+
+
+def test_asks_nobody_and_sees_more_than_the_label() -> None:
+    """No query at all; still below what the label alone tells."""
+    known, targets = digits()
+    seen = SmashedData(undefended())
+    observed = seen.sample(targets.x, stream())
+    found = Shadow(clone=False).reconstruct(Silent(seen.net), known, observed, 0.5, stream(1))
+    assert mse(found, targets.x) < 0.9 * mse(class_means(targets.y, known), targets.x)
+
+
+class Unread(SmashedData):
+    """Messages whose head nobody may ask."""
+
+    def answer(self, observed: torch.Tensor) -> torch.Tensor:
+        """Refuse."""
+        raise AssertionError("the attack compared labels that are not the net's")
+
+
+def test_labels_of_other_classes_are_not_the_heads() -> None:
+    """The moments alone: the head is not asked, and the labels change nothing."""
+    known, targets = digits()
+    seen = Unread(undefended())
+    observed = seen.sample(targets.x, stream())
+    one, two = (
+        Shadow().reconstruct(seen, OtherClasses(known.x, y), observed, 0.02, stream(1))
+        for y in (known.y, known.y.flip(0))
+    )
+    assert torch.equal(one, two)
+
+
+def test_moments_by_hand() -> None:
+    """Equal clouds are 0 apart; moved by 2, 4; a narrower one is no fault, a wider one is."""
+    cloud = torch.tensor([[0.0, 0.0], [2.0, 2.0]])
+    assert apart(cloud, cloud).item() == 0
+    assert apart(cloud + 2, cloud).item() == pytest.approx(4)
+    assert apart(0.5 * (cloud - 1), cloud - 1).item() == pytest.approx(0)
+    assert apart(3 * (cloud - 1), cloud - 1).item() == pytest.approx(4)
+
+
+def test_residue_is_the_noise_that_was_added() -> None:
+    """Codes known, noise of sd .3 added to many messages: .3 is found."""
+    encoder = plain(torch.zeros(1, 1, 8, 8), 4, stream())
+    x = torch.rand(20_000, 1, 8, 8, generator=stream(1))
+    with torch.no_grad():
+        observed = encoder(x) + 0.3 * torch.randn(len(x), 4, generator=stream(2))
+    assert residue(encoder, x, observed).tolist() == pytest.approx([0.3] * 4, rel=0.02)
+
+
+def test_needs_are_checked() -> None:
+    """No head, or no layers: refused by name."""
+    bare = LinearObservation("smashed-data", grants=frozenset({FREE_QUERIES}))
+    with pytest.raises(ValueError, match="must grant 'head'"):
+        Shadow().reconstruct(bare, digits()[0], torch.zeros(1, 32), 1.0, stream())

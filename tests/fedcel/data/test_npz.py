@@ -1,0 +1,106 @@
+"""Numpy archives: each layout, and each way an array can be wrong."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedcel.data.npz import read
+from fedcel.data.sources import read as read_any
+from fedcel.errors import DataError
+from fedcel.settings_groups import Data
+
+CIFAR = Path(__file__).parents[4] / "shared" / "data" / "cifar10-subset"
+X = np.arange(4 * 5 * 6 * 3, dtype=np.uint8).reshape(4, 5, 6, 3)
+Y = np.array([0, 1, 2, 1])
+
+
+def write(folder: Path, **arrays: np.ndarray) -> Data:
+    """Write an archive; these arrays over sound ones, None leaves one out."""
+    sound = {"x_train": X, "y_train": Y, "x_test": X[:2], "y_test": Y[:2]} | arrays
+    path = folder / "images.npz"
+    np.savez(path, **{name: array for name, array in sound.items() if array is not None})
+    return Data(source="npz", path=str(path))
+
+
+@pytest.mark.parametrize("kind", ["bytes", "floats", "channels first", "column of labels"])
+def test_layouts_agree(tmp_path: Path, kind: str) -> None:
+    """The same images however they were written."""
+    x, y = X, Y
+    if kind == "floats":
+        x = X / 255
+    if kind == "channels first":
+        x = X.transpose(0, 3, 1, 2)
+    if kind == "column of labels":
+        y = Y[:, None].astype(np.uint8)
+    train, test, classes, _ = read_any(
+        write(tmp_path, x_train=x, y_train=y, x_test=x[:2], y_test=y[:2])
+    )
+    want = torch.from_numpy(X.transpose(0, 3, 1, 2).astype(np.float32) / np.float32(255))
+    torch.testing.assert_close(train.x, want, rtol=0, atol=1e-7)
+    assert test is not None and torch.equal(test.x, train.x[:2]) and classes == 3
+    assert train.y.tolist() == Y.tolist() and test.y.tolist() == [0, 1]
+
+
+def test_grey_images_and_no_test_part(tmp_path: Path) -> None:
+    """(N, H, W) has one channel."""
+    train, test = read(write(tmp_path, x_train=X[..., 0], x_test=None, y_test=None))
+    assert train.x.shape == (4, 1, 5, 6) and test is None
+    assert train.x[2, 0, 3, 4].item() == np.float32(X[2, 3, 4, 0]) / np.float32(255)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"y_test": None}, "no array y_test among .*x_train"),
+        ({"x_train": None}, "no array x_train"),
+        ({"x_train": X.astype(np.int32)}, "x_train is int32, must be uint8"),
+        ({"x_train": X.astype(np.float64)}, r"x_train: pixels are in \[0.0, 255.0\]"),
+        ({"x_train": X / 255 - 1}, "pixels are in"),
+        ({"x_train": X[:, :3]}, r"has shape \(4, 3, 6, 3\), must be"),
+        ({"x_train": X[..., :2]}, r"has shape \(4, 5, 6, 2\), must be"),
+        ({"x_train": X[0, 0]}, "labels? for each of x_train|must be integers"),
+        ({"x_train": np.uint8(3)}, "x_train is a single value, must be images"),
+        ({"y_train": np.int64(3)}, r"y_train is int64 \(\), must be integers of shape \(4,\)"),
+        ({"x_train": X[:0], "y_train": Y[:0]}, "N > 0"),
+        ({"y_train": Y[:3]}, r"y_train is int64 \(3,\), must be integers of shape \(4,\)"),
+        ({"y_train": Y / 2}, "y_train is float64"),
+        ({"y_train": Y.astype(object)}, "cannot be read .*allow_pickle"),
+        ({"y_train": Y * 2}, r"y_train: .*\[1, 3\] do not occur"),
+        ({"y_test": Y[:2] + 8}, r"y_test: labels are in 8\.\.9, must be in 0\.\.2"),
+    ],
+)
+def test_wrong_arrays_are_refused(
+    tmp_path: Path, arrays: dict[str, np.ndarray], message: str
+) -> None:
+    """The error names file and array, what was found and what is allowed."""
+    data = write(tmp_path, **arrays)
+    with pytest.raises(DataError, match=message) as caught:
+        read(data)
+    assert data.path in str(caught.value)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    """No path, a folder, one array alone, an archive cut short or damaged."""
+    data = write(tmp_path)
+    for path in ("none", str(tmp_path)):
+        with pytest.raises(DataError, match="is no file; give the .npz file"):
+            read(Data(source="npz", path=path))
+    whole = Path(data.path).read_bytes()
+    np.save(tmp_path / "one.npy", X)
+    alone = (tmp_path / "one.npy").read_bytes()
+    damaged = whole[:400] + bytes(50) + whole[450:]
+    for raw in (b"", alone, whole[:-40], whole[:200], damaged):
+        Path(data.path).write_bytes(raw)
+        with pytest.raises(DataError, match="cannot be read .*numpy.savez"):
+            read(data)
+
+
+@pytest.mark.skipif(not CIFAR.is_dir(), reason="no folder ../shared/data/cifar10-subset")
+def test_cifar_subset() -> None:
+    """Sizes as documented; ten classes of about a tenth each."""
+    path = CIFAR / "cifar10_first4000_test1000.npz"
+    train, test = read(Data(source="npz", path=str(path)))
+    assert test is not None and train.x.shape == (4000, 3, 32, 32) and len(test.y) == 1000
+    assert train.y.bincount().float().div(400).sub(1).abs().max() < 0.15

@@ -1,0 +1,123 @@
+"""The chain on digits against Hamiltonian Monte Carlo, where no closed form is known."""
+
+import math
+from functools import lru_cache
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from fedcel import metrics
+from fedcel.arrays import FlatNet
+from fedcel.cut import Cut
+from fedcel.data import Splits, load
+from fedcel.nets import SplitNet
+from fedcel.schedule import Plan
+from fedcel.settings_groups import Data
+from tests.fedcel.posterior.truth import Change, Federation, settings
+
+SCALE = 0.15  # s0, the prior's standard deviation
+CLIENTS = 10
+
+
+@lru_cache(maxsize=1)
+def digits() -> Splits:
+    """Return digits at ten holders of few classes."""
+    return load(Data(partition="dirichlet", alpha=0.3), CLIENTS, 0)
+
+
+def potential(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Return -log posterior of weights (C, 10, 65) on images (N, 65), one value a chain."""
+    logits = torch.einsum("nf,ckf->nck", x, w).log_softmax(2)
+    likelihood = (logits * one_hot(y, 10)[:, None]).sum((0, 2))
+    return w.square().sum((1, 2)) / (2 * SCALE**2) - likelihood
+
+
+def hamiltonian(x: Tensor, y: Tensor, draws: int = 120, chains: int = 4) -> Tensor:
+    """Return samples (S, 10, 65); Neal, Handbook of MCMC, 2011, algorithm 5.2."""
+    stream = torch.Generator().manual_seed(0)
+    w = torch.zeros(chains, 10, 65)
+    kept, accepted = [], 0.0
+    for draw in range(draws):
+        step = 0.03 * (0.8 + 0.4 * float(torch.rand(1, generator=stream)))
+        momentum = torch.randn(w.shape, generator=stream)
+        position, p = w.clone().requires_grad_(), momentum.clone()
+        energy = potential(position, x, y)
+        before = energy.detach() + momentum.square().sum((1, 2)) / 2
+        (slope,) = torch.autograd.grad(energy.sum(), position)
+        for _ in range(20):
+            p = p - step / 2 * slope
+            position = (position + step * p).detach().requires_grad_()
+            energy = potential(position, x, y)
+            (slope,) = torch.autograd.grad(energy.sum(), position)
+            p = p - step / 2 * slope
+        after = energy.detach() + p.square().sum((1, 2)) / 2
+        take = torch.rand(chains, generator=stream).log() < before - after
+        accepted += float(take.double().mean()) / draws
+        w = torch.where(take[:, None, None], position.detach(), w)
+        if draw >= draws // 3:
+            kept.append(w)
+    assert accepted > 0.6
+    return torch.cat(kept)
+
+
+def disagreement(samples: Tensor, x: Tensor) -> float:
+    """Return the mean BALD in nats of weights (S, 10, 65)."""
+    return float(metrics.bald(torch.einsum("nf,ckf->cnk", x, samples).softmax(2)).mean())
+
+
+def chain(change: Change | None = None, rounds: int = 60, **more: object) -> Tensor:
+    """Return samples (S, 10, 65) of the federated chain: full batches, ten local steps."""
+    raw = {
+        "net.noise": 0.0,
+        "prior.scale": SCALE,
+        "local.control": "fresh",
+        **more,
+    }
+    net = SplitNet(nn.Flatten(), nn.Linear(64, 10), Cut(0.0), 64)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.zero_()
+    s = settings(rounds, 10, 0.4, CLIENTS, **raw)
+    parts = [(part.x, part.y) for part in digits().clients]
+    found = Federation(parts, FlatNet(net), s)
+    found.change = change or found.change
+    rows = found.sample(20, 2)
+    weight, bias = rows.split([640, 10], 1)
+    return torch.cat([weight.view(-1, 10, 64), bias[:, :, None]], 2)
+
+
+def naive(plan: Plan, client: int) -> Plan:
+    """Draw noise as if each client held all examples."""
+    counts = [len(part.y) for part in digits().clients]
+    return plan._replace(noise=plan.noise * math.sqrt(counts[client] / sum(counts)))
+
+
+def test_disagreement_is_that_of_hmc_and_accuracy_tells_nothing() -> None:
+    """BALD within 15 %; noise by N, a point and a chain ten times as hot are far from it."""
+    x, y = digits().training
+    seen, tested = (
+        torch.cat([images.flatten(1), torch.ones(len(images), 1)], 1)
+        for images in (x, digits().test.x)
+    )
+    truth = hamiltonian(seen, y)
+    want = disagreement(truth, tested)
+    chains = {
+        "right": chain(rounds=140),
+        "naive": chain(naive),
+        "point": chain(temperature=0.0),
+        "hot": chain(temperature=10.0),
+    }
+    found = {name: disagreement(samples, tested) for name, samples in chains.items()}
+    assert found["right"] == pytest.approx(want, rel=0.15)
+    assert found["naive"] < 0.5 * want
+    assert found["point"] < 0.05 * want
+    assert found["hot"] > 2.5 * want
+    right = [
+        torch.einsum("nf,ckf->cnk", tested, s).softmax(2).mean(0).argmax(1) == digits().test.y
+        for s in (truth, *(chains[name] for name in ("right", "naive", "point")))
+    ]
+    accuracies = [float(one.double().mean()) for one in right]
+    assert max(accuracies) - min(accuracies) < 0.02
+    assert min(accuracies) > 0.8

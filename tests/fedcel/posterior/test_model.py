@@ -1,0 +1,40 @@
+"""A run as a callable."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedcel import Posterior, metrics, runs
+from fedcel.posterior import predict
+from fedcel.seeding import generator
+from fedcel.settings import parse
+from sims.simulate import simulate
+
+RAW = {
+    "engine": "loop",
+    "clients": 2,
+    "rounds": 8,
+    "local.steps": 10,
+    "chain.burn-in": 0.5,
+    "chain.thin": 1,
+    "privacy.epsilons": "4",
+}
+
+
+def test_images_in_probabilities_and_uncertainty_out(tmp_path: Path) -> None:
+    """More images than are answered at once: the same as the parts; noise is the disagreement's."""
+    simulate(parse(RAW), tmp_path / "run")
+    posterior, run = Posterior.open(tmp_path / "run"), runs.read(tmp_path / "run")
+    images = run.splits.test.x.repeat(2, 1, 1, 1)
+    found = posterior(images)
+    assert found.probabilities.shape == (800, 10)
+    assert torch.allclose(found.probabilities.sum(1), torch.ones(800))
+    noise = generator(0, "answers-to-images")
+    first = predict(run.flat, run.samples, images[:512], noise).samples
+    assert len(first) == 4
+    assert torch.equal(found.bald[:512], metrics.bald(first))
+    assert torch.equal(found.entropy[:512], metrics.predictive_entropy(first))
+    assert ((found.bald >= -1e-6) & (found.bald <= found.entropy + 1e-6)).all()
+    with pytest.raises(ValueError, match=r"must be \(N, 1, 8, 8\)"):
+        posterior(images[:, :, :4])

@@ -1,0 +1,20 @@
+"""Summaries without files."""
+
+from sims.report.summary import Estimate, Summary
+
+
+def cell(name: str, accuracy: float, bits: float, identification: float = 0.5) -> Summary:
+    """Return a summary of one seed."""
+    return Summary(
+        variant=name,
+        label=name,
+        undefended=name == "none",
+        accuracy=Estimate(accuracy, n=1),
+        bits=Estimate(bits, n=1),
+        identification=Estimate(identification, n=1),
+        cap=5.3,
+        candidates=397,
+        choices=100,
+        label_only=0.1,
+        bits_of_seed={0: bits},
+    )

@@ -1,0 +1,91 @@
+"""What a report says of itself: its choice, its seeds, what failed."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from fedcel.settings import Settings
+from sims.report.limits import limits, rejected, seeds_sentence
+from sims.report.records import Event, Failed, Rejected, Result, Run
+from sims.report.words import verdict
+from tests.sims.report.made import cell
+
+NONE = cell("none", 0.951, 4.46)
+
+
+def run_with(result: Result, events: tuple[Event, ...] = ()) -> Run:
+    """Return a run of this result."""
+    return Run("r", Settings(), events, result, (), {})
+
+
+def test_limits_print_m_and_cap() -> None:
+    """M and the cap are always printed, and the number of seeds."""
+    text = " ".join(limits([NONE], verdict([NONE])))
+    assert "best of" not in text
+    assert "cannot be seeded" in text
+    assert "M = 397" in text
+    assert "5.3 bits" in text
+    assert "One training seed" in text
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ([1, 1], "One training seed: too few for an interval"),
+        ([2, 2], "2 training seeds: too few for an interval"),
+        ([2, 1], "Each variant was trained with 2 seeds, but v1 with one seed: too few"),
+        (
+            [4, 4],
+            "Each variant was trained with 4 seeds; ± is the 95 % t-interval of the mean over",
+        ),
+        ([3, 4, 3], "with 4 seeds, but v0 with 3 seeds, v2 with 3 seeds; ± is the 95 % t-interval"),
+        (
+            [3, 2],
+            "3 seeds, but v1 with 2 seeds; ± is the 95 % t-interval of the mean over them; fewer",
+        ),
+    ],
+)
+def test_how_many_seeds_each_variant_has(numbers: list[int], words: str) -> None:
+    """Of each where they differ: a cell that failed, or seeds that were added."""
+    found = [
+        replace(NONE, label=f"v{i}", seeds=tuple(range(number))) for i, number in enumerate(numbers)
+    ]
+    assert words in seeds_sentence(found)
+
+
+def test_limits_name_what_failed() -> None:
+    """Each cell and why; nothing where all went well."""
+    cells = [Failed(cell="b-0", reason="it ran away"), Failed(cell="c-1", reason="no client")]
+    text = " ".join(limits([NONE], verdict([NONE]), cells))
+    assert "figure: b-0 (it ran away); c-1 (no client)." in text
+    assert "Failed" not in " ".join(limits([NONE], verdict([NONE])))
+
+
+def test_limits_own_up_to_the_choice() -> None:
+    """The best of several on the same test images is called slightly optimistic."""
+    cells = [NONE, cell("a", 0.95, 2.0), cell("b", 0.95, 1.0), cell("c", 0.5, 0.1)]
+    text = limits(cells, verdict(cells))[0]
+    assert "b, named at the top, is the best of 3 variants" in text
+    assert "slightly optimistic; test accuracy decides" in text
+    scored = [replace(s, validation=s.accuracy) for s in cells]
+    assert "validation accuracy decides" in limits(scored, verdict(scored))[0]
+
+
+def test_limits_state_the_floor(outcome: Callable[..., Result]) -> None:
+    """What the answers of the variant named at the top tell; nothing where it was not measured."""
+    runs = tuple(run_with(outcome(answer_bits=bits)) for bits in (0.1, 0.3))
+    best = replace(cell("a", 0.95, 0.5), runs=runs)
+    text = " ".join(limits([NONE, best], verdict([NONE, best])))
+    assert "The answers of a alone tell 0.20 bits beyond the label" in text
+    assert "no encoder" not in " ".join(limits([NONE], verdict([NONE])))
+
+
+def test_rejected(outcome: Callable[..., Result]) -> None:
+    """Reasons are counted, the most frequent first."""
+    events = tuple(
+        Event(round=i, rejected=(Rejected(client=i, reason=reason),))
+        for i, reason in enumerate(("late", "not finite", "late"))
+    )
+    run = run_with(outcome(), events)
+    assert rejected([run]) == [("late", 2), ("not finite", 1)]

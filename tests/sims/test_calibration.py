@@ -1,0 +1,73 @@
+"""The table of uncertainties: members are averaged, points are points, strangers are told."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedcel import metrics, runs
+from fedcel.errors import RunError
+from fedcel.posterior.predict import predict
+from fedcel.seeding import generator
+from fedcel.settings import parse
+from sims import calibration, scenario
+from sims.scenario import Cell
+
+RAW: dict[str, Any] = {
+    "engine": "loop",
+    "clients": 2,
+    "rounds": 6,
+    "local.steps": 10,
+    "chain.burn-in": 0.5,
+    "chain.scope": "full",
+    "privacy.epsilons": "4",
+}
+
+
+def cells() -> list[Cell]:
+    """Return two points of an ensemble and a posterior, of one seed."""
+    return [
+        Cell(scenario.plain(name)._replace(title=name.partition("-")[0]), None, parse(RAW | change))
+        for name, change in (
+            ("deep-member-1", {"temperature": 0.0}),
+            ("deep-member-2", {"temperature": 0.0, "net.seed": 1}),
+            ("posterior", {}),
+        )
+    ]
+
+
+def test_members_are_one_line_and_strangers_are_told_apart(tmp_path: Path) -> None:
+    """The ensemble's accuracy and NLL are of the mean probability of two last models."""
+    made = cells()
+    for cell in made:
+        assert calibration.train(cell, tmp_path) == cell.name
+    found = calibration.grouped(made, tmp_path)
+    assert [(one.title, len(one.runs[0])) for one in found] == [("deep", 2), ("posterior", 1)]
+    members = [runs.read(path) for path in found[0].runs[0]]
+    assert not torch.equal(members[0].model, members[1].model)
+    x, y = members[0].splits.test
+    each = [
+        predict(m.flat, [m.model], x, generator(0, "test-noise"), "full").probabilities
+        for m in members
+    ]
+    told = calibration.measured(members, None)
+    assert told["nll"] == pytest.approx(metrics.nll((each[0] + each[1]) / 2, y))
+    assert told["nll"] < sum(metrics.nll(p, y) for p in each) / 2  # Jensen
+    same = calibration.measured(members, parse({**RAW, "seed": 0}))
+    assert same["auroc"] == pytest.approx(0.5)
+    lines = calibration.table(made, tmp_path).splitlines()
+    assert lines[0].startswith("| variant | accuracy")
+    assert lines[2].endswith("| 2 |")
+    assert lines[3].endswith("| 1 |")
+    other = made[0]._replace(settings=parse(RAW | {"temperature": 0.0, "rounds": 7}))
+    with pytest.raises(RunError, match="made with other settings"):
+        calibration.train(other, tmp_path)
+
+
+def test_colour_does_not_meet_grey() -> None:
+    """The remedy is said; grey images are resized."""
+    small = calibration.resized(torch.rand(3, 1, 28, 28), torch.rand(2, 1, 8, 8))
+    assert small.shape == (3, 1, 8, 8)
+    with pytest.raises(RunError, match="3 channels"):
+        calibration.resized(torch.rand(3, 3, 8, 8), torch.rand(2, 1, 8, 8))
