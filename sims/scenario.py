@@ -30,10 +30,11 @@ class Variant(NamedTuple):
 
 
 class Tune(NamedTuple):
-    """What `fedcel tune` searches, and the points of accuracy a defence may cost."""
+    """What `fedcel tune` searches, for what, and the points of accuracy a defence may cost."""
 
     ranges: dict[str, str]
     loss: float
+    goal: str
 
 
 class Scenario(NamedTuple):
@@ -47,7 +48,8 @@ class Scenario(NamedTuple):
     tune: Tune
 
 
-NO_TUNE = Tune({}, 1.0)
+GOALS = ("leak", "nll")
+NO_TUNE = Tune({}, 1.0, GOALS[0])
 
 
 class Cell(NamedTuple):
@@ -223,11 +225,13 @@ def _variant(raw: dict[str, object], path: Path) -> Variant:
 
 
 def _tune(table: dict[str, object], path: Path) -> Tune:
-    ranges = {key: str(value) for key, value in flatten(table).items() if key != "loss"}
+    ranges = {key: str(value) for key, value in flatten(table).items() if key not in ("loss", "goal")}
     loss = table.get("loss", 1.0)
     if isinstance(loss, bool) or not isinstance(loss, int | float) or not 0 <= loss < math.inf:
         raise SettingsError(f"{path}: [tune] loss is {loss!r}, must be points of accuracy, as 1.0")
-    return Tune(ranges, float(loss))
+    if (goal := table.get("goal", GOALS[0])) not in GOALS:
+        raise SettingsError(f"{path}: [tune] goal is {goal!r}, must be {' or '.join(GOALS)}")
+    return Tune(ranges, float(loss), str(goal))
 
 
 def _ranges(raw: dict[str, object], path: Path) -> dict[str, str]:

@@ -43,6 +43,7 @@ class Plan(NamedTuple):
     seed: int
     defended: bool
     strength: float | None
+    goal: str
 
 
 class Trial(NamedTuple):
@@ -88,11 +89,13 @@ def search(plan: Plan, trials: int, floor: float | None, store: Path, memory: Me
     sound = [(t.chosen, t.outcome) for t in tried if isinstance(t.outcome, Score)]
     if not sound:
         raise DivergedError(f"{name}: all {trials} trials diverged; lower the range of local.rate")
-    return Found(name, *max(sound, key=lambda one: objective(one[1], floor)))
+    return Found(name, *max(sound, key=lambda one: objective(one[1], plan.goal, floor)))
 
 
-def objective(score: Score, floor: float | None) -> float:
+def objective(score: Score, goal: str, floor: float | None) -> float:
     """Return what a search maximises; `floor` is None for undefended variants."""
+    if goal == "nll":
+        return -score.nll
     if floor is None:
         return score.accuracy
     return -score.bits - BITS_PER_POINT * max(0.0, 100 * (floor - score.accuracy))
@@ -119,7 +122,7 @@ def suggested(
         study.add_trial(
             create_trial(
                 state=TrialState.PRUNED if score is None else TrialState.COMPLETE,
-                value=None if score is None else objective(score, floor),
+                value=None if score is None else objective(score, plan.goal, floor),
                 params=trial.params,
                 distributions=space,
             )
@@ -139,7 +142,7 @@ def told(outcome: Outcome) -> str:
     """Return a trial's end in words."""
     if isinstance(outcome, str):
         return outcome
-    return f"accuracy {outcome.accuracy:.4f}, {outcome.bits:.3f} bits"
+    return f"accuracy {outcome.accuracy:.4f}, {outcome.bits:.3f} bits, NLL {outcome.nll:.3f}"
 
 
 def trained(settings: Settings) -> Score:
@@ -155,7 +158,8 @@ def trained(settings: Settings) -> Score:
     found = predict(run.flat, sampled(run), many, stream, settings.chain.scope)
     net = what_is_sent(run.flat, sampled(run), settings.chain.scope)
     leak = optimal(SmashedData(net), x, y, generator(settings.seed, "tune-optimal"))
-    return Score(scores(found.probabilities, labels)["accuracy"], leak.bits_beyond_label)
+    score = scores(found.probabilities, labels)
+    return Score(score["accuracy"], leak.bits_beyond_label, score["nll"])
 
 
 def distribution(among: Among) -> BaseDistribution:

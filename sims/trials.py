@@ -14,6 +14,7 @@ class Score(NamedTuple):
 
     accuracy: float
     bits: float  # beyond the label, for the optimal attacker
+    nll: float  # nats
 
 
 Outcome = Score | str
@@ -49,7 +50,8 @@ def recall(store: Path) -> Memory:
             if "diverged" in entry:
                 found[trial] = str(entry["diverged"])
             else:
-                found[trial] = Score(float(entry["accuracy"]), float(entry["bits-beyond-label"]))
+                keys = ("accuracy", "bits-beyond-label", "nll")
+                found[trial] = Score(*(float(entry[key]) for key in keys))
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(
                 f"{store} is damaged: line {number} is no trial ({error!r}); remove that line"
@@ -62,6 +64,7 @@ def keep(store: Path, settings: Settings, outcome: Outcome) -> None:
     entry: dict[str, object] = {"settings": flatten(dump(settings))}
     if isinstance(outcome, Score):
         entry |= {"accuracy": outcome.accuracy, "bits-beyond-label": outcome.bits}
+        entry["nll"] = outcome.nll
     else:
         entry["diverged"] = outcome
     line = json.dumps(entry, allow_nan=False)

@@ -27,6 +27,7 @@ def tune(
     Undefended variants come first and maximise validation accuracy. The others minimise the bits
     beyond the label that the optimal attacker gets from validation images, with a cost for accuracy
     that falls more than `loss` points below the first undefended variant that sweeps nothing.
+    With the goal `nll` all variants minimise the negative log-likelihood of validation labels.
     A variant with strengths is tuned at the first that is not 0; the others share its settings.
     `overrides` are written into the scenario too. Trials are kept in `store` and not trained
     twice; the result depends neither on that nor on `jobs`, the variants searched at once.
@@ -88,7 +89,7 @@ def planned(scenario: Scenario, variant: Variant, fixed: Flat) -> Plan:
             "leave one of them out"
         )
     first = parse(base | {key: values[0] for key, values in among.items()})
-    return Plan(variant, base, among, first.seed, defended(first), strength)
+    return Plan(variant, base, among, first.seed, defended(first), strength, scenario.tune.goal)
 
 
 def written(plan: Plan, found: Found, overrides: Flat, trials: int) -> dict[str, object]:
@@ -96,6 +97,7 @@ def written(plan: Plan, found: Found, overrides: Flat, trials: int) -> dict[str,
     own = {key: overrides.get(key, value) for key, value in plan.variant.settings.items()}
     at = {} if plan.strength is None else {"strength": plan.strength}
     score = {"accuracy": found.score.accuracy, "bits-beyond-label": found.score.bits}
+    score["nll"] = found.score.nll
     return {"settings": nested(own | found.chosen), "tuned": {**score, "trials": trials, **at}}
 
 

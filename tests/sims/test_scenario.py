@@ -111,6 +111,7 @@ def test_packaged_scenarios_are_sound(name: str) -> None:
         ('strengths = "0.1,0.3"', 'strengths = "0.1,0.10"', "repeats a strength"),
         ("[bench]", "[tune]\nloss = 'x'\n[bench]", "loss is 'x'"),
         ("[bench]", "[tune]\nloss = nan\n[bench]", "loss is nan"),
+        ("[bench]", "[tune]\ngoal = 'ece'\n[bench]", "goal is 'ece', must be leak or nll"),
         ('strength-key = "cel.weight"', 'strength-key = "cel.wait"', "unknown setting 'cel.wait'"),
         ("[bench]", "[bench", "is not TOML"),
     ],

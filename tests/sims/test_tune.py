@@ -131,7 +131,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     def trained(settings: Settings) -> search.Score:
         seen.append(settings)
         accuracy = 0.5 if settings.cel.kind == "none" else 0.47
-        return search.Score(accuracy, 1.0)
+        return search.Score(accuracy, 1.0, 0.4)
 
     monkeypatch.setattr(search, "trained", trained)
     return seen
@@ -226,7 +226,8 @@ def landscape(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         seen.append(settings)
         if settings.local.rate < 0.2:
             raise DivergedError("the model is not finite")
-        return search.Score(1 - abs(settings.local.rate - 0.5), 2 * settings.local.rate)
+        rate = settings.local.rate
+        return search.Score(1 - abs(rate - 0.5), 2 * rate, abs(rate - 0.3))
 
     monkeypatch.setattr(search, "trained", trained)
     return seen
@@ -299,3 +300,15 @@ def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
     (tmp_path / "s.jsonl").unlink()
     assert tuned(plan, 1, {}, jobs=2) == one
     assert trials.recall(tmp_path / "s.jsonl") == kept
+
+
+def test_all_variants_may_be_tuned_for_likelihood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defended or not: the trial of least NLL, not the one that is most accurate or leaks least."""
+    landscape(monkeypatch)
+    likely = SEVERAL.replace("[tune]", "[tune]\ngoal = 'nll'").replace("0.1..1", "0.2|0.3|0.5")
+    found = tuned(read(tmp_path, likely), 3, {})["variant"]
+    assert isinstance(found, list)
+    assert [v["settings"]["local"]["rate"] for v in found] == [0.3] * 3
+    assert [v["tuned"]["nll"] for v in found] == [0.0] * 3
