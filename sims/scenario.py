@@ -225,7 +225,9 @@ def _variant(raw: dict[str, object], path: Path) -> Variant:
 
 
 def _tune(table: dict[str, object], path: Path) -> Tune:
-    ranges = {key: str(value) for key, value in flatten(table).items() if key not in ("loss", "goal")}
+    ranges = {
+        key: str(value) for key, value in flatten(table).items() if key not in ("loss", "goal")
+    }
     loss = table.get("loss", 1.0)
     if isinstance(loss, bool) or not isinstance(loss, int | float) or not 0 <= loss < math.inf:
         raise SettingsError(f"{path}: [tune] loss is {loss!r}, must be points of accuracy, as 1.0")
