@@ -120,7 +120,7 @@ def test_monte_carlo_against_the_exact_law(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sims.observations, "LAW_DRAWS", 300)
     observed = seen.sample(x, stream(1))
     ours, theirs = (law.log_prob(observed, x).softmax(1) for law in (seen, exact))
-    assert (ours - theirs).abs().mean() < 0.003
+    assert (ours - theirs).abs().mean() < 0.006  # .0031 +- .0003 over 60 draws, one draw .035
     bits = []
     for draws in (2, 60):
         monkeypatch.setattr(sims.observations, "LAW_DRAWS", draws)
