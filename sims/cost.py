@@ -10,7 +10,9 @@ from fedcel.settings import Settings
 from fedcel.settings_groups import Cel, Defence
 from sims.scenario import defended
 
-REPEATS = 15  # rounds of each, in turn, so that a drifting machine hits both alike
+REPEATS = range(3, 16)  # rounds of each, in turn, so that a drifting machine hits both alike
+PATIENCE = 3.0
+"""Seconds after which the fewest repeats are enough: long rounds scatter less."""
 
 
 def train_step_ratio(settings: Settings) -> float:
@@ -19,13 +21,16 @@ def train_step_ratio(settings: Settings) -> float:
         return 1.0
     off = {"cel": Cel(), "defence": Defence()}
     plain = settings.model_copy(update=off)
-    ratios = []
-    state: State | None = None  # after the first round, statistics are warm as in a real run
-    for _ in range(REPEATS + 1):
+    _, state = seconds(settings, None)  # from then on, statistics are warm as in a real run
+    ratios: list[float] = []
+    begin = time.perf_counter()
+    while len(ratios) < REPEATS.start or (
+        len(ratios) < REPEATS.stop - 1 and time.perf_counter() - begin < PATIENCE
+    ):
         without, _ = seconds(plain, None)
         taken, state = seconds(settings, state)
         ratios.append(taken / without)
-    return statistics.median(ratios[1:])
+    return statistics.median(ratios)
 
 
 def seconds(settings: Settings, state: State | None) -> tuple[float, State | None]:
