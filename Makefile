@@ -5,7 +5,7 @@ BIN := .venv/bin
 export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
 
-.PHONY: demo test check bench abuse clean
+.PHONY: demo test check docs bench abuse clean
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -22,7 +22,11 @@ check: .venv/ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-test: check
+# The site of the documentation, in build/site; a warning is an error.
+docs: .venv/ready
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
+
+test: check docs
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 bench: .venv/ready
@@ -34,9 +38,9 @@ bench: .venv/ready
 	$(BIN)/python -m tests.bench.ledger
 	$(BIN)/python -m tests.bench.service
 
-# The service killed 50 times under load, and 100 000 drawn requests: half an hour.
+# Service and training killed 50 times each, and 100 000 drawn requests: half an hour.
 abuse: .venv/ready
-	FEDCEL_KILLS=50 FEDCEL_REQUESTS=100000 $(BIN)/python -m pytest \
+	FEDCEL_KILLS=50 FEDCEL_REQUESTS=100000 $(BIN)/python -m pytest tests/system/test_resume.py \
 		tests/system/test_service.py tests/clients/service/test_fuzz.py
 
 clean:

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from fedcel import plugins
 from fedcel.cut import Cut
 from fedcel.errors import NetError
+from fedcel.pretrained import KEPT
 from fedcel.settings_groups import Net
 
 Potential = Callable[[Tensor, Tensor], Tensor]
@@ -239,9 +240,13 @@ def made(
 
 
 def initialise(model: nn.Module, generator: torch.Generator) -> None:
-    """Redraw weights of linear and convolution layers, U(-1/sqrt(n), 1/sqrt(n)), n the fan-in."""
+    """Redraw weights of linear and convolution layers, U(-1/sqrt(n), 1/sqrt(n)), n the fan-in.
+
+    Not those of a module that `fedcel.pretrained.kept` marked.
+    """
+    spared = {one for root in model.modules() if hasattr(root, KEPT) for one in root.modules()}
     for layer in model.modules():
-        if isinstance(layer, nn.Linear | nn.Conv2d):
+        if isinstance(layer, nn.Linear | nn.Conv2d) and layer not in spared:
             bound = layer.weight[0].numel() ** -0.5
             for parameter in layer.parameters(recurse=False):
                 nn.init.uniform_(parameter, -bound, bound, generator=generator)
@@ -254,7 +259,8 @@ def check(encoder: nn.Module, classifier: nn.Module, shape: tuple[int, ...], cla
             if isinstance(layer, nn.modules.batchnorm._BatchNorm):
                 raise NetError(
                     f"layer {name!r} is {type(layer).__name__}: its running statistics mix "
-                    "examples and cannot be averaged over clients or sampled; use nn.GroupNorm"
+                    "examples and cannot be averaged over clients or sampled; use nn.GroupNorm, "
+                    "or fedcel.pretrained.folded for a pretrained net"
                 )
             if isinstance(layer, nn.modules.dropout._DropoutNd):
                 raise NetError(

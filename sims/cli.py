@@ -107,6 +107,9 @@ def parser() -> argparse.ArgumentParser:
     sure.add_argument("--jobs", type=positive, default=1, help="federations trained at once")
     sure.add_argument("--outside", default="none", help="data.source of strangers' images")
     sure.add_argument("--outside-path", default="none", help="data.path of strangers' images")
+    sent = commands.add_parser("export", help="write a run's encoder as ONNX, for devices")
+    sent.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run")
+    sent.add_argument("--out", type=Path, required=True, help="file to write")
     service_cli.register(commands)
     listed = commands.add_parser("settings", help="list every setting")
     listed.add_argument("--json", action="store_true", help="as JSON")
@@ -222,6 +225,12 @@ def _uncertainty(options: argparse.Namespace) -> None:
     print(calibrate(options.scenario, options.out, options.jobs, given, *strangers), end="")
 
 
+def _export(options: argparse.Namespace) -> None:
+    from sims.export import export
+
+    print(export(options.run, options.out))
+
+
 def _settings(options: argparse.Namespace) -> None:
     rows = [
         {"key": key, "default": default, "type": kind, "description": text}
@@ -244,6 +253,7 @@ COMMANDS = {
     "report": _report,
     "table": _table,
     "uncertainty": _uncertainty,
+    "export": _export,
     "serve": service_cli.run_serve,
     "ledger": service_cli.run_ledger,
     "settings": _settings,

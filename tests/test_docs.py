@@ -11,6 +11,8 @@ from sims import cli, overrides, scenario
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+SHELL = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )?(?:\.venv/bin/)?(?=(?:fedcel|make) )")
+"""What may stand before the program."""
 FENCE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"!?\[[^]]*\]\(([^)\s]+)\)")
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -24,10 +26,9 @@ def anchors(page: Path) -> set[str]:
 
 
 def commands(page: Path) -> list[list[str]]:
-    """Return the words of every line of a page that starts with fedcel or make."""
+    """Return the words of every line of a page that runs fedcel or make."""
     lines = page.read_text().replace("\\\n", " ").splitlines()
-    found = [line.strip().removeprefix("$ ") for line in lines]
-    shell = [line for line in found if line.startswith(("fedcel ", "make "))]
+    shell = [SHELL.sub("", line.strip()) for line in lines if SHELL.match(line.strip())]
     return [shlex.split(line.split(" | ")[0].rstrip("&"), comments=True) for line in shell]
 
 

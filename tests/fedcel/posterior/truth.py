@@ -5,21 +5,28 @@ head's weights are (C, d), one chain a row, and the potential adds up the chains
 that none touches another.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
+import pytest
 import torch
 from torch import Tensor, nn
 
+from clients import holder
 from fedcel import aggregation, rounds, schedule
 from fedcel.aggregation import ServerState
 from fedcel.arrays import FlatNet
 from fedcel.cut import Cut
+from fedcel.data import Images
+from fedcel.losses import NOTHING
 from fedcel.nets import SplitNet
 from fedcel.schedule import Plan
 from fedcel.seeding import generator
 from fedcel.settings import Settings, parse
 from fedcel.training import COMMON, Steer, full_gradient, local_update
+from sims import loop
 
 Change = Callable[[Plan, int], Plan]
 
@@ -134,3 +141,120 @@ def settings(rounds: int, steps: int, rate: float, clients: int, **more: object)
             **more,
         }
     )
+
+
+def unequal(counts: list[int], chains: int, s: Settings, seed: int = 0) -> Federation:
+    """Return holders of a regression on two values, each with its own spread of the design."""
+    stream = torch.Generator().manual_seed(seed)
+    truth = torch.randn(2, 1, generator=stream)
+    designs = [
+        torch.randn(n, 2, generator=stream) * (0.4 + 0.8 * torch.rand(2, generator=stream))
+        for n in counts
+    ]
+    targets = [x @ truth + torch.randn(len(x), 1, generator=stream) for x in designs]
+    return lines(designs, targets, chains, s)
+
+
+def installed(found: Federation, patch: pytest.MonkeyPatch) -> None:
+    """Give the client's code these holders' images and net; all else of it is as it ships."""
+    patch.setattr(holder, "images", lambda settings, client: Images(*found.parts[client]))
+    patch.setattr(holder, "losses_of", lambda settings, threshold=None: NOTHING)
+    patch.setattr(holder, "workspace", lambda settings: found.flat)
+
+
+def looped(found: Federation, folder: Path) -> Iterator[ServerState]:
+    """Yield the server's state after each round of the loop engine; needs `installed`."""
+    s, state = found.settings, aggregation.start(found.flat.vector)
+    examples = {k: len(y) for k, (_, y) in enumerate(found.parts)}
+    memory = loop.Memory(folder, resume=False)
+    for number in range(1, s.rounds + 1):
+        weights = schedule.shares(s, examples, schedule.chosen(s, number))
+        total = sum(examples.values())
+        state, _ = loop.one_round(s, found.flat, state, weights, total, memory)
+        yield state
+
+
+class Quadratic(NamedTuple):
+    """A holder's mean potential w'Hw/2 - w'b, its gradient H w - b, of its share of the images."""
+
+    hessian: Tensor
+    push: Tensor
+    share: float
+
+
+def quadratics(found: Federation) -> list[Quadratic]:
+    """Return the holders' potentials in double precision; the first chain's targets."""
+    values = found.flat.net.head.w.shape[1]
+    pairs = [images[:, 0, 0, : values + 1].double().split(values, 1) for images, _ in found.parts]
+    total = sum(len(x) for x, _ in pairs)
+    return [Quadratic(x.T @ x / len(x), (x.T @ y[:, 0]) / len(x), len(x) / total) for x, y in pairs]
+
+
+def whole(parts: list[Quadratic], examples: int) -> tuple[Tensor, Tensor]:
+    """Return the posterior's mean (d,) and covariance (d, d), flat prior."""
+    hessian = sum(part.share * part.hessian for part in parts)
+    mean = torch.linalg.solve(hessian, sum(part.share * part.push for part in parts))
+    return mean, torch.linalg.inv(examples * hessian)
+
+
+class Powers(NamedTuple):
+    """What local steps make of a quadratic, A = I - eta H, in numbers that no noise is in."""
+
+    last: Tensor  # A^tau
+    total: Tensor  # eta sum_{j < tau} A^j
+    squares: Tensor  # sum_{j < tau} A^{2j}
+
+
+def powers(hessian: Tensor, rate: float, steps: int) -> Powers:
+    """Return the sums of powers of `steps` local steps of size `rate`."""
+    eye = torch.eye(len(hessian), dtype=torch.float64)
+    found = [eye]
+    for _ in range(steps):
+        found.append(found[-1] @ (eye - rate * hessian))
+    return Powers(found[-1], rate * sum(found[:-1]), sum(a @ a for a in found[:-1]))
+
+
+class Map(NamedTuple):
+    """A round: w -> drift w + push + N(0, noise)."""
+
+    drift: Tensor
+    push: Tensor
+    noise: Tensor
+
+
+def round_map(found: Federation, weights: dict[int, float], told: dict[int, float]) -> Map:
+    """Return the round of these holders: `weights` of their deltas, `told` those of their noise.
+
+    Per step a holder adds noise of variance 2 eta/(N w_k), w_k as it was told; its delta counts
+    w_k. With `local.control` fresh its gradient at w is replaced by the mean of those here. No
+    prior, temperature 1, full batches.
+    """
+    s, examples = found.settings, sum(len(y) for _, y in found.parts)
+    parts = quadratics(found)
+    eye = torch.eye(len(parts[0].push), dtype=torch.float64)
+    drift, push, noise = eye.clone(), torch.zeros_like(parts[0].push), torch.zeros_like(eye)
+    here = [(weight / sum(weights.values()), parts[k]) for k, weight in weights.items()]
+    hessian, slope = sum(w * p.hessian for w, p in here), sum(w * p.push for w, p in here)
+    for k, weight in weights.items():
+        own = parts[k]
+        last, total, squares = powers(own.hessian, s.local.rate, s.local.steps)
+        drift += weight * (last - eye)
+        push += weight * total @ own.push
+        if s.local.control == "fresh":
+            drift -= weight * total @ (hessian - own.hessian)
+            push += weight * total @ (slope - own.push)
+        noise += weight**2 * 2 * s.local.rate / (examples * told[k]) * squares
+    return Map(drift, push, noise)
+
+
+def whitened(models: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:
+    """Return models (C, d) in units in which they are N(0, I) if mean and covariance are right."""
+    off = models.double() - mean
+    return torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), off.T, upper=False).T
+
+
+def misses(samples: Iterable[Tensor]) -> tuple[float, float]:
+    """Return by how much whitened samples miss mean 0, in deviations, and covariance I."""
+    seen = torch.cat(list(samples))
+    gap = seen.T @ seen / len(seen) - torch.eye(seen.shape[1], dtype=torch.float64)
+    return float(seen.mean(0).abs().max()), float(gap.abs().max())

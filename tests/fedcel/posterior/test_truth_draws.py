@@ -1,0 +1,245 @@
+"""Rounds without some of the clients, drawn or lost: the right heat given who was there, and more.
+
+Two parts, by the law of total variance. Given who took part, the chain's mean and covariance follow
+an exact recursion, and the noise's own part is the posterior's. That others take part each round
+moves the mean about: heat on top, exactly known too.
+"""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from torch import Tensor
+
+from clients import client_app, holder
+from fedcel import aggregation, schedule
+from fedcel.aggregation import realised
+from fedcel.arrays import to_arrays
+from strategies import PosteriorStrategy, posterior
+from tests.fedcel.posterior.truth import (
+    Federation,
+    Map,
+    installed,
+    looped,
+    misses,
+    quadratics,
+    round_map,
+    settings,
+    unequal,
+    whitened,
+    whole,
+)
+
+COUNTS = [8, 14, 20, 26, 32, 40]
+TOTAL, RATE, STEPS, DRAWN = sum(COUNTS), 0.1, 5, 3
+SHARES = {k: n / TOTAL for k, n in enumerate(COUNTS)}
+
+
+def federation(rounds: int, drawn: int = 0, control: str = "none") -> Federation:
+    """Return six unequal holders, all (0) or some of them in a round."""
+    more = {"clients-per-round": drawn, "local.control": control}
+    s = settings(rounds, STEPS, RATE, len(COUNTS), **more)
+    return unequal(COUNTS, 2200, s, seed=2)
+
+
+def weights(taking_part: list[int]) -> dict[int, float]:
+    """Return w_k = (K/m) p_k by hand."""
+    return {k: len(COUNTS) / len(taking_part) * SHARES[k] for k in taking_part}
+
+
+def moments(maps: Iterator[Map]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield mean and covariance after each round, given who took part; from a known start."""
+    mean, covariance = torch.zeros(2).double(), torch.zeros(2, 2).double()
+    for drift, push, noise in maps:
+        mean, covariance = drift @ mean + push, drift @ covariance @ drift.T + noise
+        yield mean, covariance
+
+
+def stationary(maps: list[Map], chances: list[float]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the exact mean, the noise's own covariance and that of the means over the draws.
+
+    Each round is one of `maps` by chance: Sigma = E[A Sigma A'] + E[Q] + E[r r'], r what a round
+    does to the mean.
+    """
+    p = torch.tensor(chances).double()
+    drifts, pushes, noises = (torch.stack(same) for same in zip(*maps, strict=True))
+    eye, average = torch.eye(2).double(), torch.tensordot(p, drifts, 1)
+    mean = torch.linalg.solve(eye - average, p @ pushes)
+    moved = drifts @ mean + pushes - mean
+    kept = torch.eye(4).double() - sum(c * torch.kron(a, a) for c, a in zip(p, drifts, strict=True))
+    parts = torch.tensordot(p, noises, 1), (p[:, None] * moved).T @ moved
+    own, heat = (torch.linalg.solve(kept, part.flatten()).view(2, 2) for part in parts)
+    return mean, own, heat
+
+
+def drawn_maps(found: Federation) -> dict[tuple[int, ...], Map]:
+    """Return a round's map for each choice of three holders."""
+    choices = itertools.combinations(range(len(COUNTS)), DRAWN)
+    return {c: round_map(found, weights(list(c)), weights(list(c))) for c in choices}
+
+
+def draws(found: Federation) -> Iterator[tuple[int, ...]]:
+    """Yield who is drawn, round by round."""
+    for number in range(1, found.settings.rounds + 1):
+        yield tuple(schedule.chosen(found.settings, number))
+
+
+def missed(found: Federation, folder: Path, patch: pytest.MonkeyPatch) -> tuple[float, float]:
+    """Return by how much the loop's chains miss the exact law given who was drawn."""
+    installed(found, patch)
+    maps = drawn_maps(found)
+    expected = moments(maps[choice] for choice in draws(found))
+    models = (state.model.view(-1, 2) for state in looped(found, folder))
+    seen = [whitened(model, *law) for model, law in zip(models, expected, strict=True)]
+    return misses(seen[20::2])
+
+
+@pytest.mark.parametrize(("control", "number"), [("none", 110), ("fresh", 80)])
+def test_drawn_clients_given_the_draws(
+    control: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three of six, five steps, through the loop: mean within .03 sd, covariance within 3 %."""
+    mean, covariance = missed(federation(number, DRAWN, control), tmp_path, monkeypatch)
+    assert mean < 0.03
+    assert covariance < 0.03
+
+
+def test_noise_by_a_drawn_clients_own_images_is_too_hot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By N_k in the place of N w_k: K/m = 2 times the variance, which the line above refuses."""
+    right = holder.plan
+    monkeypatch.setattr(
+        holder, "plan", lambda s, number, share, total: right(s, number, share / 2, total)
+    )
+    _, covariance = missed(federation(40, DRAWN), tmp_path, monkeypatch)
+    assert covariance == pytest.approx(1, rel=0.1)
+
+
+def test_what_the_draws_add() -> None:
+    """Same mean as with all; the noise's part hotter by 4 %, the draws add eta tau N V/2 to 25 %.
+
+    V is the variance of a drawn mean gradient at the posterior's mean. The draws of many rounds
+    are as independent, and as even, as the law takes them to be.
+    """
+    found = federation(4000, DRAWN)
+    maps, parts = drawn_maps(found), quadratics(found)
+    mean, own, heat = stationary(list(maps.values()), [1 / len(maps)] * len(maps))
+    everyone = stationary([round_map(found, SHARES, SHARES)], [1.0])
+    torch.testing.assert_close(mean, everyone[0])
+    assert (own.diagonal() / everyone[1].diagonal() - 1).abs().max() < 0.04
+    target, spread = whole(parts, TOTAL)
+    slopes = [
+        sum(w * (parts[k].hessian @ target - parts[k].push) for k, w in weights(list(c)).items())
+        for c in maps
+    ]
+    added = heat.diagonal() / spread.diagonal()
+    simple = RATE * STEPS * TOTAL / 2 * torch.stack(slopes).square().mean(0)
+    torch.testing.assert_close(added, simple, rtol=0.25, atol=0)
+    torch.testing.assert_close(added, torch.tensor([0.57, 0.24]).double(), rtol=0, atol=0.005)
+    squares = [
+        covariance + torch.outer(at - mean, at - mean)
+        for at, covariance in moments(maps[choice] for choice in draws(found))
+    ]
+    average = torch.stack(squares[100:]).mean(0).diagonal()
+    torch.testing.assert_close(average, (own + heat).diagonal(), rtol=0.05, atol=0)
+
+
+def test_fresh_gradients_of_drawn_clients_leave_a_third_of_the_drift() -> None:
+    """Of .21 sd; the mean over those drawn is not the mean over all. With all, no drift is left."""
+    drift = {}
+    for control in ("none", "fresh"):
+        found = federation(1, DRAWN, control)
+        maps, (target, spread) = drawn_maps(found), whole(quadratics(found), TOTAL)
+        chances = [1 / len(maps)] * len(maps)
+        everyone = stationary([round_map(found, SHARES, SHARES)], [1.0])[0]
+        means = stationary(list(maps.values()), chances)[0], everyone
+        drift[control] = [
+            float(((m - target) / spread.diagonal().sqrt()).abs().max()) for m in means
+        ]
+    assert drift["none"] == pytest.approx([0.208, 0.208], abs=0.001)
+    assert drift["fresh"] == pytest.approx([0.063, 0], abs=0.001)
+
+
+def lost(number: int) -> set[int]:
+    """Return who is silent in a round: one or two, other ones each time."""
+    return {number % 6, (number * number) % 5}
+
+
+class Nodes:
+    """The strategy's messages through the ClientApp of each node, but for those lost."""
+
+    def __init__(self, found: Federation) -> None:
+        self.found = found
+        state = aggregation.start(found.flat.vector)
+        self.strategy = PosteriorStrategy(found.settings, state, found.flat.shapes, 0)
+        self.strategy.partition = {100 + k: k for k in SHARES}
+        self.strategy.examples = dict(enumerate(COUNTS))
+        self.app = client_app(found.settings)
+
+    def models(self) -> Iterator[tuple[list[int], Tensor]]:
+        """Yield who answered, and the model after the round."""
+        contexts = {
+            node: Context(1, node, {"partition-id": k}, RecordDict(), {})
+            for node, k in self.strategy.partition.items()
+        }
+        arrays = ArrayRecord(to_arrays(self.strategy.state.model, self.found.flat.shapes))
+        for number in range(1, self.found.settings.rounds + 1):
+            asked = self.strategy.configure_train(number, arrays, ConfigRecord(), None)
+            kept = sorted(SHARES.keys() - lost(number))
+            to = [(m, m.metadata.dst_node_id) for m in asked]
+            replies = [self.app(m, contexts[node]) for m, node in to if node - 100 in kept]
+            arrays, _ = self.strategy.aggregate_train(number, replies)
+            share = self.strategy.reported["kept-share"]
+            assert share == pytest.approx(sum(SHARES[k] for k in kept))
+            yield kept, self.strategy.state.model
+
+
+def missed_by_lost(rounds: int, patch: pytest.MonkeyPatch) -> tuple[float, float]:
+    """Return by how much the strategy's chains miss the exact law given who answered."""
+    for name in ("_task_id", "_run_id", "_node_id"):  # Flower asks which task makes a message
+        patch.setattr(TaskIdentity, name, 1)
+    found = federation(rounds)
+    installed(found, patch)
+    kept, models = zip(*Nodes(found).models(), strict=True)
+    laws = moments(round_map(found, {k: SHARES[k] for k in one}, SHARES) for one in kept)
+    seen = [whitened(m.view(-1, 2), *law) for m, law in zip(models, laws, strict=True)]
+    return misses(seen[20::2])
+
+
+def test_lost_clients_make_a_shorter_step_at_the_right_heat(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One or two of six silent each round, through the strategy: .03 sd, 3 % of the exact law."""
+    mean, covariance = missed_by_lost(70, monkeypatch)
+    assert mean < 0.03
+    assert covariance < 0.03
+
+
+def test_making_up_for_lost_clients_would_heat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights scaled up to their whole sum, as without noise: .3 of the variance too much."""
+    monkeypatch.setattr(posterior, "realised", lambda w, kept, noisy: realised(w, kept, False))
+    assert missed_by_lost(32, monkeypatch)[1] > 0.3
+
+
+def test_clients_lost_by_chance_leave_mean_and_heat() -> None:
+    """Each silent in 30 % of the rounds: the mean of all, and no more heat than with all.
+
+    Scaled up they would be at 1.7 to 1.9 of the posterior's variance.
+    """
+    found = federation(1)
+    spread = whole(quadratics(found), TOTAL)[1].diagonal()
+    everyone = stationary([round_map(found, SHARES, SHARES)], [1.0])
+    kept = [c for m in range(1, 7) for c in itertools.combinations(SHARES, m)]
+    chances = [0.7 ** len(c) * 0.3 ** (6 - len(c)) / (1 - 0.3**6) for c in kept]
+    laws = []
+    for noisy in (True, False):
+        used = [dict(zip(c, realised(SHARES, list(c), noisy), strict=True)) for c in kept]
+        laws.append(stationary([round_map(found, w, SHARES) for w in used], chances))
+    torch.testing.assert_close(laws[0][0], everyone[0])
+    assert (laws[0][1].diagonal() < everyone[1].diagonal()).all()
+    assert (laws[1][1].diagonal() / spread > 1.7).all()

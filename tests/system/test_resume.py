@@ -1,0 +1,77 @@
+"""A run that is killed again and again ends as one that was left alone."""
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from fedcel import runs
+from fedcel.settings import Settings, parse
+from sims import loop
+from tests.fedcel.privacy.ledger_processes import forked
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+KILLS = int(os.environ.get("FEDCEL_KILLS", "15"))
+SETTINGS: dict[str, str | int | float] = {
+    "clients": 3,
+    "clients-per-round": 2,
+    "local.control": "fresh",
+    "rounds": 10 * KILLS,
+    "engine": "loop",
+    "local.steps": 4,
+    "local.precondition": "rms",
+    "cel.kind": "cluster",
+    "cel.refresh": "round",
+    "cel.ramp": 0.3,
+    "chain.burn-in": 0.5,
+    "chain.thin": 5,
+    "chain.samples": 8,
+    "chain.probes": 8,
+}
+
+
+def go_on(folder: Path, settings: Settings) -> None:
+    """Train what is left of the run, the folder's first or a later life."""
+    begun = (folder / "state" / "server.safetensors").exists()
+    loop.train(settings, folder, lambda _: None, resume=begun, measure=False)
+
+
+def killed(folder: Path, settings: Settings, seconds: float) -> None:
+    """Train in a process of its own, which ends without any warning after so many seconds."""
+    child = forked(lambda: go_on(folder, settings))
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def files(folder: Path) -> dict[str, object]:
+    """Return all that a run leaves, but how long its rounds took."""
+    events = [line.rsplit('"seconds"')[0] for line in (folder / "events.jsonl").open()]
+    tensors = {
+        str(path.relative_to(folder)): {k: v.tolist() for k, v in load_file(path).items()}
+        for path in folder.rglob("*.safetensors")
+    }
+    return {"events": events, **tensors}
+
+
+def test_kills_change_nothing(tmp_path: Path) -> None:
+    """Loop engine, kills at random moments of any round: model, chain, state, events to the bit."""
+    settings = parse(SETTINGS)
+    alone, troubled = tmp_path / "alone", tmp_path / "troubled"
+    for folder in (alone, troubled):
+        runs.create(folder, settings)
+    begin = time.monotonic()
+    go_on(alone, settings)
+    whole = time.monotonic() - begin
+    draw, rounds = random.Random(0), []
+    for _ in range(KILLS):
+        killed(troubled, settings, draw.uniform(0.0, 1.5 * whole / KILLS))
+        events = troubled / "events.jsonl"
+        rounds.append(len(events.read_text().splitlines()) if events.exists() else 0)
+    go_on(troubled, settings)
+    assert len(set(rounds)) > 2, "the kills all fell into the same round"
+    assert files(alone) == files(troubled)
