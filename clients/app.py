@@ -1,12 +1,16 @@
 """The Flower ClientApp: train, evaluate, query; records in, records out."""
 
+from difflib import get_close_matches
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from flwr.app import (
     Array,
     ArrayRecord,
+    ConfigRecord,
     Context,
     Message,
     MetricRecord,
@@ -20,13 +24,16 @@ from clients.posterior import PosteriorClient
 from fedcel import client_state, wire
 from fedcel.arrays import to_vector
 from fedcel.cel.base import State
+from fedcel.data import Own
 from fedcel.errors import SettingsError
 from fedcel.settings import Settings, parse
 
 if TYPE_CHECKING:
     from clients.evaluation import Account, EvaluationClient
 
-APP_ONLY = ("out",)  # keys of the run config that only the ServerApp reads
+APP_ONLY = ("out", "resume")  # keys of the run config that only the ServerApp reads
+NODE_KEYS = ("partition-id", "num-partitions", "data-path", "state-path", "ledger-path")
+"""Keys of --node-config. Simulation sets the first two."""
 
 
 def settings_of(context: Context) -> Settings:
@@ -38,13 +45,16 @@ def client_app(settings: Settings | None = None, state_root: Path | None = None)
     """Return the app; without `settings` it reads the run config of each message's context.
 
     With `state_root`, each partition's state lives in a folder below it and survives a restart;
-    a node's own `state-path` does the same.
+    a node's own `state-path` does the same. A node's `data-path` takes the place of the run's data.
     """
     app = ClientApp()
 
+    def here(message: Message, context: Context) -> Settings:
+        return at_node(settings or settings_of(context), message, context)
+
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        s = settings or settings_of(context)
+        s = here(message, context)
         bound = holder.bound_update(s, partition(context), *memory(context, state_root))
         parameters = model(message)
         names, others = wire.joined(extras(message))
@@ -59,32 +69,69 @@ def client_app(settings: Settings | None = None, state_root: Path | None = None)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        client = evaluator(settings or settings_of(context), message, context)
+        client = evaluator(here(message, context), message, context)
         nll, examples, metrics = client.evaluate(model(message), asked(message))
         numbers = numeric({**metrics, "nll": nll, wire.EXAMPLES: examples})
         return answered(message, {wire.METRICS: numbers})
 
     @app.query(wire.COUNT_QUERY)
     def count(message: Message, context: Context) -> Message:
-        held = len(holder.images(settings or settings_of(context), partition(context)).y)
-        numbers = MetricRecord({wire.EXAMPLES: held, wire.PARTITION: partition(context)})
+        s, place, asks = here(message, context), state_folder(context), asked(message)
+        if place and wire.ROUND in asks:
+            forget_after(place, int(asks[wire.ROUND]))
+        numbers = MetricRecord(
+            {
+                wire.EXAMPLES: len(holder.images(s, partition(context)).y),
+                wire.PARTITION: partition(context),
+                wire.OWN: int(isinstance(s.data, Own)),
+            }
+        )
         return answered(message, {wire.METRICS: numbers})
 
     @app.query(wire.GRADIENT_QUERY)
     def gradient(message: Message, context: Context) -> Message:
-        s, received = settings or settings_of(context), to_vector(model(message))
+        s, received = here(message, context), to_vector(model(message))
         number, flat = int(asked(message)[wire.ROUND]), holder.workspace(s)
         own = holder.gradient(s, flat, partition(context), received, number)
         return answered(message, {wire.GRADIENT: ArrayRecord([own.numpy()])})
 
     @app.query(wire.LOGITS_QUERY)
     def query(message: Message, context: Context) -> Message:
-        client = evaluator(settings or settings_of(context), message, context)
+        client = evaluator(here(message, context), message, context)
         smashed = message.content.array_records[wire.SMASHED].to_numpy_ndarrays()[0]
         told = client.query(smashed, account(message, context))
         return answered(message, {wire.LOGITS: ArrayRecord([told])})
 
     return app
+
+
+def at_node(settings: Settings, message: Message, context: Context) -> Settings:
+    """Return the settings, this node's own images in the place of the run's data if it has such.
+
+    What the images have to fit comes with the message. SettingsError on a key of --node-config that
+    nobody reads: with `data-path` misspelt, the node would look for the server's data.
+    """
+    for key in context.node_config.keys() - set(NODE_KEYS):
+        near = get_close_matches(key, NODE_KEYS, 1, cutoff=0)
+        raise SettingsError(f"unknown key {key!r} in --node-config; did you mean {near[0]!r}?")
+    path = context.node_config.get("data-path")
+    if path is None:
+        return settings
+    told = message.content.config_records.get(wire.CONFIG, ConfigRecord())
+    if not {wire.SHAPE, wire.CLASSES} <= told.keys():
+        raise SettingsError(
+            f"the message has no {wire.SHAPE!r} and {wire.CLASSES!r}, which this node's own images "
+            f"must fit; send both in {wire.CONFIG!r}"
+        )
+    own = {
+        **settings.data.model_dump(),
+        "path": str(path),
+        "holder": partition(context),
+        "shape": told[wire.SHAPE],
+        "classes": told[wire.CLASSES],
+        "names": told.get(wire.NAMES, []),
+    }
+    return settings.model_copy(update={"data": Own.model_validate(own)})
 
 
 def answered(message: Message, records: dict[str, ArrayRecord | MetricRecord]) -> Message:
@@ -118,7 +165,7 @@ def account(message: Message, context: Context) -> "Account":
 
 def asked(message: Message) -> dict[str, Scalar]:
     """Return what the server asks of this round."""
-    config = message.content.config_records[wire.CONFIG]
+    config = message.content.config_records.get(wire.CONFIG, ConfigRecord())
     return {k: v for k, v in config.items() if isinstance(v, bool | bytes | float | int | str)}
 
 
@@ -128,13 +175,16 @@ def numeric(metrics: dict[str, Scalar]) -> MetricRecord:
 
 
 def partition(context: Context) -> int:
-    """Return which holder this node is."""
+    """Return which holder this node is; SettingsError where it was not told."""
+    if "partition-id" not in context.node_config:
+        raise SettingsError("--node-config has no partition-id; add one, 0 for the first node")
     return int(context.node_config["partition-id"])
 
 
 def model(message: Message) -> NDArrays:
-    """Return the global model of a message."""
-    return message.content.array_records[wire.ARRAYS].to_numpy_ndarrays()
+    """Return the global model of a message; some stock strategies send it in double precision."""
+    found = message.content.array_records[wire.ARRAYS].to_numpy_ndarrays()
+    return [array.astype(np.float32, copy=False) for array in found]
 
 
 def extras(message: Message) -> dict[str, NDArrays]:
@@ -153,15 +203,35 @@ def samples(message: Message) -> list[torch.Tensor]:
     return [] if record is None else [torch.from_numpy(row) for row in record.to_numpy_ndarrays()]
 
 
+def state_folder(context: Context) -> Path | None:
+    """Return where this node keeps the state of this run: one folder for each run folder `out`.
+
+    Flower gives a resumed run another id, `out` stays. None for a node without `state-path`.
+    """
+    path = context.node_config.get("state-path")
+    run = sha256(str(context.run_config.get("out", "none")).encode()).hexdigest()[:16]
+    return Path(str(path)) / f"run-{run}" if path else None
+
+
+def forget_after(folder: Path, number: int) -> None:
+    """Remove states of later rounds, which an earlier run into the same folder left."""
+    for path in folder.glob("*.safetensors"):
+        if int(path.stem) > number:
+            path.unlink(missing_ok=True)
+
+
 def memory(context: Context, root: Path | None) -> tuple[holder.Recall, holder.Remember]:
     """Return how to read and keep a client's state: its folder where it has one, else memory."""
-    own = context.node_config.get("state-path")
-    folder = Path(str(own)) if own else root and root / f"partition-{partition(context):06d}"
+    own = state_folder(context)
+    folder = own or (root and root / f"partition-{partition(context):06d}")
     if folder:
-        return (
-            lambda number: client_state.read(folder, number),
-            lambda number, state: client_state.save(folder, number, state),
-        )
+
+        def save(number: int, state: State) -> None:
+            if own:
+                forget_after(own, number)
+            client_state.save(folder, number, state)
+
+        return lambda number: client_state.read(folder, number), save
 
     def recall(number: int) -> State | None:
         record = context.state.get(wire.CEL)

@@ -1,5 +1,6 @@
 """The Langevin step: all parameters at once, in place."""
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from fedcel.arrays import FlatNet
 from fedcel.posterior.sgld import temperature_ratio
+from fedcel.sampler import PLAIN, Motion
 from fedcel.schedule import Plan
 
 
@@ -27,6 +29,7 @@ class Ground(NamedTuple):
     common: torch.Generator
     xi: Float[Tensor, " M"]
     """Room for a step's noise: writing into fresh memory would cost half as much again."""
+    motion: Motion = PLAIN
 
 
 def moving(flat: FlatNet, freeze: bool) -> slice:
@@ -36,6 +39,9 @@ def moving(flat: FlatNet, freeze: bool) -> slice:
 
 def langevin_step(flat: FlatNet, ground: Ground, plan: Plan) -> Float[Tensor, ""] | None:
     """Move: w <- w - eta G (g + decay w + kappa (w - received) + shift) + sqrt(G) noise.
+
+    Of another sampler than the plain one this is what it gets: the gradient with all that is added
+    to it, and the noise as `kick`.
 
     Returns 1 or 0, whether the loss's gradient g was clipped; None where nothing clips it.
     """
@@ -49,14 +55,21 @@ def langevin_step(flat: FlatNet, ground: Ground, plan: Plan) -> Float[Tensor, ""
         gradient.add_(ground.shift)
     if ground.scale is not None:
         gradient.mul_(ground.scale)
-    vector.add_(gradient, alpha=-plan.rate)
+    ground.motion.step(vector, gradient, partial(kick, ground, plan), plan)
+    return cut
+
+
+def kick(ground: Ground, plan: Plan, into: Float[Tensor, " M"], scale: float) -> None:
+    """Add `scale` times a fresh draw of a Langevin step's noise, the client's own and the shared.
+
+    Scale 1 is for the plain step; see `fedcel.sampler`.
+    """
     for deviation, stream in ((plan.noise, ground.own), (plan.common, ground.common)):
         if deviation:
             ground.xi.normal_(generator=stream)
             if ground.spread is not None:
                 ground.xi.mul_(ground.spread)
-            vector.add_(ground.xi, alpha=deviation)
-    return cut
+            into.add_(ground.xi, alpha=deviation * scale)
 
 
 def clipped(gradient: Float[Tensor, " M"], limit: float) -> Float[Tensor, ""]:

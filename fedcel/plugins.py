@@ -3,7 +3,7 @@
 from difflib import get_close_matches
 from importlib import import_module
 
-from fedcel.errors import PluginError
+from fedcel.errors import FedcelError, PluginError
 
 
 def load(ref: str) -> object:
@@ -22,3 +22,24 @@ def load(ref: str) -> object:
         hint = f"; did you mean {near[0]!r}?" if near else f"; look for its name in {path}"
         raise PluginError(f"{ref!r}: no {name!r}{hint}")
     return found[name]
+
+
+def make(setting: str, ref: str, *given: object) -> object:
+    """Return what the user's object, named by `setting`, makes of these.
+
+    PluginError where it cannot be called, or refuses what it is given with a TypeError or
+    ValueError.
+    """
+    found = load(ref)
+    if not callable(found):
+        raise PluginError(f"{setting} {ref!r} cannot be called; name a class or a function")
+    try:
+        return found(*given)
+    except FedcelError:
+        raise
+    except (TypeError, ValueError) as error:
+        kinds = ", ".join(type(part).__name__ for part in given)
+        raise PluginError(
+            f"{setting} {ref!r}, called with ({kinds}), failed: {error}; see docs/own-parts.md for "
+            "what it has to take"
+        ) from error

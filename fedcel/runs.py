@@ -62,11 +62,10 @@ def settings_from(table: dict[str, object], path: Path) -> Settings:
 def fresh_net(settings: Settings, splits: Splits) -> FlatNet:
     """Return the net of these settings with the parameters of round 0."""
     stream = generator(settings.seed, "net", settings.net.seed)
-    return FlatNet(
-        nets.build(
-            defences.net(settings), splits.shape, splits.classes, stream, defences.cut(settings)
-        )
+    plain = nets.build(
+        defences.net(settings), splits.shape, splits.classes, stream, defences.cut(settings)
     )
+    return FlatNet(defences.applied(settings, splits.shape, plain))
 
 
 def chain(folder: Path, settings: Settings) -> Chain:

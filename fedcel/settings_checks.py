@@ -194,10 +194,10 @@ def check_strategy(s: Settings) -> None:
         raise SettingsError(
             f"strategy.name is {s.strategy.name!r}, must be 'posterior' or 'package.module:object'"
         )
-    if s.engine == "loop" and (not own or s.strategy.max_norm != "none"):
+    if s.engine == "loop" and own and s.strategy.max_norm != "none":
         raise SettingsError(
-            f"strategy.name is {s.strategy.name!r} and strategy.max-norm {s.strategy.max_norm!r}: "
-            "engine 'loop' runs 'posterior' alone and trusts its own clients; set engine to 'ray'"
+            f"strategy.max-norm is {s.strategy.max_norm:g} and engine 'loop', whose 'posterior' "
+            "trusts its own clients; set engine to 'ray'"
         )
     if s.strategy.upload == "weights" and own:
         raise SettingsError("strategy.upload is 'weights'; 'posterior' aggregates 'delta'")

@@ -13,6 +13,7 @@ from fedcel.cel.base import Codes, State
 from fedcel.data.augment import augmented
 from fedcel.langevin import Ground, langevin_step, moving, noise_scale
 from fedcel.losses import NOTHING, Batch, Losses, Streams
+from fedcel.sampler import motion
 from fedcel.schedule import Plan
 from fedcel.settings_groups import Local
 
@@ -67,7 +68,7 @@ def local_update(
     state = losses.start(extra, state, codes(flat, x, y), streams)
     inputs = encoded(flat, x) if plan.freeze else x
     mask, xi = draw_cut_noise(flat, batches, streams("cut"))
-    ground = grounded(flat, received, plan, streams, steer)
+    ground = grounded(flat, received, plan, local, streams, steer)
     change = "none" if plan.freeze else local.augment
     images = drawn(inputs, batches, change, streams("augment"))
     period, last = refresh * -(-len(y) // batches.shape[1]), len(batches) - 1
@@ -94,7 +95,12 @@ def local_update(
 
 
 def grounded(
-    flat: FlatNet, received: Float[Tensor, " P"], plan: Plan, streams: Streams, steer: Steer
+    flat: FlatNet,
+    received: Float[Tensor, " P"],
+    plan: Plan,
+    local: Local,
+    streams: Streams,
+    steer: Steer,
 ) -> Ground:
     """Return what all steps of the round share, of the parameters that move."""
     part = moving(flat, plan.freeze)
@@ -107,6 +113,7 @@ def grounded(
         streams("langevin"),
         streams(COMMON),
         torch.empty_like(flat.vector[part]),
+        motion(local, flat.vector[part], plan),
     )
 
 

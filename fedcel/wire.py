@@ -22,8 +22,12 @@ TOTAL = "total-examples"  # N over all clients
 BROUGHT = "brought"  # which records' arrays follow those of the model or the update, in order
 THRESHOLD = "cel-threshold"  # tau of this round, where it is adaptive
 PROXIMAL = "proximal-mu"  # FedProx's own name for its pull
+SHAPE = "image-shape"  # channels, height, width that the net takes
+CLASSES = "classes"  # that the net tells apart
+NAMES = "class-names"  # of the server's class folders, where its source has such
 EXAMPLES = "num-examples"  # N_k; Flower's own name
 PARTITION = "partition"
+OWN = "own-images"  # 1 where a node's images are its own, not dealt from the run's data
 
 COUNT_QUERY = "count"  # query action: how many examples do you hold?
 GRADIENT_QUERY = "gradient"  # query action: the mean gradient of your images at this model

@@ -16,14 +16,21 @@ from fedcel.data import load
 from fedcel.files import write_json
 from fedcel.journal import Journal, Tell
 from fedcel.outcome import outcome
-from fedcel.settings import Settings
+from fedcel.settings import OWN_STRATEGY, Settings
 from fedcel.training import Update
+from sims import inprocess
 
 
 def train(
     settings: Settings, folder: Path, tell: Tell, resume: bool = False, measure: bool = True
 ) -> None:
-    """Train into the run folder; unless `measure` is off, measure the result on the test set."""
+    """Train into the run folder; unless `measure` is off, measure the result on the test set.
+
+    Another strategy than `posterior` trains over nodes that are function calls.
+    """
+    if settings.strategy.name != OWN_STRATEGY:
+        inprocess.train(settings, folder, tell, resume, measure)
+        return
     begin = time.perf_counter()
     splits = load(settings.data, settings.clients, settings.seed)
     flat = holder.workspace(settings)
@@ -31,7 +38,7 @@ def train(
     journal = Journal(folder, settings, splits, fresh, tell)
     server = journal.resume() if resume else journal.begin()
     examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
-    memory, total = Memory(folder / "state", resume), sum(examples.values())
+    memory, total = Memory(folder / "state"), sum(examples.values())
     while server.round < settings.rounds and not journal.converged:
         number = server.round + 1
         taking_part = schedule.chosen(settings, number)
@@ -55,12 +62,15 @@ class Answer(NamedTuple):
     statistics: Statistics | None
 
 
-class Memory:
-    """The clients' states, kept here and written to their folders for a resume."""
+KEPT = 256
+"""States of clients in memory at once; the others are read from their folders again."""
 
-    def __init__(self, folder: Path, resume: bool) -> None:
+
+class Memory:
+    """The clients' states in their folders, those of the last clients here as well."""
+
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.resume = resume
         self.states: dict[int, State | None] = {}
 
     def place(self, client: int) -> Path:
@@ -69,13 +79,16 @@ class Memory:
 
     def recall(self, client: int, number: int) -> State | None:
         """Return a client's state from before round `number`."""
-        if client not in self.states and self.resume:
-            self.states[client] = client_state.read(self.place(client), number)
-        return self.states.get(client)
+        if client in self.states:
+            return self.states[client]
+        return client_state.read(self.place(client), number)
 
     def remember(self, client: int, number: int, state: State | None) -> None:
         """Keep a client's state after round `number`."""
-        self.states[client] = state
+        self.states.pop(client, None)
+        self.states[client] = state  # now the last in the dictionary's order
+        if len(self.states) > KEPT:
+            del self.states[next(iter(self.states))]
         if state:
             client_state.save(self.place(client), number, state)
 

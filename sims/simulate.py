@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedcel import aggregation, attacks, cel, defences, runs
+from fedcel import aggregation, attacks, cel, defences, privacy, runs, sampler
 from fedcel.data import load
 from fedcel.errors import RunError
 from fedcel.settings import Settings
@@ -49,5 +49,8 @@ def check(settings: Settings) -> None:
     flat = runs.fresh_net(settings, splits)
     cel.build(settings.cel, flat.net.cut.sigma, flat.net.features, splits.classes)
     defences.build(settings, splits.shape)
+    sampler.build(settings.local)
     make(settings, aggregation.start(flat.vector), flat.shapes, flat.cut)
     attacks.parse(settings.attack.names)
+    if settings.privacy.mechanism != "none":
+        privacy.build(settings.privacy, splits.classes)

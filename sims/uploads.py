@@ -43,9 +43,10 @@ class Through(nn.Module):
 class Uploads:
     """The deltas of clients that hold `batch` images each and take one step on all of them.
 
-    The attacker's best case: one step, cross-entropy alone (conditional entropy losses act after
-    their warm-up). He knows the model received, the step size, the law of the noise at the cut and
-    that of the Langevin noise, and what the model answers on average to images like these.
+    The attacker's best case: one plain step, whatever `local.sampler`, on cross-entropy alone
+    (conditional entropy losses act after their warm-up). He knows the model received, the step
+    size, the law of the noise at the cut and that of the Langevin noise, and what the model answers
+    on average to images like these.
     """
 
     flat: FlatNet
@@ -74,7 +75,13 @@ class Uploads:
         DataError for an image that has no label in the book.
         """
         local = self.local.model_copy(
-            update={"steps": 1, "batch_size": self.batch, "balance": False, "augment": "none"}
+            update={
+                "steps": 1,
+                "batch_size": self.batch,
+                "balance": False,
+                "augment": "none",
+                "sampler": "langevin",
+            }
         )
         labels, rows = self.known(images), []
         held = zip(torch.split(images, self.batch), torch.split(labels, self.batch), strict=True)

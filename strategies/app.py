@@ -5,13 +5,14 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from flwr.app import ArrayRecord, Context, MetricRecord
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Strategy
 
-from fedcel import aggregation, plugins, runs, schedule
+from fedcel import aggregation, plugins, runs, schedule, wire
 from fedcel.arrays import to_arrays, to_vector
-from fedcel.data import load
+from fedcel.data import Splits, class_names, load
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import write_json
 from fedcel.journal import Event, Journal, Tell
@@ -25,14 +26,33 @@ class ConvergedError(Exception):
 
 
 OUT = "out"  # run config only: where the ServerApp writes the run folder
+RESUME = "resume"  # run config only: whether it goes on with the one that is there
 
 
-def serve(grid: Grid, settings: Settings, folder: Path, tell: Tell, resume: bool = False) -> None:
-    """Train over `grid` into the run folder, then measure the result."""
+class NodesJournal(Journal):
+    """Counts the training images that the nodes hold, where these are not the server's to deal."""
+
+    held = 0
+
+    @property
+    def examples(self) -> int:
+        """Return N, the training images of all clients together."""
+        return self.held or super().examples
+
+
+def serve(
+    grid: Grid,
+    settings: Settings,
+    folder: Path,
+    tell: Tell,
+    resume: bool = False,
+    measure: bool = True,
+) -> None:
+    """Train over `grid` into the run folder; unless `measure` is off, measure the result."""
     begin = time.perf_counter()
     splits = load(settings.data, settings.clients, settings.seed)
     flat = runs.fresh_net(settings, splits)
-    journal = Journal(folder, settings, splits, flat, tell)
+    journal = NodesJournal(folder, settings, splits, flat, tell)
     state = journal.resume() if resume else journal.begin()
     strategy = make(settings, state, flat.shapes, flat.cut)
     own = isinstance(strategy, PosteriorStrategy)
@@ -47,13 +67,15 @@ def serve(grid: Grid, settings: Settings, folder: Path, tell: Tell, resume: bool
                 raise ConvergedError
             return None
         if isinstance(strategy, PosteriorStrategy):
+            journal.held = sum(strategy.examples.values())
             done = strategy.state._replace(round=number + strategy.first)
             last = journal.record(done, strategy.kept, strategy.rejected, strategy.reported)
             strategy.state = last
             if journal.converged:
                 raise ConvergedError
         else:
-            model = to_vector(arrays.to_numpy_ndarrays())
+            # Some of Flower's strategies average in double precision.
+            model = to_vector([a.astype(np.float32) for a in arrays.to_numpy_ndarrays()])
             clients = schedule.chosen(settings, number)  # as many; Flower draws others
             last = journal.record(last._replace(round=number, model=model), clients, [], {})
         return None
@@ -63,22 +85,42 @@ def serve(grid: Grid, settings: Settings, folder: Path, tell: Tell, resume: bool
             grid=grid,
             initial_arrays=ArrayRecord(to_arrays(state.model, flat.shapes)),
             num_rounds=settings.rounds - state.round,
+            timeout=settings.strategy.timeout,
+            train_config=fits(settings, splits),
+            evaluate_config=fits(settings, splits),
             evaluate_fn=after_round,
         )
     journal.close(last)
-    write_json(folder / "result.json", outcome(runs.read(folder), time.perf_counter() - begin))
+    if not measure:
+        return
+    result = outcome(runs.read(folder), time.perf_counter() - begin)
+    if isinstance(strategy, PosteriorStrategy) and strategy.own_images:
+        result["between-client-spread"] = None  # it would be that of images nobody trained on
+    write_json(folder / "result.json", result)
+
+
+def fits(settings: Settings, splits: Splits) -> ConfigRecord:
+    """Return what images of a node's own have to fit."""
+    said = ConfigRecord({wire.SHAPE: list(splits.shape), wire.CLASSES: splits.classes})
+    if names := class_names(settings.data):
+        said[wire.NAMES] = names
+    return said
 
 
 def make(
     settings: Settings, state: aggregation.ServerState, shapes: list[tuple[int, ...]], cut: int
 ) -> Strategy:
-    """Return the strategy of the settings: ours, a subclass of it, or a stock one of Flower."""
+    """Return the strategy of the settings: ours, a subclass of it, or a stock one of Flower.
+
+    `package.module:object` may also be a function that returns a strategy on weights, for one that
+    needs more than is offered: it is called with what it names among these.
+    """
     if settings.strategy.name == OWN_STRATEGY:
         return PosteriorStrategy(settings, state, shapes, cut)
     found = plugins.load(settings.strategy.name)
-    if not (isinstance(found, type) and issubclass(found, Strategy)):
+    if not callable(found) or (isinstance(found, type) and not issubclass(found, Strategy)):
         raise SettingsError(f"strategy.name {settings.strategy.name!r} is no Flower Strategy")
-    if issubclass(found, PosteriorStrategy):
+    if isinstance(found, type) and issubclass(found, PosteriorStrategy):
         return found(settings, state, shapes, cut)
     if settings.strategy.upload != "weights":
         raise SettingsError(
@@ -95,9 +137,29 @@ def make(
         "server_learning_rate": settings.strategy.gain,
         "server_momentum": settings.strategy.momentum,
         "proximal_mu": settings.strategy.proximal,
+        "settings": settings,
     }
     known = inspect.signature(found).parameters
-    return found(**{key: value for key, value in offered.items() if key in known})
+    try:
+        made = found(**{key: value for key, value in offered.items() if key in known})
+    except TypeError as error:
+        raise SettingsError(
+            f"strategy.name {settings.strategy.name!r} cannot be made from {', '.join(offered)}: "
+            f"{error}; name a function that takes some of these and returns the strategy"
+        ) from error
+    if not isinstance(made, Strategy):
+        raise SettingsError(f"strategy.name {settings.strategy.name!r} made no Flower Strategy")
+    return made
+
+
+def begun(settings: Settings, folder: Path) -> bool:
+    """Say whether a run that goes on has a complete round; RunError when it cannot go on."""
+    kept = runs.read_settings(folder)
+    if kept.model_copy(update={"engine": settings.engine}) != settings:
+        raise RunError(f"{folder} was made with other settings; resume it with its own")
+    if (folder / "result.json").exists():
+        raise RunError(f"{folder} is finished; there is nothing to resume")
+    return (folder / "state" / "server.safetensors").exists()
 
 
 def log_event(event: Event) -> None:
@@ -122,11 +184,17 @@ def server_app() -> ServerApp:
                 f"out is {str(out)!r}, must be an absolute path: the server's folder is not yours; "
                 """add --run-config 'out="/where/it/goes"'"""
             )
+        resume = bool(config.pop(RESUME))
         settings = parse(config)
         if settings.data.path != "none" and not Path(settings.data.path).is_absolute():
             raise RunError(f"data.path is {settings.data.path!r}, must be an absolute path")
-        runs.create(out, settings)
-        serve(grid, settings, out, log_event)
+        try:
+            going_on = resume and begun(settings, out)
+            if not resume:
+                runs.create(out, settings)
+        except RunError as error:
+            raise RunError(f"{error} (in the run config: out, resume=true)") from None
+        serve(grid, settings, out, log_event, going_on)
         print(f"run folder: {out}", flush=True)
 
     return app

@@ -9,6 +9,7 @@ from flwr.app import (
     ConfigRecord,
     Message,
     MessageType,
+    Metadata,
     MetricRecord,
     RecordDict,
 )
@@ -30,6 +31,7 @@ from strategies.replies import (
     numbers,
     statistics,
     vector,
+    whose,
 )
 
 
@@ -52,6 +54,10 @@ class PosteriorStrategy(FedAvg):
         self.first = state.round
         self.partition: dict[int, int] = {}  # node id -> partition
         self.examples: dict[int, int] = {}  # partition -> N_k
+        self.own_images = False  # whether a node trains on others than the server's data deal out
+        self.sent: list[
+            tuple[Metadata, int]
+        ] = []  # of this round's messages, and to which partition
         self.weights: dict[int, float] = {}  # partition -> w_k of this round
         self.kept: list[int] = []  # partitions whose update was used in this round
         self.rejected: list[dict[str, object]] = []
@@ -154,24 +160,26 @@ class PosteriorStrategy(FedAvg):
     ) -> Iterable[Message]:
         """Send the model to the drawn clients, each with its own weight."""
         if not self.examples:
-            self.partition, self.examples = meet(grid, self.settings.clients)
+            said = ConfigRecord({**config, wire.ROUND: self.first})
+            self.partition, self.examples, self.own_images = meet(grid, self.settings.clients, said)
         number = server_round + self.first
         taking_part = schedule.chosen(self.settings, number)
         self.weights = schedule.shares(self.settings, self.examples, taking_part)
         node = {holder: node for node, holder in self.partition.items()}
         self.rejected = []
         if self.plan.control == "fresh":
-            taking_part = self.ask_gradients(grid, arrays, number, taking_part, node)
+            taking_part = self.ask_gradients(grid, arrays, number, taking_part, node, config)
         brought = self.brought(arrays)
+        messages = []  # a list: the deployed grid goes through it twice
         for holder in taking_part:
-            asked = ConfigRecord(dict(config))
-            asked[wire.ROUND] = number
-            asked[wire.SHARE] = self.weights[holder]
+            asked = ConfigRecord({**config, wire.ROUND: number, wire.SHARE: self.weights[holder]})
             asked[wire.TOTAL] = sum(self.examples.values())
             if self.state.control:
                 asked[wire.THRESHOLD] = self.state.control.threshold
             content = RecordDict({**brought, wire.CONFIG: asked})
-            yield Message(content, dst_node_id=node[holder], message_type=MessageType.TRAIN)
+            messages.append(Message(content, node[holder], MessageType.TRAIN))
+        self.sent = [(m.metadata, k) for m, k in zip(messages, taking_part, strict=True)]
+        return messages
 
     def brought(self, arrays: ArrayRecord) -> dict[str, ArrayRecord]:
         """Return the arrays that the coming round brings to every client."""
@@ -191,19 +199,21 @@ class PosteriorStrategy(FedAvg):
         number: int,
         taking_part: list[int],
         node: dict[int, int],
+        said: ConfigRecord,
     ) -> list[int]:
         """Ask for the clients' gradients at this model; return those that gave a sound one.
 
         Their weighted mean goes down with the model (Johnson and Zhang, NIPS 2013, over clients).
         """
-        config = ConfigRecord({wire.ROUND: number})
+        config = ConfigRecord({**said, wire.ROUND: number})
         kind = f"query.{wire.GRADIENT_QUERY}"
         content = RecordDict({wire.ARRAYS: arrays, wire.CONFIG: config})
         questions = [
             Message(content, dst_node_id=node[holder], message_type=kind) for holder in taking_part
         ]
         found: dict[int, torch.Tensor] = {}
-        for reply in grid.send_and_receive(questions, timeout=ANSWER_SECONDS):
+        timeout = min(ANSWER_SECONDS, self.settings.strategy.timeout)
+        for reply in grid.send_and_receive(questions, timeout=timeout):
             holder = self.partition.get(reply.metadata.src_node_id, -1)
             reason = failure(reply) or self.gradient_fault(reply.content)
             if reason:
@@ -227,7 +237,7 @@ class PosteriorStrategy(FedAvg):
         """Step on the sound replies, added up in the order of their partitions."""
         sound: dict[int, RecordDict] = {}
         for reply in replies:
-            holder = self.partition.get(reply.metadata.src_node_id, -1)
+            holder = whose(reply, self.partition, self.sent)
             reason = "a second reply" if holder in sound else self.examined(reply)
             if reason is None:
                 sound[holder] = reply.content
@@ -279,7 +289,12 @@ class PosteriorStrategy(FedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask the nodes to score the last model, once; every round has the server's own scores."""
+        """Ask the nodes to score the last model, once; every round has the server's own scores.
+
+        Not those that were left out of the last round: a dead one would be waited for again.
+        """
         if server_round + self.first < self.settings.rounds:
             return []
-        return super().configure_evaluate(server_round, arrays, config, grid)
+        asked = super().configure_evaluate(server_round, arrays, config, grid)
+        left_out = {r["client"] for r in self.rejected}
+        return [m for m in asked if self.partition.get(m.metadata.dst_node_id) not in left_out]

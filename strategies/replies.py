@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, Metadata, MetricRecord, RecordDict
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
@@ -30,6 +30,23 @@ def claimed(reply: Message) -> tuple[int, int]:
     found = told.get(wire.PARTITION), told.get(wire.EXAMPLES)
     holder, held = (value if isinstance(value, int) else -1 for value in found)
     return holder, held
+
+
+def owned(reply: Message) -> bool:
+    """Say whether a node's images are its own, not dealt from the run's data."""
+    told = reply.content.metric_records.get(wire.METRICS, MetricRecord())
+    return bool(told.get(wire.OWN, 0))
+
+
+def whose(reply: Message, partition: dict[int, int], sent: list[tuple[Metadata, int]]) -> int:
+    """Return which partition a reply is from, -1 where nobody knows.
+
+    Where a node is gone the SuperLink answers, under its own id, to the message that was `sent`.
+    """
+    if (node := reply.metadata.src_node_id) in partition or not reply.has_error():
+        return partition.get(node, -1)
+    asked = {one.message_id: holder for one, holder in sent if one.message_id}
+    return asked.get(reply.metadata.reply_to_message_id, -1)
 
 
 def decoded(record: ArrayRecord) -> list[NDArray[Any]] | str:

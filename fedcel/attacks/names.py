@@ -80,7 +80,7 @@ def loaded(name: str) -> Attack:
             "An own attack is 'package.module:object'"
         )
     found = plugins.load(name)
-    made = found() if isinstance(found, type) else found
+    made = plugins.make("attack.names", name) if isinstance(found, type) else found
     if not isinstance(made, Attack):
         raise PluginError(f"{name!r} is no attack: it needs name, needs, observes, reconstruct()")
     return made

@@ -105,10 +105,8 @@ def build(cel: Cel, sigma: float, features: int, classes: int) -> ConditionalEnt
 
 def _loaded(cel: Cel, sigma: float, features: int, classes: int) -> ConditionalEntropy:
     """Return the loss that the user's object makes."""
-    make = plugins.load(cel.kind)
-    if not callable(make):
-        raise PluginError(f"cel.kind {cel.kind!r} cannot be called")
-    made = make(cel, penalty_of(cel, sigma, features), features, classes)
+    penalty = penalty_of(cel, sigma, features)
+    made = plugins.make("cel.kind", cel.kind, cel, penalty, features, classes)
     if not isinstance(made, ConditionalEntropy):
         raise PluginError(f"cel.kind {cel.kind!r} made {made!r}, which lacks refresh, loss or step")
     return made

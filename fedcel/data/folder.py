@@ -24,6 +24,21 @@ def read(data: Data) -> tuple[Images, Images | None, Labels | None]:
     dot and files beside the folders of classes are left out. DataError names the file or folder,
     what is wrong with it and what to do.
     """
+    root, (place, classes) = Path(data.path), training_tree(data)
+    if place == root:
+        train, holders = tree(place, classes, data)
+        return train, None, holders
+    if unknown := {path.name for path in folders(root / "test")} - set(classes):
+        raise DataError(
+            f"{root / 'test'}: no training image is of {sorted(unknown)[:5]}, must be classes of "
+            f"{root / 'train'}; move these folders away or add training images"
+        )
+    train, holders = tree(place, classes, data)
+    return train, tree(root / "test", classes, data)[0], holders
+
+
+def training_tree(data: Data) -> tuple[Path, list[str]]:
+    """Return the folder above the training images' classes, and the classes in their order."""
     root = Path(data.path)
     if data.path == "none" or not root.is_dir():
         raise DataError(
@@ -31,16 +46,24 @@ def read(data: Data) -> tuple[Images, Images | None, Labels | None]:
         )
     names = [path.name for path in folders(root)]
     if names != ["test", "train"]:
-        train, holders = tree(root, names, data)
-        return train, None, holders
-    classes = [path.name for path in folders(root / "train")]
-    if unknown := {path.name for path in folders(root / "test")} - set(classes):
+        return root, names
+    return root / "train", [path.name for path in folders(root / "train")]
+
+
+def training(data: Data, classes: list[str]) -> Images:
+    """Return the training images alone, numbered by these classes, which may be empty folders.
+
+    Labels are places in the order of names, so a folder more or less would shift all that follow:
+    DataError unless the folders are exactly these.
+    """
+    place, found = training_tree(data)
+    if found != classes:
         raise DataError(
-            f"{root / 'test'}: no training image is of {sorted(unknown)[:5]}, must be classes of "
-            f"{root / 'train'}; move these folders away or add training images"
+            f"{place}: folders of classes lack {sorted(set(classes) - set(found))[:5]} and have "
+            f"{sorted(set(found) - set(classes))[:5]} beyond, must be the server's "
+            f"{len(classes)}; make an empty folder of a class without images, move others away"
         )
-    train, holders = tree(root / "train", classes, data)
-    return train, tree(root / "test", classes, data)[0], holders
+    return tree(place, classes, data)[0]
 
 
 def tree(root: Path, classes: list[str], data: Data) -> tuple[Images, Labels | None]:

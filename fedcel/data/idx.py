@@ -26,12 +26,7 @@ def read(data: Data) -> tuple[Images, Images]:
     The folder holds train-images-idx3-ubyte, train-labels-idx1-ubyte, and the same for t10k, each
     plain or with `.gz`. DataError names the file, what is wrong with it and what to do.
     """
-    folder = Path(data.path)
-    if data.path == "none" or not folder.is_dir():
-        raise DataError(
-            f"data.path is {data.path!r}, which is no folder; "
-            "give the folder that holds train-images-idx3-ubyte(.gz) and the three others"
-        )
+    folder = _folder(data)
     train, train_labels = _part(folder, "train")
     test, test_labels = _part(folder, "t10k")
     check_known(test.y, count_classes(train.y, str(train_labels)), str(test_labels))
@@ -41,6 +36,21 @@ def read(data: Data) -> tuple[Images, Images]:
             "must be of one size; check that the files belong together"
         )
     return train, test
+
+
+def training(data: Data) -> Images:
+    """Return the training images alone; no other file is looked at. DataError as `read`."""
+    return _part(_folder(data), "train")[0]
+
+
+def _folder(data: Data) -> Path:
+    folder = Path(data.path)
+    if data.path == "none" or not folder.is_dir():
+        raise DataError(
+            f"data.path is {data.path!r}, which is no folder; "
+            "give the folder that holds train-images-idx3-ubyte(.gz) and the three others"
+        )
+    return folder
 
 
 def _size(images: Images) -> str:

@@ -37,13 +37,25 @@ def read(data: Data) -> tuple[Images, Images | None]:
     return train, test
 
 
-def read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
-    """Return the arrays of a numpy archive; DataError when it is none or damaged."""
+def training(data: Data) -> Images:
+    """Return the training images alone; DataError as `read`."""
+    path = Path(data.path)
+    return part(read_arrays(path, ("x_train", "y_train")), "train", path)
+
+
+def read_arrays(
+    path: Path, wanted: tuple[str, ...] | None = None
+) -> dict[str, NDArray[np.generic]]:
+    """Return the arrays of a numpy archive, or the wanted ones of them that are there.
+
+    DataError when it is none or damaged.
+    """
     try:
         with zipfile.ZipFile(path):  # numpy takes single arrays for archives as well
             pass
         with np.load(path, allow_pickle=False) as found:
-            return {name: found[name] for name in found.files}
+            names = [name for name in found.files if wanted is None or name in wanted]
+            return {name: found[name] for name in names}
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
             f"{path} cannot be read ({error}); write it with numpy.savez from arrays of numbers"

@@ -7,21 +7,18 @@ are dealt to a given number of clients here.
 
 import math
 import warnings
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from datasets import Dataset
-from flwr_datasets.partitioner import (
-    DirichletPartitioner,
-    IidPartitioner,
-    Partitioner,
-    ShardPartitioner,
-)
 from jaxtyping import Int
 from torch import Tensor
 
 from fedcel.errors import DataError
 from fedcel.settings_groups import Data
+
+if TYPE_CHECKING:
+    from flwr_datasets.partitioner import Partitioner
 
 KNOWN_WARNINGS = (
     "The specified min_partition_size",  # a redraw of the Dirichlet; we report when it gives up
@@ -52,6 +49,8 @@ def partition(
         )
     if data.partition == "natural":
         return _natural(clients, data, seed, holders)
+    from datasets import Dataset  # a second of imports that a node with images of its own spares
+
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(y))  # IidPartitioner cuts in order, the others within a class
     dealer = _dealer(len(y), clients, data, int(rng.integers(2**63)))
@@ -89,7 +88,13 @@ def _natural(
     return tuple(torch.from_numpy((owner == client).nonzero()[0]) for client in range(clients))
 
 
-def _dealer(images: int, clients: int, data: Data, seed: int) -> Partitioner:
+def _dealer(images: int, clients: int, data: Data, seed: int) -> "Partitioner":
+    from flwr_datasets.partitioner import (
+        DirichletPartitioner,
+        IidPartitioner,
+        ShardPartitioner,
+    )
+
     if data.partition == "iid":
         return IidPartitioner(clients)
     if data.partition == "dirichlet":

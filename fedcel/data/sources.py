@@ -6,11 +6,10 @@ from typing import NamedTuple, cast
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 from fedcel import plugins
-from fedcel.data import folder, hub, idx, npz
+from fedcel.data import folder, idx, npz
 from fedcel.data.images import Images, Labels, check_images, check_known, count_classes, fitted
 from fedcel.errors import DataError
 from fedcel.settings_groups import Data
@@ -43,9 +42,18 @@ def digits(data: Data) -> tuple[Images, None]:
     They are the test part of UCI's "Optical Recognition of Handwritten Digits", Alpaydin and
     Kaynak, 1998; there is no test set of its own here.
     """
+    from sklearn.datasets import load_digits  # imported where it is needed: see `hugging_face`
+
     found = load_digits()
     x = torch.from_numpy((found.images[:, None] / 16).astype(np.float32))
     return Images(x, torch.from_numpy(found.target.astype(np.int64))), None
+
+
+def hugging_face(data: Data) -> tuple[Images, Images | None, Labels | None]:
+    """Return what `fedcel.data.hub` reads."""
+    from fedcel.data import hub  # a deployed node starts anew for every message: seconds each
+
+    return hub.read(data)
 
 
 SOURCES: dict[str, Source] = {
@@ -53,7 +61,7 @@ SOURCES: dict[str, Source] = {
     "idx": idx.read,
     "npz": npz.read,
     "image-folder": folder.read,
-    "huggingface": hub.read,
+    "huggingface": hugging_face,
 }
 
 
@@ -63,7 +71,7 @@ def read(data: Data) -> Found:
     DataError when the source is unknown or breaks its contract, PluginError when an import string
     leads nowhere.
     """
-    train, test, holders = _called(data)
+    train, test, holders = called(data)
     where = f"{data.source}: training part"
     check_images(train, where)
     train, classes = train._replace(x=fitted(train.x, data, where)), count_classes(train.y, where)
@@ -85,7 +93,7 @@ def read(data: Data) -> Found:
     return Found(train, test, classes, holders)
 
 
-def _called(data: Data) -> tuple[Images, Images | None, Labels | None]:
+def called(data: Data) -> tuple[Images, Images | None, Labels | None]:
     """Return what the source gives, before any look at the images."""
     if data.source not in SOURCES and ":" not in data.source:
         near = get_close_matches(data.source, SOURCES, 1, cutoff=0)

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from fedcel.data.images import Images, Labels
+from fedcel.data.own import Own, own
 from fedcel.data.partition import partition
 from fedcel.data.sources import Found, read
 from fedcel.errors import DataError
@@ -65,13 +66,17 @@ def load(data: Data, clients: int, seed: int) -> Splits:
     parts. Both kinds of classes are numbered from 0, so a label of an auxiliary image says which
     are alike, not which class of the net it is. Test images, then validation images, then those of
     `data.train` are as many of each remaining class as come out even.
+
+    A node with images of its own has no others: with `Own`, everyone else's are empty.
     """
+    if isinstance(data, Own):
+        return alone(data, clients)
     source, strange = set_apart(read(data), data)
     places, dropped = places_of(source, strange, data)
     dealt, holders = places.clients[0], source.holders
-    own = None if holders is None else holders[dealt]
+    whose = None if holders is None else holders[dealt]
     parts = partition(
-        source.train.y[dealt], clients, data, stream_seed(seed, "data-partition"), own
+        source.train.y[dealt], clients, data, stream_seed(seed, "data-partition"), whose
     )
     indices = places._replace(clients=tuple(dealt[part] for part in parts))
     return Splits(
@@ -83,6 +88,22 @@ def load(data: Data, clients: int, seed: int) -> Splits:
         test=take(source, indices.test),
         indices=indices,
         dropped=dropped,
+    )
+
+
+def alone(data: Own, clients: int) -> Splits:
+    """Return the splits of a node that knows one holder's images; DataError as `own`."""
+    held = own(data)
+    none, nowhere = Images(held.x[:0], held.y[:0]), torch.arange(0)
+    return Splits(
+        shape=data.shape,
+        classes=data.classes,
+        clients=tuple(held if client == data.holder else none for client in range(clients)),
+        validation=none,
+        auxiliary=none,
+        test=none,
+        indices=Indices((), nowhere, nowhere, nowhere),
+        dropped=0,
     )
 
 

@@ -1,17 +1,30 @@
-"""Rival defences of smashed data: what they make of the net, the cut and the loss."""
+"""Rival defences of smashed data: what they make of the net, the cut, the loss, the message."""
 
 from collections.abc import Callable
 
 from fedcel import plugins
 from fedcel.cut import Cut
 from fedcel.defences.adversarial import Adversarial
-from fedcel.defences.base import Defence
+from fedcel.defences.base import Defence, Transform
 from fedcel.defences.nopeek import NoPeek
+from fedcel.defences.transform import around
 from fedcel.errors import PluginError
+from fedcel.nets import SplitNet
 from fedcel.settings import Settings
 from fedcel.settings_groups import Net
 
-__all__ = ["KINDS", "Adversarial", "Defence", "NoPeek", "build", "cut", "net"]
+__all__ = [
+    "KINDS",
+    "Adversarial",
+    "Defence",
+    "NoPeek",
+    "Transform",
+    "applied",
+    "build",
+    "cut",
+    "net",
+    "own",
+]
 
 
 def net(settings: Settings) -> Net:
@@ -52,16 +65,35 @@ KINDS: dict[str, Callable[[Settings, tuple[int, ...]], Defence]] = {
 def build(settings: Settings, shape: tuple[int, ...]) -> Defence | None:
     """Return the loss of the defence for images of `shape` (C, H, W), or None if it has none.
 
-    `noise+...` is the same loss behind another cut. A user's `package.module:object` takes
-    (settings, shape); PluginError where it does not make a defence.
+    `noise+...` is the same loss behind another cut. PluginError as `own`.
     """
     name = settings.defence.name
     if name in ("none", "noise", "bottleneck", "dropout"):
         return None
-    make = KINDS.get(name.removeprefix("noise+")) or plugins.load(name)
-    if not callable(make):
-        raise PluginError(f"defence.name {name!r} cannot be called; name a class or a function")
-    made = make(settings, shape)
-    if not isinstance(made, Defence):
-        raise PluginError(f"defence.name {name!r} made {made!r}, which lacks refresh, loss or step")
+    known = KINDS.get(name.removeprefix("noise+"))
+    made = known(settings, shape) if known else own(settings, shape)
+    return made if isinstance(made, Defence) else None
+
+
+def own(settings: Settings, shape: tuple[int, ...]) -> Defence | Transform:
+    """Return the user's defence: a loss, a transform of what is sent, or both.
+
+    `package.module:object` takes (settings, shape); PluginError where it makes neither.
+    """
+    name = settings.defence.name
+    made = plugins.make("defence.name", name, settings, shape)
+    if not isinstance(made, Defence | Transform):
+        raise PluginError(
+            f"defence.name {name!r} made {made!r}, which lacks refresh, loss or step, or transform"
+        )
     return made
+
+
+def applied(settings: Settings, shape: tuple[int, ...], net: SplitNet) -> SplitNet:
+    """Return the net whose encoder ends as a user's defence wants it; as it is without one.
+
+    PluginError as `own` and `around`.
+    """
+    name = settings.defence.name
+    made = own(settings, shape) if ":" in name else None
+    return around(made, net, shape, name) if isinstance(made, Transform) else net

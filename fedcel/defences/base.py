@@ -1,4 +1,4 @@
-"""What every defence that acts in training offers to the local update."""
+"""What a defence offers: a loss to the local update, a change of what is sent to the net."""
 
 from typing import Protocol, runtime_checkable
 
@@ -33,4 +33,16 @@ class Defence(Protocol):
 
     def step(self, state: State) -> State:
         """Return the state after the backward pass (an adversary moves here)."""
+        ...
+
+
+@runtime_checkable
+class Transform(Protocol):
+    """A change of smashed data before the cut's noise, such as fewer levels or fewer values."""
+
+    def transform(self, z: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
+        """Return what is sent in place of z: each row by itself, nothing drawn, with a gradient.
+
+        Where z is bounded by |z|^2 <= D, so must it be.
+        """
         ...

@@ -48,10 +48,7 @@ def build(privacy: Privacy, classes: int) -> Mechanism:
 def _loaded(privacy: Privacy, classes: int) -> Mechanism:
     """Return the mechanism that the user's object makes."""
     name = privacy.mechanism
-    make = plugins.load(name)
-    if not callable(make):
-        raise PluginError(f"privacy.mechanism {name!r} cannot be called; name a class or function")
-    made = make(privacy, classes)
+    made = plugins.make("privacy.mechanism", name, privacy, classes)
     if not isinstance(made, Mechanism):
         raise PluginError(
             f"privacy.mechanism {name!r} made {made!r}, which lacks name, epsilon, delta, "

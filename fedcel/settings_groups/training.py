@@ -1,15 +1,20 @@
 """What clients and the server do in a round, and which models are kept."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedcel.settings_groups.base import Group, Off, Positive
+from fedcel.settings_groups.base import Group, Off, Positive, part
+
+SAMPLERS = ("langevin",)
 
 
 class Local(Group):
     """What a client does in a round."""
 
+    sampler: Annotated[str, part(SAMPLERS)] = Field(
+        "langevin", description="How a client steps: langevin, or an import string."
+    )
     steps: int = Field(20, ge=1, description="Steps a client takes in a round.")
     batch_size: int = Field(32, ge=1, description="Images a step; at most what the client holds.")
     balance: bool = Field(
@@ -78,6 +83,9 @@ class Strategy(Group):
     gain: Positive = Field(1.0, description="Gamma, the server's step along that average.")
     proximal: float = Field(
         0.0, ge=0, description="Mu of Flower's FedProx: the pull mu (w - w_received) per step."
+    )
+    timeout: Positive = Field(
+        3600.0, description="Seconds a round waits for replies; who is later is left out of it."
     )
     max_norm: Positive | Off = Field(
         "none", description="Largest L2 norm of a delta that the server accepts."

@@ -115,7 +115,8 @@ def test_settings_come_from_the_run_config() -> None:
 def test_count_tells_examples_and_partition() -> None:
     """What the server needs for its weights."""
     told = ask("query.count", RecordDict(), context(2)).content[wire.METRICS]
-    assert told == {wire.EXAMPLES: len(holder.images(S, 2).y), wire.PARTITION: 2}
+    held = len(holder.images(S, 2).y)
+    assert told == {wire.EXAMPLES: held, wire.PARTITION: 2, wire.OWN: 0}
 
 
 def test_evaluate_scores_the_model_and_its_private_answers() -> None:

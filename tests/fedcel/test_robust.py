@@ -223,7 +223,7 @@ def test_the_loop_steps_by_the_rule(name: str, tmp_path: Path) -> None:
     flat, splits = holder.workspace(s), load(s.data, s.clients, s.seed)
     examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
     weights, total = schedule.shares(s, examples, [0, 1, 2]), sum(examples.values())
-    state, memory = aggregation.start(flat.vector), loop.Memory(tmp_path, False)
+    state, memory = aggregation.start(flat.vector), loop.Memory(tmp_path)
     after, _ = loop.one_round(s, flat, state, weights, total, memory)
     own = [
         loop.one(s, flat, k, state, w, total, memory, NOTHING).update.delta

@@ -68,7 +68,6 @@ def test_every_setting_has_a_sentence() -> None:
         ({**STOCK, "temperature": 1}, "set temperature to 0"),
         ({**STOCK, "chain.scope": "head"}, "set chain.scope to 'full'"),
         ({**STOCK, "prior.scale": 1.0}, "how many examples there are"),
-        ({**STOCK, "engine": "loop"}, "runs 'posterior' alone"),
         ({"strategy.max-norm": 1.0, "engine": "loop"}, "trusts its own clients"),
         ({"defence.name": "nopeak"}, "nearest: 'nopeek'"),
         ({"defence.strength": 0.1}, "defence.strength is 0.1, defence.name 'none': name one"),

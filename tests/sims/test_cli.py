@@ -267,6 +267,7 @@ def test_flower_run_config_has_every_setting_with_its_default() -> None:
     table = tomllib.loads((ROOT / "pyproject.toml").read_text())
     config = table["tool"]["flwr"]["app"]["config"]
     assert config.pop("out") == "none"
+    assert config.pop("resume") is False
     assert config == dump(Settings())
 
 

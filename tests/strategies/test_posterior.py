@@ -263,9 +263,9 @@ def sound(k: int) -> dict[str, Any]:
 def test_meeting_the_nodes_learns_partitions_and_counts() -> None:
     """Which node holds what."""
     grid = FakeGrid([sound(2), sound(0), sound(1)])
-    partition, examples = meet(grid, 3)  # type: ignore[arg-type]
+    partition, examples, own = meet(grid, 3)  # type: ignore[arg-type]
     assert partition == {100: 2, 101: 0, 102: 1}
-    assert examples == {0: 10, 1: 11, 2: 12}
+    assert (examples, own) == ({0: 10, 1: 11, 2: 12}, False)
 
 
 @pytest.mark.parametrize(

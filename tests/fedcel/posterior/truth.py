@@ -166,7 +166,7 @@ def looped(found: Federation, folder: Path) -> Iterator[ServerState]:
     """Yield the server's state after each round of the loop engine; needs `installed`."""
     s, state = found.settings, aggregation.start(found.flat.vector)
     examples = {k: len(y) for k, (_, y) in enumerate(found.parts)}
-    memory = loop.Memory(folder, resume=False)
+    memory = loop.Memory(folder)
     for number in range(1, s.rounds + 1):
         weights = schedule.shares(s, examples, schedule.chosen(s, number))
         total = sum(examples.values())

@@ -1,0 +1,19 @@
+#!/bin/sh
+# A node: supernode.sh SUPERLINK CA KEY PARTITION DATA STATE [HOST [PORT]]
+#
+# SUPERLINK: host:port. CA: ca.crt of the server. KEY: node.key, whose node.pub is registered.
+# PARTITION: 0, 1, ..., another for each node. DATA: this node's images, STATE: a folder that it
+# keeps its state in; both absolute. HOST, PORT: for this machine's own processes alone.
+set -eu
+if [ $# -lt 6 ]; then
+    sed -n '2,6s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+fi
+umask 077
+export FLWR_TELEMETRY_ENABLED="${FLWR_TELEMETRY_ENABLED:-0}"
+export FLWR_DISABLE_UPDATE_CHECK="${FLWR_DISABLE_UPDATE_CHECK:-1}"
+export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.1}"
+exec flower-supernode \
+    --superlink "$1" --root-certificates "$2" --auth-supernode-private-key "$3" \
+    --host "${7:-127.0.0.1}" --port "${8:-9094}" \
+    --node-config "partition-id=$4 data-path=\"$5\" state-path=\"$6\""

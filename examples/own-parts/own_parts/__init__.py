@@ -1,0 +1,1 @@
+"""A part of every kind, from outside of fedcel."""

@@ -1,0 +1,50 @@
+"""A conditional entropy loss: standard deviations instead of variances."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from fedcel import Term
+from fedcel.cel import Penalty, State
+from fedcel.settings_groups import Cel
+
+EPS = 1e-8  # keeps the root's slope finite at 0
+
+
+@dataclass(frozen=True)
+class Deviations:
+    """sum_c beta_c sum_d sd_cd, of the classes with two members or more in the batch.
+
+    A root pulls a small deviation as hard as a large one, so single features become constant in a
+    class, where a sum of variances makes all of them a little smaller. beta is a class's share.
+    """
+
+    classes: int
+
+    def refresh(self, state: State | None, codes: Callable, generator: torch.Generator) -> State:
+        """Return an empty state: there are no statistics of other batches."""
+        return {}
+
+    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+        """Return the loss of z (B, D), unit of z, and the mean deviation as `deviation`."""
+        member = one_hot(y, self.classes).T.to(z.dtype)
+        count = member.sum(1, keepdim=True)
+        mean = member @ z / count.clamp_min(1)
+        variance = member @ (z - mean[y]).square() / count.clamp_min(1)
+        deviation = (variance + EPS).sqrt() - EPS**0.5
+        paired = torch.where(count > 1, count, 0)
+        beta = paired / paired.sum().clamp_min(1)
+        loss = (beta * deviation).sum()
+        return Term(loss, {"deviation": loss.detach() / z.shape[1]} if measure else {})
+
+    def step(self, state: State, z: Tensor, y: Tensor) -> State:
+        """Return the state: nothing is learned."""
+        return state
+
+
+def deviations(cel: Cel, penalty: Penalty, features: int, classes: int) -> Deviations:
+    """Return the loss; it has a form of its own, so `cel.penalty` plays no part."""
+    return Deviations(classes)

@@ -1,0 +1,35 @@
+"""A sampler with momentum: stochastic gradient Hamiltonian Monte Carlo."""
+
+import torch
+from torch import Tensor
+
+from fedcel.cel import State
+from fedcel.sampler import Kick
+from fedcel.schedule import Plan
+from fedcel.settings_groups import Local
+
+FRICTION = 0.3  # a
+
+
+class Hamiltonian:
+    """v <- (1 - a) v + a (noise - eta gradient); w <- w + v: Chen, Fox and Guestrin, ICML 2014, 15.
+
+    In the long run w moves as far per step as with plain Langevin, for the gradient and for the
+    noise. A round starts at rest, so the j-th last push has come only c_j = 1 - (1 - a)^j of its
+    way when the round ends: the noise is raised to fit that. Exact for small steps, like Langevin.
+    """
+
+    def __init__(self, local: Local) -> None:
+        way = [1 - (1 - FRICTION) ** j for j in range(1, local.steps + 1)]
+        self.raised = (sum(way) / sum(c * c for c in way)) ** 0.5
+
+    def start(self, w: Tensor, plan: Plan) -> State:
+        """Return no velocity: the server's mean of models has none."""
+        return {"velocity": torch.zeros_like(w)}
+
+    def step(self, state: State, w: Tensor, gradient: Tensor, kick: Kick, plan: Plan) -> State:
+        """Push, then move `w` in place."""
+        v = state["velocity"].mul_(1 - FRICTION).add_(gradient, alpha=-FRICTION * plan.rate)
+        kick(v, FRICTION * self.raised)
+        w.add_(v)
+        return {"velocity": v}

@@ -1,0 +1,98 @@
+"""Each part holds the contract of its kind."""
+
+import math
+
+import torch
+from own_parts.attack import Neighbours
+from own_parts.cel import Deviations, deviations
+from own_parts.defence import Largest
+from own_parts.mechanism import SubsetSelection, subset
+from own_parts.strategy import Wary
+
+from fedcel import parse
+from fedcel.settings_groups import Cel, Data, Privacy
+from fedcel.testing import (
+    AttackContract,
+    CELContract,
+    MechanismContract,
+    NetContract,
+    SamplerContract,
+    SourceContract,
+    StrategyContract,
+    TransformContract,
+)
+
+
+class TestNet(NetContract):
+    """A net is named: the suite builds it as a run does."""
+
+    name = "own_parts.nets:build"
+
+
+class TestSource(SourceContract):
+    """Four holders, by direction."""
+
+    def settings(self) -> Data:
+        """Return the settings that name the source."""
+        return Data(source="own_parts.data:rotated")
+
+
+class TestCEL(CELContract):
+    """For 4 features, 3 classes."""
+
+    def build(self) -> Deviations:
+        """Return the loss."""
+        return deviations(Cel(), lambda v: v, 4, 3)
+
+
+class TestDefence(TransformContract):
+    """For 12 features, of which 5 are kept."""
+
+    def build(self) -> Largest:
+        """Return the transform."""
+        s = {"defence.name": "own_parts.defence:Largest", "defence.strength": 5, "net.features": 12}
+        return Largest(parse(s), (1, 4, 4))
+
+
+class TestSampler(SamplerContract):
+    """A sampler is named: the suite goes through the real local update."""
+
+    name = "own_parts.sampler:Hamiltonian"
+
+
+class TestStrategy(StrategyContract):
+    """Made as the ServerApp makes it."""
+
+    def build(self, settings, state, shapes, cut) -> Wary:
+        """Return the strategy."""
+        return Wary(settings, state, shapes, cut)
+
+
+class TestAttack(AttackContract):
+    """It beats the mean image by less than attacks that learn: .6 of its MSE, not .5."""
+
+    share = 0.6
+
+    def build(self) -> Neighbours:
+        """Return the attack."""
+        return Neighbours()
+
+
+class TestMechanism(MechanismContract):
+    """Sets of two of three classes; at epsilon 1 the best size would be one."""
+
+    def build(self) -> SubsetSelection:
+        """Return the mechanism."""
+        return SubsetSelection(1.0, 3, 2)
+
+
+def test_a_set_holds_the_top_class_as_often_as_said() -> None:
+    """2 e / (2 e + 8) of 10 000 times at epsilon 1, ten classes, three members; within 2 %."""
+    mine = subset(Privacy(epsilon=1.0), 10)
+    assert mine.size == 3
+    logits = torch.zeros(10_000, 10)
+    logits[:, 7] = 1.0
+    sets = mine.answer(logits) > 0
+    assert (sets.sum(1) == 3).all()
+    want = 3 * math.e / (3 * math.e + 7)
+    assert abs(sets[:, 7].double().mean() - want) < 0.02

@@ -1,0 +1,92 @@
+"""Time and memory against clients, parameters and samples: `python -m tests.bench.scale`.
+
+Each point is a process of its own on the loop engine, 100 clients a round, `cluster` CEL, whose
+state a client keeps; images are random numbers, a load and not a task. With `--ray` also 1 000
+virtual SuperNodes. Printed: seconds before round 1, seconds a round (median of those after the
+first two), the process's peak memory, what lies on the disk.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import torch
+
+from fedcel import runs
+from fedcel.data import Images
+from fedcel.settings import parse
+from sims.simulate import ENGINES
+
+IMAGES = 21_000
+BASE: dict[str, str | int | float] = {
+    "data.source": "tests.bench.scale:images",
+    "data.partition": "iid",
+    "data.validation": 200,
+    "data.auxiliary": 100,
+    "data.test": 200,
+    "clients": 1000,
+    "clients-per-round": 100,
+    "rounds": 12,
+    "local.steps": 10,
+    "cel.kind": "cluster",
+    "cel.warm-up": 0,
+    "cel.ramp": 0.1,
+    "chain.burn-in": 0.5,
+    "chain.thin": 1,
+    "chain.scope": "full",
+}
+POINTS: list[tuple[str, dict[str, str | int | float]]] = [
+    *((f"{n} clients", {"clients": n}) for n in (100, 1000, 10_000)),
+    *((f"net.width {w}", {"net.width": w}) for w in (1024, 8192)),
+    *((f"{n} samples kept", {"chain.samples": n, "rounds": 2 * n + 4}) for n in (8, 32)),
+]
+RAY = "1 000 virtual SuperNodes on Ray", {"engine": "ray", "rounds": 6}
+COLUMNS = ("parameters", "before round 1, s", "a round, s", "peak memory, MiB", "on disk, MiB")
+
+
+def main() -> None:
+    """Measure every point in a process of its own, and print the table."""
+    print("| what | " + " | ".join(COLUMNS) + " |\n|" + "---|" * (len(COLUMNS) + 1))
+    for title, change in [*POINTS, RAY] if "--ray" in sys.argv else POINTS:
+        command = [sys.executable, "-m", "tests.bench.scale", "--one", json.dumps(change)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        figures = json.loads(done.stdout.splitlines()[-1])
+        print(f"| {title} | " + " | ".join(f"{value:,.3g}" for value in figures) + " |", flush=True)
+
+
+def one(change: dict[str, str | int | float]) -> list[float]:
+    """Return the figures of one run, in the order of COLUMNS."""
+    torch.set_num_threads(1)
+    settings = parse({"engine": "loop", **BASE, **change})
+    ends = [time.perf_counter()]
+    with TemporaryDirectory() as place:
+        folder = Path(place) / "run"
+        runs.create(folder, settings)
+        train = ENGINES[settings.engine]
+        train(settings, folder, lambda event: ends.append(time.perf_counter()))
+        disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        parameters = runs.read(folder).model.numel()
+    rounds = [after - before for before, after in pairwise(ends[1:])]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    first = ends[1] - ends[0] - median(rounds[1:])
+    return [parameters, first, median(rounds[1:]), peak / 1024, disk / 2**20]
+
+
+def images(data: object) -> tuple[Images, None]:
+    """Return random 8x8 images with labels."""
+    stream = torch.Generator().manual_seed(0)
+    x = torch.rand(IMAGES, 1, 8, 8, generator=stream)
+    return Images(x, torch.randint(0, 10, (IMAGES,), generator=stream)), None
+
+
+if __name__ == "__main__":
+    if "--one" in sys.argv:
+        print(json.dumps(one(json.loads(sys.argv[-1]))))
+    else:
+        main()

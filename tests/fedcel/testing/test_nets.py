@@ -1,0 +1,46 @@
+"""Every built-in net holds the contract of nets."""
+
+from fedcel.nets import BUILDERS
+from fedcel.settings_groups import Net
+from fedcel.testing.nets import NetContract
+
+
+class TestMLP(NetContract):
+    """Small images."""
+
+    name = "mlp"
+
+
+class TestCNN(NetContract):
+    """Colour images of 32 pixels a side."""
+
+    name = "cnn"
+    shape = (3, 32, 32)
+
+
+class TestStrided(NetContract):
+    """A head with a hidden layer, features bounded by their norm."""
+
+    name = "strided"
+    shape = (1, 28, 28)
+
+    def settings(self) -> Net:
+        """Return the settings of a net with more layers."""
+        return Net(name=self.name, features=12, width=16, head_width=8, bound="norm")
+
+
+class TestVGG(NetContract):
+    """The smallest that fits: 64 positions at the cut, one channel."""
+
+    name = "vgg11"
+    shape = (3, 32, 32)
+
+    def settings(self) -> Net:
+        """Return the settings of a narrow VGG11."""
+        return Net(name=self.name, features=64, width=16)
+
+
+def test_every_net_is_here() -> None:
+    """None is left out."""
+    tested = {kind.name for kind in NetContract.__subclasses__()}
+    assert tested == BUILDERS.keys()

@@ -1,0 +1,178 @@
+"""The ServerApp over real ClientApps in this process: nodes with own images, resume, timeouts."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
+
+from clients import client_app, holder
+from fedcel import wire
+from fedcel.errors import RunError
+from fedcel.files import read_tensors
+from fedcel.settings import Scalar, dump, flatten, parse
+from strategies import server_app
+
+RAW: dict[str, Scalar] = {
+    "clients": 3,
+    "rounds": 4,
+    "local.steps": 2,
+    "cel.kind": "cluster",
+    "cel.warm-up": 0,
+    "cel.ramp": 0.2,
+    "chain.burn-in": 0.5,
+    "prior.mode": "fixed",
+    "strategy.timeout": 7.0,
+}
+
+
+class Wire:
+    """Hands messages to ClientApps, as a deployed grid does: it goes through them twice."""
+
+    def __init__(self, folder: Path, out: Path, *, own: bool = False) -> None:
+        self.app = client_app()
+        self.nodes: dict[int, Context] = {}
+        self.asked: list[tuple[str, int]] = []  # kinds of messages, and to which node
+        self.timeouts: dict[str, float] = {}
+        self.dead: set[int] = set()
+        for k in range(3):
+            state = {"partition-id": k, "state-path": str(folder / f"state-{k}")}
+            x, y = holder.images(parse(RAW), k)
+            np.savez(folder / f"{k}.npz", x_train=x[:, 0].numpy(), y_train=y.numpy())
+            mine = {"data-path": str(folder / f"{k}.npz")} if own else {}
+            source = {"data.source": "npz", "data.path": str(folder / "none.npz")} if own else {}
+            config = {**flatten(dump(parse(RAW | source))), "out": str(out), "resume": False}
+            self.nodes[101 + k] = Context(1, 101 + k, {**state, **mine}, RecordDict(), config)
+
+    def get_node_ids(self) -> list[int]:
+        """Return all nodes, the dead as well: they are noticed late."""
+        return list(self.nodes)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float) -> list[Message]:
+        """Return every living node's answer, the SuperLink's for the others."""
+        for number, message in enumerate(messages):
+            message.metadata.__dict__["_message_id"] = f"{len(self.asked)}-{number}"
+        found = []
+        for message in messages:
+            kind, node = message.metadata.message_type, message.metadata.dst_node_id
+            self.asked.append((kind, node))
+            self.timeouts[kind] = timeout
+            if node in self.dead:
+                found.append(Message(Error(5, "Node Unavailable"), reply_to=message))
+                found[-1].metadata.__dict__["_src_node_id"] = SUPERLINK_NODE_ID
+            else:
+                found.append(self.app(message, self.nodes[node]))
+        return found
+
+
+def run(grid: Wire, out: Path, *, resume: bool = False, **raw: Scalar) -> None:
+    """Start the ServerApp as Flower does."""
+    config = {**flatten(dump(parse(RAW | raw))), "out": str(out), "resume": resume}
+    server_app()(grid, Context(1, 1, {}, RecordDict(), config))  # type: ignore[arg-type]
+
+
+def model(out: Path) -> torch.Tensor:
+    """Return a finished run's model."""
+    return read_tensors(out / "model.safetensors")[0]["model"]
+
+
+def events(out: Path) -> list[dict[str, object]]:
+    """Return a run's rounds."""
+    return [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+
+
+FINISHED: list[Path] = []
+
+
+@pytest.fixture
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing disturbed, made once; Flower's task identity is there in a test alone."""
+    if not FINISHED:
+        folder = tmp_path_factory.mktemp("whole")
+        run(Wire(folder, folder / "run"), folder / "run")
+        FINISHED.append(folder / "run")
+    return FINISHED[0]
+
+
+def served(folder: Path) -> dict[str, Scalar]:
+    """Write images of the server's own; return the settings that name them."""
+    x, y = torch.rand(600, 8, 8, generator=torch.Generator().manual_seed(0)), np.arange(600) % 10
+    np.savez(folder / "server.npz", x_train=x.numpy(), y_train=y)
+    few = {"data.validation": 20, "data.auxiliary": 20, "data.test": 60}
+    return {"data.source": "npz", "data.path": str(folder / "server.npz"), **few}
+
+
+def test_nodes_with_images_of_their_own_train_the_same_model(tmp_path: Path, whole: Path) -> None:
+    """To the bit, whatever the server holds; N is the nodes', and no figure is of others' images.
+
+    eta kappa of the fixed prior of width 1 is eta/N.
+    """
+    run(Wire(tmp_path, tmp_path / "run", own=True), tmp_path / "run", **served(tmp_path))
+    assert torch.equal(model(tmp_path / "run"), model(whole))
+    held = sum(len(holder.images(parse(RAW), k).y) for k in range(3))
+    (first, *_), result = (
+        events(tmp_path / "run"),
+        json.loads((tmp_path / "run/result.json").read_text()),
+    )
+    assert float(str(first["rate"])) / float(str(first["pull"])) == pytest.approx(held)
+    assert result["between-client-spread"] is None
+    assert json.loads((whole / "result.json").read_text())["between-client-spread"] > 0
+
+
+def test_a_run_resumed_by_its_run_config_ends_with_the_same_bits(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after round 2 with round 3 half done: nodes have states of round 3 already."""
+    out = tmp_path / "run"
+    grid = Wire(tmp_path, out)
+    answer = grid.send_and_receive
+
+    def killed(messages: Iterable[Message], *, timeout: float) -> list[Message]:
+        replies = answer(messages, timeout=timeout)
+        if sum(kind == "train" for kind, _ in grid.asked) == 9:
+            raise KeyboardInterrupt
+        return replies
+
+    monkeypatch.setattr(grid, "send_and_receive", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(grid, out)
+    assert len(events(out)) == 2 and not (out / "result.json").exists()
+    again = Wire(tmp_path, out)
+    with pytest.raises(RunError, match=r"not empty.*resume=true"):
+        run(again, out)
+    with pytest.raises(RunError, match="made with other settings"):
+        run(again, out, resume=True, rounds=5)
+    run(again, out, resume=True)
+    assert len(events(out)) == 4 and torch.equal(model(out), model(whole))
+    assert sum(kind == "train" for kind, _ in again.asked) == 6
+    with pytest.raises(RunError, match="finished; there is nothing to resume"):
+        run(again, out, resume=True)
+    with pytest.raises(RunError, match="not a folder"):
+        run(again, tmp_path / "other", resume=True)
+
+
+def test_a_dead_node_is_named_waited_for_as_long_as_asked_and_not_asked_to_score(
+    tmp_path: Path,
+) -> None:
+    """The SuperLink answers for it, under its own id."""
+    grid = Wire(tmp_path, tmp_path / "run")
+    answer = grid.send_and_receive
+
+    def dying(messages: Iterable[Message], *, timeout: float) -> list[Message]:
+        if len(grid.asked) >= 6:  # all counted, all trained once
+            grid.dead = {102}
+        return answer(messages, timeout=timeout)
+
+    grid.send_and_receive = dying  # type: ignore[method-assign]
+    run(grid, tmp_path / "run")
+    assert [e["rejected"] for e in events(tmp_path / "run")] == [
+        [],
+        *[[{"client": 1, "reason": "the client failed: Node Unavailable"}]] * 3,
+    ]
+    assert (grid.timeouts["train"], grid.timeouts["evaluate"]) == (7.0, 7.0)
+    assert sorted(node for kind, node in grid.asked if kind == "evaluate") == [101, 103]
+    assert wire.COUNT_QUERY in grid.asked[0][0]

@@ -1,0 +1,231 @@
+"""Flower's deployment in real processes: TLS, node keys, data of each node's own, a node killed."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import numpy as np
+from sklearn.datasets import load_digits
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+SCRIPTS = ROOT / "examples" / "deployment"
+SITES, HELD = 3, 399  # nodes, and images of each
+LIMIT = 900  # seconds until a step that never ends is given up; none is expected to take as long
+
+
+class Federation(NamedTuple):
+    """A SuperLink that runs, and the folders of those who meet there."""
+
+    folder: Path
+    port: int
+    started: list["subprocess.Popen[bytes]"]
+
+    def start(self, name: str, *command: object) -> "subprocess.Popen[bytes]":
+        """Start a process whose home and log are its own, in a group of its own."""
+        home = self.folder / name
+        home.mkdir(exist_ok=True)
+        with (home / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [*map(str, command)],
+                cwd=self.folder / "app",
+                env=environment(home),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.started.append(process)
+        return process
+
+    def flwr(self, name: str, *words: str) -> "subprocess.Popen[bytes]":
+        """Start Flower's command with the connection `here` to this SuperLink."""
+        home = self.folder / name
+        home.mkdir(exist_ok=True)
+        (home / "config.toml").write_text(
+            f'[superlink.here]\naddress = "127.0.0.1:{self.port}"\n'
+            f'root-certificates = "{self.folder}/pki/ca.crt"\n'
+        )
+        return self.start(name, BIN / "flwr", *words)
+
+    def node(self, number: int) -> "subprocess.Popen[bytes]":
+        """Start a node with the example's script, on an address of its own where there is one."""
+        site = self.folder / f"site-{number}"
+        words = (site / "node.key", number, site / "own.npz", site / "state")
+        host = address(number)
+        link, ca = f"127.0.0.1:{self.port}", self.folder / "pki" / "ca.crt"
+        script = SCRIPTS / "supernode.sh"
+        return self.start(f"site-{number}", "sh", script, link, ca, *words, host, free(host))
+
+    def log(self, name: str) -> str:
+        """Return what a process said."""
+        return (self.folder / name / "log").read_text(errors="replace")
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Return the environment of a process whose Flower home is `home`."""
+    return {**os.environ, "FLWR_HOME": str(home), "PATH": f"{BIN}:{os.environ['PATH']}"}
+
+
+def address(number: int) -> str:
+    """Return a loopback address for each node, the common one where the system has no other."""
+    own = f"127.0.0.{number + 2}"
+    with socket.socket() as door:
+        try:
+            door.bind((own, 0))
+        except OSError:
+            return "127.0.0.1"
+    return own
+
+
+def free(host: str = "127.0.0.1") -> int:
+    """Return a port that nobody listens on."""
+    with socket.create_server((host, 0)) as door:
+        return int(door.getsockname()[1])
+
+
+def until(condition: Callable[[], object], logs: Callable[[], str]) -> None:
+    """Wait until something is so; AssertionError with the logs when it never is."""
+    limit = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < limit, logs()
+        time.sleep(0.1)
+
+
+def made(folder: Path) -> None:
+    """Write the app as it is bundled, certificates and keys, and each party's own images."""
+    for name in ("fedcel", "strategies", "clients", "sims"):
+        skip = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, folder / "app" / name, ignore=skip)
+    for name in ("pyproject.toml", "LICENSE", "README.md"):
+        shutil.copy(ROOT / name, folder / "app")
+    keys = [sys.executable, str(SCRIPTS / "certificates.py")]
+    makers = [
+        [*keys, "server", str(folder / name), "localhost", "127.0.0.1"]
+        for name in ("pki", "foreign")
+    ]
+    makers += [[*keys, "node", str(folder / f"site-{k}")] for k in range(SITES)]
+    running = [subprocess.Popen(maker, stdout=subprocess.DEVNULL) for maker in makers]
+    assert [maker.wait() for maker in running] == [0] * len(running)
+    found, order = load_digits(), np.random.default_rng(0).permutation(1797)
+    x, y = found.images[order] / 16, found.target[order]
+    np.savez(folder / "server.npz", x_train=x[:600], y_train=y[:600])
+    for k in range(SITES):
+        own = slice(600 + k * HELD, 600 + (k + 1) * HELD)
+        np.savez(folder / f"site-{k}" / "own.npz", x_train=x[own], y_train=y[own])
+
+
+@contextmanager
+def federation(folder: Path) -> Iterator[Federation]:
+    """Start a SuperLink with the example's script, register all keys; end all that was started."""
+    made(folder)
+    found = Federation(folder, free(), [])
+    try:
+        script, host = SCRIPTS / "superlink.sh", "127.0.0.1"
+        link = found.start(
+            "link", "sh", script, folder / "pki", folder / "link.db", host, found.port
+        )
+        trusted = ssl.create_default_context(cafile=str(folder / "pki" / "ca.crt"))
+
+        def ready() -> bool:
+            assert link.poll() is None, found.log("link")
+            try:
+                url = f"https://{host}:{found.port}/health"
+                return httpx.get(url, verify=trusted, timeout=20).status_code == 200
+            except httpx.TransportError:
+                return False
+
+        until(ready, lambda: found.log("link"))
+        asked = [
+            found.flwr(f"key-{k}", "supernode", "register", f"{folder}/site-{k}/node.pub", "here")
+            for k in range(SITES)
+        ]
+        for k, command in enumerate(asked):
+            assert command.wait(LIMIT) == 0, found.log(f"key-{k}")
+        yield found
+    finally:
+        end(found)
+
+
+def end(found: Federation) -> None:
+    """Kill every process of a federation: groups, and what left its group, by its Flower home."""
+    for process in found.started:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+        process.wait()
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"FLWR_HOME={found.folder}/".encode() in entry.read_bytes():
+                os.kill(int(entry.parent.name), signal.SIGKILL)
+        except (OSError, ProcessLookupError):
+            continue
+
+
+def events(run: Path) -> list[dict[str, object]]:
+    """Return the rounds of a run so far."""
+    path = run / "events.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def turned_away(found: Federation) -> dict[str, "subprocess.Popen[bytes]"]:
+    """Start a node without a key, and one that trusts another authority than the server's."""
+    link, first = f"127.0.0.1:{found.port}", found.folder / "site-0"
+    keyless = ("--superlink", link, "--root-certificates", found.folder / "pki" / "ca.crt")
+    foreign = (link, found.folder / "foreign" / "ca.crt", first / "node.key", 0, first / "own.npz")
+    rest = (found.folder / "nowhere", "127.0.0.1", free())
+    return {
+        "keyless": found.start("keyless", BIN / "flower-supernode", *keyless, "--port", free()),
+        "foreign-ca": found.start("foreign-ca", "sh", SCRIPTS / "supernode.sh", *foreign, *rest),
+    }
+
+
+def test_three_sites_train_on_their_own_images_and_one_dies(tmp_path: Path) -> None:
+    """TLS and keys on; SIGKILL after round 1; the rest ends the run, which is attacked, reported.
+
+    eta kappa of the fixed prior of width 1 is eta/N: N is what the nodes hold, not the server.
+    """
+    run = tmp_path / "run"
+    config = (
+        f'out="{run}" data.source="npz" data.path="{tmp_path}/server.npz" data.partition="iid" '
+        "data.validation=150 data.auxiliary=150 data.test=200 clients=3 rounds=2 "
+        'cel.kind="cluster" cel.warm-up=0 cel.ramp=0.5 chain.burn-in=0.5 prior.mode="fixed"'
+    )
+    with federation(tmp_path) as found:
+        nodes = [found.node(k) for k in range(SITES)]
+        refused = turned_away(found)
+        asked = found.flwr("user", "run", ".", "here", "--stream", "--run-config", config)
+        until(lambda: events(run) or asked.poll() is not None, lambda: found.log("user"))
+        assert events(run), found.log("user") + found.log("site-0")
+        os.killpg(nodes[2].pid, signal.SIGKILL)
+        for name, words in (
+            ("keyless", "must be registered"),
+            ("foreign-ca", "CERTIFICATE_VERIFY_FAILED"),
+        ):
+            assert refused[name].wait(LIMIT) == 1 and words in found.log(name), found.log(name)
+        assert asked.wait(LIMIT) == 0 and (run / "result.json").exists(), found.log("user")
+        told = found.flwr("list", "ls", "here", "--limit", "1", "--format", "json")
+        assert told.wait(LIMIT) == 0 and "finished:completed" in found.log("list")
+    first, last = events(run)
+    assert (first["clients"], first["rejected"]) == (3, [])
+    assert round(float(str(first["rate"])) / float(str(first["pull"]))) == SITES * HELD
+    assert [one["client"] for one in last["rejected"]] == [2] and last["clients"] == 2
+    assert "Node Unavailable" in str(last["rejected"])
+    assert json.loads((run / "result.json").read_text())["between-client-spread"] is None
+    assert list((tmp_path / "site-0" / "state").glob("run-*/*.safetensors"))
+    for command in (["attack", str(run), "--set", "attack.names=optimal"], ["report", str(run)]):
+        subprocess.run([sys.executable, "-m", "sims", *command], cwd=ROOT, check=True)
+    rows = json.loads((run / "attacks.json").read_text())
+    assert {row["attack"] for row in rows} == {"optimal"}
+    assert "</html>" in (run / "report.html").read_text()

@@ -1,0 +1,133 @@
+"""A part of every kind from another distribution: built, installed, tested, run, attacked."""
+
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own-parts"
+KINDS = {
+    "data.source": "own_parts.data:rotated",
+    "net.name": "own_parts.nets:build",
+    "defence.name": "own_parts.defence:Largest",
+    "cel.kind": "own_parts.cel:deviations",
+    "local.sampler": "own_parts.sampler:Hamiltonian",
+    "strategy.name": "own_parts.strategy:Wary",
+    "privacy.mechanism": "own_parts.mechanism:subset",
+}
+PIXELS, WIDTH, FEATURES, CLASSES = 64, 64, 32, 10
+
+
+class Installed(NamedTuple):
+    """The example's folder as a user has it, the environment that finds it, its own tests."""
+
+    source: Path
+    environment: dict[str, str]
+    tests: "subprocess.Popen[str]"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    """Build and install the example with pip, without a network; its own tests run meanwhile."""
+    place = tmp_path_factory.mktemp("own")
+    source, target = place / "own-parts", place / "installed"
+    shutil.copytree(EXAMPLE, source, ignore=shutil.ignore_patterns("build", "*.egg-info"))
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    offline = ["--no-index", "--no-deps", "--no-build-isolation", "--target", str(target)]
+    subprocess.run([*pip, *offline, str(source)], check=True, cwd=place, timeout=300)
+    shutil.rmtree(source / "own_parts")  # what is tested below is what was installed
+    environment = {**os.environ, "PYTHONPATH": str(target), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", str(source)]
+    tests = subprocess.Popen(command, cwd=place, env=environment, text=True, stdout=subprocess.PIPE)
+    yield Installed(source, environment, tests)
+    tests.kill()
+    tests.communicate()
+
+
+def fedcel(installed: Installed, *words: str) -> None:
+    """Run the command line in the example's folder."""
+    done = subprocess.run(
+        [sys.executable, "-m", "sims", *words],
+        cwd=installed.source,
+        env=installed.environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def flat(table: dict[str, Any]) -> dict[str, Any]:
+    """Return dotted keys."""
+    groups = {key: value for key, value in table.items() if isinstance(value, dict)}
+    return {f"{g}.{key}": value for g, inner in groups.items() for key, value in inner.items()}
+
+
+def test_all_own_parts_train_and_attack_together(installed: Installed) -> None:
+    """One run in one process, then the own attack: every part left its mark in the files."""
+    import tomllib
+
+    fedcel(installed, "simulate", "scenario.toml", "--engine", "loop", "--out", "run")
+    run = installed.source / "run"
+    settings = flat(tomllib.loads((run / "settings.toml").read_text()))
+    assert {key: settings[key] for key in KINDS} == KINDS
+    result = json.loads((run / "result.json").read_text())
+    encoder = (PIXELS + 1) * WIDTH + (WIDTH + 1) * FEATURES
+    assert result["encoder-parameters"] == encoder  # of the own net, the transform adds none
+    assert result["parameters"] == encoder + 2 * FEATURES + (FEATURES + 1) * CLASSES
+    assert result["samples"] == 4
+    assert result["accuracy"] > 0.4
+    assert 0 < result["bits-beyond-label"] < math.log2(200)
+    # Sets of three labels at epsilon 1, of one at 4: a softmax says how many.
+    for epsilon, size in (("1", 3), ("4", 1)):
+        odds = math.exp(float(epsilon))
+        told = result["private"][epsilon]["confidence-after"]
+        assert told == pytest.approx(odds / (size * odds + CLASSES - size), abs=1e-4)
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    assert len(events) == 20
+    assert {event["clients"] for event in events} == {4}
+    acting = [event["deviation"] for event in events if "deviation" in event]
+    assert len(acting) == 14  # after two rounds of warm-up, until the encoder is frozen
+    assert min(acting) > 0
+
+    fedcel(installed, "attack", "run")
+    rows = {row["attack"]: row for row in json.loads((run / "attacks.json").read_text())}
+    assert rows.keys() == {"neighbours", "optimal"}
+    assert rows["neighbours"]["targets"] == 200
+    assert rows["neighbours"]["mse"] < rows["neighbours"]["mean-mse"]
+    assert rows["optimal"]["bits-beyond-label"] > 0
+
+
+def test_each_part_holds_its_contract_where_it_is_installed(installed: Installed) -> None:
+    """The example's own tests inherit a suite for every kind of part, and none is skipped."""
+    said, _ = installed.tests.communicate(timeout=300)
+    assert installed.tests.returncode == 0, said[-3000:]
+    assert "passed" in said
+    assert "skipped" not in said
+    written = (installed.source / "tests" / "test_contracts.py").read_text()
+    from fedcel import testing
+
+    unused = {"DefenceContract"}  # the own defence changes what is sent and has no loss
+    assert {name for name in testing.__all__ if f"({name})" in written} == {
+        *testing.__all__
+    } - unused
+
+
+def test_the_page_shows_what_is_tested() -> None:
+    """Every block of Python in docs/own-parts.md is a piece of the example, or of a test."""
+    root = EXAMPLE.parents[1]
+    places = [*EXAMPLE.rglob("*.py"), root / "tests" / "strategies" / "test_foreign.py"]
+    files = [path.read_text() for path in places]
+    page = (root / "docs" / "own-parts.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert len(blocks) >= 10
+    for block in blocks:
+        assert any(block in text for text in files), block
