@@ -123,4 +123,6 @@ def fano(nats: float, candidates: int) -> float:
         wrong = xlogy(1 - p, m - 1) - xlogy(1 - p, 1 - p)
         return float(log(m) + xlogy(p, p) - wrong - nats)
 
-    return float(brentq(excess, 1 / m, 1.0)) if nats > 0 else 1 / m
+    if excess(1 / m) >= 0:  # no information, or less than rounding leaves of log m - log m
+        return 1 / m
+    return float(brentq(excess, 1 / m, 1.0))

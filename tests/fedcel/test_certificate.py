@@ -117,3 +117,10 @@ def test_refuses_nonsense() -> None:
         certificate(torch.zeros(2, 1), y, -1.0)
     with pytest.raises(NetError, match="NaN"):
         certificate(torch.full((2, 1), torch.nan), y, 1.0)
+
+
+@pytest.mark.parametrize("nats", [0.0, 1e-300, 1e-17, 1e-16])
+def test_next_to_no_information_is_a_guess(nats: float) -> None:
+    """What rounding hides beside log m tells nothing, and ends no run."""
+    for m in (2, 10, 100, 400):
+        assert fano(nats, m) == pytest.approx(1 / m, abs=1e-6)

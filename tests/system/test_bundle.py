@@ -32,6 +32,8 @@ BAIT = (
     "clients/node.key",
     "clients/node.json",
     "sims/report/settings.json",
+    "sims/rows.json",
+    "sims/settings.toml",
 )
 """Files of the kinds that a bundle takes, where a bundle of this app must not take them."""
 

@@ -7,11 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
+from fedcel import testing
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-parts"
 KINDS = {
@@ -45,14 +48,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     subprocess.run([*pip, *offline, str(source)], check=True, cwd=place, timeout=300)
     shutil.rmtree(source / "own_parts")  # what is tested below is what was installed
     environment = {**os.environ, "PYTHONPATH": str(target), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", str(source)]
-    tests = subprocess.Popen(command, cwd=place, env=environment, text=True, stdout=subprocess.PIPE)
+    own = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", str(source)]
+    tests = subprocess.Popen(own, cwd=place, env=environment, text=True, stdout=subprocess.PIPE)
     yield Installed(source, environment, tests)
     tests.kill()
     tests.communicate()
 
 
-def fedcel(installed: Installed, *words: str) -> None:
+def command(installed: Installed, *words: str) -> None:
     """Run the command line in the example's folder."""
     done = subprocess.run(
         [sys.executable, "-m", "sims", *words],
@@ -73,9 +76,7 @@ def flat(table: dict[str, Any]) -> dict[str, Any]:
 
 def test_all_own_parts_train_and_attack_together(installed: Installed) -> None:
     """One run in one process, then the own attack: every part left its mark in the files."""
-    import tomllib
-
-    fedcel(installed, "simulate", "scenario.toml", "--engine", "loop", "--out", "run")
+    command(installed, "simulate", "scenario.toml", "--engine", "loop", "--out", "run")
     run = installed.source / "run"
     settings = flat(tomllib.loads((run / "settings.toml").read_text()))
     assert {key: settings[key] for key in KINDS} == KINDS
@@ -98,7 +99,7 @@ def test_all_own_parts_train_and_attack_together(installed: Installed) -> None:
     assert len(acting) == 14  # after two rounds of warm-up, until the encoder is frozen
     assert min(acting) > 0
 
-    fedcel(installed, "attack", "run")
+    command(installed, "attack", "run")
     rows = {row["attack"]: row for row in json.loads((run / "attacks.json").read_text())}
     assert rows.keys() == {"neighbours", "optimal"}
     assert rows["neighbours"]["targets"] == 200
@@ -113,8 +114,6 @@ def test_each_part_holds_its_contract_where_it_is_installed(installed: Installed
     assert "passed" in said
     assert "skipped" not in said
     written = (installed.source / "tests" / "test_contracts.py").read_text()
-    from fedcel import testing
-
     unused = {"DefenceContract"}  # the own defence changes what is sent and has no loss
     assert {name for name in testing.__all__ if f"({name})" in written} == {
         *testing.__all__
