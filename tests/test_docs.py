@@ -45,6 +45,7 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert heading in anchors(target), f"{page.name} links to {link}"
 
 
+@pytest.mark.filterwarnings("ignore:local.augment and chain.scope")  # `temperature` is a study
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_are_ones_that_run(page: Path) -> None:
     """Parsed by the command line itself; scenarios, variants, settings, make targets are there."""

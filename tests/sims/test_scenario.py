@@ -89,6 +89,7 @@ def test_a_data_folder_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert found == str(tmp_path / "images")
 
 
+@pytest.mark.filterwarnings("ignore:local.augment and chain.scope")  # `temperature` is a study
 @pytest.mark.parametrize("name", scenario.packaged())
 def test_packaged_scenarios_are_sound(name: str) -> None:
     """Each has an undefended variant to compare with."""
