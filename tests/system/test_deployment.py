@@ -160,11 +160,9 @@ def federation(folder: Path) -> Iterator[Federation]:
 def end(found: Federation) -> None:
     """Kill every process of a federation: groups, and what left its group, by its Flower home."""
     for process in found.started:
-        try:
+        if process.poll() is None:  # the number of one that has ended may be another's by now
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-        process.wait()
+            process.wait()
     for entry in Path("/proc").glob("[0-9]*/environ"):
         try:
             if f"FLWR_HOME={found.folder}/".encode() in entry.read_bytes():

@@ -15,7 +15,7 @@ from sims import loop
 from tests.fedcel.privacy.ledger_processes import forked
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
-KILLS = int(os.environ.get("FEDCEL_KILLS", "15"))
+KILLS = int(os.environ.get("FEDCEL_KILLS", "10"))
 SETTINGS: dict[str, str | int | float] = {
     "clients": 3,
     "clients-per-round": 2,
