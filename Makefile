@@ -27,7 +27,8 @@ docs: .venv/ready
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
 
 test: check docs
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 \
+		--dist loadfile --no-loadscope-reorder
 
 bench: .venv/ready
 	$(BIN)/python -m tests.bench.ratios
