@@ -114,9 +114,9 @@ def test_ctrl_c_ends_the_other_processes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sims", "bench", "digits", "--engine", "loop", "--jobs", "2"]
     command += ["--set", "rounds=100000", "--out", str(out)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    limit = time.monotonic() + 90
+    limit = time.monotonic() + 300
     while len(events := list(out.glob("runs/*/events.jsonl"))) < 2:
-        assert time.monotonic() < limit, "no two cells at work within 90 s"
+        assert time.monotonic() < limit, "no two cells at work within five minutes"
         time.sleep(0.1)
     os.kill(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=60)
