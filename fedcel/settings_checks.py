@@ -137,7 +137,8 @@ def check_sampler(s: Settings) -> None:
     if s.local.control == "stale" and s.clients_per_round not in (0, s.clients):
         raise SettingsError(
             f"local.control is 'stale' and clients-per-round {s.clients_per_round} of {s.clients}: "
-            "last round's gradients are other clients'; set local.control to 'fresh'"
+            "last round's gradients are other clients'; set local.control to 'fresh', which leaves "
+            "a part of the drift where clients are drawn, or let all take part"
         )
     check_chain(s)
     steered = s.local.control, s.local.precondition
@@ -194,10 +195,15 @@ def check_strategy(s: Settings) -> None:
         raise SettingsError(
             f"strategy.name is {s.strategy.name!r}, must be 'posterior' or 'package.module:object'"
         )
-    if s.engine == "loop" and own and s.strategy.max_norm != "none":
+    if s.engine != "ray" and own and s.strategy.max_norm != "none":
         raise SettingsError(
-            f"strategy.max-norm is {s.strategy.max_norm:g} and engine 'loop', whose 'posterior' "
-            "trusts its own clients; set engine to 'ray'"
+            f"strategy.max-norm is {s.strategy.max_norm:g} and engine {s.engine!r}, whose "
+            "'posterior' trusts its own clients; set engine to 'ray'"
+        )
+    if s.engine == "processes" and not own:
+        raise SettingsError(
+            f"engine is 'processes' and strategy.name {s.strategy.name!r}: only 'posterior' runs "
+            "in several processes; set engine to 'loop' or 'ray'"
         )
     if s.strategy.upload == "weights" and own:
         raise SettingsError("strategy.upload is 'weights'; 'posterior' aggregates 'delta'")

@@ -1,24 +1,20 @@
-"""The loop engine: all clients in this process, one after the other, in place."""
+"""The loop engine: clients trained by function calls, here or in other processes."""
 
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
 from clients import holder
-from fedcel import aggregation, client_state, robust, rounds, runs, schedule
+from fedcel import aggregation, robust, rounds, runs, schedule
 from fedcel.aggregation import ServerState
-from fedcel.arrays import FlatNet
-from fedcel.cel.base import State
-from fedcel.cel.shared import Statistics
 from fedcel.data import load
 from fedcel.files import write_json
 from fedcel.journal import Journal, Tell
 from fedcel.outcome import outcome
 from fedcel.settings import OWN_STRATEGY, Settings
-from fedcel.training import Update
 from sims import inprocess
+from sims.crew import Answer, Crew, Round, crew
 
 
 def train(
@@ -38,88 +34,43 @@ def train(
     journal = Journal(folder, settings, splits, fresh, tell)
     server = journal.resume() if resume else journal.begin()
     examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
-    memory, total = Memory(folder / "state"), sum(examples.values())
-    while server.round < settings.rounds and not journal.converged:
-        number = server.round + 1
-        taking_part = schedule.chosen(settings, number)
-        weights = schedule.shares(settings, examples, taking_part)
-        server, answers = one_round(settings, flat, server, weights, total, memory)
-        shares = list(weights.values())
-        said = aggregation.mean_metrics([answer.update.metrics for answer in answers], shares)
-        told = [answer.statistics for answer in answers if answer.statistics]
-        server, spread = aggregation.join(server, told, settings.cel.clusters)
-        server = journal.record(server, taking_part, [], said | spread)
+    total = sum(examples.values())
+    with crew(settings, flat, folder / "state") as everyone:
+        while server.round < settings.rounds and not journal.converged:
+            taking_part = schedule.chosen(settings, server.round + 1)
+            weights = schedule.shares(settings, examples, taking_part)
+            server, said = heard(settings, flat.cut, server, weights, total, everyone)
+            server = journal.record(server, taking_part, [], said)
     journal.close(server)
     if measure:
         seconds = time.perf_counter() - begin
         write_json(folder / "result.json", outcome(runs.read(folder), seconds))
 
 
-class Answer(NamedTuple):
-    """What one client gives in a round."""
-
-    update: Update
-    statistics: Statistics | None
-
-
-KEPT = 256
-"""States of clients in memory at once; the others are read from their folders again."""
-
-
-class Memory:
-    """The clients' states in their folders, those of the last clients here as well."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.states: dict[int, State | None] = {}
-
-    def place(self, client: int) -> Path:
-        """Return a client's own folder."""
-        return self.folder / f"partition-{client:06d}"
-
-    def recall(self, client: int, number: int) -> State | None:
-        """Return a client's state from before round `number`."""
-        if client in self.states:
-            return self.states[client]
-        return client_state.read(self.place(client), number)
-
-    def remember(self, client: int, number: int, state: State | None) -> None:
-        """Keep a client's state after round `number`."""
-        self.states.pop(client, None)
-        self.states[client] = state  # now the last in the dictionary's order
-        if len(self.states) > KEPT:
-            del self.states[next(iter(self.states))]
-        if state:
-            client_state.save(self.place(client), number, state)
-
-
-def one(
+def heard(
     settings: Settings,
-    flat: FlatNet,
-    client: int,
+    cut: int,
     server: ServerState,
-    share: float,
+    weights: dict[int, float],
     total: int,
-    memory: Memory,
-    brought: holder.Brought,
-) -> Answer:
-    """Return one client's answer to the next round, its state remembered."""
-    number = server.round + 1
-    state = memory.recall(client, number)
-    update = holder.train(
-        settings, flat, client, server.model, number, share, total, state, brought
-    )
-    memory.remember(client, number, update.state)
-    return Answer(update, holder.told(settings, flat, client, update.state, number, total))
+    everyone: Crew,
+) -> tuple[ServerState, dict[str, float]]:
+    """Return `one_round`'s state, joined with the clients' class centres, and what they report."""
+    server, answers = one_round(settings, cut, server, weights, total, everyone)
+    metrics = [answer.update.metrics for answer in answers]
+    said = aggregation.mean_metrics(metrics, list(weights.values()))
+    centres = [answer.statistics for answer in answers if answer.statistics]
+    server, spread = aggregation.join(server, centres, settings.cel.clusters)
+    return server, said | spread
 
 
 def one_round(
     settings: Settings,
-    flat: FlatNet,
+    cut: int,
     server: ServerState,
     weights: dict[int, float],
     total: int,
-    memory: Memory,
+    everyone: Crew,
 ) -> tuple[ServerState, list[Answer]]:
     """Return the server's state after a round of these clients, and their answers.
 
@@ -131,8 +82,8 @@ def one_round(
     whole = sum(weights.values())
     if control == "fresh":
         mean = torch.zeros_like(server.model)
-        for client, weight in weights.items():
-            own = holder.gradient(settings, flat, client, server.model, number)
+        each = everyone.gradients(weights, server.model, number)
+        for own, weight in zip(each, weights.values(), strict=True):
             mean.add_(own, alpha=weight / whole)
         server = server._replace(gradient=mean)
     delta, gradient = torch.zeros_like(server.model), torch.zeros_like(server.model)
@@ -143,8 +94,8 @@ def one_round(
         scale=rounds.step_sizes(server),
     )
     answers, deltas, rule = [], [], settings.strategy
-    for client, weight in weights.items():
-        answer = one(settings, flat, client, server, weight, total, memory, brought)
+    found = everyone.answers(weights, Round(number, server.model, total, brought))
+    for answer, weight in zip(found, weights.values(), strict=True):
         if rule.aggregation == "mean":
             delta.add_(answer.update.delta, alpha=weight)
         else:
@@ -155,5 +106,5 @@ def one_round(
         answers.append(answer._replace(update=empty))
     if deltas:
         delta = robust.combined(rule, deltas, list(weights.values()))
-    server = rounds.advance(settings, server, delta, flat.cut, total)
+    server = rounds.advance(settings, server, delta, cut, total)
     return server._replace(gradient=gradient) if control == "stale" else server, answers

@@ -2,9 +2,11 @@
 
 import os
 import signal
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import active_children, get_context, util
+from contextlib import contextmanager
+from multiprocessing import active_children, get_context, parent_process, util
+from threading import Thread
 from types import FrameType
 from typing import TypeVar
 
@@ -17,29 +19,48 @@ def work(
 ) -> Generator[Result, None, None]:
     """Yield function(item) of each item as it ends, in this process where `jobs` is 1.
 
-    An error of one item, Ctrl-C, or a consumer that goes away ends the other processes in the
-    middle of theirs. `function` and the items are pickled where there are several processes.
+    `function` and the items are pickled where there are several processes, which `pool` ends.
     """
     if jobs == 1:
         yield from map(function, items)
         return
-    others = set(active_children())
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _listen)
-    try:
-        futures = [pool.submit(function, item) for item in items]
+    with pool(jobs) as executor:
+        futures = [executor.submit(function, item) for item in items]
         yield from (future.result() for future in as_completed(futures))
+
+
+@contextmanager
+def pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Hand out a pool of other processes.
+
+    An error of one item, Ctrl-C, or a consumer that goes away ends them in the middle of theirs;
+    so does the end of this process, whatever ended it.
+    """
+    others = set(active_children())
+    found = ProcessPoolExecutor(jobs, get_context("spawn"), _listen)
+    try:
+        yield found
     except BaseException:  # Ctrl-C and a consumer that went away, too
         for process in set(active_children()) - others:
             process.terminate()  # the pool itself would let each end its item, and one more
         raise
     finally:
-        pool.shutdown(cancel_futures=True)
+        found.shutdown(cancel_futures=True)
 
 
 def _listen() -> None:
     """Leave Ctrl-C to the first process, which then terminates this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end)
+    Thread(target=_follow, daemon=True).start()
+
+
+def _follow() -> None:
+    """End when the first process has: killed, it can end nobody."""
+    first = parent_process()
+    if first is not None:
+        first.join()
+        os._exit(128 + signal.SIGKILL)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

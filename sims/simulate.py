@@ -9,7 +9,7 @@ from fedcel.settings import Settings
 from sims import loop, progress, ray
 from strategies.app import make
 
-ENGINES = {"loop": loop.train, "ray": ray.train}
+ENGINES = {"loop": loop.train, "processes": loop.train, "ray": ray.train}
 
 
 def simulate(

@@ -2,19 +2,22 @@
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from clients import holder
 from fedcel import runs
 from fedcel.aggregation import start
 from fedcel.cel.controller import Control
-from fedcel.errors import RunError, SettingsError
+from fedcel.errors import DataError, RunError, SettingsError
 from fedcel.files import read_json, read_tensors
 from fedcel.settings import Settings, parse
 from sims import loop
+from sims.crew import Here, Pool
 from sims.simulate import simulate
 
 RAW: dict[str, Any] = {
@@ -61,6 +64,35 @@ def test_ray_gives_the_result_of_the_loop(tmp_path: Path) -> None:
     results: list[Any] = [read_json(folder / "result.json") for folder in (one, two)]
     for key in ("accuracy", "bits-beyond-label", "identification-optimal", "certificate-bits"):
         assert results[0][key] == pytest.approx(results[1][key], abs=1e-4), key
+
+
+def test_several_processes_give_the_loop_s_model_to_the_bit(tmp_path: Path) -> None:
+    """Deltas are added up in the same order; a client's state follows it to any process."""
+    change = {**STEERED, "local.control": "stale", "rounds": 8}
+    one = run(tmp_path / "loop", **change)
+    two = run(tmp_path / "processes", engine="processes", **change)
+    assert torch.equal(model(one), model(two))
+    assert read_json(one / "result.json").keys() == read_json(two / "result.json").keys()
+    for mine, other in zip(events(one), events(two), strict=True):
+        assert {k: v for k, v in mine.items() if k != "seconds"} == {
+            k: v for k, v in other.items() if k != "seconds"
+        }
+
+
+def test_a_pool_yields_gradients_in_order_and_errors_by_name(tmp_path: Path) -> None:
+    """More clients than wait at once; a client that is not there is its own error."""
+    s = parse(RAW | {"clients": 6})
+    flat = holder.workspace(s)
+    start_model = flat.vector.clone()
+    with ThreadPoolExecutor(1) as executor:
+        pool = Pool(s, tmp_path, executor, 1)
+        found = list(pool.gradients(range(6), start_model, 1))
+        with pytest.raises(DataError, match="partition-id is 9"):
+            list(pool.gradients([9], start_model, 1))
+    own = list(Here(s, flat, tmp_path).gradients(range(6), start_model, 1))
+    assert len(found) == 6
+    assert all(torch.equal(a, b) for a, b in zip(found, own, strict=True))
+    assert not torch.equal(found[0], found[1])
 
 
 def test_the_threshold_and_the_centres_are_the_same_in_both_engines(tmp_path: Path) -> None:

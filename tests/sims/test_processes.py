@@ -1,7 +1,11 @@
 """Work in one process; in several it is tested where it is used, each costs an import of torch."""
 
 import math
-from collections.abc import Generator
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
 
 from sims.processes import work
 
@@ -17,3 +21,37 @@ def test_one_process_begins_an_item_when_it_is_asked_for() -> None:
     running: Generator[None, None, None] = work(begun.append, [1, 2], 1)
     next(running)
     assert begun == [1]
+
+
+def test_other_processes_end_with_the_first() -> None:
+    """Killed outright, it can end nobody; its two sleepers do it themselves."""
+    code = "import time; from sims.processes import work; list(work(time.sleep, [600, 600], 2))"
+    first = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    children = Path(f"/proc/{first.pid}/task/{first.pid}/children")
+    others = waited(lambda: sleepers(children), lambda found: len(found) == 2)
+    first.kill()
+    first.wait()
+    assert waited(lambda: [p for p in others if alive(p)], lambda left: not left) == []
+
+
+def sleepers(children: Path) -> list[int]:
+    """Return the workers among a process's children; one more tracks its semaphores."""
+    found = [int(part) for part in children.read_text().split()]
+    return [p for p in found if b"spawn_main" in Path(f"/proc/{p}/cmdline").read_bytes()]
+
+
+def alive(process: int) -> bool:
+    """Say whether a process runs; one that nobody has waited for does not."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def waited(look: Callable[[], list[int]], enough: Callable[[list[int]], bool]) -> list[int]:
+    """Return what is seen once it is enough, or after a minute."""
+    end = time.monotonic() + 60
+    while not enough(seen := look()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return seen

@@ -27,6 +27,7 @@ from fedcel.seeding import generator
 from fedcel.settings import Settings, parse
 from fedcel.training import COMMON, Steer, full_gradient, local_update
 from sims import loop
+from sims.crew import Here
 
 Change = Callable[[Plan, int], Plan]
 
@@ -166,11 +167,11 @@ def looped(found: Federation, folder: Path) -> Iterator[ServerState]:
     """Yield the server's state after each round of the loop engine; needs `installed`."""
     s, state = found.settings, aggregation.start(found.flat.vector)
     examples = {k: len(y) for k, (_, y) in enumerate(found.parts)}
-    memory = loop.Memory(folder)
+    everyone = Here(s, found.flat, folder)
     for number in range(1, s.rounds + 1):
         weights = schedule.shares(s, examples, schedule.chosen(s, number))
         total = sum(examples.values())
-        state, _ = loop.one_round(s, found.flat, state, weights, total, memory)
+        state, _ = loop.one_round(s, found.flat.cut, state, weights, total, everyone)
         yield state
 
 
