@@ -1,7 +1,7 @@
 """Train a scenario and print its accuracy and uncertainty: posteriors, points, deep ensembles."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,8 @@ from torch.nn.functional import interpolate
 
 from fedcel import metrics, runs
 from fedcel.data import load
-from fedcel.errors import RunError
+from fedcel.errors import RunError, SettingsError
+from fedcel.files import write_json
 from fedcel.posterior.predict import predict
 from fedcel.runs import Run
 from fedcel.seeding import generator
@@ -30,15 +31,29 @@ from sims.table import markdown, numbers
 MEMBER = re.compile(r"(?P<name>.+)-member-\d+")
 """Variants whose models together are one deep ensemble (Lakshminarayanan et al., NIPS 2017)."""
 DIGITS = {"accuracy": (1, 100), "nll": (3, 1), "ece": (3, 1), "brier": (3, 1), "auroc": (3, 1)}
-HEADS = ("accuracy, %", "NLL, nats", "ECE", "Brier", "OOD AUROC", "runs trained")
+HEADS = ("accuracy, %", "NLL, nats", "ECE", "Brier", "OOD AUROC")
+SCORES = "uncertainty.json"
+"""In the folder of the runs: the scores of each variant, strength and seed."""
 
 
 class Line(NamedTuple):
     """One variant at one strength, and the runs of each of its seeds."""
 
+    name: str
     title: str
     strength: float | None
     runs: dict[int, list[Path]]
+
+
+class Score(NamedTuple):
+    """What one variant at one strength scores under one seed, by `runs` trainings together."""
+
+    name: str
+    title: str
+    strength: float | None
+    seed: int
+    runs: int
+    scores: Mapping[str, float]
 
 
 def train(cell: Cell, folder: Path) -> str:
@@ -59,18 +74,42 @@ def train(cell: Cell, folder: Path) -> str:
     return cell.name
 
 
-def table(cells: Iterable[Cell], folder: Path, outside: Settings | None = None) -> str:
-    """Return the Markdown of trained cells, a part for each strength.
+def scored(cells: Iterable[Cell], folder: Path, outside: Settings | None = None) -> list[Score]:
+    """Return the scores of trained cells.
 
     Variants `NAME-member-K` are averaged into one ensemble. `outside`: whose test images are shown
     to each model as strangers, resized to its own; AUROC is of telling them by predictive entropy.
     """
-    found = grouped(cells, folder)
+    return [
+        Score(
+            one.name, one.title, one.strength, seed, len(places),
+            measured([runs.read(place) for place in places], outside),
+        )
+        for one in grouped(cells, folder)
+        for seed, places in one.runs.items()
+    ]  # fmt: skip
+
+
+def table(found: Sequence[Score], against: str | None = None) -> str:
+    """Return the Markdown of scores, a part for each strength.
+
+    With `against`, a variant's name, also the differences to it, paired by seed. SettingsError when
+    there is no such variant.
+    """
+    names = dict.fromkeys(score.name for score in found)
+    if against is not None and against not in names:
+        raise SettingsError(f"--against is {against!r}, must be one of {', '.join(names)}")
     parts = []
     for strength in sorted({one.strength for one in found}, key=lambda s: (s is None, s or 0)):
-        lines = [line(one, outside) for one in found if one.strength == strength]
-        title = [] if strength is None else [f"**At {strength:g}**"]
-        parts += [*title, markdown(["variant", *HEADS], lines)]
+        groups = {n: [s for s in found if (s.name, s.strength) == (n, strength)] for n in names}
+        there = {name: group for name, group in groups.items() if group}
+        parts += [] if strength is None else [f"**At {strength:g}**"]
+        parts.append(markdown(["variant", *HEADS, "runs trained"], map(line, there.values())))
+        if against in there:
+            base = there[against]
+            pairs = [paired(g, base) for name, g in there.items() if name != against]
+            parts.append(f"Difference to {base[0].title}, paired by seed:")
+            parts.append(markdown(["variant", *HEADS], pairs))
     return "\n\n".join(parts) + "\n"
 
 
@@ -79,22 +118,37 @@ def grouped(cells: Iterable[Cell], folder: Path) -> list[Line]:
     found: dict[tuple[str, float | None], Line] = {}
     for cell in cells:
         member = MEMBER.fullmatch(cell.variant.name)
-        key = (member["name"] if member else cell.variant.name, cell.strength)
-        one = found.setdefault(key, Line(cell.variant.title, cell.strength, {}))
+        name = member["name"] if member else cell.variant.name
+        one = found.setdefault(
+            (name, cell.strength), Line(name, cell.variant.title, cell.strength, {})
+        )
         one.runs.setdefault(cell.settings.seed, []).append(folder / cell.name)
     return list(found.values())
 
 
-def line(one: Line, outside: Settings | None) -> list[str]:
+def line(group: Sequence[Score]) -> list[str]:
     """Return a variant's cells: means over seeds with 95 % t-intervals, from three seeds on."""
-    each = [
-        measured([runs.read(place) for place in places], outside) for places in one.runs.values()
+    each = [score.scores for score in group]
+    return [group[0].title, *shown(each), str(max(score.runs for score in group))]
+
+
+def paired(group: Sequence[Score], base: Sequence[Score]) -> list[str]:
+    """Return a variant's cells less those of another under the same seeds, with intervals."""
+    other = {score.seed: score.scores for score in base}
+    gaps = [
+        {key: value - other[s.seed][key] for key, value in s.scores.items() if key in DIGITS}
+        for s in group
+        if s.seed in other
     ]
-    shown = [
+    return [group[0].title, *shown(gaps)]
+
+
+def shown(each: Sequence[Mapping[str, float]]) -> list[str]:
+    """Return means and intervals of each score."""
+    return [
         interval(estimate(numbers(each, key)), digits, scale)
         for key, (digits, scale) in DIGITS.items()
     ]
-    return [one.title, *shown, str(max(map(len, one.runs.values())))]
 
 
 def measured(members: list[Run], outside: Settings | None) -> Mapping[str, float]:
@@ -135,12 +189,18 @@ def resized(
 
 
 def calibrate(
-    name: str, out: Path, jobs: int, given: Mapping[str, Scalar], outside: str, outside_path: str
+    name: str,
+    out: Path,
+    jobs: int,
+    given: Mapping[str, Scalar],
+    outside: str,
+    outside_path: str,
+    against: str | None = None,
 ) -> str:
-    """Train what is missing of a scenario, on the loop engine; return the table.
+    """Train what is missing of a scenario, on the loop engine; write the scores, return the table.
 
-    `outside` and `outside_path` are data source and path of strangers' images, or `none`. Errors
-    are those of scenarios, data and runs.
+    `outside` and `outside_path` are data source and path of strangers' images, or `none`; `against`
+    as in `table`. Errors are those of scenarios, data and runs.
     """
     cells = scenario.cells(scenario.read(name), {**given, "engine": "loop"})
     strangers = None if outside == "none" else foreign(outside, outside_path)
@@ -148,7 +208,9 @@ def calibrate(
     with closing(work(partial(train, folder=out), cells, jobs)) as running:
         for done, cell in enumerate(running, 1):
             say(f"{cell} ({done}/{len(cells)})")
-    return table(cells, out, strangers)
+    found = scored(cells, out, strangers)
+    write_json(out / SCORES, [score._asdict() for score in found])
+    return table(found, against)
 
 
 def foreign(source: str, path: str) -> Settings:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedcel import metrics, runs
-from fedcel.errors import RunError
+from fedcel.errors import RunError, SettingsError
 from fedcel.posterior.predict import predict
 from fedcel.seeding import generator
 from fedcel.settings import parse
@@ -56,13 +56,36 @@ def test_members_are_one_line_and_strangers_are_told_apart(tmp_path: Path) -> No
     assert told["nll"] < sum(metrics.nll(p, y) for p in each) / 2  # Jensen
     same = calibration.measured(members, parse({**RAW, "seed": 0}))
     assert same["auroc"] == pytest.approx(0.5)
-    lines = calibration.table(made, tmp_path).splitlines()
+    scores = calibration.scored(made, tmp_path)
+    assert [(s.name, s.runs, s.seed) for s in scores] == [("deep", 2, 0), ("posterior", 1, 0)]
+    lines = calibration.table(scores).splitlines()
     assert lines[0].startswith("| variant | accuracy")
     assert lines[2].endswith("| 2 |")
     assert lines[3].endswith("| 1 |")
     other = made[0]._replace(settings=parse(RAW | {"temperature": 0.0, "rounds": 7}))
     with pytest.raises(RunError, match="made with other settings"):
         calibration.train(other, tmp_path)
+
+
+def test_differences_are_paired_by_seed() -> None:
+    """What a seed does to both cancels; a seed that one of them lacks is left out."""
+
+    def score(name: str, seed: int, nll: float) -> calibration.Score:
+        return calibration.Score(name, name.upper(), 0.3, seed, 1, {"nll": nll, "other": 1.0})
+
+    ours = [score("ours", seed, 0.2 + seed) for seed in range(3)]
+    base = [score("base", seed, 0.3 + seed) for seed in range(3)]
+    text = calibration.table([*base, *ours], "base")
+    assert "**At 0.3**" in text
+    lines = text.split("Difference to BASE, paired by seed:")[1].strip().splitlines()
+    assert [cell.strip() for cell in lines[2].split("|")[1:-1]] == [
+        "OURS", "–", "-0.100 ± 0.000", "–", "–", "–"
+    ]  # fmt: skip
+    assert len(lines) == 3
+    assert "-0.100 |" in calibration.table([base[0], *ours[:1], ours[2]], "base")
+    assert "Difference" not in calibration.table([*base, *ours])
+    with pytest.raises(SettingsError, match="--against is 'x', must be one of base, ours"):
+        calibration.table([*base, *ours], "x")
 
 
 def test_colour_does_not_meet_grey() -> None:
