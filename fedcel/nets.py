@@ -269,6 +269,13 @@ def check(encoder: nn.Module, classifier: nn.Module, shape: tuple[int, ...], cla
                 )
         for name, _ in part.named_buffers():
             raise NetError(f"buffer {name!r} is not trained or averaged; make it a parameter")
+    common = {*encoder.parameters()} & {*classifier.parameters()}
+    for name, parameter in classifier.named_parameters():
+        if parameter in common:
+            raise NetError(
+                f"the encoder has the head's parameter {name!r}, too, which could not be frozen "
+                "without it; give each its own"
+            )
     try:
         return probe(encoder, classifier, shape, classes)
     except RuntimeError as error:

@@ -19,6 +19,12 @@ def with_batch_norm(shape: object, classes: int, net: Net) -> tuple[nn.Module, n
     return encoder, nn.Linear(4, classes)
 
 
+def tied(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+    """Build a head whose layer the encoder ends with as well."""
+    last = nn.Linear(classes, classes)
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, classes), last), last
+
+
 def wrong_head(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
     """Build a head with a class too many."""
     return nn.Sequential(nn.Flatten(), nn.Linear(16, 4)), nn.Linear(4, classes + 1)
@@ -96,6 +102,7 @@ def test_layers_of_any_kind_are_drawn_from_the_seed() -> None:
         ("cnn", (1, 30, 30), "sides must divide by 4"),
         ("vgg11", (1, 28, 32), "images are 28x32, sides must divide by 8; set data.size"),
         ("vgg11", (1, 40, 32), "net.features is 64, must be a multiple of 80, the 10x8 .* 640"),
+        (f"{__name__}:tied", (1, 4, 4), "the head's parameter 'weight', too"),
         (f"{__name__}:with_batch_norm", (1, 4, 4), "BatchNorm1d.*use nn.GroupNorm"),
         (f"{__name__}:with_dropout", (1, 4, 4), "Dropout: it draws from global random state"),
         (f"{__name__}:too_small", (1, 4, 4), "does not fit images of shape"),
