@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from io import StringIO
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -18,6 +18,10 @@ FAINT = "#8a949e"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b0609a", "#56a5d8", "#c98500")  # Okabe-Ito, darkened
 MARKERS = "osD^vPX*"
 LINES: tuple[Literal["-", "--", "-."], ...] = ("-", "--", "-.")
+MOST = 7
+"""Variants in one panel."""
+DEEP = 12.0
+"""Points of accuracy below the undefended net at which a figure ends."""
 WIDTH = 5.0  # inches: text stays readable when a phone shrinks the figure
 
 
@@ -34,6 +38,12 @@ def look(index: int) -> Look:
     """Return the look of the summary at this place; 24 differ before one comes back."""
     at = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], LINES[index % len(LINES)]
     return Look(*at)
+
+
+def looks(summaries: Sequence[Summary]) -> list[Look]:
+    """Return the look of each summary; the strengths of one variant share theirs."""
+    order = list(dict.fromkeys(s.variant for s in summaries))
+    return [look(order.index(s.variant)) for s in summaries]
 
 
 def plain(label: str) -> str:
@@ -57,7 +67,7 @@ def trade_bits(summaries: Sequence[Summary]) -> Figure | None:
     marks = [(max(caps), "all of it", ":")] if caps else []
     figure = _trade(summaries, lambda s: s.bits, marks)
     if figure is not None:
-        axes = figure.axes[0]
+        axes = figure.axes[-1]
         axes.set_xlim(left=0)
         axes.set_xlabel("bits beyond the label that leak (less is better)")
     return figure
@@ -74,7 +84,7 @@ def trade_mse(summaries: Sequence[Summary]) -> Figure | None:
         marks += [(sum(known) / len(known), name, line)] if known else []
     figure = _trade(summaries, lambda s: s.mse, marks)
     if figure is not None:
-        figure.axes[0].set_xlabel("MSE of the worst trained attack (more is better)")
+        figure.axes[-1].set_xlabel("MSE of the worst trained attack (more is better)")
     return figure
 
 
@@ -83,44 +93,94 @@ def _trade(
     across: Callable[[Summary], Estimate],
     marks: Sequence[tuple[float, str, str]],
 ) -> Figure | None:
-    """Scatter with 95 % intervals; strengths of one variant are joined in their order."""
+    """Scatter with 95 % intervals; strengths of one variant are joined in their order.
+
+    More than MOST variants are drawn in several panels of the same axes, the undefended in each.
+    """
     drawn = [
-        (look(i), s, x, y)
-        for i, s in enumerate(summaries)
+        Point(style, s, x, y)
+        for style, s in zip(looks(summaries), summaries, strict=True)
         if (x := across(s)).mean is not None and (y := s.accuracy).mean is not None
     ]
     if not drawn:
         return None
-    figure, axes = _canvas(len(drawn))
-    for variant in dict.fromkeys(s.variant for _, s, _, _ in drawn):
-        path = sorted(
-            (s.strength or 0.0, x.mean or 0.0, 100 * (y.mean or 0.0))
-            for _, s, x, y in drawn
-            if s.variant == variant
-        )
-        axes.plot([x for _, x, _ in path], [y for *_, y in path], color=FAINT, lw=0.8, zorder=1)
-    for style, _, x, y in drawn:
+    groups = panels(drawn)
+    figure, axes = _canvas(max(map(len, groups)), len(groups))
+    for pane, group in zip(axes, groups, strict=True):
+        for points in group:
+            _sweep(pane, points)
+        _narrow(pane, drawn, [point for points in group for point in points])
+        for at, name, line in marks:
+            pane.axvline(at, color=FAINT, linewidth=1, linestyle=line)
+            pane.annotate(
+                name, (at, 0), (-3, 4), ("data", "axes fraction"), "offset points",
+                color=INK, fontsize=8.5, rotation=90, ha="right", va="bottom",
+            )  # fmt: skip
+        pane.set_ylabel("test accuracy, %")
+        pane.margins(0.1, 0.15)
+        entries = [(points[0].look, points[0].summary.title) for points in group]
+        _legend(figure if len(groups) == 1 else pane, entries, lines=False)
+    return figure
+
+
+class Point(NamedTuple):
+    """A summary where it is drawn."""
+
+    look: Look
+    summary: Summary
+    x: Estimate
+    y: Estimate
+
+
+def _narrow(axes: Axes, drawn: Sequence[Point], here: Sequence[Point]) -> None:
+    """Leave out what is far less accurate than the undefended: an arrow says where and how far.
+
+    One collapsed net would else press all others into a line.
+    """
+    bare = [100 * (p.y.mean or 0) for p in drawn if p.summary.undefended]
+    heights = [100 * (p.y.mean or 0) for p in drawn]
+    if not bare or min(heights) > (floor := max(bare) - DEEP):
+        return
+    axes.set_ylim(floor, max(heights) + DEEP / 6)
+    for point in here:
+        if (height := 100 * (point.y.mean or 0)) <= floor:
+            axes.annotate(
+                f"↓ {height:.0f} %", (point.x.mean or 0, 0), (0, 14), ("data", "axes fraction"),
+                "offset points", color=point.look.colour, fontsize=9, ha="center",
+            )  # fmt: skip
+
+
+def panels(drawn: Sequence[Point]) -> list[list[list[Point]]]:
+    """Return the points of each variant, as many variants to a panel as are told apart."""
+    variants: dict[str, list[Point]] = {}
+    for point in sorted(drawn, key=lambda point: point.summary.strength or 0.0):
+        variants.setdefault(point.summary.variant, []).append(point)
+    ordered = [variants[name] for name in dict.fromkeys(p.summary.variant for p in drawn)]
+    bare = [points for points in ordered if points[0].summary.undefended]
+    others = [points for points in ordered if not points[0].summary.undefended]
+    if len(ordered) <= MOST:
+        return [ordered]
+    count = MOST - len(bare)
+    return [[*bare, *others[at : at + count]] for at in range(0, len(others), count)]
+
+
+def _sweep(axes: Axes, points: Sequence[Point]) -> None:
+    """Draw one variant's points with their intervals, and the line through them."""
+    style = points[0].look
+    xs, ys = [p.x.mean or 0 for p in points], [100 * (p.y.mean or 0) for p in points]
+    axes.plot(xs, ys, color=style.colour, linestyle=style.line, linewidth=0.9, zorder=1)
+    for x, y, point in zip(xs, ys, points, strict=True):
         axes.errorbar(
-            [x.mean or 0],
-            [100 * (y.mean or 0)],
-            xerr=x.half,
-            yerr=None if y.half is None else 100 * y.half,
+            [x],
+            [y],
+            xerr=point.x.half,
+            yerr=None if point.y.half is None else 100 * point.y.half,
             color=style.colour,
             marker=style.marker,
             markersize=8,
             elinewidth=1,
             capsize=2,
         )
-    for at, name, line in marks:
-        axes.axvline(at, color=FAINT, linewidth=1, linestyle=line)
-        axes.annotate(
-            name, (at, 0), (-3, 4), ("data", "axes fraction"), "offset points",
-            color=INK, fontsize=8.5, rotation=90, ha="right", va="bottom",
-        )  # fmt: skip
-    axes.set_ylabel("test accuracy, %")
-    axes.margins(0.1, 0.15)
-    _legend(figure, [(style, s.label) for style, s, _, _ in drawn], lines=False)
-    return figure
 
 
 def curve(
@@ -128,11 +188,13 @@ def curve(
 ) -> Figure | None:
     """Draw one number over the rounds: mean over seeds, and the range of the seeds as a band."""
     drawn = [
-        (look(i), s, rows) for i, s in enumerate(summaries) if (rows := over_rounds(s.runs, value))
+        (style, s, rows)
+        for style, s in zip(looks(summaries), summaries, strict=True)
+        if (rows := over_rounds(s.runs, value))
     ]
     if not drawn or (log and not any(high > 0 for _, _, rows in drawn for *_, high in rows)):
         return None
-    figure, axes = _canvas(len(drawn))
+    figure, (axes,) = _canvas(len(drawn))
     for style, _, rows in drawn:
         at, mean, low, high = zip(*rows, strict=True)
         axes.plot(
@@ -170,7 +232,7 @@ def over_rounds(
 
 def reliability(bins: dict[str, Bins], average: str) -> Figure | None:
     """Draw accuracy against confidence; `average` names the predictor beside the point model."""
-    figure, axes = _canvas(2)
+    figure, (axes,) = _canvas(2)
     drawn = []
     names = {"posterior": average, "point": "point model"}
     looks = (look(0), look(1)._replace(filled=False))
@@ -196,25 +258,32 @@ def reliability(bins: dict[str, Bins], average: str) -> Figure | None:
     return figure
 
 
-def _canvas(entries: int) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(WIDTH, 3.2 + 0.26 * ((entries + 1) // 2)), layout="constrained")
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(FAINT)
-    axes.tick_params(colors=INK, labelsize=10, color=FAINT, which="both")
-    axes.grid(color=FAINT, alpha=0.2, linewidth=0.6)
-    axes.xaxis.label.set(color=INK, fontsize=11)
-    axes.yaxis.label.set(color=INK, fontsize=11)
-    return figure, axes
+def _canvas(entries: int, count: int = 1) -> tuple[Figure, list[Axes]]:
+    """Return a figure of so many panels of the same axes, each with room for a legend."""
+    tall = 3.2 + 0.26 * ((entries + 1) // 2)
+    figure = Figure(figsize=(WIDTH, count * tall), layout="constrained")
+    grid = figure.subplots(count, 1, sharex=True, sharey=True, squeeze=False)
+    for axes in (panes := list(grid[:, 0])):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color(FAINT)
+        axes.tick_params(colors=INK, labelsize=10, color=FAINT, which="both", labelbottom=True)
+        axes.grid(color=FAINT, alpha=0.2, linewidth=0.6)
+        axes.xaxis.label.set(color=INK, fontsize=11)
+        axes.yaxis.label.set(color=INK, fontsize=11)
+    return figure, panes
 
 
-def _legend(figure: Figure, entries: Sequence[tuple[Look, str]], lines: bool) -> None:
+def _legend(place: Figure | Axes, entries: Sequence[tuple[Look, str]], lines: bool) -> None:
+    """Name the looks below a figure, or below one of its panels."""
     handles = [_sample(style, lines) for style, _ in entries]
     labels = [plain(name if len(name) <= 34 else f"{name[:33]}…") for _, name in entries]
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=2 if len(labels) > 1 else 1,
-        frameon=False, fontsize=9.5, labelcolor=INK, handlelength=3.2 if lines else 1,
-    )  # fmt: skip
+    columns, long = 2 if len(labels) > 1 else 1, 3.2 if lines else 1
+    how: dict[str, Any] = {"frameon": False, "fontsize": 9.5, "labelcolor": INK}
+    if isinstance(place, Figure):
+        how["loc"] = "outside lower center"
+    else:
+        how |= {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17)}
+    place.legend(handles, labels, ncols=columns, handlelength=long, **how)
 
 
 def _sample(style: Look, lines: bool) -> Line2D:

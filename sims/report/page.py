@@ -36,6 +36,9 @@ ALT = {
     "convergence": "R-hat and effective sample size by round",
 }
 
+MANY = 12
+"""Lines over the rounds that are still told apart; of more variants the two featured are drawn."""
+
 
 def write(folder: Path) -> Path:
     """Draw a bench or run folder: figures/*, then report.html, whose path is returned.
@@ -67,7 +70,8 @@ def draw(
         "mse": figures.trade_mse(summaries),
         "live": live.figure(answers),
     }
-    drawn |= {n: figures.curve(summaries, value, text, log) for n, value, text, log in CURVES}
+    lines = summaries if len(summaries) <= MANY else list(featured(summaries, chosen).values())
+    drawn |= {n: figures.curve(lines, value, text, log) for n, value, text, log in CURVES}
     for place, s in featured(summaries, chosen).items():
         if s.runs:
             result = s.runs[0].result

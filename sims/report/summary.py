@@ -68,6 +68,7 @@ class Summary:
 
     variant: str
     label: str
+    title: str = ""
     strength: float | None = None
     undefended: bool = False
     seeds: tuple[int, ...] = (0,)
@@ -111,6 +112,7 @@ def _summary(rows: list[Row], book: Book, groups: Iterable[tuple[str, float | No
     return Summary(
         variant=first.variant,
         label=_label(first, groups),
+        title=first.title or first.variant,
         strength=first.strength,
         undefended=bool(first.undefended),
         seeds=tuple(row.seed for row in rows),

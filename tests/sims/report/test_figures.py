@@ -23,6 +23,9 @@ def notes(figure: Figure) -> dict[str, float]:
     return {text.get_text(): float(text.xy[0]) for text in found}
 
 
+DRAWN = Estimate(0.5, 0.1)
+
+
 def test_looks_differ_without_colour() -> None:
     """The first eight differ by marker alone, the first 24 in colour and marker."""
     assert len({figures.look(i).marker for i in range(8)}) == 8
@@ -41,13 +44,50 @@ def test_points_of_the_frontier(make_bench: Make) -> None:
 def test_strengths_are_joined_in_their_order() -> None:
     """Not in the order in which they are listed."""
     swept = [
-        Summary("v", f"v, {n}", strength=n, accuracy=Estimate(1 - n / 10), bits=Estimate(5 - n))
+        Summary("v", f"v, {n}", "v", n, accuracy=Estimate(1 - n / 10), bits=Estimate(5 - n))
         for n in (1.0, 0.3, 3.0)
     ]
     figure = figures.trade_bits(swept)
     assert figure is not None
     joined = np.asarray(figure.axes[0].lines[0].get_xydata())
     np.testing.assert_allclose(joined, [(4.7, 97), (4, 90), (2, 70)])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["v"]
+    assert len({figures.looks(swept)[i] for i in range(3)}) == 1
+
+
+def test_many_variants_share_out_over_panels_with_the_undefended_in_each() -> None:
+    """Thirteen defended variants, two strengths each: six or fewer to a panel, on the same axes."""
+    names = [f"v{n}" for n in range(13)]
+    bare = Summary("none", "none", "none", undefended=True, accuracy=DRAWN, bits=DRAWN)
+    many = [Summary(n, n, n, s, accuracy=DRAWN, bits=DRAWN) for n in names for s in (1.0, 2.0)]
+    figure = figures.trade_bits([*many[:6], bare, *many[6:]])
+    assert figure is not None
+    told = [
+        [text.get_text() for text in legend.get_texts()]
+        for axes in figure.axes
+        if (legend := axes.get_legend())
+    ]
+    assert [len(names) for names in told] == [7, 7, 2]
+    assert all(names[0] == "none" for names in told)
+    assert sorted(n for pane in told for n in pane[1:]) == sorted(names)
+    assert len({axes.get_xlim() for axes in figure.axes}) == 1
+    assert not figure.legends
+
+
+def test_a_collapsed_net_does_not_press_the_others_into_a_line() -> None:
+    """It is named at the foot, with its accuracy; without an undefended net all are drawn."""
+    bare = Summary("none", "none", "none", undefended=True, accuracy=Estimate(0.9), bits=DRAWN)
+    near = Summary("a", "a", "a", accuracy=Estimate(0.85), bits=Estimate(2.0))
+    far = Summary("b", "b", "b", accuracy=Estimate(0.3), bits=Estimate(1.0))
+    figure = figures.trade_bits([bare, near, far])
+    assert figure is not None
+    assert figure.axes[0].get_ylim() == pytest.approx((78, 92))
+    assert notes(figure) == {"↓ 30 %": 1.0}
+    for summaries in ([bare, near], [near, far]):
+        figure = figures.trade_bits(summaries)
+        assert figure is not None and notes(figure) == {}
+        low, high = figure.axes[0].get_ylim()
+        assert all(low < 100 * (s.accuracy.mean or 0) < high for s in summaries)
 
 
 def test_anchors_in_mse_plot(make_bench: Make) -> None:
@@ -78,7 +118,7 @@ def test_same_bytes(make_bench: Make) -> None:
 @pytest.mark.parametrize("label", [r"$\frac$", "_hidden", "a\nb", "<b>&amp;", "--> <script>", "$"])
 def test_odd_labels(label: str) -> None:
     """Labels are text: no mathematics, no markup, nothing hidden."""
-    summary = Summary("v", label, accuracy=Estimate(0.9), bits=Estimate(1.0))
+    summary = Summary("v", label, label, accuracy=Estimate(0.9), bits=Estimate(1.0))
     figure = figures.trade_bits([summary])
     assert figure is not None
     assert len(figure.legends[0].get_texts()) == 1
