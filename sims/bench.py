@@ -42,6 +42,9 @@ OPTIONAL = (  # older runs lack some
     "bits-cap",
     "identification-candidates",
     "label-only-identification",
+    "encoder-parameters",
+    "flops-per-inference",
+    "bytes-per-inference",
 )
 REBUILT = ("mse", "psnr", "ssim", "identification-1", "oracle-mse", "mean-mse")
 Done = tuple[str, FailedError | None]  # a cell's name, and why it failed
@@ -50,14 +53,17 @@ Done = tuple[str, FailedError | None]  # a cell's name, and why it failed
 def bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1) -> Path:
     """Return the report of all cells, each trained and attacked once, whatever interrupts.
 
-    SettingsError for several jobs on the Ray engine, which is parallel itself, and for a swept
+    SettingsError for several jobs on an engine that is parallel itself, and for a swept
     setting that is overridden; RunError when a cell's folder holds a run of other settings. A cell
     that fails (DivergedError, RoundError) does not keep the others from being trained and reported;
     it is named in failed.json and the report, and its error is raised at the end.
     """
     refuse_fixed_sweeps(cells)
-    if jobs > 1 and any(cell.settings.engine == "ray" for cell in cells):
-        raise SettingsError(f"--jobs is {jobs}: Ray is parallel itself; add --engine loop")
+    engines = sorted({cell.settings.engine for cell in cells} - {"loop"})
+    if jobs > 1 and engines:
+        raise SettingsError(
+            f"--jobs is {jobs}: engine {engines[0]!r} is parallel itself; add --engine loop"
+        )
     missing = [cell for cell in cells if not finished(folder / "runs" / cell.name, cell)]
     write_whole(folder / "scenario.toml", scenario.path.read_text())
     say(f"run: {folder}")

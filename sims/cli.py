@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import shlex
 import sys
@@ -101,10 +102,20 @@ def parser() -> argparse.ArgumentParser:
         "--loss", default="0,2,5", help="points of accuracy given up; default: 0,2,5"
     )
     compared.add_argument("--out", type=Path, help="Markdown file to write; default: print it")
+    more = commands.add_parser("escalate", help="attack a bench's variants at matched accuracy")
+    more.add_argument("folder", type=Path, metavar="BENCH", help="folder of a bench")
+    more.add_argument("--loss", type=float, default=2, help="points of accuracy given up; 2")
+    more.add_argument(
+        "--budgets", type=budgets, default=(), help="of the worst attack, one seed, as 4,10"
+    )
+    more.add_argument("--jobs", type=positive, default=1, help="runs attacked at once")
+    more.add_argument("--out", type=Path, help="Markdown file to write; default: print it")
+    _set(more)
     sure = commands.add_parser("uncertainty", help="compare posteriors, points and ensembles")
     _scenario(sure)
     sure.add_argument("--out", type=Path, required=True, help="folder of the runs")
     sure.add_argument("--jobs", type=positive, default=1, help="federations trained at once")
+    sure.add_argument("--against", metavar="NAME", help="differences to this variant, too")
     sure.add_argument("--outside", default="none", help="data.source of strangers' images")
     sure.add_argument("--outside-path", default="none", help="data.path of strangers' images")
     sent = commands.add_parser("export", help="write a run's encoder as ONNX, for devices")
@@ -123,7 +134,9 @@ def _scenario(command: argparse.ArgumentParser) -> None:
 
 def _run(command: argparse.ArgumentParser) -> None:
     command.add_argument("--out", type=Path, help="folder to write; default: runs/<name>-<time>")
-    command.add_argument("--engine", choices=["ray", "loop"], help="overrides the setting")
+    command.add_argument(
+        "--engine", choices=["ray", "loop", "processes"], help="overrides the setting"
+    )
 
 
 def _set(command: argparse.ArgumentParser) -> None:
@@ -138,6 +151,14 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} must be at least 1")
     return value
+
+
+def budgets(text: str) -> tuple[float, ...]:
+    """Return the numbers above 0 of '4,10'; ValueError and ArgumentTypeError are argparse's."""
+    found = tuple(float(part) for part in text.split(","))
+    if not all(0 < one < math.inf for one in found):
+        raise argparse.ArgumentTypeError(f"{text!r} must be numbers above 0, as 4,10")
+    return found
 
 
 def _simulate(options: argparse.Namespace) -> None:
@@ -206,23 +227,37 @@ def _report(options: argparse.Namespace) -> None:
 
 
 def _table(options: argparse.Namespace) -> None:
-    from fedcel.files import write_whole
     from sims.table import table
 
-    text = table(options.folder, options.loss, options.against)
-    if options.out is None:
+    _printed(table(options.folder, options.loss, options.against), options.out)
+
+
+def _escalate(options: argparse.Namespace) -> None:
+    from sims import report
+    from sims.escalate import escalate
+
+    given = overrides(options)
+    text = escalate(options.folder, given, options.loss, options.budgets, options.jobs)
+    _printed(text, options.out)
+    print(f"report: {report.write(options.folder)}")
+
+
+def _printed(text: str, out: Path | None) -> None:
+    from fedcel.files import write_whole
+
+    if out is None:
         print(text, end="")
         return
-    write_whole(options.out, text)
-    print(f"table: {options.out}")
+    write_whole(out, text)
+    print(f"table: {out}")
 
 
 def _uncertainty(options: argparse.Namespace) -> None:
     from sims.calibration import calibrate
 
-    strangers = options.outside, options.outside_path
+    others = options.outside, options.outside_path, options.against
     given = overrides(options)
-    print(calibrate(options.scenario, options.out, options.jobs, given, *strangers), end="")
+    print(calibrate(options.scenario, options.out, options.jobs, given, *others), end="")
 
 
 def _export(options: argparse.Namespace) -> None:
@@ -252,6 +287,7 @@ COMMANDS = {
     "attack": _attack,
     "report": _report,
     "table": _table,
+    "escalate": _escalate,
     "uncertainty": _uncertainty,
     "export": _export,
     "serve": service_cli.run_serve,

@@ -7,6 +7,7 @@ that of the undefended net of the same seed less an allowed loss. Differences ar
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from statistics import fmean
 from typing import NamedTuple
 
 from fedcel.errors import RunError
@@ -22,8 +23,14 @@ MEASURES = (
     "certificate-bits",
     "certificate-bits-within-class",
     "within-class-spread",
+    "encoder-parameters",
+    "flops-per-inference",
+    "bytes-per-inference",
     *OF_THE_METHOD,
 )
+
+GRID = 101
+"""Losses of accuracy at which a curve's area is read."""
 
 Row = Mapping[str, object]
 Values = Mapping[str, float]
@@ -80,6 +87,24 @@ def matched(rows: Sequence[Row], loss: float) -> dict[str, Matches]:
     found: dict[str, Matches] = {}
     for (variant, seed), curve in curves(rows, bare).items():
         found.setdefault(variant, {})[seed] = at(curve, bare[seed]["accuracy"] - loss / 100)
+    return found
+
+
+def areas(rows: Sequence[Row], most: float) -> dict[str, dict[int, float]]:
+    """Return by variant and seed the mean bits over losses of 0 to `most` points of accuracy.
+
+    The area under a curve over its width. At each of 101 losses a defender has the fewest bits that
+    the curve reaches, or those of the undefended net, which is always there to take. RunError as
+    `matched`.
+    """
+    bare = undefended(rows)
+    losses = [most / 100 * step / (GRID - 1) for step in range(GRID)]
+    found: dict[str, dict[int, float]] = {}
+    for (variant, seed), curve in curves(rows, bare).items():
+        top = bare[seed]
+        reached = (at(curve, top["accuracy"] - loss) for loss in losses)
+        bits = [min(m.values[BITS], top[BITS]) if m else top[BITS] for m in reached]
+        found.setdefault(variant, {})[seed] = fmean(bits)
     return found
 
 

@@ -3,11 +3,13 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import read_json
-from sims.matched import BITS, Matches, Row, differences, matched, seed_of
+from sims.matched import BITS, Matches, Row, areas, differences, matched, seed_of
+from sims.report.read import FAILED
 from sims.report.summary import estimate
 from sims.report.text import NOTHING, interval, number
 
@@ -33,6 +35,9 @@ COLUMNS = (
     Column("within-class-spread", "within-class spread", 4),
     Column("attention-share", "attention n_eff/n", 2),
     Column("train-step-ratio", "training step, ×", 2),
+    Column("encoder-parameters", "encoder's parameters, k", 1, 1e-3),
+    Column("flops-per-inference", "encoder, MFLOP", 3, 1e-6),
+    Column("bytes-per-inference", "bytes sent", 0),
 )
 COMPARED = ("accuracy", BITS, "identification-optimal", "mse")
 
@@ -49,7 +54,7 @@ def table(folder: Path, losses: str = "0,2,5", against: str | None = None) -> st
     titles = {str(row["variant"]): str(row.get("title", row["variant"])) for row in rows}
     if against is not None and against not in titles:
         raise SettingsError(f"--against is {against!r}, must be one of {', '.join(titles)}")
-    parts = [f"Variants at matched accuracy.\n\n{conditions(rows)}"]
+    parts = [f"Variants at matched accuracy.\n\n{conditions(rows)}{left_out(folder)}"]
     for loss in points:
         found = matched(rows, loss)
         below = "the undefended accuracy" if loss == 0 else f"{loss:g} points below undefended"
@@ -59,6 +64,8 @@ def table(folder: Path, losses: str = "0,2,5", against: str | None = None) -> st
                 f"Difference to {titles[against]}, paired by seed:\n\n"
                 f"{paired(found, titles, against)}"
             )
+    if max(points) > 0:
+        parts.append(overall(areas(rows, max(points)), titles, max(points), against))
     return "\n\n".join(parts) + "\n"
 
 
@@ -71,6 +78,13 @@ def read(folder: Path) -> list[Row]:
         if "variant" not in row:
             raise RunError(f"{folder / 'bench.json'} is damaged: a row names no variant")
     return rows
+
+
+def left_out(folder: Path) -> str:
+    """Return which cells failed and so are in no row; nothing where none did."""
+    found = read_json(folder / FAILED) if (folder / FAILED).exists() else []
+    names = [str(each["cell"]) for each in found] if isinstance(found, list) else []
+    return f" Failed, and in no row: {', '.join(names)}." if names else ""
 
 
 def allowed(text: str) -> list[float]:
@@ -114,13 +128,13 @@ def cells(matches: Matches, seeds: int) -> list[str]:
     there = [match for match in matches.values() if match is not None]
     if not there:
         return [NOTHING, NEVER, *(NOTHING for _ in COLUMNS[2:])]
-    texts = {c.key: _interval(c, (match.values.get(c.key) for match in there)) for c in COLUMNS}
+    texts = {c.key: spread(c, (match.values.get(c.key) for match in there)) for c in COLUMNS}
     sign = "≤ " if any(match.bound for match in there) else ""
     some = "" if len(there) == seeds else f" ({len(there)} of {seeds} seeds)"
     return list((texts | {BITS: f"{sign}{texts[BITS]}{some}"}).values())
 
 
-def anchors(rows: Sequence[Row]) -> list[list[str]]:
+def anchors(rows: Sequence[Row], columns: Sequence[Column] = COLUMNS) -> list[list[str]]:
     """Return what an attacker knows without any message: the label, or nothing."""
     chance = [1 / float(str(n)) for row in rows if (n := row.get("identification-candidates"))]
     known = (
@@ -133,10 +147,10 @@ def anchors(rows: Sequence[Row]) -> list[list[str]]:
             *(
                 {
                     BITS: number(0.0, 2),
-                    "identification-optimal": _interval(c, [estimate(right).mean]),
-                    "mse": _interval(c, [estimate(numbers(rows, mse)).mean]),
+                    "identification-optimal": spread(c, [estimate(right).mean]),
+                    "mse": spread(c, [estimate(numbers(rows, mse)).mean]),
                 }.get(c.key, NOTHING)
-                for c in COLUMNS
+                for c in columns
             ),
         ]
         for name, right, mse in known
@@ -152,10 +166,35 @@ def paired(found: Mapping[str, Matches], titles: Mapping[str, str], against: str
         if name == against:
             continue
         each = {c.key: differences(ours, theirs, c.key) for c in columns}
-        texts = {c.key: _interval(c, each[c.key].values()) for c in columns}
+        texts = {c.key: spread(c, each[c.key].values()) for c in columns}
         texts[BITS] = f"{sign(ours, theirs, each[BITS])}{texts[BITS]}"
         lines.append([titles[name], *texts.values(), str(len(each[BITS]))])
     return markdown(["variant", *(c.head for c in columns), "seeds"], lines)
+
+
+def overall(
+    found: Mapping[str, Mapping[int, float]],
+    titles: Mapping[str, str],
+    most: float,
+    against: str | None,
+) -> str:
+    """Return each curve's mean bits over the losses up to `most`, the least first."""
+    column = Column(BITS, f"mean bits beyond label, 0 to {most:g} points lost", 2)
+    head = ["variant", column.head]
+    head += [f"difference to {titles[against]}, paired by seed"] if against else []
+    lines = []
+    for name, area in sorted(found.items(), key=lambda item: fmean(item[1].values())):
+        line = [titles[name], spread(column, area.values())]
+        if against:
+            other = found[against]
+            gaps = [area[seed] - other[seed] for seed in area if seed in other]
+            line.append(NOTHING if name == against else spread(column, gaps))
+        lines.append(line)
+    said = (
+        "**Over all losses.** The area under each curve, over its width: at every loss the fewest "
+        "bits that the variant reaches, or the undefended net's."
+    )
+    return f"{said}\n\n{markdown(head, lines)}"
 
 
 def sign(ours: Matches, theirs: Matches, common: Iterable[int]) -> str:
@@ -177,7 +216,8 @@ def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _interval(column: Column, values: Iterable[float | None]) -> str:
+def spread(column: Column, values: Iterable[float | None]) -> str:
+    """Return mean and interval of a column's values."""
     return interval(estimate(values), column.digits, column.scale)
 
 

@@ -222,7 +222,7 @@ def test_bench_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFi
     more = [*out, *QUICK, "--set", "rounds=6"]
     assert "other settings" in refused(["bench", "digits", *more], capsys)
     jobs = ["--engine", "ray", "--jobs", "2", "--out", str(tmp_path / "c")]
-    assert "Ray is parallel itself" in refused(["bench", "digits", *jobs], capsys)
+    assert "engine 'ray' is parallel itself" in refused(["bench", "digits", *jobs], capsys)
 
 
 def test_ctrl_c_saves_complete_rounds_and_resume_ends_the_run(tmp_path: Path) -> None:

@@ -5,7 +5,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcel.errors import RunError
-from sims.matched import BITS, Match, at, crossing, curves, differences, matched, undefended
+from sims.matched import (
+    BITS,
+    Match,
+    areas,
+    at,
+    crossing,
+    curves,
+    differences,
+    matched,
+    undefended,
+)
 
 
 def point(accuracy: float, bits: float, **more: float) -> dict[str, float]:
@@ -170,3 +180,19 @@ def test_the_first_undefended_variant_is_the_reference() -> None:
     """A second one is a row like the others."""
     rows = [*ROWS, {**row("other", None, 0.5, 1.0), "undefended": True}]
     assert undefended(rows)[0]["accuracy"] == 0.95
+
+
+def test_an_area_by_hand() -> None:
+    """Straight from 4 bits to none over ten points: 2 on average, 3 over the first five."""
+    rows = [row("none", None, 0.9, 4.0), row("swept", 1.0, 0.8, 0.0)]
+    assert areas(rows, 10)["swept"] == {0: pytest.approx(2.0)}
+    assert areas(rows, 5)["swept"] == {0: pytest.approx(3.0)}
+    assert areas(rows, 5)["none"] == {0: pytest.approx(4.0)}
+
+
+def test_where_a_curve_does_not_reach_the_undefended_net_counts() -> None:
+    """Alone at five points' loss: nothing is gained before, and a worse curve never counts."""
+    rows = [row("none", None, 0.9, 4.0), row("alone", 1.0, 0.85, 1.0), row("worse", 1.0, 0.85, 5.0)]
+    found = areas(rows, 10)
+    assert found["alone"][0] == pytest.approx((50 * 4 + 51 * 1) / 101)
+    assert found["worse"][0] == pytest.approx(4.0)

@@ -7,6 +7,7 @@ import pytest
 
 from fedcel.errors import RunError, SettingsError
 from sims.cli import main
+from sims.report.text import NOTHING
 from sims.table import COLUMNS, NEVER, table
 
 SWEEP = {"none": [(None, 0.96, 5.0)], "cel": [(1.0, 0.95, 1.0), (2.0, 0.91, 0.5)]}
@@ -35,6 +36,9 @@ def bench(folder: Path, seeds: int = 3, **drop: int) -> Path:
                         "bits-cap": 5.345,
                         "identification-candidates": 100,
                         "label-only-identification": 0.1,
+                        "encoder-parameters": 16_576,
+                        "flops-per-inference": 33_024,
+                        "bytes-per-inference": 256,
                         "oracle-mse": 0.0434,
                         "mean-mse": 0.074,
                         "mse": 0.04,
@@ -57,6 +61,7 @@ def test_by_hand(tmp_path: Path) -> None:
     text = table(bench(tmp_path), "2")
     # t(.975, 2) = 4.303, times .1 / sqrt(3): .25
     assert cells(text, "cel")[:3] == ["94.0 ± 0.0", "0.97 ± 0.25", "50.0 ± 0.0"]
+    assert cells(text, "cel")[-3:] == ["16.6 ± 0.0", "0.033 ± 0.000", "256 ± 0"]
     assert cells(text, "weak")[:2] == ["97.0 ± 0.0", "≤ 3.10 ± 0.25"]
     assert cells(text, "poor")[:3] == ["–", NEVER, "–"]
     anchor = next(line for line in text.splitlines() if line.startswith("| *label only"))
@@ -65,7 +70,7 @@ def test_by_hand(tmp_path: Path) -> None:
     widths = {
         len(line.replace("\\|", "/").split("|")) for line in text.splitlines() if line[:1] == "|"
     }
-    assert widths == {len(COLUMNS) + 3}
+    assert widths == {len(COLUMNS) + 3, 4}  # of the points, and of the area
 
 
 def test_differences_are_paired_and_signed(tmp_path: Path) -> None:
@@ -74,14 +79,36 @@ def test_differences_are_paired_and_signed(tmp_path: Path) -> None:
     assert cells(text, "none", 1)[1] == "≤ 4.12 ± 0.00"
     assert cells(text, "none", 1)[-1] == "3"
     assert cells(text, "poor", 1) == ["–", "–", "–", "–", "0"]
-    assert len([line for line in text.splitlines() if line.startswith("| the cel")]) == 1
+    points = text.split("**Over all losses.**")[0]
+    assert len([line for line in points.splitlines() if line.startswith("| the cel")]) == 1
     assert cells(table(tmp_path, "2", "none"), "cel", 1)[1] == "≥ -4.12 ± 0.00"
     assert cells(table(tmp_path, "2", "none"), "weak", 1)[1] == "≶ -2.00 ± 0.00"
+
+
+def test_the_area_is_over_the_largest_loss_asked_for(tmp_path: Path) -> None:
+    """Least first, with differences paired by seed; none is drawn where no loss is allowed."""
+    text = table(bench(tmp_path), "0,2", "cel").split("**Over all losses.**")[1]
+    lines = [line for line in text.splitlines() if line.startswith("| the")]
+    means = [float(line.replace("\\|", "/").split("|")[2].split()[0]) for line in lines]
+    assert "0 to 2 points lost" in text
+    assert means == sorted(means) and len(means) == len(SWEEP)
+    gaps = {cells(text, name)[-1] for name in SWEEP}
+    assert NOTHING in gaps and all(gap.endswith("± 0.00") for gap in gaps - {NOTHING})
+    assert "Over all losses" not in table(tmp_path, "0", "cel")
 
 
 def test_a_missing_seed_is_counted(tmp_path: Path) -> None:
     """Two seeds have no interval."""
     assert cells(table(bench(tmp_path, cel=1), "2"), "cel")[1] == "0.97 (2 of 3 seeds)"
+
+
+def test_what_failed_is_named(tmp_path: Path) -> None:
+    """A variant that diverges under one seed must not look like one with two seeds."""
+    bench(tmp_path, cel=1)
+    (tmp_path / "failed.json").write_text('[{"cell": "cel-1-1", "reason": "diverged"}]')
+    assert "Failed, and in no row: cel-1-1." in table(tmp_path, "2")
+    (tmp_path / "failed.json").write_text("[]")
+    assert "Failed" not in table(tmp_path, "2")
 
 
 @pytest.mark.parametrize("losses", ["", "a", "-1", "nan", "100", "0;2"])

@@ -1,0 +1,168 @@
+"""Trained attacks where they decide: at matched accuracy, and there again with larger budgets."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+import torch
+
+from fedcel import runs
+from fedcel.errors import SettingsError
+from fedcel.files import write_json
+from fedcel.settings import Scalar
+from fedcel.settings_groups import Attack
+from sims.attack import Rows, attack, own
+from sims.matched import BITS, Row, seed_of, strength
+from sims.overrides import changed
+from sims.processes import work
+from sims.progress import say
+from sims.report.text import NOTHING
+from sims.table import Column, anchors, markdown, numbers, read, spread
+from sims.worst import who, worst_attack
+
+FOUND = "escalated.json"
+"""In a bench's folder: a row for each attacked cell and budget, the worst attack in each."""
+SCORES = ("mse", "psnr", "ssim", "identification-1", "identification-5", "label-accuracy")
+FALLS = 0.98
+"""A larger budget that brings the MSE below this share of the smaller one's still helps."""
+COLUMNS = (
+    Column("accuracy", "accuracy, %", 1, 100),
+    Column(BITS, "bits beyond label", 2),
+    Column("identification-optimal", "optimal identification, %", 1, 100),
+    Column("mse", "MSE", 4),
+    Column("psnr", "PSNR, dB", 1),
+    Column("ssim", "SSIM", 3),
+    Column("identification-1", "right image, %", 1, 100),
+    Column("identification-5", "among five, %", 1, 100),
+    Column("label-accuracy", "label read, %", 1, 100),
+)
+
+
+class Task(NamedTuple):
+    """One cell to attack: its row of bench.json, its folder, with what."""
+
+    row: Row
+    place: Path
+    how: Attack
+
+
+def escalate(
+    folder: Path, given: dict[str, Scalar], loss: float, budgets: Sequence[float], jobs: int = 1
+) -> str:
+    """Return the Markdown of trained attacks on a bench's cells at `loss` points of accuracy.
+
+    Each variant is attacked, all seeds of it, at the strength whose mean accuracy is nearest to the
+    undefended net's less `loss`; then the attack that rebuilt images best once more with each of
+    `budgets`, on the first seed. What was attacked before is not attacked again. RunError when the
+    bench or a run in it is missing or damaged, SettingsError when `given` is of other settings.
+    """
+    if not 0 <= loss < 100:
+        raise SettingsError(f"--loss is {loss:g}, must be points of accuracy below 100, as 2")
+    rows = nearest(read(folder), loss)
+    tasks = [task(folder, row, given) for row in rows]
+    first = [scored(each) for each in done(tasks, jobs)]
+    one = min(seed_of(row) for row in rows)
+    higher = [
+        task(folder, row, given | {"attack.names": row["attack"], "attack.budget": budget})
+        for row in first
+        if row.get("attack") and seed_of(row) == one
+        for budget in budgets
+    ]
+    found = [*first, *(scored(each) for each in done(higher, jobs))]
+    write_json(folder / FOUND, found)
+    return text(found, rows, loss)
+
+
+def nearest(rows: Sequence[Row], loss: float) -> list[Row]:
+    """Return the rows of each variant's strength nearest to the undefended accuracy less `loss`."""
+    groups: dict[str, dict[float, list[Row]]] = {}
+    for row in rows:
+        groups.setdefault(str(row["variant"]), {}).setdefault(strength(row), []).append(row)
+    bare = fmean(numbers((row for row in rows if row.get("undefended")), "accuracy"))
+
+    def away(group: Sequence[Row]) -> float:
+        return abs(fmean(numbers(group, "accuracy")) - (bare - loss / 100))
+
+    return [row for group in groups.values() for row in min(group.values(), key=away)]
+
+
+def task(folder: Path, row: Row, given: Mapping[str, object]) -> Task:
+    """Return a cell's attack: the run's own attack settings, changed by those given."""
+    place = folder / str(row["run"])
+    wanted = {key: value for key, value in given.items() if isinstance(value, str | int | float)}
+    return Task(row, place, changed(runs.read_settings(place), wanted, "attack").attack)
+
+
+def done(tasks: Sequence[Task], jobs: int) -> Sequence[Task]:
+    """Attack each cell that was not attacked in this way before; return the tasks."""
+    missing = [each for each in tasks if own(each.place, each.how) is None]
+    with closing(work(attacked, missing, jobs)) as running:
+        for number_done, name in enumerate(running, 1):
+            say(f"attacked {name} ({number_done}/{len(missing)})")
+    return tasks
+
+
+def attacked(each: Task) -> str:
+    """Attack one cell; return its name."""
+    torch.set_num_threads(1)
+    attack(each.place, each.how, title=each.place.name)
+    return each.place.name
+
+
+def scored(each: Task) -> dict[str, object]:
+    """Return a cell's row with the scores of the attack that rebuilt images best in it."""
+    rows: Rows = [row for row in own(each.place, each.how) or [] if "mse" in row]
+    worst = worst_attack((who(row), float(str(row["mse"]))) for row in rows)
+    counted = [row for row in rows if who(row) == worst]
+    kept = {key: value for key, value in each.row.items() if key not in SCORES}
+    scores = {key: fmean(values) for key in SCORES if (values := numbers(counted, key))}
+    named = {"attack": worst and worst.attack, "budget": each.how.budget}
+    return kept | scores | named
+
+
+def text(found: Sequence[Row], rows: Sequence[Row], loss: float) -> str:
+    """Return both tables."""
+    base = found[: len(rows)]
+    groups: dict[str, list[Row]] = {}
+    for row in base:
+        groups.setdefault(str(row["variant"]), []).append(row)
+    head = ["variant", *(column.head for column in COLUMNS), "worst attack"]
+    known = [[*cells, NOTHING] for cells in anchors(base, COLUMNS)]
+    body = [line(group) for group in groups.values()]
+    parts = [
+        f"**Trained attacks, each variant where it is nearest to {loss:g} points below the "
+        f"undefended accuracy**\n\n{markdown(head, [*body, *known])}"
+    ]
+    if found[len(rows) :]:
+        parts.append(f"**The worst attack with larger budgets, one seed**\n\n{larger(found)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def line(group: Sequence[Row]) -> list[str]:
+    """Return one variant's line: means over seeds, with intervals."""
+    swept = group[0].get("strength")
+    title = str(group[0].get("title", group[0]["variant"]))
+    cells = [spread(column, numbers(group, column.key)) for column in COLUMNS]
+    names = sorted({str(row["attack"]) for row in group if row.get("attack")})
+    return [title if swept is None else f"{title}, {swept:g}", *cells, " / ".join(names) or NOTHING]
+
+
+def larger(found: Iterable[Row]) -> str:
+    """Return the MSE at each budget of the variants that were attacked with several."""
+    groups: dict[tuple[str, int], dict[float, Row]] = {}
+    for row in found:
+        budget = float(str(row["budget"]))
+        groups.setdefault((str(row["variant"]), seed_of(row)), {})[budget] = row
+    several = {key: group for key, group in groups.items() if len(group) > 1}
+    budgets = sorted({budget for group in several.values() for budget in group})
+    head = ["variant", "attack", *(f"MSE, {budget:g}x" for budget in budgets), "still falling"]
+    body = []
+    for group in several.values():
+        there = [group[budget] for budget in sorted(group)]
+        errors = numbers(there, "mse")
+        falling = "yes" if errors[-1] < FALLS * errors[-2] else "no"
+        cells = [spread(COLUMNS[3], numbers([group.get(b, {})], "mse")) for b in budgets]
+        body.append([str(there[0].get("title")), str(there[0]["attack"]), *cells, falling])
+    return markdown(head, body)

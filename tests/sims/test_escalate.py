@@ -1,0 +1,92 @@
+"""Trained attacks at matched accuracy: which cells, once each, and what is said of them."""
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+from fedcel.errors import SettingsError
+from fedcel.settings import Scalar
+from sims import scenario
+from sims.escalate import FOUND, escalate, larger, nearest
+from sims.matched import BITS
+
+BENCH = importlib.import_module("sims.bench")  # `sims.bench` itself is the function
+QUICK: dict[str, Scalar] = {
+    "engine": "loop",
+    "rounds": 5,
+    "local.steps": 3,
+    "cel.warm-up": 1,
+    "attack.names": "optimal",
+    "attack.seeds": 1,
+    "privacy.epsilons": "4",
+}
+SWEPT = """
+[bench]
+seeds = "0,1"
+[[variant]]
+name = "none"
+[[variant]]
+name = "noise"
+strength-key = "defence.strength"
+strengths = "0.2,9"
+settings = { defence = { name = "noise" } }
+"""
+
+
+def row(variant: str, strength: float | None, accuracy: float, seed: int) -> dict[str, object]:
+    """Return what matters of a row of bench.json."""
+    bare = {"undefended": variant == "none", "strength": strength, "seed": seed}
+    return {"variant": variant, "accuracy": accuracy, **bare}
+
+
+def test_the_nearest_strength_by_the_mean_over_seeds() -> None:
+    """.93 and .90 are .915 on average, 1.5 points from .90; .85 is 5. One seed alone misleads."""
+    rows = [row("none", None, 0.92, 0), row("none", None, 0.92, 1)]
+    weak = [row("noise", 0.2, 0.93, 0), row("noise", 0.2, 0.90, 1)]
+    strong = [row("noise", 0.9, 0.899, 0), row("noise", 0.9, 0.80, 1)]
+    assert nearest([*rows, *weak, *strong], 2) == [*rows, *weak]
+    assert nearest([*rows, *weak, *strong], 8) == [*rows, *strong]
+
+
+def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both seeds of each variant at one strength; the first seed's worst attack again, larger."""
+    path = tmp_path / "s.toml"
+    path.write_text(SWEPT)
+    plan = scenario.read(str(path))
+    BENCH.bench(plan, scenario.cells(plan, QUICK), tmp_path / "b")
+    given: dict[str, Scalar] = {"attack.names": "decoder", "attack.budget": 0.02}
+    said = escalate(tmp_path / "b", given, 0, [0.04])
+    assert capsys.readouterr().err.count("\nattacked ") == 6
+    rows = json.loads((tmp_path / "b" / FOUND).read_text())
+    assert [(r["variant"], r["strength"], r["seed"], r["budget"]) for r in rows] == [
+        ("none", None, 0, 0.02),
+        ("none", None, 1, 0.02),
+        ("noise", 0.2, 0, 0.02),
+        ("noise", 0.2, 1, 0.02),
+        ("none", None, 0, 0.04),
+        ("noise", 0.2, 0, 0.04),
+    ]
+    assert all(r["attack"] == "decoder" and 0 < r["mse"] < 1 and BITS in r for r in rows)
+    lines = [line.split("|")[1].strip() for line in said.splitlines() if line[:1] == "|"]
+    assert "noise, 0.2" in lines and "noise, 9" not in lines
+    assert "*label only (class means)*" in lines
+    assert escalate(tmp_path / "b", given, 0, [0.04]) == said
+    assert "attacked" not in capsys.readouterr().err
+
+
+def test_whether_a_larger_budget_still_helps_is_said() -> None:
+    """At a fiftieth less, the line is drawn."""
+    base = {"variant": "noise", "title": "noise", "seed": 0, "attack": "decoder"}
+    pair = [{**base, "budget": 1.0, "mse": 0.04}, {**base, "budget": 4.0, "mse": 0.03}]
+    assert larger(pair).endswith("| noise | decoder | 0.0400 | 0.0300 | yes |")
+    assert larger([pair[0], {**pair[1], "mse": 0.0399}]).endswith("| 0.0399 | no |")
+
+
+def test_wrong_input_is_refused(tmp_path: Path) -> None:
+    """Settings of a finished run other than the attack's are kept."""
+    with pytest.raises(SettingsError, match="--loss is 100"):
+        escalate(tmp_path, {}, 100, [])
