@@ -16,6 +16,7 @@ from fedcel.robust import HALF, geometric_median, krum, trimmed
 from fedcel.settings import parse
 from fedcel.settings_groups.training import Strategy
 from sims import loop
+from sims.crew import Here, Round
 
 RULES = ["clipped", "median", "trimmed", "krum", "multi-krum", "geometric-median"]
 SEEDS = st.integers(0, 2**32 - 1)
@@ -223,12 +224,10 @@ def test_the_loop_steps_by_the_rule(name: str, tmp_path: Path) -> None:
     flat, splits = holder.workspace(s), load(s.data, s.clients, s.seed)
     examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
     weights, total = schedule.shares(s, examples, [0, 1, 2]), sum(examples.values())
-    state, memory = aggregation.start(flat.vector), loop.Memory(tmp_path)
-    after, _ = loop.one_round(s, flat, state, weights, total, memory)
-    own = [
-        loop.one(s, flat, k, state, w, total, memory, NOTHING).update.delta
-        for k, w in weights.items()
-    ]
+    state, everyone = aggregation.start(flat.vector), Here(s, flat, tmp_path)
+    after, _ = loop.one_round(s, flat.cut, state, weights, total, everyone)
+    given = Round(1, state.model, total, NOTHING)
+    own = [answer.update.delta for answer in everyone.answers(weights, given)]
     step = robust.combined(s.strategy, own, list(weights.values()))
     assert torch.equal(after.model, state.model + step)
     assert step.any()

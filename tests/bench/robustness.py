@@ -1,0 +1,162 @@
+"""Accuracy that each rule keeps among hostile clients: `python -m tests.bench.robustness`.
+
+Digits at ten clients, point training; 1, 2 or 3 of them hostile, drawn anew with each seed. Prints
+progress, and at the end a table; writes every run's accuracy to docs/results/robust.json.
+"""
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+from unittest.mock import patch
+
+import torch
+
+from clients import holder
+from fedcel import aggregation, metrics, runs, schedule
+from fedcel.data import Images, load
+from fedcel.files import write_json
+from fedcel.posterior.predict import predict
+from fedcel.seeding import generator
+from fedcel.settings import Settings, parse
+from sims import loop
+from sims.crew import Answer, Here, Round
+from sims.processes import work
+from sims.progress import say
+from sims.report.summary import estimate
+from sims.report.text import interval
+from sims.table import markdown
+
+CLIENTS, SEEDS = 10, (0, 1, 2)
+COMMON = {
+    "clients": CLIENTS,
+    "rounds": 40,
+    "temperature": 0.0,
+    "prior.mode": "none",
+    "chain.scope": "full",
+    "local.steps": 10,
+    "local.rate": 1.2,
+    "net.noise": 0.1,
+    "strategy.momentum": 0.0,
+    "strategy.trim": 0.3,
+    "strategy.byzantine": 3,
+}
+RULES = ("mean", "clipped", "median", "trimmed", "krum", "multi-krum", "geometric-median")
+BOOST, SPREADS = 10.0, 1.5
+Change = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""What a hostile client sends, of its own honest delta and those of the honest clients (m, P)."""
+ATTACKS: dict[str, Change | None] = {
+    "labels": None,  # trains honestly on wrong labels
+    "sign": lambda own, others: -own,
+    "scaled": lambda own, others: -BOOST * own,
+    "colluding": lambda own, others: others.mean(0) - SPREADS * others.std(0),
+}
+
+
+class Case(NamedTuple):
+    """One training."""
+
+    rule: str
+    attack: str
+    hostile: int
+    alpha: float
+    seed: int
+
+
+class Hostile:
+    """A crew some of whose clients send what an attack makes of all deltas of the round."""
+
+    def __init__(self, crew: Here, who: frozenset[int], change: Change | None) -> None:
+        self.crew, self.who, self.change = crew, who, change
+
+    def gradients(
+        self, clients: Iterable[int], model: torch.Tensor, number: int
+    ) -> Iterator[torch.Tensor]:
+        """Yield each client's mean gradient."""
+        return self.crew.gradients(clients, model, number)
+
+    def answers(self, shares: dict[int, float], given: Round) -> Iterator[Answer]:
+        """Yield each client's answer."""
+        found = dict(zip(shares, self.crew.answers(shares, given), strict=True))
+        others = torch.stack([a.update.delta for k, a in found.items() if k not in self.who])
+        for client, answer in found.items():
+            if client in self.who and self.change is not None:
+                sent = self.change(answer.update.delta, others)
+                answer = answer._replace(update=answer.update._replace(delta=sent))
+            yield answer
+
+
+def wrong(settings: Settings, who: frozenset[int]) -> Callable[[Settings, int], Images]:
+    """Return `holder.images` with the next class's label on every image of hostile clients."""
+    parts = load(settings.data, settings.clients, settings.seed)
+
+    def images(_: Settings, client: int) -> Images:
+        x, y = parts.clients[client]
+        return Images(x, (y + 1) % parts.classes) if client in who else Images(x, y)
+
+    return images
+
+
+def trained(case: Case) -> tuple[Case, float]:
+    """Return the accuracy on the test images after the last round."""
+    torch.set_num_threads(1)
+    own = {"strategy.aggregation": case.rule, "data.alpha": case.alpha, "seed": case.seed}
+    s = parse({**COMMON, **own})
+    splits, flat = load(s.data, CLIENTS, s.seed), holder.workspace(s)
+    order = torch.randperm(CLIENTS, generator=generator(case.seed, "hostile"))
+    who = frozenset(order[: case.hostile].tolist())
+    server = aggregation.start(runs.fresh_net(s, splits).vector)
+    examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
+    weights = schedule.shares(s, examples, range(CLIENTS))
+    crew = Hostile(Here(s, flat, Path("unused")), who, ATTACKS.get(case.attack))
+    images = wrong(s, who) if case.attack == "labels" else holder.images
+    with patch.object(holder, "images", images):
+        for _ in range(s.rounds):
+            server, _said = loop.heard(s, flat.cut, server, weights, sum(examples.values()), crew)
+            if not server.model.isfinite().all():
+                return case, 0.0
+    x, y = splits.test
+    found = predict(flat, [server.model], x, generator(s.seed, "test"), s.chain.scope)
+    return case, metrics.accuracy(found.probabilities, y)
+
+
+def main() -> None:
+    """Train every case, print the table."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--jobs", type=int, default=2)
+    options.add_argument("--alpha", type=float, default=0.5, help="Dirichlet concentration")
+    options.add_argument("--hostile", type=int, nargs="+", default=[1, 2, 3], help="of ten")
+    options.add_argument("--out", type=Path, default=Path("docs/results/robust.json"))
+    given = options.parse_args()
+    attacks = [("none", 0), *((attack, n) for attack in ATTACKS for n in given.hostile)]
+    cases = [
+        Case(rule, attack, hostile, given.alpha, seed)
+        for attack, hostile in attacks
+        for rule in RULES
+        for seed in SEEDS
+    ]
+    found: dict[Case, float] = {}
+    with closing(work(trained, cases, given.jobs)) as running:
+        for done, (case, right) in enumerate(running, 1):
+            found[case] = right
+            if done % 21 == 0:
+                say(f"{done}/{len(cases)}")
+    write_json(given.out, [{**case._asdict(), "accuracy": right} for case, right in found.items()])
+    print(table(found, attacks, given.alpha))
+
+
+def table(found: dict[Case, float], attacks: list[tuple[str, int]], alpha: float) -> str:
+    """Return accuracy in percent: a line for each attack and number, a column for each rule."""
+    lines = []
+    for attack, hostile in attacks:
+        cells = [
+            interval(estimate(found[Case(rule, attack, hostile, alpha, s)] for s in SEEDS), 1, 100)
+            for rule in RULES
+        ]
+        lines.append([f"{attack}, {hostile} of {CLIENTS}", *cells])
+    return markdown(["hostile clients", *RULES], lines)
+
+
+if __name__ == "__main__":
+    main()
