@@ -44,6 +44,16 @@ def create(folder: Path, settings: Settings) -> None:
     write_toml(folder / "settings.toml", {"format": FORMAT, **dump(settings)})
 
 
+def begun(settings: Settings, folder: Path) -> bool:
+    """Say whether a run that goes on has a complete round; RunError when it cannot go on."""
+    kept = read_settings(folder)
+    if kept.model_copy(update={"engine": settings.engine}) != settings:
+        raise RunError(f"{folder} was made with other settings; resume it with its own")
+    if (folder / "result.json").exists():
+        raise RunError(f"{folder} is finished; there is nothing to resume")
+    return (folder / "state" / "server.safetensors").exists()
+
+
 def read_settings(folder: Path) -> Settings:
     """Return a run's settings; RunError for a folder that is no run or of another format."""
     if not folder.is_dir():

@@ -23,7 +23,7 @@ from sims.progress import say
 from sims.report.read import FAILED
 from sims.scenario import Cell, Scenario, anchored, refuse_fixed_sweeps, undefended
 from sims.simulate import simulate
-from sims.worst import who, worst_attack
+from sims.worst import worst_rows
 
 COST = "cost.json"
 """What a training step costs, in each cell's folder."""
@@ -200,11 +200,9 @@ def attention(path: Path) -> dict[str, object]:
 
 def worst(attacks: Rows) -> dict[str, object]:
     """Return the scores of the trained attack that rebuilt images best, mean over its seeds."""
-    trained = [entry for entry in attacks if "mse" in entry]
-    name = worst_attack((who(entry), float(str(entry["mse"]))) for entry in trained)
-    counted = [entry for entry in trained if who(entry) == name]
+    name, counted = worst_rows(attacks)
 
     def mean(key: str) -> float | None:
         return statistics.fmean(float(str(e[key])) for e in counted) if counted else None
 
-    return {"worst-attack": name and name.attack, **{key: mean(key) for key in REBUILT}}
+    return {"worst-attack": name, **{key: mean(key) for key in REBUILT}}

@@ -13,25 +13,26 @@ from fedcel.errors import SettingsError
 from fedcel.files import write_json
 from fedcel.settings import Scalar
 from fedcel.settings_groups import Attack
-from sims.attack import Rows, attack, own
+from sims.attack import attack, own
 from sims.matched import BITS, Row, seed_of, strength
 from sims.overrides import changed
 from sims.processes import work
 from sims.progress import say
 from sims.report.text import NOTHING
 from sims.table import Column, anchors, markdown, numbers, read, spread
-from sims.worst import who, worst_attack
+from sims.worst import worst_rows
 
 FOUND = "escalated.json"
 """In a bench's folder: a row for each attacked cell and budget, the worst attack in each."""
 SCORES = ("mse", "psnr", "ssim", "identification-1", "identification-5", "label-accuracy")
 FALLS = 0.98
 """A larger budget that brings the MSE below this share of the smaller one's still helps."""
+ERROR = Column("mse", "MSE", 4)
 COLUMNS = (
     Column("accuracy", "accuracy, %", 1, 100),
     Column(BITS, "bits beyond label", 2),
     Column("identification-optimal", "optimal identification, %", 1, 100),
-    Column("mse", "MSE", 4),
+    ERROR,
     Column("psnr", "PSNR, dB", 1),
     Column("ssim", "SSIM", 3),
     Column("identification-1", "right image, %", 1, 100),
@@ -113,12 +114,10 @@ def attacked(each: Task) -> str:
 
 def scored(each: Task) -> dict[str, object]:
     """Return a cell's row with the scores of the attack that rebuilt images best in it."""
-    rows: Rows = [row for row in own(each.place, each.how) or [] if "mse" in row]
-    worst = worst_attack((who(row), float(str(row["mse"]))) for row in rows)
-    counted = [row for row in rows if who(row) == worst]
+    worst, counted = worst_rows(own(each.place, each.how) or [])
     kept = {key: value for key, value in each.row.items() if key not in SCORES}
     scores = {key: fmean(values) for key in SCORES if (values := numbers(counted, key))}
-    named = {"attack": worst and worst.attack, "budget": each.how.budget}
+    named = {"attack": worst, "budget": each.how.budget}
     return kept | scores | named
 
 
@@ -163,6 +162,6 @@ def larger(found: Iterable[Row]) -> str:
         there = [group[budget] for budget in sorted(group)]
         errors = numbers(there, "mse")
         falling = "yes" if errors[-1] < FALLS * errors[-2] else "no"
-        cells = [spread(COLUMNS[3], numbers([group.get(b, {})], "mse")) for b in budgets]
+        cells = [spread(ERROR, numbers([group.get(b, {})], "mse")) for b in budgets]
         body.append([str(there[0].get("title")), str(there[0]["attack"]), *cells, falling])
     return markdown(head, body)

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from fedcel import aggregation, attacks, cel, defences, privacy, runs, sampler
 from fedcel.data import load
-from fedcel.errors import RunError
 from fedcel.settings import Settings
 from sims import loop, progress, ray
 from strategies.app import make
@@ -21,23 +20,13 @@ def simulate(
     else `check` refuses. A run that is refused leaves no folder.
     """
     if resume:
-        resume = begun(settings, folder)
+        resume = runs.begun(settings, folder)
     else:
         check(settings)
         runs.create(folder, settings)
     progress.say(f"run: {folder}")
     with progress.rounds(title, settings.rounds) as tell:
         ENGINES[settings.engine](settings, folder, tell, resume)
-
-
-def begun(settings: Settings, folder: Path) -> bool:
-    """Say whether a run that goes on has a complete round; RunError when it cannot go on."""
-    kept = runs.read_settings(folder)
-    if kept.model_copy(update={"engine": settings.engine}) != settings:
-        raise RunError(f"{folder} was made with other settings; resume it with its own")
-    if (folder / "result.json").exists():
-        raise RunError(f"{folder} is finished; there is nothing to resume")
-    return (folder / "state" / "server.safetensors").exists()
 
 
 def check(settings: Settings) -> None:

@@ -4,6 +4,8 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+Row = Mapping[str, object]
+
 TRAINING = "update"
 """Observation of an upload: what training shows, not an inference."""
 REPEATS = "*"
@@ -25,7 +27,7 @@ class Who(NamedTuple):
         return self.observation != TRAINING and REPEATS not in self.attack + self.observation
 
 
-def who(row: Mapping[str, object]) -> Who:
+def who(row: Row) -> Who:
     """Return what a row of attacks.json says of its attack; KeyError when it names none."""
     budget, targets = row.get("budget"), row.get("targets")
     return Who(
@@ -49,3 +51,10 @@ def worst_attack(scores: Iterable[tuple[Who, float]]) -> Who | None:
         if attack.on_one_inference:
             found.setdefault(attack, []).append(mse)
     return min(found, key=lambda attack: statistics.fmean(found[attack]), default=None)
+
+
+def worst_rows(rows: Iterable[Row]) -> tuple[str | None, list[Row]]:
+    """Return the name of the attack that `worst_attack` finds in attacks.json, and its rows."""
+    trained = [row for row in rows if "mse" in row]
+    worst = worst_attack((who(row), float(str(row["mse"]))) for row in trained)
+    return worst and worst.attack, [row for row in trained if who(row) == worst]

@@ -152,16 +152,6 @@ def make(
     return made
 
 
-def begun(settings: Settings, folder: Path) -> bool:
-    """Say whether a run that goes on has a complete round; RunError when it cannot go on."""
-    kept = runs.read_settings(folder)
-    if kept.model_copy(update={"engine": settings.engine}) != settings:
-        raise RunError(f"{folder} was made with other settings; resume it with its own")
-    if (folder / "result.json").exists():
-        raise RunError(f"{folder} is finished; there is nothing to resume")
-    return (folder / "state" / "server.safetensors").exists()
-
-
 def log_event(event: Event) -> None:
     """Tell a plain log about a round."""
     print(
@@ -189,7 +179,7 @@ def server_app() -> ServerApp:
         if settings.data.path != "none" and not Path(settings.data.path).is_absolute():
             raise RunError(f"data.path is {settings.data.path!r}, must be an absolute path")
         try:
-            going_on = resume and begun(settings, out)
+            going_on = resume and runs.begun(settings, out)
             if not resume:
                 runs.create(out, settings)
         except RunError as error:

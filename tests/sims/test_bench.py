@@ -22,18 +22,10 @@ from sims.attack import Asked, attack, merged, own, pictures_of, rows_of, store
 from sims.bench import measured
 from sims.processes import work
 from sims.worst import who
+from tests.sims.small import QUICK
 
 ROOT = Path(__file__).parents[2]
 BENCH = importlib.import_module("sims.bench")  # `sims.bench` itself is the function
-QUICK: dict[str, Scalar] = {
-    "engine": "loop",
-    "rounds": 5,
-    "local.steps": 3,
-    "cel.warm-up": 1,
-    "attack.names": "optimal",
-    "attack.seeds": 1,
-    "privacy.epsilons": "4",
-}
 
 
 def cells(folder: Path, **more: Scalar) -> tuple[scenario.Scenario, list[scenario.Cell]]:

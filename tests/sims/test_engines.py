@@ -19,18 +19,7 @@ from fedcel.settings import Settings, parse
 from sims import loop
 from sims.crew import Here, Pool
 from sims.simulate import simulate
-
-RAW: dict[str, Any] = {
-    "engine": "loop",
-    "clients": 3,
-    "rounds": 6,
-    "local.steps": 4,
-    "cel.kind": "cluster",
-    "cel.warm-up": 1,
-    "chain.burn-in": 0.7,
-    "chain.thin": 1,
-    "privacy.epsilons": "4",
-}
+from tests.sims.small import CLUSTERED
 
 STEERED = {
     "cel.kind": "cluster",
@@ -44,7 +33,7 @@ STEERED = {
 
 def run(folder: Path, **change: Any) -> Path:
     """Train a small federation."""
-    simulate(parse(RAW | change), folder)
+    simulate(parse(CLUSTERED | change), folder)
     return folder
 
 
@@ -60,7 +49,7 @@ def test_ray_gives_the_result_of_the_loop(tmp_path: Path) -> None:
     two = run(tmp_path / "ray", engine="ray", **change)
     torch.testing.assert_close(model(one), model(two), rtol=0, atol=1e-6)
     for name in (one, two):
-        assert runs.chain(name, parse(RAW)).rounds() == [6]
+        assert runs.chain(name, parse(CLUSTERED)).rounds() == [6]
     results: list[Any] = [read_json(folder / "result.json") for folder in (one, two)]
     for key in ("accuracy", "bits-beyond-label", "identification-optimal", "certificate-bits"):
         assert results[0][key] == pytest.approx(results[1][key], abs=1e-4), key
@@ -81,7 +70,7 @@ def test_several_processes_give_the_loop_s_model_to_the_bit(tmp_path: Path) -> N
 
 def test_a_pool_yields_gradients_in_order_and_errors_by_name(tmp_path: Path) -> None:
     """More clients than wait at once; a client that is not there is its own error."""
-    s = parse(RAW | {"clients": 6})
+    s = parse(CLUSTERED | {"clients": 6})
     flat = holder.workspace(s)
     start_model = flat.vector.clone()
     with ThreadPoolExecutor(1) as executor:
@@ -240,7 +229,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(
 ) -> None:
     """Model, events and samples, whatever the round it was stopped in."""
     whole = run(tmp_path / "whole", **change)
-    settings, part = parse(RAW | change), tmp_path / "part"
+    settings, part = parse(CLUSTERED | change), tmp_path / "part"
     runs.create(part, settings)
 
     def tell(event: dict[str, object]) -> None:
@@ -272,7 +261,7 @@ def samples(folder: Path) -> list[torch.Tensor]:
 def test_a_round_killed_after_its_clients_moved_is_repeated_to_the_bit(tmp_path: Path) -> None:
     """The clients' states are one round ahead of the server's; the older ones are used."""
     whole = run(tmp_path / "whole")
-    settings, part = parse(RAW), tmp_path / "part"
+    settings, part = parse(CLUSTERED), tmp_path / "part"
     runs.create(part, settings)
     calls = 0
 
@@ -301,19 +290,19 @@ def test_a_run_folder_is_never_overwritten_and_resumes_only_with_its_own_setting
 ) -> None:
     """Each refusal says what to do."""
     folder = run(tmp_path / "run")
-    settings: Settings = parse(RAW)
+    settings: Settings = parse(CLUSTERED)
     with pytest.raises(RunError, match="exists and is not empty.*--resume"):
         simulate(settings, folder)
     with pytest.raises(RunError, match="is finished"):
         simulate(settings, folder, resume=True)
     with pytest.raises(RunError, match="made with other settings"):
-        simulate(parse(RAW | {"seed": 5}), folder, resume=True)
+        simulate(parse(CLUSTERED | {"seed": 5}), folder, resume=True)
     with pytest.raises(RunError, match="is not a folder"):
         simulate(settings, tmp_path / "nowhere", resume=True)
 
 
 def test_an_error_in_the_server_app_reaches_the_caller(tmp_path: Path) -> None:
     """A strategy that cannot be loaded ends a Ray run with its own words."""
-    settings = parse(RAW | {"engine": "ray", "strategy.name": "math:pi"})
+    settings = parse(CLUSTERED | {"engine": "ray", "strategy.name": "math:pi"})
     with pytest.raises(SettingsError, match="'math:pi' is no Flower Strategy"):
         simulate(settings, tmp_path / "run")

@@ -11,17 +11,9 @@ from fedcel.settings import Scalar
 from sims import scenario
 from sims.escalate import FOUND, escalate, larger, nearest
 from sims.matched import BITS
+from tests.sims.small import QUICK
 
 BENCH = importlib.import_module("sims.bench")  # `sims.bench` itself is the function
-QUICK: dict[str, Scalar] = {
-    "engine": "loop",
-    "rounds": 5,
-    "local.steps": 3,
-    "cel.warm-up": 1,
-    "attack.names": "optimal",
-    "attack.seeds": 1,
-    "privacy.epsilons": "4",
-}
 SWEPT = """
 [bench]
 seeds = "0,1"

@@ -16,18 +16,7 @@ from sims import loop
 from sims.inprocess import InProcess, as_server
 from sims.simulate import simulate
 from strategies import PosteriorStrategy
-
-RAW: dict[str, Any] = {
-    "engine": "loop",
-    "clients": 3,
-    "rounds": 6,
-    "local.steps": 4,
-    "cel.kind": "cluster",
-    "cel.warm-up": 1,
-    "chain.burn-in": 0.7,
-    "chain.thin": 1,
-    "privacy.epsilons": "4",
-}
+from tests.sims.small import CLUSTERED
 
 
 class Still(PosteriorStrategy):
@@ -44,7 +33,7 @@ class Still(PosteriorStrategy):
 
 def run(folder: Path, **change: Any) -> Path:
     """Train a small federation."""
-    simulate(parse(RAW | change), folder)
+    simulate(parse(CLUSTERED | change), folder)
     return folder
 
 
@@ -58,7 +47,7 @@ def test_the_built_in_strategy_by_import_string_is_the_loop_engine_to_the_bit(
 ) -> None:
     """Messages, checks and records in between change no bit; nor does a stop after round 3."""
     one, two = run(tmp_path / "loop"), tmp_path / "own"
-    settings = parse(RAW | {"strategy.name": "strategies:PosteriorStrategy"})
+    settings = parse(CLUSTERED | {"strategy.name": "strategies:PosteriorStrategy"})
     runs.create(two, settings)
 
     def tell(event: dict[str, object]) -> None:
@@ -105,7 +94,7 @@ def test_a_wrong_part_is_refused_before_a_folder_is_made(
 ) -> None:
     """With its setting and what is missing."""
     stock = {"strategy.upload": "weights", "temperature": 0.0, "chain.scope": "full"}
-    settings = parse(RAW | (stock if "strategy.name" in change else {}) | change)
+    settings = parse(CLUSTERED | (stock if "strategy.name" in change else {}) | change)
     with pytest.raises(FedcelError, match=message):
         simulate(settings, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -1,0 +1,29 @@
+"""Settings of runs that end in seconds."""
+
+from typing import Any
+
+from fedcel.settings import Scalar
+
+CLUSTERED: dict[str, Any] = {
+    "engine": "loop",
+    "clients": 3,
+    "rounds": 6,
+    "local.steps": 4,
+    "cel.kind": "cluster",
+    "cel.warm-up": 1,
+    "chain.burn-in": 0.7,
+    "chain.thin": 1,
+    "privacy.epsilons": "4",
+}
+"""Three clients with class centres, a chain of two models."""
+
+QUICK: dict[str, Scalar] = {
+    "engine": "loop",
+    "rounds": 5,
+    "local.steps": 3,
+    "cel.warm-up": 1,
+    "attack.names": "optimal",
+    "attack.seeds": 1,
+    "privacy.epsilons": "4",
+}
+"""A bench's cell with nothing trained against it."""
