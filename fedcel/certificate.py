@@ -6,12 +6,9 @@ from math import log, log2
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import xlogy
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 from fedcel.errors import NetError
@@ -75,6 +72,9 @@ def certificate(
 
 def partitions(codes: Codes, clusters: Sequence[int]) -> list[Groups]:
     """Return one grouping of the codes for each number of clusters that is below their number."""
+    from sklearn.exceptions import ConvergenceWarning  # a second that most commands need not wait
+    from sklearn.mixture import GaussianMixture
+
     scale = codes.std(0).max()
     found = [np.zeros(len(codes), dtype=np.int64)]
     if scale == 0:
@@ -104,7 +104,7 @@ def bound(codes: Codes, sigma: float, groups: Groups) -> float:
         gap = (own - own.mean(0)) / sigma
         root = np.linalg.svd(gap, compute_uv=False)
         channel = np.log1p(root**2 / len(own)).sum() / 2
-        total += share * min(log(len(own)), float(channel)) - float(xlogy(share, share))
+        total += share * (min(log(len(own)), float(channel)) - log(share))
     return total
 
 
@@ -120,9 +120,9 @@ def fano(nats: float, candidates: int) -> float:
         return 1.0
 
     def excess(p: float) -> float:
-        wrong = xlogy(1 - p, m - 1) - xlogy(1 - p, 1 - p)
-        return float(log(m) + xlogy(p, p) - wrong - nats)
+        wrong = scipy.special.xlogy(1 - p, m - 1) - scipy.special.xlogy(1 - p, 1 - p)
+        return float(log(m) + scipy.special.xlogy(p, p) - wrong - nats)
 
     if excess(1 / m) >= 0:  # no information, or less than rounding leaves of log m - log m
         return 1 / m
-    return float(brentq(excess, 1 / m, 1.0))
+    return float(scipy.optimize.brentq(excess, 1 / m, 1.0))

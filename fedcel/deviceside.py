@@ -5,7 +5,6 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from fedcel.nets import SplitNet
 
@@ -28,6 +27,8 @@ def cost_of(net: SplitNet, image: Float[Tensor, "C H W"]) -> Cost:
 
     Activations, normalisation and noise are not counted: they are small beside the rest.
     """
+    from torch.utils.flop_counter import FlopCounterMode  # brings a part of the compiler
+
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         z = net.encode(image[None])
     parameters = sum(p.numel() for p in net.encoder.parameters())

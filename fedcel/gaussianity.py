@@ -4,9 +4,9 @@ from math import e, log, pi
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
-from scipy.stats import kurtosis
 from torch import Tensor
 
 STEP = 0.5
@@ -52,7 +52,7 @@ def gaussianity(z: Float[Tensor, "M D"], y: Int[Tensor, " M"], sigma: float) -> 
         seen = power > 1e-12 * (1 + power.sum())
         if len(own) >= FEWEST and seen.any():
             weight = len(own) * power[seen]
-            weighted += float(weight @ kurtosis(along[:, seen], bias=False))
+            weighted += float(weight @ scipy.stats.kurtosis(along[:, seen], bias=False))
             variance += float(weight.sum())
     bits = len(labels) * log(2)
     return Gaussianity(gaussian / bits, single / bits, weighted / variance if variance else None)

@@ -5,9 +5,9 @@ from importlib.metadata import version
 from math import log2
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float, Int
-from scipy.stats import hypergeom
 from torch import Tensor
 
 from fedcel import metrics, runs
@@ -167,7 +167,7 @@ def label_only(counts: Float[Tensor, " K"], candidates: int) -> float:
     chance = 0.0
     for count in counts.tolist():
         k = np.arange(int(count))  # others of the class among the candidates
-        law = hypergeom.pmf(k, total - 1, max(int(count) - 1, 0), candidates - 1)
+        law = scipy.stats.hypergeom.pmf(k, total - 1, max(int(count) - 1, 0), candidates - 1)
         chance += float((law / (1 + k)).sum()) * count / total
     return chance
 

@@ -13,7 +13,6 @@ from types import FrameType
 
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
-from flwr.simulation import run_simulation
 
 from clients import client_app
 from fedcel.journal import Tell
@@ -32,9 +31,9 @@ QUIET = {
 
 def train(settings: Settings, folder: Path, tell: Tell, resume: bool = False) -> None:
     """Train into the run folder on Ray; an error in the ServerApp is raised here."""
-    app = ServerApp()
+    from flwr.simulation import run_simulation  # a second that the other engines need not wait
 
-    stop = Event()
+    app, stop = ServerApp(), Event()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:

@@ -1,9 +1,9 @@
 """How often the right image of several is picked, exactly averaged over the wrong ones drawn."""
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float, Int
-from scipy.stats import hypergeom
 from torch import Tensor
 
 ROUNDING = 1e-9  # scores that differ by less, relative to the right one's, are ties
@@ -33,6 +33,6 @@ def identification(
     ties = (scores >= mine - margin).sum(1) - better - 1
     drawn = min(candidates - 1, others)
     ahead = np.arange(others + 1)
-    chance = hypergeom.cdf(top - 1, others, ahead, drawn) if others else np.ones(1)
+    chance = scipy.stats.hypergeom.cdf(top - 1, others, ahead, drawn) if others else np.ones(1)
     below = torch.from_numpy(np.concatenate([[0.0], np.cumsum(chance)]))
     return (below[better + ties + 1] - below[better]) / (ties + 1)

@@ -1,10 +1,9 @@
 """How close reconstructions come to their originals, beside what needs no attack at all."""
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float, Int
-from scipy.optimize import linear_sum_assignment
-from sklearn.svm import SVC
 from torch import Tensor
 
 from fedcel.attacks.base import OtherClasses
@@ -58,7 +57,7 @@ def in_best_order(
     ordered = []
     for found, true in zip(torch.split(images, batch), torch.split(originals, batch), strict=True):
         distance = torch.cdist(true.flatten(1).double(), found.flatten(1).double()).square()
-        ordered.append(found[linear_sum_assignment(distance.numpy())[1]])
+        ordered.append(found[scipy.optimize.linear_sum_assignment(distance.numpy())[1]])
     return torch.cat(ordered)
 
 
@@ -117,6 +116,8 @@ def label_accuracy(
 
     A support vector machine on the pixels of at most 5 000 of the attacker's images.
     """
+    from sklearn.svm import SVC  # a second that most commands need not wait
+
     x, y = known.x[:LARGEST_TRAINING].flatten(1).numpy(), known.y[:LARGEST_TRAINING].numpy()
     if (y == y[0]).all():  # nothing to tell apart
         return float((labels == int(y[0])).double().mean())

@@ -5,11 +5,13 @@ covariance matrix adaptation (Hansen, 2016) instead of a genetic algorithm, and 
 was sent instead of its class.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from cmaes import CMA
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -20,6 +22,9 @@ from fedcel.attacks.logits import centred
 from fedcel.attacks.observation import Observation
 from fedcel.attacks.vae import fit_vae
 from fedcel.data.images import Images
+
+if TYPE_CHECKING:
+    from cmaes import CMA
 
 PROBES = 32  # own images whose answers tell how noisy answers are
 
@@ -54,6 +59,8 @@ class BlackBoxSearch:
         progress: Progress | None = None,
     ) -> Float[Tensor, "T C H W"]:
         """Return one image in [0, 1] per answer."""
+        from cmaes import CMA  # a second, for its whole toolbox
+
         epochs = max(1, round(self.epochs * budget))
         decoder = fit_vae(auxiliary.x, self.latents, epochs, generator, progress)
         variance = answer_variance(observation, auxiliary.x[:PROBES], generator)

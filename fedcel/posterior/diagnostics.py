@@ -9,10 +9,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from arviz_stats.base import array_stats
+import scipy
 from jaxtyping import Float
 from numpy import ndarray
-from scipy.stats import norm
 from torch import Tensor
 
 ENOUGH = 100.0  # effective samples
@@ -56,6 +55,8 @@ def diagnose(trace: Float[Tensor, "R F"]) -> Diagnosis | None:
 
     A functional that never moves counts as converged, with all its draws.
     """
+    from arviz_stats.base import array_stats  # a second, for SciPy's distributions
+
     values = trace.double().numpy()
     values = values[len(values) % 2 :]  # two equal halves
     if len(values) < LEAST:
@@ -95,7 +96,7 @@ def effective(part: Float[ndarray, "R F"]) -> Float[ndarray, " F"]:
 
 def corrected(z: float, tests: int) -> float:
     """Return the |z| of one test as improbable as the largest of `tests`; Sidak, JASA 1967."""
-    chance = float(2 * norm.sf(z))
+    chance = float(2 * scipy.stats.norm.sf(z))
     if not 0 < chance < 1:  # beyond what a double can tell apart, or no deviation at all
         return z
-    return float(norm.isf(-math.expm1(tests * math.log1p(-chance)) / 2))
+    return float(scipy.stats.norm.isf(-math.expm1(tests * math.log1p(-chance)) / 2))

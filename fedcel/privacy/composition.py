@@ -9,13 +9,6 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Literal, NamedTuple
 
-from dp_accounting.pld.common import DifferentialPrivacyParameters
-from dp_accounting.pld.privacy_loss_distribution import (
-    PrivacyLossDistribution,
-    from_gaussian_mechanism,
-    from_privacy_parameters,
-)
-
 from fedcel.privacy.base import Mechanism
 from fedcel.privacy.noise import Gaussian
 
@@ -57,6 +50,8 @@ def composed_exactly(mechanism: Mechanism, count: int, delta: float) -> Composed
     Infinity where `delta` is less than the mechanism's own deltas leave. ValueError as `composed`,
     and on a delta that is not in (0, 1).
     """
+    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+
     composed(mechanism.epsilon, mechanism.delta, count)
     if not 0 < delta < 1:
         raise ValueError(f"delta is {delta}, must be above 0 and below 1; try 1e-6")
@@ -79,6 +74,12 @@ def together(prices: Mapping[tuple[float, float], int], delta: float) -> Compose
     leave.
     ValueError as `composed`, without any answer, and on a delta that is not in (0, 1).
     """
+    from dp_accounting.pld.common import DifferentialPrivacyParameters  # a second, for SciPy's laws
+    from dp_accounting.pld.privacy_loss_distribution import (
+        PrivacyLossDistribution,
+        from_privacy_parameters,
+    )
+
     if not prices:
         raise ValueError("there are no answers; nothing was spent")
     if not 0 < delta < 1:

@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import scipy
 import torch
 from jaxtyping import Float
-from scipy.stats import beta
 from torch import Tensor
 
 from fedcel.privacy.base import Mechanism
@@ -105,7 +105,8 @@ def bound(ours: Tensor, theirs: Tensor, delta: float, confidence: float) -> floa
     """Return log((p - delta)/q) for the smallest p and largest q that fit the counts."""
     risk = (1 - confidence) / 2
     hits, count = int(ours.sum()), len(ours)
-    low = float(beta.ppf(risk, hits, count - hits + 1)) if hits else 0.0
     others, total = int(theirs.sum()), len(theirs)
-    high = float(beta.ppf(1 - risk, others + 1, total - others)) if others < total else 1.0
+    quantile = scipy.stats.beta.ppf  # Clopper and Pearson, Biometrika 1934
+    low = float(quantile(risk, hits, count - hits + 1)) if hits else 0.0
+    high = float(quantile(1 - risk, others + 1, total - others)) if others < total else 1.0
     return math.log((low - delta) / high) if low > delta else -math.inf

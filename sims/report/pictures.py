@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 from matplotlib.image import imsave
-from torchvision.utils import make_grid
 
 from sims.report.records import Images
 from sims.report.summary import Summary
@@ -50,6 +49,8 @@ def tiles(images: Images) -> UInt8[np.ndarray, "height width 4"]:
 
     One channel is grey, three are red, green, blue; of any other number the mean is shown.
     """
+    from torchvision.utils import make_grid  # two seconds, for its models
+
     colour = images if images.shape[1] in (1, 3) else images.mean(1, keepdims=True)
     rgb = np.broadcast_to(colour, (len(images), 3, *images.shape[2:]))
     opaque = np.concatenate([rgb, np.ones_like(rgb[:, :1])], 1)

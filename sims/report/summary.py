@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from scipy import stats
+import scipy
 
 from fedcel.settings import burn_in_rounds
 from sims.report.records import Attack, Book, Row, Run
@@ -33,7 +33,7 @@ def estimate(values: Iterable[float | None]) -> Estimate:
     if len(known) < 2:
         return Estimate(mean, n=len(known))
     sd = math.sqrt(sum((value - mean) ** 2 for value in known) / (len(known) - 1))
-    t = float(stats.t.ppf(0.975, len(known) - 1))
+    t = float(scipy.stats.t.ppf(0.975, len(known) - 1))
     half = t * sd / math.sqrt(len(known)) if len(known) >= LEAST else None
     return Estimate(mean, half, sd, len(known))
 
