@@ -9,9 +9,11 @@ from tempfile import NamedTemporaryFile
 
 import tomli_w
 
+from fedcel.data import load
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import read_toml, write_whole
-from fedcel.settings import Scalar, parse
+from fedcel.settings import Scalar, Settings, parse
+from fedcel.settings_groups import Data
 from sims.processes import work
 from sims.progress import say
 from sims.scenario import Scenario, Variant, defended
@@ -72,7 +74,25 @@ def prepared(scenario: Scenario, overrides: Flat) -> tuple[dict[str, object], li
             f"{scenario.path}: every variant has a cel.kind or a defence.name; add one without, "
             "whose accuracy the others are held to"
         )
+    if scenario.tune.goal == "leak":
+        for first in {(s.data, s.clients, s.seed) for s in map(beginning, plans)}:
+            measurable(*first)
     return table, plans
+
+
+def beginning(plan: Plan) -> Settings:
+    """Return the settings that a variant's search starts from."""
+    return parse(plan.base | {key: values[0] for key, values in plan.among.items()})
+
+
+def measurable(data: Data, clients: int, seed: int) -> None:
+    """Refuse data whose validation images have nothing that tells two of a class apart."""
+    labels = load(data, clients, seed).validation.y
+    if len(set(labels.tolist())) == len(labels):
+        raise SettingsError(
+            f"data.validation is {len(labels)}, one image of each class at most: bits beyond the "
+            "label would be 0 whatever leaks; raise it, or set goal to 'nll' in [tune]"
+        )
 
 
 def planned(scenario: Scenario, variant: Variant, fixed: Flat) -> Plan:
@@ -88,8 +108,9 @@ def planned(scenario: Scenario, variant: Variant, fixed: Flat) -> Plan:
             f"variant {variant.name!r} sweeps {name}, [tune] {name} would choose it; "
             "leave one of them out"
         )
-    first = parse(base | {key: values[0] for key, values in among.items()})
-    return Plan(variant, base, among, first.seed, defended(first), strength, scenario.tune.goal)
+    plan = Plan(variant, base, among, 0, False, strength, scenario.tune.goal)
+    first = beginning(plan)
+    return plan._replace(seed=first.seed, defended=defended(first))
 
 
 def written(plan: Plan, found: Found, overrides: Flat, trials: int) -> dict[str, object]:

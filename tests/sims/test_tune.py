@@ -99,6 +99,11 @@ def fresh_data() -> Iterator[None]:
         ),
         ("clients = 3", "clients = 3\ncel = { kind = 'plain', warm-up = 0 }", "add one without"),
         (TEXT[TEXT.index("[[variant]]") :], "", r"no \[\[variant\]\]"),
+        (
+            "clients = 3",
+            "clients = 3\ndata = { validation = 3 }",
+            "one image of each class at most",
+        ),
     ],
 )
 def test_mistakes_are_named(
