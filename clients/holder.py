@@ -14,9 +14,11 @@ from fedcel.cel.shared import Averaged, Shared, Statistics, statistics
 from fedcel.data import Images, load
 from fedcel.errors import DataError
 from fedcel.losses import CEL, Losses, Streams, part
+from fedcel.privacy.updates import clipped, protected
 from fedcel.schedule import Plan, frozen, plan
 from fedcel.seeding import generator
 from fedcel.settings import Settings
+from fedcel.settings_groups import Updates
 from fedcel.training import COMMON, Steer, Update, codes, full_gradient, local_update
 
 Remember = Callable[[int, State], None]
@@ -118,7 +120,16 @@ def train(
         s.cel.refresh_every if s.cel.refresh == "epoch" else 0,
         Steer(shift, brought.scale),
     )
-    return update._replace(state={**update.state, **kept})
+    return guarded(s.update, update._replace(state={**update.state, **kept}))
+
+
+def guarded(how: Updates, update: Update) -> Update:
+    """Return the update as it may leave its holder: under noise without metrics of its images."""
+    if how.clip == "none":
+        return update
+    if not how.noise:
+        return update._replace(delta=clipped(update.delta, how.clip).to(update.delta.dtype))
+    return update._replace(delta=protected(update.delta, how.clip, how.noise), metrics={})
 
 
 def streams(settings: Settings, partition: int, number: int) -> Streams:

@@ -2,8 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from math import isfinite
+from collections.abc import Collection, Mapping, Sequence
+from math import hypot, isfinite
 from typing import NamedTuple
 
 import torch
@@ -13,8 +13,11 @@ from torch import Tensor
 from fedcel import wire
 from fedcel.cel.controller import Control
 from fedcel.cel.shared import Shared, Statistics, client_spread, merged
+from fedcel.settings import Settings
 
 NOT_AVERAGED = {wire.EXAMPLES, wire.PARTITION, wire.ROUND}
+HEAVIEST = "heaviest-update"
+"""Largest weight of a round's mean over the root of the sum of all weights' squares."""
 OF_A_CLASS = re.compile(r"(.+)-\d{1,4}")
 """A metric of one class, `spread-3`, and the name of its like over all classes."""
 
@@ -90,6 +93,17 @@ def join(
         return state, {}
     joined = state._replace(shared=merged(state.shared, told, clusters))
     return joined, {"client-spread": client_spread(told)}
+
+
+def heaviest(settings: Settings, weights: Collection[float]) -> dict[str, float]:
+    """Return what `fedcel.privacy.updates` accounts a round with, where updates have noise.
+
+    1 where not their mean is taken: then one holder's noise may be all there is.
+    """
+    if not settings.update.noise:
+        return {}
+    mean = settings.strategy.aggregation == "mean"
+    return {HEAVIEST: max(weights) / hypot(*weights) if mean else 1.0}
 
 
 def mean_metrics(told: Sequence[Mapping[str, float]], weights: Sequence[float]) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """What a finished run is worth: predictions, uncertainty, exact leakage, private utility."""
 
+import json
 import platform
 from importlib.metadata import version
 from math import log2
@@ -10,7 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel import metrics, runs
+from fedcel import metrics, runs, schedule
+from fedcel.aggregation import HEAVIEST
 from fedcel.attacks.answers import answer_bits
 from fedcel.attacks.observation import SmashedData
 from fedcel.attacks.optimal import optimal
@@ -20,6 +22,7 @@ from fedcel.deviceside import cost_of
 from fedcel.gaussianity import gaussianity
 from fedcel.posterior.diagnostics import LEAST, diagnose
 from fedcel.posterior.predict import Prediction, answer_all, predict, what_is_sent
+from fedcel.privacy.updates import Round, spent
 from fedcel.privacy.utility import utility
 from fedcel.runs import Run
 from fedcel.seeding import generator
@@ -57,8 +60,26 @@ def outcome(run: Run, seconds: float) -> dict[str, object]:
         **leakage(run),
         "private": private(run, posterior.logits[: len(y)], y),
         **device(run),
+        **update_privacy(run),
         "versions": versions(),
         "seconds": seconds,
+    }
+
+
+def update_privacy(run: Run) -> dict[str, object]:
+    """Return epsilon of all uploaded updates together; nothing where they have no noise."""
+    how = run.settings.update
+    if not how.noise:
+        return {}
+    events = map(json.loads, (run.folder / "events.jsonl").read_text().splitlines())
+    rounds = [
+        Round(schedule.chosen(run.settings, event["round"]), event[HEAVIEST]) for event in events
+    ]
+    found = spent(how.noise, rounds, how.delta)
+    return {
+        "update-epsilon": found.server,
+        "update-epsilon-of-models": found.models,
+        "update-rounds": found.rounds,
     }
 
 

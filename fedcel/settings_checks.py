@@ -4,7 +4,7 @@ import math
 from warnings import warn
 
 from fedcel.errors import SettingsError
-from fedcel.settings_groups.answers import NOISES, Privacy, sensitivity
+from fedcel.settings_checks_privacy import check_privacy, check_uploads
 from fedcel.settings_groups.root import Settings, burn_in_rounds
 
 OWN_STRATEGY = "posterior"
@@ -24,6 +24,7 @@ def check(settings: Settings) -> None:
     check_robust(s)
     check_sampler(s)
     check_privacy(s)
+    check_uploads(s)
     if s.net.bound == "none":
         warn("net.bound is 'none': an encoder may outgrow any noise; only for study", stacklevel=3)
 
@@ -256,39 +257,3 @@ def check_robust(s: Settings) -> None:
             f"clients train in a round, must be {needed} or more for one to be outvoted; raise "
             "clients or clients-per-round, lower strategy.byzantine or raise strategy.trim"
         )
-
-
-def check_privacy(s: Settings) -> None:
-    """Refuse a budget for not even one answer, and a sensitivity that nothing enforces."""
-    p = s.privacy
-    if p.mechanism != "none" and p.budget < p.epsilon:
-        raise SettingsError(
-            f"privacy.budget is {p.budget:g}, must be at least privacy.epsilon ({p.epsilon:g}), or "
-            "not one question is answered; raise it"
-        )
-    if p.mechanism in NOISES:
-        check_sensitivity(p, 2)
-    elif p.sensitivity != "none":
-        raise SettingsError(
-            f"privacy.sensitivity is {p.sensitivity:g}, only {', '.join(NOISES)} add noise in "
-            f"proportion to it, privacy.mechanism is {p.mechanism!r}; set it to 'none'"
-        )
-
-
-def check_sensitivity(p: Privacy, classes: int) -> float:
-    """Return the sensitivity to add noise for, L2 for 'gaussian', else L1.
-
-    SettingsError where one is stated below what the clip enforces for this number of classes.
-    """
-    norm = 2 if p.mechanism == "gaussian" else 1
-    enforced = sensitivity(p.clip_kind, p.clip, classes, norm)
-    if p.sensitivity == "none":
-        return enforced
-    if p.sensitivity < enforced:
-        raise SettingsError(
-            f"privacy.sensitivity is {p.sensitivity:g}, must be at least {enforced:g}: the clip "
-            f"{p.clip_kind!r} at privacy.clip {p.clip:g} lets two answers of {classes} classes be "
-            f"that far apart (L{norm}), and less noise would not protect them; lower privacy.clip, "
-            "or set privacy.sensitivity to 'none'"
-        )
-    return p.sensitivity

@@ -45,6 +45,8 @@ OPTIONAL = (  # older runs lack some
     "encoder-parameters",
     "flops-per-inference",
     "bytes-per-inference",
+    "update-epsilon",
+    "update-epsilon-of-models",
 )
 REBUILT = ("mse", "psnr", "ssim", "identification-1", "oracle-mse", "mean-mse")
 Done = tuple[str, FailedError | None]  # a cell's name, and why it failed

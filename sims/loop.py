@@ -61,7 +61,7 @@ def heard(
     said = aggregation.mean_metrics(metrics, list(weights.values()))
     centres = [answer.statistics for answer in answers if answer.statistics]
     server, spread = aggregation.join(server, centres, settings.cel.clusters)
-    return server, said | spread
+    return server, said | spread | aggregation.heaviest(settings, weights.values())
 
 
 def one_round(

@@ -157,6 +157,5 @@ def uploads(run: Run, how: Attack) -> Uploads:
     book = Images(torch.cat([part.x for part in known]), torch.cat([part.y for part in known]))
     received, own = flat.vector.clone(), (splits.auxiliary if len(splits.auxiliary.y) else book).x
     answers = predict(flat, [received], own, stream(s.seed, "expected")).probabilities
-    return Uploads(
-        flat, received, plan._replace(noise=noise), s.local, book, answers.mean(0), how.batch
-    )
+    asked, expected = plan._replace(noise=noise), answers.mean(0)
+    return Uploads(flat, received, asked, s.local, s.update, book, expected, how.batch)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
+from clients.holder import guarded
 from fedcel.arrays import FlatNet
 from fedcel.attacks.observation import FIRST_LAYER, UPDATE
 from fedcel.data import Images
@@ -16,7 +17,7 @@ from fedcel.errors import DataError
 from fedcel.nets import SplitNet
 from fedcel.schedule import Plan
 from fedcel.seeding import generator as stream
-from fedcel.settings_groups import Local
+from fedcel.settings_groups import Local, Updates
 from fedcel.training import local_update
 
 TRIED = (
@@ -53,6 +54,8 @@ class Uploads:
     received: Float[Tensor, " P"]
     plan: Plan
     local: Local
+    updates: Updates
+    """How holders bound and perturb what they upload."""
     book: Images
     """All images that a client may hold, with the labels it gives them."""
     expected: Float[Tensor, " K"]
@@ -89,7 +92,7 @@ class Uploads:
             seed = int(torch.randint(2**62, (), generator=generator))
             streams = partial(stream, seed)
             update = local_update(self.flat, self.received, x, y, self.plan, local, streams)
-            rows.append(update.delta.expand(len(y), -1))
+            rows.append(guarded(self.updates, update).delta.expand(len(y), -1))
         return torch.cat(rows)
 
     def known(self, images: Float[Tensor, "B C H W"]) -> Int[Tensor, " B"]:

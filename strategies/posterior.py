@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from fedcel import robust, rounds, schedule, wire
-from fedcel.aggregation import ServerState, join, mean_metrics, realised, weighted_sum
+from fedcel.aggregation import ServerState, heaviest, join, mean_metrics, realised, weighted_sum
 from fedcel.arrays import to_arrays, to_vector
 from fedcel.cel import shared
 from fedcel.errors import RoundError
@@ -267,7 +267,7 @@ class PosteriorStrategy(FedAvg):
             mean_of_all = None if self.rejected else self.mean_gradient(told_all)
             self.state = self.state._replace(gradient=mean_of_all)
         told = [numbers(sound[c].metric_records[wire.METRICS]) for c in kept]
-        self.reported = mean_metrics(told, weights) | spread
+        self.reported = mean_metrics(told, weights) | spread | heaviest(self.settings, weights)
         if self.rejected:
             self.reported["kept-share"] = sum(self.weights[c] for c in kept) / sum(
                 self.weights.values()
@@ -291,9 +291,11 @@ class PosteriorStrategy(FedAvg):
     ) -> Iterable[Message]:
         """Ask the nodes to score the last model, once; every round has the server's own scores.
 
+        Not where updates have noise: scores on a holder's images have none.
+
         Not those that were left out of the last round: a dead one would be waited for again.
         """
-        if server_round + self.first < self.settings.rounds:
+        if server_round + self.first < self.settings.rounds or self.settings.update.noise:
             return []
         asked = super().configure_evaluate(server_round, arrays, config, grid)
         left_out = {r["client"] for r in self.rejected}

@@ -12,6 +12,7 @@ from fedcel.privacy.empirical import (
 from fedcel.privacy.mechanism import build, private_logits
 from fedcel.privacy.noise import Gaussian, Laplace, perturb
 from fedcel.privacy.response import LabelOnly
+from fedcel.privacy.updates import Spent, protected, spent
 from fedcel.privacy.utility import utility
 from fedcel.settings_groups.answers import sensitivity
 
@@ -22,6 +23,7 @@ __all__ = [
     "LabelOnly",
     "Laplace",
     "Mechanism",
+    "Spent",
     "build",
     "clip",
     "composed",
@@ -31,7 +33,9 @@ __all__ = [
     "on_grid",
     "perturb",
     "private_logits",
+    "protected",
     "sensitivity",
+    "spent",
     "together",
     "utility",
 ]

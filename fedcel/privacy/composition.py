@@ -50,8 +50,6 @@ def composed_exactly(mechanism: Mechanism, count: int, delta: float) -> Composed
     Infinity where `delta` is less than the mechanism's own deltas leave. ValueError as `composed`,
     and on a delta that is not in (0, 1).
     """
-    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
-
     composed(mechanism.epsilon, mechanism.delta, count)
     if not 0 < delta < 1:
         raise ValueError(f"delta is {delta}, must be above 0 and below 1; try 1e-6")
@@ -59,11 +57,18 @@ def composed_exactly(mechanism: Mechanism, count: int, delta: float) -> Composed
         return together({(mechanism.epsilon, mechanism.delta): count}, delta)
     # So many Gaussians are one, of a sensitivity sqrt(count) times as large.
     shift = math.sqrt(count) * mechanism.sensitivity / mechanism.sigma
+    return Composed("pld", count, of_gaussian(shift, delta), delta)
+
+
+def of_gaussian(shift: float, delta: float) -> float:
+    """Return the epsilon at `delta` of Gaussian noise of variance 1 on means `shift` apart."""
+    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+
     reach = shift**2 / 2 + 10 * shift
     losses = from_gaussian_mechanism(
         1.0, sensitivity=shift, value_discretization_interval=max(FINEST, reach / STEPS)
     )
-    return Composed("pld", count, float(losses.get_epsilon_for_delta(delta)), delta)
+    return float(losses.get_epsilon_for_delta(delta))
 
 
 def together(prices: Mapping[tuple[float, float], int], delta: float) -> Composed:

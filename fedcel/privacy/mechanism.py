@@ -16,7 +16,7 @@ from fedcel.privacy.clip import clip
 from fedcel.privacy.discrete import on_grid
 from fedcel.privacy.noise import Gaussian, Laplace, perturb
 from fedcel.privacy.response import LabelOnly
-from fedcel.settings_checks import check_sensitivity
+from fedcel.settings_checks_privacy import check_sensitivity
 from fedcel.settings_groups import Privacy
 from fedcel.settings_groups.answers import NOISES
 

@@ -129,9 +129,9 @@ def grid(scale: float, sensitivity: float) -> int:
 
 
 def drawn(
-    mechanism: Measurement, clipped: Float[Tensor, "B C"], sensitivity: float, allowed: float
-) -> Float[Tensor, "B C"]:
-    """Return what OpenDP makes of the rows, where it states a loss of at most `allowed`.
+    mechanism: Measurement, clipped: Float[Tensor, "..."], sensitivity: float, allowed: float
+) -> Float[Tensor, "..."]:
+    """Return what OpenDP makes of the values, where it states a loss of at most `allowed`.
 
     The loss is epsilon for Laplace noise, rho of zero-concentrated privacy for Gaussian noise.
     """

@@ -4,7 +4,7 @@ from fedcel.settings_groups.answers import Attack, Privacy
 from fedcel.settings_groups.base import Group, Off, Positive, PositiveList, kebab
 from fedcel.settings_groups.data import Data, Net
 from fedcel.settings_groups.losses import CEL_KINDS, DEFENCES, Cel, Defence
-from fedcel.settings_groups.training import Chain, Local, Prior, Strategy
+from fedcel.settings_groups.training import Chain, Local, Prior, Strategy, Updates
 
 __all__ = [
     "CEL_KINDS",
@@ -23,5 +23,6 @@ __all__ = [
     "Prior",
     "Privacy",
     "Strategy",
+    "Updates",
     "kebab",
 ]

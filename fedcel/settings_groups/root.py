@@ -9,7 +9,7 @@ from fedcel.settings_groups.answers import Attack, Privacy
 from fedcel.settings_groups.base import kebab
 from fedcel.settings_groups.data import Data, Net
 from fedcel.settings_groups.losses import Cel, Defence
-from fedcel.settings_groups.training import Chain, Local, Prior, Strategy
+from fedcel.settings_groups.training import Chain, Local, Prior, Strategy, Updates
 
 
 class Settings(BaseModel):
@@ -38,6 +38,7 @@ class Settings(BaseModel):
     local: Local = Local()
     prior: Prior = Prior()
     strategy: Strategy = Strategy()
+    update: Updates = Updates()
     chain: Chain = Chain()
     privacy: Privacy = Privacy()
     attack: Attack = Attack()

@@ -122,3 +122,20 @@ class Chain(Group):
         16, ge=1, description="Validation images whose logits the chain is diagnosed on."
     )
     samples: int = Field(16, ge=1, description="Samples kept at most; the oldest goes first.")
+
+
+class Updates(Group):
+    """How an update is bounded and perturbed before it leaves its holder."""
+
+    clip: Positive | Off = Field(
+        "none", description="Largest L2 norm of an uploaded delta; longer ones are scaled down."
+    )
+    noise: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Sigma of the Gaussian noise on an uploaded delta, in units of update.clip.",
+    )
+    delta: float = Field(
+        1e-6, gt=0, lt=1, description="Delta at which result.json states epsilon for all rounds."
+    )

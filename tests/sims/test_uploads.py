@@ -17,7 +17,7 @@ from fedcel.errors import DataError, SettingsError
 from fedcel.nets import build
 from fedcel.schedule import plan
 from fedcel.settings import parse
-from fedcel.settings_groups import Attack, Local, Net
+from fedcel.settings_groups import Attack, Local, Net, Updates
 from fedcel.testing.attacks import LinearObservation, digits
 from sims.uploads import Uploads
 
@@ -38,7 +38,7 @@ def uploads(batch: int = 1, sigma: float = 0.0, noise: float = 0.0, name: str = 
         expected = net.answer(net.encode(known.x)).softmax(1).mean(0)
     book = Images(torch.cat([known.x, targets.x]), torch.cat([known.y, targets.y]))
     asked = plan(parse({}), 1, 1 / 8, 1000)._replace(noise=noise, rate=0.5, decay=0.01)
-    return Uploads(flat, received, asked, Local(), book, expected, batch)
+    return Uploads(flat, received, asked, Local(), Updates(), book, expected, batch)
 
 
 def clipped(seen: Uploads, limit: float) -> Uploads:
