@@ -102,22 +102,28 @@ def test_the_threshold_and_the_centres_are_the_same_in_both_engines(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "other"),
     [
-        {"local.control": "fresh", "local.precondition": "rms", "local.shared-noise": 0.5},
-        {"local.control": "stale", "local.clip": 1.0},
+        (
+            {"local.control": "fresh", "local.precondition": "rms", "local.shared-noise": 0.5},
+            {"engine": "ray"},
+        ),
+        (
+            {"local.control": "stale", "local.clip": 1.0},
+            {"strategy.name": "strategies:PosteriorStrategy"},
+        ),
     ],
     ids=["fresh", "stale"],
 )
-def test_steered_chains_are_the_same_in_both_engines(
-    tmp_path: Path, change: dict[str, Any]
+def test_steered_chains_are_the_same_by_function_calls_and_messages(
+    tmp_path: Path, change: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    """Control variates, step sizes a parameter, shared noise, clipped gradients, over real Ray."""
+    """Control variates, step sizes a parameter, shared noise, clipped gradients; one on Ray."""
     change = {"cel.kind": "none", "chain.heat": 1.0, "chain.burn-in": 0.5, **change}
-    one, two = run(tmp_path / "loop", **change), run(tmp_path / "ray", engine="ray", **change)
+    one, two = run(tmp_path / "calls", **change), run(tmp_path / "messages", **change, **other)
     torch.testing.assert_close(model(one), model(two), rtol=0, atol=1e-6)
-    other = {**change, "local.control": "none", "local.precondition": "none", "local.clip": "none"}
-    assert (model(one) - model(run(tmp_path / "plain", **other))).abs().max() > 1e-4
+    plain = {**change, "local.control": "none", "local.precondition": "none", "local.clip": "none"}
+    assert (model(one) - model(run(tmp_path / "plain", **plain))).abs().max() > 1e-4
     if "local.clip" in change:
         assert 0 < events(one)[0]["clipped"] <= 1
 
@@ -159,7 +165,6 @@ def test_a_state_without_the_threshold_is_refused_by_name(tmp_path: Path) -> Non
 def test_ray_runs_a_stock_strategy_on_the_same_clients(tmp_path: Path) -> None:
     """Flower's FedAvg on weights equals our strategy without momentum, prior and noise."""
     plain = {"temperature": 0.0, "prior.mode": "none", "strategy.momentum": 0.0}
-    ours = run(tmp_path / "ours", **plain)
     stock = {
         "engine": "ray",
         "strategy.name": "flwr.serverapp.strategy:FedAvg",
@@ -175,12 +180,11 @@ def test_ray_runs_a_stock_strategy_on_the_same_clients(tmp_path: Path) -> None:
     ("name", "change"),
     [("FedProx", {"strategy.proximal": 0.5}), ("FedAvgM", {"strategy.momentum": 0.9})],
 )
-def test_ray_runs_other_stock_strategies_with_their_own_arguments(
+def test_other_stock_strategies_run_with_their_own_arguments(
     tmp_path: Path, name: str, change: dict[str, Any]
 ) -> None:
     """The proximal pull and the server's momentum arrive: the model differs from FedAvg's."""
     base = {
-        "engine": "ray",
         "rounds": 3,
         "cel.kind": "none",
         "temperature": 0.0,
