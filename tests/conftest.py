@@ -1,6 +1,7 @@
 """One thread in tests: threads that fight over cores make them slow and noisy."""
 
 import os
+import signal
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
@@ -10,6 +11,9 @@ import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
+# A shell without job control starts what it leaves behind with Ctrl-C ignored, which processes
+# started by tests inherit; a handler they do not.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("fedcel", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("fedcel")
 
