@@ -69,7 +69,7 @@ def client_app(settings: Settings | None = None, state_root: Path | None = None)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        client = evaluator(guarded(here(message, context)), message, context)
+        client = evaluator(telling(here(message, context)), message, context)
         nll, examples, metrics = client.evaluate(model(message), asked(message))
         numbers = numeric({**metrics, "nll": nll, wire.EXAMPLES: examples})
         return answered(message, {wire.METRICS: numbers})
@@ -90,7 +90,7 @@ def client_app(settings: Settings | None = None, state_root: Path | None = None)
 
     @app.query(wire.GRADIENT_QUERY)
     def gradient(message: Message, context: Context) -> Message:
-        s, received = guarded(here(message, context)), to_vector(model(message))
+        s, received = telling(here(message, context)), to_vector(model(message))
         number, flat = int(asked(message)[wire.ROUND]), holder.workspace(s)
         own = holder.gradient(s, flat, partition(context), received, number)
         return answered(message, {wire.GRADIENT: ArrayRecord([own.numpy()])})
@@ -105,7 +105,7 @@ def client_app(settings: Settings | None = None, state_root: Path | None = None)
     return app
 
 
-def guarded(settings: Settings) -> Settings:
+def telling(settings: Settings) -> Settings:
     """Return the settings; SettingsError where what is asked for has no noise."""
     if settings.update.noise:
         raise SettingsError(

@@ -1,5 +1,6 @@
 """One data holder: its images, its net, its state, bound to the pure local update."""
 
+import warnings
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from fedcel.arrays import FlatNet, to_arrays, to_vector
 from fedcel.cel.base import State
 from fedcel.cel.shared import Averaged, Shared, Statistics, statistics
 from fedcel.data import Images, load
-from fedcel.errors import DataError
+from fedcel.errors import DataError, FedcelError
 from fedcel.losses import CEL, Losses, Streams, part
 from fedcel.privacy.updates import clipped, protected
 from fedcel.schedule import Plan, frozen, plan
@@ -100,6 +101,23 @@ def train(
     brought: Brought = NOTHING,
 ) -> Update:
     """Return one holder's update of round `number`; both engines come through here."""
+    moved = partial(
+        _moved, settings, flat, partition, received, number, share, total, state, brought
+    )
+    return outgoing(settings.update, moved, received)
+
+
+def _moved(
+    settings: Settings,
+    flat: FlatNet,
+    partition: int,
+    received: torch.Tensor,
+    number: int,
+    share: float,
+    total: int,
+    state: State | None,
+    brought: Brought,
+) -> Update:
     x, y = images(settings, partition)
     s, asked = settings, plan(settings, number, share, total)
     asked = asked._replace(threshold=brought.threshold)
@@ -120,13 +138,23 @@ def train(
         s.cel.refresh_every if s.cel.refresh == "epoch" else 0,
         Steer(shift, brought.scale),
     )
-    return guarded(s.update, update._replace(state={**update.state, **kept}))
+    return update._replace(state={**update.state, **kept})
 
 
-def guarded(how: Updates, update: Update) -> Update:
-    """Return the update as it may leave its holder: under noise without metrics of its images."""
+def outgoing(how: Updates, moved: Callable[[], Update], received: torch.Tensor) -> Update:
+    """Return the update as it may leave its holder: under noise without metrics of its images.
+
+    Nor does it tell there that it failed, which may depend on them: the warning stays here.
+    """
     if how.clip == "none":
-        return update
+        return moved()
+    try:
+        update = moved()
+    except (FedcelError, ArithmeticError, RuntimeError, ValueError) as error:
+        if not how.noise:
+            raise
+        warnings.warn(f"the update counts as 0, there is none: {error}", stacklevel=2)
+        update = Update(torch.zeros_like(received), {}, {})
     if not how.noise:
         return update._replace(delta=clipped(update.delta, how.clip).to(update.delta.dtype))
     return update._replace(delta=protected(update.delta, how.clip, how.noise), metrics={})

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedcel import wire
 from fedcel.cel.controller import Control
 from fedcel.cel.shared import Shared, Statistics, client_spread, merged
-from fedcel.settings import Settings
+from fedcel.settings import OWN_STRATEGY, Settings
 
 NOT_AVERAGED = {wire.EXAMPLES, wire.PARTITION, wire.ROUND}
 HEAVIEST = "heaviest-update"
@@ -98,12 +98,14 @@ def join(
 def heaviest(settings: Settings, weights: Collection[float]) -> dict[str, float]:
     """Return what `fedcel.privacy.updates` accounts a round with, where updates have noise.
 
-    1 where not their mean is taken: then one holder's noise may be all there is.
+    1 where it is not their plain mean: a single noisy update may then decide what is taken, and
+    one holder's noise may be all there is.
     """
     if not settings.update.noise:
         return {}
-    mean = settings.strategy.aggregation == "mean"
-    return {HEAVIEST: max(weights) / hypot(*weights) if mean else 1.0}
+    rule = settings.strategy
+    plain = (rule.name, rule.aggregation, rule.max_norm) == (OWN_STRATEGY, "mean", "none")
+    return {HEAVIEST: max(weights) / hypot(*weights) if plain else 1.0}
 
 
 def mean_metrics(told: Sequence[Mapping[str, float]], weights: Sequence[float]) -> dict[str, float]:

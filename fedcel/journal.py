@@ -16,7 +16,7 @@ from fedcel.arrays import FlatNet
 from fedcel.cel import controller, shared
 from fedcel.data import Splits
 from fedcel.errors import DivergedError, RunError
-from fedcel.files import write_tensors, write_whole
+from fedcel.files import write_json, write_tensors, write_whole
 from fedcel.langevin import nominal_temperature
 from fedcel.posterior.diagnostics import Diagnosis
 from fedcel.posterior.trace import Trace
@@ -46,6 +46,7 @@ class Journal:
     def begin(self) -> ServerState:
         """Return the state before round 1; forget what a run killed in that round has left."""
         self.chain.forget_after(0)
+        self.asking(1)
         return self.fresh()
 
     def fresh(self) -> ServerState:
@@ -68,6 +69,8 @@ class Journal:
             raise RunError(f"{path} is damaged: {error}; start the run anew") from None
         self.chain.forget_after(state.round)
         self.trace = runs.trace(self.folder, state.round)
+        if state.round < self.settings.rounds:
+            self.asking(state.round + 1)
         return state
 
     def record(
@@ -113,8 +116,18 @@ class Journal:
         self.sampled(state)
         state = self.steered(state, {**reported, **scores}, plan.cel_acts)
         runs.save_state(self.folder, state)
+        if state.round < self.settings.rounds and not self.converged:
+            self.asking(state.round + 1)
         self.tell(event)
         return state
+
+    def asking(self, number: int) -> None:
+        """Note, before they are asked, that holders send noisy updates in this round.
+
+        What a run that was stopped had asked for stays: a round begun again is paid for again.
+        """
+        if self.settings.update.noise:
+            write_json(self.folder / runs.ASKED, [*runs.asked(self.folder), number])
 
     def refuse_undefined(self, event: Event) -> None:
         """Raise DivergedError where a score is not finite, though the model is."""

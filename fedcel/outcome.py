@@ -71,9 +71,12 @@ def update_privacy(run: Run) -> dict[str, object]:
     how = run.settings.update
     if not how.noise:
         return {}
-    events = map(json.loads, (run.folder / "events.jsonl").read_text().splitlines())
+    lines = map(json.loads, (run.folder / "events.jsonl").read_text().splitlines())
+    heaviest = {event["round"]: float(event[HEAVIEST]) for event in lines}
+    # Once each round was taken into the model; an upload of a round begun again stands alone.
     rounds = [
-        Round(schedule.chosen(run.settings, event["round"]), event[HEAVIEST]) for event in events
+        Round(schedule.chosen(run.settings, number), heaviest.pop(number, 1.0))
+        for number in runs.asked(run.folder)
     ]
     found = spent(how.noise, rounds, how.delta)
     return {

@@ -13,13 +13,15 @@ from fedcel.cel.controller import Control
 from fedcel.cel.shared import Shared
 from fedcel.data import Splits, load
 from fedcel.errors import RunError
-from fedcel.files import read_tensors, read_toml, write_tensors, write_toml
+from fedcel.files import read_json, read_tensors, read_toml, write_tensors, write_toml
 from fedcel.posterior.chain import Chain
 from fedcel.posterior.trace import Trace
 from fedcel.seeding import generator
 from fedcel.settings import Settings, dump, parse
 
 FORMAT = 1
+ASKED = "uploads.json"
+"""In a run folder: the rounds in which noisy updates were asked for, once for each time."""
 
 
 class Run(NamedTuple):
@@ -52,6 +54,17 @@ def begun(settings: Settings, folder: Path) -> bool:
     if (folder / "result.json").exists():
         raise RunError(f"{folder} is finished; there is nothing to resume")
     return (folder / "state" / "server.safetensors").exists()
+
+
+def asked(folder: Path) -> list[int]:
+    """Return the rounds that were begun where updates have noise; RunError on a damaged file."""
+    path = folder / ASKED
+    found = read_json(path) if path.exists() else []
+    if not isinstance(found, list) or not all(isinstance(number, int) for number in found):
+        raise RunError(
+            f"{path} is damaged: it holds no list of rounds; what was spent is not known"
+        )
+    return found
 
 
 def read_settings(folder: Path) -> Settings:

@@ -4,6 +4,8 @@ from fedcel.errors import SettingsError
 from fedcel.settings_groups.answers import NOISES, Privacy, sensitivity
 from fedcel.settings_groups.root import Settings
 
+SMALLEST, LARGEST = 1e-20, 1e20  # of an update's clip and noise
+
 
 def check_privacy(s: Settings) -> None:
     """Refuse a budget for not even one answer, and a sensitivity that nothing enforces."""
@@ -43,11 +45,8 @@ def check_sensitivity(p: Privacy, classes: int) -> float:
 
 def check_uploads(s: Settings) -> None:
     """Refuse noise of no size, and whatever a holder would send past the clip or the noise."""
-    if s.update.clip != "none" and s.strategy.upload == "weights":
-        raise SettingsError(
-            f"update.clip is {s.update.clip:g} and strategy.upload 'weights': only a 'delta' is "
-            "clipped; set update.clip to 'none', or strategy.name to one that takes deltas"
-        )
+    if s.update.clip != "none":
+        check_update_clip(s, s.update.clip)
     if not s.update.noise:
         return
     if s.update.clip == "none":
@@ -58,9 +57,31 @@ def check_uploads(s: Settings) -> None:
     for key, value, needed in (
         ("local.control", s.local.control, "none"),
         ("cel.centres", s.cel.centres, "own"),
+        ("cel.target", s.cel.target, "none"),
     ):
         if value != needed:
             raise SettingsError(
                 f"{key} is {value!r} and update.noise {s.update.noise:g}: each holder would send "
                 f"more than its noisy update; set {key} to {needed!r} or update.noise to 0"
+            )
+
+
+def check_update_clip(s: Settings, clip: float) -> None:
+    """Refuse a clip where something else than a mean of short deltas is wanted."""
+    if s.strategy.upload == "weights":
+        raise SettingsError(
+            f"update.clip is {clip:g} and strategy.upload 'weights': only a 'delta' is clipped; "
+            "set update.clip to 'none', or strategy.name to one that takes deltas"
+        )
+    if s.temperature > 0:
+        raise SettingsError(
+            f"update.clip is {clip:g} and temperature {s.temperature:g}: clipped and noisy updates "
+            "have another heat, and the chain would be no posterior; set temperature to 0"
+        )
+    sizes = (clip, clip * s.update.noise) if s.update.noise else (clip,)
+    for value in sizes:
+        if not SMALLEST < value < LARGEST:
+            raise SettingsError(
+                f"update.clip is {clip:g} and update.noise {s.update.noise:g}: clip and sigma must "
+                f"lie between {SMALLEST:g} and {LARGEST:g}, where single precision can hold them"
             )

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
-from clients.holder import guarded
+from clients.holder import outgoing
 from fedcel.arrays import FlatNet
 from fedcel.attacks.observation import FIRST_LAYER, UPDATE
 from fedcel.data import Images
@@ -91,8 +91,9 @@ class Uploads:
         for x, y in held:
             seed = int(torch.randint(2**62, (), generator=generator))
             streams = partial(stream, seed)
-            update = local_update(self.flat, self.received, x, y, self.plan, local, streams)
-            rows.append(guarded(self.updates, update).delta.expand(len(y), -1))
+            moved = partial(local_update, self.flat, self.received, x, y, self.plan, local, streams)
+            update = outgoing(self.updates, moved, self.received)
+            rows.append(update.delta.expand(len(y), -1))
         return torch.cat(rows)
 
     def known(self, images: Float[Tensor, "B C H W"]) -> Int[Tensor, " B"]:
@@ -140,14 +141,17 @@ class Uploads:
 
         It is the mean probability less each class's share, times the clip's factor. For one image
         it is the only negative value (Zhao et al., 2020, equation 3), whatever the factor. For
-        more, where clients clip, factors are tried from that at which the positive values match
-        what the model is expected to answer up to 1; the one whose labels explain most is taken.
+        more, where clients clip steps or updates, factors are tried from that at which the positive
+        values match what the model is expected to answer up to 1; the one whose labels explain most
+        is taken.
         """
-        last = -len(self.expected)
-        slope = -observed[:, last:] / self.plan.rate - self.plan.decay * self.received[last:]
+        last, whole = -len(self.expected), self.updates.clip == "none"
+        slope = -observed[:, last:] / self.plan.rate
+        if whole:  # of a shortened update the decay is as short, and not to be told apart
+            slope = slope - self.plan.decay * self.received[last:]
         if batch == 1:
             return slope.argmin(1, keepdim=True)
-        if self.plan.clip is None:
+        if whole and self.plan.clip is None:
             return self.counted(slope, batch)[0]
         above = slope > 0
         matched = (slope * above).sum(1) / (self.expected * above).sum(1).clamp_min(TINY)

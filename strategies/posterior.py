@@ -269,9 +269,8 @@ class PosteriorStrategy(FedAvg):
         told = [numbers(sound[c].metric_records[wire.METRICS]) for c in kept]
         self.reported = mean_metrics(told, weights) | spread | heaviest(self.settings, weights)
         if self.rejected:
-            self.reported["kept-share"] = sum(self.weights[c] for c in kept) / sum(
-                self.weights.values()
-            )
+            whole = sum(self.weights.values())
+            self.reported["kept-share"] = sum(self.weights[c] for c in kept) / whole
         return model, MetricRecord(dict(self.reported))
 
     def aggregate_evaluate(
@@ -291,9 +290,8 @@ class PosteriorStrategy(FedAvg):
     ) -> Iterable[Message]:
         """Ask the nodes to score the last model, once; every round has the server's own scores.
 
-        Not where updates have noise: scores on a holder's images have none.
-
-        Not those that were left out of the last round: a dead one would be waited for again.
+        Nobody where updates have noise, which scores on images lack. Not who was left out of the
+        last round: a dead one would be waited for again.
         """
         if server_round + self.first < self.settings.rounds or self.settings.update.noise:
             return []

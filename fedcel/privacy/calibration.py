@@ -22,6 +22,24 @@ def delta_of(epsilon: float, sigma: float, sensitivity: float) -> float:
     return _difference(epsilon, shift - tail, -shift - tail)
 
 
+def epsilon_of(delta: float, shift: float) -> float:
+    """Return the least epsilon at `delta` of noise of sigma 1 on means `shift` apart, rounded up.
+
+    By bisection below shift^2/2 + shift sqrt(2 log(1/delta)), which is enough (Bun and Steinke, TCC
+    2016, proposition 1.3). So many Gaussians are one, of the root of the sum of squared shifts.
+    ValueError unless delta lies in (0, 1) and shift is finite and above 0.
+    """
+    if not (0 < delta < 1 and 0 < shift < math.inf):
+        raise ValueError(f"delta is {delta}, must be in (0, 1), and shift {shift} above 0, finite")
+    if delta_of(0.0, 1.0, shift) <= delta:
+        return 0.0
+    low, high = 0.0, shift**2 / 2 + shift * math.sqrt(-2 * math.log(delta))
+    while high - low > (SLACK - 1) * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if delta_of(middle, 1.0, shift) <= delta else (middle, high)
+    return SLACK * high
+
+
 def calibrated(epsilon: float, delta: float, sensitivity: float) -> float:
     """Return the smallest sigma, rounded up, in the unit of `sensitivity` (L2).
 

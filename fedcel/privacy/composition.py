@@ -10,6 +10,7 @@ from functools import reduce
 from typing import Literal, NamedTuple
 
 from fedcel.privacy.base import Mechanism
+from fedcel.privacy.calibration import epsilon_of
 from fedcel.privacy.noise import Gaussian
 
 FINEST = 1e-4
@@ -57,18 +58,7 @@ def composed_exactly(mechanism: Mechanism, count: int, delta: float) -> Composed
         return together({(mechanism.epsilon, mechanism.delta): count}, delta)
     # So many Gaussians are one, of a sensitivity sqrt(count) times as large.
     shift = math.sqrt(count) * mechanism.sensitivity / mechanism.sigma
-    return Composed("pld", count, of_gaussian(shift, delta), delta)
-
-
-def of_gaussian(shift: float, delta: float) -> float:
-    """Return the epsilon at `delta` of Gaussian noise of variance 1 on means `shift` apart."""
-    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
-
-    reach = shift**2 / 2 + 10 * shift
-    losses = from_gaussian_mechanism(
-        1.0, sensitivity=shift, value_discretization_interval=max(FINEST, reach / STEPS)
-    )
-    return float(losses.get_epsilon_for_delta(delta))
+    return Composed("pld", count, epsilon_of(delta, shift), delta)
 
 
 def together(prices: Mapping[tuple[float, float], int], delta: float) -> Composed:

@@ -15,8 +15,7 @@ from opendp.measurements import make_gaussian
 from opendp.metrics import l2_distance
 from torch import Tensor
 
-from fedcel.privacy.calibration import SLACK
-from fedcel.privacy.composition import of_gaussian
+from fedcel.privacy.calibration import SLACK, epsilon_of
 from fedcel.privacy.noise import drawn, grid, rows_of
 
 
@@ -62,7 +61,7 @@ class Spent(NamedTuple):
     models: float
     """For who sees the models alone and holds no images: all holders' noise is in them."""
     rounds: int
-    """In which that holder took part."""
+    """The most in which one holder took part."""
 
 
 def spent(noise: float, rounds: Iterable[Round], delta: float) -> Spent:
@@ -70,7 +69,8 @@ def spent(noise: float, rounds: Iterable[Round], delta: float) -> Spent:
 
     All of a holder's images are protected together: whether these or any others were there. How
     many they are, and who takes part, are taken to be known; no gain is counted for chance in who
-    is drawn. ValueError without noise, without a round, or on a delta that is not in (0, 1).
+    is drawn. The sum of uploads that were each rounded to single precision counts as their sum.
+    ValueError without noise, without a round, or on a delta that is not in (0, 1).
     """
     count: Counter[int] = Counter()
     squares: Counter[int] = Counter()
@@ -82,6 +82,6 @@ def spent(noise: float, rounds: Iterable[Round], delta: float) -> Spent:
             f"noise is {noise}, delta {delta} and {len(count)} holders took part: noise must be "
             "above 0, delta in (0, 1), and one update sent"
         )
-    most, apart = max(count.values()), 2 / noise
-    server = of_gaussian(apart * math.sqrt(most), delta)
-    return Spent(server, of_gaussian(apart * math.sqrt(max(squares.values())), delta), most)
+    most, apart = max(count.values()), 2 * SLACK / noise
+    server = epsilon_of(delta, apart * math.sqrt(most))
+    return Spent(server, epsilon_of(delta, apart * math.sqrt(max(squares.values()))), most)

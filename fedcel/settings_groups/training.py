@@ -137,5 +137,5 @@ class Updates(Group):
         description="Sigma of the Gaussian noise on an uploaded delta, in units of update.clip.",
     )
     delta: float = Field(
-        1e-6, gt=0, lt=1, description="Delta at which result.json states epsilon for all rounds."
+        1e-6, ge=1e-15, lt=1, description="Delta at which result.json states epsilon of all rounds."
     )

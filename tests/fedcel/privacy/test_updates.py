@@ -33,6 +33,15 @@ def test_an_update_that_is_not_finite_is_as_good_as_none(bad: float) -> None:
     with pytest.warns(UserWarning, match="counts as 0"):
         found = protected(torch.tensor([1.0, bad, 2.0]), 1.0, 0.5)
     assert found.isfinite().all()
+    with pytest.warns(UserWarning, match="counts as 0"):
+        assert not clipped(torch.tensor([1.0, bad, 2.0]), 1.0).any()
+
+
+@pytest.mark.parametrize("noise", [1e-9, 1e-4, 1e6])
+def test_any_noise_has_a_finite_price(noise: float) -> None:
+    """However much it is."""
+    found = spent(noise, [Round([0], 1.0)] * 1000, 1e-15)
+    assert 0 <= found.server < math.inf
 
 
 def test_the_noise_is_gaussian_fresh_and_as_large_as_said() -> None:
@@ -52,7 +61,7 @@ def test_the_noise_is_gaussian_fresh_and_as_large_as_said() -> None:
 
 @pytest.mark.parametrize(("noise", "rounds"), [(1.0, 1), (4.0, 30), (20.0, 100)])
 def test_epsilon_is_that_of_one_gaussian(noise: float, rounds: int) -> None:
-    """All rounds together are one Gaussian, sqrt(rounds) 2/noise apart; at most .1 % above it."""
+    """All rounds together are one Gaussian, sqrt(rounds) 2/noise apart; at most .2 % above it."""
     alone = Round([0, 1], 1.0)
     found = spent(noise, [alone] * rounds, 1e-5)
     shift = 2 * math.sqrt(rounds) / noise
