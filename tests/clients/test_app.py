@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from clients import client_app, holder
 from fedcel import wire
 from fedcel.arrays import to_arrays
+from fedcel.errors import SettingsError
 from fedcel.settings import Settings, dump, flatten, parse
 from fedcel.training import Update
 
@@ -138,3 +139,14 @@ def test_a_stock_strategy_gets_no_metrics_of_single_classes() -> None:
     update = Update(torch.zeros(1), {}, {"spread": 1.0, "spread-3": 2.0, "loss": 0.5})
     assert holder.reported(update, {}) == {"spread": 1.0, "loss": 0.5}
     assert holder.reported(update, {wire.SHARE: 0.5}) == update.metrics
+
+
+def test_under_noise_a_node_sends_its_noisy_update_alone() -> None:
+    """No metric of its images in the reply, no scores, no gradient, whoever asks."""
+    noisy = parse(RAW | {"temperature": 0.0, "update.clip": 1.0, "update.noise": 0.1})
+    told = ask("train", round_content(5), context(), noisy)
+    assert set(told.content) == {wire.DELTA, wire.METRICS}
+    assert set(told.content[wire.METRICS]) == {wire.EXAMPLES, wire.PARTITION, wire.ROUND}
+    for kind in ("evaluate", f"query.{wire.GRADIENT_QUERY}"):
+        with pytest.raises(SettingsError, match="tells nothing else"):
+            ask(kind, round_content(5), context(), noisy)

@@ -1,5 +1,6 @@
 """Uploads as attacks see them: the real local update, its closed form, and what inverts it."""
 
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 
@@ -224,3 +225,18 @@ def test_needs_are_checked() -> None:
     for attack, need in ((GradientInversion(), "update"), (FirstLayer(), "first-layer")):
         with pytest.raises(ValueError, match=f"must grant '{need}', grants nothing"):
             attack.reconstruct(bare, digits()[0], torch.zeros(1, 32), 1.0, stream())
+
+
+def test_what_is_attacked_is_what_leaves_the_holder() -> None:
+    """Clipped, and labels are read off all the same: of one image always, of four mostly."""
+    (x, y), short = first(16), Updates(clip=0.02)
+    for batch, fewest in ((1, 1.0), (4, 0.7)):
+        seen = replace(uploads(batch), updates=short)
+        sent = seen.sample(x, stream())
+        assert sent.norm(dim=1).max() <= 0.02 * (1 + 1e-6)
+        found = seen.labels(sent[::batch], batch)
+        right = y.view(-1, batch).sort(1).values
+        pairs = zip(found.tolist(), right.tolist(), strict=True)
+        assert sum((Counter(a) & Counter(b)).total() for a, b in pairs) / len(y) >= fewest
+    noisy = replace(uploads(1), updates=Updates(clip=0.02, noise=1.0))
+    assert not torch.equal(noisy.sample(x, stream()), noisy.sample(x, stream()))
