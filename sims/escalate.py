@@ -25,6 +25,8 @@ from sims.worst import worst_rows
 FOUND = "escalated.json"
 """In a bench's folder: a row for each attacked cell and budget, the worst attack in each."""
 SCORES = ("mse", "psnr", "ssim", "identification-1", "identification-5", "label-accuracy")
+ANCHORS = ("oracle-mse", "mean-mse")
+"""Errors of who knows the label alone, or nothing, with the same images of his own."""
 FALLS = 0.98
 """A larger budget that brings the MSE below this share of the smaller one's still helps."""
 ERROR = Column("mse", "MSE", 4)
@@ -116,7 +118,8 @@ def scored(each: Task) -> dict[str, object]:
     """Return a cell's row with the scores of the attack that rebuilt images best in it."""
     worst, counted = worst_rows(own(each.place, each.how) or [])
     kept = {key: value for key, value in each.row.items() if key not in SCORES}
-    scores = {key: fmean(values) for key in SCORES if (values := numbers(counted, key))}
+    wanted = (*SCORES, *ANCHORS)
+    scores = {key: fmean(values) for key in wanted if (values := numbers(counted, key))}
     named = {"attack": worst, "budget": each.how.budget}
     return kept | scores | named
 

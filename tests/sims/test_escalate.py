@@ -66,6 +66,9 @@ def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
     lines = [line.split("|")[1].strip() for line in said.splitlines() if line[:1] == "|"]
     assert "noise, 0.2" in lines and "noise, 9" not in lines
     assert "*label only (class means)*" in lines
+    assert all(0 < r["oracle-mse"] < r["mean-mse"] for r in rows)
+    (known,) = [line for line in said.splitlines() if "label only" in line]
+    assert f" {rows[0]['oracle-mse']:.4f} " in known
     assert escalate(tmp_path / "b", given, 0, [0.04]) == said
     assert "attacked" not in capsys.readouterr().err
 
