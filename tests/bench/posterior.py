@@ -7,21 +7,26 @@ update, rounds of the loop engine beside bare loops, writing and reading the cha
 import cProfile
 import pstats
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor, nn
 
+from clients import holder
+from fedcel import aggregation, schedule
 from fedcel.arrays import FlatNet
 from fedcel.cut import Cut
-from fedcel.data import Images
+from fedcel.data import Images, load
 from fedcel.langevin import Ground, langevin_step
 from fedcel.nets import SplitNet
 from fedcel.posterior.chain import Chain
 from fedcel.schedule import Plan
-from fedcel.settings import parse
+from fedcel.settings import Settings, parse
+from sims.crew import crew
+from sims.loop import one_round
 from tests.bench.ratios import bare, engine, line
 
 STEPS = 20
@@ -48,12 +53,32 @@ def main() -> None:
     else:
         line(f"{STEPS} Langevin steps, 1 M parameters", "posteriors.sgmcmc.sgld", ours(), other)
     for name, width in (("0.1 M", 64), ("1 M", 600)):
-        s = parse({**CONVOLUTIONS, "net.width": width})
+        s = parse({**CONVOLUTIONS, "engine": "loop", "net.width": width})
         line(f"a round of 4 clients, CNN, {name} parameters", "bare loop", engine(s), bare(s), 9)
+        with TemporaryDirectory() as place, a_round(s, place) as one, spread(s, place) as many:
+            title = f"a round of 4 clients, CNN, {name} parameters, one process a core"
+            line(title, "loop engine", many, one, 9)
     with TemporaryDirectory() as place:
         write, read = chain(Path(place))
         line("writing a sample of 1 M parameters", "reading 16 of them", write, read)
     profile()
+
+
+@contextmanager
+def a_round(settings: Settings, place: str) -> Iterator[Callable[[], object]]:
+    """Hand out one round of the settings' engine, its processes started."""
+    parts = load(settings.data, settings.clients, settings.seed).clients
+    examples = {client: len(part.y) for client, part in enumerate(parts)}
+    weights, total = schedule.shares(settings, examples, list(examples)), sum(examples.values())
+    flat = holder.workspace(settings)
+    server = aggregation.start(flat.vector)
+    with crew(settings, flat, Path(place) / settings.engine) as everyone:
+        yield lambda: one_round(settings, flat.cut, server, weights, total, everyone)
+
+
+def spread(settings: Settings, place: str) -> AbstractContextManager[Callable[[], object]]:
+    """Hand out one round of the engine with one process a core."""
+    return a_round(settings.model_copy(update={"engine": "processes"}), place)
 
 
 def colours(data: object) -> tuple[Images, None]:
