@@ -230,7 +230,7 @@ def test_needs_are_checked() -> None:
 def test_what_is_attacked_is_what_leaves_the_holder() -> None:
     """Clipped, and labels are read off all the same: of one image always, of four mostly."""
     (x, y), short = first(16), Updates(clip=0.02)
-    for batch, fewest in ((1, 1.0), (4, 0.7)):
+    for batch, fewest in ((1, 1.0), (4, 0.9)):
         seen = replace(uploads(batch), updates=short)
         sent = seen.sample(x, stream())
         assert sent.norm(dim=1).max() <= 0.02 * (1 + 1e-6)
