@@ -14,7 +14,7 @@ from fedcel.privacy.calibration import epsilon_of
 from fedcel.privacy.noise import Gaussian
 
 FINEST = 1e-4
-"""Step of the Gaussian's loss grid, in nats; coarser where the losses reach far."""
+"""Step of the grid of losses of several prices, in nats; coarser where the losses reach far."""
 STEPS = 100_000
 
 
@@ -45,11 +45,11 @@ def composed(epsilon: float, delta: float, count: int) -> Composed:
 def composed_exactly(mechanism: Mechanism, count: int, delta: float) -> Composed:
     """Return the smallest epsilon at a `delta` for all answers together, never understated.
 
-    By composing privacy loss distributions (Sommer, Meiser and Mohammadi, PoPETs 2019), for inputs
-    that may depend on earlier answers, `count` fixed beforehand. Laplace and any other mechanism
-    count as the worst one with their epsilon and delta (Kairouz, Oh and Viswanath, ICML 2015).
-    Infinity where `delta` is less than the mechanism's own deltas leave. ValueError as `composed`,
-    and on a delta that is not in (0, 1).
+    For inputs that may depend on earlier answers, `count` fixed beforehand. Gaussians are one with
+    a larger sensitivity (Balle and Wang, ICML 2018); others compose as privacy loss distributions
+    (Sommer, Meiser and Mohammadi, PoPETs 2019), each as the worst one with its epsilon and delta
+    (Kairouz, Oh and Viswanath, ICML 2015). Infinity where `delta` is less than the mechanism's own
+    deltas leave. ValueError as `composed`, and on a delta that is not in (0, 1).
     """
     composed(mechanism.epsilon, mechanism.delta, count)
     if not 0 < delta < 1:
