@@ -35,6 +35,12 @@ def defined(logits: Float[Tensor, "B C"], classes: int) -> None:
         raise ValueError("logits hold NaN or infinity, must be finite; check the model's weights")
 
 
+def finite(clipped: Float[Tensor, "..."]) -> None:
+    """Refuse to noise what is undefined, which no noise hides: ValueError."""
+    if not clipped.isfinite().all():
+        raise ValueError("clipped logits hold NaN or infinity, must be finite; clip them first")
+
+
 def project_l1(rows: Float[Tensor, "B C"], radius: float) -> Float[Tensor, "B C"]:
     """Return the nearest rows with |row|_1 <= radius; Duchi et al., ICML 2008, figure 1."""
     size = rows.abs()

@@ -17,6 +17,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from fedcel.privacy.clip import finite
+
 BITS = 30
 """The scale is about 2^30 steps of the grid."""
 LARGEST = 2.0**20
@@ -37,8 +39,7 @@ def on_grid(
         raise ValueError(f"sensitivity is {sensitivity}, must be finite and above 0")
     if not 0 < epsilon <= LARGEST:
         raise ValueError(f"epsilon is {epsilon}, must be above 0 and at most {LARGEST:g}")
-    if not clipped.isfinite().all():
-        raise ValueError("clipped logits hold NaN or infinity, must be finite; clip them first")
+    finite(clipped)
     power, t = grid(epsilon, sensitivity, clipped.shape[1])
     whole = (clipped.double() * 2.0**-power).round().long()
     noise = torch.from_numpy(laplace(t, clipped.numel())).reshape(clipped.shape)

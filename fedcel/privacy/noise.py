@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedcel.privacy.base import PROTECTS
 from fedcel.privacy.calibration import SLACK, calibrated
-from fedcel.privacy.clip import clip, defined
+from fedcel.privacy.clip import clip, defined, finite
 
 enable_features("contrib")  # OpenDP asks for consent to constructors with written proofs
 
@@ -135,8 +135,7 @@ def drawn(
 
     The loss is epsilon for Laplace noise, rho of zero-concentrated privacy for Gaussian noise.
     """
-    if not clipped.isfinite().all():
-        raise ValueError("clipped logits hold NaN or infinity, must be finite; clip them first")
+    finite(clipped)
     spent = mechanism.map(sensitivity)  # type: ignore[no-untyped-call]
     if spent > allowed:
         raise RuntimeError(f"OpenDP states a privacy loss of {spent}, more than {allowed}")

@@ -142,12 +142,13 @@ def _narrow(axes: Axes, drawn: Sequence[Point], here: Sequence[Point]) -> None:
     if not bare or min(heights) > (floor := max(bare) - DEEP):
         return
     axes.set_ylim(floor, max(heights) + DEEP / 6)
-    for point in here:
-        if (height := 100 * (point.y.mean or 0)) <= floor:
-            axes.annotate(
-                f"↓ {height:.0f} %", (point.x.mean or 0, 0), (0, 14), ("data", "axes fraction"),
-                "offset points", color=point.look.colour, fontsize=9, ha="center",
-            )  # fmt: skip
+    low = [p for p in here if 100 * (p.y.mean or 0) <= floor]
+    for number, point in enumerate(sorted(low, key=lambda p: p.x.mean or 0)):
+        axes.annotate(  # neighbours one above the other, or their texts would overlap
+            f"↓ {100 * (point.y.mean or 0):.0f} %", (point.x.mean or 0, 0),
+            (0, 14 + 12 * (number % 3)), ("data", "axes fraction"),
+            "offset points", color=point.look.colour, fontsize=9, ha="center",
+        )  # fmt: skip
 
 
 def panels(drawn: Sequence[Point]) -> list[list[list[Point]]]:
