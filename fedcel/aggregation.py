@@ -76,9 +76,10 @@ def slide(
     With beta 0 and gamma 1 this is federated averaging written with deltas; undamped, with delta
     in the place of (1 - beta) delta, it is FedAvgM (Hsu, Qi and Brown, 2019, section 4.4).
     """
-    average = momentum * state.average + ((1 - momentum) * delta if damped else delta)
+    average = momentum * state.average  # then in place: fresh memory costs more than the sums
+    average.add_(delta, alpha=1 - momentum if damped else 1.0)
     average[:frozen] = 0
-    model = state.model + gain * average
+    model = torch.add(state.model, average, alpha=gain)
     return state._replace(round=state.round + 1, model=model, average=average)
 
 

@@ -50,6 +50,7 @@ def langevin_step(flat: FlatNet, ground: Ground, plan: Plan) -> Float[Tensor, ""
     cut = clipped(gradient, plan.clip) if plan.clip else None
     if plan.decay or plan.pull:
         gradient.add_(vector, alpha=plan.decay + plan.pull)
+    if plan.pull:
         gradient.add_(ground.received, alpha=-plan.pull)
     if ground.shift is not None:
         gradient.add_(ground.shift)

@@ -70,11 +70,11 @@ def engine(settings: Settings) -> Callable[[], None]:
     total = sum(examples.values())
 
     def work() -> None:
-        deltas = [
-            holder.train(settings, flat, k, state.model, 1, weights[k], total, None).delta
-            for k in examples
-        ]
-        aggregation.slide(state, aggregation.weighted_sum(deltas, list(weights.values())), 0.0, 1.0)
+        mean = torch.zeros_like(state.model)
+        for k, weight in weights.items():
+            found = holder.train(settings, flat, k, state.model, 1, weight, total, None)
+            mean.add_(found.delta, alpha=weight)
+        aggregation.slide(state, mean, 0.0, 1.0)
 
     return work
 
