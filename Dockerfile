@@ -1,5 +1,5 @@
-# fedcel in a container: the command line, the service, or a Flower node (see docs/deployment.md).
-FROM python:3.12-slim
+# fedcel in a container: the command line, the service, or a Flower node; see docs/deployment.md.
+FROM python:3.13-slim
 WORKDIR /opt/fedcel
 COPY pyproject.toml README.md LICENSE ./
 COPY fedcel fedcel

@@ -32,6 +32,7 @@ class ServerState(NamedTuple):
     shared: Shared | None = None  # the centres averaged over clients
     gradient: Float[Tensor, " P"] | None = None  # mean over the last round's clients, if they tell
     squares: Float[Tensor, " P"] | None = None  # of the model's speed, for a preconditioner
+    examples: Mapping[int, int] | None = None  # partition -> N_k, once nodes have said it
 
 
 def start(
@@ -49,6 +50,15 @@ def weighted_sum(
     for delta, weight in zip(deltas, weights, strict=True):
         total.add_(delta, alpha=weight)
     return total
+
+
+def mean_gradient(
+    found: Mapping[int, Float[Tensor, " P"]], weights: Mapping[int, float]
+) -> Float[Tensor, " P"]:
+    """Return the weighted mean of clients' gradients, in the order of their partitions."""
+    order = sorted(found)
+    whole = sum(weights[k] for k in order)
+    return weighted_sum([found[k] for k in order], [weights[k] / whole for k in order])
 
 
 def realised(weights: dict[int, float], kept: list[int], noisy: bool) -> list[float]:

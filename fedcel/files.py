@@ -28,7 +28,10 @@ def locked(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
 
 
 def write_whole(path: Path, data: bytes | str, mode: int = 0o644) -> None:
-    """Replace `path` by `data` in one step; a crash leaves the old file or the new one.
+    """Replace `path` by `data` in one step; a killed process leaves the old file or the new one.
+
+    Nothing is said of a machine that loses power: waiting for the disk would cost each round more
+    than its training.
 
     `mode`: who may read it, from the first byte on.
     """

@@ -93,7 +93,7 @@ class Journal:
         plan = schedule.plan(self.settings, state.round, 1.0, self.examples)
         now, (scores, functionals) = time.perf_counter(), self.validate(state)
         diagnosis = None
-        if schedule.sampling(self.settings, state.round):
+        if schedule.kept(self.settings, state.round):
             diagnosis = self.trace.add(state.round, functionals)
         event: Event = {
             **reported,  # first: what clients tell never replaces what the server measured
@@ -144,7 +144,7 @@ class Journal:
         autocorrelation time decides, nothing is kept until it is known.
         """
         apart = self.settings.chain.thin or self.trace.thinning()
-        if apart is None or not schedule.sampling(self.settings, state.round):
+        if apart is None or not schedule.kept(self.settings, state.round):
             return
         kept = self.chain.rounds()
         if not kept or state.round - kept[-1] >= apart:

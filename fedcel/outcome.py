@@ -20,12 +20,13 @@ from fedcel.certificate import certificate
 from fedcel.cut import Cut
 from fedcel.deviceside import cost_of
 from fedcel.gaussianity import gaussianity
-from fedcel.posterior.diagnostics import LEAST, diagnose
+from fedcel.posterior.diagnostics import diagnose
 from fedcel.posterior.predict import Prediction, answer_all, predict, what_is_sent
 from fedcel.privacy.updates import Round, spent
 from fedcel.privacy.utility import utility
 from fedcel.runs import Run
 from fedcel.seeding import generator
+from fedcel.settings_groups.training import LEAST_DRAWS
 
 NOISE_DRAWS = 8  # messages per image over which accuracy is averaged
 ANSWER_DRAWS = 128  # messages per image whose answers are counted
@@ -105,7 +106,9 @@ def convergence(run: Run) -> str:
     """Return in plain words whether anything speaks against the chain's convergence."""
     rows = runs.trace(run.folder).rows
     found = diagnose(torch.stack(rows)) if rows and run.settings.temperature > 0 else None
-    return str(found) if found else f"not judged: {len(rows)} sampled rounds, {LEAST} are needed"
+    few = f"{len(rows)} sampled rounds, {LEAST_DRAWS} are needed"
+    still = "nothing moves that it could be judged by, or in one half of its rounds only"
+    return str(found) if found else f"not judged: {few if len(rows) < LEAST_DRAWS else still}"
 
 
 def leakage(run: Run) -> dict[str, object]:

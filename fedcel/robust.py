@@ -14,6 +14,7 @@ HALF = 0.5 - 1e-7
 """A trimmed mean of this trim is the median, the mean of the two middle values where it is even."""
 NEGLIGIBLE = 1e-6  # share of a client's weight that is only rounding: times 1e38 it would count
 BLOCK = 2**16  # parameters sorted or compared at once
+LEAST = 3
 PASSES = 100
 SMOOTHING = 1e-6  # Pillutla et al.'s nu, in units of the median distance
 ENOUGH = 1e-9  # a pass that moves the centre by less, in the same units, is the last
@@ -26,10 +27,16 @@ def combined(
 
     `mean` is sum_k w_k delta_k. The others find where the clients agree: only the ratios of the
     weights count, not their sum, and Krum's choice does not look at them at all.
-    RoundError where `krum` has too few deltas.
+    RoundError on fewer than LEAST deltas, among which nobody can tell who is odd, or where `krum`
+    has too few.
     """
     if rule.aggregation == "mean":
         return weighted_sum(deltas, weights)
+    if len(deltas) < LEAST:
+        raise RoundError(
+            f"{len(deltas)} updates can be used in this round, strategy.aggregation "
+            f"{rule.aggregation!r} needs {LEAST}; start more nodes or raise clients-per-round"
+        )
     stacked = torch.stack([*deltas])
     share = torch.tensor(weights, dtype=torch.float64)
     share /= share.sum()

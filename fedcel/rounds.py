@@ -1,11 +1,15 @@
 """What the server does between two rounds; every engine has the same."""
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from fedcel import schedule
 from fedcel.aggregation import ServerState, slide
+from fedcel.langevin import noise_scale
+from fedcel.seeding import generator
 from fedcel.settings import Settings, burn_in_rounds
 
 FORGET = 0.95  # of the running mean of squares, each round
@@ -28,6 +32,25 @@ def advance(
     speed = (delta / (plan.rate * plan.steps)).square()
     squares = speed if state.squares is None else torch.lerp(speed, state.squares, FORGET)
     return after._replace(squares=squares)
+
+
+def topped_up(
+    settings: Settings, state: ServerState, delta: Float[Tensor, " P"], share: float, total: int
+) -> Float[Tensor, " P"]:
+    """Return a round's delta with the shared noise that it lacks where clients were left out.
+
+    Weights that add up to `share` make a step that much shorter, whose shared noise needs `share`
+    of its variance; being the same everywhere it adds up to share^2 of it. The clients' own noise
+    is right for its weights as it is.
+    """
+    plan = schedule.plan(settings, state.round + 1, 1.0, total)
+    lacking = plan.steps * share * (1 - share)
+    if not plan.common or lacking <= 0:
+        return delta
+    xi = torch.randn(delta.shape, generator=generator(settings.seed, "lost", state.round + 1))
+    if (scale := step_sizes(state)) is not None:
+        xi *= noise_scale(scale, plan)
+    return delta + plan.common * math.sqrt(lacking) * xi
 
 
 def step_sizes(state: ServerState) -> Float[Tensor, " P"] | None:

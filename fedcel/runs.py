@@ -1,5 +1,6 @@
 """A run is a folder: made once, written whole, read back with everything in it."""
 
+import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,13 +108,17 @@ def trace(folder: Path, last: int | None = None) -> Trace:
 
 
 def read(folder: Path) -> Run:
-    """Return a run with its data, last model and posterior samples; RunError if incomplete."""
+    """Return a run with its data, last model and posterior samples; RunError if incomplete.
+
+    A run at temperature 0 is a point: it has no samples, whatever models its folder holds.
+    """
     settings = read_settings(folder)
     splits = load(settings.data, settings.clients, settings.seed)
     path = folder / "model.safetensors"
     flat = fresh_net(settings, splits)
     model = fitting(read_tensors(path)[0].get("model"), flat, path)
-    samples = [fitting(s, flat, folder / "chain") for s in chain(folder, settings).read()]
+    held = chain(folder, settings).read() if settings.temperature > 0 else []
+    samples = [fitting(sample, flat, folder / "chain") for sample in held]
     return Run(folder, settings, splits, flat, model, samples)
 
 
@@ -139,6 +144,8 @@ def save_state(folder: Path, state: ServerState) -> None:
         tensors["gradient"] = state.gradient
     if state.squares is not None:
         tensors["squares"] = state.squares
+    if state.examples is not None:
+        metadata["examples"] = json.dumps(state.examples)
     write_tensors(folder / "state" / "server.safetensors", tensors, metadata)
 
 
@@ -155,7 +162,9 @@ def read_state(folder: Path, begun: ServerState) -> ServerState:
         shared = begun.shared and Shared(tensors["centres"], tensors["weights"])
         number = int(metadata["round"])
         steer = tensors.get("gradient"), tensors.get("squares")
-        return ServerState(number, tensors["model"], tensors["average"], control, shared, *steer)
+        told = {int(k): int(n) for k, n in json.loads(metadata.get("examples", "{}")).items()}
+        models = tensors["model"], tensors["average"]
+        return ServerState(number, *models, control, shared, *steer, told or None)
     except KeyError as error:
         raise RunError(f"{path} is damaged: it holds no {error}; start the run anew") from None
     except ValueError as error:

@@ -66,6 +66,11 @@ def sampling(settings: Settings, number: int) -> bool:
     return number > burn_in_rounds(settings) and late
 
 
+def kept(settings: Settings, number: int) -> bool:
+    """Say whether the model after round `number` may be a sample; without noise none is."""
+    return settings.temperature > 0 and sampling(settings, number)
+
+
 def frozen(settings: Settings, number: int) -> bool:
     """Say whether the encoder stands still in round `number`."""
     return number > burn_in_rounds(settings) and settings.chain.scope == "head"

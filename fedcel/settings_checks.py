@@ -6,6 +6,7 @@ from warnings import warn
 from fedcel.errors import SettingsError
 from fedcel.settings_checks_privacy import check_privacy, check_uploads
 from fedcel.settings_groups.root import Settings, burn_in_rounds
+from fedcel.settings_groups.training import LEAST_DRAWS
 
 OWN_STRATEGY = "posterior"
 
@@ -177,10 +178,25 @@ def check_chain(s: Settings) -> None:
         f"chain.stop with {sampled} rounds after burn-in: it needs 100 effective samples; raise "
         "rounds or lower chain.burn-in": s.chain.stop and sampled <= 100,
         "temperature is infinite; set a number": math.isinf(s.temperature),
+        "chain.burn-in 0 and chain.scope 'head': the encoder would stand still, untrained, from "
+        "round 1 on; raise chain.burn-in, or set chain.scope to 'full'": sampled == s.rounds
+        and s.chain.scope == "head"
+        and ":" not in s.net.name,
+        f"chain.thin 0 with {sampled} rounds after burn-in: the autocorrelation time, which would "
+        f"thin the chain, takes {LEAST_DRAWS} to know; set chain.thin to 1 or more": s.temperature
+        > 0
+        and s.chain.thin == 0
+        and 0 < sampled < LEAST_DRAWS,
     }
     for said, is_wrong in wrong.items():
         if is_wrong:
             raise SettingsError(said)
+    if s.temperature > 0 and not sampled:
+        warn(
+            f"chain.burn-in {s.chain.burn_in:g} leaves none of {s.rounds} rounds to sample: the "
+            "last model will answer alone",
+            stacklevel=5,
+        )
     if whole and s.local.augment != "none":
         warn(
             "local.augment and chain.scope 'full' above temperature 0: the chain samples the "

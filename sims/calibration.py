@@ -16,6 +16,7 @@ from fedcel import metrics, runs
 from fedcel.data import load
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import write_json
+from fedcel.outcome import sampled
 from fedcel.posterior.predict import predict
 from fedcel.runs import Run
 from fedcel.seeding import generator
@@ -164,15 +165,13 @@ def measured(members: list[Run], outside: Settings | None) -> Mapping[str, float
 
 
 def answers(members: Iterable[Run], x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N K"]:
-    """Return the probabilities averaged over the members, each averaged over its samples.
-
-    A run at temperature 0 is a point: its last model answers alone.
-    """
+    """Return the probabilities averaged over the members, each averaged over its samples."""
     found = []
     for run in members:
         noise = generator(run.settings.seed, "test-noise")
-        samples = run.samples if run.settings.temperature > 0 and run.samples else [run.model]
-        found.append(predict(run.flat, samples, x, noise, run.settings.chain.scope).probabilities)
+        found.append(
+            predict(run.flat, sampled(run), x, noise, run.settings.chain.scope).probabilities
+        )
     return torch.stack(found).mean(0)
 
 

@@ -1,6 +1,6 @@
 """FedAvg over deltas: check every reply, average what is sound, slide, step."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from logging import WARNING
 
 import torch
@@ -18,14 +18,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from fedcel import robust, rounds, schedule, wire
-from fedcel.aggregation import ServerState, heaviest, join, mean_metrics, realised, weighted_sum
+from fedcel.aggregation import ServerState, heaviest, join, mean_gradient, mean_metrics, realised
 from fedcel.arrays import to_arrays, to_vector
-from fedcel.cel import shared
 from fedcel.errors import RoundError
 from fedcel.settings import Settings
 from strategies.meeting import ANSWER_SECONDS, meet
 from strategies.replies import (
-    decoded,
+    LONGEST,
+    centres_fault,
     failure,
     gradient_of,
     numbers,
@@ -33,6 +33,8 @@ from strategies.replies import (
     vector,
     whose,
 )
+
+FAR = 1000.0  # times the model's own norm, plus 1: no honest update is as long
 
 
 class PosteriorStrategy(FedAvg):
@@ -55,9 +57,7 @@ class PosteriorStrategy(FedAvg):
         self.partition: dict[int, int] = {}  # node id -> partition
         self.examples: dict[int, int] = {}  # partition -> N_k
         self.own_images = False  # whether a node trains on others than the server's data deal out
-        self.sent: list[
-            tuple[Metadata, int]
-        ] = []  # of this round's messages, and to which partition
+        self.sent: list[tuple[Metadata, int]] = []  # this round's messages, to which partition
         self.weights: dict[int, float] = {}  # partition -> w_k of this round
         self.kept: list[int] = []  # partitions whose update was used in this round
         self.rejected: list[dict[str, object]] = []
@@ -88,15 +88,16 @@ class PosteriorStrategy(FedAvg):
             or (self.gradient_fault(records) if stale else None)
         )
 
-    def examined(self, reply: Message) -> str | None:
-        """Say why to leave this reply out, or None; bytes that break the examination are a reason.
+    def examined(self, reply: Message, fault: Callable[[Message], str | None]) -> str | None:
+        """Say in short what `fault` finds, or None; bytes that break the examination are a reason.
 
         `np.load` makes an archive, which is no array, of a sender's bytes if they are one.
         """
         try:
-            return self.fault(reply)
+            reason = fault(reply)
         except Exception as error:
-            return f"it cannot be examined: {error}"
+            reason = f"it cannot be examined: {error}"
+        return reason and reason[:LONGEST]  # names and shapes in it are the sender's
 
     def delta_fault(self, record: ArrayRecord) -> str | None:
         """Say what is wrong with the arrays of a delta, or None."""
@@ -116,13 +117,17 @@ class PosteriorStrategy(FedAvg):
         moves = gradient.double() * (self.plan.rate * self.plan.steps)
         return self.too_long(moves, "its gradient moves the model by")
 
+    def gradient_reply_fault(self, reply: Message) -> str | None:
+        """Say why a client gave no gradient that can be used, or None."""
+        return failure(reply) or self.gradient_fault(reply.content)
+
     def too_long(self, move: torch.Tensor, what: str) -> str | None:
         """Say that a client's move of the model is longer than `strategy.max-norm`, or None."""
         norm = float(torch.linalg.vector_norm(move.double()))
         limit = self.settings.strategy.max_norm
-        if limit != "none" and norm > limit:
-            return f"{what} {norm:.4g}, at most {limit:g} is accepted"
-        return None
+        if limit == "none":
+            limit = FAR * (1 + float(torch.linalg.vector_norm(self.state.model.double())))
+        return f"{what} {norm:.4g}, at most {limit:.4g} is accepted" if norm > limit else None
 
     @property
     def plan(self) -> schedule.Plan:
@@ -137,17 +142,11 @@ class PosteriorStrategy(FedAvg):
 
     def statistics_fault(self, records: RecordDict, held: int) -> str | None:
         """Say what is wrong with the class centres of a client of `held` images, or None."""
-        record = records.array_records.get(wire.STATISTICS)
         if not (self.state.shared and self.centres_due):
             return None
-        if record is None:
-            return f"records {sorted(records)}, must have {wire.STATISTICS!r}"
-        arrays = decoded(record)
-        if isinstance(arrays, str):
-            return f"its statistics {arrays}"
         net = self.settings.net
         bounded = net.bound != "none" and ":" not in net.name  # a user's net bounds as it likes
-        return shared.fault(arrays, self.state.shared, held, bounded)
+        return centres_fault(records, self.state.shared, held, bounded)
 
     def step(self, delta: ArrayRecord) -> ArrayRecord:
         """Turn the mean delta into the next model."""
@@ -161,12 +160,16 @@ class PosteriorStrategy(FedAvg):
         """Send the model to the drawn clients, each with its own weight."""
         if not self.examples:
             said = ConfigRecord({**config, wire.ROUND: self.first})
-            self.partition, self.examples, self.own_images = meet(grid, self.settings.clients, said)
+            found = meet(grid, self.settings.clients, said, self.state.examples)
+            self.partition, self.examples, self.own_images = found
+            self.state = self.state._replace(examples=self.examples)
         number = server_round + self.first
         taking_part = schedule.chosen(self.settings, number)
         self.weights = schedule.shares(self.settings, self.examples, taking_part)
         node = {holder: node for node, holder in self.partition.items()}
-        self.rejected = []
+        absent = [k for k in taking_part if k not in node]  # lost since the run was stopped
+        self.rejected = [{"client": k, "reason": "no node holds it any more"} for k in absent]
+        taking_part = [k for k in taking_part if k in node]
         if self.plan.control == "fresh":
             taking_part = self.ask_gradients(grid, arrays, number, taking_part, node, config)
         brought = self.brought(arrays)
@@ -215,21 +218,15 @@ class PosteriorStrategy(FedAvg):
         timeout = min(ANSWER_SECONDS, self.settings.strategy.timeout)
         for reply in grid.send_and_receive(questions, timeout=timeout):
             holder = self.partition.get(reply.metadata.src_node_id, -1)
-            reason = failure(reply) or self.gradient_fault(reply.content)
+            reason = self.examined(reply, self.gradient_reply_fault)
             if reason:
                 self.rejected.append({"client": holder, "reason": reason})
             elif holder in taking_part:
                 found[holder] = gradient_of(reply.content)
         if not found:
             raise RoundError(f"no client gave a gradient in round {number}: {self.rejected}")
-        self.state = self.state._replace(gradient=self.mean_gradient(found))
+        self.state = self.state._replace(gradient=mean_gradient(found, self.weights))
         return sorted(found)
-
-    def mean_gradient(self, found: dict[int, torch.Tensor]) -> torch.Tensor:
-        """Return the weighted mean of clients' gradients, in the order of their partitions."""
-        order = sorted(found)
-        whole = sum(self.weights[k] for k in order)
-        return weighted_sum([found[k] for k in order], [self.weights[k] / whole for k in order])
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -238,7 +235,7 @@ class PosteriorStrategy(FedAvg):
         sound: dict[int, RecordDict] = {}
         for reply in replies:
             holder = whose(reply, self.partition, self.sent)
-            reason = "a second reply" if holder in sound else self.examined(reply)
+            reason = "a second reply" if holder in sound else self.examined(reply, self.fault)
             if reason is None:
                 sound[holder] = reply.content
             else:
@@ -247,8 +244,7 @@ class PosteriorStrategy(FedAvg):
         self.rejected += [{"client": c, "reason": "no reply"} for c in sorted(silent)]
         for left_out in self.rejected:
             log(WARNING, "Left out client %(client)s: %(reason)s", left_out)
-        kept = sorted(sound)
-        self.kept = kept
+        kept = self.kept = sorted(sound)
         if not kept:
             raise RoundError(
                 f"no client of {len(self.weights)} gave an update that could be used in this "
@@ -257,14 +253,18 @@ class PosteriorStrategy(FedAvg):
         plan = self.plan
         weights = realised(self.weights, kept, plan.noise > 0)
         deltas = [to_vector(sound[c].array_records[wire.DELTA].to_numpy_ndarrays()) for c in kept]
-        mean = to_arrays(robust.combined(self.settings.strategy, deltas, weights), self.shapes)
+        delta = robust.combined(self.settings.strategy, deltas, weights)
+        if self.rejected:
+            total = sum(self.examples.values())
+            delta = rounds.topped_up(self.settings, self.state, delta, sum(weights), total)
+        mean = to_arrays(delta, self.shapes)
         centres = [statistics(sound[c]) for c in kept] if self.centres_due else []
         model = self.step(ArrayRecord(mean))
         self.state, spread = join(self.state, centres, self.settings.cel.clusters)
         if plan.control == "stale":
             # One left out remembers a gradient that the mean would lack: a round without it.
             told_all = {c: gradient_of(sound[c]) for c in kept}
-            mean_of_all = None if self.rejected else self.mean_gradient(told_all)
+            mean_of_all = None if self.rejected else mean_gradient(told_all, self.weights)
             self.state = self.state._replace(gradient=mean_of_all)
         told = [numbers(sound[c].metric_records[wire.METRICS]) for c in kept]
         self.reported = mean_metrics(told, weights) | spread | heaviest(self.settings, weights)

@@ -85,6 +85,19 @@ def statistics(records: RecordDict) -> shared.Statistics:
     return shared.Statistics(*(torch.from_numpy(array.copy()) for array in arrays))
 
 
+def centres_fault(
+    records: RecordDict, held: shared.Shared, images: int, bounded: bool
+) -> str | None:
+    """Say what is wrong with the class centres of a client of so many `images`, or None."""
+    record = records.array_records.get(wire.STATISTICS)
+    if record is None:
+        return f"records {sorted(records)}, must have {wire.STATISTICS!r}"
+    arrays = decoded(record)
+    if isinstance(arrays, str):
+        return f"its statistics {arrays}"
+    return shared.fault(arrays, held, images, bounded)
+
+
 def numbers(record: MetricRecord) -> dict[str, float]:
     """Return the metrics of a reply that are single numbers."""
     return {key: float(v) for key, v in record.items() if isinstance(v, int | float)}

@@ -14,10 +14,11 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor
 
+from fedcel.settings_groups.training import LEAST_DRAWS
+
 ENOUGH = 100.0  # effective samples
 CLOSE = 1.05  # R-hat
 DEVIATIONS = 3.0  # of Geweke's z, for one functional
-LEAST = 20  # draws; with fewer nothing is said
 NO_EVIDENCE = "no evidence against convergence"
 
 
@@ -51,19 +52,19 @@ class Diagnosis(NamedTuple):
 def diagnose(trace: Float[Tensor, "R F"]) -> Diagnosis | None:
     """Return the worst diagnostics of F functionals over R rounds; None below 20 rounds.
 
-    None, too, where one of them is not defined, as of a functional that moved in one half only.
-
-    A functional that never moves counts as converged, with all its draws.
+    None, too, where one of them is not defined, as of a functional that moved in one half only, and
+    where none of them moves: a chain that stands still shows nothing. One that never moves beside
+    others that do is left out.
     """
     from arviz_stats.base import array_stats  # a second, for SciPy's distributions
 
     values = trace.double().numpy()
     values = values[len(values) % 2 :]  # two equal halves
-    if len(values) < LEAST:
+    if len(values) < LEAST_DRAWS:
         return None
     moving = values[:, np.ptp(values, axis=0) > 0]
     if moving.shape[1] == 0:
-        return Diagnosis(len(values), 1.0, float(len(values)), 0.0)
+        return None
     halves = np.stack(np.split(moving, 2))
     r_hat = array_stats.rhat(halves, chain_axis=0, draw_axis=1)
     ess = array_stats.ess(halves, chain_axis=0, draw_axis=1)

@@ -88,7 +88,9 @@ class Strategy(Group):
         3600.0, description="Seconds a round waits for replies; who is later is left out of it."
     )
     max_norm: Positive | Off = Field(
-        "none", description="Largest L2 norm of a delta that the server accepts."
+        "none",
+        description="Largest L2 norm of a delta that the server accepts; none: a thousand times "
+        "the model's own, plus 1.",
     )
     aggregation: Literal[
         "mean", "clipped", "median", "trimmed", "krum", "multi-krum", "geometric-median"
@@ -97,6 +99,10 @@ class Strategy(Group):
         0.2, gt=0, lt=0.5, description="Share of the weight that 'trimmed' cuts off at each end."
     )
     byzantine: int = Field(1, ge=1, description="Hostile clients that Krum is to bear in a round.")
+
+
+LEAST_DRAWS = 20
+"""Sampled rounds below which nothing is said of a chain."""
 
 
 class Chain(Group):

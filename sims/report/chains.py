@@ -4,8 +4,9 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedcel.posterior.diagnostics import CLOSE, ENOUGH, LEAST, diagnose
+from fedcel.posterior.diagnostics import CLOSE, ENOUGH, diagnose
 from fedcel.posterior.trace import EVERY, Trace
+from fedcel.settings_groups.training import LEAST_DRAWS
 from sims.report.figures import FAINT, INK, WIDTH, look
 
 SHOWN = 3  # probes
@@ -30,7 +31,7 @@ def path(trace: Trace) -> Figure | None:
 def verdict(trace: Trace) -> Figure | None:
     """Draw R-hat and the effective sample size over the rounds, with what is asked of them."""
     rows = torch.stack(trace.rows) if trace.rows else torch.empty(0, 1)
-    ends = [n for n in range(EVERY, len(rows) + 1, EVERY) if n >= LEAST]
+    ends = [n for n in range(EVERY, len(rows) + 1, EVERY) if n >= LEAST_DRAWS]
     told = [(trace.rounds[n - 1], found) for n in ends if (found := diagnose(rows[:n]))]
     if not told:
         return None

@@ -231,3 +231,10 @@ def test_the_loop_steps_by_the_rule(name: str, tmp_path: Path) -> None:
     step = robust.combined(s.strategy, own, list(weights.values()))
     assert torch.equal(after.model, state.model + step)
     assert step.any()
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_of_two_nobody_can_say_who_is_odd(name: str) -> None:
+    """Whatever the rule, a round with fewer than three updates ends the run and says so."""
+    with pytest.raises(RoundError, match="2 updates can be used"):
+        robust.combined(rule(name), list(some(0, 2)), [0.5, 0.5])

@@ -142,3 +142,22 @@ def test_a_form_that_the_kind_does_not_read_is_no_obstacle() -> None:
     """Only clusters have a form."""
     assert parse(STEERED | {"cel.form": "mixture"}).cel.target == "spread"
     assert parse(STEERED | AVERAGED).cel.centres == "averaged"
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        ({"chain.burn-in": 0.0}, "untrained, from round 1 on"),
+        ({"rounds": 40, "chain.burn-in": 0.6, "chain.thin": 0}, "takes 20 to know"),
+    ],
+)
+def test_a_chain_that_cannot_be_one_is_refused(raw: dict[str, object], reason: str) -> None:
+    """An encoder frozen before it learnt anything; a thinning that is never known."""
+    with pytest.raises(SettingsError, match=reason):
+        parse(raw)
+
+
+def test_a_run_without_a_sample_is_warned_of() -> None:
+    """All rounds are burn-in: allowed, for a quick look, and said."""
+    with pytest.warns(UserWarning, match="leaves none of 10 rounds to sample"):
+        parse({"rounds": 10, "chain.burn-in": 1.0})

@@ -14,7 +14,7 @@ from fedcel.cel.controller import Control
 from fedcel.cel.shared import Shared
 from fedcel.errors import RoundError, SettingsError
 from fedcel.settings import parse
-from strategies import PosteriorStrategy
+from strategies import PosteriorStrategy, meeting
 from strategies.meeting import meet
 
 SHAPES = [(2, 3), (3,)]
@@ -285,6 +285,55 @@ def test_the_encoder_stays_after_burn_in() -> None:
     s.aggregate_train(8, [reply(k) for k in EXAMPLES])
     assert not s.state.model[:6].any()
     assert s.state.model[6:].all()
+
+
+def test_a_resumed_run_goes_on_without_a_node_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two of three are there; one with other images than before is turned away."""
+    monkeypatch.setattr(meeting, "WAIT_SECONDS", 0.0)
+    known = {0: 10, 1: 11, 2: 12}
+    found = meet(FakeGrid([sound(2), sound(0)]), 3, None, known)  # type: ignore[arg-type]
+    assert found.partition == {100: 2, 101: 0}
+    assert found.examples == known
+    other = {wire.EXAMPLES: 9, wire.PARTITION: 1}
+    found = meet(FakeGrid([sound(2), other, sound(0)]), 3, None, known)  # type: ignore[arg-type]
+    assert found.partition == {100: 2, 102: 0}
+    with pytest.raises(SettingsError, match="0 partitions answered"):
+        meet(FakeGrid([other]), 3, None, known)  # type: ignore[arg-type]
+
+
+def test_a_holder_whose_node_is_gone_is_left_out_of_the_round() -> None:
+    """Its weight stays its own; the others are asked, and the round says who was missing."""
+    s = strategy()
+    del s.partition[101]
+    model = ArrayRecord([np.zeros(shape, np.float32) for shape in SHAPES])
+    sent = s.configure_train(1, model, ConfigRecord(), FakeGrid([]))  # type: ignore[arg-type]
+    assert [message.metadata.dst_node_id for message in sent] == [100, 102]
+    s.aggregate_train(1, [reply(0, 1.0), reply(2, 3.0)])
+    assert s.rejected == [{"client": 1, "reason": "no node holds it any more"}]
+    assert s.kept == [0, 2]
+
+
+@pytest.mark.parametrize("value", [1e30, 3e38, 1e5])
+def test_by_default_no_update_may_dwarf_the_model(value: float) -> None:
+    """Finite and huge: left out, and the round goes on; a thousand times the model's norm, + 1."""
+    s = strategy()
+    s.aggregate_train(1, [reply(0), reply(1, value), reply(2)])
+    assert "at most 1000 is accepted" in str(s.rejected[0]["reason"])
+    assert s.state.model.abs().max() < 10
+    s.state, s.rejected = s.state._replace(model=torch.full((9,), 1e3)), []
+    s.aggregate_train(2, [reply(0), reply(1, 1e5), reply(2)])
+    assert s.rejected == []
+
+
+def test_a_reason_holds_no_more_of_the_senders_words_than_a_line() -> None:
+    """Names of records and shapes are the sender's choice, and go to every later log."""
+    s = strategy()
+    many = [np.zeros((1,), np.float32)] * 5000
+    s.aggregate_train(1, [reply(0, key="x" * 10_000), reply(1, arrays=many), reply(2)])
+    assert len(s.rejected) == 2
+    assert max(len(str(one["reason"])) for one in s.rejected) <= 300
 
 
 def gradients(value: float, **change: object) -> Message:

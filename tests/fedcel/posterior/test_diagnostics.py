@@ -8,7 +8,7 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from fedcel.posterior.diagnostics import NO_EVIDENCE, Diagnosis, corrected, diagnose, effective
+from fedcel.posterior.diagnostics import NO_EVIDENCE, corrected, diagnose, effective
 from fedcel.posterior.trace import Trace
 
 
@@ -53,9 +53,11 @@ def test_a_trend_is_seen_by_all_three() -> None:
 
 
 def test_two_few_rounds_say_nothing_and_a_constant_is_no_evidence() -> None:
-    """Below 20 rounds None; a functional that never moves counts all its draws."""
+    """None below 20 rounds or where nothing moves; what stands still beside others is left out."""
     assert diagnose(torch.randn(19, 2)) is None
-    assert diagnose(torch.ones(30, 2)) == Diagnosis(30, 1.0, 30.0, 0.0)
+    assert diagnose(torch.ones(120, 2)) is None
+    moves = autoregressive(300, 0.0)[:, :1]
+    assert diagnose(torch.cat([moves, torch.ones(300, 1)], 1)) == diagnose(moves)
 
 
 def test_the_largest_of_many_is_corrected() -> None:

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from fedcel import Posterior, metrics, runs
+from fedcel.errors import RunError
+from fedcel.files import read_json
 from fedcel.posterior import predict
 from fedcel.seeding import generator
 from fedcel.settings import parse
@@ -38,3 +40,29 @@ def test_images_in_probabilities_and_uncertainty_out(tmp_path: Path) -> None:
     assert ((found.bald >= -1e-6) & (found.bald <= found.entropy + 1e-6)).all()
     with pytest.raises(ValueError, match=r"must be \(N, 1, 8, 8\)"):
         posterior(images[:, :, :4])
+
+
+def test_a_run_without_noise_is_a_point(tmp_path: Path) -> None:
+    """Iterates of SGD are no posterior: one model answers, and what disagrees is nothing."""
+    simulate(parse({**RAW, "temperature": 0.0, "chain.scope": "full"}), tmp_path / "run")
+    posterior, run = Posterior.open(tmp_path / "run"), runs.read(tmp_path / "run")
+    assert run.samples == []
+    found = posterior(run.splits.test.x[:64])
+    noise = generator(0, "answers-to-images")
+    alone = predict(run.flat, [run.model], run.splits.test.x[:64], noise, "full").probabilities
+    assert torch.equal(found.probabilities, alone)
+    assert not found.bald.any()
+    result = read_json(tmp_path / "run" / "result.json")
+    assert isinstance(result, dict)
+    assert (result["samples"], result["bald"]) == (0, 0.0)
+
+
+def test_a_run_of_another_format_is_refused_by_name(tmp_path: Path) -> None:
+    """An older one and one that says nothing; the path and both formats are named."""
+    path = tmp_path / "run" / "settings.toml"
+    runs.create(path.parent, parse(RAW))
+    for line in ("format = 0", ""):
+        path.write_text(path.read_text().replace("format = 1", line))
+        with pytest.raises(RunError, match=r"settings.toml: format is (0|None), this version"):
+            runs.read(path.parent)
+        path.write_text("format = 1\n" + path.read_text().replace("format = 0\n", ""))

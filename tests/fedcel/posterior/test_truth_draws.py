@@ -39,10 +39,12 @@ TOTAL, RATE, STEPS, DRAWN = sum(COUNTS), 0.1, 5, 3
 SHARES = {k: n / TOTAL for k, n in enumerate(COUNTS)}
 
 
-def federation(rounds: int, drawn: int = 0, control: str = "none") -> Federation:
+def federation(
+    rounds: int, drawn: int = 0, control: str = "none", steps: int = STEPS, shared: float = 0.0
+) -> Federation:
     """Return six unequal holders, all (0) or some of them in a round."""
-    more = {"clients-per-round": drawn, "local.control": control}
-    s = settings(rounds, STEPS, RATE, len(COUNTS), **more)
+    more = {"clients-per-round": drawn, "local.control": control, "local.shared-noise": shared}
+    s = settings(rounds, steps, RATE, len(COUNTS), **more)
     return unequal(COUNTS, 2200, s, seed=2)
 
 
@@ -199,11 +201,11 @@ class Nodes:
             yield kept, self.strategy.state.model
 
 
-def missed_by_lost(rounds: int, patch: pytest.MonkeyPatch) -> tuple[float, float]:
+def missed_by_lost(rounds: int, patch: pytest.MonkeyPatch, **more: float) -> tuple[float, float]:
     """Return by how much the strategy's chains miss the exact law given who answered."""
     for name in ("_task_id", "_run_id", "_node_id"):  # Flower asks which task makes a message
         patch.setattr(TaskIdentity, name, 1)
-    found = federation(rounds)
+    found = federation(rounds, **more)
     installed(found, patch)
     kept, models = zip(*Nodes(found).models(), strict=True)
     laws = moments(round_map(found, {k: SHARES[k] for k in one}, SHARES) for one in kept)
@@ -218,6 +220,15 @@ def test_lost_clients_make_a_shorter_step_at_the_right_heat(
     mean, covariance = missed_by_lost(70, monkeypatch)
     assert mean < 0.03
     assert covariance < 0.03
+
+
+def test_shared_noise_is_topped_up_for_lost_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine tenths of the deviation alike: the same law; without the server's part too cold."""
+    mean, covariance = missed_by_lost(90, monkeypatch, steps=1, shared=0.9)
+    assert mean < 0.03
+    assert covariance < 0.03
+    monkeypatch.setattr(posterior.rounds, "topped_up", lambda s, state, delta, share, n: delta)
+    assert missed_by_lost(40, monkeypatch, steps=1, shared=0.9)[1] > 0.15
 
 
 def test_making_up_for_lost_clients_would_heat(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Many chains at once through the local update and the server's step, on losses that can be solved.
+"""Many chains at once through the client and the loop engine, on losses that can be solved.
 
 An image holds a design row of d values and its target, or one target for each of C chains; the
 head's weights are (C, d), one chain a row, and the potential adds up the chains' squared errors, so
@@ -8,14 +8,16 @@ that none touches another.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from clients import holder
-from fedcel import aggregation, rounds, schedule
+from fedcel import aggregation, schedule
 from fedcel.aggregation import ServerState
 from fedcel.arrays import FlatNet
 from fedcel.cut import Cut
@@ -23,9 +25,8 @@ from fedcel.data import Images
 from fedcel.losses import NOTHING
 from fedcel.nets import SplitNet
 from fedcel.schedule import Plan
-from fedcel.seeding import generator
 from fedcel.settings import Settings, parse
-from fedcel.training import COMMON, Steer, full_gradient, local_update
+from fedcel.training import Update
 from sims import loop
 from sims.crew import Here
 
@@ -61,49 +62,22 @@ class Federation:
     """Turns a client's plan into a wrong one."""
 
     def models(self) -> Iterator[Tensor]:
-        """Yield the global models (P,) round by round."""
-        state = aggregation.start(self.flat.vector)
-        examples = {k: len(y) for k, (_, y) in enumerate(self.parts)}
-        for number in range(1, self.settings.rounds + 1):
-            weights = schedule.shares(
-                self.settings, examples, schedule.chosen(self.settings, number)
-            )
-            shares = list(weights.values())
-            mean = None
-            if self.settings.local.control == "fresh":
-                told = [self.gradient(state.model, number, k) for k in weights]
-                mean = aggregation.weighted_sum(told, shares)
-            deltas = [self.delta(state, number, k, weights[k], mean) for k in weights]
-            delta = aggregation.weighted_sum(deltas, shares)
-            state = rounds.advance(self.settings, state, delta, 0, sum(examples.values()))
-            yield state.model.clone()
+        """Yield the global models (P,) round by round, as engine and clients make them.
 
-    def gradient(self, model: Tensor, number: int, client: int) -> Tensor:
-        """Return a client's mean gradient."""
-        return full_gradient(self.flat, model, *self.parts[client], self.streams(number, client))
+        Only the images, the net and, where `change` makes a plan wrong, the plan are the test's.
+        """
+        train = holder.train
 
-    def delta(
-        self, state: ServerState, number: int, client: int, weight: float, mean: Tensor | None
-    ) -> Tensor:
-        """Return a client's update."""
-        total = sum(len(y) for _, y in self.parts)
-        plan = self.change(schedule.plan(self.settings, number, weight, total), client)
-        shift = None if mean is None else mean - self.gradient(state.model, number, client)
-        return local_update(
-            self.flat,
-            state.model,
-            *self.parts[client],
-            plan,
-            self.settings.local,
-            self.streams(number, client),
-            steer=Steer(shift, rounds.step_sizes(state)),
-        ).delta
+        def wrong(s: Settings, flat: FlatNet, client: int, *rest: object) -> Update:
+            changed = lambda *asked: self.change(schedule.plan(*asked), client)  # noqa: E731
+            with patch.object(holder, "plan", changed):
+                return train(s, flat, client, *rest)
 
-    def streams(self, number: int, client: int) -> Callable[[str], torch.Generator]:
-        """Return the streams of a client's round."""
-        return lambda purpose: generator(
-            self.settings.seed, purpose, number, 0 if purpose == COMMON else client
-        )
+        with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as own:
+            installed(self, own)
+            own.setattr(holder, "train", wrong)
+            for state in looped(self, Path(folder)):
+                yield state.model.clone()
 
     def sample(self, burn: int, every: int) -> Tensor:
         """Return models (S, P) kept after `burn` rounds, every `every`-th."""
@@ -156,11 +130,11 @@ def unequal(counts: list[int], chains: int, s: Settings, seed: int = 0) -> Feder
     return lines(designs, targets, chains, s)
 
 
-def installed(found: Federation, patch: pytest.MonkeyPatch) -> None:
+def installed(found: Federation, own: pytest.MonkeyPatch) -> None:
     """Give the client's code these holders' images and net; all else of it is as it ships."""
-    patch.setattr(holder, "images", lambda settings, client: Images(*found.parts[client]))
-    patch.setattr(holder, "losses_of", lambda settings, threshold=None: NOTHING)
-    patch.setattr(holder, "workspace", lambda settings: found.flat)
+    own.setattr(holder, "images", lambda settings, client: Images(*found.parts[client]))
+    own.setattr(holder, "losses_of", lambda settings, threshold=None: NOTHING)
+    own.setattr(holder, "workspace", lambda settings: found.flat)
 
 
 def looped(found: Federation, folder: Path) -> Iterator[ServerState]:

@@ -1,0 +1,92 @@
+"""The journeys' page, typed in: tune, bench, table; train, serve, attack the service; report."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.test_docs import commands
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "journeys.md"
+QUICK = 'names = "optimal,logit-inversion"\nseeds = 1\nbudget = 0.02'
+SMALLER = {
+    "rounds = 60": "rounds = 12",
+    'seeds = "0,1,2"': 'seeds = "0"',
+    '"0.7|1.0|1.4"': '"1.0"',
+    '"0.3,0.6"': '"0.3"',
+    '"0.3,1,3"': '"1"',
+    "mypackage.losses:build": "plain",  # the page's own is the reader's
+    "[bench]": f"[settings.attack]\n{QUICK}\n[bench]",
+}
+
+
+def typed(words: list[str], place: Path, **more: str) -> str:
+    """Return what a command of the page prints."""
+    less = {"3": "1", "attack.budget=4": "attack.budget=0.05"}
+    shorter = [less.get(word, word) for word in words]
+    done = subprocess.run(
+        [sys.executable, "-m", "sims", *shorter],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **more},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{words}: {done.stderr[-2000:]}"
+    return done.stdout
+
+
+def test_the_paper_the_service_and_its_audit(tmp_path: Path) -> None:
+    """Every command of the page but the demo's, in its order, each with what the last one left."""
+    scenario = re.search(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert scenario
+    text = scenario[1]
+    for long, short in SMALLER.items():
+        assert long in text, f"{long!r} is not on the page any more"
+        text = text.replace(long, short)
+    (tmp_path / "mine.toml").write_text(text)
+    steps = [words for program, *words in commands(PAGE) if program == "fedcel"]
+    kinds = ["tune", "bench", "table", "simulate", "ledger", "serve", "attack", "attack", "report"]
+    assert [words[0] for words in steps] == kinds
+    for words in steps[:4]:
+        typed(words, tmp_path)
+    key = re.findall(r"key: (\S+)", typed(steps[4], tmp_path))[0]
+    certificates = [sys.executable, ROOT / "examples/deployment/certificates.py"]
+    subprocess.run([*certificates, "server", "pki", "127.0.0.1"], cwd=tmp_path, check=True)
+    typed(steps[6], tmp_path)
+    port = 20_000 + os.getpid() % 20_000
+    served = [sys.executable, "-m", "sims", *steps[5], "--port", str(port)]
+    up = subprocess.Popen(served, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    try:
+        live = [word.replace("8443", str(port)) for word in steps[7]]
+        said = tried(live, tmp_path, key)
+    finally:
+        up.terminate()
+        up.wait(30)
+    assert "logit-inversion" in said
+    typed(steps[8], tmp_path)
+    assert (tmp_path / "runs/pilot/report.html").stat().st_size > 10_000
+
+
+def tried(words: list[str], place: Path, key: str) -> str:
+    """Return what the attack on the service prints, once that is up."""
+    until = time.monotonic() + 120
+    while True:
+        try:
+            return typed(words, place, FEDCEL_KEY=key)
+        except AssertionError as error:
+            if "cannot be reached" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(1)
+
+
+@pytest.mark.parametrize("name", ["certificates.py", "superlink.sh", "supernode.sh"])
+def test_scripts_that_pages_name_are_there(name: str) -> None:
+    """Under examples/deployment, and named by a page."""
+    assert (ROOT / "examples" / "deployment" / name).is_file()
+    pages = (ROOT / "docs").glob("*.md")
+    assert any(f"examples/deployment/{name}" in page.read_text() for page in pages)
