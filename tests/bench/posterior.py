@@ -27,7 +27,7 @@ from fedcel.schedule import Plan
 from fedcel.settings import Settings, parse
 from sims.crew import crew
 from sims.loop import one_round
-from tests.bench.ratios import bare, engine, line
+from tests.bench.ratios import engine, line, rows
 
 STEPS = 20
 RATE, TEMPERATURE, EXAMPLES, SCALE = 0.01, 1.0, 1000, 1.0
@@ -54,7 +54,7 @@ def main() -> None:
         line(f"{STEPS} Langevin steps, 1 M parameters", "posteriors.sgmcmc.sgld", ours(), other)
     for name, width in (("0.1 M", 64), ("1 M", 600)):
         s = parse({**CONVOLUTIONS, "engine": "loop", "net.width": width})
-        line(f"a round of 4 clients, CNN, {name} parameters", "bare loop", engine(s), bare(s), 9)
+        rows(f"a round of 4 clients, CNN, {name} parameters", s, 9)
         with TemporaryDirectory() as place, a_round(s, place) as one, spread(s, place) as many:
             title = f"a round of 4 clients, CNN, {name} parameters, one process a core"
             line(title, "loop engine", many, one, 9)
@@ -147,13 +147,16 @@ def chain(folder: Path) -> tuple[Callable[[], object], Callable[[], object]]:
 
 
 def profile() -> None:
-    """Print where a round's time goes: twenty rounds of the demo's clients."""
-    work = engine(parse({"local.steps": 20, "rounds": 100, "cel.kind": "cluster"}))
-    work()
-    with cProfile.Profile() as found:
-        for _ in range(20):
-            work()
-    pstats.Stats(found).sort_stats("tottime").print_stats(12)
+    """Print where the time goes of the demo's clients: the loss fully on, and the chain's end."""
+    s = parse({"local.steps": 20, "rounds": 100, "cel.kind": "cluster"})
+    for number in (70, 100):
+        work = engine(s, number)
+        work()
+        with cProfile.Profile() as found:
+            for _ in range(20):
+                work()
+        print(f"round {number} of 100")
+        pstats.Stats(found).sort_stats("tottime").print_stats(12)
 
 
 if __name__ == "__main__":

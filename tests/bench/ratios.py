@@ -17,7 +17,7 @@ from clients import holder
 from fedcel import aggregation, runs, schedule
 from fedcel.data import load
 from fedcel.seeding import generator
-from fedcel.settings import Settings, parse
+from fedcel.settings import Settings, dump, flatten, parse
 from fedcel.training import draw_batches
 from sims.simulate import simulate
 
@@ -30,13 +30,22 @@ def main() -> None:
     torch.set_num_threads(1)
     print("| what | against | ratio | quartiles | seconds |\n|---|---|---|---|---|")
     digits = parse(MLP)
-    wide = parse({**MLP, "net.width": 512, "local.batch-size": 64})
-    for name, s in (("MLP, 17 k parameters", digits), ("MLP, 66 k parameters", wide)):
-        line(f"a round of 8 clients, {name}", "bare in-place torch loop", engine(s), bare(s))
+    middle = parse({**MLP, "net.width": 512, "local.batch-size": 64})
+    wide = parse({**MLP, "net.width": 800, "local.batch-size": 64})
+    for name, s in (("17 k", digits), ("66 k", middle), ("0.1 M", wide)):
+        rows(f"a round of 8 clients, MLP, {name} parameters", s)
     for kind in ("plain", "cluster", "gated"):
         s = parse({**MLP, "cel.kind": kind})
         line(f"a client's round, CEL {kind}", "cross-entropy alone", client(s), client(digits))
     line("the same small run on Ray", "loop engine", whole("ray"), whole("loop"), pairs=3)
+
+
+def rows(what: str, settings: Settings, pairs: int = PAIRS) -> None:
+    """Print a round of burn-in, without Langevin noise, and one that samples the whole net."""
+    for last, kind in ((False, "burn-in"), (True, "sampling, T 1")):
+        s = parse({**flatten(dump(settings)), "chain.scope": "full"})
+        number = s.rounds if last else 1
+        line(f"{what}, {kind}", "bare in-place loop", engine(s, number), bare(s, number), pairs)
 
 
 def line(
@@ -60,8 +69,8 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def engine(settings: Settings) -> Callable[[], None]:
-    """Return one round of the loop engine: local updates, mean, sliding average."""
+def engine(settings: Settings, number: int = 1) -> Callable[[], None]:
+    """Return round `number` of the loop engine: local updates, mean, sliding average."""
     parts = load(settings.data, settings.clients, settings.seed).clients
     examples = {k: len(part.y) for k, part in enumerate(parts)}
     weights = schedule.shares(settings, examples, list(examples))
@@ -72,14 +81,14 @@ def engine(settings: Settings) -> Callable[[], None]:
     def work() -> None:
         mean = torch.zeros_like(state.model)
         for k, weight in weights.items():
-            found = holder.train(settings, flat, k, state.model, 1, weight, total, None)
+            found = holder.train(settings, flat, k, state.model, number, weight, total, None)
             mean.add_(found.delta, alpha=weight)
         aggregation.slide(state, mean, 0.0, 1.0)
 
     return work
 
 
-def bare(settings: Settings) -> Callable[[], None]:
+def bare(settings: Settings, number: int = 1) -> Callable[[], None]:
     """Return the same arithmetic as one would write it for this net alone, foreach, in place."""
     parts = load(settings.data, settings.clients, settings.seed).clients
     net = runs.fresh_net(settings, load(settings.data, settings.clients, settings.seed)).net
@@ -95,15 +104,20 @@ def bare(settings: Settings) -> Callable[[], None]:
         for client, (x, y) in enumerate(parts):
             with torch.no_grad():
                 torch._foreach_copy_(parameters, start)
-            order = draw_batches(y, settings.local, generator(0, "batch", 1, client))
-            stream = generator(0, "cut", 1, client)
+            order = draw_batches(y, settings.local, generator(0, "batch", number, client))
+            stream = generator(0, "cut", number, client)
+            kicks = generator(0, "langevin", number, client)
+            plan = schedule.plan(settings, number, len(y) / total, total)
             for batch in order:
                 z = net.encoder(x[batch])
                 noisy = z + net.cut.sigma * torch.randn(z.shape, generator=stream)
                 loss = cross_entropy(net.head(noisy), y[batch])
                 grads = torch.autograd.grad(loss, parameters)
                 with torch.no_grad():
-                    torch._foreach_add_(parameters, grads, alpha=-settings.local.rate)
+                    torch._foreach_add_(parameters, grads, alpha=-plan.rate)
+                    if plan.noise:
+                        xi = [torch.randn(p.shape, generator=kicks) for p in start]
+                        torch._foreach_add_(parameters, xi, alpha=plan.noise)
             with torch.no_grad():
                 delta = torch._foreach_sub(parameters, start)
                 torch._foreach_add_(mean, delta, alpha=len(y) / total)

@@ -2,8 +2,10 @@
 
 import os
 import random
+import resource
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,31 @@ def test_kills_change_nothing(tmp_path: Path) -> None:
     go_on(troubled, settings)
     assert len(set(rounds)) > 2, "the kills all fell into the same round"
     assert files(alone) == files(troubled)
+
+
+def fills(folder: Path, settings: Settings, after: int) -> None:
+    """Train until the disk takes no more, and end with code 28; tests' own output is a file too."""
+
+    def tell(event: Mapping[str, object]) -> None:
+        if event["round"] == after:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+    try:
+        loop.train(settings, folder, tell, measure=False)
+    except OSError:
+        os._exit(28)
+
+
+def test_a_full_disk_ends_the_run_and_damages_nothing(tmp_path: Path) -> None:
+    """From round 8 on no file may be longer than 1 000 bytes; with room again it goes on, equal."""
+    settings = parse({**SETTINGS, "rounds": 16})
+    alone, full = tmp_path / "alone", tmp_path / "full"
+    for folder in (alone, full):
+        runs.create(folder, settings)
+    go_on(alone, settings)
+    _, status = os.waitpid(forked(lambda: fills(full, settings, 7)), 0)
+    assert os.waitstatus_to_exitcode(status) == 28
+    assert len((full / "events.jsonl").read_text().splitlines()) == 7
+    assert not list(full.rglob(".*")), "a half-written file was left"
+    go_on(full, settings)
+    assert files(alone) == files(full)
