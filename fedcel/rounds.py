@@ -44,13 +44,16 @@ def topped_up(
     is right for its weights as it is.
     """
     plan = schedule.plan(settings, state.round + 1, 1.0, total)
-    lacking = plan.steps * share * (1 - share)
-    if not plan.common or lacking <= 0:
+    if not plan.common or share >= 1:
         return delta
+    scale = step_sizes(state)
+    g = torch.ones(()) if scale is None else scale
+    # A step's noise is pulled back by those after it, by the priors at least.
+    q = 1 - plan.rate * (plan.pull + plan.decay) * g
+    left = sum(q ** (2 * step) for step in range(plan.steps))
+    spread = 1.0 if scale is None else noise_scale(scale, plan)
     xi = torch.randn(delta.shape, generator=generator(settings.seed, "lost", state.round + 1))
-    if (scale := step_sizes(state)) is not None:
-        xi *= noise_scale(scale, plan)
-    return delta + plan.common * math.sqrt(lacking) * xi
+    return delta + plan.common * math.sqrt(share * (1 - share)) * spread * left**0.5 * xi
 
 
 def step_sizes(state: ServerState) -> Float[Tensor, " P"] | None:

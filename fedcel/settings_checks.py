@@ -191,12 +191,6 @@ def check_chain(s: Settings) -> None:
     for said, is_wrong in wrong.items():
         if is_wrong:
             raise SettingsError(said)
-    if s.temperature > 0 and not sampled:
-        warn(
-            f"chain.burn-in {s.chain.burn_in:g} leaves none of {s.rounds} rounds to sample: the "
-            "last model will answer alone",
-            stacklevel=5,
-        )
     if whole and s.local.augment != "none":
         warn(
             "local.augment and chain.scope 'full' above temperature 0: the chain samples the "

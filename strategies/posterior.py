@@ -89,13 +89,10 @@ class PosteriorStrategy(FedAvg):
         )
 
     def examined(self, reply: Message, fault: Callable[[Message], str | None]) -> str | None:
-        """Say in short what `fault` finds, or None; bytes that break the examination are a reason.
-
-        `np.load` makes an archive, which is no array, of a sender's bytes if they are one.
-        """
+        """Say in short what `fault` finds, or None; bytes that break its reading are a reason."""
         try:
             reason = fault(reply)
-        except Exception as error:
+        except Exception as error:  # of an archive, say, which np.load makes of one
             reason = f"it cannot be examined: {error}"
         return reason and reason[:LONGEST]  # names and shapes in it are the sender's
 
@@ -122,7 +119,7 @@ class PosteriorStrategy(FedAvg):
         return failure(reply) or self.gradient_fault(reply.content)
 
     def too_long(self, move: torch.Tensor, what: str) -> str | None:
-        """Say that a client's move of the model is longer than `strategy.max-norm`, or None."""
+        """Say that a move of the model is longer than `strategy.max-norm`, or than FAR, or None."""
         norm = float(torch.linalg.vector_norm(move.double()))
         limit = self.settings.strategy.max_norm
         if limit == "none":
@@ -262,9 +259,10 @@ class PosteriorStrategy(FedAvg):
         model = self.step(ArrayRecord(mean))
         self.state, spread = join(self.state, centres, self.settings.cel.clusters)
         if plan.control == "stale":
-            # One left out remembers a gradient that the mean would lack: a round without it.
+            # One left out, but not gone for good, remembers a gradient that the mean would lack.
+            broken = any(one["client"] in self.partition.values() for one in self.rejected)
             told_all = {c: gradient_of(sound[c]) for c in kept}
-            mean_of_all = None if self.rejected else mean_gradient(told_all, self.weights)
+            mean_of_all = None if broken else mean_gradient(told_all, self.weights)
             self.state = self.state._replace(gradient=mean_of_all)
         told = [numbers(sound[c].metric_records[wire.METRICS]) for c in kept]
         self.reported = mean_metrics(told, weights) | spread | heaviest(self.settings, weights)

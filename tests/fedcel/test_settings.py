@@ -155,9 +155,3 @@ def test_a_chain_that_cannot_be_one_is_refused(raw: dict[str, object], reason: s
     """An encoder frozen before it learnt anything; a thinning that is never known."""
     with pytest.raises(SettingsError, match=reason):
         parse(raw)
-
-
-def test_a_run_without_a_sample_is_warned_of() -> None:
-    """All rounds are burn-in: allowed, for a quick look, and said."""
-    with pytest.warns(UserWarning, match="leaves none of 10 rounds to sample"):
-        parse({"rounds": 10, "chain.burn-in": 1.0})

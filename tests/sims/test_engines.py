@@ -213,7 +213,7 @@ class StopHereError(Exception):
     """Stands for the moment a process ends."""
 
 
-STALE = {"cel.kind": "none", "local.control": "stale", "chain.burn-in": 0.4, "chain.thin": 0}
+STALE = {"cel.kind": "none", "local.control": "stale", "chain.burn-in": 0.4, "chain.thin": 1}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
 from clients import client_app, holder
-from fedcel import aggregation, schedule
+from fedcel import aggregation, rounds, schedule
 from fedcel.aggregation import realised
 from fedcel.arrays import to_arrays
 from strategies import PosteriorStrategy, posterior
@@ -229,6 +229,20 @@ def test_shared_noise_is_topped_up_for_lost_clients(monkeypatch: pytest.MonkeyPa
     assert covariance < 0.03
     monkeypatch.setattr(posterior.rounds, "topped_up", lambda s, state, delta, share, n: delta)
     assert missed_by_lost(40, monkeypatch, steps=1, shared=0.9)[1] > 0.15
+
+
+@pytest.mark.parametrize("pull", [0.0, 0.6])
+def test_the_top_up_is_that_of_a_whole_round(pull: float) -> None:
+    """Share s of the weight: s of a round's shared noise in all, with a moving prior too."""
+    mode = {"prior.mode": "consistent", "prior.pull": pull} if pull else {}
+    found = settings(3, 5, RATE, 4, **{"local.shared-noise": 0.9, **mode})
+    plan = schedule.plan(found, 1, 1.0, TOTAL)
+    round_noise = sum((1 - plan.rate * plan.pull) ** (2 * step) for step in range(5))
+    state, share = aggregation.start(torch.zeros(200_000)), 0.7
+    added = rounds.topped_up(found, state, state.model, share, TOTAL)
+    variance = plan.common**2 * round_noise
+    assert float(added.square().mean()) == pytest.approx((share - share**2) * variance, rel=0.02)
+    assert torch.equal(rounds.topped_up(found, state, state.model, 1.0, TOTAL), state.model)
 
 
 def test_making_up_for_lost_clients_would_heat(monkeypatch: pytest.MonkeyPatch) -> None:
