@@ -77,7 +77,7 @@ def connect(path: Path) -> sqlite3.Connection:
     """
     _keep_private(path)
     with told(path):
-        db = sqlite3.connect(path, PATIENCE, isolation_level=None, check_same_thread=False)
+        db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
         try:
             _prepare(db, path)
         except BaseException:
