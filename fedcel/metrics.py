@@ -127,12 +127,12 @@ def between_group_spread(
     Unit: z squared. Groups that are random draws of the same images differ too, by about the
     within-class spread times (pairs of class and group - classes) / N.
     """
-    groups = int(group.max()) + 1
-    pair = y * groups + group
-    sums = z.new_zeros((int(y.max()) + 1) * groups, z.shape[1]).index_add(0, pair, z)
-    counts = pair.bincount(minlength=len(sums))[:, None]
-    own = sums / counts.clamp_min(1)  # absent pairs are never looked up
-    return within_class_spread(own[pair], y)
+    # Numbered by those that are there: of ten thousand groups few have an image of each class.
+    every = y * (int(group.max()) + 1) + group
+    _, pair = torch.unique(every, return_inverse=True)
+    counts = pair.bincount()
+    sums = z.new_zeros(len(counts), z.shape[1]).index_add(0, pair, z)
+    return within_class_spread((sums / counts[:, None])[pair], y)
 
 
 def total_spread(z: Float[Tensor, "N D"]) -> Float[Tensor, ""]:
