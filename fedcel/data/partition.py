@@ -59,7 +59,7 @@ def partition(
         for message in KNOWN_WARNINGS:
             warnings.filterwarnings("ignore", message)
         try:
-            # A part's table is dropped at once: ten thousand of them are a quarter of a gigabyte.
+            # A part's table is dropped at once: ten thousand of them are some 20 MB.
             return tuple(_positions(dealer, client) for client in range(clients))
         except ValueError as error:
             if data.partition != "dirichlet":
