@@ -98,8 +98,7 @@ def table(found: Sequence[Score], against: str | None = None) -> str:
     there is no such variant.
     """
     names = dict.fromkeys(score.name for score in found)
-    if against is not None and against not in names:
-        raise SettingsError(f"--against is {against!r}, must be one of {', '.join(names)}")
+    refuse_unknown(against, names)
     parts = []
     for strength in sorted({one.strength for one in found}, key=lambda s: (s is None, s or 0)):
         groups = {n: [s for s in found if (s.name, s.strength) == (n, strength)] for n in names}
@@ -112,6 +111,12 @@ def table(found: Sequence[Score], against: str | None = None) -> str:
             parts.append(f"Difference to {base[0].title}, paired by seed:")
             parts.append(markdown(["variant", *HEADS], pairs))
     return "\n\n".join(parts) + "\n"
+
+
+def refuse_unknown(against: str | None, names: Iterable[str]) -> None:
+    """Raise SettingsError when differences are asked for to a variant that is not there."""
+    if against is not None and against not in (known := [*names]):
+        raise SettingsError(f"--against is {against!r}, must be one of {', '.join(known)}")
 
 
 def grouped(cells: Iterable[Cell], folder: Path) -> list[Line]:
@@ -202,7 +207,10 @@ def calibrate(
     as in `table`. Errors are those of scenarios, data and runs.
     """
     cells = scenario.cells(scenario.read(name), {**given, "engine": "loop"})
+    refuse_unknown(against, dict.fromkeys(one.name for one in grouped(cells, out)))
     strangers = None if outside == "none" else foreign(outside, outside_path)
+    if strangers:  # a missing file is said before anything is trained
+        load(strangers.data, strangers.clients, strangers.seed)
     torch.set_num_threads(1)
     with closing(work(partial(train, folder=out), cells, jobs)) as running:
         for done, cell in enumerate(running, 1):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedcel import metrics, runs
-from fedcel.errors import RunError, SettingsError
+from fedcel.errors import FedcelError, RunError, SettingsError
 from fedcel.posterior.predict import predict
 from fedcel.seeding import generator
 from fedcel.settings import parse
@@ -94,3 +94,16 @@ def test_colour_does_not_meet_grey() -> None:
     assert small.shape == (3, 1, 8, 8)
     with pytest.raises(RunError, match="3 channels"):
         calibration.resized(torch.rand(3, 3, 8, 8), torch.rand(2, 1, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("outside", "against", "reason"), [("idx", "none", "no folder"), ("none", "mine", "--against")]
+)
+def test_what_is_wrong_is_said_before_anything_is_trained(
+    tmp_path: Path, outside: str, against: str, reason: str
+) -> None:
+    """Strangers that are not there, a variant that is none: no run is begun."""
+    gone = str(tmp_path / "gone")
+    with pytest.raises(FedcelError, match=reason):
+        calibration.calibrate("uncertainty", tmp_path / "out", 1, {}, outside, gone, against)
+    assert not (tmp_path / "out").exists()
