@@ -167,5 +167,5 @@ def read_state(folder: Path, begun: ServerState) -> ServerState:
         return ServerState(number, *models, control, shared, *steer, told or None)
     except KeyError as error:
         raise RunError(f"{path} is damaged: it holds no {error}; start the run anew") from None
-    except ValueError as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise RunError(f"{path} is damaged: {error}; start the run anew") from None

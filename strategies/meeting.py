@@ -1,8 +1,8 @@
-"""Before round 1: which node holds which data, and how much of it."""
+"""Which node holds which data, and how much of it: before round 1, and when one comes later."""
 
 import time
-from collections.abc import Mapping
-from logging import WARNING
+from collections.abc import Container, Iterable, Mapping
+from logging import INFO, WARNING
 from typing import NamedTuple
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -19,7 +19,7 @@ ANSWER_SECONDS = 600.0  # for their first answers: a node reads its data before 
 
 
 class Met(NamedTuple):
-    """What the nodes say before round 1."""
+    """What the nodes said."""
 
     partition: dict[int, int]
     """Of each node."""
@@ -41,19 +41,60 @@ def meet(
     whose nodes are there and still hold as many. SettingsError when a new run has not a node that
     answers for each of `clients` partitions, or a resumed one has none.
     """
+    nodes = connected(grid, clients, 1 if known else clients)
+    met, refused = answered(grid, nodes, range(clients), said, known)
+    if known and met.examples:
+        for lost in sorted(known.keys() - met.examples.keys()):
+            log(WARNING, "No node holds partition %d any more; the run goes on without it", lost)
+        return met._replace(examples=dict(known))
+    if len(met.examples) != clients:
+        raise SettingsError(
+            f"{len(met.examples)} partitions answered, clients is {clients}; start the others or "
+            f"set clients; refused: {'; '.join(refused[:5]) or 'none'}"
+        )
+    return met
+
+
+def rejoined(grid: Grid, met: Met, said: ConfigRecord) -> Met:
+    """Return who holds what now: nodes that came later take partitions that nobody connected has.
+
+    A node that returns under the number that it had was never forgotten; nobody is asked unless a
+    partition is without a node and a stranger is there. He has to hold as many examples as before.
+    """
+    there = set(grid.get_node_ids())
+    orphans = met.examples.keys() - {met.partition[node] for node in there & met.partition.keys()}
+    strangers = sorted(there - met.partition.keys())
+    if not (orphans and strangers):
+        return met
+    found, _ = answered(grid, strangers, orphans, said, met.examples)
+    for holder in sorted(found.partition.values()):
+        log(INFO, "A node holds partition %d again", holder)
+    kept = {node: k for node, k in met.partition.items() if k not in found.examples}
+    return Met(kept | found.partition, met.examples, met.own or found.own)
+
+
+def answered(
+    grid: Grid,
+    nodes: Iterable[int],
+    free: Container[int],
+    said: ConfigRecord | None,
+    known: Mapping[int, int] | None,
+) -> tuple[Met, list[str]]:
+    """Return which of the `free` partitions these nodes hold, and why others were refused.
+
+    Where it is `known` how many examples a partition has, they must be as many.
+    """
     partition: dict[int, int] = {}
     examples: dict[int, int] = {}
     own, refused = False, []
     content = RecordDict({wire.CONFIG: said or ConfigRecord()})
-    questions = [
-        Message(content, dst_node_id=node, message_type=f"query.{wire.COUNT_QUERY}")
-        for node in connected(grid, clients, 1 if known else clients)
-    ]
+    kind = f"query.{wire.COUNT_QUERY}"
+    questions = [Message(content, dst_node_id=node, message_type=kind) for node in nodes]
     for reply in grid.send_and_receive(questions, timeout=ANSWER_SECONDS):
         holder, held = (-1, -1) if reply.has_error() else claimed(reply)
         if reason := failure(reply):
             refused.append(reason)
-        elif not (1 <= held <= MOST_EXAMPLES and 0 <= holder < clients):
+        elif not (1 <= held <= MOST_EXAMPLES and holder in free):
             refused.append(f"partition {holder}, {held} examples")
         elif holder in examples:
             refused.append(f"partition {holder} is another's")
@@ -65,16 +106,7 @@ def meet(
             own = own or owned(reply)
     for reason in refused:
         log(WARNING, "A node cannot take part: %s", reason)
-    if known and examples:
-        for lost in sorted(known.keys() - examples.keys()):
-            log(WARNING, "No node holds partition %d any more; the run goes on without it", lost)
-        return Met(partition, dict(known), own)
-    if len(examples) != clients:
-        raise SettingsError(
-            f"{len(examples)} partitions answered, clients is {clients}; start the others or set "
-            f"clients; refused: {'; '.join(refused[:5]) or 'none'}"
-        )
-    return Met(partition, examples, own)
+    return Met(partition, examples, own), refused
 
 
 def connected(grid: Grid, clients: int, least: int) -> list[int]:

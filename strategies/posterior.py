@@ -22,7 +22,7 @@ from fedcel.aggregation import ServerState, heaviest, join, mean_gradient, mean_
 from fedcel.arrays import to_arrays, to_vector
 from fedcel.errors import RoundError
 from fedcel.settings import Settings
-from strategies.meeting import ANSWER_SECONDS, meet
+from strategies.meeting import ANSWER_SECONDS, Met, meet, rejoined
 from strategies.replies import (
     LONGEST,
     centres_fault,
@@ -155,11 +155,13 @@ class PosteriorStrategy(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send the model to the drawn clients, each with its own weight."""
-        if not self.examples:
-            said = ConfigRecord({**config, wire.ROUND: self.first})
-            found = meet(grid, self.settings.clients, said, self.state.examples)
-            self.partition, self.examples, self.own_images = found
-            self.state = self.state._replace(examples=self.examples)
+        said = ConfigRecord({**config, wire.ROUND: self.state.round})
+        if self.examples:
+            met = rejoined(grid, Met(self.partition, self.examples, self.own_images), said)
+        else:
+            met = meet(grid, self.settings.clients, said, self.state.examples)
+        self.partition, self.examples, self.own_images = met
+        self.state = self.state._replace(examples=self.examples)
         number = server_round + self.first
         taking_part = schedule.chosen(self.settings, number)
         self.weights = schedule.shares(self.settings, self.examples, taking_part)

@@ -14,7 +14,7 @@ from fedcel import runs
 from fedcel.aggregation import start
 from fedcel.cel.controller import Control
 from fedcel.errors import DataError, RunError, SettingsError
-from fedcel.files import read_json, read_tensors
+from fedcel.files import read_json, read_tensors, write_tensors
 from fedcel.settings import Settings, parse
 from sims import loop
 from sims.crew import Here, Pool
@@ -160,6 +160,19 @@ def test_a_state_without_the_threshold_is_refused_by_name(tmp_path: Path) -> Non
     with pytest.raises(RunError, match="holds no 'threshold'; start the run anew"):
         runs.read_state(folder, fresh)
     assert runs.read_state(folder, start(model(folder))).control is None
+
+
+@pytest.mark.parametrize("told", ["[1]", '{"0": null}', '{"a": 1}', "{", "1"])
+def test_a_state_whose_examples_are_damaged_is_refused_by_name(tmp_path: Path, told: str) -> None:
+    """Whatever stands where the nodes' numbers of images were."""
+    fresh = start(torch.zeros(3))
+    runs.save_state(tmp_path, fresh._replace(examples={0: 5}))
+    assert runs.read_state(tmp_path, fresh).examples == {0: 5}
+    path = tmp_path / "state" / "server.safetensors"
+    tensors, metadata = read_tensors(path)
+    write_tensors(path, tensors, metadata | {"examples": told})
+    with pytest.raises(RunError, match=r"server\.safetensors is damaged"):
+        runs.read_state(tmp_path, fresh)
 
 
 def test_ray_runs_a_stock_strategy_on_the_same_clients(tmp_path: Path) -> None:

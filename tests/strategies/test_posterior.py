@@ -12,10 +12,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from fedcel import aggregation, wire
 from fedcel.cel.controller import Control
 from fedcel.cel.shared import Shared
-from fedcel.errors import RoundError, SettingsError
+from fedcel.errors import RoundError
 from fedcel.settings import parse
-from strategies import PosteriorStrategy, meeting
-from strategies.meeting import meet
+from strategies import PosteriorStrategy
+from tests.strategies.grid import FakeGrid
 
 SHAPES = [(2, 3), (3,)]
 EXAMPLES = {0: 10, 1: 30, 2: 60}
@@ -237,47 +237,6 @@ def test_the_threshold_and_the_centres_go_down_with_the_round() -> None:
         assert shapes == [(2, 1, 4), (2, 1)]
 
 
-class FakeGrid:
-    """Answers the count query with prepared metrics, one node each."""
-
-    def __init__(self, answers: list[dict[str, Any]]) -> None:
-        self.answers = answers
-
-    def get_node_ids(self) -> list[int]:
-        """Return one id per answer."""
-        return [100 + k for k in range(len(self.answers))]
-
-    def send_and_receive(self, messages: list[Message], timeout: float) -> list[Message]:
-        """Return every node's answer."""
-        return [
-            Message(RecordDict({"metrics": MetricRecord(answer)}), reply_to=message)
-            for message, answer in zip(messages, self.answers, strict=True)
-        ]
-
-
-def sound(k: int) -> dict[str, Any]:
-    """Return an honest node's answer."""
-    return {wire.EXAMPLES: 10 + k, wire.PARTITION: k}
-
-
-def test_meeting_the_nodes_learns_partitions_and_counts() -> None:
-    """Which node holds what."""
-    grid = FakeGrid([sound(2), sound(0), sound(1)])
-    partition, examples, own = meet(grid, 3)  # type: ignore[arg-type]
-    assert partition == {100: 2, 101: 0, 102: 1}
-    assert (examples, own) == ({0: 10, 1: 11, 2: 12}, False)
-
-
-@pytest.mark.parametrize(
-    "bad", [{}, {wire.EXAMPLES: 0, wire.PARTITION: 2}, {wire.EXAMPLES: 5, wire.PARTITION: 0}]
-)
-def test_a_malformed_or_doubled_node_cannot_take_part(bad: dict[str, Any]) -> None:
-    """With too few left, the run does not start and says so."""
-    grid = FakeGrid([sound(0), sound(1), bad])
-    with pytest.raises(SettingsError, match="2 partitions answered, clients is 3"):
-        meet(grid, 3)  # type: ignore[arg-type]
-
-
 def test_the_encoder_stays_after_burn_in() -> None:
     """Scope head: the first `cut` parameters do not move in a sampling round."""
     s = strategy(rounds=10, **{"chain.burn-in": 0.6})
@@ -285,22 +244,6 @@ def test_the_encoder_stays_after_burn_in() -> None:
     s.aggregate_train(8, [reply(k) for k in EXAMPLES])
     assert not s.state.model[:6].any()
     assert s.state.model[6:].all()
-
-
-def test_a_resumed_run_goes_on_without_a_node_that_is_gone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Two of three are there; one with other images than before is turned away."""
-    monkeypatch.setattr(meeting, "WAIT_SECONDS", 0.0)
-    known = {0: 10, 1: 11, 2: 12}
-    found = meet(FakeGrid([sound(2), sound(0)]), 3, None, known)  # type: ignore[arg-type]
-    assert found.partition == {100: 2, 101: 0}
-    assert found.examples == known
-    other = {wire.EXAMPLES: 9, wire.PARTITION: 1}
-    found = meet(FakeGrid([sound(2), other, sound(0)]), 3, None, known)  # type: ignore[arg-type]
-    assert found.partition == {100: 2, 102: 0}
-    with pytest.raises(SettingsError, match="0 partitions answered"):
-        meet(FakeGrid([other]), 3, None, known)  # type: ignore[arg-type]
 
 
 def test_a_holder_whose_node_is_gone_is_left_out_of_the_round() -> None:

@@ -1,4 +1,4 @@
-"""Real processes: Ctrl-C on Ray, and the app under Flower's own command."""
+"""Real processes: Ctrl-C and resume on Ray, and the app under Flower's own command."""
 
 import json
 import os
@@ -8,28 +8,49 @@ import sys
 import time
 from pathlib import Path
 
+from fedcel.files import read_tensors
+
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 
 
-def test_ctrl_c_on_ray_ends_the_process_and_keeps_complete_rounds(tmp_path: Path) -> None:
-    """Eight virtual clients, SIGINT after three rounds: exit 130 within a minute, state whole."""
-    run = tmp_path / "run"
-    command = [sys.executable, "-m", "sims", "simulate", "digits", "--engine", "ray"]
-    command += ["--set", "rounds=5000", "--out", str(run)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+def command(run: Path, engine: str) -> list[str]:
+    """Return the command of the run that is interrupted, or of the same on another engine."""
+    words = [sys.executable, "-m", "sims", "simulate", "digits", "--variant", "cluster"]
+    return [*words, "--set", "rounds=40", "--engine", engine, "--out", str(run)]
+
+
+def tensors(run: Path) -> dict[str, dict[str, object]]:
+    """Return the content of all that a run keeps in tensors: model, chain, states."""
+    return {
+        str(path.relative_to(run)): {name: t.tolist() for name, t in read_tensors(path)[0].items()}
+        for path in run.rglob("*.safetensors")
+    }
+
+
+def test_ctrl_c_on_ray_keeps_complete_rounds_and_a_resumed_run_ends_like_the_loop(
+    tmp_path: Path,
+) -> None:
+    """Eight virtual clients, SIGINT after three rounds: exit 130, state whole, the same bits."""
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    process = subprocess.Popen(command(run, "ray"), stderr=subprocess.PIPE, text=True, cwd=ROOT)
     events = run / "events.jsonl"
     limit = time.monotonic() + 240
     while not (events.exists() and len(events.read_text().splitlines()) >= 3):
         assert process.poll() is None, "the run ended by itself"
         assert time.monotonic() < limit, "no three rounds within four minutes"
-        time.sleep(0.2)
+        time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=240)
     assert process.returncode == 130
     assert "Traceback" not in said
-    assert json.loads(events.read_text().splitlines()[-1])["clients"] == 8
-    assert (run / "state" / "server.safetensors").exists()
+    complete = events.read_text().splitlines()
+    assert json.loads(complete[-1])["clients"] == 8
+    assert len(complete) < 40 and not (run / "result.json").exists()
+    subprocess.run([*command(run, "ray"), "--resume"], check=True, cwd=ROOT)
+    subprocess.run(command(whole, "loop"), check=True, cwd=ROOT)
+    assert events.read_text().splitlines()[: len(complete)] == complete
+    assert tensors(run) == tensors(whole)
 
 
 def test_flwr_run_starts_the_same_app(tmp_path: Path) -> None:

@@ -1,0 +1,201 @@
+"""Hostile class centres and gradients, beside a sound delta and as answers to questions."""
+
+import io
+import re
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from fedcel import aggregation, wire
+from fedcel.cel.shared import Shared
+from fedcel.settings import parse
+from strategies import PosteriorStrategy
+
+SHAPES = [(2, 3), (3,)]
+CLASSES, CLUSTERS, FEATURES = 3, 2, 4
+NODES, HONEST, HELD, EACH = 30, 3, 10, 200
+BURNT = 50  # rounds of burn-in, after which the chain is sampled and gradients are asked for
+Arrays = list[np.ndarray]
+Made = tuple[ArrayRecord | None, str]
+Chance = np.random.Generator
+
+
+def strategy(control: str) -> PosteriorStrategy:
+    """Return a strategy whose replies bring class centres, and gradients with `control`."""
+    settings = parse(
+        {
+            "clients": NODES,
+            "rounds": 100,
+            "chain.scope": "full",
+            "chain.burn-in": 0.5,
+            "strategy.momentum": 0.0,
+            "strategy.max-norm": 5.0,
+            "local.control": control,
+            "cel.kind": "cluster",
+            "cel.centres": "averaged",
+            "cel.clusters": CLUSTERS,
+            "cel.warm-up": 0,
+            "cel.ramp": 0.2,
+        }
+    )
+    shared = Shared(torch.zeros(CLASSES, CLUSTERS, FEATURES), torch.zeros(CLASSES, CLUSTERS))
+    state = aggregation.start(torch.zeros(9))._replace(shared=shared, round=BURNT)
+    found = PosteriorStrategy(settings, state, SHAPES, 6)
+    found.partition = {100 + k: k for k in range(NODES)}
+    found.examples = dict.fromkeys(range(NODES), HELD)
+    return found
+
+
+def centres(chance: Chance) -> Arrays:
+    """Return sound statistics of ten images of two classes."""
+    counts = np.array([4, 6, 0])
+    weights = np.array([[0.25, 0.75], [1, 0], [0, 0]], np.float32)
+    return [chance.uniform(0, 1, (3, 2, 4)).astype(np.float32), weights, counts]
+
+
+def gradient(chance: Chance) -> Arrays:
+    """Return a sound gradient."""
+    return [chance.uniform(-0.1, 0.1, 9).astype(np.float32)]
+
+
+def broken(chance: Chance, arrays: Arrays) -> Made:
+    """Return bytes that are no arrays, arrays that do not fit, or none at all."""
+    stream = io.BytesIO()
+    np.savez(stream, a=arrays[0])
+    data = [chance.bytes(int(chance.integers(200))), stream.getvalue()][chance.integers(2)]
+    part = Array("float32", arrays[0].shape, "numpy.ndarray", data)
+    options: list[Made] = [
+        (None, "must have"),
+        (ArrayRecord({str(k): part for k in range(len(arrays))}), "cannot be (examined|read)"),
+        (ArrayRecord([array[..., None] for array in arrays]), "shapes"),
+        (ArrayRecord([*arrays, arrays[0]]), "shapes"),
+        (ArrayRecord([array.astype(">f8") for array in arrays]), "dtypes"),
+    ]
+    return options[chance.integers(len(options))]
+
+
+def bad_centres(chance: Chance) -> Made:
+    """Return statistics that cannot be a client's, and the reason."""
+    if chance.random() < 0.4:
+        return broken(chance, centres(chance))
+    means, weights, counts = centres(chance)
+    label, kind = int(chance.integers(2)), int(chance.integers(6))
+    if kind == 0:
+        means[label, 0, 1] = chance.choice([np.nan, np.inf, -np.inf])
+    elif kind == 1:
+        means[label] = 10 ** chance.uniform(0.1, 38)
+    elif kind == 2:
+        weights[label] = chance.choice([-0.1, 1.5, np.float32(3e38)])
+    elif kind == 3:
+        weights[label, 0] = chance.choice([0.5, 0.0, 0.9])
+        weights[label, 1] = 0
+    elif kind == 4:
+        counts[label] = chance.choice([-6, 0, 7, 2**62])
+    else:
+        counts[:] = [2**62, 2**62, 2**62 * 2 - 2**63 + 10]
+    words = ["NaN or infinity", "mean square", "weights in", "weights of a class", "counts"]
+    return ArrayRecord([means, weights, counts]), words[min(kind, 4)]
+
+
+def bad_gradient(chance: Chance) -> Made:
+    """Return a gradient that would throw everyone off, and the reason."""
+    if chance.random() < 0.5:
+        return broken(chance, gradient(chance))
+    arrays = gradient(chance)
+    if chance.random() < 0.5:
+        arrays[0][chance.integers(9)] = chance.choice([np.nan, np.inf, -np.inf])
+        return ArrayRecord(arrays), "NaN or infinity"
+    arrays[0][:] = 10 ** chance.uniform(4, 38)
+    return ArrayRecord(arrays), "moves the model by"
+
+
+def sent(
+    client: int, number: int, chance: Chance, bad: tuple[str, ArrayRecord | None] | None
+) -> Message:
+    """Return a client's reply, sound but for the record in `bad`, which is left out where None."""
+    asked = Message(RecordDict(), dst_node_id=100 + client, message_type="train")
+    told = {wire.EXAMPLES: HELD, wire.ROUND: number, "loss": 1.0}
+    delta = [chance.uniform(-0.1, 0.1, s).astype(np.float32) for s in SHAPES]
+    content = RecordDict({wire.DELTA: ArrayRecord(delta), wire.METRICS: MetricRecord(told)})
+    content[wire.STATISTICS] = ArrayRecord(centres(chance))
+    content[wire.GRADIENT] = ArrayRecord(gradient(chance))
+    if bad:
+        del content[bad[0]]
+        if bad[1] is not None:
+            content[bad[0]] = bad[1]
+    return Message(content, reply_to=asked)
+
+
+MAKERS: dict[str, Callable[[Chance], Made]] = {
+    wire.STATISTICS: bad_centres,
+    wire.GRADIENT: bad_gradient,
+}
+
+
+def test_hostile_centres_and_gradients_leave_their_senders_out() -> None:
+    """2 000 replies: model and shared centres are those of the honest alone, to the bit."""
+    chance = np.random.default_rng(0)
+    attacked, alone = strategy("stale"), strategy("stale")
+    for number in range(BURNT + 1, BURNT + 11):
+        honest = [sent(k, number, chance, None) for k in range(HONEST)]
+        hostile, reasons = [], []
+        for _ in range(EACH):
+            name = [*MAKERS][chance.integers(2)]
+            record, reason = MAKERS[name](chance)
+            client = int(chance.integers(HONEST, NODES))
+            hostile.append(sent(client, number, chance, (name, record)))
+            reasons.append((client, reason))
+        for one, replies in ((attacked, honest + hostile), (alone, honest)):
+            one.rejected, one.weights = [], dict.fromkeys(range(NODES), 1 / NODES)
+            one.aggregate_train(number, replies)
+        found = [r for r in attacked.rejected if r["reason"] != "no reply"]
+        assert [r["client"] for r in found] == [client for client, _ in reasons]
+        for (_, reason), rejection in zip(reasons, found, strict=True):
+            assert re.search(reason, str(rejection["reason"])), (reason, rejection)
+    assert attacked.state.shared is not None and alone.state.shared is not None
+    for mine, theirs in zip(attacked.state.shared, alone.state.shared, strict=True):
+        assert torch.equal(mine, theirs) and mine.any()
+    assert torch.equal(attacked.state.model, alone.state.model)
+    assert attacked.state.model.isfinite().all() and attacked.state.model.any()
+
+
+class Answers:
+    """Gives prepared records to whoever is asked for a gradient."""
+
+    def __init__(self, records: dict[int, ArrayRecord | None]) -> None:
+        self.records = records
+
+    def get_node_ids(self) -> list[int]:
+        """Return all nodes."""
+        return [*self.records]
+
+    def send_and_receive(self, messages: list[Message], timeout: float) -> list[Message]:
+        """Return an answer to every message; one of a node never met besides."""
+        found = []
+        for message in messages:
+            record = self.records[message.metadata.dst_node_id]
+            content = RecordDict({} if record is None else {wire.GRADIENT: record})
+            found.append(Message(content, reply_to=message))
+        stranger = Message(RecordDict(), dst_node_id=999, message_type="query.gradient")
+        content = RecordDict({wire.GRADIENT: ArrayRecord([np.ones(9, np.float32)])})
+        return [*found, Message(content, reply_to=stranger)]
+
+
+def test_hostile_answers_to_the_question_for_gradients_do_not_reach_the_mean() -> None:
+    """1 080 of them: the honest three are asked to train, with the mean of their gradients."""
+    chance, s = np.random.default_rng(1), strategy("fresh")
+    model = ArrayRecord([np.zeros(shape, np.float32) for shape in SHAPES])
+    for _ in range(40):
+        good = {100 + k: ArrayRecord(gradient(chance)) for k in range(HONEST)}
+        made = {100 + k: bad_gradient(chance) for k in range(HONEST, NODES)}
+        grid = Answers({**good, **{node: record for node, (record, _) in made.items()}})
+        asked = list(s.configure_train(1, model, ConfigRecord(), grid))  # type: ignore[arg-type]
+        assert [message.metadata.dst_node_id for message in asked] == [*good]
+        reasons = {100 + int(str(r["client"])): str(r["reason"]) for r in s.rejected}
+        assert reasons.keys() == made.keys()
+        assert all(re.search(made[node][1], reason) for node, reason in reasons.items())
+        mean = np.mean([g.to_numpy_ndarrays()[0] for g in good.values()], 0)
+        assert s.state.gradient is not None
+        np.testing.assert_allclose(s.state.gradient.numpy(), mean, atol=1e-6)
