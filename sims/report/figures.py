@@ -118,6 +118,10 @@ def _trade(
             )  # fmt: skip
         pane.set_ylabel("test accuracy, %")
         pane.margins(0.1, 0.15)
+        low, high = pane.get_ylim()
+        pane.set_ylim(
+            top=min(high, 100 + 0.02 * (100 - low))
+        )  # whole marks at 100 %, no tick above
         entries = [(points[0].look, points[0].summary.title) for points in group]
         _legend(figure if len(groups) == 1 else pane, entries, lines=False)
     return figure

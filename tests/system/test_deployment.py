@@ -1,4 +1,4 @@
-"""Flower's deployment in real processes: TLS, node keys, data of each node's own, a node killed."""
+"""Flower's deployment in real processes: TLS, node keys, own data, a node and the server killed."""
 
 import json
 import os
@@ -67,6 +67,23 @@ class Federation(NamedTuple):
         script = SCRIPTS / "supernode.sh"
         return self.start(f"site-{number}", "sh", script, link, ca, *words, host, free(host))
 
+    def link(self) -> None:
+        """Start the SuperLink with the example's script; return once it answers."""
+        script, host = SCRIPTS / "superlink.sh", "127.0.0.1"
+        words = (self.folder / "pki", self.folder / "link.db", host, self.port)
+        link = self.start("link", "sh", script, *words)
+        trusted = ssl.create_default_context(cafile=str(self.folder / "pki" / "ca.crt"))
+
+        def ready() -> bool:
+            assert link.poll() is None, self.log("link")
+            try:
+                url = f"https://{host}:{self.port}/health"
+                return httpx.get(url, verify=trusted, timeout=20).status_code == 200
+            except httpx.TransportError:
+                return False
+
+        until(ready, lambda: self.log("link"))
+
     def log(self, name: str) -> str:
         """Return what a process said."""
         return (self.folder / name / "log").read_text(errors="replace")
@@ -114,7 +131,8 @@ def made(folder: Path) -> None:
         [*keys, "server", str(folder / name), "localhost", "127.0.0.1"]
         for name in ("pki", "foreign")
     ]
-    makers += [[*keys, "node", str(folder / f"site-{k}")] for k in range(SITES)]
+    nodes = [*(f"site-{k}" for k in range(SITES)), "unknown"]
+    makers += [[*keys, "node", str(folder / name)] for name in nodes]
     running = [subprocess.Popen(maker, stdout=subprocess.DEVNULL) for maker in makers]
     assert [maker.wait() for maker in running] == [0] * len(running)
     found, order = load_digits(), np.random.default_rng(0).permutation(1797)
@@ -131,21 +149,7 @@ def federation(folder: Path) -> Iterator[Federation]:
     made(folder)
     found = Federation(folder, free(), [])
     try:
-        script, host = SCRIPTS / "superlink.sh", "127.0.0.1"
-        link = found.start(
-            "link", "sh", script, folder / "pki", folder / "link.db", host, found.port
-        )
-        trusted = ssl.create_default_context(cafile=str(folder / "pki" / "ca.crt"))
-
-        def ready() -> bool:
-            assert link.poll() is None, found.log("link")
-            try:
-                url = f"https://{host}:{found.port}/health"
-                return httpx.get(url, verify=trusted, timeout=20).status_code == 200
-            except httpx.TransportError:
-                return False
-
-        until(ready, lambda: found.log("link"))
+        found.link()
         asked = [
             found.flwr(f"key-{k}", "supernode", "register", f"{folder}/site-{k}/node.pub", "here")
             for k in range(SITES)
@@ -158,14 +162,19 @@ def federation(folder: Path) -> Iterator[Federation]:
 
 
 def end(found: Federation) -> None:
-    """Kill every process of a federation: groups, and what left its group, by its Flower home."""
+    """Kill every process of a federation."""
     for process in found.started:
         if process.poll() is None:  # the number of one that has ended may be another's by now
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+    kill(f"FLWR_HOME={found.folder}/")
+
+
+def kill(variable: str) -> None:
+    """Kill all processes whose environment has a variable like this, whatever their group."""
     for entry in Path("/proc").glob("[0-9]*/environ"):
         try:
-            if f"FLWR_HOME={found.folder}/".encode() in entry.read_bytes():
+            if variable.encode() in entry.read_bytes():
                 os.kill(int(entry.parent.name), signal.SIGKILL)
         except (OSError, ProcessLookupError):
             continue
@@ -178,48 +187,91 @@ def events(run: Path) -> list[dict[str, object]]:
 
 
 def turned_away(found: Federation) -> dict[str, "subprocess.Popen[bytes]"]:
-    """Start a node without a key, and one that trusts another authority than the server's."""
+    """Start nodes without a key, with one that nobody registered, with a foreign authority."""
     link, first = f"127.0.0.1:{found.port}", found.folder / "site-0"
-    keyless = ("--superlink", link, "--root-certificates", found.folder / "pki" / "ca.crt")
-    foreign = (link, found.folder / "foreign" / "ca.crt", first / "node.key", 0, first / "own.npz")
-    rest = (found.folder / "nowhere", "127.0.0.1", free())
+    ca, script = found.folder / "pki" / "ca.crt", SCRIPTS / "supernode.sh"
+    keyless = ("--superlink", link, "--root-certificates", ca, "--port", free())
+    data = (0, first / "own.npz", found.folder / "nowhere", "127.0.0.1")
+    unknown = (link, ca, found.folder / "unknown" / "node.key", *data, free())
+    foreign = (link, found.folder / "foreign" / "ca.crt", first / "node.key", *data, free())
     return {
-        "keyless": found.start("keyless", BIN / "flower-supernode", *keyless, "--port", free()),
-        "foreign-ca": found.start("foreign-ca", "sh", SCRIPTS / "supernode.sh", *foreign, *rest),
+        "keyless": found.start("keyless", BIN / "flower-supernode", *keyless),
+        "unknown": found.start("unknown", "sh", script, *unknown),
+        "foreign-ca": found.start("foreign-ca", "sh", script, *foreign),
     }
 
 
-def test_three_sites_train_on_their_own_images_and_one_dies(tmp_path: Path) -> None:
-    """TLS and keys on; SIGKILL after round 1; the rest ends the run, which is attacked, reported.
+WORDS = {
+    "keyless": "must be registered",
+    "unknown": "Failed to activate",
+    "foreign-ca": "CERTIFICATE_VERIFY_FAILED",
+}
+"""What a node says that is turned away."""
+
+
+def asked(found: Federation, name: str, run: Path, **more: str) -> "subprocess.Popen[bytes]":
+    """Start a user's `flwr run` into a folder."""
+    config = (
+        f'out="{run}" data.source="npz" data.path="{found.folder}/server.npz" clients={SITES} '
+        'data.partition="iid" data.validation=150 data.auxiliary=150 data.test=200 rounds=6 '
+        'cel.kind="cluster" cel.warm-up=0 cel.ramp=0.3 chain.burn-in=0.5 prior.mode="fixed"'
+    )
+    config += "".join(f" {key}={value}" for key, value in more.items())
+    return found.flwr(name, "run", ".", "here", "--stream", "--run-config", config)
+
+
+def lost(event: dict[str, object]) -> list[object]:
+    """Return the partitions that a round was without."""
+    rejected = event["rejected"]
+    assert isinstance(rejected, list)
+    return [one["client"] for one in rejected]
+
+
+def dies_and_returns(found: Federation, run: Path, node: "subprocess.Popen[bytes]") -> None:
+    """Kill the last node; once a round was without it, start it until it takes part again."""
+    os.killpg(node.pid, signal.SIGKILL)
+    last = SITES - 1
+    until(lambda: lost(events(run)[-1]) == [last], lambda: found.log("user"))
+    assert "Node Unavailable" in str(events(run)[-1]["rejected"])
+    again = found.node(last)
+
+    def back() -> bool:
+        nonlocal again
+        if again.poll() is not None:  # while its dead predecessor counts as alive
+            again = found.node(last)
+        return lost(events(run)[-1]) == []
+
+    until(back, lambda: found.log("user") + found.log(f"site-{last}"))
+
+
+def test_three_sites_train_while_a_node_and_the_server_die_and_come_back(tmp_path: Path) -> None:
+    """TLS and keys on; the run that the broken server lost goes on, is attacked and reported.
 
     eta kappa of the fixed prior of width 1 is eta/N: N is what the nodes hold, not the server.
     """
     run = tmp_path / "run"
-    config = (
-        f'out="{run}" data.source="npz" data.path="{tmp_path}/server.npz" data.partition="iid" '
-        "data.validation=150 data.auxiliary=150 data.test=200 clients=3 rounds=2 "
-        'cel.kind="cluster" cel.warm-up=0 cel.ramp=0.5 chain.burn-in=0.5 prior.mode="fixed"'
-    )
     with federation(tmp_path) as found:
         nodes = [found.node(k) for k in range(SITES)]
         refused = turned_away(found)
-        asked = found.flwr("user", "run", ".", "here", "--stream", "--run-config", config)
-        until(lambda: events(run) or asked.poll() is not None, lambda: found.log("user"))
+        user = asked(found, "user", run)
+        until(lambda: events(run) or user.poll() is not None, lambda: found.log("user"))
         assert events(run), found.log("user") + found.log("site-0")
-        os.killpg(nodes[2].pid, signal.SIGKILL)
-        for name, words in (
-            ("keyless", "must be registered"),
-            ("foreign-ca", "CERTIFICATE_VERIFY_FAILED"),
-        ):
+        for name, words in WORDS.items():
             assert refused[name].wait(LIMIT) == 1 and words in found.log(name), found.log(name)
-        assert asked.wait(LIMIT) == 0 and (run / "result.json").exists(), found.log("user")
+        dies_and_returns(found, run, nodes[-1])
+        kill(f"FLWR_HOME={tmp_path}/link")
+        broken = events(run)
+        assert len(broken) < 6 and not (run / "result.json").exists()
+        found.link()
+        again = asked(found, "again", run, resume="true")
+        assert again.wait(LIMIT) == 0 and (run / "result.json").exists(), found.log("again")
         told = found.flwr("list", "ls", "here", "--limit", "1", "--format", "json")
         assert told.wait(LIMIT) == 0 and "finished:completed" in found.log("list")
-    first, last = events(run)
-    assert (first["clients"], first["rejected"]) == (3, [])
-    assert round(float(str(first["rate"])) / float(str(first["pull"]))) == SITES * HELD
-    assert [one["client"] for one in last["rejected"]] == [2] and last["clients"] == 2
-    assert "Node Unavailable" in str(last["rejected"])
+    rounds = events(run)
+    assert rounds[: len(broken)] == broken and [e["round"] for e in rounds] == [*range(1, 7)]
+    assert [lost(rounds[k]) for k in (0, 1, -1)] == [[], [SITES - 1], []]
+    rate, pull = (float(str(rounds[0][key])) for key in ("rate", "pull"))
+    assert round(rate / pull) == SITES * HELD
     assert json.loads((run / "result.json").read_text())["between-client-spread"] is None
     assert list((tmp_path / "site-0" / "state").glob("run-*/*.safetensors"))
     for command in (["attack", str(run), "--set", "attack.names=optimal"], ["report", str(run)]):

@@ -13,6 +13,7 @@ from sims.report import figures
 from sims.report.read import read
 from sims.report.records import Bins
 from sims.report.summary import Estimate, Summary, summarise
+from tests.sims.report.made import cell
 
 Make = Callable[..., Path]
 
@@ -39,6 +40,17 @@ def test_points_of_the_frontier(make_bench: Make) -> None:
     drawn = [line for line in figure.axes[0].lines if str(line.get_marker()) in figures.MARKERS]
     points = np.array([np.asarray(line.get_xydata())[0] for line in drawn])
     np.testing.assert_allclose(points, [(4.46, 95.1), (0.54, 94.8), (0.67, 96.2)])
+
+
+@pytest.mark.parametrize("accuracy", [1.0, 0.98, 0.5])
+def test_the_axis_of_a_single_point_ends_at_all_of_it(accuracy: float) -> None:
+    """No accuracy above 100 % is written, and the point is in view."""
+    figure = figures.trade_bits([cell("none", accuracy, 5.0)])
+    assert figure is not None
+    axes = figure.axes[0]
+    low, high = axes.get_ylim()
+    assert low < 100 * accuracy < high
+    assert max(tick for tick in axes.get_yticks() if tick <= high) <= 100
 
 
 def test_strengths_are_joined_in_their_order() -> None:
