@@ -18,7 +18,7 @@ from fedcel.settings import OWN_STRATEGY, Settings
 NOT_AVERAGED = {wire.EXAMPLES, wire.PARTITION, wire.ROUND}
 HEAVIEST = "heaviest-update"
 """Largest weight of a round's mean over the root of the sum of all weights' squares."""
-OF_A_CLASS = re.compile(r"(.+)-\d{1,4}")
+OF_A_CLASS = re.compile(r"(.+)-(0|[1-9]\d{0,3})")
 """A metric of one class, `spread-3`, and the name of its like over all classes."""
 
 
@@ -136,3 +136,12 @@ def mean_metrics(told: Sequence[Mapping[str, float]], weights: Sequence[float]) 
             parts = [(w, one[key]) for w, one in zip(weights, finite, strict=True) if key in one]
             means[key] = sum(w * v for w, v in parts) / sum(w for w, _ in parts)
     return {key: value for key, value in means.items() if isfinite(value)}
+
+
+def of_classes(metrics: Mapping[str, float], classes: int) -> dict[str, float]:
+    """Return the metrics without those of a class, `spread-3`, that is none of so many.
+
+    A client could else add thousands of numbers to every line of the log.
+    """
+    parts = {key: OF_A_CLASS.fullmatch(key) for key in metrics}
+    return {k: metrics[k] for k, like in parts.items() if not like or int(like[2]) < classes}

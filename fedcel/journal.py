@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel import aggregation, metrics, runs, schedule
-from fedcel.aggregation import ServerState
+from fedcel.aggregation import ServerState, of_classes
 from fedcel.arrays import FlatNet
 from fedcel.cel import controller, shared
 from fedcel.data import Splits
@@ -91,6 +91,7 @@ class Journal:
                 f"({self.settings.local.rate})"
             )
         plan = schedule.plan(self.settings, state.round, 1.0, self.examples)
+        reported = of_classes(reported, self.splits.classes)
         now, (scores, functionals) = time.perf_counter(), self.validate(state)
         diagnosis = None
         if schedule.kept(self.settings, state.round):

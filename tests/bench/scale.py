@@ -44,7 +44,7 @@ BASE: dict[str, str | int | float] = {
 POINTS: list[tuple[str, dict[str, str | int | float]]] = [
     *((f"{n} clients", {"clients": n}) for n in (100, 1000, 10_000)),
     *((f"net.width {w}", {"net.width": w}) for w in (1024, 8192)),
-    *((f"{n} samples kept", {"chain.samples": n, "rounds": 2 * n + 4}) for n in (8, 32)),
+    *((f"{n} samples kept", {"chain.samples": n, "rounds": 2 * n + 4}) for n in (8, 16)),
 ]
 RAY = "1 000 virtual SuperNodes on Ray", {"engine": "ray", "rounds": 6}
 COLUMNS = ("parameters", "before round 1, s", "a round, s", "peak memory, MiB", "on disk, MiB")

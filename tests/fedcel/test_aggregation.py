@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcel.aggregation import mean_metrics, realised, slide, start, weighted_sum
+from fedcel.aggregation import mean_metrics, of_classes, realised, slide, start, weighted_sum
 
 
 def test_no_momentum_is_federated_averaging_to_the_bit() -> None:
@@ -71,3 +71,10 @@ def test_one_client_among_others_neither_adds_a_metric_nor_takes_one_away() -> N
         {"spread": float("nan"), "loss": float("inf"), "n": float("nan"), "spread-3": float("nan")},
     ):
         assert mean_metrics([*honest, hostile], [0.3, 0.3, 0.4]) == pytest.approx(honest[0])
+
+
+def test_metrics_of_classes_that_do_not_exist_are_left_out() -> None:
+    """However many a client invents; numbers in other names stay."""
+    honest = {"loss": 1.0, "spread": 1.0, "spread-0": 1.0, "spread-9": 2.0}
+    invented = {f"spread-{label}": 1.0 for label in range(10, 10_000)}
+    assert of_classes(honest | invented, 10) == honest
