@@ -13,7 +13,7 @@ export FLWR_DISABLE_UPDATE_CHECK = 1
 
 # The wheel, in an environment with nothing but what the wheel itself asks for: it trains and reports.
 .venv/wheel: pyproject.toml
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	rm -rf build/lib build/wheel
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .

@@ -8,6 +8,8 @@ BETAS = (0.9, 0.999)
 EPS = 1e-16
 """Far below any gradient, which arrives scaled by the loss's weight, often tiny."""
 
+NAMES = ("theta", "m", "v", "t")
+
 State = dict[str, Tensor]
 """`theta` (P,), a leaf that gathers its gradient in `backward`; moments `m`, `v` (P,); count `t`.
 

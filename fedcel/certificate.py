@@ -47,10 +47,12 @@ def certificate(
     1/2 log det(1 + S_k / sigma^2)), because a Gaussian has the largest entropy of its covariance
     (Cover and Thomas, 2006, theorem 8.6.5) and a group has no more than log M_k to tell. It holds
     for every partition, a badly fitted one too, so the least over several is returned. NetError
-    unless z is finite; ValueError on a negative sigma.
+    unless z is finite; ValueError on a negative sigma or no codes.
     """
     if sigma < 0:
         raise ValueError(f"sigma is {sigma}, must be at least 0")
+    if not len(y):
+        raise ValueError("0 codes are certified, must be 1 or more; raise data.test")
     if not z.isfinite().all():
         raise NetError("smashed data hold NaN or infinity; lower local.rate")
     count = len(y)

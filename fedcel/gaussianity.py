@@ -13,6 +13,8 @@ STEP = 0.5
 """Of the grid, in units of sigma: the trapezoid rule is within 1e-5 nats at this width."""
 REACH = 18
 """Grid steps that are kept on either side of every code, 9 sigma."""
+LARGEST = 2**22
+"""Pairs of a cell of the grid and a code that are in memory at once: 32 MiB."""
 FEWEST = 4
 """Images of a class that a sample kurtosis needs."""
 
@@ -67,6 +69,8 @@ def principal(codes: NDArray[np.float64]) -> NDArray[np.float64]:
 def negentropy(line: NDArray[np.float64]) -> float:
     """Return J = h(Gaussian of the same variance) - h of codes + N(0, 1) on a line, in nats."""
     cells = np.unique(np.rint(line / STEP)[:, None] + np.arange(-REACH, REACH + 1))
-    density = np.exp(-((cells[:, None] * STEP - line) ** 2) / 2).mean(1) / np.sqrt(2 * pi)
+    pieces = np.array_split(cells, -(-cells.size * line.size // LARGEST))
+    each = [np.exp(-((piece[:, None] * STEP - line) ** 2) / 2).mean(1) for piece in pieces]
+    density = np.concatenate(each) / np.sqrt(2 * pi)
     own = -STEP * float((density * np.log(density)).sum())
     return log(2 * pi * e * (1 + float(line.var()))) / 2 - own

@@ -5,7 +5,7 @@ from warnings import warn
 
 from fedcel.errors import SettingsError
 from fedcel.settings_checks_privacy import check_privacy, check_uploads
-from fedcel.settings_groups.root import Settings, burn_in_rounds
+from fedcel.settings_groups.root import Settings, burn_in_rounds, cut_sigma
 from fedcel.settings_groups.training import LEAST_DRAWS
 
 OWN_STRATEGY = "posterior"
@@ -64,7 +64,7 @@ def check_loss(s: Settings) -> None:
         )
     check_threshold(s)
     check_centres(s)
-    if s.net.noise > 0:
+    if cut_sigma(s) > 0:
         return
     if s.cel.penalty == "channel" or (s.cel.penalty == "log" and s.cel.threshold == "none"):
         raise SettingsError(

@@ -8,7 +8,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedcel.cel.base import Codes, ConditionalEntropy, State, Term
-from fedcel.cel.states import named, part
+from fedcel.cel.reservoir import check_finite
+from fedcel.cel.spread import members
+from fedcel.cel.states import check_holds, named, part
 from fedcel.errors import SettingsError
 
 INNER = "inner."
@@ -39,6 +41,7 @@ class Bank:
         if state is None:
             ring = {"codes": torch.zeros(shape), "seen": torch.zeros(self.classes).long()}
             return ring | named(INNER, self.inner.refresh(None, codes, generator))
+        check_holds(state, ("codes", "seen"), "a bank")
         if tuple(state["codes"].shape) != shape:
             raise SettingsError(
                 f"a client's bank is {tuple(state['codes'].shape)}, must be {shape}: cel.bank, "
@@ -50,11 +53,10 @@ class Bank:
     def loss(
         self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True
     ) -> Term:
-        """Return the inner loss and its metrics, both of batch and bank."""
+        """Return the inner loss and its metrics, both of batch and bank; DataError on a label."""
+        here = members(y, self.classes, z).counts > 0
         held: Bool[Tensor, "C M"] = torch.arange(self.size) < state["seen"][:, None]
-        label, slot = (
-            (held & y.bincount(minlength=self.classes).bool()[:, None]).nonzero().unbind(1)
-        )
+        label, slot = (held & here[:, None]).nonzero().unbind(1)
         codes = state["codes"][label, slot].to(z.dtype)
         both = torch.cat([z, codes]), torch.cat([y, label])
         return self.inner.loss(part(state, INNER), *both, measure)
@@ -63,9 +65,11 @@ class Bank:
     def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
         """Return the state after the inner step, the batch put in over the oldest of its classes.
 
-        Of a class with more than M members in the batch the last M.
+        Of a class with more than M members in the batch the last M. DataError on a wrong label,
+        DivergedError when z is not finite: a bank would hand it on to every later batch.
         """
-        one_hot = torch.eye(self.classes, dtype=torch.int64)[y]
+        check_finite(z, y)
+        one_hot = members(y, self.classes, z).one_hot.long()
         counts = one_hot.sum(0)
         rank = (one_hot.cumsum(0) * one_hot).sum(1) - 1
         last = rank >= counts[y] - self.size

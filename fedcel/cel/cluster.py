@@ -15,6 +15,7 @@ from fedcel.cel.mixture import Mixture, diagonal_nats, full_nats
 from fedcel.cel.penalty import Penalty, Share, shares
 from fedcel.cel.reservoir import check_finite, sample
 from fedcel.cel.spread import Members, average, members, paired, plain_spread, uniform
+from fedcel.cel.states import check_holds
 from fedcel.errors import SettingsError
 
 DEFAULT_CLUSTERS = 5
@@ -115,6 +116,8 @@ class Cluster:
 
     def _check(self, shape: tuple[int, int, int], state: State | None) -> None:
         """Raise SettingsError unless the state fits the shape, and covariances the memory."""
+        if state is not None:
+            check_holds(state, ("centres", "weights", "spreads", "counts"), "clusters")
         if state is not None and tuple(state["centres"].shape) != shape:
             raise SettingsError(
                 f"a client's stored centres are {tuple(state['centres'].shape)}, must be {shape}: "

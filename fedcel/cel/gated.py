@@ -23,6 +23,7 @@ from fedcel.cel.spread import (
     plain_spread,
     spread,
 )
+from fedcel.cel.states import check_holds
 from fedcel.errors import DataError, SettingsError
 
 Attention = Literal["ascend", "minimise", "detach", "floor"]
@@ -115,6 +116,7 @@ class Gated:
         hidden = hidden_size(self.features, self.hidden)
         size = (2 * self.features + 1) * hidden
         if state is not None:
+            check_holds(state, adam.NAMES, "an attention")
             if state["theta"].numel() != size:
                 raise SettingsError(
                     f"a client's stored attention has {state['theta'].numel()} weights, must have "

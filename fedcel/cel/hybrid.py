@@ -11,6 +11,8 @@ from torch.nn import functional
 from fedcel.cel.base import Codes, State, Term, pieces
 from fedcel.cel.cluster import DEFAULT_CLUSTERS, Cluster
 from fedcel.cel.gated import Gated, hidden_size, scores
+from fedcel.cel.reservoir import check_finite
+from fedcel.cel.spread import members
 from fedcel.cel.states import named, part
 
 GATED, CLUSTER = "gated.", "cluster."
@@ -62,6 +64,8 @@ class Hybrid:
         z = torch.empty(0, self.gated.features)
         y, time = torch.empty(0, dtype=torch.int64), torch.empty(0)
         for some, labels in codes():
+            check_finite(some, labels)
+            members(labels, self.gated.classes, some)
             a = scores(theta.to(some.dtype), functional.layer_norm(some, some.shape[1:]), hidden)
             clock = torch.empty_like(a).exponential_(generator=generator).log() - a
             z, y, time = (

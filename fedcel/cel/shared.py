@@ -17,6 +17,9 @@ from torch import Tensor
 from fedcel.cel.base import Codes, ConditionalEntropy, State, Term
 from fedcel.cel.cluster import DEFAULT_CLUSTERS
 from fedcel.cel.kmeans import SWEEPS, distances
+from fedcel.cel.reservoir import check_finite
+from fedcel.cel.spread import members
+from fedcel.errors import SettingsError
 from fedcel.settings_groups import Cel
 
 Arrays = Sequence[NDArray[np.generic]]
@@ -101,7 +104,8 @@ class Averaged:
 def _summed(codes: Codes, centres: Float[Tensor, "C K D"], usable: Bool[Tensor, "C K"]) -> _Sums:
     """Return sizes and sums of the members nearest to each centre, piece by piece.
 
-    Members of classes without a usable centre are counted only. Added up in float64.
+    Members of classes without a usable centre are counted only. Added up in float64. DataError on
+    a wrong label, DivergedError on codes that are not finite, SettingsError on another size.
     """
     classes, clusters, features = centres.shape
     known, slots = usable.any(1), classes * clusters
@@ -109,7 +113,13 @@ def _summed(codes: Codes, centres: Float[Tensor, "C K D"], usable: Bool[Tensor, 
     sizes, cost = torch.zeros_like(sums[:, 0]), torch.zeros_like(sums[:, 0])
     counts, dtype = torch.zeros(classes, dtype=torch.long), centres.dtype
     for z, y in codes():
-        counts += y.bincount(minlength=classes)
+        check_finite(z, y)
+        if z.shape[1] != features:
+            raise SettingsError(
+                f"smashed data have {z.shape[1]} values, the averaged centres {features}: "
+                "net.features changed; start the run anew"
+            )
+        counts += members(y, classes, z).counts.long()
         z, y, dtype = z[known[y]], y[known[y]], z.dtype
         gap, nearest = distances(z, y, centres).masked_fill(~usable[y], torch.inf).min(1)
         slot = y * clusters + nearest

@@ -1,6 +1,18 @@
 """States of parts in one dictionary of tensors."""
 
+from collections.abc import Iterable
+
 from fedcel.cel.base import State
+from fedcel.errors import SettingsError
+
+
+def check_holds(state: State, names: Iterable[str], what: str) -> None:
+    """Raise SettingsError unless a client's state has all these tensors: else it is another's."""
+    if lacking := sorted(set(names) - state.keys()):
+        raise SettingsError(
+            f"a client's state holds {sorted(state)}, must hold {lacking} for {what}: the loss or "
+            "defence changed; start from an empty state"
+        )
 
 
 def named(prefix: str, state: State) -> State:

@@ -12,6 +12,7 @@ from fedcel.errors import PluginError
 from fedcel.nets import SplitNet
 from fedcel.settings import Settings
 from fedcel.settings_groups import Net
+from fedcel.settings_groups.root import cut_sigma
 
 __all__ = [
     "KINDS",
@@ -36,14 +37,10 @@ def net(settings: Settings) -> Net:
 
 def cut(settings: Settings) -> Cut:
     """Return what happens between encoder and head, in training and in use."""
-    defence = settings.defence
-    if defence.name == "noise":
-        return Cut(defence.strength)
-    if defence.name == "dropout":
-        return Cut(settings.net.noise, defence.strength)
-    if defence.name.startswith("noise+"):
-        return Cut(defence.noise)
-    return Cut(settings.net.noise)
+    sigma = cut_sigma(settings)
+    return (
+        Cut(sigma, settings.defence.strength) if settings.defence.name == "dropout" else Cut(sigma)
+    )
 
 
 def _nopeek(settings: Settings, shape: tuple[int, ...]) -> Defence:

@@ -12,7 +12,8 @@ from torch.nn import functional
 
 from fedcel import adam
 from fedcel.cel.base import State, Term
-from fedcel.errors import NetError
+from fedcel.cel.states import check_holds
+from fedcel.errors import NetError, SettingsError
 
 
 @final
@@ -38,8 +39,19 @@ class Adversarial:
         return [self.features, self.width, self.width, prod(self.shape)]
 
     def refresh(self, state: State | None, generator: torch.Generator) -> State:
-        """Return `state` with theta ready to learn; without one, theta drawn as layers are."""
+        """Return `state` with theta ready to learn; without one, theta drawn as layers are.
+
+        SettingsError when the state is another loss's or of a decoder of another size.
+        """
         if state is not None:
+            check_holds(state, adam.NAMES, "an adversary")
+            size = sum((inputs + 1) * outputs for inputs, outputs in pairwise(self.widths))
+            if state["theta"].numel() != size:
+                raise SettingsError(
+                    f"a client's stored adversary has {state['theta'].numel()} weights, must have "
+                    f"{size}: net.features, defence.width or the images changed; start from an "
+                    "empty state"
+                )
             return adam.resume(state)
         parts = [
             (2 * torch.rand((inputs + 1) * outputs, generator=generator) - 1) * inputs**-0.5

@@ -44,6 +44,14 @@ class Settings(BaseModel):
     attack: Attack = Attack()
 
 
+def cut_sigma(settings: Settings) -> float:
+    """Return the sd of the noise at the cut, in units of z, in training and in use."""
+    defence = settings.defence
+    if defence.name == "noise":
+        return defence.strength
+    return defence.noise if defence.name.startswith("noise+") else settings.net.noise
+
+
 def burn_in_rounds(settings: Settings) -> int:
     """Return the number of the last round of burn-in."""
     return math.ceil(round(settings.chain.burn_in * settings.rounds, 9))  # .55 of 100 is 55

@@ -1,12 +1,15 @@
 """What every conditional entropy loss must hold."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 
+import pytest
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedcel.cel.base import ConditionalEntropy, State, pieces
+from fedcel.errors import DataError, DivergedError, SettingsError
 
 FEATURES, CLASSES = 4, 3
 
@@ -101,6 +104,43 @@ class CELContract:
         z = torch.full((len(y), FEATURES), 0.3)
         loss, _ = self.evaluate(self.state(z, y), z, y)
         assert loss < 1e-6
+
+    def test_labels_that_are_no_class_are_refused(self) -> None:
+        """DataError: a negative one would count from the end, the last class would be wrong."""
+        z, y = codes(17)
+        state = self.state(z, y)
+        for wrong in (-1, CLASSES):
+            bad = torch.cat([y[:5], torch.tensor([wrong])])
+            with pytest.raises(DataError):
+                self.build().loss(state, z[:6], bad)
+            with suppress(DataError):  # a loss that reads no statistics never sees it there
+                self.build().refresh(None, pieces(z[:6], bad), torch.Generator())
+            with suppress(DataError):
+                self.build().step(state, z[:6], bad)
+
+    def test_codes_that_are_no_numbers_do_not_pass_for_some(self) -> None:
+        """The loss is not finite or DivergedError; a state, if there is one, stays finite."""
+        z, y = codes(18)
+        state = self.state(z, y)
+        for wrong in (torch.nan, torch.inf):
+            bad = z.clone()
+            bad[2, 1] = wrong
+            with suppress(DivergedError):
+                assert not self.build().loss(state, bad, y).loss.isfinite()
+            with suppress(DivergedError):
+                fresh = self.build().refresh(None, pieces(bad, y), torch.Generator())
+                assert all(tensor.isfinite().all() for tensor in fresh.values())
+            with suppress(DivergedError):
+                stepped = self.build().step(state, bad, y)
+                assert all(tensor.isfinite().all() for tensor in stepped.values())
+
+    def test_a_state_of_another_loss_is_refused_or_replaced(self) -> None:
+        """SettingsError, or a state that the loss can use."""
+        z, y = codes(19)
+        foreign = {"foreign": torch.ones(3)}
+        with suppress(SettingsError):
+            state = self.build().refresh(foreign, pieces(z, y), torch.Generator().manual_seed(3))
+            self.evaluate(state, z, y)
 
     def test_loss_leaves_the_state_alone(self) -> None:
         """Neither values nor version of any tensor change, backward pass included."""

@@ -1,6 +1,7 @@
 """What every defence that acts in training must hold."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from fedcel.cel.base import State
 from fedcel.defences.base import Defence
+from fedcel.errors import DivergedError, SettingsError
 
 SHAPE, FEATURES = (1, 4, 4), 4
 
@@ -85,6 +87,20 @@ class DefenceContract:
         self.evaluate(self.state(), one)
         self.evaluate(self.state(), Sent(*(part.expand(2, *part.shape[1:]) for part in one)))
         self.evaluate(self.state(), many._replace(z=many.z[:1].expand(12, -1)))
+
+    def test_codes_that_are_no_numbers_do_not_pass_for_some(self) -> None:
+        """The loss of NaN codes is not finite, or DivergedError says so."""
+        batch = sent(21)
+        z = batch.z.clone()
+        z[2, 1] = torch.nan
+        with suppress(DivergedError):
+            assert not self.build().loss(self.state(), batch.x, z, z + batch.xi).loss.isfinite()
+
+    def test_a_state_of_another_defence_is_refused_or_replaced(self) -> None:
+        """SettingsError, or a state that the defence can use."""
+        with suppress(SettingsError):
+            foreign = {"foreign": torch.ones(3)}
+            self.evaluate(self.build().refresh(foreign, torch.Generator().manual_seed(3)), sent(22))
 
     def test_loss_leaves_the_state_alone(self) -> None:
         """Neither values nor version of any tensor change, backward pass included."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fedcel import defences
 from fedcel.errors import SettingsError
 from fedcel.settings import Settings, describe, dump, flatten, parse
 
@@ -155,3 +156,12 @@ def test_a_chain_that_cannot_be_one_is_refused(raw: dict[str, object], reason: s
     """An encoder frozen before it learnt anything; a thinning that is never known."""
     with pytest.raises(SettingsError, match=reason):
         parse(raw)
+
+
+def test_the_noise_that_a_loss_is_measured_against_is_that_of_the_cut() -> None:
+    """Noise as a defence takes the place of `net.noise`, which may then be 0."""
+    raw = {"cel.kind": "plain", "cel.penalty": "channel", "net.noise": 0.0}
+    with pytest.raises(SettingsError, match="measured against it"):
+        parse(raw)
+    noisy = parse(raw | {"defence.name": "noise", "defence.strength": 0.4})
+    assert defences.cut(noisy).sigma == 0.4

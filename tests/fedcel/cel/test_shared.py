@@ -22,6 +22,7 @@ from fedcel.cel.shared import (
     merged,
     statistics,
 )
+from fedcel.errors import SettingsError
 from fedcel.settings_groups import Cel
 from fedcel.testing.cel import CLASSES, FEATURES, CELContract, codes
 
@@ -51,6 +52,13 @@ class TestAveraged(CELContract):
         z = around(0).centres[y, 1]
         assert self.evaluate(self.state(z, y), z, y)[0] < 1e-6
         assert self.evaluate(self.state(z, y), z + 0.3, y)[0] > 0.01
+
+
+def test_codes_of_another_size_than_the_shared_centres_are_refused() -> None:
+    """A changed net.features, in a run that goes on."""
+    z, y = torch.zeros(6, FEATURES + 1), torch.arange(6) % CLASSES
+    with pytest.raises(SettingsError, match="averaged centres 4"):
+        Averaged(INNER, around(0)).refresh(None, pieces(z, y), torch.Generator())
 
 
 def told(centres: list[list[float]], weights: list[list[float]], counts: list[int]) -> Statistics:

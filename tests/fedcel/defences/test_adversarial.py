@@ -15,7 +15,7 @@ from fedcel.attacks.optimal import optimal
 from fedcel.cut import Cut
 from fedcel.defences.adversarial import Adversarial
 from fedcel.defences.base import Defence
-from fedcel.errors import NetError
+from fedcel.errors import NetError, SettingsError
 from fedcel.losses import Losses
 from fedcel.schedule import Plan
 from fedcel.seeding import generator
@@ -48,6 +48,14 @@ def layers(theta: Tensor, sizes: list[int]) -> nn.Sequential:
     found[-1] = nn.Sigmoid()
     nn.utils.vector_to_parameters(theta, found.parameters())
     return found
+
+
+@pytest.mark.parametrize("other", [(4, 7), (5, 5), (4, 4)], ids=str)
+def test_a_stored_adversary_of_another_size_is_refused(other: tuple[int, int]) -> None:
+    """More features, or a wider decoder: it would be cut up wrongly."""
+    state = Adversarial(SHAPE, 4, 5, 0.01).refresh(None, torch.Generator())
+    with pytest.raises(SettingsError, match="stored adversary has"):
+        Adversarial(SHAPE, *other, 0.01).refresh(state, torch.Generator())
 
 
 @pytest.mark.parametrize("shape", [(1, 4, 4), (3, 5, 2)])
