@@ -33,6 +33,7 @@ class ServerState(NamedTuple):
     gradient: Float[Tensor, " P"] | None = None  # mean over the last round's clients, if they tell
     squares: Float[Tensor, " P"] | None = None  # of the model's speed, for a preconditioner
     examples: Mapping[int, int] | None = None  # partition -> N_k, once nodes have said it
+    own: bool = False  # whether a node trained on images that are not the server's to deal
 
 
 def start(

@@ -145,7 +145,7 @@ def save_state(folder: Path, state: ServerState) -> None:
     if state.squares is not None:
         tensors["squares"] = state.squares
     if state.examples is not None:
-        metadata["examples"] = json.dumps(state.examples)
+        metadata |= {"examples": json.dumps(state.examples), "own": str(int(state.own))}
     write_tensors(folder / "state" / "server.safetensors", tensors, metadata)
 
 
@@ -163,8 +163,9 @@ def read_state(folder: Path, begun: ServerState) -> ServerState:
         number = int(metadata["round"])
         steer = tensors.get("gradient"), tensors.get("squares")
         told = {int(k): int(n) for k, n in json.loads(metadata.get("examples", "{}")).items()}
+        own = bool(int(metadata.get("own", "0")))  # an earlier version did not write it
         models = tensors["model"], tensors["average"]
-        return ServerState(number, *models, control, shared, *steer, told or None)
+        return ServerState(number, *models, control, shared, *steer, told or None, own)
     except KeyError as error:
         raise RunError(f"{path} is damaged: it holds no {error}; start the run anew") from None
     except (ValueError, TypeError, AttributeError) as error:

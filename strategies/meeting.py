@@ -16,6 +16,7 @@ from strategies.replies import claimed, failure, owned
 WAIT_SECONDS = 60.0  # for all nodes to connect before round 1
 MOST_EXAMPLES = 10**8  # of one node; a claim beyond would drown all others and cool the chain
 ANSWER_SECONDS = 600.0  # for their first answers: a node reads its data before it gives one
+NONE = -1  # in the place of a partition
 
 
 class Met(NamedTuple):
@@ -27,6 +28,10 @@ class Met(NamedTuple):
     """Of each partition, those of nodes lost since among them."""
     own: bool
     """Whether a node's images are its own, not dealt from the run's data."""
+    owner: Mapping[int, int] = {}
+    """The node that was the first to hold each partition: another has it only while it is away."""
+    vain: Mapping[int, int] = {}
+    """Nodes that were asked in vain, and the partition for which one may be asked again."""
 
 
 def meet(
@@ -41,8 +46,7 @@ def meet(
     whose nodes are there and still hold as many. SettingsError when a new run has not a node that
     answers for each of `clients` partitions, or a resumed one has none.
     """
-    nodes = connected(grid, clients, 1 if known else clients)
-    met, refused = answered(grid, nodes, range(clients), said, known)
+    met, refused = gathered(grid, clients, said or ConfigRecord(), known or {})
     if known and met.examples:
         for lost in sorted(known.keys() - met.examples.keys()):
             log(WARNING, "No node holds partition %d any more; the run goes on without it", lost)
@@ -55,73 +59,115 @@ def meet(
     return met
 
 
-def rejoined(grid: Grid, met: Met, said: ConfigRecord) -> Met:
+def gathered(
+    grid: Grid, clients: int, said: ConfigRecord, known: Mapping[int, int]
+) -> tuple[Met, list[str]]:
+    """Ask every node once, as they come, until all partitions are found or a minute is over.
+
+    Nobody is asked before as many as `clients` are there, or the minute is over. Returns why nodes
+    were refused, too. SettingsError when fewer came than are needed: all, one in a resumed run.
+    """
+    expected = known or dict.fromkeys(range(clients))
+    limit, over = time.monotonic() + WAIT_SECONDS, False
+    met, refused = Met({}, {}, False), list[str]()
+    while len(met.examples) < clients and not over:
+        over, nodes = time.monotonic() > limit, list(grid.get_node_ids())
+        if over and len(nodes) < (1 if known else clients):
+            raise SettingsError(
+                f"{len(nodes)} nodes are connected after {WAIT_SECONDS:.0f} s, clients is "
+                f"{clients}; start that many nodes or set clients"
+            )
+        new = [node for node in nodes if node not in met.partition and node not in met.vain]
+        if new and (over or len(nodes) >= clients):
+            found, why = answered(grid, new, expected, met.examples, said, ANSWER_SECONDS)
+            met, refused = joined(met, found), refused + why
+        elif not over:
+            time.sleep(0.1)
+    return met, refused
+
+
+def rejoined(grid: Grid, met: Met, said: ConfigRecord, timeout: float) -> Met:
     """Return who holds what now: nodes that came later take partitions that nobody connected has.
 
-    A node that returns under the number that it had was never forgotten; nobody is asked unless a
-    partition is without a node and a stranger is there. He has to hold as many examples as before.
+    A node that returns under the number that it had was never forgotten, and has its partition
+    again, whoever took it meanwhile. Nobody is asked unless a partition is without a node and a
+    stranger is there. He has to hold as many examples as before, and is asked once: again only
+    where his partition was another's then.
     """
     there = set(grid.get_node_ids())
-    orphans = met.examples.keys() - {met.partition[node] for node in there & met.partition.keys()}
-    strangers = sorted(there - met.partition.keys())
+    met = returned(met, there)
+    held = {k for node, k in met.partition.items() if node in there}
+    orphans = met.examples.keys() - held
+    unknown = there - met.partition.keys()
+    strangers = [n for n in sorted(unknown) if n not in met.vain or met.vain[n] in orphans]
     if not (orphans and strangers):
         return met
-    found, _ = answered(grid, strangers, orphans, said, met.examples)
-    for holder in sorted(found.partition.values()):
+    found, _ = answered(grid, strangers, met.examples, held, said, timeout)
+    for holder in sorted(found.examples):
         log(INFO, "A node holds partition %d again", holder)
+    return joined(met, found)
+
+
+def returned(met: Met, there: Container[int]) -> Met:
+    """Return who holds what once nodes that are there again have back what was first theirs."""
+    mine = {node: k for k, node in met.owner.items() if node in there}
+    back = {node: k for node, k in mine.items() if met.partition.get(node) != k}
+    for holder in sorted(back.values()):
+        log(INFO, "The node that held partition %d at first holds it again", holder)
+    kept = {node: k for node, k in met.partition.items() if k not in back.values()}
+    return met._replace(partition=kept | back)
+
+
+def joined(met: Met, found: Met) -> Met:
+    """Return both together: who was found has a partition in the place of who had it."""
     kept = {node: k for node, k in met.partition.items() if k not in found.examples}
-    return Met(kept | found.partition, met.examples, met.own or found.own)
+    first = {k: node for node, k in found.partition.items()}
+    return Met(
+        kept | found.partition,
+        met.examples | found.examples,
+        met.own or found.own,
+        {**first, **met.owner},
+        {**met.vain, **found.vain},
+    )
 
 
 def answered(
     grid: Grid,
     nodes: Iterable[int],
-    free: Container[int],
-    said: ConfigRecord | None,
-    known: Mapping[int, int] | None,
+    expected: Mapping[int, int | None],
+    taken: Container[int],
+    said: ConfigRecord,
+    timeout: float,
 ) -> tuple[Met, list[str]]:
-    """Return which of the `free` partitions these nodes hold, and why others were refused.
+    """Return which partitions these nodes hold, of those not `taken`; why others were refused.
 
-    Where it is `known` how many examples a partition has, they must be as many.
+    `expected` are all partitions, and how many examples each must have, where that is known.
     """
-    partition: dict[int, int] = {}
-    examples: dict[int, int] = {}
-    own, refused = False, []
-    content = RecordDict({wire.CONFIG: said or ConfigRecord()})
-    kind = f"query.{wire.COUNT_QUERY}"
-    questions = [Message(content, dst_node_id=node, message_type=kind) for node in nodes]
-    for reply in grid.send_and_receive(questions, timeout=ANSWER_SECONDS):
-        holder, held = (-1, -1) if reply.has_error() else claimed(reply)
-        if reason := failure(reply):
+    found, refused = Met({}, {}, False), list[str]()
+    vain = dict.fromkeys(nodes, NONE)
+    content, kind = RecordDict({wire.CONFIG: said}), f"query.{wire.COUNT_QUERY}"
+    questions = [Message(content, dst_node_id=node, message_type=kind) for node in vain]
+    for reply in grid.send_and_receive(questions, timeout=timeout):
+        node = reply.metadata.src_node_id
+        holder, held = (NONE, NONE) if reply.has_error() else claimed(reply)
+        reason = failure(reply) or misfit(holder, held, expected)
+        if reason is None and (holder in taken or holder in found.examples):
+            reason, vain[node] = f"partition {holder} is another's", holder
+        if reason:
             refused.append(reason)
-        elif not (1 <= held <= MOST_EXAMPLES and holder in free):
-            refused.append(f"partition {holder}, {held} examples")
-        elif holder in examples:
-            refused.append(f"partition {holder} is another's")
-        elif known and known.get(holder) != held:
-            refused.append(f"partition {holder}, {held} examples, {known.get(holder)} before")
-        else:
-            partition[reply.metadata.src_node_id] = holder
-            examples[holder] = held
-            own = own or owned(reply)
+            continue
+        vain.pop(node, None)
+        found.partition[node], found.examples[holder] = holder, held
+        found = found._replace(own=found.own or owned(reply))
     for reason in refused:
         log(WARNING, "A node cannot take part: %s", reason)
-    return Met(partition, examples, own), refused
+    return found._replace(vain=vain), refused
 
 
-def connected(grid: Grid, clients: int, least: int) -> list[int]:
-    """Return the nodes once there are as many as `clients`, or after a minute `least` of them.
-
-    SettingsError when fewer come.
-    """
-    waited = time.monotonic() + WAIT_SECONDS
-    while len(nodes := list(grid.get_node_ids())) < clients:
-        if time.monotonic() > waited:
-            if len(nodes) >= least:
-                break
-            raise SettingsError(
-                f"{len(nodes)} nodes are connected after {WAIT_SECONDS:.0f} s, clients is "
-                f"{clients}; start that many nodes or set clients"
-            )
-        time.sleep(0.1)
-    return nodes
+def misfit(holder: int, held: int, expected: Mapping[int, int | None]) -> str | None:
+    """Say why nobody can hold what a node says that it holds, or None."""
+    if not (1 <= held <= MOST_EXAMPLES and holder in expected):
+        return f"partition {holder}, {held} examples"
+    if expected[holder] not in (None, held):
+        return f"partition {holder}, {held} examples, {expected[holder]} before"
+    return None

@@ -1,6 +1,6 @@
 """FedAvg over deltas: check every reply, average what is sound, slide, step."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from logging import WARNING
 
 import torch
@@ -25,16 +25,16 @@ from fedcel.settings import Settings
 from strategies.meeting import ANSWER_SECONDS, Met, meet, rejoined
 from strategies.replies import (
     LONGEST,
+    addressed,
     centres_fault,
     failure,
     gradient_of,
     numbers,
     statistics,
+    too_long,
     vector,
     whose,
 )
-
-FAR = 1000.0  # times the model's own norm, plus 1: no honest update is as long
 
 
 class PosteriorStrategy(FedAvg):
@@ -56,7 +56,10 @@ class PosteriorStrategy(FedAvg):
         self.first = state.round
         self.partition: dict[int, int] = {}  # node id -> partition
         self.examples: dict[int, int] = {}  # partition -> N_k
-        self.own_images = False  # whether a node trains on others than the server's data deal out
+        self.own_images = state.own  # whether a node trains on others than the server deals out
+        self.owner: Mapping[int, int] = {}  # partition -> the node that was the first to hold it
+        self.vain: Mapping[int, int] = {}  # nodes asked in vain, see `meeting.Met`
+        self.patience = min(ANSWER_SECONDS, settings.strategy.timeout)  # for answers to questions
         self.sent: list[tuple[Metadata, int]] = []  # this round's messages, to which partition
         self.weights: dict[int, float] = {}  # partition -> w_k of this round
         self.kept: list[int] = []  # partitions whose update was used in this round
@@ -119,12 +122,8 @@ class PosteriorStrategy(FedAvg):
         return failure(reply) or self.gradient_fault(reply.content)
 
     def too_long(self, move: torch.Tensor, what: str) -> str | None:
-        """Say that a move of the model is longer than `strategy.max-norm`, or than FAR, or None."""
-        norm = float(torch.linalg.vector_norm(move.double()))
-        limit = self.settings.strategy.max_norm
-        if limit == "none":
-            limit = FAR * (1 + float(torch.linalg.vector_norm(self.state.model.double())))
-        return f"{what} {norm:.4g}, at most {limit:.4g} is accepted" if norm > limit else None
+        """Say that a move of the model is longer than `strategy.max-norm` allows, or None."""
+        return too_long(move, self.state.model, self.settings.strategy.max_norm, what)
 
     @property
     def plan(self) -> schedule.Plan:
@@ -155,13 +154,7 @@ class PosteriorStrategy(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send the model to the drawn clients, each with its own weight."""
-        said = ConfigRecord({**config, wire.ROUND: self.state.round})
-        if self.examples:
-            met = rejoined(grid, Met(self.partition, self.examples, self.own_images), said)
-        else:
-            met = meet(grid, self.settings.clients, said, self.state.examples)
-        self.partition, self.examples, self.own_images = met
-        self.state = self.state._replace(examples=self.examples)
+        self.attend(grid, ConfigRecord({**config, wire.ROUND: self.state.round}))
         number = server_round + self.first
         taking_part = schedule.chosen(self.settings, number)
         self.weights = schedule.shares(self.settings, self.examples, taking_part)
@@ -172,16 +165,26 @@ class PosteriorStrategy(FedAvg):
         if self.plan.control == "fresh":
             taking_part = self.ask_gradients(grid, arrays, number, taking_part, node, config)
         brought = self.brought(arrays)
-        messages = []  # a list: the deployed grid goes through it twice
+        contents = {}
         for holder in taking_part:
             asked = ConfigRecord({**config, wire.ROUND: number, wire.SHARE: self.weights[holder]})
             asked[wire.TOTAL] = sum(self.examples.values())
             if self.state.control:
                 asked[wire.THRESHOLD] = self.state.control.threshold
-            content = RecordDict({**brought, wire.CONFIG: asked})
-            messages.append(Message(content, node[holder], MessageType.TRAIN))
-        self.sent = [(m.metadata, k) for m, k in zip(messages, taking_part, strict=True)]
+            contents[holder] = RecordDict({**brought, wire.CONFIG: asked})
+        messages, self.sent = addressed(MessageType.TRAIN, node, contents)
         return messages
+
+    def attend(self, grid: Grid, said: ConfigRecord) -> None:
+        """Learn who holds what; in rounds after the first, who is new or back."""
+        if self.examples:
+            met = Met(self.partition, self.examples, self.own_images, self.owner, self.vain)
+            met = rejoined(grid, met, said, self.patience)
+        else:
+            met = meet(grid, self.settings.clients, said, self.state.examples)
+        self.partition, self.examples, own, self.owner, self.vain = met
+        self.own_images = self.own_images or own
+        self.state = self.state._replace(examples=self.examples, own=self.own_images)
 
     def brought(self, arrays: ArrayRecord) -> dict[str, ArrayRecord]:
         """Return the arrays that the coming round brings to every client."""
@@ -208,15 +211,12 @@ class PosteriorStrategy(FedAvg):
         Their weighted mean goes down with the model (Johnson and Zhang, NIPS 2013, over clients).
         """
         config = ConfigRecord({**said, wire.ROUND: number})
-        kind = f"query.{wire.GRADIENT_QUERY}"
         content = RecordDict({wire.ARRAYS: arrays, wire.CONFIG: config})
-        questions = [
-            Message(content, dst_node_id=node[holder], message_type=kind) for holder in taking_part
-        ]
+        contents = dict.fromkeys(taking_part, content)
+        questions, sent = addressed(f"query.{wire.GRADIENT_QUERY}", node, contents)
         found: dict[int, torch.Tensor] = {}
-        timeout = min(ANSWER_SECONDS, self.settings.strategy.timeout)
-        for reply in grid.send_and_receive(questions, timeout=timeout):
-            holder = self.partition.get(reply.metadata.src_node_id, -1)
+        for reply in grid.send_and_receive(questions, timeout=self.patience):
+            holder = whose(reply, self.partition, sent)
             reason = self.examined(reply, self.gradient_reply_fault)
             if reason:
                 self.rejected.append({"client": holder, "reason": reason})
@@ -290,11 +290,10 @@ class PosteriorStrategy(FedAvg):
     ) -> Iterable[Message]:
         """Ask the nodes to score the last model, once; every round has the server's own scores.
 
-        Nobody where updates have noise, which scores on images lack. Not who was left out of the
-        last round: a dead one would be waited for again.
+        Nobody where updates have noise, which scores on images lack. Only those whose update is in
+        the last round: a dead node would be waited for again, a stranger has no business with it.
         """
         if server_round + self.first < self.settings.rounds or self.settings.update.noise:
             return []
         asked = super().configure_evaluate(server_round, arrays, config, grid)
-        left_out = {r["client"] for r in self.rejected}
-        return [m for m in asked if self.partition.get(m.metadata.dst_node_id) not in left_out]
+        return [m for m in asked if self.partition.get(m.metadata.dst_node_id) in self.kept]

@@ -1,5 +1,6 @@
 """What is in a reply, and what may be wrong with it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedcel import wire
 from fedcel.arrays import to_vector
 from fedcel.cel import shared
 
+FAR = 1000.0  # times the model's own norm, plus 1: no honest update is as long
 LONGEST = 300  # characters of a client's own words that reach the log
 
 
@@ -49,6 +51,15 @@ def whose(reply: Message, partition: dict[int, int], sent: list[tuple[Metadata, 
     return asked.get(reply.metadata.reply_to_message_id, -1)
 
 
+def addressed(
+    kind: str, node: Mapping[int, int], contents: Mapping[int, RecordDict]
+) -> tuple[list[Message], list[tuple[Metadata, int]]]:
+    """Return a message to the `node` of each partition, and what `whose` wants to know of them."""
+    # A list: the deployed grid goes through it twice.
+    messages = [Message(content, node[k], kind) for k, content in contents.items()]
+    return messages, [(m.metadata, k) for m, k in zip(messages, contents, strict=True)]
+
+
 def decoded(record: ArrayRecord) -> list[NDArray[Any]] | str:
     """Return a record's arrays, or say what is wrong with the bytes that should be arrays."""
     try:
@@ -77,6 +88,16 @@ def vector(record: ArrayRecord, shapes: list[tuple[int, ...]]) -> Float[Tensor, 
 def gradient_of(records: RecordDict) -> torch.Tensor:
     """Return the mean gradient of a sound reply."""
     return torch.from_numpy(records.array_records[wire.GRADIENT].to_numpy_ndarrays()[0].copy())
+
+
+def too_long(
+    move: Float[Tensor, " P"], model: Float[Tensor, " P"], most: float | str, what: str
+) -> str | None:
+    """Say that a move of the model is longer than `most`, or than FAR where it is none, or None."""
+    norm = float(torch.linalg.vector_norm(move.double()))
+    if isinstance(most, str):
+        most = FAR * (1 + float(torch.linalg.vector_norm(model.double())))
+    return f"{what} {norm:.4g}, at most {most:.4g} is accepted" if norm > most else None
 
 
 def statistics(records: RecordDict) -> shared.Statistics:

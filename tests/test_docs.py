@@ -1,5 +1,7 @@
 """The pages: every link leads somewhere, every command is one that runs."""
 
+import argparse
+import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -11,9 +13,10 @@ from sims import cli, overrides, scenario
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-SHELL = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )?(?:\.venv/bin/)?(?=(?:fedcel|make) )")
+SHELL = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )?(?:\.venv/bin/)?(?=(?:fedcel|make|python -m) )")
 """What may stand before the program."""
 FENCE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
+SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 LINK = re.compile(r"!?\[[^]]*\]\(([^)\s]+)\)")
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
@@ -26,10 +29,23 @@ def anchors(page: Path) -> set[str]:
 
 
 def commands(page: Path) -> list[list[str]]:
-    """Return the words of every line of a page that runs fedcel or make."""
-    lines = page.read_text().replace("\\\n", " ").splitlines()
-    shell = [SHELL.sub("", line.strip()) for line in lines if SHELL.match(line.strip())]
-    return [shlex.split(line.split(" | ")[0].rstrip("&"), comments=True) for line in shell]
+    """Return the words of every line and code span of a page that runs fedcel, make or a module."""
+    text = page.read_text()
+    lines = text.replace("\\\n", " ").splitlines()
+    spans = [" ".join(one.split()) for one in SPAN.findall(FENCE.sub("", text))]
+    parts = [*map(str.strip, lines), *(part for one in spans for part in one.split("; "))]
+    shell = [SHELL.sub("", part) for part in parts if SHELL.match(part)]
+    return [shlex.split(part.split(" | ")[0].rstrip("&"), comments=True) for part in shell]
+
+
+def names(parser: argparse.ArgumentParser) -> set[str]:
+    """Return all that a parser and those below it call commands and options."""
+    found = set(parser._option_string_actions)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found |= {name for inner in action.choices.values() for name in names(inner)}
+            found |= action.choices.keys()
+    return found
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -48,11 +64,21 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.filterwarnings("ignore:local.augment and chain.scope")  # `temperature` is a study
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_are_ones_that_run(page: Path) -> None:
-    """Parsed by the command line itself; scenarios, variants, settings, make targets are there."""
+    """Parsed by the command line itself; scenarios, variants, settings, make targets are there.
+
+    Where a page but names a command (`fedcel ledger verify`), command and option are there.
+    """
+    known_names = names(cli.parser())
     for program, *words in commands(page):
         if program == "make":
             assert {word for word in words if "=" not in word} <= TARGETS
             continue
+        if program == "python":
+            assert importlib.util.find_spec(words[1]), f"{page.name} runs {words[1]}"
+            continue
+        if set(words) <= known_names:
+            continue
+        words = ["1" if word == "N" else word for word in words]
         options = cli.parser().parse_args(words)
         given = overrides.overrides(options) if hasattr(options, "set") else {}
         parse({key: value for key, value in given.items() if key != "bench.seeds"})
@@ -62,6 +88,20 @@ def test_commands_are_ones_that_run(page: Path) -> None:
             assert getattr(options, "variant", None) in {None, *known}
         else:
             assert not name or "/" in name or name.endswith(".toml") or name.isupper(), name
+
+
+def test_commands_in_tables_are_found() -> None:
+    """The page of commands is one table; each row but those that point elsewhere has one."""
+    rows = (ROOT / "docs" / "reproduce.md").read_text().count("\n| ") - 1
+    found = commands(ROOT / "docs" / "reproduce.md")
+    assert len(found) >= rows - 2 > 0
+    assert {program for program, *_ in found} == {"fedcel", "make", "python"}
+
+
+def test_the_changelog_has_no_links_into_the_repository() -> None:
+    """On the site it is a page of another folder, where they lead nowhere."""
+    links = LINK.findall(FENCE.sub("", (ROOT / "CHANGELOG.md").read_text()))
+    assert [link for link in links if not link.startswith(("http:", "https:"))] == []
 
 
 def test_settings_that_pages_name_exist() -> None:

@@ -58,7 +58,7 @@ class StrategyContract:
         with task():
             number = strategy.state.round + 1 - strategy.first
             model = ArrayRecord(arrays(strategy.state.model))
-            asked = [*strategy.configure_train(number, model, ConfigRecord(), cast(Any, None))]
+            asked = [*strategy.configure_train(number, model, ConfigRecord(), cast(Any, Nodes()))]
             replies = [
                 reply(message, k, deltas[k])
                 for message in asked
@@ -84,7 +84,7 @@ class StrategyContract:
         strategy = self.met()
         with task():
             model = ArrayRecord(arrays(strategy.state.model))
-            asked = [*strategy.configure_train(1, model, ConfigRecord(), cast(Any, None))]
+            asked = [*strategy.configure_train(1, model, ConfigRecord(), cast(Any, Nodes()))]
         said = [message.content.config_records[wire.CONFIG] for message in asked]
         total = sum(EXAMPLES.values())
         assert {int(cast(int, one[wire.ROUND])) for one in said} == {1}
@@ -154,6 +154,14 @@ class StrategyContract:
             second = self.round(part, self.deltas(seed))
             part = self.met(part.state)
             assert torch.equal(first, second)
+
+
+class Nodes:
+    """A grid whose nodes are all connected; nobody is asked anything."""
+
+    def get_node_ids(self) -> list[int]:
+        """Return the nodes."""
+        return [NODE + k for k in EXAMPLES]
 
 
 @contextmanager

@@ -1,5 +1,8 @@
 """Pretrained nets: BatchNorm folded away, parameters kept."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -10,6 +13,8 @@ from fedcel.errors import NetError
 from fedcel.pretrained import folded, kept
 from fedcel.seeding import generator
 from fedcel.settings_groups import Net
+
+WEIGHTS = Path("weights.pt")
 
 
 def trained(net: nn.Module) -> nn.Module:
@@ -43,6 +48,16 @@ def backbone(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module,
     return Backbone(net.features), nn.Linear(net.features, classes)
 
 
+def resnet(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+    """Return a ResNet with weights of a file and an adapter of our own, and the head."""
+    trunk = resnet18()
+    trunk.load_state_dict(torch.load(WEIGHTS, weights_only=True))
+    adapter = nn.Linear(trunk.fc.in_features, net.features)
+    trunk.fc = nn.Identity()
+    encoder = nn.Sequential(folded(trunk), adapter, nn.Sigmoid())
+    return encoder, nn.Linear(net.features, classes)
+
+
 def test_a_folded_net_answers_as_before() -> None:
     """ResNet-18 with residual branches, and linear layers: same logits, no BatchNorm left."""
     x = torch.rand(2, 3, 64, 64)
@@ -69,6 +84,20 @@ def test_a_split_net_keeps_pretrained_parameters() -> None:
     was = bare[0].weight.clone()
     nets.initialise(kept(bare), generator(0, "net"))
     assert torch.equal(bare[0].weight, was)
+
+
+def test_a_trunk_of_a_file_is_kept_and_what_follows_it_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the page on own parts has it: two seeds differ in the adapter alone."""
+    weights = tmp_path / "resnet.pt"
+    torch.save(trained(resnet18()).state_dict(), weights)
+    monkeypatch.setattr(sys.modules[__name__], "WEIGHTS", weights)
+    net = Net(name=f"{__name__}:resnet", features=16)
+    one, two = (nets.build(net, (3, 64, 64), 4, generator(seed, "net")) for seed in (0, 1))
+    drawn = two.encoder.state_dict()
+    changed = {k for k, v in one.encoder.state_dict().items() if not torch.equal(v, drawn[k])}
+    assert changed == {"1.weight", "1.bias"}
 
 
 def test_what_cannot_be_folded_is_refused() -> None:

@@ -1,29 +1,79 @@
-"""Nodes that answer the question for their images with prepared numbers."""
+"""A strategy without nodes: prepared answers to the question for images, prepared replies."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from flwr.app import Message, MetricRecord, RecordDict
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
+
+from fedcel import aggregation
+from fedcel.settings import parse
+from strategies import PosteriorStrategy
+
+SHAPES = [(2, 3), (3,)]
+EXAMPLES = {0: 10, 1: 30, 2: 60}
 
 
 class FakeGrid:
-    """One node for each prepared answer, 100 the first; `away` are not connected."""
+    """One node for each prepared answer, 100 the first; `away` are not connected.
 
-    def __init__(self, answers: Sequence[dict[str, Any]], away: Sequence[int] = ()) -> None:
+    A node whose answer is None never answers.
+    """
+
+    def __init__(self, answers: Sequence[dict[str, Any] | None], away: Sequence[int] = ()) -> None:
         self.answers = {100 + k: answer for k, answer in enumerate(answers)}
         self.away = set(away)
         self.asked: list[int] = []
+        self.timeout = 0.0
 
     def get_node_ids(self) -> list[int]:
         """Return the connected nodes."""
         return [node for node in self.answers if node not in self.away]
 
     def send_and_receive(self, messages: list[Message], timeout: float) -> list[Message]:
-        """Return the answer of every node that is asked."""
-        found = []
+        """Return the answer of every node that is asked and answers."""
+        self.timeout, found = timeout, []
         for message in messages:
             node = message.metadata.dst_node_id
             self.asked.append(node)
-            content = RecordDict({"metrics": MetricRecord(self.answers[node])})
+            if (answer := self.answers[node]) is None:
+                continue
+            content = RecordDict({"metrics": MetricRecord(answer)})
             found.append(Message(content, reply_to=message))
         return found
+
+
+def strategy(**raw: object) -> PosteriorStrategy:
+    """Return a strategy that has met three nodes: node 100 + k holds partition k."""
+    settings = parse({"clients": 3, "strategy.momentum": 0.0, **raw})
+    found = PosteriorStrategy(settings, aggregation.start(torch.zeros(9)), SHAPES, 6)
+    found.partition = {100 + k: k for k in EXAMPLES}
+    found.examples = dict(EXAMPLES)
+    found.weights = {k: n / 100 for k, n in EXAMPLES.items()}
+    return found
+
+
+def reply(client: int, value: float = 1.0, **change: object) -> Message:
+    """Return a client's reply, sound unless `change` says otherwise."""
+    asked = Message(RecordDict(), dst_node_id=100 + client, message_type="train")
+    arrays = change.get("arrays", [np.full(s, value, np.float32) for s in SHAPES])
+    content = RecordDict(
+        {
+            str(change.get("key", "delta")): ArrayRecord(arrays),
+            "metrics": MetricRecord(
+                {
+                    "num-examples": change.get("examples", EXAMPLES.get(client, 5)),
+                    "partition": client,
+                    "loss": float(client),
+                }
+            ),
+        }
+    )
+    return Message(content, reply_to=asked)
+
+
+def failed(client: int) -> Message:
+    """Return the reply of a client that raised."""
+    asked = Message(RecordDict(), dst_node_id=100 + client, message_type="train")
+    return Message(Error(2, "ValueError: no images"), reply_to=asked)

@@ -1,6 +1,7 @@
 """The ServerApp over real ClientApps in this process: nodes with own images, resume, timeouts."""
 
 import json
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from fedcel import wire
 from fedcel.errors import RunError
 from fedcel.files import read_tensors
 from fedcel.settings import Scalar, dump, flatten, parse
-from strategies import server_app
+from strategies import app, server_app
 
 RAW: dict[str, Scalar] = {
     "clients": 3,
@@ -123,6 +124,27 @@ def test_nodes_with_images_of_their_own_train_the_same_model(tmp_path: Path, who
     assert json.loads((whole / "result.json").read_text())["between-client-spread"] > 0
 
 
+def test_a_run_resumed_after_its_last_round_knows_that_the_images_were_the_nodes_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed while the result was measured: no node is asked any more."""
+    out, measure = tmp_path / "run", app.outcome
+    monkeypatch.setattr(app, "outcome", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(Wire(tmp_path, out, own=True), out, **served(tmp_path))
+    assert len(events(out)) == 4
+    monkeypatch.setattr(app, "outcome", measure)
+    again = Wire(tmp_path, out, own=True)
+    run(again, out, resume=True, **served(tmp_path))
+    assert again.asked == []
+    assert json.loads((out / "result.json").read_text())["between-client-spread"] is None
+
+
+def interrupted(*_: object) -> dict[str, object]:
+    """End the run, as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
 def test_a_run_resumed_by_its_run_config_ends_with_the_same_bits(
     tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,3 +220,77 @@ def test_a_node_that_tells_of_classes_there_are_none_of_does_not_size_the_log(
     assert [event["clients"] for event in told] == [3] * 4
     labels = {key.rsplit("-", 1)[1] for key in told[0] if key.startswith("loss-")}
     assert labels == {str(label) for label in range(10)}
+
+
+def test_the_node_that_holds_a_partition_later_has_its_state_of_the_round_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """102 leaves after round 1; 104 comes, who has its folder, and a stranger who says nothing.
+
+    In the folder is a state of a round that this run has not come to.
+    """
+    grid = Wire(tmp_path, tmp_path / "run")
+    answer, seen = grid.send_and_receive, list[list[str]]()
+
+    def moving(messages: Iterable[Message], *, timeout: float) -> list[Message]:
+        if [kind for kind, _ in grid.asked].count("train") == 3 and 102 in grid.nodes:
+            gone = grid.nodes.pop(102)
+            (state,) = (tmp_path / "state-1").glob("run-*/000001.safetensors")
+            shutil.copy(state, state.with_stem("000009"))
+            grid.nodes[104] = Context(1, 104, gone.node_config, RecordDict(), gone.run_config)
+            grid.nodes[105], grid.dead = grid.nodes[104], {105}
+        replies = answer(messages, timeout=timeout)
+        if (f"query.{wire.COUNT_QUERY}", 104) in grid.asked[-2:]:
+            seen.append(sorted(p.stem for p in (tmp_path / "state-1").glob("run-*/*")))
+        return replies
+
+    monkeypatch.setattr(grid, "send_and_receive", moving)
+    run(grid, tmp_path / "run")
+    told = [(event["clients"], event["rejected"]) for event in events(tmp_path / "run")]
+    assert told[0] == told[2] == told[3] == (3, [])
+    assert seen == [["000001"]]
+    asked = [node for kind, node in grid.asked if kind == f"query.{wire.COUNT_QUERY}"]
+    assert asked == [101, 102, 103, 104, 105]
+    assert sorted(node for kind, node in grid.asked if kind == "evaluate") == [101, 103, 104]
+
+
+def test_a_reply_that_comes_a_round_later_is_left_out_of_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """102 is slower than the timeout in round 2; its reply is there before that to round 3."""
+    grid = Wire(tmp_path, tmp_path / "run")
+    answer, late = grid.send_and_receive, list[Message]()
+
+    def slow(messages: Iterable[Message], *, timeout: float) -> list[Message]:
+        replies = late + answer(messages, timeout=timeout)
+        late.clear()
+        if [kind for kind, _ in grid.asked].count("train") == 6:
+            late.extend(r for r in replies if r.metadata.src_node_id == 102)
+        return [reply for reply in replies if reply not in late]
+
+    monkeypatch.setattr(grid, "send_and_receive", slow)
+    run(grid, tmp_path / "run")
+    assert [(e["clients"], e["rejected"]) for e in events(tmp_path / "run")] == [
+        (3, []),
+        (2, [{"client": 1, "reason": "no reply"}]),
+        (3, [{"client": 1, "reason": "it answers round 2, this is round 3"}]),
+        (3, []),
+    ]
+
+
+def test_a_dead_node_that_is_asked_for_its_gradient_is_named_once(tmp_path: Path) -> None:
+    """Only rounds that sample ask; the SuperLink's answer is no unknown client's."""
+    grid = Wire(tmp_path, tmp_path / "run")
+    answer = grid.send_and_receive
+
+    def dying(messages: Iterable[Message], *, timeout: float) -> list[Message]:
+        grid.dead = {102} if (tmp_path / "run" / "events.jsonl").exists() else set()
+        return answer(messages, timeout=timeout)
+
+    grid.send_and_receive = dying  # type: ignore[method-assign]
+    run(grid, tmp_path / "run", **{"local.control": "fresh"})
+    gone = [{"client": 1, "reason": "the client failed: Node Unavailable"}]
+    assert [e["rejected"] for e in events(tmp_path / "run")] == [[], gone, gone, gone]
+    asked = [node for kind, node in grid.asked if kind == f"query.{wire.GRADIENT_QUERY}"]
+    assert asked == [101, 102, 103] * 2
+    assert grid.timeouts[f"query.{wire.GRADIENT_QUERY}"] == 7.0

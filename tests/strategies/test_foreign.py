@@ -33,6 +33,7 @@ from fedcel.files import read_tensors
 from fedcel.settings import Settings, parse
 from sims import inprocess
 from sims.inprocess import InProcess, as_server
+from strategies import meeting
 from strategies.app import serve
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-parts"
@@ -163,8 +164,11 @@ def test_our_strategy_trains_plain_numpy_clients(tmp_path: Path, plain: Any) -> 
     assert '"rejected": []' in (folder / "events.jsonl").read_text()
 
 
-def test_our_strategy_says_that_no_legacy_client_app_answers(tmp_path: Path, plain: Any) -> None:
+def test_our_strategy_says_that_no_legacy_client_app_answers(
+    tmp_path: Path, plain: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`ClientApp(client_fn=...)` knows no queries: no run, an error that names the nodes' log."""
+    monkeypatch.setattr(meeting, "WAIT_SECONDS", 0.0)
     _, client_fn = plain
     settings = parse({"clients": NODES, "rounds": 1, "chain.burn-in": 1.0, "engine": "loop"})
     runs.create(tmp_path / "run", settings)

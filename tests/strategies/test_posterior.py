@@ -7,18 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedcel import aggregation, wire
+from fedcel import wire
 from fedcel.cel.controller import Control
 from fedcel.cel.shared import Shared
 from fedcel.errors import RoundError
-from fedcel.settings import parse
 from strategies import PosteriorStrategy
-from tests.strategies.grid import FakeGrid
-
-SHAPES = [(2, 3), (3,)]
-EXAMPLES = {0: 10, 1: 30, 2: 60}
+from tests.strategies.grid import EXAMPLES, SHAPES, FakeGrid, failed, reply, strategy
 
 
 def nan() -> list[np.ndarray]:
@@ -26,41 +22,6 @@ def nan() -> list[np.ndarray]:
     arrays = [np.zeros(s, np.float32) for s in SHAPES]
     arrays[0][0, 0] = np.nan
     return arrays
-
-
-def strategy(**raw: object) -> PosteriorStrategy:
-    """Return a strategy that has met three nodes: node 100 + k holds partition k."""
-    settings = parse({"clients": 3, "strategy.momentum": 0.0, **raw})
-    found = PosteriorStrategy(settings, aggregation.start(torch.zeros(9)), SHAPES, 6)
-    found.partition = {100 + k: k for k in EXAMPLES}
-    found.examples = dict(EXAMPLES)
-    found.weights = {k: n / 100 for k, n in EXAMPLES.items()}
-    return found
-
-
-def reply(client: int, value: float = 1.0, **change: object) -> Message:
-    """Return a client's reply, sound unless `change` says otherwise."""
-    asked = Message(RecordDict(), dst_node_id=100 + client, message_type="train")
-    arrays = change.get("arrays", [np.full(s, value, np.float32) for s in SHAPES])
-    content = RecordDict(
-        {
-            str(change.get("key", "delta")): ArrayRecord(arrays),
-            "metrics": MetricRecord(
-                {
-                    "num-examples": change.get("examples", EXAMPLES.get(client, 5)),
-                    "partition": client,
-                    "loss": float(client),
-                }
-            ),
-        }
-    )
-    return Message(content, reply_to=asked)
-
-
-def failed(client: int) -> Message:
-    """Return the reply of a client that raised."""
-    asked = Message(RecordDict(), dst_node_id=100 + client, message_type="train")
-    return Message(Error(2, "ValueError: no images"), reply_to=asked)
 
 
 def test_weighted_mean_in_the_order_of_partitions_whatever_arrives_first() -> None:
@@ -310,3 +271,14 @@ def test_scores_of_nodes_are_averaged_and_bad_ones_left_out() -> None:
     assert found["nll"] == pytest.approx(190 / 70)
     assert "own" not in found
     assert s.aggregate_evaluate(1, [failed(0)]) is None
+
+
+def test_only_who_took_part_in_the_last_round_scores_the_model() -> None:
+    """Not a stranger, nor who was not drawn, was left out or said nothing."""
+    s = strategy(rounds=1, **{"chain.burn-in": 1.0})
+    del s.weights[0]
+    s.aggregate_train(1, [failed(1), reply(2)])
+    model = ArrayRecord([np.zeros(shape, np.float32) for shape in SHAPES])
+    grid: Any = FakeGrid([{}] * 4)
+    asked = s.configure_evaluate(1, model, ConfigRecord(), grid)
+    assert [message.metadata.dst_node_id for message in asked] == [102]

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 SCRIPTS = ROOT / "examples" / "deployment"
 SITES, HELD = 3, 399  # nodes, and images of each
+ROUNDS = 8  # enough for a node to be missed and to come back before the server is killed
 LIMIT = 900  # seconds until a step that never ends is given up; none is expected to take as long
 
 
@@ -213,7 +214,7 @@ def asked(found: Federation, name: str, run: Path, **more: str) -> "subprocess.P
     """Start a user's `flwr run` into a folder."""
     config = (
         f'out="{run}" data.source="npz" data.path="{found.folder}/server.npz" clients={SITES} '
-        'data.partition="iid" data.validation=150 data.auxiliary=150 data.test=200 rounds=6 '
+        f'data.partition="iid" data.validation=150 data.auxiliary=150 data.test=200 rounds={ROUNDS} '
         'cel.kind="cluster" cel.warm-up=0 cel.ramp=0.3 chain.burn-in=0.5 prior.mode="fixed"'
     )
     config += "".join(f" {key}={value}" for key, value in more.items())
@@ -256,20 +257,23 @@ def test_three_sites_train_while_a_node_and_the_server_die_and_come_back(tmp_pat
         user = asked(found, "user", run)
         until(lambda: events(run) or user.poll() is not None, lambda: found.log("user"))
         assert events(run), found.log("user") + found.log("site-0")
-        for name, words in WORDS.items():
-            assert refused[name].wait(LIMIT) == 1 and words in found.log(name), found.log(name)
         dies_and_returns(found, run, nodes[-1])
         kill(f"FLWR_HOME={tmp_path}/link")
         broken = events(run)
-        assert len(broken) < 6 and not (run / "result.json").exists()
+        for name, words in WORDS.items():
+            assert refused[name].wait(LIMIT) == 1 and words in found.log(name), found.log(name)
+        assert len(broken) < ROUNDS and not (run / "result.json").exists()
         found.link()
         again = asked(found, "again", run, resume="true")
         assert again.wait(LIMIT) == 0 and (run / "result.json").exists(), found.log("again")
         told = found.flwr("list", "ls", "here", "--limit", "1", "--format", "json")
         assert told.wait(LIMIT) == 0 and "finished:completed" in found.log("list")
     rounds = events(run)
-    assert rounds[: len(broken)] == broken and [e["round"] for e in rounds] == [*range(1, 7)]
-    assert [lost(rounds[k]) for k in (0, 1, -1)] == [[], [SITES - 1], []]
+    assert rounds[: len(broken)] == broken and [e["round"] for e in rounds] == [
+        *range(1, ROUNDS + 1)
+    ]
+    assert lost(rounds[0]) == lost(rounds[-1]) == []
+    assert [SITES - 1] in [lost(one) for one in rounds]
     rate, pull = (float(str(rounds[0][key])) for key in ("rate", "pull"))
     assert round(rate / pull) == SITES * HELD
     assert json.loads((run / "result.json").read_text())["between-client-spread"] is None

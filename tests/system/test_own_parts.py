@@ -123,7 +123,9 @@ def test_each_part_holds_its_contract_where_it_is_installed(installed: Installed
 def test_the_page_shows_what_is_tested() -> None:
     """Every block of Python in docs/own-parts.md is a piece of the example, or of a test."""
     root = EXAMPLE.parents[1]
-    places = [*EXAMPLE.rglob("*.py"), root / "tests" / "strategies" / "test_foreign.py"]
+    tests = root / "tests"
+    places = [tests / "strategies" / "test_foreign.py", tests / "fedcel" / "test_pretrained.py"]
+    places += EXAMPLE.rglob("*.py")
     files = [path.read_text() for path in places]
     page = (root / "docs" / "own-parts.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)

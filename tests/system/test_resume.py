@@ -1,5 +1,6 @@
 """A run that is killed again and again ends as one that was left alone."""
 
+import json
 import os
 import random
 import resource
@@ -52,7 +53,9 @@ def killed(folder: Path, settings: Settings, seconds: float) -> None:
 
 def files(folder: Path) -> dict[str, object]:
     """Return all that a run leaves, but how long its rounds took."""
-    events = [line.rsplit('"seconds"')[0] for line in (folder / "events.jsonl").open()]
+    events = [json.loads(line) for line in (folder / "events.jsonl").open()]
+    for event in events:
+        del event["seconds"]
     tensors = {
         str(path.relative_to(folder)): {k: v.tolist() for k, v in load_file(path).items()}
         for path in folder.rglob("*.safetensors")
