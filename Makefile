@@ -37,7 +37,7 @@ docs: .venv/ready
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
 
 test: check docs
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 \
+	$(BIN)/python -m pytest --numprocesses 3 \
 		--dist loadfile --no-loadscope-reorder
 
 bench: .venv/ready

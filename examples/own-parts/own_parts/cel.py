@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from fedcel import Term
 from fedcel.cel import Penalty, State
+from fedcel.cel.spread import members
 from fedcel.settings_groups import Cel
 
 EPS = 1e-8  # keeps the root's slope finite at 0
@@ -30,7 +30,7 @@ class Deviations:
 
     def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
         """Return the loss of z (B, D), unit of z, and the mean deviation as `deviation`."""
-        member = one_hot(y, self.classes).T.to(z.dtype)
+        member = members(y, self.classes, z).one_hot.T  # DataError on a label that is no class
         count = member.sum(1, keepdim=True)
         mean = member @ z / count.clamp_min(1)
         variance = member @ (z - mean[y]).square() / count.clamp_min(1)

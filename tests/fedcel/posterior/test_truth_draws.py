@@ -183,6 +183,10 @@ class Nodes:
         self.strategy.examples = dict(enumerate(COUNTS))
         self.app = client_app(found.settings)
 
+    def get_node_ids(self) -> list[int]:
+        """Return all nodes: they answer too late, or not at all, but are connected."""
+        return list(self.strategy.partition)
+
     def models(self) -> Iterator[tuple[list[int], Tensor]]:
         """Yield who answered, and the model after the round."""
         contexts = {
@@ -191,7 +195,7 @@ class Nodes:
         }
         arrays = ArrayRecord(to_arrays(self.strategy.state.model, self.found.flat.shapes))
         for number in range(1, self.found.settings.rounds + 1):
-            asked = self.strategy.configure_train(number, arrays, ConfigRecord(), None)
+            asked = self.strategy.configure_train(number, arrays, ConfigRecord(), self)
             kept = sorted(SHARES.keys() - lost(number))
             to = [(m, m.metadata.dst_node_id) for m in asked]
             replies = [self.app(m, contexts[node]) for m, node in to if node - 100 in kept]
