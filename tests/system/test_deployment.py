@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 SCRIPTS = ROOT / "examples" / "deployment"
 SITES, HELD = 3, 399  # nodes, and images of each
-ROUNDS = 8  # enough for a node to be missed and to come back before the server is killed
+ROUNDS = 7  # enough for a node to be missed and to come back before the server is killed
 LIMIT = 900  # seconds until a step that never ends is given up; none is expected to take as long
 
 
