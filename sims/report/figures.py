@@ -35,9 +35,9 @@ class Look(NamedTuple):
 
 
 def look(index: int) -> Look:
-    """Return the look of the summary at this place; 24 differ before one comes back."""
+    """Return the look of the summary at this place; 24 differ, then come again as outlines."""
     at = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], LINES[index % len(LINES)]
-    return Look(*at)
+    return Look(*at, filled=index // 24 % 2 == 0)
 
 
 def looks(summaries: Sequence[Summary]) -> list[Look]:
@@ -182,6 +182,7 @@ def _sweep(axes: Axes, points: Sequence[Point]) -> None:
             yerr=None if point.y.half is None else 100 * point.y.half,
             color=style.colour,
             marker=style.marker,
+            fillstyle="full" if style.filled else "none",
             markersize=8,
             elinewidth=1,
             capsize=2,

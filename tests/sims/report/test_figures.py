@@ -31,6 +31,7 @@ def test_looks_differ_without_colour() -> None:
     """The first eight differ by marker alone, the first 24 in colour and marker."""
     assert len({figures.look(i).marker for i in range(8)}) == 8
     assert len({figures.look(i)[:2] for i in range(24)}) == 24
+    assert len({figures.look(i) for i in range(48)}) == 48
 
 
 def test_points_of_the_frontier(make_bench: Make) -> None:
