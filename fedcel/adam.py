@@ -9,6 +9,7 @@ EPS = 1e-16
 """Far below any gradient, which arrives scaled by the loss's weight, often tiny."""
 
 NAMES = ("theta", "m", "v", "t")
+"""What a state holds."""
 
 State = dict[str, Tensor]
 """`theta` (P,), a leaf that gathers its gradient in `backward`; moments `m`, `v` (P,); count `t`.

@@ -118,11 +118,12 @@ class Cluster:
         """Raise SettingsError unless the state fits the shape, and covariances the memory."""
         if state is not None:
             check_holds(state, ("centres", "weights", "spreads", "counts"), "clusters")
-        if state is not None and tuple(state["centres"].shape) != shape:
-            raise SettingsError(
-                f"a client's stored centres are {tuple(state['centres'].shape)}, must be {shape}: "
-                "cel.clusters, net.features or the data changed; start from an empty state"
-            )
+            if tuple(state["centres"].shape) != shape:
+                raise SettingsError(
+                    f"a client's stored centres are {tuple(state['centres'].shape)}, must be "
+                    f"{shape}: cel.clusters, net.features or the data changed; start from an empty "
+                    "state"
+                )
         size = prod(shape) * shape[2]
         if self.clustering == "full" and size > LARGEST:
             raise SettingsError(

@@ -65,7 +65,7 @@ class Hybrid:
         y, time = torch.empty(0, dtype=torch.int64), torch.empty(0)
         for some, labels in codes():
             check_finite(some, labels)
-            members(labels, self.gated.classes, some)
+            members(labels, self.gated.classes, some)  # DataError on a label that is no class
             a = scores(theta.to(some.dtype), functional.layer_norm(some, some.shape[1:]), hidden)
             clock = torch.empty_like(a).exponential_(generator=generator).log() - a
             z, y, time = (
