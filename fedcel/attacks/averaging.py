@@ -6,7 +6,7 @@ all m answers are one and the same: they give what one gives, and the law below,
 noise at the cut and that of the mechanism as drawn afresh each time, does not apply.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.attacks.base import Attack, Progress
+from fedcel.attacks.device import CPU, fastest
 from fedcel.attacks.observation import (
     FIRST_LAYER,
     LOG_PROB,
@@ -120,6 +121,19 @@ class Averaged:
         """Return the undisturbed logits."""
         assert isinstance(self.all.once, ObservationLogits)
         return self.all.once.logits(images)
+
+
+def moved(observation: ObservationMean) -> tuple[ObservationMean, torch.device]:
+    """Return an observation on the fastest device and that device; as it is if it cannot move."""
+    place = fastest()
+    if place == CPU:
+        return observation, CPU
+    if isinstance(observation, SmashedData):
+        return observation.to(place), place
+    if isinstance(observation, Averaged) and isinstance(observation.all.once, SmashedData):
+        once = observation.all.once.to(place)
+        return replace(observation, all=replace(observation.all, once=once)), place
+    return observation, CPU
 
 
 @final

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.attacks.base import Progress, told
+from fedcel.attacks.device import full_precision
 
 Loss = Callable[[Float[Tensor, "N C H W"]], Float[Tensor, " N"]]
 
@@ -37,8 +38,9 @@ def descend(
     for step in range(1, steps.number + 1):
         for group in adam.param_groups:
             group["lr"] = steps.rate * (1 + cos(pi * (step - 1) / steps.number)) / 2
-        rows = loss(images)
-        (images.grad,) = torch.autograd.grad(rows.sum(), images)
+        with full_precision():
+            rows = loss(images)
+            (images.grad,) = torch.autograd.grad(rows.sum(), images)
         adam.step()
         with torch.no_grad():
             images.clamp_(0, 1)

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedcel.attacks.base import Progress, told
+from fedcel.attacks.device import fastest, full_precision
 from fedcel.attacks.inversion import Draw, answers, apply, held_back
 from fedcel.attacks.networks import decoder_network, is_flat
 from fedcel.attacks.observation import Observation
@@ -56,8 +57,10 @@ class GANDecoder:
         checks = torch.cat([check(generator) for _ in range(HELD_DRAWS)])
         truth = held.repeat(HELD_DRAWS, 1, 1, 1)
         shape = tuple(images.shape[1:])
-        net = decoder_network(draw(generator), shape, generator)
-        critic = critic_network(shape, generator)
+        place = fastest()
+        net = decoder_network(draw(generator), shape, generator).to(place)
+        critic = critic_network(shape, generator).to(place)
+        images = images.to(place)
         optimisers = (
             torch.optim.Adam(net.parameters(), self.rate, BETAS),
             torch.optim.Adam(critic.parameters(), self.critic_rate, BETAS),
@@ -65,7 +68,8 @@ class GANDecoder:
         best, lowest = net, torch.inf
         epochs = max(1, round(self.epochs * budget))
         for epoch in range(1, epochs + 1):
-            self.epoch(net, critic, optimisers, draw, images, generator)
+            with full_precision():
+                self.epoch(net, critic, optimisers, draw, images, generator)
             error = float((apply(net, checks) - truth).square().mean())
             if error < lowest:
                 best, lowest = deepcopy(net), error
@@ -82,7 +86,7 @@ class GANDecoder:
         generator: torch.Generator,
     ) -> None:
         """Train both in place, on every image once, `critic_steps` of the critic for one."""
-        inputs = draw(generator)
+        inputs = draw(generator).to(images.device)
         size = min(64, len(images))
         for part in torch.split(torch.randperm(len(images), generator=generator), size):
             for _ in range(self.critic_steps):
@@ -108,7 +112,7 @@ def steepness(
     generator: torch.Generator,
 ) -> Float[Tensor, ""]:
     """Return the mean of (|gradient| - 1)^2 between real and made images, with a gradient."""
-    share = torch.rand(len(real), 1, 1, 1, generator=generator)
+    share = torch.rand(len(real), 1, 1, 1, generator=generator).to(real.device)
     between = (share * real + (1 - share) * fake).requires_grad_()
     (slope,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
     return (slope.square().flatten(1).sum(1).sqrt() - 1).square().mean()

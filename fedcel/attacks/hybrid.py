@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedcel.attacks.averaging import moved
 from fedcel.attacks.base import Progress
 from fedcel.attacks.decoder import unchanged
 from fedcel.attacks.descent import Loss, Steps, descend
@@ -53,18 +54,20 @@ class Hybrid:
         found = fit(observation, auxiliary.x, self.effort, unchanged, budget, generator, progress)
         steps = self.steps.times(budget)
         own = found.held[:TUNED_ON]
-        seen = observation.sample(own, generator)
+        there, place = moved(observation)
+        seen, own = observation.sample(own, generator).to(place), own.to(place)
         pairs = torch.tensor(list(product(self.weights, self.ties)))
-        tv, mu = pairs.repeat_interleave(len(own), 0).T
+        tv, mu = pairs.to(place).repeat_interleave(len(own), 0).T
         guess = apply(found.net, seen).repeat(len(pairs), 1, 1, 1)
         tried = descend(
-            tied(objective(observation, seen.repeat(len(pairs), 1), tv), guess, mu), guess, steps
+            tied(objective(there, seen.repeat(len(pairs), 1), tv), guess, mu), guess, steps
         )
-        errors = (tried - own.repeat(len(pairs), 1, 1, 1)).square().flatten(1).mean(1)
+        errors = (tried - own.repeat(len(pairs), 1, 1, 1)).square().flatten(1).mean(1).cpu()
         best, near = pairs[errors.view(len(pairs), -1).mean(1).argmin()].tolist()
+        observed = observed.to(place)
         start = apply(found.net, observed)
-        loss = tied(objective(observation, observed, best), start, near)
-        return descend(loss, start, steps, progress)
+        loss = tied(objective(there, observed, best), start, near)
+        return descend(loss, start, steps, progress).cpu()
 
 
 def tied(fits: Loss, centre: Float[Tensor, "N C H W"], mu: float | Float[Tensor, " N"]) -> Loss:

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedcel.attacks.base import Progress, told
+from fedcel.attacks.device import fastest, full_precision
 from fedcel.attacks.networks import decoder_network, is_flat
 from fedcel.attacks.observation import FREE_QUERIES, Observation
 from fedcel.errors import DataError
@@ -142,18 +143,25 @@ def train(
     generator: torch.Generator,
     progress: Progress | None,
 ) -> nn.Module:
-    """Return the network of the epoch with the lowest mean squared error on the held images."""
+    """Return the network of the epoch with the lowest mean squared error on the held images.
+
+    The network ends on the fastest device; everything else stays where it is.
+    """
+    place = fastest()
+    net, there = net.to(place), images.to(place)
     adam = torch.optim.Adam(net.parameters(), effort.rate, weight_decay=effort.decay)
     end = effort.rate * effort.rate_end
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(adam, epochs, eta_min=end)
     batch = min(256, max(32, len(images) // 4))
     best, lowest = net, torch.inf
     for epoch in range(1, epochs + 1):
-        inputs = draw(generator)
-        for part in torch.split(torch.randperm(len(images), generator=generator), batch):
-            adam.zero_grad()
-            (net(inputs[part]) - images[part]).square().mean().backward()
-            adam.step()
+        inputs = draw(generator).to(place)
+        order = torch.randperm(len(images), generator=generator).to(place)
+        with full_precision():
+            for part in torch.split(order, batch):
+                adam.zero_grad()
+                (net(inputs[part]) - there[part]).square().mean().backward()
+                adam.step()
         cosine.step()
         error = float((apply(net, checks) - truth).square().mean())
         if error < lowest:
@@ -163,6 +171,8 @@ def train(
 
 
 def apply(net: nn.Module, inputs: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:
-    """Return the network's images, in chunks, without a gradient."""
-    with torch.no_grad():
-        return torch.cat([net(part) for part in torch.split(inputs, 1024)])
+    """Return the network's images, in chunks, without a gradient; where the inputs are."""
+    place = next(net.parameters()).device
+    with torch.no_grad(), full_precision():
+        made = [net(part.to(place)) for part in torch.split(inputs, 1024)]
+        return torch.cat(made).to(inputs.device)

@@ -35,8 +35,8 @@ class Standardised(nn.Module):
 
     def __init__(self, seen: Float[Tensor, "N F"]) -> None:
         super().__init__()
-        sd, self.mean = torch.std_mean(seen, 0, correction=0)
-        self.sd = torch.where(sd > 0, sd, torch.ones_like(sd))  # a dead value stays 0
+        sd, mean = torch.std_mean(seen, 0, correction=0)
+        self.mean, self.sd = nn.Buffer(mean), nn.Buffer(sd.where(sd > 0, 1.0))  # dead stays 0
 
     def forward(self, x: Float[Tensor, "B F"]) -> Float[Tensor, "B F"]:
         """Return x in units of the training standard deviation."""

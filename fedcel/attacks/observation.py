@@ -1,7 +1,7 @@
 """What an attacker gets to see, and what the threat model grants beyond seeing it."""
 
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 from typing import Protocol, runtime_checkable
 
@@ -226,6 +226,10 @@ class SmashedData:
                     reset()
         initialise(copy, generator)
         return copy
+
+    def to(self, place: torch.device) -> "SmashedData":
+        """Return the same observation of images on another device, the net copied there."""
+        return replace(self, net=deepcopy(self.net).to(place))
 
     def codes(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B F"]:
         """Return z without a gradient, in chunks."""

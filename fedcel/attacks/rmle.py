@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedcel.attacks.averaging import moved
 from fedcel.attacks.base import Progress
 from fedcel.attacks.descent import Loss, Steps, descend, total_variation
 from fedcel.attacks.observation import (
@@ -57,9 +58,12 @@ class RMLE:
         order = torch.randperm(len(auxiliary.x), generator=generator)[:TUNED_ON]
         own = auxiliary.x[order]
         seen = observation.sample(own, generator)
-        tv, share = self.tuned(observation, own, seen, centre, steps, progress)
+        there, place = moved(observation)
+        own, seen, centre = own.to(place), seen.to(place), centre.to(place)
+        tv, share = self.tuned(there, own, seen, centre, steps, progress)
         start = centre.repeat(len(observed), 1, 1, 1)
-        return descend(objective(observation, observed, tv), start, steps.times(share), progress)
+        loss = objective(there, observed.to(place), tv)
+        return descend(loss, start, steps.times(share), progress).cpu()
 
     def tuned(
         self,
@@ -72,7 +76,7 @@ class RMLE:
     ) -> tuple[float, float]:
         """Return the weight and the share of the steps with the lowest MSE on the own images."""
         count = len(self.weights)
-        tv = torch.tensor(self.weights).repeat_interleave(len(own))
+        tv = torch.tensor(self.weights, device=own.device).repeat_interleave(len(own))
         start, many = centre.repeat(len(tv), 1, 1, 1), seen.repeat(count, 1)
         errors = []
         for share in self.shares:

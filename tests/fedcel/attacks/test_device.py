@@ -1,0 +1,120 @@
+"""Attacks on a GPU, stood in for by PyTorch's device without memory: nothing mixes two devices."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedcel.attacks import averaging, gan, inversion
+from fedcel.attacks.averaging import Averaging, Repeated, moved
+from fedcel.attacks.base import Attack
+from fedcel.attacks.decoder import Decoder
+from fedcel.attacks.device import CPU, fastest, full_precision
+from fedcel.attacks.gan import GANDecoder
+from fedcel.attacks.hybrid import Hybrid
+from fedcel.attacks.inversion import apply
+from fedcel.attacks.networks import decoder_network
+from fedcel.attacks.observation import SmashedData
+from fedcel.attacks.rmle import RMLE
+from fedcel.cut import Cut
+from fedcel.data.images import Images
+from fedcel.nets import SplitNet, strided
+from fedcel.settings_groups import Net
+
+ELSEWHERE = torch.device("meta")
+COPY = torch.Tensor.to
+
+
+def brought(tensor: Tensor, *how: Any, **more: Any) -> Tensor:
+    """Copy as `Tensor.to` does, zeros from where there is no memory."""
+    if tensor.is_meta and how == (CPU,):
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+    return COPY(tensor, *how, **more)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let attacks believe in a GPU; what is read from it is zeros, any number is .5."""
+    for module in (inversion, gan, averaging):
+        monkeypatch.setattr(module, "fastest", lambda: ELSEWHERE)
+    monkeypatch.setattr(torch.Tensor, "to", brought)
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: brought(tensor, CPU))
+    monkeypatch.setattr(torch.Tensor, "__float__", lambda tensor: 0.5)
+    monkeypatch.setattr(torch.Tensor, "__int__", lambda tensor: 0)
+
+
+def net() -> SplitNet:
+    """Return an untrained net for 3x32x32."""
+    encoder, head = strided((3, 32, 32), 10, Net(name="strided"))
+    return SplitNet(encoder, head, Cut(sigma=0.1, dropout=0.2), 64)
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("attack", [Decoder(), GANDecoder(), RMLE(), Hybrid()])
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_images_come_back_to_the_processor(attack: Attack, repeats: int) -> None:
+    """And no operation on the way takes tensors of two devices."""
+    one = SmashedData(net())
+    stream = torch.Generator().manual_seed(0)
+    own = Images(torch.rand(40, 3, 32, 32), torch.zeros(40, dtype=torch.int64))
+    seen, asked = (Repeated(one, repeats), Averaging(attack, repeats))
+    observed = seen.sample(own.x[:5], stream)
+    made = asked.reconstruct(seen, own, observed, 0.01, stream)
+    assert made.device == CPU
+    assert made.shape == (5, 3, 32, 32)
+    assert one.net.encode(own.x[:1]).device == CPU  # the observation itself has not moved
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_net_stays_on_the_gpu_and_its_images_go_where_the_inputs_are() -> None:
+    """Standardisation moves with the weights."""
+    seen = torch.rand(8, 64)
+    made = decoder_network(seen, (1, 8, 8), torch.Generator()).to(ELSEWHERE)
+    assert apply(made, seen).device == CPU
+    assert apply(made, seen.to(ELSEWHERE)).device == ELSEWHERE
+
+
+@pytest.mark.usefixtures("gpu")
+def test_an_observation_without_a_net_of_ours_stays() -> None:
+    """A user's own one computes wherever it likes."""
+
+    class Own:
+        name = "own"
+        grants: frozenset[str] = frozenset()
+
+        def sample(self, images: Tensor, generator: torch.Generator) -> Tensor:
+            return images.flatten(1)
+
+        def mean(self, images: Tensor) -> Tensor:
+            return images.flatten(1)
+
+    own = Own()
+    assert moved(own) == (own, CPU)
+    there, place = moved(SmashedData(net()))
+    assert place == ELSEWHERE
+    assert there.mean(torch.rand(1, 3, 32, 32, device=ELSEWHERE)).device == ELSEWHERE
+
+
+def test_full_precision_without_a_gpu_changes_nothing_for_good() -> None:
+    """The flags are put back."""
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cudnn.enabled
+    with full_precision():
+        assert not torch.backends.cudnn.allow_tf32
+        assert torch.backends.cudnn.enabled
+        assert torch.backends.cudnn.deterministic
+    assert (torch.backends.cudnn.allow_tf32, torch.backends.cudnn.enabled) == before
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here")
+def test_a_gpu_rebuilds_the_same_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to the order of sums; only where there is one."""
+    one, own = SmashedData(net()), Images(torch.rand(40, 3, 32, 32), torch.zeros(40).long())
+    found = []
+    for place in (fastest(), CPU):
+        for module in (inversion, averaging):
+            monkeypatch.setattr(module, "fastest", lambda place=place: place)
+        stream = torch.Generator().manual_seed(0)
+        observed = one.sample(own.x[:5], stream)
+        found.append(Decoder().reconstruct(one, own, observed, 0.1, stream))
+    torch.testing.assert_close(found[0], found[1], atol=2e-3, rtol=0)
