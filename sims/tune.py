@@ -30,7 +30,8 @@ def tune(
     beyond the label that the optimal attacker gets from validation images, with a cost for accuracy
     that falls more than `loss` points below the first undefended variant that sweeps nothing.
     With the goal `nll` all variants minimise the negative log-likelihood of validation labels.
-    A variant with strengths is tuned at the first that is not 0; the others share its settings.
+    A variant with strengths is tuned at the first that is not 0, or at the best one of a range for
+    its `strength-key`, which then leads its strengths; all of them share its settings.
     `overrides` are written into the scenario too. Trials are kept in `store` and not trained
     twice; the result depends neither on that nor on `jobs`, the variants searched at once.
     SettingsError, before anything is trained, when the scenario has no variant, no undefended one,
@@ -103,11 +104,6 @@ def planned(scenario: Scenario, variant: Variant, fixed: Flat) -> Plan:
     among = {key: ends(text, key) for key, text in (scenario.tune.ranges | variant.tune).items()}
     for name in sorted(among.keys() & fixed.keys()):
         raise SettingsError(f"--set {name} and [tune] {name} are at odds; leave one of them out")
-    for name in sorted(among.keys() & {variant.strength_key}):
-        raise SettingsError(
-            f"variant {variant.name!r} sweeps {name}, [tune] {name} would choose it; "
-            "leave one of them out"
-        )
     plan = Plan(variant, base, among, 0, False, strength, scenario.tune.goal)
     first = beginning(plan)
     return plan._replace(seed=first.seed, defended=defended(first))
@@ -116,10 +112,21 @@ def planned(scenario: Scenario, variant: Variant, fixed: Flat) -> Plan:
 def written(plan: Plan, found: Found, overrides: Flat, trials: int) -> dict[str, object]:
     """Return a variant's tuned settings, and how they were found, as its table has them."""
     own = {key: overrides.get(key, value) for key, value in plan.variant.settings.items()}
-    at = {} if plan.strength is None else {"strength": plan.strength}
+    key = plan.variant.strength_key
+    strength = found.chosen.get(str(key), plan.strength)
+    at = {} if strength is None else {"strength": strength}
+    rest = {name: value for name, value in found.chosen.items() if name != key}
     score = {"accuracy": found.score.accuracy, "bits-beyond-label": found.score.bits}
     score["nll"] = found.score.nll
-    return {"settings": nested(own | found.chosen), "tuned": {**score, "trials": trials, **at}}
+    tuned: dict[str, object] = {
+        "settings": nested(own | rest),
+        "tuned": {**score, "trials": trials, **at},
+    }
+    if key in found.chosen:
+        first = f"{strength:g}"
+        others = (f"{other:g}" for other in plan.variant.strengths)
+        tuned["strengths"] = ",".join([first, *(other for other in others if other != first)])
+    return tuned
 
 
 def ends(text: str, key: str) -> Among:

@@ -87,12 +87,6 @@ def fresh_data() -> Iterator[None]:
         ("0.1..1", "0..1", "0 < LOW <= HIGH"),
         ('weight = "0.1..1"', 'wieght = "0.1..1"', "did you mean 'cel.weight'"),
         (
-            'settings = { cel = { kind = "plain", warm-up = 0 } }',
-            'settings = { cel = { kind = "plain", warm-up = 0 } }\n'
-            'strength-key = "cel.weight"\nstrengths = "1"',
-            "sweeps cel.weight",
-        ),
-        (
             "clients = 3",
             "clients = 3\ndefence = { name = 'nopeek', strength = 1 }",
             "add one without",
@@ -264,6 +258,35 @@ def test_a_sweep_is_tuned_at_its_first_strength(
     tune.write(table, tmp_path / "tuned.toml")
     cells = scenario.cells(scenario.read(str(tmp_path / "tuned.toml")), {})
     assert [cell.strength for cell in cells] == [0.5, 2, 8, 0, 0.5, None]
+
+
+def test_a_strength_is_searched_with_the_rest_and_leads_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written as the first of the strengths, not as a setting that the sweep overrides."""
+    seen: list[float] = []
+
+    def trained(settings: Settings) -> search.Score:
+        seen.append(settings.defence.strength)
+        return search.Score(0.9, abs(settings.defence.strength - 3), 1.0)
+
+    monkeypatch.setattr(search, "trained", trained)
+    text = SEVERAL.replace(
+        'settings = { defence = { name = "nopeek" } }',
+        'settings = { defence = { name = "nopeek" } }\ntune = { defence = { strength = "1|2|4" } }',
+    ).replace('rate = "0.1..1"', 'rate = "0.5"')
+    table = tuned(read(tmp_path, text), 3, {})
+    found = table["variant"]
+    assert isinstance(found, list)
+    assert seen[-3:] == [1, 2, 4]
+    assert found[0]["tuned"]["strength"] == 2
+    assert found[0]["strengths"] == "2,0.5,8"
+    assert found[0]["settings"] == {"defence": {"name": "nopeek"}, "local": {"rate": 0.5}}
+    assert "strengths" not in found[2]
+    tune.write(table, tmp_path / "tuned.toml")
+    plan = scenario.read(str(tmp_path / "tuned.toml"))
+    assert plan.variants[0].strengths == [2, 0.5, 8]
+    assert [cell.settings.defence.strength for cell in scenario.cells(plan, {})][:3] == [2, 0.5, 8]
 
 
 @pytest.mark.parametrize("stop", [1, 9, 10, 26])
