@@ -52,7 +52,7 @@ bench: .venv/ready
 # Service and training killed 50 times each, and 100 000 drawn requests: half an hour.
 abuse: .venv/ready
 	FEDCEL_KILLS=50 FEDCEL_REQUESTS=100000 $(BIN)/python -m pytest tests/system/test_resume.py \
-		tests/system/test_service.py tests/clients/service/test_fuzz.py
+		tests/system/test_service_killed.py tests/clients/service/test_fuzz.py
 
 clean:
 	rm -rf .venv runs build *.egg-info

@@ -1,6 +1,7 @@
 """The parameters of a net as one flat vector, and as the arrays that travel."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ class FlatNet:
         size = sum(p.numel() for p in parameters)
         if not size or any(p.dtype != parameters[0].dtype for p in parameters):
             raise NetError("a net needs parameters, all of one dtype")
-        self.vector = torch.empty(size, dtype=parameters[0].dtype)
+        self.vector = parameters[0].new_empty(size, requires_grad=False)
         self.gradient = torch.zeros_like(self.vector)
         sizes = [p.numel() for p in parameters]
         views = zip(torch.split(self.vector, sizes), torch.split(self.gradient, sizes), strict=True)
@@ -36,6 +37,10 @@ class FlatNet:
             value.copy_(parameter.detach().flatten())
             parameter.data = value.view(parameter.shape)
             parameter.grad = slope.view(parameter.shape)
+
+    def on(self, place: torch.device) -> "FlatNet":
+        """Return the same net on another device, of memory of its own."""
+        return FlatNet(deepcopy(self.net).to(place))
 
     def load(self, vector: Float[Tensor, " P"]) -> None:
         """Overwrite all parameters."""

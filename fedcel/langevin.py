@@ -28,7 +28,7 @@ class Ground(NamedTuple):
     own: torch.Generator
     common: torch.Generator
     xi: Float[Tensor, " M"]
-    """Room for a step's noise: writing into fresh memory would cost half as much again."""
+    """On the processor. Writing a step's noise into fresh memory would cost half as much again."""
     motion: Motion = PLAIN
 
 
@@ -67,10 +67,10 @@ def kick(ground: Ground, plan: Plan, into: Float[Tensor, " M"], scale: float) ->
     """
     for deviation, stream in ((plan.noise, ground.own), (plan.common, ground.common)):
         if deviation:
-            ground.xi.normal_(generator=stream)
+            xi = ground.xi.normal_(generator=stream).to(into.device)
             if ground.spread is not None:
-                ground.xi.mul_(ground.spread)
-            into.add_(ground.xi, alpha=deviation * scale)
+                xi.mul_(ground.spread)
+            into.add_(xi, alpha=deviation * scale)
 
 
 def clipped(gradient: Float[Tensor, " M"], limit: float) -> Float[Tensor, ""]:

@@ -11,6 +11,7 @@ from fedcel import losses
 from fedcel.arrays import FlatNet
 from fedcel.cel.base import Codes, State
 from fedcel.data.augment import augmented
+from fedcel.device import CPU, fastest, full_precision, placed
 from fedcel.langevin import Ground, langevin_step, moving, noise_scale
 from fedcel.losses import NOTHING, Batch, Losses, Streams
 from fedcel.sampler import motion
@@ -42,6 +43,7 @@ class Update(NamedTuple):
     metrics: dict[str, float]
 
 
+@full_precision()
 def local_update(
     flat: FlatNet,
     received: Float[Tensor, " P"],
@@ -60,12 +62,16 @@ def local_update(
     Loss: the net's potential, mean cross-entropy as a rule, + `extra`, priors at `received` and at
     0 (Welling and Teh, ICML 2011, eq. 4); `steer` bends the steps. Statistics of the CEL are
     computed at the start and every `refresh` local epochs (0: at the start alone). Depends on its
-    arguments alone; `flat` is overwritten as a workspace.
+    arguments alone; `flat` is overwritten as a workspace. Steps are taken on the net's fastest
+    device; draws and statistics are made on the processor, where all that is returned is.
     """
+    place, own = fastest(flat.net), flat
+    flat = own if place == CPU else own.on(place)
+    received, x, y = received.to(place), x.to(place), y.to(place)
     flat.load(received)
     fair = local.model_copy(update={"balance": local.balance and not plan.freeze})
-    batches = draw_batches(y, fair, streams("batch"))  # a posterior weights no class
-    state = losses.start(extra, state, codes(flat, x, y), streams)
+    batches = draw_batches(y.cpu(), fair, streams("batch")).to(place)  # a posterior weights none
+    state = placed(losses.start(extra, state, codes(flat, x, y), streams), place)
     inputs = encoded(flat, x) if plan.freeze else x
     mask, xi = draw_cut_noise(flat, batches, streams("cut"))
     ground = grounded(flat, received, plan, local, streams, steer)
@@ -75,13 +81,14 @@ def local_update(
     potentials: list[Tensor] = []
     clipped: list[Tensor] = []
     metrics: dict[str, Tensor] = {}
-    for step, (own, seen) in enumerate(zip(batches, images, strict=True)):
+    for step, (chosen, seen) in enumerate(zip(batches, images, strict=True)):
         if step and period and step % period == 0:
-            state = losses.refreshed(extra, state, codes(flat, x, y), streams, step)
+            fresh = placed(state, CPU), codes(flat, x, y)
+            state = placed(losses.refreshed(extra, *fresh, streams, step), place)
         flat.gradient.zero_()
         z = seen if plan.freeze else flat.net.encode(seen)
         kept = z if mask is None else z * mask[step]
-        batch = Batch(seen, z, kept if xi is None else kept + xi[step], y[own])
+        batch = Batch(seen, z, kept if xi is None else kept + xi[step], y[chosen])
         loss = flat.net.potential(flat.net.answer(batch.message), batch.y)
         potentials.append(loss.detach())
         if extra.acts:
@@ -91,7 +98,10 @@ def local_update(
         if (cut := langevin_step(flat, ground, plan)) is not None:
             clipped.append(cut)
         state = losses.stepped(extra, state, batch) if extra.acts else state
-    return Update(flat.vector - received, state, summed_up(metrics, potentials, clipped))
+    if flat is not own:
+        own.load(flat.vector.cpu())
+    told = summed_up(metrics, potentials, clipped)
+    return Update((flat.vector - received).cpu(), placed(state, CPU), told)
 
 
 def grounded(
@@ -104,15 +114,15 @@ def grounded(
 ) -> Ground:
     """Return what all steps of the round share, of the parameters that move."""
     part = moving(flat, plan.freeze)
-    scale = None if steer.scale is None else steer.scale[part]
+    shift, scale = (None if one is None else one[part].to(received.device) for one in steer)
     return Ground(
         received[part],
-        None if steer.shift is None else steer.shift[part],
+        shift,
         scale,
         None if scale is None else noise_scale(scale, plan),
         streams("langevin"),
         streams(COMMON),
-        torch.empty_like(flat.vector[part]),
+        torch.empty_like(flat.vector[part], device=CPU),
         motion(local, flat.vector[part], plan),
     )
 
@@ -200,7 +210,9 @@ def draw_cut_noise(
 ) -> tuple[Bool[Tensor, "steps b D"] | None, Float[Tensor, "steps b D"] | None]:
     """Return the round's masks and noise at the cut, each None where the cut has none."""
     shape = (*batches.shape, flat.net.features)
-    return flat.net.cut.masks(shape, generator), flat.net.cut.noise(shape, generator)
+    cut, place = flat.net.cut, flat.vector.device
+    mask, xi = cut.masks(shape, generator), cut.noise(shape, generator)
+    return None if mask is None else mask.to(place), None if xi is None else xi.to(place)
 
 
 def encoded(flat: FlatNet, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
@@ -210,8 +222,8 @@ def encoded(flat: FlatNet, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
 
 
 def codes(flat: FlatNet, x: Float[Tensor, "N C H W"], y: Int[Tensor, " N"]) -> Codes:
-    """Return the client's smashed data, encoded in pieces as they are read."""
+    """Return the client's smashed data, encoded in pieces as they are read, on the processor."""
     return lambda: (
-        (encoded(flat, images), labels)
+        (encoded(flat, images).cpu(), labels.cpu())
         for images, labels in zip(torch.split(x, PIECE), torch.split(y, PIECE), strict=True)
     )

@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.attacks.base import Attack, Progress
-from fedcel.attacks.device import CPU, fastest
 from fedcel.attacks.observation import (
     FIRST_LAYER,
     LOG_PROB,
@@ -28,6 +27,7 @@ from fedcel.attacks.observation import (
     SmashedData,
 )
 from fedcel.data.images import Images
+from fedcel.device import CPU, fastest
 
 
 @final
@@ -124,16 +124,16 @@ class Averaged:
 
 
 def moved(observation: ObservationMean) -> tuple[ObservationMean, torch.device]:
-    """Return an observation on the fastest device and that device; as it is if it cannot move."""
-    place = fastest()
+    """Return an observation on its net's fastest device and that; as it is if it cannot move."""
+    many = observation.all if isinstance(observation, Averaged) else None
+    once = many.once if many else observation
+    if not isinstance(once, SmashedData):
+        return observation, CPU
+    place = fastest(once.net)
     if place == CPU:
         return observation, CPU
-    if isinstance(observation, SmashedData):
-        return observation.to(place), place
-    if isinstance(observation, Averaged) and isinstance(observation.all.once, SmashedData):
-        once = observation.all.once.to(place)
-        return replace(observation, all=replace(observation.all, once=once)), place
-    return observation, CPU
+    there = once.to(place)
+    return (Averaged(replace(many, once=there)) if many else there), place
 
 
 @final

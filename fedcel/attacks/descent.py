@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.attacks.base import Progress, told
-from fedcel.attacks.device import full_precision
+from fedcel.device import full_precision
 
 Loss = Callable[[Float[Tensor, "N C H W"]], Float[Tensor, " N"]]
 

@@ -13,11 +13,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedcel.attacks.base import Progress, told
-from fedcel.attacks.device import fastest, full_precision
 from fedcel.attacks.inversion import Draw, answers, apply, held_back
 from fedcel.attacks.networks import decoder_network, is_flat
 from fedcel.attacks.observation import Observation
 from fedcel.data.images import Images
+from fedcel.device import fastest, full_precision
 from fedcel.nets import initialise
 
 BETAS = (0.5, 0.999)
@@ -57,9 +57,9 @@ class GANDecoder:
         checks = torch.cat([check(generator) for _ in range(HELD_DRAWS)])
         truth = held.repeat(HELD_DRAWS, 1, 1, 1)
         shape = tuple(images.shape[1:])
-        place = fastest()
-        net = decoder_network(draw(generator), shape, generator).to(place)
-        critic = critic_network(shape, generator).to(place)
+        net = decoder_network(draw(generator), shape, generator)
+        place = fastest(net)
+        net, critic = net.to(place), critic_network(shape, generator).to(place)
         images = images.to(place)
         optimisers = (
             torch.optim.Adam(net.parameters(), self.rate, BETAS),

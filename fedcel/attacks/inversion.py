@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedcel.attacks.base import Progress, told
-from fedcel.attacks.device import fastest, full_precision
 from fedcel.attacks.networks import decoder_network, is_flat
 from fedcel.attacks.observation import FREE_QUERIES, Observation
+from fedcel.device import fastest, full_precision
 from fedcel.errors import DataError
 
 HELD = 0.2  # share of the attacker's images on which he chooses the best epoch
@@ -145,9 +145,9 @@ def train(
 ) -> nn.Module:
     """Return the network of the epoch with the lowest mean squared error on the held images.
 
-    The network ends on the fastest device; everything else stays where it is.
+    The network ends on its fastest device; everything else stays where it is.
     """
-    place = fastest()
+    place = fastest(net)
     net, there = net.to(place), images.to(place)
     adam = torch.optim.Adam(net.parameters(), effort.rate, weight_decay=effort.decay)
     end = effort.rate * effort.rate_end

@@ -55,7 +55,9 @@ class Bank:
     ) -> Term:
         """Return the inner loss and its metrics, both of batch and bank; DataError on a label."""
         here = members(y, self.classes, z).counts > 0
-        held: Bool[Tensor, "C M"] = torch.arange(self.size) < state["seen"][:, None]
+        held: Bool[Tensor, "C M"] = (
+            torch.arange(self.size, device=z.device) < state["seen"][:, None]
+        )
         label, slot = (held & here[:, None]).nonzero().unbind(1)
         codes = state["codes"][label, slot].to(z.dtype)
         both = torch.cat([z, codes]), torch.cat([y, label])

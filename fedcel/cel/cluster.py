@@ -246,7 +246,7 @@ class Cluster:
 
 def _among(slot: Int[Tensor, " B"], slots: int, like: Float[Tensor, "B D"]) -> Members:
     """Return the members of each slot; an identity matrix of all slots could be large."""
-    one_hot = slot[:, None].eq(torch.arange(slots)).to(like.dtype)
+    one_hot = slot[:, None].eq(torch.arange(slots, device=slot.device)).to(like.dtype)
     return Members(one_hot, one_hot.sum(0))
 
 

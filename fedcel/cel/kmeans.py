@@ -46,7 +46,7 @@ def scores(
     flat = centres.flatten(0, 1)
     offset = flat.square().sum(1).masked_fill(~usable.flatten(), torch.inf)
     every = torch.addmm(offset, z, flat.T, alpha=-2)
-    return every.view(len(z), *usable.shape)[torch.arange(len(z)), y]
+    return every.view(len(z), *usable.shape)[torch.arange(len(z), device=y.device), y]
 
 
 def distances(

@@ -156,5 +156,5 @@ def full_nats(gap: Float[Tensor, "B D"], held: Members, sigma: float) -> Float[T
     wide = gap.double()
     weights = uniform(held).double()
     gram = (weights @ held.one_hot.double().T) * (wide @ wide.T) / sigma**2
-    factor: Tensor = torch.linalg.cholesky(gram + torch.eye(len(wide), dtype=wide.dtype))
+    factor: Tensor = torch.linalg.cholesky(gram + torch.eye(len(wide)).to(gram))
     return factor.diagonal().log().to(gap.dtype) @ held.one_hot

@@ -26,5 +26,5 @@ def augmented(
     side = mirror.sign() if kind == "affine-flip" else torch.ones_like(mirror)
     rows = [cos * side, -sin, right * 2 * SHIFT, sin * side, cos, down * 2 * SHIFT]
     theta = torch.stack(rows, 1).view(-1, 2, 3)
-    grid = affine_grid(theta, list(x.shape), align_corners=False)
+    grid = affine_grid(theta.to(x.device), list(x.shape), align_corners=False)
     return grid_sample(x, grid, align_corners=False)

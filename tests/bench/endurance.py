@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from tests.bench.service import CONNECTIONS, asked
-from tests.system.test_service import new_key, serving, stored
+from tests.system.services import new_key, serving, stored
 
 MINUTE = 60.0
 

@@ -1,6 +1,5 @@
-"""The two engines agree; a run that was stopped goes on as if it had not been."""
+"""The engines agree, with our strategies and with Flower's."""
 
-import json
 import math
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,35 +10,13 @@ import torch
 
 from clients import holder
 from fedcel import runs
-from fedcel.aggregation import start
-from fedcel.cel.controller import Control
-from fedcel.errors import DataError, RunError, SettingsError
-from fedcel.files import read_json, read_tensors, write_tensors
-from fedcel.settings import Settings, parse
-from sims import loop
+from fedcel.errors import DataError, SettingsError
+from fedcel.files import read_json
+from fedcel.settings import parse
 from sims.crew import Here, Pool
 from sims.simulate import simulate
 from tests.sims.small import CLUSTERED
-
-STEERED = {
-    "cel.kind": "cluster",
-    "cel.penalty": "log",
-    "cel.target": "spread",
-    "cel.goal": 0.001,
-    "cel.threshold": 0.01,
-    "cel.centres": "averaged",
-}
-
-
-def run(folder: Path, **change: Any) -> Path:
-    """Train a small federation."""
-    simulate(parse(CLUSTERED | change), folder)
-    return folder
-
-
-def model(folder: Path) -> torch.Tensor:
-    """Return the last model of a run."""
-    return read_tensors(folder / "model.safetensors")[0]["model"]
+from tests.sims.trained import STEERED, events, model, run
 
 
 def test_ray_gives_the_result_of_the_loop(tmp_path: Path) -> None:
@@ -153,28 +130,6 @@ def test_a_chain_stops_and_thins_itself_and_says_why(tmp_path: Path) -> None:
     assert 0 < kept[-1] - kept[-2] <= 2 * math.ceil(len(told[10:]) / told[-1]["ess"])
 
 
-def test_a_state_without_the_threshold_is_refused_by_name(tmp_path: Path) -> None:
-    """An earlier version wrote it, or a run with a fixed threshold."""
-    folder = run(tmp_path / "run")
-    fresh = start(model(folder), Control(1.0))
-    with pytest.raises(RunError, match="holds no 'threshold'; start the run anew"):
-        runs.read_state(folder, fresh)
-    assert runs.read_state(folder, start(model(folder))).control is None
-
-
-@pytest.mark.parametrize("told", ["[1]", '{"0": null}', '{"a": 1}', "{", "1"])
-def test_a_state_whose_examples_are_damaged_is_refused_by_name(tmp_path: Path, told: str) -> None:
-    """Whatever stands where the nodes' numbers of images were."""
-    fresh = start(torch.zeros(3))
-    runs.save_state(tmp_path, fresh._replace(examples={0: 5}))
-    assert runs.read_state(tmp_path, fresh).examples == {0: 5}
-    path = tmp_path / "state" / "server.safetensors"
-    tensors, metadata = read_tensors(path)
-    write_tensors(path, tensors, metadata | {"examples": told})
-    with pytest.raises(RunError, match=r"server\.safetensors is damaged"):
-        runs.read_state(tmp_path, fresh)
-
-
 def test_ray_runs_a_stock_strategy_on_the_same_clients(tmp_path: Path) -> None:
     """Flower's FedAvg on weights equals our strategy without momentum, prior and noise."""
     plain = {"temperature": 0.0, "prior.mode": "none", "strategy.momentum": 0.0}
@@ -220,102 +175,6 @@ def test_all_samples_share_the_encoder_that_was_frozen(tmp_path: Path) -> None:
         assert torch.equal(sample[: one.flat.cut], one.model[: one.flat.cut])
     heads = [sample[one.flat.cut :] for sample in one.samples]
     assert not torch.equal(heads[0], heads[1])
-
-
-class StopHereError(Exception):
-    """Stands for the moment a process ends."""
-
-
-STALE = {"cel.kind": "none", "local.control": "stale", "chain.burn-in": 0.4, "chain.thin": 1}
-
-
-@pytest.mark.parametrize(
-    ("moment", "change"),
-    [
-        (1, {}),
-        (3, {}),
-        (5, {}),
-        (3, STEERED),
-        (4, STALE),
-        (5, {"cel.kind": "none", "chain.burn-in": 0.3}),  # samples on either side of the stop
-        (3, {"local.precondition": "rms", "chain.heat": 1.0}),
-    ],
-)
-def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(
-    tmp_path: Path, moment: int, change: dict[str, Any]
-) -> None:
-    """Model, events and samples, whatever the round it was stopped in."""
-    whole = run(tmp_path / "whole", **change)
-    settings, part = parse(CLUSTERED | change), tmp_path / "part"
-    runs.create(part, settings)
-
-    def tell(event: dict[str, object]) -> None:
-        if event["round"] == moment:
-            raise StopHereError
-
-    with pytest.raises(StopHereError):
-        loop.train(settings, part, tell)
-    simulate(settings, part, resume=True)
-    assert torch.equal(model(whole), model(part))
-    assert events(whole) == events(part)
-    kept = [runs.chain(folder, settings).rounds() for folder in (whole, part)]
-    assert kept[0] == kept[1]
-    for one, two in zip(samples(whole), samples(part), strict=True):
-        assert torch.equal(one, two)
-
-
-def events(folder: Path) -> list[dict[str, Any]]:
-    """Return the rounds' events without their times."""
-    lines = (folder / "events.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
-
-
-def samples(folder: Path) -> list[torch.Tensor]:
-    """Return a run's posterior samples."""
-    return runs.read(folder).samples
-
-
-def test_a_round_killed_after_its_clients_moved_is_repeated_to_the_bit(tmp_path: Path) -> None:
-    """The clients' states are one round ahead of the server's; the older ones are used."""
-    whole = run(tmp_path / "whole")
-    settings, part = parse(CLUSTERED), tmp_path / "part"
-    runs.create(part, settings)
-    calls = 0
-
-    def tell(event: dict[str, object]) -> None:
-        nonlocal calls
-        calls += 1
-
-    record = loop.Journal.record
-
-    def dies_in_round_4(self: Any, state: Any, *rest: Any) -> Any:
-        if state.round == 4:
-            raise StopHereError
-        return record(self, state, *rest)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop.Journal, "record", dies_in_round_4)
-        with pytest.raises(StopHereError):
-            loop.train(settings, part, tell)
-    assert calls == 3
-    simulate(settings, part, resume=True)
-    assert torch.equal(model(whole), model(part))
-
-
-def test_a_run_folder_is_never_overwritten_and_resumes_only_with_its_own_settings(
-    tmp_path: Path,
-) -> None:
-    """Each refusal says what to do."""
-    folder = run(tmp_path / "run")
-    settings: Settings = parse(CLUSTERED)
-    with pytest.raises(RunError, match="exists and is not empty.*--resume"):
-        simulate(settings, folder)
-    with pytest.raises(RunError, match="is finished"):
-        simulate(settings, folder, resume=True)
-    with pytest.raises(RunError, match="made with other settings"):
-        simulate(parse(CLUSTERED | {"seed": 5}), folder, resume=True)
-    with pytest.raises(RunError, match="is not a folder"):
-        simulate(settings, tmp_path / "nowhere", resume=True)
 
 
 def test_an_error_in_the_server_app_reaches_the_caller(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Attacks on a GPU, stood in for by PyTorch's device without memory: nothing mixes two devices."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
@@ -10,7 +8,6 @@ from fedcel.attacks import averaging, gan, inversion
 from fedcel.attacks.averaging import Averaging, Repeated, moved
 from fedcel.attacks.base import Attack
 from fedcel.attacks.decoder import Decoder
-from fedcel.attacks.device import CPU, fastest, full_precision
 from fedcel.attacks.gan import GANDecoder
 from fedcel.attacks.hybrid import Hybrid
 from fedcel.attacks.inversion import apply
@@ -19,29 +16,16 @@ from fedcel.attacks.observation import SmashedData
 from fedcel.attacks.rmle import RMLE
 from fedcel.cut import Cut
 from fedcel.data.images import Images
+from fedcel.device import CPU, fastest
 from fedcel.nets import SplitNet, strided
 from fedcel.settings_groups import Net
-
-ELSEWHERE = torch.device("meta")
-COPY = torch.Tensor.to
-
-
-def brought(tensor: Tensor, *how: Any, **more: Any) -> Tensor:
-    """Copy as `Tensor.to` does, zeros from where there is no memory."""
-    if tensor.is_meta and how == (CPU,):
-        return torch.zeros(tensor.shape, dtype=tensor.dtype)
-    return COPY(tensor, *how, **more)
+from tests.fedcel.elsewhere import ELSEWHERE, pretend
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let attacks believe in a GPU; what is read from it is zeros, any number is .5."""
-    for module in (inversion, gan, averaging):
-        monkeypatch.setattr(module, "fastest", lambda: ELSEWHERE)
-    monkeypatch.setattr(torch.Tensor, "to", brought)
-    monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: brought(tensor, CPU))
-    monkeypatch.setattr(torch.Tensor, "__float__", lambda tensor: 0.5)
-    monkeypatch.setattr(torch.Tensor, "__int__", lambda tensor: 0)
+    """Let attacks believe in a GPU."""
+    pretend(monkeypatch, inversion, gan, averaging)
 
 
 def net() -> SplitNet:
@@ -96,24 +80,14 @@ def test_an_observation_without_a_net_of_ours_stays() -> None:
     assert there.mean(torch.rand(1, 3, 32, 32, device=ELSEWHERE)).device == ELSEWHERE
 
 
-def test_full_precision_without_a_gpu_changes_nothing_for_good() -> None:
-    """The flags are put back."""
-    before = torch.backends.cudnn.allow_tf32, torch.backends.cudnn.enabled
-    with full_precision():
-        assert not torch.backends.cudnn.allow_tf32
-        assert torch.backends.cudnn.enabled
-        assert torch.backends.cudnn.deterministic
-    assert (torch.backends.cudnn.allow_tf32, torch.backends.cudnn.enabled) == before
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here")
 def test_a_gpu_rebuilds_the_same_images(monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to the order of sums; only where there is one."""
     one, own = SmashedData(net()), Images(torch.rand(40, 3, 32, 32), torch.zeros(40).long())
     found = []
-    for place in (fastest(), CPU):
+    for place in (fastest(one.net), CPU):
         for module in (inversion, averaging):
-            monkeypatch.setattr(module, "fastest", lambda place=place: place)
+            monkeypatch.setattr(module, "fastest", lambda net, place=place: place)
         stream = torch.Generator().manual_seed(0)
         observed = one.sample(own.x[:5], stream)
         found.append(Decoder().reconstruct(one, own, observed, 0.1, stream))

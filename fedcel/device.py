@@ -1,0 +1,41 @@
+"""Where networks are trained and attacked: convolutions on a GPU where PyTorch finds one.
+
+Random numbers are drawn on the processor in either case, and convolutions stay in float32, never
+in TF32: results are the same up to the order of sums. Dense nets stay on the processor: launching
+their small operations on a GPU takes longer than they do.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+CPU = torch.device("cpu")
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d)
+
+
+def fastest(net: nn.Module) -> torch.device:
+    """Return the GPU that PyTorch would use for a net with convolutions, else the processor.
+
+    `CUDA_VISIBLE_DEVICES=` in the environment hides a GPU.
+    """
+    convolves = any(isinstance(layer, CONVOLUTIONS) for layer in net.modules())
+    return torch.device("cuda") if convolves and torch.cuda.is_available() else CPU
+
+
+def placed(state: Mapping[str, Tensor], place: torch.device) -> dict[str, Tensor]:
+    """Return a state on a device; what gathers a gradient does so there, and starts anew."""
+    if all(tensor.device.type == place.type for tensor in state.values()):
+        return dict(state)
+    return {
+        name: tensor.detach().to(place).requires_grad_(tensor.requires_grad)
+        for name, tensor in state.items()
+    }
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Convolve on a GPU in float32, in an order that repeats itself."""
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+        yield

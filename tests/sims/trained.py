@@ -1,0 +1,38 @@
+"""Small federations trained into a folder, and what they left there."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedcel.files import read_tensors
+from fedcel.settings import parse
+from sims.simulate import simulate
+from tests.sims.small import CLUSTERED
+
+STEERED = {
+    "cel.kind": "cluster",
+    "cel.penalty": "log",
+    "cel.target": "spread",
+    "cel.goal": 0.001,
+    "cel.threshold": 0.01,
+    "cel.centres": "averaged",
+}
+
+
+def run(folder: Path, **change: Any) -> Path:
+    """Train a small federation."""
+    simulate(parse(CLUSTERED | change), folder)
+    return folder
+
+
+def model(folder: Path) -> torch.Tensor:
+    """Return the last model of a run."""
+    return read_tensors(folder / "model.safetensors")[0]["model"]
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    """Return the rounds' events without their times."""
+    lines = (folder / "events.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]

@@ -1,0 +1,156 @@
+"""The service under load, killed with SIGKILL and drained with SIGTERM: no answer is unpaid."""
+
+import multiprocessing
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import numpy as np
+import pytest
+
+from fedcel.privacy.ledger import MICRO, Ledger
+from sims import ledger as operator
+from tests.clients.serving import child
+from tests.system.services import new_key
+
+KILLS = int(os.environ.get("FEDCEL_KILLS", "10"))
+
+
+@pytest.fixture(scope="module")
+def fork() -> ForkServerContext:
+    """Starts processes that have all modules already, seconds sooner than an interpreter does."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.clients.serving"])
+    return context
+
+
+class Forked(NamedTuple):
+    """A service in a process of its own that began with all modules loaded."""
+
+    process: BaseProcess
+    url: str
+
+
+@contextmanager
+def forked(fork: ForkServerContext, run: Path, ledger: Path) -> Iterator[Forked]:
+    """Start a service on a free port; kill it in the end if it still runs."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port = door.getsockname()[1]
+    log = ledger.with_name(f"log-{port}.jsonl")
+    process = fork.Process(target=child, args=(run, ledger, port, log), daemon=True)
+    process.start()
+    try:
+        url, limit = f"http://127.0.0.1:{port}", time.monotonic() + 60
+        while not up(url):
+            assert process.is_alive() and time.monotonic() < limit, log.read_text()
+            time.sleep(0.05)
+        yield Forked(process, url)
+    finally:
+        process.kill()
+        process.join()
+
+
+def up(url: str) -> bool:
+    """Say whether a service answers."""
+    try:
+        return httpx.get(f"{url}/readyz", timeout=20).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def load(url: str, key: str, version: str, until: threading.Event) -> list[str]:
+    """Ask one question after the other; return the ids of those that were answered."""
+    stream, answered = np.random.default_rng(random.randrange(2**32)), []
+    headers = {
+        "authorization": f"Bearer {key}",
+        "content-type": "application/octet-stream",
+        "model-version": version,
+    }
+    with httpx.Client(base_url=url, headers=headers, timeout=20) as http:
+        while not until.is_set():
+            name = f"request-{stream.integers(2**62)}"
+            message = stream.random(8, dtype=np.float32).tobytes()
+            try:
+                reply = http.post("/v1/query", content=message, headers={"idempotency-key": name})
+            except httpx.TransportError:
+                continue
+            if reply.status_code == 200 and reply.json()["fresh"]:
+                answered.append(f"phone:{name}")
+    return answered
+
+
+@contextmanager
+def loaded(services: list[Forked], key: str, threads: int = 3) -> Iterator[list[str]]:
+    """Ask several services at once; the list is whole when the context ends."""
+    until, answered = threading.Event(), []
+    card = httpx.get(f"{services[0].url}/v1/model", headers={"authorization": f"Bearer {key}"})
+    version = card.json()["model"]
+
+    def ask(url: str) -> None:
+        answered.extend(load(url, key, version, until))
+
+    asking = [threading.Thread(target=ask, args=(service.url,)) for service in services * threads]
+    for thread in asking:
+        thread.start()
+    try:
+        yield answered
+    finally:
+        until.set()
+        for thread in asking:
+            thread.join(30)
+
+
+def paid(ledger: Path) -> set[str]:
+    """Return the charged request ids of a ledger that is in order."""
+    with Ledger.open(ledger) as found:
+        assert found.verify() == []
+        charged = [row.entry.request for row in found.rows() if row.entry.kind == "charge"]
+        assert found.balance("phone").spent == 4 * MICRO * len(charged)
+    return set(charged)
+
+
+def test_no_answer_without_a_charge_though_it_is_killed(
+    tmp_path: Path, folder: Path, fork: ForkServerContext
+) -> None:
+    """SIGKILL again and again under load; every answer that came out is in the ledger."""
+    ledger, answered = tmp_path / "ledger.db", []
+    key, chance = new_key(ledger), random.Random(0)
+    for _ in range(KILLS):
+        with forked(fork, folder, ledger) as service, loaded([service], key) as found:
+            time.sleep(0.3 + chance.random())
+            service.process.kill()
+        answered += found
+    assert len(answered) > KILLS and len(set(answered)) == len(answered)
+    assert set(answered) <= paid(ledger)
+
+
+def test_two_processes_share_a_ledger_and_a_drain_loses_nothing(
+    tmp_path: Path, folder: Path, fork: ForkServerContext
+) -> None:
+    """100 epsilon make 25 answers between both, each charged; SIGTERM under load exits with 0."""
+    ledger = tmp_path / "ledger.db"
+    key = new_key(ledger, 100)
+    with forked(fork, folder, ledger) as one, forked(fork, folder, ledger) as two:
+        with loaded([one, two], key, threads=2) as answered:
+            limit = time.monotonic() + 60
+            with Ledger.open(ledger) as found:
+                while found.balance("phone").left and time.monotonic() < limit:
+                    time.sleep(0.1)
+        assert len(answered) == 25 and set(answered) == paid(ledger)
+        operator.top_up(ledger, "phone", 1e6)
+        with loaded([one, two], key) as more:
+            time.sleep(1)
+            for service in (one, two):
+                service.process.terminate()
+                service.process.join(30)
+                assert service.process.exitcode == 0
+    assert more and set(answered) | set(more) == paid(ledger)
