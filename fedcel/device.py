@@ -1,8 +1,8 @@
 """Where networks are trained and attacked: convolutions on a GPU where PyTorch finds one.
 
-Random numbers are drawn on the processor in either case, and convolutions stay in float32, never
-in TF32: results are the same up to the order of sums. Dense nets stay on the processor: launching
-their small operations on a GPU takes longer than they do.
+Random numbers are drawn on the processor in either case, and products stay in float32, never in
+TF32: results are the same up to the order of sums. Dense nets, whose operations
+are small, stay on the processor.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,6 +36,11 @@ def placed(state: Mapping[str, Tensor], place: torch.device) -> dict[str, Tensor
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Convolve on a GPU in float32, in an order that repeats itself."""
-    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
-        yield
+    """Multiply and convolve on a GPU in float32, in an order that repeats itself."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)

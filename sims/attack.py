@@ -40,7 +40,7 @@ def attack(folder: Path, how: Attack | None = None, title: str = "attack") -> Ro
     """Attack a finished run; add to attacks.json and reconstructions, and return the new rows.
 
     Rows of other attacks stay: of another name, observation, knowledge, budget or number of
-    targets. Says what in the new rows cannot be, see `fedcel.attacks.defects`. `how` replaces the
+    targets. Says what in all rows together cannot be, see `fedcel.attacks.defects`. `how` replaces the
     run's own attack settings. RunError when the run is missing or unfinished, or when what earlier
     attacks left is damaged.
     """
@@ -56,9 +56,8 @@ def attack(folder: Path, how: Attack | None = None, title: str = "attack") -> Ro
         throttled(title),
         run.splits.training,
     )
-    for sentence in defects(rows):
+    for sentence in defects(store(folder, how, rows, pictures, *before)):
         say(sentence)
-    store(folder, how, rows, pictures, *before)
     return rows
 
 
@@ -117,8 +116,11 @@ def store(
     old: Rows,
     asks: Sequence[Asked],
     shown: Pictures,
-) -> None:
-    """Write new rows beside the `old` ones; at no time are rows that are not there called asked."""
+) -> Rows:
+    """Write new rows beside the `old` ones, and return all of them.
+
+    At no time are rows that are not there called asked.
+    """
     fresh = [who(row) for row in rows]
     kept = [row for row in old if not any(gives_way(who(row), new) for new in fresh)]
     measured = [who(row) for row in rows if "skipped" not in row]
@@ -128,6 +130,7 @@ def store(
     write_tensors(folder / PICTURES, merged(shown, pictures, kept, rows))
     write_json(folder / ROWS, kept + rows)
     write_json(folder / ASKED, [other._asdict() for other in (*still, ask)])
+    return kept + rows
 
 
 def gives_way(old: Who, new: Who) -> bool:

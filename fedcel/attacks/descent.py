@@ -44,7 +44,8 @@ def descend(
         adam.step()
         with torch.no_grad():
             images.clamp_(0, 1)
-        told(progress, "step", step, steps.number, f"loss {float(rows.detach().mean()):.4g}")
+        if progress:  # to read a loss is to wait for the device
+            told(progress, "step", step, steps.number, f"loss {float(rows.detach().mean()):.4g}")
     return images.detach()
 
 

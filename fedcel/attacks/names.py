@@ -12,6 +12,7 @@ from fedcel.attacks.first_layer import FirstLayer
 from fedcel.attacks.gan import GANDecoder
 from fedcel.attacks.gradients import GradientInversion
 from fedcel.attacks.hybrid import Hybrid
+from fedcel.attacks.kernel import KernelRidge
 from fedcel.attacks.logits import LogitInversion
 from fedcel.attacks.mi_face import MIFace
 from fedcel.attacks.rmle import RMLE
@@ -23,6 +24,7 @@ from fedcel.errors import PluginError, SettingsError
 OPTIMAL = "optimal"
 ATTACKS: dict[str, Callable[[], Attack]] = {
     "decoder": Decoder,
+    "kernel-ridge": KernelRidge,
     "gan-decoder": GANDecoder,
     "rmle": RMLE,
     "hybrid-inversion": Hybrid,

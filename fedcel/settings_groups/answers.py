@@ -60,7 +60,7 @@ class Attack(Group):
     """Who attacks, and with what."""
 
     names: str = Field(
-        "optimal,decoder,logit-inversion",
+        "optimal,decoder,kernel-ridge,logit-inversion",
         description="Attacks or import strings; NAME*M sees M independent answers to each target.",
     )
     knowledge: Literal["held-out", "training-size"] = Field(

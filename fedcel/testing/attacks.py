@@ -100,13 +100,14 @@ class AttackContract:
     """Name your subclass `TestMine`, define `build`; pytest runs the rest.
 
     `budget` multiplies your attack's effort and keeps the suite short. `share` is the part of the
-    global mean image's MSE that must be beaten: a weak attack passes for privacy. `targets` is the
+    global mean image's MSE that must be beaten: a weak attack passes for privacy. Ridge regression
+    reaches .12 here, the mean of the right class .72. `targets` is the
     number of images attacked. Where your attack needs more than `LinearObservation` grants, return
     an observation of your own.
     """
 
     budget = 0.3
-    share = 0.5
+    share = 0.25
     targets = TARGETS
     made: ClassVar[Made]
 

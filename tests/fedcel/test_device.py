@@ -15,7 +15,7 @@ from fedcel.schedule import Plan
 from fedcel.seeding import generator
 from fedcel.settings_groups import Cel, Local, Net
 from fedcel.training import Steer, Update, local_update
-from tests.fedcel.elsewhere import ELSEWHERE, pretend
+from tests.fedcel.elsewhere import ELSEWHERE, pretended
 
 SHAPE, CLASSES, FEATURES = (1, 8, 8), 3, 6
 NET = Net(name="strided", features=FEATURES, width=9, noise=0.3)
@@ -58,9 +58,9 @@ def test_a_round_elsewhere_comes_back_whole(name: str, monkeypatch: pytest.Monke
     """No operation takes tensors of two devices; what is returned is the processor's."""
     extra = Losses(cel=build(name), cel_weight=1.0, clip=1.0)
     here = update(extra)
-    pretend(monkeypatch, training)
     monkeypatch.setattr(bank, "check_finite", lambda z, y: None)  # there are no numbers to check
-    there = update(extra)
+    with pretended(monkeypatch, training):
+        there = update(extra)
     assert there.delta.device == CPU
     assert there.delta.shape == here.delta.shape
     assert {k: (v.shape, v.device) for k, v in there.state.items()} == {
@@ -74,16 +74,16 @@ def test_a_round_elsewhere_comes_back_whole(name: str, monkeypatch: pytest.Monke
 )
 def test_defences_elsewhere(defence: NoPeek | Adversarial, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same of them."""
-    pretend(monkeypatch, training)
-    found = update(Losses(defence=defence, defence_weight=1.0))
+    with pretended(monkeypatch, training):
+        found = update(Losses(defence=defence, defence_weight=1.0))
     assert found.delta.device == CPU
     assert all(part.device == CPU for part in found.state.values())
 
 
 def test_a_frozen_encoder_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Images are encoded there once, the head alone moves."""
-    pretend(monkeypatch, training)
-    assert update(Losses(), PLAN._replace(freeze=True)).delta.device == CPU
+    with pretended(monkeypatch, training):
+        assert update(Losses(), PLAN._replace(freeze=True)).delta.device == CPU
 
 
 def test_the_workspace_ends_where_the_round_ended(monkeypatch: pytest.MonkeyPatch) -> None:

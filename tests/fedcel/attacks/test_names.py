@@ -33,6 +33,7 @@ def test_default_is_cheap() -> None:
     assert [attack and attack.name for attack, _ in parse(How().names)] == [
         None,
         "decoder",
+        "kernel-ridge",
         "logit-inversion",
     ]
 
