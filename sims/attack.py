@@ -40,9 +40,9 @@ def attack(folder: Path, how: Attack | None = None, title: str = "attack") -> Ro
     """Attack a finished run; add to attacks.json and reconstructions, and return the new rows.
 
     Rows of other attacks stay: of another name, observation, knowledge, budget or number of
-    targets. Says what in all rows together cannot be, see `fedcel.attacks.defects`. `how` replaces the
-    run's own attack settings. RunError when the run is missing or unfinished, or when what earlier
-    attacks left is damaged.
+    targets. Says what in all rows together cannot be, see `fedcel.attacks.defects`. `how` replaces
+    the run's own attack settings. RunError when the run is missing or unfinished, or when what
+    earlier attacks left is damaged.
     """
     run = runs.read(folder)
     how = how or run.settings.attack

@@ -18,17 +18,16 @@ from sims.matched import BITS, Row, seed_of, strength
 from sims.overrides import changed
 from sims.processes import work
 from sims.progress import say
+from sims.report.budgets import sweeps, sweeps_table
+from sims.report.read import ESCALATED
+from sims.report.records import Escalated
 from sims.report.text import NOTHING
 from sims.table import Column, anchors, markdown, numbers, read, spread
 from sims.worst import worst_rows
 
-FOUND = "escalated.json"
-"""In a bench's folder: a row for each attacked cell and budget, the worst attack in each."""
 SCORES = ("mse", "psnr", "ssim", "identification-1", "identification-5", "label-accuracy")
 ANCHORS = ("oracle-mse", "mean-mse")
 """Errors of who knows the label alone, or nothing, with the same images of his own."""
-FALLS = 0.98
-"""A larger budget that brings the MSE below this share of the smaller one's still helps."""
 ERROR = Column("mse", "MSE", 4)
 COLUMNS = (
     Column("accuracy", "accuracy, %", 1, 100),
@@ -74,7 +73,7 @@ def escalate(
         for budget in budgets
     ]
     found = [*first, *(scored(each) for each in done(higher, jobs))]
-    write_json(folder / FOUND, found)
+    write_json(folder / ESCALATED, found)
     return text(found, rows, loss)
 
 
@@ -153,18 +152,5 @@ def line(group: Sequence[Row]) -> list[str]:
 
 def larger(found: Iterable[Row]) -> str:
     """Return the MSE at each budget of the variants that were attacked with several."""
-    groups: dict[tuple[str, int], dict[float, Row]] = {}
-    for row in found:
-        budget = float(str(row["budget"]))
-        groups.setdefault((str(row["variant"]), seed_of(row)), {})[budget] = row
-    several = {key: group for key, group in groups.items() if len(group) > 1}
-    budgets = sorted({budget for group in several.values() for budget in group})
-    head = ["variant", "attack", *(f"MSE, {budget:g}x" for budget in budgets), "still falling"]
-    body = []
-    for group in several.values():
-        there = [group[budget] for budget in sorted(group)]
-        errors = numbers(there, "mse")
-        falling = "yes" if errors[-1] < FALLS * errors[-2] else "no"
-        cells = [spread(ERROR, numbers([group.get(b, {})], "mse")) for b in budgets]
-        body.append([str(there[0].get("title")), str(there[0]["attack"]), *cells, falling])
-    return markdown(head, body)
+    told = sweeps_table(sweeps(Escalated.model_validate(dict(row)) for row in found))
+    return markdown(told.head, told.rows)

@@ -8,6 +8,7 @@ from fedcel.certificate import fano
 
 Row = Mapping[str, object]
 NORMAL = 1.96  # half widths are of 95 % intervals
+RULE_OF_THREE = 3.0
 
 
 def defects(rows: Sequence[Row]) -> list[str]:
@@ -44,7 +45,9 @@ def mean(rows: Sequence[Row], key: str) -> float:
 
 def above_fano(seen: str, best: Sequence[Row]) -> list[str]:
     """Return what is wrong where identification is above what the information allows."""
-    rate, width = mean(best, "identification-optimal"), mean(best, "identification-half-width")
+    rate = mean(best, "identification-optimal")
+    # A bootstrap of M successes has no width; by the rule of three 3 / M of cases may still fail.
+    width = max(mean(best, "identification-half-width"), RULE_OF_THREE / mean(best, "candidates"))
     nats = max(0.0, mean(best, "information-bits") * log(2))
     limit = fano(nats, round(mean(best, "identification-candidates")))
     if rate - width <= limit:

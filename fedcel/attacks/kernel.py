@@ -143,4 +143,5 @@ def regressed(choice: Choice, known: Pairs, observed: Float[Tensor, "T F"]) -> F
     values, vectors = torch.linalg.eigh(gram)
     shrunk = values.clamp_min(0) + penalty(choice.ridge, values)
     weights = vectors @ ((vectors.T @ (known.x - mean)) / shrunk[:, None])
-    return (mean + choice.kernel.of(observed, known.z) @ weights).clamp(0, 1)
+    made: Tensor = mean + choice.kernel.of(observed, known.z) @ weights
+    return made.clamp(0, 1)

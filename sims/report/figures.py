@@ -61,37 +61,34 @@ def svg(figure: Figure, name: str) -> str:
     return out.getvalue()
 
 
+class Mark(NamedTuple):
+    """A line across at what needs no attack, and its name: left of the line, or right of it."""
+
+    at: float
+    name: str
+    line: Literal["--", ":"]
+    right: bool = False
+
+
 def trade_bits(summaries: Sequence[Summary]) -> Figure | None:
     """Draw accuracy (percent) against bits beyond the label; up and left is better."""
     caps = [s.cap for s in summaries if s.cap is not None]
-    marks = [(max(caps), "all of it", ":")] if caps else []
-    figure = _trade(summaries, lambda s: s.bits, marks)
+    most = [Mark(max(caps), "all of it", ":")] if caps else []
+    figure = trade(summaries, lambda s: s.bits, [Mark(0.0, "label only", "--"), *most])
     if figure is not None:
-        axes = figure.axes[-1]
-        axes.set_xlim(left=0)
-        axes.set_xlabel("bits beyond the label that leak (less is better)")
+        from_zero(figure)
+        figure.axes[-1].set_xlabel("bits beyond the label that leak (less is better)")
     return figure
 
 
-def trade_mse(summaries: Sequence[Summary]) -> Figure | None:
-    """Draw accuracy (percent) against the worst attack's MSE; up and right is better."""
-    marks = []
-    for name, line, values in (
-        ("label only", "--", [s.oracle_mse for s in summaries]),
-        ("mean image", ":", [s.mean_mse for s in summaries]),
-    ):
-        known = [value for value in values if value is not None]
-        marks += [(sum(known) / len(known), name, line)] if known else []
-    figure = _trade(summaries, lambda s: s.mse, marks)
-    if figure is not None:
-        figure.axes[-1].set_xlabel("MSE of the worst trained attack (more is better)")
-    return figure
+def from_zero(figure: Figure) -> None:
+    """Begin the axis a little below 0: a line there and its name are in view."""
+    axes = figure.axes[-1]
+    axes.set_xlim(left=-0.06 * axes.get_xlim()[1])
 
 
-def _trade(
-    summaries: Sequence[Summary],
-    across: Callable[[Summary], Estimate],
-    marks: Sequence[tuple[float, str, str]],
+def trade(
+    summaries: Sequence[Summary], across: Callable[[Summary], Estimate], marks: Sequence[Mark]
 ) -> Figure | None:
     """Scatter with 95 % intervals; strengths of one variant are joined in their order.
 
@@ -110,21 +107,25 @@ def _trade(
         for points in group:
             _sweep(pane, points)
         _narrow(pane, drawn, [point for points in group for point in points])
-        for at, name, line in marks:
-            pane.axvline(at, color=FAINT, linewidth=1, linestyle=line)
-            pane.annotate(
-                name, (at, 0), (-3, 4), ("data", "axes fraction"), "offset points",
-                color=INK, fontsize=8.5, rotation=90, ha="right", va="bottom",
-            )  # fmt: skip
+        _draw(pane, marks)
         pane.set_ylabel("test accuracy, %")
         pane.margins(0.1, 0.15)
         low, high = pane.get_ylim()
-        pane.set_ylim(
-            top=min(high, 100 + 0.02 * (100 - low))
-        )  # whole marks at 100 %, no tick above
+        # Whole marks at 100 %, no tick above.
+        pane.set_ylim(top=min(high, 100 + 0.02 * (100 - low)))
         entries = [(points[0].look, points[0].summary.title) for points in group]
         _legend(figure if len(groups) == 1 else pane, entries, lines=False)
     return figure
+
+
+def _draw(axes: Axes, marks: Sequence[Mark]) -> None:
+    for mark in marks:  # named above what `_narrow` writes at the foot
+        away, side = (3, "left") if mark.right else (-3, "right")
+        axes.axvline(mark.at, color=FAINT, linewidth=1, linestyle=mark.line)
+        axes.annotate(
+            mark.name, (mark.at, 0.3), (away, 0), ("data", "axes fraction"), "offset points",
+            color=INK, fontsize=8.5, rotation=90, ha=side, va="bottom",
+        )  # fmt: skip
 
 
 class Point(NamedTuple):

@@ -3,15 +3,23 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from fedcel.attacks import ATTACKS
 from sims.report.records import Failed, Run
 from sims.report.summary import LEAST, Summary, estimate
 from sims.report.words import Verdict, match
+from sims.worst import REPEATS
 
 
 def limits(
-    summaries: Sequence[Summary], chosen: Verdict, failed: Sequence[Failed] = ()
+    summaries: Sequence[Summary],
+    chosen: Verdict,
+    failed: Sequence[Failed] = (),
+    served: Iterable[str] = (),
 ) -> list[str]:
-    """Return what the report shows and what it does not, one sentence group each."""
+    """Return what the report shows and what it does not, one sentence group each.
+
+    `served` are the names of attacks on a live service.
+    """
     sizes = sorted({s.candidates for s in summaries if s.candidates is not None})
     caps = sorted({round(s.cap, 1) for s in summaries if s.cap is not None})
     found = []
@@ -33,7 +41,21 @@ def limits(
     found += _floor(chosen.best or chosen.base)
     known = {a.knowledge for s in summaries for run in s.runs for a in run.attacks} - {""}
     found += [_KNOWLEDGE[name] for name in sorted(known) if name in _KNOWLEDGE]
-    return [*found, *_failures(failed), seeds_sentence(summaries), *_ALWAYS]
+    found += [*_failures(failed), seeds_sentence(summaries)]
+    return [*found, *_untried(summaries, served), *_ALWAYS]
+
+
+def _untried(summaries: Sequence[Summary], served: Iterable[str]) -> list[str]:
+    """Name the attacks that exist and were run on nothing; averaged over repeats counts as run."""
+    attacks = (a for s in summaries for run in s.runs for a in run.attacks if a.skipped is None)
+    done = {a.attack.partition(REPEATS)[0] for a in attacks} | set(served)
+    missing = [name for name in ATTACKS if name not in done]
+    if not missing:
+        return []
+    return [
+        f"Of the attacks that come with fedcel these were not run at all: {', '.join(missing)}. "
+        "Any of them may reach further than those that were."
+    ]
 
 
 def _floor(told: Summary | None) -> list[str]:

@@ -12,7 +12,18 @@ from matplotlib.figure import Figure
 
 from fedcel.files import write_whole
 from fedcel.posterior.trace import Trace
-from sims.report import chains, figures, limits, live, pictures, tables, words
+from sims.report import (
+    alarms,
+    attacked,
+    budgets,
+    chains,
+    figures,
+    limits,
+    live,
+    pictures,
+    tables,
+    words,
+)
 from sims.report.read import read
 from sims.report.records import Book, Event, Run
 from sims.report.summary import Summary, summarise
@@ -28,6 +39,7 @@ CURVES: tuple[tuple[str, Callable[[Event], float | None], str, bool], ...] = (
 ALT = {
     "bits": "Accuracy against bits beyond the label",
     "mse": "Accuracy against the worst attack's reconstruction error",
+    "identification": "Accuracy against how often the worst attack picks the right image",
     "accuracy": "Validation accuracy by round",
     "spread": "Within-class spread by round, log scale",
     "weight": "Weight of the conditional entropy loss by round",
@@ -67,7 +79,8 @@ def draw(
     """Return every figure that the numbers allow, as SVG by file name."""
     drawn: dict[str, Figure | None] = {
         "bits": figures.trade_bits(summaries),
-        "mse": figures.trade_mse(summaries),
+        "mse": attacked.trade_mse(summaries),
+        "identification": attacked.trade_identification(summaries),
         "live": live.figure(answers),
     }
     lines = summaries if len(summaries) <= MANY else list(featured(summaries, chosen).values())
@@ -117,27 +130,22 @@ def render(
         book=book,
         verdict=chosen,
         attack_sentence=words.attack_sentence(chosen),
+        alarms=alarms.alarms(summaries),
         bars=_bars(list(shown.values())),
         seeds=limits.seeds_sentence(summaries),
         cautions=words.cautions(summaries, chosen),
-        limits=limits.limits(summaries, chosen, book.failed),
+        limits=limits.limits(summaries, chosen, book.failed, (row.attack for row in answers)),
         tables=tables,
         summaries=summaries,
-        trade=_figures(plots, ("bits", "mse")),
+        trade=_figures(plots, ("bits", "mse", "identification")),
         curves=_figures(plots, [name for name, *_ in CURVES]),
-        reliability=[
-            {"label": s.label, "svg": inline(plots[f"reliability-{place}"])}
-            for place, s in shown.items()
-            if f"reliability-{place}" in plots
-        ],
+        reliability=_reliability(plots, shown),
         chain=_figures(plots, ("chain", "convergence")),
+        larger=_larger(book, summaries),
         live=live.table(answers),
         live_plots=_figures(plots, ("live",)),
         convergence=judged[0].result.convergence if judged else None,
-        strips=[
-            {"group": r.group, "name": r.name, "count": len(r.images), "data": encoded(r)}
-            for r in rows
-        ],
+        strips=_strips(rows),
         rejected=limits.rejected(run for s in summaries for run in s.runs),
         rounds=sum(len(run.events) for s in summaries for run in s.runs),
     )
@@ -153,6 +161,29 @@ def _bars(shown: Sequence[Summary]) -> list[dict[str, object]]:
         }
         for s in shown
         if (length := tables.bar(s.bits, s.cap)) is not None
+    ]
+
+
+def _larger(book: Book, summaries: Sequence[Summary]) -> dict[str, object] | None:
+    """Return the table of larger budgets and what it says; None where none was tried."""
+    found = budgets.sweeps(book.escalated)
+    labels = {(s.variant, s.strength): s.label for s in summaries}
+    table = budgets.sweeps_table(found, labels)
+    return {"table": table, "sentence": budgets.sentence(found)} if found else None
+
+
+def _reliability(plots: dict[str, str], shown: dict[str, Summary]) -> list[dict[str, object]]:
+    names = {place: f"reliability-{place}" for place in shown}
+    return [
+        {"label": s.label, "svg": inline(plots[names[place]])}
+        for place, s in shown.items()
+        if names[place] in plots
+    ]
+
+
+def _strips(rows: Sequence[pictures.Strip]) -> list[dict[str, object]]:
+    return [
+        {"group": r.group, "name": r.name, "count": len(r.images), "data": encoded(r)} for r in rows
     ]
 
 

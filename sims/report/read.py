@@ -13,12 +13,24 @@ from safetensors.numpy import load_file
 from fedcel import defences, runs
 from fedcel.errors import RunError, SettingsError
 from fedcel.settings import Settings
-from sims.report.records import Attack, Book, Event, Failed, Images, Result, Row, Run
+from sims.report.records import (
+    Attack,
+    Book,
+    Escalated,
+    Event,
+    Failed,
+    Images,
+    Result,
+    Row,
+    Run,
+)
 from sims.scenario import undefended
 from sims.worst import worst_attack
 
 FAILED = "failed.json"
 """What failed in a bench, beside bench.json."""
+ESCALATED = "escalated.json"
+"""Beside it: a row for each cell and budget of `fedcel escalate`, the worst attack in each."""
 Made = TypeVar("Made")
 
 
@@ -39,14 +51,13 @@ def read(folder: Path) -> Book:
 
 def read_run(folder: Path) -> Run:
     """Return one finished run; attacks and reconstructions may be absent, nothing else."""
-    attacks = folder / "attacks.json"
     images = folder / "reconstructions.safetensors"
     return Run(
         name=folder.resolve().name,
         settings=_settings(folder),
         events=_parsed(folder / "events.jsonl", _events),
         result=_parsed(folder / "result.json", Result.model_validate_json),
-        attacks=_parsed(attacks, _list_of(Attack)) if attacks.exists() else (),
+        attacks=_beside(folder / "attacks.json", Attack),
         images=_images(images) if images.exists() else {},
         trace=runs.trace(folder),
     )
@@ -58,10 +69,10 @@ def _bench(folder: Path) -> Book:
         raise RunError(f"{folder / 'bench.json'} has no rows; run `fedcel bench` first")
     found = {row.run: read_run(folder / row.run) for row in rows}
     rows = tuple(_flagged(row, found[row.run].settings) for row in rows)
-    failed = _parsed(path, _list_of(Failed)) if (path := folder / FAILED).exists() else ()
+    failed, more = _beside(folder / FAILED, Failed), _beside(folder / ESCALATED, Escalated)
     scenario = folder / "scenario.toml"
     title = _parsed(scenario, tomllib.loads).get("title") if scenario.exists() else None
-    return Book(str(title or folder.resolve().name), "bench", rows, found, failed)
+    return Book(str(title or folder.resolve().name), "bench", rows, found, failed, more)
 
 
 def _flagged(row: Row, settings: Settings) -> Row:
@@ -91,6 +102,11 @@ def _parsed(path: Path, parse: Callable[[str], Made]) -> Made:
         raise RunError(f"{path} is damaged: {where}: {first['msg']}{got}; run it again") from None
     except (OSError, ValueError) as error:
         raise RunError(f"{path} is damaged: {error}; run it again") from error
+
+
+def _beside(path: Path, kind: type[Made]) -> tuple[Made, ...]:
+    """Return the rows of a file that may be absent."""
+    return _parsed(path, _list_of(kind)) if path.exists() else ()
 
 
 def _list_of(kind: type[Made]) -> Callable[[str], tuple[Made, ...]]:
@@ -135,7 +151,7 @@ def _row(run: Run) -> Row:
         return sum(told) / len(told) if told else None
 
     shared = ("accuracy", "bits_beyond_label", "information_bits", "identification_optimal")
-    keys = ("mse", "psnr", "ssim", "oracle_mse", "mean_mse")
+    keys = ("mse", "psnr", "ssim", "identification_1", "oracle_mse", "mean_mse")
     return Row.model_validate(
         {
             "variant": "this run",

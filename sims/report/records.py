@@ -122,6 +122,9 @@ class Attack(Part):
     mean_mse: Number = None
     oracle_mse: Number = None
     identification_optimal: Number = None
+    identification_half_width: Number = None
+    identification_candidates: int | None = None
+    candidates: int | None = None
     bits_beyond_label: Number = None
     information_bits: Number = None
     seconds: Number = None
@@ -152,6 +155,7 @@ class Row(Part):
     mse: Number = None
     psnr: Number = None
     ssim: Number = None
+    identification_1: Number = None
     certificate_bits: Number = None
     train_step_ratio: Number = None
     oracle_mse: Number = None
@@ -165,6 +169,18 @@ class Failed(Part):
 
     cell: str
     reason: str
+
+
+class Escalated(Part):
+    """A cell attacked once more, with one budget: the attack that rebuilt images best, if any."""
+
+    variant: str
+    strength: float | None = None
+    seed: int = 0
+    title: str | None = None
+    attack: str | None = None
+    budget: FiniteFloat
+    mse: Number = None
 
 
 @dataclass(frozen=True)
@@ -190,3 +206,4 @@ class Book:
     rows: tuple[Row, ...]
     runs: dict[str, Run]
     failed: tuple[Failed, ...] = ()
+    escalated: tuple[Escalated, ...] = ()

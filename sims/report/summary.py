@@ -61,7 +61,8 @@ def decoders(run: Run) -> list[Attack]:
 class Summary:
     """One variant at one strength; estimates go over training seeds.
 
-    The `decoder_` estimates go over attack seeds (and training seeds); `cap` is in bits;
+    The `decoder_` estimates go over attack seeds (and training seeds); `cap` is in bits; `mse` and
+    `picked`, how often its image is nearest to the right original, are of the worst trained attack;
     `validation` is the accuracy on the validation set, mean over the rounds after burn-in: one
     round's of a small set moves by points. `undefended`: neither defended nor swept.
     """
@@ -84,6 +85,7 @@ class Summary:
     decoder_psnr: Estimate = Estimate()
     decoder_ssim: Estimate = Estimate()
     mse: Estimate = Estimate()
+    picked: Estimate = Estimate()
     step_ratio: Estimate = Estimate()
     worst: tuple[str, ...] = ()
     oracle_mse: float | None = None
@@ -128,6 +130,7 @@ def _summary(rows: list[Row], book: Book, groups: Iterable[tuple[str, float | No
         decoder_psnr=estimate(attack.psnr for attack in decoder),
         decoder_ssim=estimate(attack.ssim for attack in decoder),
         mse=estimate(row.mse for row in rows),
+        picked=estimate(row.identification_1 for row in rows),
         step_ratio=estimate(row.train_step_ratio for row in rows),
         worst=tuple(sorted({row.worst_attack for row in rows if row.worst_attack})),
         oracle_mse=estimate(row.oracle_mse for row in rows).mean,

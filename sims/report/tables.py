@@ -68,9 +68,8 @@ def _anchors(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
         ("label only (class-mean oracle)", label, estimate(s.oracle_mse for s in summaries)),
         ("nothing (mean image)", chance, estimate(s.mean_mse for s in summaries)),
     ):
-        if mse.mean is not None:
-            after = (number(0.0, 2), share(right), NOTHING, NOTHING, number(mse.mean, 4))
-            found.append((name, *blank, *after, *(NOTHING,) * 4))
+        after = (number(0.0, 2), share(right), NOTHING, NOTHING, number(mse.mean, 4))
+        found.append((name, *blank, *after, *(NOTHING,) * 4))
     return found
 
 

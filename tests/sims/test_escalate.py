@@ -9,8 +9,9 @@ import pytest
 from fedcel.errors import SettingsError
 from fedcel.settings import Scalar
 from sims import scenario
-from sims.escalate import FOUND, escalate, larger, nearest
+from sims.escalate import escalate, larger, nearest
 from sims.matched import BITS
+from sims.report.read import ESCALATED
 from tests.sims.small import QUICK
 
 BENCH = importlib.import_module("sims.bench")  # `sims.bench` itself is the function
@@ -53,7 +54,7 @@ def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
     given: dict[str, Scalar] = {"attack.names": "decoder", "attack.budget": 0.02}
     said = escalate(tmp_path / "b", given, 0, [0.04])
     assert capsys.readouterr().err.count("\nattacked ") == 6
-    rows = json.loads((tmp_path / "b" / FOUND).read_text())
+    rows = json.loads((tmp_path / "b" / ESCALATED).read_text())
     assert [(r["variant"], r["strength"], r["seed"], r["budget"]) for r in rows] == [
         ("none", None, 0, 0.02),
         ("none", None, 1, 0.02),

@@ -11,6 +11,7 @@ BEST = {
     "identification-half-width": 0.02,
     "information-bits": 5.0,
     "identification-candidates": 100,
+    "candidates": 400,
 }
 DECODER = {
     "attack": "decoder",
@@ -57,3 +58,12 @@ def test_fano() -> None:
     (sentence,) = defects([changed(BEST, information_bits=1.0)])
     assert "(Fano)" in sentence
     assert defects([changed(BEST, information_bits=-0.01, identification_optimal=0.011)]) == []
+
+
+def test_all_targets_found_is_no_contradiction() -> None:
+    """Of 90 successes the bootstrap has no width; 3 in 90 may still fail. Of 9 000 they may not."""
+    whole = changed(
+        BEST, identification_optimal=1.0, identification_half_width=0.0, information_bits=6.3
+    )
+    assert defects([whole | {"candidates": 90}]) == []
+    assert len(defects([whole | {"candidates": 9000}])) == 1

@@ -1,6 +1,15 @@
-"""Summaries without files."""
+"""Summaries without files, and what is written in figures."""
+
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 
 from sims.report.summary import Estimate, Summary
+
+
+def notes(figure: Figure) -> dict[str, float]:
+    """Return what is written beside which x."""
+    found = [text for text in figure.axes[0].texts if isinstance(text, Annotation)]
+    return {text.get_text(): float(text.xy[0]) for text in found}
 
 
 def cell(name: str, accuracy: float, bits: float, identification: float = 0.5) -> Summary:

@@ -6,22 +6,14 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
-from matplotlib.text import Annotation
 
 from sims.report import figures
 from sims.report.read import read
 from sims.report.records import Bins
 from sims.report.summary import Estimate, Summary, summarise
-from tests.sims.report.made import cell
+from tests.sims.report.made import cell, notes
 
 Make = Callable[..., Path]
-
-
-def notes(figure: Figure) -> dict[str, float]:
-    """Return what is written beside which x."""
-    found = [text for text in figure.axes[0].texts if isinstance(text, Annotation)]
-    return {text.get_text(): float(text.xy[0]) for text in found}
 
 
 DRAWN = Estimate(0.5, 0.1)
@@ -95,19 +87,25 @@ def test_a_collapsed_net_does_not_press_the_others_into_a_line() -> None:
     figure = figures.trade_bits([bare, near, far])
     assert figure is not None
     assert figure.axes[0].get_ylim() == pytest.approx((78, 92))
-    assert notes(figure) == {"↓ 30 %": 1.0}
+    assert notes(figure) == {"↓ 30 %": 1.0, "label only": 0}
     for summaries in ([bare, near], [near, far]):
         figure = figures.trade_bits(summaries)
-        assert figure is not None and notes(figure) == {}
+        assert figure is not None and notes(figure) == {"label only": 0}
         low, high = figure.axes[0].get_ylim()
         assert all(low < 100 * (s.accuracy.mean or 0) < high for s in summaries)
 
 
-def test_anchors_in_mse_plot(make_bench: Make) -> None:
-    """The label-only line and the mean-image line are there."""
-    figure = figures.trade_mse(summarise(read(make_bench())))
+def test_anchors_in_bits_plot(make_bench: Make) -> None:
+    """The label alone tells no bit beyond it: a dashed line at 0, in view, named left of it."""
+    figure = figures.trade_bits(summarise(read(make_bench())))
     assert figure is not None
-    assert notes(figure) == pytest.approx({"label only": 0.0434, "mean image": 0.0737})
+    assert notes(figure) == pytest.approx({"label only": 0, "all of it": 5.3})
+    lines = {
+        line.get_linestyle(): line for line in figure.axes[0].lines if len(line.get_xdata()) == 2
+    }
+    assert list(lines["--"].get_xdata()) == [0, 0]
+    low, high = figure.axes[0].get_xlim()
+    assert low == pytest.approx(-0.06 * high)
 
 
 def test_curve_marks_burn_in(make_bench: Make) -> None:
@@ -145,7 +143,6 @@ def test_nothing_to_draw() -> None:
     """No numbers, no figure."""
     empty = [Summary("v", "v")]
     assert figures.trade_bits(empty) is None
-    assert figures.trade_mse(empty) is None
     assert figures.curve(empty, lambda e: e.accuracy, "accuracy", log=False) is None
     assert figures.reliability({}, "average") is None
 

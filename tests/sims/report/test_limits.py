@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from fedcel.attacks import ATTACKS
 from fedcel.settings import Settings
 from sims.report.limits import limits, rejected, seeds_sentence
-from sims.report.records import Event, Failed, Rejected, Result, Run
+from sims.report.records import Attack, Event, Failed, Rejected, Result, Run
 from sims.report.words import verdict
 from tests.sims.report.made import cell
 
@@ -60,6 +61,17 @@ def test_limits_name_what_failed() -> None:
     text = " ".join(limits([NONE], verdict([NONE]), cells))
     assert "figure: b-0 (it ran away); c-1 (no client)." in text
     assert "Failed" not in " ".join(limits([NONE], verdict([NONE])))
+
+
+def test_limits_name_the_attacks_nobody_ran(outcome: Callable[..., Result]) -> None:
+    """A skipped one was not run, one averaged over repeats was; nothing where all were."""
+    ran = [Attack(attack=name) for name in ("optimal", "decoder*16", "own.attack:Mine")]
+    rows = (*ran, Attack(attack="unsplit", skipped="needs the architecture"))
+    run = replace(run_with(outcome()), attacks=rows)
+    text = " ".join(limits([replace(NONE, runs=(run,))], verdict([NONE]), (), ["mi-face"]))
+    told = text.partition("these were not run at all: ")[2].partition(". ")[0].split(", ")
+    assert told == [name for name in ATTACKS if name not in ("decoder", "mi-face")]
+    assert "not run at all" not in " ".join(limits([NONE], verdict([NONE]), (), ATTACKS))
 
 
 def test_limits_own_up_to_the_choice() -> None:

@@ -138,7 +138,8 @@ def test_figures_are_written(make_bench: Make, seeds: int) -> None:
     first = write(folder).read_bytes()
     names = {path.name for path in (folder / "figures").iterdir()}
     assert names == {
-        *("bits.svg", "mse.svg", "accuracy.svg", "spread.svg", "weight.svg"),
+        *("bits.svg", "mse.svg", "identification.svg"),
+        *("accuracy.svg", "spread.svg", "weight.svg"),
         *("reliability-defended.svg", "reliability-undefended.svg", "reconstructions.png"),
     }
     assert write(folder).read_bytes() == first
@@ -160,6 +161,56 @@ def test_run_nobody_attacked(make_bench: Make) -> None:
     (folder / "reconstructions.safetensors").unlink()
     assert "img" not in page_of(folder).tags
     assert "None was run" in (folder / "report.html").read_text()
+
+
+def test_larger_budgets_have_a_table(make_bench: Make) -> None:
+    """Where there are several; the name is that of the other tables; it says what still falls."""
+    folder = make_bench()
+    row = {"variant": "none", "strength": None, "seed": 0, "title": "x", "attack": "decoder"}
+    path, rows = folder / "escalated.json", [row | {"budget": 1.0, "mse": 0.04}]
+    path.write_text(json.dumps(rows))
+    page_of(folder)
+    assert "larger budgets" not in (folder / "report.html").read_text()
+    path.write_text(json.dumps([*rows, row | {"budget": 4.0, "mse": 0.03}]))
+    assert ["none", "decoder", "0.0400", "0.0300", "yes"] in page_of(folder).rows
+    assert "was still falling" in (folder / "report.html").read_text()
+
+
+def test_contradictions_are_an_alarm(make_bench: Make) -> None:
+    """At the top, naming the run; beyond five they are folded, none is left out."""
+    folder = make_bench(seeds=2)
+    page_of(folder)
+    assert 'role="alert"' not in (folder / "report.html").read_text()
+    common = {"observation": "smashed", "attack": "optimal", "candidates": 100}
+    best = common | {"identification-optimal": 0.5, "identification-half-width": 0.01}
+    best |= {"information-bits": 6.0, "identification-candidates": 100}
+    rows = [best, best | {"attack": "decoder", "identification-1": 0.9, "targets": 100}]
+    rows[1] = {key: value for key, value in rows[1].items() if key != "identification-optimal"}
+    for run in (folder / "runs").iterdir():
+        (run / "attacks.json").write_text(json.dumps(rows))
+    write(folder)
+    text = (folder / "report.html").read_text()
+    assert text.index('role="alert"') < text.index("All variants")
+    assert text.count("decoder picks the right image in 0.900 of cases") == 6
+    assert "<p>gated, training seed 0: On smashed" in text
+    assert "<summary>1 more</summary>" in text
+
+
+def test_untried_attacks_are_named(make_bench: Make) -> None:
+    """One that only the live service was attacked with is not among them."""
+    folder = make_bench() / "runs" / "1-0"
+    page_of(folder)
+    said = "these were not run at all: "
+    before = (folder / "report.html").read_text().partition(said)[2].partition(". ")[0].split(", ")
+    assert "rmle" in before and "unsplit" in before  # the second was skipped
+    live = {"mechanism": "laplace", "epsilon": 4.0, "answers": 60, "spent": 240.0, "seed": 0}
+    live |= {"accuracy": 0.5, "attack": "rmle", "candidates": 30, "mse": 0.05}
+    (folder / "live.json").write_text(
+        json.dumps([live | {"identification-1": 0.1, "oracle-mse": 0.04}])
+    )
+    page_of(folder)
+    after = (folder / "report.html").read_text().partition(said)[2].partition(". ")[0].split(", ")
+    assert [name for name in before if name not in after] == ["rmle"]
 
 
 def test_failed_cells_are_named(make_bench: Make) -> None:

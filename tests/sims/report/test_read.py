@@ -33,6 +33,7 @@ def test_run_is_a_bench_of_one_row(make_bench: Make) -> None:
     (row,) = book.rows
     assert (book.kind, row.worst_attack, row.title) == ("run", "decoder", "0-0")
     assert row.mse == pytest.approx(0.0312 + 0.0002)  # seeds 0, 1, 2 add 0, 2e-4, 4e-4
+    assert row.identification_1 == pytest.approx(0.21)
 
 
 def test_a_run_attacked_with_two_budgets(make_bench: Make) -> None:
@@ -51,6 +52,24 @@ def test_what_failed_is_read(make_bench: Make) -> None:
     assert read(folder).failed == ()
     (folder / "failed.json").write_text('[{"cell": "b-0", "reason": "it ran away"}]')
     assert [(f.cell, f.reason) for f in read(folder).failed] == [("b-0", "it ran away")]
+
+
+def test_what_larger_budgets_brought_is_read(make_bench: Make) -> None:
+    """Nothing where none was tried; a row without an attack has no MSE; damage is named."""
+    folder = make_bench()
+    assert read(folder).escalated == ()
+    path = folder / "escalated.json"
+    path.write_text('[{"variant": "none", "attack": null, "budget": 4.0, "bits-cap": 5.3}]')
+    (row,) = read(folder).escalated
+    assert (row.variant, row.attack, row.budget, row.mse) == ("none", None, 4.0, None)
+    for text, said in (
+        ('[{"variant": "none"}]', "0.budget: Field required"),
+        ('[{"variant": "none", "budget": 1, "mse": "low"}]', "0.mse: .*'low'"),
+        ("[{", "the file: Invalid JSON"),
+    ):
+        path.write_text(text)
+        with pytest.raises(RunError, match=rf"escalated\.json is damaged: {said}"):
+            read(folder)
 
 
 def test_an_older_bench_says_by_its_settings_who_is_undefended(make_bench: Make) -> None:

@@ -40,6 +40,7 @@ def test_groups(make_bench: Make) -> None:
     assert found[1].decoder_mse.n == 9
     assert found[1].bits.mean == pytest.approx(0.54 + 0.02)  # seeds 0, 1, 2 add 0, .02, .04
     assert found[1].bits_of_seed[2] == pytest.approx(0.58)
+    assert found[1].picked.mean == pytest.approx(0.2)
     assert found[1].certificate_within.mean == pytest.approx(0.54 + 0.02 + 0.25)
 
 

@@ -8,6 +8,7 @@ from sims.report import tables
 from sims.report.records import Result, Run
 from sims.report.summary import Summary
 from sims.report.text import NOTHING
+from tests.sims.report.made import cell
 
 
 def test_details_in_their_own_columns(outcome: Callable[..., Result]) -> None:
@@ -33,3 +34,12 @@ def test_details_in_their_own_columns(outcome: Callable[..., Result]) -> None:
         "between clients, z²": "0.0015",
     }
     assert set(table.rows[1][1:]) == {NOTHING}
+
+
+def test_the_anchors_stand_where_nothing_was_rebuilt() -> None:
+    """The label alone picks a tenth of the images, nothing a hundredth; their errors are dashes."""
+    rows = tables.main([cell("a", 0.9, 2.0)]).rows
+    assert [(row[0].partition(" (")[0], *row[4:6], row[8]) for row in rows[1:]] == [
+        ("label only", "0.00", "10.0", NOTHING),
+        ("nothing", "0.00", "1.0", NOTHING),
+    ]
