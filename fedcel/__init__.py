@@ -21,6 +21,7 @@ from fedcel.errors import (
     RunError,
     ServiceError,
     SettingsError,
+    SpentError,
 )
 from fedcel.losses import Losses
 from fedcel.nets import SplitNet
@@ -60,6 +61,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "SmashedData",
+    "SpentError",
     "SplitNet",
     "Splits",
     "Term",

@@ -49,5 +49,9 @@ class ServiceError(FedcelError, RuntimeError):
     """A service refused a question, cannot be reached, or answers what cannot be right."""
 
 
+class SpentError(ServiceError):
+    """A budget for a service's answers is spent: the asker's own, or the served model's."""
+
+
 class LedgerError(FailedError):
     """The ledger cannot be opened, read or written; no answer may leave."""

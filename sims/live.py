@@ -1,7 +1,7 @@
 """Attack a live service from outside, within a client's budget."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, final
@@ -15,7 +15,9 @@ from clients.service.model import served
 from clients.service.schema import ModelCard
 from clients.split.device import Device, Sent, law_of
 from clients.split.noise import KEY_BYTES
+from clients.split.protocol import Answer
 from fedcel import runs
+from fedcel.attacks import BlackBoxSearch, parse
 from fedcel.attacks import run as run_attacks
 from fedcel.data import Images
 from fedcel.errors import RunError, SettingsError
@@ -26,10 +28,12 @@ from sims.attack import auxiliary
 from sims.progress import say, throttled
 
 FILE = "live.json"
+NAME = "private-logits"
 LEAST = 20  # answers that an attack is worth trying with
+QUERIES = 50  # for each target and attack seed that a search is worth trying with
 SAME = ("service", "mechanism", "epsilon", "attack", "seed", "knowledge", "answers")
 Row = dict[str, object]
-Ask = Callable[[Float[Tensor, "C H W"]], Float[Tensor, " K"]]
+Ask = Callable[[Float[Tensor, "C H W"]], Answer]
 
 
 class Place(NamedTuple):
@@ -65,9 +69,18 @@ class LiveAnswers:
 
     ask: Ask
     progress: Callable[[str], None]
-    name: str = "private-logits"
+    left: float
+    """Epsilon that the asker has left."""
+    allowance: int
+    """Answers about made-up images that one search may pay."""
+    name: str = NAME
     grants: frozenset[str] = frozenset()
     known: dict[bytes, Tensor] = field(default_factory=dict)
+
+    @property
+    def paid(self) -> int:
+        """Return the number of images that were asked about."""
+        return len(self.known)
 
     def sample(
         self, images: Float[Tensor, "B C H W"], generator: torch.Generator
@@ -77,7 +90,8 @@ class LiveAnswers:
         for image in images:
             name = image.contiguous().numpy().tobytes()
             if name not in self.known:
-                self.known[name] = self.ask(image).float()
+                answer = self.ask(image)
+                self.known[name], self.left = answer.values.float(), answer.left
                 self.progress(f"{len(self.known)} answers")
             rows.append(self.known[name])
         return torch.stack(rows)
@@ -86,54 +100,61 @@ class LiveAnswers:
 def attack(folder: Path, place: Place, how: Attack | None = None) -> list[Row]:
     """Attack the service of a finished run; return the rows that were added to its live.json.
 
-    The targets' answers and those to the attacker's own images are paid by the same client. At
-    most half of what it can pay goes to targets. RunError when another model is served or live.json
-    is damaged, SettingsError without a key and when fewer than 20 answers can be paid; ServiceError
-    where the service says no.
+    All answers are paid by the same client; see `shares`. A row's `queries` are the new ones that
+    it asked for, besides those to the targets, which come first. Where the service says no later
+    on, what was found till then is kept. RunError when another model is served or live.json is
+    damaged, SettingsError without a key and when too few answers can be paid; ServiceError where
+    the service says no at once.
     """
     if not place.key:
         raise SettingsError("there is no key; set FEDCEL_KEY to one of `fedcel ledger keys`")
     run, old = runs.read(folder), kept(folder / FILE)  # damage is named before anything is paid
     how = how or run.settings.attack
     with SplitClient(place.url, place.key, Unguarded(), place.authority or True) as client:
-        if client.card.model != served(run).version:
-            raise RunError(f"{place.url} serves {client.card.model}, which is not {folder}")
-        before = client.budget()
-        targets, own = shares(run, how, int(before.left / client.card.price.answer))
-        live = LiveAnswers(lambda image: client.ask(image).values, throttled("asking"))
-        few = min(how.candidates, len(targets.y))
-        limited = how.model_copy(update={"targets": 0, "candidates": max(2, few)})
-        found, _ = run_attacks(
-            [live],
-            limited,
-            own,
-            targets,
-            run.settings.seed,
-            throttled("attack"),
-            run.splits.training,
-        )
+        card = client.card
+        if card.model != served(run).version:
+            raise RunError(f"{place.url} serves {card.model}, which is not {folder}")
+        before = client.budget().left
+        targets, own, allowance = shares(run, how, int(before / card.price.answer))
+        live = LiveAnswers(client.ask, throttled("asking"), before, allowance)
         told = live.sample(targets.x, torch.Generator())
-        facts: Row = {
-            "service": client.card.model,
-            "mechanism": client.card.mechanism,
-            "epsilon": client.card.epsilon,
-            "delta": client.card.delta,
-            "answers": len(live.known),
-            "spent": before.left - client.budget().left,
-            "accuracy": float((told.argmax(1) == targets.y).double().mean()),
-            "candidates": limited.candidates,
-        }
+        few = max(2, min(how.candidates, len(targets.y)))
+        how = how.model_copy(update={"targets": 0, "candidates": few})
+        found, _ = run_attacks(
+            [live], how, own, targets, run.settings.seed, throttled("attack"), run.splits.training
+        )
+    facts: Row = {
+        "service": card.model,
+        "mechanism": card.mechanism,
+        "epsilon": card.epsilon,
+        "delta": card.delta,
+        "answers": live.paid,
+        "spent": before - live.left,
+        "accuracy": float((told.argmax(1) == targets.y).double().mean()),
+        "candidates": few,
+    }
+    return added(folder / FILE, old, facts, found)
+
+
+def added(path: Path, old: Sequence[Row], facts: Row, found: Sequence[Row]) -> list[Row]:
+    """Write rows beside the old ones, or in their place, and return them; say what was skipped."""
     rows = [facts | row for row in found if "skipped" not in row]
     for row in found:
         if "skipped" in row:
             say(f"{row['attack']}: {row['skipped']}")
     new = {same(row) for row in rows}
-    write_json(folder / FILE, [*(row for row in old if same(row) not in new), *rows])
+    write_json(path, [*(row for row in old if same(row) not in new), *rows])
     return rows
 
 
-def shares(run: runs.Run, how: Attack, affordable: int) -> tuple[Images, Images]:
-    """Return the targets and the attacker's own images that can be asked about."""
+def shares(run: runs.Run, how: Attack, affordable: int) -> tuple[Images, Images, int]:
+    """Return the targets, the attacker's own images, and the answers for one search.
+
+    At most half of what can be paid goes to targets. A search that makes its images up shares the
+    rest among its attack seeds: all of it when it is alone, because it asks about few own images,
+    else half; the other attacks then ask about own images with the other half, and no attack has
+    more of them. SettingsError when too few answers are left.
+    """
     if affordable < LEAST:
         raise SettingsError(
             f"the client can pay {affordable} answers, an attack needs {LEAST} or more: "
@@ -141,9 +162,28 @@ def shares(run: runs.Run, how: Attack, affordable: int) -> tuple[Images, Images]
         )
     test, own = run.splits.test, auxiliary(run, how)
     count = min(how.targets or len(test.y), affordable // 2, len(test.y))
-    rest = min(len(own.y), affordable - count)
-    say(f"{affordable} answers can be paid: {count} targets, {rest} own images")
-    return Images(test.x[:count], test.y[:count]), Images(own.x[:rest], own.y[:rest])
+    left, (searches, others) = affordable - count, asking(how.names)
+    paid = min(len(own.y), left // 2 if searches else left) if others or not searches else 0
+    each = (left - paid) // (how.seeds * max(1, searches))
+    if searches and each < QUERIES * count:
+        raise SettingsError(
+            f"{each // count} queries are left for a target of a search, must be at least "
+            f"{QUERIES}: lower attack.targets ({count}) or attack.seeds ({how.seeds}), name no "
+            "other attack beside it, or `fedcel ledger top-up`"
+        )
+    known = paid or len(own.y)
+    searched = f", {each} for a search" if searches else ""
+    say(f"{affordable} answers can be paid: {count} targets, {paid} own images{searched}")
+    parts = Images(test.x[:count], test.y[:count]), Images(own.x[:known], own.y[:known])
+    return *parts, each
+
+
+def asking(names: str) -> tuple[int, int]:
+    """Return how many attacks on answers make their images up, and how many do not."""
+    found = [attack for attack, _ in parse(names) if attack]
+    asks = [attack for attack in found if attack.observes.partition("*")[0] == NAME]
+    searches = sum(isinstance(attack, BlackBoxSearch) for attack in asks)
+    return searches, len(asks) - searches
 
 
 def kept(path: Path) -> list[Row]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from clients.service import schema
 from clients.split.encoder import MOST_BYTES, received
-from fedcel.errors import ServiceError
+from fedcel.errors import ServiceError, SpentError
 from fedcel.nets import SplitNet
 from fedcel.privacy.clip import project_simplex
 
@@ -21,6 +21,7 @@ ATTEMPTS = 6  # that may be refused
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0  # seconds
 PATIENCE = 30.0  # seconds of waiting for a service that does not listen yet
 AGAIN = (429, 503)
+SPENT = ("urn:fedcel:problem:budget", "urn:fedcel:problem:model-budget")
 REMEDY = "; is this a fedcel service of this version?"
 
 Found = TypeVar("Found")
@@ -82,7 +83,8 @@ class Answer(NamedTuple):
 def patiently(send: Send) -> Flow[Reply]:
     """Return the reply, after waiting and sending the same again where that may help.
 
-    ServiceError when it says no, is too busy six times, or cannot be reached for 30 seconds.
+    ServiceError when it says no, is too busy six times, or cannot be reached for 30 seconds:
+    SpentError where it says no because a budget is spent.
     """
     attempts, refusals, waited = 0, 0, 0.0
     while True:
@@ -90,7 +92,7 @@ def patiently(send: Send) -> Flow[Reply]:
         if reply and reply.status == 200:
             return reply
         if reply and reply.status not in AGAIN:
-            raise ServiceError(refused(reply))
+            raise refused(reply)
         attempts += 1
         refusals += reply is not None
         if refusals == ATTEMPTS or (reply is None and waited >= PATIENCE):
@@ -110,14 +112,15 @@ def pause(attempt: int, reply: Reply | None) -> float:
     return min(LONGEST_WAIT, max(least, longest * (0.5 + chance / 2)))
 
 
-def refused(reply: Reply) -> str:
+def refused(reply: Reply) -> ServiceError:
     """Return what a refusal says."""
     try:
         found = schema.ProblemBody.model_validate_json(reply.body)
     except ValidationError:
-        return f"the service answered {reply.status}"
+        return ServiceError(f"the service answered {reply.status}")
     left = "" if found.left is None else f" (epsilon left: {found.left:g})"
-    return f"{found.status}: {found.title} {found.detail}{left}"
+    kind = SpentError if found.type in SPENT else ServiceError
+    return kind(f"{found.status}: {found.title} {found.detail}{left}")
 
 
 def understood(kind: type[Card], reply: Reply) -> Card:

@@ -32,6 +32,7 @@ from fedcel.attacks.observation import (
     ObservationLogits,
     ObservationMean,
     ObservationMisfit,
+    ObservationPaid,
     ObservationUpdate,
     SmashedData,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "ObservationLogits",
     "ObservationMean",
     "ObservationMisfit",
+    "ObservationPaid",
     "ObservationUpdate",
     "OptimalLeak",
     "Progress",

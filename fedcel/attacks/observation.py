@@ -90,6 +90,21 @@ class ObservationLikelihood(Observation, Protocol):
 
 
 @runtime_checkable
+class ObservationPaid(Observation, Protocol):
+    """An observation that is paid for, whose `sample` raises SpentError when nothing is left."""
+
+    @property
+    def paid(self) -> int:
+        """Return how many were paid so far."""
+        ...
+
+    @property
+    def allowance(self) -> int:
+        """Return how many one call of an attack may pay that makes images up."""
+        ...
+
+
+@runtime_checkable
 class ObservationHead(Observation, Protocol):
     """An observation that a known head turns into logits."""
 

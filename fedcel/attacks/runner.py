@@ -1,7 +1,7 @@
 """Run attacks on observations and score them: one row per attack and attack seed."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from traceback import extract_tb
 from warnings import warn
@@ -14,11 +14,18 @@ from fedcel.attacks.averaging import Repeated
 from fedcel.attacks.base import Attack, Progress
 from fedcel.attacks.gradients import tuned_on
 from fedcel.attacks.names import OPTIMAL, parse
-from fedcel.attacks.observation import LOG_PROB, NOISELESS, UPDATE, Observation, ObservationUpdate
+from fedcel.attacks.observation import (
+    LOG_PROB,
+    NOISELESS,
+    UPDATE,
+    Observation,
+    ObservationPaid,
+    ObservationUpdate,
+)
 from fedcel.attacks.optimal import optimal
 from fedcel.attacks.scorecard import class_means, in_best_order, score
 from fedcel.data.images import Images
-from fedcel.errors import DataError, FedcelError, PluginError
+from fedcel.errors import DataError, FedcelError, ServiceError
 from fedcel.seeding import generator
 from fedcel.settings_groups import Attack as How
 
@@ -42,9 +49,9 @@ def run(
     Pictures: `targets`, `class-mean` (what the label alone tells), and under each attack's name the
     first reconstructions of its best seed. The anchors come from `population`; see `score`.
     Reconstructed are the first `how.targets`; the optimal attacker sees all, they are cheap to him.
-    An attack that finds no observation of its kind, is not granted what it needs, or fails with an
-    error that is no FedcelError gives a row with `skipped`: why. `seed` is the run's; each attack
-    seed 0, 1, ... has its own streams.
+    An attack that finds no observation of its kind, is not granted what it needs, or fails, see
+    `failing_alone`, gives a row with `skipped`: why. `seed` is the run's; each attack seed 0, 1,
+    ... has its own streams. `queries`: the observations that a row paid for, where they are paid.
     Before any work is done: SettingsError on an unknown name, or a batch larger than the attacker's
     images; DataError when a target is among these, or the anchors would be of other classes.
     """
@@ -97,13 +104,14 @@ def refuse_batches(
 def failing_alone(rows: list[Row], who: Row) -> Iterator[None]:
     """Make a row with `skipped`, and a warning, of an error that nobody foresaw.
 
-    A FedcelError is raised: it says what the user has to mend.
+    Of a service that says no, too: what it answered before was paid for. Any other FedcelError is
+    raised: it says what the user has to mend.
     """
     try:
         yield
-    except FedcelError:
-        raise
     except Exception as error:
+        if isinstance(error, FedcelError) and not isinstance(error, ServiceError):
+            raise
         place = extract_tb(error.__traceback__)[-1]
         said = f"failed with {type(error).__name__}: {' '.join(str(error).split())}"
         rows.append(who | {"skipped": said})
@@ -171,7 +179,7 @@ def reconstruct(
     rows: list[Row] = []
     pictures, lowest = Pictures(), torch.inf
     for attack_seed in range(how.seeds):
-        own, begin = who | {"seed": attack_seed}, time.monotonic()
+        own, begin, asked = who | {"seed": attack_seed}, time.monotonic(), paid(observation)
         with failing_alone(rows, own):
             noise = generator(seed, f"targets/{observation.name}", attack_seed)
             made = attack.reconstruct(
@@ -185,7 +193,7 @@ def reconstruct(
             images = checked(made, targets, attack.name)
             if isinstance(observation, ObservationUpdate):
                 images = in_best_order(images, targets.x, observation.batch)
-            done = {"budget": how.budget, "targets": len(targets.y)}
+            done = {"budget": how.budget, "targets": len(targets.y)} | asked()
             seconds = {"seconds": time.monotonic() - begin}
             scores = score(images, targets, auxiliary, how.candidates, population)
             rows.append(own | done | scores | seconds)
@@ -202,18 +210,26 @@ def reason(attack: Attack, observation: Observation | None) -> str:
     return f"needs {', '.join(missing)}, which is not granted"
 
 
+def paid(observation: Observation) -> Callable[[], dict[str, int]]:
+    """Return a function that tells what was paid since, as a part of a row; {} where it is free."""
+    if not isinstance(observation, ObservationPaid):
+        return dict
+    before = observation.paid
+    return lambda: {"queries": observation.paid - before}
+
+
 def titled(progress: Progress, title: str) -> Progress:
     """Return a progress function that puts the title before each line."""
     return lambda line: progress(f"{title}: {line}")
 
 
 def checked(images: Float[Tensor, "..."], targets: Images, name: str) -> Float[Tensor, "T C H W"]:
-    """Return an attack's images; PluginError unless there is one in [0, 1] for each target."""
+    """Return an attack's images; ValueError unless there is one in [0, 1] for each target."""
     if images.shape != targets.x.shape:
-        raise PluginError(
+        raise ValueError(
             f"attack {name!r} returned {tuple(images.shape)}, must be {tuple(targets.x.shape)}"
         )
     low, high = images.min().item(), images.max().item()  # NaN comes through both
     if not 0 <= low <= high <= 1:
-        raise PluginError(f"attack {name!r} returned pixels in [{low}, {high}], must be in [0, 1]")
+        raise ValueError(f"attack {name!r} returned pixels in [{low}, {high}], must be in [0, 1]")
     return images

@@ -19,14 +19,17 @@ from torch import Tensor, nn
 from fedcel.attacks.base import Progress, told
 from fedcel.attacks.inversion import apply
 from fedcel.attacks.logits import centred
-from fedcel.attacks.observation import Observation
+from fedcel.attacks.observation import Observation, ObservationPaid
 from fedcel.attacks.vae import fit_vae
 from fedcel.data.images import Images
+from fedcel.errors import SpentError
 
 if TYPE_CHECKING:
     from cmaes import CMA
 
 PROBES = 32  # own images whose answers tell how noisy answers are
+SHARE = 4  # of what is allowed, at most one part in so many goes to them
+NUDGE = 1e-4  # towards grey: another image to whoever remembers answers, the same to all others
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,8 @@ class BlackBoxSearch:
     An answer that the service gives to a made-up image is as noisy as the target's, so the gap of
     the two has twice the variance v of one: minimise |gap|^2 / (4 v) + |latent|^2 / 2. The result
     is the mean of the last search distribution, over which the noise has averaged out. The
-    attacker pays `queries` answers for each target.
+    attacker pays `queries` answers for each target, or as many whole rounds of them as are allowed
+    where answers are paid for. When they are spent before, the search ends with what it has.
     """
 
     name: str = "blackbox-search"
@@ -58,27 +62,53 @@ class BlackBoxSearch:
         generator: torch.Generator,
         progress: Progress | None = None,
     ) -> Float[Tensor, "T C H W"]:
-        """Return one image in [0, 1] per answer."""
+        """Return one image in [0, 1] per answer; SpentError where not one round can be paid."""
         from cmaes import CMA  # a second, for its whole toolbox
 
+        size = CMA(np.zeros(self.latents), self.width).population_size
+        wanted = max(1, round(self.queries * budget) // size)
+        rounds, probes = payable(observation, wanted, len(observed) * size)
         epochs = max(1, round(self.epochs * budget))
         decoder = fit_vae(auxiliary.x, self.latents, epochs, generator, progress)
-        variance = answer_variance(observation, auxiliary.x[:PROBES], generator)
+        variance = answer_variance(observation, auxiliary.x[:probes], generator)
         seeds = torch.randint(2**31, (len(observed),), generator=generator).tolist()
         searches = [CMA(np.zeros(self.latents), self.width, seed=seed) for seed in seeds]
-        size = searches[0].population_size
-        rounds = max(1, round(self.queries * budget) // size)
-        wanted = centred(observed).repeat_interleave(size, 0)
         for number in range(1, rounds + 1):
             asked = np.stack([[search.ask() for _ in range(size)] for search in searches])
             latents = torch.from_numpy(asked).flatten(0, 1).float()
-            answers = centred(observation.sample(apply(decoder, latents), generator))
-            gap = (answers - wanted).square().sum(1) / (4 * variance)
-            cost = (gap + latents.square().sum(1) / 2).view(-1, size)
+            try:
+                answers = centred(observation.sample(apply(decoder, latents), generator))
+            except SpentError:
+                if number == 1:
+                    raise
+                done = (number - 1) * size
+                told(progress, "queries", done, done, "the budget is spent")
+                break
+            gap = answers - centred(observed).repeat_interleave(size, 0)
+            nats = gap.square().sum(1) / (4 * variance) + latents.square().sum(1) / 2
+            cost = nats.view(-1, size)
             for search, places, values in zip(searches, asked, cost.tolist(), strict=True):
                 search.tell(list(zip(places, values, strict=True)))
             told(progress, "queries", number * size, rounds * size, f"cost {cost.mean():.3g}")
         return centres(decoder, searches)
+
+
+def payable(observation: Observation, rounds: int, price: int) -> tuple[int, int]:
+    """Return how many rounds at `price` answers each are allowed, and how many own images to probe.
+
+    SpentError where not one round is.
+    """
+    if not isinstance(observation, ObservationPaid):
+        return rounds, PROBES
+    allowed = observation.allowance
+    probes = min(PROBES, allowed // (2 * SHARE))
+    most = (allowed - 2 * probes) // price
+    if not (probes and most):
+        raise SpentError(
+            f"{allowed} answers are allowed for a search, a round takes {price} and a quarter goes "
+            "to probes; ask for fewer attack.targets or attack.seeds, or grant more"
+        )
+    return min(rounds, most), probes
 
 
 def answer_variance(
@@ -86,9 +116,11 @@ def answer_variance(
 ) -> float:
     """Return the variance of one value of an answer about one image, at least 1e-6 of its square.
 
-    From two answers to each image. The floor keeps a service without noise searchable.
+    From the answers to each image and to one that hardly differs, because a service may answer the
+    same image the same. The floor keeps a service without noise searchable.
     """
-    one, two = (centred(observation.sample(images, generator)) for _ in range(2))
+    both = images, images.lerp(torch.full_like(images, 0.5), NUDGE)
+    one, two = (centred(observation.sample(part, generator)) for part in both)
     return float(((one - two).square().mean() / 2).clamp_min(1e-6 * one.square().mean()))
 
 

@@ -10,7 +10,7 @@ import torch
 from clients.service.problems import Kinds, ProblemError
 from clients.split import protocol
 from clients.split.protocol import Flow, Reply, Send, Wait
-from fedcel.errors import ServiceError
+from fedcel.errors import ServiceError, SpentError
 
 Found = TypeVar("Found")
 BODY = {"unit": "logits", "label": 1, "values": [0.0, 1.0], "fresh": True, "left": 3.5}
@@ -84,6 +84,8 @@ def test_a_refusal_is_final(kind: Kinds) -> None:
     with pytest.raises(ServiceError) as caught:
         spoken(ask(), [refusal(kind, left=0.5)])
     assert kind.value.title in str(caught.value) and "left: 0.5" in str(caught.value)
+    spent = kind in (Kinds.BUDGET, Kinds.MODEL_BUDGET)
+    assert type(caught.value) is (SpentError if spent else ServiceError)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Which attacks run, and what they report."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -98,14 +98,6 @@ class Greedy(Decoder):
     needs: frozenset[str] = frozenset({"update", "mean"})
 
 
-class Shifted(Decoder):
-    """An attack whose pictures are out of range."""
-
-    def reconstruct(self, *args: object, **kwargs: object) -> torch.Tensor:
-        """Return too bright pictures."""
-        return torch.full((60, 1, 8, 8), 1.5)
-
-
 def test_skipped_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """Grants missing, a surface missing, a law unknown: a row says which."""
     monkeypatch.setitem(ATTACKS, "greedy", Greedy)
@@ -129,55 +121,6 @@ def test_no_attack_on_a_mean_of_uploads() -> None:
         "needs update, which is not granted",
         "needs first-layer, which is not granted",
     ]
-
-
-class Breaking(Decoder):
-    """An attack that breaks on its first seed, and finds grey images on the next."""
-
-    calls = 0
-
-    def reconstruct(self, *args: object, **kwargs: object) -> torch.Tensor:
-        """Raise once."""
-        type(self).calls += 1
-        if type(self).calls == 1:
-            raise RuntimeError("shapes\n  do not fit")
-        return torch.full((60, 1, 8, 8), 0.5)
-
-
-def test_an_attack_that_breaks_costs_its_own_row_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other rows are there, its own says why, a warning says where."""
-    monkeypatch.setitem(ATTACKS, "breaking", Breaking)
-    how = QUICK.model_copy(update={"names": "breaking,decoder"})
-    with pytest.warns(
-        UserWarning, match=r"seed 0 failed with RuntimeError: .*test_runner.py, line"
-    ):
-        rows, pictures = go(how, smashed())
-    assert rows[0] == {
-        "attack": "decoder",
-        "observation": "smashed-data",
-        "knowledge": "held-out",
-        "seed": 0,
-        "skipped": "failed with RuntimeError: shapes do not fit",
-    }
-    assert [("mse" in row, row["seed"]) for row in rows[1:]] == [(True, 1), (True, 0), (True, 1)]
-    assert "decoder" in pictures
-
-
-class Lawless(SmashedData):
-    """Messages whose law breaks."""
-
-    def log_prob(self, observed: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
-        """Raise."""
-        raise ArithmeticError("no law")
-
-
-def test_an_observation_that_breaks_costs_its_own_row_only() -> None:
-    """Of the optimal attacker too."""
-    how = QUICK.model_copy(update={"names": "optimal,decoder", "seeds": 1})
-    with pytest.warns(UserWarning, match="optimal on smashed-data, seed 0 failed with Arith"):
-        rows, _ = go(how, Lawless(smashed().net))
-    assert rows[0]["skipped"] == "failed with ArithmeticError: no law"
-    assert "mse" in rows[1]
 
 
 def test_attackers_images_of_other_classes() -> None:
@@ -262,11 +205,30 @@ def test_names_are_checked_first() -> None:
     assert find("fedcel.attacks.decoder:Decoder").name == "decoder"
 
 
-def test_bad_pictures_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user's attack must keep to [0, 1]."""
-    monkeypatch.setitem(ATTACKS, "shifted", Shifted)
-    with pytest.raises(PluginError, match=r"pixels in \[1.5, 1.5\]"):
-        go(QUICK.model_copy(update={"names": "shifted"}), smashed())
+@dataclass(frozen=True)
+class Paid(LinearObservation):
+    """Answers of which each is counted."""
+
+    asked: list[int] = field(default_factory=lambda: [0])
+    allowance: int = 100
+
+    @property
+    def paid(self) -> int:
+        """Return how many there were."""
+        return self.asked[0]
+
+    def sample(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Count, and answer."""
+        self.asked[0] += len(images)
+        return super().sample(images, generator)
+
+
+def test_rows_say_what_was_asked_where_it_is_paid() -> None:
+    """The answers to 60 targets, and 16 to each of 250 own images; nothing where it is free."""
+    seen = Paid("private-logits", grants=frozenset())
+    how = QUICK.model_copy(update={"names": "decoder,logit-inversion", "seeds": 2})
+    rows, _ = go(how, smashed(), seen)
+    assert [row.get("queries") for row in rows] == [None, None, 60 + 16 * 250, 60 + 16 * 250]
 
 
 def test_targets_must_be_unseen() -> None:
