@@ -99,18 +99,22 @@ def task(folder: Path, row: Row, given: Mapping[str, object]) -> Task:
 
 def done(tasks: Sequence[Task], jobs: int) -> Sequence[Task]:
     """Attack each cell that was not attacked in this way before; return the tasks."""
-    missing = [each for each in tasks if own(each.place, each.how) is None]
-    with closing(work(attacked, missing, jobs)) as running:
+    missing: dict[Path, list[Task]] = {}
+    for each in tasks:
+        if own(each.place, each.how) is None:
+            missing.setdefault(each.place, []).append(each)
+    with closing(work(attacked, list(missing.values()), jobs)) as running:
         for number_done, name in enumerate(running, 1):
             say(f"attacked {name} ({number_done}/{len(missing)})")
     return tasks
 
 
-def attacked(each: Task) -> str:
-    """Attack one cell; return its name."""
+def attacked(tasks: Sequence[Task]) -> str:
+    """Attack one cell in every way asked for, in turn: they write to one file; return its name."""
     torch.set_num_threads(1)
-    attack(each.place, each.how, title=each.place.name)
-    return each.place.name
+    for each in tasks:
+        attack(each.place, each.how, title=each.place.name)
+    return tasks[0].place.name
 
 
 def scored(each: Task) -> dict[str, object]:

@@ -52,7 +52,7 @@ def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
     plan = scenario.read(str(path))
     BENCH.bench(plan, scenario.cells(plan, QUICK), tmp_path / "b")
     given: dict[str, Scalar] = {"attack.names": "decoder", "attack.budget": 0.02}
-    said = escalate(tmp_path / "b", given, 0, [0.04])
+    said = escalate(tmp_path / "b", given, 0, [0.04, 0.05], jobs=2)  # one file for both
     assert capsys.readouterr().err.count("\nattacked ") == 6
     rows = json.loads((tmp_path / "b" / ESCALATED).read_text())
     assert [(r["variant"], r["strength"], r["seed"], r["budget"]) for r in rows] == [
@@ -61,7 +61,9 @@ def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
         ("noise", 0.2, 0, 0.02),
         ("noise", 0.2, 1, 0.02),
         ("none", None, 0, 0.04),
+        ("none", None, 0, 0.05),
         ("noise", 0.2, 0, 0.04),
+        ("noise", 0.2, 0, 0.05),
     ]
     assert all(r["attack"] == "decoder" and 0 < r["mse"] < 1 and BITS in r for r in rows)
     lines = [line.split("|")[1].strip() for line in said.splitlines() if line[:1] == "|"]
@@ -70,7 +72,7 @@ def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
     assert all(0 < r["oracle-mse"] < r["mean-mse"] for r in rows)
     (known,) = [line for line in said.splitlines() if "label only" in line]
     assert f" {rows[0]['oracle-mse']:.4f} " in known
-    assert escalate(tmp_path / "b", given, 0, [0.04]) == said
+    assert escalate(tmp_path / "b", given, 0, [0.04, 0.05]) == said
     assert "attacked" not in capsys.readouterr().err
 
 
