@@ -34,6 +34,7 @@ class TestUnSplit(AttackContract):
 
     targets = 20
     budget = 0.7
+    share = 0.5
 
     def build(self) -> Attack:
         """Return it."""
