@@ -191,7 +191,12 @@ def test_simulate_attack_report_in_turn(capsys: pytest.CaptureFixture[str], tmp_
         "figures",
     }
     rows = json.loads((run / "attacks.json").read_text())
-    assert {row["attack"] for row in rows} == {"optimal", "decoder", "kernel-ridge", "logit-inversion"}
+    assert {row["attack"] for row in rows} == {
+        "optimal",
+        "decoder",
+        "kernel-ridge",
+        "logit-inversion",
+    }
     assert {row["seed"] for row in rows} == {0, 1}
     capsys.readouterr()
     assert "not empty" in refused(["simulate", "digits", "--out", str(run)], capsys)
