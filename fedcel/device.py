@@ -1,8 +1,8 @@
 """Where networks are trained and attacked: convolutions on a GPU where PyTorch finds one.
 
 Random numbers are drawn on the processor in either case, and products stay in float32, never in
-TF32: results are the same up to the order of sums. Dense nets, whose operations
-are small, stay on the processor.
+TF32: results are the same up to the order of sums. Dense nets, whose operations are small, stay on
+the processor.
 """
 
 from collections.abc import Iterator, Mapping

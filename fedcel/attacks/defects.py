@@ -11,30 +11,46 @@ NORMAL = 1.96  # half widths are of 95 % intervals
 RULE_OF_THREE = 3.0
 
 
+BEST = (
+    "identification-optimal",
+    "identification-half-width",
+    "identification-candidates",
+    "candidates",
+    "information-bits",
+)
+"""What the optimal attacker's row must say to be looked at."""
+TRAINED = ("identification-1", "targets")
+"""What a trained attack's row must say."""
+WAY = ("observation", "attack", "knowledge", "budget", "targets")
+"""How an attack was carried out: rows that differ in nothing else are its seeds."""
+
+
 def defects(rows: Sequence[Row]) -> list[str]:
     """Return a sentence for each contradiction in the rows of attacks.json.
 
     No trained attack identifies more often than the optimal one on the same observation, beyond
     the intervals of both; and that one not more often than its own information allows (Fano's
-    inequality; Cover and Thomas, 2006, theorem 2.10.1). Observations without an optimal attacker,
-    and attacks on fewer targets than it has candidates, are not looked at.
+    inequality; Cover and Thomas, 2006, theorem 2.10.1). Each attack is held to it as it was carried
+    out: a mean over budgets, or over what the attacker knows, would hide that one cannot be.
+    Observations without an optimal attacker, attacks on fewer targets than it has candidates, and
+    rows of versions that stored too little are not looked at.
     """
-    best = grouped(rows, "identification-optimal")
-    trained = grouped(rows, "identification-1")
-    found = [said for (seen, _), mine in best.items() for said in above_fano(seen, mine)]
-    for (seen, attack), theirs in trained.items():
-        for (where, _), mine in best.items():
-            if where == seen:
-                found += above_optimal(seen, attack, theirs, mine)
-    return found
+    best = grouped(rows, BEST, WAY[:1])
+    found = [said for (seen,), mine in best.items() for said in above_fano(seen, mine)]
+    for (seen, attack, *_), theirs in grouped(rows, TRAINED, WAY).items():
+        if (seen,) in best:
+            found += above_optimal(seen, attack, theirs, best[seen,])
+    return list(dict.fromkeys(found))
 
 
-def grouped(rows: Sequence[Row], key: str) -> dict[tuple[str, str], list[Row]]:
-    """Return the rows that have `key`, by observation and attack."""
-    found: dict[tuple[str, str], list[Row]] = {}
+def grouped(
+    rows: Sequence[Row], needed: Sequence[str], way: Sequence[str]
+) -> dict[tuple[str, ...], list[Row]]:
+    """Return the rows that say all that is needed, by what they say of `way`."""
+    found: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        if key in row:
-            found.setdefault((str(row["observation"]), str(row["attack"])), []).append(row)
+        if all(row.get(key) is not None for key in needed):
+            found.setdefault(tuple(str(row.get(key)) for key in way), []).append(row)
     return found
 
 

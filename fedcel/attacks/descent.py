@@ -25,6 +25,7 @@ class Steps(NamedTuple):
         return self._replace(number=max(1, round(self.number * budget)))
 
 
+@full_precision()
 def descend(
     loss: Loss, start: Float[Tensor, "N C H W"], steps: Steps, progress: Progress | None = None
 ) -> Float[Tensor, "N C H W"]:
@@ -38,9 +39,8 @@ def descend(
     for step in range(1, steps.number + 1):
         for group in adam.param_groups:
             group["lr"] = steps.rate * (1 + cos(pi * (step - 1) / steps.number)) / 2
-        with full_precision():
-            rows = loss(images)
-            (images.grad,) = torch.autograd.grad(rows.sum(), images)
+        rows = loss(images)
+        (images.grad,) = torch.autograd.grad(rows.sum(), images)
         adam.step()
         with torch.no_grad():
             images.clamp_(0, 1)

@@ -68,14 +68,14 @@ class GANDecoder:
         best, lowest = net, torch.inf
         epochs = max(1, round(self.epochs * budget))
         for epoch in range(1, epochs + 1):
-            with full_precision():
-                self.epoch(net, critic, optimisers, draw, images, generator)
+            self.epoch(net, critic, optimisers, draw, images, generator)
             error = float((apply(net, checks) - truth).square().mean())
             if error < lowest:
                 best, lowest = deepcopy(net), error
             told(progress, "epoch", epoch, epochs, f"MSE {error:.4f} on held images")
         return apply(best, observed)
 
+    @full_precision()
     def epoch(
         self,
         net: nn.Module,

@@ -132,6 +132,7 @@ def answers(
     return pick
 
 
+@full_precision()
 def train(
     net: nn.Module,
     draw: Draw,
@@ -157,11 +158,10 @@ def train(
     for epoch in range(1, epochs + 1):
         inputs = draw(generator).to(place)
         order = torch.randperm(len(images), generator=generator).to(place)
-        with full_precision():
-            for part in torch.split(order, batch):
-                adam.zero_grad()
-                (net(inputs[part]) - there[part]).square().mean().backward()
-                adam.step()
+        for part in torch.split(order, batch):
+            adam.zero_grad()
+            (net(inputs[part]) - there[part]).square().mean().backward()
+            adam.step()
         cosine.step()
         error = float((apply(net, checks) - truth).square().mean())
         if error < lowest:
@@ -170,9 +170,10 @@ def train(
     return best
 
 
+@full_precision()
 def apply(net: nn.Module, inputs: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:
     """Return the network's images, in chunks, without a gradient; where the inputs are."""
     place = next(net.parameters()).device
-    with torch.no_grad(), full_precision():
+    with torch.no_grad():
         made = [net(part.to(place)) for part in torch.split(inputs, 1024)]
         return torch.cat(made).to(inputs.device)

@@ -120,15 +120,12 @@ def kernels(z: Float[Tensor, "N F"]) -> Sequence[Kernel]:
 
 def tried(kernel: Kernel, known: Pairs, checks: Pairs) -> Choice:
     """Return a kernel with the penalty that rebuilds the held images best."""
-    values, vectors = torch.linalg.eigh(kernel.of(known.z, known.z))
-    values, mean = values.clamp_min(0), known.x.mean(0)
-    turned = vectors.T @ (known.x - mean)
-    seen = kernel.of(checks.z, known.z) @ vectors
-    found = []
-    for ridge in RIDGES:
-        made = mean + seen @ (turned / (values + penalty(ridge, values))[:, None])
-        error = float((made.clamp_(0, 1) - checks.x).square_().mean())
-        found.append(Choice(error, kernel, ridge))
+    solved = spectrum(kernel, known)
+    seen = kernel.of(checks.z, known.z) @ solved.vectors
+    found = [
+        Choice(float((rebuilt(solved, seen, ridge) - checks.x).square().mean()), kernel, ridge)
+        for ridge in RIDGES
+    ]
     return min(found, key=lambda choice: choice.error)
 
 
@@ -139,9 +136,28 @@ def penalty(ridge: float, values: Float[Tensor, " N"]) -> float:
 
 def regressed(choice: Choice, known: Pairs, observed: Float[Tensor, "T F"]) -> Float[Tensor, "T P"]:
     """Return the images of messages, all that is known used."""
-    gram, mean = choice.kernel.of(known.z, known.z), known.x.mean(0)
-    values, vectors = torch.linalg.eigh(gram)
-    shrunk = values.clamp_min(0) + penalty(choice.ridge, values)
-    weights = vectors @ ((vectors.T @ (known.x - mean)) / shrunk[:, None])
-    made: Tensor = mean + choice.kernel.of(observed, known.z) @ weights
-    return made.clamp(0, 1)
+    solved = spectrum(choice.kernel, known)
+    seen = choice.kernel.of(observed, known.z) @ solved.vectors
+    return rebuilt(solved, seen, choice.ridge)
+
+
+class Spectrum(NamedTuple):
+    """Eigenvalues and vectors of the kernel of what is known, its images in that basis, centred."""
+
+    values: Float[Tensor, " N"]
+    vectors: Float[Tensor, "N N"]
+    turned: Float[Tensor, "N P"]
+    mean: Float[Tensor, " P"]
+
+
+def spectrum(kernel: Kernel, known: Pairs) -> Spectrum:
+    """Return what is solved once for all penalties."""
+    values, vectors = torch.linalg.eigh(kernel.of(known.z, known.z))
+    mean = known.x.mean(0)
+    return Spectrum(values.clamp_min(0), vectors, vectors.T @ (known.x - mean), mean)
+
+
+def rebuilt(solved: Spectrum, seen: Float[Tensor, "T N"], ridge: float) -> Float[Tensor, "T P"]:
+    """Return the images of messages whose kernel with what is known is `seen`, in that basis."""
+    shrunk = solved.turned / (solved.values + penalty(ridge, solved.values))[:, None]
+    return torch.addmm(solved.mean, seen, shrunk).clamp(0, 1)

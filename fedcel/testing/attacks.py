@@ -101,9 +101,8 @@ class AttackContract:
 
     `budget` multiplies your attack's effort and keeps the suite short. `share` is the part of the
     global mean image's MSE that must be beaten: a weak attack passes for privacy. Ridge regression
-    reaches .12 here, the mean of the right class .72. `targets` is the
-    number of images attacked. Where your attack needs more than `LinearObservation` grants, return
-    an observation of your own.
+    reaches .12 here, the mean of the right class .72. `targets` is the number of images attacked.
+    Where your attack needs more than `LinearObservation` grants, return an observation of your own.
     """
 
     budget = 0.3

@@ -60,6 +60,22 @@ def test_fano() -> None:
     assert defects([changed(BEST, information_bits=-0.01, identification_optimal=0.011)]) == []
 
 
+def test_rows_that_say_too_little_are_not_looked_at() -> None:
+    """Those of versions that stored less, whatever else is there."""
+    for key in ("candidates", "identification-half-width", "information-bits"):
+        old = {name: value for name, value in BEST.items() if name != key}
+        assert defects([old, changed(DECODER, identification_1=1.0)]) == []
+        assert len(defects([old, BEST, changed(DECODER, identification_1=1.0)])) == 1
+
+
+@pytest.mark.parametrize("way", [{"budget": 4.0}, {"knowledge": "training-size"}])
+def test_a_weak_attack_hides_no_impossible_one(way: dict[str, object]) -> None:
+    """The mean of .9 and .1 is .5, which may be."""
+    weak = changed(DECODER, identification_1=0.1) | way
+    (sentence,) = defects([BEST, weak, changed(DECODER, identification_1=0.9)])
+    assert "0.900" in sentence
+
+
 def test_all_targets_found_is_no_contradiction() -> None:
     """Of 90 successes the bootstrap has no width; 3 in 90 may still fail. Of 9 000 they may not."""
     whole = changed(
