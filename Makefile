@@ -5,7 +5,10 @@ BIN := .venv/bin
 export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
 
-.PHONY: demo test check docs bench abuse clean
+# What is compiled of three gigabytes of packages is what is used.
+export PIP_NO_COMPILE = 1
+
+.PHONY: demo test test-all check docs bench abuse clean
 
 .venv/ready: .venv/wheel
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
@@ -36,9 +39,14 @@ check: .venv/ready
 docs: .venv/ready
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
 
+# Three workers on two cores: much of it waits for processes of its own.
+PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+
 test: check docs
-	$(BIN)/python -m pytest --numprocesses 3 \
-		--dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not long"
+
+test-all: check docs
+	$(PYTEST)
 
 bench: .venv/ready
 	$(BIN)/python -m tests.bench.ratios

@@ -5,7 +5,7 @@ import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO
@@ -44,7 +44,8 @@ def write_whole(path: Path, data: bytes | str, mode: int = 0o644) -> None:
             os.fchmod(file.fileno(), mode)
             os.replace(file.name, path)
         except BaseException:
-            os.unlink(file.name)
+            with suppress(FileNotFoundError):  # a signal may come right after the replacement
+                os.unlink(file.name)
             raise
 
 

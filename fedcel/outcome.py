@@ -4,6 +4,8 @@ import json
 import platform
 from importlib.metadata import version
 from math import log2
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -11,15 +13,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel import metrics, runs, schedule
+from fedcel import metrics, per_image, runs, schedule
 from fedcel.aggregation import HEAVIEST
 from fedcel.attacks.answers import answer_bits
 from fedcel.attacks.observation import SmashedData
-from fedcel.attacks.optimal import optimal
+from fedcel.attacks.optimal import OptimalLeak, optimal
 from fedcel.certificate import certificate
 from fedcel.cut import Cut
 from fedcel.deviceside import cost_of
+from fedcel.files import write_json
 from fedcel.gaussianity import gaussianity
+from fedcel.nets import SplitNet
 from fedcel.posterior.diagnostics import diagnose
 from fedcel.posterior.predict import Prediction, answer_all, predict, what_is_sent
 from fedcel.privacy.updates import Round, spent
@@ -32,13 +36,26 @@ NOISE_DRAWS = 8  # messages per image over which accuracy is averaged
 ANSWER_DRAWS = 128  # messages per image whose answers are counted
 
 
+class Outcome(NamedTuple):
+    """What result.json says, and what its means are of, image by image."""
+
+    result: dict[str, object]
+    per_image: per_image.Vectors
+
+
+def store(folder: Path, found: Outcome) -> None:
+    """Write both; result.json, which says that the run is finished, last."""
+    per_image.write(folder, found.per_image)
+    write_json(folder / "result.json", found.result)
+
+
 def sampled(run: Run) -> list[Float[Tensor, " P"]]:
     """Return the posterior samples, or the last model alone where none were kept."""
     return run.samples or [run.model]
 
 
-def outcome(run: Run, seconds: float) -> dict[str, object]:
-    """Return result.json of a run, measured on the test set."""
+def outcome(run: Run, seconds: float) -> Outcome:
+    """Return what a run is worth, measured on the test set."""
     x, y = run.splits.test
     s = run.settings
     many, labels = x.repeat(NOISE_DRAWS, 1, 1, 1), y.repeat(NOISE_DRAWS)
@@ -47,7 +64,10 @@ def outcome(run: Run, seconds: float) -> dict[str, object]:
         return predict(run.flat, samples, many, generator(s.seed, "test-noise"), s.chain.scope)
 
     posterior, point = predicted(sampled(run)), predicted([run.model])
-    return {
+    net = what_is_sent(run.flat, sampled(run), s.chain.scope)
+    leak = optimal(SmashedData(net), x, y, generator(s.seed, "optimal"), s.attack.candidates)
+    right = (posterior.probabilities.argmax(1) == labels).double().view(NOISE_DRAWS, len(y))
+    result = {
         **metrics.scores(posterior.probabilities, labels),
         "samples": len(run.samples),
         "convergence": convergence(run),
@@ -58,13 +78,16 @@ def outcome(run: Run, seconds: float) -> dict[str, object]:
             "posterior": metrics.reliability(posterior.probabilities, labels),
             "point": metrics.reliability(point.probabilities, labels),
         },
-        **leakage(run),
+        **leakage(run, net, leak),
         "private": private(run, posterior.logits[: len(y)], y),
         **device(run),
         **update_privacy(run),
         "versions": versions(),
         "seconds": seconds,
     }
+    each = right.mean(0), leak.beyond, leak.identified
+    names = "accuracy", "bits-beyond-label", "identification-optimal"
+    return Outcome(result, dict(zip(names, each, strict=True)))
 
 
 def update_privacy(run: Run) -> dict[str, object]:
@@ -111,13 +134,13 @@ def convergence(run: Run) -> str:
     return str(found) if found else f"not judged: {few if len(rows) < LEAST_DRAWS else still}"
 
 
-def leakage(run: Run) -> dict[str, object]:
-    """Return what the optimal attacker learns from one inference, and bounds on either side."""
+def leakage(run: Run, net: SplitNet, found: OptimalLeak) -> dict[str, object]:
+    """Return what the optimal attacker learns from one inference, and bounds on either side.
+
+    `net` is what sends.
+    """
     x, y = run.splits.test
-    s = run.settings
-    net = what_is_sent(run.flat, sampled(run), s.chain.scope)
-    sent = SmashedData(net)
-    found = optimal(sent, x, y, generator(s.seed, "optimal"), s.attack.candidates)
+    s, sent = run.settings, SmashedData(net)
     z = sent.codes(x)
     bound = certificate(z, y, net.cut.sigma, s.attack.candidates)
     counts = y.bincount(minlength=run.splits.classes).double()

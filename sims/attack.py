@@ -8,7 +8,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from fedcel import runs
+from fedcel import per_image, runs
 from fedcel.attacks import defects
 from fedcel.attacks import run as run_attacks
 from fedcel.attacks.base import OtherClasses
@@ -47,7 +47,8 @@ def attack(folder: Path, how: Attack | None = None, title: str = "attack") -> Ro
     run = runs.read(folder)
     how = how or run.settings.attack
     before = rows_of(folder), asked(folder), pictures_of(folder)  # damage is named before the work
-    rows, pictures = run_attacks(
+    values = per_image.read(folder)
+    found = run_attacks(
         observations(run, how),
         how,
         auxiliary(run, how),
@@ -56,9 +57,10 @@ def attack(folder: Path, how: Attack | None = None, title: str = "attack") -> Ro
         throttled(title),
         run.splits.training,
     )
-    for sentence in defects(store(folder, how, rows, pictures, *before)):
+    per_image.write(folder, values | found.per_image)  # first: what is asked for is then complete
+    for sentence in defects(store(folder, how, found.rows, found.pictures, *before)):
         say(sentence)
-    return rows
+    return found.rows
 
 
 def auxiliary(run: runs.Run, how: Attack) -> Images:

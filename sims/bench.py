@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from fedcel import defences, runs
+from fedcel import defences, per_image, runs
 from fedcel.errors import FailedError, RunError, SettingsError
 from fedcel.files import read_json, write_json, write_whole
 from fedcel.settings import Settings
@@ -23,7 +23,7 @@ from sims.progress import say
 from sims.report.read import FAILED
 from sims.scenario import Cell, Scenario, anchored, refuse_fixed_sweeps, undefended
 from sims.simulate import simulate
-from sims.worst import worst_rows
+from sims.worst import REBUILT, of_worst, worst_rows
 
 COST = "cost.json"
 """What a training step costs, in each cell's folder."""
@@ -48,7 +48,6 @@ OPTIONAL = (  # older runs lack some
     "update-epsilon",
     "update-epsilon-of-models",
 )
-REBUILT = ("mse", "psnr", "ssim", "identification-1", "oracle-mse", "mean-mse")
 Done = tuple[str, FailedError | None]  # a cell's name, and why it failed
 
 
@@ -95,6 +94,7 @@ def write(cells: list[Cell], folder: Path, failed: Mapping[str, FailedError]) ->
     found = rows(cells, folder)
     reasons = [{"cell": name, "reason": str(error)} for name, error in failed.items()]
     write_json(folder / FAILED, reasons)
+    per_image.write(folder, gathered(folder, found))
     write_json(folder / "bench.json", found)
     return found
 
@@ -146,6 +146,17 @@ def rows(cells: list[Cell], folder: Path) -> Rows:
         if complete(place, cell):
             found.append(row(cell, place, folder, bare))
     return found
+
+
+def gathered(folder: Path, found: Rows) -> per_image.Vectors:
+    """Return what the rows are means of, by run and measure; what older runs lack is left out."""
+    vectors = per_image.Vectors()
+    for row in found:
+        place = folder / str(row["run"])
+        attacks = own(place, runs.read_settings(place).attack) or []
+        each = per_image.of_run(place) | of_worst(place, attacks)
+        vectors |= {f"{row['run']}|{key}": value for key, value in each.items()}
+    return vectors
 
 
 def row(cell: Cell, place: Path, folder: Path, bare: Mapping[int, Settings]) -> dict[str, object]:

@@ -22,12 +22,12 @@ from fedcel.runs import Run
 from fedcel.seeding import generator
 from fedcel.settings import Scalar, Settings, parse
 from sims import loop, scenario
+from sims.columns import markdown, numbers
 from sims.processes import work
 from sims.progress import say
 from sims.report.summary import estimate
 from sims.report.text import interval
 from sims.scenario import Cell
-from sims.table import markdown, numbers
 
 MEMBER = re.compile(r"(?P<name>.+)-member-\d+")
 """Variants whose models together are one deep ensemble (Lakshminarayanan et al., NIPS 2017)."""

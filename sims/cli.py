@@ -108,6 +108,7 @@ def parser() -> argparse.ArgumentParser:
     more.add_argument(
         "--budgets", type=budgets, default=(), help="of the worst attack, one seed, as 4,10"
     )
+    more.add_argument("--every", action="store_true", help="all strengths, for the table's curves")
     more.add_argument("--jobs", type=positive, default=1, help="runs attacked at once")
     more.add_argument("--out", type=Path, help="Markdown file to write; default: print it")
     _set(more)
@@ -237,7 +238,8 @@ def _escalate(options: argparse.Namespace) -> None:
     from sims.escalate import escalate
 
     given = overrides(options)
-    text = escalate(options.folder, given, options.loss, options.budgets, options.jobs)
+    how = options.loss, options.budgets, options.jobs, options.every
+    text = escalate(options.folder, given, *how)
     _printed(text, options.out)
     print(f"report: {report.write(options.folder)}")
 

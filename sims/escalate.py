@@ -6,14 +6,18 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from jaxtyping import Float
 
-from fedcel import runs
+from fedcel import per_image, runs
 from fedcel.errors import SettingsError
 from fedcel.files import write_json
 from fedcel.settings import Scalar
 from fedcel.settings_groups import Attack
 from sims.attack import attack, own
+from sims.columns import Column, markdown, numbers, spread, whole
+from sims.intervals import redrawn
 from sims.matched import BITS, Row, seed_of, strength
 from sims.overrides import changed
 from sims.processes import work
@@ -22,8 +26,8 @@ from sims.report.budgets import sweeps, sweeps_table
 from sims.report.read import ESCALATED
 from sims.report.records import Escalated
 from sims.report.text import NOTHING
-from sims.table import Column, anchors, markdown, numbers, read, spread
-from sims.worst import worst_rows
+from sims.table import anchors, escalated, read, width
+from sims.worst import cell, error, of_worst, worst_rows
 
 SCORES = ("mse", "psnr", "ssim", "identification-1", "identification-5", "label-accuracy")
 ANCHORS = ("oracle-mse", "mean-mse")
@@ -51,20 +55,30 @@ class Task(NamedTuple):
 
 
 def escalate(
-    folder: Path, given: dict[str, Scalar], loss: float, budgets: Sequence[float], jobs: int = 1
+    folder: Path,
+    given: dict[str, Scalar],
+    loss: float,
+    budgets: Sequence[float],
+    jobs: int = 1,
+    every: bool = False,
 ) -> str:
     """Return the Markdown of trained attacks on a bench's cells at `loss` points of accuracy.
 
     Each variant is attacked, all seeds of it, at the strength whose mean accuracy is nearest to the
-    undefended net's less `loss`; then the attack that rebuilt images best once more with each of
-    `budgets`, on the first seed. What was attacked before is not attacked again. RunError when the
-    bench or a run in it is missing or damaged, SettingsError when `given` is of other settings.
+    undefended net's less `loss`, or with `every` at all its strengths; then, there, the attack that
+    rebuilt images best once more with each of `budgets`, on the first seed. What was attacked
+    before is not attacked again. Rows of earlier calls stay in escalated.json, but for those of the
+    same cell, attack and budget. RunError when the bench or a run in it is missing or damaged,
+    SettingsError when `given` is of other settings.
     """
     if not 0 <= loss < 100:
         raise SettingsError(f"--loss is {loss:g}, must be points of accuracy below 100, as 2")
-    rows = nearest(read(folder), loss)
-    tasks = [task(folder, row, given) for row in rows]
-    first = [scored(each) for each in done(tasks, jobs)]
+    cells = read(folder)
+    rows = nearest(cells, loss)
+    more = [row for row in cells if row not in rows] if every else []
+    tasks = [task(folder, row, given) for row in (*rows, *more)]
+    done(tasks, jobs)
+    first = [scored(each) for each in tasks[: len(rows)]]
     one = min(seed_of(row) for row in rows)
     higher = [
         task(folder, row, given | {"attack.names": row["attack"], "attack.budget": budget})
@@ -72,9 +86,31 @@ def escalate(
         if row.get("attack") and seed_of(row) == one
         for budget in budgets
     ]
-    found = [*first, *(scored(each) for each in done(higher, jobs))]
-    write_json(folder / ESCALATED, found)
-    return text(found, rows, loss)
+    done(higher, jobs)
+    keep(folder, [*tasks, *higher])
+    again = redrawn(first, {str(each.row["run"]): vectors(each) for each in tasks})
+    told = text(first, again, loss)
+    if not higher:
+        return told
+    found = larger([*first, *(scored(each) for each in higher)])
+    return f"{told}\n**The worst attack with larger budgets, one seed**\n\n{found}\n"
+
+
+def keep(folder: Path, tasks: Sequence[Task]) -> None:
+    """Write what was scored to escalated.json, and of each cell's worst attack image by image."""
+    new = [scored(each) for each in tasks]
+    replaced = {(*cell(row), row["attack"], row["budget"]) for row in new}
+    path = folder / ESCALATED
+    old = escalated(folder)
+    stay = [row for row in old if (*cell(row), row["attack"], row["budget"]) not in replaced]
+    write_json(path, [*stay, *new])
+    lowest = {str(row["run"]): error(row) for row in read(folder)}
+    images = per_image.read(folder)
+    for each, row in zip(tasks, new, strict=True):
+        run = str(row["run"])
+        if error(row) == lowest[run]:
+            images |= {f"{run}|{key}": value for key, value in worst(each).items()}
+    per_image.write(folder, images)
 
 
 def nearest(rows: Sequence[Row], loss: float) -> list[Row]:
@@ -117,6 +153,17 @@ def attacked(tasks: Sequence[Task]) -> str:
     return tasks[0].place.name
 
 
+def worst(each: Task) -> per_image.Vectors:
+    """Return what the attack that rebuilt images best in a cell scored, image by image."""
+    return of_worst(each.place, own(each.place, each.how) or [])
+
+
+def vectors(each: Task) -> dict[str, Float[np.ndarray, " T"]]:
+    """Return all that is known of a cell image by image."""
+    found = per_image.of_run(each.place) | worst(each)
+    return {key: value.double().numpy() for key, value in found.items()}
+
+
 def scored(each: Task) -> dict[str, object]:
     """Return a cell's row with the scores of the attack that rebuilt images best in it."""
     worst, counted = worst_rows(own(each.place, each.how) or [])
@@ -127,29 +174,31 @@ def scored(each: Task) -> dict[str, object]:
     return kept | scores | named
 
 
-def text(found: Sequence[Row], rows: Sequence[Row], loss: float) -> str:
-    """Return both tables."""
-    base = found[: len(rows)]
-    groups: dict[str, list[Row]] = {}
-    for row in base:
-        groups.setdefault(str(row["variant"]), []).append(row)
+def text(base: Sequence[Row], again: Sequence[Sequence[Row]], loss: float) -> str:
+    """Return the table; `again` are its rows in bootstrap samples of the images."""
+    groups: dict[str, list[int]] = {}
+    for number, row in enumerate(base):
+        groups.setdefault(str(row["variant"]), []).append(number)
     head = ["variant", *(column.head for column in COLUMNS), "worst attack"]
     known = [[*cells, NOTHING] for cells in anchors(base, COLUMNS)]
-    body = [line(group) for group in groups.values()]
-    parts = [
-        f"**Trained attacks, each variant where it is nearest to {loss:g} points below the "
-        f"undefended accuracy**\n\n{markdown(head, [*body, *known])}"
+    body = [
+        line([base[i] for i in group], [[each[i] for i in group] for each in again])
+        for group in groups.values()
     ]
-    if found[len(rows) :]:
-        parts.append(f"**The worst attack with larger budgets, one seed**\n\n{larger(found)}")
-    return "\n\n".join(parts) + "\n"
+    return (
+        f"**Trained attacks, each variant where it is nearest to {loss:g} points below the "
+        f"undefended accuracy**{width(again)}\n\n{markdown(head, [*body, *known])}\n"
+    )
 
 
-def line(group: Sequence[Row]) -> list[str]:
-    """Return one variant's line: means over seeds, with intervals."""
+def line(group: Sequence[Row], again: Sequence[Sequence[Row]]) -> list[str]:
+    """Return one variant's line: means over seeds, with intervals over seeds and images."""
     swept = group[0].get("strength")
     title = str(group[0].get("title", group[0]["variant"]))
-    cells = [spread(column, numbers(group, column.key)) for column in COLUMNS]
+    cells = [
+        spread(c, numbers(group, c.key), (whole(numbers(each, c.key)) for each in again))
+        for c in COLUMNS
+    ]
     names = sorted({str(row["attack"]) for row in group if row.get("attack")})
     return [title if swept is None else f"{title}, {swept:g}", *cells, " / ".join(names) or NOTHING]
 

@@ -120,9 +120,9 @@ def attack(folder: Path, place: Place, how: Attack | None = None) -> list[Row]:
         told = live.sample(targets.x, torch.Generator())
         few = max(2, min(how.candidates, len(targets.y)))
         how = how.model_copy(update={"targets": 0, "candidates": few})
-        found, _ = run_attacks(
+        found = run_attacks(
             [live], how, own, targets, run.settings.seed, throttled("attack"), run.splits.training
-        )
+        ).rows
     facts: Row = {
         "service": card.model,
         "mechanism": card.mechanism,

@@ -9,9 +9,8 @@ from clients import holder
 from fedcel import aggregation, robust, rounds, runs, schedule
 from fedcel.aggregation import ServerState
 from fedcel.data import load
-from fedcel.files import write_json
 from fedcel.journal import Journal, Tell
-from fedcel.outcome import outcome
+from fedcel.outcome import outcome, store
 from fedcel.settings import OWN_STRATEGY, Settings
 from sims import inprocess
 from sims.crew import Answer, Crew, Round, crew
@@ -44,7 +43,7 @@ def train(
     journal.close(server)
     if measure:
         seconds = time.perf_counter() - begin
-        write_json(folder / "result.json", outcome(runs.read(folder), seconds))
+        store(folder, outcome(runs.read(folder), seconds))
 
 
 def heard(

@@ -6,9 +6,10 @@ that of the undefended net of the same seed less an allowed loss. Differences ar
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
-from statistics import fmean
 from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
 
 from fedcel.errors import RunError
 
@@ -51,31 +52,41 @@ Matches = dict[int, Match | None]
 
 
 def at(curve: Curve, accuracy: float) -> Match | None:
-    """Return the fewest bits that the curve has at `accuracy` (a share) or above.
-
-    The curve is linear between neighbouring strengths. Where it crosses the accuracy more than
-    once, the crossing with the fewest bits counts; where a point more accurate than that leaks no
-    more than any crossing, that point does and is a bound. None where all points are below.
-    """
-    between = [crossing(here, there, accuracy) for here, there in pairwise(curve)]
-    exact = [values for values in curve if values["accuracy"] == accuracy]
-    above = [values for values in curve if values["accuracy"] > accuracy]
-    found = [Match(values, False) for values in (*exact, *between) if values is not None]
-    found += [Match(values, True) for values in above]
-    return min(found, key=lambda match: match.values[BITS], default=None)
-
-
-def crossing(here: Values, there: Values, accuracy: float) -> Values | None:
-    """Return the measures between two points where the accuracy lies strictly between theirs.
-
-    A measure that one of the two lacks is left out.
-    """
-    low, high = sorted((here["accuracy"], there["accuracy"]))
-    if not low < accuracy < high:
+    """Return the fewest bits that the curve has at `accuracy` (a share) or above; see `along`."""
+    if not curve:
         return None
-    share = (accuracy - here["accuracy"]) / (there["accuracy"] - here["accuracy"])
-    between = {k: (1 - share) * here[k] + share * there[k] for k in here.keys() & there.keys()}
-    return between | {"accuracy": accuracy}
+    keys, found, bound = along(curve, [accuracy])
+    if np.isnan(found[0, keys.index(BITS)]):
+        return None
+    told = {k: float(v) for k, v in zip(keys, found[0], strict=True) if not np.isnan(v)}
+    return Match(told if bound[0] else told | {"accuracy": accuracy}, bool(bound[0]))
+
+
+def along(
+    curve: Curve, accuracies: Sequence[float]
+) -> tuple[list[str], Float[np.ndarray, "L K"], Bool[np.ndarray, " L"]]:
+    """Return the K measures' names, their values at L accuracies, and where these are bounds.
+
+    The curve is linear between neighbouring strengths. Where it crosses an accuracy more than once,
+    the crossing with the fewest bits counts; where a point more accurate than that leaks no more
+    than any crossing, that point does and is a bound. NaN where all points are below, and for a
+    measure that a point lacks.
+    """
+    keys = list(dict.fromkeys(key for point in curve for key in point))
+    table = np.array([[point.get(key, np.nan) for key in keys] for point in curve])
+    asked, has = np.asarray(accuracies)[None, :], table[:, keys.index("accuracy")][:, None]
+    one, two = has[:-1], has[1:]
+    inside = (np.minimum(one, two) < asked) & (asked < np.maximum(one, two))
+    share = (asked - one) / np.where(inside, two - one, 1)
+    between = table[:-1, None] + share[..., None] * (table[1:] - table[:-1])[:, None]
+    points = np.broadcast_to(table[:, None], (len(table), asked.shape[1], len(keys)))
+    values = np.concatenate([points, between, points])  # of equals, a point there comes first
+    counts = np.concatenate([has == asked, inside, has > asked])
+    bits = np.where(counts, values[..., keys.index(BITS)], np.inf)
+    best = bits.argmin(0)
+    rows = np.arange(asked.shape[1])
+    found = np.where(np.isinf(bits[best, rows])[:, None], np.nan, values[best, rows])
+    return keys, found, best >= len(counts) - len(table)
 
 
 def matched(rows: Sequence[Row], loss: float) -> dict[str, Matches]:
@@ -90,21 +101,26 @@ def matched(rows: Sequence[Row], loss: float) -> dict[str, Matches]:
     return found
 
 
-def areas(rows: Sequence[Row], most: float) -> dict[str, dict[int, float]]:
-    """Return by variant and seed the mean bits over losses of 0 to `most` points of accuracy.
+def areas(rows: Sequence[Row], most: float) -> dict[str, dict[int, Values]]:
+    """Return by variant and seed the mean bits and MSE over losses of 0 to `most` points.
 
     The area under a curve over its width. At each of 101 losses a defender has the fewest bits that
-    the curve reaches, or those of the undefended net, which is always there to take. RunError as
-    `matched`.
+    the curve reaches, or those of the undefended net, which is always there to take, and the MSE
+    of the same net; no MSE where one of them has none. RunError as `matched`.
     """
     bare = undefended(rows)
-    losses = [most / 100 * step / (GRID - 1) for step in range(GRID)]
-    found: dict[str, dict[int, float]] = {}
+    losses = np.linspace(0, most / 100, GRID)
+    found: dict[str, dict[int, Values]] = {}
     for (variant, seed), curve in curves(rows, bare).items():
         top = bare[seed]
-        reached = (at(curve, top["accuracy"] - loss) for loss in losses)
-        bits = [min(m.values[BITS], top[BITS]) if m else top[BITS] for m in reached]
-        found.setdefault(variant, {})[seed] = fmean(bits)
+        keys, reached, _ = along(curve, list(top["accuracy"] - losses))
+        helps = reached[:, keys.index(BITS)] < top[BITS]  # NaN does not
+        mean = {
+            key: float(np.where(helps, reached[:, keys.index(key)], top[key]).mean())
+            for key in (BITS, "mse")
+            if key in top and key in keys
+        }
+        found.setdefault(variant, {})[seed] = {k: v for k, v in mean.items() if not np.isnan(v)}
     return found
 
 

@@ -1,28 +1,25 @@
 """A bench as Markdown tables: what each variant leaks at equal accuracy, with intervals."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
 
+import numpy as np
+from jaxtyping import Float
+
+from fedcel import per_image
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import read_json
-from sims.matched import BITS, Matches, Row, areas, differences, matched, seed_of
-from sims.report.read import FAILED
+from sims.columns import Column, markdown, numbers, spread, whole
+from sims.intervals import redrawn
+from sims.matched import BITS, Matches, Row, Values, areas, differences, matched, seed_of
+from sims.report.read import ESCALATED, FAILED
 from sims.report.summary import estimate
-from sims.report.text import NOTHING, interval, number
+from sims.report.text import NOTHING, number
+from sims.worst import merged
 
 NEVER = "never this accurate"
-
-
-class Column(NamedTuple):
-    """A measure as the table shows it: its heading, decimals, and what it is multiplied with."""
-
-    key: str
-    head: str
-    digits: int
-    scale: float = 1.0
 
 
 COLUMNS = (
@@ -40,6 +37,10 @@ COLUMNS = (
     Column("bytes-per-inference", "bytes sent", 0),
 )
 COMPARED = ("accuracy", BITS, "identification-optimal", "mse")
+Of = Mapping[str, Matches]
+"""By variant."""
+Areas = Mapping[str, Mapping[int, Values]]
+"""By variant and seed."""
 
 
 def table(folder: Path, losses: str = "0,2,5", against: str | None = None) -> str:
@@ -54,30 +55,56 @@ def table(folder: Path, losses: str = "0,2,5", against: str | None = None) -> st
     titles = {str(row["variant"]): str(row.get("title", row["variant"])) for row in rows}
     if against is not None and against not in titles:
         raise SettingsError(f"--against is {against!r}, must be one of {', '.join(titles)}")
-    parts = [f"Variants at matched accuracy.\n\n{conditions(rows)}{left_out(folder)}"]
+    again = redrawn(rows, images(folder))
+    said = conditions(rows) + width(again)
+    parts = [f"Variants at matched accuracy.\n\n{said}{left_out(folder)}"]
     for loss in points:
-        found = matched(rows, loss)
+        found, drawn = matched(rows, loss), [matched(each, loss) for each in again]
         below = "the undefended accuracy" if loss == 0 else f"{loss:g} points below undefended"
-        parts.append(f"**At {below}**\n\n{main(found, titles, rows)}")
+        parts.append(f"**At {below}**\n\n{main(found, drawn, titles, rows)}")
         if against is not None:
             parts.append(
                 f"Difference to {titles[against]}, paired by seed:\n\n"
-                f"{paired(found, titles, against)}"
+                f"{paired(found, drawn, titles, against)}"
             )
-    if max(points) > 0:
-        parts.append(overall(areas(rows, max(points)), titles, max(points), against))
+    if most := max(points):
+        drawn_areas = [areas(each, most) for each in again]
+        parts.append(overall(areas(rows, most), drawn_areas, titles, most, against))
     return "\n\n".join(parts) + "\n"
 
 
-def read(folder: Path) -> list[Row]:
-    """Return the rows of a bench folder; RunError when it has none."""
+def read(folder: Path) -> Sequence[Row]:
+    """Return a bench's rows, each with its worst attack of all; RunError when it has none."""
     rows = read_json(folder / "bench.json")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise RunError(f"{folder / 'bench.json'} has no rows; run `fedcel bench` first")
     for row in rows:
         if "variant" not in row:
             raise RunError(f"{folder / 'bench.json'} is damaged: a row names no variant")
-    return rows
+    return merged(rows, escalated(folder))
+
+
+def escalated(folder: Path) -> list[Row]:
+    """Return the rows of escalated.json, none where it is missing; RunError when it is damaged."""
+    path = folder / ESCALATED
+    found = read_json(path) if path.exists() else []
+    needed = {"variant", "attack", "budget"}
+    if isinstance(found, list) and all(
+        isinstance(row, dict) and row.keys() >= needed for row in found
+    ):
+        return found
+    raise RunError(
+        f"{path} is damaged: rows with {', '.join(sorted(needed))} are expected; remove it"
+    )
+
+
+def images(folder: Path) -> dict[str, dict[str, Float[np.ndarray, " T"]]]:
+    """Return what each run measured of each image, by run and measure; {} where it was not kept."""
+    found: dict[str, dict[str, Float[np.ndarray, " T"]]] = {}
+    for key, vector in per_image.read(folder).items():
+        run, _, measure = key.rpartition("|")
+        found.setdefault(run, {})[measure] = vector.double().numpy()
+    return found
 
 
 def left_out(folder: Path) -> str:
@@ -106,7 +133,7 @@ def conditions(rows: Sequence[Row]) -> str:
         f"M = {_all(rows, 'candidates', 0)} targets; bits beyond the label are at most "
         f"{_all(rows, 'bits-cap', 2)}; identification is among "
         f"{_all(rows, 'identification-candidates', 0)} images. "
-        f"Seeds {', '.join(map(str, seeds))}; mean ± 95 % t-interval over seeds, from three on. "
+        f"Seeds {', '.join(map(str, seeds))}; means with 95 % intervals from three seeds on. "
         f"The undefended variant is {next(iter(bare), NOTHING)!r}, accuracy matched seed by seed, "
         "linearly between neighbouring strengths. "
     )
@@ -116,19 +143,44 @@ def conditions(rows: Sequence[Row]) -> str:
     )
 
 
-def main(found: Mapping[str, Matches], titles: Mapping[str, str], rows: Sequence[Row]) -> str:
+def width(again: Sequence[object]) -> str:
+    """Return what the intervals are over."""
+    if not again:
+        return " Intervals: Student's t over seeds; these test images are taken as given."
+    return (
+        " Intervals: Student's t over seeds and, added as variances, a bootstrap over the test "
+        f"images, {len(again)} samples, the same in every cell, candidates held fixed. What is not "
+        "kept image by image (certificate, spread, cost, PSNR, SSIM) is over seeds alone."
+    )
+
+
+def main(found: Of, again: Sequence[Of], titles: Mapping[str, str], rows: Sequence[Row]) -> str:
     """Return one line per variant and the two anchors."""
     seeds = len({seed_of(row) for row in rows})
-    lines = [[titles[name], *cells(matches, seeds)] for name, matches in found.items()]
+    lines = [
+        [titles[name], *cells(matches, [each[name] for each in again], seeds)]
+        for name, matches in found.items()
+    ]
     return markdown(["variant", *(c.head for c in COLUMNS)], [*lines, *anchors(rows)])
 
 
-def cells(matches: Matches, seeds: int) -> list[str]:
-    """Return a variant's measures; it says of how many seeds, where not of all of them."""
+def cells(matches: Matches, again: Sequence[Matches], seeds: int) -> list[str]:
+    """Return a variant's measures; it says of how many seeds, where not of all of them.
+
+    `again` are its matches in bootstrap samples of the images.
+    """
     there = [match for match in matches.values() if match is not None]
     if not there:
         return [NOTHING, NEVER, *(NOTHING for _ in COLUMNS[2:])]
-    texts = {c.key: spread(c, (match.values.get(c.key) for match in there)) for c in COLUMNS}
+
+    def of(each: Matches, key: str) -> list[float | None]:
+        found = (each[seed] for seed, match in matches.items() if match)
+        return [match.values.get(key) if match else None for match in found]
+
+    texts = {
+        c.key: spread(c, of(matches, c.key), (whole(of(each, c.key)) for each in again))
+        for c in COLUMNS
+    }
     sign = "≤ " if any(match.bound for match in there) else ""
     some = "" if len(there) == seeds else f" ({len(there)} of {seeds} seeds)"
     return list((texts | {BITS: f"{sign}{texts[BITS]}{some}"}).values())
@@ -157,44 +209,71 @@ def anchors(rows: Sequence[Row], columns: Sequence[Column] = COLUMNS) -> list[li
     ]
 
 
-def paired(found: Mapping[str, Matches], titles: Mapping[str, str], against: str) -> str:
+def paired(found: Of, again: Sequence[Of], titles: Mapping[str, str], against: str) -> str:
     """Return each variant's differences to one of them, with intervals over common seeds."""
     columns = [column for column in COLUMNS if column.key in COMPARED]
     theirs = found[against]
+
+    def shifts(name: str, key: str, seeds: Iterable[int]) -> Iterator[float | None]:
+        for each in again:
+            gaps = differences(each[name], each[against], key)
+            yield whole([gaps.get(seed) for seed in seeds])
+
     lines = []
     for name, ours in found.items():
         if name == against:
             continue
         each = {c.key: differences(ours, theirs, c.key) for c in columns}
-        texts = {c.key: spread(c, each[c.key].values()) for c in columns}
+        texts = {
+            c.key: spread(c, each[c.key].values(), shifts(name, c.key, each[c.key]))
+            for c in columns
+        }
         texts[BITS] = f"{sign(ours, theirs, each[BITS])}{texts[BITS]}"
         lines.append([titles[name], *texts.values(), str(len(each[BITS]))])
     return markdown(["variant", *(c.head for c in columns), "seeds"], lines)
 
 
 def overall(
-    found: Mapping[str, Mapping[int, float]],
+    found: Areas,
+    again: Sequence[Areas],
     titles: Mapping[str, str],
     most: float,
     against: str | None,
 ) -> str:
-    """Return each curve's mean bits over the losses up to `most`, the least first."""
-    column = Column(BITS, f"mean bits beyond label, 0 to {most:g} points lost", 2)
-    head = ["variant", column.head]
-    head += [f"difference to {titles[against]}, paired by seed"] if against else []
-    lines = []
-    for name, area in sorted(found.items(), key=lambda item: fmean(item[1].values())):
-        line = [titles[name], spread(column, area.values())]
-        if against:
-            other = found[against]
-            gaps = [area[seed] - other[seed] for seed in area if seed in other]
-            line.append(NOTHING if name == against else spread(column, gaps))
-        lines.append(line)
+    """Return each curve's mean bits and MSE over the losses up to `most`, fewest bits first."""
+    columns = [
+        Column(BITS, f"mean bits beyond label, 0 to {most:g} points lost", 2),
+        Column("mse", "mean of the worst attack's MSE", 4),
+    ]
+    head = ["variant", *(column.head for column in columns)]
+    head += [f"{c.head}: difference to {titles[against]}" for c in columns] if against else []
+
+    def cell(name: str, other: str | None, column: Column) -> str:
+        real, *drawn = (less(each, name, other, column.key) for each in (found, *again))
+        return NOTHING if name == other else spread(column, real, map(whole, drawn))
+
+    lines = [
+        [
+            titles[name],
+            *(cell(name, other, c) for other in dict.fromkeys([None, against]) for c in columns),
+        ]
+        for name in sorted(found, key=lambda v: fmean(own[BITS] for own in found[v].values()))
+    ]
     said = (
         "**Over all losses.** The area under each curve, over its width: at every loss the fewest "
-        "bits that the variant reaches, or the undefended net's."
+        "bits that the variant reaches, or the undefended net's, and the MSE of the same net."
     )
     return f"{said}\n\n{markdown(head, lines)}"
+
+
+def less(found: Areas, name: str, other: str | None, key: str) -> list[float]:
+    """Return a variant's areas by seed, less the other's of the same seed if there is one."""
+    theirs = {seed: own.get(key) for seed, own in found[other].items()} if other else {}
+    each = (
+        (own.get(key), theirs.get(seed, None if other else 0.0))
+        for seed, own in found[name].items()
+    )
+    return [mine - base for mine, base in each if mine is not None and base is not None]
 
 
 def sign(ours: Matches, theirs: Matches, common: Iterable[int]) -> str:
@@ -202,23 +281,6 @@ def sign(ours: Matches, theirs: Matches, common: Iterable[int]) -> str:
     seeds = list(common)
     mine, other = (any((m := side[s]) and m.bound for s in seeds) for side in (ours, theirs))
     return {(False, False): "", (True, False): "≤ ", (False, True): "≥ "}.get((mine, other), "≶ ")
-
-
-def numbers(rows: Iterable[Row], key: str) -> list[float]:
-    """Return a key's numbers, where rows have one."""
-    return [float(str(row[key])) for row in rows if row.get(key) is not None]
-
-
-def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table; a bar within a cell would end it and is escaped."""
-    rule = ["---"] * len(head)
-    rows = [[cell.replace("|", "\\|") for cell in line] for line in (head, rule, *lines)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def spread(column: Column, values: Iterable[float | None]) -> str:
-    """Return mean and interval of a column's values."""
-    return interval(estimate(values), column.digits, column.scale)
 
 
 def _all(rows: Sequence[Row], key: str, digits: int) -> str:

@@ -14,9 +14,8 @@ from fedcel import aggregation, plugins, runs, schedule, wire
 from fedcel.arrays import to_arrays, to_vector
 from fedcel.data import Splits, class_names, load
 from fedcel.errors import RunError, SettingsError
-from fedcel.files import write_json
 from fedcel.journal import Event, Journal, Tell
-from fedcel.outcome import outcome
+from fedcel.outcome import outcome, store
 from fedcel.settings import OWN_STRATEGY, Settings, parse
 from strategies.posterior import PosteriorStrategy
 
@@ -93,10 +92,11 @@ def serve(
     journal.close(last)
     if not measure:
         return
-    result = outcome(runs.read(folder), time.perf_counter() - begin)
+    found = outcome(runs.read(folder), time.perf_counter() - begin)
     if isinstance(strategy, PosteriorStrategy) and strategy.own_images:
-        result["between-client-spread"] = None  # it would be that of images nobody trained on
-    write_json(folder / "result.json", result)
+        # It would be that of images nobody trained on.
+        found.result["between-client-spread"] = None
+    store(folder, found)
 
 
 def fits(settings: Settings, splits: Splits) -> ConfigRecord:

@@ -37,6 +37,10 @@ class OptimalLeak(NamedTuple):
     identification_candidates: int
     identification_half_width: float
     beyond_label_half_width: float
+    identified: Float[Tensor, " M"]
+    """Of each image, mean over noise draws; their mean is `identification`."""
+    beyond: Float[Tensor, " M"]
+    """Bits beyond the label of each image, mean over noise draws."""
 
 
 def optimal(
@@ -70,8 +74,18 @@ def optimal(
     information, beyond = information + log2(count), beyond + size.log2()
     caps = log2(count), float(size.log2().mean())
     one, two, three = (float(values.mean()) for values in (rate, information, beyond))
-    widths = [half_width(values, generator) for values in (rate, beyond)]
-    return OptimalLeak(one, two, three, count, *caps, min(candidates, count), *widths)
+    return OptimalLeak(
+        one,
+        two,
+        three,
+        count,
+        *caps,
+        min(candidates, count),
+        half_width(rate, generator),
+        half_width(beyond, generator),
+        identified=rate,
+        beyond=beyond,
+    )
 
 
 Law = Callable[[Float[Tensor, "Q F"], Float[Tensor, "M C H W"]], Float[Tensor, "Q M"]]

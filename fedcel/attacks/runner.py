@@ -4,12 +4,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from traceback import extract_tb
+from typing import NamedTuple
 from warnings import warn
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedcel import per_image
 from fedcel.attacks.averaging import Repeated
 from fedcel.attacks.base import Attack, Progress
 from fedcel.attacks.gradients import tuned_on
@@ -24,6 +26,7 @@ from fedcel.attacks.observation import (
 )
 from fedcel.attacks.optimal import optimal
 from fedcel.attacks.scorecard import class_means, in_best_order, score
+from fedcel.attacks.scorecard import per_image as scored
 from fedcel.data.images import Images
 from fedcel.errors import DataError, FedcelError, ServiceError
 from fedcel.seeding import generator
@@ -35,6 +38,15 @@ Row = dict[str, object]
 Pictures = dict[str, Tensor]
 
 
+class Attacked(NamedTuple):
+    """Rows of attacks.json, pictures, and what the rows are means of."""
+
+    rows: list[Row]
+    pictures: Pictures
+    per_image: per_image.Vectors
+    """Of each target, named by `fedcel.per_image.name`."""
+
+
 def run(
     observations: Sequence[Observation],
     how: How,
@@ -43,7 +55,7 @@ def run(
     seed: int,
     progress: Progress,
     population: Images | None = None,
-) -> tuple[list[Row], Pictures]:
+) -> Attacked:
     """Return the rows of attacks.json, and pictures (n, C, H, W) in [0, 1], n at most 12.
 
     Pictures: `targets`, `class-mean` (what the label alone tells), and under each attack's name the
@@ -58,7 +70,7 @@ def run(
     attacks = parse(how.names)
     refuse_known(targets, auxiliary)
     refuse_batches([attack for attack, _ in attacks if attack], observations, auxiliary)
-    rows: list[Row] = []
+    rows, values = list[Row](), per_image.Vectors()
     known = class_means(targets.y, population or auxiliary)
     shown = min(PICTURES, how.targets or PICTURES)  # as many as every attack rebuilds
     pictures: Pictures = {"targets": targets.x[:shown], "class-mean": known[:shown]}
@@ -69,12 +81,11 @@ def run(
         if attack is None:
             rows += identify(seen, how, targets, seed, progress)
             continue
-        found, images = reconstruct(
-            attack, seen, how, auxiliary, targets, seed, progress, population
-        )
-        rows += found
-        pictures |= images
-    return rows, pictures
+        found = reconstruct(attack, seen, how, auxiliary, targets, seed, progress, population)
+        rows += found.rows
+        pictures |= found.pictures
+        values |= found.per_image
+    return Attacked(rows, pictures, values)
 
 
 def refuse_known(targets: Images, auxiliary: Images) -> None:
@@ -169,14 +180,14 @@ def reconstruct(
     seed: int,
     progress: Progress,
     population: Images | None,
-) -> tuple[list[Row], Pictures]:
+) -> Attacked:
     """Return one attack's rows and the first reconstructions of its best seed."""
     who: Row = {"attack": attack.name, "observation": attack.observes, "knowledge": how.knowledge}
     observation = next((o for o in observations if o.name == attack.observes), None)
     if observation is None or not attack.needs <= observation.grants:
-        return [who | {"skipped": reason(attack, observation)}], {}
+        return Attacked([who | {"skipped": reason(attack, observation)}], {}, {})
     targets = Images(*(part[: how.targets or None] for part in targets))
-    rows: list[Row] = []
+    rows, values = list[Row](), per_image.Vectors()
     pictures, lowest = Pictures(), torch.inf
     for attack_seed in range(how.seeds):
         own, begin, asked = who | {"seed": attack_seed}, time.monotonic(), paid(observation)
@@ -197,9 +208,11 @@ def reconstruct(
             seconds = {"seconds": time.monotonic() - begin}
             scores = score(images, targets, auxiliary, how.candidates, population)
             rows.append(own | done | scores | seconds)
+            each = scored(images, targets.x, how.candidates)
+            values |= {per_image.name(rows[-1], key): value for key, value in each.items()}
             if scores["mse"] < lowest:
                 lowest, pictures = scores["mse"], {attack.name: images[:PICTURES]}
-    return rows, pictures
+    return Attacked(rows, pictures, values)
 
 
 def reason(attack: Attack, observation: Observation | None) -> str:

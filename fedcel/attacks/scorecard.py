@@ -46,6 +46,16 @@ def score(
     }
 
 
+def per_image(
+    images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"], candidates: int
+) -> dict[str, Float[Tensor, " T"]]:
+    """Return each reconstruction's part of `score`'s `mse` and `identification-1`."""
+    return {
+        "mse": errors(images, originals),
+        "identification-1": ranked(images, originals, candidates, 1),
+    }
+
+
 def in_best_order(
     images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"], batch: int
 ) -> Float[Tensor, "T C H W"]:
@@ -63,13 +73,20 @@ def in_best_order(
 
 def mse(images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]) -> float:
     """Return the mean squared error, unit: pixel squared."""
-    return float((images - originals).double().square().mean())
+    return float(errors(images, originals).mean())
+
+
+def errors(
+    images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]
+) -> Float[Tensor, " T"]:
+    """Return each image's mean squared error, unit: pixel squared."""
+    return (images - originals).double().square().flatten(1).mean(1)
 
 
 def psnr(images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]) -> float:
     """Return the mean over images of -10 log10(MSE) in dB, at most 100 dB an image."""
-    error = (images - originals).double().square().flatten(1).mean(1)
-    return float((-10 * error.log10()).clamp_max(BRIGHTEST_PSNR).mean())
+    decibels = -10 * errors(images, originals).log10()
+    return float(decibels.clamp_max(BRIGHTEST_PSNR).mean())
 
 
 def ssim(images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]) -> float:
@@ -104,9 +121,19 @@ def identified(
 
     Averaged exactly over which other originals are drawn; see `identification`.
     """
+    return float(ranked(images, originals, candidates, top).mean())
+
+
+def ranked(
+    images: Float[Tensor, "T C H W"],
+    originals: Float[Tensor, "T C H W"],
+    candidates: int,
+    top: int,
+) -> Float[Tensor, " T"]:
+    """Return each reconstruction's own chance of what `identified` is the mean of."""
     flat = images.flatten(1).double(), originals.flatten(1).double()
     distance = torch.cdist(*flat, compute_mode="donot_use_mm_for_euclid_dist")
-    return float(identification(-distance, torch.arange(len(images)), candidates, top).mean())
+    return identification(-distance, torch.arange(len(images)), candidates, top)
 
 
 def label_accuracy(

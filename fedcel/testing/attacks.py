@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar
+from unittest.mock import patch
 
 import torch
 from jaxtyping import Float
@@ -179,6 +180,20 @@ class AttackContract:
         copies = [part.clone() for part in digits()[0]]
         self.attack(effort=QUICK)
         assert all(map(torch.equal, digits()[0], copies))
+
+    def test_noise_is_never_stale(self) -> None:
+        """No two queries draw the same noise: what is trained on one draw knows no other."""
+        states: list[bytes] = []
+        observation = self.observation()
+        real = type(observation).sample
+
+        def sample(seen: Observation, images: Tensor, generator: torch.Generator) -> Tensor:
+            states.append(generator.get_state().numpy().tobytes())
+            return real(seen, images, generator)
+
+        with patch.object(type(observation), "sample", sample):
+            self.attack(effort=QUICK)
+        assert len(set(states)) == len(states)
 
     def test_budget_scales_the_effort(self) -> None:
         """Progress names the part done as k/n: the last line is at its end, n follows budget."""

@@ -25,7 +25,7 @@ from sims.report.records import (
     Run,
 )
 from sims.scenario import undefended
-from sims.worst import worst_attack
+from sims.worst import merged, worst_attack
 
 FAILED = "failed.json"
 """What failed in a bench, beside bench.json."""
@@ -64,12 +64,19 @@ def read_run(folder: Path) -> Run:
 
 
 def _bench(folder: Path) -> Book:
-    rows = _parsed(folder / "bench.json", _list_of(Row))
+    failed, more = _beside(folder / FAILED, Failed), _beside(folder / ESCALATED, Escalated)
+    scores = [row.model_dump(by_alias=True) for row in more]
+
+    def held(text: str) -> tuple[Row, ...]:
+        rows = _list_of(Row)(text)
+        kept = (row.model_dump(by_alias=True) for row in rows)
+        return TypeAdapter(tuple[Row, ...]).validate_python(merged(kept, scores))
+
+    rows = _parsed(folder / "bench.json", held)
     if not rows:
         raise RunError(f"{folder / 'bench.json'} has no rows; run `fedcel bench` first")
     found = {row.run: read_run(folder / row.run) for row in rows}
     rows = tuple(_flagged(row, found[row.run].settings) for row in rows)
-    failed, more = _beside(folder / FAILED, Failed), _beside(folder / ESCALATED, Escalated)
     scenario = folder / "scenario.toml"
     title = _parsed(scenario, tomllib.loads).get("title") if scenario.exists() else None
     return Book(str(title or folder.resolve().name), "bench", rows, found, failed, more)

@@ -181,6 +181,11 @@ class Escalated(Part):
     attack: str | None = None
     budget: FiniteFloat
     mse: Number = None
+    psnr: Number = None
+    ssim: Number = None
+    identification_1: Number = None
+    oracle_mse: Number = None
+    mean_mse: Number = None
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,12 @@ from fedcel.posterior.predict import predict
 from fedcel.seeding import generator
 from fedcel.settings import Settings, parse
 from sims import loop
+from sims.columns import markdown
 from sims.crew import Answer, Here, Round
 from sims.processes import work
 from sims.progress import say
 from sims.report.summary import estimate
 from sims.report.text import interval
-from sims.table import markdown
 
 CLIENTS, SEEDS = 10, (0, 1, 2)
 COMMON = {

@@ -1,5 +1,6 @@
 """Files are written whole or not at all, and damage is named."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,22 @@ def test_a_crash_in_the_middle_leaves_no_half_file(
         files.write_whole(path, "new")
     assert path.read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_interrupt_right_after_the_replacement_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C is not lost behind the temporary file that is not there any more."""
+    path, replace = tmp_path / "a.txt", os.replace
+
+    def interrupted(old: str, new: Path) -> None:
+        replace(old, new)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        files.write_whole(path, "new")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("a.txt", "new")]
 
 
 def test_a_file_is_for_all_readers_or_its_owner_alone(tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from fedcel import per_image
 from fedcel.errors import SettingsError
 from fedcel.settings import Scalar
 from sims import scenario
 from sims.escalate import escalate, larger, nearest
 from sims.matched import BITS
 from sims.report.read import ESCALATED
+from sims.table import read
 from tests.sims.small import QUICK
 
 BENCH = importlib.import_module("sims.bench")  # `sims.bench` itself is the function
@@ -72,8 +74,28 @@ def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
     assert all(0 < r["oracle-mse"] < r["mean-mse"] for r in rows)
     (known,) = [line for line in said.splitlines() if "label only" in line]
     assert f" {rows[0]['oracle-mse']:.4f} " in known
+    assert "a bootstrap over the test images" in said
     assert escalate(tmp_path / "b", given, 0, [0.04, 0.05]) == said
     assert "attacked" not in capsys.readouterr().err
+    all_cells_have_their_worst_attack(tmp_path / "b", given)
+
+
+def all_cells_have_their_worst_attack(folder: Path, given: dict[str, Scalar]) -> None:
+    """With `every`, strength 9 too; earlier rows stay, and the lowest error is each cell's."""
+    before = json.loads((folder / ESCALATED).read_text())
+    escalate(folder, given, 0, [], every=True)
+    rows = json.loads((folder / ESCALATED).read_text())
+    assert len(rows) == len(before) + 2 and all(row in rows for row in before)
+    lowest: dict[object, float] = {}
+    for row in rows:
+        lowest[row["run"]] = min(row["mse"], lowest.get(row["run"], 1.0))
+    assert {row["run"]: row["mse"] for row in read(folder)} == lowest
+    images = per_image.read(folder)
+    for run, error in lowest.items():
+        assert float(images[f"{run}|mse"].mean()) == pytest.approx(error, rel=1e-5)
+    for row in json.loads((folder / "bench.json").read_text()):
+        for key in ("accuracy", BITS, "identification-optimal"):
+            assert float(images[f"{row['run']}|{key}"].mean()) == pytest.approx(row[key], abs=1e-5)
 
 
 def test_whether_a_larger_budget_still_helps_is_said() -> None:

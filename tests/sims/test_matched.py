@@ -10,7 +10,6 @@ from sims.matched import (
     Match,
     areas,
     at,
-    crossing,
     curves,
     differences,
     matched,
@@ -120,12 +119,6 @@ def test_the_direction_of_the_sweep_does_not_matter(
         assert one.values[BITS] == pytest.approx(two.values[BITS], abs=1e-9)
 
 
-def test_a_crossing_lies_strictly_between() -> None:
-    """End points are no crossings: they are points."""
-    assert crossing(point(0.9, 4.0), point(0.8, 2.0), 0.9) is None
-    assert crossing(point(0.9, 4.0), point(0.9, 2.0), 0.9) is None
-
-
 ROWS = [
     row("none", None, 0.95, 5.0, **{"train-step-ratio": 1.0, "mse": 0.02}),
     row("swept", 3.0, 0.85, 1.0, **{"train-step-ratio": 3.0}),
@@ -185,14 +178,24 @@ def test_the_first_undefended_variant_is_the_reference() -> None:
 def test_an_area_by_hand() -> None:
     """Straight from 4 bits to none over ten points: 2 on average, 3 over the first five."""
     rows = [row("none", None, 0.9, 4.0), row("swept", 1.0, 0.8, 0.0)]
-    assert areas(rows, 10)["swept"] == {0: pytest.approx(2.0)}
-    assert areas(rows, 5)["swept"] == {0: pytest.approx(3.0)}
-    assert areas(rows, 5)["none"] == {0: pytest.approx(4.0)}
+    assert areas(rows, 10)["swept"] == {0: {BITS: pytest.approx(2.0)}}
+    assert areas(rows, 5)["swept"] == {0: {BITS: pytest.approx(3.0)}}
+    assert areas(rows, 5)["none"] == {0: {BITS: pytest.approx(4.0)}}
+
+
+def test_the_error_along_a_curve_is_that_of_the_net_chosen_by_its_bits() -> None:
+    """.02 to .06 over ten points is .04; worse in bits than the undefended net, it is .02."""
+    rows = [row("none", None, 0.9, 4.0, mse=0.02), row("swept", 1.0, 0.8, 0.0, mse=0.06)]
+    worse = row("own", 1.0, 0.95, 5.0, mse=0.06)
+    found = areas([*rows, worse], 10)
+    assert found["swept"][0]["mse"] == pytest.approx(0.04)
+    assert found["own"][0]["mse"] == pytest.approx(0.02)
+    assert "mse" not in areas([rows[0], {**rows[1], "mse": None}], 10)["swept"][0]
 
 
 def test_where_a_curve_does_not_reach_the_undefended_net_counts() -> None:
     """Alone at five points' loss: nothing is gained before, and a worse curve never counts."""
     rows = [row("none", None, 0.9, 4.0), row("alone", 1.0, 0.85, 1.0), row("worse", 1.0, 0.85, 5.0)]
     found = areas(rows, 10)
-    assert found["alone"][0] == pytest.approx((50 * 4 + 51 * 1) / 101)
-    assert found["worse"][0] == pytest.approx(4.0)
+    assert found["alone"][0][BITS] == pytest.approx((50 * 4 + 51 * 1) / 101)
+    assert found["worse"][0][BITS] == pytest.approx(4.0)

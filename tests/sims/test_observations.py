@@ -197,7 +197,7 @@ def test_no_head_reads_the_messages_of_several_encoders() -> None:
     assert both.net.features == 2 * FEATURES
     assert HEAD not in both.grants
     how = Attack(names="shadow,shadow-other,decoder", seeds=1, budget=0.01)
-    rows, _ = run([both], how, *digits(), 1, lambda line: None)
+    rows = run([both], how, *digits(), 1, lambda line: None).rows
     assert [row.get("skipped") for row in rows] == ["needs head, which is not granted"] * 2 + [None]
     for samples, scope in (([sample], "full"), ([sample, sample], "head")):
         assert HEAD in messages(flat, samples, scope).grants

@@ -3,8 +3,11 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+from fedcel import per_image
 from fedcel.errors import RunError, SettingsError
 from sims.cli import main
 from sims.report.text import NOTHING
@@ -70,7 +73,7 @@ def test_by_hand(tmp_path: Path) -> None:
     widths = {
         len(line.replace("\\|", "/").split("|")) for line in text.splitlines() if line[:1] == "|"
     }
-    assert widths == {len(COLUMNS) + 3, 4}  # of the points, and of the area
+    assert widths == {len(COLUMNS) + 3, 5}  # of the points, and of the areas
 
 
 def test_differences_are_paired_and_signed(tmp_path: Path) -> None:
@@ -92,9 +95,58 @@ def test_the_area_is_over_the_largest_loss_asked_for(tmp_path: Path) -> None:
     means = [float(line.replace("\\|", "/").split("|")[2].split()[0]) for line in lines]
     assert "0 to 2 points lost" in text
     assert means == sorted(means) and len(means) == len(SWEEP)
-    gaps = {cells(text, name)[-1] for name in SWEEP}
+    gaps = {cells(text, name)[-2] for name in SWEEP}
     assert NOTHING in gaps and all(gap.endswith("± 0.00") for gap in gaps - {NOTHING})
     assert "Over all losses" not in table(tmp_path, "0", "cel")
+
+
+def vary(folder: Path, alike: bool) -> None:
+    """Give each run bits of 400 images around its mean; `alike`: the same ones hard in all runs."""
+    rows = json.loads((folder / "bench.json").read_text())
+    draw, found = np.random.default_rng(3), {}
+    common = draw.normal(size=400)
+    for number, row in enumerate(rows):
+        row["run"] = f"runs/{number}"
+        own = common if alike else draw.normal(size=400)
+        found[f"runs/{number}|accuracy"] = torch.full((400,), row["accuracy"])
+        bits = row["bits-beyond-label"] + 2 * (own - own.mean())
+        found[f"runs/{number}|bits-beyond-label"] = torch.from_numpy(bits)
+    per_image.write(folder, found)
+    (folder / "bench.json").write_text(json.dumps(rows))
+
+
+def half(cell: str) -> float:
+    """Return half the width of an interval."""
+    return float(cell.rpartition("± ")[2])
+
+
+def test_intervals_are_over_seeds_and_images(tmp_path: Path) -> None:
+    """Bits of sd 2 over 400 images: .1 of standard error, .2 beside the .25 of the seeds."""
+    bench(tmp_path)
+    assert "these test images are taken as given" in table(tmp_path, "2")
+    vary(tmp_path, alike=True)
+    text = table(tmp_path, "2", "cel")
+    assert "a bootstrap over the test images, 200 samples" in text
+    assert half(cells(text, "weak")[1]) == pytest.approx((0.25**2 + 0.196**2) ** 0.5, abs=0.03)
+    assert half(cells(text, "weak", 1)[1]) < 0.01  # what is hard in all runs cancels
+    vary(tmp_path, alike=False)
+    assert half(cells(table(tmp_path, "2", "cel"), "weak", 1)[1]) > 0.1
+
+
+def test_a_worse_attack_of_a_larger_budget_counts(tmp_path: Path) -> None:
+    """Rows of escalated.json take the place of a cell's own where their error is lower."""
+    bench(tmp_path)
+    row = {"strength": None, "attack": "kernel-ridge", "budget": 4.0}
+    worse = [{**row, "variant": "none", "seed": seed, "mse": 0.01} for seed in range(3)]
+    milder = [{**row, "variant": "weak", "strength": 1.0, "seed": 0, "mse": 0.05}]
+    (tmp_path / "escalated.json").write_text(json.dumps([*worse, *milder]))
+    text = table(tmp_path, "0")
+    place = [column.key for column in COLUMNS].index("mse")
+    assert cells(text, "none")[place] == "0.0100 ± 0.0000"
+    assert cells(text, "weak")[place] == "0.0400 ± 0.0000"
+    (tmp_path / "escalated.json").write_text('[{"variant": "none"}]')
+    with pytest.raises(RunError, match=r"escalated\.json is damaged"):
+        table(tmp_path)
 
 
 def test_a_missing_seed_is_counted(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ def typed(words: list[str], place: Path, **more: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_the_service_and_its_audit(tmp_path: Path) -> None:
     """Every command of the page's last two journeys, each with what the last one left."""
     scenario = re.search(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)

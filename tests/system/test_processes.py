@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from fedcel.files import read_tensors
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +30,7 @@ def tensors(run: Path) -> dict[str, dict[str, object]]:
     }
 
 
+@pytest.mark.long
 def test_ctrl_c_on_ray_keeps_complete_rounds_and_a_resumed_run_ends_like_the_loop(
     tmp_path: Path,
 ) -> None:
@@ -53,6 +56,7 @@ def test_ctrl_c_on_ray_keeps_complete_rounds_and_a_resumed_run_ends_like_the_loo
     assert tensors(run) == tensors(whole)
 
 
+@pytest.mark.long
 def test_flwr_run_starts_the_same_app(tmp_path: Path) -> None:
     """`flwr run .` in simulation: our keys in --run-config, a finished run folder at the end."""
     out = tmp_path / "run"

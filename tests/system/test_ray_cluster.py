@@ -60,6 +60,7 @@ def reached(port: int, node: subprocess.Popen[bytes]) -> None:
     pytest.fail(f"no Ray node at port {port}")
 
 
+@pytest.mark.long
 def test_clients_train_on_the_cluster_of_ray_address(
     cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def files(folder: Path) -> dict[str, object]:
     return {"events": events, **tensors}
 
 
+@pytest.mark.long
 def test_kills_change_nothing(tmp_path: Path) -> None:
     """Loop engine, kills at random moments of any round: model, chain, state, events to the bit."""
     settings = parse(SETTINGS)

@@ -118,6 +118,7 @@ def paid(ledger: Path) -> set[str]:
     return set(charged)
 
 
+@pytest.mark.long
 def test_no_answer_without_a_charge_though_it_is_killed(
     tmp_path: Path, folder: Path, fork: ForkServerContext
 ) -> None:

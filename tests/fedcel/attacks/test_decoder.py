@@ -46,6 +46,29 @@ def test_contract_catches_a_weak_attack() -> None:
         Weak().test_far_better_than_the_mean_image()
 
 
+class Asleep(Decoder):
+    """A decoder that begins its noise anew in every epoch."""
+
+    def reconstruct(self, observation: object, auxiliary: Images, *more: object) -> torch.Tensor:
+        """Train on one draw."""
+        assert isinstance(observation, LinearObservation)
+        return super().reconstruct(Stale(observation.name), auxiliary, *more)  # type: ignore[arg-type]
+
+
+class Dozing(AttackContract):
+    """Its suite."""
+
+    def build(self) -> Attack:
+        """Return it."""
+        return Asleep()
+
+
+def test_contract_catches_a_stale_seed() -> None:
+    """Fewer draws than queries."""
+    with pytest.raises(AssertionError):
+        Dozing().test_noise_is_never_stale()
+
+
 class Stale(LinearObservation):
     """The same noise in every epoch: an attacker who does not train through the defence."""
 

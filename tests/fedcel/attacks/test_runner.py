@@ -30,7 +30,7 @@ def smashed(sigma: float = 0.1) -> SmashedData:
 
 def go(how: Attack, *seen: Observation, seed: int = 1) -> tuple[list[dict[str, object]], dict]:  # type: ignore[type-arg]
     """Run on the contract's digits."""
-    return run(seen, how, *digits(), seed, lambda line: None)
+    return run(seen, how, *digits(), seed, lambda line: None)[:2]
 
 
 def without_seconds(rows: list[dict[str, object]]) -> list[dict[str, object]]:
@@ -128,9 +128,9 @@ def test_attackers_images_of_other_classes() -> None:
     known, targets = digits()
     how = QUICK.model_copy(update={"seeds": 1})
     other = OtherClasses(known.x, known.y.flip(0))
-    (row,), pictures = run([smashed()], how, other, targets, 1, lambda line: None, known)
+    (row,), pictures, _ = run([smashed()], how, other, targets, 1, lambda line: None, known)
     assert list(row) == [key for key in KEYS if key != "label-accuracy"]
-    _, plain = run([smashed()], how, known, targets, 1, lambda line: None, known)
+    _, plain, _ = run([smashed()], how, known, targets, 1, lambda line: None, known)
     assert all(map(torch.equal, pictures.values(), plain.values()))
     with pytest.raises(DataError, match="pass the training images as population"):
         run([smashed()], how, other, targets, 1, lambda line: None)
