@@ -5,9 +5,6 @@ BIN := .venv/bin
 export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
 
-# What is compiled of three gigabytes of packages is what is used.
-export PIP_NO_COMPILE = 1
-
 .PHONY: demo test test-all check docs bench abuse clean
 
 .venv/ready: .venv/wheel

@@ -64,8 +64,7 @@ def outcome(run: Run, seconds: float) -> Outcome:
         return predict(run.flat, samples, many, generator(s.seed, "test-noise"), s.chain.scope)
 
     posterior, point = predicted(sampled(run)), predicted([run.model])
-    net = what_is_sent(run.flat, sampled(run), s.chain.scope)
-    leak = optimal(SmashedData(net), x, y, generator(s.seed, "optimal"), s.attack.candidates)
+    net, leak = optimal_leak(run)
     right = (posterior.probabilities.argmax(1) == labels).double().view(NOISE_DRAWS, len(y))
     result = {
         **metrics.scores(posterior.probabilities, labels),
@@ -132,6 +131,14 @@ def convergence(run: Run) -> str:
     few = f"{len(rows)} sampled rounds, {LEAST_DRAWS} are needed"
     still = "nothing moves that it could be judged by, or in one half of its rounds only"
     return str(found) if found else f"not judged: {few if len(rows) < LEAST_DRAWS else still}"
+
+
+def optimal_leak(run: Run) -> tuple[SplitNet, OptimalLeak]:
+    """Return what sends, and what the optimal attacker learns of the test images from it."""
+    s = run.settings
+    net = what_is_sent(run.flat, sampled(run), s.chain.scope)
+    stream = generator(s.seed, "optimal")
+    return net, optimal(SmashedData(net), *run.splits.test, stream, s.attack.candidates)
 
 
 def leakage(run: Run, net: SplitNet, found: OptimalLeak) -> dict[str, object]:

@@ -68,8 +68,8 @@ def escalate(
     undefended net's less `loss`, or with `every` at all its strengths; then, there, the attack that
     rebuilt images best once more with each of `budgets`, on the first seed. What was attacked
     before is not attacked again. Rows of earlier calls stay in escalated.json, but for those of the
-    same cell, attack and budget. RunError when the bench or a run in it is missing or damaged,
-    SettingsError when `given` is of other settings.
+    same cell, attack, budget and knowledge. RunError when the bench or a run in it is missing or
+    damaged, SettingsError when `given` is of other settings.
     """
     if not 0 <= loss < 100:
         raise SettingsError(f"--loss is {loss:g}, must be points of accuracy below 100, as 2")
@@ -99,10 +99,10 @@ def escalate(
 def keep(folder: Path, tasks: Sequence[Task]) -> None:
     """Write what was scored to escalated.json, and of each cell's worst attack image by image."""
     new = [scored(each) for each in tasks]
-    replaced = {(*cell(row), row["attack"], row["budget"]) for row in new}
+    replaced = {how(row) for row in new}
     path = folder / ESCALATED
     old = escalated(folder)
-    stay = [row for row in old if (*cell(row), row["attack"], row["budget"]) not in replaced]
+    stay = [row for row in old if how(row) not in replaced]
     write_json(path, [*stay, *new])
     lowest = {str(row["run"]): error(row) for row in read(folder)}
     images = per_image.read(folder)
@@ -153,6 +153,11 @@ def attacked(tasks: Sequence[Task]) -> str:
     return tasks[0].place.name
 
 
+def how(row: Row) -> tuple[object, ...]:
+    """Return what tells rows of escalated.json apart."""
+    return *cell(row), row["attack"], row["budget"], row.get("knowledge")
+
+
 def worst(each: Task) -> per_image.Vectors:
     """Return what the attack that rebuilt images best in a cell scored, image by image."""
     return of_worst(each.place, own(each.place, each.how) or [])
@@ -167,10 +172,10 @@ def vectors(each: Task) -> dict[str, Float[np.ndarray, " T"]]:
 def scored(each: Task) -> dict[str, object]:
     """Return a cell's row with the scores of the attack that rebuilt images best in it."""
     worst, counted = worst_rows(own(each.place, each.how) or [])
-    kept = {key: value for key, value in each.row.items() if key not in SCORES}
+    kept = {key: value for key, value in each.row.items() if key not in (*SCORES, "worst-attack")}
     wanted = (*SCORES, *ANCHORS)
     scores = {key: fmean(values) for key in wanted if (values := numbers(counted, key))}
-    named = {"attack": worst, "budget": each.how.budget}
+    named = {"attack": worst, "budget": each.how.budget, "knowledge": each.how.knowledge}
     return kept | scores | named
 
 

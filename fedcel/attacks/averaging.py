@@ -112,6 +112,14 @@ class Averaged:
         assert isinstance(self.all.once, ObservationHead)
         return self.all.once.answer(observed)
 
+    def disturb(
+        self, codes: Float[Tensor, "B F"], generator: torch.Generator
+    ) -> Float[Tensor, "B F"]:
+        """Return the mean of m messages of these codes."""
+        assert isinstance(self.all.once, ObservationHead)
+        one, times = self.all.once, range(self.all.repeats)
+        return self.all.average(torch.cat([one.disturb(codes, generator) for _ in times], 1))
+
     def fresh_encoder(self, generator: torch.Generator) -> torch.nn.Module:
         """Return an encoder with new parameters."""
         assert isinstance(self.all.once, ObservationArchitecture)

@@ -106,10 +106,16 @@ class ObservationPaid(Observation, Protocol):
 
 @runtime_checkable
 class ObservationHead(Observation, Protocol):
-    """An observation that a known head turns into logits."""
+    """An observation that a known head turns into logits, disturbed by a known defence."""
 
     def answer(self, observed: Float[Tensor, "B F"]) -> Float[Tensor, "B K"]:
         """Return the head's logits, with a gradient."""
+        ...
+
+    def disturb(
+        self, codes: Float[Tensor, "B F"], generator: torch.Generator
+    ) -> Float[Tensor, "B F"]:
+        """Return what a device that encoded to `codes` would send, with a gradient."""
         ...
 
 
@@ -228,6 +234,12 @@ class SmashedData:
     def answer(self, observed: Float[Tensor, "B F"]) -> Float[Tensor, "B K"]:
         """Return the head's logits, with a gradient."""
         return self.net.answer(observed)
+
+    def disturb(
+        self, codes: Float[Tensor, "B F"], generator: torch.Generator
+    ) -> Float[Tensor, "B F"]:
+        """Return the codes through the cut's own noise and mask, with a gradient."""
+        return self.net.add_noise(codes, generator)
 
     def fresh_encoder(self, generator: torch.Generator) -> nn.Module:
         """Return a copy of the encoder, every layer that can be reset drawn anew."""

@@ -1,9 +1,9 @@
 """Query-free shadow: train an encoder of one's own to please the server's head, then invert it.
 
 The attacker, a curious server, has the head, images of his own and the messages he was sent; he
-never asks a device anything. After the pseudo-client of Xu et al., CVPR 2024 (FORA),
-whose messages are made to look like those received, and the shadow model of He et al., ACSAC 2019,
-section 6.
+knows the defence at the cut and trains through it, and never asks a device anything. After the
+pseudo-client of Xu et al., CVPR 2024 (FORA), whose messages are made to look like those received,
+and the shadow model of He et al., ACSAC 2019, section 6.
 """
 
 from dataclasses import dataclass
@@ -81,7 +81,7 @@ class Shadow:
         for epoch in range(1, epochs + 1):
             order = torch.randperm(len(auxiliary.y), generator=generator)
             for part in torch.split(order, BATCH):
-                sent = encoder(auxiliary.x[part])
+                sent = observation.disturb(encoder(auxiliary.x[part]), generator)
                 loss = self.weight * apart(sent, observed)
                 if not isinstance(auxiliary, OtherClasses):
                     loss = loss + cross_entropy(observation.answer(sent), auxiliary.y[part])
@@ -97,7 +97,11 @@ class Shadow:
 
 @dataclass(frozen=True)
 class Imitation:
-    """Messages of an encoder of the attacker's own, as noisy as those he received."""
+    """Messages of an encoder of the attacker's own, as noisy as those he received.
+
+    That is more than the defence's own where the encoder's codes vary less than the real ones: the
+    rest stands for what it misses, and a decoder trained without it rebuilds worse.
+    """
 
     encoder: nn.Module
     sigma: Float[Tensor, " F"]
@@ -116,7 +120,7 @@ class Imitation:
 def apart(sent: Float[Tensor, "B F"], observed: Float[Tensor, "T F"]) -> Float[Tensor, ""]:
     """Return how far means lie apart, and deviations where the own are larger; unit of z squared.
 
-    What was received is noisier than any code: a smaller deviation is no fault.
+    A smaller deviation is no fault: the decoder's noise makes up for it.
     """
     means = (sent.mean(0) - observed.mean(0)).square().mean()
     excess = (sent.std(0, correction=0) - observed.std(0, correction=0)).relu()

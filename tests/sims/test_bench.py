@@ -100,6 +100,7 @@ def test_an_error_ends_the_other_processes(tmp_path: Path) -> None:
     assert not (tmp_path / "runs" / "y-0").exists()
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_the_other_processes(tmp_path: Path) -> None:
     """SIGINT to the first process alone: exit 130 at once, and no cell goes on."""
     out = tmp_path / "b"

@@ -61,6 +61,7 @@ def test_a_pool_yields_gradients_in_order_and_errors_by_name(tmp_path: Path) -> 
     assert not torch.equal(found[0], found[1])
 
 
+@pytest.mark.long
 def test_the_threshold_and_the_centres_are_the_same_in_both_engines(tmp_path: Path) -> None:
     """They move from round to round, and the encoder with them."""
     folders = [run(tmp_path / "loop", **STEERED), run(tmp_path / "ray", engine="ray", **STEERED)]
@@ -81,9 +82,10 @@ def test_the_threshold_and_the_centres_are_the_same_in_both_engines(tmp_path: Pa
 @pytest.mark.parametrize(
     ("change", "other"),
     [
-        (
+        pytest.param(
             {"local.control": "fresh", "local.precondition": "rms", "local.shared-noise": 0.5},
             {"engine": "ray"},
+            marks=pytest.mark.long,
         ),
         (
             {"local.control": "stale", "local.clip": 1.0},
@@ -130,6 +132,7 @@ def test_a_chain_stops_and_thins_itself_and_says_why(tmp_path: Path) -> None:
     assert 0 < kept[-1] - kept[-2] <= 2 * math.ceil(len(told[10:]) / told[-1]["ess"])
 
 
+@pytest.mark.long
 def test_ray_runs_a_stock_strategy_on_the_same_clients(tmp_path: Path) -> None:
     """Flower's FedAvg on weights equals our strategy without momentum, prior and noise."""
     plain = {"temperature": 0.0, "prior.mode": "none", "strategy.momentum": 0.0}

@@ -168,6 +168,7 @@ def test_only_diverged_trials_are_an_error_of_ours(
         tuned(read(tmp_path), 2, {})
 
 
+@pytest.mark.long
 def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
     """With real federations."""
     plan = read(tmp_path)

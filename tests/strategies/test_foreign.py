@@ -209,6 +209,7 @@ def test_stock_strategies_reach_legacy_client_apps_by_their_record_names(plain: 
     torch.testing.assert_close(to_vector(after[1]), want, rtol=0, atol=1e-6)
 
 
+@pytest.mark.long
 def test_our_numpy_client_trains_under_the_legacy_api_on_ray(tmp_path: Path) -> None:
     """`ClientApp(client_fn=...)`, a legacy strategy: the model of the new FedAvg."""
     settings, last = parse(STOCK), {}

@@ -74,6 +74,7 @@ def flat(table: dict[str, Any]) -> dict[str, Any]:
     return {f"{g}.{key}": value for g, inner in groups.items() for key, value in inner.items()}
 
 
+@pytest.mark.long
 def test_all_own_parts_train_and_attack_together(installed: Installed) -> None:
     """One run in one process, then the own attack: every part left its mark in the files."""
     command(installed, "simulate", "scenario.toml", "--engine", "loop", "--out", "run")

@@ -237,3 +237,6 @@ def test_targets_must_be_unseen() -> None:
     both = Images(torch.cat([known.x, targets.x[:2]]), torch.cat([known.y, targets.y[:2]]))
     with pytest.raises(DataError, match="2 of 60 targets"):
         run([smashed()], QUICK, both, targets, 1, lambda line: None)
+    nearly = Images((both.x + 1 / 255).clamp(0, 1), both.y)
+    with pytest.raises(DataError, match="2 of 60 targets"):
+        run([smashed()], QUICK, nearly, targets, 1, lambda line: None)
