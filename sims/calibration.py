@@ -23,9 +23,9 @@ from fedcel.seeding import generator
 from fedcel.settings import Scalar, Settings, parse
 from sims import loop, scenario
 from sims.columns import markdown, numbers
+from sims.estimate import estimate
 from sims.processes import work
 from sims.progress import say
-from sims.report.summary import estimate
 from sims.report.text import interval
 from sims.scenario import Cell
 

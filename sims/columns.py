@@ -1,7 +1,6 @@
 """Columns of measures, and Markdown tables of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean
 from typing import NamedTuple
 
 from sims.intervals import crossed
@@ -34,9 +33,3 @@ def spread(
 ) -> str:
     """Return mean and interval of a column's values, see `crossed`."""
     return interval(crossed(values, images), column.digits, column.scale)
-
-
-def whole(values: Sequence[float | None]) -> float | None:
-    """Return the mean of all of them; None where one is not known."""
-    known = [value for value in values if value is not None]
-    return fmean(known) if known and len(known) == len(values) else None

@@ -16,8 +16,8 @@ from fedcel.files import write_json
 from fedcel.settings import Scalar
 from fedcel.settings_groups import Attack
 from sims.attack import attack, own
-from sims.columns import Column, markdown, numbers, spread, whole
-from sims.intervals import redrawn
+from sims.columns import Column, markdown, numbers, spread
+from sims.intervals import means, redrawn
 from sims.matched import BITS, Row, seed_of, strength
 from sims.overrides import changed
 from sims.processes import work
@@ -200,10 +200,7 @@ def line(group: Sequence[Row], again: Sequence[Sequence[Row]]) -> list[str]:
     """Return one variant's line: means over seeds, with intervals over seeds and images."""
     swept = group[0].get("strength")
     title = str(group[0].get("title", group[0]["variant"]))
-    cells = [
-        spread(c, numbers(group, c.key), (whole(numbers(each, c.key)) for each in again))
-        for c in COLUMNS
-    ]
+    cells = [spread(c, numbers(group, c.key), means(again, c.key)) for c in COLUMNS]
     names = sorted({str(row["attack"]) for row in group if row.get("attack")})
     return [title if swept is None else f"{title}, {swept:g}", *cells, " / ".join(names) or NOTHING]
 

@@ -10,12 +10,14 @@ section 3, on the bootstrap of crossed effects).
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import stdev
+from pathlib import Path
+from statistics import fmean, stdev
 
 import numpy as np
 from jaxtyping import Float
 
-from sims.report.summary import Estimate, estimate
+from fedcel import per_image
+from sims.estimate import Estimate, estimate
 
 REPLICATES = 200
 NORMAL = 1.959964
@@ -73,3 +75,24 @@ def crossed(seeds: Iterable[float | None], images: Iterable[float | None] = ()) 
     if found.half is None or len(means) < 2:
         return found
     return Estimate(found.mean, math.hypot(found.half, NORMAL * stdev(means)), found.sd, found.n)
+
+
+def whole(values: Sequence[float | None]) -> float | None:
+    """Return the mean of all of them; None where one is not known."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
+
+
+def means(again: Iterable[Sequence[Row]], key: str) -> list[float | None]:
+    """Return a measure's mean over rows in each sample; None where a row has none."""
+    each = ([row.get(key) for row in rows] for rows in again)
+    return [whole([None if value is None else float(str(value)) for value in one]) for one in each]
+
+
+def of_images(folder: Path) -> dict[str, dict[str, Values]]:
+    """Return what a bench kept of each test image, by run and measure; {} where it kept nothing."""
+    found: dict[str, dict[str, Values]] = {}
+    for key, vector in per_image.read(folder).items():
+        run, _, measure = key.rpartition(per_image.APART)
+        found.setdefault(run, {})[measure] = vector.double().numpy()
+    return found

@@ -5,17 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-import numpy as np
-from jaxtyping import Float
-
-from fedcel import per_image
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import read_json
-from sims.columns import Column, markdown, numbers, spread, whole
-from sims.intervals import redrawn
+from sims.columns import Column, markdown, numbers, spread
+from sims.estimate import estimate
+from sims.intervals import of_images, redrawn, whole
 from sims.matched import BITS, Matches, Row, Values, areas, differences, matched, seed_of
 from sims.report.read import ESCALATED, FAILED
-from sims.report.summary import estimate
 from sims.report.text import NOTHING, number
 from sims.worst import merged
 
@@ -55,7 +51,7 @@ def table(folder: Path, losses: str = "0,2,5", against: str | None = None) -> st
     titles = {str(row["variant"]): str(row.get("title", row["variant"])) for row in rows}
     if against is not None and against not in titles:
         raise SettingsError(f"--against is {against!r}, must be one of {', '.join(titles)}")
-    again = redrawn(rows, images(folder))
+    again = redrawn(rows, of_images(folder))
     said = conditions(rows) + width(again)
     parts = [f"Variants at matched accuracy.\n\n{said}{left_out(folder)}"]
     for loss in points:
@@ -96,15 +92,6 @@ def escalated(folder: Path) -> list[Row]:
     raise RunError(
         f"{path} is damaged: rows with {', '.join(sorted(needed))} are expected; remove it"
     )
-
-
-def images(folder: Path) -> dict[str, dict[str, Float[np.ndarray, " T"]]]:
-    """Return what each run measured of each image, by run and measure; {} where it was not kept."""
-    found: dict[str, dict[str, Float[np.ndarray, " T"]]] = {}
-    for key, vector in per_image.read(folder).items():
-        run, _, measure = key.rpartition("|")
-        found.setdefault(run, {})[measure] = vector.double().numpy()
-    return found
 
 
 def left_out(folder: Path) -> str:

@@ -105,13 +105,19 @@ class Uploads:
         except KeyError:
             raise DataError("an image has no label in the book; take it from the run") from None
 
+    @property
+    def noisy(self) -> int:
+        """Return the values at the cut where noise is added to them, or 0."""
+        return self.flat.net.features if self.flat.net.cut.sigma > 0 else 0
+
     def update(
         self,
         images: Float[Tensor, "G b C H W"],
         labels: Int[Tensor, "G b"],
         generator: torch.Generator,
+        noise: Float[Tensor, "G b F"] | None = None,
     ) -> Float[Tensor, "G P"]:
-        """Return the deltas without Langevin noise, the cut's noise drawn afresh.
+        """Return the deltas without Langevin noise; masks at the cut, and noise if None, are drawn.
 
         -eta (gradient, clipped where clients clip it, + decay w), as in the local update; the
         prior's pull is 0 at its centre.
@@ -122,12 +128,13 @@ class Uploads:
         parts = zip(torch.split(self.received, sizes), self.flat.shapes, strict=True)
         weights = dict(zip(names, (part.view(shape) for part, shape in parts), strict=True))
         shape = (*labels.shape, self.flat.net.features)
-        mask, drawn = cut.masks(shape, generator), cut.noise(shape, generator)
+        mask = cut.masks(shape, generator)
+        drawn = cut.noise(shape, generator) if noise is None else cut.sigma * noise
         kept = torch.ones(shape) if mask is None else mask.float()
         xi = torch.zeros(shape) if drawn is None else drawn
 
-        def loss(w: dict[str, Tensor], x: Tensor, y: Tensor, m: Tensor, noise: Tensor) -> Tensor:
-            return cross_entropy(functional_call(through, w, (x, m, noise)), y)
+        def loss(w: dict[str, Tensor], x: Tensor, y: Tensor, m: Tensor, added: Tensor) -> Tensor:
+            return cross_entropy(functional_call(through, w, (x, m, added)), y)
 
         slopes = vmap(grad(loss), (None, 0, 0, 0, 0))(weights, images, labels, kept, xi)
         flat = torch.cat([slopes[name].flatten(1) for name in names], 1)

@@ -1,7 +1,9 @@
 """Gradient inversion: find the images whose update points where the uploaded one does.
 
 Source: Geiping et al., NeurIPS 2020, equation 4. Labels need not be known: the head's bias shows
-how many images each class has; see `Uploads` for a batch of one, Zhao et al., 2020 (iDLG).
+how many images each class has; see `Uploads` for a batch of one, Zhao et al., 2020 (iDLG). Noise at
+the cut was drawn once for each image and is searched for with it: an upload has far more values
+than both together, so it hides nothing.
 """
 
 from dataclasses import dataclass
@@ -18,13 +20,15 @@ from fedcel.data.images import Images
 from fedcel.errors import SettingsError
 
 TUNED_ON = 8  # own images on which the weight is chosen, or one batch where that is more
+PRIOR = 1e-4  # weight of the noise's mean square, in units of its variance, beside the distance
 SPREAD = 0.1  # sd of the first images around the mean: images of one class must not start equal
 
 
 @dataclass(frozen=True)
 class GradientInversion:
-    """Minimise 1 - cosine(update(x, y), uploaded) + tv TV(x) by Adam on the gradient's signs.
+    """Minimise 1 - cosine(update(x, y, u), uploaded) + tv TV(x) + 1e-4 mean u^2 over x and u.
 
+    By Adam on the gradient's signs; u is the noise at the cut, in units of its standard deviation.
     Starts at the mean of the attacker's own images. The weight tv is that which rebuilds best his
     own images from their uploads.
     """
@@ -127,14 +131,21 @@ class GradientInversion:
         """Return images in [0, 1] for each client's upload; steps fall to 0 in a cosine."""
         noise = torch.randn((*labels.shape, *centre.shape), generator=generator)
         images = (centre + SPREAD * noise).clamp(0, 1).requires_grad_()
-        adam = torch.optim.Adam([images], self.rate)
+        drawn = torch.zeros(*labels.shape, observation.noisy).requires_grad_()
+        sought = [images, drawn] if observation.noisy else [images]
+        adam = torch.optim.Adam(sought, self.rate)
         cosine = torch.optim.lr_scheduler.CosineAnnealingLR(adam, steps)
         for step in range(1, steps + 1):
-            made = observation.update(images, labels, generator)
+            made = observation.update(
+                images, labels, generator, drawn if observation.noisy else None
+            )
             gap = 1 - cosine_similarity(made, uploads, dim=1)
             rough = total_variation(images.flatten(0, 1)).view(labels.shape).mean(1)
-            (slope,) = torch.autograd.grad((gap + weight * rough).sum(), images)
-            images.grad = slope.sign()
+            loss = (gap + weight * rough).sum()
+            if observation.noisy:
+                loss = loss + PRIOR * drawn.square().mean((1, 2)).sum()
+            for leaf, slope in zip(sought, torch.autograd.grad(loss, sought), strict=True):
+                leaf.grad = slope.sign()
             adam.step()
             cosine.step()
             with torch.no_grad():

@@ -150,13 +150,22 @@ class ObservationUpdate(Observation, Protocol):
         """Return the number of images behind one upload."""
         ...
 
+    @property
+    def noisy(self) -> int:
+        """Return the number of values of an image that noise at the cut is added to, or 0."""
+        ...
+
     def update(
         self,
         images: Float[Tensor, "G b C H W"],
         labels: Int[Tensor, "G b"],
         generator: torch.Generator,
+        noise: Float[Tensor, "G b F"] | None = None,
     ) -> Float[Tensor, "G P"]:
-        """Return the mean upload of G clients with these images, with a gradient."""
+        """Return the mean upload of G clients with these images, with a gradient.
+
+        `noise` at the cut in units of its standard deviation; drawn afresh where it is None.
+        """
         ...
 
     def labels(self, observed: Float[Tensor, "G P"], batch: int) -> Int[Tensor, "G b"]:

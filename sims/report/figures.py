@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedcel.settings import burn_in_rounds
+from sims.estimate import Estimate
 from sims.report.records import Bins, Event, Run
-from sims.report.summary import Estimate, Summary
+from sims.report.summary import Summary
 
 INK = "#26323d"
 FAINT = "#8a949e"

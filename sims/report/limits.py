@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from fedcel.attacks import ATTACKS
+from sims.estimate import LEAST, estimate
 from sims.report.records import Failed, Run
-from sims.report.summary import LEAST, Summary, estimate
+from sims.report.summary import Summary
 from sims.report.words import Verdict, match
 from sims.worst import REPEATS
 
@@ -95,8 +96,9 @@ def seeds_sentence(summaries: Sequence[Summary]) -> str:
         return f"{trained}: {few}"
     none = f"; fewer than {LEAST} seeds have no interval" if numbers and numbers[0] < LEAST else ""
     return (
-        f"{trained}; ± is the 95 % t-interval of the mean over them{none}, and for the decoder "
-        "the standard deviation over its runs."
+        f"{trained}; ± is the 95 % interval of the mean over them{none}, by Student's t, where "
+        "each image's values were kept over the test images too; for the decoder it is the "
+        "standard deviation over its runs."
     )
 
 

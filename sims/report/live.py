@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedcel.errors import RunError
 from fedcel.files import read_json
+from sims.estimate import estimate
 from sims.report.figures import FAINT, INK, WIDTH, look, plain
-from sims.report.summary import estimate
 from sims.report.tables import Table
 from sims.report.text import aligned, interval, number
 

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 from fedcel import defences, runs
 from fedcel.errors import RunError, SettingsError
 from fedcel.settings import Settings
+from sims.intervals import of_images
 from sims.report.records import (
     Attack,
     Book,
@@ -79,7 +80,8 @@ def _bench(folder: Path) -> Book:
     rows = tuple(_flagged(row, found[row.run].settings) for row in rows)
     scenario = folder / "scenario.toml"
     title = _parsed(scenario, tomllib.loads).get("title") if scenario.exists() else None
-    return Book(str(title or folder.resolve().name), "bench", rows, found, failed, more)
+    name = str(title or folder.resolve().name)
+    return Book(name, "bench", rows, found, failed, more, of_images(folder))
 
 
 def _flagged(row: Row, settings: Settings) -> Row:

@@ -1,6 +1,6 @@
 """What a report is made of: frozen records of the files of runs and benches."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ from fedcel.settings import Settings
 from sims.worst import Who
 
 Images = Float[np.ndarray, "N C H W"]
+Vector = Float[np.ndarray, " T"]
 Number = FiniteFloat | None
 """A measured number; None: not measured."""
 
@@ -212,3 +213,5 @@ class Book:
     runs: dict[str, Run]
     failed: tuple[Failed, ...] = ()
     escalated: tuple[Escalated, ...] = ()
+    images: dict[str, dict[str, Vector]] = field(default_factory=dict)
+    """By run and measure, a value for each test image; {} where they were not kept."""

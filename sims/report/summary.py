@@ -1,41 +1,13 @@
 """Means and intervals over seeds: one summary per variant and strength."""
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import scipy
-
 from fedcel.settings import burn_in_rounds
+from sims.estimate import UNKNOWN, Estimate, estimate
+from sims.intervals import crossed, means, redrawn
 from sims.report.records import Attack, Book, Row, Run
 from sims.worst import worst_attack
-
-LEAST = 3
-"""Seeds below which no interval is given."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over n values; `half` is half the width of its 95 % t-interval, `sd` their spread."""
-
-    mean: float | None = None
-    half: float | None = None
-    sd: float | None = None
-    n: int = 0
-
-
-def estimate(values: Iterable[float | None]) -> Estimate:
-    """Return mean, Student's 95 % half-width (3 values or more) and sd; None is left out."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return Estimate()
-    mean = sum(known) / len(known)
-    if len(known) < 2:
-        return Estimate(mean, n=len(known))
-    sd = math.sqrt(sum((value - mean) ** 2 for value in known) / (len(known) - 1))
-    t = float(scipy.stats.t.ppf(0.975, len(known) - 1))
-    half = t * sd / math.sqrt(len(known)) if len(known) >= LEAST else None
-    return Estimate(mean, half, sd, len(known))
 
 
 def settled(run: Run) -> float | None:
@@ -61,6 +33,9 @@ def decoders(run: Run) -> list[Attack]:
 class Summary:
     """One variant at one strength; estimates go over training seeds.
 
+    Those of accuracy, bits, identification, `mse` and `picked` over test images, too, where values
+    of each image were kept; see `sims.intervals`.
+
     The `decoder_` estimates go over attack seeds (and training seeds); `cap` is in bits; `mse` and
     `picked`, how often its image is nearest to the right original, are of the worst trained attack;
     `validation` is the accuracy on the validation set, mean over the rounds after burn-in: one
@@ -73,20 +48,20 @@ class Summary:
     strength: float | None = None
     undefended: bool = False
     seeds: tuple[int, ...] = (0,)
-    accuracy: Estimate = Estimate()
-    validation: Estimate = Estimate()
-    nll: Estimate = Estimate()
-    ece: Estimate = Estimate()
-    bits: Estimate = Estimate()
-    identification: Estimate = Estimate()
-    certificate: Estimate = Estimate()
-    certificate_within: Estimate = Estimate()
-    decoder_mse: Estimate = Estimate()
-    decoder_psnr: Estimate = Estimate()
-    decoder_ssim: Estimate = Estimate()
-    mse: Estimate = Estimate()
-    picked: Estimate = Estimate()
-    step_ratio: Estimate = Estimate()
+    accuracy: Estimate = UNKNOWN
+    validation: Estimate = UNKNOWN
+    nll: Estimate = UNKNOWN
+    ece: Estimate = UNKNOWN
+    bits: Estimate = UNKNOWN
+    identification: Estimate = UNKNOWN
+    certificate: Estimate = UNKNOWN
+    certificate_within: Estimate = UNKNOWN
+    decoder_mse: Estimate = UNKNOWN
+    decoder_psnr: Estimate = UNKNOWN
+    decoder_ssim: Estimate = UNKNOWN
+    mse: Estimate = UNKNOWN
+    picked: Estimate = UNKNOWN
+    step_ratio: Estimate = UNKNOWN
     worst: tuple[str, ...] = ()
     oracle_mse: float | None = None
     mean_mse: float | None = None
@@ -111,6 +86,11 @@ def _summary(rows: list[Row], book: Book, groups: Iterable[tuple[str, float | No
     first, runs = rows[0], tuple(book.runs[row.run] for row in rows)
     last = runs[0].result
     decoder = [attack for run in runs for attack in decoders(run)]
+    again = redrawn([row.model_dump(by_alias=True) for row in rows], book.images)
+
+    def mean(key: str, values: Iterable[float | None]) -> Estimate:
+        return crossed(values, means(again, key))
+
     return Summary(
         variant=first.variant,
         label=_label(first, groups),
@@ -120,17 +100,17 @@ def _summary(rows: list[Row], book: Book, groups: Iterable[tuple[str, float | No
         seeds=tuple(row.seed for row in rows),
         nll=estimate(run.result.nll for run in runs),
         ece=estimate(run.result.ece for run in runs),
-        accuracy=estimate(row.accuracy for row in rows),
+        accuracy=mean("accuracy", (row.accuracy for row in rows)),
         validation=estimate(settled(run) for run in runs if run.events),
-        bits=estimate(row.bits_beyond_label for row in rows),
-        identification=estimate(row.identification_optimal for row in rows),
+        bits=mean("bits-beyond-label", (row.bits_beyond_label for row in rows)),
+        identification=mean("identification-optimal", (row.identification_optimal for row in rows)),
         certificate=estimate(row.certificate_bits for row in rows),
         certificate_within=estimate(run.result.certificate_bits_within_class for run in runs),
         decoder_mse=estimate(attack.mse for attack in decoder),
         decoder_psnr=estimate(attack.psnr for attack in decoder),
         decoder_ssim=estimate(attack.ssim for attack in decoder),
-        mse=estimate(row.mse for row in rows),
-        picked=estimate(row.identification_1 for row in rows),
+        mse=mean("mse", (row.mse for row in rows)),
+        picked=mean("identification-1", (row.identification_1 for row in rows)),
         step_ratio=estimate(row.train_step_ratio for row in rows),
         worst=tuple(sorted({row.worst_attack for row in rows if row.worst_attack})),
         oracle_mse=estimate(row.oracle_mse for row in rows).mean,

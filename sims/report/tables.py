@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from fedcel.settings import dump, flatten
+from sims.estimate import Estimate, estimate
 from sims.report.records import Attack, Private, Result, Scores
-from sims.report.summary import Estimate, Summary, estimate
+from sims.report.summary import Summary
 from sims.report.text import NOTHING, deviation, interval, number, share
 
 

@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from sims.report.summary import LEAST, Estimate, Summary, estimate
+from sims.estimate import LEAST, Estimate, estimate
+from sims.report.summary import Summary
 
 POINTS = 2.0  # accuracy a defence may cost and still count as matched, percentage points
 PERCENT = "\N{NO-BREAK SPACE}%"

@@ -23,9 +23,9 @@ from fedcel.settings import Settings, parse
 from sims import loop
 from sims.columns import markdown
 from sims.crew import Answer, Here, Round
+from sims.estimate import estimate
 from sims.processes import work
 from sims.progress import say
-from sims.report.summary import estimate
 from sims.report.text import interval
 
 CLIENTS, SEEDS = 10, (0, 1, 2)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from sims.estimate import estimate
 from sims.intervals import NORMAL, REPLICATES, crossed, mean, redrawn
-from sims.report.summary import estimate
 
 BITS = "bits-beyond-label"
 SEEDS, IMAGES, TRIED = 3, 60, 400

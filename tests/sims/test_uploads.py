@@ -171,6 +171,25 @@ def test_gradient_inversion_of_single_images() -> None:
     assert inverted(uploads(), GradientInversion(rate=0.0), 0.002) > 1
 
 
+def test_noise_at_the_cut_hides_nothing_from_gradient_inversion() -> None:
+    """It is found with the image; an attack that draws it afresh instead is far off."""
+    seen = uploads(sigma=1.0)
+    assert inverted(seen, GradientInversion(), 0.2) < 0.2
+    assert inverted(Forgetful(**vars(seen)), GradientInversion(), 0.2) > 0.6
+    x, y = (part[:1, None] for part in first(1))
+    one, two = (seen.update(x, y, stream(n), torch.ones(1, 1, 16)) for n in (1, 2))
+    assert torch.equal(one, two)
+
+
+class Forgetful(Uploads):
+    """Uploads whose noise an attacker draws afresh in every step."""
+
+    @property
+    def noisy(self) -> int:
+        """Return that there is none to be found."""
+        return 0
+
+
 def test_gradient_inversion_of_batches() -> None:
     """Two and two and one: still below the class mean."""
     assert inverted(uploads(2), GradientInversion(), 0.1, 5) < 0.8

@@ -3,7 +3,8 @@
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
-from sims.report.summary import Estimate, Summary
+from sims.estimate import Estimate
+from sims.report.summary import Summary
 
 
 def notes(figure: Figure) -> dict[str, float]:

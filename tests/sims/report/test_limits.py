@@ -38,12 +38,12 @@ def test_limits_print_m_and_cap() -> None:
         ([2, 1], "Each variant was trained with 2 seeds, but v1 with one seed: too few"),
         (
             [4, 4],
-            "Each variant was trained with 4 seeds; ± is the 95 % t-interval of the mean over",
+            "Each variant was trained with 4 seeds; ± is the 95 % interval of the mean over",
         ),
-        ([3, 4, 3], "with 4 seeds, but v0 with 3 seeds, v2 with 3 seeds; ± is the 95 % t-interval"),
+        ([3, 4, 3], "with 4 seeds, but v0 with 3 seeds, v2 with 3 seeds; ± is the 95 % interval"),
         (
             [3, 2],
-            "3 seeds, but v1 with 2 seeds; ± is the 95 % t-interval of the mean over them; fewer",
+            "3 seeds, but v1 with 2 seeds; ± is the 95 % interval of the mean over them; fewer",
         ),
     ],
 )

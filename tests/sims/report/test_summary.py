@@ -6,10 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
+from fedcel import per_image
 from fedcel.settings import burn_in_rounds
+from sims.estimate import Estimate, estimate
 from sims.report.read import read
-from sims.report.summary import Estimate, estimate, summarise
+from sims.report.summary import summarise
 
 Make = Callable[..., Path]
 
@@ -42,6 +45,22 @@ def test_groups(make_bench: Make) -> None:
     assert found[1].bits_of_seed[2] == pytest.approx(0.58)
     assert found[1].picked.mean == pytest.approx(0.2)
     assert found[1].certificate_within.mean == pytest.approx(0.54 + 0.02 + 0.25)
+
+
+def test_intervals_are_over_images_too_where_their_values_were_kept(make_bench: Make) -> None:
+    """Bits of sd 1 over 100 images, alike in all seeds: .196 beside the interval over seeds."""
+    folder = make_bench(seeds=3)
+    alone = summarise(read(folder))[1].bits
+    hard = torch.linspace(-1, 1, 100) * 3**0.5
+    rows = json.loads((folder / "bench.json").read_text())
+    values = {f"{row['run']}|accuracy": torch.full((100,), row["accuracy"]) for row in rows}
+    key = "bits-beyond-label"
+    per_image.write(folder, values | {f"{row['run']}|{key}": row[key] + hard for row in rows})
+    found = summarise(read(folder))[1]
+    assert alone.half is not None and found.bits.half is not None
+    assert found.bits.half == pytest.approx(math.hypot(alone.half, 0.196), rel=0.1)
+    assert found.bits.mean == alone.mean
+    assert found.mse == summarise(read(folder))[1].mse  # of no image: over seeds alone
 
 
 def test_validation_is_the_mean_after_burn_in(make_bench: Make) -> None:

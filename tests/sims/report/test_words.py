@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from fedcel.settings import Settings
+from sims.estimate import Estimate
 from sims.report.records import Result, Run
-from sims.report.summary import Estimate, Summary
+from sims.report.summary import Summary
 from sims.report.words import attack_sentence, cautions, price, verdict
 from tests.sims.report.made import cell
 

@@ -1,0 +1,38 @@
+"""Means over seeds and their intervals."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import scipy
+
+LEAST = 3
+"""Seeds below which no interval is given."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over n values; `half` is half the width of its 95 % t-interval, `sd` their spread."""
+
+    mean: float | None = None
+    half: float | None = None
+    sd: float | None = None
+    n: int = 0
+
+
+UNKNOWN = Estimate()
+"""Of nothing that was measured."""
+
+
+def estimate(values: Iterable[float | None]) -> Estimate:
+    """Return mean, Student's 95 % half-width (3 values or more) and sd; None is left out."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return Estimate()
+    mean = sum(known) / len(known)
+    if len(known) < 2:
+        return Estimate(mean, n=len(known))
+    sd = math.sqrt(sum((value - mean) ** 2 for value in known) / (len(known) - 1))
+    t = float(scipy.stats.t.ppf(0.975, len(known) - 1))
+    half = t * sd / math.sqrt(len(known)) if len(known) >= LEAST else None
+    return Estimate(mean, half, sd, len(known))
