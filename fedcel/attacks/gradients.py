@@ -16,6 +16,7 @@ from torch.nn.functional import cosine_similarity
 from fedcel.attacks.base import Progress, told
 from fedcel.attacks.descent import total_variation
 from fedcel.attacks.observation import UPDATE, Observation, ObservationUpdate, refused
+from fedcel.attacks.scorecard import in_best_order
 from fedcel.data.images import Images
 from fedcel.errors import SettingsError
 
@@ -30,7 +31,8 @@ class GradientInversion:
 
     By Adam on the gradient's signs; u is the noise at the cut, in units of its standard deviation.
     Starts at the mean of the attacker's own images. The weight tv is that which rebuilds best his
-    own images from their uploads.
+    own images from their uploads; what is found is drawn back to that mean by the share that
+    rebuilds them best, all the way where noise leaves nothing to find.
     """
 
     name: str = "gradient-inversion"
@@ -59,8 +61,9 @@ class GradientInversion:
         centre = auxiliary.x.mean(0)
         count = tuned_on(size, len(auxiliary.y))
         own = auxiliary.x[torch.randperm(len(auxiliary.y), generator=generator)[:count]]
-        weight = self.tuned(observation, own, centre, steps, generator, progress)
-        return self.search(observation, centre, observed, weight, steps, generator, progress)
+        weight, share = self.tuned(observation, own, centre, steps, generator, progress)
+        found = self.search(observation, centre, observed, weight, steps, generator, progress)
+        return centre + share * (found - centre)
 
     def tuned(
         self,
@@ -70,8 +73,8 @@ class GradientInversion:
         steps: int,
         generator: torch.Generator,
         progress: Progress | None,
-    ) -> float:
-        """Return the weight with the lowest MSE on own images, each against its batch's nearest."""
+    ) -> tuple[float, float]:
+        """Return the weight with the lowest MSE on own images, and the share it is reached with."""
         size, count = observation.batch, len(self.weights)
         uploads = observation.sample(own, generator)[::size]
         labels = observation.labels(uploads, size).repeat(count, 1)
@@ -86,9 +89,14 @@ class GradientInversion:
             generator,
             progress,
         )
-        true = own.view(len(uploads), size, -1).repeat(count, 1, 1)
-        nearest = torch.cdist(found.flatten(2), true).square().amin(1)
-        return self.weights[int(nearest.view(count, -1).mean(1).argmin())]
+        best = (torch.inf, self.weights[0], 0.0)
+        for tried, images in zip(self.weights, found.chunk(count), strict=True):
+            moved = in_best_order(images.flatten(0, 1), own, size) - centre
+            share = kept(moved, own - centre)
+            best = min(
+                best, (float((share * moved - (own - centre)).square().mean()), tried, share)
+            )
+        return best[1:]
 
     def search(
         self,
@@ -152,6 +160,12 @@ class GradientInversion:
                 images.clamp_(0, 1)
             told(progress, "step", step, steps, f"cosine {1 - float(gap.detach().mean()):.3f}")
         return images.detach()
+
+
+def kept(moved: Float[Tensor, "N C H W"], true: Float[Tensor, "N C H W"]) -> float:
+    """Return the share s in [0, 1] with the least mean (s moved - true)^2."""
+    along = float((moved * true).sum() / moved.square().sum().clamp_min(torch.finfo().tiny))
+    return min(max(along, 0.0), 1.0)
 
 
 def tuned_on(batch: int, own: int) -> int:

@@ -9,10 +9,10 @@ import torch
 
 from fedcel.arrays import FlatNet
 from fedcel.attacks.first_layer import FirstLayer, commonest
-from fedcel.attacks.gradients import GradientInversion
+from fedcel.attacks.gradients import GradientInversion, kept
 from fedcel.attacks.observation import FIRST_LAYER, ObservationFirstLayer, ObservationUpdate
 from fedcel.attacks.runner import run
-from fedcel.attacks.scorecard import class_means, in_best_order, mse
+from fedcel.attacks.scorecard import class_means, in_best_order, mean_image, mse
 from fedcel.data import Images
 from fedcel.errors import DataError, SettingsError
 from fedcel.nets import build
@@ -218,8 +218,20 @@ def test_too_large_batches_are_refused_before_any_work() -> None:
 
 
 def test_langevin_noise_stops_it() -> None:
-    """Noise as large as the update's largest entries leaves nothing to follow."""
-    assert inverted(uploads(noise=0.5), GradientInversion(), 0.05) > 1
+    """Noise as large as the update's largest entries leaves the mean image, and no worse guess."""
+    known, targets = digits()[0], first(6)
+    guess = mse(mean_image(targets.y, known), targets.x) / mse(
+        class_means(targets.y, known), targets.x
+    )
+    assert 1 < inverted(uploads(noise=0.5), GradientInversion(), 0.05) < 1.1 * guess
+
+
+def test_a_share_by_hand() -> None:
+    """Twice too far: half; the wrong way: nothing; not far enough: all of it."""
+    true = torch.tensor([1.0, -1.0]).view(2, 1, 1, 1)
+    assert kept(2 * true, true) == pytest.approx(0.5)
+    assert kept(-true, true) == 0 and kept(0 * true, true) == 0
+    assert kept(0.5 * true, true) == 1
 
 
 def test_progress_and_repeatable() -> None:

@@ -50,7 +50,8 @@ def test_groups(make_bench: Make) -> None:
 def test_intervals_are_over_images_too_where_their_values_were_kept(make_bench: Make) -> None:
     """Bits of sd 1 over 100 images, alike in all seeds: .196 beside the interval over seeds."""
     folder = make_bench(seeds=3)
-    alone = summarise(read(folder))[1].bits
+    before = summarise(read(folder))[1]
+    alone = before.bits
     hard = torch.linspace(-1, 1, 100) * 3**0.5
     rows = json.loads((folder / "bench.json").read_text())
     values = {f"{row['run']}|accuracy": torch.full((100,), row["accuracy"]) for row in rows}
@@ -60,7 +61,7 @@ def test_intervals_are_over_images_too_where_their_values_were_kept(make_bench: 
     assert alone.half is not None and found.bits.half is not None
     assert found.bits.half == pytest.approx(math.hypot(alone.half, 0.196), rel=0.1)
     assert found.bits.mean == alone.mean
-    assert found.mse == summarise(read(folder))[1].mse  # of no image: over seeds alone
+    assert found.mse == before.mse  # not kept image by image: over seeds alone
 
 
 def test_validation_is_the_mean_after_burn_in(make_bench: Make) -> None:
