@@ -5,6 +5,7 @@ Every run has `per-image.safetensors`: vectors with one value for each test imag
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
@@ -17,10 +18,31 @@ APART = "|"
 Vectors = dict[str, Float[Tensor, " T"]]
 
 
+class Parts(NamedTuple):
+    """What the name of a vector says that is of an attack."""
+
+    attack: str
+    observation: str
+    knowledge: str
+    budget: str
+    targets: str
+    seed: str
+    measure: str
+
+
 def name(row: Mapping[str, object], measure: str) -> str:
     """Return the name of what a row of attacks.json has of each target."""
-    keys = ("attack", "observation", "knowledge", "budget", "targets", "seed")
-    return APART.join([*(_text(row.get(key, "")) for key in keys), measure])
+    return APART.join([*(text(row.get(key, "")) for key in Parts._fields[:-1]), measure])
+
+
+def text(value: object) -> str:
+    """Return a part of a name: 1 and 1.0 are one."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def parts(key: str) -> Parts | None:
+    """Return what a name says; None where it is of no attack."""
+    return Parts(*key.split(APART)) if APART in key else None
 
 
 def read(folder: Path) -> Vectors:
@@ -37,7 +59,3 @@ def of_run(folder: Path) -> Vectors:
 def write(folder: Path, vectors: Vectors) -> None:
     """Write the vectors whole, as 32-bit floats: their means are kept in full elsewhere."""
     write_tensors(folder / FILE, {key: value.float() for key, value in vectors.items()})
-
-
-def _text(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

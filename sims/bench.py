@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from fedcel import defences, per_image, runs
+from fedcel import defences, runs
 from fedcel.errors import FailedError, RunError, SettingsError
 from fedcel.files import read_json, write_json, write_whole
 from fedcel.settings import Settings
@@ -21,9 +21,10 @@ from sims.cost import train_step_ratio
 from sims.processes import work
 from sims.progress import say
 from sims.report.read import FAILED
+from sims.rows import gather
 from sims.scenario import Cell, Scenario, anchored, refuse_fixed_sweeps, undefended
 from sims.simulate import simulate
-from sims.worst import REBUILT, of_worst, worst_rows
+from sims.worst import REBUILT, worst_rows
 
 COST = "cost.json"
 """What a training step costs, in each cell's folder."""
@@ -94,8 +95,9 @@ def write(cells: list[Cell], folder: Path, failed: Mapping[str, FailedError]) ->
     found = rows(cells, folder)
     reasons = [{"cell": name, "reason": str(error)} for name, error in failed.items()]
     write_json(folder / FAILED, reasons)
-    per_image.write(folder, gathered(folder, found))
     write_json(folder / "bench.json", found)
+    if found:
+        gather(folder)
     return found
 
 
@@ -146,17 +148,6 @@ def rows(cells: list[Cell], folder: Path) -> Rows:
         if complete(place, cell):
             found.append(row(cell, place, folder, bare))
     return found
-
-
-def gathered(folder: Path, found: Rows) -> per_image.Vectors:
-    """Return what the rows are means of, by run and measure; what older runs lack is left out."""
-    vectors = per_image.Vectors()
-    for row in found:
-        place = folder / str(row["run"])
-        attacks = own(place, runs.read_settings(place).attack) or []
-        each = per_image.of_run(place) | of_worst(place, attacks)
-        vectors |= {f"{row['run']}|{key}": value for key, value in each.items()}
-    return vectors
 
 
 def row(cell: Cell, place: Path, folder: Path, bare: Mapping[int, Settings]) -> dict[str, object]:
@@ -218,4 +209,6 @@ def worst(attacks: Rows) -> dict[str, object]:
     def mean(key: str) -> float | None:
         return statistics.fmean(float(str(e[key])) for e in counted) if counted else None
 
-    return {"worst-attack": name, **{key: mean(key) for key in REBUILT}}
+    first = counted[0] if counted else {}
+    named = {f"worst-{key}": first.get(key) for key in ("knowledge", "budget")}
+    return {"worst-attack": name, **named, **{key: mean(key) for key in REBUILT}}

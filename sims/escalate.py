@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from fedcel import per_image, runs
 from fedcel.errors import SettingsError
-from fedcel.files import write_json
+from fedcel.files import locked, write_json
 from fedcel.settings import Scalar
 from fedcel.settings_groups import Attack
 from sims.attack import attack, own
@@ -26,13 +26,15 @@ from sims.report.budgets import sweeps, sweeps_table
 from sims.report.read import ESCALATED
 from sims.report.records import Escalated
 from sims.report.text import NOTHING
-from sims.table import anchors, escalated, read, width
-from sims.worst import cell, error, of_worst, worst_rows
+from sims.rows import escalated, gather, read
+from sims.table import anchors, width
+from sims.worst import of_attack, taken, worst_rows
 
 SCORES = ("mse", "psnr", "ssim", "identification-1", "identification-5", "label-accuracy")
 ANCHORS = ("oracle-mse", "mean-mse")
 """Errors of who knows the label alone, or nothing, with the same images of his own."""
 ERROR = Column("mse", "MSE", 4)
+WORST = ("worst-attack", "worst-knowledge", "worst-budget")
 COLUMNS = (
     Column("accuracy", "accuracy, %", 1, 100),
     Column(BITS, "bits beyond label", 2),
@@ -97,20 +99,13 @@ def escalate(
 
 
 def keep(folder: Path, tasks: Sequence[Task]) -> None:
-    """Write what was scored to escalated.json, and of each cell's worst attack image by image."""
+    """Write what was scored beside what earlier calls scored, and image by image."""
     new = [scored(each) for each in tasks]
     replaced = {how(row) for row in new}
-    path = folder / ESCALATED
-    old = escalated(folder)
-    stay = [row for row in old if how(row) not in replaced]
-    write_json(path, [*stay, *new])
-    lowest = {str(row["run"]): error(row) for row in read(folder)}
-    images = per_image.read(folder)
-    for each, row in zip(tasks, new, strict=True):
-        run = str(row["run"])
-        if error(row) == lowest[run]:
-            images |= {f"{run}|{key}": value for key, value in worst(each).items()}
-    per_image.write(folder, images)
+    with locked(folder / f".{ESCALATED}.lock"):
+        stay = [row for row in escalated(folder) if how(row) not in replaced]
+        write_json(folder / ESCALATED, [*stay, *new])
+        gather(folder)
 
 
 def nearest(rows: Sequence[Row], loss: float) -> list[Row]:
@@ -155,28 +150,26 @@ def attacked(tasks: Sequence[Task]) -> str:
 
 def how(row: Row) -> tuple[object, ...]:
     """Return what tells rows of escalated.json apart."""
-    return *cell(row), row["attack"], row["budget"], row.get("knowledge")
-
-
-def worst(each: Task) -> per_image.Vectors:
-    """Return what the attack that rebuilt images best in a cell scored, image by image."""
-    return of_worst(each.place, own(each.place, each.how) or [])
+    keys = "variant", "strength", "seed", "attack", "budget", "knowledge", "targets"
+    return tuple(row.get(key) for key in keys)
 
 
 def vectors(each: Task) -> dict[str, Float[np.ndarray, " T"]]:
     """Return all that is known of a cell image by image."""
-    found = per_image.of_run(each.place) | worst(each)
+    row = {**each.row, **taken(scored(each))}
+    found = per_image.of_run(each.place) | of_attack(each.place, row)
     return {key: value.double().numpy() for key, value in found.items()}
 
 
 def scored(each: Task) -> dict[str, object]:
     """Return a cell's row with the scores of the attack that rebuilt images best in it."""
     worst, counted = worst_rows(own(each.place, each.how) or [])
-    kept = {key: value for key, value in each.row.items() if key not in (*SCORES, "worst-attack")}
+    kept = {key: value for key, value in each.row.items() if key not in (*SCORES, *WORST)}
     wanted = (*SCORES, *ANCHORS)
     scores = {key: fmean(values) for key in wanted if (values := numbers(counted, key))}
-    named = {"attack": worst, "budget": each.how.budget, "knowledge": each.how.knowledge}
-    return kept | scores | named
+    named = {"attack": worst, "targets": counted[0].get("targets") if counted else None}
+    given = {"budget": each.how.budget, "knowledge": each.how.knowledge}
+    return kept | scores | named | given
 
 
 def text(base: Sequence[Row], again: Sequence[Sequence[Row]], loss: float) -> str:

@@ -33,35 +33,47 @@ def redrawn(
     """Return the rows as each of 200 bootstrap samples of the test images makes them.
 
     `images` has by run, then by measure, one value for each image; vectors may be shorter, of the
-    first images. No samples at all where a run lacks accuracy or bits; an MSE of no vector is None.
+    first images. No samples at all where a run lacks accuracy or bits, or runs were measured on
+    different numbers of images. A measure that some rows have vectors of is None in the others, and
+    where no image of a shorter vector was drawn.
     """
-    if not rows or not all(images.get(str(row["run"]), {}).keys() >= NEEDED for row in rows):
+    own = [images.get(str(row["run"]), {}) for row in rows]
+    if not rows or not all(each.keys() >= NEEDED for each in own):
         return []
-    count = max(len(v) for own in images.values() for v in own.values())
+    counts = {len(each[key]) for each in own for key in NEEDED}
+    if len(counts) > 1:
+        return []
+    (count,) = counts
     draw = np.random.default_rng(0)
     times = draw.multinomial(count, np.full(count, 1 / count), REPLICATES).astype(float)
-    means = [
-        {
-            key: mean(times, v)
-            for key, v in images[str(row["run"])].items()
-            if row.get(key) is not None
-        }
-        for row in rows
-    ]
+    keys = dict.fromkeys(key for each in own for key in each)
+    both = list(zip(rows, own, strict=True))
+    means = [{key: drawn(times, row, each, key) for key in keys} for row, each in both]
     return [
         [
-            {**row, "mse": None, **{key: float(value[b]) for key, value in own.items()}}
-            for row, own in zip(rows, means, strict=True)
+            {**row, **{key: values[b] for key, values in each.items()}}
+            for row, each in zip(rows, means, strict=True)
         ]
         for b in range(REPLICATES)
     ]
 
 
+def drawn(
+    times: Float[np.ndarray, "B T"], row: Row, each: Mapping[str, Values], key: str
+) -> list[float | None]:
+    """Return a row's measure in each sample."""
+    if key not in each or row.get(key) is None:
+        return [None] * len(times)
+    return [None if np.isnan(value) else float(value) for value in mean(times, each[key])]
+
+
 def mean(times: Float[np.ndarray, "B T"], values: Values) -> Float[np.ndarray, " B"]:
-    """Return the mean of the values in each bootstrap sample."""
+    """Return the mean of the values in each bootstrap sample; NaN where none of them is in it."""
     own = times[:, : len(values)]
-    weighted: Float[np.ndarray, " B"] = own @ values / own.sum(1)
-    return weighted
+    total = own.sum(1)
+    summed = np.where(total > 0, own @ values, np.nan)
+    found: Float[np.ndarray, " B"] = summed / np.maximum(total, 1)
+    return found
 
 
 def crossed(seeds: Iterable[float | None], images: Iterable[float | None] = ()) -> Estimate:

@@ -5,15 +5,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from fedcel.errors import RunError, SettingsError
+from fedcel.errors import SettingsError
 from fedcel.files import read_json
+from fedcel.per_image import text
 from sims.columns import Column, markdown, numbers, spread
 from sims.estimate import estimate
 from sims.intervals import of_images, redrawn, whole
 from sims.matched import BITS, Matches, Row, Values, areas, differences, matched, seed_of
-from sims.report.read import ESCALATED, FAILED
+from sims.report.read import FAILED
 from sims.report.text import NOTHING, number
-from sims.worst import merged
+from sims.rows import read
 
 NEVER = "never this accurate"
 
@@ -32,6 +33,8 @@ COLUMNS = (
     Column("flops-per-inference", "encoder, MFLOP", 3, 1e-6),
     Column("bytes-per-inference", "bytes sent", 0),
 )
+SURE = 0.9
+"""A variant that reaches an accuracy in fewer of the bootstrap samples is said to."""
 COMPARED = ("accuracy", BITS, "identification-optimal", "mse")
 Of = Mapping[str, Matches]
 """By variant."""
@@ -52,7 +55,7 @@ def table(folder: Path, losses: str = "0,2,5", against: str | None = None) -> st
     if against is not None and against not in titles:
         raise SettingsError(f"--against is {against!r}, must be one of {', '.join(titles)}")
     again = redrawn(rows, of_images(folder))
-    said = conditions(rows) + width(again)
+    said = conditions(rows) + attacks(rows) + width(again)
     parts = [f"Variants at matched accuracy.\n\n{said}{left_out(folder)}"]
     for loss in points:
         found, drawn = matched(rows, loss), [matched(each, loss) for each in again]
@@ -67,31 +70,6 @@ def table(folder: Path, losses: str = "0,2,5", against: str | None = None) -> st
         drawn_areas = [areas(each, most) for each in again]
         parts.append(overall(areas(rows, most), drawn_areas, titles, most, against))
     return "\n\n".join(parts) + "\n"
-
-
-def read(folder: Path) -> Sequence[Row]:
-    """Return a bench's rows, each with its worst attack of all; RunError when it has none."""
-    rows = read_json(folder / "bench.json")
-    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-        raise RunError(f"{folder / 'bench.json'} has no rows; run `fedcel bench` first")
-    for row in rows:
-        if "variant" not in row:
-            raise RunError(f"{folder / 'bench.json'} is damaged: a row names no variant")
-    return merged(rows, escalated(folder))
-
-
-def escalated(folder: Path) -> list[Row]:
-    """Return the rows of escalated.json, none where it is missing; RunError when it is damaged."""
-    path = folder / ESCALATED
-    found = read_json(path) if path.exists() else []
-    needed = {"variant", "attack", "budget"}
-    if isinstance(found, list) and all(
-        isinstance(row, dict) and row.keys() >= needed for row in found
-    ):
-        return found
-    raise RunError(
-        f"{path} is damaged: rows with {', '.join(sorted(needed))} are expected; remove it"
-    )
 
 
 def left_out(folder: Path) -> str:
@@ -130,14 +108,26 @@ def conditions(rows: Sequence[Row]) -> str:
     )
 
 
+def attacks(rows: Sequence[Row]) -> str:
+    """Return which trained attacks the rows' errors are of."""
+    keys = "worst-attack", "worst-knowledge", "worst-budget"
+    found = dict.fromkeys(
+        ", ".join(text(row[key]) for key in keys if row.get(key) is not None)
+        for row in rows
+        if row.get("mse") is not None
+    )
+    return f" The worst attack (knowledge, budget): {'; '.join(found)}." if found else ""
+
+
 def width(again: Sequence[object]) -> str:
     """Return what the intervals are over."""
     if not again:
         return " Intervals: Student's t over seeds; these test images are taken as given."
     return (
         " Intervals: Student's t over seeds and, added as variances, a bootstrap over the test "
-        f"images, {len(again)} samples, the same in every cell, candidates held fixed. What is not "
-        "kept image by image (certificate, spread, cost, PSNR, SSIM) is over seeds alone."
+        f"images, {len(again)} samples, the same in every cell, candidates held fixed; of "
+        "accuracy, bits, identification and, where it was kept, the attack's error. All else is "
+        "over seeds alone."
     )
 
 
@@ -165,11 +155,18 @@ def cells(matches: Matches, again: Sequence[Matches], seeds: int) -> list[str]:
         return [match.values.get(key) if match else None for match in found]
 
     texts = {
-        c.key: spread(c, of(matches, c.key), (whole(of(each, c.key)) for each in again))
+        c.key: spread(
+            c,
+            of(matches, c.key),
+            (whole(of(each, c.key)) for each in again if c.key in COMPARED),
+        )
         for c in COLUMNS
     }
+    reached = sum(None not in of(each, BITS) for each in again)
     sign = "≤ " if any(match.bound for match in there) else ""
     some = "" if len(there) == seeds else f" ({len(there)} of {seeds} seeds)"
+    if reached < SURE * len(again):
+        some += f" (in {reached} of {len(again)} samples of images)"
     return list((texts | {BITS: f"{sign}{texts[BITS]}{some}"}).values())
 
 
@@ -236,8 +233,10 @@ def overall(
     head += [f"{c.head}: difference to {titles[against]}" for c in columns] if against else []
 
     def cell(name: str, other: str | None, column: Column) -> str:
-        real, *drawn = (less(each, name, other, column.key) for each in (found, *again))
-        return NOTHING if name == other else spread(column, real, map(whole, drawn))
+        real = less(found, name, other, column.key)
+        drawn = (less(each, name, other, column.key) for each in again)
+        means = (whole([each.get(seed) for seed in real]) for each in drawn)
+        return NOTHING if name == other else spread(column, real.values(), means)
 
     lines = [
         [
@@ -253,14 +252,13 @@ def overall(
     return f"{said}\n\n{markdown(head, lines)}"
 
 
-def less(found: Areas, name: str, other: str | None, key: str) -> list[float]:
+def less(found: Areas, name: str, other: str | None, key: str) -> dict[int, float]:
     """Return a variant's areas by seed, less the other's of the same seed if there is one."""
-    theirs = {seed: own.get(key) for seed, own in found[other].items()} if other else {}
-    each = (
-        (own.get(key), theirs.get(seed, None if other else 0.0))
-        for seed, own in found[name].items()
-    )
-    return [mine - base for mine, base in each if mine is not None and base is not None]
+    mine = {seed: own[key] for seed, own in found[name].items() if key in own}
+    if other is None:
+        return mine
+    theirs = {seed: own[key] for seed, own in found[other].items() if key in own}
+    return {seed: mine[seed] - theirs[seed] for seed in mine if seed in theirs}
 
 
 def sign(ours: Matches, theirs: Matches, common: Iterable[int]) -> str:

@@ -110,14 +110,20 @@ class Uploads:
         """Return the values at the cut where noise is added to them, or 0."""
         return self.flat.net.features if self.flat.net.cut.sigma > 0 else 0
 
+    @property
+    def masked(self) -> int:
+        """Return the values at the cut where some are dropped, or 0."""
+        return self.flat.net.features if self.flat.net.cut.dropout > 0 else 0
+
     def update(
         self,
         images: Float[Tensor, "G b C H W"],
         labels: Int[Tensor, "G b"],
         generator: torch.Generator,
         noise: Float[Tensor, "G b F"] | None = None,
+        mask: Float[Tensor, "G b F"] | None = None,
     ) -> Float[Tensor, "G P"]:
-        """Return the deltas without Langevin noise; masks at the cut, and noise if None, are drawn.
+        """Return the deltas without Langevin noise; what is None of noise and mask is drawn.
 
         -eta (gradient, clipped where clients clip it, + decay w), as in the local update; the
         prior's pull is 0 at its centre.
@@ -128,15 +134,16 @@ class Uploads:
         parts = zip(torch.split(self.received, sizes), self.flat.shapes, strict=True)
         weights = dict(zip(names, (part.view(shape) for part, shape in parts), strict=True))
         shape = (*labels.shape, self.flat.net.features)
-        mask = cut.masks(shape, generator)
         drawn = cut.noise(shape, generator) if noise is None else cut.sigma * noise
-        kept = torch.ones(shape) if mask is None else mask.float()
+        if mask is None:
+            drops = cut.masks(shape, generator)
+            mask = torch.ones(shape) if drops is None else drops.float()
         xi = torch.zeros(shape) if drawn is None else drawn
 
         def loss(w: dict[str, Tensor], x: Tensor, y: Tensor, m: Tensor, added: Tensor) -> Tensor:
             return cross_entropy(functional_call(through, w, (x, m, added)), y)
 
-        slopes = vmap(grad(loss), (None, 0, 0, 0, 0))(weights, images, labels, kept, xi)
+        slopes = vmap(grad(loss), (None, 0, 0, 0, 0))(weights, images, labels, mask, xi)
         flat = torch.cat([slopes[name].flatten(1) for name in names], 1)
         if self.plan.clip is not None:
             norm = torch.linalg.vector_norm(flat, dim=1, keepdim=True)

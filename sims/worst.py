@@ -1,13 +1,15 @@
 """Which attack a defence is held to."""
 
+import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from fedcel import per_image
+from fedcel.errors import RunError
 
 Row = Mapping[str, object]
 
@@ -67,44 +69,80 @@ def worst_rows(rows: Iterable[Row]) -> tuple[str | None, list[Row]]:
     return worst and worst.attack, [row for row in trained if who(row) == worst]
 
 
-def of_worst(folder: Path, rows: Iterable[Row]) -> per_image.Vectors:
-    """Return the worst attack's scores of each target, mean over its seeds; {} if not all are kept.
+def of_attack(folder: Path, row: Row) -> per_image.Vectors:
+    """Return what the worst attack of a bench's row scored of each target, mean over its seeds.
 
-    `rows` are of the attacks.json in `folder`.
+    {} where not all is kept. `folder` is the run's.
     """
-    known, counted = per_image.read(folder), worst_rows(rows)[1]
-    found = per_image.Vectors()
+    known, found = per_image.read(folder), per_image.Vectors()
+    start = [per_image.text(row.get(f"worst-{key}")) for key in ("attack", "knowledge", "budget")]
     for key in ("mse", "identification-1"):
-        each = [known.get(per_image.name(row, key)) for row in counted]
-        there = [vector for vector in each if vector is not None]
-        if there and len(there) == len(each):
-            found[key] = torch.stack(there).mean(0)
+        each = [
+            vector
+            for name, vector in known.items()
+            if (parts := per_image.parts(name)) and parts.measure == key
+            if [parts.attack, parts.knowledge, parts.budget] == start
+        ]
+        if each and row.get(key) is not None:
+            mean = torch.stack(each).mean(0)
+            if math.isclose(float(mean.double().mean()), float(str(row[key])), rel_tol=1e-4):
+                found[key] = mean
     return found
 
 
-def merged(rows: Iterable[Row], more: Iterable[Row]) -> list[dict[str, object]]:
+def merged(rows: Sequence[Row], more: Iterable[Row]) -> list[dict[str, object]]:
     """Return rows of bench.json, with the scores of those of escalated.json where these are worse.
 
-    Worse for the defence: a lower MSE, whatever the attack and its budget.
+    Worse for the defence: a lower MSE, mean over seeds. An attack counts that all seeds of a
+    variant at a strength were given alike, on the models that bench.json is of. RunError when a
+    row's numbers are none.
     """
-    lowest: dict[tuple[object, ...], Row] = {}
-    for row in more:
-        if row.get("mse") is not None and error(row) < error(lowest.get(cell(row), {})):
-            lowest[cell(row)] = row
-    found = []
+    groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        other = lowest.get(cell(row), {})
-        worse = {"worst-attack": other.get("attack"), **{key: other.get(key) for key in REBUILT}}
-        found.append({**row, **worse} if error(other) < error(row) else dict(row))
-    return found
+        groups.setdefault(point(row), []).append(row)
+    tried: dict[tuple[object, ...], dict[tuple[object, ...], dict[object, Row]]] = {}
+    for row in more:
+        how = tuple(row.get(key) for key in ("attack", "knowledge", "budget", "targets"))
+        tried.setdefault(point(row), {}).setdefault(how, {})[row.get("seed", 0)] = row
+    worse: dict[int, Row] = {}
+    for name, group in groups.items():
+        lowest = statistics.fmean(map(error, group))
+        for found in tried.get(name, {}).values():
+            each = [found.get(row.get("seed", 0)) for row in group]
+            there = [new for new, row in zip(each, group, strict=True) if new and same(new, row)]
+            if len(there) == len(group) and statistics.fmean(map(error, there)) < lowest:
+                lowest = statistics.fmean(map(error, there))
+                worse |= {id(row): new for row, new in zip(group, there, strict=True)}
+    return [{**row, **taken(worse[id(row)])} if id(row) in worse else dict(row) for row in rows]
 
 
-def cell(row: Row) -> tuple[object, ...]:
-    """Return what tells a bench's cells apart."""
-    return row["variant"], row.get("strength"), row.get("seed", 0)
+def taken(row: Row) -> dict[str, object]:
+    """Return what a row of bench.json takes from one of escalated.json."""
+    named = {f"worst-{key}": row.get(key) for key in ("attack", "knowledge", "budget")}
+    return {**named, **{key: row.get(key) for key in REBUILT}}
+
+
+def point(row: Row) -> tuple[str, float | None]:
+    """Return a row's variant and strength."""
+    value = row.get("strength")
+    return str(row.get("variant")), None if value is None else number(row, "strength")
+
+
+def same(new: Row, row: Row) -> bool:
+    """Say whether two rows are of one model: a run that was trained again has other scores."""
+    keys = "accuracy", "bits-beyond-label"
+    return all(new.get(key) is None or new.get(key) == row.get(key) for key in keys)
 
 
 def error(row: Row) -> float:
     """Return a row's MSE, infinity where it has none."""
-    value = row.get("mse")
-    return torch.inf if value is None else float(str(value))
+    return math.inf if row.get("mse") is None else number(row, "mse")
+
+
+def number(row: Row, key: str) -> float:
+    """Return a number of a row; RunError when it is none."""
+    value = row[key]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        said = f"{key} of {row.get('variant')!r} is {value!r}, must be a number"
+        raise RunError(f"bench.json or escalated.json: {said}; make it again")
+    return float(value)

@@ -18,7 +18,7 @@ SHELL = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )?(?:\.venv/bin/)?(?=(?:fedcel|make
 FENCE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 LINK = re.compile(r"!?\[[^]]*\]\(([^)\s]+)\)")
-TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 def anchors(page: Path) -> set[str]:

@@ -2,8 +2,8 @@
 
 Source: Geiping et al., NeurIPS 2020, equation 4. Labels need not be known: the head's bias shows
 how many images each class has; see `Uploads` for a batch of one, Zhao et al., 2020 (iDLG). Noise at
-the cut was drawn once for each image and is searched for with it: an upload has far more values
-than both together, so it hides nothing.
+the cut, and what is dropped there, were drawn once for each image and are searched for with it: an
+upload has far more values than all of them together, so they hide nothing.
 """
 
 from dataclasses import dataclass
@@ -27,9 +27,10 @@ SPREAD = 0.1  # sd of the first images around the mean: images of one class must
 
 @dataclass(frozen=True)
 class GradientInversion:
-    """Minimise 1 - cosine(update(x, y, u), uploaded) + tv TV(x) + 1e-4 mean u^2 over x and u.
+    """Minimise 1 - cosine(update(x, y, u, m), uploaded) + tv TV(x) + 1e-4 mean u^2.
 
-    By Adam on the gradient's signs; u is the noise at the cut, in units of its standard deviation.
+    By Adam on the gradient's signs, over the images x, the noise u at the cut, in units of its
+    standard deviation, and the mask m there, in [0, 1].
     Starts at the mean of the attacker's own images. The weight tv is that which rebuilds best his
     own images from their uploads; what is found is drawn back to that mean by the share that
     rebuilds them best, all the way where noise leaves nothing to find.
@@ -137,29 +138,38 @@ class GradientInversion:
         progress: Progress | None,
     ) -> Float[Tensor, "G b C H W"]:
         """Return images in [0, 1] for each client's upload; steps fall to 0 in a cosine."""
-        noise = torch.randn((*labels.shape, *centre.shape), generator=generator)
-        images = (centre + SPREAD * noise).clamp(0, 1).requires_grad_()
-        drawn = torch.zeros(*labels.shape, observation.noisy).requires_grad_()
-        sought = [images, drawn] if observation.noisy else [images]
+        start = torch.randn((*labels.shape, *centre.shape), generator=generator)
+        images = (centre + SPREAD * start).clamp(0, 1).requires_grad_()
+        noise, mask = unknown(observation, labels)
+        sought = [leaf for leaf in (images, noise, mask) if leaf is not None]
         adam = torch.optim.Adam(sought, self.rate)
         cosine = torch.optim.lr_scheduler.CosineAnnealingLR(adam, steps)
         for step in range(1, steps + 1):
-            made = observation.update(
-                images, labels, generator, drawn if observation.noisy else None
-            )
+            made = observation.update(images, labels, generator, noise, mask)
             gap = 1 - cosine_similarity(made, uploads, dim=1)
             rough = total_variation(images.flatten(0, 1)).view(labels.shape).mean(1)
             loss = (gap + weight * rough).sum()
-            if observation.noisy:
-                loss = loss + PRIOR * drawn.square().mean((1, 2)).sum()
+            if noise is not None:
+                loss = loss + PRIOR * noise.square().mean((1, 2)).sum()
             for leaf, slope in zip(sought, torch.autograd.grad(loss, sought), strict=True):
                 leaf.grad = slope.sign()
             adam.step()
             cosine.step()
             with torch.no_grad():
                 images.clamp_(0, 1)
+                if mask is not None:
+                    mask.clamp_(0, 1)
             told(progress, "step", step, steps, f"cosine {1 - float(gap.detach().mean()):.3f}")
         return images.detach()
+
+
+def unknown(
+    observation: ObservationUpdate, labels: Int[Tensor, "G b"]
+) -> tuple[Float[Tensor, "G b F"] | None, Float[Tensor, "G b F"] | None]:
+    """Return the noise at the cut, 0, and the mask there, one half; None where there is none."""
+    noise = torch.zeros(*labels.shape, observation.noisy).requires_grad_()
+    mask = torch.full((*labels.shape, observation.masked), 0.5).requires_grad_()
+    return noise if observation.noisy else None, mask if observation.masked else None
 
 
 def kept(moved: Float[Tensor, "N C H W"], true: Float[Tensor, "N C H W"]) -> float:

@@ -155,16 +155,23 @@ class ObservationUpdate(Observation, Protocol):
         """Return the number of values of an image that noise at the cut is added to, or 0."""
         ...
 
+    @property
+    def masked(self) -> int:
+        """Return the number of values of an image that a mask at the cut may drop, or 0."""
+        ...
+
     def update(
         self,
         images: Float[Tensor, "G b C H W"],
         labels: Int[Tensor, "G b"],
         generator: torch.Generator,
         noise: Float[Tensor, "G b F"] | None = None,
+        mask: Float[Tensor, "G b F"] | None = None,
     ) -> Float[Tensor, "G P"]:
         """Return the mean upload of G clients with these images, with a gradient.
 
-        `noise` at the cut in units of its standard deviation; drawn afresh where it is None.
+        `noise` at the cut in units of its standard deviation, and a `mask` of what is kept, between
+        0 and 1; drawn afresh where they are None.
         """
         ...
 

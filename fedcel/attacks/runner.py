@@ -91,18 +91,26 @@ def run(
 
 
 def refuse_known(targets: Images, auxiliary: Images) -> None:
-    """Refuse targets that the attacker holds already, or all but; DataError says how many."""
-    known, asked = auxiliary.x.flatten(1), targets.x.flatten(1)
-    gaps = (
-        [torch.cdist(part, known).amin(1) for part in torch.split(asked, CHUNK)]
-        if len(known)
-        else []
-    )
-    seen = sum(int((gap <= SAME * asked.shape[1] ** 0.5).sum()) for gap in gaps)
+    """Refuse targets that the attacker holds already; DataError says how many.
+
+    Warn of those that he holds all but a grey level or two of: two pictures of one burst may be.
+    """
+    known = {image.numpy().tobytes() for image in auxiliary.x}
+    seen = sum(image.numpy().tobytes() in known for image in targets.x)
     if seen:
         raise DataError(
-            f"{seen} of {len(targets.y)} targets are among the attacker's own images, to a grey "
-            "level and a half of 256; a target must be unseen: split the images anew"
+            f"{seen} of {len(targets.y)} targets are among the attacker's own images; "
+            "a target must be unseen: split the images anew"
+        )
+    held, asked = auxiliary.x.flatten(1), targets.x.flatten(1)
+    least = SAME * asked.shape[1] ** 0.5
+    parts = torch.split(asked, CHUNK) if len(held) else []
+    alike = sum(int((torch.cdist(part, held).amin(1) <= least).sum()) for part in parts)
+    if alike:
+        warn(
+            f"{alike} of {len(targets.y)} targets are an own image of the attacker's to a grey "
+            "level and a half of 256: he is scored on his memory; look for copies in the data",
+            stacklevel=3,
         )
 
 
@@ -214,8 +222,8 @@ def reconstruct(
             done = {"budget": how.budget, "targets": len(targets.y)} | asked()
             seconds = {"seconds": time.monotonic() - begin}
             scores = score(images, targets, auxiliary, how.candidates, population)
-            rows.append(own | done | scores | seconds)
             each = scored(images, targets.x, how.candidates)
+            rows.append(own | done | scores | seconds)
             values |= {per_image.name(rows[-1], key): value for key, value in each.items()}
             if scores["mse"] < lowest:
                 lowest, pictures = scores["mse"], {attack.name: images[:PICTURES]}

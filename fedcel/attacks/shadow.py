@@ -89,7 +89,8 @@ class Shadow:
                 torch.autograd.backward(loss, inputs=[*encoder.parameters()])
                 adam.step()
             told(progress, "shadow epoch", epoch, epochs, f"loss {float(loss.detach()):.3f}")
-        own = Imitation(encoder, residue(encoder, auxiliary.x, observed))
+        missing = residue(encoder, observation, auxiliary.x, observed, generator)
+        own = Imitation(encoder, observation, missing)
         return invert(
             own, auxiliary.x, observed, self.effort, unchanged, budget, generator, progress
         )
@@ -99,11 +100,12 @@ class Shadow:
 class Imitation:
     """Messages of an encoder of the attacker's own, as noisy as those he received.
 
-    That is more than the defence's own where the encoder's codes vary less than the real ones: the
-    rest stands for what it misses, and a decoder trained without it rebuilds worse.
+    Beside the defence's own noise there is more where they vary less than those: it stands for what
+    the encoder misses, and a decoder trained without it rebuilds worse.
     """
 
     encoder: nn.Module
+    defence: ObservationHead
     sigma: Float[Tensor, " F"]
     name: str = "imitation"
     grants: frozenset[str] = frozenset({FREE_QUERIES})
@@ -111,10 +113,10 @@ class Imitation:
     def sample(
         self, images: Float[Tensor, "B C H W"], generator: torch.Generator
     ) -> Float[Tensor, "B F"]:
-        """Return the codes with Gaussian noise."""
+        """Return fresh messages."""
         with torch.no_grad():
-            codes: Tensor = self.encoder(images)
-        return codes + self.sigma * torch.randn(codes.shape, generator=generator)
+            sent = self.defence.disturb(self.encoder(images), generator)
+        return sent + self.sigma * torch.randn(sent.shape, generator=generator)
 
 
 def apart(sent: Float[Tensor, "B F"], observed: Float[Tensor, "T F"]) -> Float[Tensor, ""]:
@@ -128,13 +130,16 @@ def apart(sent: Float[Tensor, "B F"], observed: Float[Tensor, "T F"]) -> Float[T
 
 
 def residue(
-    encoder: nn.Module, images: Float[Tensor, "A C H W"], observed: Float[Tensor, "T F"]
+    encoder: nn.Module,
+    defence: ObservationHead,
+    images: Float[Tensor, "A C H W"],
+    observed: Float[Tensor, "T F"],
+    generator: torch.Generator,
 ) -> Float[Tensor, " F"]:
-    """Return the noise that makes the own messages vary as much as those received."""
+    """Return the sd of what has to be added for messages to vary as much as those received."""
     with torch.no_grad():
-        codes: Tensor = encoder(images)
-    missing = observed.var(0, correction=0) - codes.var(0, correction=0)
-    return missing.relu().sqrt()
+        sent = defence.disturb(encoder(images), generator)
+    return (observed.var(0, correction=0) - sent.var(0, correction=0)).relu().sqrt()
 
 
 def plain(images: Float[Tensor, "A C H W"], features: int, generator: torch.Generator) -> nn.Module:

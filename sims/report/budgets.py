@@ -30,16 +30,17 @@ class Sweep(NamedTuple):
 
 def sweeps(rows: Iterable[Escalated]) -> list[Sweep]:
     """Return the cells that one attack rebuilt images of with several budgets, in their order."""
-    groups: dict[tuple[Which, int, str], dict[float, Escalated]] = {}
+    groups: dict[tuple[object, ...], dict[float, Escalated]] = {}
     for row in rows:
         if row.attack is not None and row.mse is not None:
-            cell = (row.variant, row.strength), row.seed, row.attack
+            cell = row.variant, row.strength, row.seed, row.attack, row.knowledge, row.targets
             groups.setdefault(cell, {})[row.budget] = row
     found = []
-    for (which, _, attack), group in groups.items():
+    for group in groups.values():
         errors = {budget: row.mse for budget, row in sorted(group.items()) if row.mse is not None}
-        title = next(iter(group.values())).title or which[0]
-        found += [Sweep(which, title, attack, errors)] if len(errors) > 1 else []
+        first = next(iter(group.values()))
+        which, title = (first.variant, first.strength), first.title or first.variant
+        found += [Sweep(which, title, str(first.attack), errors)] if len(errors) > 1 else []
     return found
 
 

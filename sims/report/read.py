@@ -70,7 +70,7 @@ def _bench(folder: Path) -> Book:
 
     def held(text: str) -> tuple[Row, ...]:
         rows = _list_of(Row)(text)
-        kept = (row.model_dump(by_alias=True) for row in rows)
+        kept = [row.model_dump(by_alias=True) for row in rows]
         return TypeAdapter(tuple[Row, ...]).validate_python(merged(kept, scores))
 
     rows = _parsed(folder / "bench.json", held)

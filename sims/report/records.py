@@ -179,8 +179,12 @@ class Escalated(Part):
     strength: float | None = None
     seed: int = 0
     title: str | None = None
+    accuracy: Number = None
+    bits_beyond_label: Number = None
     attack: str | None = None
+    knowledge: str | None = None
     budget: FiniteFloat
+    targets: int | None = None
     mse: Number = None
     psnr: Number = None
     ssim: Number = None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sims.estimate import estimate
-from sims.intervals import NORMAL, REPLICATES, crossed, mean, redrawn
+from sims.intervals import NORMAL, REPLICATES, crossed, mean, means, redrawn
 
 BITS = "bits-beyond-label"
 SEEDS, IMAGES, TRIED = 3, 60, 400
@@ -20,6 +20,7 @@ def test_a_bootstrap_mean_by_hand() -> None:
     times = np.array([[2.0, 0.0, 1.0], [1.0, 1.0, 1.0]])
     assert mean(times, np.array([1.0, 5.0, 4.0])).tolist() == [2.0, pytest.approx(10 / 3)]
     assert mean(times, np.array([1.0, 5.0])).tolist() == [1.0, 3.0]
+    assert np.isnan(mean(np.array([[0.0, 1.0]]), np.array([2.0]))[0])
 
 
 def test_rows_are_redrawn_alike_in_all_cells() -> None:
@@ -30,7 +31,24 @@ def test_rows_are_redrawn_alike_in_all_cells() -> None:
     assert len(found) == REPLICATES
     assert {round(float(str(b[BITS])) - float(str(a[BITS])), 9) for a, b in found} == {1.0}
     assert len({a[BITS] for a, _ in found}) > 3
-    assert all(row["mse"] is None and row["other"] == 7.0 for row in found[0])
+    assert all(row["mse"] == 0.1 and row["other"] == 7.0 for row in found[0])
+
+
+def test_a_measure_that_one_run_lacks_is_of_no_use_and_few_targets_are_of_some() -> None:
+    """None, so that no mean of fewer passes for one of all; so where no target is drawn."""
+    rows = [{"run": run, BITS: 2.0, "accuracy": 1.0, "mse": 0.1} for run in "ab"]
+    images = {"a": vectors(*range(50)) | {"mse": np.array([0.1])}, "b": vectors(*range(50))}
+    found = redrawn(rows, images)
+    assert all(b["mse"] is None for _, b in found)
+    known = [a["mse"] for a, _ in found]
+    assert 0.2 < sum(value is None for value in known) / len(known) < 0.6  # (1 - 1/50)^50 is .36
+    assert means(found, "mse") == [None] * REPLICATES
+
+
+def test_runs_measured_on_other_images_are_not_paired() -> None:
+    """Fifty and sixty: the same place is not the same image."""
+    rows = [{"run": run, BITS: 2.0, "accuracy": 1.0} for run in "ab"]
+    assert redrawn(rows, {"a": vectors(*range(50)), "b": vectors(*range(60))}) == []
 
 
 def test_the_spread_over_samples_is_the_standard_error() -> None:
@@ -89,6 +107,15 @@ def test_an_interval_over_seeds_alone_does_not_hold_for_other_images() -> None:
 def test_crossed_intervals_hold(
     parts: tuple[float, float, float],
 ) -> None:
-    """Whichever varies most."""
+    """Whichever varies most; where all is in neither, the double counting is at its worst."""
     _, both = coverage(*parts)
     assert both > 0.92
+
+
+def test_the_part_of_the_images_is_no_wider_than_their_standard_error() -> None:
+    """Seeds alike: 1.96 sd / sqrt(T), and Student's part nothing."""
+    values = np.random.default_rng(2).normal(size=400)
+    rows = [{"run": run, BITS: float(values.mean()), "accuracy": 1.0} for run in "abc"]
+    found = redrawn(rows, {run: vectors(*values) for run in "abc"})
+    half = crossed([float(values.mean())] * 3, means(found, BITS)).half
+    assert half == pytest.approx(1.96 * values.std() / 20, rel=0.15)

@@ -136,17 +136,44 @@ def test_intervals_are_over_seeds_and_images(tmp_path: Path) -> None:
 def test_a_worse_attack_of_a_larger_budget_counts(tmp_path: Path) -> None:
     """Rows of escalated.json take the place of a cell's own where their error is lower."""
     bench(tmp_path)
-    row = {"strength": None, "attack": "kernel-ridge", "budget": 4.0}
-    worse = [{**row, "variant": "none", "seed": seed, "mse": 0.01} for seed in range(3)]
-    milder = [{**row, "variant": "weak", "strength": 1.0, "seed": 0, "mse": 0.05}]
-    (tmp_path / "escalated.json").write_text(json.dumps([*worse, *milder]))
+    row = {"strength": None, "attack": "kernel-ridge", "budget": 4.0, "variant": "none"}
+    worse = [{**row, "seed": seed, "mse": 0.01} for seed in range(3)]
+    weak = {**row, "variant": "weak", "strength": 1.0}
+    milder = [{**weak, "seed": seed, "mse": 0.05, "knowledge": "held-out"} for seed in range(3)]
+    single = [{**weak, "seed": 0, "mse": 0.001, "budget": 10.0}]  # one seed of three
+    other = [{**weak, "seed": n, "mse": 0.002, "accuracy": 0.3, "budget": 2.0} for n in range(3)]
+    rows = [*worse, *milder, *single, *other]
+    (tmp_path / "escalated.json").write_text(json.dumps(rows))
     text = table(tmp_path, "0")
     place = [column.key for column in COLUMNS].index("mse")
     assert cells(text, "none")[place] == "0.0100 ± 0.0000"
     assert cells(text, "weak")[place] == "0.0400 ± 0.0000"
+    assert "The worst attack (knowledge, budget): kernel-ridge, 4" in text
     (tmp_path / "escalated.json").write_text('[{"variant": "none"}]')
     with pytest.raises(RunError, match=r"escalated\.json is damaged"):
         table(tmp_path)
+    (tmp_path / "escalated.json").write_text(json.dumps([{**row, "mse": "x"} for row in worse]))
+    with pytest.raises(RunError, match="mse of 'none' is 'x', must be a number"):
+        table(tmp_path)
+
+
+def test_a_variant_that_seldom_reaches_an_accuracy_is_said_to(tmp_path: Path) -> None:
+    """Just above the line with these images, below it with many others."""
+    bench(tmp_path)
+    vary(tmp_path, alike=True)
+    found = per_image.read(tmp_path)
+    rows = json.loads((tmp_path / "bench.json").read_text())
+    draw = torch.Generator().manual_seed(0)
+    for row in rows:
+        own = torch.randn(400, generator=draw)
+        if row["variant"] == "weak":
+            own = 3 * (own - own.mean())
+            row["accuracy"] = 0.961
+            found[f"{row['run']}|accuracy"] = 0.961 + own
+    per_image.write(tmp_path, found)
+    (tmp_path / "bench.json").write_text(json.dumps(rows))
+    said = cells(table(tmp_path, "0"), "weak")[1]
+    assert " of 200 samples of images)" in said
 
 
 def test_a_missing_seed_is_counted(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class Dozing(AttackContract):
 def test_contract_catches_a_stale_seed() -> None:
     """Fewer draws than queries."""
     with pytest.raises(AssertionError):
-        Dozing().test_noise_is_never_stale()
+        Dozing().test_each_query_draws_its_own_noise()
 
 
 class Stale(LinearObservation):

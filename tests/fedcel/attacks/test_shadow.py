@@ -7,6 +7,8 @@ from fedcel.attacks.base import Attack, OtherClasses
 from fedcel.attacks.observation import FREE_QUERIES, HEAD, Observation, SmashedData
 from fedcel.attacks.scorecard import class_means, mse
 from fedcel.attacks.shadow import Shadow, apart, plain, residue
+from fedcel.cut import Cut
+from fedcel.nets import SplitNet
 from fedcel.testing.attacks import AttackContract, LinearObservation, digits, undefended
 
 
@@ -99,13 +101,22 @@ def test_moments_by_hand() -> None:
     assert apart(3 * (cloud - 1), cloud - 1).item() == pytest.approx(4)
 
 
-def test_residue_is_the_noise_that_was_added() -> None:
-    """Codes known, noise of sd .3 added to many messages: .3 is found."""
+def test_residue_is_what_the_defence_does_not_explain() -> None:
+    """Noise of sd .5 received, .4 of the defence: .3 is missing; nothing where .5 is its own."""
     encoder = plain(torch.zeros(1, 1, 8, 8), 4, stream())
     x = torch.rand(20_000, 1, 8, 8, generator=stream(1))
     with torch.no_grad():
-        observed = encoder(x) + 0.3 * torch.randn(len(x), 4, generator=stream(2))
-    assert residue(encoder, x, observed).tolist() == pytest.approx([0.3] * 4, rel=0.02)
+        observed = encoder(x) + 0.5 * torch.randn(len(x), 4, generator=stream(2))
+    missing = [residue(encoder, Noise(sd), x, observed, stream(3)) for sd in (0.4, 0.5)]
+    assert missing[0].tolist() == pytest.approx([0.3] * 4, rel=0.05)
+    assert missing[1].max() < 0.1
+
+
+class Noise(SmashedData):
+    """The defence of a device: noise of this sd."""
+
+    def __init__(self, sd: float) -> None:
+        super().__init__(undefended(sd))
 
 
 class Quiet(SmashedData):
@@ -131,6 +142,22 @@ def test_the_defence_is_trained_through() -> None:
         for each in (seen, Quiet(seen.net))
     )
     assert through < past
+
+
+def test_dropout_is_trained_through() -> None:
+    """Half of the values dropped: an imitation that drops none has messages twice too large."""
+    known, targets = digits()
+    net = SplitNet(undefended().encoder, undefended().head, Cut(0.1, 0.5), 32)
+    seen = SmashedData(net)
+    observed = seen.sample(targets.x, stream())
+    through, past = (
+        sum(
+            mse(Shadow().reconstruct(each, known, observed, 0.5, stream(seed)), targets.x)
+            for seed in range(2)
+        )
+        for each in (seen, Quiet(net))
+    )
+    assert through < 0.95 * past
 
 
 def test_needs_are_checked() -> None:
