@@ -42,8 +42,9 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscop
 test: check docs
 	$(PYTEST) -m "not long"
 
+# All tests, with the shapes and types of every call checked, which costs half as much again.
 test-all: check docs
-	$(PYTEST)
+	$(PYTEST) --jaxtyping-packages=fedcel,beartype.beartype
 
 bench: .venv/ready
 	$(BIN)/python -m tests.bench.ratios

@@ -124,6 +124,9 @@ def test_ctrl_c_ends_the_other_processes(tmp_path: Path) -> None:
     assert len(list(out.glob("runs/*"))) == 2
 
 
+WORST = ("worst-attack", "worst-knowledge", "worst-budget")
+
+
 @pytest.mark.parametrize(
     ("result", "attacks", "words"),
     [
@@ -141,7 +144,7 @@ def test_a_damaged_file_is_named(
     sound = dict.fromkeys(BENCH.COPIED, 1.0)
     attacked(tmp_path, [])
     (tmp_path / "result.json").write_text(json.dumps(sound))
-    untrained = dict.fromkeys(("worst-attack", *BENCH.REBUILT))
+    untrained = dict.fromkeys((*WORST, *BENCH.REBUILT))
     assert measured(tmp_path, Attack()) == sound | untrained | {"train-step-ratio": 2.5}
     (tmp_path / "result.json").write_text(json.dumps(sound if result is None else result))
     attacked(tmp_path, attacks)

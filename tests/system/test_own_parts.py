@@ -108,6 +108,7 @@ def test_all_own_parts_train_and_attack_together(installed: Installed) -> None:
     assert rows["optimal"]["bits-beyond-label"] > 0
 
 
+@pytest.mark.long
 def test_each_part_holds_its_contract_where_it_is_installed(installed: Installed) -> None:
     """The example's own tests inherit a suite for every kind of part, and none is skipped."""
     said, _ = installed.tests.communicate(timeout=300)

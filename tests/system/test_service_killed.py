@@ -134,6 +134,7 @@ def test_no_answer_without_a_charge_though_it_is_killed(
     assert set(answered) <= paid(ledger)
 
 
+@pytest.mark.long
 def test_two_processes_share_a_ledger_and_a_drain_loses_nothing(
     tmp_path: Path, folder: Path, fork: ForkServerContext
 ) -> None:

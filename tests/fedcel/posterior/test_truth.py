@@ -236,6 +236,7 @@ def test_intervals_cover() -> None:
     assert covered[1] < 0.8
 
 
+@pytest.mark.long
 def test_the_split_among_clients_changes_nothing() -> None:
     """1, 4 and 16 holders of the same data: the posterior's mean and variance, each time."""
     for parts in (1, 4, 16):
