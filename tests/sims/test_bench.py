@@ -39,7 +39,7 @@ def cells(folder: Path, **more: Scalar) -> tuple[scenario.Scenario, list[scenari
     return plan, scenario.cells(plan, QUICK | more)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_diverged_cell_does_not_keep_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], jobs: int
 ) -> None:

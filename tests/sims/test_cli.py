@@ -211,6 +211,7 @@ def test_settings_toml_repeats_the_run(tmp_path: Path) -> None:
     assert (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
 
 
+@pytest.mark.long
 def test_bench_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A finished cell is not trained again; a changed setting is refused."""
     out = ["--out", str(tmp_path / "b")]

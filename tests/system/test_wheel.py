@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from zipfile import ZipFile
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("fedcel", "strategies", "clients", "sims")
 
@@ -24,6 +26,7 @@ def built(folder: Path) -> Path:
     return next(folder.glob("*.whl"))
 
 
+@pytest.mark.long
 def test_a_wheel_is_whole_and_runs(tmp_path: Path) -> None:
     """Every source and data file is in it; installed elsewhere, it trains and draws a report."""
     wheel, place = built(tmp_path), tmp_path / "place"

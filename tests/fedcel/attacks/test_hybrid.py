@@ -1,5 +1,6 @@
 """Decoder and search in one."""
 
+import pytest
 import torch
 
 from fedcel.attacks.averaging import Averaged, Repeated
@@ -39,6 +40,7 @@ def test_better_than_the_decoder_it_starts_from() -> None:
     assert errors[0] < 0.5 * mse(class_means(targets.y, known), targets.x)
 
 
+@pytest.mark.long
 def test_under_dropout_the_law_beats_the_gap_to_the_mean() -> None:
     """Four values in ten dropped, sigma .1: an error of .8 of that without the law, or less."""
     known, targets = digits()
