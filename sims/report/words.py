@@ -181,13 +181,8 @@ def cautions(summaries: Sequence[Summary], chosen: Verdict) -> list[str]:
             f"The undefended model sends noise of sigma {base.noise:g}, {best.label} of sigma "
             f"{best.noise:g}: part of the difference is the noise's. Compare at equal noise too."
         )
+    found += weaker(summaries)
     for s in summaries:
-        if s.mse.mean is not None and s.oracle_mse and s.mse.mean > SUSPECT * s.oracle_mse:
-            found.append(
-                f"{s.label}: the trained attack does worse (MSE {s.mse.mean:.4f}) than knowing "
-                f"only the label ({s.oracle_mse:.4f}). That is a weak attack or a damaged model, "
-                "not more privacy."
-            )
         bounds = [run.result.fano_identification for run in s.runs]
         bound = max((value for value in bounds if value is not None), default=None)
         if bound is not None and (s.identification.mean or 0) > bound + 1e-9:
@@ -196,6 +191,23 @@ def cautions(summaries: Sequence[Summary], chosen: Verdict) -> list[str]:
                 f"certificate's bound {share(bound)}. One of the two is wrong; do not rely on it."
             )
     return found
+
+
+def weaker(summaries: Sequence[Summary]) -> list[str]:
+    """Return one sentence that names the variants whose attack does worse than the label alone."""
+    known = [(s.label, s.mse.mean, s.oracle_mse) for s in summaries]
+    told = [(name, mse, label) for name, mse, label in known if mse is not None and label]
+    each = [
+        f"{name} (MSE {mse:.4f}, by the label alone {label:.4f})"
+        for name, mse, label in told
+        if mse > SUSPECT * label
+    ]
+    if not each:
+        return []
+    return [
+        f"The trained attack does worse than knowing only the label on {'; '.join(each)}. That is "
+        "a weak attack or a damaged model, not more privacy."
+    ]
 
 
 def percent(value: Estimate) -> str:

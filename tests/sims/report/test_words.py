@@ -9,7 +9,7 @@ from fedcel.settings import Settings
 from sims.estimate import Estimate
 from sims.report.records import Result, Run
 from sims.report.summary import Summary
-from sims.report.words import attack_sentence, cautions, price, verdict
+from sims.report.words import attack_sentence, cautions, price, verdict, weaker
 from tests.sims.report.made import cell
 
 NONE = cell("none", 0.951, 4.46, 0.92)
@@ -164,5 +164,7 @@ def test_cautions(outcome: Callable[..., Result]) -> None:
     noise, weak, broken = cautions([base, bad], verdict([base, bad]))
     assert "sigma 0.1" in noise
     assert "sigma 0.3" in noise
-    assert "weak attack" in weak
+    assert "weak attack" in weak and "on a (MSE 0.0600, by the label alone 0.0434)." in weak
+    two = weaker([bad, replace(bad, label="b")])
+    assert len(two) == 1 and "; b (MSE 0.0600" in two[0]
     assert "above the certificate's bound" in broken
