@@ -197,16 +197,14 @@ def weaker(summaries: Sequence[Summary]) -> list[str]:
     """Return one sentence that names the variants whose attack does worse than the label alone."""
     known = [(s.label, s.mse.mean, s.oracle_mse) for s in summaries]
     told = [(name, mse, label) for name, mse, label in known if mse is not None and label]
-    each = [
-        f"{name} (MSE {mse:.4f}, by the label alone {label:.4f})"
-        for name, mse, label in told
-        if mse > SUSPECT * label
-    ]
-    if not each:
+    worse = [(name, mse, label) for name, mse, label in told if mse > SUSPECT * label]
+    if not worse:
         return []
+    labels = " or ".join(sorted({f"{label:.4f}" for _, _, label in worse}))
+    names = "; ".join(f"{name} ({mse:.4f})" for name, mse, _ in worse)
     return [
-        f"The trained attack does worse than knowing only the label on {'; '.join(each)}. That is "
-        "a weak attack or a damaged model, not more privacy."
+        f"The trained attack does worse than knowing only the label (MSE {labels}) on {names}. "
+        "That is a weak attack or a damaged model, not more privacy."
     ]
 
 

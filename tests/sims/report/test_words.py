@@ -164,7 +164,7 @@ def test_cautions(outcome: Callable[..., Result]) -> None:
     noise, weak, broken = cautions([base, bad], verdict([base, bad]))
     assert "sigma 0.1" in noise
     assert "sigma 0.3" in noise
-    assert "weak attack" in weak and "on a (MSE 0.0600, by the label alone 0.0434)." in weak
+    assert "weak attack" in weak and "label (MSE 0.0434) on a (0.0600)." in weak
     two = weaker([bad, replace(bad, label="b")])
-    assert len(two) == 1 and "; b (MSE 0.0600" in two[0]
+    assert len(two) == 1 and "on a (0.0600); b (0.0600)." in two[0]
     assert "above the certificate's bound" in broken
