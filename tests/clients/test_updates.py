@@ -74,6 +74,7 @@ def test_a_run_says_what_its_updates_cost(tmp_path: Path, own: bool) -> None:
     assert (found["update-epsilon-of-models"] == of_all) == own
 
 
+@pytest.mark.long
 def test_a_round_begun_again_is_paid_for_again(tmp_path: Path) -> None:
     """Holders sent six noisy updates for four rounds."""
     folder, settings = tmp_path / "run", parse(QUIET)

@@ -86,6 +86,7 @@ def test_a_sweep_that_is_overridden_is_refused(tmp_path: Path) -> None:
     scenario.refuse_fixed_sweeps(scenario.cells(plan, QUICK | {"net.noise": 0.5}))
 
 
+@pytest.mark.long
 def test_an_error_ends_the_other_processes(tmp_path: Path) -> None:
     """Wrong input in one cell: the queue is dropped, no process trains on."""
     _, (cell, *_) = cells(tmp_path, rounds=3000)
@@ -171,6 +172,7 @@ def test_rows_that_the_settings_do_not_ask_for_do_not_count(tmp_path: Path) -> N
     assert (found["worst-attack"], found["mse"]) == ("decoder", 0.5)
 
 
+@pytest.mark.long
 def test_a_cell_is_attacked_again_where_its_rows_are_gone(tmp_path: Path) -> None:
     """Not where other attacks came to them; the net is not trained again."""
     plan, (cell, *_) = cells(tmp_path)

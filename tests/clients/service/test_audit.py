@@ -114,6 +114,7 @@ def from_low_bits(live: Live) -> float:
 
 
 @pytest.mark.parametrize("mechanism", ["laplace", "discrete-laplace"])
+@pytest.mark.long
 def test_no_more_is_measured_than_is_claimed(tmp_path: Path, mechanism: str) -> None:
     """Inputs as far apart as the clip lets them be; and the low bits tell nothing."""
     with running(tmp_path, extreme_run(mechanism)) as up:

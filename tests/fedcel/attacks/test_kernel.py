@@ -80,6 +80,7 @@ def test_it_is_what_scikit_learn_computes(width: float | None) -> None:
 
 
 @pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.long
 def test_of_few_images_it_makes_more_than_a_network(layers: int) -> None:
     """On nets without a defence; the trained decoder is beaten by more than its seeds differ."""
     observation = SmashedData(undefended(0.1, layers))

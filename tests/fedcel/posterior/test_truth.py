@@ -221,6 +221,7 @@ def by_n_alone(found: Federation) -> Federation:
     return dataclasses.replace(found, change=wrong)
 
 
+@pytest.mark.long
 def test_intervals_cover() -> None:
     """400 repeated data sets: 90 % intervals of the chains hold 87 to 93 % of the coefficients.
 
