@@ -24,7 +24,7 @@ from sims.report.read import FAILED
 from sims.rows import gather
 from sims.scenario import Cell, Scenario, anchored, refuse_fixed_sweeps, undefended
 from sims.simulate import simulate
-from sims.worst import REBUILT, worst_rows
+from sims.worst import NAMED, REBUILT, worst_rows
 
 COST = "cost.json"
 """What a training step costs, in each cell's folder."""
@@ -210,5 +210,5 @@ def worst(attacks: Rows) -> dict[str, object]:
         return statistics.fmean(float(str(e[key])) for e in counted) if counted else None
 
     first = counted[0] if counted else {}
-    named = {f"worst-{key}": first.get(key) for key in ("knowledge", "budget")}
-    return {"worst-attack": name, **named, **{key: mean(key) for key in REBUILT}}
+    named = {f"worst-{key}": first.get(key) for key in NAMED} | {"worst-attack": name}
+    return {**named, **{key: mean(key) for key in REBUILT}}

@@ -28,13 +28,12 @@ from sims.report.records import Escalated
 from sims.report.text import NOTHING
 from sims.rows import escalated, gather, read
 from sims.table import anchors, width
-from sims.worst import of_attack, taken, worst_rows
+from sims.worst import NAMED, of_attack, taken, worst_rows
 
 SCORES = ("mse", "psnr", "ssim", "identification-1", "identification-5", "label-accuracy")
 ANCHORS = ("oracle-mse", "mean-mse")
 """Errors of who knows the label alone, or nothing, with the same images of his own."""
 ERROR = Column("mse", "MSE", 4)
-WORST = ("worst-attack", "worst-knowledge", "worst-budget")
 COLUMNS = (
     Column("accuracy", "accuracy, %", 1, 100),
     Column(BITS, "bits beyond label", 2),
@@ -80,7 +79,8 @@ def escalate(
     more = [row for row in cells if row not in rows] if every else []
     tasks = [task(folder, row, given) for row in (*rows, *more)]
     done(tasks, jobs)
-    first = [scored(each) for each in tasks[: len(rows)]]
+    scores = [scored(each) for each in tasks]
+    first, rest = scores[: len(rows)], scores[len(rows) :]
     one = min(seed_of(row) for row in rows)
     higher = [
         task(folder, row, given | {"attack.names": row["attack"], "attack.budget": budget})
@@ -89,18 +89,18 @@ def escalate(
         for budget in budgets
     ]
     done(higher, jobs)
-    keep(folder, [*tasks, *higher])
-    again = redrawn(first, {str(each.row["run"]): vectors(each) for each in tasks})
+    larger_ones = [scored(each) for each in higher]
+    keep(folder, [*first, *rest, *larger_ones])
+    again = redrawn(first, {str(row["run"]): vectors(folder, row) for row in first})
     told = text(first, again, loss)
     if not higher:
         return told
-    found = larger([*first, *(scored(each) for each in higher)])
+    found = larger([*first, *larger_ones])
     return f"{told}\n**The worst attack with larger budgets, one seed**\n\n{found}\n"
 
 
-def keep(folder: Path, tasks: Sequence[Task]) -> None:
+def keep(folder: Path, new: Sequence[Row]) -> None:
     """Write what was scored beside what earlier calls scored, and image by image."""
-    new = [scored(each) for each in tasks]
     replaced = {how(row) for row in new}
     with locked(folder / f".{ESCALATED}.lock"):
         stay = [row for row in escalated(folder) if how(row) not in replaced]
@@ -154,22 +154,23 @@ def how(row: Row) -> tuple[object, ...]:
     return tuple(row.get(key) for key in keys)
 
 
-def vectors(each: Task) -> dict[str, Float[np.ndarray, " T"]]:
-    """Return all that is known of a cell image by image."""
-    row = {**each.row, **taken(scored(each))}
-    found = per_image.of_run(each.place) | of_attack(each.place, row)
+def vectors(folder: Path, row: Row) -> dict[str, Float[np.ndarray, " T"]]:
+    """Return all that is known image by image of the cell that a row scores."""
+    place = folder / str(row["run"])
+    found = per_image.of_run(place) | of_attack(place, {**row, **taken(row)})
     return {key: value.double().numpy() for key, value in found.items()}
 
 
 def scored(each: Task) -> dict[str, object]:
     """Return a cell's row with the scores of the attack that rebuilt images best in it."""
     worst, counted = worst_rows(own(each.place, each.how) or [])
-    kept = {key: value for key, value in each.row.items() if key not in (*SCORES, *WORST)}
+    dropped = {*SCORES, *(f"worst-{key}" for key in NAMED)}
+    kept = {key: value for key, value in each.row.items() if key not in dropped}
     wanted = (*SCORES, *ANCHORS)
-    scores = {key: fmean(values) for key in wanted if (values := numbers(counted, key))}
+    means_of = {key: fmean(values) for key in wanted if (values := numbers(counted, key))}
     named = {"attack": worst, "targets": counted[0].get("targets") if counted else None}
     given = {"budget": each.how.budget, "knowledge": each.how.knowledge}
-    return kept | scores | named | given
+    return kept | means_of | named | given
 
 
 def text(base: Sequence[Row], again: Sequence[Sequence[Row]], loss: float) -> str:

@@ -15,6 +15,8 @@ Row = Mapping[str, object]
 
 REBUILT = ("mse", "psnr", "ssim", "identification-1", "oracle-mse", "mean-mse")
 """What a row of bench.json says of its worst attack."""
+NAMED = ("attack", "knowledge", "budget", "targets")
+"""What a row says of the attack that its scores are of; in bench.json behind `worst-`."""
 TRAINING = "update"
 """Observation of an upload: what training shows, not an inference."""
 REPEATS = "*"
@@ -75,13 +77,13 @@ def of_attack(folder: Path, row: Row) -> per_image.Vectors:
     {} where not all is kept. `folder` is the run's.
     """
     known, found = per_image.read(folder), per_image.Vectors()
-    start = [per_image.text(row.get(f"worst-{key}")) for key in ("attack", "knowledge", "budget")]
+    asked = {key: per_image.text(row.get(f"worst-{key}")) for key in NAMED}
     for key in ("mse", "identification-1"):
         each = [
             vector
             for name, vector in known.items()
             if (parts := per_image.parts(name)) and parts.measure == key
-            if [parts.attack, parts.knowledge, parts.budget] == start
+            if asked.items() <= parts._asdict().items()
         ]
         if each and row.get(key) is not None:
             mean = torch.stack(each).mean(0)
@@ -102,7 +104,7 @@ def merged(rows: Sequence[Row], more: Iterable[Row]) -> list[dict[str, object]]:
         groups.setdefault(point(row), []).append(row)
     tried: dict[tuple[object, ...], dict[tuple[object, ...], dict[object, Row]]] = {}
     for row in more:
-        how = tuple(row.get(key) for key in ("attack", "knowledge", "budget", "targets"))
+        how = tuple(row.get(key) for key in NAMED)
         tried.setdefault(point(row), {}).setdefault(how, {})[row.get("seed", 0)] = row
     worse: dict[int, Row] = {}
     for name, group in groups.items():
@@ -118,7 +120,7 @@ def merged(rows: Sequence[Row], more: Iterable[Row]) -> list[dict[str, object]]:
 
 def taken(row: Row) -> dict[str, object]:
     """Return what a row of bench.json takes from one of escalated.json."""
-    named = {f"worst-{key}": row.get(key) for key in ("attack", "knowledge", "budget")}
+    named = {f"worst-{key}": row.get(key) for key in NAMED}
     return {**named, **{key: row.get(key) for key in REBUILT}}
 
 

@@ -125,7 +125,7 @@ def test_ctrl_c_ends_the_other_processes(tmp_path: Path) -> None:
     assert len(list(out.glob("runs/*"))) == 2
 
 
-WORST = ("worst-attack", "worst-knowledge", "worst-budget")
+WORST = ("worst-attack", "worst-knowledge", "worst-budget", "worst-targets")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,12 @@
 """The attack a defence is held to."""
 
-import pytest
+from pathlib import Path
 
-from sims.worst import Who, who, worst_attack
+import pytest
+import torch
+
+from fedcel import per_image
+from sims.worst import Who, of_attack, who, worst_attack
 
 A, B = Who("a", "smashed-data"), Who("b", "private-logits")
 
@@ -39,3 +43,15 @@ def test_what_a_row_says_of_its_attack() -> None:
     row: dict[str, object] = {"attack": "a", "observation": "o", "knowledge": "k", "seed": 3}
     assert who(row | {"budget": 2, "targets": 400}) == Who("a", "o", "k", 2.0, 400)
     assert who({"attack": "a"}) == Who("a")
+
+
+def test_images_are_of_the_attack_named_and_of_no_other_number_of_targets(tmp_path: Path) -> None:
+    """Ten targets were attacked before four: the mean of four is that of its own four."""
+    row = {"attack": "decoder", "observation": "smashed-data", "knowledge": "held-out"}
+    many, few = ({**row, "budget": 1.0, "targets": count, "seed": 0} for count in (10, 4))
+    kept = {per_image.name(many, "mse"): torch.full((10,), 0.2)}
+    per_image.write(tmp_path, kept | {per_image.name(few, "mse"): torch.full((4,), 0.1)})
+    told = {f"worst-{key}": few[key] for key in ("attack", "knowledge", "budget", "targets")}
+    found = of_attack(tmp_path, {**told, "mse": 0.1})
+    assert found["mse"].tolist() == pytest.approx([0.1] * 4)
+    assert of_attack(tmp_path, {**told, "mse": 0.3}) == {}  # of another run: not these images
