@@ -2,6 +2,7 @@
 
 import inspect
 import time
+from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from fedcel.errors import RunError, SettingsError
 from fedcel.journal import Event, Journal, Tell
 from fedcel.outcome import outcome, store
 from fedcel.settings import OWN_STRATEGY, Settings, parse
+from fedcel.settings_groups import Strategy as Group
 from strategies.posterior import PosteriorStrategy
 
 
@@ -25,6 +27,8 @@ class ConvergedError(Exception):
 
 
 OUT = "out"  # run config only: where the ServerApp writes the run folder
+NO_MOMENTUM = {"momentum": 0.0}
+"""What a strategy without momentum does, whether it is told so or not."""
 RESUME = "resume"  # run config only: whether it goes on with the one that is there
 
 
@@ -140,6 +144,7 @@ def make(
         "settings": settings,
     }
     known = inspect.signature(found).parameters
+    refuse_unread(settings, known)
     try:
         made = found(**{key: value for key, value in offered.items() if key in known})
     except TypeError as error:
@@ -150,6 +155,23 @@ def make(
     if not isinstance(made, Strategy):
         raise SettingsError(f"strategy.name {settings.strategy.name!r} made no Flower Strategy")
     return made
+
+
+def refuse_unread(settings: Settings, known: Container[str]) -> None:
+    """Refuse what was set and a strategy that takes the arguments `known` would never read."""
+    if "settings" in known:
+        return
+    plain = Group()
+    takes = {"gain": "server_learning_rate", "momentum": "server_momentum"}
+    takes |= {"damped": "server_momentum", "max_norm": ""}
+    for key, argument in takes.items():
+        value, default = getattr(settings.strategy, key), getattr(plain, key)
+        if value not in (default, NO_MOMENTUM.get(key, default)) and argument not in known:
+            raise SettingsError(
+                f"strategy.{key.replace('_', '-')} is {value!r}, which {settings.strategy.name} "
+                f"does not take; leave it at {default!r}, or name a function of your own that "
+                "takes `settings` and returns the strategy"
+            )
 
 
 def log_event(event: Event) -> None:

@@ -1,6 +1,6 @@
 """Means and intervals over seeds: one summary per variant and strength."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fedcel.settings import burn_in_rounds
@@ -40,6 +40,7 @@ class Summary:
     `picked`, how often its image is nearest to the right original, are of the worst trained attack;
     `validation` is the accuracy on the validation set, mean over the rounds after burn-in: one
     round's of a small set moves by points. `undefended`: neither defended nor swept.
+    `bits_again`: by seed, in bootstrap samples of the test images, the same in all summaries.
     """
 
     variant: str
@@ -71,6 +72,7 @@ class Summary:
     choices: int | None = None
     label_only: float | None = None
     bits_of_seed: dict[int, float] = field(default_factory=dict)
+    bits_again: dict[int, list[float]] = field(default_factory=dict)
     runs: tuple[Run, ...] = ()
 
 
@@ -121,8 +123,15 @@ def _summary(rows: list[Row], book: Book, groups: Iterable[tuple[str, float | No
         choices=last.identification_candidates,
         label_only=last.label_only_identification,
         bits_of_seed={r.seed: r.bits_beyond_label for r in rows if r.bits_beyond_label is not None},
+        bits_again={row.seed: samples(again, i) for i, row in enumerate(rows)},
         runs=runs,
     )
+
+
+def samples(again: Iterable[Sequence[Mapping[str, object]]], number: int) -> list[float]:
+    """Return a row's bits in each sample of the test images."""
+    found = (rows[number]["bits-beyond-label"] for rows in again)
+    return [float(str(value)) for value in found if value is not None]
 
 
 def _label(row: Row, groups: Iterable[tuple[str, float | None]]) -> str:

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Literal, NamedTuple
 
-from sims.estimate import LEAST, Estimate, estimate
+from sims.estimate import LEAST, Estimate
+from sims.intervals import crossed
 from sims.report.summary import Summary
 
 POINTS = 2.0  # accuracy a defence may cost and still count as matched, percentage points
@@ -110,13 +112,22 @@ def _compare(base: Summary, best: Summary) -> Verdict:
 def separated(base: Summary, best: Summary) -> bool:
     """Say whether fewer bits leak beyond doubt: the 95 % interval of the drop, paired by seed.
 
-    With fewer than three common seeds there is no interval, and the means decide.
+    It goes over test images, too, where values of each were kept. With fewer than three common
+    seeds there is no interval, and the means decide.
     """
-    common = base.bits_of_seed.keys() & best.bits_of_seed.keys()
+    common = sorted(base.bits_of_seed.keys() & best.bits_of_seed.keys())
     if len(common) < LEAST:
         return True
-    drop = estimate(base.bits_of_seed[seed] - best.bits_of_seed[seed] for seed in sorted(common))
+    before, after = again(base, common), again(best, common)
+    images = [b - a for b, a in zip(before, after, strict=False)]  # none where one kept none
+    drop = crossed((base.bits_of_seed[seed] - best.bits_of_seed[seed] for seed in common), images)
     return drop.half is None or (drop.mean or 0.0) > drop.half
+
+
+def again(summary: Summary, seeds: Sequence[int]) -> list[float]:
+    """Return the mean bits of these seeds in each bootstrap sample of the test images."""
+    each = (summary.bits_again.get(seed, []) for seed in seeds)
+    return [fmean(bits) for bits in zip(*each, strict=True)]
 
 
 def cost(base: Summary, other: Summary, on: Match = "test") -> float:

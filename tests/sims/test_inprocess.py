@@ -18,6 +18,8 @@ from sims.simulate import simulate
 from strategies import PosteriorStrategy
 from tests.sims.small import CLUSTERED
 
+FEDAVG = "flwr.serverapp.strategy:FedAvg"
+
 
 class Still(PosteriorStrategy):
     """Takes no step, and trusts nobody but client 1."""
@@ -78,6 +80,12 @@ def test_an_own_strategy_decides(tmp_path: Path) -> None:
         ({"strategy.name": "builtins:dict", "strategy.upload": "weights"}, "is no Flower Strategy"),
         ({"strategy.name": "flwr.serverapp.strategy:QFedAvg"}, "cannot be made.*client_learning"),
         ({"strategy.name": "builtins:repr"}, "cannot be made"),
+        (
+            {"strategy.name": FEDAVG, "strategy.momentum": 0.9},
+            "momentum is 0.9, which flwr.*FedAvg ",
+        ),
+        ({"strategy.name": FEDAVG, "strategy.gain": 2.0}, "gain is 2.0, which .* leave it at 1.0"),
+        ({"strategy.name": FEDAVG, "strategy.max-norm": 3.0}, "max-norm is 3.0, which"),
         ({"local.sampler": "math:pi"}, "cannot be called"),
         (
             {"defence.name": "math:sqrt", "defence.strength": 1},

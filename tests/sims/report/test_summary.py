@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean, stdev
 
 import pytest
 import torch
@@ -61,6 +62,8 @@ def test_intervals_are_over_images_too_where_their_values_were_kept(make_bench: 
     assert alone.half is not None and found.bits.half is not None
     assert found.bits.half == pytest.approx(math.hypot(alone.half, 0.196), rel=0.1)
     assert found.bits.mean == alone.mean
+    assert fmean(found.bits_again[2]) == pytest.approx(found.bits_of_seed[2], abs=0.03)
+    assert stdev(found.bits_again[2]) == pytest.approx(0.1, rel=0.2)
     assert found.mse == before.mse  # not kept image by image: over seeds alone
 
 

@@ -79,6 +79,19 @@ def test_seeds_that_overlap_do_not_help() -> None:
     assert verdict([base, sure]).kind == "helps"
 
 
+def test_images_that_differ_do_not_help_where_seeds_agree() -> None:
+    """A drop of 1 in all seeds; between samples of the images it varies by 1, or not at all."""
+    base = replace(NONE, bits=Estimate(4.0), bits_of_seed=dict.fromkeys(range(3), 4.0))
+    best = replace(cell("a", 0.95, 3.0), bits_of_seed=dict.fromkeys(range(3), 3.0))
+    waves = [4.0 + (-1) ** number for number in range(200)]
+    hard = replace(base, bits_again=dict.fromkeys(range(3), waves))
+    flat = replace(best, bits_again={key: [3.0] * 200 for key in range(3)})
+    both = replace(best, bits_again={key: [wave - 1 for wave in waves] for key in range(3)})
+    assert verdict([hard, flat]).kind == "does-not-help"
+    assert verdict([hard, both]).kind == "helps"  # the same images are hard for both
+    assert verdict([hard, best]).kind == "helps"  # kept by one alone: over seeds
+
+
 def test_too_dear() -> None:
     """When every defence costs more than 2 points, the nearest is named with its cost."""
     text = said(NONE, cell("a", 0.90, 0.1), cell("b", 0.92, 0.3))
