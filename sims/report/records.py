@@ -114,6 +114,7 @@ class Attack(Part):
     seed: int | None = None
     budget: Number = None
     targets: int | None = None
+    queries: int | None = None
     mse: Number = None
     psnr: Number = None
     ssim: Number = None

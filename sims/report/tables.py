@@ -173,6 +173,7 @@ ATTACK: tuple[tuple[str, Cell], ...] = (
     ("attack seed", lambda a: NOTHING if a.seed is None else str(a.seed)),
     ("budget", lambda a: NOTHING if a.budget is None else f"{a.budget:g}"),
     ("targets", lambda a: number(a.targets, 0)),
+    ("queries paid for", lambda a: number(a.queries, 0)),
     ("MSE", lambda a: number(a.mse, 4)),
     ("PSNR, dB", lambda a: number(a.psnr, 1)),
     ("SSIM", lambda a: number(a.ssim, 3)),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from fedcel.settings import Settings
 from sims.report import tables
-from sims.report.records import Result, Run
+from sims.report.records import Attack, Result, Run
 from sims.report.summary import Summary
 from sims.report.text import NOTHING
 from tests.sims.report.made import cell
@@ -34,6 +34,15 @@ def test_details_in_their_own_columns(outcome: Callable[..., Result]) -> None:
         "between clients, z²": "0.0015",
     }
     assert set(table.rows[1][1:]) == {NOTHING}
+
+
+def test_an_attack_that_pays_says_how_often_it_asked(outcome: Callable[..., Result]) -> None:
+    """One that asks for nothing has a dash there."""
+    paying = Attack.model_validate({"attack": "a", "queries": 2000, "mse": 0.5})
+    found = (paying, Attack.model_validate({"attack": "b", "mse": 0.5}))
+    one = Summary("a", "a", runs=(Run("r", Settings(), (), outcome(), found, {}),))
+    table = tables.attacks([one])
+    assert [row[table.head.index("queries paid for")] for row in table.rows] == ["2000", NOTHING]
 
 
 def test_the_anchors_stand_where_nothing_was_rebuilt() -> None:
