@@ -1,9 +1,11 @@
-"""Decoder and search in one: start at the decoder's image, stay near it, fit the message.
+"""Regression and search in one: start at a decoder's image, stay near it, fit the message.
 
 After the initialised search of He et al., ACSAC 2019, with the decoder as the prior's mean.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 import torch
@@ -14,19 +16,23 @@ from fedcel.attacks.averaging import moved
 from fedcel.attacks.base import Progress
 from fedcel.attacks.decoder import unchanged
 from fedcel.attacks.descent import Loss, Steps, descend
-from fedcel.attacks.inversion import DEFAULT, Effort, apply, fit
+from fedcel.attacks.inversion import DEFAULT, Effort, Fitted, apply, fit
+from fedcel.attacks.kernel import IMAGES, ROWS, regressed, regression
 from fedcel.attacks.observation import MEAN, Observation, ObservationMean, refused
 from fedcel.attacks.rmle import TUNED_ON, objective
 from fedcel.data.images import Images
 
 STEPS = Steps(300, 0.01)
+Start = Callable[[Float[Tensor, "N F"]], Float[Tensor, "N C H W"]]
+"""Images from messages."""
 
 
 @dataclass(frozen=True)
 class Hybrid:
     """Minimise the misfit of x to z~ + tv TV(x) + mu mean (x - D(z~))^2 from D(z~).
 
-    Both weights are those which rebuild best the attacker's images that D was not trained on.
+    D is the trained decoder, the one in closed form (`kernel-ridge`) or the mean of both. That, tv
+    and mu are those which rebuild best the attacker's images that D was not trained on.
     """
 
     name: str = "hybrid-inversion"
@@ -36,7 +42,7 @@ class Hybrid:
     steps: Steps = STEPS
     weights: tuple[float, ...] = (0.0, 0.01, 0.1)
     """Tried for tv."""
-    ties: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+    ties: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
     """Tried for mu."""
 
     def reconstruct(
@@ -58,16 +64,47 @@ class Hybrid:
         seen, own = observation.sample(own, generator).to(place), own.to(place)
         pairs = torch.tensor(list(product(self.weights, self.ties)))
         tv, mu = pairs.to(place).repeat_interleave(len(own), 0).T
-        guess = apply(found.net, seen).repeat(len(pairs), 1, 1, 1)
+        start = self.start(observation, found, budget, generator, progress)
+        guess = start(seen).repeat(len(pairs), 1, 1, 1)
         tried = descend(
             tied(objective(there, seen.repeat(len(pairs), 1), tv), guess, mu), guess, steps
         )
         errors = (tried - own.repeat(len(pairs), 1, 1, 1)).square().flatten(1).mean(1).cpu()
         best, near = pairs[errors.view(len(pairs), -1).mean(1).argmin()].tolist()
         observed = observed.to(place)
-        start = apply(found.net, observed)
-        loss = tied(objective(there, observed, best), start, near)
-        return descend(loss, start, steps, progress).cpu()
+        guess = start(observed)
+        loss = tied(objective(there, observed, best), guess, near)
+        return descend(loss, guess, steps, progress).cpu()
+
+    def start(
+        self,
+        observation: Observation,
+        found: Fitted,
+        budget: float,
+        generator: torch.Generator,
+        progress: Progress | None,
+    ) -> Start:
+        """Return D: the network, a regression on the same images, or their mean."""
+        known, rows = (
+            found.own[: round(IMAGES * budget ** (1 / 3))],
+            round(ROWS * budget ** (1 / 3)),
+        )
+        repeats = self.effort.repeats
+        other = regression(observation, known, found.held, rows, repeats, generator, progress)
+
+        def closed(z: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:
+            made = regressed(other.choice, other.known, z.double().cpu())
+            return made.to(z).view(len(z), *found.held.shape[1:])
+
+        def mean(z: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:
+            return (apply(found.net, z) + closed(z)) / 2
+
+        def error(start: Start) -> float:
+            made = start(other.checks.z.float()).flatten(1)
+            return float((made - other.checks.x).square().mean())
+
+        tried: list[Start] = [partial(apply, found.net), closed, mean]
+        return min(tried, key=error)
 
 
 def tied(fits: Loss, centre: Float[Tensor, "N C H W"], mu: float | Float[Tensor, " N"]) -> Loss:

@@ -46,9 +46,10 @@ DEFAULT = Effort()
 
 
 class Fitted(NamedTuple):
-    """A network from prepared observations to images, and the images that chose its epoch."""
+    """A network from prepared observations to images, what it learnt, what chose its epoch."""
 
     net: nn.Module
+    own: Float[Tensor, "N C H W"]
     held: Float[Tensor, "V C H W"]
 
 
@@ -95,7 +96,7 @@ def fit(
     epochs = effort.epochs(shape, budget)
     truth = held.repeat(draws, 1, 1, 1)
     best = train(net, draw, images, checks, truth, effort, epochs, generator, progress)
-    return Fitted(best, held)
+    return Fitted(best, images, held)
 
 
 def held_back(

@@ -86,29 +86,52 @@ class KernelRidge:
         rows, most = round(self.rows * times), max(2, round(self.images * times))
         order = torch.randperm(len(auxiliary.x), generator=generator)[:most]
         own, held = held_back(auxiliary.x[order], generator)
-        known = self.pairs(observation, own, max(1, rows // len(own)), generator)
-        checks = self.pairs(observation, held, CHECKS, generator)
-        options, found = kernels(known.z), list[Choice]()
-        for number, kernel in enumerate(options, 1):
-            found.append(tried(kernel, known, checks))
-            done = number * len(known.z), len(options) * len(known.z)
-            told(progress, "row", *done, f"MSE {found[-1].error:.4f} on held images")
-        best = min(found, key=lambda choice: choice.error)
-        every = Pairs(*(torch.cat(both) for both in zip(known, checks, strict=True)))
-        made = regressed(best, every, observed.double())
+        found = regression(observation, own, held, rows, self.repeats, generator, progress)
+        every = Pairs(*(torch.cat(both) for both in zip(found.known, found.checks, strict=True)))
+        made = regressed(found.choice, every, observed.double())
         return made.to(auxiliary.x.dtype).view(len(observed), *auxiliary.x.shape[1:])
 
-    def pairs(
-        self,
-        observation: Observation,
-        images: Float[Tensor, "A C H W"],
-        draws: int,
-        generator: torch.Generator,
-    ) -> Pairs:
-        """Return `draws` messages of each image, with it."""
-        draw = answers(observation, images, self.repeats, unchanged, generator)
-        z = torch.cat([draw(generator) for _ in range(draws)])
-        return Pairs(z.double(), images.flatten(1).double().repeat(draws, 1))
+
+class Regression(NamedTuple):
+    """What was chosen, what it learns from, and the messages of the held images that chose it."""
+
+    choice: Choice
+    known: Pairs
+    checks: Pairs
+
+
+def regression(
+    observation: Observation,
+    own: Float[Tensor, "A C H W"],
+    held: Float[Tensor, "V C H W"],
+    rows: int,
+    repeats: int,
+    generator: torch.Generator,
+    progress: Progress | None = None,
+) -> Regression:
+    """Return the kernel and penalty for `own`, some `rows` messages of them, best on `held`."""
+    draws = max(1, rows // len(own))
+    known = pairs(observation, own, draws, repeats, generator)
+    checks = pairs(observation, held, CHECKS, repeats, generator)
+    options, found = kernels(known.z), list[Choice]()
+    for number, kernel in enumerate(options, 1):
+        found.append(tried(kernel, known, checks))
+        done = number * len(known.z), len(options) * len(known.z)
+        told(progress, "row", *done, f"MSE {found[-1].error:.4f} on held images")
+    return Regression(min(found, key=lambda choice: choice.error), known, checks)
+
+
+def pairs(
+    observation: Observation,
+    images: Float[Tensor, "A C H W"],
+    draws: int,
+    repeats: int,
+    generator: torch.Generator,
+) -> Pairs:
+    """Return `draws` messages of each image, with it."""
+    draw = answers(observation, images, repeats, unchanged, generator)
+    z = torch.cat([draw(generator) for _ in range(draws)])
+    return Pairs(z.double(), images.flatten(1).double().repeat(draws, 1))
 
 
 def kernels(z: Float[Tensor, "N F"]) -> Sequence[Kernel]:

