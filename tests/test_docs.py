@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedcel.settings import flatten, parse
-from sims import cli, overrides, scenario
+from sims import arguments, overrides, scenario
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -68,7 +68,7 @@ def test_commands_are_ones_that_run(page: Path) -> None:
 
     Where a page but names a command (`fedcel ledger verify`), command and option are there.
     """
-    known_names = names(cli.parser())
+    known_names = names(arguments.parser())
     for program, *words in commands(page):
         if program == "make":
             assert {word for word in words if "=" not in word} <= TARGETS
@@ -79,7 +79,7 @@ def test_commands_are_ones_that_run(page: Path) -> None:
         if set(words) <= known_names:
             continue
         words = ["1" if word == "N" else word for word in words]
-        options = cli.parser().parse_args(words)
+        options = arguments.parser().parse_args(words)
         given = overrides.overrides(options) if hasattr(options, "set") else {}
         parse({key: value for key, value in given.items() if key != "bench.seeds"})
         name = getattr(options, "scenario", "")
