@@ -207,7 +207,8 @@ def worst(attacks: Rows) -> dict[str, object]:
     name, counted = worst_rows(attacks)
 
     def mean(key: str) -> float | None:
-        return statistics.fmean(float(str(e[key])) for e in counted) if counted else None
+        known = [float(str(e[key])) for e in counted if e.get(key) is not None]
+        return statistics.fmean(known) if known else None
 
     first = counted[0] if counted else {}
     named = {f"worst-{key}": first.get(key) for key in NAMED} | {"worst-attack": name}

@@ -168,7 +168,9 @@ def scored(each: Task) -> dict[str, object]:
     kept = {key: value for key, value in each.row.items() if key not in dropped}
     wanted = (*SCORES, *ANCHORS)
     means_of = {key: fmean(values) for key in wanted if (values := numbers(counted, key))}
-    named = {"attack": worst, "targets": counted[0].get("targets") if counted else None}
+    first = counted[0] if counted else {}
+    named = {"attack": worst, "targets": first.get("targets")}
+    named["picked-among"] = first.get("identification-candidates")
     given = {"budget": each.how.budget, "knowledge": each.how.knowledge}
     return kept | means_of | named | given
 

@@ -109,13 +109,14 @@ def conditions(rows: Sequence[Row]) -> str:
 
 
 def attacks(rows: Sequence[Row]) -> str:
-    """Return which trained attacks the rows' errors are of."""
+    """Return which trained attacks the rows' errors are of, and on how many targets if not all."""
     keys = "worst-attack", "worst-knowledge", "worst-budget"
-    found = dict.fromkeys(
-        ", ".join(text(row[key]) for key in keys if row.get(key) is not None)
-        for row in rows
-        if row.get("mse") is not None
-    )
+    found: dict[str, None] = {}
+    for row in rows:
+        if row.get("mse") is not None:
+            said = ", ".join(text(row[key]) for key in keys if row.get(key) is not None)
+            count = row.get("worst-targets") or row.get("candidates")
+            found[said if count == row.get("candidates") else f"{said}, {count} targets"] = None
     return f" The worst attack (knowledge, budget): {'; '.join(found)}." if found else ""
 
 

@@ -55,12 +55,15 @@ def worst_attack(scores: Iterable[tuple[Who, float]]) -> Who | None:
 
     Attacks on uploads see training, and those on repeated answers see more than one inference
     shows: neither counts here. `scores` are pairs of an attack and the MSE of one of its runs, on
-    pixels in [0, 1]. None when no attack on one inference was run. The first of equals wins.
+    pixels in [0, 1]. None when no attack on one inference was run. The first of equals wins. Only
+    attacks on the most targets compete: the first ten images may be easier than all.
     """
     found: dict[Who, list[float]] = {}
     for attack, mse in scores:
         if attack.on_one_inference:
             found.setdefault(attack, []).append(mse)
+    most = max((attack.targets or 0 for attack in found), default=0)
+    found = {attack: each for attack, each in found.items() if attack.targets in (None, most)}
     return min(found, key=lambda attack: statistics.fmean(found[attack]), default=None)
 
 
@@ -95,27 +98,45 @@ def of_attack(folder: Path, row: Row) -> per_image.Vectors:
 def merged(rows: Sequence[Row], more: Iterable[Row]) -> list[dict[str, object]]:
     """Return rows of bench.json, with the scores of those of escalated.json where these are worse.
 
-    Worse for the defence: a lower MSE, mean over seeds. An attack counts that all seeds of a
-    variant at a strength were given alike, on the models that bench.json is of. RunError when a
-    row's numbers are none.
+    Worse for the defence: a lower MSE, on as many targets or more. What counts was given to all
+    seeds of a variant at a strength alike (knowledge, budget, targets), on the models that
+    bench.json is of; of that each seed has its own worst attack. RunError when a row's numbers are
+    none.
     """
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(point(row), []).append(row)
-    tried: dict[tuple[object, ...], dict[tuple[object, ...], dict[object, Row]]] = {}
+    tried: dict[tuple[object, ...], dict[tuple[object, ...], list[Row]]] = {}
     for row in more:
-        how = tuple(row.get(key) for key in NAMED)
-        tried.setdefault(point(row), {}).setdefault(how, {})[row.get("seed", 0)] = row
+        how = tuple(row.get(key) for key in ("knowledge", "budget", "targets"))
+        tried.setdefault(point(row), {}).setdefault(how, []).append(row)
     worse: dict[int, Row] = {}
     for name, group in groups.items():
-        lowest = statistics.fmean(map(error, group))
-        for found in tried.get(name, {}).values():
-            each = [found.get(row.get("seed", 0)) for row in group]
-            there = [new for new, row in zip(each, group, strict=True) if new and same(new, row)]
-            if len(there) == len(group) and statistics.fmean(map(error, there)) < lowest:
-                lowest = statistics.fmean(map(error, there))
-                worse |= {id(row): new for row, new in zip(group, there, strict=True)}
+        offers = [offered(group, found) for found in tried.get(name, {}).values()]
+        worse |= worst_of(group, [offer for offer in offers if offer])
     return [{**row, **taken(worse[id(row)])} if id(row) in worse else dict(row) for row in rows]
+
+
+def offered(group: Sequence[Row], found: Sequence[Row]) -> list[Row] | None:
+    """Return the row with the lowest error for each of a group's; None unless there is one each."""
+    each = [min((new for new in found if same(new, row)), key=error, default=None) for row in group]
+    there = [new for new in each if new is not None]
+    return there if len(there) == len(each) else None
+
+
+def worst_of(group: Sequence[Row], offers: Sequence[Sequence[Row]]) -> dict[int, Row]:
+    """Return by a row's id the offer that takes the place of its own attack, where one does."""
+    sizes = [row.get("targets") for offer in offers for row in offer]
+    sizes += [row.get("worst-targets") for row in group]
+    most = max((size for size in sizes if isinstance(size, int)), default=0)
+    found: dict[int, Row] = {}
+    for number_of, row in enumerate(group):
+        counts = row.get("worst-targets") in (None, most)
+        lowest = error(row) if counts else math.inf
+        for new in (offer[number_of] for offer in offers):
+            if new.get("targets") in (None, most) and error(new) < lowest:
+                found[id(row)], lowest = new, error(new)
+    return found
 
 
 def taken(row: Row) -> dict[str, object]:
@@ -131,9 +152,17 @@ def point(row: Row) -> tuple[str, float | None]:
 
 
 def same(new: Row, row: Row) -> bool:
-    """Say whether two rows are of one model: a run that was trained again has other scores."""
+    """Say whether two rows are of one model, and one choice among as many images.
+
+    A run that was trained again has other scores.
+    """
     keys = "accuracy", "bits-beyond-label"
-    return all(new.get(key) is None or new.get(key) == row.get(key) for key in keys)
+    whose = new.get("seed", 0) == row.get("seed", 0)
+    among, targets = new.get("picked-among"), new.get("targets")
+    asked = row.get("identification-candidates")
+    if isinstance(asked, int) and isinstance(among, int) and isinstance(targets, int):
+        whose = whose and among == min(asked, targets)
+    return whose and all(new.get(key) in (None, row.get(key)) for key in keys)
 
 
 def error(row: Row) -> float:

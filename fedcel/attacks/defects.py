@@ -79,7 +79,8 @@ def above_optimal(seen: str, attack: str, theirs: Sequence[Row], best: Sequence[
     rate, limit = mean(theirs, "identification-1"), mean(best, "identification-optimal")
     chance = sqrt(limit * (1 - limit) / mean(theirs, "targets"))
     width = NORMAL * chance + mean(best, "identification-half-width")
-    few = mean(theirs, "targets") < mean(best, "identification-candidates")
+    among = [row.get("identification-candidates", row["targets"]) for row in theirs]
+    few = fmean(float(str(one)) for one in among) < mean(best, "identification-candidates")
     if few or rate <= limit + width:  # among fewer candidates the right one is easier to pick
         return []
     return [

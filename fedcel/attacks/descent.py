@@ -50,7 +50,10 @@ def descend(
 
 
 def total_variation(images: Float[Tensor, "N C H W"]) -> Float[Tensor, " N"]:
-    """Return the mean absolute difference of neighbours, down plus across; Rudin et al., 1992."""
+    """Return the mean absolute difference of neighbours, down plus across; Rudin et al., 1992.
+
+    0 along a side of one pixel.
+    """
     down = (images[:, :, 1:] - images[:, :, :-1]).abs().flatten(1)
     across = (images[:, :, :, 1:] - images[:, :, :, :-1]).abs().flatten(1)
-    return down.mean(1) + across.mean(1)
+    return down.sum(1) / max(1, down.shape[1]) + across.sum(1) / max(1, across.shape[1])

@@ -32,7 +32,8 @@ class Hybrid:
     """Minimise the misfit of x to z~ + tv TV(x) + mu mean (x - D(z~))^2 from D(z~).
 
     D is the trained decoder, the one in closed form (`kernel-ridge`) or the mean of both. That, tv
-    and mu are those which rebuild best the attacker's images that D was not trained on.
+    and mu are those which rebuild best the attacker's images that D was not trained on; where D
+    alone does, under much noise, its image stays.
     """
 
     name: str = "hybrid-inversion"
@@ -69,10 +70,13 @@ class Hybrid:
         tried = descend(
             tied(objective(there, seen.repeat(len(pairs), 1), tv), guess, mu), guess, steps
         )
-        errors = (tried - own.repeat(len(pairs), 1, 1, 1)).square().flatten(1).mean(1).cpu()
-        best, near = pairs[errors.view(len(pairs), -1).mean(1).argmin()].tolist()
+        errors = (tried - own.repeat(len(pairs), 1, 1, 1)).square().flatten(1).mean(1)
+        lowest, which = errors.view(len(pairs), -1).mean(1).nan_to_num(torch.inf).min(0)
         observed = observed.to(place)
         guess = start(observed)
+        if lowest >= (start(seen) - own).square().mean():
+            return guess.cpu()
+        best, near = pairs[int(which)].tolist()
         loss = tied(objective(there, observed, best), guess, near)
         return descend(loss, guess, steps, progress).cpu()
 
@@ -85,11 +89,8 @@ class Hybrid:
         progress: Progress | None,
     ) -> Start:
         """Return D: the network, a regression on the same images, or their mean."""
-        known, rows = (
-            found.own[: round(IMAGES * budget ** (1 / 3))],
-            round(ROWS * budget ** (1 / 3)),
-        )
-        repeats = self.effort.repeats
+        times, repeats = budget ** (1 / 3), self.effort.repeats
+        known, rows = found.own[: round(IMAGES * times)], round(ROWS * times)
         other = regression(observation, known, found.held, rows, repeats, generator, progress)
 
         def closed(z: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:

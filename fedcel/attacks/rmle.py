@@ -84,7 +84,7 @@ class RMLE:
             tried = descend(loss, start, some, progress)
             gap = tried - own.repeat(count, 1, 1, 1)
             errors.append(gap.square().view(count, -1).mean(1))
-        best = int(torch.stack(errors, 1).argmin())
+        best = int(torch.stack(errors, 1).nan_to_num(torch.inf).argmin())
         return self.weights[best // len(self.shares)], self.shares[best % len(self.shares)]
 
 

@@ -219,7 +219,9 @@ def reconstruct(
             images = checked(made, targets, attack.name)
             if isinstance(observation, ObservationUpdate):
                 images = in_best_order(images, targets.x, observation.batch)
-            done = {"budget": how.budget, "targets": len(targets.y)} | asked()
+            among = min(how.candidates, len(targets.y))
+            count = {"targets": len(targets.y), "identification-candidates": among}
+            done = {"budget": how.budget} | count | asked()
             seconds = {"seconds": time.monotonic() - begin}
             scores = score(images, targets, auxiliary, how.candidates, population)
             each = scored(images, targets.x, how.candidates)

@@ -29,15 +29,17 @@ def score(
     are taken from `population`, usually all training images, which are more: an anchor should not
     be weak because an attacker is. Without it, from `known`. There is no `label-accuracy` where
     `known` are of other classes than the targets: nobody tells the classifier what it should read.
+    There is no `ssim` of images too small for its window.
     """
     originals, everyone = targets.x, population or known
     read = {}
+    if min(originals.shape[2:]) >= SMALL_WINDOW:
+        read["ssim"] = ssim(images, originals)
     if not isinstance(known, OtherClasses):
         read["label-accuracy"] = label_accuracy(images, targets.y, known)
     return {
         "mse": mse(images, originals),
         "psnr": psnr(images, originals),
-        "ssim": ssim(images, originals),
         "identification-1": identified(images, originals, candidates, 1),
         "identification-5": identified(images, originals, candidates, 5),
         **read,
@@ -92,11 +94,10 @@ def psnr(images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]) 
 def ssim(images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]) -> float:
     """Return the mean structural similarity, in [-1, 1]; Wang et al., 2004, equation 13.
 
-    An 11x11 Gaussian window of sd 1.5; below 16 pixels a side a uniform 3x3 window. NaN below 3.
+    An 11x11 Gaussian window of sd 1.5; below 16 pixels a side a uniform 3x3 window. Sides of 3 at
+    least.
     """
     side = min(images.shape[2:])
-    if side < SMALL_WINDOW:
-        return float("nan")
     # Imported here: it brings seconds of imports that training never needs.
     from torchmetrics.functional.image import structural_similarity_index_measure
 
@@ -141,11 +142,14 @@ def label_accuracy(
 ) -> float:
     """Return how often an independent classifier reads the right label off a reconstruction.
 
-    A support vector machine on the pixels of at most 5 000 of the attacker's images.
+    A support vector machine on the pixels of at most 5 000 of the attacker's images, drawn at
+    random: they may come holder by holder, whose first know few classes.
     """
     from sklearn.svm import SVC  # a second that most commands need not wait
 
-    x, y = known.x[:LARGEST_TRAINING].flatten(1).numpy(), known.y[:LARGEST_TRAINING].numpy()
+    order = torch.randperm(len(known.y), generator=torch.Generator().manual_seed(0))
+    some = order[:LARGEST_TRAINING]
+    x, y = known.x[some].flatten(1).numpy(), known.y[some].numpy()
     if (y == y[0]).all():  # nothing to tell apart
         return float((labels == int(y[0])).double().mean())
     read = SVC().fit(x, y).predict(images.flatten(1).numpy())

@@ -47,7 +47,7 @@ def among(summary: Summary) -> int | None:
     None where their runs differ in it, or nothing says it.
     """
     counts = {
-        min(summary.choices, attack.targets or summary.choices)
+        attack.identification_candidates or min(summary.choices, attack.targets or summary.choices)
         for run in summary.runs
         for attack in run.attacks
         if attack.attack in summary.worst and attack.identification_1 is not None

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedcel import per_image
-from sims.worst import Who, of_attack, who, worst_attack
+from sims.worst import Who, merged, of_attack, who, worst_attack
 
 A, B = Who("a", "smashed-data"), Who("b", "private-logits")
 
@@ -31,6 +31,59 @@ def test_an_attack_on_more_than_one_inference_does_not_count(better: Who) -> Non
     """However exact the images of an upload, or of sixteen answers to one question."""
     assert worst_attack([(better, 0.0), (A, 0.2)]) == A
     assert worst_attack([(better, 0.0)]) is None
+
+
+def test_few_targets_do_not_win_by_being_easy() -> None:
+    """An attack on ten images is no worse than one on 400, whatever its error."""
+    many, few = A._replace(targets=400), B._replace(targets=10)
+    assert worst_attack([(many, 0.2), (few, 0.1)]) == many
+    assert worst_attack([(few, 0.1)]) == few
+
+
+def cells(**more: object) -> list[dict[str, object]]:
+    """Return three seeds of a bench whose decoder has an error of .05 on 400 targets."""
+    row: dict[str, object] = {"variant": "v", "strength": 1.0, "mse": 0.05, "worst-targets": 400}
+    return [row | {"seed": seed, "worst-attack": "decoder"} | more for seed in range(3)]
+
+
+def tried(seed: int, attack: str, mse: float, **more: object) -> dict[str, object]:
+    """Return a row of escalated.json."""
+    row: dict[str, object] = {"variant": "v", "strength": 1.0, "seed": seed, "attack": attack}
+    return row | {"mse": mse, "knowledge": "held-out", "budget": 1.0, "targets": 400} | more
+
+
+def taken_by(rows: list[dict[str, object]], more: list[dict[str, object]]) -> list[object]:
+    """Return each seed's attack and error once merged."""
+    return [(row["worst-attack"], row["mse"]) for row in merged(rows, more)]
+
+
+def test_each_seed_has_its_own_worst_attack() -> None:
+    """Winners differ from seed to seed; one seed keeps what it had."""
+    more = [tried(0, "hybrid", 0.02), tried(1, "kernel", 0.03), tried(2, "hybrid", 0.06)]
+    wanted = [("hybrid", 0.02), ("kernel", 0.03), ("decoder", 0.05)]
+    assert taken_by(cells(), more) == wanted
+    own = [("decoder", 0.05)] * 3
+    assert taken_by(cells(), more[:2]) == own  # not all seeds were attacked so
+    again = [*more[:2], tried(2, "hybrid", 0.02, budget=4.0)]
+    assert taken_by(cells(), again) == own  # nor with one budget
+    assert taken_by(cells(), [row | {"accuracy": 0.1} for row in more]) == own  # another model
+
+
+def test_errors_on_other_targets_are_not_compared() -> None:
+    """Ten targets never take the place of 400; 400 do that of ten, even where they are harder."""
+    few = [tried(seed, "hybrid", 0.01, targets=10) for seed in range(3)]
+    assert taken_by(cells(), few) == [("decoder", 0.05)] * 3
+    many = [tried(seed, "kernel", 0.06) for seed in range(3)]
+    assert taken_by(cells(**{"worst-targets": 10}), many) == [("kernel", 0.06)] * 3
+
+
+def test_a_choice_among_five_is_none_among_a_hundred() -> None:
+    """Its rate would stand beside others' as if it were theirs."""
+    rows = cells(**{"identification-candidates": 100})
+    more = [tried(seed, "hybrid", 0.02, **{"picked-among": 5}) for seed in range(3)]
+    assert taken_by(rows, more) == [("decoder", 0.05)] * 3
+    more = [row | {"picked-among": 100} for row in more]
+    assert taken_by(rows, more) == [("hybrid", 0.02)] * 3
 
 
 def test_no_trained_attack() -> None:

@@ -9,7 +9,7 @@ from fedcel.attacks.decoder import Decoder
 from fedcel.attacks.hybrid import Hybrid, tied
 from fedcel.attacks.kernel import KernelRidge
 from fedcel.attacks.observation import SmashedData
-from fedcel.attacks.scorecard import class_means, mse
+from fedcel.attacks.scorecard import class_means, mean_image, mse
 from fedcel.cut import Cut
 from fedcel.nets import SplitNet
 from fedcel.testing.attacks import AttackContract, digits, undefended
@@ -40,6 +40,16 @@ def test_better_than_what_it_starts_from(sigma: float) -> None:
     ]
     assert errors[0] < min(errors[1:])
     assert errors[0] < (0.4 if sigma < 1 else 0.6) * mse(class_means(targets.y, known), targets.x)
+
+
+def test_under_much_noise_it_stays_where_it_starts() -> None:
+    """Sigma 10 on a net made for .1: the weakest tie of all would leave the mean image behind."""
+    known, targets = digits()
+    net = undefended()
+    seen = SmashedData(SplitNet(net.encoder, net.head, Cut(10.0), net.features))
+    observed = seen.sample(targets.x, stream())
+    found = Hybrid(ties=(0.01,)).reconstruct(seen, known, observed, 0.2, stream(1))
+    assert mse(found, targets.x) < 1.1 * mse(mean_image(targets.y, known), targets.x)
 
 
 @pytest.mark.long

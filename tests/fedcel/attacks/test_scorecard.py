@@ -1,6 +1,6 @@
 """The score card against values known by hand or from another library."""
 
-from math import isnan, log10
+from math import isfinite, log10
 
 import pytest
 import torch
@@ -61,8 +61,11 @@ def test_ssim_of_constant_images(side: int) -> None:
 
 
 def test_ssim_of_tiny_images() -> None:
-    """No 3x3 window fits: no number."""
-    assert isnan(ssim(rand(2, 1, 2, 2), rand(2, 1, 2, 2)))
+    """No 3x3 window fits: no such key, all others are numbers."""
+    known = Images(rand(4, 1, 1, 6), torch.arange(4) % 2)
+    found = score(rand(4, 1, 1, 6), known, known, 4)
+    assert "ssim" not in found
+    assert all(isfinite(value) for value in found.values())
 
 
 def test_identified_by_hand() -> None:
@@ -106,6 +109,14 @@ def test_label_accuracy() -> None:
     assert label_accuracy(mean_image(targets, known), targets, known) < 0.2
 
 
+def test_label_accuracy_where_images_come_class_by_class() -> None:
+    """More images than are learned from, sorted: all classes are learned all the same."""
+    y = torch.arange(6000) // 5500
+    known = Images(y.float().view(-1, 1, 1, 1).expand(-1, 1, 2, 2) + 0.1 * rand(6000, 1, 2, 2), y)
+    shown = Images(known.x[5400:5600], known.y[5400:5600])
+    assert label_accuracy(shown.x, shown.y, known) == 1
+
+
 def test_label_accuracy_of_one_class() -> None:
     """An attacker who has seen one class knows one answer."""
     known = Images(rand(3, 1, 2, 2), torch.ones(3, dtype=torch.long))
@@ -119,9 +130,9 @@ def test_score_has_the_keys_of_the_file() -> None:
     assert list(score(targets.x, targets, known, 10)) == [
         "mse",
         "psnr",
-        "ssim",
         "identification-1",
         "identification-5",
+        "ssim",
         "label-accuracy",
         "mean-mse",
         "oracle-mse",
