@@ -12,6 +12,7 @@ from fedcel import per_image, runs
 from fedcel.attacks import defects
 from fedcel.attacks import run as run_attacks
 from fedcel.attacks.base import OtherClasses
+from fedcel.attacks.runner import FAILED
 from fedcel.data import Images
 from fedcel.errors import RunError
 from fedcel.files import read_json, read_tensors, write_json, write_tensors
@@ -57,10 +58,28 @@ def attack(folder: Path, how: Attack | None = None, title: str = "attack") -> Ro
         throttled(title),
         run.splits.training,
     )
-    per_image.write(folder, values | found.per_image)  # first: what is asked for is then complete
+    stay = outlasting(values, found.rows)
+    per_image.write(folder, stay | found.per_image)  # first: what is asked for is then complete
     for sentence in defects(store(folder, how, found.rows, found.pictures, *before)):
         say(sentence)
     return found.rows
+
+
+def outlasting(values: per_image.Vectors, rows: Rows) -> per_image.Vectors:
+    """Return the vectors but those of attacks that the rows carry out anew, if with fewer seeds."""
+    again = {tuple("" if part is None else per_image.text(part) for part in who(r)) for r in rows}
+    parts = {name: per_image.parts(name) for name in values}
+    return {
+        name: value
+        for name, value in values.items()
+        if (found := parts[name]) is None or found[: len(Who._fields)] not in again
+    }
+
+
+def failures(folder: Path) -> list[str]:
+    """Return the attacks of a run that failed where nobody foresaw it, each once."""
+    skipped = ((str(row["attack"]), str(row.get("skipped", ""))) for row in rows_of(folder))
+    return list(dict.fromkeys(name for name, said in skipped if said.startswith(FAILED)))
 
 
 def auxiliary(run: runs.Run, how: Attack) -> Images:

@@ -16,7 +16,7 @@ from fedcel.files import read_json, write_json, write_whole
 from fedcel.settings import Settings
 from fedcel.settings_groups import Attack
 from sims import report
-from sims.attack import ROWS, Rows, attack, own
+from sims.attack import ROWS, Rows, attack, failures, own
 from sims.cost import train_step_ratio
 from sims.processes import work
 from sims.progress import say
@@ -24,7 +24,7 @@ from sims.report.read import FAILED
 from sims.rows import gather
 from sims.scenario import Cell, Scenario, anchored, refuse_fixed_sweeps, undefended
 from sims.simulate import simulate
-from sims.worst import NAMED, REBUILT, worst_rows
+from sims.worst import FAILED_ATTACKS, NAMED, REBUILT, worst_rows
 
 COST = "cost.json"
 """What a training step costs, in each cell's folder."""
@@ -168,7 +168,7 @@ def row(cell: Cell, place: Path, folder: Path, bare: Mapping[int, Settings]) -> 
         "noise": defences.cut(cell.settings).sigma,
         **measured(place, cell.settings.attack),
         "run": str(place.relative_to(folder)),
-    }
+    } | ({FAILED_ATTACKS: failed} if (failed := failures(place)) else {})
 
 
 def measured(place: Path, how: Attack) -> dict[str, object]:
@@ -207,8 +207,9 @@ def worst(attacks: Rows) -> dict[str, object]:
     name, counted = worst_rows(attacks)
 
     def mean(key: str) -> float | None:
-        known = [float(str(e[key])) for e in counted if e.get(key) is not None]
-        return statistics.fmean(known) if known else None
+        if not counted or (key == "ssim" and key not in counted[0]):  # images of a pixel or two
+            return None
+        return statistics.fmean(float(str(e[key])) for e in counted)
 
     first = counted[0] if counted else {}
     named = {f"worst-{key}": first.get(key) for key in NAMED} | {"worst-attack": name}

@@ -15,10 +15,10 @@ from fedcel.errors import SettingsError
 from fedcel.files import locked, write_json
 from fedcel.settings import Scalar
 from fedcel.settings_groups import Attack
-from sims.attack import attack, own
+from sims.attack import attack, failures, own
 from sims.columns import Column, markdown, numbers, spread
 from sims.intervals import means, redrawn
-from sims.matched import BITS, Row, seed_of, strength
+from sims.matched import BITS, Row, seed_of, strength, undefended, values
 from sims.overrides import changed
 from sims.processes import work
 from sims.progress import say
@@ -27,8 +27,8 @@ from sims.report.read import ESCALATED
 from sims.report.records import Escalated
 from sims.report.text import NOTHING
 from sims.rows import escalated, gather, read
-from sims.table import anchors, width
-from sims.worst import NAMED, of_attack, taken, worst_rows
+from sims.table import anchors, failed, width
+from sims.worst import FAILED_ATTACKS, NAMED, of_attack, taken, worst_rows
 
 SCORES = ("mse", "psnr", "ssim", "identification-1", "identification-5", "label-accuracy")
 ANCHORS = ("oracle-mse", "mean-mse")
@@ -67,10 +67,10 @@ def escalate(
 
     Each variant is attacked, all seeds of it, at the strength whose mean accuracy is nearest to the
     undefended net's less `loss`, or with `every` at all its strengths; then, there, the attack that
-    rebuilt images best once more with each of `budgets`, on the first seed. What was attacked
-    before is not attacked again. Rows of earlier calls stay in escalated.json, but for those of the
-    same cell, attack, budget and knowledge. RunError when the bench or a run in it is missing or
-    damaged, SettingsError when `given` is of other settings.
+    rebuilt images best once more with each of `budgets`, on the variant's first seed. What was
+    attacked before is not attacked again. Rows of earlier calls stay in escalated.json, but for
+    those of the same cell, attack, budget and knowledge. RunError when the bench or a run in it is
+    missing or damaged, SettingsError when `given` is of other settings.
     """
     if not 0 <= loss < 100:
         raise SettingsError(f"--loss is {loss:g}, must be points of accuracy below 100, as 2")
@@ -81,11 +81,11 @@ def escalate(
     done(tasks, jobs)
     scores = [scored(each) for each in tasks]
     first, rest = scores[: len(rows)], scores[len(rows) :]
-    one = min(seed_of(row) for row in rows)
+    one = first_seeds(rows)
     higher = [
         task(folder, row, given | {"attack.names": row["attack"], "attack.budget": budget})
         for row in first
-        if row.get("attack") and seed_of(row) == one
+        if row.get("attack") and seed_of(row) == one[str(row["variant"])]
         for budget in budgets
     ]
     done(higher, jobs)
@@ -109,16 +109,26 @@ def keep(folder: Path, new: Sequence[Row]) -> None:
 
 
 def nearest(rows: Sequence[Row], loss: float) -> list[Row]:
-    """Return the rows of each variant's strength nearest to the undefended accuracy less `loss`."""
+    """Return the rows of each variant's strength nearest to the undefended accuracy less `loss`.
+
+    The mean over seeds of what each costs beside the first undefended variant of its seed.
+    """
     groups: dict[str, dict[float, list[Row]]] = {}
     for row in rows:
         groups.setdefault(str(row["variant"]), {}).setdefault(strength(row), []).append(row)
-    bare = fmean(numbers((row for row in rows if row.get("undefended")), "accuracy"))
+    bare = undefended(rows)
 
     def away(group: Sequence[Row]) -> float:
-        return abs(fmean(numbers(group, "accuracy")) - (bare - loss / 100))
+        lost = [bare[seed_of(row)]["accuracy"] - values(row)["accuracy"] for row in group]
+        return abs(fmean(lost) - loss / 100)
 
     return [row for group in groups.values() for row in min(group.values(), key=away)]
+
+
+def first_seeds(rows: Sequence[Row]) -> dict[str, int]:
+    """Return each variant's smallest seed: that of another may have diverged."""
+    last_first = sorted(rows, key=seed_of, reverse=True)
+    return {str(row["variant"]): seed_of(row) for row in last_first}
 
 
 def task(folder: Path, row: Row, given: Mapping[str, object]) -> Task:
@@ -164,7 +174,7 @@ def vectors(folder: Path, row: Row) -> dict[str, Float[np.ndarray, " T"]]:
 def scored(each: Task) -> dict[str, object]:
     """Return a cell's row with the scores of the attack that rebuilt images best in it."""
     worst, counted = worst_rows(own(each.place, each.how) or [])
-    dropped = {*SCORES, *(f"worst-{key}" for key in NAMED)}
+    dropped = {*SCORES, *(f"worst-{key}" for key in NAMED), FAILED_ATTACKS}
     kept = {key: value for key, value in each.row.items() if key not in dropped}
     wanted = (*SCORES, *ANCHORS)
     means_of = {key: fmean(values) for key in wanted if (values := numbers(counted, key))}
@@ -172,7 +182,8 @@ def scored(each: Task) -> dict[str, object]:
     named = {"attack": worst, "targets": first.get("targets")}
     named["picked-among"] = first.get("identification-candidates")
     given = {"budget": each.how.budget, "knowledge": each.how.knowledge}
-    return kept | means_of | named | given
+    lost = {FAILED_ATTACKS: failures(each.place)}
+    return kept | means_of | named | given | (lost if lost[FAILED_ATTACKS] else {})
 
 
 def text(base: Sequence[Row], again: Sequence[Sequence[Row]], loss: float) -> str:
@@ -188,7 +199,8 @@ def text(base: Sequence[Row], again: Sequence[Sequence[Row]], loss: float) -> st
     ]
     return (
         f"**Trained attacks, each variant where it is nearest to {loss:g} points below the "
-        f"undefended accuracy**{width(again)}\n\n{markdown(head, [*body, *known])}\n"
+        f"undefended accuracy**{width(again)}{failed(base)}\n\n"
+        f"{markdown(head, [*body, *known])}\n"
     )
 
 

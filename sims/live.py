@@ -26,6 +26,7 @@ from fedcel.nets import SplitNet
 from fedcel.settings_groups import Attack
 from sims.attack import auxiliary
 from sims.progress import say, throttled
+from sims.worst import REPEATS
 
 FILE = "live.json"
 NAME = "private-logits"
@@ -160,6 +161,12 @@ def shares(run: runs.Run, how: Attack, affordable: int) -> tuple[Images, Images,
             f"the client can pay {affordable} answers, an attack needs {LEAST} or more: "
             "`fedcel ledger top-up`"
         )
+    for attack, repeats in parse(how.names):
+        if attack and repeats > 1:
+            raise SettingsError(
+                f"attack.names has {attack.name}: a service answers a repeated question from "
+                f"memory; name {attack.name.partition(REPEATS)[0]}"
+            )
     test, own = run.splits.test, auxiliary(run, how)
     count = min(how.targets or len(test.y), affordable // 2, len(test.y))
     left, (searches, others) = affordable - count, asking(how.names)

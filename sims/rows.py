@@ -19,8 +19,9 @@ def read(folder: Path) -> Sequence[Row]:
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise RunError(f"{folder / 'bench.json'} has no rows; run `fedcel bench` first")
     for row in rows:
-        if "variant" not in row:
-            raise RunError(f"{folder / 'bench.json'} is damaged: a row names no variant")
+        for key in ("variant", "run"):
+            if key not in row:
+                raise RunError(f"{folder / 'bench.json'} is damaged: a row names no {key}")
     return merged(rows, escalated(folder))
 
 

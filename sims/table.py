@@ -15,6 +15,7 @@ from sims.matched import BITS, Matches, Row, Values, areas, differences, matched
 from sims.report.read import FAILED
 from sims.report.text import NOTHING, number
 from sims.rows import read
+from sims.worst import FAILED_ATTACKS
 
 NEVER = "never this accurate"
 
@@ -55,7 +56,7 @@ def table(folder: Path, losses: str = "0,2,5", against: str | None = None) -> st
     if against is not None and against not in titles:
         raise SettingsError(f"--against is {against!r}, must be one of {', '.join(titles)}")
     again = redrawn(rows, of_images(folder))
-    said = conditions(rows) + attacks(rows) + width(again)
+    said = conditions(rows) + attacks(rows) + failed(rows) + width(again)
     parts = [f"Variants at matched accuracy.\n\n{said}{left_out(folder)}"]
     for loss in points:
         found, drawn = matched(rows, loss), [matched(each, loss) for each in again]
@@ -118,6 +119,17 @@ def attacks(rows: Sequence[Row]) -> str:
             count = row.get("worst-targets") or row.get("candidates")
             found[said if count == row.get("candidates") else f"{said}, {count} targets"] = None
     return f" The worst attack (knowledge, budget): {'; '.join(found)}." if found else ""
+
+
+def failed(rows: Sequence[Row]) -> str:
+    """Return which attacks failed in which runs: there the worst is that of the others."""
+    found = [
+        f"{row['run']} ({', '.join(map(str, names))})"
+        for row in rows
+        if isinstance(names := row.get(FAILED_ATTACKS), list)
+    ]
+    said = f" Attacks that failed, and so are in no number: {'; '.join(found)}."
+    return said if found else ""
 
 
 def width(again: Sequence[object]) -> str:

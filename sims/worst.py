@@ -17,6 +17,8 @@ REBUILT = ("mse", "psnr", "ssim", "identification-1", "oracle-mse", "mean-mse")
 """What a row of bench.json says of its worst attack."""
 NAMED = ("attack", "knowledge", "budget", "targets")
 """What a row says of the attack that its scores are of; in bench.json behind `worst-`."""
+FAILED_ATTACKS = "failed-attacks"
+"""In a row: attacks that failed there where nobody foresaw it. The worst is that of the others."""
 TRAINING = "update"
 """Observation of an upload: what training shows, not an inference."""
 REPEATS = "*"

@@ -35,6 +35,8 @@ from fedcel.settings_groups import Attack as How
 SAME = 1.5 / 255  # root mean square of pixels' differences below which two images are one
 CHUNK = 256  # targets compared at once
 PICTURES = 12  # reconstructions that are kept of each attack
+FAILED = "failed with"
+"""How `skipped` begins in the row of an attack that nobody foresaw would fail."""
 
 Row = dict[str, object]
 Pictures = dict[str, Tensor]
@@ -139,7 +141,7 @@ def failing_alone(rows: list[Row], who: Row) -> Iterator[None]:
         if isinstance(error, FedcelError) and not isinstance(error, ServiceError):
             raise
         place = extract_tb(error.__traceback__)[-1]
-        said = f"failed with {type(error).__name__}: {' '.join(str(error).split())}"
+        said = f"{FAILED} {type(error).__name__}: {' '.join(str(error).split())}"
         rows.append(who | {"skipped": said})
         where = f"{who['attack']} on {who['observation']}, seed {who['seed']}"
         warn(f"{where} {said} ({place.filename}, line {place.lineno})", stacklevel=4)

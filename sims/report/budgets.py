@@ -29,12 +29,16 @@ class Sweep(NamedTuple):
 
 
 def sweeps(rows: Iterable[Escalated]) -> list[Sweep]:
-    """Return the cells that one attack rebuilt images of with several budgets, in their order."""
+    """Return the cells that one attack rebuilt images of with several budgets, in their order.
+
+    A cell that was trained again, to another accuracy, is another one.
+    """
     groups: dict[tuple[object, ...], dict[float, Escalated]] = {}
     for row in rows:
         if row.attack is not None and row.mse is not None:
-            cell = row.variant, row.strength, row.seed, row.attack, row.knowledge, row.targets
-            groups.setdefault(cell, {})[row.budget] = row
+            model = row.variant, row.strength, row.seed, row.accuracy, row.bits_beyond_label
+            how = row.attack, row.knowledge, row.targets
+            groups.setdefault((model, how), {})[row.budget] = row
     found = []
     for group in groups.values():
         errors = {budget: row.mse for budget, row in sorted(group.items()) if row.mse is not None}

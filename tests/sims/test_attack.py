@@ -7,11 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcel import runs
+from fedcel import per_image, runs
 from fedcel.settings import parse
 from fedcel.settings_groups import Attack
 from sims import loop
-from sims.attack import attack
+from sims.attack import attack, failures
+from sims.table import failed
+from sims.worst import FAILED_ATTACKS
 from tests.sims.small import QUICK
 
 
@@ -28,15 +30,52 @@ class Cheat:
         return self.targets
 
 
+class Broken(Cheat):
+    """An attack with an error of its own."""
+
+    name = "broken"
+
+    def reconstruct(self, observation: object, *rest: object) -> Tensor:
+        """Fail."""
+        raise ZeroDivisionError
+
+
+def trained(folder: Path) -> Path:
+    """Return a small run."""
+    runs.create(folder, parse(QUICK | {"net.noise": 2.0}))
+    loop.train(runs.read_settings(folder), folder, lambda _: None)
+    Cheat.targets = runs.read(folder).splits.test.x.clone()
+    return folder
+
+
+def test_images_of_seeds_that_were_not_run_again_are_dropped(tmp_path: Path) -> None:
+    """One seed in the place of three: the rows' mean is that of one, so is the images'."""
+    folder, how = trained(tmp_path / "run"), Attack(names=f"{__name__}:Cheat", seeds=3)
+    attack(folder, how)
+    other = attack(folder, how.model_copy(update={"budget": 2.0, "seeds": 1}))
+    attack(folder, how.model_copy(update={"seeds": 1}))
+    names = [parts for key in per_image.read(folder) if (parts := per_image.parts(key))]
+    assert {(parts.budget, parts.seed) for parts in names} == {("1", "0"), ("2", "0")}
+    assert len(names) == 4 and len(other) == 1  # error and identification
+
+
+@pytest.mark.filterwarnings("ignore:broken on smashed-data")
+def test_a_failed_attack_is_named_until_it_works(tmp_path: Path) -> None:
+    """By the run, and by every table: the worst attack is that of the others."""
+    folder = trained(tmp_path / "run")
+    attack(folder, Attack(names=f"{__name__}:Broken,{__name__}:Cheat", seeds=2))
+    assert failures(folder) == ["broken"]
+    rows = [{"run": "runs/a", FAILED_ATTACKS: failures(folder)}, {"run": "runs/b"}]
+    assert failed(rows) == " Attacks that failed, and so are in no number: runs/a (broken)."
+    assert failed(rows[1:]) == ""
+
+
 def test_an_attack_that_saw_the_targets_is_named_whenever_it_ran(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Against the optimal attacker's row of an earlier call, and not before there is one."""
-    folder, often = tmp_path / "run", "cheat picks the right image in 1.000 of cases"
-    runs.create(folder, parse(QUICK | {"net.noise": 2.0}))
-    loop.train(runs.read_settings(folder), folder, lambda _: None)
-    Cheat.targets = runs.read(folder).splits.test.x.clone()
-    cheating = Attack(names="tests.sims.test_attack:Cheat", seeds=1)
+    folder, often = trained(tmp_path / "run"), "cheat picks the right image in 1.000 of cases"
+    cheating = Attack(names=f"{__name__}:Cheat", seeds=1)
     attack(folder, cheating)
     assert often not in capsys.readouterr().err
     attack(folder, Attack(names="optimal", seeds=1))

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from fedcel import per_image
-from fedcel.errors import SettingsError
+from fedcel.errors import RunError, SettingsError
 from fedcel.settings import Scalar
 from sims import scenario
-from sims.escalate import escalate, larger, nearest
+from sims.escalate import escalate, first_seeds, larger, nearest
 from sims.matched import BITS
 from sims.report.read import ESCALATED
 from sims.rows import read
@@ -34,7 +34,7 @@ settings = { defence = { name = "noise" } }
 def row(variant: str, strength: float | None, accuracy: float, seed: int) -> dict[str, object]:
     """Return what matters of a row of bench.json."""
     bare = {"undefended": variant == "none", "strength": strength, "seed": seed}
-    return {"variant": variant, "accuracy": accuracy, **bare}
+    return {"variant": variant, "accuracy": accuracy, BITS: 1.0, **bare}
 
 
 def test_the_nearest_strength_by_the_mean_over_seeds() -> None:
@@ -44,6 +44,21 @@ def test_the_nearest_strength_by_the_mean_over_seeds() -> None:
     strong = [row("noise", 0.9, 0.899, 0), row("noise", 0.9, 0.80, 1)]
     assert nearest([*rows, *weak, *strong], 2) == [*rows, *weak]
     assert nearest([*rows, *weak, *strong], 8) == [*rows, *strong]
+
+
+def test_the_loss_is_to_the_first_undefended_variant_as_in_tables() -> None:
+    """Beside .98 two points are .96; the mean of both undefended ones would take .92."""
+    rows = [row("none", None, 0.98, 0), row("wide", None, 0.90, 0) | {"undefended": True}]
+    swept = [row("noise", 0.2, 0.96, 0), row("noise", 0.9, 0.92, 0)]
+    assert nearest([*rows, *swept], 2) == [*rows, swept[0]]
+    with pytest.raises(RunError, match="no undefended row of seed 0"):
+        nearest(swept, 2)
+
+
+def test_a_variant_whose_first_seed_failed_has_its_next() -> None:
+    """None of its larger budgets is left out for it."""
+    rows = [row("none", None, 0.9, 0), row("none", None, 0.9, 1), row("noise", 0.2, 0.9, 2)]
+    assert first_seeds([*rows, row("noise", 0.2, 0.9, 1)]) == {"none": 0, "noise": 1}
 
 
 def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
@@ -78,6 +93,8 @@ def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
     assert "a bootstrap over the test images" in said
     assert escalate(tmp_path / "b", given, 0, [0.04, 0.05]) == said
     assert "attacked" not in capsys.readouterr().err
+    with pytest.raises(SettingsError, match=r"net\.noise"):
+        escalate(tmp_path / "b", {"net.noise": 1.0}, 0, [])
     all_cells_have_their_worst_attack(tmp_path / "b", given)
     before = per_image.read(tmp_path / "b")
     BENCH.bench(plan, scenario.cells(plan, QUICK), tmp_path / "b")  # nothing is left to do
@@ -111,6 +128,6 @@ def test_whether_a_larger_budget_still_helps_is_said() -> None:
 
 
 def test_wrong_input_is_refused(tmp_path: Path) -> None:
-    """Settings of a finished run other than the attack's are kept."""
+    """A loss of everything leaves nothing to match."""
     with pytest.raises(SettingsError, match="--loss is 100"):
         escalate(tmp_path, {}, 100, [])

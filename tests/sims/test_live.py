@@ -109,6 +109,17 @@ def test_beside_another_attack_the_search_has_half_of_the_rest(
         assert spent(service) == 4 * rows[0]["answers"]
 
 
+def test_a_repeated_question_is_refused_before_anything_is_paid(
+    folder: Path, tmp_path: Path
+) -> None:
+    """The service would answer it from memory."""
+    with paying(tmp_path / "service", folder, 120) as service:
+        many = SEARCH.model_copy(update={"names": "blackbox-search*2"})
+        with pytest.raises(SettingsError, match=r"blackbox-search\*2: a service .* from memory"):
+            attacked(folder, service, many)
+        assert spent(service) == 0
+
+
 def test_a_budget_that_ends_early_ends_the_search(folder: Path, tmp_path: Path) -> None:
     """Others may have spent on the model: the row has what was found, and the queries it had."""
     paid = 2 + 26 + 24 + 10  # targets, probes, a round, a part of the second of three

@@ -30,6 +30,13 @@ def test_only_who_was_attacked_with_several_in_the_order_of_budgets() -> None:
     ]
 
 
+def test_a_cell_that_was_trained_again_is_another() -> None:
+    """Ten times the effort on the old model says nothing of the new one."""
+    old, new = row("a", 10, 0.03), row("a", 1, 0.05)
+    assert sweeps([old, new])
+    assert not sweeps([old.model_copy(update={"accuracy": 0.9}), new])
+
+
 def test_a_fiftieth_less_is_the_line() -> None:
     """.0391 of .04 is 97.75 %, still falling; .0293 of .03 is 97.67 %, too; .0295 is not."""
     a, b, _ = sweeps(ROWS)
