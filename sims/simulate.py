@@ -6,7 +6,7 @@ from fedcel import aggregation, attacks, cel, defences, privacy, runs, sampler
 from fedcel.data import load
 from fedcel.settings import Settings
 from sims import loop, progress, ray
-from strategies.app import make
+from strategies.made import make
 
 ENGINES = {"loop": loop.train, "processes": loop.train, "ray": ray.train}
 

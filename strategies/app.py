@@ -1,24 +1,21 @@
 """The Flower ServerApp: settings, strategy, journal, outcome."""
 
-import inspect
 import time
-from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import Strategy
 
-from fedcel import aggregation, plugins, runs, schedule, wire
+from fedcel import runs, wire
 from fedcel.arrays import to_arrays, to_vector
 from fedcel.data import Splits, class_names, load
-from fedcel.errors import RunError, SettingsError
+from fedcel.errors import RunError
 from fedcel.journal import Event, Journal, Tell
 from fedcel.outcome import outcome, store
-from fedcel.settings import OWN_STRATEGY, Settings, parse
-from fedcel.settings_groups import Strategy as Group
+from fedcel.settings import Settings, parse
+from strategies.made import Answers, make
 from strategies.posterior import PosteriorStrategy
 
 
@@ -27,8 +24,6 @@ class ConvergedError(Exception):
 
 
 OUT = "out"  # run config only: where the ServerApp writes the run folder
-NO_MOMENTUM = {"momentum": 0.0}
-"""What a strategy without momentum does, whether it is told so or not."""
 RESUME = "resume"  # run config only: whether it goes on with the one that is there
 
 
@@ -61,7 +56,9 @@ def serve(
     own = isinstance(strategy, PosteriorStrategy)
     if resume and not own:
         raise RunError(f"{settings.strategy.name} keeps no state of its own and cannot resume")
-    last = state
+    last, answers = state, Answers()
+    if not own:
+        answers.listen(strategy)
 
     def after_round(number: int, arrays: ArrayRecord) -> MetricRecord | None:
         nonlocal last
@@ -79,8 +76,8 @@ def serve(
         else:
             # Some of Flower's strategies average in double precision.
             model = to_vector([a.astype(np.float32) for a in arrays.to_numpy_ndarrays()])
-            clients = schedule.chosen(settings, number)  # as many; Flower draws others
-            last = journal.record(last._replace(round=number, model=model), clients, [], {})
+            nodes, rejected = answers.of_round(number)
+            last = journal.record(last._replace(round=number, model=model), nodes, rejected, {})
         return None
 
     with suppress(ConvergedError):
@@ -109,69 +106,6 @@ def fits(settings: Settings, splits: Splits) -> ConfigRecord:
     if names := class_names(settings.data):
         said[wire.NAMES] = names
     return said
-
-
-def make(
-    settings: Settings, state: aggregation.ServerState, shapes: list[tuple[int, ...]], cut: int
-) -> Strategy:
-    """Return the strategy of the settings: ours, a subclass of it, or a stock one of Flower.
-
-    `package.module:object` may also be a function that returns a strategy on weights, for one that
-    needs more than is offered: it is called with what it names among these.
-    """
-    if settings.strategy.name == OWN_STRATEGY:
-        return PosteriorStrategy(settings, state, shapes, cut)
-    found = plugins.load(settings.strategy.name)
-    if not callable(found) or (isinstance(found, type) and not issubclass(found, Strategy)):
-        raise SettingsError(f"strategy.name {settings.strategy.name!r} is no Flower Strategy")
-    if isinstance(found, type) and issubclass(found, PosteriorStrategy):
-        return found(settings, state, shapes, cut)
-    if settings.strategy.upload != "weights":
-        raise SettingsError(
-            f"strategy.upload is 'delta', {settings.strategy.name} averages weights; "
-            "set strategy.upload to 'weights' and temperature to 0"
-        )
-    everyone = settings.clients
-    taking_part = settings.clients_per_round or everyone
-    offered = {
-        "fraction_train": taking_part / everyone,
-        "fraction_evaluate": 0.0,  # the server scores every round on its validation images
-        "min_train_nodes": taking_part,
-        "min_available_nodes": everyone,
-        "server_learning_rate": settings.strategy.gain,
-        "server_momentum": settings.strategy.momentum,
-        "proximal_mu": settings.strategy.proximal,
-        "settings": settings,
-    }
-    known = inspect.signature(found).parameters
-    refuse_unread(settings, known)
-    try:
-        made = found(**{key: value for key, value in offered.items() if key in known})
-    except TypeError as error:
-        raise SettingsError(
-            f"strategy.name {settings.strategy.name!r} cannot be made from {', '.join(offered)}: "
-            f"{error}; name a function that takes some of these and returns the strategy"
-        ) from error
-    if not isinstance(made, Strategy):
-        raise SettingsError(f"strategy.name {settings.strategy.name!r} made no Flower Strategy")
-    return made
-
-
-def refuse_unread(settings: Settings, known: Container[str]) -> None:
-    """Refuse what was set and a strategy that takes the arguments `known` would never read."""
-    if "settings" in known:
-        return
-    plain = Group()
-    takes = {"gain": "server_learning_rate", "momentum": "server_momentum"}
-    takes |= {"damped": "server_momentum", "max_norm": ""}
-    for key, argument in takes.items():
-        value, default = getattr(settings.strategy, key), getattr(plain, key)
-        if value not in (default, NO_MOMENTUM.get(key, default)) and argument not in known:
-            raise SettingsError(
-                f"strategy.{key.replace('_', '-')} is {value!r}, which {settings.strategy.name} "
-                f"does not take; leave it at {default!r}, or name a function of your own that "
-                "takes `settings` and returns the strategy"
-            )
 
 
 def log_event(event: Event) -> None:

@@ -4,6 +4,7 @@ All but one without Ray, by the same code of ServerApp and ClientApp; see `sims.
 """
 
 import gc
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, Context
+from flwr.app import ArrayRecord, Context, Message
 from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
@@ -26,9 +27,10 @@ from flwr.serverapp.strategy import (
 from flwr.simulation import run_simulation
 
 from clients import PosteriorClient, holder
+from clients.app import client_app
 from fedcel import runs, wire
 from fedcel.arrays import to_arrays, to_vector
-from fedcel.errors import SettingsError
+from fedcel.errors import RoundError, SettingsError
 from fedcel.files import read_tensors
 from fedcel.settings import Settings, parse
 from sims import inprocess
@@ -118,6 +120,39 @@ def test_every_stock_strategy_trains_our_clients(tmp_path: Path, name: str) -> N
     assert after.isfinite().all()
     assert (after - begun(settings)).abs().max() > 1e-4
     assert len((tmp_path / "run" / "events.jsonl").read_text().splitlines()) == 2
+
+
+def failing(settings: Settings, bad: set[int]) -> ClientApp:
+    """Return our app with nodes that fail in training."""
+    inner, outer = client_app(settings), ClientApp()
+
+    @outer.train()
+    def train(message: Message, context: Context) -> Message:
+        if context.node_config["partition-id"] in bad:
+            raise RuntimeError("no images")
+        return inner(message, context)
+
+    return outer
+
+
+def served_by(app: ClientApp, settings: Settings, folder: Path) -> list[dict[str, Any]]:
+    """Return the rounds of a run whose nodes run this app."""
+    runs.create(folder, settings)
+    with as_server():
+        serve(InProcess(app, NODES), settings, folder, lambda event: None, measure=False)
+    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+def test_a_stock_strategys_round_counts_who_trained_and_names_who_did_not(tmp_path: Path) -> None:
+    """Flower leaves errors out in silence; a round in which nobody trained is none."""
+    settings = parse(STOCK)
+    for event in served_by(failing(settings, {1, 2}), settings, tmp_path / "some"):
+        assert event["clients"] == 2
+        assert len(event["rejected"]) == 2
+        assert all("no images" in one["reason"] for one in event["rejected"])
+    assert served_by(failing(settings, set()), settings, tmp_path / "all")[1]["rejected"] == []
+    with pytest.raises(RoundError, match="no node trained in round 1; .*no images"):
+        served_by(failing(settings, {0, 1, 2, 3}), settings, tmp_path / "none")
 
 
 @pytest.fixture
