@@ -101,6 +101,7 @@ def train(
     brought: Brought = NOTHING,
 ) -> Update:
     """Return one holder's update of round `number`; both engines come through here."""
+    parts = losses_of(settings, brought.threshold)  # a wrong setting is no failure to be hidden
 
     def moved() -> Update:
         x, y = images(settings, partition)
@@ -118,7 +119,7 @@ def train(
             asked,
             s.local,
             streams(settings, partition, number),
-            acting(losses_of(s, asked.threshold), asked, brought.shared),
+            acting(parts, asked, brought.shared),
             state,
             s.cel.refresh_every if s.cel.refresh == "epoch" else 0,
             Steer(shift, brought.scale),

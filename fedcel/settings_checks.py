@@ -9,6 +9,8 @@ from fedcel.settings_groups.root import Settings, burn_in_rounds, cut_sigma
 from fedcel.settings_groups.training import LEAST_DRAWS
 
 OWN_STRATEGY = "posterior"
+FOLLOWED = 3
+"""Rounds at full strength below which no threshold can follow an accuracy."""
 
 
 def check(settings: Settings) -> None:
@@ -20,7 +22,10 @@ def check(settings: Settings) -> None:
         )
     check_defence(s)
     if s.cel.kind != "none":
+        check_schedule(s, "cel.kind", s.cel.kind)
         check_loss(s)
+    if s.defence.name not in ("none", "noise", "bottleneck", "dropout"):
+        check_schedule(s, "defence.name", s.defence.name)
     check_strategy(s)
     check_robust(s)
     check_sampler(s)
@@ -48,22 +53,27 @@ def check_defence(s: Settings) -> None:
         raise SettingsError(f"defence.strength is {strength}, must be above 0 for {name!r}")
 
 
-def check_loss(s: Settings) -> None:
-    """Refuse a loss that would never act, and one that divides by a noise of 0."""
-    burn_in = burn_in_rounds(s)
+def check_schedule(s: Settings, key: str, name: str) -> None:
+    """Refuse a schedule on which a loss, or a defence by one, would never act in full."""
+    burn_in, own = burn_in_rounds(s), f"{key} is {name!r}, "
     if max(s.cel.warm_up, round(s.cel.ramp * s.rounds, 9)) > burn_in:
         raise SettingsError(
-            f"cel.warm-up is {s.cel.warm_up} rounds and cel.ramp {s.cel.ramp:g} of {s.rounds}, "
+            f"{own}cel.warm-up {s.cel.warm_up} rounds and cel.ramp {s.cel.ramp:g} of {s.rounds}, "
             f"burn-in ends after {burn_in}: the loss must be fully on by then; lower them, or "
             "raise chain.burn-in or rounds"
         )
     if s.cel.warm_up >= burn_in:
         raise SettingsError(
-            f"cel.warm-up is {s.cel.warm_up}, burn-in ends after round {burn_in}: the loss would "
+            f"{own}cel.warm-up {s.cel.warm_up}, burn-in ends after round {burn_in}: the loss would "
             "never act; lower cel.warm-up or raise rounds"
         )
+
+
+def check_loss(s: Settings) -> None:
+    """Refuse options of a loss that do not go together, and one that divides by a noise of 0."""
     check_threshold(s)
     check_centres(s)
+    check_options(s)
     if cut_sigma(s) > 0:
         return
     if s.cel.penalty == "channel" or (s.cel.penalty == "log" and s.cel.threshold == "none"):
@@ -75,6 +85,37 @@ def check_loss(s: Settings) -> None:
         "net.noise is 0: a small spread only slows an attacker down, every image still leaks whole",
         stacklevel=4,
     )
+
+
+def check_options(s: Settings) -> None:
+    """Refuse options of a loss that contradict each other or would do nothing."""
+    cel, mixes = s.cel, s.cel.kind in ("cluster", "hybrid") and s.cel.form == "mixture"
+    if cel.kind in ("gated", "hybrid") and cel.attention == "detach" and cel.entropy > 0:
+        raise SettingsError(
+            f"cel.entropy is {cel.entropy:g}, cel.attention 'detach', which never moves; set "
+            "cel.entropy to 0 or cel.attention to 'ascend'"
+        )
+    if mixes and cel.blend > 0:
+        raise SettingsError(
+            f"cel.blend is {cel.blend:g}, cel.form 'mixture', which has no spread to blend; set "
+            "cel.blend to 0 or cel.form to 'per-cluster'"
+        )
+    if (mixes or cel.kind == "mutual-information") and not cut_sigma(s) > 0:
+        raise SettingsError(
+            f"net.noise is 0, cel.kind {cel.kind!r} and cel.form {cel.form!r} are measured "
+            "against it; set net.noise to 0.3, or another kind or form"
+        )
+    if cel.kind == "hybrid" and cel.clusters == 1:
+        raise SettingsError(
+            "cel.clusters is 1, cel.kind 'hybrid': one centre is the class mean wherever it "
+            "starts; set cel.clusters to 0 (by the class's size) or more than 1, or cel.kind to "
+            "'cluster'"
+        )
+    if cel.refresh == "round" and cel.refresh_every != 1:
+        raise SettingsError(
+            f"cel.refresh-every is {cel.refresh_every} epochs, cel.refresh 'round'; set "
+            "cel.refresh to 'epoch' or cel.refresh-every to 1"
+        )
 
 
 def check_threshold(s: Settings) -> None:
@@ -93,6 +134,13 @@ def check_threshold(s: Settings) -> None:
     if s.cel.target == "accuracy" and s.cel.goal >= 1:
         raise SettingsError(
             f"cel.goal is {s.cel.goal:g}, must be a validation accuracy below 1; try 0.95"
+        )
+    left = burn_in_rounds(s) - math.ceil(round(s.cel.ramp * s.rounds, 9))
+    if s.cel.target == "accuracy" and left < FOLLOWED:
+        raise SettingsError(
+            f"cel.target is 'accuracy', {left} rounds lie between cel.ramp's end and burn-in, "
+            f"must be {FOLLOWED} or more for a threshold to follow it; lower cel.ramp or raise "
+            "rounds"
         )
     if s.strategy.upload == "weights":
         raise SettingsError(

@@ -18,6 +18,7 @@ from fedcel.sampler import motion
 from fedcel.schedule import Plan
 from fedcel.settings_groups import Local
 
+PAIR = 2  # members without which a class has no spread
 BULK = 2**22  # values of images gathered and augmented at once
 PIECE = 1024  # images encoded at once for the statistics of a loss
 
@@ -168,13 +169,14 @@ def draw_batches(
     """Return indices of each step's batch: shuffled epochs in a row, cut into equal pieces.
 
     Balanced: each class has its own shuffled epochs and the same number of places in every batch,
-    at least one, so that a batch can be larger than asked for and rare classes come round sooner.
+    at least two, without which a class has no spread: a batch can be larger than asked for, and
+    rare classes come round sooner.
     """
     size = min(local.batch_size, len(y))
     if not local.balance:
         return passes(torch.arange(len(y)), local.steps, size, generator)
     classes = torch.unique(y)
-    each = max(1, size // len(classes))
+    each = max(PAIR, size // len(classes))
     parts = [
         passes(torch.eq(y, label).nonzero()[:, 0], local.steps, each, generator)
         for label in classes

@@ -60,6 +60,8 @@ class Found(NamedTuple):
     name: str
     chosen: Flat
     score: Score
+    trials: int
+    """Different ones: a small grid is gone through again and again."""
 
 
 def search(plan: Plan, trials: int, floor: float | None, store: Path, memory: Memory) -> Found:
@@ -89,7 +91,8 @@ def search(plan: Plan, trials: int, floor: float | None, store: Path, memory: Me
     sound = [(t.chosen, t.outcome) for t in tried if isinstance(t.outcome, Score)]
     if not sound:
         raise DivergedError(f"{name}: all {trials} trials diverged; lower the range of local.rate")
-    return Found(name, *max(sound, key=lambda one: objective(one[1], plan.goal, floor)))
+    best = max(sound, key=lambda one: objective(one[1], plan.goal, floor))
+    return Found(name, *best, len({tuple(trial.chosen.items()) for trial in tried}))
 
 
 def objective(score: Score, goal: str, floor: float | None) -> float:

@@ -56,7 +56,7 @@ def tune(
             first = min(stage, key=lambda plan: plan.strength is not None).variant.name
             floor = found[first].score.accuracy - scenario.tune.loss / 100
     for plan, raw in zip(plans, tables, strict=True):
-        raw |= written(plan, found[plan.variant.name], overrides, trials)
+        raw |= written(plan, found[plan.variant.name], overrides)
     return table | {"settings": nested(scenario.settings | overrides)}
 
 
@@ -106,10 +106,13 @@ def planned(scenario: Scenario, variant: Variant, fixed: Flat) -> Plan:
         raise SettingsError(f"--set {name} and [tune] {name} are at odds; leave one of them out")
     plan = Plan(variant, base, among, 0, False, strength, scenario.tune.goal)
     first = beginning(plan)
+    for key, values in among.items():
+        for other in values if isinstance(values, list) else inside(*values):
+            parse(base | {name: each[0] for name, each in among.items()} | {key: other})
     return plan._replace(seed=first.seed, defended=defended(first))
 
 
-def written(plan: Plan, found: Found, overrides: Flat, trials: int) -> dict[str, object]:
+def written(plan: Plan, found: Found, overrides: Flat) -> dict[str, object]:
     """Return a variant's tuned settings, and how they were found, as its table has them."""
     own = {key: overrides.get(key, value) for key, value in plan.variant.settings.items()}
     key = plan.variant.strength_key
@@ -120,13 +123,18 @@ def written(plan: Plan, found: Found, overrides: Flat, trials: int) -> dict[str,
     score["nll"] = found.score.nll
     tuned: dict[str, object] = {
         "settings": nested(own | rest),
-        "tuned": {**score, "trials": trials, **at},
+        "tuned": {**score, "trials": found.trials, **at},
     }
     if key in found.chosen:
         first = f"{strength:g}"
         others = (f"{other:g}" for other in plan.variant.strengths)
         tuned["strengths"] = ",".join([first, *(other for other in others if other != first)])
     return tuned
+
+
+def inside(low: float, high: float) -> tuple[float, float, float]:
+    """Return the ends of a range and a number between them, no integer where they differ."""
+    return low, high, low ** (2 / 3) * high ** (1 / 3)
 
 
 def ends(text: str, key: str) -> Among:

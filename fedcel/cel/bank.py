@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedcel.cel.base import Codes, ConditionalEntropy, State, Term
-from fedcel.cel.reservoir import check_finite
+from fedcel.cel.reservoir import check_finite, sample
 from fedcel.cel.spread import members
 from fedcel.cel.states import check_holds, named, part
 from fedcel.errors import SettingsError
@@ -27,7 +27,9 @@ class Bank:
     is without a bank, for which a larger cel.weight makes up.
 
     State: `codes` (C, M, D), a ring for each class, M = `size`; `seen` (C,), how many of the class
-    were ever put in; the inner state under `inner.`. Empty at first, kept from round to round.
+    were put in since the last refresh; the inner state under `inner.`. Each refresh fills the ring
+    anew with a uniform sample of the client's own codes: those of its last round are the codes of
+    another encoder by now.
     """
 
     inner: ConditionalEntropy
@@ -36,19 +38,30 @@ class Bank:
     features: int
 
     def refresh(self, state: State | None, codes: Codes, generator: torch.Generator) -> State:
-        """Return the inner state refreshed; SettingsError when the bank is of another shape."""
+        """Return the inner state refreshed and a fresh ring.
+
+        SettingsError when the state's bank is of another shape.
+        """
         shape = (self.classes, self.size, self.features)
-        if state is None:
-            ring = {"codes": torch.zeros(shape), "seen": torch.zeros(self.classes).long()}
-            return ring | named(INNER, self.inner.refresh(None, codes, generator))
-        check_holds(state, ("codes", "seen"), "a bank")
-        if tuple(state["codes"].shape) != shape:
-            raise SettingsError(
-                f"a client's bank is {tuple(state['codes'].shape)}, must be {shape}: cel.bank, "
-                "net.features or the data changed; start from an empty state"
-            )
-        inner = self.inner.refresh(part(state, INNER), codes, generator)
-        return {"codes": state["codes"], "seen": state["seen"]} | named(INNER, inner)
+        if state is not None:
+            check_holds(state, ("codes", "seen"), "a bank")
+            if tuple(state["codes"].shape) != shape:
+                raise SettingsError(
+                    f"a client's bank is {tuple(state['codes'].shape)}, must be {shape}: cel.bank, "
+                    "net.features or the data changed; start from an empty state"
+                )
+        kept = None if state is None else part(state, INNER)
+        inner = self.inner.refresh(kept, codes, generator)
+        return self._filled(codes, generator) | named(INNER, inner)
+
+    def _filled(self, codes: Codes, generator: torch.Generator) -> State:
+        """Return a ring of at most `size` codes of each class, the first places taken."""
+        found = sample(codes, self.classes, self.size, generator)
+        counts = found.counts.clamp_max(self.size)
+        slot = torch.arange(len(found.y)) - (counts.cumsum(0) - counts)[found.y]
+        ring = torch.zeros(self.classes, self.size, self.features)
+        ring[found.y, slot] = found.z.to(ring.dtype)
+        return {"codes": ring, "seen": counts}
 
     def loss(
         self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True

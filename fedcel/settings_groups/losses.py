@@ -66,7 +66,9 @@ class Cel(Group):
     refresh: Literal["epoch", "round"] = Field(
         "epoch", description="When centres are computed anew: each local epoch or round start."
     )
-    refresh_every: int = Field(1, ge=1, description="Local epochs from one refresh to the next.")
+    refresh_every: int = Field(
+        1, ge=1, description="Local epochs of a round from one refresh to the next."
+    )
     reservoir: int = Field(
         1024, ge=2, description="Smashed data kept for a refresh, at most, of each class."
     )

@@ -58,9 +58,11 @@ def fresh_data() -> Iterator[None]:
         ('weight = "0.1..1"', 'wieght = "0.1..1"', "did you mean 'cel.weight'"),
         (
             "clients = 3",
-            "clients = 3\ndefence = { name = 'nopeek', strength = 1 }",
+            "clients = 3\ncel = { warm-up = 0 }\ndefence = { name = 'nopeek', strength = 1 }",
             "add one without",
         ),
+        ("0.1..1", "0.1|0", "rate"),
+        ("clients = 3", "clients = 3\ntune = { cel = { bank = '4..64' } }", "bank"),
         ("clients = 3", "clients = 3\ncel = { kind = 'plain', warm-up = 0 }", "add one without"),
         (TEXT[TEXT.index("[[variant]]") :], "", r"no \[\[variant\]\]"),
         (

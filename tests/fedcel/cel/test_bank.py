@@ -67,12 +67,13 @@ def test_holds_the_last_of_each_class(seed: int, batches: list[list[int]], size:
     """Against a list for each class, cut to its last `size`."""
     generator = torch.Generator().manual_seed(seed)
     pairs = [(torch.randn(len(b), 4, generator=generator), torch.tensor(b)) for b in batches]
+    begun = bank(size).refresh(None, pieces(*pairs[0]), torch.Generator().manual_seed(0))
     state = filled(bank(size), pairs)
-    every, labels = (torch.cat(parts) for parts in zip(*pairs, strict=True))
     for c in range(3):
-        last = every[labels == c][-size:]
+        own = [z[y == c] for z, y in pairs]
+        last = torch.cat([begun["codes"][c, : int(begun["seen"][c])], *own])[-size:]
         held = state["codes"][c][: len(last)]
-        assert int(state["seen"][c]) == int((labels == c).sum())
+        assert int(state["seen"][c]) == int(begun["seen"][c]) + sum(map(len, own))
         assert sorted(held.tolist()) == sorted(last.tolist())
 
 
@@ -94,10 +95,22 @@ def test_loss_is_the_inner_one_with_the_bank_as_constants() -> None:
     torch.testing.assert_close(ours, theirs)
 
 
+def test_a_refresh_leaves_nothing_of_another_encoder() -> None:
+    """The ring holds the client's own codes of now: all of a small class, a few of a large one."""
+    mine, y = bank(2), torch.tensor([0, 1, 1, 1])
+    state = filled(mine, [(torch.full((4, 4), 9.0), y)])
+    now = torch.arange(4.0)[:, None].expand(4, 4)
+    after = mine.refresh(state, pieces(now, y), torch.Generator().manual_seed(1))
+    assert after["seen"].tolist() == [1, 2, 0]
+    assert after["codes"][0, 0].tolist() == [0.0] * 4
+    kept = {float(row[0]) for row in after["codes"][1]}
+    assert len(kept) == 2 and kept <= {1.0, 2.0, 3.0}
+
+
 def test_a_lone_member_meets_its_class_in_the_bank() -> None:
     """A code 2 from an earlier one of its class: a spread of 1 where the batch alone has none."""
     y = torch.tensor([1])
-    state = filled(bank(3), [(torch.zeros(1, 4), y)])
+    state = bank(3).refresh(None, pieces(torch.zeros(1, 4), y), torch.Generator())
     z = torch.tensor([[2.0, 0, 0, 0]])
     assert PLAIN.loss({}, z, y).loss == 0
     assert bank(3).loss(state, z, y).loss == 1

@@ -62,7 +62,8 @@ def test_own_kinds() -> None:
 @pytest.mark.parametrize("kind", ["gated", "hybrid"])
 def test_no_attention_before_the_loss_acts(kind: str) -> None:
     """Up to the end of warm-up a client stores nothing; then theta and Adam's moments appear."""
-    settings = parse({"cel": {"kind": kind, "warm-up": 2}, "local": {"steps": 2}, "rounds": 20})
+    cel = {"kind": kind, "warm-up": 2, "clusters": 2}
+    settings = parse({"cel": cel, "local": {"steps": 2}, "rounds": 20})
     flat = holder.workspace(settings)
     state: State | None = None
     found = []
