@@ -197,9 +197,11 @@ class Cluster:
         loss = shares(counts, self.share) @ cost
         if not measure:
             return Term(loss, {})
-        total = average(plain_spread(z.detach(), y, group), paired(group.counts))
-        within = average((part * v).sum(1), counts)
-        return Term(loss, {"spread": total, "cluster-spread": within})
+        metrics = {"cluster-spread": average((part * v).sum(1), counts)} if counts.any() else {}
+        pairs = paired(group.counts)
+        if pairs.any():
+            metrics["spread"] = average(plain_spread(z.detach(), y, group), pairs)
+        return Term(loss, metrics)
 
     @torch.no_grad()
     def _slots(

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
+from warnings import warn
 
 from fedcel.cel.penalty import EPS, threshold_of
-from fedcel.errors import SettingsError
 from fedcel.settings_groups import Cel
 
 RATE = 0.2
@@ -48,13 +48,17 @@ def next_threshold(control: Control, measured: Mapping[str, float], cel: Cel) ->
     most. tau never moves beyond REACH times the spread, nor below a REACH-th of it (or EPS), where
     it acts on every class or on none: else it would take as long to come back as it went on.
 
-    SettingsError where the clients tell no spread.
+    Where most clients told no spread the threshold stays, with a warning: their batches had no two
+    of a class, or the loss does not measure it.
     """
     if "spread" not in measured:
-        raise SettingsError(
-            f"cel.target is {cel.target!r} and most clients told no 'spread' in a round: "
-            f"cel.kind {cel.kind!r} must measure it; set cel.target to 'none'"
+        warn(
+            f"cel.target is {cel.target!r} and most clients told no 'spread' in a round: the "
+            f"threshold stays; cel.kind {cel.kind!r} must measure it, and their batches need two "
+            "images of a class: set local.balance to true or raise local.batch-size",
+            stacklevel=2,
         )
+        return control
     spread = max(measured["spread"], 0.0)
     if cel.target == "spread":
         miss = math.log((cel.goal + EPS) / (spread + EPS))

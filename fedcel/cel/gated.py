@@ -165,10 +165,10 @@ class Gated:
         loss = beta @ self.penalty(v)
         if self.entropy:
             loss = loss + self._bonus(state["theta"], normal.detach(), group, beta)
-        if not measure:
+        if not (measure and counts.any()):  # without a pair there is nothing to measure
             return Term(loss, {})
         metrics = _measured(plain_spread(z.detach(), y, group), v.detach(), alpha.detach(), counts)
-        if counts.any() and metrics["attention-share"] < COLLAPSE:
+        if metrics["attention-share"] < COLLAPSE:
             self._warn(float(metrics["attention-share"]))
         return Term(loss, metrics)
 

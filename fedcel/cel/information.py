@@ -65,7 +65,7 @@ class MutualInformation:
         own = near.sum(1) / group.counts.double()[y]
         information = -own.log().to(z.dtype) @ uniform(group)
         loss = shares(counts, self.share) @ information
-        if not measure:
+        if not (measure and counts.any()):  # without a pair there is nothing to measure
             return Term(loss, {})
         metrics = {
             "spread": average(plain_spread(z.detach(), y, group), counts),

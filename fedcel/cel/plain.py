@@ -33,12 +33,12 @@ class Plain:
     def loss(
         self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True
     ) -> Term:
-        """Return the loss, exactly 0 when no class has 2 members, and the mean `spread`."""
+        """Return the loss, exactly 0 when no class has 2 members; the mean `spread`, if one has."""
         group = members(y, self.classes, z)
         counts = paired(group.counts)
         v = plain_spread(z, y, group)
         loss = shares(counts, self.share) @ self.penalty(v)
-        return Term(loss, {"spread": average(v, counts)} if measure else {})
+        return Term(loss, {"spread": average(v, counts)} if measure and counts.any() else {})
 
     def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
         """Return the state: nothing is learned."""
