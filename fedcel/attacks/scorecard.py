@@ -32,14 +32,15 @@ def score(
     There is no `ssim` of images too small for its window.
     """
     originals, everyone = targets.x, population or known
-    read = {}
+    alike, read = dict[str, float](), dict[str, float]()
     if min(originals.shape[2:]) >= SMALL_WINDOW:
-        read["ssim"] = ssim(images, originals)
+        alike["ssim"] = ssim(images, originals)
     if not isinstance(known, OtherClasses):
         read["label-accuracy"] = label_accuracy(images, targets.y, known)
     return {
         "mse": mse(images, originals),
         "psnr": psnr(images, originals),
+        **alike,
         "identification-1": identified(images, originals, candidates, 1),
         "identification-5": identified(images, originals, candidates, 5),
         **read,

@@ -130,9 +130,9 @@ def test_score_has_the_keys_of_the_file() -> None:
     assert list(score(targets.x, targets, known, 10)) == [
         "mse",
         "psnr",
+        "ssim",
         "identification-1",
         "identification-5",
-        "ssim",
         "label-accuracy",
         "mean-mse",
         "oracle-mse",
