@@ -18,7 +18,8 @@ from fedcel.testing.attacks import LinearObservation, digits
 
 SCORES = ["mse", "psnr", "ssim", "identification-1", "identification-5", "label-accuracy"]
 ANCHORS = ["mean-mse", "oracle-mse", "seconds"]
-KEYS = ["attack", "observation", "knowledge", "seed", "budget", "targets", *SCORES, *ANCHORS]
+COUNTS = ["targets", "identification-candidates"]
+KEYS = ["attack", "observation", "knowledge", "seed", "budget", *COUNTS, *SCORES, *ANCHORS]
 QUICK = Attack(names="decoder", seeds=2, budget=0.02, candidates=20)
 
 
