@@ -14,6 +14,10 @@ STOCK = {
 }
 
 
+STEERED = {"cel.kind": "plain", "cel.penalty": "log", "cel.target": "spread"}
+NOPEEK = {"defence.name": "nopeek", "defence.strength": 3}
+
+
 def test_unwise_settings_warn() -> None:
     """Without noise, or with unbounded features, for study only."""
     with pytest.warns(UserWarning, match="every image still leaks whole"):
@@ -53,6 +57,17 @@ def test_every_setting_has_a_sentence() -> None:
         ({"cel.kind": "plain", "chain.burn-in": 0.5}, "must be fully on by then"),
         ({"cel.kind": "plain", "cel.warm-up": 5, "rounds": 5}, "must be fully on by then"),
         ({"cel.kind": "plain", "cel.warm-up": 4, "rounds": 5}, "would never act"),
+        (NOPEEK | {"rounds": 5}, "defence.name is 'nopeek', .* must be fully on by then"),
+        (NOPEEK | {"cel.ramp": 1.0, "chain.burn-in": 0.3}, "defence.name is 'nopeek', .*fully on"),
+        ({"cel.kind": "gated", "cel.attention": "detach", "cel.entropy": 0.1}, "never moves"),
+        ({"cel.kind": "cluster", "cel.form": "mixture", "cel.blend": 0.5}, "no spread to blend"),
+        (
+            {"cel.kind": "mutual-information", "net.noise": 0.0, "cel.penalty": "linear"},
+            "against it",
+        ),
+        ({"cel.kind": "hybrid"}, "cel.clusters is 1, .* the class mean wherever it starts"),
+        ({"cel.kind": "cluster", "cel.refresh": "round", "cel.refresh-every": 2}, "to 'epoch' or"),
+        (STEERED | {"cel.target": "accuracy", "cel.ramp": 0.8}, "0 rounds lie between"),
         ({"cel.kind": "plain", "net.noise": 0}, "is measured against it"),
         ({"strategy.upload": "weights"}, "'posterior' aggregates 'delta'"),
         ({"strategy.damped": False}, "times as hot"),
@@ -107,7 +122,6 @@ def test_settings_are_frozen_and_hashable() -> None:
 
 
 AVERAGED = {"cel.kind": "cluster", "cel.centres": "averaged"}
-STEERED = {"cel.kind": "plain", "cel.penalty": "log", "cel.target": "spread"}
 WEIGHTS = {"strategy.upload": "weights", "strategy.name": "a:b", "engine": "ray"}
 
 
