@@ -23,7 +23,7 @@ def check(settings: Settings) -> None:
     if s.cel.kind != "none":
         check_schedule(s, "cel.kind", s.cel.kind)
         check_loss(s)
-    if s.defence.name not in ("none", "noise", "bottleneck", "dropout"):
+    if s.defence.name.removeprefix("noise+") in ("nopeek", "adversarial"):
         check_schedule(s, "defence.name", s.defence.name)
     check_strategy(s)
     check_robust(s)

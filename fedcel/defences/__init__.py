@@ -11,6 +11,7 @@ from fedcel.defences.transform import around
 from fedcel.errors import PluginError
 from fedcel.nets import SplitNet
 from fedcel.settings import Settings
+from fedcel.settings_checks_losses import check_schedule
 from fedcel.settings_groups import Net
 from fedcel.settings_groups.root import cut_sigma
 
@@ -62,14 +63,20 @@ KINDS: dict[str, Callable[[Settings, tuple[int, ...]], Defence]] = {
 def build(settings: Settings, shape: tuple[int, ...]) -> Defence | None:
     """Return the loss of the defence for images of `shape` (C, H, W), or None if it has none.
 
-    `noise+...` is the same loss behind another cut. PluginError as `own`.
+    `noise+...` is the same loss behind another cut. PluginError as `own`; SettingsError for an own
+    loss on a schedule on which it would never act in full.
     """
     name = settings.defence.name
     if name in ("none", "noise", "bottleneck", "dropout"):
         return None
     known = KINDS.get(name.removeprefix("noise+"))
-    made = known(settings, shape) if known else own(settings, shape)
-    return made if isinstance(made, Defence) else None
+    if known:
+        return known(settings, shape)
+    made = own(settings, shape)
+    if not isinstance(made, Defence):
+        return None
+    check_schedule(settings, "defence.name", name)
+    return made
 
 
 def own(settings: Settings, shape: tuple[int, ...]) -> Defence | Transform:

@@ -8,7 +8,7 @@ from fedcel import defences, nets
 from fedcel.cel.base import State, Term
 from fedcel.cut import Cut
 from fedcel.defences import Adversarial, Defence, NoPeek
-from fedcel.errors import PluginError
+from fedcel.errors import PluginError, SettingsError
 from fedcel.settings import Settings, parse
 from fedcel.settings_groups import DEFENCES
 
@@ -101,6 +101,13 @@ def test_a_users_defence() -> None:
     assert isinstance(made, Defence)
     assert made.made == (s, SHAPE)
     assert defences.cut(s) == Cut(0.1)
+
+
+def test_a_users_loss_that_would_never_act_is_refused() -> None:
+    """Five rounds end before the ramp does; what only transforms has no ramp."""
+    s = parse({"defence.name": f"{__name__}:Mine", "defence.strength": 1, "rounds": 5})
+    with pytest.raises(SettingsError, match="Mine', .* must be fully on by then"):
+        defences.build(s, SHAPE)
 
 
 @pytest.mark.parametrize(
