@@ -17,7 +17,7 @@ from fedcel.attacks.base import Progress
 from fedcel.attacks.decoder import unchanged
 from fedcel.attacks.descent import Loss, Steps, descend
 from fedcel.attacks.inversion import DEFAULT, Effort, Fitted, apply, fit
-from fedcel.attacks.kernel import IMAGES, ROWS, regressed, regression
+from fedcel.attacks.kernel import IMAGES, ROWS, regressed, regression, rows_of
 from fedcel.attacks.observation import MEAN, Observation, ObservationMean, refused
 from fedcel.attacks.rmle import TUNED_ON, objective
 from fedcel.data.images import Images
@@ -90,7 +90,8 @@ class Hybrid:
     ) -> Start:
         """Return D: the network, a regression on the same images, or their mean."""
         times, repeats = budget ** (1 / 3), self.effort.repeats
-        known, rows = found.own[: round(IMAGES * times)], round(ROWS * times)
+        known = found.own[: max(2, round(IMAGES * times))]
+        rows = rows_of(min(len(found.own), IMAGES), ROWS, times)
         other = regression(observation, known, found.held, rows, repeats, generator, progress)
 
         def closed(z: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:

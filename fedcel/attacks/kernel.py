@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedcel.attacks.base import Progress, told
 from fedcel.attacks.decoder import unchanged
-from fedcel.attacks.inversion import answers, held_back
+from fedcel.attacks.inversion import HELD, answers, held_back
 from fedcel.attacks.observation import Observation
 from fedcel.data.images import Images
 
@@ -83,13 +83,24 @@ class KernelRidge:
     ) -> Float[Tensor, "T C H W"]:
         """Return one image in [0, 1] per message; DataError on fewer than two own images."""
         times = budget ** (1 / 3)
-        rows, most = round(self.rows * times), max(2, round(self.images * times))
+        most = max(2, round(self.images * times))
         order = torch.randperm(len(auxiliary.x), generator=generator)[:most]
         own, held = held_back(auxiliary.x[order], generator)
+        usual = max(1, round((1 - HELD) * min(len(auxiliary.x), self.images)))
+        rows = rows_of(usual, self.rows, times)
         found = regression(observation, own, held, rows, self.repeats, generator, progress)
         every = Pairs(*(torch.cat(both) for both in zip(found.known, found.checks, strict=True)))
         made = regressed(found.choice, every, observed.double())
         return made.to(auxiliary.x.dtype).view(len(observed), *auxiliary.x.shape[1:])
+
+
+def rows_of(images: int, rows: int, times: float) -> int:
+    """Return how many messages are learned from: of the usual number of images about `rows`.
+
+    One of each at least, and `times` as many where the budget asks for it: some images have one
+    more or less than others then.
+    """
+    return max(2, round(times * images * max(1, rows // images)))
 
 
 class Regression(NamedTuple):
@@ -109,9 +120,9 @@ def regression(
     generator: torch.Generator,
     progress: Progress | None = None,
 ) -> Regression:
-    """Return the kernel and penalty for `own`, some `rows` messages of them, best on `held`."""
-    draws = max(1, rows // len(own))
-    known = pairs(observation, own, draws, repeats, generator)
+    """Return the kernel and penalty for `rows` messages of `own`, best on `held`."""
+    drawn = pairs(observation, own, -(-rows // len(own)), repeats, generator)
+    known = Pairs(drawn.z[:rows], drawn.x[:rows])
     checks = pairs(observation, held, CHECKS, repeats, generator)
     options, found = kernels(known.z), list[Choice]()
     for number, kernel in enumerate(options, 1):

@@ -33,11 +33,19 @@ def made(attack: Attack, observation: SmashedData | LinearObservation) -> float:
 class TestKernelRidge(AttackContract):
     """The built-in regression."""
 
-    share, budget = 0.15, 3.0  # at less each image has one message, whatever the budget
+    share = 0.15
 
     def build(self) -> Attack:
         """Return it."""
         return KernelRidge()
+
+
+def test_a_budget_is_never_without_effect() -> None:
+    """Effort grows as the cube of the messages, also where each image has but one."""
+    for images, usual in ((2000, 2000), (200, 400), (100, 500), (700, 700)):
+        assert kernel.rows_of(images, 500, 1.0) == usual
+        assert kernel.rows_of(images, 500, 8 ** (1 / 3)) == pytest.approx(2 * usual)
+        assert kernel.rows_of(images, 500, 0.5) == usual // 2
 
 
 class Dull(AttackContract):
