@@ -68,11 +68,10 @@ def attack(folder: Path, how: Attack | None = None, title: str = "attack") -> Ro
 def outlasting(values: per_image.Vectors, rows: Rows) -> per_image.Vectors:
     """Return the vectors but those of attacks that the rows carry out anew, if with fewer seeds."""
     again = {tuple("" if part is None else per_image.text(part) for part in who(r)) for r in rows}
-    parts = {name: per_image.parts(name) for name in values}
     return {
         name: value
         for name, value in values.items()
-        if (found := parts[name]) is None or found[: len(Who._fields)] not in again
+        if (parts := per_image.parts(name)) is None or parts[: len(Who._fields)] not in again
     }
 
 

@@ -132,10 +132,10 @@ def worst_of(group: Sequence[Row], offers: Sequence[Sequence[Row]]) -> dict[int,
     sizes += [row.get("worst-targets") for row in group]
     most = max((size for size in sizes if isinstance(size, int)), default=0)
     found: dict[int, Row] = {}
-    for number_of, row in enumerate(group):
+    for row, *theirs in zip(group, *offers, strict=True):
         counts = row.get("worst-targets") in (None, most)
         lowest = error(row) if counts else math.inf
-        for new in (offer[number_of] for offer in offers):
+        for new in theirs:
             if new.get("targets") in (None, most) and error(new) < lowest:
                 found[id(row)], lowest = new, error(new)
     return found

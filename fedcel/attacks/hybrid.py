@@ -17,7 +17,7 @@ from fedcel.attacks.base import Progress
 from fedcel.attacks.decoder import unchanged
 from fedcel.attacks.descent import Loss, Steps, descend
 from fedcel.attacks.inversion import DEFAULT, Effort, Fitted, apply, fit
-from fedcel.attacks.kernel import IMAGES, ROWS, regressed, regression, rows_of
+from fedcel.attacks.kernel import IMAGES, ROWS, learned, regression, rows_of
 from fedcel.attacks.observation import MEAN, Observation, ObservationMean, refused
 from fedcel.attacks.rmle import TUNED_ON, objective
 from fedcel.data.images import Images
@@ -66,7 +66,8 @@ class Hybrid:
         pairs = torch.tensor(list(product(self.weights, self.ties)))
         tv, mu = pairs.to(place).repeat_interleave(len(own), 0).T
         start = self.start(observation, found, budget, generator, progress)
-        guess = start(seen).repeat(len(pairs), 1, 1, 1)
+        near_own = start(seen)
+        guess = near_own.repeat(len(pairs), 1, 1, 1)
         tried = descend(
             tied(objective(there, seen.repeat(len(pairs), 1), tv), guess, mu), guess, steps
         )
@@ -74,7 +75,7 @@ class Hybrid:
         lowest, which = errors.view(len(pairs), -1).mean(1).nan_to_num(torch.inf).min(0)
         observed = observed.to(place)
         guess = start(observed)
-        if lowest >= (start(seen) - own).square().mean():
+        if lowest >= (near_own - own).square().mean():
             return guess.cpu()
         best, near = pairs[int(which)].tolist()
         loss = tied(objective(there, observed, best), guess, near)
@@ -94,9 +95,10 @@ class Hybrid:
         rows = rows_of(min(len(found.own), IMAGES), ROWS, times)
         other = regression(observation, known, found.held, rows, repeats, generator, progress)
 
+        flat = learned(other.choice, other.known)
+
         def closed(z: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:
-            made = regressed(other.choice, other.known, z.double().cpu())
-            return made.to(z).view(len(z), *found.held.shape[1:])
+            return flat(z.double().cpu()).to(z).view(len(z), *found.held.shape[1:])
 
         def mean(z: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:
             return (apply(found.net, z) + closed(z)) / 2

@@ -4,7 +4,7 @@ Source: Saunders, Gammerman and Vovk, ICML 1998, equation 7; with the linear ker
 regression of Hoerl and Kennard, 1970. Of few images it makes more than a network does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,6 +25,10 @@ RIDGES = tuple(10.0**power for power in range(-5, 3))
 """Tried as lambda, in units of the kernel's largest eigenvalue over the number of rows."""
 TYPICAL = 500  # messages whose distances give the unit of width
 CHECKS = 2  # messages of each held image
+
+
+Regressor = Callable[[Float[Tensor, "T F"]], Float[Tensor, "T P"]]
+"""Flat images in [0, 1] from messages, both in float64."""
 
 
 class Pairs(NamedTuple):
@@ -170,9 +174,18 @@ def penalty(ridge: float, values: Float[Tensor, " N"]) -> float:
 
 def regressed(choice: Choice, known: Pairs, observed: Float[Tensor, "T F"]) -> Float[Tensor, "T P"]:
     """Return the images of messages, all that is known used."""
+    return learned(choice, known)(observed)
+
+
+def learned(choice: Choice, known: Pairs) -> Regressor:
+    """Return what gives the images of any messages; it is solved once, here."""
     solved = spectrum(choice.kernel, known)
-    seen = choice.kernel.of(observed, known.z) @ solved.vectors
-    return rebuilt(solved, seen, choice.ridge)
+
+    def images(observed: Float[Tensor, "T F"]) -> Float[Tensor, "T P"]:
+        seen = choice.kernel.of(observed, known.z) @ solved.vectors
+        return rebuilt(solved, seen, choice.ridge)
+
+    return images
 
 
 class Spectrum(NamedTuple):
