@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedcel.attacks.base import Progress, told
-from fedcel.attacks.networks import decoder_network, is_flat
+from fedcel.attacks.networks import SMALL, Size, decoder_network, is_flat
 from fedcel.attacks.observation import FREE_QUERIES, Observation
 from fedcel.device import fastest, full_precision
 from fedcel.errors import DataError
@@ -35,6 +35,8 @@ class Effort:
     decay: float = 1e-4
     repeats: int = 16
     """Answers asked for each image, where asking is not free."""
+    size: Size = SMALL
+    """Of the network where images are not small."""
 
     def epochs(self, shape: tuple[int, ...], budget: float) -> int:
         """Return the epochs for images of this shape, at least one."""
@@ -92,7 +94,7 @@ def fit(
     checks = torch.cat([check(generator) for _ in range(draws)])
     seen = torch.cat([draw(generator) for _ in range(draws)])
     shape = tuple(auxiliary.shape[1:])
-    net = decoder_network(seen, shape, generator)
+    net = decoder_network(seen, shape, generator, effort.size)
     epochs = effort.epochs(shape, budget)
     truth = held.repeat(draws, 1, 1, 1)
     best = train(net, draw, images, checks, truth, effort, epochs, generator, progress)

@@ -12,9 +12,11 @@ from fedcel.attacks.first_layer import FirstLayer
 from fedcel.attacks.gan import GANDecoder
 from fedcel.attacks.gradients import GradientInversion
 from fedcel.attacks.hybrid import Hybrid
+from fedcel.attacks.inversion import Effort
 from fedcel.attacks.kernel import KernelRidge
 from fedcel.attacks.logits import LogitInversion
 from fedcel.attacks.mi_face import MIFace
+from fedcel.attacks.networks import LARGE
 from fedcel.attacks.rmle import RMLE
 from fedcel.attacks.search import BlackBoxSearch
 from fedcel.attacks.shadow import Shadow
@@ -24,6 +26,7 @@ from fedcel.errors import PluginError, SettingsError
 OPTIMAL = "optimal"
 ATTACKS: dict[str, Callable[[], Attack]] = {
     "decoder": Decoder,
+    "decoder-large": partial(Decoder, "decoder-large", effort=Effort(size=LARGE)),
     "kernel-ridge": KernelRidge,
     "gan-decoder": GANDecoder,
     "rmle": RMLE,

@@ -1,6 +1,7 @@
 """Decoder networks: from an observed vector to an image in [0, 1]."""
 
 from math import prod
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -10,8 +11,18 @@ from fedcel.nets import initialise
 
 LARGEST_FLAT = 256  # pixels a channel up to which a plain network does
 HIDDEN = 256
-CHANNELS = 32
-BLOCKS = 2
+
+
+class Size(NamedTuple):
+    """Of the convolutional decoder: residual blocks at a quarter of the sides, and their width."""
+
+    blocks: int
+    channels: int
+
+
+SMALL = Size(2, 32)
+LARGE = Size(8, 64)
+"""The decoder of Xia et al., CVPR 2025."""
 
 
 class Residual(nn.Module):
@@ -50,15 +61,20 @@ def is_flat(shape: tuple[int, ...]) -> bool:
 
 
 def decoder_network(
-    seen: Float[Tensor, "N F"], shape: tuple[int, ...], generator: torch.Generator
+    seen: Float[Tensor, "N F"],
+    shape: tuple[int, ...],
+    generator: torch.Generator,
+    size: Size = SMALL,
 ) -> nn.Module:
     """Return an untrained decoder for vectors like `seen` and images `shape` (C, H, W).
 
-    Small images: F-256-256-pixels. Others: linear to (32, H/4, W/4), 2 residual blocks, 2
-    transposed convolutions, after the inversion networks of Xia et al., CVPR 2025.
+    Small images: F-256-256-pixels, whatever the `size`. Others: linear to (channels, H/4, W/4),
+    residual blocks, 2 transposed convolutions, after the inversion networks of Xia et al., CVPR
+    2025.
     """
-    build = flat_layers if is_flat(shape) else convolution_layers
-    net = nn.Sequential(Standardised(seen), *build(seen.shape[1], shape), nn.Sigmoid())
+    flat, features = is_flat(shape), seen.shape[1]
+    layers = flat_layers(features, shape) if flat else convolution_layers(features, shape, size)
+    net = nn.Sequential(Standardised(seen), *layers, nn.Sigmoid())
     initialise(net, generator)
     for layer in net.modules():
         if isinstance(layer, nn.ConvTranspose2d):
@@ -80,15 +96,16 @@ def flat_layers(features: int, shape: tuple[int, ...]) -> list[nn.Module]:
     ]
 
 
-def convolution_layers(features: int, shape: tuple[int, ...]) -> list[nn.Module]:
+def convolution_layers(features: int, shape: tuple[int, ...], size: Size) -> list[nn.Module]:
     """Return the layers of the network for images whose sides divide by 4."""
     channels, height, width = shape
-    small = (CHANNELS, height // 4, width // 4)
+    wide = size.channels
+    small = (wide, height // 4, width // 4)
     return [
         nn.Linear(features, prod(small)),
         nn.Unflatten(1, small),
-        *(Residual(CHANNELS) for _ in range(BLOCKS)),
-        nn.ConvTranspose2d(CHANNELS, CHANNELS, 4, stride=2, padding=1),
+        *(Residual(wide) for _ in range(size.blocks)),
+        nn.ConvTranspose2d(wide, wide, 4, stride=2, padding=1),
         nn.ReLU(),
-        nn.ConvTranspose2d(CHANNELS, channels, 4, stride=2, padding=1),
+        nn.ConvTranspose2d(wide, channels, 4, stride=2, padding=1),
     ]

@@ -8,7 +8,16 @@ import torch
 from fedcel.attacks.base import Attack
 from fedcel.attacks.decoder import Decoder
 from fedcel.attacks.inversion import DEFAULT, Effort, answers, invert
-from fedcel.attacks.networks import Standardised, decoder_network, is_flat
+from fedcel.attacks.names import find
+from fedcel.attacks.networks import (
+    LARGE,
+    SMALL,
+    Residual,
+    Size,
+    Standardised,
+    decoder_network,
+    is_flat,
+)
 from fedcel.attacks.observation import FREE_QUERIES, SmashedData
 from fedcel.attacks.optimal import optimal
 from fedcel.attacks.scorecard import class_means, identified, mse
@@ -184,8 +193,23 @@ def test_which_images_are_small() -> None:
     assert not is_flat((1, 28, 28))
 
 
-def test_convolutions_learn() -> None:
-    """On 20x20 pictures of two bars, seen whole, the error falls below a tenth of the spread."""
+def test_the_larger_network() -> None:
+    """By its name an attack has eight residual blocks of 64 channels; small images keep theirs."""
+    attack = find("decoder-large")
+    assert isinstance(attack, Decoder)
+    seen = torch.randn(20, 5, generator=stream())
+    made = decoder_network(seen, (3, 32, 32), stream(), attack.effort.size)
+    blocks = [layer for layer in made.modules() if isinstance(layer, Residual)]
+    assert [layer.weight.shape for block in blocks for layer in block.body[::2]] == 16 * [
+        (64, 64, 3, 3)
+    ]
+    flat = [decoder_network(seen, (1, 8, 8), stream(), size)(seen) for size in (LARGE, SMALL)]
+    assert torch.equal(*flat)
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_convolutions_learn(size: Size) -> None:
+    """On 20x20 pictures of two bars, seen whole, the error falls below half of the spread."""
     x = torch.zeros(64, 1, 20, 20)
     for i in range(64):
         x[i, 0, i % 16 : i % 16 + 4] = 1
@@ -201,7 +225,8 @@ def test_convolutions_learn() -> None:
     order = torch.randperm(64, generator=stream())
     known, target = x[order[:56]], x[order[56:]]
     seen = Whole().sample(target, stream())
-    found = invert(Whole(), known, seen, Effort(), torch.clone, 2.0, stream())
+    effort = Effort(size=size)
+    found = invert(Whole(), known, seen, effort, torch.clone, 2.0, stream())
     assert (found - target).square().mean() < 0.5 * target.var()
 
 
