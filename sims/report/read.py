@@ -66,12 +66,12 @@ def read_run(folder: Path) -> Run:
 
 def _bench(folder: Path) -> Book:
     failed, more = _beside(folder / FAILED, Failed), _beside(folder / ESCALATED, Escalated)
-    scores = [row.model_dump(by_alias=True) for row in more]
+    scores = _parsed(folder / ESCALATED, json.loads) if more else []
 
     def held(text: str) -> tuple[Row, ...]:
-        rows = _list_of(Row)(text)
-        kept = [row.model_dump(by_alias=True) for row in rows]
-        return TypeAdapter(tuple[Row, ...]).validate_python(merged(kept, scores))
+        _list_of(Row)(text)  # what is damaged is named before it is merged
+        # Merged as they were written, as tables do: what decides is more than is shown here.
+        return TypeAdapter(tuple[Row, ...]).validate_python(merged(json.loads(text), scores))
 
     rows = _parsed(folder / "bench.json", held)
     if not rows:

@@ -154,6 +154,7 @@ class Row(Part):
     information_bits: Number = None
     identification_optimal: Number = None
     worst_attack: str | None = None
+    failed_attacks: tuple[str, ...] = ()
     mse: Number = None
     psnr: Number = None
     ssim: Number = None

@@ -64,6 +64,8 @@ class Summary:
     picked: Estimate = UNKNOWN
     step_ratio: Estimate = UNKNOWN
     worst: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    """Attacks that failed there where nobody foresaw it: the worst is that of the others."""
     oracle_mse: float | None = None
     mean_mse: float | None = None
     noise: float | None = None
@@ -115,6 +117,7 @@ def _summary(rows: list[Row], book: Book, groups: Iterable[tuple[str, float | No
         picked=mean("identification-1", (row.identification_1 for row in rows)),
         step_ratio=estimate(row.train_step_ratio for row in rows),
         worst=tuple(sorted({row.worst_attack for row in rows if row.worst_attack})),
+        failed=tuple(sorted({name for row in rows for name in row.failed_attacks})),
         oracle_mse=estimate(row.oracle_mse for row in rows).mean,
         mean_mse=estimate(row.mean_mse for row in rows).mean,
         noise=first.noise,

@@ -7,7 +7,7 @@ from fedcel.settings import dump, flatten
 from sims.estimate import Estimate, estimate
 from sims.report.records import Attack, Private, Result, Scores
 from sims.report.summary import Summary
-from sims.report.text import NOTHING, deviation, interval, number, share
+from sims.report.text import NOTHING, deviation, held_to, interval, number, share
 
 
 class Table(NamedTuple):
@@ -51,7 +51,7 @@ def main(summaries: Sequence[Summary]) -> Table:
             deviation(s.decoder_mse, 4),
             deviation(s.decoder_psnr, 1),
             deviation(s.decoder_ssim, 3),
-            " / ".join(s.worst) or NOTHING,
+            held_to(s),
             interval(s.mse, 4),
         )
         for s in summaries

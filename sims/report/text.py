@@ -65,8 +65,14 @@ def _cells(summary: Summary) -> list[str]:
         interval(summary.bits, 2),
         interval(summary.identification, 1, 100),
         deviation(summary.decoder_mse, 4),
-        " / ".join(summary.worst) or NOTHING,
+        held_to(summary),
     ]
+
+
+def held_to(summary: Summary) -> str:
+    """Name the worst attacks of its seeds, and those that failed and so could not be it."""
+    failed = f"{', '.join(summary.failed)} failed" if summary.failed else ""
+    return " / ".join([*summary.worst, *([failed] if failed else [])]) or NOTHING
 
 
 def aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:

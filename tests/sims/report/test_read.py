@@ -10,6 +10,9 @@ from safetensors.numpy import save_file
 
 from fedcel.errors import RunError
 from sims.report.read import read, read_run
+from sims.report.summary import summarise
+from sims.report.text import held_to
+from sims.rows import read as rows_read
 
 Make = Callable[..., Path]
 
@@ -70,6 +73,32 @@ def test_what_larger_budgets_brought_is_read(make_bench: Make) -> None:
         path.write_text(text)
         with pytest.raises(RunError, match=rf"escalated\.json is damaged: {said}"):
             read(folder)
+
+
+def test_the_page_is_held_to_the_attack_that_tables_are(make_bench: Make) -> None:
+    """Ten easy targets do not stand against 400."""
+    folder = make_bench()
+    rows = json.loads((folder / "bench.json").read_text())
+    asked = {"worst-targets": 400, "identification-candidates": 100}
+    rows = [row | asked | {"mse": 0.05} for row in rows]
+    tried = {"attack": "rmle", "budget": 1.0, "targets": 10, "picked-among": 10, "mse": 0.01}
+    more = [row | tried for row in rows]
+    (folder / "bench.json").write_text(json.dumps(rows))
+    (folder / "escalated.json").write_text(json.dumps(more))
+    told = [(row.worst_attack, row.mse) for row in read(folder).rows]
+    assert told == [(row["worst-attack"], row["mse"]) for row in rows_read(folder)]
+    assert [mse for _, mse in told] == [0.05] * 3
+
+
+def test_an_attack_that_failed_is_named_where_the_worst_is(make_bench: Make) -> None:
+    """It might have been the worst."""
+    folder = make_bench()
+    rows = json.loads((folder / "bench.json").read_text())
+    rows[0]["failed-attacks"] = ["rmle"]
+    (folder / "bench.json").write_text(json.dumps(rows))
+    first, *others = summarise(read(folder))
+    assert held_to(first) == f"{first.worst[0]} / rmle failed"
+    assert not any("failed" in held_to(summary) for summary in others)
 
 
 def test_an_older_bench_says_by_its_settings_who_is_undefended(make_bench: Make) -> None:
