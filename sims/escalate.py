@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 
 from fedcel import per_image, runs
+from fedcel.attacks import parse
 from fedcel.errors import SettingsError
 from fedcel.files import locked, write_json
 from fedcel.settings import Scalar
@@ -34,6 +35,8 @@ SCORES = ("mse", "psnr", "ssim", "identification-1", "identification-5", "label-
 ANCHORS = ("oracle-mse", "mean-mse")
 """Errors of who knows the label alone, or nothing, with the same images of his own."""
 ERROR = Column("mse", "MSE", 4)
+SAME = ("variant", "strength", "seed", "attack", "budget")
+"""What two rows of escalated.json agree in where one replaces the other."""
 COLUMNS = (
     Column("accuracy", "accuracy, %", 1, 100),
     Column(BITS, "bits beyond label", 2),
@@ -80,17 +83,11 @@ def escalate(
     tasks = [task(folder, row, given) for row in (*rows, *more)]
     done(tasks, jobs)
     scores = [scored(each) for each in tasks]
-    first, rest = scores[: len(rows)], scores[len(rows) :]
-    one = first_seeds(rows)
-    higher = [
-        task(folder, row, given | {"attack.names": row["attack"], "attack.budget": budget})
-        for row in first
-        if row.get("attack") and seed_of(row) == one[str(row["variant"])]
-        for budget in budgets
-    ]
-    done(higher, jobs)
+    keep(folder, scores)  # before the larger budgets, which take longest
+    first = scores[: len(rows)]
+    higher = done(more_effort(folder, first, tasks, given, budgets), jobs)
     larger_ones = [scored(each) for each in higher]
-    keep(folder, [*first, *rest, *larger_ones])
+    keep(folder, larger_ones)
     again = redrawn(first, {str(row["run"]): vectors(folder, row) for row in first})
     told = text(first, again, loss)
     if not higher:
@@ -99,11 +96,28 @@ def escalate(
     return f"{told}\n**The worst attack with larger budgets, one seed**\n\n{found}\n"
 
 
+def more_effort(
+    folder: Path,
+    scores: Sequence[Row],
+    tasks: Sequence[Task],
+    given: Mapping[str, object],
+    budgets: Sequence[float],
+) -> list[Task]:
+    """Return the tasks of each variant's first seed again, its worst attack with each budget."""
+    one = first_seeds(scores)
+    return [
+        task(folder, row, {**given, "attack.names": name, "attack.budget": budget})
+        for row, each in zip(scores, tasks, strict=False)
+        if row.get("attack") and seed_of(row) == one[str(row["variant"])]
+        for name in [asked_as(str(row["attack"]), each.how.names)]
+        for budget in budgets
+    ]
+
+
 def keep(folder: Path, new: Sequence[Row]) -> None:
     """Write what was scored beside what earlier calls scored, and image by image."""
-    replaced = {how(row) for row in new}
     with locked(folder / f".{ESCALATED}.lock"):
-        stay = [row for row in escalated(folder) if how(row) not in replaced]
+        stay = [row for row in escalated(folder) if not any(gives_way(row, one) for one in new)]
         write_json(folder / ESCALATED, [*stay, *new])
         gather(folder)
 
@@ -158,10 +172,16 @@ def attacked(tasks: Sequence[Task]) -> str:
     return tasks[0].place.name
 
 
-def how(row: Row) -> tuple[object, ...]:
-    """Return what tells rows of escalated.json apart."""
-    keys = "variant", "strength", "seed", "attack", "budget", "knowledge", "targets"
-    return tuple(row.get(key) for key in keys)
+def asked_as(attack: str, names: str) -> str:
+    """Return the entry of `attack.names` that made an attack: an own one has another name."""
+    entries = zip(names.split(","), parse(names), strict=True)
+    return next(entry.strip() for entry, (made, _) in entries if made and made.name == attack)
+
+
+def gives_way(old: Row, new: Row) -> bool:
+    """Say whether a new row of escalated.json replaces an old one, which may say less of itself."""
+    same = all(old.get(key) == new.get(key) for key in SAME)
+    return same and all(old.get(key) in (None, new.get(key)) for key in ("knowledge", "targets"))
 
 
 def vectors(folder: Path, row: Row) -> dict[str, Float[np.ndarray, " T"]]:
@@ -199,9 +219,21 @@ def text(base: Sequence[Row], again: Sequence[Sequence[Row]], loss: float) -> st
     ]
     return (
         f"**Trained attacks, each variant where it is nearest to {loss:g} points below the "
-        f"undefended accuracy**{width(again)}{failed(base)}\n\n"
+        f"undefended accuracy**{aims(base)}{width(again)}{failed(base)}\n\n"
         f"{markdown(head, [*body, *known])}\n"
     )
+
+
+def aims(rows: Sequence[Row]) -> str:
+    """Say of how many targets the scores are, and among how many the right one was looked for."""
+    targets = " or ".join(sorted({str(row["targets"]) for row in rows if row.get("targets")}))
+    among = {row["picked-among"] for row in rows if isinstance(row.get("picked-among"), int)}
+    optimal = {row.get("identification-candidates") for row in rows}
+    said = f" Rebuilt: {targets} targets" if targets else ""
+    if among and None not in optimal and among != optimal:
+        few, all_ = (" or ".join(sorted(map(str, each))) for each in (among, optimal))
+        said += f", the right one looked for among {few}; the optimal attacker's among {all_}"
+    return f"{said}." if said else ""
 
 
 def line(group: Sequence[Row], again: Sequence[Sequence[Row]]) -> list[str]:

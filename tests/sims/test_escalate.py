@@ -11,7 +11,15 @@ from fedcel import per_image
 from fedcel.errors import RunError, SettingsError
 from fedcel.settings import Scalar
 from sims import scenario
-from sims.escalate import escalate, first_seeds, larger, nearest
+from sims.escalate import (
+    aims,
+    asked_as,
+    escalate,
+    first_seeds,
+    gives_way,
+    larger,
+    nearest,
+)
 from sims.matched import BITS
 from sims.report.read import ESCALATED
 from sims.rows import read
@@ -125,6 +133,34 @@ def test_whether_a_larger_budget_still_helps_is_said() -> None:
     pair = [{**base, "budget": 1.0, "mse": 0.04}, {**base, "budget": 4.0, "mse": 0.03}]
     assert larger(pair).endswith("| noise | decoder | 0.0400 | 0.0300 | yes |")
     assert larger([pair[0], {**pair[1], "mse": 0.0399}]).endswith("| 0.0399 | no |")
+
+
+def test_an_own_attack_is_asked_again_by_what_was_typed() -> None:
+    """Its name is its own; the larger budgets need the import string."""
+    names = "optimal, decoder,decoder*4 ,fedcel.attacks.rmle:RMLE"
+    assert asked_as("decoder", names) == "decoder"
+    assert asked_as("rmle", names) == "fedcel.attacks.rmle:RMLE"
+
+
+def test_a_row_that_says_less_gives_way() -> None:
+    """One of before knowledge and targets were told stands for the same attack, no other does."""
+    old = {"variant": "none", "strength": None, "seed": 0, "attack": "decoder", "budget": 1.0}
+    new = old | {"knowledge": "held-out", "targets": 10}
+    assert gives_way(old, new)
+    assert gives_way(new, new)
+    for key, value in (("targets", 20), ("seed", 1), ("budget", 4.0), ("knowledge", "training")):
+        assert not gives_way(new | {key: value}, new)
+    assert not gives_way(new, old)
+
+
+def test_few_targets_are_told() -> None:
+    """Five of ten found beside two of a hundred is no attacker above the optimal one."""
+    row = {"targets": 10, "picked-among": 10, "identification-candidates": 100}
+    assert aims([row]) == (
+        " Rebuilt: 10 targets, the right one looked for among 10; the optimal attacker's among 100."
+    )
+    assert aims([row | {"targets": 400, "picked-among": 100}]) == " Rebuilt: 400 targets."
+    assert aims([{}]) == ""
 
 
 def test_wrong_input_is_refused(tmp_path: Path) -> None:
