@@ -72,6 +72,8 @@ def read_settings(folder: Path) -> Settings:
     """Return a run's settings; RunError for a folder that is no run or of another format."""
     if not folder.is_dir():
         raise RunError(f"{folder} is not a folder; give the folder of a run")
+    if not (folder / "settings.toml").exists() and (folder / "runs").is_dir():
+        raise RunError(f"{folder} is a bench, not a run; give one of the folders in its runs/")
     return settings_from(read_toml(folder / "settings.toml"), folder / "settings.toml")
 
 

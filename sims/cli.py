@@ -121,7 +121,7 @@ def _attack(options: argparse.Namespace) -> None:
         live.attack(options.run, place, settings.attack)
         print(report.answers(options.run))
     else:
-        attack(options.run, settings.attack)
+        print(report.found(attack(options.run, settings.attack)))
         print(report.table(options.run))
     print(f"report: {report.write(options.run)}")
 

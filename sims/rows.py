@@ -15,6 +15,8 @@ NEEDED = {"variant", "strength", "seed", "attack", "budget"}
 
 def read(folder: Path) -> Sequence[Row]:
     """Return a bench's rows, each with its worst attack of all; RunError when it has none."""
+    if not (folder / "bench.json").exists() and (folder / "result.json").exists():
+        raise RunError(f"{folder} is a single run; give a folder that `fedcel bench` wrote")
     rows = read_json(folder / "bench.json")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise RunError(f"{folder / 'bench.json'} has no rows; run `fedcel bench` first")

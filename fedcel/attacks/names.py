@@ -78,6 +78,8 @@ def find(name: str) -> Attack:
 
 def loaded(name: str) -> Attack:
     """Return a user's own attack."""
+    if not name:
+        raise SettingsError("attack.names has an empty name; between two commas goes one, as rmle")
     if ":" not in name:
         near = get_close_matches(name, [OPTIMAL, *ATTACKS], 1, cutoff=0)
         raise SettingsError(

@@ -2,6 +2,7 @@
 
 from sims.report.live import answers
 from sims.report.page import write
+from sims.report.tables import found
 from sims.report.text import table
 
-__all__ = ["answers", "table", "write"]
+__all__ = ["answers", "found", "table", "write"]

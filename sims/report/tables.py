@@ -1,13 +1,13 @@
 """The tables of the page: rows of text, formatted once, from the numbers that were read."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from fedcel.settings import dump, flatten
 from sims.estimate import Estimate, estimate
 from sims.report.records import Attack, Private, Result, Scores
 from sims.report.summary import Summary
-from sims.report.text import NOTHING, deviation, held_to, interval, number, share
+from sims.report.text import NOTHING, aligned, deviation, held_to, interval, number, share
 
 
 class Table(NamedTuple):
@@ -196,6 +196,19 @@ def attacks(summaries: Sequence[Summary]) -> Table:
     ]
     head = ("variant", "training seed", *(name for name, _ in ATTACK))
     return Table("Every attack and seed", head, tuple(rows))
+
+
+def found(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return rows of attacks.json as plain text: what each attack found, or why it was not run."""
+    read = [Attack.model_validate(row) for row in rows]
+    body = [[cell(one) for _, cell in ATTACK] for one in read if one.skipped is None]
+    shown = [i for i in range(len(ATTACK)) if any(line[i] != NOTHING for line in body)]
+    head = [ATTACK[i][0] for i in shown]
+    lines = [aligned(head, [[line[i] for i in shown] for line in body])] if body else []
+    lines += [
+        f"{a.attack} on {a.observation or 'anything'}: {a.skipped}" for a in read if a.skipped
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def skipped(summaries: Sequence[Summary]) -> list[str]:

@@ -175,9 +175,12 @@ def test_simulate_attack_report_in_turn(capsys: pytest.CaptureFixture[str], tmp_
     """Every file of a run is there; a second simulate into it is refused."""
     run = tmp_path / "run"
     assert main(["simulate", "digits", "--variant", "cluster", "--out", str(run), *QUICK]) == 0
-    assert main(["attack", str(run), "--set", "attack.seeds=2"]) == 0
-    assert main(["report", str(run)]) == 0
     assert f"run: {run}\n" in capsys.readouterr().err
+    assert main(["attack", str(run), "--set", "attack.seeds=2"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    found = [line.split()[:2] for line in said if line.startswith("kernel-ridge ")]
+    assert found == [["kernel-ridge", "smashed-data"]] * 2
+    assert main(["report", str(run)]) == 0
     names = {path.name for path in run.iterdir()}
     assert names >= {
         "settings.toml",
@@ -201,6 +204,9 @@ def test_simulate_attack_report_in_turn(capsys: pytest.CaptureFixture[str], tmp_
     capsys.readouterr()
     assert "not empty" in refused(["simulate", "digits", "--out", str(run)], capsys)
     assert "only attack.* can change" in refused(["attack", str(run), "--set", "seed=1"], capsys)
+    assert "is a single run" in refused(["table", str(run)], capsys)
+    (tmp_path / "bench" / "runs").mkdir(parents=True)
+    assert "is a bench, not a run" in refused(["attack", str(tmp_path / "bench")], capsys)
 
 
 def test_settings_toml_repeats_the_run(tmp_path: Path) -> None:

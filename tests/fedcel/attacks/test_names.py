@@ -38,6 +38,13 @@ def test_default_is_cheap() -> None:
     ]
 
 
+@pytest.mark.parametrize("names", ["", "decoder,", "decoder, ,rmle"])
+def test_an_empty_name_is_no_misspelt_one(names: str) -> None:
+    """A comma too many asks for nothing."""
+    with pytest.raises(SettingsError, match="has an empty name"):
+        parse(names)
+
+
 @settings(deadline=None)
 @given(st.integers(2, 10**6))
 def test_split_is_undone_by_joining(repeats: int) -> None:

@@ -36,6 +36,19 @@ def test_details_in_their_own_columns(outcome: Callable[..., Result]) -> None:
     assert set(table.rows[1][1:]) == {NOTHING}
 
 
+def test_what_was_found_and_what_was_not_run() -> None:
+    """Columns without a number are left out; a reason stands in a line of its own."""
+    rows = [
+        {"attack": "rmle", "observation": "smashed-data", "mse": 0.05, "seed": 0},
+        {"attack": "first-layer", "observation": "update", "skipped": "there is none"},
+    ]
+    head, _, line, reason = tables.found(rows).splitlines()
+    assert head.split() == ["attack", "sees", "attack", "seed", "MSE"]
+    assert line.split() == ["rmle", "smashed-data", "0", "0.0500"]
+    assert reason == "first-layer on update: there is none"
+    assert tables.found(rows[1:]) == f"{reason}\n"
+
+
 def test_an_attack_that_pays_says_how_often_it_asked(outcome: Callable[..., Result]) -> None:
     """One that asks for nothing has a dash there."""
     paying = Attack.model_validate({"attack": "a", "queries": 2000, "mse": 0.5})
