@@ -9,9 +9,10 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from fedcel import per_image, runs
-from fedcel.attacks import defects
+from fedcel.attacks import defects, parse
 from fedcel.attacks import run as run_attacks
 from fedcel.attacks.base import OtherClasses
+from fedcel.attacks.names import OPTIMAL
 from fedcel.attacks.runner import FAILED
 from fedcel.data import Images
 from fedcel.errors import RunError
@@ -35,6 +36,8 @@ class Asked(NamedTuple):
 
     settings: dict[str, Scalar]
     attacks: list[Who]
+    failed: list[str] | None = None
+    """Names of those that failed where nobody foresaw it; None: the file is of before they were."""
 
 
 def attack(folder: Path, how: Attack | None = None, title: str = "attack") -> Rows:
@@ -77,7 +80,12 @@ def outlasting(values: per_image.Vectors, rows: Rows) -> per_image.Vectors:
 
 def failures(folder: Path) -> list[str]:
     """Return the attacks of a run that failed where nobody foresaw it, each once."""
-    skipped = ((str(row["attack"]), str(row.get("skipped", ""))) for row in rows_of(folder))
+    return failed_of(rows_of(folder))
+
+
+def failed_of(rows: Rows) -> list[str]:
+    """Return the attacks that failed in these rows where nobody foresaw it, each once."""
+    skipped = ((str(row["attack"]), str(row.get("skipped", ""))) for row in rows)
     return list(dict.fromkeys(name for name, said in skipped if said.startswith(FAILED)))
 
 
@@ -92,13 +100,40 @@ def auxiliary(run: runs.Run, how: Attack) -> Images:
 def own(folder: Path, how: Attack) -> Rows | None:
     """Return the rows that `how` asks for; None where the run was not attacked with it.
 
-    A run that was attacked before attack settings were stored counts as not attacked.
+    A run that was attacked before attack settings were stored counts as not attacked. What failed
+    has no row here, and counts as attacked; see `lacking`.
     """
+    ask = ask_of(folder, how)
+    return None if ask is None else [row for row in rows_of(folder) if who(row) in ask.attacks]
+
+
+def lacking(folder: Path, how: Attack) -> Attack | None:
+    """Return what a run is still to be attacked with for `how`; None where it has all of it.
+
+    That is all of `how`, or of its names those that failed where nobody foresaw it: memory was
+    short, a part of the user's own was wrong. What cannot act on the run is not lacking.
+    """
+    ask = ask_of(folder, how)
+    if ask is None:
+        return how
+    if not ask.failed:
+        return None
+    entries = zip(how.names.split(","), parse(how.names), strict=True)
+    names = [name for name, (made, _) in entries if (made.name if made else OPTIMAL) in ask.failed]
+    return how.model_copy(update={"names": ",".join(names)}) if names else None
+
+
+def catch_up(folder: Path, how: Attack, title: str = "attack") -> None:
+    """Attack a run with what it lacks of `how`, if anything; errors as `attack` raises them."""
+    rest = lacking(folder, how)
+    if rest is not None:
+        attack(folder, rest, title)
+
+
+def ask_of(folder: Path, how: Attack) -> Asked | None:
+    """Return what is kept of the attacks with `how`; None where there were none."""
     settings = how.model_dump(by_alias=True)
-    for ask in asked(folder):
-        if ask.settings == settings:
-            return [row for row in rows_of(folder) if who(row) in ask.attacks]
-    return None
+    return next((ask for ask in asked(folder) if ask.settings == settings), None)
 
 
 def rows_of(folder: Path) -> Rows:
@@ -111,15 +146,26 @@ def rows_of(folder: Path) -> Rows:
 
 
 def asked(folder: Path) -> list[Asked]:
-    """Return the settings whose rows are all in attacks.json; RunError when they are damaged."""
+    """Return the settings whose rows are all in attacks.json; RunError when they are damaged.
+
+    Where it was not kept which attacks failed, it is those whose every row says so.
+    """
     path = folder / ASKED
     if not (path.exists() and (folder / ROWS).exists()):
         return []
     try:
-        return TypeAdapter(list[Asked]).validate_python(read_json(path))
+        found = TypeAdapter(list[Asked]).validate_python(read_json(path))
+        return [ask._replace(failed=unrecorded(folder, ask)) for ask in found]
     except ValidationError as error:
         first = error.errors()[0]["msg"]
         raise RunError(f"{path} is damaged: {first}; remove it and attack the run again") from None
+
+
+def unrecorded(folder: Path, ask: Asked) -> list[str]:
+    """Return the attacks that failed for these settings, from the rows where it was not kept."""
+    if ask.failed is not None:
+        return ask.failed
+    return [name for name in failures(folder) if name not in {each.attack for each in ask.attacks}]
 
 
 def pictures_of(folder: Path) -> Pictures:
@@ -144,12 +190,15 @@ def store(
     fresh = [who(row) for row in rows]
     kept = [row for row in old if not any(gives_way(who(row), new) for new in fresh)]
     measured = [who(row) for row in rows if "skipped" not in row]
-    ask = Asked(how.model_dump(by_alias=True), list(dict.fromkeys(measured)))
+    done = list(dict.fromkeys(measured))
+    ask = Asked(how.model_dump(by_alias=True), done, failed_of(rows))
     still = [other for other in asks if holds(other, ask)]
     write_json(folder / ASKED, [other._asdict() for other in still])
     write_tensors(folder / PICTURES, merged(shown, pictures, kept, rows))
     write_json(folder / ROWS, kept + rows)
-    write_json(folder / ASKED, [other._asdict() for other in (*still, ask)])
+    again = {name for name, *_ in fresh}
+    told = [*(amended(other, ask, again) for other in still), ask]
+    write_json(folder / ASKED, [other._asdict() for other in told])
     return kept + rows
 
 
@@ -167,6 +216,19 @@ def holds(old: Asked, new: Asked) -> bool:
     common = {**old.settings, "names": new.settings["names"]} == new.settings
     replaced = any(gives_way(one, other) for one in old.attacks for other in new.attacks)
     return old.settings != new.settings and (common or not replaced)
+
+
+def amended(old: Asked, new: Asked, tried: set[str]) -> Asked:
+    """Return `old` with the outcome of those of its failed attacks that were `tried` again.
+
+    That is where `new` differs from it in the names alone.
+    """
+    again = tried.intersection(old.failed or [])
+    if not again or {**old.settings, "names": new.settings["names"]} != new.settings:
+        return old
+    done = [*old.attacks, *(each for each in new.attacks if each.attack in again)]
+    still = [name for name in old.failed or [] if name not in again or name in (new.failed or [])]
+    return Asked(old.settings, list(dict.fromkeys(done)), still)
 
 
 def merged(old: Pictures, new: Pictures, kept: Rows, rows: Rows) -> Pictures:

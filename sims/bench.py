@@ -1,33 +1,28 @@
 """Train and attack every cell of a scenario; go on where it stopped."""
 
 import json
+import math
 import statistics
-import time
 from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-import torch
-
-from fedcel import defences, runs
-from fedcel.errors import FailedError, RunError, SettingsError
-from fedcel.files import read_json, write_json, write_whole
+from fedcel import defences
+from fedcel.errors import FedcelError, RunError, SettingsError
+from fedcel.files import locked, read_json, write_json, write_whole
 from fedcel.settings import Settings
 from fedcel.settings_groups import Attack
-from sims import report
-from sims.attack import ROWS, Rows, attack, failures, own
-from sims.cost import train_step_ratio
+from sims import earlier, report
+from sims.attack import ROWS, Rows, failures, own
+from sims.cell import COST, attempt, complete, finished, killed
 from sims.processes import work
 from sims.progress import say
 from sims.report.read import FAILED
 from sims.rows import gather
 from sims.scenario import Cell, Scenario, anchored, refuse_fixed_sweeps, undefended
-from sims.simulate import simulate
 from sims.worst import FAILED_ATTACKS, NAMED, REBUILT, worst_rows
 
-COST = "cost.json"
-"""What a training step costs, in each cell's folder."""
 COPIED = (
     "accuracy",
     "bits-beyond-label",
@@ -49,16 +44,17 @@ OPTIONAL = (  # older runs lack some
     "update-epsilon",
     "update-epsilon-of-models",
 )
-Done = tuple[str, FailedError | None]  # a cell's name, and why it failed
+LOCK = ".bench.json.lock"
 
 
 def bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1) -> Path:
     """Return the report of all cells, each trained and attacked once, whatever interrupts.
 
     SettingsError for several jobs on an engine that is parallel itself, and for a swept
-    setting that is overridden; RunError when a cell's folder holds a run of other settings. A cell
-    that fails (DivergedError, RoundError) does not keep the others from being trained and reported;
-    it is named in failed.json and the report, and its error is raised at the end.
+    setting that is overridden; RunError when a cell's folder holds a run of other settings, and
+    when cells of earlier calls cannot stand beside these, see `earlier.refuse`. What else is wrong
+    with a cell does not keep the others from being trained and reported: it is named in
+    failed.json and the report, and raised at the end, as the kind of the first cell's.
     """
     refuse_fixed_sweeps(cells)
     engines = sorted({cell.settings.engine for cell in cells} - {"loop"})
@@ -67,77 +63,83 @@ def bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1) ->
             f"--jobs is {jobs}: engine {engines[0]!r} is parallel itself; add --engine loop"
         )
     missing = [cell for cell in cells if not finished(folder / "runs" / cell.name, cell)]
+    earlier.refuse(scenario, cells, folder)
+    rows(cells, folder)  # damage is named before the work
+    earlier.forget(scenario, cells, folder)
     write_whole(folder / "scenario.toml", scenario.path.read_text())
     say(f"run: {folder}")
-    if len(missing) < len(cells):
-        say(f"{len(cells) - len(missing)} of {len(cells)} cells are finished already: skipped")
-    failed: dict[str, FailedError] = {}
-    begin = time.monotonic()
-    with closing(work(partial(attempt, folder=folder), missing, jobs)) as running:
-        for done, (name, error) in enumerate(running, 1):
-            left = (time.monotonic() - begin) / done * (len(missing) - done)
-            if error:
-                failed[name] = error
-            ended = f"{name} failed: {error}" if error else f"finished {name}"
-            say(f"{ended} ({done}/{len(missing)}), about {left:.0f} s left")
-            write(cells, folder, failed)
-    found = write(cells, folder, failed)
+    say_known(cells, missing, folder)
+    failed = done(scenario, cells, missing, folder, jobs)
+    found = write(scenario, cells, folder, failed)
     if not failed:
         return report.write(folder)
     others = f"the others are in {report.write(folder)}" if found else "no cell is finished"
-    raise type(next(iter(failed.values())))(
-        f"{', '.join(failed)} failed, the reasons are above; {others}"
-    )
+    first = next(iter(failed.values()))
+    raise type(first)(f"{', '.join(failed)} failed, the reasons are above; {others}")
 
 
-def write(cells: list[Cell], folder: Path, failed: Mapping[str, FailedError]) -> Rows:
-    """Write what is finished and what failed, each whole; return the rows of bench.json."""
-    found = rows(cells, folder)
-    reasons = [{"cell": name, "reason": str(error)} for name, error in failed.items()]
-    write_json(folder / FAILED, reasons)
-    write_json(folder / "bench.json", found)
-    if found:
-        gather(folder)
+def say_known(cells: list[Cell], missing: list[Cell], folder: Path) -> None:
+    """Say what is there already of the cells, and of others."""
+    if len(missing) < len(cells):
+        say(f"{len(cells) - len(missing)} of {len(cells)} cells are finished already: skipped")
+    again = sum(complete(folder / "runs" / cell.name, cell) for cell in missing)
+    if again:
+        say(f"{again} of {len(cells)} cells have attacks that failed: these are tried again")
+    stay = len(earlier.rows(cells, folder))
+    if stay:
+        say(f"{stay} finished cells of earlier calls stay in the table")
+
+
+def done(
+    scenario: Scenario, cells: list[Cell], missing: list[Cell], folder: Path, jobs: int
+) -> dict[str, FedcelError]:
+    """Train and attack the missing cells; return why those that failed did, in their order."""
+    failed: dict[str, FedcelError] = {}
+    seconds: list[float] = []
+    with closing(work(partial(attempt, folder=folder), missing, jobs, killed)) as running:
+        for number, (name, error, spent) in enumerate(running, 1):
+            if error:
+                failed[name] = error
+            else:
+                seconds.append(spent)
+            ended = f"{name} failed: {error}" if error else f"finished {name}"
+            say(f"{ended} ({number}/{len(missing)}){left(seconds, len(missing) - number, jobs)}")
+            write(scenario, cells, folder, failed)
+    return {cell.name: failed[cell.name] for cell in missing if cell.name in failed}
+
+
+def left(seconds: list[float], remaining: int, jobs: int) -> str:
+    """Return how long `remaining` cells take, `jobs` at a time, each as long as the finished ones.
+
+    Those at work count as if just begun. Nothing is said before the first is finished.
+    """
+    if not seconds:
+        return ""
+    return f", about {statistics.fmean(seconds) * math.ceil(remaining / jobs):.0f} s left"
+
+
+def write(
+    scenario: Scenario, cells: list[Cell], folder: Path, failed: Mapping[str, FedcelError]
+) -> Rows:
+    """Write what is finished and what failed, each whole; return the rows of bench.json.
+
+    What earlier calls left of cells that were not asked for stays, in the scenario's order.
+    """
+    with locked(folder / LOCK):  # another call may finish other seeds meanwhile
+        found = earlier.ordered([*rows(cells, folder), *earlier.rows(cells, folder)], scenario)
+        reasons = earlier.reasons(folder) | {name: str(error) for name, error in failed.items()}
+        for row in found:
+            reasons.pop(Path(str(row["run"])).name, None)  # as it says, it is in the table
+        told = [{"cell": name, "reason": reason} for name, reason in reasons.items()]
+        write_json(folder / FAILED, told)
+        write_json(folder / "bench.json", found)
+        if found:
+            gather(folder)
     return found
 
 
-def finished(folder: Path, cell: Cell) -> bool:
-    """Say whether a cell is trained and attacked; RunError if the folder is of other settings."""
-    if not folder.exists():
-        return False
-    if runs.read_settings(folder) != cell.settings:
-        raise RunError(f"{folder} was made with other settings; choose another --out or remove it")
-    return complete(folder, cell)
-
-
-def complete(place: Path, cell: Cell) -> bool:
-    """Say whether a cell's folder has all that a row is made of, attacked as its settings ask."""
-    return (place / COST).exists() and own(place, cell.settings.attack) is not None
-
-
-def attempt(cell: Cell, folder: Path) -> Done:
-    """Train and attack one cell; return why, should it fail though its input was right."""
-    try:
-        one(cell, folder)
-    except FailedError as error:
-        return cell.name, error
-    return cell.name, None
-
-
-def one(cell: Cell, folder: Path) -> None:
-    """Train and attack one cell."""
-    torch.set_num_threads(1)
-    place = folder / "runs" / cell.name
-    if not (place / "result.json").exists():
-        simulate(cell.settings, place, resume=place.exists(), title=cell.name)
-    if own(place, cell.settings.attack) is None:
-        attack(place, title=cell.name)
-    if not (place / COST).exists():
-        write_json(place / COST, {"train-step-ratio": train_step_ratio(cell.settings)})
-
-
 def rows(cells: list[Cell], folder: Path) -> Rows:
-    """Return bench.json: one row per finished cell, the worst trained attack in each."""
+    """Return the cells' part of bench.json: a row for each that is finished."""
     bare: dict[int, Settings] = {}
     for cell in cells:
         if undefended(cell.strength, cell.settings):

@@ -2,9 +2,17 @@
 
 import os
 import signal
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
 from multiprocessing import active_children, get_context, parent_process, util
 from threading import Thread
 from types import FrameType
@@ -15,18 +23,72 @@ Result = TypeVar("Result")
 
 
 def work(
-    function: Callable[[Item], Result], items: Iterable[Item], jobs: int
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    jobs: int,
+    lost: Callable[[Item], Result] | None = None,
 ) -> Generator[Result, None, None]:
     """Yield function(item) of each item as it ends, in this process where `jobs` is 1.
 
-    `function` and the items are pickled where there are several processes, which `pool` ends.
+    `function` and the items are pickled where there are several processes, which `pool` ends. An
+    item whose process was killed has the result lost(item), and another process goes on with the
+    rest; BrokenProcessPool where there is no `lost`.
     """
-    if jobs == 1:
-        yield from map(function, items)
-        return
-    with pool(jobs) as executor:
-        futures = [executor.submit(function, item) for item in items]
-        yield from (future.result() for future in as_completed(futures))
+    yield from map(function, items) if jobs == 1 else _several(function, items, jobs, lost)
+
+
+def _several(
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    jobs: int,
+    lost: Callable[[Item], Result] | None,
+) -> Generator[Result, None, None]:
+    """Do the work in several processes, a pool each: who is killed takes nobody along."""
+    left, executors = deque(items), list[ProcessPoolExecutor]()
+    running: dict[Future[Result], tuple[Item, ProcessPoolExecutor]] = {}
+    with ExitStack() as held:
+
+        def fresh() -> ProcessPoolExecutor:
+            executors.append(held.enter_context(pool(1)))
+            return executors[-1]
+
+        def begin(executor: ProcessPoolExecutor) -> None:
+            if left:
+                item = left.popleft()
+                try:
+                    future = executor.submit(function, item)
+                except BrokenProcessPool:  # killed at the item before, or after it
+                    executor = fresh()
+                    future = executor.submit(function, item)
+                running[future] = item, executor
+
+        slots = [fresh() for _ in range(min(jobs, len(left)))]
+        for slot in slots:  # begun when all are there: the last to come then ends every process
+            begin(slot)
+        while running:
+            future = next(iter(wait(running, return_when=FIRST_COMPLETED).done))
+            item, executor = running.pop(future)
+            result = _result(future, item, lost)
+            begin(executor)
+            yield result
+        _shut(executors)
+
+
+def _result(future: Future[Result], item: Item, lost: Callable[[Item], Result] | None) -> Result:
+    """Return what an item came to, `lost` having the word where its process was killed."""
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        if lost is None:
+            raise
+        return lost(item)
+
+
+def _shut(executors: Sequence[ProcessPoolExecutor]) -> None:
+    """End processes that have nothing left to do, all at once: each takes a second."""
+    with ThreadPoolExecutor(len(executors) or 1) as threads:
+        for executor in executors:
+            threads.submit(executor.shutdown)
 
 
 @contextmanager

@@ -1,9 +1,10 @@
-"""Progress for people: a bar on a terminal, plain lines elsewhere."""
+"""Progress for people: a bar on a terminal, plain lines elsewhere and from several processes."""
 
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import parent_process
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -15,9 +16,12 @@ PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
 
 @contextmanager
 def rounds(title: str, total: int) -> Iterator[Tell]:
-    """Yield a function that is told each round's event."""
+    """Yield a function that is told each round's event.
+
+    Lines from a process that another began, too: bars of several would erase each other.
+    """
     console = Console(file=sys.stderr)
-    if not console.is_terminal:
+    if parent_process() is not None or not console.is_terminal:
         yield _plain(title, total)
         return
     with Progress(
