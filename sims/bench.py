@@ -65,7 +65,6 @@ def bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1) ->
     missing = [cell for cell in cells if not finished(folder / "runs" / cell.name, cell)]
     earlier.refuse(scenario, cells, folder)
     rows(cells, folder)  # damage is named before the work
-    earlier.forget(scenario, cells, folder)
     write_whole(folder / "scenario.toml", scenario.path.read_text())
     say(f"run: {folder}")
     say_known(cells, missing, folder)
@@ -84,10 +83,10 @@ def say_known(cells: list[Cell], missing: list[Cell], folder: Path) -> None:
         say(f"{len(cells) - len(missing)} of {len(cells)} cells are finished already: skipped")
     again = sum(complete(folder / "runs" / cell.name, cell) for cell in missing)
     if again:
-        say(f"{again} of {len(cells)} cells have attacks that failed: these are tried again")
+        say(f"{again} of {len(cells)} cells have attacks that failed: tried again")
     stay = len(earlier.rows(cells, folder))
     if stay:
-        say(f"{stay} finished cells of earlier calls stay in the table")
+        say(f"finished cells of earlier calls that stay in the table: {stay}")
 
 
 def done(
@@ -127,7 +126,8 @@ def write(
     """
     with locked(folder / LOCK):  # another call may finish other seeds meanwhile
         found = earlier.ordered([*rows(cells, folder), *earlier.rows(cells, folder)], scenario)
-        reasons = earlier.reasons(folder) | {name: str(error) for name, error in failed.items()}
+        reasons = earlier.reasons(scenario, folder)
+        reasons |= {name: str(error) for name, error in failed.items()}
         for row in found:
             reasons.pop(Path(str(row["run"])).name, None)  # as it says, it is in the table
         told = [{"cell": name, "reason": reason} for name, reason in reasons.items()]

@@ -16,7 +16,7 @@ from fedcel.errors import SettingsError
 from fedcel.files import locked, write_json
 from fedcel.settings import Scalar
 from fedcel.settings_groups import Attack
-from sims.attack import attack, failures, own
+from sims.attack import catch_up, failures, lacking, own
 from sims.columns import Column, markdown, numbers, spread
 from sims.intervals import means, redrawn
 from sims.matched import BITS, Row, seed_of, strength, undefended, values
@@ -35,8 +35,10 @@ SCORES = ("mse", "psnr", "ssim", "identification-1", "identification-5", "label-
 ANCHORS = ("oracle-mse", "mean-mse")
 """Errors of who knows the label alone, or nothing, with the same images of his own."""
 ERROR = Column("mse", "MSE", 4)
-SAME = ("variant", "strength", "seed", "attack", "budget")
+SAME = ("variant", "strength", "seed", "budget")
 """What two rows of escalated.json agree in where one replaces the other."""
+LESS = ("attack", "knowledge", "targets")
+"""What the one that gives way may lack; the attack where all of them failed."""
 COLUMNS = (
     Column("accuracy", "accuracy, %", 1, 100),
     Column(BITS, "bits beyond label", 2),
@@ -153,10 +155,10 @@ def task(folder: Path, row: Row, given: Mapping[str, object]) -> Task:
 
 
 def done(tasks: Sequence[Task], jobs: int) -> Sequence[Task]:
-    """Attack each cell that was not attacked in this way before; return the tasks."""
+    """Attack each cell with what it lacks, see `lacking`; return the tasks."""
     missing: dict[Path, list[Task]] = {}
     for each in tasks:
-        if own(each.place, each.how) is None:
+        if lacking(each.place, each.how) is not None:
             missing.setdefault(each.place, []).append(each)
     with closing(work(attacked, list(missing.values()), jobs)) as running:
         for number_done, name in enumerate(running, 1):
@@ -168,7 +170,7 @@ def attacked(tasks: Sequence[Task]) -> str:
     """Attack one cell in every way asked for, in turn: they write to one file; return its name."""
     torch.set_num_threads(1)
     for each in tasks:
-        attack(each.place, each.how, title=each.place.name)
+        catch_up(each.place, each.how, title=each.place.name)
     return tasks[0].place.name
 
 
@@ -181,7 +183,7 @@ def asked_as(attack: str, names: str) -> str:
 def gives_way(old: Row, new: Row) -> bool:
     """Say whether a new row of escalated.json replaces an old one, which may say less of itself."""
     same = all(old.get(key) == new.get(key) for key in SAME)
-    return same and all(old.get(key) in (None, new.get(key)) for key in ("knowledge", "targets"))
+    return same and all(old.get(key) in (None, new.get(key)) for key in LESS)
 
 
 def vectors(folder: Path, row: Row) -> dict[str, Float[np.ndarray, " T"]]:

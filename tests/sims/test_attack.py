@@ -1,5 +1,6 @@
 """Attacks on a finished run, one call after another."""
 
+import json
 from pathlib import Path
 from typing import ClassVar
 
@@ -8,10 +9,11 @@ import torch
 from torch import Tensor
 
 from fedcel import per_image, runs
+from fedcel.errors import RunError
 from fedcel.settings import parse
 from fedcel.settings_groups import Attack
 from sims import loop
-from sims.attack import attack, failures
+from sims.attack import ASKED, attack, catch_up, failures, lacking, own
 from sims.table import failed
 from sims.worst import FAILED_ATTACKS
 from tests.sims.small import QUICK
@@ -70,6 +72,44 @@ def test_a_failed_attack_is_named_until_it_works(tmp_path: Path) -> None:
     assert failed(rows[1:]) == ""
 
 
+@pytest.mark.filterwarnings("ignore:broken on smashed-data")
+def test_what_failed_is_lacking_until_it_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It alone, with the settings it failed under; others' rows stay, and so does its record."""
+    folder = trained(tmp_path / "run")
+    names = f"{__name__}:Cheat,{__name__}:Broken"
+    small, large = (Attack(names=names, seeds=1, budget=budget) for budget in (1.0, 4.0))
+    assert lacking(folder, small) == small
+    attack(folder, small)
+    attack(folder, large)
+    alone = {"names": f"{__name__}:Broken"}
+    assert lacking(folder, small) == small.model_copy(update=alone)
+    catch_up(folder, small)  # fails once more
+    assert [row["attack"] for row in own(folder, small) or []] == ["cheat"]
+    monkeypatch.setattr(Broken, "reconstruct", Cheat.reconstruct)
+    catch_up(folder, small)
+    assert [row["attack"] for row in own(folder, small) or []] == ["cheat", "broken"]
+    assert lacking(folder, small) is None
+    assert failures(folder) == []  # the row of one failure gave way, that of which budget is kept
+    assert lacking(folder, large) == large.model_copy(update=alone)
+    catch_up(folder, large)
+    assert lacking(folder, large) is None
+    assert len(own(folder, large) or []) == len(own(folder, small) or []) == 2
+
+
+@pytest.mark.filterwarnings("ignore:broken on smashed-data")
+def test_failures_that_were_not_recorded_are_read_from_the_rows(tmp_path: Path) -> None:
+    """Files of before name no failed attacks beside the settings."""
+    folder = trained(tmp_path / "run")
+    how = Attack(names=f"{__name__}:Cheat,{__name__}:Broken,first-layer", seeds=1)
+    attack(folder, how)
+    path = folder / ASKED
+    kept = [{k: v for k, v in ask.items() if k != "failed"} for ask in json.loads(path.read_text())]
+    path.write_text(json.dumps(kept))
+    assert lacking(folder, how) == how.model_copy(update={"names": f"{__name__}:Broken"})
+
+
 def test_an_attack_that_saw_the_targets_is_named_whenever_it_ran(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,3 +125,28 @@ def test_an_attack_that_saw_the_targets_is_named_whenever_it_ran(
     Cheat.targets = torch.full_like(Cheat.targets, 0.5)
     attack(folder, cheating)
     assert often not in capsys.readouterr().err
+
+
+def test_says_that_the_result_contradicts_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A certificate below what was measured: said as often as the run is attacked."""
+    folder, how = trained(tmp_path / "run"), Attack(names="optimal", seeds=1)
+    attack(folder, how)
+    assert "certificate" not in capsys.readouterr().err
+    path = folder / "result.json"
+    result = json.loads(path.read_text())
+    path.write_text(json.dumps(result | {"certificate-bits": 0.01, "information-bits": 2.0}))
+    attack(folder, how)
+    assert "The message tells 2.000 +- " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", [None, "[]", "{"])
+def test_an_unfinished_run_is_not_attacked(tmp_path: Path, text: str | None) -> None:
+    """Nor one whose result is damaged: no work is done, the file is named."""
+    folder = trained(tmp_path / "run")
+    path = folder / "result.json"
+    path.unlink() if text is None else path.write_text(text)
+    with pytest.raises(RunError, match=r"result\.json is (missing|damaged)"):
+        attack(folder, Attack(names="optimal", seeds=1))
+    assert not (folder / "attacks.json").exists()

@@ -20,6 +20,7 @@ from fedcel.settings_groups import Attack
 from sims import scenario
 from sims.attack import Asked, attack, merged, own, pictures_of, rows_of, store
 from sims.bench import measured
+from sims.cell import one
 from sims.processes import work
 from sims.worst import who
 from tests.sims.small import QUICK
@@ -59,6 +60,10 @@ def test_a_diverged_cell_does_not_keep_the_others(
     page = (out / "report.html").read_text()
     assert "in no number, table or figure: b-0 (the model is not finite" in page
     BENCH.bench(plan, [found[0], found[2]], out)
+    assert json.loads((out / "failed.json").read_text()) == failed
+    assert "b-0" in (out / "report.html").read_text()
+    plan.path.write_text(plan.path.read_text().replace("'b'", "'mended'"))
+    BENCH.bench(scenario.read(str(plan.path)), [found[0], found[2]], out)
     assert json.loads((out / "failed.json").read_text()) == []
     assert "b-0" not in (out / "report.html").read_text()
 
@@ -96,7 +101,7 @@ def test_an_error_ends_the_other_processes(tmp_path: Path) -> None:
     before = set(multiprocessing.active_children())
     todo = [cell, broken, cell._replace(variant=scenario.plain("y"))]
     with pytest.raises(Exception, match="client"):
-        list(work(partial(BENCH.attempt, folder=tmp_path), todo, 2))
+        list(work(partial(one, folder=tmp_path), todo, 2))
     assert set(multiprocessing.active_children()) == before
     assert not (tmp_path / "runs" / "y-0").exists()
 

@@ -3,9 +3,11 @@
 import importlib
 import json
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
+from torch import Tensor
 
 from fedcel import per_image
 from fedcel.errors import RunError, SettingsError
@@ -167,3 +169,36 @@ def test_wrong_input_is_refused(tmp_path: Path) -> None:
     """A loss of everything leaves nothing to match."""
     with pytest.raises(SettingsError, match="--loss is 100"):
         escalate(tmp_path, {}, 100, [])
+
+
+class Flaky:
+    """An attack that works once it is mended."""
+
+    name = "flaky"
+    needs: frozenset[str] = frozenset()
+    observes = "smashed-data"
+    broken: ClassVar[bool] = True
+
+    def reconstruct(self, observation: object, known: object, seen: Tensor, *_: object) -> Tensor:
+        """Return grey images of digits, or fail."""
+        if self.broken:
+            raise MemoryError("none is left")
+        return torch.full((len(seen), 1, 8, 8), 0.5)
+
+
+@pytest.mark.filterwarnings("ignore:flaky on smashed-data")
+def test_a_failed_attack_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its row is then in the place of the one without a score."""
+    path = tmp_path / "s.toml"
+    path.write_text("[[variant]]\nname = 'none'\n")
+    plan = scenario.read(str(path))
+    BENCH.bench(plan, scenario.cells(plan, QUICK), tmp_path / "b")
+    given: dict[str, Scalar] = {"attack.names": f"{__name__}:Flaky"}
+    escalate(tmp_path / "b", given, 0, [])
+    (first,) = json.loads((tmp_path / "b" / ESCALATED).read_text())
+    assert first["attack"] is None and first["failed-attacks"] == ["flaky"]
+    monkeypatch.setattr(Flaky, "broken", False)
+    escalate(tmp_path / "b", given, 0, [])
+    (again,) = json.loads((tmp_path / "b" / ESCALATED).read_text())
+    assert again["attack"] == "flaky" and 0 < again["mse"] < 1
+    assert "failed-attacks" not in again

@@ -1,11 +1,17 @@
 """Work in one process; in several it is tested where it is used, each costs an import of torch."""
 
 import math
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import active_children
 from pathlib import Path
+
+import pytest
 
 from sims.processes import work
 
@@ -21,6 +27,25 @@ def test_one_process_begins_an_item_when_it_is_asked_for() -> None:
     running: Generator[None, None, None] = work(begun.append, [1, 2], 1)
     next(running)
     assert begun == [1]
+
+
+def root(number: float) -> float:
+    """Return a square root; a process asked for that of 0 is killed."""
+    if number == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.2)
+    return math.sqrt(number)
+
+
+def test_a_killed_process_takes_no_other_item_along() -> None:
+    """Neither one that is at work beside it nor one that waits; no process is left over."""
+    before = set(active_children())
+    numbers = [0.0, 1.0, 0.0, 4.0, 9.0, 16.0]
+    assert sorted(work(root, numbers, 2, lambda number: number - 1)) == [-1, -1, 1, 2, 3, 4]
+    assert set(active_children()) == before
+    with pytest.raises(BrokenProcessPool):
+        list(work(root, numbers, 2))
+    assert set(active_children()) == before
 
 
 def test_other_processes_end_with_the_first() -> None:
