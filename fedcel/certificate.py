@@ -22,8 +22,10 @@ Groups = NDArray[np.int64]
 class Certificate(NamedTuple):
     """Upper bounds for one message about an image drawn uniformly from the given ones.
 
-    They hold for any attacker and these images' codes, not for a population. At sigma 0 nothing is
-    certified: `clusters` is 0 and the bounds are the caps, all there is to know.
+    They hold for any attacker and these images' codes, not for a population. Bits that are measured
+    of the same codes may lie above by the chance of the noise drawn, never by more: see
+    `fedcel.attacks.defects`. At sigma 0 nothing is certified: `clusters` is 0 and the bounds are
+    the caps, all there is to know.
     """
 
     bits: float

@@ -44,14 +44,14 @@ def attack(folder: Path, how: Attack | None = None, title: str = "attack") -> Ro
     """Attack a finished run; add to attacks.json and reconstructions, and return the new rows.
 
     Rows of other attacks stay: of another name, observation, knowledge, budget or number of
-    targets. Says what in all rows together cannot be, see `fedcel.attacks.defects`. `how` replaces
-    the run's own attack settings. RunError when the run is missing or unfinished, or when what
-    earlier attacks left is damaged.
+    targets. Says what in all rows and the result cannot be, see `fedcel.attacks.defects`. `how`
+    replaces the run's own attack settings. RunError when the run is missing or unfinished, or when
+    what earlier attacks left is damaged.
     """
     run = runs.read(folder)
     how = how or run.settings.attack
     before = rows_of(folder), asked(folder), pictures_of(folder)  # damage is named before the work
-    values = per_image.read(folder)
+    values, result = per_image.read(folder), result_of(folder)
     found = run_attacks(
         observations(run, how),
         how,
@@ -63,7 +63,7 @@ def attack(folder: Path, how: Attack | None = None, title: str = "attack") -> Ro
     )
     stay = outlasting(values, found.rows)
     per_image.write(folder, stay | found.per_image)  # first: what is asked for is then complete
-    for sentence in defects(store(folder, how, found.rows, found.pictures, *before)):
+    for sentence in defects(store(folder, how, found.rows, found.pictures, *before), result):
         say(sentence)
     return found.rows
 
@@ -143,6 +143,14 @@ def rows_of(folder: Path) -> Rows:
     if isinstance(found, list) and all(isinstance(row, dict) and "attack" in row for row in found):
         return found
     raise RunError(f"{path} is damaged: it must be a list of objects with 'attack'; remove it")
+
+
+def result_of(folder: Path) -> dict[str, object]:
+    """Return what a finished run says of itself; RunError when it is unfinished or damaged."""
+    found = read_json(folder / "result.json")
+    if isinstance(found, dict):
+        return found
+    raise RunError(f"{folder / 'result.json'} is damaged: it must be an object; resume the run")
 
 
 def asked(folder: Path) -> list[Asked]:

@@ -32,6 +32,7 @@ COPIED = (
     "candidates",
 )
 OPTIONAL = (  # older runs lack some
+    "bits-half-width",
     "certificate-bits-within-class",
     "within-class-spread",
     "answer-bits",

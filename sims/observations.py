@@ -1,18 +1,21 @@
 """What an attacker of a finished run gets to see."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from clients import EvaluationClient
 from fedcel import runs, schedule
 from fedcel.arrays import FlatNet
 from fedcel.attacks import LOG_PROB, LOGITS, Observation, SmashedData
+from fedcel.attacks.law import Law
+from fedcel.cut import Cut, applied
 from fedcel.data import Images
 from fedcel.nets import SplitNet
 from fedcel.outcome import sampled
@@ -24,7 +27,8 @@ from fedcel.seeding import generator as stream
 from fedcel.settings_groups import Attack
 from sims.uploads import Uploads
 
-LAW_DRAWS = 32  # messages over which an answer's likelihood is averaged
+LAW_DRAWS = 256  # messages over which an answer's likelihood is averaged
+AT_ONCE = 300_000  # densities computed together: as many as stay in a processor's cache
 KNOWN_LAWS = (Laplace, Gaussian, LabelOnly)
 
 
@@ -73,34 +77,80 @@ class PrivateLogits:
         identifies less and gains less in expectation (Barber and Agakov, NIPS 2003): what is
         computed from it is a lower estimate. Exact at sigma 0.
         """
+        return self.law_of(images)(observed)
+
+    def law_of(self, images: Float[Tensor, "M C H W"]) -> Law:
+        """Return `log_prob` of these images; holds `LAW_DRAWS` answers to each in memory."""
         draws = LAW_DRAWS if self.net.cut.random else 1
         noise = stream(self.client.settings.seed, "answer-law")
-        total = torch.full((len(observed), len(images)), -torch.inf, dtype=torch.float64)
         with torch.no_grad():
-            codes = self.net.encode(images)
-            for _ in range(draws):
-                logits = self.answer(self.net.add_noise(codes, noise))
-                total = torch.logaddexp(total, log_density(self.mechanism, observed, logits))
-        return total - math.log(draws)
+            sent = spread(self.net.cut, self.net.encode(images), draws, noise)
+            rows = torch.stack([told(self.mechanism, self.answer(part)) for part in sent])
+        return lambda observed: mixture(self.mechanism, observed, rows)
+
+
+def spread(
+    cut: Cut, z: Float[Tensor, "M D"], draws: int, generator: torch.Generator
+) -> Iterator[Float[Tensor, "M D"]]:
+    """Yield messages over which the law of what is computed from one is averaged.
+
+    All images share the noise of a draw, and every second draw has that of the one before with the
+    sign turned (Hammersley and Morton, 1956). Each message alone follows the law of the cut, so
+    every image's average is right; but its error is nearly that of an image like it, and what
+    tells the two apart is their ratio.
+    """
+    shape, xi = (1, z.shape[1]), None
+    for number in range(draws):
+        mask = cut.masks(shape, generator)
+        if number % 2 == 0:
+            xi = cut.noise(shape, generator)
+        elif xi is not None:
+            xi = -xi
+        kept = None if mask is None else mask.expand_as(z)
+        yield applied(z, kept, None if xi is None else xi.expand_as(z))
+
+
+def mixture(
+    mechanism: Mechanism | None,
+    observed: Float[Tensor, "Q K"],
+    rows: Float[Tensor, "L M K"],
+) -> Float[Tensor, "Q M"]:
+    """Return the log of the mean over L of the density of each answer given row l of image j."""
+    draws, count, classes = rows.shape
+    flat, found = rows.view(draws * count, classes), []
+    for part in torch.split(observed, max(1, AT_ONCE // len(flat))):
+        density = log_density(mechanism, part, flat).view(len(part), draws, count)
+        found.append(density.logsumexp(1) - math.log(draws))
+    return torch.cat(found)
+
+
+def told(mechanism: Mechanism | None, logits: Float[Tensor, "M K"]) -> Float[Tensor, "M K"]:
+    """Return what a mechanism answers without its noise: clipped logits, of a label 1 at it.
+
+    ValueError for one whose law is not known here.
+    """
+    if isinstance(mechanism, LabelOnly):
+        return one_hot(logits.argmax(1), logits.shape[1]).double()
+    if not isinstance(mechanism, Laplace | Gaussian):
+        raise ValueError(f"the law of {mechanism!r} is not known; use a built-in mechanism")
+    return clip(logits, mechanism.kind, mechanism.c)
 
 
 def log_density(
-    mechanism: Mechanism | None, observed: Float[Tensor, "Q K"], logits: Float[Tensor, "M K"]
+    mechanism: Mechanism | None, observed: Float[Tensor, "Q K"], rows: Float[Tensor, "M K"]
 ) -> Float[Tensor, "Q M"]:
-    """Return log p(answer_q | logits_j) in nats and float64, up to one constant for all pairs.
+    """Return log p(answer_q | row_j) in nats and float64, up to one constant for all pairs.
 
-    ValueError for a mechanism whose law is not known here. The noise is taken as continuous: its
-    grid is that of doubles.
+    `rows` as of `told`; ValueError for a mechanism whose law is not known here. The noise is taken
+    as continuous: its grid is that of doubles.
     """
     if isinstance(mechanism, LabelOnly):
-        same = torch.eq(observed.argmax(1)[:, None], logits.argmax(1))
-        return same.double() * mechanism.epsilon
-    if not isinstance(mechanism, Laplace | Gaussian):
-        raise ValueError(f"the law of {mechanism!r} is not known; use a built-in mechanism")
-    rows = clip(logits, mechanism.kind, mechanism.c)
+        return torch.eq(observed.argmax(1)[:, None], rows.argmax(1)).double() * mechanism.epsilon
     if isinstance(mechanism, Laplace):
         scale = mechanism.sensitivity / mechanism.epsilon
         return torch.cdist(observed.double(), rows, p=1) / -scale
+    if not isinstance(mechanism, Gaussian):
+        raise ValueError(f"the law of {mechanism!r} is not known; use a built-in mechanism")
     gap = torch.cdist(observed.double(), rows, compute_mode="donot_use_mm_for_euclid_dist")
     return (gap / mechanism.sigma).square() / -2
 

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.attacks.base import Attack, Progress
+from fedcel.attacks.law import Law, law
 from fedcel.attacks.observation import (
     FIRST_LAYER,
     LOG_PROB,
@@ -21,7 +22,6 @@ from fedcel.attacks.observation import (
     Observation,
     ObservationArchitecture,
     ObservationHead,
-    ObservationLikelihood,
     ObservationLogits,
     ObservationMean,
     SmashedData,
@@ -67,11 +67,19 @@ class Repeated:
         self, observed: Float[Tensor, "Q mF"], images: Float[Tensor, "M C H W"]
     ) -> Float[Tensor, "Q M"]:
         """Return the sum of the m log-likelihoods: exact where they are, for independent noise."""
-        assert isinstance(self.once, ObservationLikelihood)  # it grants log-prob
-        parts = torch.chunk(observed, self.repeats, 1)
-        total = self.once.log_prob(parts[0], images)
-        for part in parts[1:]:
-            total = total + self.once.log_prob(part, images)
+        return self.law_of(images)(observed)
+
+    def law_of(self, images: Float[Tensor, "M C H W"]) -> Law:
+        """Return `log_prob` of these images; what they alone need is not done m times."""
+        once = law(self.once, images)
+
+        def total(observed: Float[Tensor, "Q mF"]) -> Float[Tensor, "Q M"]:
+            first, *others = torch.chunk(observed, self.repeats, 1)
+            found = once(first)
+            for part in others:
+                found = found + once(part)
+            return found
+
         return total
 
     def average(self, observed: Float[Tensor, "B mF"]) -> Float[Tensor, "B F"]:

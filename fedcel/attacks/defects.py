@@ -1,4 +1,4 @@
-"""What in attacks.json cannot be: signs that an attack, a law or a measurement is wrong."""
+"""What in a run's numbers cannot be: signs that an attack, a law or a measurement is wrong."""
 
 from collections.abc import Mapping, Sequence
 from math import log, sqrt
@@ -9,7 +9,8 @@ from fedcel.certificate import fano
 Row = Mapping[str, object]
 NORMAL = 1.96  # half widths are of 95 % intervals
 RULE_OF_THREE = 3.0
-
+WIDTHS = 2.0  # half widths beyond which bits are above a bound: by chance one time in 20 000
+ROUNDING = 1e-6  # bits that double precision leaves of nothing
 
 BEST = (
     "identification-optimal",
@@ -23,24 +24,55 @@ TRAINED = ("identification-1", "targets")
 """What a trained attack's row must say."""
 WAY = ("observation", "attack", "knowledge", "budget", "targets")
 """How an attack was carried out: rows that differ in nothing else are its seeds."""
+BOUNDED = (
+    ("information-bits", "information-half-width", "certificate-bits", "bits"),
+    (
+        "bits-beyond-label",
+        "bits-half-width",
+        "certificate-bits-within-class",
+        "bits beyond the label",
+    ),
+)
+"""What result.json says was measured, its error, its upper bound, and their unit."""
 
 
-def defects(rows: Sequence[Row]) -> list[str]:
-    """Return a sentence for each contradiction in the rows of attacks.json.
+def defects(rows: Sequence[Row], result: Row | None = None) -> list[str]:
+    """Return a sentence for each contradiction in the rows of attacks.json, and in `result`.json.
 
     No trained attack identifies more often than the optimal one on the same observation, beyond
     the intervals of both; and that one not more often than its own information allows (Fano's
     inequality; Cover and Thomas, 2006, theorem 2.10.1). Each attack is held to it as it was carried
     out: a mean over budgets, or over what the attacker knows, would hide that one cannot be.
     Observations without an optimal attacker, attacks on fewer targets than it has candidates, and
-    rows of versions that stored too little are not looked at.
+    rows of versions that stored too little are not looked at. Nor is a `result` that holds no
+    half widths: without them, bits above a certificate may be chance; see `above_certificate`.
     """
     best = grouped(rows, BEST, WAY[:1])
     found = [said for (seen,), mine in best.items() for said in above_fano(seen, mine)]
     for (seen, attack, *_), theirs in grouped(rows, TRAINED, WAY).items():
         if (seen,) in best:
             found += above_optimal(seen, attack, theirs, best[seen,])
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(found)) + above_certificate(result or {})
+
+
+def above_certificate(result: Row) -> list[str]:
+    """Return what is wrong where the message leaks more bits than its certificate allows.
+
+    The certificate bounds the information of exactly the codes that the bits are measured of, so
+    no more than the noise drawn may lift them above it. It is attained where codes differ by far
+    less than the noise: twice the half width keeps hundreds of runs from a false alarm.
+    """
+    found = []
+    for measured, half_width, bound, unit in BOUNDED:
+        if any(result.get(key) is None for key in (measured, half_width, bound)):
+            continue
+        bits, width, limit = (mean([result], key) for key in (measured, half_width, bound))
+        if bits - WIDTHS * width > limit + ROUNDING:
+            found.append(
+                f"The message tells {bits:.3f} +- {width:.3f} {unit}; its certificate allows "
+                f"{limit:.3f}: the law, the bits or the certificate is wrong."
+            )
+    return found
 
 
 def grouped(

@@ -1,9 +1,9 @@
-"""Where the attacks on one run contradict each other, so that a number on the page is wrong."""
+"""Where a run's attacks, or its result, contradict each other: a number on the page is wrong."""
 
 from collections.abc import Iterable
 
 from fedcel.attacks import defects
-from sims.report.records import Attack
+from sims.report.records import Attack, Result
 from sims.report.summary import Summary
 
 
@@ -13,10 +13,14 @@ def alarms(summaries: Iterable[Summary]) -> list[str]:
         f"{s.label}, training seed {seed}: {sentence}"
         for s in summaries
         for seed, run in zip(s.seeds, s.runs, strict=True)
-        for sentence in contradictions(run.attacks)
+        for sentence in contradictions(run.attacks, run.result)
     ]
 
 
-def contradictions(attacks: Iterable[Attack]) -> list[str]:
-    """Return a sentence for each contradiction in a run's attacks, whenever each was made."""
-    return defects([attack.model_dump(by_alias=True, exclude_none=True) for attack in attacks])
+def contradictions(attacks: Iterable[Attack], result: Result | None = None) -> list[str]:
+    """Return a sentence for each contradiction in a run's attacks and in its result.
+
+    Whenever each attack was made.
+    """
+    rows = [attack.model_dump(by_alias=True, exclude_none=True) for attack in attacks]
+    return defects(rows, result and result.model_dump(by_alias=True, exclude_none=True))

@@ -81,6 +81,8 @@ class Result(Scores):
     identification_optimal: Number
     certificate_bits: Number
     candidates: int
+    bits_half_width: Number = None
+    information_half_width: Number = None
     convergence: str | None = None
     samples: int | None = None
     point: Scores | None = None

@@ -56,6 +56,7 @@ def test_leak_lies_between_its_bounds(tmp_path: Path, scope: str) -> None:
     found = {key: float(str(value)) for key, value in leakage(run, *optimal_leak(run)).items()}
     assert 0.1 < found["answer-bits"] <= found["bits-beyond-label"] + 0.02
     assert found["bits-beyond-label"] <= found["certificate-bits-within-class"] + 0.02
+    assert all(0 < found[f"{key}-half-width"] < 0.05 for key in ("bits", "information"))
     assert found["gaussianity-gap-bits"] >= found["gaussianity-direction-bits"] >= 0
     if scope == "head":
         run.flat.load(run.samples[0])

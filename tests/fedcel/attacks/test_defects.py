@@ -83,3 +83,36 @@ def test_all_targets_found_is_no_contradiction() -> None:
     )
     assert defects([whole | {"candidates": 90}]) == []
     assert len(defects([whole | {"candidates": 9000}])) == 1
+
+
+RESULT = {
+    "bits-beyond-label": 0.56,
+    "bits-half-width": 0.02,
+    "certificate-bits-within-class": 0.53,
+    "information-bits": 3.8,
+    "information-half-width": 0.04,
+    "certificate-bits": 4.5,
+}
+
+
+def test_bits_above_their_certificate() -> None:
+    """Beyond twice the half width, of either information; within it they may be chance."""
+    assert defects([], RESULT) == []
+    (sentence,) = defects([], RESULT | {"bits-half-width": 0.01})
+    assert "0.560 +- 0.010 bits beyond the label; its certificate allows 0.530" in sentence
+    (sentence,) = defects([BEST, DECODER], RESULT | {"information-bits": 4.6})
+    assert "4.600 +- 0.040 bits; its certificate allows 4.500" in sentence
+
+
+def test_bits_at_their_certificate() -> None:
+    """No noise: the bits are the cap, to rounding, and have no width."""
+    exact = {"bits-half-width": 0.0, "bits-beyond-label": 0.53 + 1e-9}
+    assert defects([], RESULT | exact) == []
+
+
+@pytest.mark.parametrize("key", list(RESULT)[:3])
+def test_results_that_say_too_little_are_not_looked_at(key: str) -> None:
+    """Those of versions that stored less, and what is not certified."""
+    wrong = RESULT | {"bits-beyond-label": 2.0}
+    assert len(defects([], wrong)) == 1
+    assert defects([], {name: value for name, value in wrong.items() if name != key}) == []

@@ -9,7 +9,7 @@ from scipy.integrate import quad
 from torch import nn
 
 from fedcel.attacks.observation import SmashedData
-from fedcel.attacks.optimal import optimal, scores
+from fedcel.attacks.optimal import enough, optimal, scores
 from fedcel.certificate import certificate
 from fedcel.cut import Cut
 from fedcel.errors import NetError
@@ -53,6 +53,42 @@ def test_two_points(distance: float) -> None:
     assert leak.bits_beyond_label == pytest.approx(leak.information_bits)
     right = 1 - erfc(distance / 2 / sqrt(2)) / 2
     assert abs(leak.identification - right) < 0.01
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_few_images_are_drawn_often_enough(seed: int) -> None:
+    """Two points without a number of draws: .03 wide, and right; with 8 draws each .5 wide."""
+    x = as_images(torch.tensor([[0.0], [0.3]]))
+    leak = optimal(pixels(0.2), x, torch.zeros(2, dtype=torch.long), stream(seed))
+    gap = abs(leak.information_bits - two_point_bits(1.5))
+    assert gap < 2 * leak.information_noise_half_width < 0.06
+
+
+def test_draws_by_the_number_of_images() -> None:
+    """At least 3 200 messages together, at least 8 of each image."""
+    found = [enough(count) for count in (1, 90, 400, 999, 1000, 100_000)]
+    assert found == [3200, 36, 8, 8, 8, 8]
+
+
+def test_half_width_over_noise_is_that_of_repetitions() -> None:
+    """1.96 standard deviations of bits measured anew 80 times on the same images."""
+    x, y = as_images(torch.rand(12, 2, generator=stream(1))), torch.arange(12) % 3
+    leaks = [optimal(pixels(0.4), x, y, stream(seed), draws=30) for seed in range(80)]
+    for bits, width in (
+        ([leak.information_bits for leak in leaks], leaks[0].information_noise_half_width),
+        ([leak.bits_beyond_label for leak in leaks], leaks[0].beyond_noise_half_width),
+    ):
+        assert width == pytest.approx(1.96 * float(np.std(bits)), rel=0.25)
+
+
+def test_noise_moves_nothing_where_there_is_none() -> None:
+    """Sigma 0: one draw tells all, without an error; more are sure of what is certain."""
+    y = torch.arange(7) % 2
+    for sigma in (0.0, 1e-6):
+        leak = optimal(pixels(sigma), as_images(torch.arange(7.0)[:, None]), y, stream())
+        assert leak.identification == 1
+        widths = leak.information_noise_half_width, leak.beyond_noise_half_width
+        assert widths == pytest.approx((0, 0), abs=1e-6)
 
 
 def test_far_orthogonal_points_leak_all() -> None:
@@ -161,6 +197,8 @@ def test_refuses_what_is_not_known() -> None:
         optimal(Closed(), x, y, stream())
     with pytest.raises(NetError, match="NaN"):
         optimal(pixels(0.1), x / 0, y, stream())
+    with pytest.raises(ValueError, match="draws is 1, must be at least 2"):
+        optimal(pixels(0.1), x, y, stream(), draws=1)
 
 
 def test_a_message_its_own_image_could_not_send_is_refused() -> None:

@@ -65,3 +65,11 @@ def test_the_run_is_named(outcome: Callable[..., Result]) -> None:
     runs = [Run("r", Settings(), (), outcome(), rows, {}) for rows in ((BEST,), (BEST, BETTER))]
     (said,) = alarms([replace(cell("a", 0.9, 2.0), seeds=(0, 7), runs=tuple(runs))])
     assert said.startswith("a, training seed 7: On smashed")
+
+
+def test_bits_above_their_certificate(outcome: Callable[..., Result]) -> None:
+    """A result of before half widths were kept raises none: it may be chance."""
+    over = {"information_bits": 5.0, "certificate_bits": 4.0}
+    (said,) = contradictions([], outcome(**over, information_half_width=0.1))
+    assert "its certificate allows 4.000" in said
+    assert contradictions([], outcome(**over)) == []
