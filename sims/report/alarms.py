@@ -23,4 +23,5 @@ def contradictions(attacks: Iterable[Attack], result: Result | None = None) -> l
     Whenever each attack was made.
     """
     rows = [attack.model_dump(by_alias=True, exclude_none=True) for attack in attacks]
-    return defects(rows, result and result.model_dump(by_alias=True, exclude_none=True))
+    told = {} if result is None else result.model_dump(by_alias=True, exclude_none=True)
+    return defects(rows, told)
