@@ -25,5 +25,6 @@ QUICK: dict[str, Scalar] = {
     "attack.names": "optimal",
     "attack.seeds": 1,
     "privacy.epsilons": "4",
+    "data.test": 120,
 }
 """A bench's cell with nothing trained against it."""

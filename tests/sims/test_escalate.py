@@ -71,6 +71,7 @@ def test_a_variant_whose_first_seed_failed_has_its_next() -> None:
     assert first_seeds([*rows, row("noise", 0.2, 0.9, 1)]) == {"none": 0, "noise": 1}
 
 
+@pytest.mark.long
 def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -207,8 +207,8 @@ def test_the_larger_network() -> None:
     assert torch.equal(*flat)
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_convolutions_learn(size: Size) -> None:
+@pytest.mark.parametrize(("size", "budget"), [(SMALL, 2.0), (LARGE, 0.7)])
+def test_convolutions_learn(size: Size, budget: float) -> None:
     """On 20x20 pictures of two bars, seen whole, the error falls below half of the spread."""
     x = torch.zeros(64, 1, 20, 20)
     for i in range(64):
@@ -226,7 +226,7 @@ def test_convolutions_learn(size: Size) -> None:
     known, target = x[order[:56]], x[order[56:]]
     seen = Whole().sample(target, stream())
     effort = Effort(size=size)
-    found = invert(Whole(), known, seen, effort, torch.clone, 2.0, stream())
+    found = invert(Whole(), known, seen, effort, torch.clone, budget, stream())
     assert (found - target).square().mean() < 0.5 * target.var()
 
 
