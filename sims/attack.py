@@ -9,10 +9,10 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from fedcel import per_image, runs
-from fedcel.attacks import defects, parse
+from fedcel.attacks import defects
 from fedcel.attacks import run as run_attacks
 from fedcel.attacks.base import OtherClasses
-from fedcel.attacks.names import OPTIMAL
+from fedcel.attacks.names import entries
 from fedcel.attacks.runner import FAILED
 from fedcel.data import Images
 from fedcel.errors import RunError
@@ -118,8 +118,7 @@ def lacking(folder: Path, how: Attack) -> Attack | None:
         return how
     if not ask.failed:
         return None
-    entries = zip(how.names.split(","), parse(how.names), strict=True)
-    names = [name for name, (made, _) in entries if (made.name if made else OPTIMAL) in ask.failed]
+    names = [entry for entry, name in entries(how.names) if name in ask.failed]
     return how.model_copy(update={"names": ",".join(names)}) if names else None
 
 

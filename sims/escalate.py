@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 
 from fedcel import per_image, runs
-from fedcel.attacks import parse
+from fedcel.attacks.names import entries
 from fedcel.errors import SettingsError
 from fedcel.files import locked, write_json
 from fedcel.settings import Scalar
@@ -176,8 +176,7 @@ def attacked(tasks: Sequence[Task]) -> str:
 
 def asked_as(attack: str, names: str) -> str:
     """Return the entry of `attack.names` that made an attack: an own one has another name."""
-    entries = zip(names.split(","), parse(names), strict=True)
-    return next(entry.strip() for entry, (made, _) in entries if made and made.name == attack)
+    return next(entry for entry, name in entries(names) if name == attack)
 
 
 def gives_way(old: Row, new: Row) -> bool:

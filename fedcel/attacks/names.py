@@ -55,6 +55,15 @@ def parse(names: str) -> list[tuple[Attack | None, int]]:
     return found
 
 
+def entries(names: str) -> list[tuple[str, str]]:
+    """Return each entry of the list as typed, and the name that rows have of its attack.
+
+    An own attack's name is not the import string. Errors as of `parse`.
+    """
+    each = zip(names.split(","), parse(names), strict=True)
+    return [(entry.strip(), made.name if made else OPTIMAL) for entry, (made, _) in each]
+
+
 def split(name: str) -> tuple[str, int]:
     """Return `NAME*M` in its parts, M is 1 where it is left out; SettingsError on a wrong M."""
     base, star, times = name.partition("*")

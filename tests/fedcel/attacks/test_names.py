@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedcel.attacks.averaging import Averaging
 from fedcel.attacks.base import Attack
-from fedcel.attacks.names import ATTACKS, find, parse, split
+from fedcel.attacks.names import ATTACKS, entries, find, parse, split
 from fedcel.errors import PluginError, SettingsError
 from fedcel.settings_groups import Attack as How
 
@@ -36,6 +36,14 @@ def test_default_is_cheap() -> None:
         "kernel-ridge",
         "logit-inversion",
     ]
+
+
+def test_an_entry_and_what_rows_call_it() -> None:
+    """The name of an own attack is its own."""
+    found = entries("optimal*4, decoder*2,fedcel.attacks.rmle:RMLE")
+    assert found == [
+        ("optimal*4", "optimal"), ("decoder*2", "decoder*2"), ("fedcel.attacks.rmle:RMLE", "rmle"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("names", ["", "decoder,", "decoder, ,rmle"])
