@@ -1,4 +1,8 @@
-"""Every error that a user's input can cause, on one screen."""
+"""Every error that a user's input can cause, and how one that nobody foresaw is told."""
+
+from traceback import extract_tb
+
+FRAMES = 2  # of a traceback: where an error rose, and who called
 
 
 class FedcelError(Exception):
@@ -55,3 +59,14 @@ class SpentError(ServiceError):
 
 class LedgerError(FailedError):
     """The ledger cannot be opened, read or written; no answer may leave."""
+
+
+def unforeseen(error: BaseException) -> str:
+    """Return an error's kind and words in a line: those of others may have several, or none."""
+    return ": ".join(filter(None, [type(error).__name__, " ".join(str(error).split())]))
+
+
+def rose(error: BaseException) -> str:
+    """Return where an error that was raised rose, and who called."""
+    frames = reversed(extract_tb(error.__traceback__)[-FRAMES:])
+    return ", called from ".join(f"{frame.filename}, line {frame.lineno}" for frame in frames)

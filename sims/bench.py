@@ -1,7 +1,6 @@
 """Train and attack every cell of a scenario; go on where it stopped."""
 
 import json
-import math
 import statistics
 from collections.abc import Mapping
 from contextlib import closing
@@ -16,8 +15,8 @@ from fedcel.settings_groups import Attack
 from sims import earlier, report
 from sims.attack import ROWS, Rows, failures, own
 from sims.cell import COST, attempt, complete, finished, killed
-from sims.processes import work
-from sims.progress import say
+from sims.processes import timed, work
+from sims.progress import left, say
 from sims.report.read import FAILED
 from sims.rows import gather
 from sims.scenario import Cell, Scenario, anchored, refuse_fixed_sweeps, undefended
@@ -96,8 +95,9 @@ def done(
     """Train and attack the missing cells; return why those that failed did, in their order."""
     failed: dict[str, FedcelError] = {}
     seconds: list[float] = []
-    with closing(work(partial(attempt, folder=folder), missing, jobs, killed)) as running:
-        for number, (name, error, spent) in enumerate(running, 1):
+    task = partial(timed, partial(attempt, folder=folder))
+    with closing(work(task, missing, jobs, killed)) as running:
+        for number, ((name, error), spent) in enumerate(running, 1):
             if error:
                 failed[name] = error
             else:
@@ -106,16 +106,6 @@ def done(
             say(f"{ended} ({number}/{len(missing)}){left(seconds, len(missing) - number, jobs)}")
             write(scenario, cells, folder, failed)
     return {cell.name: failed[cell.name] for cell in missing if cell.name in failed}
-
-
-def left(seconds: list[float], remaining: int, jobs: int) -> str:
-    """Return how long `remaining` cells take, `jobs` at a time, each as long as the finished ones.
-
-    Those at work count as if just begun. Nothing is said before the first is finished.
-    """
-    if not seconds:
-        return ""
-    return f", about {statistics.fmean(seconds) * math.ceil(remaining / jobs):.0f} s left"
 
 
 def write(

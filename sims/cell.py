@@ -1,17 +1,15 @@
 """One cell of a bench: what it still needs, and why it failed where it did."""
 
 import shlex
-import time
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from traceback import extract_tb
 from typing import NamedTuple
 
 import torch
 
 from fedcel import runs
-from fedcel.errors import FailedError, FedcelError, RunError
+from fedcel.errors import FailedError, FedcelError, RunError, rose, unforeseen
 from fedcel.files import write_json
 from fedcel.settings import Scalar, Settings, dump, flatten
 from sims.attack import catch_up, lacking, own
@@ -23,17 +21,15 @@ COST = "cost.json"
 """What a training step costs, in each cell's folder."""
 KILLED = "its process was killed, perhaps for want of memory"
 SHOWN = 3  # things that a sentence names
-FRAMES = 2  # of a traceback: where an error rose, and who called
 Differing = dict[str, tuple[Scalar, Scalar]]
 """Settings in which a run differs from those asked for: its value, and the other."""
 
 
 class Done(NamedTuple):
-    """A cell's end: why it failed, if it did, and how long it took."""
+    """A cell's end: why it failed, if it did."""
 
     name: str
     error: FedcelError | None
-    seconds: float
 
 
 def finished(folder: Path, cell: Cell) -> bool:
@@ -92,17 +88,16 @@ def attacks_alone(folder: Path, others: Differing) -> str:
 
 def attempt(cell: Cell, folder: Path) -> Done:
     """Train and attack one cell; return why, should it fail."""
-    begin = time.monotonic()
     try:
         one(cell, folder)
     except Exception as error:  # a user's part may raise anything, and the others go on
-        return Done(cell.name, told(error), time.monotonic() - begin)
-    return Done(cell.name, None, time.monotonic() - begin)
+        return Done(cell.name, told(error))
+    return Done(cell.name, None)
 
 
-def killed(cell: Cell) -> Done:
-    """Return the end of a cell whose process is no more."""
-    return Done(cell.name, FailedError(f"{KILLED}; fewer --jobs need less"), 0.0)
+def killed(cell: Cell) -> tuple[Done, float]:
+    """Return the end of a cell whose process is no more, and no time."""
+    return Done(cell.name, FailedError(f"{KILLED}; fewer --jobs need less")), 0.0
 
 
 def one(cell: Cell, folder: Path) -> None:
@@ -126,7 +121,4 @@ def told(error: Exception) -> FedcelError:
     if isinstance(error, FedcelError):
         kinds = (k for k in type(error).__mro__ if issubclass(k, FedcelError))
         return next(k for k in kinds if k.__module__ == FedcelError.__module__)(str(error))
-    frames = reversed(extract_tb(error.__traceback__)[-FRAMES:])
-    where = ", called from ".join(f"{frame.filename}, line {frame.lineno}" for frame in frames)
-    said = ": ".join(filter(None, [type(error).__name__, " ".join(str(error).split())]))
-    return FailedError(f"{said} ({where})")
+    return FailedError(f"{unforeseen(error)} ({rose(error)})")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -21,8 +22,8 @@ from sims.columns import Column, markdown, numbers, spread
 from sims.intervals import means, redrawn
 from sims.matched import BITS, Row, seed_of, strength, undefended, values
 from sims.overrides import changed
-from sims.processes import work
-from sims.progress import say
+from sims.processes import timed, work
+from sims.progress import left, say
 from sims.report.budgets import sweeps, sweeps_table
 from sims.report.read import ESCALATED
 from sims.report.records import Escalated
@@ -160,9 +161,13 @@ def done(tasks: Sequence[Task], jobs: int) -> Sequence[Task]:
     for each in tasks:
         if lacking(each.place, each.how) is not None:
             missing.setdefault(each.place, []).append(each)
-    with closing(work(attacked, list(missing.values()), jobs)) as running:
-        for number_done, name in enumerate(running, 1):
-            say(f"attacked {name} ({number_done}/{len(missing)})")
+    seconds: list[float] = []
+    with closing(work(partial(timed, attacked), list(missing.values()), jobs)) as running:
+        for name, spent in running:
+            seconds.append(spent)
+            ended = len(seconds)
+            rest = left(seconds, len(missing) - ended, jobs)
+            say(f"attacked {name} ({ended}/{len(missing)}){rest}")
     return tasks
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import (
@@ -20,6 +21,12 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def timed(function: Callable[[Item], Result], item: Item) -> tuple[Result, float]:
+    """Return function(item) and the seconds that it took: to `work`, a partial of its own."""
+    begin = time.monotonic()
+    return function(item), time.monotonic() - begin
 
 
 def work(

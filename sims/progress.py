@@ -1,8 +1,10 @@
 """Progress for people: a bar on a terminal, plain lines elsewhere and from several processes."""
 
+import math
+import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import parent_process
 
@@ -65,6 +67,16 @@ def throttled(title: str) -> Callable[[str], None]:
             say(f"{title}: {line}")
 
     return tell
+
+
+def left(seconds: Sequence[float], remaining: int, jobs: int) -> str:
+    """Return how long `remaining` items take, `jobs` at a time, each as long as the finished ones.
+
+    Those at work count as if just begun. Nothing is said before the first is finished.
+    """
+    if not seconds:
+        return ""
+    return f", about {statistics.fmean(seconds) * math.ceil(remaining / jobs):.0f} s left"
 
 
 def say(line: str) -> None:

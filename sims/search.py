@@ -62,6 +62,8 @@ class Found(NamedTuple):
     score: Score
     trials: int
     """Different ones: a small grid is gone through again and again."""
+    trained: int
+    """Of this call; the rest were kept."""
 
 
 def search(plan: Plan, trials: int, floor: float | None, store: Path, memory: Memory) -> Found:
@@ -92,7 +94,7 @@ def search(plan: Plan, trials: int, floor: float | None, store: Path, memory: Me
     if not sound:
         raise DivergedError(f"{name}: all {trials} trials diverged; lower the range of local.rate")
     best = max(sound, key=lambda one: objective(one[1], plan.goal, floor))
-    return Found(name, *best, len({tuple(trial.chosen.items()) for trial in tried}))
+    return Found(name, *best, len({tuple(trial.chosen.items()) for trial in tried}), fresh)
 
 
 def objective(score: Score, goal: str, floor: float | None) -> float:

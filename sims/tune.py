@@ -1,7 +1,6 @@
 """Choose every variant's settings on the validation set, with the same number of trials."""
 
 import math
-import time
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -14,8 +13,8 @@ from fedcel.errors import RunError, SettingsError
 from fedcel.files import read_toml, write_whole
 from fedcel.settings import Scalar, Settings, parse
 from fedcel.settings_groups import Data
-from sims.processes import work
-from sims.progress import say
+from sims.processes import timed, work
+from sims.progress import left, say
 from sims.scenario import Scenario, Variant, defended
 from sims.search import Among, Flat, Found, Plan, search
 from sims.trials import recall, store_of
@@ -42,16 +41,17 @@ def tune(
     assert isinstance(tables, list)
     found: dict[str, Found] = {}
     floor: float | None = None
-    begin = time.monotonic()
+    seconds: list[float] = []
     for stage in ([p for p in plans if not p.defended], [p for p in plans if p.defended]):
         task = partial(search, trials=trials, floor=floor, store=store, memory=recall(store))
-        with closing(work(task, stage, jobs)) as running:
-            for one in running:
+        with closing(work(partial(timed, task), stage, jobs)) as running:
+            for one, spent in running:
                 found[one.name] = one
-                left = (time.monotonic() - begin) / len(found) * (len(plans) - len(found))
+                seconds += [spent] if one.trained else []
+                rest = left(seconds, len(plans) - len(found), jobs)
                 told = f"accuracy {one.score.accuracy:.4f}, bits {one.score.bits:.3f}"
                 say(f"{one.name}: {told} with {one.chosen}")
-                say(f"{len(found)}/{len(plans)} variants searched, about {left:.0f} s left")
+                say(f"{len(found)}/{len(plans)} variants searched{rest}")
         if floor is None:
             first = min(stage, key=lambda plan: plan.strength is not None).variant.name
             floor = found[first].score.accuracy - scenario.tune.loss / 100

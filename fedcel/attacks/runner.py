@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from traceback import extract_tb
 from typing import NamedTuple
 from warnings import warn
 
@@ -28,7 +27,7 @@ from fedcel.attacks.optimal import optimal
 from fedcel.attacks.scorecard import class_means, in_best_order, score
 from fedcel.attacks.scorecard import per_image as scored
 from fedcel.data.images import Images
-from fedcel.errors import DataError, FedcelError, ServiceError
+from fedcel.errors import DataError, FedcelError, ServiceError, rose, unforeseen
 from fedcel.seeding import generator
 from fedcel.settings_groups import Attack as How
 
@@ -140,11 +139,10 @@ def failing_alone(rows: list[Row], who: Row) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, FedcelError) and not isinstance(error, ServiceError):
             raise
-        place = extract_tb(error.__traceback__)[-1]
-        said = f"{FAILED} {type(error).__name__}: {' '.join(str(error).split())}"
+        said = f"{FAILED} {unforeseen(error)}"
         rows.append(who | {"skipped": said})
         where = f"{who['attack']} on {who['observation']}, seed {who['seed']}"
-        warn(f"{where} {said} ({place.filename}, line {place.lineno})", stacklevel=4)
+        warn(f"{where} {said} ({rose(error)})", stacklevel=4)
 
 
 def identify(

@@ -94,11 +94,3 @@ def test_a_killed_process_costs_its_own_cell(tmp_path: Path) -> None:
     assert there == ["v1", "v3"] and set(failed) == {"v0-0", "v2-0"}
     assert failed["v0-0"].startswith("its process was killed, perhaps for want of memory")
     assert failed["v2-0"].startswith("OddError: out of luck (")
-
-
-def test_the_time_left_is_shared_by_the_processes() -> None:
-    """Five cells of ten seconds, two at a time, are three times ten; nothing is made up."""
-    assert BENCH.left([8.0, 12.0], 5, 2) == ", about 30 s left"
-    assert BENCH.left([10.0], 3, 1) == ", about 30 s left"
-    assert BENCH.left([10.0], 3, 4) == ", about 10 s left"
-    assert BENCH.left([], 3, 4) == ""

@@ -205,6 +205,7 @@ def test_simulate_attack_report_in_turn(capsys: pytest.CaptureFixture[str], tmp_
     assert "not empty" in refused(["simulate", "digits", "--out", str(run)], capsys)
     assert "only attack.* can change" in refused(["attack", str(run), "--set", "seed=1"], capsys)
     assert "is a single run" in refused(["table", str(run)], capsys)
+    assert "has no bench.json; give a folder" in refused(["table", str(run / "no")], capsys)
     (tmp_path / "bench" / "runs").mkdir(parents=True)
     assert "is a bench, not a run" in refused(["attack", str(tmp_path / "bench")], capsys)
 

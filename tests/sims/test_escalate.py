@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 from pathlib import Path
 from typing import ClassVar
 
@@ -82,7 +83,9 @@ def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
     BENCH.bench(plan, scenario.cells(plan, QUICK), tmp_path / "b")
     given: dict[str, Scalar] = {"attack.names": "decoder", "attack.budget": 0.02}
     said = escalate(tmp_path / "b", given, 0, [0.04, 0.05], jobs=2)  # one file for both
-    assert capsys.readouterr().err.count("\nattacked ") == 6
+    told = capsys.readouterr().err
+    assert told.count("\nattacked ") == 6
+    assert re.search(r"^attacked \S+ \(1/4\), about \d+ s left$", told, re.M)
     rows = json.loads((tmp_path / "b" / ESCALATED).read_text())
     assert [(r["variant"], r["strength"], r["seed"], r["budget"]) for r in rows] == [
         ("none", None, 0, 0.02),

@@ -129,6 +129,18 @@ def test_the_undefended_variant_comes_first(
     assert [variant.name for variant in plan.variants] == ["plain", "none"]
 
 
+def test_kept_variants_take_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are left out of the time that is left; where nothing was trained none is told."""
+    record(monkeypatch)
+    plan = read(tmp_path, DEFENDED_FIRST)
+    tuned(plan, 1, {})
+    assert "1/2 variants searched, about 0 s left\n" in capsys.readouterr().err
+    tuned(plan, 1, {})
+    assert "1/2 variants searched\n" in capsys.readouterr().err
+
+
 def test_what_is_written_is_what_was_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
