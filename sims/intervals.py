@@ -23,6 +23,8 @@ REPLICATES = 200
 NORMAL = 1.959964
 """Two-sided 95 % point of the normal law."""
 NEEDED = {"accuracy", "bits-beyond-label"}
+EVEN = "even "
+"""Before a measure: of the worst attack among those that all cells met, where another is worse."""
 Row = Mapping[str, object]
 Values = Float[np.ndarray, " T"]
 
@@ -101,10 +103,15 @@ def means(again: Iterable[Sequence[Row]], key: str) -> list[float | None]:
     return [whole([None if value is None else float(str(value)) for value in one]) for one in each]
 
 
-def of_images(folder: Path) -> dict[str, dict[str, Values]]:
-    """Return what a bench kept of each test image, by run and measure; {} where it kept nothing."""
+def of_images(folder: Path, even: bool = False) -> dict[str, dict[str, Values]]:
+    """Return what a bench kept of each test image, by run and measure; {} where it kept nothing.
+
+    With `even`, too, under names that begin with `EVEN`, what the attacks of tables scored.
+    """
     found: dict[str, dict[str, Values]] = {}
     for key, vector in per_image.read(folder).items():
         run, _, measure = key.rpartition(per_image.APART)
+        if measure.startswith(EVEN) and not even:
+            continue
         found.setdefault(run, {})[measure] = vector.double().numpy()
     return found

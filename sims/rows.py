@@ -6,17 +6,29 @@ from pathlib import Path
 from fedcel import per_image
 from fedcel.errors import RunError
 from fedcel.files import read_json
+from sims.intervals import EVEN, Values, of_images
 from sims.matched import Row
 from sims.report.read import ESCALATED
-from sims.worst import merged, of_attack
+from sims.worst import OF_ATTACKS, everywhere, is_mean, merged, of_attack
 
 NEEDED = {"variant", "strength", "seed", "attack", "budget"}
 
 
-def read(folder: Path) -> Sequence[Row]:
-    """Return a bench's rows, each with its worst attack of all; RunError when it has none."""
-    if not (folder / "bench.json").exists() and (folder / "result.json").exists():
-        raise RunError(f"{folder} is a single run; give a folder that `fedcel bench` wrote")
+def read(folder: Path, even: bool = False) -> Sequence[Row]:
+    """Return a bench's rows, each with its worst attack of all; RunError when it has none.
+
+    `even`: the worst of those that were run on every cell, see `everywhere`.
+    """
+    rows, more = cells(folder), escalated(folder)
+    return merged(rows, everywhere(rows, more) if even else more)
+
+
+def cells(folder: Path) -> list[Row]:
+    """Return the rows of bench.json, as they are there; RunError when it has none."""
+    if not (folder / "bench.json").exists():
+        single = (folder / "result.json").exists()
+        what = "is a single run" if single else "has no bench.json"
+        raise RunError(f"{folder} {what}; give a folder that `fedcel bench` wrote")
     rows = read_json(folder / "bench.json")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise RunError(f"{folder / 'bench.json'} has no rows; run `fedcel bench` first")
@@ -24,7 +36,7 @@ def read(folder: Path) -> Sequence[Row]:
         for key in ("variant", "run"):
             if key not in row:
                 raise RunError(f"{folder / 'bench.json'} is damaged: a row names no {key}")
-    return merged(rows, escalated(folder))
+    return rows
 
 
 def escalated(folder: Path) -> list[Row]:
@@ -39,8 +51,27 @@ def escalated(folder: Path) -> list[Row]:
 def gather(folder: Path) -> None:
     """Write what a bench's rows are means of, by run and measure; what runs lack is left out."""
     vectors = per_image.Vectors()
-    for row in read(folder):
+    rows, more = cells(folder), escalated(folder)
+    even = merged(rows, everywhere(rows, more))
+    for row, compared in zip(merged(rows, more), even, strict=True):
         place = folder / str(row["run"])
         each = per_image.of_run(place) | of_attack(place, row)
+        if row != compared:
+            each |= {f"{EVEN}{key}": value for key, value in of_attack(place, compared).items()}
         vectors |= {f"{row['run']}{per_image.APART}{key}": value for key, value in each.items()}
     per_image.write(folder, vectors)
+
+
+def images(folder: Path, rows: Sequence[Row]) -> dict[str, dict[str, Values]]:
+    """Return what a bench kept of each test image for these rows, by run and measure.
+
+    What is of another attack than a row's is left out.
+    """
+    found = of_images(folder, even=True)
+    for row in rows:
+        own = found.get(str(row["run"]), {})
+        for key in OF_ATTACKS:
+            each = [own.pop(name) for name in (f"{EVEN}{key}", key) if name in own]
+            fitting = [vector for vector in each if is_mean(row.get(key), vector)]
+            own |= {key: fitting[0]} if fitting else {}
+    return found

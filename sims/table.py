@@ -10,12 +10,12 @@ from fedcel.files import read_json
 from fedcel.per_image import text
 from sims.columns import Column, markdown, numbers, spread
 from sims.estimate import estimate
-from sims.intervals import of_images, redrawn, whole
+from sims.intervals import redrawn, whole
 from sims.matched import BITS, Matches, Row, Values, areas, differences, matched, seed_of
 from sims.report.read import FAILED
 from sims.report.text import NOTHING, number
-from sims.rows import read
-from sims.worst import FAILED_ATTACKS
+from sims.rows import escalated, images, read
+from sims.worst import FAILED_ATTACKS, everywhere
 
 NEVER = "never this accurate"
 
@@ -50,13 +50,13 @@ def table(folder: Path, losses: str = "0,2,5", against: str | None = None) -> st
     the others are compared with, paired by seed. SettingsError when either is wrong, RunError
     when bench.json is missing, damaged, or made by a version that wrote less.
     """
-    rows = read(folder)
+    rows = read(folder, even=True)
     points = allowed(losses)
     titles = {str(row["variant"]): str(row.get("title", row["variant"])) for row in rows}
     if against is not None and against not in titles:
         raise SettingsError(f"--against is {against!r}, must be one of {', '.join(titles)}")
-    again = redrawn(rows, of_images(folder))
-    said = conditions(rows) + attacks(rows) + failed(rows) + width(again)
+    again = redrawn(rows, images(folder, rows))
+    said = conditions(rows) + attacks(rows, escalated(folder)) + failed(rows) + width(again)
     parts = [f"Variants at matched accuracy.\n\n{said}{left_out(folder)}"]
     for loss in points:
         found, drawn = matched(rows, loss), [matched(each, loss) for each in again]
@@ -109,8 +109,11 @@ def conditions(rows: Sequence[Row]) -> str:
     )
 
 
-def attacks(rows: Sequence[Row]) -> str:
-    """Return which trained attacks the rows' errors are of, and on how many targets if not all."""
+def attacks(rows: Sequence[Row], more: Sequence[Row]) -> str:
+    """Return which trained attacks the rows' errors are of, and on how many targets if not all.
+
+    And which of `more`, the rows of escalated.json, some cells alone have met.
+    """
     keys = "worst-attack", "worst-knowledge", "worst-budget"
     found: dict[str, None] = {}
     for row in rows:
@@ -118,7 +121,14 @@ def attacks(rows: Sequence[Row]) -> str:
             said = ", ".join(text(row[key]) for key in keys if row.get(key) is not None)
             count = row.get("worst-targets") or row.get("candidates")
             found[said if count == row.get("candidates") else f"{said}, {count} targets"] = None
-    return f" The worst attack (knowledge, budget): {'; '.join(found)}." if found else ""
+    common = everywhere(rows, more)
+    rest = dict.fromkeys(
+        ", ".join(text(row[key]) for key in ("attack", "knowledge", "budget") if row.get(key))
+        for row in more
+        if row.get("attack") and row not in common
+    )
+    told = f" The worst attack (knowledge, budget): {'; '.join(found)}." if found else ""
+    return told + (f" Not on every cell, and left out: {'; '.join(rest)}." if rest else "")
 
 
 def failed(rows: Sequence[Row]) -> str:

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from jaxtyping import Float
 
 from fedcel import per_image
 from fedcel.errors import RunError
@@ -17,6 +19,8 @@ REBUILT = ("mse", "psnr", "ssim", "identification-1", "oracle-mse", "mean-mse")
 """What a row of bench.json says of its worst attack."""
 NAMED = ("attack", "knowledge", "budget", "targets")
 """What a row says of the attack that its scores are of; in bench.json behind `worst-`."""
+OF_ATTACKS = ("mse", "identification-1")
+"""What is kept of each target."""
 FAILED_ATTACKS = "failed-attacks"
 """In a row: attacks that failed there where nobody foresaw it. The worst is that of the others."""
 TRAINING = "update"
@@ -83,18 +87,25 @@ def of_attack(folder: Path, row: Row) -> per_image.Vectors:
     """
     known, found = per_image.read(folder), per_image.Vectors()
     asked = {key: per_image.text(row.get(f"worst-{key}")) for key in NAMED}
-    for key in ("mse", "identification-1"):
+    for key in OF_ATTACKS:
         each = [
             vector
             for name, vector in known.items()
             if (parts := per_image.parts(name)) and parts.measure == key
             if asked.items() <= parts._asdict().items()
         ]
-        if each and row.get(key) is not None:
-            mean = torch.stack(each).mean(0)
-            if math.isclose(float(mean.double().mean()), float(str(row[key])), rel_tol=1e-4):
-                found[key] = mean
+        if not each:
+            continue
+        mean = torch.stack(each).mean(0)
+        if is_mean(row.get(key), mean.double().numpy()):
+            found[key] = mean
     return found
+
+
+def is_mean(value: object, vector: Float[np.ndarray, " T"]) -> bool:
+    """Say whether a row's number is what its images have on average."""
+    known = value is not None
+    return known and math.isclose(float(vector.mean()), float(str(value)), rel_tol=1e-4)
 
 
 def merged(rows: Sequence[Row], more: Iterable[Row]) -> list[dict[str, object]]:
@@ -117,6 +128,28 @@ def merged(rows: Sequence[Row], more: Iterable[Row]) -> list[dict[str, object]]:
         offers = [offered(group, found) for found in tried.get(name, {}).values()]
         worse |= worst_of(group, [offer for offer in offers if offer])
     return [{**row, **taken(worse[id(row)])} if id(row) in worse else dict(row) for row in rows]
+
+
+def everywhere(rows: Sequence[Row], more: Sequence[Row]) -> list[Row]:
+    """Return what of escalated.json was run on all rows of bench.json, their models and seeds.
+
+    Variants between two strengths are compared by these: one whose other strength met a weaker
+    attack would look better than it is. All of `more` where the cells have no attack in common.
+    """
+    cells = {(point(row), row.get("seed", 0)): row for row in rows}
+    reached: dict[tuple[object, ...], set[object]] = {}
+    for row in more:
+        cell = point(row), row.get("seed", 0)
+        if cell in cells and same(row, cells[cell]):
+            reached.setdefault(how(row), set()).add(cell)
+    common = [row for row in more if reached.get(how(row), set()) >= cells.keys()]
+    have = all(row.get("mse") is not None for row in rows)
+    return common if common or have else list(more)
+
+
+def how(row: Row) -> tuple[object, ...]:
+    """Return with what a row of escalated.json was attacked."""
+    return tuple(row.get(key) for key in NAMED)
 
 
 def offered(group: Sequence[Row], found: Sequence[Row]) -> list[Row] | None:

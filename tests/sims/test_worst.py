@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedcel import per_image
-from sims.worst import Who, merged, of_attack, who, worst_attack
+from sims.worst import Who, everywhere, merged, of_attack, who, worst_attack
 
 A, B = Who("a", "smashed-data"), Who("b", "private-logits")
 
@@ -84,6 +84,18 @@ def test_a_choice_among_five_is_none_among_a_hundred() -> None:
     assert taken_by(rows, more) == [("decoder", 0.05)] * 3
     more = [row | {"picked-among": 100} for row in more]
     assert taken_by(rows, more) == [("hybrid", 0.02)] * 3
+
+
+def test_a_curve_is_of_what_all_its_cells_met() -> None:
+    """A stronger attack at one strength alone would make that variant look worse than others."""
+    rows = [row | {"strength": s} for s in (1.0, 2.0) for row in cells()]
+    here = [tried(seed, "hybrid", 0.02) for seed in range(3)]
+    there = [row | {"strength": 2.0} for row in here]
+    assert everywhere(rows, here) == []
+    assert everywhere(rows, [*here, *there]) == [*here, *there]
+    assert everywhere(rows, [*here, *(row | {"budget": 4.0} for row in there)]) == []
+    bare = [{key: value for key, value in row.items() if key != "mse"} for row in rows]
+    assert everywhere(bare, here) == here  # cells that nothing else was run on
 
 
 def test_no_trained_attack() -> None:
