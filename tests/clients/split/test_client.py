@@ -16,7 +16,7 @@ from fedcel.privacy.ledger import MICRO, Ledger
 from tests.clients.serving import Running, made_run, running
 
 RUN = made_run(
-    **{"net.noise": 2.0, "privacy.epsilon": 1e3, "privacy.budget": 1e6, "privacy.clip": 50.0}
+    **{"net.noise": 2.0, "privacy.epsilon": 1e4, "privacy.budget": 1e6, "privacy.clip": 50.0}
 )
 X, Y = RUN.splits.test
 OWN = OwnImages(X[:100], Y[:100])
@@ -52,7 +52,7 @@ def test_the_other_client_does_the_same_for_many_at_once(up: Running) -> None:
             before = (await client.budget()).spent
             found = await asyncio.gather(*(client.ask(x) for x in X[:20]))
             spent = (await client.budget()).spent - before
-            assert spent == 20 * 1000 and client.device.leaked == found[-1].leaked
+            assert spent == 20 * 10_000 and client.device.leaked == found[-1].leaked
             return [answer.fresh for answer in found]
 
     assert asyncio.run(scene()) == [True] * 20
@@ -77,7 +77,7 @@ def test_the_limit_of_all_messages_holds_before_sending(up: Running) -> None:
         with pytest.raises(LeakLimitError, match="nothing was sent"):
             client.ask(X[31])
         with Ledger.open(up.ledger) as ledger:
-            assert ledger.balance("phone").spent == spent > 1000 * MICRO
+            assert ledger.balance("phone").spent == spent > 10_000 * MICRO
 
 
 @pytest.mark.parametrize(
