@@ -18,6 +18,7 @@ from jaxtyping import Float
 
 from fedcel import per_image
 from sims.estimate import Estimate, estimate
+from sims.worst import OF_ATTACKS, is_mean
 
 REPLICATES = 200
 NORMAL = 1.959964
@@ -114,4 +115,19 @@ def of_images(folder: Path, even: bool = False) -> dict[str, dict[str, Values]]:
         if measure.startswith(EVEN) and not even:
             continue
         found.setdefault(run, {})[measure] = vector.double().numpy()
+    return found
+
+
+def images(folder: Path, rows: Sequence[Row]) -> dict[str, dict[str, Values]]:
+    """Return what a bench kept of each test image for these rows, by run and measure.
+
+    What is of another attack than a row's is left out.
+    """
+    found = of_images(folder, even=True)
+    for row in rows:
+        own = found.get(str(row["run"]), {})
+        for key in OF_ATTACKS:
+            each = [own.pop(name) for name in (f"{EVEN}{key}", key) if name in own]
+            fitting = [vector for vector in each if is_mean(row.get(key), vector)]
+            own |= {key: fitting[0]} if fitting else {}
     return found

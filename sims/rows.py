@@ -6,10 +6,10 @@ from pathlib import Path
 from fedcel import per_image
 from fedcel.errors import RunError
 from fedcel.files import read_json
-from sims.intervals import EVEN, Values, of_images
+from sims.intervals import EVEN
 from sims.matched import Row
 from sims.report.read import ESCALATED
-from sims.worst import OF_ATTACKS, everywhere, is_mean, merged, of_attack
+from sims.worst import everywhere, merged, of_attack
 
 NEEDED = {"variant", "strength", "seed", "attack", "budget"}
 
@@ -60,18 +60,3 @@ def gather(folder: Path) -> None:
             each |= {f"{EVEN}{key}": value for key, value in of_attack(place, compared).items()}
         vectors |= {f"{row['run']}{per_image.APART}{key}": value for key, value in each.items()}
     per_image.write(folder, vectors)
-
-
-def images(folder: Path, rows: Sequence[Row]) -> dict[str, dict[str, Values]]:
-    """Return what a bench kept of each test image for these rows, by run and measure.
-
-    What is of another attack than a row's is left out.
-    """
-    found = of_images(folder, even=True)
-    for row in rows:
-        own = found.get(str(row["run"]), {})
-        for key in OF_ATTACKS:
-            each = [own.pop(name) for name in (f"{EVEN}{key}", key) if name in own]
-            fitting = [vector for vector in each if is_mean(row.get(key), vector)]
-            own |= {key: fitting[0]} if fitting else {}
-    return found

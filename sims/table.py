@@ -10,11 +10,11 @@ from fedcel.files import read_json
 from fedcel.per_image import text
 from sims.columns import Column, markdown, numbers, spread
 from sims.estimate import estimate
-from sims.intervals import redrawn, whole
+from sims.intervals import images, redrawn, whole
 from sims.matched import BITS, Matches, Row, Values, areas, differences, matched, seed_of
 from sims.report.read import FAILED
 from sims.report.text import NOTHING, number
-from sims.rows import escalated, images, read
+from sims.rows import escalated, read
 from sims.worst import FAILED_ATTACKS, everywhere
 
 NEVER = "never this accurate"
@@ -24,7 +24,7 @@ COLUMNS = (
     Column("accuracy", "accuracy, %", 1, 100),
     Column(BITS, "bits beyond label", 2),
     Column("identification-optimal", "optimal identification, %", 1, 100),
-    Column("mse", "worst attack's MSE", 4),
+    Column("mse", "attack's MSE", 4),
     Column("certificate-bits", "certificate, bits", 2),
     Column("certificate-bits-within-class", "certificate beyond label, bits", 2),
     Column("within-class-spread", "within-class spread", 4),
@@ -116,18 +116,20 @@ def attacks(rows: Sequence[Row], more: Sequence[Row]) -> str:
     """
     keys = "worst-attack", "worst-knowledge", "worst-budget"
     found: dict[str, None] = {}
-    for row in rows:
-        if row.get("mse") is not None:
-            said = ", ".join(text(row[key]) for key in keys if row.get(key) is not None)
-            count = row.get("worst-targets") or row.get("candidates")
-            found[said if count == row.get("candidates") else f"{said}, {count} targets"] = None
+    scored = [row for row in rows if row.get("mse") is not None]
+    for row in scored:
+        said = ", ".join(text(row[key]) for key in keys if row.get(key) is not None)
+        count = row.get("worst-targets") or row.get("candidates")
+        found[said if count == row.get("candidates") else f"{said}, {count} targets"] = None
     common = everywhere(rows, more)
     rest = dict.fromkeys(
         ", ".join(text(row[key]) for key in ("attack", "knowledge", "budget") if row.get(key))
         for row in more
         if row.get("attack") and row not in common
     )
-    told = f" The worst attack (knowledge, budget): {'; '.join(found)}." if found else ""
+    met = "every cell" if len(scored) == len(rows) else f"{len(scored)} of {len(rows)} cells"
+    whose = f" MSE: the worst attack that {met} met (knowledge, budget): "
+    told = f"{whose}{'; '.join(found)}." if found else ""
     return told + (f" Not on every cell, and left out: {'; '.join(rest)}." if rest else "")
 
 
@@ -250,7 +252,7 @@ def overall(
     """Return each curve's mean bits and MSE over the losses up to `most`, fewest bits first."""
     columns = [
         Column(BITS, f"mean bits beyond label, 0 to {most:g} points lost", 2),
-        Column("mse", "mean of the worst attack's MSE", 4),
+        Column("mse", "mean of the attack's MSE", 4),
     ]
     head = ["variant", *(column.head for column in columns)]
     head += [f"{c.head}: difference to {titles[against]}" for c in columns] if against else []

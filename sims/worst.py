@@ -134,7 +134,8 @@ def everywhere(rows: Sequence[Row], more: Sequence[Row]) -> list[Row]:
     """Return what of escalated.json was run on all rows of bench.json, their models and seeds.
 
     Variants between two strengths are compared by these: one whose other strength met a weaker
-    attack would look better than it is. All of `more` where the cells have no attack in common.
+    attack would look better than it is. Where neither these nor the cells' own met all, those of
+    the one attack that met most cells, the first of equals; the others have no errors then.
     """
     cells = {(point(row), row.get("seed", 0)): row for row in rows}
     reached: dict[tuple[object, ...], set[object]] = {}
@@ -144,7 +145,10 @@ def everywhere(rows: Sequence[Row], more: Sequence[Row]) -> list[Row]:
             reached.setdefault(how(row), set()).add(cell)
     common = [row for row in more if reached.get(how(row), set()) >= cells.keys()]
     have = all(row.get("mse") is not None for row in rows)
-    return common if common or have else list(more)
+    if common or have:
+        return common
+    most = max(reached, key=lambda one: len(reached[one]), default=None)
+    return [row for row in more if how(row) == most]
 
 
 def how(row: Row) -> tuple[object, ...]:

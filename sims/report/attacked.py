@@ -20,7 +20,7 @@ def trade_mse(summaries: Sequence[Summary]) -> Figure | None:
     figure = trade(summaries, lambda s: s.mse, marks)
     if figure is not None:
         figure.axes[-1].locator_params(axis="x", nbins=6)  # four decimals each, side by side
-        figure.axes[-1].set_xlabel("MSE of the worst trained attack (more is better)")
+        figure.axes[-1].set_xlabel("MSE of the worst attack that all met (more is better)")
     return figure
 
 
@@ -37,7 +37,7 @@ def trade_identification(summaries: Sequence[Summary]) -> Figure | None:
     figure = trade(summaries, lambda s: hundredfold(s.picked), marks)
     if figure is not None:
         from_zero(figure)
-        figure.axes[-1].set_xlabel("right image by the worst trained attack, % (less is better)")
+        figure.axes[-1].set_xlabel("right image by the worst attack that all met, % (less is better)")
     return figure
 
 

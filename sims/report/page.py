@@ -61,7 +61,8 @@ def write(folder: Path) -> Path:
     summaries = summarise(book)
     chosen = words.verdict(summaries)
     answers = live.read(folder)
-    plots = draw(summaries, chosen, answers)
+    compared = summarise(book.compared) if book.compared else summaries
+    plots = draw(summaries, chosen, answers, compared)
     rows = pictures.strips(summaries)
     html = render(book, summaries, chosen, plots, rows, answers)
     for name, text in plots.items():
@@ -74,13 +75,21 @@ def write(folder: Path) -> Path:
 
 
 def draw(
-    summaries: Sequence[Summary], chosen: words.Verdict, answers: Sequence[live.Live] = ()
+    summaries: Sequence[Summary],
+    chosen: words.Verdict,
+    answers: Sequence[live.Live] = (),
+    compared: Sequence[Summary] | None = None,
 ) -> dict[str, str]:
-    """Return every figure that the numbers allow, as SVG by file name."""
+    """Return every figure that the numbers allow, as SVG by file name.
+
+    `compared`, if not the summaries, are those whose attacks every cell met: curves of errors join
+    strengths, and a stronger attack at one alone would bend them.
+    """
+    even = summaries if compared is None else compared
     drawn: dict[str, Figure | None] = {
         "bits": figures.trade_bits(summaries),
-        "mse": attacked.trade_mse(summaries),
-        "identification": attacked.trade_identification(summaries),
+        "mse": attacked.trade_mse(even),
+        "identification": attacked.trade_identification(even),
         "live": live.figure(answers),
     }
     lines = summaries if len(summaries) <= MANY else list(featured(summaries, chosen).values())

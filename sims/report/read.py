@@ -3,6 +3,8 @@
 import json
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,7 +15,7 @@ from safetensors.numpy import load_file
 from fedcel import defences, runs
 from fedcel.errors import RunError, SettingsError
 from fedcel.settings import Settings
-from sims.intervals import of_images
+from sims.intervals import images, of_images
 from sims.report.records import (
     Attack,
     Book,
@@ -24,9 +26,10 @@ from sims.report.records import (
     Result,
     Row,
     Run,
+    Vector,
 )
 from sims.scenario import undefended
-from sims.worst import merged, worst_attack
+from sims.worst import everywhere, merged, worst_attack
 
 FAILED = "failed.json"
 """What failed in a bench, beside bench.json."""
@@ -68,20 +71,31 @@ def _bench(folder: Path) -> Book:
     failed, more = _beside(folder / FAILED, Failed), _beside(folder / ESCALATED, Escalated)
     scores = _parsed(folder / ESCALATED, json.loads) if more else []
 
-    def held(text: str) -> tuple[Row, ...]:
+    def held(text: str, even: bool = False) -> tuple[Row, ...]:
         _list_of(Row)(text)  # what is damaged is named before it is merged
         # Merged as they were written, as tables do: what decides is more than is shown here.
-        return TypeAdapter(tuple[Row, ...]).validate_python(merged(json.loads(text), scores))
+        found = json.loads(text)
+        offers = everywhere(found, scores) if even else scores
+        return TypeAdapter(tuple[Row, ...]).validate_python(merged(found, offers))
 
     rows = _parsed(folder / "bench.json", held)
     if not rows:
         raise RunError(f"{folder / 'bench.json'} has no rows; run `fedcel bench` first")
     found = {row.run: read_run(folder / row.run) for row in rows}
-    rows = tuple(_flagged(row, found[row.run].settings) for row in rows)
     scenario = folder / "scenario.toml"
     title = _parsed(scenario, tomllib.loads).get("title") if scenario.exists() else None
     name = str(title or folder.resolve().name)
-    return Book(name, "bench", rows, found, failed, more, of_images(folder))
+
+    def book(rows: tuple[Row, ...], kept: dict[str, dict[str, Vector]]) -> Book:
+        flagged = tuple(_flagged(row, found[row.run].settings) for row in rows)
+        return Book(name, "bench", flagged, found, failed, more, kept)
+
+    even = _parsed(folder / "bench.json", partial(held, even=True))
+    whole = book(rows, of_images(folder))
+    if even == rows:
+        return whole
+    kept = images(folder, [row.model_dump(by_alias=True) for row in even])
+    return replace(whole, compared=book(even, kept))
 
 
 def _flagged(row: Row, settings: Settings) -> Row:

@@ -223,3 +223,6 @@ class Book:
     escalated: tuple[Escalated, ...] = ()
     images: dict[str, dict[str, Vector]] = field(default_factory=dict)
     """By run and measure, a value for each test image; {} where they were not kept."""
+    compared: "Book | None" = None
+    """The same with the worst attack of those that every cell met, where another is worse: of that
+    curves are drawn."""

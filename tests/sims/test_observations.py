@@ -71,12 +71,12 @@ def test_identification_within_the_bound_of_epsilon(mechanism: str, sigma: float
 
 
 def test_label_only_reaches_the_bound() -> None:
-    """Three images, three labels, no noise at the cut: e^eps/(e^eps + 2), 4 errors wide."""
+    """Three images, three labels, no noise at the cut: e^eps/(e^eps + 2), 5 errors wide."""
     seen = answers(settings_of("label-only", 1.5), 0.0)
     x = torch.eye(3).view(3, 1, 1, 3)
     leak = optimal(seen, x, torch.arange(3), stream(), 3, draws=3000)
     wanted = exp(1.5) / (exp(1.5) + 2)
-    assert leak.identification == pytest.approx(wanted, abs=4 * (0.25 / 9000) ** 0.5)
+    assert leak.identification == pytest.approx(wanted, abs=5 * (0.25 / 9000) ** 0.5)
 
 
 def test_halved_noise_would_be_seen() -> None:
@@ -211,7 +211,7 @@ def test_density_integrates_to_its_share(mechanism: str, kind: str) -> None:
         law = log_density(seen.mechanism, observed, told(seen.mechanism, seen.logits(x)))
     ratio = (law[:, 1] - law[:, 0]).exp()
     error = float(ratio.std()) / len(ratio) ** 0.5
-    assert float(ratio.mean()) == pytest.approx(1, abs=4 * error)
+    assert float(ratio.mean()) == pytest.approx(1, abs=5 * error)
     assert error > 0
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fedcel import per_image
-from sims.intervals import Values, of_images
-from sims.rows import gather, images, read
+from sims.intervals import Values, images, of_images
+from sims.rows import gather, read
 
 ERRORS = {"kernel": (0.05, 0.06), "hybrid": (0.04, None)}
 """Of either cell; one of them has met the stronger attack alone."""

@@ -156,7 +156,7 @@ def test_a_worse_attack_of_a_larger_budget_counts(tmp_path: Path) -> None:
     place = [column.key for column in COLUMNS].index("mse")
     assert cells(text, "none")[place] == "0.0100 ± 0.0000"
     assert cells(text, "weak")[place] == "0.0400 ± 0.0000"
-    assert "The worst attack (knowledge, budget): kernel-ridge, 4" in text
+    assert "MSE: the worst attack that every cell met (knowledge, budget): kernel-ridge, 4" in text
     assert "Not on every cell, and left out: kernel-ridge, held-out, 4; kernel-ridge, 10;" in text
     (tmp_path / "escalated.json").write_text(json.dumps([*worse[:-1], *milder]))
     assert cells(table(tmp_path, "0"), "none")[place] == "0.0400 ± 0.0000"

@@ -98,6 +98,17 @@ def test_a_curve_is_of_what_all_its_cells_met() -> None:
     assert everywhere(bare, here) == here  # cells that nothing else was run on
 
 
+def test_one_cell_that_lacks_an_attack_does_not_mix_them() -> None:
+    """The attack that met most cells alone is compared; where it is missing there is no error."""
+    rows = [row | {"strength": s} for s in (1.0, 2.0) for row in cells()]
+    bare = [{key: value for key, value in row.items() if key != "mse"} for row in rows]
+    ridge = [tried(seed, "ridge", 0.05) | {"strength": s} for s in (1.0, 2.0) for seed in range(3)]
+    best = [tried(seed, "hybrid", 0.02) | {"strength": 1.0} for seed in range(3)]
+    assert everywhere(bare, [*best, *ridge[:-1]]) == ridge[:-1]
+    found = merged(bare, everywhere(bare, [*best, *ridge[:-1]]))
+    assert [row.get("mse") for row in found] == [0.05] * 3 + [None] * 3
+
+
 def test_no_trained_attack() -> None:
     """Nobody rebuilt an image."""
     assert worst_attack([]) is None

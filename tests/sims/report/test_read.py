@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from fedcel.errors import RunError
+from sims.report.page import write
 from sims.report.read import read, read_run
 from sims.report.summary import summarise
 from sims.report.text import held_to
@@ -88,6 +89,22 @@ def test_the_page_is_held_to_the_attack_that_tables_are(make_bench: Make) -> Non
     told = [(row.worst_attack, row.mse) for row in read(folder).rows]
     assert told == [(row["worst-attack"], row["mse"]) for row in rows_read(folder)]
     assert [mse for _, mse in told] == [0.05] * 3
+
+
+def test_curves_are_of_what_every_cell_met(make_bench: Make) -> None:
+    """A stronger attack on one cell alone is the worst there, and no bend in its curve."""
+    folder = make_bench()
+    assert read(folder).compared is None
+    before = (write(folder).parent / "figures" / "mse.svg").read_text()
+    (row, *_) = json.loads((folder / "bench.json").read_text())
+    one = row | {"attack": "hybrid", "budget": 1.0, "mse": 0.01}
+    (folder / "escalated.json").write_text(json.dumps([one]))
+    book = read(folder)
+    assert book.compared
+    assert (book.rows[0].worst_attack, book.rows[0].mse) == ("hybrid", 0.01)
+    assert book.compared.rows[0].mse == row["mse"]
+    after = (write(folder).parent / "figures" / "mse.svg").read_text()
+    assert after == before and "0.0100" in (folder / "report.html").read_text()
 
 
 def test_an_attack_that_failed_is_named_where_the_worst_is(make_bench: Make) -> None:
