@@ -14,12 +14,12 @@ from fedcel.files import write_json
 from fedcel.settings import Scalar, Settings, dump, flatten
 from sims.attack import catch_up, lacking, own
 from sims.cost import train_step_ratio
+from sims.processes import FEWER, KILLED
 from sims.scenario import Cell
 from sims.simulate import simulate
 
 COST = "cost.json"
 """What a training step costs, in each cell's folder."""
-KILLED = "its process was killed, perhaps for want of memory"
 SHOWN = 3  # things that a sentence names
 Differing = dict[str, tuple[Scalar, Scalar]]
 """Settings in which a run differs from those asked for: its value, and the other."""
@@ -97,7 +97,7 @@ def attempt(cell: Cell, folder: Path) -> Done:
 
 def killed(cell: Cell) -> tuple[Done, float]:
     """Return the end of a cell whose process is no more, and no time."""
-    return Done(cell.name, FailedError(f"{KILLED}; fewer --jobs need less")), 0.0
+    return Done(cell.name, FailedError(f"{KILLED}; {FEWER}")), 0.0
 
 
 def one(cell: Cell, folder: Path) -> None:

@@ -55,10 +55,9 @@ def going_on(options: argparse.Namespace, given: list[str]) -> str:
     if options.command == "bench":
         again = shlex.join(["fedcel", *given])
         return f"; finished cells and complete rounds are saved, the same command again: {again}"
-    if options.command == "tune":
-        return (
-            f"; finished trials are kept, the same command again: {shlex.join(['fedcel', *given])}"
-        )
+    kept = {"tune": "finished trials", "escalate": "attacked cells"}.get(options.command)
+    if kept:
+        return f"; {kept} are kept, the same command again: {shlex.join(['fedcel', *given])}"
     if options.command != "simulate" or not (options.out / "settings.toml").exists():
         return ""
     if (options.out / "result.json").exists():

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -30,7 +31,7 @@ from sims.report.records import Escalated
 from sims.report.text import NOTHING
 from sims.rows import escalated, gather, read
 from sims.table import anchors, failed, width
-from sims.worst import FAILED_ATTACKS, NAMED, of_attack, taken, worst_rows
+from sims.worst import FAILED_ATTACKS, NAMED, Who, of_attack, taken, who, worst_rows
 
 SCORES = ("mse", "psnr", "ssim", "identification-1", "identification-5", "label-accuracy")
 ANCHORS = ("oracle-mse", "mean-mse")
@@ -75,8 +76,8 @@ def escalate(
     undefended net's less `loss`, or with `every` at all its strengths; then, there, the attack that
     rebuilt images best once more with each of `budgets`, on the variant's first seed. What was
     attacked before is not attacked again. Rows of earlier calls stay in escalated.json, but for
-    those of the same cell, attack, budget and knowledge. RunError when the bench or a run in it is
-    missing or damaged, SettingsError when `given` is of other settings.
+    those of the same cell, attack, budget and knowledge; each attack has its own. RunError when the
+    bench or a run in it is missing or damaged, SettingsError when `given` is of other settings.
     """
     if not 0 <= loss < 100:
         raise SettingsError(f"--loss is {loss:g}, must be points of accuracy below 100, as 2")
@@ -84,12 +85,12 @@ def escalate(
     rows = nearest(cells, loss)
     more = [row for row in cells if row not in rows] if every else []
     tasks = [task(folder, row, given) for row in (*rows, *more)]
-    done(tasks, jobs)
+    done(tasks, jobs, ", then larger budgets" if budgets else "")
     scores = [scored(each) for each in tasks]
-    keep(folder, scores)  # before the larger budgets, which take longest
-    first = scores[: len(rows)]
+    keep(folder, list(chain(*scores)))  # before the larger budgets, which take longest
+    first = [each[0] for each in scores[: len(rows)]]
     higher = done(more_effort(folder, first, tasks, given, budgets), jobs)
-    larger_ones = [scored(each) for each in higher]
+    larger_ones = list(chain(*map(scored, higher)))
     keep(folder, larger_ones)
     again = redrawn(first, {str(row["run"]): vectors(folder, row) for row in first})
     told = text(first, again, loss)
@@ -155,8 +156,8 @@ def task(folder: Path, row: Row, given: Mapping[str, object]) -> Task:
     return Task(row, place, changed(runs.read_settings(place), wanted, "attack").attack)
 
 
-def done(tasks: Sequence[Task], jobs: int) -> Sequence[Task]:
-    """Attack each cell with what it lacks, see `lacking`; return the tasks."""
+def done(tasks: Sequence[Task], jobs: int, then: str = "") -> Sequence[Task]:
+    """Attack each cell with what it lacks, see `lacking`; `then` is told of what follows."""
     missing: dict[Path, list[Task]] = {}
     for each in tasks:
         if lacking(each.place, each.how) is not None:
@@ -167,7 +168,7 @@ def done(tasks: Sequence[Task], jobs: int) -> Sequence[Task]:
             seconds.append(spent)
             ended = len(seconds)
             rest = left(seconds, len(missing) - ended, jobs)
-            say(f"attacked {name} ({ended}/{len(missing)}){rest}")
+            say(f"attacked {name} ({ended}/{len(missing)}){rest}{then}")
     return tasks
 
 
@@ -197,15 +198,29 @@ def vectors(folder: Path, row: Row) -> dict[str, Float[np.ndarray, " T"]]:
     return {key: value.double().numpy() for key, value in found.items()}
 
 
-def scored(each: Task) -> dict[str, object]:
-    """Return a cell's row with the scores of the attack that rebuilt images best in it."""
-    worst, counted = worst_rows(own(each.place, each.how) or [])
+def scored(each: Task) -> list[dict[str, object]]:
+    """Return a cell's rows, one for each attack; first that which rebuilt images best in it.
+
+    One that names no attack where none could be carried out.
+    """
+    found = own(each.place, each.how) or []
+    tried: dict[Who, list[Row]] = {}
+    for row in found:
+        if "mse" in row and who(row).on_one_inference:
+            tried.setdefault(who(row), []).append(row)
+    worst, counted = worst_rows(found)
+    others = [rows for rows in tried.values() if rows != counted]
+    return [row_of(each, rows) for rows in ([counted, *others] if worst else [[]])]
+
+
+def row_of(each: Task, counted: Sequence[Row]) -> dict[str, object]:
+    """Return a cell's row with the scores of one attack, mean over its seeds."""
     dropped = {*SCORES, *(f"worst-{key}" for key in NAMED), FAILED_ATTACKS}
     kept = {key: value for key, value in each.row.items() if key not in dropped}
     wanted = (*SCORES, *ANCHORS)
     means_of = {key: fmean(values) for key in wanted if (values := numbers(counted, key))}
     first = counted[0] if counted else {}
-    named = {"attack": worst, "targets": first.get("targets")}
+    named = {"attack": first.get("attack"), "targets": first.get("targets")}
     named["picked-among"] = first.get("identification-candidates")
     given = {"budget": each.how.budget, "knowledge": each.how.knowledge}
     lost = {FAILED_ATTACKS: failures(each.place)}

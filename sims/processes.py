@@ -19,6 +19,10 @@ from threading import Thread
 from types import FrameType
 from typing import TypeVar
 
+from fedcel.errors import FailedError
+
+KILLED = "its process was killed, perhaps for want of memory"
+FEWER = "fewer --jobs need less"
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -39,7 +43,7 @@ def work(
 
     `function` and the items are pickled where there are several processes, which `pool` ends. An
     item whose process was killed has the result lost(item), and another process goes on with the
-    rest; BrokenProcessPool where there is no `lost`.
+    rest; FailedError where there is no `lost`.
     """
     yield from map(function, items) if jobs == 1 else _several(function, items, jobs, lost)
 
@@ -87,7 +91,7 @@ def _result(future: Future[Result], item: Item, lost: Callable[[Item], Result] |
         return future.result()
     except BrokenProcessPool:
         if lost is None:
-            raise
+            raise FailedError(f"{KILLED}; {FEWER}") from None
         return lost(item)
 
 

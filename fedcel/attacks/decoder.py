@@ -23,7 +23,7 @@ def unchanged(observed: Float[Tensor, "N F"]) -> Float[Tensor, "N F"]:
 
 @dataclass(frozen=True)
 class Decoder:
-    """The decoder as an attack: Adam 1e-3 falling as a cosine, the best epoch is kept."""
+    """The decoder as an attack: Adam, its step falling as a cosine; the best epoch is kept."""
 
     name: str = "decoder"
     needs: frozenset[str] = frozenset()

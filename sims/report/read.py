@@ -34,7 +34,7 @@ from sims.worst import everywhere, merged, worst_attack
 FAILED = "failed.json"
 """What failed in a bench, beside bench.json."""
 ESCALATED = "escalated.json"
-"""Beside it: a row for each cell and budget of `fedcel escalate`, the worst attack in each."""
+"""Beside it: a row for each cell, attack and budget of `fedcel escalate`."""
 Made = TypeVar("Made")
 
 

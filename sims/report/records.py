@@ -177,7 +177,7 @@ class Failed(Part):
 
 
 class Escalated(Part):
-    """A cell attacked once more, with one budget: the attack that rebuilt images best, if any."""
+    """A cell attacked once more, by one attack with one budget; none where all failed."""
 
     variant: str
     strength: float | None = None

@@ -21,6 +21,7 @@ ELSEWHERE = torch.device("lazy", 0)  # nobody else's here, and autograd starts n
 ATEN = torch.ops.aten
 COPIES = (ATEN._to_copy.default, ATEN.copy_.default)
 INDEXING = (ATEN.index.Tensor, ATEN.index_put_.default, ATEN._unsafe_index.Tensor)
+JOINING = (ATEN.cat.default, ATEN.stack.default)
 META = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
 LIBRARY = torch.library.Library("aten", "IMPL")
 
@@ -104,9 +105,11 @@ def computed(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any
 
 
 def refuse_mixed(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Refuse tensors of two devices; copies may, numbers, and an index on the processor."""
+    """Refuse tensors of two devices; copies may, and an index or a number on the processor."""
     looked = args[:1] if func in INDEXING else [args, *kwargs.values()]
-    tensors = [one for one in tree_leaves(looked) if isinstance(one, Tensor) and one.dim()]
+    tensors = [one for one in tree_leaves(looked) if isinstance(one, Tensor)]
+    if func not in JOINING:
+        tensors = [one for one in tensors if isinstance(one, There) or one.dim()]
     if func not in COPIES and len({isinstance(one, There) for one in tensors}) > 1:
         raise RuntimeError(f"{func} of tensors of two devices")
     if func in INDEXING and any(isinstance(one, There) for one in tree_leaves(args[1:])):

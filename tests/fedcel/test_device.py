@@ -14,7 +14,7 @@ from fedcel.schedule import Plan
 from fedcel.seeding import generator
 from fedcel.settings_groups import Cel, Local, Net
 from fedcel.training import Steer, Update, local_update
-from tests.fedcel.elsewhere import ELSEWHERE, pretended
+from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere, pretended
 
 SHAPE, CLASSES, FEATURES = (1, 8, 8), 3, 6
 NET = Net(name="strided", features=FEATURES, width=9, noise=0.3)
@@ -36,6 +36,22 @@ def build(name: str) -> ConditionalEntropy:
     made = cel.build(settings, 0.3, FEATURES, CLASSES)
     assert made is not None
     return made
+
+
+def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
+    """Two devices, even for a number that lives there, and random numbers of its own."""
+    with Elsewhere():
+        far, number = torch.ones(3).to(ELSEWHERE), torch.tensor(2.0).to(ELSEWHERE)
+        for mixed in (
+            lambda: far + torch.ones(3),
+            lambda: number * torch.ones(3),
+            lambda: torch.stack([number, torch.tensor(1.0)]),
+            lambda: torch.rand(3, device=ELSEWHERE),
+        ):
+            with pytest.raises(RuntimeError, match="of (tensors of two devices|another device's)"):
+                mixed()
+        assert (far * torch.tensor(2.0)).tolist() == [2, 2, 2]
+        assert (far * number)[torch.tensor([0])].tolist() == [2]
 
 
 def update(extra: Losses, plan: Plan = PLAN) -> Update:

@@ -13,8 +13,11 @@ from torch import Tensor
 from fedcel import per_image
 from fedcel.errors import RunError, SettingsError
 from fedcel.settings import Scalar
+from fedcel.settings_groups import Attack
 from sims import scenario
+from sims.attack import ASKED, ROWS, Asked
 from sims.escalate import (
+    Task,
     aims,
     asked_as,
     escalate,
@@ -22,10 +25,12 @@ from sims.escalate import (
     gives_way,
     larger,
     nearest,
+    scored,
 )
 from sims.matched import BITS
 from sims.report.read import ESCALATED
 from sims.rows import read
+from sims.worst import everywhere, who
 from tests.sims.small import QUICK
 
 BENCH = importlib.import_module("sims.bench")  # `sims.bench` itself is the function
@@ -139,6 +144,33 @@ def test_whether_a_larger_budget_still_helps_is_said() -> None:
     pair = [{**base, "budget": 1.0, "mse": 0.04}, {**base, "budget": 4.0, "mse": 0.03}]
     assert larger(pair).endswith("| noise | decoder | 0.0400 | 0.0300 | yes |")
     assert larger([pair[0], {**pair[1], "mse": 0.0399}]).endswith("| 0.0399 | no |")
+
+
+def test_each_of_several_attacks_has_its_row(tmp_path: Path) -> None:
+    """The worst first. Tables find both on every cell, whichever won where."""
+    how = Attack(names="decoder,kernel-ridge", seeds=1)
+    common = {"observation": "smashed-data", "knowledge": "held-out", "budget": 1.0, "targets": 10}
+    cells, more = [], []
+    for name, errors in (("a", (0.05, 0.04)), ("b", (0.03, 0.06))):
+        cells.append(row(name, None, 0.9, 0) | {"run": name})
+        rows = [
+            {"attack": attack, "seed": 0, "mse": error, **common}
+            for attack, error in zip(("decoder", "kernel-ridge"), errors, strict=True)
+        ]
+        rows.append(rows[0] | {"attack": "decoder*4", "observation": "smashed-data*4", "mse": 0.01})
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ROWS).write_text(json.dumps(rows))
+        ask = Asked(how.model_dump(by_alias=True), [who(one) for one in rows], [])
+        (tmp_path / name / ASKED).write_text(json.dumps([ask._asdict()]))
+        more.append(scored(Task(cells[-1], tmp_path / name, how)))
+    told = [[(one["attack"], one["mse"]) for one in rows] for rows in more]
+    assert told == [
+        [("kernel-ridge", 0.04), ("decoder", 0.05)],
+        [("decoder", 0.03), ("kernel-ridge", 0.06)],
+    ]
+    assert everywhere(cells, [one for rows in more for one in rows]) == [*more[0], *more[1]]
+    (nothing,) = scored(Task(cells[0], tmp_path / "none", how))
+    assert nothing["attack"] is None and nothing["budget"] == 1.0
 
 
 def test_an_own_attack_is_asked_again_by_what_was_typed() -> None:

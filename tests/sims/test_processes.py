@@ -7,12 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator
-from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
 
+from fedcel.errors import FailedError
 from sims.processes import work
 
 
@@ -43,7 +43,7 @@ def test_a_killed_process_takes_no_other_item_along() -> None:
     numbers = [0.0, 1.0, 0.0, 4.0, 9.0, 16.0]
     assert sorted(work(root, numbers, 2, lambda number: number - 1)) == [-1, -1, 1, 2, 3, 4]
     assert set(active_children()) == before
-    with pytest.raises(BrokenProcessPool):
+    with pytest.raises(FailedError, match="was killed, perhaps for want of memory; fewer --jobs"):
         list(work(root, numbers, 2))
     assert set(active_children()) == before
 
