@@ -27,6 +27,16 @@ def locked(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
         yield file
 
 
+def writable(*paths: Path) -> None:
+    """Refuse, before the work, files that cannot be written after it: RunError or OSError."""
+    for path in paths:
+        if path.is_dir():
+            raise RunError(f"{path} is a folder; --out names the file to write")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=path.parent):
+            pass
+
+
 def write_whole(path: Path, data: bytes | str, mode: int = 0o644) -> None:
     """Replace `path` by `data` in one step; a killed process leaves the old file or the new one.
 

@@ -94,13 +94,14 @@ def _bench(options: argparse.Namespace) -> None:
 
 
 def _tune(options: argparse.Namespace) -> None:
+    from fedcel.files import writable
     from sims import scenario
     from sims.trials import store_of
-    from sims.tune import tune, writable, write
+    from sims.tune import tune, write
 
     plan = scenario.read(options.scenario)
     out = options.out or Path(f"{plan.path.stem}-tuned.toml")
-    writable(out)
+    writable(out, store_of(out))
     write(tune(plan, options.trials, overrides(options), store_of(out), options.jobs), out)
     print(f"scenario: {out}")
 
@@ -132,15 +133,19 @@ def _report(options: argparse.Namespace) -> None:
 
 
 def _table(options: argparse.Namespace) -> None:
+    from fedcel.files import writable
     from sims.table import table
 
+    writable(*filter(None, [options.out]))
     _printed(table(options.folder, options.loss, options.against), options.out)
 
 
 def _escalate(options: argparse.Namespace) -> None:
+    from fedcel.files import writable
     from sims import report
     from sims.escalate import escalate
 
+    writable(*filter(None, [options.out]))
     given = overrides(options)
     how = options.loss, options.budgets, options.jobs, options.every
     text = escalate(options.folder, given, *how)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 
 from fedcel import per_image, runs
-from fedcel.attacks.names import entries
+from fedcel.attacks.names import entries, parse
 from fedcel.errors import SettingsError
 from fedcel.files import locked, write_json
 from fedcel.settings import Scalar
@@ -31,7 +31,16 @@ from sims.report.records import Escalated
 from sims.report.text import NOTHING
 from sims.rows import escalated, gather, read
 from sims.table import anchors, failed, width
-from sims.worst import FAILED_ATTACKS, NAMED, Who, of_attack, taken, who, worst_rows
+from sims.worst import (
+    FAILED_ATTACKS,
+    NAMED,
+    TRAINING,
+    Who,
+    of_attack,
+    taken,
+    who,
+    worst_rows,
+)
 
 SCORES = ("mse", "psnr", "ssim", "identification-1", "identification-5", "label-accuracy")
 ANCHORS = ("oracle-mse", "mean-mse")
@@ -81,6 +90,7 @@ def escalate(
     """
     if not 0 <= loss < 100:
         raise SettingsError(f"--loss is {loss:g}, must be points of accuracy below 100, as 2")
+    useful(str(given.get("attack.names", "")))
     cells = read(folder)
     rows = nearest(cells, loss)
     more = [row for row in cells if row not in rows] if every else []
@@ -98,6 +108,16 @@ def escalate(
         return told
     found = larger([*first, *larger_ones])
     return f"{told}\n**The worst attack with larger budgets, one seed**\n\n{found}\n"
+
+
+def useful(names: str) -> None:
+    """Refuse attacks none of which rebuilds images from one inference; '' are the runs' own."""
+    found = [attack for attack, repeats in parse(names) if attack and repeats == 1] if names else []
+    if names and all(attack.observes == TRAINING for attack in found):
+        raise SettingsError(
+            f"attack.names is {names!r}: none of these rebuilds images from one inference, and "
+            "nothing else is compared here; name one that does, as 'decoder'"
+        )
 
 
 def more_effort(

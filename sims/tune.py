@@ -4,12 +4,11 @@ import math
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 import tomli_w
 
 from fedcel.data import load
-from fedcel.errors import RunError, SettingsError
+from fedcel.errors import SettingsError
 from fedcel.files import read_toml, write_whole
 from fedcel.settings import Scalar, Settings, parse
 from fedcel.settings_groups import Data
@@ -17,7 +16,7 @@ from sims.processes import timed, work
 from sims.progress import left, say
 from sims.scenario import Scenario, Variant, defended
 from sims.search import Among, Flat, Found, Plan, search
-from sims.trials import recall, store_of
+from sims.trials import recall
 
 
 def tune(
@@ -173,16 +172,6 @@ def nested(flat: Flat) -> dict[str, object]:
         assert isinstance(table, dict)
         table[name] = value
     return tree
-
-
-def writable(path: Path) -> None:
-    """Refuse, before hours of trials, files that cannot be written: RunError or OSError."""
-    for file in (path, store_of(path)):
-        if file.is_dir():
-            raise RunError(f"{file} is a folder; --out names the file to write")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile(dir=path.parent):
-        pass
 
 
 def write(table: dict[str, object], path: Path) -> None:

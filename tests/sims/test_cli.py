@@ -206,6 +206,9 @@ def test_simulate_attack_report_in_turn(capsys: pytest.CaptureFixture[str], tmp_
     assert "only attack.* can change" in refused(["attack", str(run), "--set", "seed=1"], capsys)
     assert "is a single run" in refused(["table", str(run)], capsys)
     assert "has no bench.json; give a folder" in refused(["table", str(run / "no")], capsys)
+    for name in ("table", "escalate"):  # told before the work, which would fail for another reason
+        said = refused([name, str(run), "--out", str(run)], capsys)
+        assert "is a folder; --out names the file to write" in said
     (tmp_path / "bench" / "runs").mkdir(parents=True)
     assert "is a bench, not a run" in refused(["attack", str(tmp_path / "bench")], capsys)
 

@@ -173,6 +173,13 @@ def test_each_of_several_attacks_has_its_row(tmp_path: Path) -> None:
     assert nothing["attack"] is None and nothing["budget"] == 1.0
 
 
+@pytest.mark.parametrize("names", ["optimal", "decoder*16", "first-layer, gradient-inversion"])
+def test_attacks_that_no_table_compares_are_refused_before_the_work(names: str) -> None:
+    """They see more than one inference shows, or rebuild nothing; no bench is looked for."""
+    with pytest.raises(SettingsError, match="none of these rebuilds images from one inference"):
+        escalate(Path("/nowhere"), {"attack.names": names}, 2, [])
+
+
 def test_an_own_attack_is_asked_again_by_what_was_typed() -> None:
     """Its name is its own; the larger budgets need the import string."""
     names = "optimal, decoder,decoder*4 ,fedcel.attacks.rmle:RMLE"
