@@ -33,6 +33,7 @@ from fedcel.attacks.observation import (
     ObservationMean,
     ObservationMisfit,
     ObservationPaid,
+    ObservationPooled,
     ObservationUpdate,
     SmashedData,
 )
@@ -76,6 +77,7 @@ __all__ = [
     "ObservationMean",
     "ObservationMisfit",
     "ObservationPaid",
+    "ObservationPooled",
     "ObservationUpdate",
     "OptimalLeak",
     "Progress",

@@ -24,6 +24,7 @@ from fedcel.attacks.observation import (
     ObservationHead,
     ObservationLogits,
     ObservationMean,
+    ObservationPooled,
     SmashedData,
 )
 from fedcel.data.images import Images
@@ -83,14 +84,16 @@ class Repeated:
         return total
 
     def average(self, observed: Float[Tensor, "B mF"]) -> Float[Tensor, "B F"]:
-        """Return the mean of each image's m observations."""
-        return observed.view(len(observed), self.repeats, -1).mean(1)
+        """Return what each image's m observations tell of their mean; their mean but for a law."""
+        parts = observed.view(len(observed), self.repeats, -1)
+        once = self.once
+        return once.pooled(parts) if isinstance(once, ObservationPooled) else parts.mean(1)
 
 
 @final
 @dataclass(frozen=True)
 class Averaged:
-    """The mean of m observations: what an attack on one of them takes as one with less noise."""
+    """The mean of m observations, or what tells more of it: to an attack one with less noise."""
 
     all: Repeated
 

@@ -2,14 +2,13 @@
 
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from math import log
 from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fedcel.cut import Cut
+from fedcel.attacks.dropout import mixture_misfit, most_likely
 from fedcel.nets import SplitNet, initialise
 
 CHUNK = 1024  # images encoded at once where no gradient is wanted
@@ -75,6 +74,15 @@ class ObservationMisfit(Observation, Protocol):
 
         Unit: a value observed, squared, mean over values, as of a mean squared gap.
         """
+        ...
+
+
+@runtime_checkable
+class ObservationPooled(Observation, Protocol):
+    """An observation that says by its law what several of one image tell, where no mean does."""
+
+    def pooled(self, parts: Float[Tensor, "B m F"]) -> Float[Tensor, "B F"]:
+        """Return the mean observation of each image, as far as m fresh ones tell it."""
         ...
 
 
@@ -202,22 +210,6 @@ def refused(observation: Observation, grant: str) -> ValueError:
     return ValueError(f"{observation.name!r} must grant {grant!r}, grants {granted}")
 
 
-def mixture_misfit(
-    z: Float[Tensor, "B D"], observed: Float[Tensor, "B D"], cut: Cut
-) -> Float[Tensor, " B"]:
-    """Return the mean over values of -2 sigma^2 log p(z~ | z) under dropout, up to a constant.
-
-    The law of `Cut.log_prob`, row by row and with a gradient; unit of z squared. At sigma 0, where
-    it has no gradient: the squared gap of what came through, a value of 0 says nothing.
-    """
-    kept = (observed - z).square()
-    if cut.sigma == 0:
-        return torch.where(torch.eq(observed, 0.0), 0.0, kept).mean(1)
-    double = 2 * cut.sigma**2
-    own, gone = log(1 - cut.dropout) - kept / double, log(cut.dropout) - observed.square() / double
-    return -double * torch.logaddexp(own, gone).mean(1)
-
-
 @dataclass(frozen=True)
 class SmashedData:
     """The message z~ of a split network, its encoder and the law of the cut known."""
@@ -246,6 +238,11 @@ class SmashedData:
         if cut.dropout > 0:
             return mixture_misfit(z, observed, cut)
         return (z - observed).square().mean(1)
+
+    def pooled(self, parts: Float[Tensor, "B m F"]) -> Float[Tensor, "B F"]:
+        """Return E[z~] as m messages tell it: their mean, under dropout by its mixture."""
+        cut = self.net.cut
+        return most_likely(parts, cut) * (1 - cut.dropout) if cut.dropout else parts.mean(1)
 
     def answer(self, observed: Float[Tensor, "B F"]) -> Float[Tensor, "B K"]:
         """Return the head's logits, with a gradient."""

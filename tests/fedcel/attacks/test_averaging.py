@@ -17,6 +17,7 @@ from fedcel.attacks.observation import (
     SmashedData,
 )
 from fedcel.attacks.optimal import optimal
+from fedcel.attacks.rmle import RMLE
 from fedcel.attacks.scorecard import mse
 from fedcel.cut import Cut
 from fedcel.nets import SplitNet
@@ -68,6 +69,54 @@ def test_dropout_leaks_through_repeats_as_by_hand() -> None:
     for repeats in (1, 3):
         leak = optimal(Repeated(SmashedData(net), repeats), x, y, stream(), draws=2000)
         assert leak.information_bits == pytest.approx(3 * (1 - 0.5**repeats), abs=0.05)
+
+
+@pytest.mark.parametrize(("sigma", "repeats"), [(0.1, 16), (0.1, 4), (0.3, 16), (1.0, 16)])
+def test_what_was_dropped_is_told_from_what_is_small(sigma: float, repeats: int) -> None:
+    """Nearly the mean of the exact posterior, on a grid; far nearer than the messages' mean."""
+    cut, z = Cut(sigma, 0.4), torch.randn(3000, 1, generator=stream())
+    many = Repeated(SmashedData(SplitNet(torch.nn.Flatten(), torch.nn.Identity(), cut, 1)), repeats)
+    seen = many.sample(z.view(-1, 1, 1, 1), stream(1))
+    found = many.average(seen) / 0.6
+    grid = torch.linspace(-5, 5, 1001)
+    chances = torch.zeros(len(z), len(grid)) - grid.square() / 2
+    for part in torch.chunk(seen, repeats, 1):
+        chances += torch.log(
+            0.6 * torch.exp(-(part - grid).square() / (2 * sigma**2))
+            + 0.4 * torch.exp(-part.square() / (2 * sigma**2))
+            + 1e-30
+        )
+    least = (chances.softmax(1) @ grid - z[:, 0]).square().mean()
+    error = (found - z).square().mean()
+    assert least * 0.99 < error < 1.05 * least
+    plain = seen.mean(1, keepdim=True) / 0.6
+    assert error < (0.1 if sigma == 0.1 and repeats == 16 else 0.9) * (plain - z).square().mean()
+
+
+def test_without_noise_what_came_through_once_is_known() -> None:
+    """Values dropped from all messages are 0, the others exact; the gradient is the mean's."""
+    cut, z = Cut(0.0, 0.5), torch.rand(40, 3, generator=stream()) + 0.5
+    one = SmashedData(SplitNet(torch.nn.Flatten(), torch.nn.Identity(), cut, 3))
+    many = Repeated(one, 4)
+    found = many.average(many.sample(z.view(-1, 1, 1, 3), stream(1))) / 0.5
+    came = found > 0
+    torch.testing.assert_close(found[came], z[came])
+    assert 0.9 < came.float().mean() < 1
+    noisy = Averaged(Repeated(pixels(0.3, 0.4), 4))
+    code = z.clone().requires_grad_()
+    noisy.disturb(code, stream()).sum().backward()
+    assert code.grad is not None and code.grad.isfinite().all() and code.grad.mean() > 0.3
+
+
+def test_a_search_sees_through_dropout_in_sixteen_messages() -> None:
+    """With their mean alone it hardly comes below the variance of what was dropped."""
+    known, targets = digits()
+    net = SplitNet(torch.nn.Flatten(), torch.nn.Identity(), Cut(0.1, 0.4), 64)
+    seen = Repeated(SmashedData(net), 16)
+    attack = Averaging(RMLE(), 16)
+    found = attack.reconstruct(seen, known, seen.sample(targets.x, stream(1)), 0.1, stream(2))
+    floor = float((targets.x.square() * 0.4 / 0.6 / 16).mean())
+    assert mse(found, targets.x) < 0.5 * floor
 
 
 def test_other_observations_are_asked_m_times() -> None:
