@@ -16,7 +16,7 @@ from fedcel.attacks.names import entries
 from fedcel.attacks.runner import FAILED
 from fedcel.data import Images
 from fedcel.errors import RunError
-from fedcel.files import read_json, read_tensors, write_json, write_tensors
+from fedcel.files import locked, read_json, read_tensors, write_json, write_tensors
 from fedcel.settings import Scalar
 from fedcel.settings_groups import Attack
 from sims.observations import observations
@@ -50,8 +50,8 @@ def attack(folder: Path, how: Attack | None = None, title: str = "attack") -> Ro
     """
     run = runs.read(folder)
     how = how or run.settings.attack
-    before = rows_of(folder), asked(folder), pictures_of(folder)  # damage is named before the work
-    values, result = per_image.read(folder), result_of(folder)
+    left(folder)  # damage is named before the work
+    result = result_of(folder)
     found = run_attacks(
         observations(run, how),
         how,
@@ -61,11 +61,19 @@ def attack(folder: Path, how: Attack | None = None, title: str = "attack") -> Ro
         throttled(title),
         run.splits.training,
     )
-    stay = outlasting(values, found.rows)
-    per_image.write(folder, stay | found.per_image)  # first: what is asked for is then complete
-    for sentence in defects(store(folder, how, found.rows, found.pictures, *before), result):
+    with locked(folder / f".{ROWS}.lock"):  # another attack may have ended meanwhile
+        values, old, asks, shown = left(folder)
+        stay = outlasting(values, found.rows)
+        per_image.write(folder, stay | found.per_image)  # first: what is asked for is then complete
+        rows = store(folder, how, found.rows, found.pictures, old, asks, shown)
+    for sentence in defects(rows, result):
         say(sentence)
     return found.rows
+
+
+def left(folder: Path) -> tuple[per_image.Vectors, Rows, list[Asked], Pictures]:
+    """Return what earlier attacks left; RunError when it is damaged."""
+    return per_image.read(folder), rows_of(folder), asked(folder), pictures_of(folder)
 
 
 def outlasting(values: per_image.Vectors, rows: Rows) -> per_image.Vectors:

@@ -13,7 +13,16 @@ from fedcel.errors import RunError
 from fedcel.settings import parse
 from fedcel.settings_groups import Attack
 from sims import loop
-from sims.attack import ASKED, attack, catch_up, failures, lacking, own
+from sims.attack import (
+    ASKED,
+    attack,
+    catch_up,
+    failures,
+    lacking,
+    own,
+    pictures_of,
+    rows_of,
+)
 from sims.table import failed
 from sims.worst import FAILED_ATTACKS
 from tests.sims.small import QUICK
@@ -48,6 +57,32 @@ def trained(folder: Path) -> Path:
     loop.train(runs.read_settings(folder), folder, lambda _: None)
     Cheat.targets = runs.read(folder).splits.test.x.clone()
     return folder
+
+
+class Meanwhile(Cheat):
+    """An attack during which another one on the same run ends."""
+
+    name = "meanwhile"
+    folder: ClassVar[Path]
+
+    def reconstruct(self, observation: object, *rest: object) -> Tensor:
+        """Let the other one end, and cheat."""
+        attack(self.folder, Attack(names=f"{__name__}:Cheat", seeds=1))
+        return self.targets
+
+
+def test_attacks_at_the_same_time_keep_each_others_rows(tmp_path: Path) -> None:
+    """And what they scored of each image, and their pictures."""
+    Meanwhile.folder = folder = trained(tmp_path / "run")
+    how = Attack(names=f"{__name__}:Meanwhile", seeds=1)
+    attack(folder, how)
+    assert [row["attack"] for row in rows_of(folder)] == ["cheat", "meanwhile"]
+    assert (
+        lacking(folder, how) is lacking(folder, Attack(names=f"{__name__}:Cheat", seeds=1)) is None
+    )
+    names = [parts for key in per_image.read(folder) if (parts := per_image.parts(key))]
+    assert {parts.attack for parts in names} == {"cheat", "meanwhile"}
+    assert {"cheat", "meanwhile"} < pictures_of(folder).keys()
 
 
 def test_images_of_seeds_that_were_not_run_again_are_dropped(tmp_path: Path) -> None:
