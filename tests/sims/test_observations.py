@@ -226,6 +226,18 @@ def test_repeats_add_up() -> None:
     assert many.identification < exp(8) / (exp(8) + 9)
 
 
+@pytest.mark.parametrize(("mechanism", "ratio"), [("laplace", 0.75), ("gaussian", 1.0)])
+def test_several_answers_tell_what_their_law_allows(mechanism: str, ratio: float) -> None:
+    """Of Laplace noise the median: .60 +- .03 of the squared error of 64 answers' mean."""
+    seen, x = answers(settings_of(mechanism, 2.0), 0.0), images(1).expand(400, -1, -1, -1)
+    many = Repeated(seen, 64)
+    observed = many.sample(x, stream())
+    usual = told(seen.mechanism, seen.logits(x[:1]))
+    parts = observed.view(400, 64, 3)
+    error, plain = ((e - usual).square().mean() for e in (many.average(observed), parts.mean(1)))
+    assert error <= ratio * plain
+
+
 def test_without_a_known_law_no_likelihood() -> None:
     """An own mechanism is attacked without it; asking for it says so."""
     seen = answers(settings_of("laplace", 1.0), 0.0)
