@@ -38,7 +38,7 @@ def trade_identification(summaries: Sequence[Summary]) -> Figure | None:
     if figure is not None:
         from_zero(figure)
         figure.axes[-1].set_xlabel(
-            "right image by the worst attack that all met, % (less is better)"
+            "right image by the attack all met, % (less is better)"
         )
     return figure
 
