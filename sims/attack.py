@@ -12,7 +12,7 @@ from fedcel import per_image, runs
 from fedcel.attacks import defects
 from fedcel.attacks import run as run_attacks
 from fedcel.attacks.base import OtherClasses
-from fedcel.attacks.names import entries
+from fedcel.attacks.names import REVISION, entries
 from fedcel.attacks.runner import FAILED
 from fedcel.data import Images
 from fedcel.errors import RunError
@@ -38,6 +38,8 @@ class Asked(NamedTuple):
     attacks: list[Who]
     failed: list[str] | None = None
     """Names of those that failed where nobody foresaw it; None: the file is of before they were."""
+    revision: int = 1
+    """Of the attacks that were carried out."""
 
 
 def attack(folder: Path, how: Attack | None = None, title: str = "attack") -> Rows:
@@ -108,8 +110,9 @@ def auxiliary(run: runs.Run, how: Attack) -> Images:
 def own(folder: Path, how: Attack) -> Rows | None:
     """Return the rows that `how` asks for; None where the run was not attacked with it.
 
-    A run that was attacked before attack settings were stored counts as not attacked. What failed
-    has no row here, and counts as attacked; see `lacking`.
+    A run that was attacked before attack settings were stored, or by an earlier revision of the
+    attacks, counts as not attacked. What failed has no row here, and counts as attacked; see
+    `lacking`.
     """
     ask = ask_of(folder, how)
     return None if ask is None else [row for row in rows_of(folder) if who(row) in ask.attacks]
@@ -140,7 +143,8 @@ def catch_up(folder: Path, how: Attack, title: str = "attack") -> None:
 def ask_of(folder: Path, how: Attack) -> Asked | None:
     """Return what is kept of the attacks with `how`; None where there were none."""
     settings = how.model_dump(by_alias=True)
-    return next((ask for ask in asked(folder) if ask.settings == settings), None)
+    same = (ask for ask in asked(folder) if ask.settings == settings)
+    return next((ask for ask in same if ask.revision == REVISION), None)
 
 
 def rows_of(folder: Path) -> Rows:
@@ -206,7 +210,7 @@ def store(
     kept = [row for row in old if not any(gives_way(who(row), new) for new in fresh)]
     measured = [who(row) for row in rows if "skipped" not in row]
     done = list(dict.fromkeys(measured))
-    ask = Asked(how.model_dump(by_alias=True), done, failed_of(rows))
+    ask = Asked(how.model_dump(by_alias=True), done, failed_of(rows), REVISION)
     still = [other for other in asks if holds(other, ask)]
     write_json(folder / ASKED, [other._asdict() for other in still])
     write_tensors(folder / PICTURES, merged(shown, pictures, kept, rows))
@@ -239,11 +243,12 @@ def amended(old: Asked, new: Asked, tried: set[str]) -> Asked:
     That is where `new` differs from it in the names alone.
     """
     again = tried.intersection(old.failed or [])
-    if not again or {**old.settings, "names": new.settings["names"]} != new.settings:
+    like = {**old.settings, "names": new.settings["names"]} == new.settings
+    if not again or not like or old.revision != new.revision:
         return old
     done = [*old.attacks, *(each for each in new.attacks if each.attack in again)]
     still = [name for name in old.failed or [] if name not in again or name in (new.failed or [])]
-    return Asked(old.settings, list(dict.fromkeys(done)), still)
+    return Asked(old.settings, list(dict.fromkeys(done)), still, old.revision)
 
 
 def merged(old: Pictures, new: Pictures, kept: Rows, rows: Rows) -> Pictures:

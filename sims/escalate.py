@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 
 from fedcel import per_image, runs
-from fedcel.attacks.names import entries, parse
+from fedcel.attacks.names import REVISION, entries, parse
 from fedcel.errors import SettingsError
 from fedcel.files import locked, write_json
 from fedcel.settings import Scalar
@@ -242,7 +242,7 @@ def row_of(each: Task, counted: Sequence[Row]) -> dict[str, object]:
     first = counted[0] if counted else {}
     named = {"attack": first.get("attack"), "targets": first.get("targets")}
     named["picked-among"] = first.get("identification-candidates")
-    given = {"budget": each.how.budget, "knowledge": each.how.knowledge}
+    given = {"budget": each.how.budget, "knowledge": each.how.knowledge, "revision": REVISION}
     lost = {FAILED_ATTACKS: failures(each.place)}
     return kept | means_of | named | given | (lost if lost[FAILED_ATTACKS] else {})
 

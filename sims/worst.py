@@ -152,8 +152,8 @@ def everywhere(rows: Sequence[Row], more: Sequence[Row]) -> list[Row]:
 
 
 def how(row: Row) -> tuple[object, ...]:
-    """Return with what a row of escalated.json was attacked."""
-    return tuple(row.get(key) for key in NAMED)
+    """Return with what a row of escalated.json was attacked; older rows name no revision."""
+    return tuple(row.get(key) for key in (*NAMED, "revision"))
 
 
 def offered(group: Sequence[Row], found: Sequence[Row]) -> list[Row] | None:

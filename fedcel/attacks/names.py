@@ -24,6 +24,9 @@ from fedcel.attacks.unsplit import UnSplit
 from fedcel.errors import PluginError, SettingsError
 
 OPTIMAL = "optimal"
+REVISION = 2
+"""Of all attacks: raised when one finds more with the same settings. What is kept of an earlier one
+is run again, and tables do not take the two for one attack."""
 ATTACKS: dict[str, Callable[[], Attack]] = {
     "decoder": Decoder,
     "decoder-large": partial(Decoder, "decoder-large", effort=Effort(size=LARGE)),

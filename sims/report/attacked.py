@@ -37,9 +37,7 @@ def trade_identification(summaries: Sequence[Summary]) -> Figure | None:
     figure = trade(summaries, lambda s: hundredfold(s.picked), marks)
     if figure is not None:
         from_zero(figure)
-        figure.axes[-1].set_xlabel(
-            "right image by the attack all met, % (less is better)"
-        )
+        figure.axes[-1].set_xlabel("right image by the attack all met, % (less is better)")
     return figure
 
 

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedcel.attacks.names import REVISION
 from fedcel.errors import DivergedError, RunError, SettingsError
 from fedcel.settings import Scalar
 from fedcel.settings_groups import Attack
 from sims import scenario
-from sims.attack import Asked, attack, merged, own, pictures_of, rows_of, store
+from sims.attack import Asked, asked, attack, lacking, merged, own, pictures_of, rows_of, store
 from sims.bench import measured
 from sims.cell import one
 from sims.processes import work
@@ -162,6 +163,7 @@ def attacked(place: Path, rows: object) -> None:
     """Write the files of an attack with default settings, all rows with the same few keys."""
     place.mkdir(parents=True, exist_ok=True)
     ask = {"settings": Attack().model_dump(by_alias=True), "attacks": [["decoder"]]}
+    ask["revision"] = REVISION
     (place / "attacks.json").write_text(json.dumps(rows))
     (place / "attack-settings.json").write_text(json.dumps([ask]))
     (place / BENCH.COST).write_text('{"train-step-ratio": 2.5}')
@@ -209,7 +211,10 @@ def test_what_an_attack_leaves_of_earlier_ones(tmp_path: Path) -> None:
     old = [{"attack": "a", **say, "budget": budget, "mse": 0.1} for budget in (1.0, 2.0)]
     old += [{"attack": "b", **say, "skipped": "no"}, {"attack": "c", **say, "budget": 2.0}]
     new = [{"attack": name, **say, "budget": 2.0, "mse": 0.2} for name in ("a", "b")]
-    asks = [Asked(Attack(budget=n).model_dump(by_alias=True), [who(old[n - 1])]) for n in (1, 2)]
+    asks = [
+        Asked(Attack(budget=n).model_dump(by_alias=True), [who(old[n - 1])], revision=REVISION)
+        for n in (1, 2)
+    ]
     shown = {name: torch.full((2, 1, 2, 2), 0.1) for name in ("targets", "a", "b")}
     made = {"targets": shown["targets"], "a": shown["a"] + 0.5, "b": shown["b"] + 0.5}
     store(tmp_path, how, new, made, old, asks, shown)
@@ -217,6 +222,9 @@ def test_what_an_attack_leaves_of_earlier_ones(tmp_path: Path) -> None:
     assert own(tmp_path, Attack(budget=1.0)) == old[:1]
     assert own(tmp_path, Attack(budget=2.0)) == new[:1]  # names alone differ: its like
     assert own(tmp_path, Attack(budget=2.0, seeds=1)) is None
+    earlier = [ask._replace(revision=REVISION - 1)._asdict() for ask in asked(tmp_path)]
+    (tmp_path / "attack-settings.json").write_text(json.dumps(earlier))
+    assert own(tmp_path, how) is None and lacking(tmp_path, how) == how
     kept = pictures_of(tmp_path)
     assert torch.equal(kept["a"], shown["a"]) and torch.equal(kept["b"], made["b"])
     other = shown | {"targets": shown["targets"] + 0.3}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedcel import per_image, runs
+from fedcel.attacks.names import REVISION
 from fedcel.errors import RunError
 from fedcel.settings import Scalar
 from sims import scenario
@@ -151,6 +152,7 @@ def test_an_attack_that_cannot_be_made_any_more_ends_no_bench(tmp_path: Path) ->
     _, (cell,) = planned(tmp_path, "a", **{"attack.names": "no_such:Attack"})
     runs.create(tmp_path / "a", cell.settings)
     ask = {"settings": cell.settings.attack.model_dump(by_alias=True), "attacks": []}
+    ask["revision"] = REVISION
     asked = json.dumps([ask | {"failed": ["flaky"]}])
     for name, text in (("attacks", "[]"), ("attack-settings", asked), ("cost", "{}")):
         (tmp_path / "a" / f"{name}.json").write_text(text)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedcel import per_image
+from fedcel.attacks.names import REVISION
 from fedcel.errors import RunError, SettingsError
 from fedcel.settings import Scalar
 from fedcel.settings_groups import Attack
@@ -160,7 +161,7 @@ def test_each_of_several_attacks_has_its_row(tmp_path: Path) -> None:
         rows.append(rows[0] | {"attack": "decoder*4", "observation": "smashed-data*4", "mse": 0.01})
         (tmp_path / name).mkdir()
         (tmp_path / name / ROWS).write_text(json.dumps(rows))
-        ask = Asked(how.model_dump(by_alias=True), [who(one) for one in rows], [])
+        ask = Asked(how.model_dump(by_alias=True), [who(one) for one in rows], [], REVISION)
         (tmp_path / name / ASKED).write_text(json.dumps([ask._asdict()]))
         more.append(scored(Task(cells[-1], tmp_path / name, how)))
     told = [[(one["attack"], one["mse"]) for one in rows] for rows in more]
