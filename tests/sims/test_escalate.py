@@ -91,7 +91,7 @@ def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
     said = escalate(tmp_path / "b", given, 0, [0.04, 0.05], jobs=2)  # one file for both
     told = capsys.readouterr().err
     assert told.count("\nattacked ") == 6
-    assert re.search(r"^attacked \S+ \(1/4\), about \d+ s left$", told, re.M)
+    assert re.search(r"^attacked \S+ \(1/4\), about \d+ s left, then larger budgets$", told, re.M)
     rows = json.loads((tmp_path / "b" / ESCALATED).read_text())
     assert [(r["variant"], r["strength"], r["seed"], r["budget"]) for r in rows] == [
         ("none", None, 0, 0.02),
