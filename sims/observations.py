@@ -29,6 +29,8 @@ from sims.uploads import Uploads
 
 LAW_DRAWS = 256  # messages over which an answer's likelihood is averaged
 AT_ONCE = 300_000  # densities computed together: as many as stay in a processor's cache
+MOSTLY = 1.25
+"""Of 16 sums of Laplace and normal noise median and mean vary alike where the sums vary by this."""
 KNOWN_LAWS = (Laplace, Gaussian, LabelOnly)
 
 
@@ -70,9 +72,14 @@ class PrivateLogits:
     def pooled(self, parts: Float[Tensor, "B m K"]) -> Float[Tensor, "B K"]:
         """Return what m answers tell of a usual one: of Laplace noise the median, else the mean.
 
-        The median is the most likely place of Laplace noise and has half the mean's variance.
+        The median is the most likely place of Laplace noise. Where answers vary by more than
+        `MOSTLY` its variance, the noise at the cut has its say, and the mean has less of it.
         """
-        return parts.quantile(0.5, 1) if isinstance(self.mechanism, Laplace) else parts.mean(1)
+        if not isinstance(self.mechanism, Laplace) or parts.shape[1] < 2:
+            return parts.mean(1)
+        scale = self.mechanism.sensitivity / self.mechanism.epsilon
+        laplace = parts.var(1).mean() < MOSTLY * 2 * scale**2
+        return parts.quantile(0.5, 1) if laplace else parts.mean(1)
 
     def log_prob(
         self, observed: Float[Tensor, "Q K"], images: Float[Tensor, "M C H W"]
