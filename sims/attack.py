@@ -110,9 +110,9 @@ def auxiliary(run: runs.Run, how: Attack) -> Images:
 def own(folder: Path, how: Attack) -> Rows | None:
     """Return the rows that `how` asks for; None where the run was not attacked with it.
 
-    A run that was attacked before attack settings were stored, or by an earlier revision of the
-    attacks, counts as not attacked. What failed has no row here, and counts as attacked; see
-    `lacking`.
+    A run that was attacked before attack settings were stored counts as not attacked. What failed
+    has no row here, and counts as attacked, and so does what an earlier revision of the attacks
+    did; see `lacking`.
     """
     ask = ask_of(folder, how)
     return None if ask is None else [row for row in rows_of(folder) if who(row) in ask.attacks]
@@ -121,11 +121,12 @@ def own(folder: Path, how: Attack) -> Rows | None:
 def lacking(folder: Path, how: Attack) -> Attack | None:
     """Return what a run is still to be attacked with for `how`; None where it has all of it.
 
-    That is all of `how`, or of its names those that failed where nobody foresaw it: memory was
-    short, a part of the user's own was wrong. What cannot act on the run is not lacking.
+    That is all of `how`, if only for the attacks find more now than they did; or of its names those
+    that failed where nobody foresaw it: memory was short, a part of the user's own was wrong. What
+    cannot act on the run is not lacking.
     """
     ask = ask_of(folder, how)
-    if ask is None:
+    if ask is None or ask.revision != REVISION:
         return how
     if not ask.failed:
         return None
@@ -143,8 +144,7 @@ def catch_up(folder: Path, how: Attack, title: str = "attack") -> None:
 def ask_of(folder: Path, how: Attack) -> Asked | None:
     """Return what is kept of the attacks with `how`; None where there were none."""
     settings = how.model_dump(by_alias=True)
-    same = (ask for ask in asked(folder) if ask.settings == settings)
-    return next((ask for ask in same if ask.revision == REVISION), None)
+    return next((ask for ask in asked(folder) if ask.settings == settings), None)
 
 
 def rows_of(folder: Path) -> Rows:

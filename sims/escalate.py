@@ -32,6 +32,7 @@ from sims.report.text import NOTHING
 from sims.rows import escalated, gather, read
 from sims.table import anchors, failed, width
 from sims.worst import (
+    ANCHORS,
     FAILED_ATTACKS,
     NAMED,
     TRAINING,
@@ -43,10 +44,8 @@ from sims.worst import (
 )
 
 SCORES = ("mse", "psnr", "ssim", "identification-1", "identification-5", "label-accuracy")
-ANCHORS = ("oracle-mse", "mean-mse")
-"""Errors of who knows the label alone, or nothing, with the same images of his own."""
 ERROR = Column("mse", "MSE", 4)
-SAME = ("variant", "strength", "seed", "budget")
+SAME = ("variant", "strength", "seed", "budget", "revision")
 """What two rows of escalated.json agree in where one replaces the other."""
 LESS = ("attack", "knowledge", "targets")
 """What the one that gives way may lack; the attack where all of them failed."""

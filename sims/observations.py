@@ -131,11 +131,14 @@ def mixture(
 ) -> Float[Tensor, "Q M"]:
     """Return the log of the mean over L of the density of each answer given row l of image j."""
     draws, count, classes = rows.shape
-    flat, found = rows.view(draws * count, classes), []
-    for part in torch.split(observed, max(1, AT_ONCE // len(flat))):
+    flat = rows.view(draws * count, classes)
+    # Written into one tensor: small results between large ones that are freed tear memory to pieces.
+    found = torch.empty(len(observed), count, dtype=torch.float64)
+    step = max(1, AT_ONCE // len(flat))
+    for part, place in zip(torch.split(observed, step), torch.split(found, step), strict=True):
         density = log_density(mechanism, part, flat).view(len(part), draws, count)
-        found.append(density.logsumexp(1) - math.log(draws))
-    return torch.cat(found)
+        torch.logsumexp(density, 1, out=place)
+    return found.sub_(math.log(draws))
 
 
 def told(mechanism: Mechanism | None, logits: Float[Tensor, "M K"]) -> Float[Tensor, "M K"]:

@@ -20,7 +20,14 @@ def read(folder: Path, even: bool = False) -> Sequence[Row]:
     `even`: the worst of those that were run on every cell, see `everywhere`.
     """
     rows, more = cells(folder), escalated(folder)
-    return merged(rows, everywhere(rows, more) if even else more)
+    return merged(*everywhere(rows, more)) if even else merged(rows, more)
+
+
+def uneven(folder: Path) -> list[Row]:
+    """Return the rows of escalated.json that `read` leaves out when it is to be even."""
+    more = escalated(folder)
+    stay = everywhere(cells(folder), more).more
+    return [row for row in more if row not in stay]
 
 
 def cells(folder: Path) -> list[Row]:
@@ -52,7 +59,7 @@ def gather(folder: Path) -> None:
     """Write what a bench's rows are means of, by run and measure; what runs lack is left out."""
     vectors = per_image.Vectors()
     rows, more = cells(folder), escalated(folder)
-    even = merged(rows, everywhere(rows, more))
+    even = merged(*everywhere(rows, more))
     for row, compared in zip(merged(rows, more), even, strict=True):
         place = folder / str(row["run"])
         each = per_image.of_run(place) | of_attack(place, row)

@@ -14,8 +14,8 @@ from sims.intervals import images, redrawn, whole
 from sims.matched import BITS, Matches, Row, Values, areas, differences, matched, seed_of
 from sims.report.read import FAILED
 from sims.report.text import NOTHING, number
-from sims.rows import escalated, read
-from sims.worst import FAILED_ATTACKS, everywhere
+from sims.rows import read, uneven
+from sims.worst import FAILED_ATTACKS
 
 NEVER = "never this accurate"
 
@@ -56,7 +56,7 @@ def table(folder: Path, losses: str = "0,2,5", against: str | None = None) -> st
     if against is not None and against not in titles:
         raise SettingsError(f"--against is {against!r}, must be one of {', '.join(titles)}")
     again = redrawn(rows, images(folder, rows))
-    said = conditions(rows) + attacks(rows, escalated(folder)) + failed(rows) + width(again)
+    said = conditions(rows) + attacks(rows, uneven(folder)) + failed(rows) + width(again)
     parts = [f"Variants at matched accuracy.\n\n{said}{left_out(folder)}"]
     for loss in points:
         found, drawn = matched(rows, loss), [matched(each, loss) for each in again]
@@ -109,10 +109,10 @@ def conditions(rows: Sequence[Row]) -> str:
     )
 
 
-def attacks(rows: Sequence[Row], more: Sequence[Row]) -> str:
+def attacks(rows: Sequence[Row], others: Sequence[Row]) -> str:
     """Return which trained attacks the rows' errors are of, and on how many targets if not all.
 
-    And which of `more`, the rows of escalated.json, some cells alone have met.
+    And which others some cells alone have met.
     """
     keys = "worst-attack", "worst-knowledge", "worst-budget"
     found: dict[str, None] = {}
@@ -121,11 +121,10 @@ def attacks(rows: Sequence[Row], more: Sequence[Row]) -> str:
         said = ", ".join(text(row[key]) for key in keys if row.get(key) is not None)
         count = row.get("worst-targets") or row.get("candidates")
         found[said if count == row.get("candidates") else f"{said}, {count} targets"] = None
-    common = everywhere(rows, more)
     rest = dict.fromkeys(
         ", ".join(text(row[key]) for key in ("attack", "knowledge", "budget") if row.get(key))
-        for row in more
-        if row.get("attack") and row not in common
+        for row in others
+        if row.get("attack")
     )
     met = "every cell" if len(scored) == len(rows) else f"{len(scored)} of {len(rows)} cells"
     whose = f" MSE: the worst attack that {met} met (knowledge, budget): "

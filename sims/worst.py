@@ -17,6 +17,8 @@ Row = Mapping[str, object]
 
 REBUILT = ("mse", "psnr", "ssim", "identification-1", "oracle-mse", "mean-mse")
 """What a row of bench.json says of its worst attack."""
+ANCHORS = ("oracle-mse", "mean-mse")
+"""Of these, errors of who knows the label alone, or nothing, with the same images of his own."""
 NAMED = ("attack", "knowledge", "budget", "targets")
 """What a row says of the attack that its scores are of; in bench.json behind `worst-`."""
 OF_ATTACKS = ("mse", "identification-1")
@@ -112,7 +114,7 @@ def merged(rows: Sequence[Row], more: Iterable[Row]) -> list[dict[str, object]]:
     """Return rows of bench.json, with the scores of those of escalated.json where these are worse.
 
     Worse for the defence: a lower MSE, on as many targets or more. What counts was given to all
-    seeds of a variant at a strength alike (knowledge, budget, targets), on the models that
+    seeds of a variant at a strength alike (all but the attack's name), on the models that
     bench.json is of; of that each seed has its own worst attack. RunError when a row's numbers are
     none.
     """
@@ -121,7 +123,7 @@ def merged(rows: Sequence[Row], more: Iterable[Row]) -> list[dict[str, object]]:
         groups.setdefault(point(row), []).append(row)
     tried: dict[tuple[object, ...], dict[tuple[object, ...], list[Row]]] = {}
     for row in more:
-        how = tuple(row.get(key) for key in ("knowledge", "budget", "targets"))
+        how = tuple(row.get(key) for key in ("knowledge", "budget", "targets", "revision"))
         tried.setdefault(point(row), {}).setdefault(how, []).append(row)
     worse: dict[int, Row] = {}
     for name, group in groups.items():
@@ -130,29 +132,40 @@ def merged(rows: Sequence[Row], more: Iterable[Row]) -> list[dict[str, object]]:
     return [{**row, **taken(worse[id(row)])} if id(row) in worse else dict(row) for row in rows]
 
 
-def everywhere(rows: Sequence[Row], more: Sequence[Row]) -> list[Row]:
-    """Return what of escalated.json was run on all rows of bench.json, their models and seeds.
+class Even(NamedTuple):
+    """Rows of bench.json, and those of escalated.json that they are compared with."""
+
+    rows: Sequence[Row]
+    more: Sequence[Row]
+
+
+def everywhere(rows: Sequence[Row], more: Sequence[Row]) -> Even:
+    """Return what to merge so that all rows are of attacks that all met, on their models and seeds.
 
     Variants between two strengths are compared by these: one whose other strength met a weaker
-    attack would look better than it is. Where neither these nor the cells' own met all, those of
-    the one attack that met most cells, the first of equals; the others have no errors then.
+    attack would look better than it is. Where neither attacks of escalated.json nor the cells' own
+    met all, those that met most cells are left; the other cells have no errors then.
     """
     cells = {(point(row), row.get("seed", 0)): row for row in rows}
     reached: dict[tuple[object, ...], set[object]] = {}
     for row in more:
         cell = point(row), row.get("seed", 0)
-        if cell in cells and same(row, cells[cell]):
+        if cell in cells and row.get("mse") is not None and same(row, cells[cell]):
             reached.setdefault(how(row), set()).add(cell)
     common = [row for row in more if reached.get(how(row), set()) >= cells.keys()]
-    have = all(row.get("mse") is not None for row in rows)
-    if common or have:
-        return common
+    own = sum(row.get("mse") is not None for row in rows)
+    if common or own == len(rows):
+        return Even(rows, common)
     most = max(reached, key=lambda one: len(reached[one]), default=None)
-    return [row for row in more if how(row) == most]
+    if most is None or own >= len(reached[most]):
+        return Even(rows, [])
+    scores = (key for key in REBUILT if key not in ANCHORS)
+    blank = {**dict.fromkeys(scores), **{f"worst-{key}": None for key in NAMED}}
+    return Even([{**row, **blank} for row in rows], [row for row in more if how(row) == most])
 
 
 def how(row: Row) -> tuple[object, ...]:
-    """Return with what a row of escalated.json was attacked; older rows name no revision."""
+    """Return with what a row of escalated.json was attacked; old ones name no revision."""
     return tuple(row.get(key) for key in (*NAMED, "revision"))
 
 

@@ -25,8 +25,8 @@ from fedcel.errors import PluginError, SettingsError
 
 OPTIMAL = "optimal"
 REVISION = 2
-"""Of all attacks: raised when one finds more with the same settings. What is kept of an earlier one
-is run again, and tables do not take the two for one attack."""
+"""Of all attacks: raised when one finds more with the same settings. Cells attacked by an earlier
+one are attacked again when asked for, and what `fedcel escalate` wrote is told apart."""
 ATTACKS: dict[str, Callable[[], Attack]] = {
     "decoder": Decoder,
     "decoder-large": partial(Decoder, "decoder-large", effort=Effort(size=LARGE)),

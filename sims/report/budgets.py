@@ -37,7 +37,7 @@ def sweeps(rows: Iterable[Escalated]) -> list[Sweep]:
     for row in rows:
         if row.attack is not None and row.mse is not None:
             model = row.variant, row.strength, row.seed, row.accuracy, row.bits_beyond_label
-            how = row.attack, row.knowledge, row.targets
+            how = row.attack, row.knowledge, row.targets, row.revision
             groups.setdefault((model, how), {})[row.budget] = row
     found = []
     for group in groups.values():

@@ -75,8 +75,8 @@ def _bench(folder: Path) -> Book:
         _list_of(Row)(text)  # what is damaged is named before it is merged
         # Merged as they were written, as tables do: what decides is more than is shown here.
         found = json.loads(text)
-        offers = everywhere(found, scores) if even else scores
-        return TypeAdapter(tuple[Row, ...]).validate_python(merged(found, offers))
+        joined = merged(*everywhere(found, scores)) if even else merged(found, scores)
+        return TypeAdapter(tuple[Row, ...]).validate_python(joined)
 
     rows = _parsed(folder / "bench.json", held)
     if not rows:

@@ -188,6 +188,7 @@ class Escalated(Part):
     attack: str | None = None
     knowledge: str | None = None
     budget: FiniteFloat
+    revision: int | None = None
     targets: int | None = None
     mse: Number = None
     psnr: Number = None

@@ -169,7 +169,7 @@ def test_each_of_several_attacks_has_its_row(tmp_path: Path) -> None:
         [("kernel-ridge", 0.04), ("decoder", 0.05)],
         [("decoder", 0.03), ("kernel-ridge", 0.06)],
     ]
-    assert everywhere(cells, [one for rows in more for one in rows]) == [*more[0], *more[1]]
+    assert everywhere(cells, [one for rows in more for one in rows]).more == [*more[0], *more[1]]
     (nothing,) = scored(Task(cells[0], tmp_path / "none", how))
     assert nothing["attack"] is None and nothing["budget"] == 1.0
 

@@ -91,11 +91,14 @@ def test_a_curve_is_of_what_all_its_cells_met() -> None:
     rows = [row | {"strength": s} for s in (1.0, 2.0) for row in cells()]
     here = [tried(seed, "hybrid", 0.02) for seed in range(3)]
     there = [row | {"strength": 2.0} for row in here]
-    assert everywhere(rows, here) == []
-    assert everywhere(rows, [*here, *there]) == [*here, *there]
-    assert everywhere(rows, [*here, *(row | {"budget": 4.0} for row in there)]) == []
+    assert everywhere(rows, here) == (rows, [])
+    assert everywhere(rows, [*here, *there]) == (rows, [*here, *there])
+    for other in ({"budget": 4.0}, {"revision": 2}, {"mse": None}):
+        assert everywhere(rows, [*here, *(row | other for row in there)]).more == []
     bare = [{key: value for key, value in row.items() if key != "mse"} for row in rows]
-    assert everywhere(bare, here) == here  # cells that nothing else was run on
+    assert everywhere(bare, here).more == here  # cells that nothing else was run on
+    failed = [row | {"attack": None, "mse": None} for row in (*here, *there)]
+    assert everywhere(bare, [*failed, *here]).more == here  # what failed there compares nothing
 
 
 def test_one_cell_that_lacks_an_attack_does_not_mix_them() -> None:
@@ -104,9 +107,13 @@ def test_one_cell_that_lacks_an_attack_does_not_mix_them() -> None:
     bare = [{key: value for key, value in row.items() if key != "mse"} for row in rows]
     ridge = [tried(seed, "ridge", 0.05) | {"strength": s} for s in (1.0, 2.0) for seed in range(3)]
     best = [tried(seed, "hybrid", 0.02) | {"strength": 1.0} for seed in range(3)]
-    assert everywhere(bare, [*best, *ridge[:-1]]) == ridge[:-1]
-    found = merged(bare, everywhere(bare, [*best, *ridge[:-1]]))
+    assert everywhere(bare, [*best, *ridge[:-1]]).more == ridge[:-1]
+    found = merged(*everywhere(bare, [*best, *ridge[:-1]]))
     assert [row.get("mse") for row in found] == [0.05] * 3 + [None] * 3
+    partly = [*rows[:3], *bare[3:]]  # half of the cells have been attacked by the bench itself
+    assert everywhere(partly, best) == (partly, [])
+    found = merged(*everywhere(partly, ridge[:-1]))
+    assert [row.get("worst-attack") for row in found] == ["ridge"] * 3 + [None] * 3
 
 
 def test_no_trained_attack() -> None:
