@@ -132,7 +132,7 @@ def mixture(
     """Return the log of the mean over L of the density of each answer given row l of image j."""
     draws, count, classes = rows.shape
     flat = rows.view(draws * count, classes)
-    # Written into one tensor: small results between large ones that are freed tear memory to pieces.
+    # Into one tensor: small results between large ones that are freed tear memory to pieces.
     found = torch.empty(len(observed), count, dtype=torch.float64)
     step = max(1, AT_ONCE // len(flat))
     for part, place in zip(torch.split(observed, step), torch.split(found, step), strict=True):
