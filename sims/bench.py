@@ -83,9 +83,8 @@ def say_known(cells: list[Cell], missing: list[Cell], folder: Path) -> None:
         say(f"{len(cells) - len(missing)} of {len(cells)} cells are finished already: skipped")
     again = sum(complete(folder / "runs" / cell.name, cell) for cell in missing)
     if again:
-        say(
-            f"{again} of {len(cells)} cells have attacks that failed or are of an earlier version: run again"
-        )
+        which = "failed or are of an earlier version"
+        say(f"{again} of {len(cells)} cells have attacks that {which}: run again")
     stay = len(earlier.rows(cells, folder))
     if stay:
         say(f"finished cells of earlier calls that stay in the table: {stay}")
