@@ -4,7 +4,6 @@ import json
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -71,14 +70,14 @@ def _bench(folder: Path) -> Book:
     failed, more = _beside(folder / FAILED, Failed), _beside(folder / ESCALATED, Escalated)
     scores = _parsed(folder / ESCALATED, json.loads) if more else []
 
-    def held(text: str, even: bool = False) -> tuple[Row, ...]:
+    def held(text: str) -> list[tuple[Row, ...]]:
         _list_of(Row)(text)  # what is damaged is named before it is merged
         # Merged as they were written, as tables do: what decides is more than is shown here.
         found = json.loads(text)
-        joined = merged(*everywhere(found, scores)) if even else merged(found, scores)
-        return TypeAdapter(tuple[Row, ...]).validate_python(joined)
+        both = merged(found, scores), merged(*everywhere(found, scores))
+        return [TypeAdapter(tuple[Row, ...]).validate_python(each) for each in both]
 
-    rows = _parsed(folder / "bench.json", held)
+    rows, even = _parsed(folder / "bench.json", held)
     if not rows:
         raise RunError(f"{folder / 'bench.json'} has no rows; run `fedcel bench` first")
     found = {row.run: read_run(folder / row.run) for row in rows}
@@ -90,7 +89,6 @@ def _bench(folder: Path) -> Book:
         flagged = tuple(_flagged(row, found[row.run].settings) for row in rows)
         return Book(name, "bench", flagged, found, failed, more, kept)
 
-    even = _parsed(folder / "bench.json", partial(held, even=True))
     whole = book(rows, of_images(folder))
     if even == rows:
         return whole
