@@ -10,7 +10,12 @@ from sims.overrides import overrides
 
 def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add both commands to the parser."""
-    one = commands.add_parser("serve", help="answer split inference over HTTP, privately")
+    _service(commands.add_parser("serve", help="answer split inference over HTTP, privately"))
+    book = commands.add_parser("ledger", help="budgets and keys of a service")
+    _actions(book.add_subparsers(dest="action", required=True, metavar="ACTION"))
+
+
+def _service(one: argparse.ArgumentParser) -> None:
     one.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run")
     one.add_argument(
         "--ledger", type=Path, help="file of budgets, made if missing; default: RUN/budget.db"
@@ -31,8 +36,9 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     one.add_argument(
         "--rate-limit", type=rate, default=50.0, help="questions a second of a client; default: 50"
     )
-    book = commands.add_parser("ledger", help="budgets and keys of a service")
-    actions = book.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+
+def _actions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     _ledger(actions.add_parser("list", help="what each client has left, and the keys"))
     more = _ledger(actions.add_parser("top-up", help="grant a client more epsilon"))
     more.add_argument("--client", required=True, help="name of the client")

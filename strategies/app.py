@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import Strategy
 
 from fedcel import runs, wire
+from fedcel.aggregation import ServerState
 from fedcel.arrays import to_arrays, to_vector
 from fedcel.data import Splits, class_names, load
 from fedcel.errors import RunError
@@ -38,6 +40,45 @@ class NodesJournal(Journal):
         return self.held or super().examples
 
 
+class Rounds:
+    """Writes each round into the journal, as Flower ends it."""
+
+    def __init__(self, strategy: Strategy, journal: NodesJournal, state: ServerState) -> None:
+        """`state` is that of the last round that ended."""
+        self.strategy, self.journal, self.last = strategy, journal, state
+        self.answers = Answers()
+        if not isinstance(strategy, PosteriorStrategy):
+            self.answers.listen(strategy)
+
+    def ended(self, number: int, arrays: ArrayRecord) -> MetricRecord | None:
+        """Take round `number` of this call, 0 before the first, as Flower's `evaluate_fn`.
+
+        ConvergedError where our own strategy's chain may stop.
+        """
+        own = self.strategy if isinstance(self.strategy, PosteriorStrategy) else None
+        if number:
+            self.last = self.of_own(own, number) if own else self.of_stock(number, arrays)
+        if own and self.journal.converged:  # in round 0: it was stopped after its last one
+            raise ConvergedError
+        return None
+
+    def of_own(self, strategy: PosteriorStrategy, number: int) -> ServerState:
+        """Return what the journal makes of a round of our own strategy, and go on from it."""
+        self.journal.held = sum(strategy.examples.values())
+        done = strategy.state._replace(round=number + strategy.first)
+        told = strategy.kept, strategy.rejected, strategy.reported
+        strategy.state = self.journal.record(done, *told)
+        return strategy.state
+
+    def of_stock(self, number: int, arrays: ArrayRecord) -> ServerState:
+        """Return what the journal makes of a round of a strategy that keeps no state of its own."""
+        # Some of Flower's strategies average in double precision.
+        model = to_vector([a.astype(np.float32) for a in arrays.to_numpy_ndarrays()])
+        nodes, rejected = self.answers.of_round(number)
+        done = self.last._replace(round=number, model=model)
+        return self.journal.record(done, nodes, rejected, {})
+
+
 def serve(
     grid: Grid,
     settings: Settings,
@@ -53,33 +94,9 @@ def serve(
     journal = NodesJournal(folder, settings, splits, flat, tell)
     state = journal.resume() if resume else journal.begin()
     strategy = make(settings, state, flat.shapes, flat.cut)
-    own = isinstance(strategy, PosteriorStrategy)
-    if resume and not own:
+    if resume and not isinstance(strategy, PosteriorStrategy):
         raise RunError(f"{settings.strategy.name} keeps no state of its own and cannot resume")
-    last, answers = state, Answers()
-    if not own:
-        answers.listen(strategy)
-
-    def after_round(number: int, arrays: ArrayRecord) -> MetricRecord | None:
-        nonlocal last
-        if number == 0:
-            if own and journal.converged:  # it was stopped after its last round
-                raise ConvergedError
-            return None
-        if isinstance(strategy, PosteriorStrategy):
-            journal.held = sum(strategy.examples.values())
-            done = strategy.state._replace(round=number + strategy.first)
-            last = journal.record(done, strategy.kept, strategy.rejected, strategy.reported)
-            strategy.state = last
-            if journal.converged:
-                raise ConvergedError
-        else:
-            # Some of Flower's strategies average in double precision.
-            model = to_vector([a.astype(np.float32) for a in arrays.to_numpy_ndarrays()])
-            nodes, rejected = answers.of_round(number)
-            last = journal.record(last._replace(round=number, model=model), nodes, rejected, {})
-        return None
-
+    rounds = Rounds(strategy, journal, state)
     with suppress(ConvergedError):
         strategy.start(
             grid=grid,
@@ -88,9 +105,9 @@ def serve(
             timeout=settings.strategy.timeout,
             train_config=fits(settings, splits),
             evaluate_config=fits(settings, splits),
-            evaluate_fn=after_round,
+            evaluate_fn=rounds.ended,
         )
-    journal.close(last)
+    journal.close(rounds.last)
     if not measure:
         return
     found = outcome(runs.read(folder), time.perf_counter() - begin)
