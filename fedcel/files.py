@@ -28,12 +28,15 @@ def locked(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
 
 
 def writable(*paths: Path) -> None:
-    """Refuse, before the work, files that cannot be written after it: RunError or OSError."""
+    """Refuse, before the work, files that cannot be written after it: RunError or OSError.
+
+    Makes no folder: what is asked for may be refused for another reason.
+    """
     for path in paths:
         if path.is_dir():
             raise RunError(f"{path} is a folder; --out names the file to write")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile(dir=path.parent):
+        there = next(folder for folder in path.absolute().parents if folder.exists())
+        with NamedTemporaryFile(dir=there):
             pass
 
 

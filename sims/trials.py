@@ -68,5 +68,6 @@ def keep(store: Path, settings: Settings, outcome: Outcome) -> None:
     else:
         entry["diverged"] = outcome
     line = json.dumps(entry, allow_nan=False)
+    store.parent.mkdir(parents=True, exist_ok=True)
     with store.open("ab", buffering=0) as file:
         file.write(f"{line}\n".encode())

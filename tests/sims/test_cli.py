@@ -177,6 +177,9 @@ def test_simulate_attack_report_in_turn(capsys: pytest.CaptureFixture[str], tmp_
     for name in ("table", "escalate"):  # told before the work, which would fail for another reason
         said = refused([name, str(run), "--out", str(run)], capsys)
         assert "is a folder; --out names the file to write" in said
+        new = tmp_path / "new" / "page.md"
+        assert "is a single run" in refused([name, str(run), "--out", str(new)], capsys)
+        assert not new.parent.exists()
     (tmp_path / "bench" / "runs").mkdir(parents=True)
     assert "is a bench, not a run" in refused(["attack", str(tmp_path / "bench")], capsys)
 

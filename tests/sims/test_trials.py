@@ -12,7 +12,7 @@ from sims.trials import Score, identity, keep, recall, store_of
 
 def test_kept_and_recalled(tmp_path: Path) -> None:
     """Scores to the last bit, divergence in words; other settings are other trials."""
-    store = store_of(tmp_path / "x.toml")
+    store = store_of(tmp_path / "new" / "x.toml")
     one, two = Settings(), Settings(rounds=7)
     assert recall(store) == {}
     keep(store, one, Score(0.1 + 0.2, 1 / 3, 2 / 7))
@@ -21,7 +21,7 @@ def test_kept_and_recalled(tmp_path: Path) -> None:
         identity(one): Score(0.1 + 0.2, 1 / 3, 2 / 7),
         identity(two): "the model is not finite",
     }
-    assert store == tmp_path / "x.toml.trials.jsonl"
+    assert store == tmp_path / "new" / "x.toml.trials.jsonl"
 
 
 def test_a_line_that_was_cut_off_is_forgotten(tmp_path: Path) -> None:
