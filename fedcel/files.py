@@ -35,7 +35,9 @@ def writable(*paths: Path) -> None:
     for path in paths:
         if path.is_dir():
             raise RunError(f"{path} is a folder; --out names the file to write")
-        there = next(folder for folder in path.absolute().parents if folder.exists())
+        there = next(up for up in path.absolute().parents if up.exists() or up.is_symlink())
+        if not there.is_dir():
+            raise RunError(f"{there} is no folder; --out names a file in one, made if need be")
         with NamedTemporaryFile(dir=there):
             pass
 

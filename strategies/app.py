@@ -44,7 +44,7 @@ class Rounds:
     """Writes each round into the journal, as Flower ends it."""
 
     def __init__(self, strategy: Strategy, journal: NodesJournal, state: ServerState) -> None:
-        """`state` is that of the last round that ended."""
+        """`state` is what the first of them starts from. Hears a stock strategy's replies."""
         self.strategy, self.journal, self.last = strategy, journal, state
         self.answers = Answers()
         if not isinstance(strategy, PosteriorStrategy):
@@ -55,10 +55,12 @@ class Rounds:
 
         ConvergedError where our own strategy's chain may stop.
         """
-        own = self.strategy if isinstance(self.strategy, PosteriorStrategy) else None
+        if not isinstance(self.strategy, PosteriorStrategy):
+            self.last = self.of_stock(number, arrays) if number else self.last
+            return None
         if number:
-            self.last = self.of_own(own, number) if own else self.of_stock(number, arrays)
-        if own and self.journal.converged:  # in round 0: it was stopped after its last one
+            self.last = self.of_own(self.strategy, number)
+        if self.journal.converged:  # in round 0: it was stopped after its last one
             raise ConvergedError
         return None
 

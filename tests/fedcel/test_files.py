@@ -63,6 +63,17 @@ def test_a_file_is_for_all_readers_or_its_owner_alone(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
 
 
+def test_what_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    """A folder, what is below a file or a link to nothing; nothing is made meanwhile."""
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    for place in (tmp_path, tmp_path / "file" / "x" / "a.md", tmp_path / "link" / "a.md"):
+        with pytest.raises(RunError, match="folder"):
+            files.writable(place)
+    files.writable(tmp_path / "new" / "a.md")
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "link"}
+
+
 def test_tensors_and_metadata_round_trip(tmp_path: Path) -> None:
     """Views too: they are written as what they show."""
     path = tmp_path / "t.safetensors"
