@@ -14,7 +14,7 @@ from fedcel.settings import Settings
 from fedcel.settings_groups import Attack
 from sims import earlier, report
 from sims.attack import ROWS, Rows, failures, own
-from sims.cell import COST, attempt, complete, finished, killed
+from sims.cell import COST, attempt, complete, finished, killed, listed
 from sims.processes import timed, work
 from sims.progress import left, say
 from sims.report.read import FAILED
@@ -74,7 +74,7 @@ def bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1) ->
         return report.write(folder)
     others = f"the others are in {report.write(folder)}" if found else "no cell is finished"
     first = next(iter(failed.values()))
-    raise type(first)(f"{', '.join(failed)} failed, the reasons are above; {others}")
+    raise type(first)(f"{listed(list(failed))} failed, the reasons are above; {others}")
 
 
 def say_known(cells: list[Cell], missing: list[Cell], folder: Path) -> None:

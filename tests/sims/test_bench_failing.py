@@ -78,6 +78,14 @@ def test_an_unforeseen_error_alone_is_no_traceback(tmp_path: Path) -> None:
         BENCH.bench(plan, found, tmp_path / "b")
 
 
+def test_many_failed_cells_are_no_wall_of_names(tmp_path: Path) -> None:
+    """A folder of data that is not there fails every cell; failed.json names them all."""
+    plan, found = planned(tmp_path, *["clients = 1790"] * 5)
+    with pytest.raises(DataError, match=r"^v0-0, v1-0, v2-0 and 2 more failed, the reasons"):
+        BENCH.bench(plan, found, tmp_path / "b")
+    assert len(outcome(tmp_path / "b")[1]) == 5
+
+
 @pytest.mark.long
 def test_a_killed_process_costs_its_own_cell(tmp_path: Path) -> None:
     """Another process does the rest; an exception comes through the pipe as what it says."""
