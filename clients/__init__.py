@@ -8,12 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from clients.app import client_app
-    from clients.evaluation import EvaluationClient
-    from clients.guard import Leak, LeakGuard, leak_bits
-    from clients.posterior import PosteriorClient
-    from clients.split.client import AsyncSplitClient, OwnImages, SplitClient
-    from clients.split.protocol import Answer
+    from clients.device.protocol import Answer
+    from clients.device.split_client import AsyncSplitClient, OwnImages, SplitClient
+    from clients.flower.client_app import client_app
+    from clients.flower.evaluation_client import EvaluationClient
+    from clients.flower.posterior_client import PosteriorClient
+    from clients.leak_guard import Leak, LeakGuard, leak_bits
 
 __all__ = [
     "Answer",
@@ -29,12 +29,12 @@ __all__ = [
 ]
 
 MODULES = {
-    "clients.app": ("client_app",),
-    "clients.evaluation": ("EvaluationClient",),
-    "clients.guard": ("Leak", "LeakGuard", "leak_bits"),
-    "clients.posterior": ("PosteriorClient",),
-    "clients.split.client": ("AsyncSplitClient", "OwnImages", "SplitClient"),
-    "clients.split.protocol": ("Answer",),
+    "clients.flower.client_app": ("client_app",),
+    "clients.flower.evaluation_client": ("EvaluationClient",),
+    "clients.leak_guard": ("Leak", "LeakGuard", "leak_bits"),
+    "clients.flower.posterior_client": ("PosteriorClient",),
+    "clients.device.split_client": ("AsyncSplitClient", "OwnImages", "SplitClient"),
+    "clients.device.protocol": ("Answer",),
 }
 
 

@@ -1,12 +1,7 @@
 """Privacy-preserving split inference, trained federatedly, measured honestly."""
 
-from fedcel.arrays import FlatNet
-from fedcel.attacks import SmashedData, optimal
-from fedcel.cel import ConditionalEntropy, Term
-from fedcel.certificate import certificate
-from fedcel.cut import Cut
+from fedcel.attacks import SmashedData
 from fedcel.data import Images, Splits, load
-from fedcel.defences import Defence
 from fedcel.errors import (
     DataError,
     DivergedError,
@@ -23,15 +18,21 @@ from fedcel.errors import (
     SettingsError,
     SpentError,
 )
-from fedcel.losses import Losses
-from fedcel.nets import SplitNet
+from fedcel.federation.local_update import Update, local_update
+from fedcel.leakage.certificate import certificate
+from fedcel.leakage.optimal_attacker import optimal
+from fedcel.losses.cel import ConditionalEntropy, Term
+from fedcel.losses.composite import Losses
+from fedcel.losses.defences import Defence
+from fedcel.nets.cut import Cut
+from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets.split_net import SplitNet
 from fedcel.posterior import Chain, Prediction, predict
-from fedcel.posterior.model import Posterior
+from fedcel.posterior.run_posterior import Posterior
 from fedcel.privacy import Mechanism, private_logits
-from fedcel.privacy.ledger import Ledger
-from fedcel.runs import Run, read
-from fedcel.settings import Settings, parse
-from fedcel.training import Update, local_update
+from fedcel.privacy.ledger.ledger import Ledger
+from fedcel.runs.run_folder import Run, read
+from fedcel.settings.parsing import Settings, parse
 
 __all__ = [
     "Chain",

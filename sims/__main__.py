@@ -6,7 +6,7 @@ import threading
 import time
 from typing import NoReturn
 
-from sims.cli import INTERRUPTED, main
+from sims.commands.main import INTERRUPTED, main
 
 GRACE_SECONDS = 5.0
 

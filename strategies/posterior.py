@@ -17,13 +17,22 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from fedcel import robust, rounds, schedule, wire
-from fedcel.aggregation import ServerState, heaviest, join, mean_gradient, mean_metrics, realised
-from fedcel.arrays import to_arrays, to_vector
 from fedcel.errors import RoundError
-from fedcel.settings import Settings
-from strategies.meeting import ANSWER_SECONDS, Met, meet, rejoined
-from strategies.replies import (
+from fedcel.federation import record_names, robust_aggregation
+from fedcel.federation import server_round as rounds
+from fedcel.federation.aggregation import (
+    ServerState,
+    heaviest,
+    join,
+    mean_gradient,
+    mean_metrics,
+    realised,
+)
+from fedcel.nets.flat_parameters import to_arrays, to_vector
+from fedcel.posterior import round_plan
+from fedcel.settings.parsing import Settings
+from strategies.node_registry import ANSWER_SECONDS, Met, meet, rejoined
+from strategies.validate_reply import (
     LONGEST,
     addressed,
     centres_fault,
@@ -73,15 +82,17 @@ class PosteriorStrategy(FedAvg):
         if self.partition.get(reply.metadata.src_node_id) not in self.weights:
             return "it is from a node that was not asked"
         records = reply.content
-        delta = records.array_records.get(wire.DELTA)
-        metrics = records.metric_records.get(wire.METRICS)
+        delta = records.array_records.get(record_names.DELTA)
+        metrics = records.metric_records.get(record_names.METRICS)
         if delta is None or metrics is None:
-            return f"records {sorted(records)}, must be {[wire.DELTA, wire.METRICS]}"
+            return (
+                f"records {sorted(records)}, must be {[record_names.DELTA, record_names.METRICS]}"
+            )
         number = self.state.round + 1
-        if (answered := metrics.get(wire.ROUND, number)) != number:
+        if (answered := metrics.get(record_names.ROUND, number)) != number:
             return f"it answers round {answered}, this is round {number}"
         held = self.examples[self.partition[reply.metadata.src_node_id]]
-        said = metrics.get(wire.EXAMPLES)
+        said = metrics.get(record_names.EXAMPLES)
         if said != held:
             return f"it claims {said} examples and held {held} before round 1"
         stale = self.plan.control == "stale"
@@ -108,9 +119,9 @@ class PosteriorStrategy(FedAvg):
 
     def gradient_fault(self, records: RecordDict) -> str | None:
         """Say what is wrong with a client's mean gradient, or None."""
-        record = records.array_records.get(wire.GRADIENT)
+        record = records.array_records.get(record_names.GRADIENT)
         if record is None:
-            return f"records {sorted(records)}, must have {wire.GRADIENT!r}"
+            return f"records {sorted(records)}, must have {record_names.GRADIENT!r}"
         gradient = vector(record, [tuple(self.state.model.shape)])
         if isinstance(gradient, str):
             return f"its gradient: {gradient}"
@@ -126,10 +137,10 @@ class PosteriorStrategy(FedAvg):
         return too_long(move, self.state.model, self.settings.strategy.max_norm, what)
 
     @property
-    def plan(self) -> schedule.Plan:
+    def plan(self) -> round_plan.Plan:
         """Return what the coming round asks of a client that holds everything."""
         total = sum(self.examples.values())
-        return schedule.plan(self.settings, self.state.round + 1, 1.0, total)
+        return round_plan.plan(self.settings, self.state.round + 1, 1.0, total)
 
     @property
     def centres_due(self) -> bool:
@@ -154,10 +165,10 @@ class PosteriorStrategy(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send the model to the drawn clients, each with its own weight."""
-        self.attend(grid, ConfigRecord({**config, wire.ROUND: self.state.round}))
+        self.attend(grid, ConfigRecord({**config, record_names.ROUND: self.state.round}))
         number = server_round + self.first
-        taking_part = schedule.chosen(self.settings, number)
-        self.weights = schedule.shares(self.settings, self.examples, taking_part)
+        taking_part = round_plan.chosen(self.settings, number)
+        self.weights = round_plan.shares(self.settings, self.examples, taking_part)
         node = {holder: node for node, holder in self.partition.items()}
         absent = [k for k in taking_part if k not in node]  # lost since the run was stopped
         self.rejected = [{"client": k, "reason": "no node holds it any more"} for k in absent]
@@ -167,11 +178,13 @@ class PosteriorStrategy(FedAvg):
         brought = self.brought(arrays)
         contents = {}
         for holder in taking_part:
-            asked = ConfigRecord({**config, wire.ROUND: number, wire.SHARE: self.weights[holder]})
-            asked[wire.TOTAL] = sum(self.examples.values())
+            asked = ConfigRecord(
+                {**config, record_names.ROUND: number, record_names.SHARE: self.weights[holder]}
+            )
+            asked[record_names.TOTAL] = sum(self.examples.values())
             if self.state.control:
-                asked[wire.THRESHOLD] = self.state.control.threshold
-            contents[holder] = RecordDict({**brought, wire.CONFIG: asked})
+                asked[record_names.THRESHOLD] = self.state.control.threshold
+            contents[holder] = RecordDict({**brought, record_names.CONFIG: asked})
         messages, self.sent = addressed(MessageType.TRAIN, node, contents)
         return messages
 
@@ -188,13 +201,15 @@ class PosteriorStrategy(FedAvg):
 
     def brought(self, arrays: ArrayRecord) -> dict[str, ArrayRecord]:
         """Return the arrays that the coming round brings to every client."""
-        records = {wire.ARRAYS: arrays}
+        records = {record_names.ARRAYS: arrays}
         if self.state.shared:
-            records[wire.CENTRES] = ArrayRecord([tensor.numpy() for tensor in self.state.shared])
+            records[record_names.CENTRES] = ArrayRecord(
+                [tensor.numpy() for tensor in self.state.shared]
+            )
         if self.state.gradient is not None and self.plan.control != "none":
-            records[wire.GRADIENT] = ArrayRecord([self.state.gradient.numpy()])
+            records[record_names.GRADIENT] = ArrayRecord([self.state.gradient.numpy()])
         if (scale := rounds.step_sizes(self.state)) is not None:
-            records[wire.SCALE] = ArrayRecord([scale.numpy()])
+            records[record_names.SCALE] = ArrayRecord([scale.numpy()])
         return records
 
     def ask_gradients(
@@ -210,10 +225,10 @@ class PosteriorStrategy(FedAvg):
 
         Their weighted mean goes down with the model (Johnson and Zhang, NIPS 2013, over clients).
         """
-        config = ConfigRecord({**said, wire.ROUND: number})
-        content = RecordDict({wire.ARRAYS: arrays, wire.CONFIG: config})
+        config = ConfigRecord({**said, record_names.ROUND: number})
+        content = RecordDict({record_names.ARRAYS: arrays, record_names.CONFIG: config})
         contents = dict.fromkeys(taking_part, content)
-        questions, sent = addressed(f"query.{wire.GRADIENT_QUERY}", node, contents)
+        questions, sent = addressed(f"query.{record_names.GRADIENT_QUERY}", node, contents)
         found: dict[int, torch.Tensor] = {}
         for reply in grid.send_and_receive(questions, timeout=self.patience):
             holder = whose(reply, self.partition, sent)
@@ -251,8 +266,10 @@ class PosteriorStrategy(FedAvg):
             )
         plan = self.plan
         weights = realised(self.weights, kept, plan.noise > 0)
-        deltas = [to_vector(sound[c].array_records[wire.DELTA].to_numpy_ndarrays()) for c in kept]
-        delta = robust.combined(self.settings.strategy, deltas, weights)
+        deltas = [
+            to_vector(sound[c].array_records[record_names.DELTA].to_numpy_ndarrays()) for c in kept
+        ]
+        delta = robust_aggregation.combined(self.settings.strategy, deltas, weights)
         if self.rejected:
             total = sum(self.examples.values())
             delta = rounds.topped_up(self.settings, self.state, delta, sum(weights), total)
@@ -266,7 +283,7 @@ class PosteriorStrategy(FedAvg):
             told_all = {c: gradient_of(sound[c]) for c in kept}
             mean_of_all = None if broken else mean_gradient(told_all, self.weights)
             self.state = self.state._replace(gradient=mean_of_all)
-        told = [numbers(sound[c].metric_records[wire.METRICS]) for c in kept]
+        told = [numbers(sound[c].metric_records[record_names.METRICS]) for c in kept]
         self.reported = mean_metrics(told, weights) | spread | heaviest(self.settings, weights)
         if self.rejected:
             whole = sum(self.weights.values())
@@ -281,7 +298,9 @@ class PosteriorStrategy(FedAvg):
         for reply in replies:
             holder = self.partition.get(reply.metadata.src_node_id)
             if failure(reply) is None and holder in self.examples:
-                told.append(numbers(reply.content.metric_records.get(wire.METRICS, MetricRecord())))
+                told.append(
+                    numbers(reply.content.metric_records.get(record_names.METRICS, MetricRecord()))
+                )
                 counts.append(float(self.examples[holder]))
         return MetricRecord(dict(mean_metrics(told, counts))) if told else None
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fedcel.settings import flatten, parse
-from sims import arguments, overrides, scenario
+from fedcel.settings.parsing import flatten, parse
+from sims.bench import scenario
+from sims.commands import arguments, overrides
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -106,7 +107,7 @@ def test_the_changelog_has_no_links_into_the_repository() -> None:
 
 def test_settings_that_pages_name_exist() -> None:
     """`group.key` in backticks, of a group of settings, is one of its keys."""
-    from fedcel.settings import Settings, dump
+    from fedcel.settings.parsing import Settings, dump
 
     known = set(flatten(dump(Settings())))
     groups = {key.partition(".")[0] for key in known if "." in key}

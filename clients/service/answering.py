@@ -22,7 +22,7 @@ from torch import Tensor
 from clients.service.model import Served, doubts, doubts_sensitivity
 from fedcel.posterior.predict import Prediction
 from fedcel.privacy import Mechanism, perturb
-from fedcel.privacy.ledger import MICRO, Charge, Ledger, Receipt, Refusal
+from fedcel.privacy.ledger.ledger import MICRO, Charge, Ledger, Receipt, Refusal
 
 Observe = Callable[[str, float], None]
 

@@ -13,16 +13,16 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from fedcel import defences
-from fedcel.arrays import FlatNet
 from fedcel.errors import RunError, SettingsError
-from fedcel.metrics import bald, predictive_entropy
-from fedcel.nets import SplitNet
-from fedcel.outcome import sampled
+from fedcel.losses import defences
+from fedcel.metrics.calibration import bald, predictive_entropy
+from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.predict import Prediction, what_is_sent
-from fedcel.runs import Run
-from fedcel.settings import Settings
-from fedcel.settings_groups import Net, Privacy
+from fedcel.runs.evaluation import sampled
+from fedcel.runs.run_folder import Run
+from fedcel.settings.groups import Net, Privacy
+from fedcel.settings.parsing import Settings
 
 ENCODER_FORMAT = "1"
 

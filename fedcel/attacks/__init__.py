@@ -1,20 +1,26 @@
 """Attacks: what they see, what they do, how they are scored."""
 
 from fedcel.attacks.averaging import Averaging, Repeated
-from fedcel.attacks.base import Attack, Progress
+from fedcel.attacks.black_box_search import BlackBoxSearch
+from fedcel.attacks.contradictions import defects
 from fedcel.attacks.decoder import Decoder
-from fedcel.attacks.defects import defects
 from fedcel.attacks.first_layer import FirstLayer
-from fedcel.attacks.gan import GANDecoder
-from fedcel.attacks.gradients import GradientInversion
-from fedcel.attacks.hijack import hijacked
-from fedcel.attacks.hybrid import Hybrid
-from fedcel.attacks.identification import identification
-from fedcel.attacks.inversion import Effort, invert
-from fedcel.attacks.logits import LogitInversion
+from fedcel.attacks.gan_decoder import GANDecoder
+from fedcel.attacks.gradient_inversion import GradientInversion
+from fedcel.attacks.hijacked_encoder import hijacked
+from fedcel.attacks.hybrid_inversion import Hybrid
+from fedcel.attacks.inversion_training import Effort, invert
+from fedcel.attacks.logit_inversion import LogitInversion
 from fedcel.attacks.mi_face import MIFace
-from fedcel.attacks.names import ATTACKS, find, parse
-from fedcel.attacks.observation import (
+from fedcel.attacks.protocol import Attack, Progress
+from fedcel.attacks.registry import ATTACKS, find, parse
+from fedcel.attacks.rmle import RMLE
+from fedcel.attacks.runner import run
+from fedcel.attacks.score_card import score
+from fedcel.attacks.shadow import Shadow
+from fedcel.attacks.unsplit import UnSplit
+from fedcel.leakage.identification import identification
+from fedcel.leakage.observation import (
     ARCHITECTURE,
     FIRST_LAYER,
     FREE_QUERIES,
@@ -37,13 +43,7 @@ from fedcel.attacks.observation import (
     ObservationUpdate,
     SmashedData,
 )
-from fedcel.attacks.optimal import OptimalLeak, optimal
-from fedcel.attacks.rmle import RMLE
-from fedcel.attacks.runner import run
-from fedcel.attacks.scorecard import score
-from fedcel.attacks.search import BlackBoxSearch
-from fedcel.attacks.shadow import Shadow
-from fedcel.attacks.unsplit import UnSplit
+from fedcel.leakage.optimal_attacker import OptimalLeak, optimal
 
 __all__ = [
     "ARCHITECTURE",

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks.base import Attack, Progress
-from fedcel.attacks.law import Law, law
-from fedcel.attacks.observation import (
+from fedcel.attacks.protocol import Attack, Progress
+from fedcel.data.images import Images
+from fedcel.leakage.observation import (
     FIRST_LAYER,
     LOG_PROB,
     UPDATE,
@@ -27,8 +27,8 @@ from fedcel.attacks.observation import (
     ObservationPooled,
     SmashedData,
 )
-from fedcel.data.images import Images
-from fedcel.device import CPU, fastest
+from fedcel.leakage.observation_law import Law, law
+from fedcel.nets.device import CPU, fastest
 
 
 @final

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks.base import Progress
-from fedcel.attacks.inversion import DEFAULT, Effort, invert
-from fedcel.attacks.observation import Observation
+from fedcel.attacks.inversion_training import DEFAULT, Effort, invert
+from fedcel.attacks.protocol import Progress
 from fedcel.data.images import Images
+from fedcel.leakage.observation import Observation
 
 
 def unchanged(observed: Float[Tensor, "N F"]) -> Float[Tensor, "N F"]:

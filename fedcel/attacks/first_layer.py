@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks.base import Progress, told
-from fedcel.attacks.observation import FIRST_LAYER, Observation, ObservationFirstLayer, refused
+from fedcel.attacks.protocol import Progress, told
 from fedcel.data.images import Images
+from fedcel.leakage.observation import FIRST_LAYER, Observation, ObservationFirstLayer, refused
 
 SAME = 1e-3  # rows nearer than this a pixel, root mean square, show the same image
 

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks.base import Progress, told
-from fedcel.attacks.descent import total_variation
-from fedcel.attacks.observation import LOGITS, Observation, ObservationLogits, refused
+from fedcel.attacks.pixel_descent import total_variation
+from fedcel.attacks.protocol import Progress, told
 from fedcel.data.images import Images
+from fedcel.leakage.observation import LOGITS, Observation, ObservationLogits, refused
 
 
 @dataclass(frozen=True)

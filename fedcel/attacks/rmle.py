@@ -10,16 +10,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.attacks.averaging import moved
-from fedcel.attacks.base import Progress
-from fedcel.attacks.descent import Loss, Steps, descend, total_variation
-from fedcel.attacks.observation import (
+from fedcel.attacks.pixel_descent import Loss, Steps, descend, total_variation
+from fedcel.attacks.protocol import Progress
+from fedcel.data.images import Images
+from fedcel.leakage.observation import (
     MEAN,
     Observation,
     ObservationMean,
     ObservationMisfit,
     refused,
 )
-from fedcel.data.images import Images
 
 STEPS = Steps(2000, 0.02)
 TUNED_ON = 64  # the attacker's own images on which he chooses the weight, at most

@@ -10,12 +10,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel import per_image
 from fedcel.attacks.averaging import Repeated
-from fedcel.attacks.base import Attack, Progress
-from fedcel.attacks.gradients import tuned_on
-from fedcel.attacks.names import OPTIMAL, parse
-from fedcel.attacks.observation import (
+from fedcel.attacks.gradient_inversion import tuned_on
+from fedcel.attacks.protocol import Attack, Progress
+from fedcel.attacks.registry import OPTIMAL, parse
+from fedcel.attacks.score_card import class_means, in_best_order, score
+from fedcel.attacks.score_card import per_image as scored
+from fedcel.data.images import Images
+from fedcel.errors import DataError, FedcelError, ServiceError, rose, unforeseen
+from fedcel.leakage.observation import (
     LOG_PROB,
     NOISELESS,
     UPDATE,
@@ -23,13 +26,10 @@ from fedcel.attacks.observation import (
     ObservationPaid,
     ObservationUpdate,
 )
-from fedcel.attacks.optimal import optimal
-from fedcel.attacks.scorecard import class_means, in_best_order, score
-from fedcel.attacks.scorecard import per_image as scored
-from fedcel.data.images import Images
-from fedcel.errors import DataError, FedcelError, ServiceError, rose, unforeseen
+from fedcel.leakage.optimal_attacker import optimal
+from fedcel.runs import per_image
 from fedcel.seeding import generator
-from fedcel.settings_groups import Attack as How
+from fedcel.settings.groups import Attack as How
 
 SAME = 1.5 / 255  # root mean square of pixels' differences below which two images are one
 CHUNK = 256  # targets compared at once
@@ -47,7 +47,7 @@ class Attacked(NamedTuple):
     rows: list[Row]
     pictures: Pictures
     per_image: per_image.Vectors
-    """Of each target, named by `fedcel.per_image.name`."""
+    """Of each target, named by `fedcel.runs.per_image.name`."""
 
 
 def run(

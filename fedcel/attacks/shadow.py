@@ -13,10 +13,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedcel.attacks.base import OtherClasses, Progress, told
 from fedcel.attacks.decoder import unchanged
-from fedcel.attacks.inversion import DEFAULT, Effort, invert
-from fedcel.attacks.observation import (
+from fedcel.attacks.inversion_training import DEFAULT, Effort, invert
+from fedcel.attacks.protocol import OtherClasses, Progress, told
+from fedcel.data.images import Images
+from fedcel.leakage.observation import (
     ARCHITECTURE,
     FREE_QUERIES,
     HEAD,
@@ -25,8 +26,7 @@ from fedcel.attacks.observation import (
     ObservationHead,
     refused,
 )
-from fedcel.data.images import Images
-from fedcel.nets import initialise
+from fedcel.nets.split_net import initialise
 
 HIDDEN = 128  # units of the encoder of an attacker who does not know the real one
 BATCH = 64

@@ -9,15 +9,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks.base import Progress, told
-from fedcel.attacks.descent import total_variation
-from fedcel.attacks.observation import (
+from fedcel.attacks.pixel_descent import total_variation
+from fedcel.attacks.protocol import Progress, told
+from fedcel.data.images import Images
+from fedcel.leakage.observation import (
     ARCHITECTURE,
     Observation,
     ObservationArchitecture,
     refused,
 )
-from fedcel.data.images import Images
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedcel.attacks.base import Progress, told
-from fedcel.nets import initialise
+from fedcel.attacks.protocol import Progress, told
+from fedcel.nets.split_net import initialise
 
 HIDDEN = 256
 BATCH = 64

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from fedcel.errors import DataError
-from fedcel.settings_groups import Data
+from fedcel.settings.groups import Data
 
 Labels = Int[Tensor, " _"]
 LUMINANCE = (0.299, 0.587, 0.114)  # red, green, blue

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedcel.data.images import Images, check_images, check_known, count_classes
 from fedcel.errors import DataError
-from fedcel.settings_groups import Data
+from fedcel.settings.groups import Data
 
 CHANNELS = (1, 3)
 

@@ -15,7 +15,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from fedcel.errors import DataError
-from fedcel.settings_groups import Data
+from fedcel.settings.groups import Data
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from fedcel import plugins
-from fedcel.data import folder, idx, npz
+from fedcel.data import idx, image_folder, npz
 from fedcel.data.images import Images, Labels, check_images, check_known, count_classes, fitted
 from fedcel.errors import DataError
-from fedcel.settings_groups import Data
+from fedcel.settings.groups import Data
 
 Parts = tuple[Images, Images | None]
 Source = Callable[[Data], Parts | tuple[Images, Images | None, Labels | None]]
@@ -50,8 +50,8 @@ def digits(data: Data) -> tuple[Images, None]:
 
 
 def hugging_face(data: Data) -> tuple[Images, Images | None, Labels | None]:
-    """Return what `fedcel.data.hub` reads."""
-    from fedcel.data import hub  # a deployed node starts anew for every message: seconds each
+    """Return what `fedcel.data.hugging_face` reads."""
+    from fedcel.data import hugging_face as hub
 
     return hub.read(data)
 
@@ -60,7 +60,7 @@ SOURCES: dict[str, Source] = {
     "digits": digits,
     "idx": idx.read,
     "npz": npz.read,
-    "image-folder": folder.read,
+    "image-folder": image_folder.read,
     "huggingface": hugging_face,
 }
 

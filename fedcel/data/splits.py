@@ -9,12 +9,12 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from fedcel.data.images import Images, Labels
-from fedcel.data.own import Own, own
+from fedcel.data.node_data import Own, own
 from fedcel.data.partition import partition
 from fedcel.data.sources import Found, read
 from fedcel.errors import DataError
 from fedcel.seeding import generator, stream_seed
-from fedcel.settings_groups import Data
+from fedcel.settings.groups import Data
 
 Positions = Int[Tensor, " _"]
 

@@ -1,8 +1,8 @@
 """Sampling the posterior: the constants of a round, the chain and its judge, the predictions."""
 
 from fedcel.posterior.chain import Chain
+from fedcel.posterior.langevin_constants import noise_variance, prior_pull, temperature_ratio
 from fedcel.posterior.predict import Prediction, predict
-from fedcel.posterior.sgld import noise_variance, prior_pull, temperature_ratio
 
 __all__ = [
     "Chain",

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor
 
-from fedcel.settings_groups.training import LEAST_DRAWS
+from fedcel.settings.training import LEAST_DRAWS
 
 ENOUGH = 100.0  # effective samples
 CLOSE = 1.05  # R-hat

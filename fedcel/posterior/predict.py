@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedcel.arrays import FlatNet
-from fedcel.nets import SplitNet
+from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets.split_net import SplitNet
 
 
 class Prediction(NamedTuple):

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Literal, NamedTuple
 
-from fedcel.privacy.base import Mechanism
-from fedcel.privacy.calibration import epsilon_of
-from fedcel.privacy.noise import Gaussian
+from fedcel.privacy.gaussian_calibration import epsilon_of
+from fedcel.privacy.noise_mechanisms import Gaussian
+from fedcel.privacy.protocol import Mechanism
 
 FINEST = 1e-4
 """Step of the grid of losses of several prices, in nats; coarser where the losses reach far."""

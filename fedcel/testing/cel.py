@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fedcel.cel.base import ConditionalEntropy, State, pieces
 from fedcel.errors import DataError, DivergedError, SettingsError
+from fedcel.losses.cel.protocol import ConditionalEntropy, State, pieces
 
 FEATURES, CLASSES = 4, 3
 

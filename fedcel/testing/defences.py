@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.cel.base import State
-from fedcel.defences.base import Defence
 from fedcel.errors import DivergedError, SettingsError
+from fedcel.losses.cel.protocol import State
+from fedcel.losses.defences.protocol import Defence
 
 SHAPE, FEATURES = (1, 4, 4), 4
 

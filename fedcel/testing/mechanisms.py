@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.privacy.base import Mechanism
-from fedcel.privacy.empirical import measured_epsilon
+from fedcel.privacy.empirical_bounds import measured_epsilon
+from fedcel.privacy.protocol import Mechanism
 
 CLASSES = 3
 ANSWERS = 10_000

@@ -7,11 +7,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedcel import nets
-from fedcel.arrays import FlatNet
-from fedcel.cut import Cut
-from fedcel.nets import SplitNet
-from fedcel.settings_groups import Net
+from fedcel.nets import split_net
+from fedcel.nets.cut import Cut
+from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets.split_net import SplitNet
+from fedcel.settings.groups import Net
 
 CLASSES = 3
 STEPS, RATE = 40, 3e-3  # of Adam, to see that the net learns at all
@@ -36,7 +36,7 @@ class NetContract:
     def build(self, seed: int = 1) -> SplitNet:
         """Return the net as a run would build it, without noise at the cut."""
         stream = torch.Generator().manual_seed(seed)
-        return nets.build(self.settings(), self.shape, CLASSES, stream, Cut())
+        return split_net.build(self.settings(), self.shape, CLASSES, stream, Cut())
 
     def images(self, count: int = 6, seed: int = 2) -> Float[Tensor, "B C H W"]:
         """Return images of noise, a black and a white one first."""

@@ -6,15 +6,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedcel import aggregation, nets, rounds, schedule
-from fedcel.arrays import FlatNet
-from fedcel.cut import Cut
-from fedcel.nets import SplitNet
-from fedcel.schedule import Plan
+from fedcel.federation import aggregation, server_round
+from fedcel.federation.local_update import COMMON, local_update
+from fedcel.nets import split_net
+from fedcel.nets.cut import Cut
+from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets.split_net import SplitNet
+from fedcel.posterior import round_plan
+from fedcel.posterior.round_plan import Plan
 from fedcel.seeding import generator
-from fedcel.settings import Settings, parse
-from fedcel.settings_groups import Local, Net
-from fedcel.training import COMMON, local_update
+from fedcel.settings.groups import Local, Net
+from fedcel.settings.parsing import Settings, parse
 
 COUNTS = (4, 12)  # examples of the two clients: unequal shares need unequal noise
 CURVATURES = (1.0, 0.25)
@@ -90,10 +92,10 @@ class SamplerContract:
         state = aggregation.start(torch.full_like(flat.vector, start))
         examples = dict(enumerate(COUNTS))
         for number in range(1, ROUNDS + 1):
-            weights = schedule.shares(s, examples, list(examples))
+            weights = round_plan.shares(s, examples, list(examples))
             deltas = []
             for k, weight in weights.items():
-                plan = schedule.plan(s, number, weight, sum(COUNTS))
+                plan = round_plan.plan(s, number, weight, sum(COUNTS))
 
                 def streams(purpose: str, k: int = k) -> torch.Generator:
                     return generator(seed, purpose, number, 0 if purpose == COMMON else k)  # noqa: B023
@@ -102,7 +104,7 @@ class SamplerContract:
                 found = local_update(flat, state.model, parts[k], labels, plan, s.local, streams)
                 deltas.append(found.delta)
             delta = aggregation.weighted_sum(deltas, list(weights.values()))
-            state = rounds.advance(s, state, delta, 0, sum(COUNTS))
+            state = server_round.advance(s, state, delta, 0, sum(COUNTS))
             yield state.model.clone()
 
     def test_it_samples_the_posterior(self) -> None:
@@ -139,7 +141,7 @@ class SamplerContract:
 
     def test_a_frozen_encoder_stands_still(self) -> None:
         """After burn-in the head moves alone, every parameter of it; all stays finite."""
-        net = nets.build(
+        net = split_net.build(
             Net(features=6, width=9), (1, 4, 4), 3, torch.Generator().manual_seed(1), Cut(0.1)
         )
         flat, stream = FlatNet(net), torch.Generator().manual_seed(2)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fedcel.data import load
 from fedcel.data.sources import Found, read
-from fedcel.settings_groups import Data
+from fedcel.settings.groups import Data
 
 DISTINCT = 0.5  # share of the images that must differ from all others
 SHARE = 8  # one image in so many is a test image, as many are validation and auxiliary ones

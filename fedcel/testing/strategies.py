@@ -11,11 +11,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 from flwr.serverapp.strategy import Strategy
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedcel import aggregation, wire
-from fedcel.aggregation import ServerState
-from fedcel.arrays import to_vector
 from fedcel.errors import RoundError
-from fedcel.settings import Settings, parse
+from fedcel.federation import aggregation, record_names
+from fedcel.federation.aggregation import ServerState
+from fedcel.nets.flat_parameters import to_vector
+from fedcel.settings.parsing import Settings, parse
 
 SHAPES = [(3, 2), (2,)]
 CUT, SIZE = 6, 8  # encoder parameters, all parameters
@@ -85,14 +85,14 @@ class StrategyContract:
         with task():
             model = ArrayRecord(arrays(strategy.state.model))
             asked = [*strategy.configure_train(1, model, ConfigRecord(), cast(Any, Nodes()))]
-        said = [message.content.config_records[wire.CONFIG] for message in asked]
+        said = [message.content.config_records[record_names.CONFIG] for message in asked]
         total = sum(EXAMPLES.values())
-        assert {int(cast(int, one[wire.ROUND])) for one in said} == {1}
-        assert {int(cast(int, one[wire.TOTAL])) for one in said} == {total}
-        shares = [float(cast(float, one[wire.SHARE])) for one in said]
+        assert {int(cast(int, one[record_names.ROUND])) for one in said} == {1}
+        assert {int(cast(int, one[record_names.TOTAL])) for one in said} == {total}
+        shares = [float(cast(float, one[record_names.SHARE])) for one in said]
         np.testing.assert_allclose(shares, [n / total for n in EXAMPLES.values()], rtol=1e-6)
         for message in asked:
-            sent = message.content.array_records[wire.ARRAYS].to_numpy_ndarrays()
+            sent = message.content.array_records[record_names.ARRAYS].to_numpy_ndarrays()
             assert torch.equal(to_vector(sent), strategy.state.model)
 
     def test_a_sound_round_moves_the_model(self) -> None:
@@ -188,10 +188,10 @@ def reply(message: Message, client: int, sent: Any) -> Message:
     """Return a client's reply: `sent` are arrays, or a function of the message."""
     if callable(sent):
         return cast(Message, sent(message, client))
-    asked = message.content.config_records[wire.CONFIG]
-    told = {wire.EXAMPLES: EXAMPLES[client], wire.PARTITION: client, "loss": 1.0}
-    metrics = MetricRecord({**told, wire.ROUND: int(cast(int, asked[wire.ROUND]))})
-    content = RecordDict({wire.DELTA: ArrayRecord(sent), wire.METRICS: metrics})
+    asked = message.content.config_records[record_names.CONFIG]
+    told = {record_names.EXAMPLES: EXAMPLES[client], record_names.PARTITION: client, "loss": 1.0}
+    metrics = MetricRecord({**told, record_names.ROUND: int(cast(int, asked[record_names.ROUND]))})
+    content = RecordDict({record_names.DELTA: ArrayRecord(sent), record_names.METRICS: metrics})
     return Message(content, reply_to=message)
 
 
@@ -203,7 +203,7 @@ def bad(kind: str, delta: list[Any]) -> Any:
 
     def miscounted(message: Message, client: int) -> Message:
         found = reply(message, client, delta)
-        found.content.metric_records[wire.METRICS][wire.EXAMPLES] = 10**6
+        found.content.metric_records[record_names.METRICS][record_names.EXAMPLES] = 10**6
         return found
 
     def empty(message: Message, client: int) -> Message:

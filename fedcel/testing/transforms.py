@@ -5,11 +5,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import vmap
 
-from fedcel import nets
-from fedcel.cut import Cut
-from fedcel.defences.base import Transform
-from fedcel.defences.transform import around
-from fedcel.settings_groups import Net
+from fedcel.losses.defences.protocol import Transform
+from fedcel.losses.defences.transform import around
+from fedcel.nets import split_net
+from fedcel.nets.cut import Cut
+from fedcel.settings.groups import Net
 
 SHAPE, FEATURES = (1, 4, 4), 12
 
@@ -31,7 +31,7 @@ class TransformContract:
     def test_it_is_taken_at_the_door(self) -> None:
         """A net whose encoder ends in it can be built, with as many parameters as without."""
         stream = torch.Generator().manual_seed(1)
-        plain = nets.build(Net(features=FEATURES, width=9), SHAPE, 3, stream, Cut(0.1))
+        plain = split_net.build(Net(features=FEATURES, width=9), SHAPE, 3, stream, Cut(0.1))
         net = around(self.build(), plain, SHAPE, "mine")
         x = torch.rand(5, *SHAPE, generator=stream)
         assert torch.equal(net.encode(x), self.build().transform(plain.encode(x)))

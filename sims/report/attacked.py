@@ -6,9 +6,9 @@ from typing import Literal
 
 from matplotlib.figure import Figure
 
-from sims.estimate import Estimate, estimate
 from sims.report.figures import Mark, from_zero, trade
 from sims.report.summary import Summary
+from sims.results.estimate import Estimate, estimate
 
 
 def trade_mse(summaries: Sequence[Summary]) -> Figure | None:

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from fedcel.posterior.diagnostics import CLOSE, ENOUGH, diagnose
 from fedcel.posterior.trace import EVERY, Trace
-from fedcel.settings_groups.training import LEAST_DRAWS
+from fedcel.settings.training import LEAST_DRAWS
 from sims.report.figures import FAINT, INK, WIDTH, look
 
 SHOWN = 3  # probes

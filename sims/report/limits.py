@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from fedcel.attacks import ATTACKS
-from sims.estimate import LEAST, estimate
 from sims.report.records import Failed, Run
 from sims.report.summary import Summary
 from sims.report.words import Verdict, match
-from sims.worst import REPEATS
+from sims.results.estimate import LEAST, estimate
+from sims.results.worst_attack import REPEATS
 
 
 def limits(

@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedcel.errors import RunError
 from fedcel.files import read_json
-from sims.estimate import estimate
 from sims.report.figures import FAINT, INK, WIDTH, look, plain
 from sims.report.tables import Table
 from sims.report.text import aligned, interval, number
+from sims.results.estimate import estimate
 
 FILE = "live.json"
 

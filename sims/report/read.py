@@ -11,10 +11,11 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from fedcel import defences, runs
 from fedcel.errors import RunError, SettingsError
-from fedcel.settings import Settings
-from sims.intervals import images, of_images
+from fedcel.losses import defences
+from fedcel.runs import run_folder
+from fedcel.settings.parsing import Settings
+from sims.bench.scenario import undefended
 from sims.report.records import (
     Attack,
     Book,
@@ -27,8 +28,8 @@ from sims.report.records import (
     Run,
     Vector,
 )
-from sims.scenario import undefended
-from sims.worst import everywhere, merged, worst_attack
+from sims.results.intervals import images, of_images
+from sims.results.worst_attack import everywhere, merged, worst_attack
 
 FAILED = "failed.json"
 """What failed in a bench, beside bench.json."""
@@ -62,7 +63,7 @@ def read_run(folder: Path) -> Run:
         result=_parsed(folder / "result.json", Result.model_validate_json),
         attacks=_beside(folder / "attacks.json", Attack),
         images=_images(images) if images.exists() else {},
-        trace=runs.trace(folder),
+        trace=run_folder.trace(folder),
     )
 
 
@@ -105,7 +106,7 @@ def _flagged(row: Row, settings: Settings) -> Row:
 
 def _settings(folder: Path) -> Settings:
     try:
-        return runs.read_settings(folder)
+        return run_folder.read_settings(folder)
     except (SettingsError, OSError) as error:
         path = folder / "settings.toml"
         raise RunError(f"{path} is damaged: {error}; run it again") from None

@@ -8,8 +8,8 @@ from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
 from fedcel.posterior.trace import Trace
-from fedcel.settings import Settings
-from sims.worst import Who
+from fedcel.settings.parsing import Settings
+from sims.results.worst_attack import Who
 
 Images = Float[np.ndarray, "N C H W"]
 Vector = Float[np.ndarray, " T"]
@@ -143,7 +143,7 @@ class Attack(Part):
 class Row(Part):
     """One cell of a bench: a variant at a strength with a training seed.
 
-    `undefended` as in `sims.bench`; None in a bench.json that does not say.
+    `undefended` as in `sims.bench.run`; None in a bench.json that does not say.
     """
 
     variant: str

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fedcel.settings import burn_in_rounds
-from sims.estimate import UNKNOWN, Estimate, estimate
-from sims.intervals import crossed, means, redrawn
+from fedcel.settings.parsing import burn_in_rounds
 from sims.report.records import Attack, Book, Row, Run
-from sims.worst import worst_attack
+from sims.results.estimate import UNKNOWN, Estimate, estimate
+from sims.results.intervals import crossed, means, redrawn
+from sims.results.worst_attack import worst_attack
 
 
 def settled(run: Run) -> float | None:
@@ -34,7 +34,7 @@ class Summary:
     """One variant at one strength; estimates go over training seeds.
 
     Those of accuracy, bits, identification, `mse` and `picked` over test images, too, where values
-    of each image were kept; see `sims.intervals`.
+    of each image were kept; see `sims.results.intervals`.
 
     The `decoder_` estimates go over attack seeds (and training seeds); `cap` is in bits; `mse` and
     `picked`, how often its image is nearest to the right original, are of the worst trained attack;

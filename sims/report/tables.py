@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from fedcel.settings import dump, flatten
-from sims.estimate import Estimate, estimate
+from fedcel.settings.parsing import dump, flatten
 from sims.report.records import Attack, Private, Result, Scores
 from sims.report.summary import Summary
 from sims.report.text import NOTHING, aligned, deviation, held_to, interval, number, share
+from sims.results.estimate import Estimate, estimate
 
 
 class Table(NamedTuple):

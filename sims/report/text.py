@@ -4,11 +4,11 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from sims.estimate import Estimate
 from sims.report.limits import seeds_sentence
 from sims.report.read import read
 from sims.report.summary import Summary, summarise
 from sims.report.words import attack_sentence, verdict
+from sims.results.estimate import Estimate
 
 NOTHING = "–"
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Literal, NamedTuple
 
-from sims.estimate import LEAST, Estimate
-from sims.intervals import crossed
 from sims.report.summary import Summary
+from sims.results.estimate import LEAST, Estimate
+from sims.results.intervals import crossed
 
 POINTS = 2.0  # accuracy a defence may cost and still count as matched, percentage points
 PERCENT = "\N{NO-BREAK SPACE}%"

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
-from fedcel.cel.base import ConditionalEntropy, State, pieces
-from fedcel.cel.gated import Gated, hidden_size
-from fedcel.cel.information import MutualInformation
-from fedcel.cel.penalty import Penalty, channel
-from fedcel.cel.plain import Plain
+from fedcel.losses.cel.gated import Gated, hidden_size
+from fedcel.losses.cel.mutual_information import MutualInformation
+from fedcel.losses.cel.penalties import Penalty, channel
+from fedcel.losses.cel.plain import Plain
+from fedcel.losses.cel.protocol import ConditionalEntropy, State, pieces
 from tests.bench.ratios import line
 
 Pair = tuple[str, str, Callable[[], None], Callable[[], None]]

@@ -12,9 +12,9 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
-from fedcel.cel.base import Codes, State, pieces
-from fedcel.cel.cluster import Cluster
-from fedcel.cel.penalty import linear
+from fedcel.losses.cel.cluster import Cluster
+from fedcel.losses.cel.penalties import linear
+from fedcel.losses.cel.protocol import Codes, State, pieces
 from tests.bench.ratios import line
 
 CLASSES, CLUSTERS, FEATURES = 10, 5, 4096

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from fedcel.attacks.mi_face import MIFace
-from fedcel.attacks.observation import LOGITS
-from fedcel.attacks.scorecard import class_means, label_accuracy, mse
-from fedcel.nets import SplitNet
+from fedcel.attacks.score_card import class_means, label_accuracy, mse
+from fedcel.leakage.observation import LOGITS
+from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import digits, undefended
 
 STEPS, RATE = 1000, 0.1

@@ -15,18 +15,19 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor, nn
 
-from clients import holder
-from fedcel import aggregation, schedule
-from fedcel.arrays import FlatNet
-from fedcel.cut import Cut
+from clients.flower import client_round
 from fedcel.data import Images, load
-from fedcel.langevin import Ground, langevin_step
-from fedcel.nets import SplitNet
+from fedcel.federation import aggregation
+from fedcel.nets.cut import Cut
+from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets.split_net import SplitNet
+from fedcel.posterior import round_plan
 from fedcel.posterior.chain import Chain
-from fedcel.schedule import Plan
-from fedcel.settings import Settings, parse
-from sims.crew import crew
-from sims.loop import one_round
+from fedcel.posterior.langevin_step import Ground, langevin_step
+from fedcel.posterior.round_plan import Plan
+from fedcel.settings.parsing import Settings, parse
+from sims.engines.local import one_round
+from sims.engines.worker_pool import crew
 from tests.bench.ratios import engine, line, rows
 
 STEPS = 20
@@ -69,8 +70,8 @@ def a_round(settings: Settings, place: str) -> Iterator[Callable[[], object]]:
     """Hand out one round of the settings' engine, its processes started."""
     parts = load(settings.data, settings.clients, settings.seed).clients
     examples = {client: len(part.y) for client, part in enumerate(parts)}
-    weights, total = schedule.shares(settings, examples, list(examples)), sum(examples.values())
-    flat = holder.workspace(settings)
+    weights, total = round_plan.shares(settings, examples, list(examples)), sum(examples.values())
+    flat = client_round.workspace(settings)
     server = aggregation.start(flat.vector)
     with crew(settings, flat, Path(place) / settings.engine) as everyone:
         yield lambda: one_round(settings, flat.cut, server, weights, total, everyone)

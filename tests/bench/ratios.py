@@ -13,13 +13,15 @@ from tempfile import TemporaryDirectory
 import torch
 from torch.nn.functional import cross_entropy
 
-from clients import holder
-from fedcel import aggregation, runs, schedule
+from clients.flower import client_round
 from fedcel.data import load
+from fedcel.federation import aggregation
+from fedcel.federation.local_update import draw_batches
+from fedcel.posterior import round_plan
+from fedcel.runs import run_folder
 from fedcel.seeding import generator
-from fedcel.settings import Settings, dump, flatten, parse
-from fedcel.training import draw_batches
-from sims.simulate import simulate
+from fedcel.settings.parsing import Settings, dump, flatten, parse
+from sims.engines.simulate import simulate
 
 PAIRS = 25
 MLP = {"local.steps": 20, "prior.mode": "none", "strategy.momentum": 0.0, "rounds": 100}
@@ -73,15 +75,15 @@ def engine(settings: Settings, number: int = 1) -> Callable[[], None]:
     """Return round `number` of the loop engine: local updates, mean, sliding average."""
     parts = load(settings.data, settings.clients, settings.seed).clients
     examples = {k: len(part.y) for k, part in enumerate(parts)}
-    weights = schedule.shares(settings, examples, list(examples))
-    flat = holder.workspace(settings)
+    weights = round_plan.shares(settings, examples, list(examples))
+    flat = client_round.workspace(settings)
     state = aggregation.start(flat.vector)
     total = sum(examples.values())
 
     def work() -> None:
         mean = torch.zeros_like(state.model)
         for k, weight in weights.items():
-            found = holder.train(settings, flat, k, state.model, number, weight, total, None)
+            found = client_round.train(settings, flat, k, state.model, number, weight, total, None)
             mean.add_(found.delta, alpha=weight)
         aggregation.slide(state, mean, 0.0, 1.0)
 
@@ -91,7 +93,7 @@ def engine(settings: Settings, number: int = 1) -> Callable[[], None]:
 def bare(settings: Settings, number: int = 1) -> Callable[[], None]:
     """Return the same arithmetic as one would write it for this net alone, foreach, in place."""
     parts = load(settings.data, settings.clients, settings.seed).clients
-    net = runs.fresh_net(settings, load(settings.data, settings.clients, settings.seed)).net
+    net = run_folder.fresh_net(settings, load(settings.data, settings.clients, settings.seed)).net
     parameters = list(net.parameters())
     for parameter in parameters:
         parameter.data = parameter.data.clone()
@@ -107,7 +109,7 @@ def bare(settings: Settings, number: int = 1) -> Callable[[], None]:
             order = draw_batches(y, settings.local, generator(0, "batch", number, client))
             stream = generator(0, "cut", number, client)
             kicks = generator(0, "langevin", number, client)
-            plan = schedule.plan(settings, number, len(y) / total, total)
+            plan = round_plan.plan(settings, number, len(y) / total, total)
             for batch in order:
                 z = net.encoder(x[batch])
                 noisy = z + net.cut.sigma * torch.randn(z.shape, generator=stream)
@@ -128,12 +130,12 @@ def bare(settings: Settings, number: int = 1) -> Callable[[], None]:
 
 def client(settings: Settings) -> Callable[[], None]:
     """Return one client's round with the loss fully on."""
-    flat = holder.workspace(settings)
+    flat = client_round.workspace(settings)
     received = flat.vector.clone()
-    state = holder.train(settings, flat, 0, received, 70, 0.1, 997, None).state
+    state = client_round.train(settings, flat, 0, received, 70, 0.1, 997, None).state
 
     def work() -> None:
-        holder.train(settings, flat, 0, received, 70, 0.1, 997, state)
+        client_round.train(settings, flat, 0, received, 70, 0.1, 997, state)
 
     return work
 

@@ -24,13 +24,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from fedcel.attacks.base import Attack
 from fedcel.attacks.decoder import Decoder
-from fedcel.attacks.hybrid import Hybrid
-from fedcel.attacks.kernel import KernelRidge as OurRidge
-from fedcel.attacks.observation import SmashedData
-from fedcel.attacks.scorecard import class_means, identified, mse
-from fedcel.nets import SplitNet
+from fedcel.attacks.hybrid_inversion import Hybrid
+from fedcel.attacks.kernel_ridge import KernelRidge as OurRidge
+from fedcel.attacks.protocol import Attack
+from fedcel.attacks.score_card import class_means, identified, mse
+from fedcel.leakage.observation import SmashedData
+from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import digits, undefended
 
 NETS = ((0.1, 1), (0.1, 2), (1.0, 2))  # noise in training and in use, layers of the encoder

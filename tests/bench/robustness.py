@@ -13,20 +13,23 @@ from unittest.mock import patch
 
 import torch
 
-from clients import holder
-from fedcel import aggregation, metrics, runs, schedule
+from clients.flower import client_round
 from fedcel.data import Images, load
+from fedcel.federation import aggregation
 from fedcel.files import write_json
+from fedcel.metrics import calibration
+from fedcel.posterior import round_plan
 from fedcel.posterior.predict import predict
+from fedcel.runs import run_folder
 from fedcel.seeding import generator
-from fedcel.settings import Settings, parse
-from sims import loop
-from sims.columns import markdown
-from sims.crew import Answer, Here, Round
-from sims.estimate import estimate
-from sims.processes import work
-from sims.progress import say
+from fedcel.settings.parsing import Settings, parse
+from sims.commands.progress import say
+from sims.engines import local
+from sims.engines.processes import work
+from sims.engines.worker_pool import Answer, Here, Round
+from sims.report.table_columns import markdown
 from sims.report.text import interval
+from sims.results.estimate import estimate
 
 CLIENTS, SEEDS = 10, (0, 1, 2)
 COMMON = {
@@ -103,22 +106,22 @@ def trained(case: Case) -> tuple[Case, float]:
     torch.set_num_threads(1)
     own = {"strategy.aggregation": case.rule, "data.alpha": case.alpha, "seed": case.seed}
     s = parse({**COMMON, **own})
-    splits, flat = load(s.data, CLIENTS, s.seed), holder.workspace(s)
+    splits, flat = load(s.data, CLIENTS, s.seed), client_round.workspace(s)
     order = torch.randperm(CLIENTS, generator=generator(case.seed, "hostile"))
     who = frozenset(order[: case.hostile].tolist())
-    server = aggregation.start(runs.fresh_net(s, splits).vector)
+    server = aggregation.start(run_folder.fresh_net(s, splits).vector)
     examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
-    weights = schedule.shares(s, examples, range(CLIENTS))
+    weights = round_plan.shares(s, examples, range(CLIENTS))
     crew = Hostile(Here(s, flat, Path("unused")), who, ATTACKS.get(case.attack))
-    images = wrong(s, who) if case.attack == "labels" else holder.images
-    with patch.object(holder, "images", images):
+    images = wrong(s, who) if case.attack == "labels" else client_round.images
+    with patch.object(client_round, "images", images):
         for _ in range(s.rounds):
-            server, _said = loop.heard(s, flat.cut, server, weights, sum(examples.values()), crew)
+            server, _said = local.heard(s, flat.cut, server, weights, sum(examples.values()), crew)
             if not server.model.isfinite().all():
                 return case, 0.0
     x, y = splits.test
     found = predict(flat, [server.model], x, generator(s.seed, "test"), s.chain.scope)
-    return case, metrics.accuracy(found.probabilities, y)
+    return case, calibration.accuracy(found.probabilities, y)
 
 
 def main() -> None:

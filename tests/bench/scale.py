@@ -18,10 +18,10 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from fedcel import runs
 from fedcel.data import Images
-from fedcel.settings import parse
-from sims.simulate import ENGINES
+from fedcel.runs import run_folder
+from fedcel.settings.parsing import parse
+from sims.engines.simulate import ENGINES
 
 IMAGES = 21_000
 BASE: dict[str, str | int | float] = {
@@ -67,11 +67,11 @@ def one(change: dict[str, str | int | float]) -> list[float]:
     ends = [time.perf_counter()]
     with TemporaryDirectory() as place:
         folder = Path(place) / "run"
-        runs.create(folder, settings)
+        run_folder.create(folder, settings)
         train = ENGINES[settings.engine]
         train(settings, folder, lambda event: ends.append(time.perf_counter()))
         disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        parameters = runs.read(folder).model.numel()
+        parameters = run_folder.read(folder).model.numel()
     rounds = [after - before for before, after in pairwise(ends[1:])]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     first = ends[1] - ends[0] - median(rounds[1:])

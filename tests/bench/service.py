@@ -23,8 +23,8 @@ from clients.service.answering import Answered, Ask, Desk, body
 from clients.service.model import Served, served
 from clients.service.state import Service
 from fedcel.privacy import build
-from fedcel.privacy.ledger import MICRO, Charge, Ledger, Refusal
-from fedcel.runs import Run
+from fedcel.privacy.ledger.ledger import MICRO, Charge, Ledger, Refusal
+from fedcel.runs.run_folder import Run
 from tests.clients.serving import Running, made_run, running
 
 CONNECTIONS, GROUP, ROUNDS = 16, 16, 2

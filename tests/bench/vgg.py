@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedcel.cel import Cluster, Gated
-from fedcel.cel.base import pieces
-from fedcel.cel.penalty import channel
+from fedcel.losses.cel import Cluster, Gated
+from fedcel.losses.cel.penalties import channel
+from fedcel.losses.cel.protocol import pieces
 from tests.bench.attention import CLASSES, SIGMA, slope
 from tests.bench.ratios import line
 

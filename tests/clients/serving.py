@@ -19,10 +19,10 @@ from clients.service.model import Served, served
 from clients.service.state import Limits, Service
 from fedcel.data import load
 from fedcel.privacy import Mechanism, build
-from fedcel.privacy.ledger import MICRO, Ledger
-from fedcel.runs import Run, fresh_net
-from fedcel.settings import parse
-from sims.serve import Place, serve
+from fedcel.privacy.ledger.ledger import MICRO, Ledger
+from fedcel.runs.run_folder import Run, fresh_net
+from fedcel.settings.parsing import parse
+from sims.commands.serve import Place, serve
 
 SMALL = {"clients": 4, "net.features": 8, "net.width": 16}
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from fedcel.device import CPU
+from fedcel.nets.device import CPU
 
 ELSEWHERE = torch.device("lazy", 0)  # nobody else's here, and autograd starts no threads for it
 ATEN = torch.ops.aten

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from fedcel.files import read_tensors
-from fedcel.settings import parse
-from sims.simulate import simulate
+from fedcel.settings.parsing import parse
+from sims.engines.simulate import simulate
 from tests.sims.small import CLUSTERED
 
 STEERED = {

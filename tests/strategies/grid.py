@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
 
-from fedcel import aggregation
-from fedcel.settings import parse
+from fedcel.federation import aggregation
+from fedcel.settings.parsing import parse
 from strategies import PosteriorStrategy
 
 SHAPES = [(2, 3), (3,)]

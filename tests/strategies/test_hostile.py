@@ -19,10 +19,11 @@ from flwr.app import (
     RecordDict,
 )
 
-from clients import client_app, holder
-from fedcel import aggregation, wire
-from fedcel.arrays import to_arrays
-from fedcel.settings import parse
+from clients import client_app
+from clients.flower import client_round
+from fedcel.federation import aggregation, record_names
+from fedcel.nets.flat_parameters import to_arrays
+from fedcel.settings.parsing import parse
 from strategies import PosteriorStrategy
 
 SHAPES = [(2, 3), (3,)]
@@ -61,9 +62,14 @@ def sent(
 ) -> Message:
     """Return a client's reply to round `number`."""
     asked = Message(RecordDict(), dst_node_id=100 + client, message_type="train")
-    told = {wire.EXAMPLES: HELD, wire.ROUND: number, wire.PARTITION: client, "loss": 1.0} | metrics
+    told = {
+        record_names.EXAMPLES: HELD,
+        record_names.ROUND: number,
+        record_names.PARTITION: client,
+        "loss": 1.0,
+    } | metrics
     record = delta if isinstance(delta, ArrayRecord) else ArrayRecord(delta)
-    content = RecordDict({wire.DELTA: record, wire.METRICS: MetricRecord(told)})
+    content = RecordDict({record_names.DELTA: record, record_names.METRICS: MetricRecord(told)})
     return Message(content, reply_to=asked)
 
 
@@ -102,7 +108,7 @@ def lies(chance: np.random.Generator, client: int, number: int) -> Made:
     """Any number of examples but that told before round 1."""
     options = [0, -HELD, HELD + 1, 2**63, 1e300, math.nan, math.inf, [10.0], 10.5]
     claim = options[chance.integers(len(options))]
-    return sent(client, small(chance), number, **{wire.EXAMPLES: claim}), "it claims"
+    return sent(client, small(chance), number, **{record_names.EXAMPLES: claim}), "it claims"
 
 
 def records(chance: np.random.Generator, client: int, number: int) -> Made:
@@ -110,12 +116,12 @@ def records(chance: np.random.Generator, client: int, number: int) -> Made:
     message = sent(client, small(chance), number)
     swap = [None, ConfigRecord({"a": b"x"}), MetricRecord({"a": 1}), ArrayRecord()]
     name, kind = [
-        (wire.DELTA, swap[0]),
-        (wire.METRICS, swap[0]),
-        (wire.DELTA, swap[1]),
-        (wire.DELTA, swap[2]),
-        (wire.METRICS, swap[1]),
-        (wire.METRICS, swap[3]),
+        (record_names.DELTA, swap[0]),
+        (record_names.METRICS, swap[0]),
+        (record_names.DELTA, swap[1]),
+        (record_names.DELTA, swap[2]),
+        (record_names.METRICS, swap[1]),
+        (record_names.METRICS, swap[3]),
     ][chance.integers(6)]
     del message.content[name]
     if kind is not None:
@@ -233,11 +239,13 @@ def test_sound_looking_deltas_of_three_in_ten_move_the_mean_alone(rule: str) -> 
 def test_a_real_client_says_which_round_it_answers() -> None:
     """The number that it was asked with, so that its reply is of no use later."""
     settings = parse({"clients": 4, "local.steps": 1})
-    flat = holder.workspace(settings)
-    config = ConfigRecord({wire.ROUND: 5, wire.SHARE: 0.25, wire.TOTAL: 997})
+    flat = client_round.workspace(settings)
+    config = ConfigRecord(
+        {record_names.ROUND: 5, record_names.SHARE: 0.25, record_names.TOTAL: 997}
+    )
     arrays = ArrayRecord(to_arrays(flat.vector, flat.shapes))
-    content = RecordDict({wire.ARRAYS: arrays, wire.CONFIG: config})
+    content = RecordDict({record_names.ARRAYS: arrays, record_names.CONFIG: config})
     message = Message(content, dst_node_id=101, message_type="train")
     at = Context(1, 101, {"partition-id": 1}, RecordDict(), {})
     reply = client_app(settings)(message, at)
-    assert reply.content[wire.METRICS][wire.ROUND] == 5
+    assert reply.content[record_names.METRICS][record_names.ROUND] == 5

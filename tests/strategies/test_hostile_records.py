@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from fedcel import aggregation, wire
-from fedcel.cel.shared import Shared
-from fedcel.settings import parse
+from fedcel.federation import aggregation, record_names
+from fedcel.losses.cel.averaged_centres import Shared
+from fedcel.settings.parsing import parse
 from strategies import PosteriorStrategy
 
 SHAPES = [(2, 3), (3,)]
@@ -116,11 +116,13 @@ def sent(
 ) -> Message:
     """Return a client's reply, sound but for the record in `bad`, which is left out where None."""
     asked = Message(RecordDict(), dst_node_id=100 + client, message_type="train")
-    told = {wire.EXAMPLES: HELD, wire.ROUND: number, "loss": 1.0}
+    told = {record_names.EXAMPLES: HELD, record_names.ROUND: number, "loss": 1.0}
     delta = [chance.uniform(-0.1, 0.1, s).astype(np.float32) for s in SHAPES]
-    content = RecordDict({wire.DELTA: ArrayRecord(delta), wire.METRICS: MetricRecord(told)})
-    content[wire.STATISTICS] = ArrayRecord(centres(chance))
-    content[wire.GRADIENT] = ArrayRecord(gradient(chance))
+    content = RecordDict(
+        {record_names.DELTA: ArrayRecord(delta), record_names.METRICS: MetricRecord(told)}
+    )
+    content[record_names.STATISTICS] = ArrayRecord(centres(chance))
+    content[record_names.GRADIENT] = ArrayRecord(gradient(chance))
     if bad:
         del content[bad[0]]
         if bad[1] is not None:
@@ -129,8 +131,8 @@ def sent(
 
 
 MAKERS: dict[str, Callable[[Chance], Made]] = {
-    wire.STATISTICS: bad_centres,
-    wire.GRADIENT: bad_gradient,
+    record_names.STATISTICS: bad_centres,
+    record_names.GRADIENT: bad_gradient,
 }
 
 
@@ -176,10 +178,10 @@ class Answers:
         found = []
         for message in messages:
             record = self.records[message.metadata.dst_node_id]
-            content = RecordDict({} if record is None else {wire.GRADIENT: record})
+            content = RecordDict({} if record is None else {record_names.GRADIENT: record})
             found.append(Message(content, reply_to=message))
         stranger = Message(RecordDict(), dst_node_id=999, message_type="query.gradient")
-        content = RecordDict({wire.GRADIENT: ArrayRecord([np.ones(9, np.float32)])})
+        content = RecordDict({record_names.GRADIENT: ArrayRecord([np.ones(9, np.float32)])})
         return [*found, Message(content, reply_to=stranger)]
 
 

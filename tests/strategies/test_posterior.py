@@ -9,10 +9,10 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedcel import wire
-from fedcel.cel.controller import Control
-from fedcel.cel.shared import Shared
 from fedcel.errors import RoundError
+from fedcel.federation import record_names
+from fedcel.losses.cel.adaptive_threshold import Control
+from fedcel.losses.cel.averaged_centres import Shared
 from strategies import PosteriorStrategy
 from tests.strategies.grid import EXAMPLES, SHAPES, FakeGrid, failed, reply, strategy
 
@@ -109,7 +109,9 @@ def test_bytes_that_are_no_array_are_left_out() -> None:
     """The decoder's own error does not end the run."""
     s = strategy()
     junk = reply(1)
-    junk.content[wire.DELTA] = ArrayRecord({"0": Array("float32", (2, 3), "numpy.ndarray", b"xx")})
+    junk.content[record_names.DELTA] = ArrayRecord(
+        {"0": Array("float32", (2, 3), "numpy.ndarray", b"xx")}
+    )
     s.aggregate_train(1, [reply(0), junk, reply(2)])
     assert "cannot be read" in str(s.rejected[0]["reason"])
     assert s.reported["kept-share"] == pytest.approx(0.7)
@@ -131,7 +133,7 @@ def with_centres(client: int, value: float, held: int | None = None) -> Message:
     counts = np.array([EXAMPLES[client] if held is None else held, 0])
     centres, weights = np.zeros((2, 1, 4), np.float32), np.array([[1], [0]], np.float32)
     centres[0] = value
-    answer.content[wire.STATISTICS] = ArrayRecord([centres, weights, counts])
+    answer.content[record_names.STATISTICS] = ArrayRecord([centres, weights, counts])
     return answer
 
 
@@ -139,7 +141,7 @@ def test_centres_are_merged_and_their_spread_is_the_servers_own_figure() -> None
     """(10 * 0 + 30 * .5 + 60)/100 = .75; spread 4 (10 * .75^2 + 90 * .25^2)/100."""
     s = averaging()
     liar = with_centres(2, 1.0)
-    liar.content[wire.METRICS]["client-spread"] = 99.0
+    liar.content[record_names.METRICS]["client-spread"] = 99.0
     s.aggregate_train(1, [liar, with_centres(0, 0.0), with_centres(1, 0.5)])
     assert s.rejected == []
     assert s.state.shared is not None
@@ -172,7 +174,7 @@ def test_centres_that_are_no_arrays_leave_the_client_out() -> None:
     """As with a delta, the decoder's own error does not end the run."""
     s, junk = averaging(), reply(1)
     record = ArrayRecord({"0": Array("float32", (2, 3), "numpy.ndarray", b"xx")})
-    junk.content[wire.STATISTICS] = record
+    junk.content[record_names.STATISTICS] = record
     s.aggregate_train(1, [with_centres(0, 0.5), junk, with_centres(2, 0.5)])
     assert "its statistics cannot be read" in str(s.rejected[0]["reason"])
 
@@ -193,8 +195,10 @@ def test_the_threshold_and_the_centres_go_down_with_the_round() -> None:
     sent = list(s.configure_train(2, model, ConfigRecord(), FakeGrid([])))  # type: ignore[arg-type]
     assert len(sent) == 3
     for message in sent:
-        assert message.content[wire.CONFIG][wire.THRESHOLD] == 0.25
-        shapes = [array.shape for array in message.content[wire.CENTRES].to_numpy_ndarrays()]
+        assert message.content[record_names.CONFIG][record_names.THRESHOLD] == 0.25
+        shapes = [
+            array.shape for array in message.content[record_names.CENTRES].to_numpy_ndarrays()
+        ]
         assert shapes == [(2, 1, 4), (2, 1)]
 
 

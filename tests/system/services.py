@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from clients.service.model import Served, served
-from fedcel import runs
 from fedcel.files import write_tensors
-from sims import ledger as operator
+from fedcel.runs import run_folder
+from sims.commands import ledger as operator
 from tests.clients.serving import made_run
 
 ROOT = Path(__file__).parents[2]
@@ -29,11 +29,11 @@ class Process(NamedTuple):
 def stored(path: Path, samples: int = 3, **changes: object) -> Served:
     """Write a run to disk, without training; return what it serves."""
     made = made_run(samples, **changes)
-    runs.create(path, made.settings)
+    run_folder.create(path, made.settings)
     write_tensors(path / "model.safetensors", {"model": made.model})
     for number, sample in enumerate(made.samples):
-        runs.chain(path, made.settings).keep(number, sample)
-    return served(runs.read(path))
+        run_folder.chain(path, made.settings).keep(number, sample)
+    return served(run_folder.read(path))
 
 
 def new_key(ledger: Path, epsilon: float = 1e6) -> str:

@@ -74,7 +74,8 @@ def test_both_apps_start_from_the_bundle_alone(bundle: bytes, tmp_path: Path) ->
     with zipfile.ZipFile(io.BytesIO(bundle)) as found:
         found.extractall(tmp_path)
     script = """if True:
-        import sys, clients.app, clients.evaluation, strategies.app
+        import sys, clients.flower.client_app
+        import clients.flower.evaluation_client, strategies.server_app
         assert "jinja2" not in sys.modules and "sims" not in sys.modules
         from sims import scenario
         assert scenario.read("digits").variants

@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from fedcel.data import Images, sources
-from fedcel.settings import parse
-from fedcel.settings_groups import Data
-from sims.simulate import simulate
+from fedcel.settings.groups import Data
+from fedcel.settings.parsing import parse
+from sims.engines.simulate import simulate
 
 ROOT = Path(__file__).parents[2]
 MARK = "FEDCEL_TEST_CLUSTER"

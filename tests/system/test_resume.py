@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from fedcel import runs
-from fedcel.settings import Settings, parse
-from sims import loop
-from tests.fedcel.privacy.ledger_processes import forked
+from fedcel.runs import run_folder
+from fedcel.settings.parsing import Settings, parse
+from sims.engines import local
+from tests.fedcel.privacy.ledger.ledger_processes import forked
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 KILLS = int(os.environ.get("FEDCEL_KILLS", "10"))
@@ -40,7 +40,7 @@ SETTINGS: dict[str, str | int | float] = {
 def go_on(folder: Path, settings: Settings) -> None:
     """Train what is left of the run, the folder's first or a later life."""
     begun = (folder / "state" / "server.safetensors").exists()
-    loop.train(settings, folder, lambda _: None, resume=begun, measure=False)
+    local.train(settings, folder, lambda _: None, resume=begun, measure=False)
 
 
 def killed(folder: Path, settings: Settings, seconds: float) -> None:
@@ -69,7 +69,7 @@ def test_kills_change_nothing(tmp_path: Path) -> None:
     settings = parse(SETTINGS)
     alone, troubled = tmp_path / "alone", tmp_path / "troubled"
     for folder in (alone, troubled):
-        runs.create(folder, settings)
+        run_folder.create(folder, settings)
     begin = time.monotonic()
     go_on(alone, settings)
     whole = time.monotonic() - begin
@@ -91,7 +91,7 @@ def fills(folder: Path, settings: Settings, after: int) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 
     try:
-        loop.train(settings, folder, tell, measure=False)
+        local.train(settings, folder, tell, measure=False)
     except OSError:
         os._exit(28)
 
@@ -101,7 +101,7 @@ def test_a_full_disk_ends_the_run_and_damages_nothing(tmp_path: Path) -> None:
     settings = parse({**SETTINGS, "rounds": 16})
     alone, full = tmp_path / "alone", tmp_path / "full"
     for folder in (alone, full):
-        runs.create(folder, settings)
+        run_folder.create(folder, settings)
     go_on(alone, settings)
     _, status = os.waitpid(forked(lambda: fills(full, settings, 7)), 0)
     assert os.waitstatus_to_exitcode(status) == 28

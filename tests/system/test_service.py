@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from clients import OwnImages, SplitClient
-from fedcel import runs
 from fedcel.errors import ServiceError
-from sims import ledger as operator
+from fedcel.runs import run_folder
+from sims.commands import ledger as operator
 from tests.system.services import Process, new_key, serving
 
 
@@ -77,7 +77,7 @@ def test_a_private_answer_over_tls(tmp_path: Path, folder: Path, certified: Cert
     """From the command line to an answer; trust comes from the authority's file alone."""
     ledger = tmp_path / "ledger.db"
     key = new_key(ledger, 9)
-    x, y = runs.read(folder).splits.test
+    x, y = run_folder.read(folder).splits.test
     own = OwnImages(x[:60], y[:60], state=tmp_path / "device")
     secure = ("--certificate", certified.certificate, "--private-key", certified.private_key)
     with serving(folder, ledger, *secure) as service:

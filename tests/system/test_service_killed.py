@@ -17,8 +17,8 @@ import httpx
 import numpy as np
 import pytest
 
-from fedcel.privacy.ledger import MICRO, Ledger
-from sims import ledger as operator
+from fedcel.privacy.ledger.ledger import MICRO, Ledger
+from sims.commands import ledger as operator
 from tests.clients.serving import child
 from tests.system.services import new_key
 

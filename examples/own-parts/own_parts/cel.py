@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from fedcel import Term
-from fedcel.cel import Penalty, State
-from fedcel.cel.spread import members
-from fedcel.settings_groups import Cel
+from fedcel.losses.cel import Penalty, State
+from fedcel.losses.cel.class_spread import members
+from fedcel.settings.groups import Cel
 
 EPS = 1e-8  # keeps the root's slope finite at 0
 

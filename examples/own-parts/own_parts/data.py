@@ -9,7 +9,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from fedcel.data import Images
-from fedcel.settings_groups import Data
+from fedcel.settings.groups import Data
 
 TURNS = 4  # by 0, 90, 180 and 270 degrees, to the pixel
 

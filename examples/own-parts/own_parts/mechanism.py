@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedcel.settings_groups import Privacy
+from fedcel.settings.groups import Privacy
 
 CHANCE = secrets.SystemRandom()
 ROUNDING = 1e-12  # by how much the truth is told less often than allowed, for rounding's sake

@@ -4,7 +4,7 @@ from math import prod
 
 from torch import Tensor, nn
 
-from fedcel.settings_groups import Net
+from fedcel.settings.groups import Net
 
 
 class SoftBound(nn.Module):

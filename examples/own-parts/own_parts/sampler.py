@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from fedcel.cel import State
-from fedcel.sampler import Kick
-from fedcel.schedule import Plan
-from fedcel.settings_groups import Local
+from fedcel.losses.cel import State
+from fedcel.posterior.round_plan import Plan
+from fedcel.posterior.samplers import Kick
+from fedcel.settings.groups import Local
 
 FRICTION = 0.3  # a
 

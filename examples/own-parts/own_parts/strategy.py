@@ -3,8 +3,8 @@
 import torch
 from flwr.app import ArrayRecord, Message
 
-from fedcel import wire
-from fedcel.arrays import to_vector
+from fedcel.federation import record_names
+from fedcel.nets.flat_parameters import to_vector
 from strategies import PosteriorStrategy
 
 WARM_UP = 3  # rounds until the whole mean delta is taken
@@ -25,7 +25,7 @@ class Wary(PosteriorStrategy):
             return reason
         if self.plan.noise > 0:
             return None
-        delta = to_vector(reply.content.array_records[wire.DELTA].to_numpy_ndarrays())
+        delta = to_vector(reply.content.array_records[record_names.DELTA].to_numpy_ndarrays())
         cosine = float(torch.cosine_similarity(delta, self.state.average, 0))
         if cosine < LEAST:
             return f"its cosine with the last rounds' mean is {cosine:.2f}, must be {LEAST} or more"

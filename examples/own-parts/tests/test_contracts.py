@@ -10,7 +10,7 @@ from own_parts.mechanism import SubsetSelection, subset
 from own_parts.strategy import Wary
 
 from fedcel import parse
-from fedcel.settings_groups import Cel, Data, Privacy
+from fedcel.settings.groups import Cel, Data, Privacy
 from fedcel.testing import (
     AttackContract,
     CELContract,

@@ -16,7 +16,7 @@ from torch import Tensor
 from clients.service.answering import Answered, Ask, Desk, micro
 from clients.service.model import doubts, doubts_sensitivity, served
 from fedcel.posterior.predict import Prediction, answer_all
-from fedcel.privacy.ledger import MICRO, Ledger, Refusal
+from fedcel.privacy.ledger.ledger import MICRO, Ledger, Refusal
 from tests.clients.serving import made_run
 
 RUN = made_run()

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from fedcel.privacy import Laplace, Mechanism, build, clip, measured_epsilon
-from fedcel.privacy.base import PROTECTS
-from fedcel.privacy.empirical import bound
-from fedcel.runs import Run
+from fedcel.privacy.empirical_bounds import bound
+from fedcel.privacy.protocol import PROTECTS
+from fedcel.runs.run_folder import Run
 from tests.bench import load
 from tests.clients.serving import Running, made_run, running
 

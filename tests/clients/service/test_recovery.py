@@ -8,7 +8,7 @@ import torch
 from clients.service.answering import Answered, Ask, Desk
 from clients.service.model import Served, served
 from fedcel.privacy import build
-from fedcel.privacy.ledger import MICRO, Ledger, Refusal
+from fedcel.privacy.ledger.ledger import MICRO, Ledger, Refusal
 from tests.clients.serving import made_run, running
 
 RUN = made_run()

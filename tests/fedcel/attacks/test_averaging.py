@@ -6,9 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcel.attacks.averaging import Averaged, Averaging, Repeated
-from fedcel.attacks.base import Attack
 from fedcel.attacks.decoder import Decoder
-from fedcel.attacks.observation import (
+from fedcel.attacks.protocol import Attack
+from fedcel.attacks.rmle import RMLE
+from fedcel.attacks.score_card import mse
+from fedcel.leakage.observation import (
     FIRST_LAYER,
     LOG_PROB,
     MEAN,
@@ -16,11 +18,9 @@ from fedcel.attacks.observation import (
     Observation,
     SmashedData,
 )
-from fedcel.attacks.optimal import optimal
-from fedcel.attacks.rmle import RMLE
-from fedcel.attacks.scorecard import mse
-from fedcel.cut import Cut
-from fedcel.nets import SplitNet
+from fedcel.leakage.optimal_attacker import optimal
+from fedcel.nets.cut import Cut
+from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import AttackContract, LinearObservation, digits
 
 

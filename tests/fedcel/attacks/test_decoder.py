@@ -5,11 +5,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from fedcel.attacks.base import Attack
 from fedcel.attacks.decoder import Decoder
-from fedcel.attacks.inversion import CONVOLUTION, DEFAULT, FLAT, Effort, Pace, answers, invert
-from fedcel.attacks.names import find
-from fedcel.attacks.networks import (
+from fedcel.attacks.decoder_networks import (
     LARGE,
     SMALL,
     Residual,
@@ -18,13 +15,24 @@ from fedcel.attacks.networks import (
     decoder_network,
     is_flat,
 )
-from fedcel.attacks.observation import FREE_QUERIES, SmashedData
-from fedcel.attacks.optimal import optimal
-from fedcel.attacks.scorecard import class_means, identified, mse
+from fedcel.attacks.inversion_training import (
+    CONVOLUTION,
+    DEFAULT,
+    FLAT,
+    Effort,
+    Pace,
+    answers,
+    invert,
+)
+from fedcel.attacks.protocol import Attack
+from fedcel.attacks.registry import find
+from fedcel.attacks.score_card import class_means, identified, mse
 from fedcel.data.images import Images
 from fedcel.errors import DataError
-from fedcel.nets import build
-from fedcel.settings_groups import Net
+from fedcel.leakage.observation import FREE_QUERIES, SmashedData
+from fedcel.leakage.optimal_attacker import optimal
+from fedcel.nets.split_net import build
+from fedcel.settings.groups import Net
 from fedcel.testing.attacks import AttackContract, LinearObservation, digits, undefended
 
 

@@ -6,22 +6,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcel.attacks import averaging, gan, inversion
+from fedcel.attacks import averaging, gan_decoder, inversion_training
 from fedcel.attacks.averaging import Averaging, Repeated, moved
-from fedcel.attacks.base import Attack
 from fedcel.attacks.decoder import Decoder
-from fedcel.attacks.gan import GANDecoder
-from fedcel.attacks.hybrid import Hybrid
-from fedcel.attacks.inversion import apply
-from fedcel.attacks.networks import decoder_network
-from fedcel.attacks.observation import SmashedData
+from fedcel.attacks.decoder_networks import decoder_network
+from fedcel.attacks.gan_decoder import GANDecoder
+from fedcel.attacks.hybrid_inversion import Hybrid
+from fedcel.attacks.inversion_training import apply
+from fedcel.attacks.protocol import Attack
 from fedcel.attacks.rmle import RMLE
-from fedcel.attacks.scorecard import mse
-from fedcel.cut import Cut
+from fedcel.attacks.score_card import mse
 from fedcel.data.images import Images
-from fedcel.device import CPU, fastest
-from fedcel.nets import SplitNet, strided
-from fedcel.settings_groups import Net
+from fedcel.leakage.observation import SmashedData
+from fedcel.nets.cut import Cut
+from fedcel.nets.device import CPU, fastest
+from fedcel.nets.split_net import SplitNet, strided
+from fedcel.settings.groups import Net
 from tests.fedcel.elsewhere import ELSEWHERE, pretended
 
 ATTACKS = [Decoder(), GANDecoder(), RMLE(), Hybrid()]
@@ -30,7 +30,7 @@ ATTACKS = [Decoder(), GANDecoder(), RMLE(), Hybrid()]
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let attacks believe in a GPU."""
-    with pretended(monkeypatch, inversion, gan, averaging):
+    with pretended(monkeypatch, inversion_training, gan_decoder, averaging):
         yield
 
 
@@ -49,7 +49,7 @@ def test_images_come_back_to_the_processor(
     one = SmashedData(net())
     own = Images(torch.rand(40, 3, 32, 32), torch.zeros(40, dtype=torch.int64))
     here = rebuilt(attack, one, own, repeats)
-    with pretended(monkeypatch, inversion, gan, averaging):
+    with pretended(monkeypatch, inversion_training, gan_decoder, averaging):
         there = rebuilt(attack, one, own, repeats)
     assert there.device == CPU
     assert there.shape == (5, 3, 32, 32)
@@ -101,7 +101,7 @@ def test_a_gpu_rebuilds_as_well(attack: Attack, monkeypatch: pytest.MonkeyPatch)
     one, own = SmashedData(net()), Images(torch.rand(40, 3, 32, 32), torch.zeros(40).long())
     errors = []
     for place in (fastest(one.net), CPU):
-        for module in (inversion, gan, averaging):
+        for module in (inversion_training, gan_decoder, averaging):
             monkeypatch.setattr(module, "fastest", lambda net, place=place: place)
         stream = torch.Generator().manual_seed(0)
         made = attack.reconstruct(one, own, one.sample(own.x[:5], stream), 0.1, stream)

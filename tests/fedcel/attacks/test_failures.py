@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from fedcel.attacks import Decoder
-from fedcel.attacks.names import ATTACKS
-from fedcel.attacks.observation import Observation, SmashedData
+from fedcel.attacks.registry import ATTACKS
 from fedcel.attacks.runner import run
 from fedcel.data.images import Images
 from fedcel.errors import DataError, ServiceError
-from fedcel.nets import build
-from fedcel.settings_groups import Attack, Net
+from fedcel.leakage.observation import Observation, SmashedData
+from fedcel.nets.split_net import build
+from fedcel.settings.groups import Attack, Net
 from fedcel.testing.attacks import LinearObservation, digits
 
 QUICK = Attack(names="decoder", seeds=2, budget=0.02, candidates=20)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from fedcel.attacks.base import Attack
 from fedcel.attacks.mi_face import MIFace
-from fedcel.attacks.observation import LOGITS, Observation
-from fedcel.attacks.scorecard import label_accuracy
-from fedcel.nets import SplitNet
+from fedcel.attacks.protocol import Attack
+from fedcel.attacks.score_card import label_accuracy
+from fedcel.leakage.observation import LOGITS, Observation
+from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import AttackContract, LinearObservation, digits, undefended
 
 

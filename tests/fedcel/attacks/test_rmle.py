@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from fedcel.attacks.averaging import Averaged, Repeated
-from fedcel.attacks.base import Attack
-from fedcel.attacks.descent import Steps
-from fedcel.attacks.observation import FREE_QUERIES, SmashedData
+from fedcel.attacks.pixel_descent import Steps
+from fedcel.attacks.protocol import Attack
 from fedcel.attacks.rmle import RMLE
-from fedcel.attacks.scorecard import class_means, mse
-from fedcel.cut import Cut
-from fedcel.nets import SplitNet
+from fedcel.attacks.score_card import class_means, mse
+from fedcel.leakage.observation import FREE_QUERIES, SmashedData
+from fedcel.nets.cut import Cut
+from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import AttackContract, digits, undefended
 
 

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from fedcel.attacks import Decoder
-from fedcel.attacks.base import OtherClasses
-from fedcel.attacks.names import ATTACKS, find
-from fedcel.attacks.observation import FIRST_LAYER, UPDATE, Observation, SmashedData
+from fedcel.attacks.protocol import OtherClasses
+from fedcel.attacks.registry import ATTACKS, find
 from fedcel.attacks.runner import run
 from fedcel.data.images import Images
 from fedcel.errors import DataError, PluginError, SettingsError
-from fedcel.nets import build
-from fedcel.settings_groups import Attack, Net
+from fedcel.leakage.observation import FIRST_LAYER, UPDATE, Observation, SmashedData
+from fedcel.nets.split_net import build
+from fedcel.settings.groups import Attack, Net
 from fedcel.testing.attacks import LinearObservation, digits
 
 SCORES = ["mse", "psnr", "ssim", "identification-1", "identification-5", "label-accuracy"]

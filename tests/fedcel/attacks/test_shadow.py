@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from fedcel.attacks.base import Attack, OtherClasses
-from fedcel.attacks.observation import FREE_QUERIES, HEAD, Observation, SmashedData
-from fedcel.attacks.scorecard import class_means, mse
+from fedcel.attacks.protocol import Attack, OtherClasses
+from fedcel.attacks.score_card import class_means, mse
 from fedcel.attacks.shadow import Shadow, apart, plain, residue
-from fedcel.cut import Cut
-from fedcel.nets import SplitNet
+from fedcel.leakage.observation import FREE_QUERIES, HEAD, Observation, SmashedData
+from fedcel.nets.cut import Cut
+from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import AttackContract, LinearObservation, digits, undefended
 
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from fedcel.attacks.base import Attack
-from fedcel.attacks.observation import Observation, SmashedData
+from fedcel.attacks.protocol import Attack
 from fedcel.attacks.unsplit import UnSplit
-from fedcel.cut import Cut
-from fedcel.nets import SplitNet, initialise
+from fedcel.leakage.observation import Observation, SmashedData
+from fedcel.nets.cut import Cut
+from fedcel.nets.split_net import SplitNet, initialise
 from fedcel.testing.attacks import AttackContract, LinearObservation, digits
 
 

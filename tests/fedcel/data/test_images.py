@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedcel.data.images import fitted
 from fedcel.errors import DataError
-from fedcel.settings_groups import Data
+from fedcel.settings.groups import Data
 
 
 def test_untouched_by_default() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedcel.data import partition
 from fedcel.errors import DataError
-from fedcel.settings_groups import Data
+from fedcel.settings.groups import Data
 
 Y = torch.arange(1003) % 10
 KINDS = ("iid", "dirichlet", "shards")

@@ -11,7 +11,7 @@ import torch
 from fedcel.data import Images, Splits, load
 from fedcel.data.sources import read
 from fedcel.errors import DataError
-from fedcel.settings_groups import Data
+from fedcel.settings.groups import Data
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 FASHION, FACES = SHARED / "fashion-mnist", SHARED / "att-faces"

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from fedcel import metrics
-from fedcel.arrays import FlatNet
-from fedcel.cut import Cut
 from fedcel.data import Splits, load
-from fedcel.nets import SplitNet
-from fedcel.schedule import Plan
-from fedcel.settings_groups import Data
+from fedcel.metrics import calibration
+from fedcel.nets.cut import Cut
+from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets.split_net import SplitNet
+from fedcel.posterior.round_plan import Plan
+from fedcel.settings.groups import Data
 from tests.fedcel.posterior.truth import Change, Federation, settings
 
 SCALE = 0.15  # s0, the prior's standard deviation
@@ -64,7 +64,7 @@ def hamiltonian(x: Tensor, y: Tensor, draws: int = 120, chains: int = 4) -> Tens
 
 def disagreement(samples: Tensor, x: Tensor) -> float:
     """Return the mean BALD in nats of weights (S, 10, 65)."""
-    return float(metrics.bald(torch.einsum("nf,ckf->cnk", x, samples).softmax(2)).mean())
+    return float(calibration.bald(torch.einsum("nf,ckf->cnk", x, samples).softmax(2)).mean())
 
 
 def chain(change: Change | None = None, rounds: int = 60, **more: object) -> Tensor:

@@ -3,18 +3,18 @@
 import pytest
 import torch
 
-from fedcel import nets
-from fedcel.arrays import FlatNet
+from fedcel.nets import split_net
+from fedcel.nets.flat_parameters import FlatNet
 from fedcel.posterior.predict import Prediction, predict, what_is_sent
 from fedcel.seeding import generator
-from fedcel.settings_groups import Net
+from fedcel.settings.groups import Net
 
 X = torch.rand(5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 
 
 def chain(scope: str) -> tuple[FlatNet, list[torch.Tensor]]:
     """Return a net and three samples, of the head alone or of everything."""
-    net = nets.build(Net(features=6, width=9, noise=0.2), (1, 4, 4), 3, generator(0, "net"))
+    net = split_net.build(Net(features=6, width=9, noise=0.2), (1, 4, 4), 3, generator(0, "net"))
     flat = FlatNet(net)
     stream = torch.Generator().manual_seed(1)
     samples = []

@@ -15,10 +15,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
-from clients import client_app, holder
-from fedcel import aggregation, rounds, schedule
-from fedcel.aggregation import realised
-from fedcel.arrays import to_arrays
+from clients import client_app
+from clients.flower import client_round
+from fedcel.federation import aggregation
+from fedcel.federation import server_round as rounds
+from fedcel.federation.aggregation import realised
+from fedcel.nets.flat_parameters import to_arrays
+from fedcel.posterior import round_plan
 from strategies import PosteriorStrategy, posterior
 from tests.fedcel.posterior.truth import (
     Federation,
@@ -87,7 +90,7 @@ def drawn_maps(found: Federation) -> dict[tuple[int, ...], Map]:
 def draws(found: Federation) -> Iterator[tuple[int, ...]]:
     """Yield who is drawn, round by round."""
     for number in range(1, found.settings.rounds + 1):
-        yield tuple(schedule.chosen(found.settings, number))
+        yield tuple(round_plan.chosen(found.settings, number))
 
 
 def missed(found: Federation, folder: Path, patch: pytest.MonkeyPatch) -> tuple[float, float]:
@@ -114,9 +117,9 @@ def test_noise_by_a_drawn_clients_own_images_is_too_hot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By N_k in the place of N w_k: K/m = 2 times the variance, which the line above refuses."""
-    right = holder.plan
+    right = client_round.plan
     monkeypatch.setattr(
-        holder, "plan", lambda s, number, share, total: right(s, number, share / 2, total)
+        client_round, "plan", lambda s, number, share, total: right(s, number, share / 2, total)
     )
     _, covariance = missed(federation(40, DRAWN), tmp_path, monkeypatch)
     assert covariance == pytest.approx(1, rel=0.1)
@@ -240,7 +243,7 @@ def test_the_top_up_is_that_of_a_whole_round(pull: float) -> None:
     """Share s of the weight: s of a round's shared noise in all, with a moving prior too."""
     mode = {"prior.mode": "consistent", "prior.pull": pull} if pull else {}
     found = settings(3, 5, RATE, 4, **{"local.shared-noise": 0.9, **mode})
-    plan = schedule.plan(found, 1, 1.0, TOTAL)
+    plan = round_plan.plan(found, 1, 1.0, TOTAL)
     round_noise = sum((1 - plan.rate * plan.pull) ** (2 * step) for step in range(5))
     state, share = aggregation.start(torch.zeros(200_000)), 0.7
     added = rounds.topped_up(found, state, state.model, share, TOTAL)

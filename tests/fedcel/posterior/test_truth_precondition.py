@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcel import rounds, training
-from fedcel.schedule import plan
+from fedcel.federation import local_update, server_round
+from fedcel.posterior.round_plan import plan
 from tests.fedcel.posterior.truth import Federation, installed, lines, looped, settings
 
 COUNTS = [10, 20, 30, 40]
@@ -67,7 +67,7 @@ def measured(found: Federation, folder: Path) -> tuple[Tensor, Tensor, Tensor]:
     The step sizes have to differ, and to stay when burn-in ends.
     """
     states = list(looped(found, folder))
-    scales = [rounds.step_sizes(state).view(-1, 2) for state in states]
+    scales = [server_round.step_sizes(state).view(-1, 2) for state in states]
     end = found.settings.rounds // 10
     assert all(torch.equal(scale, scales[-1]) for scale in scales[end:])
     assert (scales[-1][:, 0] / scales[-1][:, 1]).min() > 1.5
@@ -90,7 +90,7 @@ def test_step_sizes_leave_the_posterior(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_noise_must_be_scaled_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of eta G with the noise of eta: too cold where G is large, too hot where small."""
-    monkeypatch.setattr(training, "noise_scale", lambda scale, plan: torch.ones_like(scale))
+    monkeypatch.setattr(local_update, "noise_scale", lambda scale, plan: torch.ones_like(scale))
     found = federation()
     installed(found, monkeypatch)
     _, ratio, _ = measured(found, tmp_path)

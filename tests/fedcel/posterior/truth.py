@@ -16,19 +16,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clients import holder
-from fedcel import aggregation, schedule
-from fedcel.aggregation import ServerState
-from fedcel.arrays import FlatNet
-from fedcel.cut import Cut
+from clients.flower import client_round
 from fedcel.data import Images
-from fedcel.losses import NOTHING
-from fedcel.nets import SplitNet
-from fedcel.schedule import Plan
-from fedcel.settings import Settings, parse
-from fedcel.training import Update
-from sims import loop
-from sims.crew import Here
+from fedcel.federation import aggregation
+from fedcel.federation.aggregation import ServerState
+from fedcel.federation.local_update import Update
+from fedcel.losses.composite import NOTHING
+from fedcel.nets.cut import Cut
+from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets.split_net import SplitNet
+from fedcel.posterior import round_plan
+from fedcel.posterior.round_plan import Plan
+from fedcel.settings.parsing import Settings, parse
+from sims.engines import local
+from sims.engines.worker_pool import Here
 
 Change = Callable[[Plan, int], Plan]
 
@@ -66,16 +67,16 @@ class Federation:
 
         Only the images, the net and, where `change` makes a plan wrong, the plan are the test's.
         """
-        train = holder.train
+        train = client_round.train
 
         def wrong(s: Settings, flat: FlatNet, client: int, *rest: object) -> Update:
-            changed = lambda *asked: self.change(schedule.plan(*asked), client)  # noqa: E731
-            with patch.object(holder, "plan", changed):
+            changed = lambda *asked: self.change(round_plan.plan(*asked), client)  # noqa: E731
+            with patch.object(client_round, "plan", changed):
                 return train(s, flat, client, *rest)
 
         with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as own:
             installed(self, own)
-            own.setattr(holder, "train", wrong)
+            own.setattr(client_round, "train", wrong)
             for state in looped(self, Path(folder)):
                 yield state.model.clone()
 
@@ -132,9 +133,9 @@ def unequal(counts: list[int], chains: int, s: Settings, seed: int = 0) -> Feder
 
 def installed(found: Federation, own: pytest.MonkeyPatch) -> None:
     """Give the client's code these holders' images and net; all else of it is as it ships."""
-    own.setattr(holder, "images", lambda settings, client: Images(*found.parts[client]))
-    own.setattr(holder, "losses_of", lambda settings, threshold=None: NOTHING)
-    own.setattr(holder, "workspace", lambda settings: found.flat)
+    own.setattr(client_round, "images", lambda settings, client: Images(*found.parts[client]))
+    own.setattr(client_round, "losses_of", lambda settings, threshold=None: NOTHING)
+    own.setattr(client_round, "workspace", lambda settings: found.flat)
 
 
 def looped(found: Federation, folder: Path) -> Iterator[ServerState]:
@@ -143,9 +144,9 @@ def looped(found: Federation, folder: Path) -> Iterator[ServerState]:
     examples = {k: len(y) for k, (_, y) in enumerate(found.parts)}
     everyone = Here(s, found.flat, folder)
     for number in range(1, s.rounds + 1):
-        weights = schedule.shares(s, examples, schedule.chosen(s, number))
+        weights = round_plan.shares(s, examples, round_plan.chosen(s, number))
         total = sum(examples.values())
-        state, _ = loop.one_round(s, found.flat.cut, state, weights, total, everyone)
+        state, _ = local.one_round(s, found.flat.cut, state, weights, total, everyone)
         yield state
 
 

@@ -14,7 +14,7 @@ from fedcel.privacy import (
     composed_exactly,
     together,
 )
-from fedcel.privacy.calibration import delta_of
+from fedcel.privacy.gaussian_calibration import delta_of
 
 LAPLACE = Laplace(0.5, 10, "l1", 1.0, 2.0)
 GAUSSIAN = Gaussian(0.5, 1e-6, 10, "l1", 1.0, 2.0)

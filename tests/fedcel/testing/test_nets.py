@@ -1,7 +1,7 @@
 """Every built-in net holds the contract of nets."""
 
-from fedcel.nets import BUILDERS
-from fedcel.settings_groups import Net
+from fedcel.nets.split_net import BUILDERS
+from fedcel.settings.groups import Net
 from fedcel.testing.nets import NetContract
 
 

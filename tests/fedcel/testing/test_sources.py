@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from fedcel.data.sources import SOURCES, digits
-from fedcel.settings_groups import Data
+from fedcel.settings.groups import Data
 from fedcel.testing.sources import SourceContract
 from tests.fedcel.data.test_idx import idx
 

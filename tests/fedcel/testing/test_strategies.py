@@ -2,8 +2,8 @@
 
 from typing import Any, ClassVar
 
-from fedcel.aggregation import ServerState
-from fedcel.settings import Settings
+from fedcel.federation.aggregation import ServerState
+from fedcel.settings.parsing import Settings
 from fedcel.testing import StrategyContract
 from strategies import PosteriorStrategy
 

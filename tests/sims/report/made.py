@@ -3,8 +3,8 @@
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
-from sims.estimate import Estimate
 from sims.report.summary import Summary
+from sims.results.estimate import Estimate
 
 
 def notes(figure: Figure) -> dict[str, float]:

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sims.estimate import Estimate
 from sims.report import attacked, figures
 from sims.report.read import read
 from sims.report.summary import Summary, summarise
+from sims.results.estimate import Estimate
 from tests.sims.report.made import cell, notes
 
 Make = Callable[..., Path]

@@ -7,11 +7,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from sims.estimate import Estimate
 from sims.report import figures
 from sims.report.read import read
 from sims.report.records import Bins
 from sims.report.summary import Summary, summarise
+from sims.results.estimate import Estimate
 from tests.sims.report.made import cell, notes
 
 Make = Callable[..., Path]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fedcel.attacks import ATTACKS
-from fedcel.settings import Settings
+from fedcel.settings.parsing import Settings
 from sims.report.limits import limits, rejected, seeds_sentence
 from sims.report.records import Attack, Event, Failed, Rejected, Result, Run
 from sims.report.words import verdict

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedcel.settings import Settings
+from fedcel.settings.parsing import Settings
 from sims.report.pictures import GAP, grid, png, strips, tiles
 from sims.report.records import Images, Result, Run
 from sims.report.summary import Summary

@@ -13,7 +13,7 @@ from sims.report.page import write
 from sims.report.read import read, read_run
 from sims.report.summary import summarise
 from sims.report.text import held_to
-from sims.rows import read as rows_read
+from sims.results.rows import read as rows_read
 
 Make = Callable[..., Path]
 

@@ -9,11 +9,11 @@ from statistics import fmean, stdev
 import pytest
 import torch
 
-from fedcel import per_image
-from fedcel.settings import burn_in_rounds
-from sims.estimate import Estimate, estimate
+from fedcel.runs import per_image
+from fedcel.settings.parsing import burn_in_rounds
 from sims.report.read import read
 from sims.report.summary import summarise
+from sims.results.estimate import Estimate, estimate
 
 Make = Callable[..., Path]
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from fedcel.settings import Settings
-from sims.estimate import Estimate
+from fedcel.settings.parsing import Settings
 from sims.report.records import Result, Run
 from sims.report.summary import Summary
 from sims.report.words import attack_sentence, cautions, price, verdict, weaker
+from sims.results.estimate import Estimate
 from tests.sims.report.made import cell
 
 NONE = cell("none", 0.951, 4.46, 0.92)

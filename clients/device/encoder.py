@@ -1,0 +1,81 @@
+"""The device's half of the net, built from what a service sends, which may be hostile."""
+
+import json
+from hashlib import sha256
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor, nn
+
+from clients.service.schema import ModelCard
+from fedcel.errors import NetError, ServiceError
+from fedcel.nets.cut import Cut
+from fedcel.nets.split_net import BUILDERS, SplitNet
+from fedcel.settings.groups import Net
+
+MOST_BYTES = 256 * 2**20
+
+
+def received(card: ModelCard, data: bytes, own: nn.Module | None = None) -> SplitNet:
+    """Return the split net of a service's encoder; its head is never used.
+
+    Only the project's own nets are built from a message; `own` is the caller's module where the
+    service names another. ServiceError when card and file do not fit together or to such a net.
+    """
+    if sha256(data).hexdigest() != card.encoder.sha256:
+        raise ServiceError("the encoder is not the one that /v1/model states; fetch both again")
+    try:
+        tensors = load(data)
+        about = metadata(data)
+        net = Net.model_validate(json.loads(about["net"]))
+        cut = Cut(card.sigma, card.dropout)
+        stated = about["model"], json.loads(about["shape"]), int(about["classes"])
+    except (SafetensorError, ValidationError, KeyError, ValueError) as error:
+        raise ServiceError(f"the encoder's file cannot be used: {type(error).__name__}") from None
+    if not (card.sigma >= 0 and 0 <= card.dropout < 1 and len(card.shape) == 3):
+        raise ServiceError(f"{cut} of images {card.shape} is no cut that a device can make")
+    if stated != (card.model, card.shape, card.classes):
+        raise ServiceError("the encoder is of another model than /v1/model states")
+    encoder = own or built(net, tuple(card.shape), card.classes)
+    fill(encoder, tensors)
+    found = SplitNet(encoder, nn.Identity(), cut, card.features)
+    with torch.no_grad():
+        z = found.encode(torch.zeros(1, *card.shape))
+    if z.shape != (1, card.features):
+        raise ServiceError(f"the encoder gives {tuple(z.shape)}, must be (1, {card.features})")
+    return found
+
+
+def metadata(data: bytes) -> dict[str, str]:
+    """Return the strings in a safetensors file's header."""
+    size = int.from_bytes(data[:8], "little")
+    found: dict[str, str] = json.loads(data[8 : 8 + size])["__metadata__"]
+    return found
+
+
+def built(net: Net, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Return an encoder of the project's own, without memory: its size is not checked yet."""
+    if net.name not in BUILDERS:
+        raise ServiceError(
+            f"the service's net is {net.name!r}; pass your own as `encoder`: parts are never "
+            "loaded from a message"
+        )
+    narrow = net.model_copy(update={"head_width": 0})
+    try:
+        with torch.device("meta"):
+            return BUILDERS[net.name](shape, classes, narrow)[0]
+    except (NetError, RuntimeError, ValueError, TypeError) as error:
+        raise ServiceError(f"the service's net cannot be built: {error}") from None
+
+
+def fill(encoder: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Put all parameters in; ServiceError when names, shapes or types differ."""
+    wanted = {name: tuple(value.shape) for name, value in encoder.named_parameters()}
+    found = {name: tuple(value.shape) for name, value in tensors.items()}
+    if wanted != found or any(value.dtype != torch.float32 for value in tensors.values()):
+        odd = sorted(name for name, _ in wanted.items() ^ found.items())
+        raise ServiceError(f"the encoder's tensors do not fit its net, first {odd[:1]}")
+    encoder.load_state_dict(tensors, assign=True)
+    encoder.requires_grad_(False)

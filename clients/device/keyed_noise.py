@@ -1,0 +1,46 @@
+"""Noise at the cut that is the same for the same image: asking again tells nothing new.
+
+xi is the output of SHAKE-256 on HMAC-SHA256(device key, encoder and cut, image), turned normal by
+the inverse distribution function. Only the secret key keeps xi from being computed by whoever
+guesses the image. torch's own generator would not do: it keeps 32 bits of its seed, so that all of
+its noises can be tried without any key.
+"""
+
+import hmac
+from hashlib import sha256, shake_256
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt64
+from torch import Tensor
+
+from fedcel.nets.cut import Cut, applied
+
+KEY_BYTES = 32
+
+
+def fingerprint(key: bytes, law: str, image: Float[Tensor, "C H W"]) -> bytes:
+    """Return 32 bytes that only the holder of `key` can compute from an image.
+
+    `law` names all else that decides the message, encoder and cut: under another law the same image
+    has other noise, or two messages would tell their common noise.
+    """
+    data = image.detach().to(torch.float32).contiguous().numpy()
+    return hmac.digest(key, f"{law}{data.shape}".encode() + data.tobytes(), sha256)
+
+
+def uniforms(seed: bytes, purpose: bytes, count: int) -> Float[Tensor, " N"]:
+    """Return float64 values in (0, 1), a function of a secret 32-byte seed."""
+    return inside(np.frombuffer(shake_256(purpose + seed).digest(8 * count), "<u8"))
+
+
+def inside(words: UInt64[np.ndarray, " N"]) -> Float[Tensor, " N"]:
+    """Return the middles of 2^52 equal parts of (0, 1), exact in double precision."""
+    return torch.from_numpy(((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)
+
+
+def disturbed(cut: Cut, z: Float[Tensor, " D"], seed: bytes) -> Float[Tensor, " D"]:
+    """Return the message m * z + sigma * xi of the cut's law, m and xi from a secret seed."""
+    mask = uniforms(seed, b"mask", len(z)) >= cut.dropout if cut.dropout else None
+    xi = torch.special.ndtri(uniforms(seed, b"noise", len(z))) * cut.sigma if cut.sigma else None
+    return applied(z, mask, xi)

@@ -1,0 +1,94 @@
+"""What a data holder checks before anything leaves: how much an encoder leaks of own images.
+
+Whoever sends the encoder may have made it leak (Pasquini et al., CCS 2021), or forgotten the
+noise: the optimal attacker on own images tells, whatever the sender says of it.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fedcel.attacks import SmashedData
+from fedcel.errors import LeakError
+from fedcel.leakage.optimal_attacker import optimal
+from fedcel.nets.split_net import SplitNet
+
+LEAST = 20  # images below which a measurement says nothing
+
+
+class Leak(NamedTuple):
+    """Bits that one message tells the best attacker beyond the label, measured on own images."""
+
+    bits: float
+    half_width: float
+    """Of the 95 % bootstrap interval over the images."""
+    cap: float
+    """All that could be measured: the mean over images of log2(images of the same class)."""
+    images: int
+
+    @property
+    def upper(self) -> float:
+        """Return the upper confidence limit, in bits; a message takes nothing back."""
+        return max(0.0, self.bits + self.half_width)
+
+
+def leak_bits(
+    net: SplitNet,
+    images: Float[Tensor, "M C H W"],
+    labels: Int[Tensor, " M"],
+    generator: torch.Generator,
+) -> Leak:
+    """Return the leak of one message of `net`, exact for these images and fresh noise.
+
+    More images raise the cap and with it what an undefended encoder shows. LeakError below
+    20 images, NetError on an encoder that gives undefined values.
+    """
+    if len(images) < LEAST or len(images) != len(labels):
+        raise LeakError(
+            f"{len(images)} images and {len(labels)} labels to measure the encoder with, must be "
+            f"at least {LEAST} of each; give more own images"
+        )
+    found = optimal(SmashedData(net), images, labels, generator)
+    return Leak(
+        found.bits_beyond_label, found.beyond_label_half_width, found.cap_beyond_label, len(images)
+    )
+
+
+@final
+@dataclass(frozen=True)
+class LeakGuard:
+    """Refuses an encoder of which one message may leak more than `limit` bits."""
+
+    limit: float
+
+    def __post_init__(self) -> None:
+        """Refuse a limit that is no number of bits; LeakError."""
+        if not 0 < self.limit < float("inf"):
+            raise LeakError(f"the limit is {self.limit} bits, must be finite and above 0; try 1")
+
+    def check(
+        self,
+        net: SplitNet,
+        images: Float[Tensor, "M C H W"],
+        labels: Int[Tensor, " M"],
+        generator: torch.Generator,
+    ) -> Leak:
+        """Return the measured leak; LeakError where it may exceed the limit or cannot be known.
+
+        Images that could not show a leak above the limit (their cap is lower) are refused, too.
+        """
+        found = leak_bits(net, images, labels, generator)
+        if found.upper > self.limit:
+            raise LeakError(
+                f"one message of this encoder leaks up to {found.upper:.2f} bits beyond the label, "
+                f"the limit is {self.limit:g}; ask for a defended model, or raise the limit"
+            )
+        if found.cap <= self.limit:
+            raise LeakError(
+                f"{found.images} images show at most {found.cap:.2f} bits, the limit is "
+                f"{self.limit:g}: they could not tell; give more own images, or lower the limit"
+            )
+        return found

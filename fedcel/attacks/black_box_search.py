@@ -1,0 +1,130 @@
+"""Black-box search: ask the service about made-up images until its answers are the target's.
+
+After An et al., CVPR 2022 (MIRROR, a search of a generator's latents without gradients), by
+covariance matrix adaptation (Hansen, 2016) instead of a genetic algorithm, and for the image that
+was sent instead of its class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedcel.attacks.inversion_training import apply
+from fedcel.attacks.logit_inversion import centred
+from fedcel.attacks.protocol import Progress, told
+from fedcel.attacks.vae import fit_vae
+from fedcel.data.images import Images
+from fedcel.errors import SpentError
+from fedcel.leakage.observation import Observation, ObservationPaid
+
+if TYPE_CHECKING:
+    from cmaes import CMA
+
+PROBES = 32  # own images whose answers tell how noisy answers are
+SHARE = 4  # of what is allowed, at most one part in so many goes to them
+NUDGE = 1e-4  # towards grey: another image to whoever remembers answers, the same to all others
+
+
+@dataclass(frozen=True)
+class BlackBoxSearch:
+    """Maximise log p(answer) + log p(latent) over the latents of a small autoencoder.
+
+    An answer that the service gives to a made-up image is as noisy as the target's, so the gap of
+    the two has twice the variance v of one: minimise |gap|^2 / (4 v) + |latent|^2 / 2. The result
+    is the mean of the last search distribution, over which the noise has averaged out. The
+    attacker pays `queries` answers for each target, or as many whole rounds of them as are allowed
+    where answers are paid for. When they are spent before, the search ends with what it has.
+    """
+
+    name: str = "blackbox-search"
+    needs: frozenset[str] = frozenset()
+    observes: str = "private-logits"
+    queries: int = 2000
+    latents: int = 16
+    epochs: int = 200
+    """Of the autoencoder, on the attacker's own images."""
+    width: float = 0.5
+    """Standard deviation of the first search distribution, around latent 0."""
+
+    def reconstruct(
+        self,
+        observation: Observation,
+        auxiliary: Images,
+        observed: Float[Tensor, "T F"],
+        budget: float,
+        generator: torch.Generator,
+        progress: Progress | None = None,
+    ) -> Float[Tensor, "T C H W"]:
+        """Return one image in [0, 1] per answer; SpentError where not one round can be paid."""
+        from cmaes import CMA  # a second, for its whole toolbox
+
+        size = CMA(np.zeros(self.latents), self.width).population_size
+        wanted = max(1, round(self.queries * budget) // size)
+        rounds, probes = payable(observation, wanted, len(observed) * size)
+        epochs = max(1, round(self.epochs * budget))
+        decoder = fit_vae(auxiliary.x, self.latents, epochs, generator, progress)
+        variance = answer_variance(observation, auxiliary.x[:probes], generator)
+        seeds = torch.randint(2**31, (len(observed),), generator=generator).tolist()
+        searches = [CMA(np.zeros(self.latents), self.width, seed=seed) for seed in seeds]
+        for number in range(1, rounds + 1):
+            asked = np.stack([[search.ask() for _ in range(size)] for search in searches])
+            latents = torch.from_numpy(asked).flatten(0, 1).float()
+            try:
+                answers = centred(observation.sample(apply(decoder, latents), generator))
+            except SpentError:
+                if number == 1:
+                    raise
+                done = (number - 1) * size
+                told(progress, "queries", done, done, "the budget is spent")
+                break
+            gap = answers - centred(observed).repeat_interleave(size, 0)
+            nats = gap.square().sum(1) / (4 * variance) + latents.square().sum(1) / 2
+            cost = nats.view(-1, size)
+            for search, places, values in zip(searches, asked, cost.tolist(), strict=True):
+                search.tell(list(zip(places, values, strict=True)))
+            told(progress, "queries", number * size, rounds * size, f"cost {cost.mean():.3g}")
+        return centres(decoder, searches)
+
+
+def payable(observation: Observation, rounds: int, price: int) -> tuple[int, int]:
+    """Return how many rounds at `price` answers each are allowed, and how many own images to probe.
+
+    SpentError where not one round is.
+    """
+    if not isinstance(observation, ObservationPaid):
+        return rounds, PROBES
+    allowed = observation.allowance
+    probes = min(PROBES, allowed // (2 * SHARE))
+    most = (allowed - 2 * probes) // price
+    if not (probes and most):
+        raise SpentError(
+            f"{allowed} answers are allowed for a search, a round takes {price} and a quarter goes "
+            "to probes; ask for fewer attack.targets or attack.seeds, or grant more"
+        )
+    return min(rounds, most), probes
+
+
+def answer_variance(
+    observation: Observation, images: Float[Tensor, "N C H W"], generator: torch.Generator
+) -> float:
+    """Return the variance of one value of an answer about one image, at least 1e-6 of its square.
+
+    From the answers to each image and to one that hardly differs, because a service may answer the
+    same image the same. The floor keeps a service without noise searchable.
+    """
+    both = images, images.lerp(torch.full_like(images, 0.5), NUDGE)
+    one, two = (centred(observation.sample(part, generator)) for part in both)
+    return float(((one - two).square().mean() / 2).clamp_min(1e-6 * one.square().mean()))
+
+
+def centres(decoder: nn.Module, searches: list[CMA]) -> Float[Tensor, "T C H W"]:
+    """Return the images at the means of the search distributions."""
+    means: NDArray[np.float64] = np.stack([search.mean for search in searches])
+    return apply(decoder, torch.from_numpy(means).float())

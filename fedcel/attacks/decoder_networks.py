@@ -1,0 +1,111 @@
+"""Decoder networks: from an observed vector to an image in [0, 1]."""
+
+from math import prod
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedcel.nets.split_net import initialise
+
+LARGEST_FLAT = 256  # pixels a channel up to which a plain network does
+HIDDEN = 256
+
+
+class Size(NamedTuple):
+    """Of the convolutional decoder: residual blocks at a quarter of the sides, and their width."""
+
+    blocks: int
+    channels: int
+
+
+SMALL = Size(2, 32)
+LARGE = Size(8, 64)
+"""The decoder of Xia et al., CVPR 2025."""
+
+
+class Residual(nn.Module):
+    """Two 3x3 convolutions around which the input is carried; He et al., CVPR 2016, figure 2."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, padding=1),
+        )
+
+    def forward(self, x: Float[Tensor, "B K h w"]) -> Float[Tensor, "B K h w"]:
+        """Return relu(x + body(x))."""
+        return torch.relu(x + self.body(x))
+
+
+class Standardised(nn.Module):
+    """Subtract the mean and divide by the sd of what the attacker saw in training."""
+
+    def __init__(self, seen: Float[Tensor, "N F"]) -> None:
+        super().__init__()
+        sd, mean = torch.std_mean(seen, 0, correction=0)
+        self.mean, self.sd = nn.Buffer(mean), nn.Buffer(sd.where(sd > 0, 1.0))  # dead stays 0
+
+    def forward(self, x: Float[Tensor, "B F"]) -> Float[Tensor, "B F"]:
+        """Return x in units of the training standard deviation."""
+        return (x - self.mean) / self.sd
+
+
+def is_flat(shape: tuple[int, ...]) -> bool:
+    """Say whether images (C, H, W) are for the plain network: small, or not divisible by 4."""
+    height, width = shape[1:]
+    return height * width <= LARGEST_FLAT or bool(height % 4 or width % 4)
+
+
+def decoder_network(
+    seen: Float[Tensor, "N F"],
+    shape: tuple[int, ...],
+    generator: torch.Generator,
+    size: Size = SMALL,
+) -> nn.Module:
+    """Return an untrained decoder for vectors like `seen` and images `shape` (C, H, W).
+
+    Small images: F-256-256-pixels, whatever the `size`. Others: linear to (channels, H/4, W/4),
+    residual blocks, 2 transposed convolutions, after the inversion networks of Xia et al., CVPR
+    2025.
+    """
+    flat, features = is_flat(shape), seen.shape[1]
+    layers = flat_layers(features, shape) if flat else convolution_layers(features, shape, size)
+    net = nn.Sequential(Standardised(seen), *layers, nn.Sigmoid())
+    initialise(net, generator)
+    for layer in net.modules():
+        if isinstance(layer, nn.ConvTranspose2d):
+            bound = layer.weight[0].numel() ** -0.5
+            for parameter in layer.parameters():
+                nn.init.uniform_(parameter, -bound, bound, generator=generator)
+    return net
+
+
+def flat_layers(features: int, shape: tuple[int, ...]) -> list[nn.Module]:
+    """Return the layers of the plain network."""
+    return [
+        nn.Linear(features, HIDDEN),
+        nn.ReLU(),
+        nn.Linear(HIDDEN, HIDDEN),
+        nn.ReLU(),
+        nn.Linear(HIDDEN, prod(shape)),
+        nn.Unflatten(1, shape),
+    ]
+
+
+def convolution_layers(features: int, shape: tuple[int, ...], size: Size) -> list[nn.Module]:
+    """Return the layers of the network for images whose sides divide by 4."""
+    channels, height, width = shape
+    wide = size.channels
+    small = (wide, height // 4, width // 4)
+    return [
+        nn.Linear(features, prod(small)),
+        nn.Unflatten(1, small),
+        *(Residual(wide) for _ in range(size.blocks)),
+        nn.ConvTranspose2d(wide, wide, 4, stride=2, padding=1),
+        nn.ReLU(),
+        nn.ConvTranspose2d(wide, channels, 4, stride=2, padding=1),
+    ]

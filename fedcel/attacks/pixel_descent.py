@@ -1,0 +1,59 @@
+"""Descend on the pixels of many images at once, each row for itself."""
+
+from collections.abc import Callable
+from math import cos, pi
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedcel.attacks.protocol import Progress, told
+from fedcel.nets.device import full_precision
+
+Loss = Callable[[Float[Tensor, "N C H W"]], Float[Tensor, " N"]]
+
+
+class Steps(NamedTuple):
+    """Adam with the largest of its second moments, the step falling to 0 as a cosine."""
+
+    number: int
+    rate: float
+
+    def times(self, budget: float) -> "Steps":
+        """Return as many times the steps, at least one."""
+        return self._replace(number=max(1, round(self.number * budget)))
+
+
+@full_precision()
+def descend(
+    loss: Loss, start: Float[Tensor, "N C H W"], steps: Steps, progress: Progress | None = None
+) -> Float[Tensor, "N C H W"]:
+    """Return images in [0, 1] near a minimum of each row's loss, clipped after each step.
+
+    `loss` gives one number per image. Rows do not mix: Adam's step (Reddi et al., ICLR 2018,
+    algorithm 2) is pixel by pixel, and the losses are summed.
+    """
+    images = start.detach().clone().requires_grad_()
+    adam = torch.optim.Adam([images], steps.rate, amsgrad=True)
+    for step in range(1, steps.number + 1):
+        for group in adam.param_groups:
+            group["lr"] = steps.rate * (1 + cos(pi * (step - 1) / steps.number)) / 2
+        rows = loss(images)
+        (images.grad,) = torch.autograd.grad(rows.sum(), images)
+        adam.step()
+        with torch.no_grad():
+            images.clamp_(0, 1)
+        if progress:  # to read a loss is to wait for the device
+            told(progress, "step", step, steps.number, f"loss {float(rows.detach().mean()):.4g}")
+    return images.detach()
+
+
+def total_variation(images: Float[Tensor, "N C H W"]) -> Float[Tensor, " N"]:
+    """Return the mean absolute difference of neighbours, down plus across; Rudin et al., 1992.
+
+    0 along a side of one pixel.
+    """
+    down = (images[:, :, 1:] - images[:, :, :-1]).abs().flatten(1)
+    across = (images[:, :, :, 1:] - images[:, :, :, :-1]).abs().flatten(1)
+    return down.sum(1) / max(1, down.shape[1]) + across.sum(1) / max(1, across.shape[1])

@@ -1,0 +1,83 @@
+"""A data holder's own images: all training images of its folder or file, and nothing else."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import Field
+
+from fedcel.data import idx, image_folder, npz
+from fedcel.data.images import Images, check_images, fitted
+from fedcel.data.sources import SOURCES, called
+from fedcel.errors import DataError
+from fedcel.settings.groups import Data
+
+
+class Own(Data):
+    """The operator's data settings at a node with images of its own; `path` is where they are.
+
+    The rest is what the node's images have to fit, as the server says.
+    """
+
+    holder: int = Field(description="Which of the run's clients this node is.")
+    shape: tuple[int, int, int] = Field(description="Channels, height, width of the net's input.")
+    classes: int = Field(ge=2, description="Classes that the net tells apart.")
+    names: tuple[str, ...] = Field((), description="The server's class folders, 'image-folder'.")
+
+
+def class_names(data: Data) -> list[str]:
+    """Return the class folders of 'image-folder' in their order, none for any other source."""
+    return image_folder.training_tree(data)[1] if data.source == "image-folder" else []
+
+
+def own(data: Own) -> Images:
+    """Return the holder's images, labels below `data.classes`, shape `data.shape`.
+
+    DataError names the path, what is wrong with it and what to do: nothing there, a source that
+    reads no path, no image, another shape, an unknown label, other class folders than the server's.
+    """
+    where = f"data-path {data.path!r}"
+    if not Path(data.path).is_absolute() or not Path(data.path).exists():
+        raise DataError(
+            f"{where}: must be the absolute path of a folder or file that exists; correct "
+            "--node-config"
+        )
+    if data.held_out_classes:
+        raise DataError(
+            f"data.held-out-classes is {data.held_out_classes}: a node does not know which classes "
+            "of its own images the server drew; set it to 0"
+        )
+    images = reader(data, where)(data)
+    check_images(images, where)
+    images = images._replace(x=fitted(images.x, data, where))
+    if (shape := tuple(images.x.shape[1:])) != data.shape:
+        raise DataError(
+            f"{where}: images are {shape} (channels, height, width), the net takes {data.shape}; "
+            "convert them, or set data.size and data.grey"
+        )
+    low, high = int(images.y.min()), int(images.y.max())
+    if low < 0 or high >= data.classes:
+        raise DataError(
+            f"{where}: labels are in {low}..{high}, must be in 0..{data.classes - 1}, the net's "
+            "classes; number them as the server does"
+        )
+    return images
+
+
+def reader(data: Own, where: str) -> Callable[[Own], Images]:
+    """Return what reads the training images of a source; DataError for one that reads no path."""
+    if data.source == "image-folder" and len(data.names) != data.classes:
+        raise DataError(
+            f"{where}: the server has {len(data.names)} folders of classes and a net of "
+            f"{data.classes}; give the server an image of each class"
+        )
+    readers: dict[str, Callable[[Own], Images]] = {
+        "idx": idx.training,
+        "npz": npz.training,
+        "image-folder": lambda d: image_folder.training(d, list(d.names)),
+    }
+    if data.source in SOURCES and data.source not in readers:
+        raise DataError(
+            f"{where} and data.source {data.source!r}: a node reads {', '.join(readers)} or "
+            "'package.module:object'; set data.source, or leave data-path out"
+        )
+    return readers.get(data.source, lambda d: called(d)[0])

@@ -1,0 +1,130 @@
+"""Sums of deltas that a few hostile clients cannot move at will; all without noise."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedcel.errors import RoundError
+from fedcel.federation.aggregation import weighted_sum
+from fedcel.settings.training import Strategy
+
+HALF = 0.5 - 1e-7
+"""A trimmed mean of this trim is the median, the mean of the two middle values where it is even."""
+NEGLIGIBLE = 1e-6  # share of a client's weight that is only rounding: times 1e38 it would count
+BLOCK = 2**16  # parameters sorted or compared at once
+LEAST = 3
+PASSES = 100
+SMOOTHING = 1e-6  # Pillutla et al.'s nu, in units of the median distance
+ENOUGH = 1e-9  # a pass that moves the centre by less, in the same units, is the last
+
+
+def combined(
+    rule: Strategy, deltas: Sequence[Float[Tensor, " P"]], weights: Sequence[float]
+) -> Float[Tensor, " P"]:
+    """Return one delta out of m clients', by the rule `strategy.aggregation`, in units of w.
+
+    `mean` is sum_k w_k delta_k. The others find where the clients agree: only the ratios of the
+    weights count, not their sum, and Krum's choice does not look at them at all.
+    RoundError on fewer than LEAST deltas, among which nobody can tell who is odd, or where `krum`
+    has too few.
+    """
+    if rule.aggregation == "mean":
+        return weighted_sum(deltas, weights)
+    if len(deltas) < LEAST:
+        raise RoundError(
+            f"{len(deltas)} updates can be used in this round, strategy.aggregation "
+            f"{rule.aggregation!r} needs {LEAST}; start more nodes or raise clients-per-round"
+        )
+    stacked = torch.stack([*deltas])
+    share = torch.tensor(weights, dtype=torch.float64)
+    share /= share.sum()
+    if rule.aggregation == "clipped":
+        return clipped(stacked, share)
+    if rule.aggregation == "geometric-median":
+        return geometric_median(stacked, share)
+    if rule.aggregation in ("krum", "multi-krum"):
+        best = 1 if rule.aggregation == "krum" else max(len(deltas) - rule.byzantine, 1)
+        return krum(stacked, share, rule.byzantine, best)
+    return trimmed(stacked, share, HALF if rule.aggregation == "median" else rule.trim)
+
+
+def trimmed(
+    deltas: Float[Tensor, "m P"], share: Float[Tensor, " m"], trim: float
+) -> Float[Tensor, " P"]:
+    """Return each coordinate's mean without its smallest and its largest `trim` of the weight.
+
+    `share` are weights that add up to 1; a client at the edge counts with the part of its weight
+    that is inside. Coordinate-wise trimmed mean and, at HALF, median of Yin et al., ICML 2018,
+    definitions 1 and 2; with equal weights and `trim` m whole they are exactly theirs.
+    """
+    means = []
+    for block in torch.split(deltas, BLOCK, dim=1):
+        value, order = block.double().sort(dim=0)
+        last = share[order].cumsum(0)
+        inside = last.clamp(max=1 - trim) - (last - share[order]).clamp(min=trim)
+        inside = torch.where(inside > NEGLIGIBLE * (1 - 2 * trim), inside, 0.0)
+        means.append((inside * value).sum(0) / inside.sum(0))
+    return torch.cat(means).to(deltas.dtype)
+
+
+def clipped(deltas: Float[Tensor, "m P"], share: Float[Tensor, " m"]) -> Float[Tensor, " P"]:
+    """Return the weighted mean of deltas scaled down to the median of their L2 norms.
+
+    Norm bounding of Sun et al., 2019, section 4 (arXiv 1911.07963), the bound the round's own
+    median, so that it needs no setting. A hostile client still pulls, but no harder than others.
+    """
+    norms = torch.linalg.vector_norm(deltas, dim=1, dtype=torch.float64)
+    bound = trimmed(norms[:, None], share, HALF)
+    return weighted_sum(
+        list(deltas), (share * torch.where(norms > bound, bound / norms, 1.0)).tolist()
+    )
+
+
+def krum(
+    deltas: Float[Tensor, "m P"], share: Float[Tensor, " m"], byzantine: int, best: int
+) -> Float[Tensor, " P"]:
+    """Return the weighted mean of the `best` deltas nearest to their m - f - 2 nearest others.
+
+    f is `byzantine`; distances are squared. One delta is Krum, more are Multi-Krum (Blanchard et
+    al., NIPS 2017, section 4). The choice is without weights: each client has one vote.
+    RoundError unless m >= 2 f + 3.
+    """
+    m = len(deltas)
+    if m < 2 * byzantine + 3:
+        raise RoundError(
+            f"{m} updates can be used in this round, Krum needs {2 * byzantine + 3} or more for "
+            f"strategy.byzantine {byzantine}; lower it, or set strategy.aggregation to 'median'"
+        )
+    gaps = torch.zeros(m, m, dtype=torch.float64)
+    for block in torch.split(deltas, BLOCK, dim=1):
+        x = block.double()
+        gaps += torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square()
+    scores = gaps.sort(dim=1).values[:, 1 : m - byzantine - 1].sum(1)  # the first is itself
+    chosen = scores.argsort(stable=True)[:best].sort().values
+    return weighted_sum(list(deltas[chosen]), (share[chosen] / share[chosen].sum()).tolist())
+
+
+def geometric_median(
+    deltas: Float[Tensor, "m P"], share: Float[Tensor, " m"]
+) -> Float[Tensor, " P"]:
+    """Return the point whose weighted sum of distances to the deltas is least.
+
+    Smoothed Weiszfeld passes (Pillutla, Kakade and Harchaoui, IEEE TSP 2022, algorithm 2) from the
+    coordinate median. Each pass lowers the sum, so that stopping early costs only exactness. Where
+    more than half of the weight is at one point, that is the answer.
+    """
+    x = deltas.double()
+    centre = trimmed(x, share, HALF)
+    away = torch.linalg.vector_norm(x - centre, dim=1)
+    unit = trimmed(away[:, None], share, HALF)
+    if not unit:
+        return centre.to(deltas.dtype)
+    for _ in range(PASSES):
+        pull = share / away.clamp(min=SMOOTHING * unit)
+        before, centre = centre, (pull / pull.sum()) @ x
+        away = torch.linalg.vector_norm(x - centre, dim=1)
+        if torch.linalg.vector_norm(centre - before) <= ENOUGH * unit:
+            break
+    return centre.to(deltas.dtype)

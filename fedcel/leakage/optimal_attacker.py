@@ -1,0 +1,173 @@
+"""The optimal identification attacker: the noise law is known, so Bayes' rule is the attack."""
+
+from math import ceil, log, log2
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from fedcel.errors import NetError
+from fedcel.leakage.identification import identification
+from fedcel.leakage.observation import NOISELESS, Observation
+from fedcel.leakage.observation_law import law
+
+BLOCK = 16_000_000  # entries of log p(observed | image) held at once
+RESAMPLES = 1000  # of the bootstrap
+LEAST_DRAWS = 8  # of noise, for each image
+MESSAGES = 3200  # of all images together: with fewer, chance lifts bits above their certificate
+NORMAL = 1.96  # half widths are of 95 % intervals
+
+
+class OptimalLeak(NamedTuple):
+    """What one observation tells the best possible attacker, in bits and as a rate.
+
+    Half widths of 95 % intervals: `identification_half_width` and `beyond_label_half_width` by the
+    bootstrap over the targets, the candidates held fixed; `information_noise_half_width` and
+    `beyond_noise_half_width` over the noise drawn, for these images.
+    """
+
+    identification: float
+    """How often the most likely of `identification_candidates` images is the right one."""
+    information_bits: float
+    """I(image; observation) for an image drawn uniformly from the M candidates."""
+    bits_beyond_label: float
+    """I(image; observation | label): what leaks about the image and not about its class."""
+    candidates: int
+    """M, the number of images."""
+    cap_bits: float
+    """log2 M: all of it."""
+    cap_beyond_label: float
+    """Mean over images of log2(images of the same class): all that is beyond the label."""
+    identification_candidates: int
+    identification_half_width: float
+    beyond_label_half_width: float
+    information_noise_half_width: float
+    """How far chance may have moved `information_bits` from what these images leak."""
+    beyond_noise_half_width: float
+    """The same of `bits_beyond_label`."""
+    identified: Float[Tensor, " M"]
+    """Of each image, mean over noise draws; their mean is `identification`."""
+    beyond: Float[Tensor, " M"]
+    """Bits beyond the label of each image, mean over noise draws."""
+
+
+def optimal(
+    observation: Observation,
+    images: Float[Tensor, "M C H W"],
+    labels: Int[Tensor, " M"],
+    generator: torch.Generator,
+    candidates: int = 100,
+    draws: int | None = None,
+) -> OptimalLeak:
+    """Return the exact leak about these M images, Monte Carlo over `draws` noise draws each.
+
+    The attacker picks argmax_j p(observed | image_j). Information is the mean over images i of
+    log p(o_i | x_i) - log (1/M) sum_j p(o_i | x_j), with j over all images, or over those of the
+    same class (Cover and Thomas, 2006, equation 2.28, for a uniform input). Without `draws`:
+    `enough`. A noiseless observation tells images apart unless they give equal vectors: no draws
+    are needed. ValueError when the observation grants no likelihood, or on a single draw of what is
+    random; NetError when it is not finite.
+    """
+    count = len(images)
+    draws = needed(draws, count, NOISELESS in observation.grants)
+    sums, squares = moments(observation, images, labels, generator, candidates, draws)
+    size = (labels[:, None] == labels).sum(1).double().log2()
+    rate, information, beyond = sums[0], sums[1] + log2(count), sums[2] + size
+    one, two, three, cap = (float(each.mean()) for each in (rate, information, beyond, size))
+    widths = half_width(rate, generator), half_width(beyond, generator)
+    return OptimalLeak(
+        one,
+        two,
+        three,
+        count,
+        log2(count),
+        cap,
+        min(candidates, count),
+        *widths,
+        of_noise(sums[1], squares[1], draws),
+        of_noise(sums[2], squares[2], draws),
+        identified=rate,
+        beyond=beyond,
+    )
+
+
+def moments(
+    observation: Observation,
+    images: Float[Tensor, "M C H W"],
+    labels: Int[Tensor, " M"],
+    generator: torch.Generator,
+    candidates: int,
+    draws: int,
+) -> tuple[Float[Tensor, "3 M"], Float[Tensor, "3 M"]]:
+    """Return the mean and the mean square of `scores` over each image's noise draws."""
+    likelihood, count = law(observation, images), len(images)
+    sums, squares = torch.zeros(2, 3, count, dtype=torch.float64)
+    for own in torch.split(torch.arange(count).repeat(draws), max(1, BLOCK // count)):
+        observed = observation.sample(images[own], generator)
+        if not observed.isfinite().all():
+            raise NetError("the observation holds NaN or infinity; lower local.rate")
+        found = scores(likelihood(observed), own, labels[own, None] == labels, candidates)
+        sums.index_add_(1, own, found)
+        squares.index_add_(1, own, found.square())
+    return sums / draws, squares / draws  # at the end: shares of what is sure sum to 1
+
+
+def enough(count: int) -> int:
+    """Return how many noise draws each of M images needs: `MESSAGES` together, at least 8 each."""
+    return max(LEAST_DRAWS, ceil(MESSAGES / count))
+
+
+def needed(asked: int | None, count: int, noiseless: bool) -> int:
+    """Return the number of noise draws; ValueError when one alone would tell no error."""
+    if noiseless:
+        return 1
+    draws = enough(count) if asked is None else asked
+    if draws < 2:
+        raise ValueError(f"draws is {draws}, must be at least 2 for an error; leave it out")
+    return draws
+
+
+def of_noise(means: Float[Tensor, " M"], squares: Float[Tensor, " M"], draws: int) -> float:
+    """Return the half width of a mean over M fixed images, each the mean of its noise draws.
+
+    From each image's mean and mean square over its draws; 0 where one draw tells all.
+    """
+    # Rounding leaves a little below 0 where all draws of an image are the same.
+    spread = (squares - means.square()).clamp_min(0)
+    return NORMAL * float((spread.sum() / max(1, draws - 1)).sqrt()) / len(means)
+
+
+def scores(
+    log_prob: Float[Tensor, "Q M"],
+    own: Int[Tensor, " Q"],
+    same: Bool[Tensor, "Q M"],
+    candidates: int,
+) -> Float[Tensor, "3 Q"]:
+    """Return chance of identification, log2 posterior of the own image, and within its class.
+
+    NetError where an image could not have sent its own message: it was encoded to other bits.
+    """
+    mine = log_prob.gather(1, own[:, None])[:, 0]
+    if not mine.isfinite().all():
+        raise NetError(
+            "a message is impossible for the image that sent it: the encoder gives other bits in "
+            "batches of other sizes; set net.noise above 0, or take more candidates"
+        )
+    within = log_prob.masked_fill(~same, -torch.inf)
+    information = (mine - log_prob.logsumexp(1)) / log(2)
+    beyond = (mine - within.logsumexp(1)) / log(2)
+    return torch.stack([identification(log_prob, own, candidates), information, beyond])
+
+
+def half_width(values: Float[Tensor, " M"], generator: torch.Generator) -> float:
+    """Return half the 95 % percentile interval of the mean; Efron, 1979."""
+    count = len(values)
+    means = torch.stack(
+        [
+            values[torch.randint(count, (count,), generator=generator)].mean()
+            for _ in range(RESAMPLES)
+        ]
+    )
+    low, high = means.quantile(means.new_tensor([0.025, 0.975])).tolist()
+    return float(high - low) / 2

@@ -1,0 +1,112 @@
+"""Conditional entropy losses: a small spread of smashed data within each class."""
+
+from collections.abc import Callable
+
+from fedcel import plugins
+from fedcel.errors import PluginError
+from fedcel.losses.cel.cluster import Cluster
+from fedcel.losses.cel.gated import Gated
+from fedcel.losses.cel.hybrid import Hybrid
+from fedcel.losses.cel.memory_bank import Bank
+from fedcel.losses.cel.mutual_information import MutualInformation
+from fedcel.losses.cel.penalties import Penalty, channel, linear, log, penalty_of, shares
+from fedcel.losses.cel.plain import Plain
+from fedcel.losses.cel.protocol import ConditionalEntropy, State, Term
+from fedcel.settings.groups import Cel
+
+__all__ = [
+    "KINDS",
+    "Bank",
+    "Cluster",
+    "ConditionalEntropy",
+    "Gated",
+    "Hybrid",
+    "MutualInformation",
+    "Penalty",
+    "Plain",
+    "State",
+    "Term",
+    "build",
+    "channel",
+    "linear",
+    "log",
+    "penalty_of",
+    "shares",
+]
+
+
+def _plain(cel: Cel, sigma: float, features: int, classes: int) -> Plain:
+    return Plain(penalty_of(cel, sigma, features), cel.share, classes)
+
+
+def _cluster(cel: Cel, sigma: float, features: int, classes: int) -> Cluster:
+    return Cluster(
+        penalty_of(cel, sigma, features),
+        cel.share,
+        classes,
+        cel.clusters,
+        cel.form,
+        cel.clustering,
+        cel.blend,
+        cel.reservoir,
+        None if cel.outlier == "none" else cel.outlier,
+        sigma,
+    )
+
+
+def _gated(cel: Cel, sigma: float, features: int, classes: int) -> Gated:
+    return Gated(
+        penalty_of(cel, sigma, features),
+        cel.share,
+        classes,
+        features,
+        cel.attention,
+        cel.floor,
+        cel.hidden,
+        cel.attention_rate,
+        cel.entropy,
+        cel.leave_out,
+    )
+
+
+def _hybrid(cel: Cel, sigma: float, features: int, classes: int) -> Hybrid:
+    return Hybrid(_gated(cel, sigma, features, classes), _cluster(cel, sigma, features, classes))
+
+
+def _information(cel: Cel, sigma: float, features: int, classes: int) -> MutualInformation:
+    return MutualInformation(sigma, cel.share, classes, cel.bound)
+
+
+KINDS: dict[str, Callable[[Cel, float, int, int], ConditionalEntropy]] = {
+    "plain": _plain,
+    "cluster": _cluster,
+    "gated": _gated,
+    "hybrid": _hybrid,
+    "mutual-information": _information,
+}
+"""Each built-in kind's constructor from settings, sigma, D and number of classes."""
+
+
+def build(cel: Cel, sigma: float, features: int, classes: int) -> ConditionalEntropy | None:
+    """Return the loss that the settings name, for D = `features` values seen through noise sigma.
+
+    None for kind `none`; with `cel.bank` above 0 in a `Bank`. A user's kind
+    `package.module:object` takes (settings, penalty, D, classes). SettingsError where the loss
+    needs a sigma above 0, PluginError where the user's object is no such loss.
+    """
+    if cel.kind == "none":
+        return None
+    if cel.kind in KINDS:
+        made = KINDS[cel.kind](cel, sigma, features, classes)
+    else:
+        made = _loaded(cel, sigma, features, classes)
+    return Bank(made, cel.bank, classes, features) if cel.bank else made
+
+
+def _loaded(cel: Cel, sigma: float, features: int, classes: int) -> ConditionalEntropy:
+    """Return the loss that the user's object makes."""
+    penalty = penalty_of(cel, sigma, features)
+    made = plugins.make("cel.kind", cel.kind, cel, penalty, features, classes)
+    if not isinstance(made, ConditionalEntropy):
+        raise PluginError(f"cel.kind {cel.kind!r} made {made!r}, which lacks refresh, loss or step")
+    return made

@@ -1,0 +1,72 @@
+"""The adaptive threshold of the `log` penalty, which the server moves after every round."""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+from warnings import warn
+
+from fedcel.losses.cel.penalties import EPS, threshold_of
+from fedcel.settings.groups import Cel
+
+RATE = 0.2
+"""Largest change of ln tau in a round."""
+
+SMOOTHING = 0.4
+"""Share of the newest error in the error that is acted upon."""
+
+FULL = {"spread": 0.5, "accuracy": 0.02}
+"""Error at which tau moves at the full rate: in ln(spread), and in accuracy."""
+
+REACH = 4.0
+"""Beyond this multiple or fraction of the spread, moving tau on would change nothing."""
+
+
+class Control(NamedTuple):
+    """What the next round's threshold depends on."""
+
+    threshold: float  # tau, units of z squared
+    error: float = 0.0  # smoothed, in [-1, 1]; above 0 where tau has to rise
+
+
+def initial(cel: Cel, sigma: float, features: int) -> Control | None:
+    """Return the control before round 1 with the penalty's own tau, or None where tau is fixed.
+
+    `sigma` is the noise on D = `features` values.
+    """
+    if "none" in (cel.kind, cel.target):
+        return None
+    return Control(threshold_of(cel, sigma, features))
+
+
+def next_threshold(control: Control, measured: Mapping[str, float], cel: Cel) -> Control:
+    """Return the control after a round in which the loss acted.
+
+    ln tau moves by RATE e, e the smoothed error: ln(goal / `spread`) of what the clients told
+    (their batches' spread, weighted mean), or goal less the validation `accuracy`, each as a share
+    of FULL and at most 1 in size. So tau rises while classes are tighter, or answers worse, than
+    the goal, and falls otherwise; a single round, whatever a client tells, moves it by 22 % at
+    most. tau never moves beyond REACH times the spread, nor below a REACH-th of it (or EPS), where
+    it acts on every class or on none: else it would take as long to come back as it went on.
+
+    Where most clients told no spread the threshold stays, with a warning: their batches had no two
+    of a class, or the loss does not measure it.
+    """
+    if "spread" not in measured:
+        warn(
+            f"cel.target is {cel.target!r} and most clients told no 'spread' in a round: the "
+            f"threshold stays; cel.kind {cel.kind!r} must measure it, and their batches need two "
+            "images of a class: set local.balance to true or raise local.batch-size",
+            stacklevel=2,
+        )
+        return control
+    spread = max(measured["spread"], 0.0)
+    if cel.target == "spread":
+        miss = math.log((cel.goal + EPS) / (spread + EPS))
+    else:
+        miss = cel.goal - measured["accuracy"]
+    error = max(-1.0, min(1.0, miss / FULL[cel.target]))
+    error = control.error + SMOOTHING * (error - control.error)
+    lowest = min(control.threshold, max(EPS, spread / REACH))
+    highest = max(control.threshold, REACH * spread)
+    moved = control.threshold * math.exp(RATE * error)
+    return Control(max(lowest, min(highest, moved)), error)

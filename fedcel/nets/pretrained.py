@@ -1,0 +1,71 @@
+"""Pretrained nets with BatchNorm, made fit to be averaged, sampled and sent."""
+
+import copy
+from typing import cast
+
+import torch
+from torch import fx, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+
+from fedcel.errors import NetError
+
+KEPT = "keeps_parameters"
+"""Attribute of a module whose parameters `fedcel.nets.split_net.build` leaves as they are."""
+
+
+def folded(module: nn.Module) -> nn.Module:
+    """Return a copy in which every BatchNorm is part of the layer before it.
+
+    With its running statistics a BatchNorm is an affine map a channel, so that of W x + b it is
+    another convolution or linear layer; in evaluation the copy answers as `module` does, up to
+    rounding. It trains on without statistics of batches, and its parameters are kept when a split
+    net is built. NetError when a BatchNorm follows no layer of its own, or has no statistics.
+    """
+    try:
+        traced = fx.symbolic_trace(copy.deepcopy(module).eval())
+    except (fx.proxy.TraceError, TypeError) as error:
+        raise NetError(f"the net's graph cannot be followed: {error}; fold it by hand") from error
+    layers = dict(traced.named_modules())
+    for node in list(traced.graph.nodes):
+        norm = layers.get(str(node.target)) if node.op == "call_module" else None
+        if not isinstance(norm, _BatchNorm):
+            continue
+        before = cast(fx.Node, node.args[0])
+        _put(layers, str(before.target), _fused(layers, before, node, norm))
+        node.replace_all_uses_with(before)
+        traced.graph.erase_node(node)
+    traced.delete_all_unused_submodules()
+    traced.recompile()
+    return kept(traced)
+
+
+def kept(module: nn.Module) -> nn.Module:
+    """Return the module, marked: building a split net does not draw its parameters anew."""
+    setattr(module, KEPT, True)
+    return module
+
+
+def _fused(
+    layers: dict[str, nn.Module], before: fx.Node, node: fx.Node, norm: _BatchNorm
+) -> nn.Module:
+    """Return one layer for the layer before and its BatchNorm."""
+    own = layers.get(str(before.target)) if before.op == "call_module" else None
+    if norm.running_mean is None:
+        raise NetError(f"BatchNorm {node.target!r} has no running statistics; use nn.GroupNorm")
+    if len(before.users) > 1 or not isinstance(own, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear):
+        raise NetError(
+            f"BatchNorm {node.target!r} follows no convolution or linear layer of its own; "
+            "replace it by nn.GroupNorm and train on"
+        )
+    with torch.no_grad():
+        if isinstance(own, nn.Linear):
+            return fuse_linear_bn_eval(own, norm)
+        return fuse_conv_bn_eval(own, norm)
+
+
+def _put(layers: dict[str, nn.Module], path: str, layer: nn.Module) -> None:
+    """Replace the module at a dotted path, in the net and in the table of its layers."""
+    parent, _, name = path.rpartition(".")
+    setattr(layers[parent], name, layer)
+    layers[path] = layer

@@ -1,0 +1,68 @@
+"""A label alone, by k-ary randomised response: Kairouz, Oh and Viswanath, JMLR 2016, section 3.
+
+The top class is told with chance p = e^eps/(e^eps + C - 1), any other one with equal chances. No
+epsilon-DP answer about balanced classes is right more often.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, final
+
+import torch
+from jaxtyping import Float
+from opendp.measurements import make_randomized_response
+from opendp.mod import Measurement, enable_features
+from torch import Tensor
+
+from fedcel.privacy.clip import defined
+from fedcel.privacy.protocol import PROTECTS
+
+enable_features("contrib")
+
+SMALLEST = 1e-9  # below, p and 1/C are too few doubles apart
+
+
+@final
+@dataclass(frozen=True)
+class LabelOnly:
+    """Pure epsilon-DP labels of `classes`; the clip plays no part."""
+
+    epsilon: float
+    classes: int
+    name: str = "label-only"
+    delta: float = 0.0
+    protects: str = PROTECTS
+    unit: Literal["logits", "probabilities"] = "logits"
+
+    def answer(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
+        """Return rows of epsilon at the drawn label and 0 elsewhere, in double precision.
+
+        Softmax makes of such a row each class's chance given the label, for balanced classes.
+        """
+        defined(logits, self.classes)
+        respond = response(self.epsilon, self.classes)
+        told = torch.tensor([respond(top) for top in logits.argmax(1).tolist()], dtype=torch.long)
+        return self.epsilon * torch.nn.functional.one_hot(told, self.classes).double()
+
+
+@cache
+def response(epsilon: float, classes: int) -> Measurement:
+    """Return OpenDP's sampler; ValueError as `truth`."""
+    return make_randomized_response(list(range(classes)), prob=truth(epsilon, classes))
+
+
+def truth(epsilon: float, classes: int) -> float:
+    """Return the chance p of telling the top class, rounded down until OpenDP confirms epsilon.
+
+    ValueError unless epsilon is finite and at least 1e-9, and there are two classes or more.
+    """
+    if not SMALLEST <= epsilon < math.inf:
+        raise ValueError(f"epsilon is {epsilon}, must be finite and {SMALLEST} or more; try 4")
+    if classes < 2:
+        raise ValueError(f"there are {classes} classes, must be 2 or more")
+    p = 1 / (1 + (classes - 1) * math.exp(-epsilon))
+    while True:
+        p = math.nextafter(p, 0)
+        if make_randomized_response([*range(classes)], prob=p).map(1) <= epsilon:  # type: ignore[no-untyped-call]
+            return p

@@ -1,0 +1,67 @@
+"""Where images come from, and the net."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from fedcel.settings.group_base import Group, Positive
+
+
+class Data(Group):
+    """Where images come from and who holds which."""
+
+    source: str = Field(
+        "digits", description="digits, idx, npz, image-folder, huggingface, or 'module:object'."
+    )
+    path: str = Field("none", description="Folder or file of the images, for sources that read.")
+    repository: str = Field(
+        "none", description="Data set on the Hugging Face Hub, in place of data.path."
+    )
+    label_column: str = Field(
+        "none", description="Column of the labels, 'huggingface'; none: the only class label."
+    )
+    holder_column: str = Field(
+        "none", description="Column that names each image's holder, 'huggingface' and 'natural'."
+    )
+    size: int = Field(0, ge=0, description="Pixels a side to resize images to; 0: as they are.")
+    grey: bool = Field(False, description="Whether colours are turned into their luminance.")
+    seed: int = Field(
+        0,
+        ge=0,
+        description="Seed of who is test, validation and auxiliary image; all seeds share it.",
+    )
+    held_out_classes: int = Field(
+        0, ge=0, description="Classes whose images are all the attacker's, and nobody else's."
+    )
+    partition: Literal["iid", "dirichlet", "shards", "natural"] = Field(
+        "dirichlet", description="How training images are dealt out to the clients."
+    )
+    alpha: Positive = Field(
+        0.5, description="Dirichlet concentration; small values give each client few classes."
+    )
+    shards: int = Field(2, ge=1, description="Shards a client, for the partition 'shards'.")
+    train: int = Field(0, ge=0, description="Training images of all clients together; 0: all left.")
+    validation: int = Field(150, ge=2, description="Images the server chooses settings on.")
+    auxiliary: int = Field(
+        250, ge=2, description="Images of the attacker, unless data.held-out-classes gives them."
+    )
+    test: int = Field(400, ge=2, description="Test images; they are the targets of the attacks.")
+
+
+class Net(Group):
+    """The split network."""
+
+    name: str = Field("mlp", description="mlp, cnn, strided, vgg11, or 'package.module:object'.")
+    features: int = Field(64, ge=1, description="Values of the smashed data, D.")
+    width: int = Field(128, ge=1, description="Hidden width; 'vgg11': channels of its 2nd block.")
+    cut_after: int = Field(2, ge=2, le=3, description="Blocks of 'vgg11' before the cut.")
+    head_width: int = Field(0, ge=0, description="Hidden width of the head; 0: a linear head.")
+    bound: Literal["sigmoid", "norm", "none"] = Field(
+        "sigmoid", description="How smashed data are kept bounded; 'none' only for study."
+    )
+    seed: int = Field(
+        0, ge=0, description="Seed of the first parameters beside `seed`: members of an ensemble."
+    )
+    noise: float = Field(
+        0.3, ge=0, allow_inf_nan=False, description="Sigma of the Gaussian noise at the cut."
+    )

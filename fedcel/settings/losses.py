@@ -1,0 +1,122 @@
+"""The conditional entropy loss and the rival defences."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fedcel.settings.group_base import Group, Off, Positive, part
+
+CEL_KINDS = ("none", "plain", "cluster", "gated", "hybrid", "mutual-information")
+DEFENCES = (
+    "none",
+    "noise",
+    "bottleneck",
+    "dropout",
+    "nopeek",
+    "adversarial",
+    "noise+nopeek",
+    "noise+adversarial",
+)
+
+
+class Cel(Group):
+    """The conditional entropy loss."""
+
+    kind: Annotated[str, part(CEL_KINDS)] = Field(
+        "none",
+        description="none, plain, cluster, gated, hybrid, mutual-information, or an import string.",
+    )
+    weight: float = Field(0.3, ge=0, allow_inf_nan=False, description="Lambda, once ramped up.")
+    penalty: Literal["linear", "log", "channel"] = Field(
+        "channel",
+        description="R(v) of spread v; channel: (D/2)log(1+v/(D sigma^2)). Not for information.",
+    )
+    threshold: Positive | Off = Field(
+        "none", description="Tau of the log penalty; none: 0.125 sigma^2 D."
+    )
+    target: Literal["none", "spread", "accuracy"] = Field(
+        "none", description="What an adaptive tau follows, to reach `cel.goal`; none: tau is fixed."
+    )
+    goal: Positive = Field(
+        0.95,
+        description="Spread in the batches, or validation accuracy, that `cel.target` steers to.",
+    )
+    share: Literal["batch-share", "mean-present", "none"] = Field(
+        "batch-share", description="Beta, a class's share in the loss: n_c/B, 1/present, or 1."
+    )
+    warm_up: int = Field(5, ge=0, description="Rounds before the loss is switched on.")
+    schedule: Literal["ramp", "constant", "rate"] = Field(
+        "ramp", description="Gamma after warm-up: a linear ramp, constant, or falling with eta."
+    )
+    ramp: float = Field(
+        0.6, ge=0, le=1, description="Fraction of the rounds at which lambda is fully on."
+    )
+    end: float = Field(1.0, gt=0, le=1, description="Gamma's largest value.")
+    clusters: int = Field(1, ge=0, description="Clusters a class; 0: 5, at most a quarter of n_c.")
+    clustering: Literal["k-means", "diagonal", "full"] = Field(
+        "k-means", description="How clusters are found: K-means, or Gaussians of that covariance."
+    )
+    form: Literal["renormalised", "original", "per-cluster", "mixture"] = Field(
+        "renormalised",
+        description="R of a class's spread (original: absent as 0), of each cluster's, or entropy.",
+    )
+    blend: float = Field(
+        0.0, ge=0, description="a of rho = min(1, a n_batch/n), batch against epoch; 0: batch only."
+    )
+    refresh: Literal["epoch", "round"] = Field(
+        "epoch", description="When centres are computed anew: each local epoch or round start."
+    )
+    refresh_every: int = Field(
+        1, ge=1, description="Local epochs of a round from one refresh to the next."
+    )
+    reservoir: int = Field(
+        1024, ge=2, description="Smashed data kept for a refresh, at most, of each class."
+    )
+    outlier: Positive | Off = Field(
+        "none", description="Clusters above this multiple of the median spread are seeded anew."
+    )
+    centres: Literal["own", "averaged"] = Field(
+        "own", description="averaged: over clients; tells the server each one's means and counts."
+    )
+    attention: Literal["ascend", "minimise", "detach", "floor"] = Field(
+        "ascend", description="Who moves the gated attention: against, with, or without the loss."
+    )
+    floor: float = Field(0.5, ge=0, le=1, description="Uniform share r of the attention 'floor'.")
+    hidden: int = Field(0, ge=0, description="Hidden size of the attention; 0: D/4 in 64..256.")
+    attention_rate: Positive = Field(0.01, description="Adam step of the attention's weights.")
+    entropy: float = Field(
+        0.0, ge=0, description="Weight of the attention's entropy bonus, in nats; not for 'detach'."
+    )
+    leave_out: bool = Field(
+        False, description="Measure each member against the mean of the others (leave-one-out)."
+    )
+    bound: Literal["upper", "lower"] = Field(
+        "upper", description="Which pairwise bound of the information mutual-information minimises."
+    )
+    bank: int = Field(
+        0,
+        ge=0,
+        description="m earlier codes of each class in the loss; each code then counts n/(n+m).",
+    )
+    clip: Positive | Off = Field(
+        "none", description="Largest L2 norm of the loss's gradient at an image's smashed data."
+    )
+
+
+class Defence(Group):
+    """A rival defence, alone or beside the conditional entropy loss."""
+
+    name: Annotated[str, part(DEFENCES)] = Field(
+        "none", description="A defence of smashed data, or an import string; noise+... for two."
+    )
+    strength: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="noise: sigma; bottleneck: values sent; dropout: chance; else the weight.",
+    )
+    noise: Positive = Field(
+        0.3, description="Sigma of noise+nopeek and noise+adversarial, in place of net.noise."
+    )
+    rate: Positive = Field(0.001, description="Adam step of the adversary's decoder.")
+    width: int = Field(256, ge=1, description="Hidden width of the adversary's decoder.")

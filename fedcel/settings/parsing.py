@@ -1,0 +1,100 @@
+"""Every setting: typed, frozen, documented, refused when unknown or impossible."""
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+
+from pydantic import BaseModel, ValidationError
+
+from fedcel.errors import SettingsError
+from fedcel.settings.checks import OWN_STRATEGY, check
+from fedcel.settings.run_settings import Settings, burn_in_rounds
+
+__all__ = [
+    "OWN_STRATEGY",
+    "Scalar",
+    "Settings",
+    "burn_in_rounds",
+    "describe",
+    "dump",
+    "flatten",
+    "known_keys",
+    "parse",
+]
+
+Scalar = str | int | float | bool
+
+
+def flatten(tree: Mapping[str, object], prefix: str = "") -> dict[str, Scalar]:
+    """Return {"cel.weight": 0.1, ...} of nested tables; SettingsError on a list."""
+    flat: dict[str, Scalar] = {}
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{path}.")
+        elif isinstance(value, str | int | float | bool):
+            flat[path] = value
+        else:
+            raise SettingsError(
+                f"{path} is {value!r}; settings are scalars, write lists as 'a,b,c'"
+            )
+    return flat
+
+
+def known_keys() -> dict[str, tuple[object, str]]:
+    """Return every flat key with its default and its one sentence."""
+    return {path: (default, text) for path, default, text, _ in describe()}
+
+
+def describe(
+    model: type[BaseModel] = Settings, prefix: str = ""
+) -> Iterator[tuple[str, object, str, str]]:
+    """Yield (key, default, sentence, type and range) of every setting."""
+    for field in model.model_fields.values():
+        path = f"{prefix}{field.alias}"
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from describe(kind, f"{path}.")
+        else:
+            limits = " ".join(str(m) for m in field.metadata)
+            name = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+            yield path, field.default, str(field.description), f"{name} {limits}".strip()
+
+
+def parse(raw: Mapping[str, object]) -> Settings:
+    """Return checked settings of nested tables or flat dotted keys.
+
+    Raises SettingsError, one line a problem: what, its value, what is allowed, the nearest name.
+    """
+    flat = flatten(raw)
+    known = known_keys()
+    for key in sorted(flat.keys() - known.keys()):
+        near = get_close_matches(key, known, 1, cutoff=0)
+        raise SettingsError(f"unknown setting {key!r}; did you mean {near[0]!r}?")
+    tree: dict[str, object] = {}
+    for key, value in flat.items():
+        group, _, name = key.rpartition(".")
+        table = tree.setdefault(group, {}) if group else tree
+        assert isinstance(table, dict)
+        table[name] = value
+    try:
+        settings = Settings.model_validate(tree)
+    except ValidationError as error:
+        raise SettingsError("\n".join(_line(problem) for problem in error.errors())) from None
+    check(settings)
+    return settings
+
+
+def _line(problem: Mapping[str, object]) -> str:
+    where = problem["loc"]
+    assert isinstance(where, tuple)
+    keys = [part for part in where if isinstance(part, str) and part in _names()]
+    return f"{'.'.join(keys)} is {problem['input']!r}: {problem['msg']}"
+
+
+def _names() -> set[str]:
+    return {part for key in known_keys() for part in key.split(".")}
+
+
+def dump(settings: Settings) -> dict[str, object]:
+    """Return nested kebab-case tables that `parse` reads back unchanged."""
+    return settings.model_dump(by_alias=True)

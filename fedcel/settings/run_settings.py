@@ -1,0 +1,57 @@
+"""All groups together."""
+
+import math
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedcel.settings.answers import Attack, Privacy
+from fedcel.settings.data import Data, Net
+from fedcel.settings.group_base import kebab
+from fedcel.settings.losses import Cel, Defence
+from fedcel.settings.training import Chain, Local, Prior, Strategy, Updates
+
+
+class Settings(BaseModel):
+    """All settings of one run; groups are TOML tables, keys are kebab-case."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=kebab, populate_by_name=True
+    )
+
+    seed: int = Field(0, ge=0, description="Seed of every random stream of the run.")
+    rounds: int = Field(120, ge=1, description="Federated rounds, burn-in and chain together.")
+    clients: int = Field(8, ge=1, description="Data holders.")
+    clients_per_round: int = Field(
+        0, ge=0, description="Clients drawn at random each round; 0 takes all of them."
+    )
+    engine: Literal["ray", "loop", "processes"] = Field(
+        "ray", description="ray: Flower simulation; loop: one process; processes: one a core."
+    )
+    temperature: float = Field(
+        1.0, ge=0, description="Temperature of the chain after burn-in; 1 is the posterior, 0 SGD."
+    )
+    data: Data = Data()
+    net: Net = Net()
+    defence: Defence = Defence()
+    cel: Cel = Cel()
+    local: Local = Local()
+    prior: Prior = Prior()
+    strategy: Strategy = Strategy()
+    update: Updates = Updates()
+    chain: Chain = Chain()
+    privacy: Privacy = Privacy()
+    attack: Attack = Attack()
+
+
+def cut_sigma(settings: Settings) -> float:
+    """Return the sd of the noise at the cut, in units of z, in training and in use."""
+    defence = settings.defence
+    if defence.name == "noise":
+        return defence.strength
+    return defence.noise if defence.name.startswith("noise+") else settings.net.noise
+
+
+def burn_in_rounds(settings: Settings) -> int:
+    """Return the number of the last round of burn-in."""
+    return math.ceil(round(settings.chain.burn_in * settings.rounds, 9))  # .55 of 100 is 55

@@ -1,0 +1,203 @@
+"""What a curious server gets of a client: the update it uploads in the first round."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import cross_entropy
+
+from clients.flower.client_round import outgoing
+from fedcel.data import Images
+from fedcel.errors import DataError
+from fedcel.federation.local_update import local_update
+from fedcel.leakage.observation import FIRST_LAYER, UPDATE
+from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets.split_net import SplitNet
+from fedcel.posterior.round_plan import Plan
+from fedcel.seeding import generator as stream
+from fedcel.settings.groups import Local, Updates
+
+TRIED = (
+    33  # factors of a clip between the least that fits and 1, each the same multiple of the last
+)
+TINY = 1e-6  # least factor of a clip
+
+
+class Through(nn.Module):
+    """A split net from image to logits, with a given disturbance at the cut."""
+
+    def __init__(self, net: SplitNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(
+        self, images: Float[Tensor, "B C H W"], kept: Tensor, xi: Tensor
+    ) -> Float[Tensor, "B K"]:
+        """Return the logits of kept * z + xi."""
+        return self.net.answer(self.net.encode(images) * kept + xi)
+
+
+@dataclass(frozen=True)
+class Uploads:
+    """The deltas of clients that hold `batch` images each and take one step on all of them.
+
+    The attacker's best case: one plain step, whatever `local.sampler`, on cross-entropy alone
+    (conditional entropy losses act after their warm-up). He knows the model received, the step
+    size, the law of the noise at the cut and that of the Langevin noise, and what the model answers
+    on average to images like these.
+    """
+
+    flat: FlatNet
+    received: Float[Tensor, " P"]
+    plan: Plan
+    local: Local
+    updates: Updates
+    """How holders bound and perturb what they upload."""
+    book: Images
+    """All images that a client may hold, with the labels it gives them."""
+    expected: Float[Tensor, " K"]
+    """Mean probabilities that the model answers to images of the attacker's own."""
+    batch: int
+    name: str = "update"
+
+    @property
+    def grants(self) -> frozenset[str]:
+        """Return the update, and the first layer where it sees the pixels."""
+        first = next(layer for layer in self.flat.net.encoder.modules() if own(layer))
+        plain = isinstance(first, nn.Linear) and first.in_features == self.book.x[0].numel()
+        return frozenset({UPDATE, FIRST_LAYER} if plain else {UPDATE})
+
+    def sample(
+        self, images: Float[Tensor, "B C H W"], generator: torch.Generator
+    ) -> Float[Tensor, "B P"]:
+        """Return each image's client's delta, by the real local update.
+
+        DataError for an image that has no label in the book.
+        """
+        local = self.local.model_copy(
+            update={
+                "steps": 1,
+                "batch_size": self.batch,
+                "balance": False,
+                "augment": "none",
+                "sampler": "langevin",
+            }
+        )
+        labels, rows = self.known(images), []
+        held = zip(torch.split(images, self.batch), torch.split(labels, self.batch), strict=True)
+        for x, y in held:
+            seed = int(torch.randint(2**62, (), generator=generator))
+            streams = partial(stream, seed)
+            moved = partial(local_update, self.flat, self.received, x, y, self.plan, local, streams)
+            update = outgoing(self.updates, moved, self.received)
+            rows.append(update.delta.expand(len(y), -1))
+        return torch.cat(rows)
+
+    def known(self, images: Float[Tensor, "B C H W"]) -> Int[Tensor, " B"]:
+        """Return the labels that the holders give to these images."""
+        rows = [image.numpy().tobytes() for image in self.book.x]
+        found = dict(zip(rows, self.book.y.tolist(), strict=True))
+        try:
+            return torch.tensor([found[image.numpy().tobytes()] for image in images])
+        except KeyError:
+            raise DataError("an image has no label in the book; take it from the run") from None
+
+    @property
+    def noisy(self) -> int:
+        """Return the values at the cut where noise is added to them, or 0."""
+        return self.flat.net.features if self.flat.net.cut.sigma > 0 else 0
+
+    @property
+    def masked(self) -> int:
+        """Return the values at the cut where some are dropped, or 0."""
+        return self.flat.net.features if self.flat.net.cut.dropout > 0 else 0
+
+    def update(
+        self,
+        images: Float[Tensor, "G b C H W"],
+        labels: Int[Tensor, "G b"],
+        generator: torch.Generator,
+        noise: Float[Tensor, "G b F"] | None = None,
+        mask: Float[Tensor, "G b F"] | None = None,
+    ) -> Float[Tensor, "G P"]:
+        """Return the deltas without Langevin noise; what is None of noise and mask is drawn.
+
+        -eta (gradient, clipped where clients clip it, + decay w), as in the local update; the
+        prior's pull is 0 at its centre.
+        """
+        through, cut = Through(self.flat.net), self.flat.net.cut
+        names = [name for name, _ in through.named_parameters()]
+        sizes = [int(torch.tensor(shape).prod()) for shape in self.flat.shapes]
+        parts = zip(torch.split(self.received, sizes), self.flat.shapes, strict=True)
+        weights = dict(zip(names, (part.view(shape) for part, shape in parts), strict=True))
+        shape = (*labels.shape, self.flat.net.features)
+        drawn = cut.noise(shape, generator) if noise is None else cut.sigma * noise
+        if mask is None:
+            drops = cut.masks(shape, generator)
+            mask = torch.ones(shape) if drops is None else drops.float()
+        xi = torch.zeros(shape) if drawn is None else drawn
+
+        def loss(w: dict[str, Tensor], x: Tensor, y: Tensor, m: Tensor, added: Tensor) -> Tensor:
+            return cross_entropy(functional_call(through, w, (x, m, added)), y)
+
+        slopes = vmap(grad(loss), (None, 0, 0, 0, 0))(weights, images, labels, mask, xi)
+        flat = torch.cat([slopes[name].flatten(1) for name in names], 1)
+        if self.plan.clip is not None:
+            norm = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
+            flat = flat * (self.plan.clip / norm).clamp_max(1.0)
+        return -self.plan.rate * (flat + self.plan.decay * self.received)
+
+    def labels(self, observed: Float[Tensor, "G P"], batch: int) -> Int[Tensor, "G b"]:
+        """Return the labels behind each delta, ascending, from the slope of the last bias.
+
+        It is the mean probability less each class's share, times the clip's factor. For one image
+        it is the only negative value (Zhao et al., 2020, equation 3), whatever the factor. For
+        more, where clients clip steps or updates, factors are tried from that at which the positive
+        values match what the model is expected to answer up to 1; the one whose labels explain most
+        is taken.
+        """
+        last, whole = -len(self.expected), self.updates.clip == "none"
+        slope = -observed[:, last:] / self.plan.rate
+        if whole:  # of a shortened update the decay is as short, and not to be told apart
+            slope = slope - self.plan.decay * self.received[last:]
+        if batch == 1:
+            return slope.argmin(1, keepdim=True)
+        if whole and self.plan.clip is None:
+            return self.counted(slope, batch)[0]
+        above = slope > 0
+        matched = (slope * above).sum(1) / (self.expected * above).sum(1).clamp_min(TINY)
+        least = matched.clamp(TINY, 1.0)[:, None]
+        tried = [self.counted(slope / least**power, batch) for power in torch.linspace(0, 1, TRIED)]
+        best = torch.stack([gap for _, gap in tried]).argmin(0)
+        return torch.stack([found for found, _ in tried])[best, torch.arange(len(best))]
+
+    def counted(
+        self, slope: Float[Tensor, "G K"], batch: int
+    ) -> tuple[Int[Tensor, "G b"], Float[Tensor, " G"]]:
+        """Return the labels that an unclipped slope shows, and the squared gap they leave.
+
+        The class that is most above what the model is expected to answer is taken, its share
+        reduced, and so on.
+        """
+        left, found = batch * (self.expected - slope), []
+        for _ in range(batch):
+            found.append(left.argmax(1))
+            left = left - nn.functional.one_hot(found[-1], left.shape[1])
+        return torch.stack(found, 1).sort(1).values, left.square().sum(1)
+
+    def first_layer(
+        self, observed: Float[Tensor, " P"]
+    ) -> tuple[Float[Tensor, "U N"], Float[Tensor, " U"]]:
+        """Return the slopes of the first layer's weight and bias times the step size."""
+        units, pixels = self.flat.shapes[0]
+        moved = observed + self.plan.rate * self.plan.decay * self.received
+        weight, bias = torch.split(moved[: units * pixels + units], [units * pixels, units])
+        return weight.view(units, pixels), bias
+
+
+def own(layer: nn.Module) -> bool:
+    """Say whether a layer has parameters of its own."""
+    return next(layer.parameters(recurse=False), None) is not None

@@ -1,0 +1,229 @@
+"""What an attacker of a finished run gets to see."""
+
+import math
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from clients import EvaluationClient
+from fedcel.attacks import LOG_PROB, LOGITS, Observation, SmashedData
+from fedcel.data import Images
+from fedcel.leakage.observation_law import Law
+from fedcel.nets.cut import Cut, applied
+from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets.split_net import SplitNet
+from fedcel.posterior import round_plan
+from fedcel.posterior.langevin_constants import noise_variance
+from fedcel.posterior.predict import Prediction, predict, what_is_sent
+from fedcel.privacy import Gaussian, LabelOnly, Laplace, Mechanism, build, clip
+from fedcel.runs import run_folder
+from fedcel.runs.evaluation import sampled
+from fedcel.runs.run_folder import Run
+from fedcel.seeding import generator as stream
+from fedcel.settings.groups import Attack
+from sims.attacking.client_updates import Uploads
+
+LAW_DRAWS = 256  # messages over which an answer's likelihood is averaged
+AT_ONCE = 300_000  # densities computed together: as many as stay in a processor's cache
+MOSTLY = 1.25
+"""Of 16 sums of Laplace and normal noise median and mean vary alike where the sums vary by this."""
+KNOWN_LAWS = (Laplace, Gaussian, LabelOnly)
+
+
+@dataclass(frozen=True)
+class PrivateLogits:
+    """Answers of the evaluation client: encode, noise at the cut, heads, clip, mechanism.
+
+    Without a `mechanism` whose law is known there is no likelihood.
+    """
+
+    client: EvaluationClient
+    net: SplitNet
+    heads: Sequence[nn.Module]
+    mechanism: Mechanism | None
+    name: str = "private-logits"
+
+    @property
+    def grants(self) -> frozenset[str]:
+        """Return the network, and the likelihood where the mechanism's is known."""
+        known = isinstance(self.mechanism, KNOWN_LAWS)
+        return frozenset({LOGITS, LOG_PROB} if known else {LOGITS})
+
+    def sample(
+        self, images: Float[Tensor, "B C H W"], generator: torch.Generator
+    ) -> Float[Tensor, "B K"]:
+        """Return one fresh private answer per image, through the client's query path."""
+        with torch.no_grad():
+            message = self.net.add_noise(self.net.encode(images), generator)
+        return torch.from_numpy(self.client.query(message.numpy()))
+
+    def logits(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
+        """Return the averaged heads' log-probabilities, no noise, clip or mechanism."""
+        return self.answer(self.net.encode(images))
+
+    def answer(self, message: Float[Tensor, "B D"]) -> Float[Tensor, "B K"]:
+        """Return the log of the heads' averaged probabilities for messages, with a gradient."""
+        return Prediction(torch.stack([head(message).log_softmax(1) for head in self.heads])).logits
+
+    def pooled(self, parts: Float[Tensor, "B m K"]) -> Float[Tensor, "B K"]:
+        """Return what m answers tell of a usual one: of Laplace noise the median, else the mean.
+
+        The median is the most likely place of Laplace noise. Where answers vary by more than
+        `MOSTLY` its variance, the noise at the cut has its say, and the mean has less of it.
+        """
+        if not isinstance(self.mechanism, Laplace) or parts.shape[1] < 2:
+            return parts.mean(1)
+        scale = self.mechanism.sensitivity / self.mechanism.epsilon
+        laplace = parts.var(1).mean() < MOSTLY * 2 * scale**2
+        return parts.quantile(0.5, 1) if laplace else parts.mean(1)
+
+    def log_prob(
+        self, observed: Float[Tensor, "Q K"], images: Float[Tensor, "M C H W"]
+    ) -> Float[Tensor, "Q M"]:
+        """Return log p(answer_q | image_j) in nats, the noise at the cut integrated over.
+
+        The mean of the mechanism's density over `LAW_DRAWS` messages of each image, the same in
+        every call. Monte Carlo makes the law a little wrong, and an attacker with a wrong law
+        identifies less and gains less in expectation (Barber and Agakov, NIPS 2003): what is
+        computed from it is a lower estimate. Exact at sigma 0.
+        """
+        return self.law_of(images)(observed)
+
+    def law_of(self, images: Float[Tensor, "M C H W"]) -> Law:
+        """Return `log_prob` of these images; holds `LAW_DRAWS` answers to each in memory."""
+        draws = LAW_DRAWS if self.net.cut.random else 1
+        noise = stream(self.client.settings.seed, "answer-law")
+        with torch.no_grad():
+            sent = spread(self.net.cut, self.net.encode(images), draws, noise)
+            rows = torch.stack([told(self.mechanism, self.answer(part)) for part in sent])
+        return lambda observed: mixture(self.mechanism, observed, rows)
+
+
+def spread(
+    cut: Cut, z: Float[Tensor, "M D"], draws: int, generator: torch.Generator
+) -> Iterator[Float[Tensor, "M D"]]:
+    """Yield messages over which the law of what is computed from one is averaged.
+
+    All images share the noise of a draw, and every second draw has that of the one before with the
+    sign turned (Hammersley and Morton, 1956). Each message alone follows the law of the cut, so
+    every image's average is right; but its error is nearly that of an image like it, and what
+    tells the two apart is their ratio.
+    """
+    shape, xi = (1, z.shape[1]), None
+    for number in range(draws):
+        mask = cut.masks(shape, generator)
+        if number % 2 == 0:
+            xi = cut.noise(shape, generator)
+        elif xi is not None:
+            xi = -xi
+        kept = None if mask is None else mask.expand_as(z)
+        yield applied(z, kept, None if xi is None else xi.expand_as(z))
+
+
+def mixture(
+    mechanism: Mechanism | None,
+    observed: Float[Tensor, "Q K"],
+    rows: Float[Tensor, "L M K"],
+) -> Float[Tensor, "Q M"]:
+    """Return the log of the mean over L of the density of each answer given row l of image j."""
+    draws, count, classes = rows.shape
+    flat = rows.view(draws * count, classes)
+    # Into one tensor: small results between large ones that are freed tear memory to pieces.
+    found = torch.empty(len(observed), count, dtype=torch.float64)
+    step = max(1, AT_ONCE // len(flat))
+    for part, place in zip(torch.split(observed, step), torch.split(found, step), strict=True):
+        density = log_density(mechanism, part, flat).view(len(part), draws, count)
+        torch.logsumexp(density, 1, out=place)
+    return found.sub_(math.log(draws))
+
+
+def told(mechanism: Mechanism | None, logits: Float[Tensor, "M K"]) -> Float[Tensor, "M K"]:
+    """Return what a mechanism answers without its noise: clipped logits, of a label 1 at it.
+
+    ValueError for one whose law is not known here.
+    """
+    if isinstance(mechanism, LabelOnly):
+        return one_hot(logits.argmax(1), logits.shape[1]).double()
+    if not isinstance(mechanism, Laplace | Gaussian):
+        raise ValueError(f"the law of {mechanism!r} is not known; use a built-in mechanism")
+    return clip(logits, mechanism.kind, mechanism.c)
+
+
+def log_density(
+    mechanism: Mechanism | None, observed: Float[Tensor, "Q K"], rows: Float[Tensor, "M K"]
+) -> Float[Tensor, "Q M"]:
+    """Return log p(answer_q | row_j) in nats and float64, up to one constant for all pairs.
+
+    `rows` as of `told`; ValueError for a mechanism whose law is not known here. The noise is taken
+    as continuous: its grid is that of doubles.
+    """
+    if isinstance(mechanism, LabelOnly):
+        return torch.eq(observed.argmax(1)[:, None], rows.argmax(1)).double() * mechanism.epsilon
+    if isinstance(mechanism, Laplace):
+        scale = mechanism.sensitivity / mechanism.epsilon
+        return torch.cdist(observed.double(), rows, p=1) / -scale
+    if not isinstance(mechanism, Gaussian):
+        raise ValueError(f"the law of {mechanism!r} is not known; use a built-in mechanism")
+    gap = torch.cdist(observed.double(), rows, compute_mode="donot_use_mm_for_euclid_dist")
+    return (gap / mechanism.sigma).square() / -2
+
+
+def observations(run: Run, how: Attack | None = None) -> list[Observation]:
+    """Return the surfaces of a run: smashed data, private logits, and a first round's uploads.
+
+    In scope `full` a single message fits one encoder only, so the last sample answers alone.
+    """
+    samples, scope = sampled(run), run.settings.chain.scope
+    served = samples if scope == "head" else samples[-1:]
+    client = EvaluationClient(run.settings, run.flat, run.splits.test, served)
+    message = what_is_sent(run.flat, served, "head")
+    private, classes = run.settings.privacy, run.splits.classes
+    mechanism = None if private.mechanism == "none" else build(private, classes)
+    answers = PrivateLogits(client, message, heads(run, served), mechanism)
+    sent = messages(run.flat, samples, scope)
+    return [sent, answers, uploads(run, how or run.settings.attack)]
+
+
+def messages(flat: FlatNet, samples: Sequence[Float[Tensor, " P"]], scope: str) -> SmashedData:
+    """Return all that a device sends for one image.
+
+    Several messages in a row, as in scope `full`, are more than any head takes.
+    """
+    net = what_is_sent(flat, samples, scope)
+    return SmashedData(net, fits_head=net.features == flat.net.features)
+
+
+def heads(run: Run, samples: Sequence[Float[Tensor, " P"]]) -> list[nn.Module]:
+    """Return one head per sample, each with parameters of its own."""
+    found = []
+    for vector in samples:
+        run.flat.load(vector)
+        found.append(deepcopy(run.flat.net.head))
+    return found
+
+
+def uploads(run: Run, how: Attack) -> Uploads:
+    """Return what clients upload in round 1 after a step on `how.batch` images.
+
+    With `how.langevin` they add the noise of the full temperature, which as a rule they add after
+    burn-in only, for a client with an equal share of all images.
+    """
+    s, splits = run.settings, run.splits
+    total, share = sum(len(part.y) for part in splits.clients), 1 / s.clients
+    plan = round_plan.plan(s, 1, share, total)
+    variance, _ = noise_variance(
+        rate=plan.rate, temperature=s.temperature, total=total, share=share
+    )
+    noise = math.sqrt(variance) if how.langevin else 0.0
+    flat = run_folder.fresh_net(s, splits)
+    known = [splits.auxiliary, splits.training, splits.test]
+    book = Images(torch.cat([part.x for part in known]), torch.cat([part.y for part in known]))
+    received, own = flat.vector.clone(), (splits.auxiliary if len(splits.auxiliary.y) else book).x
+    answers = predict(flat, [received], own, stream(s.seed, "expected")).probabilities
+    asked, expected = plan._replace(noise=noise), answers.mean(0)
+    return Uploads(flat, received, asked, s.local, s.update, book, expected, how.batch)

@@ -1,0 +1,124 @@
+"""One cell of a bench: what it still needs, and why it failed where it did."""
+
+import shlex
+from collections.abc import Sequence
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from fedcel.errors import FailedError, FedcelError, RunError, rose, unforeseen
+from fedcel.files import write_json
+from fedcel.runs import run_folder
+from fedcel.settings.parsing import Scalar, Settings, dump, flatten
+from sims.attacking.attack_run import catch_up, lacking, own
+from sims.bench.scenario import Cell
+from sims.bench.training_cost import train_step_ratio
+from sims.engines.processes import FEWER, KILLED
+from sims.engines.simulate import simulate
+
+COST = "cost.json"
+"""What a training step costs, in each cell's folder."""
+SHOWN = 3  # things that a sentence names
+Differing = dict[str, tuple[Scalar, Scalar]]
+"""Settings in which a run differs from those asked for: its value, and the other."""
+
+
+class Done(NamedTuple):
+    """A cell's end: why it failed, if it did."""
+
+    name: str
+    error: FedcelError | None
+
+
+def finished(folder: Path, cell: Cell) -> bool:
+    """Say whether a cell is trained and attacked; RunError if the folder is of other settings.
+
+    An attack that failed there where nobody foresaw it is to be tried again.
+    """
+    if not folder.exists():
+        return False
+    others = differing(run_folder.read_settings(folder), cell.settings)
+    if others:
+        raise RunError(
+            f"{folder} was made with other settings: {told_apart(others)}; choose another --out "
+            f"or remove it{attacks_alone(folder, others)}"
+        )
+    if not complete(folder, cell):
+        return False
+    try:
+        return lacking(folder, cell.settings.attack) is None
+    except Exception:  # of a user's attack that cannot be made: `attempt` says so of the cell
+        return False
+
+
+def complete(place: Path, cell: Cell) -> bool:
+    """Say whether a cell's folder has all that a row is made of, attacked as its settings ask."""
+    return (place / COST).exists() and own(place, cell.settings.attack) is not None
+
+
+def differing(there: Settings, asked: Settings) -> Differing:
+    """Return the settings in which a run differs from those asked for, with both values."""
+    mine, other = flatten(dump(asked)), flatten(dump(there))
+    return {key: (other[key], mine[key]) for key in mine if other[key] != mine[key]}
+
+
+def told_apart(others: Differing) -> str:
+    """Return the first settings that differ, and how many more do."""
+    return listed([f"{key} is {old!r} there, {new!r} here" for key, (old, new) in others.items()])
+
+
+def listed(said: Sequence[str]) -> str:
+    """Return the first of several things, and how many more there are."""
+    more = f" and {len(said) - SHOWN} more" if len(said) > SHOWN else ""
+    return f"{', '.join(said[:SHOWN])}{more}"
+
+
+def attacks_alone(folder: Path, others: Differing) -> str:
+    """Return how a finished run is attacked in another way, where nothing else is asked for."""
+    if not all(key.startswith("attack.") for key in others):
+        return ""
+    given = [part for key, (_, new) in others.items() for part in ("--set", f"{key}={new}")]
+    return (
+        f". Attacks are added without training again: `fedcel attack {folder} "
+        f"{shlex.join(given)}`, or `fedcel escalate {folder.parent.parent}` with the same --set"
+    )
+
+
+def attempt(cell: Cell, folder: Path) -> Done:
+    """Train and attack one cell; return why, should it fail."""
+    try:
+        one(cell, folder)
+    except Exception as error:  # a user's part may raise anything, and the others go on
+        return Done(cell.name, told(error))
+    return Done(cell.name, None)
+
+
+def killed(cell: Cell) -> tuple[Done, float]:
+    """Return the end of a cell whose process is no more, and no time."""
+    return Done(cell.name, FailedError(f"{KILLED}; {FEWER}")), 0.0
+
+
+def one(cell: Cell, folder: Path) -> None:
+    """Train and attack one cell, as far as it is not."""
+    torch.set_num_threads(1)
+    place = folder / "runs" / cell.name
+    if not (place / "result.json").exists():
+        simulate(cell.settings, place, resume=place.exists(), title=cell.name)
+    catch_up(place, cell.settings.attack, title=cell.name)
+    if not (place / COST).exists():
+        write_json(place / COST, {"train-step-ratio": train_step_ratio(cell.settings)})
+
+
+def told(error: Exception) -> FedcelError:
+    """Return an error as one of fedcel's own kinds, with where it rose if nobody foresaw it.
+
+    A user's exception may not come through a pipe between processes.
+    """
+    if isinstance(error, BrokenProcessPool):  # of an engine that trains clients in processes
+        return FailedError(KILLED)
+    if isinstance(error, FedcelError):
+        kinds = (k for k in type(error).__mro__ if issubclass(k, FedcelError))
+        return next(k for k in kinds if k.__module__ == FedcelError.__module__)(str(error))
+    return FailedError(f"{unforeseen(error)} ({rose(error)})")

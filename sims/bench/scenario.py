@@ -1,0 +1,263 @@
+"""A scenario: common settings, variants, strengths, seeds."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+from fedcel.errors import SettingsError
+from fedcel.files import read_toml
+from fedcel.losses import defences
+from fedcel.runs.run_folder import settings_from
+from fedcel.settings.parsing import Scalar, Settings, dump, flatten, parse
+
+VARIANT_KEYS = {"name", "title", "settings", "strength-key", "strengths", "tune", "tuned"}
+TOP_KEYS = {"title", "settings", "bench", "tune", "variant"}
+BENCH = "bench."  # how --set names a key of [bench]
+
+
+class Variant(NamedTuple):
+    """One row of the comparison."""
+
+    name: str
+    title: str
+    settings: dict[str, Scalar]
+    strength_key: str | None
+    strengths: list[float]
+    tune: dict[str, str]
+
+
+class Tune(NamedTuple):
+    """What `fedcel tune` searches, for what, and the points of accuracy a defence may cost."""
+
+    ranges: dict[str, str]
+    loss: float
+    goal: str
+
+
+class Scenario(NamedTuple):
+    """What a bench compares."""
+
+    title: str
+    path: Path
+    settings: dict[str, Scalar]
+    seeds: list[Scalar]
+    variants: list[Variant]
+    tune: Tune
+
+
+GOALS = ("leak", "nll")
+NO_TUNE = Tune({}, 1.0, GOALS[0])
+
+
+class Cell(NamedTuple):
+    """One run of a bench: a variant at a strength with a seed."""
+
+    variant: Variant
+    strength: float | None
+    settings: Settings
+
+    @property
+    def name(self) -> str:
+        """Return the cell's folder name."""
+        strength = "" if self.strength is None else f"-{self.strength:g}"
+        return f"{self.variant.name}{strength}-{self.settings.seed}"
+
+
+def packaged() -> list[str]:
+    """Return the names of the scenarios that come with the package."""
+    found = files("sims").joinpath("scenarios").iterdir()
+    return sorted(Path(str(item)).stem for item in found if str(item).endswith(".toml"))
+
+
+def find(name: str) -> Path:
+    """Return the path of a scenario by packaged name or file path; SettingsError if neither."""
+    if name in packaged():
+        return Path(str(files("sims").joinpath("scenarios", f"{name}.toml")))
+    if Path(name).is_file():
+        return Path(name)
+    raise SettingsError(f"no scenario {name!r}; give a TOML file or one of {', '.join(packaged())}")
+
+
+def read(name: str) -> Scenario:
+    """Return a checked scenario; SettingsError names what is wrong and where.
+
+    A settings.toml of a run is a scenario of one variant, so that a run can be repeated.
+    """
+    path = find(name)
+    table = read_toml(path)
+    if "format" in table:
+        own = settings_from(table, path)
+        return Scenario(
+            "A run again", path, flatten(dump(own)), [own.seed], [plain("run")], NO_TUNE
+        )
+    _refuse(table, TOP_KEYS, path, "the top level")
+    raw = table.get("variant", [])
+    if not isinstance(raw, list) or not all(isinstance(item, dict) for item in raw):
+        raise SettingsError(f"{path}: variant must be [[variant]] tables")
+    variants = [_variant(item, path) for item in raw] or [plain("run")]
+    names = [variant.name for variant in variants]
+    if len(set(names)) < len(names):
+        raise SettingsError(f"{path}: variant names {names} are not all different")
+    bench = _table(table, "bench", path)
+    _refuse(bench, {"seeds"}, path, "[bench]")
+    common = flatten(_table(table, "settings", path))
+    scenario = Scenario(
+        str(table.get("title", path.stem)),
+        path,
+        common,
+        _seeds(bench["seeds"], path) if "seeds" in bench else [common.get("seed", 0)],
+        variants,
+        _tune(_table(table, "tune", path), path),
+    )
+    cells(scenario, {})  # every cell's settings are checked before the first is trained
+    return scenario
+
+
+def cells(scenario: Scenario, overrides: dict[str, Scalar]) -> list[Cell]:
+    """Return every variant x strength x seed, with settings resolved."""
+    seeds = [overrides["seed"]] if "seed" in overrides else scenario.seeds
+    found = []
+    for variant in scenario.variants:
+        strengths: list[float | None] = [*variant.strengths] or [None]
+        for strength in strengths:
+            swept = {} if strength is None else {str(variant.strength_key): strength}
+            for seed in seeds:
+                raw = scenario.settings | variant.settings | swept | overrides | {"seed": seed}
+                found.append(Cell(variant, strength, rooted(parse(raw))))
+    return found
+
+
+def refuse_fixed_sweeps(cells: Iterable[Cell]) -> None:
+    """SettingsError when a cell does not have the strength it is named for.
+
+    That is when what its variant sweeps is overridden: all strengths would be one.
+    """
+    for cell in cells:
+        if cell.strength is None:
+            continue
+        key = str(cell.variant.strength_key)
+        value = flatten(dump(cell.settings))[key]
+        if value != cell.strength:
+            swept = ", ".join(f"{strength:g}" for strength in cell.variant.strengths)
+            raise SettingsError(
+                f"{key} is {value!r} in all cells, but variant {cell.variant.name!r} sweeps it "
+                f"({swept}); leave it out of --set, or change the strengths in the scenario"
+            )
+
+
+def defended(settings: Settings) -> bool:
+    """Say whether there is a conditional entropy loss or a rival defence."""
+    return settings.cel.kind != "none" or settings.defence.name != "none"
+
+
+def undefended(strength: float | None, settings: Settings) -> bool:
+    """Say whether a cell can be what others are compared with: it defends and sweeps nothing."""
+    return strength is None and not defended(settings)
+
+
+def anchored(cell: Cell, undefended: Settings) -> bool:
+    """Say whether a sweep begins, at strength 0, with the undefended net.
+
+    It does when the one thing that defends has its weight swept, and net and cut without it are
+    those of `undefended`; rates may differ, each variant's are tuned.
+    """
+    s = cell.settings
+    other = {"cel.weight": s.defence.name, "defence.strength": s.cel.kind}
+    if cell.strength is None or other.get(str(cell.variant.strength_key)) != "none":
+        return False
+    zero = s.model_copy(update={"defence": s.defence.model_copy(update={"strength": 0.0})})
+    same_cut = defences.cut(zero) == defences.cut(undefended)
+    return same_cut and defences.net(zero) == defences.net(undefended)
+
+
+def rooted(settings: Settings) -> Settings:
+    """Return settings whose data folder is absolute, so that a run is read from anywhere."""
+    if settings.data.path == "none":
+        return settings
+    data = settings.data.model_copy(update={"path": str(Path(settings.data.path).resolve())})
+    return settings.model_copy(update={"data": data})
+
+
+def reseeded(
+    scenario: Scenario, overrides: dict[str, Scalar]
+) -> tuple[Scenario, dict[str, Scalar]]:
+    """Return the scenario with `bench.seeds` of the overrides, and the other overrides.
+
+    SettingsError on another key of [bench], and when `seed` is overridden as well.
+    """
+    own = {k.removeprefix(BENCH): v for k, v in overrides.items() if k.startswith(BENCH)}
+    if not own:
+        return scenario, overrides
+    _refuse(own, {"seeds"}, "--set", "[bench]")
+    if "seed" in overrides:
+        raise SettingsError("--set names both seed and bench.seeds; leave one of them out")
+    rest = {key: value for key, value in overrides.items() if not key.startswith(BENCH)}
+    return scenario._replace(seeds=_seeds(own["seeds"], "--set")), rest
+
+
+def plain(name: str) -> Variant:
+    """Return a variant that adds nothing to the common settings."""
+    return Variant(name, name, {}, None, [], {})
+
+
+def _variant(raw: dict[str, object], path: Path) -> Variant:
+    name = str(raw.get("name", ""))
+    where = f"variant {name!r}"
+    _refuse(raw, VARIANT_KEYS, path, where)
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
+        raise SettingsError(f"{path}: {where} needs a name of letters, digits, '-', '_', '.'")
+    key, listed = str(raw.get("strength-key", "")), str(raw.get("strengths", ""))
+    if (key == "") != (listed == ""):
+        raise SettingsError(f"{path}: {where} needs both strength-key and strengths, or neither")
+    try:
+        strengths = [float(part) for part in listed.split(",") if listed]
+    except ValueError:
+        raise SettingsError(f"{path}: {where}: strengths {listed!r} must be '0.1,0.3'") from None
+    if len({f"{strength:g}" for strength in strengths}) < len(strengths):  # as folders are named
+        raise SettingsError(f"{path}: {where}: strengths {listed!r} repeats a strength")
+    settings = flatten(_table(raw, "settings", path))
+    return Variant(
+        name, str(raw.get("title", name)), settings, key or None, strengths, _ranges(raw, path)
+    )
+
+
+def _tune(table: dict[str, object], path: Path) -> Tune:
+    ranges = {
+        key: str(value) for key, value in flatten(table).items() if key not in ("loss", "goal")
+    }
+    loss = table.get("loss", 1.0)
+    if isinstance(loss, bool) or not isinstance(loss, int | float) or not 0 <= loss < math.inf:
+        raise SettingsError(f"{path}: [tune] loss is {loss!r}, must be points of accuracy, as 1.0")
+    if (goal := table.get("goal", GOALS[0])) not in GOALS:
+        raise SettingsError(f"{path}: [tune] goal is {goal!r}, must be {' or '.join(GOALS)}")
+    return Tune(ranges, float(loss), str(goal))
+
+
+def _ranges(raw: dict[str, object], path: Path) -> dict[str, str]:
+    return {key: str(value) for key, value in flatten(_table(raw, "tune", path)).items()}
+
+
+def _seeds(raw: object, path: Path | str) -> list[Scalar]:
+    listed = str(raw)
+    try:
+        seeds: list[Scalar] = [int(part) for part in listed.split(",")]
+    except ValueError:
+        raise SettingsError(f"{path}: [bench] seeds is {listed!r}, must be '0,1,2'") from None
+    if len(set(seeds)) < len(seeds):
+        raise SettingsError(f"{path}: [bench] seeds {listed!r} repeats a seed")
+    return seeds
+
+
+def _table(table: dict[str, object], key: str, path: Path) -> dict[str, object]:
+    found = table.get(key, {})
+    if not isinstance(found, dict):
+        raise SettingsError(f"{path}: {key} is {found!r}, must be a table")
+    return found
+
+
+def _refuse(table: Mapping[str, object], known: set[str], path: Path | str, where: str) -> None:
+    for key in sorted(table.keys() - known):
+        raise SettingsError(f"{path}: {where} has an unknown key {key!r}; known: {sorted(known)}")

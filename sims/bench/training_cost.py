@@ -1,0 +1,46 @@
+"""What a defence costs a client: its training step against plain cross-entropy."""
+
+import statistics
+import time
+
+from clients.flower import client_round
+from fedcel.data import load
+from fedcel.losses.cel import State
+from fedcel.settings.groups import Cel, Defence
+from fedcel.settings.parsing import Settings
+from sims.bench.scenario import defended
+
+REPEATS = range(3, 16)  # rounds of each, in turn, so that a drifting machine hits both alike
+PATIENCE = 3.0
+"""Seconds after which the fewest repeats are enough: long rounds scatter less."""
+
+
+def train_step_ratio(settings: Settings) -> float:
+    """Return the median ratio of a round's time with the loss fully on to one without it."""
+    if not defended(settings):
+        return 1.0
+    off = {"cel": Cel(), "defence": Defence()}
+    plain = settings.model_copy(update=off)
+    _, state = seconds(settings, None)  # from then on, statistics are warm as in a real run
+    ratios: list[float] = []
+    begin = time.perf_counter()
+    while len(ratios) < REPEATS.start or (
+        len(ratios) < REPEATS.stop - 1 and time.perf_counter() - begin < PATIENCE
+    ):
+        without, _ = seconds(plain, None)
+        taken, state = seconds(settings, state)
+        ratios.append(taken / without)
+    return statistics.median(ratios)
+
+
+def seconds(settings: Settings, state: State | None) -> tuple[float, State | None]:
+    """Return the time of one client's round after the ramp, and the loss's state after it."""
+    number = max(1, round(settings.rounds * max(settings.cel.ramp, 0.01)))
+    parts = load(settings.data, settings.clients, settings.seed).clients
+    total = sum(len(part.y) for part in parts)
+    flat = client_round.workspace(settings)
+    received = flat.vector.clone()
+    begin = time.perf_counter()
+    share = len(parts[0].y) / total
+    update = client_round.train(settings, flat, 0, received, number, share, total, state)
+    return time.perf_counter() - begin, update.state

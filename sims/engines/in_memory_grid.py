@@ -1,0 +1,130 @@
+"""Flower without processes: any strategy over nodes that are calls of the ClientApp, one by one."""
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from threading import Event
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+from clients import client_app
+from fedcel.runs.round_log import Tell
+from fedcel.settings.parsing import Settings
+from sims.engines.ray import filtered
+from strategies.server_app import serve
+
+RUN, SERVER = 1, 1  # ids, of the one run and of its server
+
+
+def train(
+    settings: Settings, folder: Path, tell: Tell, resume: bool = False, measure: bool = True
+) -> None:
+    """Train into the run folder by the strategy of the settings; `measure` as in the loop engine.
+
+    It is the ServerApp's own code and the ClientApp's, so that Ray would give the same model.
+    """
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        with filtered(logger, Event()), as_server():
+            grid = InProcess(client_app(settings, folder / "state"), settings.clients)
+            serve(grid, settings, folder, tell, resume, measure)
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
+def as_server() -> Iterator[None]:
+    """Let messages be made: Flower wants to know which task makes them."""
+    names = {"_task_id": 1, "_run_id": RUN, "_node_id": SERVER}
+    before = {name: getattr(TaskIdentity, name) for name in names}
+    for name, value in names.items():
+        setattr(TaskIdentity, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(TaskIdentity, name, value)
+
+
+class InProcess(Grid):
+    """A grid whose nodes answer while a message is sent, in the order of the messages.
+
+    Node k + 2 holds partition k, as `partition-id` in its config says. What a ClientApp raises
+    comes back as an error, as from a real node; messages are copied: no node changes another's.
+    """
+
+    def __init__(self, app: ClientApp, nodes: int) -> None:
+        self.app = app
+        self.contexts = {
+            SERVER + 1 + k: Context(
+                run_id=RUN,
+                node_id=SERVER + 1 + k,
+                node_config={"partition-id": k, "num-partitions": nodes},
+                state=RecordDict(),
+                run_config={},
+            )
+            for k in range(nodes)
+        }
+        self.replies: dict[str, Message] = {}
+        self.sent = 0
+
+    def set_run(self, run: Run) -> None:
+        """Do nothing: there is one run."""
+
+    @property
+    def run(self) -> Run:
+        """Return a run without an app of its own."""
+        return Run.create_empty(RUN)
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Return a message; Flower calls this deprecated."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the nodes, ascending."""
+        return list(self.contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Let the nodes answer; return the messages' new ids."""
+        return [self.answered(message) for message in messages]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the answers to these messages, each once."""
+        return [self.replies.pop(name) for name in message_ids if name in self.replies]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Return the answers; nobody is late, so `timeout` decides nothing."""
+        return self.pull_messages(self.push_messages(messages))
+
+    def answered(self, message: Message) -> str:
+        """Keep a node's answer and return the message's id."""
+        self.sent += 1
+        name, about = str(self.sent), message.metadata
+        content = deepcopy(message.content)
+        own = Message(content, about.dst_node_id, about.message_type, group_id=about.group_id)
+        own.metadata.__dict__["_message_id"] = name  # no setter: a SuperLink is meant to do it
+        try:
+            reply = self.app(own, self.contexts[about.dst_node_id])
+        except Exception as error:  # a node's failure is an answer
+            said = f"{type(error)}:<'{error}'>"
+            reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, said), reply_to=own)
+        self.replies[name] = reply
+        return name

@@ -1,0 +1,133 @@
+"""The Ray engine: Flower's simulation runtime, one virtual SuperNode a client."""
+
+import logging
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from types import FrameType
+
+from flwr.app import Context, Message
+from flwr.serverapp import Grid, ServerApp
+
+from clients import client_app
+from fedcel.runs.round_log import Tell
+from fedcel.settings.parsing import Settings
+from strategies.server_app import serve
+
+PULL_SECONDS = 0.01  # between two looks for replies
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # keeps Ray's GPU notice away on CPU machines
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def train(settings: Settings, folder: Path, tell: Tell, resume: bool = False) -> None:
+    """Train into the run folder on Ray; an error in the ServerApp is raised here."""
+    from flwr.simulation import run_simulation  # a second that the other engines need not wait
+
+    app, stop = ServerApp(), Event()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        serve(stoppable(grid, stop), settings, folder, tell, resume)
+
+    os.environ.update({key: os.environ.get(key, value) for key, value in QUIET.items()})
+    logger = logging.getLogger("flwr")
+    logger.setLevel(logging.WARNING)
+    with warnings.catch_warnings(), told_of(stop), filtered(logger, stop):
+        warnings.filterwarnings("ignore", "Tip:", FutureWarning)  # Ray's advice on env variables
+        try:
+            run_simulation(
+                server_app=app,
+                client_app=client_app(settings, (folder / "state").resolve()),
+                num_supernodes=settings.clients,
+                backend_config={
+                    "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+                    "init_args": {"log_to_driver": False, "logging_level": logging.ERROR},
+                },
+            )
+        finally:
+            stop.set()
+
+
+@contextmanager
+def told_of(stop: Event) -> Iterator[None]:
+    """Set `stop` the moment that Ctrl-C is pressed, before anything is taken down."""
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        signal.default_int_handler(number, frame)
+
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def filtered(logger: logging.Logger, stop: Event) -> Iterator[None]:
+    """Keep two notices out of the log, and all that is said of clients that were told to stop.
+
+    After Ctrl-C for good: threads of Flower's may have more to say while the process ends.
+    """
+
+    def worth_saying(record: logging.LogRecord) -> bool:
+        return not stop.is_set() and not_about_us(record)
+
+    logger.addFilter(worth_saying)
+    interrupted = False
+    try:
+        yield
+    except KeyboardInterrupt:
+        interrupted = True
+        raise
+    finally:
+        if not interrupted:
+            logger.removeFilter(worth_saying)
+
+
+def stoppable(grid: Grid, stop: Event) -> Grid:
+    """Return the grid, ending the ServerApp's wait for replies once `stop` is set.
+
+    The ServerApp is a thread of this process, which could not end while it waits.
+    """
+    pull, nodes = grid.pull_messages, grid.get_node_ids
+
+    def pull_messages(message_ids: Iterable[str]) -> Iterable[Message]:
+        if stop.is_set():
+            raise InterruptedError("the run was stopped")
+        return pull(message_ids)
+
+    def get_node_ids() -> Iterable[int]:
+        if stop.is_set():
+            raise InterruptedError("the run was stopped")
+        return nodes()
+
+    # In memory a look costs nothing; the default of .1 s would be most of a small round.
+    grid.pull_interval = PULL_SECONDS  # type: ignore[attr-defined]
+    grid.pull_messages = pull_messages  # type: ignore[method-assign]
+    grid.get_node_ids = get_node_ids  # type: ignore[method-assign]
+    return grid
+
+
+def not_about_us(record: logging.LogRecord) -> bool:
+    """Drop two notices of Flower about what is done on purpose.
+
+    Simulations start in process: `flwr run` needs a detached server, and returns 0 when an app
+    fails. Nodes are not asked to evaluate each round: the server scores on validation images.
+    """
+    said = str(record.msg)
+    return "DEPRECATED FEATURE" not in said and "evaluation will be skipped" not in said

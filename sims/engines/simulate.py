@@ -1,0 +1,50 @@
+"""Train one federation into a run folder."""
+
+from pathlib import Path
+
+from fedcel import attacks, privacy
+from fedcel.data import load
+from fedcel.federation import aggregation
+from fedcel.losses import cel, defences
+from fedcel.posterior import samplers
+from fedcel.runs import run_folder
+from fedcel.settings.parsing import Settings
+from sims.commands import progress
+from sims.engines import local, ray
+from strategies.build_strategy import make
+
+ENGINES = {"loop": local.train, "processes": local.train, "ray": ray.train}
+
+
+def simulate(
+    settings: Settings, folder: Path, *, resume: bool = False, title: str = "training"
+) -> None:
+    """Train on `settings.engine`; with `resume` go on after the last complete round.
+
+    RunError when the folder is there already, or, with `resume`, is of other settings; whatever
+    else `check` refuses. A run that is refused leaves no folder.
+    """
+    if resume:
+        resume = run_folder.begun(settings, folder)
+    else:
+        check(settings)
+        run_folder.create(folder, settings)
+    progress.say(f"run: {folder}")
+    with progress.rounds(title, settings.rounds) as tell:
+        ENGINES[settings.engine](settings, folder, tell, resume)
+
+
+def check(settings: Settings) -> None:
+    """Make every part that the settings name, and forget it: what cannot be made is refused now.
+
+    DataError, NetError, PluginError, SettingsError of the part that is wrong.
+    """
+    splits = load(settings.data, settings.clients, settings.seed)
+    flat = run_folder.fresh_net(settings, splits)
+    cel.build(settings.cel, flat.net.cut.sigma, flat.net.features, splits.classes)
+    defences.build(settings, splits.shape)
+    samplers.build(settings.local)
+    make(settings, aggregation.start(flat.vector), flat.shapes, flat.cut)
+    attacks.parse(settings.attack.names)
+    if settings.privacy.mechanism != "none":
+        privacy.build(settings.privacy, splits.classes)

@@ -1,0 +1,35 @@
+"""Columns of measures, and Markdown tables of them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from sims.report.text import interval
+from sims.results.intervals import crossed
+
+
+class Column(NamedTuple):
+    """A measure as the table shows it: its heading, decimals, and what it is multiplied with."""
+
+    key: str
+    head: str
+    digits: int
+    scale: float = 1.0
+
+
+def numbers(rows: Iterable[Mapping[str, object]], key: str) -> list[float]:
+    """Return a key's numbers, where rows have one."""
+    return [float(str(row[key])) for row in rows if row.get(key) is not None]
+
+
+def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table; a bar within a cell would end it and is escaped."""
+    rule = ["---"] * len(head)
+    rows = [[cell.replace("|", "\\|") for cell in line] for line in (head, rule, *lines)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def spread(
+    column: Column, values: Iterable[float | None], images: Iterable[float | None] = ()
+) -> str:
+    """Return mean and interval of a column's values, see `crossed`."""
+    return interval(crossed(values, images), column.digits, column.scale)

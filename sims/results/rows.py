@@ -1,0 +1,69 @@
+"""A bench's rows: those of bench.json, with the worst attack of escalated.json on each."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedcel.errors import RunError
+from fedcel.files import read_json
+from fedcel.runs import per_image
+from sims.report.read import ESCALATED
+from sims.results.intervals import EVEN
+from sims.results.matched_accuracy import Row
+from sims.results.worst_attack import everywhere, merged, of_attack
+
+NEEDED = {"variant", "strength", "seed", "attack", "budget"}
+
+
+def read(folder: Path, even: bool = False) -> Sequence[Row]:
+    """Return a bench's rows, each with its worst attack of all; RunError when it has none.
+
+    `even`: the worst of those that were run on every cell, see `everywhere`.
+    """
+    rows, more = cells(folder), escalated(folder)
+    return merged(*everywhere(rows, more)) if even else merged(rows, more)
+
+
+def uneven(folder: Path) -> list[Row]:
+    """Return the rows of escalated.json that `read` leaves out when it is to be even."""
+    more = escalated(folder)
+    stay = everywhere(cells(folder), more).more
+    return [row for row in more if row not in stay]
+
+
+def cells(folder: Path) -> list[Row]:
+    """Return the rows of bench.json, as they are there; RunError when it has none."""
+    if not (folder / "bench.json").exists():
+        single = (folder / "result.json").exists()
+        what = "is a single run" if single else "has no bench.json"
+        raise RunError(f"{folder} {what}; give a folder that `fedcel bench` wrote")
+    rows = read_json(folder / "bench.json")
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise RunError(f"{folder / 'bench.json'} has no rows; run `fedcel bench` first")
+    for row in rows:
+        for key in ("variant", "run"):
+            if key not in row:
+                raise RunError(f"{folder / 'bench.json'} is damaged: a row names no {key}")
+    return rows
+
+
+def escalated(folder: Path) -> list[Row]:
+    """Return the rows of escalated.json, none where it is missing; RunError when it is damaged."""
+    path = folder / ESCALATED
+    found = read_json(path) if path.exists() else []
+    if isinstance(found, list) and all(isinstance(r, dict) and r.keys() >= NEEDED for r in found):
+        return found
+    raise RunError(f"{path} is damaged: rows with {', '.join(sorted(NEEDED))}; remove it")
+
+
+def gather(folder: Path) -> None:
+    """Write what a bench's rows are means of, by run and measure; what runs lack is left out."""
+    vectors = per_image.Vectors()
+    rows, more = cells(folder), escalated(folder)
+    even = merged(*everywhere(rows, more))
+    for row, compared in zip(merged(rows, more), even, strict=True):
+        place = folder / str(row["run"])
+        each = per_image.of_run(place) | of_attack(place, row)
+        if row != compared:
+            each |= {f"{EVEN}{key}": value for key, value in of_attack(place, compared).items()}
+        vectors |= {f"{row['run']}{per_image.APART}{key}": value for key, value in each.items()}
+    per_image.write(folder, vectors)

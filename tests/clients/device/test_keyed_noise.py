@@ -1,0 +1,68 @@
+"""Keyed noise: a function of key and image, of the cut's law."""
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import kstest
+
+from clients.device.keyed_noise import disturbed, fingerprint, inside, uniforms
+from fedcel.nets.cut import Cut
+
+IMAGE = torch.rand(1, 4, 4, generator=torch.Generator().manual_seed(0))
+
+
+@given(st.binary(min_size=32, max_size=32), st.text(max_size=8), st.integers(0, 15))
+def test_the_fingerprint_follows_key_version_and_every_pixel(
+    key: bytes, version: str, pixel: int
+) -> None:
+    """Equal for equals, whatever the memory layout; different where one bit differs."""
+    first = fingerprint(key, version, IMAGE)
+    turned = IMAGE.transpose(1, 2).contiguous().transpose(1, 2)
+    assert fingerprint(key, version, turned) == first
+    changed = IMAGE.clone().flatten()
+    changed[pixel] += 1e-6
+    others = [
+        fingerprint(bytes([key[0] ^ 1]) + key[1:], version, IMAGE),
+        fingerprint(key, f"{version}0", IMAGE),
+        fingerprint(key, version, changed.reshape(1, 4, 4)),
+        fingerprint(key, version, IMAGE.reshape(4, 4, 1)),
+    ]
+    assert len({first, *others}) == 5
+
+
+def test_the_noise_is_of_the_cuts_law() -> None:
+    """Normal with sigma, 20 000 values; with dropout that share of zeros before the noise."""
+    seed, z = bytes(32), torch.full((20_000,), 0.5)
+    noise = disturbed(Cut(0.3), z, seed) - z
+    assert kstest((noise / 0.3).numpy(), "norm").pvalue > 0.01
+    dropped = disturbed(Cut(0.0, 0.25), z, seed)
+    assert set(dropped.tolist()) == {0.0, 0.5}
+    assert abs(float((dropped == 0).double().mean()) - 0.25) < 0.02
+    both = disturbed(Cut(0.3, 0.25), z, seed)
+    torch.testing.assert_close(both, dropped + noise)
+    assert both.dtype == z.dtype
+    assert abs(float(noise[dropped == 0].mean())) < 0.02  # which are dropped tells nothing of xi
+    torch.testing.assert_close(disturbed(Cut(0.0), z, seed), z, rtol=0, atol=0)
+
+
+@given(st.binary(min_size=32, max_size=32), st.integers(1, 64))
+def test_uniforms_lie_inside_and_repeat(seed: bytes, count: int) -> None:
+    """Never 0 or 1, whose normal values are infinite; more values begin with the same ones."""
+    found = uniforms(seed, b"noise", count)
+    assert ((found > 0) & (found < 1)).all()
+    assert torch.equal(uniforms(seed, b"noise", count + 1)[:-1], found)
+    assert not torch.equal(uniforms(seed, b"mask", count), found)
+
+
+def test_the_outermost_words_lie_inside() -> None:
+    """All zeros and all ones: a value of 1 would be infinite noise."""
+    found = inside(np.array([0, 2**64 - 1], np.uint64))
+    assert found.tolist() == [2.0**-53, 1 - 2.0**-53]
+    assert torch.special.ndtri(found).isfinite().all()
+
+
+def test_torchs_generator_would_not_do() -> None:
+    """It keeps 32 bits of a seed: whoever tries them all needs no key."""
+    one, other = (torch.Generator().manual_seed(5 + extra) for extra in (0, 2**32))
+    assert torch.equal(torch.randn(9, generator=one), torch.randn(9, generator=other))

@@ -1,0 +1,114 @@
+"""Both clients against a real service in this process."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+
+from clients.device.split_client import AsyncSplitClient, OwnImages, SplitClient, address
+from fedcel.errors import LeakError, LeakLimitError, ServiceError
+from fedcel.posterior.predict import answer_all
+from fedcel.privacy.ledger.ledger import MICRO, Ledger
+from tests.clients.serving import Running, made_run, running
+
+RUN = made_run(
+    **{"net.noise": 2.0, "privacy.epsilon": 1e4, "privacy.budget": 1e6, "privacy.clip": 50.0}
+)
+X, Y = RUN.splits.test
+OWN = OwnImages(X[:100], Y[:100])
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service whose answers are nearly exact."""
+    with running(tmp_path_factory.mktemp("service"), RUN) as found:
+        yield found
+
+
+def test_an_image_is_answered_and_stays_here(up: Running) -> None:
+    """The noisy values are near the heads' average of the message that was sent."""
+    with SplitClient(up.url, up.key, OWN) as client:
+        found = client.ask(X[0], uncertainty=True)
+        message = torch.frombuffer(bytearray(client.device.message(X[0])), dtype=torch.float32)
+        again = client.ask(X[0], uncertainty=True)
+        left = client.budget().left
+    wanted = answer_all(RUN.flat, RUN.samples, message[None]).exp().mean(0)[0].double()
+    torch.testing.assert_close(found.probabilities, wanted, rtol=0, atol=0.1)
+    assert torch.equal(again.values, found.values) and not again.fresh and found.fresh
+    assert again.uncertainty == found.uncertainty and found.uncertainty
+    assert again.left == found.left == left
+    assert again.leaked == found.leaked == client.device.leak.upper
+
+
+def test_the_other_client_does_the_same_for_many_at_once(up: Running) -> None:
+    """Twenty questions together, each charged once."""
+
+    async def scene() -> list[bool]:
+        async with await AsyncSplitClient.connect(up.url, up.key, OWN) as client:
+            before = (await client.budget()).spent
+            found = await asyncio.gather(*(client.ask(x) for x in X[:20]))
+            spent = (await client.budget()).spent - before
+            assert spent == 20 * 10_000 and client.device.leaked == found[-1].leaked
+            return [answer.fresh for answer in found]
+
+    assert asyncio.run(scene()) == [True] * 20
+
+
+def test_a_leaking_encoder_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    """Without noise; nothing but the model's card and encoder was fetched."""
+    with running(tmp_path, made_run(**{"net.noise": 0.01})) as up:
+        with pytest.raises(LeakError, match="leaks up to"):
+            SplitClient(up.url, up.key, OWN)
+        assert 'route="/v1/query"' not in up.service.metrics.text().decode()
+
+
+def test_the_limit_of_all_messages_holds_before_sending(up: Running) -> None:
+    """One message fits, the second does not and costs nothing."""
+    with SplitClient(up.url, up.key, OWN) as client:
+        leak = client.device.leak._replace(bits=1.0)  # an untrained encoder tells next to nothing
+        client.device = replace(client.device, leak=leak, limit=1.9 * leak.upper)
+        assert client.ask(X[30]).leaked == client.device.leaked
+        with Ledger.open(up.ledger) as ledger:
+            spent = ledger.balance("phone").spent
+        with pytest.raises(LeakLimitError, match="nothing was sent"):
+            client.ask(X[31])
+        with Ledger.open(up.ledger) as ledger:
+            assert ledger.balance("phone").spent == spent > 10_000 * MICRO
+
+
+@pytest.mark.parametrize(
+    "url", ["http://example.org", "ftp://localhost", "example.org", "http://127.0.0.1.org", ""]
+)
+def test_keys_travel_encrypted_or_not_at_all(url: str) -> None:
+    """Plain HTTP to this machine alone."""
+    with pytest.raises(ServiceError, match="https"):
+        address(url)
+    assert address("https://example.org") == "https://example.org"
+
+
+def test_trust_cannot_be_turned_off_and_errors_say_what_is_wrong(
+    up: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No certificate check, a wrong key, nobody there."""
+    with pytest.raises(ServiceError, match="anybody could answer"):
+        SplitClient("https://localhost:1", up.key, OWN, verify=False)
+    with pytest.raises(ServiceError, match="401"):
+        SplitClient(up.url, "wrong", OWN)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    with pytest.raises(ServiceError, match="no connection"):
+        SplitClient("http://127.0.0.1:9", up.key, OWN)
+
+
+def test_a_reply_without_end_is_cut(up: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More bytes than a reply may have."""
+    endless = httpx.MockTransport(lambda _: httpx.Response(200, content=b"0" * (2**20 + 1)))
+    real = httpx.Client
+    monkeypatch.setattr(
+        httpx, "Client", lambda **k: real(base_url=k["base_url"], transport=endless)
+    )
+    with pytest.raises(ServiceError, match="longer than"):
+        SplitClient(up.url, up.key, OWN)

@@ -1,0 +1,77 @@
+"""Answers of a node that an account on its own ledger pays for."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Context, Message, RecordDict
+
+from clients import EvaluationClient, client_app
+from clients.flower import client_round
+from clients.flower.client_app import account as account_of
+from clients.flower.evaluation_client import Account
+from fedcel.errors import SettingsError
+from fedcel.federation import record_names
+from fedcel.privacy.ledger.ledger import MICRO, Ledger
+from fedcel.settings.parsing import parse
+
+S = parse({"clients": 4, "net.features": 8, "net.width": 16})
+ROWS = np.random.default_rng(0).random((3, 8), dtype=np.float32)
+
+
+def test_each_message_is_paid_once_and_answered_the_same(tmp_path: Path) -> None:
+    """Three messages at 4 epsilon of 13: a repeat is free, a fourth is refused."""
+    flat = client_round.workspace(S)
+    client = EvaluationClient(S, flat, client_round.images(S, 0), [flat.vector.clone()])
+    account = Account(tmp_path / "ledger.db", "flower-1")
+    with Ledger.open(account.ledger) as ledger:
+        ledger.admit("flower-1", 13 * MICRO)
+        first = client.query(ROWS, account)
+        assert first.shape == (3, 10) and first.dtype == np.float32
+        assert ledger.balance("flower-1").left == MICRO
+        assert np.array_equal(client.query(ROWS[::-1].copy(), account), first[::-1])
+        assert ledger.balance("flower-1").left == MICRO
+        with pytest.raises(ValueError, match="cannot pay for an answer: budget, epsilon 1 left"):
+            client.query(ROWS + 1, account)
+        assert ledger.balance("flower-1").left == MICRO
+    assert not np.array_equal(client.query(ROWS), client.query(ROWS))
+
+
+def test_a_message_may_be_asked_again_of_another_model(tmp_path: Path) -> None:
+    """It is another question, paid anew; the asker was unknown and got `privacy.budget`."""
+    flat = client_round.workspace(S)
+    account = Account(tmp_path / "ledger.db", "flower-1")
+    for spent, vector in ((12, flat.vector.clone()), (24, flat.vector * 1.5)):
+        EvaluationClient(S, flat, client_round.images(S, 0), [vector]).query(ROWS, account)
+        with Ledger.open(account.ledger) as ledger:
+            found = ledger.balance("flower-1")
+        assert (found.granted, found.spent) == (100 * MICRO, spent * MICRO)
+
+
+def test_a_node_without_a_ledger_answers_nobody() -> None:
+    """Else one message could be asked until its noise is averaged away."""
+    content = RecordDict({record_names.SMASHED: ArrayRecord([ROWS])})
+    message = Message(content, dst_node_id=101, message_type="query.logits")
+    at = Context(1, 101, {"partition-id": 1}, RecordDict(), {})
+    with pytest.raises(SettingsError, match="this node has no ledger"):
+        account_of(message, at)
+
+
+def test_a_node_with_a_ledger_answers_through_it(tmp_path: Path) -> None:
+    """`ledger-path` in the node's config; whoever asks is the account."""
+    path = tmp_path / "ledger.db"
+    config = {"partition-id": 1, "ledger-path": str(path)}
+    vector = client_round.workspace(S).vector.numpy().copy()
+    content = RecordDict(
+        {record_names.SMASHED: ArrayRecord([ROWS]), record_names.SAMPLES: ArrayRecord([vector])}
+    )
+    answers = []
+    for _ in range(2):
+        message = Message(content, dst_node_id=101, message_type="query.logits")
+        at = Context(1, 101, dict(config), RecordDict(), {})
+        told = client_app(S)(message, at)
+        answers.append(told.content[record_names.LOGITS].to_numpy_ndarrays()[0])
+    assert np.array_equal(*answers)
+    with Ledger.open(path) as ledger:
+        assert ledger.balance("flower-1").spent == 12 * MICRO
+    assert np.isfinite(answers[0]).all()

@@ -1,0 +1,168 @@
+"""The ClientApp's three handlers, called as Flower calls them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+
+from clients import client_app
+from clients.flower import client_round
+from fedcel.errors import SettingsError
+from fedcel.federation import record_names
+from fedcel.federation.local_update import Update
+from fedcel.nets.flat_parameters import to_arrays
+from fedcel.settings.parsing import Settings, dump, flatten, parse
+
+RAW = {"clients": 4, "local.steps": 3, "cel.kind": "cluster", "cel.warm-up": 0, "rounds": 10}
+S = parse(RAW)
+
+
+def context(partition: int = 1, **config: object) -> Context:
+    """Return the context of a node that holds `partition`."""
+    return Context(1, 101, {"partition-id": partition, **config}, RecordDict(), {})
+
+
+def ask(kind: str, content: RecordDict, at: Context, settings: Settings | None = S) -> Message:
+    """Send a message through the app."""
+    message = Message(content, dst_node_id=101, message_type=kind)
+    return client_app(settings)(message, at)
+
+
+def round_content(number: int) -> RecordDict:
+    """Return what the server sends in a round."""
+    flat = client_round.workspace(S)
+    model = 0.1 * torch.randn(flat.vector.numel(), generator=torch.Generator().manual_seed(0))
+    config = ConfigRecord(
+        {record_names.ROUND: number, record_names.SHARE: 0.25, record_names.TOTAL: 997}
+    )
+    return RecordDict(
+        {
+            record_names.ARRAYS: ArrayRecord(to_arrays(model, flat.shapes)),
+            record_names.CONFIG: config,
+        }
+    )
+
+
+def test_train_returns_a_delta_and_keeps_the_loss_state_at_the_client() -> None:
+    """State stays in the context, out of the reply; the same round twice gives the same bits."""
+    at = context()
+    first = ask("train", round_content(5), at)
+    assert set(first.content) == {record_names.DELTA, record_names.METRICS}
+    assert set(at.state[record_names.CEL]) == {
+        f"cel.{name}" for name in ("centres", "weights", "spreads", "counts")
+    }
+    assert first.content[record_names.METRICS]["partition"] == 1
+    assert first.content[record_names.METRICS]["spread"] > 0
+    again = ask("train", round_content(5), context())
+    pairs = zip(
+        first.content[record_names.DELTA].to_numpy_ndarrays(),
+        again.content[record_names.DELTA].to_numpy_ndarrays(),
+        strict=True,
+    )
+    assert all(np.array_equal(a, b) and a.any() for a, b in pairs)
+
+
+def test_a_node_with_a_folder_finds_its_state_again(tmp_path: object) -> None:
+    """Round 6 after a restart equals round 6 without one."""
+    kept = context()
+    ask("train", round_content(5), kept)
+    without = ask("train", round_content(6), kept)
+    path = {"state-path": str(tmp_path)}
+    ask("train", round_content(5), context(**path))
+    after = ask("train", round_content(6), context(**path))
+    pairs = zip(
+        without.content[record_names.DELTA].to_numpy_ndarrays(),
+        after.content[record_names.DELTA].to_numpy_ndarrays(),
+        strict=True,
+    )
+    assert all(np.array_equal(a, b) for a, b in pairs)
+
+
+def test_averaged_centres_come_down_and_the_clients_means_go_up() -> None:
+    """The state holds what came; what goes up is of the client's own images; the delta moves."""
+    raw = {**RAW, "cel.centres": "averaged", "cel.clusters": 1, "cel.penalty": "log"}
+    settings = parse({**raw, "cel.target": "spread"})
+    content, at = round_content(5), context()
+    centres = np.full((10, 1, 64), 0.25, np.float32)
+    content[record_names.CENTRES] = ArrayRecord([centres, np.ones((10, 1), np.float32)])
+    content[record_names.CONFIG][record_names.THRESHOLD] = 1e-3
+    reply = ask("train", content, at, settings).content
+    assert set(reply) == {record_names.DELTA, record_names.METRICS, record_names.STATISTICS}
+    told, weights, counts = reply[record_names.STATISTICS].to_numpy_ndarrays()
+    held = client_round.images(S, 1).y.bincount(minlength=10)
+    assert counts.tolist() == held.tolist()
+    assert weights[:, 0].tolist() == (held > 0).tolist()
+    assert (told[held > 0] != centres[held > 0]).all()
+    np.testing.assert_array_equal(at.state[record_names.CEL]["cel.centres"].numpy(), centres)
+    content[record_names.CONFIG][record_names.THRESHOLD] = (
+        1e3  # no class is this wide: the loss is 0
+    )
+    idle = (
+        ask("train", content, context(), settings).content[record_names.DELTA].to_numpy_ndarrays()
+    )
+    assert not np.array_equal(idle[0], reply[record_names.DELTA].to_numpy_ndarrays()[0])
+
+
+def test_a_loss_without_statistics_writes_no_state(tmp_path: object) -> None:
+    """Two rounds of `plain` at a node with a folder: the second finds nothing damaged."""
+    plain = parse({**RAW, "cel.kind": "plain"})
+    path = {"state-path": str(tmp_path)}
+    for number in (5, 6):
+        ask("train", round_content(number), context(**path), plain)
+    assert not list(Path(str(tmp_path)).iterdir())
+
+
+def test_settings_come_from_the_run_config() -> None:
+    """Without bound settings the same delta comes from the context's flat keys."""
+    at = context()
+    at.run_config = {**flatten(dump(S)), "out": "none"}
+    told = ask("train", round_content(5), at, None).content[record_names.DELTA].to_numpy_ndarrays()
+    bound = (
+        ask("train", round_content(5), context()).content[record_names.DELTA].to_numpy_ndarrays()
+    )
+    assert all(np.array_equal(a, b) for a, b in zip(told, bound, strict=True))
+
+
+def test_count_tells_examples_and_partition() -> None:
+    """What the server needs for its weights."""
+    told = ask("query.count", RecordDict(), context(2)).content[record_names.METRICS]
+    held = len(client_round.images(S, 2).y)
+    assert told == {record_names.EXAMPLES: held, record_names.PARTITION: 2, record_names.OWN: 0}
+
+
+def test_evaluate_scores_the_model_and_its_private_answers() -> None:
+    """NLL of a nearly constant model is near log 10."""
+    told = ask("evaluate", round_content(3), context()).content[record_names.METRICS]
+    assert told["nll"] == pytest.approx(np.log(10), abs=0.3)
+    assert 0 <= told["private-top1-kept"] <= 1
+    assert told[record_names.EXAMPLES] == len(client_round.images(S, 1).y)
+
+
+def test_a_node_beyond_the_clients_is_refused() -> None:
+    """The error says how to fix it."""
+    with pytest.raises(Exception, match=r"partition-id is 9, must be in 0\.\.3"):
+        ask("query.count", RecordDict(), context(9))
+
+
+def test_a_stock_strategy_gets_no_metrics_of_single_classes() -> None:
+    """They differ from client to client, which Flower's strategies refuse."""
+    update = Update(torch.zeros(1), {}, {"spread": 1.0, "spread-3": 2.0, "loss": 0.5})
+    assert client_round.reported(update, {}) == {"spread": 1.0, "loss": 0.5}
+    assert client_round.reported(update, {record_names.SHARE: 0.5}) == update.metrics
+
+
+def test_under_noise_a_node_sends_its_noisy_update_alone() -> None:
+    """No metric of its images in the reply, no scores, no gradient, whoever asks."""
+    noisy = parse(RAW | {"temperature": 0.0, "update.clip": 1.0, "update.noise": 0.1})
+    told = ask("train", round_content(5), context(), noisy)
+    assert set(told.content) == {record_names.DELTA, record_names.METRICS}
+    assert set(told.content[record_names.METRICS]) == {
+        record_names.EXAMPLES,
+        record_names.PARTITION,
+        record_names.ROUND,
+    }
+    for kind in ("evaluate", f"query.{record_names.GRADIENT_QUERY}"):
+        with pytest.raises(SettingsError, match="tells nothing else"):
+            ask(kind, round_content(5), context(), noisy)

@@ -1,0 +1,149 @@
+"""Updates under noise through the real client and both engines that the tests can start fast."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clients.flower import client_round
+from clients.flower.client_app import telling
+from fedcel.errors import FedcelError, SettingsError
+from fedcel.federation.aggregation import HEAVIEST, heaviest
+from fedcel.files import read_json
+from fedcel.privacy.update_noise import Round, spent
+from fedcel.runs import run_folder
+from fedcel.settings.parsing import parse
+from sims.engines import local
+from sims.engines.simulate import simulate
+from tests.sims.small import CLUSTERED
+
+QUIET: dict[str, object] = {
+    **CLUSTERED,
+    "rounds": 4,
+    "temperature": 0.0,
+    "update.clip": 0.5,
+    "update.noise": 0.1,
+}
+
+
+STOCK: dict[str, object] = {
+    "strategy.name": "package.module:Stock",
+    "strategy.upload": "weights",
+    "chain.scope": "full",
+    "cel.kind": "none",
+    "update.noise": 0.0,
+}
+
+
+def update(**change: object) -> client_round.Update:
+    """Return one holder's first update."""
+    s = parse(QUIET | change)
+    flat = client_round.workspace(s)
+    received = flat.vector.clone()
+    return client_round.train(s, flat, 0, received, 1, 1.0, 1000, None)
+
+
+def test_the_update_is_clipped_and_noisy_and_says_nothing_else() -> None:
+    """Noise makes the same update another one; the clip alone bounds it and keeps its metrics."""
+    one, two, short = update(), update(), update(**{"update.noise": 0.0})
+    free = update(**{"update.noise": 0.0, "update.clip": "none"})
+    assert float(free.delta.norm()) > 0.5
+    assert float(short.delta.norm()) == pytest.approx(0.5, rel=1e-5)
+    assert short.metrics == free.metrics
+    assert short.metrics
+    assert one.metrics == {}
+    count = one.delta.numel()
+    for noisy in (one, two):
+        assert float((noisy.delta - short.delta).norm()) == pytest.approx(
+            0.05 * count**0.5, rel=0.05
+        )
+    assert not torch.equal(one.delta, two.delta)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_run_says_what_its_updates_cost(tmp_path: Path, own: bool) -> None:
+    """The server sees each update, others the mean of three; an own strategy may take any one."""
+    change = {"strategy.name": "strategies:PosteriorStrategy"} if own else {}
+    simulate(parse(QUIET | change), tmp_path / "run")
+    found: Any = read_json(tmp_path / "run" / "result.json")
+    assert found["update-rounds"] == 4
+    of_all = spent(0.1, [Round([0], 1.0)] * 4, 1e-6).server
+    assert found["update-epsilon"] == of_all
+    assert 0 < found["update-epsilon-of-models"] <= of_all
+    assert (found["update-epsilon-of-models"] == of_all) == own
+
+
+@pytest.mark.long
+def test_a_round_begun_again_is_paid_for_again(tmp_path: Path) -> None:
+    """Holders sent six noisy updates for four rounds."""
+    folder, settings = tmp_path / "run", parse(QUIET)
+
+    def stopped(event: dict[str, object]) -> None:
+        raise KeyboardInterrupt
+
+    run_folder.create(folder, settings)
+    for resume in (False, True):
+        with pytest.raises(KeyboardInterrupt):
+            local.train(settings, folder, stopped, resume)
+    simulate(settings, folder, resume=True)
+    assert run_folder.asked(folder) == [1, 2, 2, 3, 3, 4]
+    found: Any = read_json(folder / "result.json")
+    assert found["update-rounds"] == 6
+    assert found["update-epsilon"] == spent(0.1, [Round([0], 1.0)] * 6, 1e-6).server
+
+
+def test_a_failure_is_not_told() -> None:
+    """How many codes are not finite is a count of the images; the reason stays with the holder."""
+    s = parse(QUIET | {"cel.warm-up": 0})
+    flat = client_round.workspace(s)
+    evil = flat.vector.clone()
+    evil[: 2 * 64] = 3e38
+    open_one = parse(QUIET | {"cel.warm-up": 0, "update.noise": 0.0})
+    with pytest.raises(FedcelError):
+        client_round.train(open_one, flat, 0, evil, 2, 1.0, 1000, None)
+    with pytest.warns(UserWarning, match="counts as 0"):
+        sent = client_round.train(s, flat, 0, evil, 2, 1.0, 1000, None)
+    assert sent.metrics == sent.state == {}
+    assert float(sent.delta.norm()) == pytest.approx(0.05 * sent.delta.numel() ** 0.5, rel=0.05)
+
+
+def test_weights_are_accounted_by_the_heaviest() -> None:
+    """Of the mean; where one update may decide what is taken, as if it stood alone."""
+    s = parse(QUIET)
+    assert heaviest(s, [0.6, 0.0, 0.8]) == {HEAVIEST: pytest.approx(0.8)}
+    assert heaviest(parse(QUIET | {"update.noise": 0.0}), [1.0]) == {}
+    for change in ({"strategy.aggregation": "median"}, {"strategy.max-norm": 1.0, "engine": "ray"}):
+        assert heaviest(parse(QUIET | change), [0.6, 0.8]) == {HEAVIEST: 1.0}
+
+
+def test_without_noise_nothing_is_claimed(tmp_path: Path) -> None:
+    """A clip bounds; it gives no epsilon."""
+    simulate(parse(QUIET | {"update.noise": 0.0}), tmp_path / "run")
+    assert "update-epsilon" not in read_json(tmp_path / "run" / "result.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"update.clip": "none"}, "set update.clip to the norm"),
+        ({"local.control": "fresh"}, "local.control is 'fresh'"),
+        ({"cel.centres": "averaged"}, "cel.centres is 'averaged'"),
+        ({"cel.target": "spread", "cel.penalty": "log"}, "cel.target is 'spread'"),
+        ({"temperature": 1.0}, "no posterior"),
+        ({"update.clip": 1e39}, "single precision"),
+        ({"update.clip": 1e-10, "update.noise": 1e-15}, "single precision"),
+        (STOCK, "only a 'delta'"),
+    ],
+)
+def test_what_would_go_past_the_noise_is_refused(change: dict[str, object], message: str) -> None:
+    """At the door."""
+    with pytest.raises(SettingsError, match=message):
+        parse(QUIET | change)
+
+
+def test_nothing_else_is_told_under_noise() -> None:
+    """Neither scores nor a gradient of the holder's images."""
+    with pytest.raises(SettingsError, match="tells nothing else"):
+        telling(parse(QUIET))
+    assert telling(parse(QUIET | {"update.noise": 0.0})).update.noise == 0

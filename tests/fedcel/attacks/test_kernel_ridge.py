@@ -1,0 +1,138 @@
+"""Kernel ridge regression against others' code, and what it is worth."""
+
+import pytest
+import torch
+from sklearn.kernel_ridge import KernelRidge as Theirs
+from sklearn.linear_model import Ridge
+from torch import Tensor
+
+from fedcel.attacks import kernel_ridge
+from fedcel.attacks.decoder import Decoder
+from fedcel.attacks.kernel_ridge import (
+    Choice,
+    Kernel,
+    KernelRidge,
+    Pairs,
+    kernels,
+    penalty,
+    regressed,
+)
+from fedcel.attacks.protocol import Attack
+from fedcel.attacks.score_card import mean_image, mse
+from fedcel.data.images import Images
+from fedcel.leakage.observation import SmashedData
+from fedcel.nets.cut import Cut
+from fedcel.nets.split_net import SplitNet
+from fedcel.testing.attacks import AttackContract, LinearObservation, digits, undefended
+
+
+def stream(seed: int = 0) -> torch.Generator:
+    """Return a generator."""
+    return torch.Generator().manual_seed(seed)
+
+
+def made(attack: Attack, observation: SmashedData | LinearObservation) -> float:
+    """Return the attack's error on the targets."""
+    known, targets = digits()
+    observed = observation.sample(targets.x, stream(5))
+    return mse(attack.reconstruct(observation, known, observed, 1.0, stream(1)), targets.x)
+
+
+class TestKernelRidge(AttackContract):
+    """The built-in regression."""
+
+    share = 0.15
+
+    def build(self) -> Attack:
+        """Return it."""
+        return KernelRidge()
+
+
+def test_a_budget_is_never_without_effect() -> None:
+    """Effort grows as the cube of the messages, also where each image has but one."""
+    for images, usual in ((2000, 2000), (200, 400), (100, 500), (700, 700)):
+        assert kernel_ridge.rows_of(images, 500, 1.0) == usual
+        assert kernel_ridge.rows_of(images, 500, 8 ** (1 / 3)) == pytest.approx(2 * usual)
+        assert kernel_ridge.rows_of(images, 500, 0.5) == usual // 2
+
+
+class Dull(AttackContract):
+    """The same with nothing but a penalty that lets nothing through."""
+
+    share = 0.15
+
+    def build(self) -> Attack:
+        """Return it."""
+        return KernelRidge()
+
+
+def test_contract_catches_a_regression_that_learns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gives the mean image."""
+    monkeypatch.setattr(kernel_ridge, "RIDGES", (1e12,))
+    with pytest.raises(AssertionError):
+        Dull().test_far_better_than_the_mean_image()
+
+
+def data() -> tuple[Pairs, Tensor]:
+    """Return messages with images, and other messages."""
+    z, x = (torch.rand(40, n, generator=stream(n), dtype=torch.float64) for n in (5, 3))
+    return Pairs(z, 0.2 + 0.6 * x), torch.rand(7, 5, generator=stream(9), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("width", [None, 0.7])
+def test_it_is_what_scikit_learn_computes(width: float | None) -> None:
+    """Linear: ridge regression with an intercept; Gaussian: their kernel ridge."""
+    known, asked = data()
+    own = Kernel(known.z.mean(0), width)
+    weight = penalty(0.01, torch.linalg.eigvalsh(own.of(known.z, known.z)))
+    found = regressed(Choice(0.0, own, 0.01), known, asked)
+    if width is None:
+        theirs = Ridge(weight).fit(known.z, known.x).predict(asked)
+    else:
+        mean = known.x.mean(0)
+        model = Theirs(alpha=weight, kernel="rbf", gamma=1 / width).fit(known.z, known.x - mean)
+        theirs = model.predict(asked) + mean.numpy()
+    torch.testing.assert_close(found, torch.from_numpy(theirs).clamp(0, 1), atol=1e-8, rtol=0)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.long
+def test_of_few_images_it_makes_more_than_a_network(layers: int) -> None:
+    """On nets without a defence; the trained decoder is beaten by more than its seeds differ."""
+    observation = SmashedData(undefended(0.1, layers))
+    assert made(KernelRidge(), observation) < 0.9 * made(Decoder(), observation)
+
+
+def test_where_all_messages_are_equal_it_gives_the_mean_image() -> None:
+    """A collapsed encoder without noise."""
+    known, targets = digits()
+    net = undefended()
+    still = SplitNet(torch.nn.Sequential(net.encoder, Nothing()), net.head, Cut(0.0), 32)
+    found = KernelRidge().reconstruct(
+        SmashedData(still), known, torch.zeros(len(targets.y), 32), 1.0, stream()
+    )
+    torch.testing.assert_close(found, mean_image(targets.y, known), atol=0.02, rtol=0)
+    assert len(kernels(torch.zeros(9, 3, dtype=torch.float64))) == 1
+
+
+class Nothing(torch.nn.Module):
+    """Give 0 whatever comes."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return zeros."""
+        return 0 * z
+
+
+def test_of_many_images_it_takes_as_many_as_it_may() -> None:
+    """And of two one is held back."""
+    known, targets = digits()
+    observed = LinearObservation("smashed-data").sample(targets.x, stream(5))
+    for count in (2, 250):
+        own = Images(known.x[:count], known.y[:count])
+        attack = KernelRidge(images=100, rows=50)
+        lines: list[str] = []
+        attack.reconstruct(
+            LinearObservation("smashed-data"), own, observed, 1.0, stream(), lines.append
+        )
+        rows = 50 if count == 2 else 80
+        assert lines[-1].startswith(f"row {5 * rows}/{5 * rows}, ")

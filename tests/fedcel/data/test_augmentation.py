@@ -1,0 +1,89 @@
+"""Random changes of images: what they do to a picture that is known."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedcel.data.augmentation import SCALE, SHIFT, TURN, augmented
+
+KINDS = ["affine", "affine-flip"]
+
+
+def stream(seed: int = 0) -> torch.Generator:
+    """Return a generator."""
+    return torch.Generator().manual_seed(seed)
+
+
+def spot(count: int, side: int = 33) -> Tensor:
+    """Return images with a bright disc right of the middle."""
+    line = torch.linspace(-1, 1, side)
+    away = (line[None] - 0.5).square() + line[:, None].square()
+    return (-away / 0.02).exp().expand(count, 1, side, side)
+
+
+def centre_of_mass(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return where the light is, right and down, in half sides."""
+    line, light = torch.linspace(-1, 1, x.shape[-1]), x.sum((1, 2, 3))
+    return (x.sum((1, 2)) @ line) / light, (x.sum((1, 3)) @ line) / light
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_same_bits_from_the_same_generator(kind: str) -> None:
+    """Another seed, other images; the given ones are not changed."""
+    x = torch.rand(5, 3, 8, 6, generator=stream(1))
+    before = x.clone()
+    found = augmented(x, kind, stream(2))
+    assert found.shape == x.shape
+    assert torch.equal(found, augmented(x, kind, stream(2)))
+    assert not torch.equal(found, augmented(x, kind, stream(3)))
+    assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_images_stay_images(kind: str) -> None:
+    """Values in [0, 1]: means of neighbours, black beyond the border."""
+    found = augmented(torch.ones(50, 1, 9, 9), kind, stream(4))
+    assert 0 <= found.min() < 0.5
+    assert found.max() <= 1 + 1e-6
+
+
+def test_no_change_at_all_is_the_image() -> None:
+    """A generator that only draws the middle gives the image itself: the grid is aligned."""
+
+    def middle(*shape: int, generator: torch.Generator) -> Tensor:
+        return torch.full(shape, 0.5)
+
+    x = torch.rand(4, 2, 8, 6, generator=stream(5))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "rand", middle)
+        torch.testing.assert_close(augmented(x, "affine", stream()), x, atol=1e-6, rtol=0)
+
+
+def test_every_image_moves_on_its_own_within_bounds() -> None:
+    """A disc at 0.5: shifted by 0.12 half sides, turned by 9 degrees, scaled by a tenth, at most.
+
+    Each bound is reached, within a fifth.
+    """
+    right, down = centre_of_mass(augmented(spot(500), "affine", stream(6)))
+    far = 0.5 * (1 + SCALE) + 2 * SHIFT * (1 + SCALE)
+    assert len(set(right.tolist())) > 490
+    assert 0.9 * far < right.max() < far + 0.01
+    low = 0.5 * (1 - SCALE) - 2 * SHIFT * (1 + SCALE) - 0.5 * TURN**2
+    assert low - 0.01 < right.min() < low + 0.1 * far
+    sideways = 0.5 * (1 + SCALE) * TURN + 2 * SHIFT * (1 + SCALE)
+    assert 0.75 * sideways < down.abs().max() < sideways + 0.01
+
+
+def test_sizes_differ_by_up_to_a_tenth() -> None:
+    """A disc's light is its area: from .81 to 1.21 of what it was, both reached."""
+    light = augmented(spot(500), "affine", stream(8)).sum((1, 2, 3)) / spot(1).sum()
+    assert (1 - SCALE) ** 2 - 0.02 < light.min() < 0.84
+    assert 1.18 < light.max() < (1 + SCALE) ** 2 + 0.02
+
+
+def test_half_are_mirrored() -> None:
+    """Only of the kind that says so: a disc on the right is then on the left."""
+    right, _ = centre_of_mass(augmented(spot(400), "affine-flip", stream(7)))
+    assert 0.4 < (right < 0).double().mean() < 0.6
+    right, _ = centre_of_mass(augmented(spot(400), "affine", stream(7)))
+    assert (right > 0).all()

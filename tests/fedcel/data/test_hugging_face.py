@@ -1,0 +1,169 @@
+"""Hugging Face data sets on disk: columns, splits, and what is refused."""
+
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedcel.data.hugging_face import read
+from fedcel.data.image_folder import read as read_folder
+from fedcel.data.sources import read as read_any
+from fedcel.errors import DataError
+from fedcel.settings.groups import Data
+
+PIXELS = np.arange(4 * 20, dtype=np.uint8).reshape(4, 5, 4) * 3
+FEATURES = datasets.Features(
+    {
+        "picture": datasets.Image(),
+        "kind": datasets.ClassLabel(names=["cat", "dog"]),
+        "writer": datasets.Value("string"),
+        "digit": datasets.Value("int64"),
+    }
+)
+
+
+def rows(count: int) -> datasets.Dataset:
+    """Return a data set of these many small pictures."""
+    table = {
+        "picture": [Image.fromarray(pixels) for pixels in PIXELS[:count]],
+        "kind": [0, 1, 1, 0][:count],
+        "writer": ["zoe", "ann", "zoe", "ann"][:count],
+        "digit": [7, 3, 9, 7][:count],
+    }
+    return datasets.Dataset.from_dict(table, features=FEATURES)
+
+
+NO_PICTURES = rows(4).remove_columns("picture")  # without pictures an empty split can be saved
+
+
+def saved(folder: Path, parts: datasets.Dataset | dict[str, datasets.Dataset]) -> Data:
+    """Write a data set as `save_to_disk` does."""
+    found = datasets.DatasetDict(parts) if isinstance(parts, dict) else parts
+    found.save_to_disk(str(folder / "set"))
+    return Data(source="huggingface", path=str(folder / "set"))
+
+
+def test_reads_back_what_was_saved(tmp_path: Path) -> None:
+    """Both splits, columns by type, bytes over 255."""
+    data = saved(tmp_path, {"train": rows(4), "test": rows(2)})
+    train, test, classes, holders = read_any(data)
+    want = torch.from_numpy(PIXELS[:, None].astype(np.float32) / np.float32(255))
+    assert torch.equal(train.x, want) and train.y.tolist() == [0, 1, 1, 0] and classes == 2
+    assert test is not None and torch.equal(test.x, want[:2]) and holders is None
+
+
+def test_columns_named_by_settings(tmp_path: Path) -> None:
+    """A single data set is the training part; other labels are numbered in their order."""
+    data = saved(tmp_path, rows(4))
+    named = {"label_column": "digit", "holder_column": "writer", "size": 3}
+    train, test, holders = read(data.model_copy(update=named))
+    assert test is None and train.y.tolist() == [1, 0, 2, 1] and train.x.shape == (4, 1, 3, 3)
+    assert holders is not None and holders.tolist() == [1, 0, 1, 0]
+
+
+def test_a_folder_that_load_dataset_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tree of pictures gives what the source image-folder gives."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    for number, label in enumerate(["cat", "dog", "dog", "cat"]):
+        path = tmp_path / "tree" / "train" / label / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(PIXELS[number]).save(path)
+    train, test, _ = read(Data(source="huggingface", path=str(tmp_path / "tree")))
+    want, _, _ = read_folder(Data(source="image-folder", path=str(tmp_path / "tree" / "train")))
+    assert test is None
+    order = train.x.flatten(1).sum(1).argsort(), want.x.flatten(1).sum(1).argsort()
+    assert torch.equal(train.x[order[0]], want.x[order[1]])
+    assert torch.equal(train.y[order[0]], want.y[order[1]])
+
+
+@pytest.mark.parametrize(
+    ("parts", "more", "message"),
+    [
+        ({"validation": rows(4)}, {}, r"has splits \['validation'\], must have 'train'"),
+        ({"train": NO_PICTURES, "test": NO_PICTURES.select([])}, {}, "cannot be loaded"),
+        ({"train": rows(4), "test": NO_PICTURES}, {}, "split test has columns .*must have those"),
+        ({"train": rows(4)}, {"label_column": "dog"}, "0 columns of labels among .*'kind'"),
+        ({"train": rows(4)}, {"holder_column": "who"}, "holder-column is 'who', must be .*writer"),
+        ({"train": rows(4).remove_columns("kind")}, {}, "0 columns of labels.*data.label-column"),
+        ({"train": NO_PICTURES}, {}, "0 columns of type Image among"),
+        (
+            {"train": rows(1), "test": rows(2)},
+            {"label_column": "digit"},
+            r"split test: no training image has the labels \[3\]",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    tmp_path: Path, parts: dict[str, datasets.Dataset], more: dict[str, str], message: str
+) -> None:
+    """With the columns or splits that there are."""
+    data = saved(tmp_path, parts)
+    with pytest.raises(DataError, match=message):
+        read(data.model_copy(update=more))
+
+
+def test_missing_and_damaged_pictures_are_refused(tmp_path: Path) -> None:
+    """The row is named."""
+    broken = datasets.Features({"picture": datasets.Image(), "kind": FEATURES["kind"]})
+    for name, second, message in (
+        ("missing", None, "image 1 is missing"),
+        ("damaged", {"bytes": b"text", "path": None}, "image 1 cannot be read"),
+    ):
+        table = {"picture": [Image.fromarray(PIXELS[0]), second], "kind": [0, 1]}
+        data = saved(tmp_path / name, datasets.Dataset.from_dict(table, features=broken))
+        with pytest.raises(DataError, match=message):
+            read(data)
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "message"),
+    [
+        (FEATURES["kind"], [0, None], "image 1 has no value in column 'kind'.*remove the row"),
+        (FEATURES["writer"], ["cat", None], "image 1 has no value in column 'kind'"),
+        ([FEATURES["digit"]], [[1], [2, 3]], r"image 0 has \[1\] in column 'kind', must be one"),
+    ],
+)
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_rows_without_one_label_are_refused(
+    tmp_path: Path, part: str, kind: object, labels: list[object], message: str
+) -> None:
+    """Missing in a column of either kind, or several; in either split."""
+    features = datasets.Features({"picture": datasets.Image(), "kind": kind})
+    pictures = [Image.fromarray(pixels) for pixels in PIXELS[:2]]
+    table = datasets.Dataset.from_dict({"picture": pictures, "kind": labels}, features=features)
+    parts = {"train": table}
+    if part == "test" and labels[1] is None:
+        whole = datasets.Dataset.from_dict(
+            {"picture": pictures, "kind": labels[:1] * 2}, features=features
+        )
+        parts = {"train": whole, "test": table}
+    data = saved(tmp_path, parts).model_copy(update={"label_column": "kind"})
+    with pytest.raises(DataError, match=message):
+        read(data)
+
+
+def test_rows_without_a_holder_are_refused(tmp_path: Path) -> None:
+    """They are not all held by one nobody."""
+    table = {
+        "picture": [Image.fromarray(pixels) for pixels in PIXELS[:2]],
+        "kind": [0, 1],
+        "writer": ["ann", None],
+    }
+    features = datasets.Features({name: FEATURES[name] for name in table})
+    data = saved(tmp_path, datasets.Dataset.from_dict(table, features=features))
+    with pytest.raises(DataError, match="split train, image 1 has no value in column 'writer'"):
+        read(data.model_copy(update={"holder_column": "writer"}))
+
+
+def test_nowhere_to_read_from(tmp_path: Path) -> None:
+    """Neither or both named, no folder, a folder without data."""
+    for path, repository in (("none", "none"), (str(tmp_path), "name")):
+        with pytest.raises(DataError, match="one of the two must be 'none'"):
+            read(Data(source="huggingface", path=path, repository=repository))
+    with pytest.raises(DataError, match="is no folder"):
+        read(Data(source="huggingface", path=str(tmp_path / "nowhere")))
+    with pytest.raises(DataError, match="cannot be loaded"):
+        read(Data(source="huggingface", path=str(tmp_path)))

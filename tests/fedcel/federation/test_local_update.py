@@ -1,0 +1,275 @@
+"""The local update against arithmetic written out by hand."""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from fedcel.federation.local_update import Update, draw_batches, local_update
+from fedcel.losses.cel.protocol import State, Term
+from fedcel.losses.composite import NOTHING, Losses
+from fedcel.losses.defences import Adversarial
+from fedcel.nets import split_net
+from fedcel.nets.flat_parameters import FlatNet
+from fedcel.posterior.round_plan import Plan
+from fedcel.seeding import generator
+from fedcel.settings.groups import Local, Net
+
+PLAIN = Plan(0.3, 0.0, 0.0, 0.0, 0.0, 0.0, False, 0.0)
+LOCAL = Local(steps=7, batch_size=5)
+
+
+def streams(purpose: str) -> torch.Generator:
+    """Return the generator of a fixed client and round."""
+    return generator(3, purpose, 2, 1)
+
+
+def flat_net(sigma: float = 0.1) -> FlatNet:
+    """Return a small split net."""
+    net = Net(features=6, width=9, noise=sigma)
+    return FlatNet(split_net.build(net, (1, 4, 4), 3, generator(0, "net")))
+
+
+def data(examples: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return random images and labels."""
+    stream = generator(1, "data")
+    return torch.rand(examples, 1, 4, 4, generator=stream), torch.arange(examples) % 3
+
+
+def update(plan: Plan, received: torch.Tensor, examples: int = 12) -> Update:
+    """Return one local update."""
+    return local_update(flat_net(), received, *data(examples), plan, LOCAL, streams)
+
+
+def test_without_noise_prior_and_loss_it_is_plain_sgd_to_the_bit() -> None:
+    """A module, torch's own SGD and the same batches and cut noise give the same bits."""
+    received = flat_net().vector.clone()
+    found = update(PLAIN, received).delta
+    net = split_net.build(Net(features=6, width=9, noise=0.1), (1, 4, 4), 3, generator(0, "net"))
+    optimiser = torch.optim.SGD(net.parameters(), lr=PLAIN.rate)
+    x, y = data()
+    cut = streams("cut")
+    batches = draw_batches(y, LOCAL, streams("batch"))
+    xi = torch.randn(*batches.shape, 6, generator=cut) * 0.1
+    for batch, noise in zip(batches, xi, strict=True):
+        optimiser.zero_grad()
+        cross_entropy(net.head(net.encoder(x[batch]) + noise), y[batch]).backward()
+        optimiser.step()
+    after = torch.cat([p.detach().flatten() for p in net.parameters()])
+    assert torch.equal(found, after - received)
+    assert found.abs().max() > 1e-3
+
+
+def test_depends_on_its_arguments_alone() -> None:
+    """A workspace that was used before, and global random state, change nothing."""
+    received = flat_net().vector.clone()
+    first = update(PLAIN._replace(noise=0.01), received).delta
+    torch.rand(3)
+    used = flat_net()
+    used.load(torch.ones_like(received))
+    plan = PLAIN._replace(noise=0.01)
+    second = local_update(used, received, *data(), plan, LOCAL, streams).delta
+    assert torch.equal(first, second)
+
+
+def test_langevin_noise_has_the_planned_deviation() -> None:
+    """With a vanishing rate the delta is the sum of `steps` noises; 40 clients, within 5 %."""
+    plan, received = PLAIN._replace(rate=1e-12, noise=0.02), flat_net().vector.clone()
+    deltas = [
+        local_update(
+            flat_net(), received, *data(), plan, LOCAL, lambda p, k=k: generator(3, p, 2, k)
+        ).delta
+        for k in range(40)
+    ]
+    want = 0.02 * math.sqrt(LOCAL.steps)
+    assert torch.cat(deltas).std().item() == pytest.approx(want, rel=0.05)
+
+
+def test_priors_pull_towards_the_received_model_and_zero() -> None:
+    """One step of decay is -eta decay w; a pull does nothing where the round starts."""
+    received = flat_net().vector.clone()
+    one = Local(steps=1, batch_size=5)
+    x, y = data()
+    base = local_update(flat_net(), received, x, y, PLAIN, one, streams).delta
+    decayed = local_update(
+        flat_net(), received, x, y, PLAIN._replace(decay=0.5), one, streams
+    ).delta
+    pulled = local_update(flat_net(), received, x, y, PLAIN._replace(pull=0.5), one, streams).delta
+    torch.testing.assert_close(decayed - base, -0.3 * 0.5 * received, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(pulled, base, atol=1e-6, rtol=1e-5)
+    longer = update(PLAIN._replace(pull=0.5), received).delta
+    assert longer.norm() < update(PLAIN, received).delta.norm()
+
+
+def test_a_frozen_encoder_does_not_move_and_the_head_does() -> None:
+    """The delta is exactly 0 on the encoder, with Langevin noise on."""
+    flat = flat_net()
+    delta = update(PLAIN._replace(freeze=True, noise=0.1), flat.vector.clone()).delta
+    assert not delta[: flat.cut].any()
+    assert delta[flat.cut :].all()
+
+
+@pytest.mark.parametrize("examples", [1, 2, 12])
+def test_a_client_with_few_images_works(examples: int) -> None:
+    """One image is a batch of one; the delta is finite."""
+    found = update(PLAIN, flat_net().vector.clone(), examples)
+    assert found.delta.isfinite().all()
+    assert found.delta.any()
+
+
+def test_batches_are_epochs_in_a_row() -> None:
+    """Every image is drawn once before any is drawn twice."""
+    batches = draw_batches(
+        torch.zeros(10, dtype=torch.long), Local(steps=4, batch_size=5), streams("batch")
+    )
+    assert sorted(batches[:2].flatten().tolist()) == list(range(10))
+    assert sorted(batches[2:].flatten().tolist()) == list(range(10))
+
+
+def uneven() -> torch.Tensor:
+    """Return labels of 7, 2 and 12 members, in no order."""
+    y = torch.tensor([0] * 7 + [4] * 2 + [2] * 12)
+    return y[torch.randperm(21, generator=streams("labels"))]
+
+
+def test_balanced_batches_have_every_class_equally_often() -> None:
+    """Three places each; within a class everyone once before anyone again."""
+    y = uneven()
+    local = Local(steps=8, batch_size=11, balance=True)
+    batches = draw_batches(y, local, streams("batch"))
+    assert batches.shape == (8, 9)
+    for label in (0, 2, 4):
+        members = torch.eq(y, label).nonzero()[:, 0].tolist()
+        drawn_ones = [i for batch in batches.tolist() for i in batch if y[i] == label]
+        assert all((y[batch] == label).sum() == 3 for batch in batches)
+        for start in range(0, len(drawn_ones) - len(members) + 1, len(members)):
+            assert sorted(drawn_ones[start : start + len(members)]) == members
+    assert torch.equal(batches, draw_batches(y, local, streams("batch")))
+
+
+def test_balance_never_leaves_a_class_out() -> None:
+    """More classes than places: two of each, which have a spread, in a batch larger than asked."""
+    batches = draw_batches(uneven(), Local(steps=5, batch_size=2, balance=True), streams("batch"))
+    assert batches.shape == (5, 6)
+    for batch in batches:
+        assert uneven()[batch].sort().values.tolist() == [0, 0, 2, 2, 4, 4]
+
+
+@dataclass(frozen=True)
+class Watching:
+    """A defence that keeps the images of each step, and adds nothing."""
+
+    seen: list[torch.Tensor]
+
+    def refresh(self, state: State | None, generator: torch.Generator) -> State:
+        """Return a fresh state, or the one there was and one more."""
+        return {"rounds": torch.ones(()) if state is None else state["rounds"] + 1}
+
+    def loss(
+        self,
+        state: State,
+        x: torch.Tensor,
+        z: torch.Tensor,
+        message: torch.Tensor,
+        measure: bool = True,
+    ) -> Term:
+        """Keep x and return 0."""
+        self.seen.append(x.clone())
+        return Term(0 * z.sum(), {"watched": x.mean()} if measure else {})
+
+    def step(self, state: State) -> State:
+        """Return the state."""
+        return state
+
+
+def watched(local: Local, y: torch.Tensor | None = None) -> list[torch.Tensor]:
+    """Return the images that each step of a round sees."""
+    watching, (x, own) = Watching([]), data()
+    losses = Losses(defence=watching, defence_weight=1.0)
+    received = flat_net().vector.clone()
+    y = own if y is None else y
+    local_update(flat_net(), received, x, y, PLAIN, local, streams, losses)
+    return watching.seen
+
+
+def test_augmentation_is_repeatable_and_knows_no_labels() -> None:
+    """The same bits twice and under other labels, and anew for every epoch."""
+    local = Local(steps=6, batch_size=6, augment="affine")
+    first, second = watched(local), watched(local, torch.zeros(12, dtype=torch.long))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    x, y = data()
+    batches = draw_batches(y, local, streams("batch"))
+    epochs = [torch.cat(first[i : i + 2]) for i in (0, 2, 4)]
+    again = [torch.cat([*own]) for own in (batches[:2], batches[2:4], batches[4:])]
+    one = [seen[torch.argsort(own)] for seen, own in zip(epochs, again, strict=True)]
+    assert not any(torch.isclose(a, b).flatten(1).all(1).any() for a, b in [one[:2], one[1:]])
+    assert not torch.isclose(one[0], x).flatten(1).all(1).any()
+
+
+def test_without_augmentation_images_are_those_given() -> None:
+    """To the bit, in the order of the batches."""
+    local = Local(steps=4, batch_size=5)
+    x, y = data()
+    batches = draw_batches(y, local, streams("batch"))
+    assert all(torch.equal(a, x[b]) for a, b in zip(watched(local), batches, strict=True))
+
+
+def test_gathering_in_pieces_gives_each_step_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many steps are gathered at once."""
+    local = Local(steps=7, batch_size=5)
+    whole = watched(local)
+    monkeypatch.setattr("fedcel.federation.local_update.BULK", 2 * 5 * 16)
+    assert all(torch.equal(a, b) for a, b in zip(watched(local), whole, strict=True))
+
+
+def test_metrics_are_of_the_last_step() -> None:
+    """Measured once a round."""
+    x, y = data()
+    losses = Losses(defence=Watching([]), defence_weight=1.0)
+    received = flat_net().vector.clone()
+    found = local_update(flat_net(), received, x, y, PLAIN, LOCAL, streams, losses)
+    last = x[draw_batches(y, LOCAL, streams("batch"))[-1]]
+    assert found.metrics["watched"] == pytest.approx(last.mean().item())
+
+
+def test_losses_move_the_encoder_and_an_idle_state_is_kept() -> None:
+    """Two rounds with the adversary, one without: the decoder waits, to the bit."""
+    x, y = data()
+    acting = Losses(defence=Adversarial((1, 4, 4), 6, 5, 0.01), defence_weight=3.0)
+    received = flat_net().vector.clone()
+    first = local_update(flat_net(), received, x, y, PLAIN, LOCAL, streams, acting)
+    again = local_update(flat_net(), received, x, y, PLAIN, LOCAL, streams, acting, first.state)
+    assert not torch.equal(first.delta, update(PLAIN, received).delta)
+    assert int(again.state["defence.t"]) == 2 * LOCAL.steps
+    assert not torch.equal(again.state["defence.theta"], first.state["defence.theta"])
+    idle = local_update(
+        flat_net(),
+        received,
+        x,
+        y,
+        PLAIN._replace(freeze=True),
+        LOCAL,
+        streams,
+        NOTHING,
+        again.state,
+    )
+    assert idle.state.keys() == again.state.keys()
+    assert all(idle.state[name] is again.state[name] for name in again.state)
+
+
+def test_a_round_from_a_packed_state_gives_the_same_bits() -> None:
+    """As a client that was stopped in between."""
+    x, y = data()
+    acting = Losses(defence=Adversarial((1, 4, 4), 6, 5, 0.01), defence_weight=3.0)
+    received = flat_net().vector.clone()
+    first = local_update(flat_net(), received, x, y, PLAIN, LOCAL, streams, acting)
+    packed = {name: torch.from_numpy(t.detach().numpy().copy()) for name, t in first.state.items()}
+    one, two = (
+        local_update(flat_net(), received, x, y, PLAIN, LOCAL, streams, acting, state)
+        for state in (first.state, packed)
+    )
+    assert torch.equal(one.delta, two.delta)
+    assert all(torch.equal(one.state[name], two.state[name]) for name in one.state)
+    assert one.metrics == two.metrics

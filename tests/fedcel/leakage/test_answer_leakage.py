@@ -1,0 +1,80 @@
+"""What answers tell, against closed forms and known laws."""
+
+from math import log2
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fedcel.leakage.answer_leakage import answer_bits, entropy, plug_in_bits
+from fedcel.leakage.observation import SmashedData
+from fedcel.leakage.optimal_attacker import optimal
+from fedcel.nets.cut import Cut
+from fedcel.nets.split_net import SplitNet
+
+Y = torch.arange(40) % 2
+
+
+def sure(answer: torch.Tensor, draws: int = 256) -> torch.Tensor:
+    """Return answers that no noise changes."""
+    return answer.repeat(draws, 1)
+
+
+@pytest.mark.parametrize("bits", [answer_bits, plug_in_bits])
+@pytest.mark.parametrize("answer", [Y, 1 - Y, torch.zeros_like(Y)])
+def test_one_answer_a_class_tells_nothing(bits, answer: torch.Tensor) -> None:  # type: ignore[no-untyped-def]
+    """Perfect, always wrong, constant: 0 beyond the label."""
+    assert bits(sure(answer), Y, 2) == pytest.approx(0, abs=1e-12)
+
+
+def test_known_errors() -> None:
+    """5 of 20 of class 0 wrong, without chance: H(1/4) for it, 0 for the other, half each."""
+    answer = Y.clone()
+    answer[:10:2] = 1
+    want = (log2(4) / 4 + 3 / 4 * log2(4 / 3)) / 2
+    assert plug_in_bits(sure(answer), Y, 3) == pytest.approx(want)
+    found = answer_bits(sure(answer), Y, 3)
+    assert want - 0.01 < found <= want
+
+
+def test_answers_by_chance_tell_nothing() -> None:
+    """The same law for all images: the plug-in is above 0, the bound is not."""
+    drawn = torch.randint(4, (64, 40), generator=torch.Generator().manual_seed(0))
+    assert plug_in_bits(drawn, Y, 4) > 0.02
+    assert -0.05 < answer_bits(drawn, Y, 4) <= 0
+
+
+@settings(deadline=None, max_examples=12)
+@given(st.integers(0, 2**31), st.floats(0.5, 6))
+def test_between_the_bounds(seed: int, sharpness: float) -> None:
+    """Averaged over 8 repeats: bound <= truth <= plug-in, and both near it."""
+    stream = torch.Generator().manual_seed(seed)
+    law = (sharpness * torch.randn(40, 4, generator=stream)).softmax(1).double()
+    truth = sum(
+        float(entropy(law[c == Y].mean(0)) - entropy(law[c == Y]).mean()) / 2 for c in (0, 1)
+    )
+    drawn = [torch.multinomial(law, 256, True, generator=stream).T for _ in range(8)]
+    low = sum(answer_bits(a, Y, 4) for a in drawn) / 8
+    high = sum(plug_in_bits(a, Y, 4) for a in drawn) / 8
+    assert truth - 0.05 < low < truth + 0.006
+    assert truth - 0.006 < high < truth + 0.03
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 2**31), st.floats(0.1, 2))
+def test_no_message_tells_less_than_its_answers(seed: int, sigma: float) -> None:
+    """Data processing: the optimal attacker's bits beyond the label are at least the answers'."""
+    stream = torch.Generator().manual_seed(seed)
+    codes = torch.randn(40, 3, generator=stream)
+    net = SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma), 3)
+    leak = optimal(SmashedData(net), codes[:, None, None, :], Y, stream, draws=64)
+    drawn = net.cut.disturb(codes.expand(256, 40, 3), stream).argmax(2)
+    assert answer_bits(drawn, Y, 3) <= leak.bits_beyond_label + 0.02
+
+
+def test_refuses_a_single_draw() -> None:
+    """Nothing is left to count on."""
+    with pytest.raises(ValueError, match="1 draw, must hold at least 2"):
+        answer_bits(Y[None], Y, 2)

@@ -1,0 +1,126 @@
+"""The certificate: above every measured leak, and equal to it where the answer is known."""
+
+from math import log, log2
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from fedcel.errors import NetError
+from fedcel.leakage.certificate import bound, certificate, fano
+from fedcel.leakage.observation import SmashedData
+from fedcel.leakage.optimal_attacker import optimal
+from fedcel.nets.cut import Cut
+from fedcel.nets.split_net import SplitNet
+
+
+def blobs(seed: int, spread: float, count: int = 120) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return codes (count, 4) in 3 classes around random centres."""
+    stream = torch.Generator().manual_seed(seed)
+    y = torch.arange(count) % 3
+    centres = torch.randn(3, 4, generator=stream)
+    return centres[y] + spread * torch.randn(count, 4, generator=stream), y
+
+
+@given(st.integers(0, 2**31), st.floats(0.01, 2), st.floats(0.05, 3))
+def test_above_the_optimal_attacker(seed: int, spread: float, sigma: float) -> None:
+    """Information, information beyond the label and identification, to Monte Carlo error."""
+    z, y = blobs(seed, spread)
+    net = SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma), 4)
+    stream = torch.Generator().manual_seed(seed)
+    leak = optimal(SmashedData(net), z[:, None, None, :], y, stream, candidates=40, draws=40)
+    limit = certificate(z, y, sigma, 40)
+    assert leak.information_bits <= limit.bits + 0.05
+    assert leak.bits_beyond_label <= limit.bits_within_class + 0.05
+    assert leak.identification <= limit.identification + 0.02
+    assert limit.bits <= log2(120) + 1e-9
+    assert limit.bits_within_class <= log2(40) + 1e-9
+
+
+def test_one_group_is_the_gaussian_channel() -> None:
+    """Two codes at +-s on an axis: 1/2 log(1 + s^2/sigma^2), capped by log 2."""
+    codes, one = np.array([[1.0, 0], [-1, 0]]), np.zeros(2, dtype=np.int64)
+    assert bound(codes, 3.0, one) == pytest.approx(log(1 + 1 / 9) / 2)
+    assert bound(codes, 0.1, one) == pytest.approx(log(2))
+
+
+def test_directions_that_move_together_count_once() -> None:
+    """A line in 5 dimensions carries what its length does, in one dimension."""
+    line = np.linspace(-1, 1, 50)[:, None]
+    one = np.zeros(50, dtype=np.int64)
+    spread = np.repeat(line, 5, axis=1) / np.sqrt(5)
+    assert bound(spread, 0.5, one) == pytest.approx(bound(line, 0.5, one))
+
+
+def test_label_only_codes() -> None:
+    """Nothing varies within a class: log2 C in all, nothing beyond the label."""
+    y = torch.arange(60) % 4
+    found = certificate(torch.eye(4)[y], y, 0.01, 60)
+    assert found.bits == pytest.approx(2)
+    assert found.bits_within_class == pytest.approx(0, abs=1e-12)
+
+
+def test_codes_that_say_nothing() -> None:
+    """One code for all: 0 bits, one of the candidates by chance."""
+    found = certificate(torch.ones(30, 3), torch.arange(30) % 3, 0.1, 20)
+    assert found.bits == pytest.approx(0, abs=1e-12)
+    assert found.identification == pytest.approx(1 / 20)
+
+
+@given(st.integers(0, 2**31), st.floats(0.05, 1), st.floats(-1e4, 1e4))
+def test_shift_and_scale_change_nothing(seed: int, sigma: float, shift: float) -> None:
+    """Only distances in units of sigma matter."""
+    z, y = blobs(seed, 0.3)
+    z = z.double()
+    one, two = certificate(z, y, sigma), certificate(3 * z + shift, y, 3 * sigma)
+    assert one.bits == pytest.approx(two.bits, abs=0.02)
+
+
+def test_no_noise_certifies_nothing() -> None:
+    """Sigma 0: the caps, and `clusters` 0 to say so."""
+    found = certificate(torch.rand(8, 2), torch.tensor([0, 0, 0, 0, 1, 1, 2, 2]), 0.0, 8)
+    assert found == (3, (4 * 2 + 4 * 1) / 8, 1.0, 8, 0)
+
+
+@given(st.floats(0.02, 0.999), st.integers(2, 500))
+def test_fano_is_attained(right: float, m: int) -> None:
+    """A channel right with chance p, else uniform: its own information gives p back."""
+    right = max(right, 1 / m + 1e-6)
+    wrong = (1 - right) * (log(m - 1) - log(1 - right)) if right < 1 else 0.0
+    nats = log(m) - wrong + right * log(right)
+    assert fano(nats, m) == pytest.approx(right, abs=1e-6)
+    assert fano(nats, m) <= (nats + log(2)) / log(m) + 1e-9
+
+
+def test_fano_at_the_ends() -> None:
+    """No information: chance; all of it: always; one candidate: always."""
+    assert fano(0.0, 10) == pytest.approx(0.1)
+    assert fano(log(10), 10) == 1
+    assert fano(0.0, 1) == 1
+
+
+def test_few_and_equal_codes() -> None:
+    """Fewer distinct codes than clusters: valid, and no warning escapes."""
+    z = torch.tensor([[0.0], [1.0]]).repeat(20, 1)
+    found = certificate(z, torch.zeros(40, dtype=torch.long), 0.001)
+    assert found.bits == pytest.approx(1)
+    assert certificate(z[:2], torch.zeros(2, dtype=torch.long), 0.001).bits == pytest.approx(1)
+
+
+def test_refuses_nonsense() -> None:
+    """A negative sigma, and a model that diverged."""
+    y = torch.zeros(2, dtype=torch.long)
+    with pytest.raises(ValueError, match="sigma is -1"):
+        certificate(torch.zeros(2, 1), y, -1.0)
+    with pytest.raises(NetError, match="NaN"):
+        certificate(torch.full((2, 1), torch.nan), y, 1.0)
+
+
+@pytest.mark.parametrize("nats", [0.0, 1e-300, 1e-17, 1e-16])
+def test_next_to_no_information_is_a_guess(nats: float) -> None:
+    """What rounding hides beside log m tells nothing, and ends no run."""
+    for m in (2, 10, 100, 400):
+        assert fano(nats, m) == pytest.approx(1 / m, abs=1e-6)

@@ -1,0 +1,161 @@
+"""Smashed data as an attacker sees them."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedcel.leakage.observation import (
+    ARCHITECTURE,
+    FREE_QUERIES,
+    HEAD,
+    LOG_PROB,
+    MEAN,
+    NOISELESS,
+    ObservationLikelihood,
+    ObservationMean,
+    ObservationMisfit,
+    SmashedData,
+)
+from fedcel.nets.cut import Cut
+from fedcel.nets.split_net import SplitNet
+
+
+def pixels(sigma: float, count: int = 3, dropout: float = 0.0) -> SmashedData:
+    """Return an observation whose code is the image itself."""
+    return SmashedData(SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma, dropout), count))
+
+
+def images(seed: int, count: int = 5) -> torch.Tensor:
+    """Return images (count, 1, 1, 3)."""
+    return torch.rand(count, 1, 1, 3, generator=torch.Generator().manual_seed(seed))
+
+
+def test_log_prob_is_the_gaussian_density() -> None:
+    """Differences within a row are those of torch's normal distribution."""
+    seen, x = torch.randn(4, 3, generator=torch.Generator().manual_seed(2)), images(3)
+    ours = pixels(0.3).log_prob(seen, x)
+    law = torch.distributions.Normal(x.flatten(1).double(), 0.3)
+    theirs = law.log_prob(seen.double()[:, None]).sum(2)
+    torch.testing.assert_close(ours - ours[:, :1], theirs - theirs[:, :1])
+
+
+def test_small_distances_far_from_the_origin() -> None:
+    """Values of 1e8 a distance of 12 apart: |a|^2 - 2ab + |b|^2 would lose all digits."""
+    x = torch.tensor([1000.1, 1000.10012]).reshape(2, 1, 1, 1)
+    found = pixels(1e-5, 1).log_prob(x.flatten(1), x)
+    gap = (x[1].item() - x[0].item()) / 1e-5
+    torch.testing.assert_close(
+        found[0], torch.tensor([0.0, -gap * gap / 2]).double(), rtol=1e-6, atol=0
+    )
+
+
+def test_equal_codes_have_equal_likelihood() -> None:
+    """Copies of an image tie to the last bit, wherever they stand."""
+    x = images(4, 37)[[0] * 20 + list(range(1, 18))]
+    found = pixels(0.01).log_prob(torch.rand(9, 3, generator=torch.Generator().manual_seed(1)), x)
+    assert torch.equal(found[:, :20], found[:, :1].expand(-1, 20))
+
+
+def test_sample_has_the_noise_of_the_net() -> None:
+    """Mean z and standard deviation sigma, 4 standard errors wide; no gradient."""
+    x = images(1, 1).expand(20_000, -1, -1, -1)
+    seen = pixels(0.2).sample(x, torch.Generator().manual_seed(7))
+    assert (seen.mean(0) - x[0].flatten()).abs().max() < 4 * 0.2 / 20_000**0.5
+    assert (seen.std(0) / 0.2 - 1).abs().max() < 4 / (2 * 20_000) ** 0.5
+    assert not seen.requires_grad
+
+
+def test_mean_has_a_gradient() -> None:
+    """The mean is the encoder's output and can be differentiated."""
+    x = images(2).requires_grad_()
+    pixels(0.2).mean(x).sum().backward()
+    assert torch.equal(x.grad, torch.ones_like(x))  # type: ignore[arg-type]
+
+
+def test_grants() -> None:
+    """Without noise there is no density, and asking for it says so."""
+    noisy, bare = pixels(0.1), pixels(0.0)
+    assert isinstance(noisy, ObservationMean)
+    assert isinstance(noisy, ObservationLikelihood)
+    assert noisy.grants == {MEAN, FREE_QUERIES, HEAD, ARCHITECTURE, LOG_PROB}
+    assert bare.grants == {MEAN, FREE_QUERIES, HEAD, ARCHITECTURE, NOISELESS}
+    with pytest.raises(ValueError, match="sigma is 0"):
+        bare.log_prob(torch.zeros(1, 3), images(1))
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.2])
+def test_dropout_has_a_law_with_and_without_noise(sigma: float) -> None:
+    """It is random either way: the likelihood is granted, and is that of the cut."""
+    surface, x = pixels(sigma, dropout=0.3), images(5)
+    assert surface.grants == {MEAN, FREE_QUERIES, HEAD, ARCHITECTURE, LOG_PROB}
+    seen = surface.sample(x, torch.Generator().manual_seed(3))
+    want = Cut(sigma, 0.3).log_prob(seen, x.flatten(1))
+    assert torch.equal(surface.log_prob(seen, x), want)
+    assert want.diagonal().isfinite().all()
+
+
+def test_mean_under_dropout() -> None:
+    """(1 - p) z: that of 20 000 samples, 4 standard errors wide; its gradient is 1 - p."""
+    surface, x = pixels(0.2, dropout=0.3), images(6, 1).requires_grad_()
+    mean = surface.mean(x)
+    torch.testing.assert_close(mean, 0.7 * x.flatten(1))
+    seen = surface.sample(x.expand(20_000, -1, -1, -1), torch.Generator().manual_seed(8))
+    error = (0.21 * x.flatten(1).square() + 0.04).sqrt() / 20_000**0.5
+    assert ((seen.mean(0) - mean).abs() < 4 * error).all()
+    torch.testing.assert_close(torch.autograd.grad(mean.sum(), x)[0], torch.full_like(x, 0.7))
+
+
+def test_misfit_without_dropout_is_the_squared_gap() -> None:
+    """(.1^2 + .2^2 + .3^2)/3, whatever the noise."""
+    x = torch.tensor([0.5, 0.5, 0.5]).reshape(1, 1, 1, 3)
+    seen = torch.tensor([[0.4, 0.7, 0.2]])
+    for surface in (pixels(0.0), pixels(0.2)):
+        assert isinstance(surface, ObservationMisfit)
+        torch.testing.assert_close(surface.misfit(x, seen), torch.tensor([0.14 / 3]))
+
+
+def test_misfit_under_dropout_is_the_law() -> None:
+    """-2 sigma^2/D times the likelihood of the row's own image; it has a gradient."""
+    surface, x = pixels(0.2, dropout=0.3), images(5).requires_grad_()
+    seen = surface.sample(images(4), torch.Generator().manual_seed(3))
+    misfit = surface.misfit(x, seen)
+    law = surface.log_prob(seen, x).diagonal()
+    torch.testing.assert_close(misfit.double(), -2 * 0.04 * law / 3, rtol=1e-4, atol=1e-6)
+    assert torch.autograd.grad(misfit.sum(), x)[0].isfinite().all()
+
+
+def test_misfit_of_dropout_alone() -> None:
+    """A value that is 0 says nothing, of the others the squared gap: (.1^2 + .3^2)/3."""
+    x = torch.tensor([0.5, 0.5, 0.5]).reshape(1, 1, 1, 3).requires_grad_()
+    misfit = pixels(0.0, dropout=0.3).misfit(x, torch.tensor([[0.4, 0.0, 0.2]]))
+    torch.testing.assert_close(misfit, torch.tensor([0.1 / 3]))
+    (slope,) = torch.autograd.grad(misfit.sum(), x)
+    torch.testing.assert_close(slope.flatten(), torch.tensor([0.2, 0.0, 0.6]) / 3)
+
+
+def test_no_head_where_it_cannot_read_the_message() -> None:
+    """Those of several encoders in a row are more than one head takes."""
+    several = SmashedData(pixels(0.1).net, fits_head=False)
+    assert several.grants == {MEAN, FREE_QUERIES, ARCHITECTURE, LOG_PROB}
+
+
+def test_fresh_encoder_keeps_no_parameter() -> None:
+    """Layers that can be reset are: every parameter differs, or is what a new layer begins with."""
+    old = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(4, 3))
+    for parameter in old.parameters():
+        nn.init.constant_(parameter, 7.0)
+    surface = SmashedData(SplitNet(old, nn.Identity(), Cut(0.1), 3))
+    state = torch.random.get_rng_state()
+    one, two = (surface.fresh_encoder(torch.Generator().manual_seed(1)) for _ in range(2))
+    assert all((parameter != 7).all() for parameter in one.parameters())
+    assert all(map(torch.equal, one.parameters(), two.parameters()))
+    assert all((parameter == 7).all() for parameter in old.parameters())
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_answer_is_the_head() -> None:
+    """What the head makes of a message, with a gradient."""
+    surface = SmashedData(SplitNet(nn.Flatten(), nn.Linear(3, 2), Cut(0.1), 3))
+    seen = torch.rand(4, 3, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(surface.answer(seen), surface.net.head(seen))
+    assert surface.answer(seen).requires_grad

@@ -1,0 +1,209 @@
+"""The optimal attacker against channels whose information is known."""
+
+from math import erfc, log, log2, pi, sqrt
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+from torch import nn
+
+from fedcel.errors import NetError
+from fedcel.leakage.certificate import certificate
+from fedcel.leakage.observation import SmashedData
+from fedcel.leakage.optimal_attacker import enough, optimal, scores
+from fedcel.nets.cut import Cut
+from fedcel.nets.split_net import SplitNet
+
+
+def pixels(sigma: float, dropout: float = 0.0) -> SmashedData:
+    """Return an observation whose code is the image itself."""
+    return SmashedData(SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma, dropout), 1))
+
+
+def as_images(codes: torch.Tensor) -> torch.Tensor:
+    """Return images (M, 1, 1, D) whose codes are the rows."""
+    return codes[:, None, None, :]
+
+
+def stream(seed: int = 0) -> torch.Generator:
+    """Return a generator."""
+    return torch.Generator().manual_seed(seed)
+
+
+def two_point_bits(distance: float) -> float:
+    """Return I(x; z) in bits of two equal points at +-distance/2 through unit noise, integrated."""
+
+    def density(z: float, mean: float) -> float:
+        return float(np.exp(-((z - mean) ** 2) / 2) / sqrt(2 * pi))
+
+    def integrand(z: float) -> float:
+        p, q = density(z, distance / 2), density(z, -distance / 2)
+        return p * log(2 * p / (p + q)) / log(2)
+
+    return float(quad(integrand, -8, 8 + distance / 2)[0])
+
+
+@pytest.mark.parametrize("distance", [0.3, 1.0, 2.5])
+def test_two_points(distance: float) -> None:
+    """Information by numerical integration; identification 1 - Q(d/2); sd of the mean < .006."""
+    x = as_images(torch.tensor([[0.0], [distance * 0.2]]))
+    leak = optimal(pixels(0.2), x, torch.zeros(2, dtype=torch.long), stream(), draws=20_000)
+    assert abs(leak.information_bits - two_point_bits(distance)) < 0.015
+    assert leak.bits_beyond_label == pytest.approx(leak.information_bits)
+    right = 1 - erfc(distance / 2 / sqrt(2)) / 2
+    assert abs(leak.identification - right) < 0.01
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_few_images_are_drawn_often_enough(seed: int) -> None:
+    """Two points without a number of draws: .03 wide, and right; with 8 draws each .5 wide."""
+    x = as_images(torch.tensor([[0.0], [0.3]]))
+    leak = optimal(pixels(0.2), x, torch.zeros(2, dtype=torch.long), stream(seed))
+    gap = abs(leak.information_bits - two_point_bits(1.5))
+    assert gap < 2 * leak.information_noise_half_width < 0.06
+
+
+def test_draws_by_the_number_of_images() -> None:
+    """At least 3 200 messages together, at least 8 of each image."""
+    found = [enough(count) for count in (1, 90, 400, 999, 1000, 100_000)]
+    assert found == [3200, 36, 8, 8, 8, 8]
+
+
+def test_half_width_over_noise_is_that_of_repetitions() -> None:
+    """1.96 standard deviations of bits measured anew 80 times on the same images."""
+    x, y = as_images(torch.rand(12, 2, generator=stream(1))), torch.arange(12) % 3
+    leaks = [optimal(pixels(0.4), x, y, stream(seed), draws=30) for seed in range(80)]
+    for bits, width in (
+        ([leak.information_bits for leak in leaks], leaks[0].information_noise_half_width),
+        ([leak.bits_beyond_label for leak in leaks], leaks[0].beyond_noise_half_width),
+    ):
+        assert width == pytest.approx(1.96 * float(np.std(bits)), rel=0.25)
+
+
+def test_noise_moves_nothing_where_there_is_none() -> None:
+    """Sigma 0: one draw tells all, without an error; more are sure of what is certain."""
+    y = torch.arange(7) % 2
+    for sigma in (0.0, 1e-6):
+        leak = optimal(pixels(sigma), as_images(torch.arange(7.0)[:, None]), y, stream())
+        assert leak.identification == 1
+        widths = leak.information_noise_half_width, leak.beyond_noise_half_width
+        assert widths == pytest.approx((0, 0), abs=1e-6)
+
+
+def test_far_orthogonal_points_leak_all() -> None:
+    """M far apart: log2 M bits, every one found, everything beyond the label."""
+    y = torch.arange(16) % 4
+    leak = optimal(pixels(0.01), as_images(torch.eye(16)), y, stream())
+    assert leak.information_bits == pytest.approx(4)
+    assert leak.bits_beyond_label == pytest.approx(2)
+    assert leak.identification == 1
+    assert (leak.cap_bits, leak.cap_beyond_label) == (4, 2)
+    assert (leak.candidates, leak.identification_candidates) == (16, 16)
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.01])
+def test_label_only(sigma: float) -> None:
+    """The code is the label: log2 C bits, none beyond it, one of the class by chance."""
+    y = torch.arange(30) % 3
+    x = as_images(torch.eye(3)[y])
+    leak = optimal(pixels(sigma), x, y, stream(), candidates=30)
+    assert leak.information_bits == pytest.approx(log2(3))
+    assert leak.bits_beyond_label == pytest.approx(0, abs=1e-12)
+    assert leak.identification == pytest.approx(1 / 10)
+
+
+def test_hopeless_noise() -> None:
+    """Sigma 1e6: no bits, one of the candidates by chance, within 4 standard errors."""
+    x = as_images(torch.rand(200, 5, generator=stream(3)))
+    y = torch.arange(200) % 10
+    leak = optimal(pixels(1e6), x, y, stream(), candidates=20)
+    assert abs(leak.information_bits) < 1e-4
+    assert abs(leak.bits_beyond_label) < 1e-4
+    assert abs(leak.identification - 1 / 20) < 4 * leak.identification_half_width / 1.96
+
+
+def test_no_noise_counts_duplicates() -> None:
+    """Sigma 0: a code shared by n images leaves log2 n bits, and 1/n of identification."""
+    codes = torch.tensor([[0.0], [0.0], [0.5], [1.0]])
+    leak = optimal(pixels(0.0), as_images(codes), torch.tensor([0, 0, 0, 1]), stream())
+    assert leak.information_bits == pytest.approx((1 + 1 + 2 + 2) / 4)
+    assert leak.bits_beyond_label == pytest.approx((2 * log2(1.5) + log2(3)) / 4)
+    assert leak.identification == pytest.approx(3 / 4)
+
+
+def test_caps_of_uneven_classes() -> None:
+    """The cap beyond the label is the mean over images of log2 of the own class's size."""
+    y = torch.tensor([0, 0, 0, 0, 1, 1, 2])
+    leak = optimal(pixels(0.0), as_images(torch.arange(7.0)[:, None]), y, stream())
+    assert leak.cap_beyond_label == pytest.approx((4 * 2 + 2 * 1) / 7)
+    assert leak.bits_beyond_label == pytest.approx(leak.cap_beyond_label)
+
+
+def test_half_width_is_that_of_a_mean() -> None:
+    """The bootstrap gives about 1.96 sd / sqrt(M): here of .5 identified, .5 not."""
+    codes = torch.cat([torch.arange(1.0, 101), torch.zeros(100)])[:, None]
+    y = torch.zeros(200, dtype=torch.long)
+    leak = optimal(pixels(0.0), as_images(codes), y, stream(), candidates=200)
+    assert leak.identification_half_width == pytest.approx(1.96 * 0.495 / sqrt(200), rel=0.15)
+
+
+def test_dropout_alone_erases() -> None:
+    """One value, 8 distinct codes, dropped 3 times in 10: .7 of all bits, .7 + .3/8 found."""
+    x, y = as_images(torch.arange(1.0, 9)[:, None]), torch.arange(8) % 2
+    leak = optimal(pixels(0.0, 0.3), x, y, stream(), draws=4000)
+    assert leak.information_bits == pytest.approx(0.7 * 3, abs=0.05)
+    assert leak.bits_beyond_label == pytest.approx(0.7 * 2, abs=0.04)
+    assert leak.identification == pytest.approx(0.7 + 0.3 / 8, abs=0.015)
+
+
+def test_dropout_to_a_value_that_is_there() -> None:
+    """Codes 0 and 1: a dropped 1 looks like the 0 (Z channel), h((1-p)/2) - h(p)/2 bits."""
+
+    def h(p: float) -> float:
+        return -p * log2(p) - (1 - p) * log2(1 - p)
+
+    x, y = as_images(torch.tensor([[0.0], [1.0]])), torch.zeros(2, dtype=torch.long)
+    leak = optimal(pixels(0.0, 0.3), x, y, stream(), draws=20_000)
+    assert leak.information_bits == pytest.approx(h(0.35) - h(0.3) / 2, abs=0.015)
+    assert leak.identification == pytest.approx(1 - 0.3 / 2, abs=0.01)
+
+
+@pytest.mark.parametrize(("sigma", "dropout"), [(0.3, 0.3), (0.6, 0.7), (0.3, 0.0), (0.0, 0.5)])
+def test_dropout_stays_below_the_certificate_of_the_noise(sigma: float, dropout: float) -> None:
+    """Masking before or after the noise is one law: dropout processes a message that is bounded."""
+    y = torch.arange(120) % 3
+    codes = torch.eye(3)[y] + 0.3 * torch.randn(120, 3, generator=stream(1))
+    leak = optimal(pixels(sigma, dropout), as_images(codes), y, stream(), draws=30)
+    bound = certificate(codes, y, sigma)
+    assert leak.information_bits <= bound.bits + 1e-9
+    assert leak.bits_beyond_label <= bound.bits_within_class + 1e-9
+    assert leak.identification <= bound.identification
+    plain = optimal(pixels(sigma), as_images(codes), y, stream(), draws=30)
+    assert leak.information_bits <= plain.information_bits
+
+
+def test_refuses_what_is_not_known() -> None:
+    """A surface without a likelihood, and a model that diverged."""
+    x, y = as_images(torch.zeros(2, 1)), torch.zeros(2, dtype=torch.long)
+
+    class Closed:
+        name, grants = "private-logits", frozenset[str]()
+
+        def sample(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+            return images.flatten(1)
+
+    with pytest.raises(ValueError, match="'private-logits' does not grant 'log-prob'"):
+        optimal(Closed(), x, y, stream())
+    with pytest.raises(NetError, match="NaN"):
+        optimal(pixels(0.1), x / 0, y, stream())
+    with pytest.raises(ValueError, match="draws is 1, must be at least 2"):
+        optimal(pixels(0.1), x, y, stream(), draws=1)
+
+
+def test_a_message_its_own_image_could_not_send_is_refused() -> None:
+    """Instead of NaN bits: an encoder whose values depend on the batch."""
+    own, same = torch.tensor([0]), torch.tensor([[True, True]])
+    impossible = torch.tensor([[-torch.inf, 0.0]], dtype=torch.float64)
+    with pytest.raises(NetError, match="impossible for the image that sent it"):
+        scores(impossible, own, same, 2)

@@ -1,0 +1,35 @@
+"""The loss of clusters on points whose centres are known."""
+
+import torch
+from torch import Tensor
+
+from fedcel.losses.cel.cluster import Cluster
+from fedcel.losses.cel.penalties import linear
+
+POINTS = torch.tensor(
+    [
+        *[[0.0, 0.0], [0.2, 0.1], [-0.1, 0.05], [0.15, -0.05]],
+        *[[1.0, 1.0], [1.2, 1.1], [0.8, 0.9], [1.1, 0.95]],
+        *[[1.0, -1.0], [0.8, -0.9], [1.1, -1.2], [0.9, -1.05]],
+    ]
+).double()
+LABELS = torch.arange(12) // 4
+
+
+def cluster(clusters: int, classes: int = 3, original: bool = False) -> Cluster:
+    """Return the linear loss; its value is the share-weighted spread itself."""
+    return Cluster(
+        linear, "batch-share", classes, clusters, "original" if original else "renormalised"
+    )
+
+
+def fresh(seed: int = 0) -> torch.Generator:
+    """Return a generator."""
+    return torch.Generator().manual_seed(seed)
+
+
+def blobs() -> tuple[Tensor, Tensor]:
+    """Return 60 points of one class around three far corners."""
+    corners = torch.tensor([[0.0, 0], [9, 0], [0, 9]]).repeat(20, 1).double()
+    noise = torch.randn(60, 2, generator=fresh(5)).double()
+    return corners + 0.1 * noise, torch.zeros(60, dtype=torch.long)

@@ -1,0 +1,39 @@
+"""Learned weightings of small codes, and their gradients."""
+
+import torch
+from torch import Tensor
+
+from fedcel.losses.cel.gated import Attention, Gated
+from fedcel.losses.cel.penalties import linear
+from fedcel.losses.cel.protocol import State, pieces
+
+MODES: list[Attention] = ["ascend", "minimise", "detach", "floor"]
+
+
+def gated(
+    attention: Attention,
+    hidden: int = 5,
+    rate: float = 0.1,
+    floor: float = 0.5,
+    features: int = 4,
+    entropy: float = 0.0,
+    leave_out: bool = False,
+) -> Gated:
+    """Return the linear loss; its value is the share-weighted spread itself."""
+    shape = (linear, "batch-share", 3, features, attention, floor, hidden, rate)
+    return Gated(*shape, entropy, leave_out)
+
+
+def example(seed: int, count: int = 9) -> tuple[Tensor, Tensor, State]:
+    """Return codes in float64, labels of 3 classes, and a state that fits them."""
+    generator = torch.Generator().manual_seed(seed)
+    z = torch.randn(count, 4, generator=generator).double()
+    y = torch.arange(count) % 3
+    return z, y, gated("ascend").refresh(None, pieces(z, y), generator)
+
+
+def slopes(mine: Gated, z: Tensor, y: Tensor, state: State) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the loss at z and theta."""
+    loss = mine.loss(state, z, y).loss
+    first, second = torch.autograd.grad(loss, (z, state["theta"]))
+    return first, second

@@ -1,0 +1,83 @@
+"""From settings to a loss."""
+
+import pytest
+import torch
+
+from clients.flower import client_round
+from fedcel.errors import PluginError, SettingsError
+from fedcel.losses.cel import Bank, Gated, Hybrid, MutualInformation, Plain, build
+from fedcel.losses.cel.protocol import State, pieces
+from fedcel.settings.groups import Cel
+from fedcel.settings.parsing import parse
+
+
+def test_settings_reach_the_parts() -> None:
+    """Every option of the attention, the bound, and the bank around whatever kind."""
+    chosen = Cel(kind="hybrid", attention="floor", floor=0.3, entropy=0.2, leave_out=True, bank=7)
+    made = build(chosen, 0.3, 64, 10)
+    assert isinstance(made, Bank)
+    assert (made.size, made.classes, made.features) == (7, 10, 64)
+    assert isinstance(made.inner, Hybrid)
+    gated = made.inner.gated
+    assert (gated.attention, gated.floor, gated.entropy, gated.leave_out) == (
+        "floor",
+        0.3,
+        0.2,
+        True,
+    )
+    assert isinstance(build(Cel(kind="gated"), 0.3, 64, 10), Gated)
+    chosen = Cel(kind="mutual-information", share="none", bound="lower")
+    assert build(chosen, 0.6, 64, 10) == MutualInformation(0.6, "none", 10, "lower")
+
+
+def test_refusals() -> None:
+    """Sigma 0 by the loss's own name, and a bonus for an attention that stays."""
+    with pytest.raises(SettingsError, match="mutual-information"):
+        build(Cel(kind="mutual-information"), 0.0, 64, 10)
+    with pytest.raises(SettingsError, match=r"cel\.entropy is 0\.5"):
+        build(Cel(kind="gated", attention="detach", entropy=0.5), 0.3, 64, 10)
+
+
+def mine(cel: Cel, penalty: object, features: int, classes: int) -> object:
+    """Return a loss of one's own."""
+    return Plain(lambda v: v, cel.share, classes)
+
+
+def nothing(cel: Cel, penalty: object, features: int, classes: int) -> object:
+    """Return what is no loss."""
+    return features
+
+
+def test_own_kinds() -> None:
+    """An import string is built, banked too, and refused when it makes no loss."""
+    assert isinstance(build(Cel(kind=f"{__name__}:mine"), 0.0001, 64, 10), Plain)
+    banked = build(Cel(kind=f"{__name__}:mine", bank=2), 0.3, 64, 10)
+    assert isinstance(banked, Bank)
+    with pytest.raises(PluginError, match="64, which lacks"):
+        build(Cel(kind=f"{__name__}:nothing"), 0.3, 64, 10)
+    with pytest.raises(PluginError, match="cannot be called"):
+        build(Cel(kind=f"{__name__}:__doc__"), 0.3, 64, 10)
+
+
+@pytest.mark.parametrize("kind", ["gated", "hybrid"])
+def test_no_attention_before_the_loss_acts(kind: str) -> None:
+    """Up to the end of warm-up a client stores nothing; then theta and Adam's moments appear."""
+    cel = {"kind": kind, "warm-up": 2, "clusters": 2}
+    settings = parse({"cel": cel, "local": {"steps": 2}, "rounds": 20})
+    flat = client_round.workspace(settings)
+    state: State | None = None
+    found = []
+    for number in range(1, 5):
+        update = client_round.train(settings, flat, 0, flat.vector.clone(), number, 0.1, 997, state)
+        state = update.state
+        found.append(any(name.endswith("theta") for name in state))
+    assert found[:2] == [False, False]
+    assert found[-1]
+
+
+def test_pieces_are_all_codes() -> None:
+    """Pieces of any size give the codes back, each time anew."""
+    z, y = torch.arange(5.0)[:, None], torch.arange(5)
+    codes = pieces(z, y, 2)
+    for _ in range(2):
+        assert torch.equal(torch.cat([part for part, _ in codes()]), z)

@@ -1,0 +1,256 @@
+"""The learned weighting: closed forms, the four modes, steps, refusals."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedcel.errors import DataError, SettingsError
+from fedcel.losses.cel.class_spread import leave_one_out, means, members, spread
+from fedcel.losses.cel.gated import Attention, attend, hidden_size, scores
+from fedcel.losses.cel.penalties import linear, log, shares
+from fedcel.losses.cel.plain import Plain
+from fedcel.losses.cel.protocol import ConditionalEntropy, pieces
+from fedcel.testing import CELContract
+from tests.fedcel.losses.cel.gates import MODES, example, gated, slopes
+
+
+class TestAscend(CELContract):
+    """The contract, for the default mode."""
+
+    def build(self) -> ConditionalEntropy:
+        """Return the loss whose attention climbs."""
+        return gated("ascend")
+
+
+class TestMinimise(CELContract):
+    """The contract, for the mode kept for comparison."""
+
+    def build(self) -> ConditionalEntropy:
+        """Return the loss whose attention descends."""
+        return gated("minimise")
+
+
+class TestDetach(CELContract):
+    """The contract, for the fixed attention."""
+
+    def build(self) -> ConditionalEntropy:
+        """Return the loss whose attention stays."""
+        return gated("detach")
+
+
+class TestFloor(CELContract):
+    """The contract, for the attention mixed with the uniform one."""
+
+    def build(self) -> ConditionalEntropy:
+        """Return the loss with half of the weight shared evenly."""
+        return gated("floor")
+
+
+class TestOptions(CELContract):
+    """The contract, for leave-one-out with the entropy bonus."""
+
+    def build(self) -> ConditionalEntropy:
+        """Return the loss that climbs, with both options."""
+        return gated("ascend", entropy=0.3, leave_out=True)
+
+
+def by_hand(points: list[list[float]], y: Tensor, gate: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return alpha, means and spreads for V = I, U = gate I, w = 1 and no normalisation."""
+    z, eye = torch.tensor(points).double(), torch.eye(2).double()
+    group = members(y, int(y.max()) + 1, z)
+    theta = torch.cat([eye.flatten(), gate * eye.flatten(), torch.ones(2).double()])
+    alpha = attend(scores(theta, z, 2), group).exp() * group.one_hot
+    centre = means(z, alpha)
+    return alpha, centre, spread(z, centre[y], alpha)
+
+
+def close(value: Tensor, hand: list[float], atol: float) -> None:
+    """Compare with printed digits."""
+    torch.testing.assert_close(value, torch.tensor(hand).double(), rtol=0, atol=atol)
+
+
+def test_worked_example_of_twelve_points() -> None:
+    """V = U = I, w = 1, class 1 in the order of the printed weights."""
+    points: list[list[float]] = [[0.2, 0.1], [0.15, -0.05], [0, 0], [-0.1, 0.05]]
+    points += [[1, 1], [1.2, 1.1], [0.8, 0.9], [1.1, 0.95]]
+    points += [[1, -1], [0.8, -0.9], [1.1, -1.2], [0.9, -1.05]]
+    alpha, centre, v = by_hand(points, torch.arange(12) // 4, 1.0)
+    close(alpha[:4, 0], [0.2790, 0.2511, 0.2375, 0.2324], 5e-5)
+    close(centre[0], [0.07022, 0.02696], 5e-6)
+    close(v, [0.017474, 0.026496, 0.024330], 5e-7)
+    close(log(v, 0.002)[:1], [2.1671], 5e-5)
+
+
+def test_worked_example_of_six_points() -> None:
+    """V = I, U = I/2, w = 1, two classes; only the second is above tau .02."""
+    points: list[list[float]] = [[0, 0], [0.2, 0.1], [-0.1, 0.05]]
+    points += [[1, 1], [0.9, 1.1], [1.2, 0.8]]
+    alpha, centre, v = by_hand(points, torch.arange(6) // 3, 0.5)
+    close(alpha[:3, 0], [0.318038, 0.371247, 0.310714], 5e-7)
+    close(centre[0], [0.04318, 0.05266], 5e-6)
+    close(v, [0.017809, 0.031006], 5e-7)
+    penalty = log(v, 0.02)
+    close(penalty, [0, 0.43842], 5e-6)
+    loss = shares(torch.tensor([3.0, 3.0]).double(), "batch-share") @ penalty
+    assert abs(loss.item() - 0.21921) < 5e-6
+
+
+@pytest.mark.parametrize("leave_out", [False, True])
+@pytest.mark.parametrize("floor", [0.0, 0.5, 1.0])
+def test_gradcheck(leave_out: bool, floor: float) -> None:
+    """Codes see the true gradient, through the scores too; theta's is reversed in `ascend`."""
+    z, y, state = example(0)
+    z.requires_grad_()
+    modes: list[Attention] = ["minimise", "floor"]
+    for attention in modes:
+        mine = gated(attention, floor=floor, leave_out=leave_out)
+        assert torch.autograd.gradcheck(
+            lambda z, theta, m=mine: m.loss({**state, "theta": theta}, z, y).loss,
+            (z, state["theta"]),
+        )
+    mine = gated("ascend", leave_out=leave_out)
+    assert torch.autograd.gradcheck(lambda z: mine.loss(state, z, y).loss, z)
+    up = slopes(mine, z, y, state)
+    down = slopes(gated("minimise", leave_out=leave_out), z, y, state)
+    torch.testing.assert_close(up[0], down[0])
+    torch.testing.assert_close(up[1], -down[1])
+
+
+def test_gradcheck_of_detached_leave_one_out() -> None:
+    """With alpha frozen, the gradient passes through the means of the others."""
+    z, y, _ = example(1)
+    group = members(y, 3, z)
+    logs = attend(torch.linspace(-1, 2, 9).double(), group).mul(group.one_hot).sum(1)
+    assert torch.autograd.gradcheck(lambda z: leave_one_out(z, logs, group), z.requires_grad_())
+
+
+def test_detach_is_the_gradient_of_fixed_weights() -> None:
+    """With alpha frozen: 2 beta_c alpha_i (z_i - zbar); nothing reaches theta."""
+    z, y, state = example(1)
+    z.requires_grad_()
+    mine, group = gated("detach"), members(y, 3, z)
+    normal = torch.nn.functional.layer_norm(z, (4,))
+    alpha = mine.weigh(state["theta"], normal, group).exp() * group.one_hot
+    loss = mine.loss(state, z, y).loss
+    torch.testing.assert_close(loss, gated("minimise").loss(state, z, y).loss)
+    torch.autograd.backward(loss)
+    hand = 2 / 3 * alpha.sum(1, keepdim=True) * (z - means(z, alpha)[y])
+    torch.testing.assert_close(z.grad, hand.detach())
+    assert state["theta"].grad is None
+    assert mine.step(state, z, y) is state
+
+
+def test_metrics_of_each_class() -> None:
+    """Classes of 2 or more have their own numbers, whose means are logged; others have none."""
+    z, y, state = example(7, count=6)
+    y = torch.tensor([0, 0, 0, 2, 2, 1])
+    mine = gated("minimise")
+    metrics = mine.loss(state, z, y).metrics
+    names = ("plain-spread", "weighted-spread", "attention-share")
+    assert metrics.keys() == {"spread", *names, *(f"{n}-{c}" for n in names for c in (0, 2))}
+    for name in names:
+        torch.testing.assert_close(metrics[name], (metrics[f"{name}-0"] + metrics[f"{name}-2"]) / 2)
+    alone = mine.loss(state, z[:3], y[:3]).metrics
+    for name in names:
+        torch.testing.assert_close(metrics[f"{name}-0"], alone[name])
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(MODES))
+def test_even_attention_is_plain(seed: int, attention: Attention) -> None:
+    """A theta of 0 weighs all members alike: the plain loss, and a share of 1."""
+    z, y, state = example(seed, count=10)
+    term = gated(attention).loss({**state, "theta": torch.zeros_like(state["theta"])}, z, y)
+    plain = Plain(linear, "batch-share", 3).loss({}, z, y)
+    torch.testing.assert_close(term.loss, plain.loss)
+    torch.testing.assert_close(term.metrics["spread"], plain.metrics["spread"])
+    assert abs(term.metrics["attention-share"] - 1) < 1e-9
+
+
+def test_single_members_take_no_share() -> None:
+    """Two pairs and a lone code: the lone one changes nothing."""
+    z, y, state = example(3, count=7)
+    y = torch.tensor([0, 0, 0, 1, 1, 1, 2])
+    alone = gated("minimise").loss(state, z, y)
+    without = gated("minimise").loss(state, z[:6], y[:6])
+    torch.testing.assert_close(alone.loss, without.loss)
+    torch.testing.assert_close(alone.metrics, without.metrics)
+
+
+@pytest.mark.parametrize("weight", [1.0, 1e-4])
+def test_step_is_adam_and_blind_to_the_weight(weight: float) -> None:
+    """Against torch's Adam on the unweighted gradient, three steps; the gradient is cleared."""
+    z, y, state = example(4)
+    oracle = state["theta"].detach().clone().requires_grad_()
+    adam = torch.optim.Adam([oracle], lr=0.1, eps=1e-16)
+    for _ in range(3):
+        before = state["theta"]
+        torch.autograd.backward(weight * gated("minimise").loss(state, z, y).loss)
+        state = gated("minimise").step(state, z, y)
+        adam.zero_grad()
+        torch.autograd.backward(gated("minimise").loss({**state, "theta": oracle}, z, y).loss)
+        adam.step()
+        assert before.grad is None
+        assert state["theta"].is_leaf
+        assert state["theta"].requires_grad
+        torch.testing.assert_close(state["theta"].detach(), oracle.detach(), rtol=1e-6, atol=1e-9)
+
+
+def test_no_gradient_no_step() -> None:
+    """A zero gradient, as a loss weighed by 0 leaves behind, moves nothing and is cleared."""
+    z, y, state = example(5)
+    torch.autograd.backward(0.0 * gated("ascend").loss(state, z, y).loss)
+    assert gated("ascend").step(state, z, y) is state
+    assert state["theta"].grad is None
+
+
+def test_refresh_makes_unpacked_attention_learn() -> None:
+    """Values stay, and theta is a leaf that requires its gradient again."""
+    z, y, state = example(6)
+    unpacked = {name: tensor.detach().clone() for name, tensor in state.items()}
+    again = gated("ascend").refresh(unpacked, pieces(z, y), torch.Generator())
+    assert torch.equal(again["theta"], state["theta"])
+    assert again["theta"].is_leaf
+    assert again["theta"].requires_grad
+
+
+@pytest.mark.parametrize(
+    ("features", "hidden", "size"), [(8, 0, 64), (400, 0, 100), (4096, 0, 256), (64, 3, 3)]
+)
+def test_hidden_size(features: int, hidden: int, size: int) -> None:
+    """A quarter of the features, from 64 to 256, unless set."""
+    assert hidden_size(features, hidden) == size
+
+
+@pytest.mark.parametrize("attention", MODES)
+@pytest.mark.parametrize("leave_out", [False, True])
+def test_nan_is_not_hidden(attention: Attention, leave_out: bool) -> None:
+    """One NaN among the codes, or a lone NaN of its class: the loss is NaN."""
+    z, y, state = example(9)
+    for labels in (y, torch.tensor([2, 0, 0, 0, 1, 1, 1, 0, 1])):
+        bad = z.clone()
+        bad[0, 1] = torch.nan
+        mine = gated(attention, leave_out=leave_out)
+        assert mine.loss(state, bad, labels).loss.isnan()
+
+
+def test_another_size_is_refused() -> None:
+    """A stored attention, or codes, of other features; both sizes are named."""
+    z, y, state = example(10)
+    with pytest.raises(SettingsError, match="45 weights, must have 65 for 6 features"):
+        gated("ascend", features=6).refresh(state, pieces(z, y), torch.Generator())
+    with pytest.raises(SettingsError, match="4 values, the attention was made for 6"):
+        gated("ascend", features=6).refresh(None, pieces(z, y), torch.Generator())
+    with pytest.raises(DataError, match="0 examples"):
+        gated("ascend").refresh(None, lambda: iter(()), torch.Generator())
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+def test_labels_out_of_range(label: int) -> None:
+    """Refused with both ranges; a negative one would count from the end."""
+    z, y, state = example(11)
+    y[0] = label
+    with pytest.raises(DataError, match=r"must be in 0\.\.2"):
+        gated("ascend").loss(state, z, y)

@@ -1,0 +1,154 @@
+"""The collapse of a learned weighting, and what holds it up: floor, entropy, leave-one-out."""
+
+import warnings
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedcel.errors import SettingsError
+from fedcel.losses.cel.class_spread import means, members
+from fedcel.losses.cel.gated import Attention, scores
+from fedcel.losses.cel.penalties import linear
+from fedcel.losses.cel.plain import Plain
+from fedcel.losses.cel.protocol import pieces
+from tests.fedcel.losses.cel.gates import MODES, example, gated, slopes
+
+
+def climb(attention: Attention, entropy: float = 0.0, leave_out: bool = False) -> dict[str, Tensor]:
+    """Return the metrics after 50 steps of the attention on fixed codes, 16 a class."""
+    generator = torch.Generator().manual_seed(2)
+    z = torch.rand(48, 64, generator=generator)
+    y = torch.arange(48) % 3
+    mine = gated(attention, hidden=0, features=64, entropy=entropy, leave_out=leave_out)
+    state = mine.refresh(None, pieces(z, y), generator)
+    for _ in range(50):
+        torch.autograd.backward(mine.loss(state, z, y, measure=False).loss)
+        state = mine.step(state, z, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # has a test of its own
+        return mine.loss(state, z, y).metrics
+
+
+def test_minimising_attention_collapses() -> None:
+    """The trap: one member a class gets all the weight, and the spread is gone, codes untouched."""
+    metrics = climb("minimise")
+    assert 16 * metrics["attention-share"] < 1.1
+    assert metrics["weighted-spread"] < 0.05 * metrics["plain-spread"]
+
+
+def test_climbing_attention_does_not_collapse() -> None:
+    """At its best it weighs the far members: no less than the plain spread, on many members."""
+    metrics = climb("ascend")
+    assert metrics["weighted-spread"] > metrics["plain-spread"]
+    assert 16 * metrics["attention-share"] > 4
+
+
+def test_the_floor_holds_the_spread() -> None:
+    """Half of the weight shared evenly keeps half of the spread against any attention."""
+    metrics = climb("floor")
+    assert metrics["weighted-spread"] >= 0.5 * metrics["plain-spread"]
+    assert 16 * metrics["attention-share"] > 3
+
+
+@pytest.mark.parametrize("attention", ["minimise", "ascend"])
+def test_entropy_bonus_keeps_the_members(attention: Attention) -> None:
+    """A large bonus holds either attention near even weights."""
+    assert climb(attention)["attention-share"] < 0.7
+    assert climb(attention, entropy=30.0)["attention-share"] > 0.9
+
+
+def test_leaving_out_takes_the_reward_from_the_collapse() -> None:
+    """A lone heavy member is measured against the others: the spread does not vanish."""
+    metrics = climb("minimise", leave_out=True)
+    assert metrics["weighted-spread"] > 0.5 * metrics["plain-spread"]
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(MODES), st.floats(0, 2), st.booleans())
+def test_entropy_bonus_is_for_the_attention(
+    seed: int, attention: Attention, entropy: float, leave_out: bool
+) -> None:
+    """Same value and codes' gradient; theta's moves by -+entropy * d sum_c beta_c H_c."""
+    if attention == "detach":
+        return
+    z, y, state = example(seed)
+    z.requires_grad_()
+    bare = gated(attention, leave_out=leave_out)
+    mine = gated(attention, entropy=entropy, leave_out=leave_out)
+    assert torch.equal(mine.loss(state, z, y).loss, bare.loss(state, z, y).loss)
+    (at_z, at_theta), (bare_z, bare_theta) = (slopes(m, z, y, state) for m in (mine, bare))
+    torch.testing.assert_close(at_z, bare_z)
+    theta = state["theta"].detach().requires_grad_()
+    a = scores(theta, torch.nn.functional.layer_norm(z.detach(), (4,)), 5)
+    total = z.new_zeros(())
+    for c in range(3):
+        alpha = a[y == c].softmax(0)
+        alpha = 0.5 * alpha + 0.5 / 3 if attention == "floor" else alpha
+        total = total - (alpha * alpha.log()).sum() / 3
+    (rise,) = torch.autograd.grad(total, theta)
+    # A descent on -entropy H in every mode: `ascend` has its whole gradient reversed.
+    torch.testing.assert_close(at_theta, bare_theta - entropy * rise)
+
+
+def test_no_bonus_for_an_attention_that_stays() -> None:
+    """The message names setting, value and remedy."""
+    with pytest.raises(SettingsError, match=r"cel\.entropy is 0\.1, must be 0.*'ascend'"):
+        gated("detach", entropy=0.1)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(MODES))
+def test_leave_one_out_in_closed_form(seed: int, attention: Attention) -> None:
+    """sum_i alpha_i |z_i - zbar|^2 / (1 - alpha_i)^2; with even weights (n/(n - 1))^2 plain."""
+    z, y, state = example(seed)
+    mine, group = gated(attention, leave_out=True), members(y, 3, z)
+    normal = torch.nn.functional.layer_norm(z, (4,))
+    alpha = mine.weigh(state["theta"], normal, group).exp() * group.one_hot
+    gap = (z - means(z, alpha)[y]).square().sum(1) / (1 - alpha.sum(1)).square()
+    torch.testing.assert_close(mine.loss(state, z, y).loss, (gap @ alpha).mean())
+    even = {**state, "theta": torch.zeros_like(state["theta"])}
+    plain = Plain(linear, "batch-share", 3).loss({}, z, y).loss
+    torch.testing.assert_close(mine.loss(even, z, y).loss, (3 / 2) ** 2 * plain)
+
+
+@pytest.mark.parametrize("attention", ["minimise", "ascend", "detach"])
+def test_leave_one_out_at_a_weight_of_one(attention: Attention) -> None:
+    """|z_i - zbar_-i|^2 of the heaviest, its others weighed among themselves, gradient finite."""
+    z, y = torch.randn(3, 4, generator=torch.Generator().manual_seed(8)), torch.zeros(3).long()
+    state = gated(attention).refresh(None, pieces(z, y), torch.Generator().manual_seed(9))
+    state["theta"] = (1e4 * state["theta"].detach()).requires_grad_()
+    a = scores(state["theta"].detach(), torch.nn.functional.layer_norm(z, (4,)), 5)
+    top = a.argsort()[-1]
+    assert a.sort().values.diff()[-1] > 200, "the others' weights underflow"
+    rest = a[torch.arange(3) != top].softmax(0) @ z[torch.arange(3) != top]
+    z.requires_grad_()
+    loss = gated(attention, leave_out=True).loss(state, z, y, measure=False).loss
+    torch.testing.assert_close(loss, (z[top] - rest).square().sum())
+    (slope,) = torch.autograd.grad(loss, z)
+    assert slope.isfinite().all()
+
+
+@pytest.mark.parametrize("attention", ["minimise", "ascend", "detach"])
+def test_collapse_warns_when_measured(attention: Attention) -> None:
+    """Five members, one with all the weight: a share of .2."""
+    z, y, state = example(8, count=15)
+    state = {**state, "theta": (1e4 * state["theta"].detach()).requires_grad_()}
+    with pytest.warns(UserWarning, match=rf"below 0\.[23] .*{attention}.*cel\.attention 'floor'"):
+        gated(attention).loss(state, z, y)
+    gated(attention).loss(state, z, y, measure=False)
+    gated(attention).loss(state, z[:1], y[:1])  # no class to speak of: a share of 0, no warning
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**32 - 1), st.floats(0, 1), st.floats(0, 50))
+def test_floor_bounds_the_spread(seed: int, floor: float, sharpness: float) -> None:
+    """At least r * plain for any attention, however sharp; r = 1 is plain."""
+    z, y, state = example(seed)
+    state = {**state, "theta": state["theta"].detach() * sharpness}
+    plain = Plain(linear, "batch-share", 3).loss({}, z, y).loss
+    mine, even = gated("floor", floor=floor), gated("floor", floor=1.0)
+    assert mine.loss(state, z, y, measure=False).loss >= floor * plain - 1e-12
+    torch.testing.assert_close(even.loss(state, z, y).loss, plain)

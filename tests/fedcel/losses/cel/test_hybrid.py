@@ -1,0 +1,143 @@
+"""Clusters seeded by the attention."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedcel.losses.cel.class_spread import members
+from fedcel.losses.cel.cluster import Cluster
+from fedcel.losses.cel.gated import Gated, attend, scores
+from fedcel.losses.cel.hybrid import Hybrid, first
+from fedcel.losses.cel.penalties import linear
+from fedcel.losses.cel.protocol import ConditionalEntropy, pieces
+from fedcel.losses.cel.state_names import named, part
+from fedcel.testing import CELContract
+
+
+def hybrid(clusters: int, features: int = 4, classes: int = 3) -> Hybrid:
+    """Return the linear loss, its attention climbing."""
+    return Hybrid(
+        Gated(linear, "batch-share", classes, features, "ascend", 0.5, 5, 0.1),
+        Cluster(linear, "batch-share", classes, clusters, "renormalised"),
+    )
+
+
+def fresh(seed: int) -> torch.Generator:
+    """Return a generator."""
+    return torch.Generator().manual_seed(seed)
+
+
+class TestHybrid(CELContract):
+    """The contract, with two clusters a class."""
+
+    def build(self) -> ConditionalEntropy:
+        """Return the hybrid."""
+        return hybrid(2)
+
+
+class TestHybridByDefault(CELContract):
+    """The contract, with the default number of clusters."""
+
+    def build(self) -> ConditionalEntropy:
+        """Return the hybrid."""
+        return hybrid(0)
+
+
+def test_loss_is_the_clusters_and_the_attentions_gradient_is_gated() -> None:
+    """Value, metrics and codes' gradient of one part, theta's gradient of the other."""
+    z, y = torch.randn(18, 4, generator=fresh(1)), torch.arange(18) % 3
+    mine = hybrid(2)
+    state = mine.refresh(None, pieces(z, y), fresh(2))
+    batch, own = (z[:12] + 0.1).requires_grad_(), y[:12]
+    term = mine.loss(state, batch, own)
+    around = mine.cluster.loss(part(state, "cluster."), batch, own)
+    weighted = mine.gated.loss(part(state, "gated."), batch.detach(), own)
+    assert torch.equal(term.loss, around.loss)
+    assert term.metrics == weighted.metrics | around.metrics
+    theta = state["gated.theta"]
+    at_z, at_theta = torch.autograd.grad(term.loss, (batch, theta))
+    assert torch.equal(at_z, torch.autograd.grad(around.loss, batch)[0])
+    assert torch.equal(at_theta, torch.autograd.grad(weighted.loss, theta)[0])
+
+
+def test_gradcheck() -> None:
+    """The codes' gradient, centres constant."""
+    z, y = torch.randn(12, 4, generator=fresh(3)).double(), torch.arange(12) % 3
+    state = hybrid(2).refresh(None, pieces(z, y), fresh(4))
+    batch = (z + 0.05).requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: hybrid(2).loss(state, z, y).loss, batch)
+
+
+def test_starts_are_drawn_in_proportion_to_the_attention() -> None:
+    """One start of four members, 1000 times in pieces: chi-squared below its .9999 quantile."""
+    z, y = torch.randn(4, 4, generator=fresh(5)), torch.zeros(4, dtype=torch.long)
+    mine = hybrid(1, classes=1)
+    theta = 6 * mine.gated.refresh(None, pieces(z, y), fresh(6))["theta"].detach()
+    a = scores(theta, torch.nn.functional.layer_norm(z, (4,)), 5)
+    alpha = attend(a, members(y, 1, z)).exp()[:, 0]
+    assert alpha.max() > 2 * alpha.min()
+    generator, hits = fresh(7), torch.zeros(4)
+    for _ in range(1000):
+        (start,), _ = mine._starts(theta, pieces(z, y, 3), generator)
+        hits += (z == start).all(1)
+    assert ((hits - 1000 * alpha).square() / (1000 * alpha)).sum() < 21.1
+
+
+def test_centres_start_at_the_draws() -> None:
+    """As many clusters as members drawn: the fit on the very draws has them for centres."""
+    z, y = torch.randn(6, 4, generator=fresh(8)), torch.arange(6) % 2
+    mine = hybrid(3, classes=2)
+    state = mine.refresh(None, pieces(z, y), fresh(9))
+    for c in range(2):
+        found = state["cluster.centres"][c]
+        torch.testing.assert_close(found[found[:, 0].argsort()], z[y == c][z[y == c, 0].argsort()])
+
+
+def test_the_draws_decide_which_optimum() -> None:
+    """Two clusters for a rectangle's corners split it along the side that the starts share not.
+
+    Weights so uneven that the two highest scores are the starts; diagonal ones decide nothing.
+    """
+    z = torch.tensor([[0.0, 0, 1, 2], [1, 0, 1, 2], [0, 1.2, 1, 2], [1, 1.2, 1, 2]])
+    y, mine, splits = torch.zeros(4, dtype=torch.long), hybrid(2, classes=1), set()
+    for seed in range(20):
+        attention = mine.gated.refresh(None, pieces(z, y), fresh(seed))
+        theta = attention["theta"].detach().clone()
+        theta[-5:] *= 1e6
+        a = scores(theta, torch.nn.functional.layer_norm(z, (4,)), 5)
+        apart = z[a.argsort()[-2:]].diff(dim=0)[0] != 0
+        if apart.sum() == 1:
+            state = named("gated.", {**attention, "theta": theta})
+            centres = mine.refresh(state, pieces(z, y), fresh(seed))["cluster.centres"][0]
+            assert torch.equal(centres.diff(dim=0)[0] != 0, apart)
+            splits.add(apart.tolist().index(True))
+    assert splits == {0, 1}
+
+
+def test_states_keep_their_names() -> None:
+    """All tensors come back under their prefix, also after a step; the attention moves."""
+    z, y = torch.randn(18, 4, generator=fresh(13)), torch.arange(18) % 3
+    mine = hybrid(2)
+    state = mine.refresh(None, pieces(z, y), fresh(14))
+    torch.autograd.backward(mine.loss(state, z, y).loss)
+    after = mine.step(state, z, y)
+    assert after.keys() == state.keys()
+    assert not torch.equal(after["gated.theta"], state["gated.theta"])
+    assert torch.equal(after["cluster.centres"], state["cluster.centres"])
+    assert part(named("a.", after) | named("b.", state), "a.").keys() == after.keys()
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 99)), max_size=30), st.integers(1, 4))
+def test_first_of_each_class(pairs: list[tuple[int, int]], most: int) -> None:
+    """Against sorting by hand."""
+    y = torch.tensor([c for c, _ in pairs], dtype=torch.long)
+    time = torch.tensor([float(t) for _, t in pairs])
+    hand = [
+        i
+        for c in range(4)
+        for i in sorted((i for i in range(len(y)) if y[i] == c), key=lambda i: float(time[i]))[
+            :most
+        ]
+    ]
+    assert first(time, y, most).tolist() == hand

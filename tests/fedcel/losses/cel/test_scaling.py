@@ -1,0 +1,74 @@
+"""What a change of units does to each loss: spreads go with its square, informations stay."""
+
+from typing import get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedcel.losses.cel.cluster import Cluster
+from fedcel.losses.cel.gated import Attention, Gated
+from fedcel.losses.cel.hybrid import Hybrid
+from fedcel.losses.cel.mutual_information import MutualInformation
+from fedcel.losses.cel.penalties import channel, linear
+from fedcel.losses.cel.plain import Plain
+from fedcel.losses.cel.protocol import ConditionalEntropy, pieces
+
+ATTENTIONS = get_args(Attention)
+SIGMA = 0.7
+scales = st.floats(0.5, 20.0)
+
+
+def gated(attention: Attention) -> Gated:
+    """Return the linear loss with five hidden units."""
+    return Gated(linear, "batch-share", 3, 4, attention, 0.5, 5, 0.1)
+
+
+def value(mine: ConditionalEntropy, z: Tensor, y: Tensor) -> Tensor:
+    """Return the loss of codes, its state learned from them."""
+    state = mine.refresh(None, pieces(z, y), torch.Generator().manual_seed(1))
+    return mine.loss(state, z, y, measure=False).loss.detach()
+
+
+def drawn(seed: int) -> tuple[Tensor, Tensor]:
+    """Return 24 codes of 3 classes."""
+    stream = torch.Generator().manual_seed(seed)
+    return 3 * torch.randn(24, 4, generator=stream).double(), torch.arange(24) % 3
+
+
+SPREADS = {
+    "plain": Plain(linear, "batch-share", 3),
+    **{f"gated, {mode}": gated(mode) for mode in ATTENTIONS},
+    "hybrid": Hybrid(gated("ascend"), Cluster(linear, "batch-share", 3, 2, "renormalised")),
+}
+
+
+@pytest.mark.parametrize("name", SPREADS)
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 2**32 - 1), scales)
+def test_spreads_grow_with_the_square_of_the_unit(name: str, seed: int, scale: float) -> None:
+    """The attention sees codes less their mean over their deviation, which have no unit."""
+    z, y = drawn(seed)
+    one, two = value(SPREADS[name], z, y), value(SPREADS[name], scale * z, y)
+    torch.testing.assert_close(two, scale**2 * one, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("bound", ["upper", "lower", "channel"])
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 2**32 - 1), scales)
+def test_what_is_measured_against_the_noise_has_no_unit(
+    bound: str, seed: int, scale: float
+) -> None:
+    """Codes and noise in another unit: the same nats."""
+    z, y = drawn(seed)
+
+    def measured(unit: float) -> Tensor:
+        if bound == "channel":
+            loss = Plain(lambda v: channel(v, 4, unit * SIGMA), "batch-share", 3)
+            return value(loss, unit * z, y)
+        kind = "upper" if bound == "upper" else "lower"
+        return value(MutualInformation(unit * SIGMA, "batch-share", 3, kind), unit * z, y)
+
+    torch.testing.assert_close(measured(scale), measured(1.0), rtol=1e-9, atol=1e-12)

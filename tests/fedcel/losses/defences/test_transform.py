@@ -1,0 +1,117 @@
+"""A user's defence that changes what is sent: part of the encoder for all who know it."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedcel.attacks import SmashedData
+from fedcel.data import load
+from fedcel.errors import PluginError
+from fedcel.losses import defences
+from fedcel.losses.cel.protocol import State, Term
+from fedcel.losses.defences import Defence
+from fedcel.runs import run_folder
+from fedcel.settings.parsing import Settings, parse
+
+SHAPE = (1, 8, 8)
+
+
+class Halves:
+    """Sends every value halved."""
+
+    def __init__(self, settings: Settings, shape: tuple[int, ...]) -> None:
+        self.factor = settings.defence.strength
+
+    def transform(self, z: Tensor) -> Tensor:
+        """Return z times the strength."""
+        return self.factor * z
+
+
+class Both(Halves):
+    """A transform with a loss."""
+
+    def refresh(self, state: State | None, generator: torch.Generator) -> State:
+        """Return no state."""
+        return {}
+
+    def loss(
+        self, state: State, x: Tensor, z: Tensor, message: Tensor, measure: bool = True
+    ) -> Term:
+        """Return the mean square."""
+        return Term(z.square().mean(), {})
+
+    def step(self, state: State) -> State:
+        """Return the state."""
+        return state
+
+
+class Wrong(Halves):
+    """A transform of some wrong kind, set by `kind`."""
+
+    def __init__(self, kind: str, settings: Settings, shape: tuple[int, ...]) -> None:
+        self.kind = kind
+
+    def transform(self, z: Tensor) -> Tensor:
+        """Break one rule."""
+        stream = torch.Generator()
+        stream.seed()
+        return {
+            "narrow": lambda: z[:, :3],
+            "infinite": lambda: z / 0,
+            "batch": lambda: z - z.mean(0),
+            "random": lambda: z + torch.rand(z.shape, generator=stream),
+            "flat": lambda: z.round().detach(),
+        }[self.kind]()
+
+
+narrow, infinite, batch, random, flat = (
+    partial(Wrong, kind) for kind in ("narrow", "infinite", "batch", "random", "flat")
+)
+
+
+def named(name: str) -> Settings:
+    """Return settings with a defence of this module."""
+    keys = {"defence.name": f"{__name__}:{name}", "defence.strength": 0.5, "net.noise": 0.1}
+    return parse({**keys, "clients": 2})
+
+
+def test_what_is_sent_is_transformed_for_everybody() -> None:
+    """The net of a run, and the attacker's likelihood, which peaks at the transformed code."""
+    s = named("Halves")
+    splits = load(s.data, s.clients, s.seed)
+    plain = run_folder.fresh_net(s.model_copy(update={"defence": parse({}).defence}), splits)
+    changed = run_folder.fresh_net(s, splits)
+    x = splits.test.x[:3]
+    assert torch.equal(changed.vector, plain.vector)
+    assert torch.equal(changed.net.encode(x), 0.5 * plain.net.encode(x))
+    law = SmashedData(changed.net).log_prob(0.5 * plain.net.encode(x).detach(), x)
+    assert law.argmax(1).tolist() == [0, 1, 2]
+    assert torch.equal(law.diagonal(), torch.zeros(3).double())
+    assert defences.build(s, SHAPE) is None
+
+
+def test_a_transform_may_bring_a_loss() -> None:
+    """The same object is asked for both."""
+    s = named("Both")
+    assert isinstance(defences.build(s, SHAPE), Defence)
+    net = run_folder.fresh_net(s, load(s.data, s.clients, s.seed)).net
+    assert "Changed" in [type(layer).__name__ for layer in net.encoder]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("narrow", r"turned \(4, 64\) .* into \(4, 3\)"),
+        ("infinite", "must be as many finite values"),
+        ("batch", "not changed the same way again, or alone"),
+        ("random", "draws nothing: the cut adds the noise"),
+        ("flat", r"return z \+ \(changed - z\).detach\(\)"),
+    ],
+)
+def test_a_transform_that_breaks_a_rule_is_refused(name: str, message: str) -> None:
+    """Before a run begins, with the rule."""
+    s = named(name)
+    with pytest.raises(PluginError, match=message):
+        run_folder.fresh_net(s, load(s.data, s.clients, s.seed))

@@ -1,0 +1,171 @@
+"""Scores against closed forms, scikit-learn and torchmetrics."""
+
+from math import log
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_score
+from torchmetrics.functional.classification import multiclass_calibration_error
+
+from fedcel.metrics import calibration
+
+P = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.25, 0.35, 0.4]])
+Y = torch.tensor([0, 2, 2])
+
+
+def random_case(seed: int, n: int = 200) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return probabilities of four classes and labels."""
+    stream = torch.Generator().manual_seed(seed)
+    p = (2 * torch.randn(n, 4, generator=stream, dtype=torch.float64)).softmax(1)
+    return p, torch.randint(4, (n,), generator=stream)
+
+
+def test_scores_by_hand() -> None:
+    """Three predictions, each in a bin of its own, two right."""
+    found = calibration.scores(P, Y)
+    assert list(found) == ["accuracy", "nll", "ece", "brier"]
+    assert abs(found["accuracy"] - 2 / 3) < 1e-12
+    assert abs(found["nll"] + (log(0.7) + log(0.3) + log(0.4)) / 3) < 1e-7
+    assert abs(found["ece"] - (0.3 + 0.6 + 0.6) / 3) < 1e-7
+    assert abs(found["brier"] - (0.14 + 0.86 + 0.545) / 3) < 1e-7
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**32 - 1))
+def test_scores_against_other_libraries(seed: int) -> None:
+    """Accuracy, NLL and Brier as in scikit-learn, ECE as in torchmetrics."""
+    p, y = random_case(seed)
+    found, classes = calibration.scores(p, y), list(range(4))
+    assert abs(found["accuracy"] - accuracy_score(y, p.argmax(1))) < 1e-12
+    assert abs(found["nll"] - log_loss(y, p.numpy(), labels=classes)) < 1e-9
+    brier = brier_score_loss(y, p.numpy(), labels=classes, scale_by_half=False)
+    assert abs(found["brier"] - brier) < 1e-12
+    ece = multiclass_calibration_error(p, y, num_classes=4, n_bins=15, norm="l1")
+    assert abs(found["ece"] - float(ece)) < 1e-6
+
+
+def test_reliability_bins() -> None:
+    """Bins ((m-1)/M, m/M]; sums give accuracy and ECE back; empty bins hold None."""
+    edges = torch.tensor([[0.5, 0.5], [0.75, 0.25], [0.76, 0.24], [1.0, 0.0], [0.0, 1.0]])
+    found = calibration.reliability(edges.double(), torch.zeros(5, dtype=torch.long), bins=4)
+    assert found["count"] == [0, 1, 1, 3]
+    assert found["accuracy"] == [None, 1.0, 1.0, 2 / 3]
+    assert found["confidence"][:3] == [None, 0.5, 0.75]
+    p, y = random_case(0)
+    found = calibration.reliability(p, y)
+    rows = [r for r in zip(*found.values(), strict=True) if r[2]]
+    assert abs(sum(a * n for _, a, n in rows) / 200 - calibration.accuracy(p, y)) < 1e-12
+    assert abs(sum(abs(c - a) * n for c, a, n in rows) / 200 - calibration.ece(p, y)) < 1e-12
+
+
+def test_nll_of_an_underflowed_probability_is_large_and_finite() -> None:
+    """-log of the smallest normal number: 87.3 in float32, 708.4 in float64."""
+    p = torch.tensor([[1.0, 0.0]])
+    assert abs(calibration.nll(p, torch.tensor([1])) - 87.3365) < 1e-3
+    assert abs(calibration.nll(p.double(), torch.tensor([1])) - 708.3964) < 1e-3
+    assert calibration.nll(p, torch.tensor([0])) == 0
+
+
+def test_uniform_and_perfect() -> None:
+    """A uniform guess: log C nats, Brier 1 - 1/C, calibrated; the truth: 0 everywhere."""
+    uniform, y = torch.full((8, 4), 0.25), torch.arange(8) % 4
+    found = calibration.scores(uniform, y)
+    assert abs(found["nll"] - log(4)) < 1e-7 and abs(found["brier"] - 0.75) < 1e-7
+    assert found["accuracy"] == 0.25 and found["ece"] < 1e-7
+    perfect = calibration.scores(torch.nn.functional.one_hot(y).float(), y)
+    assert perfect == {"accuracy": 1, "nll": 0, "ece": 0, "brier": 0}
+
+
+@pytest.mark.parametrize(
+    "bad", [P * 2, P - 0.2, P * torch.nan, P[:0], P.new_tensor([[1.1, -0.1, 0.0]])]
+)
+def test_no_probabilities_are_refused(bad: torch.Tensor) -> None:
+    """Logits, NaN and nothing are not scored."""
+    labels = torch.zeros(len(bad), dtype=torch.long)
+    for score in (calibration.scores, calibration.reliability):
+        with pytest.raises(ValueError, match="probabilities are"):
+            score(bad, labels)
+
+
+def test_uncertainty_by_hand() -> None:
+    """Two sure samples that disagree: all of log 2 is disagreement; two that agree: none."""
+    one, two = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
+    unsure = torch.tensor([0.5, 0.5])
+    samples = torch.stack(
+        [torch.stack([one, one, unsure]), torch.stack([two, one, unsure])]
+    ).double()
+    log2 = log(2)
+    want = torch.tensor([log2, 0, log2], dtype=torch.float64)
+    torch.testing.assert_close(calibration.predictive_entropy(samples), want)
+    want = torch.tensor([log2, 0, 0], dtype=torch.float64)
+    torch.testing.assert_close(calibration.bald(samples), want)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**32 - 1))
+def test_bald_is_the_mean_divergence_from_the_average(seed: int) -> None:
+    """I = E_s KL(p_s | mean p), at least 0, at most the entropy."""
+    p, _ = random_case(seed, 60)
+    samples = p.reshape(5, 12, 4)
+    divergence = (samples * (samples / samples.mean(0)).log()).sum(2).mean(0)
+    found = calibration.bald(samples)
+    torch.testing.assert_close(found, divergence)
+    assert (found >= 0).all() and (found <= calibration.predictive_entropy(samples)).all()
+
+
+def test_spread_by_hand() -> None:
+    """The mean |z - class mean|^2 of four points is .01734375; a far class adds nothing to it."""
+    z = torch.tensor([[0, 0], [0.2, 0.1], [-0.1, 0.05], [0.15, -0.05]], dtype=torch.float64)
+    y = torch.tensor([2, 2, 2, 2])
+    assert abs(calibration.within_class_spread(z, y).item() - 0.01734375) < 1e-12
+    both = torch.cat([z, z + 10])
+    labels = torch.cat([y, 0 * y])
+    assert abs(calibration.within_class_spread(both, labels).item() - 0.01734375) < 1e-12
+    assert abs(calibration.total_spread(both).item() - (0.01734375 + 50)) < 1e-9
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**32 - 1))
+def test_total_spread_is_within_plus_between(seed: int) -> None:
+    """Law of total variance, any class sizes."""
+    stream = torch.Generator().manual_seed(seed)
+    z = torch.randn(30, 3, generator=stream, dtype=torch.float64)
+    y = torch.randint(4, (30,), generator=stream)
+    between = sum(
+        (y == c).double().mean() * (z[y == c].mean(0) - z.mean(0)).square().sum()
+        for c in y.unique()
+    )
+    total = calibration.within_class_spread(z, y) + between
+    torch.testing.assert_close(calibration.total_spread(z), total)
+
+
+def test_spread_between_groups_by_hand() -> None:
+    """Class 0: means 0 (three images) and 4 (one), pooled 1; class 1 in one group alone: 0."""
+    z = torch.tensor([[-1.0], [0.0], [1.0], [4.0], [7.0], [9.0]])
+    y, group = torch.tensor([0, 0, 0, 0, 1, 1]), torch.tensor([0, 0, 0, 2, 2, 2])
+    found = calibration.between_group_spread(z, y, group)
+    assert found.item() == pytest.approx((3 * 1 + 1 * 9) / 6)
+    assert calibration.between_group_spread(z, y, 0 * group).item() == 0
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**32 - 1))
+def test_within_class_is_within_group_plus_between(seed: int) -> None:
+    """Law of total variance in each class."""
+    stream = torch.Generator().manual_seed(seed)
+    z = torch.randn(30, 3, generator=stream, dtype=torch.float64)
+    y, group = torch.randint(4, (2, 30), generator=stream)
+    inside = calibration.within_class_spread(z, y * 4 + group)
+    between = calibration.between_group_spread(z, y, group)
+    torch.testing.assert_close(calibration.within_class_spread(z, y), inside + between)
+
+
+def test_auroc_counts_pairs_and_halves_of_ties() -> None:
+    """Of 2 x 3 pairs, by hand: (1 + 1 + .5) + (1 + 0 + 0) of 6; and scikit-learn's."""
+    inside, outside = torch.tensor([0.0, 2.0, 1.0]), torch.tensor([2.0, 0.5])
+    assert calibration.auroc(inside, outside) == pytest.approx(3.5 / 6)
+    scores, labels = torch.rand(50), torch.arange(50) % 3 == 0
+    want = roc_auc_score(labels.numpy(), scores.numpy())
+    assert calibration.auroc(scores[~labels], scores[labels]) == pytest.approx(want)

@@ -1,0 +1,166 @@
+"""Training on a GPU, stood in for by a device that mixes with no other; who uses one."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedcel.federation import local_update as training
+from fedcel.federation.local_update import Steer, Update, local_update
+from fedcel.losses import cel
+from fedcel.losses.cel.protocol import ConditionalEntropy
+from fedcel.losses.composite import Losses
+from fedcel.losses.defences import Adversarial, NoPeek
+from fedcel.nets import split_net
+from fedcel.nets.device import CPU, fastest, full_precision, placed
+from fedcel.nets.flat_parameters import FlatNet
+from fedcel.posterior.round_plan import Plan
+from fedcel.seeding import generator
+from fedcel.settings.groups import Cel, Local, Net
+from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere, pretended
+
+SHAPE, CLASSES, FEATURES = (1, 8, 8), 3, 6
+NET = Net(name="strided", features=FEATURES, width=9, noise=0.3)
+PLAN = Plan(0.1, 1.0, 1.0, 0.1, 0.1, 0.01, False, 1.0, common=0.01, clip=1.0)
+LOSSES = {
+    "plain": {},
+    "cluster": {"clusters": 2, "blend": 1.0},
+    "cluster per-cluster": {"form": "per-cluster", "clusters": 2},
+    "gated": {"entropy": 0.1},
+    "hybrid": {"clusters": 2},
+    "mutual-information": {},
+    "plain bank": {"bank": 3},
+}
+
+
+def build(name: str) -> ConditionalEntropy:
+    """Return a loss by its kind and what else is set."""
+    settings = Cel.model_validate({"kind": name.split()[0]} | LOSSES[name])
+    made = cel.build(settings, 0.3, FEATURES, CLASSES)
+    assert made is not None
+    return made
+
+
+def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
+    """Two devices, even for a number that lives there, and random numbers of its own."""
+    with Elsewhere():
+        far, number = torch.ones(3).to(ELSEWHERE), torch.tensor(2.0).to(ELSEWHERE)
+        for mixed in (
+            lambda: far + torch.ones(3),
+            lambda: number * torch.ones(3),
+            lambda: torch.stack([number, torch.tensor(1.0)]),
+            lambda: torch.rand(3, device=ELSEWHERE),
+        ):
+            with pytest.raises(RuntimeError, match="of (tensors of two devices|another device's)"):
+                mixed()
+        assert (far * torch.tensor(2.0)).tolist() == [2, 2, 2]
+        assert (far * number)[torch.tensor([0])].tolist() == [2]
+
+
+def update(extra: Losses, plan: Plan = PLAN) -> Update:
+    """Return one client's round of a convolutional net, everything on that can be."""
+    flat = FlatNet(split_net.build(NET, SHAPE, CLASSES, generator(0, "net")))
+    stream = generator(1, "data")
+    x, y = torch.rand(24, *SHAPE, generator=stream), torch.arange(24) % CLASSES
+    received = flat.vector.clone()
+    steer = Steer(torch.zeros_like(received), torch.ones_like(received))
+    local = Local(steps=6, batch_size=12, augment="affine-flip", balance=True)
+    return local_update(
+        flat, received, x, y, plan, local, lambda p: generator(3, p), extra, None, 1, steer
+    )
+
+
+def same(here: Update, there: Update) -> None:
+    """The whole of a round is on the processor, every number alike."""
+    assert there.delta.device == CPU
+    assert torch.equal(here.delta, there.delta)
+    assert here.delta.abs().max() > 0
+    assert here.metrics == there.metrics
+    assert here.state.keys() == there.state.keys()
+    for name, part in here.state.items():
+        assert there.state[name].device == CPU
+        assert torch.equal(part, there.state[name]), name
+
+
+@pytest.mark.filterwarnings("ignore:attention-share")
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_round_elsewhere_comes_back_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No operation takes tensors of two devices; the processor has the same to the bit."""
+    extra = Losses(cel=build(name), cel_weight=1.0, clip=1.0)
+    here = update(extra)
+    with pretended(monkeypatch, training):
+        there = update(extra)
+    same(here, there)
+
+
+@pytest.mark.parametrize(
+    "defence", [NoPeek(), Adversarial(SHAPE, FEATURES, 5, 0.01)], ids=["nopeek", "adversarial"]
+)
+def test_defences_elsewhere(defence: NoPeek | Adversarial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same of them."""
+    extra = Losses(defence=defence, defence_weight=1.0)
+    here = update(extra)
+    with pretended(monkeypatch, training):
+        same(here, update(extra))
+
+
+def test_a_frozen_encoder_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images are encoded there once, the head alone moves."""
+    plan = PLAN._replace(freeze=True)
+    here = update(Losses(), plan)
+    with pretended(monkeypatch, training):
+        same(here, update(Losses(), plan))
+
+
+def test_the_workspace_ends_where_the_round_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On another device too, here a second net on the processor."""
+    flat = FlatNet(split_net.build(NET, SHAPE, CLASSES, generator(0, "net")))
+    received = flat.vector.clone()
+    x, y = torch.rand(24, *SHAPE, generator=generator(1, "x")), torch.arange(24) % CLASSES
+    rest = (x, y, PLAN, Local(steps=3), lambda p: generator(3, p))
+    here = local_update(flat, received, *rest)
+    ended = flat.vector.clone()
+    monkeypatch.setattr(training, "fastest", lambda net: torch.device("cpu", 0))
+    flat.load(received)
+    there = local_update(flat, received, *rest)
+    assert torch.equal(here.delta, there.delta)
+    assert torch.equal(flat.vector, ended)
+
+
+def test_dense_nets_stay_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever there is; convolutions go where PyTorch sees a GPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert fastest(nn.Linear(2, 2)) == CPU
+    assert fastest(nn.Sequential(nn.Conv2d(1, 1, 3))).type == "cuda"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert fastest(nn.Sequential(nn.Conv2d(1, 1, 3))) == CPU
+
+
+def test_what_learns_goes_on_learning_elsewhere() -> None:
+    """As a leaf of its own; a state that is there already keeps its tensors."""
+    theta = torch.ones(3, requires_grad=True)
+    state = {"theta": theta, "t": torch.tensor(1)}
+    moved = placed(state, ELSEWHERE)
+    assert moved["theta"].is_leaf
+    assert moved["theta"].requires_grad
+    assert not moved["t"].requires_grad
+    assert all(part.device == ELSEWHERE for part in moved.values())
+    assert placed(state, CPU)["theta"] is theta
+
+
+def test_full_precision_puts_the_flags_back() -> None:
+    """And keeps the library switched on."""
+    cudnn = torch.backends.cudnn
+    before = cudnn.allow_tf32, cudnn.enabled, cudnn.deterministic
+    with full_precision():
+        assert (cudnn.allow_tf32, cudnn.enabled, cudnn.deterministic) == (False, True, True)
+    assert (cudnn.allow_tf32, cudnn.enabled, cudnn.deterministic) == before
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here")
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_gpu_takes_the_same_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to the order of sums; only where there is one."""
+    extra = Losses(cel=build(name), cel_weight=1.0)
+    there = update(extra)
+    monkeypatch.setattr(training, "fastest", lambda net: CPU)
+    torch.testing.assert_close(there.delta, update(extra).delta, atol=1e-4, rtol=1e-3)

@@ -1,0 +1,159 @@
+"""Split nets: shapes, bounds, and what is refused."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from fedcel.errors import NetError
+from fedcel.nets.cut import Cut
+from fedcel.nets.split_net import build
+from fedcel.seeding import generator
+from fedcel.settings.groups import Net
+
+
+def with_batch_norm(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+    """Build an encoder that must be refused."""
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.BatchNorm1d(4))
+    return encoder, nn.Linear(4, classes)
+
+
+def tied(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+    """Build a head whose layer the encoder ends with as well."""
+    last = nn.Linear(classes, classes)
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, classes), last), last
+
+
+def wrong_head(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+    """Build a head with a class too many."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 4)), nn.Linear(4, classes + 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "side"), [("mlp", 8), ("cnn", 28), ("cnn", 32), ("strided", 28), ("strided", 9)]
+)
+@pytest.mark.parametrize("bound", ["sigmoid", "norm"])
+def test_features_are_bounded_and_shapes_fit(name: str, side: int, bound: str) -> None:
+    """Even for huge parameters: |z|^2 <= D."""
+    net = build(Net(name=name, bound=bound), (1, side, side), 10, generator(0, "net"))
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.mul_(50)
+        z = net.encode(torch.rand(3, 1, side, side))
+        assert z.shape == (3, 64)
+        assert (z.square().sum(1) <= 64 + 1e-3).all()
+        assert net.answer(z).shape == (3, 10)
+
+
+def test_noise_has_its_deviation_and_zero_adds_none() -> None:
+    """The sd of z~ - z is sigma."""
+    net = build(Net(noise=0.3), (1, 8, 8), 10, generator(0, "net"))
+    z = torch.zeros(2000, 64)
+    assert net.add_noise(z, generator(0, "x")).std().item() == pytest.approx(0.3, rel=0.02)
+    net.cut = Cut()
+    assert net.add_noise(z, generator(0, "x")) is z
+
+
+def test_same_seed_same_parameters() -> None:
+    """Global random state plays no part."""
+    a = build(Net(), (1, 8, 8), 10, generator(4, "net"))
+    torch.rand(7)
+    b = build(Net(), (1, 8, 8), 10, generator(4, "net"))
+    pairs = zip(a.parameters(), b.parameters(), strict=True)
+    assert all(torch.equal(p, q) for p, q in pairs)
+
+
+def with_dropout(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+    """Build an encoder whose law changes with a draw."""
+    return nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(16, 4)), nn.Linear(4, classes)
+
+
+def too_small(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+    """Build an encoder for other images."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(9, 4)), nn.Linear(4, classes)
+
+
+def not_a_pair(shape: object, classes: int, net: Net) -> nn.Module:
+    """Build a single module."""
+    return nn.Linear(16, classes)
+
+
+def prelu(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+    """Build an encoder with an embedding-like parameter drawn outside Linear and Conv2d."""
+    return nn.Sequential(nn.Flatten(1, 2), nn.Conv1d(4, 1, 1), nn.Flatten()), nn.Linear(4, classes)
+
+
+def test_layers_of_any_kind_are_drawn_from_the_seed() -> None:
+    """A Conv1d is not redrawn by us; the global state still plays no part and is left alone."""
+    torch.manual_seed(1)
+    a = build(Net(name=f"{__name__}:prelu"), (1, 4, 4), 3, generator(4, "net"))
+    after = torch.rand(1)
+    torch.manual_seed(1)
+    assert torch.equal(after, torch.rand(1))
+    b = build(Net(name=f"{__name__}:prelu"), (1, 4, 4), 3, generator(4, "net"))
+    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("resnet", (1, 8, 8), "net.name is 'resnet', must be mlp, cnn"),
+        ("cnn", (1, 30, 30), "sides must divide by 4"),
+        ("vgg11", (1, 28, 32), "images are 28x32, sides must divide by 8; set data.size"),
+        ("vgg11", (1, 40, 32), "net.features is 64, must be a multiple of 80, the 10x8 .* 640"),
+        (f"{__name__}:tied", (1, 4, 4), "the head's parameter 'weight', too"),
+        (f"{__name__}:with_batch_norm", (1, 4, 4), "BatchNorm1d.*use nn.GroupNorm"),
+        (f"{__name__}:with_dropout", (1, 4, 4), "Dropout: it draws from global random state"),
+        (f"{__name__}:too_small", (1, 4, 4), "does not fit images of shape"),
+        (f"{__name__}:not_a_pair", (1, 4, 4), r"gave .* unpack|must return \(encoder, head\)"),
+        ("math:pi", (1, 4, 4), "cannot be called"),
+        ("os:getcwd", (1, 4, 4), "gave .*argument"),
+        (f"{__name__}:wrong_head", (1, 4, 4), r"returned \(2, 4\), must be \(B, 3\)"),
+    ],
+)
+def test_what_cannot_be_split_is_refused(name: str, shape: tuple[int, ...], message: str) -> None:
+    """With the reason and the remedy."""
+    with pytest.raises(NetError, match=message):
+        build(Net(name=name), shape, 3, generator(0, "net"))
+
+
+def vgg(**more: object) -> Net:
+    """Return settings of a narrow VGG11."""
+    return Net.model_validate({"name": "vgg11", "width": 16, **more})
+
+
+@pytest.mark.parametrize(
+    ("cut_after", "side", "features", "layers"), [(2, 32, 512, 2), (3, 32, 128, 4), (3, 8, 5, 4)]
+)
+def test_vgg11_is_cut_where_asked(cut_after: int, side: int, features: int, layers: int) -> None:
+    """Eight 3x3 convolutions, two 1x1 at the cut; bounded D; every parameter gets a gradient."""
+    net = build(vgg(cut_after=cut_after, features=features), (3, side, side), 7, generator(0, "n"))
+    sizes = [
+        [layer.kernel_size[0] for layer in half.modules() if isinstance(layer, nn.Conv2d)]
+        for half in (net.encoder, net.head)
+    ]
+    assert sizes == [[3] * layers + [1], [1] + [3] * (8 - layers)]
+    z = net.encode(torch.rand(2, 3, side, side, generator=generator(0, "x")))
+    assert z.shape == (2, features) and z.min() > 0 and z.max() < 1
+    net.answer(z).square().sum().backward()
+    silent = [name for name, p in net.named_parameters() if p.grad is None or not p.grad.any()]
+    assert net.answer(z).shape == (2, 7) and not silent
+
+
+def test_vgg11_at_its_own_width() -> None:
+    """Parameters by hand: 9 k^2 in out + out a layer, two a channel for GroupNorm, 1x1 at the cut.
+
+    Widths 64, 128, 256, 256, 512, 512, 512, 512; D = 512 of 8 channels; 10 classes.
+    """
+    net = build(Net(name="vgg11", features=512), (3, 32, 32), 10, generator(0, "net"))
+    wide = [3, 64, 128, 256, 256, 512, 512, 512, 512]
+    own = [9 * a * b + 3 * b for a, b in pairwise(wide)]
+    count = [sum(p.numel() for p in half.parameters()) for half in (net.encoder, net.head)]
+    assert count == [sum(own[:2]) + 129 * 8, sum(own[2:]) + 9 * 128 + 513 * 10] == [77064, 9156234]
+
+
+def test_vgg11_widths_that_do_not_fit_are_refused() -> None:
+    """GroupNorm has groups of 8 channels, half of the width in the first block."""
+    with pytest.raises(NetError, match="net.width is 24, must be a multiple of 16"):
+        build(vgg(width=24), (1, 32, 32), 10, generator(0, "net"))

@@ -1,0 +1,80 @@
+"""A user's sampler by import string: it decides the steps, and is refused where it is none."""
+
+import pytest
+import torch
+
+from fedcel.errors import PluginError, SettingsError
+from fedcel.federation.local_update import local_update
+from fedcel.losses.cel.protocol import State
+from fedcel.nets import split_net
+from fedcel.nets.cut import Cut
+from fedcel.nets.flat_parameters import FlatNet
+from fedcel.posterior import samplers
+from fedcel.posterior.round_plan import Plan
+from fedcel.posterior.samplers import Kick
+from fedcel.seeding import generator
+from fedcel.settings.groups import Local, Net
+from fedcel.settings.parsing import parse
+
+PLAN = Plan(0.3, 0.0, 0.0, 0.0, 0.0, 0.02, False, 1.0, steps=4)
+
+
+class Counting:
+    """Moves by the number of the step, and by half a draw of noise."""
+
+    def __init__(self, local: Local) -> None:
+        self.most = local.steps
+
+    def start(self, w: torch.Tensor, plan: Plan) -> State:
+        """Return a count of 0."""
+        return {"count": torch.zeros(())}
+
+    def step(
+        self, state: State, w: torch.Tensor, gradient: torch.Tensor, kick: Kick, plan: Plan
+    ) -> State:
+        """Move all parameters alike; the gradient is there and not used."""
+        assert gradient.any()
+        assert self.most == plan.steps
+        w.add_(state["count"])
+        kick(w, 0.5)
+        return {"count": state["count"] + 1}
+
+
+def delta(name: str, plan: Plan = PLAN) -> torch.Tensor:
+    """Return the update of a round of four steps."""
+    net = split_net.build(Net(features=6, width=9), (1, 4, 4), 3, generator(0, "net"), Cut())
+    flat, x = FlatNet(net), torch.rand(12, 1, 4, 4, generator=generator(1, "x"))
+    local = Local(sampler=name, steps=4, batch_size=6)
+    streams = lambda purpose: generator(3, purpose)  # noqa: E731
+    labels = torch.arange(12) % 3
+    return local_update(flat, flat.vector.clone(), x, labels, plan, local, streams).delta
+
+
+def test_a_users_sampler_moves_and_is_given_the_noise() -> None:
+    """0 + 1 + 2 + 3 for each parameter, and four draws of half the planned deviation of .02."""
+    assert torch.allclose(
+        delta(f"{__name__}:Counting", PLAN._replace(noise=0.0)), torch.tensor(6.0)
+    )
+    noise = delta(f"{__name__}:Counting") - 6
+    assert noise.std().item() == pytest.approx(0.5 * 0.02 * 4**0.5, rel=0.1)
+    assert not torch.allclose(delta("langevin"), torch.tensor(6.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("math:pi", "cannot be called"),
+        ("builtins:repr", "which lacks start or step"),
+        ("fedcel.posterior.samplers:Langevine", "did you mean 'Langevin'"),
+    ],
+)
+def test_what_is_no_sampler_is_refused(name: str, message: str) -> None:
+    """By name, with what is missing."""
+    with pytest.raises(PluginError, match=message):
+        samplers.build(Local(sampler=name))
+
+
+def test_a_typo_is_refused_with_the_nearest_name() -> None:
+    """As every other part."""
+    with pytest.raises(SettingsError, match=r"local.sampler is 'langevine'.*nearest: 'langevin'"):
+        parse({"local.sampler": "langevine"})

@@ -1,0 +1,144 @@
+"""Processes that use a ledger, are killed, race: run by test_ledger_processes.py.
+
+`forked(main)` writes what came of each part to found.json. Processes are forked, so that none of
+them spends its time on imports.
+"""
+
+import json
+import os
+import random
+import resource
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
+
+from fedcel.errors import LedgerError
+from fedcel.privacy.ledger.ledger import Charge, Ledger, Receipt
+
+KILLS = 25
+DEADLINE = 300
+"""Seconds after which a process that hangs is ended."""
+
+
+def charge(request: str) -> Charge:
+    """Return a charge of one micro-epsilon."""
+    return Charge(request, "ann", "v1", 1, 0.0, sha256(request.encode()).digest())
+
+
+def forked(work: Callable[[], None]) -> int:
+    """Return the id of a process that does the work and ends."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(DEADLINE)
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return child
+
+
+def answer_for_ever(path: Path, told: Path, name: str) -> None:
+    """Charge, then tell an answer, then settle, three at a time."""
+    file = os.open(told, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    with Ledger.open(path) as ledger:
+        for k in count():
+            group = [f"{name}-{k}-{part}" for part in range(3)]
+            got = ledger.charge([charge(request) for request in group])
+            os.write(file, b"." * sum(isinstance(one, Receipt) for one in got))
+            ledger.settle([(request, b"answer") for request in group])
+
+
+def crash(folder: Path) -> object:
+    """Kill two processes at work, many times; return what was told, spent, and found wrong."""
+    path, told = folder / "ledger.db", folder / "told"
+    with Ledger.open(path) as ledger:
+        ledger.grant("ann", 10**12)
+    rows, delays = [], random.Random(0)
+    for k in range(KILLS):
+        children = [
+            forked(lambda name=f"{k}-{n}": answer_for_ever(path, told, name)) for n in range(2)
+        ]
+        time.sleep(delays.uniform(0.005, 0.1))
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        with Ledger.open(path) as ledger:
+            answers = told.stat().st_size if told.exists() else 0
+            rows.append((answers, ledger.balance("ann").spent, ledger.verify()))
+    return rows
+
+
+def race(folder: Path) -> object:
+    """Let 8 processes make one ledger and ask for its last micro-epsilon; return what they got."""
+    path = folder / "ledger.db"
+    go = time.time() + 0.2
+
+    def ask(name: str) -> None:
+        time.sleep(max(0.0, go - time.time()))
+        with Ledger.open(path) as ledger:
+            if name == "0":
+                ledger.grant("ann", 1)
+            while ledger.balance("ann").granted == 0:
+                time.sleep(0.001)
+            (got,) = ledger.charge([charge(name)])
+        (folder / name).write_text(type(got).__name__)
+
+    for child in [forked(lambda name=str(k): ask(name)) for k in range(8)]:
+        os.waitpid(child, 0)
+    with Ledger.open(path) as ledger:
+        return [sorted((folder / str(k)).read_text() for k in range(8)), ledger.verify()]
+
+
+def small(folder: Path) -> object:
+    """Fill the disk, as far as this process may write; return the reason, and what was booked."""
+    path = folder / "ledger.db"
+    with Ledger.open(path) as ledger:
+        ledger.grant("ann", 10**9)
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limit[1]))
+        booked, reason = 0, ""
+        while not reason:
+            try:
+                got = ledger.charge([charge(f"{booked}-{k}") for k in range(64)])
+                booked += len(got)
+            except LedgerError as error:
+                reason = str(error)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        ledger.charge([charge("later")])
+    with Ledger.open(path) as ledger:
+        return [reason, booked, ledger.balance("ann").spent, ledger.verify()]
+
+
+def read_only(folder: Path) -> object:
+    """Return why a ledger without the right to write is refused."""
+    with Ledger.open(folder / "ledger.db") as ledger:
+        ledger.grant("ann", 1)
+    (folder / "ledger.db").chmod(0o444)
+    folder.chmod(0o555)
+    (folder.parent / "found.json").chmod(0o666)
+    if os.geteuid() == 0:
+        os.setuid(65534)  # the superuser may write whatever the mode
+    try:
+        Ledger.open(folder / "ledger.db")
+    except LedgerError as error:
+        return str(error)
+    return "opened"
+
+
+PARTS = {"crash": crash, "race": race, "small": small, "read-only": read_only}
+
+
+def main(folder: Path) -> None:
+    """Run all parts, each in a folder of its own; the last one gives its rights away."""
+    found = {}
+    for name, part in PARTS.items():
+        own = folder / name
+        own.mkdir()
+        found[name] = part(own)
+        (folder / "found.json").write_text(json.dumps(found))

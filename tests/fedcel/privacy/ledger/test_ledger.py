@@ -1,0 +1,193 @@
+"""The ledger: what is charged, what is not, what is refused."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedcel.privacy.ledger.ledger import (
+    MICRO,
+    Balance,
+    Charge,
+    Ledger,
+    Receipt,
+    Refusal,
+)
+from tests.fedcel.privacy.ledger.charges import charge
+
+
+def test_a_charge_by_hand(ledger: Ledger) -> None:
+    """Charged, settled, told for free to a retry and to the same message under another id."""
+    assert ledger.charge([charge("a", "x")]) == [Receipt("a", None, True, 2 * MICRO)]
+    ledger.settle([("a", b"answer")])
+    assert ledger.charge([charge("a", "x"), charge("b", "x")]) == [
+        Receipt("a", b"answer", False, 2 * MICRO),
+        Receipt("b", b"answer", False, 2 * MICRO),
+    ]
+    assert ledger.balance("ann") == Balance(3 * MICRO, MICRO, 2 * MICRO, 2.0**-12)
+
+
+def test_other_clients_and_versions_pay_for_the_same_message(ledger: Ledger) -> None:
+    """Answers are remembered for one client and one model version."""
+    ledger.grant("bob", MICRO)
+    ledger.charge([charge("a", "x")])
+    ledger.settle([("a", b"answer")])
+    others = [charge("b", "x", client="bob"), charge("c", "x", model="v0")]
+    assert ledger.charge([*others, charge("d", "x", model="v2")]) == [
+        Receipt("b", None, True, 0),
+        Receipt("c", None, True, MICRO),
+        Receipt("d", None, True, 0),
+    ]
+    assert ledger.clients() == {
+        "ann": Balance(3 * MICRO, 3 * MICRO, 0, 3 * 2.0**-12),
+        "bob": Balance(MICRO, MICRO, 0, 2.0**-12),
+    }
+
+
+def test_the_same_id_with_another_body_is_refused(ledger: Ledger) -> None:
+    """Whatever differs: message, version, client; answered or not."""
+    ledger.grant("bob", MICRO)
+    ledger.charge([charge("a", "x")])
+    others = [charge("a", "y"), charge("a", "x", model="v2")]
+    for _ in range(2):
+        assert ledger.charge(others) == [Refusal("a", "replayed", 2 * MICRO)] * 2
+        assert ledger.charge([charge("a", "x", client="bob")]) == [Refusal("a", "replayed", MICRO)]
+        ledger.settle([("a", b"answer")])
+
+
+def test_a_charge_without_an_answer_is_paid_again(ledger: Ledger) -> None:
+    """Nobody knows whether the first answer was seen; the first stored one is kept."""
+    for left in (2, 1):
+        assert ledger.charge([charge("a")]) == [Receipt("a", None, True, left * MICRO)]
+    ledger.settle([("a", b"one"), ("a", b"two")])
+    assert ledger.charge([charge("a")]) == [Receipt("a", b"one", False, MICRO)]
+
+
+def test_the_budget_ends_exactly(ledger: Ledger) -> None:
+    """3 epsilon pay for three in one group, not a micro-epsilon more; answers stay free."""
+    found = ledger.charge([charge(str(k)) for k in range(4)])
+    assert found[3] == Refusal("3", "budget", 0)
+    assert [got.left for got in found] == [2 * MICRO, MICRO, 0, 0]
+    ledger.settle([("0", b"zero")])
+    assert ledger.charge([charge("0"), charge("4", epsilon=1)]) == [
+        Receipt("0", b"zero", False, 0),
+        Refusal("4", "budget", 0),
+    ]
+    ledger.grant("ann", 1)
+    assert ledger.charge([charge("4", epsilon=1)]) == [Receipt("4", None, True, 0)]
+
+
+def test_a_model_version_has_a_budget_over_all_clients(ledger: Ledger) -> None:
+    """What was spent before the limit counts; lowered below it, nothing is left."""
+    ledger.grant("bob", 3 * MICRO)
+    ledger.charge([charge("a")])
+    ledger.limit("v1", 2 * MICRO)
+    found = ledger.charge([charge("b", client="bob"), charge("c"), charge("d", model="v2")])
+    assert found[1] == Refusal("c", "model-budget", 0)
+    assert isinstance(found[0], Receipt) and isinstance(found[2], Receipt)
+    ledger.limit("v1", MICRO)
+    assert ledger.charge([charge("e")]) == [Refusal("e", "model-budget", -MICRO)]
+
+
+def test_strangers_are_refused(ledger: Ledger) -> None:
+    """Known is who was granted something, be it nothing."""
+    assert ledger.charge([charge("a", client="eve")]) == [Refusal("a", "unknown-client", 0)]
+    assert ledger.balance("eve") == Balance(0, 0, 0, 0.0)
+    ledger.grant("eve", 0)
+    assert ledger.charge([charge("a", client="eve")]) == [Refusal("a", "budget", 0)]
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (charge("a", epsilon=0), "epsilon is 0 micro"),
+        (charge("a")._replace(delta=1.0), "delta is 1.0"),
+        (charge("a")._replace(delta=float("nan")), "delta is nan"),
+        (charge("a")._replace(message=b"short"), "holds 5 bytes"),
+        (charge("", "x"), "must not be empty"),
+    ],
+)
+def test_a_malformed_charge_stops_its_group(ledger: Ledger, bad: Charge, message: str) -> None:
+    """Nothing of the group is booked."""
+    with pytest.raises(ValueError, match=message):
+        ledger.charge([charge("fine"), bad])
+    assert ledger.balance("ann").spent == 0
+
+
+def test_what_was_never_charged_is_not_settled(ledger: Ledger) -> None:
+    """Nothing of the group is stored."""
+    ledger.charge([charge("a")])
+    with pytest.raises(ValueError, match="'b' was never charged"):
+        ledger.settle([("a", b"1"), ("b", b"2")])
+    assert ledger.charge([charge("a")])[0].left == MICRO
+
+
+@pytest.mark.parametrize("micro", [-1, 2**62])
+def test_impossible_budgets_are_refused(ledger: Ledger, micro: int) -> None:
+    """Below 0, or more than the file can count."""
+    for refused in (ledger.grant, ledger.limit):
+        with pytest.raises(ValueError, match="budget is"):
+            refused("ann", micro)
+    with pytest.raises(ValueError, match="budget is"):
+        ledger.grant("ann", 2**62 - 2)
+
+
+asks = st.tuples(st.sampled_from("abcdef"), st.sampled_from("xyz"), st.integers(1, 4))
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.lists(asks, max_size=4), st.booleans()), max_size=8))
+def test_any_history_is_what_plain_arithmetic_makes_of_it(
+    tmp_path_factory: pytest.TempPathFactory,
+    groups: list[tuple[list[tuple[str, str, int]], bool]],
+) -> None:
+    """Against dictionaries: spent, answers and refusals of any order of groups."""
+    bodies: dict[str, str] = {}
+    answers: dict[str, bytes] = {}
+    spent, given = 0, 12
+    with Ledger.open(tmp_path_factory.mktemp("any") / "ledger.db") as ledger:
+        ledger.grant("ann", given)
+        for group, settled in groups:
+            paid = []
+            found = ledger.charge([charge(r, m, epsilon=e) for r, m, e in group])
+            for (request, message, epsilon), got in zip(group, found, strict=True):
+                if bodies.get(request, message) != message:
+                    want: Receipt | Refusal = Refusal(request, "replayed", given - spent)
+                elif message in answers:
+                    want = Receipt(request, answers[message], False, given - spent)
+                elif spent + epsilon > given:
+                    want = Refusal(request, "budget", given - spent)
+                else:
+                    bodies[request] = message
+                    spent += epsilon
+                    paid.append((request, message))
+                    want = Receipt(request, None, True, given - spent)
+                assert got == want
+            if settled:
+                ledger.settle([(r, f"{r}{spent}".encode()) for r, _ in paid])
+                first = {m: r for r, m in reversed(paid)}
+                answers |= {m: f"{r}{spent}".encode() for m, r in first.items()}
+        assert ledger.balance("ann")[:3] == (given, spent, given - spent)
+        assert ledger.verify() == []
+
+
+def test_deltas_add_up_to_one_percent_at_most(ledger: Ledger) -> None:
+    """Also within one group, and after a new start of the process; epsilon is left."""
+    ledger.grant("ann", 10 * MICRO)
+    asked = [
+        charge(f"d{k}")._replace(epsilon=1, delta=0.004, message=bytes([k]) * 32) for k in range(3)
+    ]
+    one, two, three = ledger.charge(asked)
+    assert isinstance(one, Receipt) and isinstance(two, Receipt)
+    assert three == Refusal("d2", "delta", two.left)
+    assert ledger.balance("ann").delta == pytest.approx(0.008)
+    (late,) = ledger.charge([asked[2]])
+    assert isinstance(late, Refusal) and late.reason == "delta"
+    (pure,) = ledger.charge([asked[2]._replace(delta=0.0)])
+    assert isinstance(pure, Receipt)
+
+
+def test_an_unknown_client_is_admitted_once(ledger: Ledger) -> None:
+    """Its budget is granted in the same transaction that finds it unknown."""
+    assert ledger.admit("new", 5) and not ledger.admit("new", 5)
+    assert ledger.balance("new").granted == 5
+    assert ledger.knows("new") and not ledger.knows("newer")

@@ -1,0 +1,144 @@
+"""The project's own sampler has the law it claims, exactly, and that of OpenDP."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest, chisquare, ks_2samp, kstest
+from scipy.stats import laplace as continuous
+
+from fedcel.privacy import build, on_grid, perturb
+from fedcel.privacy.discrete_laplace import LARGEST, below, decayed, grid, laplace, offsets, runs
+from fedcel.settings.groups import Privacy
+
+ALPHA = 1e-6  # chance that a sound sampler fails a test of its law
+SAMPLES = 200_000
+
+
+def misfit(found: np.ndarray, law: np.ndarray) -> float:
+    """Return the p-value of counts of 0, 1, ... against chances; the last takes all beyond."""
+    counts = np.bincount(np.minimum(found, len(law) - 1), minlength=len(law))
+    return float(chisquare(counts, law / law.sum() * len(found)).pvalue)
+
+
+def chances(t: int, most: int = 12) -> np.ndarray:
+    """Return the discrete Laplace law of -most..most, the ends with their tails."""
+    z = np.arange(-most, most + 1)
+    law = (math.exp(1 / t) - 1) / (math.exp(1 / t) + 1) * np.exp(-np.abs(z) / t)
+    tail = np.exp(-most / t) / (1 + np.exp(-1 / t))
+    law[[0, -1]] = tail
+    return law
+
+
+@pytest.mark.parametrize("t", [1, 2, 3, 7])
+def test_noise_has_the_closed_form_law(t: int) -> None:
+    """Chi-square on every whole number; the scale beside it is told apart."""
+    assert chances(t).sum() == pytest.approx(1)
+    found = np.clip(laplace(t, SAMPLES), -12, 12) + 12
+    assert misfit(found, chances(t)) > ALPHA
+    assert misfit(found, chances(t + 1)) < ALPHA
+
+
+@pytest.mark.parametrize("t", [2**29 + 1, 2**30, 3**19])
+def test_noise_of_a_fine_grid_is_nearly_continuous(t: int) -> None:
+    """Kolmogorov-Smirnov against the continuous law of that scale, and of one 5 % off."""
+    found = laplace(t, SAMPLES) / t
+    assert kstest(found, continuous().cdf).pvalue > ALPHA
+    assert kstest(found, continuous(scale=1.05).cdf).pvalue < ALPHA
+
+
+def test_answers_have_the_law_of_opendp() -> None:
+    """Two samples, around values of either sign."""
+    rows = torch.tensor([[-1.0, 0.25, 0.75]]).expand(30_000, 3)
+    for column in range(3):
+        pair = [draw(rows, 2.0, 2.0)[:, column].numpy() for draw in (on_grid, perturb)]
+        assert ks_2samp(*pair).pvalue > ALPHA
+        assert ks_2samp(pair[0] + 0.1, pair[1]).pvalue < ALPHA
+
+
+@pytest.mark.parametrize(("u", "t"), [(0, 3), (1, 3), (2, 3), (1, 1), (2**29, 2**30)])
+def test_a_bit_is_true_with_its_chance(u: int, t: int) -> None:
+    """Exactly exp(-u / t)."""
+    heads = int(decayed(np.full(SAMPLES, u), t).sum())
+    assert binomtest(heads, SAMPLES, math.exp(-u / t)).pvalue > ALPHA
+
+
+def test_parts_of_a_draw_have_their_laws() -> None:
+    """The offset decays within a scale, runs are geometric; neighbours are independent."""
+    assert misfit(offsets(5, SAMPLES), np.exp(-np.arange(5) / 5)) > ALPHA
+    found = runs(SAMPLES)
+    law = np.exp(-np.arange(9.0))
+    law[-1] /= 1 - math.exp(-1)
+    assert misfit(found, law) > ALPHA
+    assert abs(np.corrcoef(found[1:], found[:-1])[0, 1]) < 5 / math.sqrt(SAMPLES)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 10])
+def test_small_whole_numbers_are_uniform(limit: int) -> None:
+    """Each as often as the others."""
+    found = below(limit, SAMPLES)
+    assert found.min() == 0
+    assert misfit(found, np.ones(limit)) > ALPHA or limit == 1
+
+
+def test_words_beyond_the_last_whole_multiple_are_drawn_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their remainders would else be the small numbers, a little too often."""
+    words = [np.array([2**64 - 1, 7, 2**64 - 2], np.uint64), np.array([5], np.uint64)]
+    monkeypatch.setattr("os.urandom", lambda size: words.pop(0).tobytes())
+    # 2^64 = 1 mod 3: the last word is one too many, the one before it is not.
+    assert below(3, 3).tolist() == [5 % 3, 7 % 3, (2**64 - 2) % 3]
+
+
+def test_any_number_can_be_drawn() -> None:
+    """How many are drawn at once decides nothing; short draws have no bias to small ones."""
+    for count in (0, 1, 2, 17):
+        assert laplace(3, count).shape == (count,)
+    found = np.concatenate([laplace(2, 1) for _ in range(4_000)])
+    assert misfit(np.clip(found, -12, 12) + 12, chances(2)) > ALPHA
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.floats(1e-3, LARGEST), st.floats(1e-6, 1e6), st.integers(1, 1000))
+def test_the_scale_covers_rows_moved_by_rounding(epsilon: float, bound: float, values: int) -> None:
+    """In exact numbers: all steps that two rows may differ by, over t, are at most epsilon."""
+    power, t = grid(epsilon, bound, values)
+    step = Fraction(2) ** power
+    assert (Fraction(bound) / step + values - 1) / t <= Fraction(epsilon)
+    assert t * step <= (Fraction(bound) + (values + 1) * step) / Fraction(epsilon) + step
+
+
+def test_an_answer_lies_on_the_grid() -> None:
+    """Its low bits tell nothing of the row: any row gives whole steps."""
+    power, _ = grid(4.0, 2.0, 10)
+    steps = on_grid(torch.rand(50, 10, dtype=torch.float64), 4.0, 2.0) / 2.0**power
+    assert torch.equal(steps, steps.round())
+
+
+def test_hardly_any_noise_leaves_the_rows() -> None:
+    """Every value is disturbed at its own place."""
+    rows = torch.randn(7, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(on_grid(rows, LARGEST, 1.0), rows, atol=1e-4, rtol=0)
+    mine = build(Privacy(mechanism="discrete-laplace", epsilon=1.0), 3)
+    assert mine.name == "discrete-laplace"
+    assert len(mine.answer(rows.float()).unique()) == 21
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan, 2 * LARGEST])
+def test_impossible_numbers_are_refused(bad: float) -> None:
+    """Epsilon and sensitivity are finite and above 0, rows are finite."""
+    zeros = torch.zeros(1, 2)
+    with pytest.raises(ValueError, match="epsilon is"):
+        on_grid(zeros, bad, 1.0)
+    if not bad > 1:
+        with pytest.raises(ValueError, match="sensitivity is"):
+            on_grid(zeros, 1.0, bad)
+    with pytest.raises(ValueError, match="too far apart"):
+        on_grid(zeros, 1e-300, 1e300)
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        on_grid(torch.tensor([[0.0, math.nan]]), 1.0, 1.0)

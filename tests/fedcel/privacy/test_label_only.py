@@ -1,0 +1,74 @@
+"""Randomised response: its chances are exact, its law is right, its ceiling is attained."""
+
+from decimal import Decimal, localcontext
+from math import exp, inf, nan
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest, chisquare
+
+from fedcel.privacy import LabelOnly, Mechanism, measured_epsilon
+from fedcel.privacy.label_only import response, truth
+from fedcel.testing import MechanismContract
+from fedcel.testing.mechanisms import CONFIDENCE, extremes
+
+ALPHA = 1e-6
+
+
+class TestLabelOnly(MechanismContract):
+    """The contract."""
+
+    def build(self) -> Mechanism:
+        """Return the mechanism."""
+        return LabelOnly(1.0, 3)
+
+
+def test_twice_the_epsilon_is_caught() -> None:
+    """Answers at epsilon 2 that claim 1."""
+
+    class Unsound:
+        """Claims half of what it costs."""
+
+        name, epsilon, delta, unit, protects = "unsound", 1.0, 0.0, "logits", "nothing."
+        answer = LabelOnly(2.0, 3).answer
+
+    assert measured_epsilon(Unsound(), extremes()[1], 5000, CONFIDENCE) > 1.0
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.floats(1e-9, 700.0), st.integers(2, 1000))
+def test_the_chances_keep_epsilon_exactly(epsilon: float, classes: int) -> None:
+    """P (C - 1) <= e^eps (1 - p) in 60 digits, for the double that OpenDP is given."""
+    with localcontext() as digits:
+        digits.prec = 60
+        p = Decimal(truth(epsilon, classes))
+        assert p * (classes - 1) <= Decimal(epsilon).exp() * (1 - p)
+        assert p * classes >= 1
+    want = 1 / (1 + (classes - 1) * exp(-epsilon))
+    assert float(p) == pytest.approx(want, rel=1e-12)
+
+
+def test_the_law_of_the_labels() -> None:
+    """The top class with chance .4754, the others alike: 4 classes, epsilon 1."""
+    answer = LabelOnly(1.0, 4).answer(torch.tensor([[0.0, 0.1, -3.0, 0.0]]).expand(10_000, 4))
+    counts = answer.argmax(1).bincount(minlength=4).tolist()
+    assert binomtest(counts.pop(1), 10_000, exp(1) / (exp(1) + 3)).pvalue > ALPHA
+    assert chisquare(counts).pvalue > ALPHA
+
+
+def test_softmax_of_an_answer_is_the_chance_of_each_class() -> None:
+    """e^eps/(e^eps + C - 1) at the label, the others alike."""
+    (row,) = LabelOnly(1.0, 3).answer(torch.zeros(1, 3)).softmax(1)
+    want = [exp(1) / (exp(1) + 2), *[1 / (exp(1) + 2)] * 2]
+    assert sorted(row.tolist(), reverse=True) == pytest.approx(want)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, 1e-10, inf, nan])
+def test_impossible_numbers_are_refused(bad: float) -> None:
+    """Epsilon, and fewer than two classes."""
+    with pytest.raises(ValueError, match="epsilon is"):
+        response(bad, 3)
+    with pytest.raises(ValueError, match="1 classes, must be 2"):
+        response(1.0, 1)

@@ -1,0 +1,165 @@
+"""The noise has the law it claims, and what it claims is what an attacker measures at most."""
+
+from dataclasses import dataclass, replace
+from math import inf, nan
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jaxtyping import Float
+from scipy.stats import kstest, laplace, norm
+from torch import Tensor
+
+from fedcel.privacy import (
+    Gaussian,
+    Laplace,
+    Mechanism,
+    measured_epsilon,
+    on_grid,
+    perturb,
+    sensitivity,
+)
+from fedcel.privacy.gaussian_calibration import calibrated
+from fedcel.testing import MechanismContract
+from fedcel.testing.mechanisms import ANSWERS, CONFIDENCE, extremes
+
+KINDS = ("clamp", "l1", "probabilities")
+ALPHA = 1e-6  # chance that a sound sampler fails the test of its law
+SAMPLES = 20_000
+
+
+def laplace_of(epsilon: float, kind: str = "l1", c: float = 2.0) -> Laplace:
+    """Return the mechanism for 3 classes."""
+    return Laplace(epsilon, 3, kind, c, sensitivity(kind, c, 3))
+
+
+def gaussian_of(epsilon: float, delta: float, kind: str = "l1", c: float = 2.0) -> Gaussian:
+    """Return the mechanism for 3 classes."""
+    return Gaussian(epsilon, delta, 3, kind, c, sensitivity(kind, c, 3, 2))
+
+
+class TestLaplace(MechanismContract):
+    """The contract."""
+
+    def build(self) -> Mechanism:
+        """Return the mechanism."""
+        return laplace_of(1.0)
+
+
+class TestDiscreteLaplace(MechanismContract):
+    """The contract, for the project's own sampler."""
+
+    def build(self) -> Mechanism:
+        """Return the mechanism."""
+        return replace(laplace_of(1.0), name="discrete-laplace", disturb=on_grid)
+
+
+class TestGaussian(MechanismContract):
+    """The contract."""
+
+    def build(self) -> Mechanism:
+        """Return the mechanism."""
+        return gaussian_of(1.0, 0.05)
+
+
+@dataclass(frozen=True)
+class Halved:
+    """Claims what its noise is too small for."""
+
+    honest: Laplace | Gaussian
+    epsilon: float
+    delta: float
+    name: str = "halved"
+    protects: str = "nothing."
+    unit: str = "logits"
+
+    def answer(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
+        """Return an answer with half the noise."""
+        return self.honest.answer(logits)
+
+
+@pytest.mark.parametrize("name", ["laplace", "gaussian"])
+def test_half_the_noise_is_caught(name: str) -> None:
+    """An attacker measures more than the claim, as surely as the contract asks."""
+    claim: Laplace | Gaussian = laplace_of(1.0)
+    if name == "gaussian":
+        claim = gaussian_of(1.0, 0.05)
+    unsound = Halved(replace(claim, sensitivity=claim.sensitivity / 2), 1.0, claim.delta)
+    assert measured_epsilon(unsound, extremes()[0], ANSWERS, CONFIDENCE) > 1.0
+
+
+def noise(epsilon: float, delta: float) -> np.ndarray:
+    """Return many draws of the noise alone."""
+    return perturb(torch.zeros(SAMPLES // 10, 10), epsilon, delta).flatten().numpy()
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 8.0), (4.0, 2.0), (1.0, 0.01)])
+def test_noise_is_laplace_of_delta_over_epsilon(epsilon: float, delta: float) -> None:
+    """Kolmogorov-Smirnov against Laplace(b); half and double the scale are told apart."""
+    found = noise(epsilon, delta)
+    assert kstest(found, laplace(scale=delta / epsilon).cdf).pvalue > ALPHA
+    for wrong in (0.5, 2.0):
+        assert kstest(found, laplace(scale=wrong * delta / epsilon).cdf).pvalue < ALPHA
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-6), (4.0, 1e-3), (30.0, 0.5)])
+def test_noise_is_gaussian_of_the_calibrated_sigma(epsilon: float, delta: float) -> None:
+    """Kolmogorov-Smirnov against N(0, sigma); half and double are told apart."""
+    mine = gaussian_of(epsilon, delta)
+    sigma = calibrated(epsilon, delta, 4.0)
+    assert mine.sigma == sigma
+    found = mine.answer(torch.zeros(SAMPLES // 3, 3)).flatten().numpy()
+    assert kstest(found, norm(scale=sigma).cdf).pvalue > ALPHA
+    for wrong in (0.5, 2.0):
+        assert kstest(found, norm(scale=wrong * sigma).cdf).pvalue < ALPHA
+
+
+def test_noise_values_are_independent() -> None:
+    """No correlation between neighbours in a row, nor between rows."""
+    found = noise(1.0, 1.0).reshape(-1, 10)
+    for a, b in ((found[:, :-1], found[:, 1:]), (found[:-1], found[1:])):
+        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 5 / np.sqrt(a.size)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_value_is_disturbed_at_its_own_place(kind: str) -> None:
+    """Hardly any noise leaves the clipped rows; some noise makes all values differ."""
+    logits = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
+    for nearly, clipped in (
+        (laplace_of(1e12, kind), laplace_of(1e15, kind).answer(logits)),
+        (gaussian_of(1e12, 0.5, kind), laplace_of(1e15, kind).answer(logits)),
+    ):
+        torch.testing.assert_close(nearly.answer(logits), clipped, atol=1e-4, rtol=0)
+        assert nearly.unit == ("probabilities" if kind == "probabilities" else "logits")
+    assert len(laplace_of(1.0, kind).answer(logits).unique()) == 21
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e4))
+def test_opendp_confirms_every_epsilon(epsilon: float, delta: float) -> None:
+    """The stated loss is at most epsilon for any pair of values, or `perturb` would raise."""
+    assert perturb(torch.zeros(1, 2), epsilon, delta).isfinite().all()
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.floats(1e-3, 1e3), st.floats(1e-9, 0.9), st.floats(1e-3, 1e4))
+def test_opendp_confirms_every_sigma(epsilon: float, delta: float, bound: float) -> None:
+    """The stated rho is at most that of the sensitivity and sigma, or `answer` would raise."""
+    mine = Gaussian(epsilon, delta, 3, "l1", bound / 2, bound)
+    assert mine.answer(torch.zeros(1, 3)).isfinite().all()
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, inf, nan])
+def test_impossible_numbers_are_refused(bad: float) -> None:
+    """Epsilon and sensitivity are finite and above 0, rows are finite."""
+    zeros = torch.zeros(1, 2)
+    with pytest.raises(ValueError, match="epsilon is"):
+        perturb(zeros, bad, 1.0)
+    with pytest.raises(ValueError, match="sensitivity is"):
+        perturb(zeros, 1.0, bad)
+    with pytest.raises(ValueError, match="too small"):
+        perturb(zeros, 1e-308, 1e308)
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        perturb(torch.tensor([[0.0, nan]]), 1.0, 1.0)

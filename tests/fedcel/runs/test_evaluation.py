@@ -1,0 +1,101 @@
+"""What a label alone gives away, in closed form, and how a run's leak hangs together."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedcel.data import load
+from fedcel.metrics.calibration import between_group_spread, within_class_spread
+from fedcel.nets.cut import Cut
+from fedcel.posterior.predict import predict
+from fedcel.runs import run_folder
+from fedcel.runs.evaluation import answers, device, label_only, leakage, optimal_leak, shape
+from fedcel.runs.run_folder import Run
+from fedcel.seeding import generator
+from fedcel.settings.parsing import parse
+
+
+@pytest.mark.parametrize(
+    ("counts", "candidates", "chance"),
+    [
+        ([10], 5, 1 / 5),  # one class: nothing is told
+        ([1, 1, 1, 1], 4, 1.0),  # the label is the image
+        ([40] * 10, 400, 1 / 40),  # all images are candidates
+        ([2, 2], 2, 2 / 3 + 1 / 3 / 2),  # the other candidate is of the same class in 1 of 3
+        ([3, 0], 3, 1 / 3),  # an absent class
+    ],
+)
+def test_label_only_by_hand(counts: list[int], candidates: int, chance: float) -> None:
+    """E[1/(1 + others of the class among the candidates)]."""
+    assert label_only(torch.tensor(counts).double(), candidates) == pytest.approx(chance)
+
+
+def trained(folder: Path, **more: object) -> Run:
+    """Return a run of one client trained centrally for a moment, two samples kept."""
+    settings = parse({"clients": 2, "net.width": 32, "net.features": 8, **more})
+    splits = load(settings.data, settings.clients, settings.seed)
+    flat = run_folder.fresh_net(settings, splits)
+    x, y = splits.training
+    stream = generator(0, "batch")
+    for _ in range(150):
+        own = torch.randint(len(y), (64,), generator=stream)
+        message = flat.net.add_noise(flat.net.encode(x[own]), stream)
+        flat.gradient.zero_()
+        torch.autograd.backward(torch.nn.functional.cross_entropy(flat.net.answer(message), y[own]))
+        flat.vector.sub_(flat.gradient)
+    last = flat.vector.clone()
+    other = last + 0.01 * torch.randn(len(last), generator=stream)
+    return Run(folder, settings, splits, flat, last, [last, other])
+
+
+@pytest.mark.parametrize("scope", ["head", "full"])
+def test_leak_lies_between_its_bounds(tmp_path: Path, scope: str) -> None:
+    """answer-bits <= bits beyond the label <= certificate, and gap >= directions >= 0."""
+    run = trained(tmp_path, **{"chain.scope": scope})
+    found = {key: float(str(value)) for key, value in leakage(run, *optimal_leak(run)).items()}
+    assert 0.1 < found["answer-bits"] <= found["bits-beyond-label"] + 0.02
+    assert found["bits-beyond-label"] <= found["certificate-bits-within-class"] + 0.02
+    assert all(0 < found[f"{key}-half-width"] < 0.05 for key in ("bits", "information"))
+    assert found["gaussianity-gap-bits"] >= found["gaussianity-direction-bits"] >= 0
+    if scope == "head":
+        run.flat.load(run.samples[0])
+        z, y = run.flat.net.encode(run.splits.test.x).detach(), run.splits.test.y
+        assert found["within-class-spread"] == pytest.approx(float(within_class_spread(z, y)))
+        x, labels = run.splits.training
+        held = torch.tensor([c for c, part in enumerate(run.splits.clients) for _ in part.y])
+        own = between_group_spread(run.flat.net.encode(x).detach(), labels, held)
+        assert found["between-client-spread"] == pytest.approx(float(own), rel=1e-4)
+
+
+@pytest.mark.parametrize(("scope", "encoders"), [("head", 1), ("full", 2)])
+def test_cost_on_the_device_by_hand(tmp_path: Path, scope: str, encoders: int) -> None:
+    """64 -> 32 -> 8 -> 10: sizes of one net, operations and bytes of every encoder that runs."""
+    weights = 64 * 32 + 32 * 8
+    assert device(trained(tmp_path, **{"chain.scope": scope})) == {
+        "parameters": weights + 32 + 8 + 8 * 10 + 10,
+        "encoder-parameters": weights + 32 + 8,
+        "flops-per-inference": 2 * weights * encoders,
+        "bytes-per-inference": 4 * 8 * encoders,
+    }
+
+
+@pytest.mark.parametrize("scope", ["head", "full"])
+def test_answers_are_the_predictions(tmp_path: Path, scope: str) -> None:
+    """Without noise, each draw is the most probable class of the samples' average."""
+    run = trained(tmp_path, **{"chain.scope": scope, "net.noise": 0.0})
+    x = run.splits.test.x
+    codes = []
+    for vector in run.samples if scope == "full" else run.samples[:1]:
+        run.flat.load(vector)
+        codes.append(run.flat.net.encode(x).detach())
+    want = predict(run.flat, run.samples, x, generator(0, "any"), scope).probabilities.argmax(1)
+    found = answers(run, torch.cat(codes, 1))
+    assert torch.equal(found, want.expand_as(found))
+
+
+@pytest.mark.parametrize("cut", [Cut(0.0), Cut(0.3, 0.2)])
+def test_no_gaussianity_where_it_is_not_defined(cut: Cut) -> None:
+    """No noise has no density, dropout no Gaussian law given z."""
+    found = shape(torch.rand(8, 2), torch.arange(8) % 2, cut, 1.0)
+    assert list(found.values()) == [None] * 3

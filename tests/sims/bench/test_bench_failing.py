@@ -1,0 +1,104 @@
+"""A bench with a bad cell: the others go on, whatever it was, and it is named with the reason."""
+
+import importlib
+import json
+import os
+import signal
+from multiprocessing import parent_process
+from pathlib import Path
+
+import pytest
+
+from fedcel.errors import DataError, FailedError
+from sims.bench import scenario
+from tests.sims.small import QUICK
+
+BENCH = importlib.import_module("sims.bench.run")  # `sims.bench.run` itself is the function
+
+
+class OddError(Exception):
+    """An error that cannot be pickled: it is made of two things."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one}\n{two}")
+
+
+def odd(*given: object) -> None:
+    """Fail as no builder of a net should."""
+    raise OddError("out of", "luck")
+
+
+def deadly(*given: object) -> None:
+    """End the process that builds a net, as the kernel does for want of memory."""
+    assert parent_process() is not None
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def planned(folder: Path, *settings: str) -> tuple[scenario.Scenario, list[scenario.Cell]]:
+    """Return a scenario of variants v0, v1, ... with these settings."""
+    path = folder / "s.toml"
+    variants = [
+        f"[[variant]]\nname = 'v{number}'\nsettings = {{ {given} }}\n"
+        for number, given in enumerate(settings)
+    ]
+    path.write_text("".join(variants))
+    plan = scenario.read(str(path))
+    return plan, scenario.cells(plan, QUICK)
+
+
+def outcome(folder: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the variants in the table, and why the other cells failed."""
+    rows = json.loads((folder / "bench.json").read_text())
+    failed = json.loads((folder / "failed.json").read_text())
+    return [row["variant"] for row in rows], {each["cell"]: each["reason"] for each in failed}
+
+
+def test_whatever_a_cell_raises_the_others_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wrong input of one cell, an exception of the user's own in another: both are named."""
+    plan, found = planned(
+        tmp_path, "clients = 1790", f"net = {{ name = '{__name__}:odd' }}", "temperature = 1.0"
+    )
+    with pytest.raises(DataError, match=r"^v0-0, v1-0 failed, the reasons.*report\.html"):
+        BENCH.bench(plan, found, tmp_path / "b")
+    there, failed = outcome(tmp_path / "b")
+    assert there == ["v2"] and list(failed) == ["v0-0", "v1-0"]
+    assert "client" in failed["v0-0"]
+    assert failed["v1-0"].startswith("OddError: out of luck (") and __file__ in failed["v1-0"]
+    assert "called from" in failed["v1-0"]
+    assert f"v1-0 failed: {failed['v1-0']} (2/3)\n" in capsys.readouterr().err
+    assert "v1-0 (OddError: out of luck" in (tmp_path / "b" / "report.html").read_text()
+
+
+def test_an_unforeseen_error_alone_is_no_traceback(tmp_path: Path) -> None:
+    """The command line says it in a line and exits with 1."""
+    plan, found = planned(tmp_path, f"net = {{ name = '{__name__}:odd' }}")
+    with pytest.raises(FailedError, match=r"^v0-0 failed.*no cell is finished"):
+        BENCH.bench(plan, found, tmp_path / "b")
+
+
+def test_many_failed_cells_are_no_wall_of_names(tmp_path: Path) -> None:
+    """A folder of data that is not there fails every cell; failed.json names them all."""
+    plan, found = planned(tmp_path, *["clients = 1790"] * 5)
+    with pytest.raises(DataError, match=r"^v0-0, v1-0, v2-0 and 2 more failed, the reasons"):
+        BENCH.bench(plan, found, tmp_path / "b")
+    assert len(outcome(tmp_path / "b")[1]) == 5
+
+
+@pytest.mark.long
+def test_a_killed_process_costs_its_own_cell(tmp_path: Path) -> None:
+    """Another process does the rest; an exception comes through the pipe as what it says."""
+    plan, found = planned(
+        tmp_path,
+        f"net = {{ name = '{__name__}:deadly' }}",
+        "temperature = 1.0",
+        f"net = {{ name = '{__name__}:odd' }}",
+        "seed = 0",
+    )
+    with pytest.raises(FailedError, match="^v0-0, v2-0 failed"):
+        BENCH.bench(plan, found, tmp_path / "b", 2)
+    there, failed = outcome(tmp_path / "b")
+    assert there == ["v1", "v3"] and set(failed) == {"v0-0", "v2-0"}
+    assert failed["v0-0"].startswith("its process was killed, perhaps for want of memory")
+    assert failed["v2-0"].startswith("OddError: out of luck (")

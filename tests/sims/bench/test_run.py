@@ -1,0 +1,292 @@
+"""A bench: cells that fail, processes that end, rows of sound files only."""
+
+import importlib
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedcel.attacks.registry import REVISION
+from fedcel.errors import DivergedError, RunError, SettingsError
+from fedcel.settings.groups import Attack
+from fedcel.settings.parsing import Scalar
+from sims.attacking.attack_run import (
+    Asked,
+    asked,
+    attack,
+    lacking,
+    merged,
+    own,
+    pictures_of,
+    rows_of,
+    store,
+)
+from sims.bench import scenario
+from sims.bench.run import measured
+from sims.bench.run_cell import one
+from sims.engines.processes import work
+from sims.results.worst_attack import who
+from tests.sims.small import QUICK
+
+ROOT = Path(__file__).parents[2]
+BENCH = importlib.import_module("sims.bench.run")  # `sims.bench.run` itself is the function
+
+
+def cells(folder: Path, **more: Scalar) -> tuple[scenario.Scenario, list[scenario.Cell]]:
+    """Return a scenario of three cells, the second of which diverges."""
+    path = folder / "s.toml"
+    path.write_text(
+        "[[variant]]\nname = 'a'\n[[variant]]\nname = 'b'\nsettings = { local = { rate = 1e38 } }\n"
+        "[[variant]]\nname = 'c'\n"
+    )
+    plan = scenario.read(str(path))
+    return plan, scenario.cells(plan, QUICK | more)
+
+
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_a_diverged_cell_does_not_keep_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], jobs: int
+) -> None:
+    """They are trained and reported; then it is named."""
+    plan, found = cells(tmp_path)
+    out = tmp_path / "b"
+    with pytest.raises(DivergedError, match=r"^b-0 failed.*report\.html"):
+        BENCH.bench(plan, found, out, jobs)
+    assert "b-0 failed: the model is not finite" in capsys.readouterr().err
+    rows = json.loads((out / "bench.json").read_text())
+    assert [row["variant"] for row in rows] == ["a", "c"]
+    assert all(row["worst-attack"] is None and row["mse"] is None for row in rows)
+    assert all(row["undefended"] and not row["anchored"] for row in rows)
+    failed = json.loads((out / "failed.json").read_text())
+    assert [one["cell"] for one in failed] == ["b-0"]
+    assert failed[0]["reason"].startswith("the model is not finite")
+    page = (out / "report.html").read_text()
+    assert "in no number, table or figure: b-0 (the model is not finite" in page
+    BENCH.bench(plan, [found[0], found[2]], out)
+    assert json.loads((out / "failed.json").read_text()) == failed
+    assert "b-0" in (out / "report.html").read_text()
+    plan.path.write_text(plan.path.read_text().replace("'b'", "'mended'"))
+    BENCH.bench(scenario.read(str(plan.path)), [found[0], found[2]], out)
+    assert json.loads((out / "failed.json").read_text()) == []
+    assert "b-0" not in (out / "report.html").read_text()
+
+
+def test_no_cell_is_finished(tmp_path: Path) -> None:
+    """There is nothing to report, and the reason is the divergence."""
+    plan, found = cells(tmp_path)
+    with pytest.raises(DivergedError, match="b-0 failed.*no cell is finished"):
+        BENCH.bench(plan, found[1:2], tmp_path / "b")
+    assert "b-0" in (tmp_path / "b" / "failed.json").read_text()
+
+
+def test_a_sweep_that_is_overridden_is_refused(tmp_path: Path) -> None:
+    """All strengths would be one; what no variant sweeps may be overridden."""
+    path = tmp_path / "s.toml"
+    path.write_text(
+        "[[variant]]\nname = 'plain'\nstrength-key = 'cel.weight'\nstrengths = '0.3,1'\n"
+        "settings = { cel = { kind = 'plain' } }\n"
+    )
+    plan = scenario.read(str(path))
+    fixed = scenario.cells(plan, QUICK | {"cel.weight": 0.5})
+    with pytest.raises(SettingsError, match=r"cel.weight is 0.5.*'plain' sweeps it \(0.3, 1\)"):
+        BENCH.bench(plan, fixed, tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+    scenario.refuse_fixed_sweeps(scenario.cells(plan, QUICK | {"net.noise": 0.5}))
+
+
+@pytest.mark.long
+def test_an_error_ends_the_other_processes(tmp_path: Path) -> None:
+    """Wrong input in one cell: the queue is dropped, no process trains on."""
+    _, (cell, *_) = cells(tmp_path, rounds=3000)
+    broken = cell._replace(
+        settings=cell.settings.model_copy(update={"clients": 1790}), variant=scenario.plain("x")
+    )
+    before = set(multiprocessing.active_children())
+    todo = [cell, broken, cell._replace(variant=scenario.plain("y"))]
+    with pytest.raises(Exception, match="client"):
+        list(work(partial(one, folder=tmp_path), todo, 2))
+    assert set(multiprocessing.active_children()) == before
+    assert not (tmp_path / "runs" / "y-0").exists()
+
+
+@pytest.mark.long
+def test_ctrl_c_ends_the_other_processes(tmp_path: Path) -> None:
+    """SIGINT to the first process alone: exit 130 at once, and no cell goes on."""
+    out = tmp_path / "b"
+    command = [sys.executable, "-m", "sims", "bench", "digits", "--engine", "loop", "--jobs", "2"]
+    command += ["--set", "rounds=100000", "--out", str(out)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    limit = time.monotonic() + 300
+    while len(events := list(out.glob("runs/*/events.jsonl"))) < 2:
+        assert time.monotonic() < limit, "no two cells at work within five minutes"
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert "leaked" not in said
+    assert "same command again" in said
+    assert said.startswith(f"run: {out}\n")
+    sizes = [path.stat().st_size for path in events]
+    time.sleep(1.0)  # some twenty rounds
+    assert [path.stat().st_size for path in events] == sizes
+    assert len(list(out.glob("runs/*"))) == 2
+
+
+WORST = ("worst-attack", "worst-knowledge", "worst-budget", "worst-targets")
+
+
+@pytest.mark.parametrize(
+    ("result", "attacks", "words"),
+    [
+        ({}, [], "no 'accuracy'"),
+        ([], [], "are expected"),
+        (None, [{"attack": "decoder", "mse": 0.1}], "no 'psnr'"),
+        (None, [{"attack": "decoder", "mse": None}], "None"),
+        (None, [1], "a list of objects"),
+    ],
+)
+def test_a_damaged_file_is_named(
+    tmp_path: Path, result: object, attacks: object, words: str
+) -> None:
+    """Not a KeyError."""
+    sound = dict.fromkeys(BENCH.COPIED, 1.0)
+    attacked(tmp_path, [])
+    (tmp_path / "result.json").write_text(json.dumps(sound))
+    untrained = dict.fromkeys((*WORST, *BENCH.REBUILT))
+    assert measured(tmp_path, Attack()) == sound | untrained | {"train-step-ratio": 2.5}
+    (tmp_path / "result.json").write_text(json.dumps(sound if result is None else result))
+    attacked(tmp_path, attacks)
+    with pytest.raises(RunError, match=words):
+        measured(tmp_path, Attack())
+
+
+def attacked(place: Path, rows: object) -> None:
+    """Write the files of an attack with default settings, all rows with the same few keys."""
+    place.mkdir(parents=True, exist_ok=True)
+    ask = {"settings": Attack().model_dump(by_alias=True), "attacks": [["decoder"]]}
+    ask["revision"] = REVISION
+    (place / "attacks.json").write_text(json.dumps(rows))
+    (place / "attack-settings.json").write_text(json.dumps([ask]))
+    (place / BENCH.COST).write_text('{"train-step-ratio": 2.5}')
+
+
+def test_rows_that_the_settings_do_not_ask_for_do_not_count(tmp_path: Path) -> None:
+    """An attack on one cell with ten times the budget is not what the others had to stand."""
+    attacked(tmp_path, [])
+    (tmp_path / "result.json").write_text(json.dumps(dict.fromkeys(BENCH.COPIED, 1.0)))
+    mine = {"attack": "decoder"} | dict.fromkeys(BENCH.REBUILT, 0.5)
+    attacked(tmp_path, [mine, mine | {"mse": 0.01, "budget": 10.0}])
+    found = measured(tmp_path, Attack())
+    assert (found["worst-attack"], found["mse"]) == ("decoder", 0.5)
+
+
+@pytest.mark.long
+def test_a_cell_is_attacked_again_where_its_rows_are_gone(tmp_path: Path) -> None:
+    """Not where other attacks came to them; the net is not trained again."""
+    plan, (cell, *_) = cells(tmp_path)
+    out = tmp_path / "b"
+    place, how = out / "runs" / cell.name, cell.settings.attack
+    BENCH.bench(plan, [cell], out)
+    first = json.loads((place / "attacks.json").read_text())
+    stamps = [(place / name).stat().st_mtime_ns for name in ("result.json", BENCH.COST)]
+    more = how.model_copy(update={"names": "decoder", "budget": 0.02})
+    attack(place, more)
+    after = (place / "attacks.json").stat()
+    assert own(place, how) == first
+    assert [row["mse"] for row in own(place, more) or []] != []
+    BENCH.bench(plan, [cell], out)
+    assert (place / "attacks.json").stat().st_mtime_ns == after.st_mtime_ns
+    attack(place, how.model_copy(update={"seeds": 2}))
+    assert own(place, how) is None
+    assert BENCH.rows([cell], out) == []
+    BENCH.bench(plan, [cell], out)
+    kept = json.loads((place / "attacks.json").read_text())
+    assert [(row["attack"], row["seed"]) for row in kept] == [("decoder", 0)] + [("optimal", 0)] * 2
+    assert [(place / name).stat().st_mtime_ns for name in ("result.json", BENCH.COST)] == stamps
+
+
+def test_what_an_attack_leaves_of_earlier_ones(tmp_path: Path) -> None:
+    """Other rows, and each attack's best images; what was skipped, or run so before, gives way."""
+    how = Attack(names="a,b", budget=2.0)
+    say = {"observation": "o", "knowledge": "k"}
+    old = [{"attack": "a", **say, "budget": budget, "mse": 0.1} for budget in (1.0, 2.0)]
+    old += [{"attack": "b", **say, "skipped": "no"}, {"attack": "c", **say, "budget": 2.0}]
+    new = [{"attack": name, **say, "budget": 2.0, "mse": 0.2} for name in ("a", "b")]
+    asks = [
+        Asked(Attack(budget=n).model_dump(by_alias=True), [who(old[n - 1])], revision=REVISION)
+        for n in (1, 2)
+    ]
+    shown = {name: torch.full((2, 1, 2, 2), 0.1) for name in ("targets", "a", "b")}
+    made = {"targets": shown["targets"], "a": shown["a"] + 0.5, "b": shown["b"] + 0.5}
+    store(tmp_path, how, new, made, old, asks, shown)
+    assert rows_of(tmp_path) == [old[0], old[3], *new]
+    assert own(tmp_path, Attack(budget=1.0)) == old[:1]
+    assert own(tmp_path, Attack(budget=2.0)) == new[:1]  # names alone differ: its like
+    assert own(tmp_path, Attack(budget=2.0, seeds=1)) is None
+    earlier = [ask._replace(revision=REVISION - 1)._asdict() for ask in asked(tmp_path)]
+    (tmp_path / "attack-settings.json").write_text(json.dumps(earlier))
+    assert own(tmp_path, how) == new and lacking(tmp_path, how) == how  # till it is done again
+    kept = pictures_of(tmp_path)
+    assert torch.equal(kept["a"], shown["a"]) and torch.equal(kept["b"], made["b"])
+    other = shown | {"targets": shown["targets"] + 0.3}
+    assert merged(other, made, old, new) == made
+    (tmp_path / "attack-settings.json").write_text('[{"settings": 1}]')
+    with pytest.raises(RunError, match="attack-settings.json is damaged"):
+        own(tmp_path, how)
+
+
+def test_refused_cells_leave_the_bench_as_it_was(tmp_path: Path) -> None:
+    """The scenario in the folder is that of the runs beside it."""
+    plan, found = cells(tmp_path)
+    BENCH.bench(plan, found[:1], tmp_path / "b")
+    before = (tmp_path / "b" / "scenario.toml").read_text()
+    _, other = cells(tmp_path, rounds=6)
+    plan.path.write_text("# another\n" + plan.path.read_text())
+    with pytest.raises(RunError, match="other settings"):
+        BENCH.bench(plan, other[:1], tmp_path / "b")
+    assert (tmp_path / "b" / "scenario.toml").read_text() == before
+
+
+def test_what_only_some_runs_have_is_copied(tmp_path: Path) -> None:
+    """From the result, and the attention of the last round in which it acted."""
+    sound = dict.fromkeys((*BENCH.COPIED, "answer-bits", "within-class-spread"), 0.5)
+    attacked(tmp_path, [])
+    (tmp_path / "result.json").write_text(json.dumps(sound | {"seconds": 3}))
+    (tmp_path / "events.jsonl").write_text(
+        '{"attention-share": 0.1}\n{"attention-share": 0.7}\n{}\n'
+    )
+    found = measured(tmp_path, Attack())
+    assert found.items() >= (sound | {"attention-share": 0.7}).items()
+    assert "seconds" not in found and "bits-cap" not in found
+    (tmp_path / "events.jsonl").write_text("{")
+    with pytest.raises(RunError, match="damaged"):
+        measured(tmp_path, Attack())
+
+
+def test_a_sweep_is_anchored_where_the_first_undefended_row_is(tmp_path: Path) -> None:
+    """The seed's own; a row that sweeps is no reference."""
+    path = tmp_path / "s.toml"
+    path.write_text(
+        "[bench]\nseeds = '0,1'\n[[variant]]\nname = 'a'\n"
+        "[[variant]]\nname = 'b'\nstrength-key = 'cel.weight'\nstrengths = '1'\n"
+        "settings = { cel = { kind = 'plain' } }\n"
+        "[[variant]]\nname = 'c'\nstrength-key = 'net.noise'\nstrengths = '0.5'\n"
+    )
+    found = scenario.cells(scenario.read(str(path)), {"engine": "loop"})
+    for cell in found:
+        place = tmp_path / "runs" / cell.name
+        attacked(place, [])
+        (place / "result.json").write_text(json.dumps(dict.fromkeys(BENCH.COPIED, 1.0)))
+    told = {(r["variant"], r["undefended"], r["anchored"]) for r in BENCH.rows(found, tmp_path)}
+    assert told == {("a", True, False), ("b", False, True), ("c", False, False)}
+    alone = BENCH.rows(found[2:], tmp_path)
+    assert not any(row["anchored"] for row in alone)

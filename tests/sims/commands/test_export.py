@@ -1,0 +1,73 @@
+"""The encoder as ONNX: the same features elsewhere, and the law to disturb them by."""
+
+from pathlib import Path
+
+import onnxruntime
+import pytest
+import torch
+
+from fedcel.nets import split_net
+from fedcel.runs import run_folder
+from fedcel.seeding import generator
+from fedcel.settings.groups import Net
+from fedcel.settings.parsing import parse
+from sims.commands.export import converted
+from sims.commands.main import main
+from sims.engines import local
+
+
+def trained(folder: Path, scope: str) -> Path:
+    """Return a run of three short rounds that keeps samples."""
+    given = {"clients": 3, "rounds": 3, "local.steps": 3, "chain.burn-in": 0.3, "engine": "loop"}
+    settings = parse({**given, "chain.thin": 1, "chain.scope": scope})
+    run_folder.create(folder, settings)
+    local.train(settings, folder, lambda _: None, measure=False)
+    return folder
+
+
+def features(model: bytes, images: torch.Tensor) -> torch.Tensor:
+    """Return z as another runtime computes it."""
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    return torch.from_numpy(session.run(["z"], {"images": images.numpy()})[0])
+
+
+def test_an_exported_encoder_is_the_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of `fedcel export`: equal to rounding for any number of images; the cut's law is stated."""
+    run = run_folder.read(trained(tmp_path / "run", "head"))
+    out = tmp_path / "encoder.onnx"
+    assert main(["export", str(run.folder), "--out", str(out)]) == 0
+    assert "z itself hides nothing" in capsys.readouterr().out
+    run.flat.load(run.samples[0])
+    for many in (1, 5):
+        images = run.splits.test.x[:many]
+        found = features(out.read_bytes(), images)
+        torch.testing.assert_close(found, run.flat.net.encode(images).detach(), rtol=0, atol=1e-5)
+    session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
+    stated = session.get_modelmeta().custom_metadata_map
+    assert float(stated["fedcel.sigma"]) == run.flat.net.cut.sigma
+
+
+@pytest.mark.parametrize(
+    ("net", "shape"),
+    [
+        (Net(name="cnn", bound="norm"), (1, 28, 28)),
+        (Net(name="strided"), (1, 28, 28)),
+        (Net(name="vgg11", features=512, width=32), (3, 32, 32)),
+    ],
+)
+def test_every_net_can_be_exported(net: Net, shape: tuple[int, ...]) -> None:
+    """Equal features in the other runtime."""
+    encoder = split_net.build(net, shape, 10, generator(0, "net")).encoder.eval()
+    images = torch.rand(3, *shape, generator=generator(0, "images"))
+    found = features(converted(encoder, shape).SerializeToString(), images)
+    torch.testing.assert_close(found, encoder(images).detach(), rtol=0, atol=1e-5)
+
+
+def test_a_run_of_whole_nets_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its encoders are many; nothing is written."""
+    folder = trained(tmp_path / "run", "full")
+    assert main(["export", str(folder), "--out", str(tmp_path / "e.onnx")]) == 2
+    assert "one encoder is exported" in capsys.readouterr().err
+    assert not (tmp_path / "e.onnx").exists()

@@ -1,0 +1,85 @@
+"""The command line when it is interrupted: exit 130, what goes on, and going on works."""
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sims.commands.main import COMMANDS, main
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("command", ["simulate", "bench", "tune"])
+def test_ctrl_c_names_what_goes_on(
+    command: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The very command, with the folder that was chosen for it; tune needs none."""
+
+    def interrupt(options: argparse.Namespace) -> None:
+        if command != "tune":
+            options.out.mkdir(parents=True)
+            (options.out / "settings.toml").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(COMMANDS, command, interrupt)
+    assert main([command, "digits", "--set", "net.name=a b"]) == 130
+    said = capsys.readouterr().err
+    if command == "tune":
+        assert said.endswith("command again: fedcel tune digits --set 'net.name=a b'\n")
+        return
+    out = next((tmp_path / "runs").iterdir()).relative_to(tmp_path)
+    line = f"fedcel {command} digits --set 'net.name=a b' --out {out}"
+    assert said.endswith(
+        f"{line} --resume\n" if command == "simulate" else f"command again: {line}\n"
+    )
+
+
+def test_ctrl_c_saves_complete_rounds_and_resume_ends_the_run(tmp_path: Path) -> None:
+    """A real process, a real SIGINT: exit 130, how to go on, and going on works."""
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "sims", "simulate", "digits", "--engine", "loop"]
+    command += ["--set", "rounds=3000", "--out", str(run)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    events = run / "events.jsonl"
+    limit = time.monotonic() + 60
+    while not (events.exists() and len(events.read_text().splitlines()) >= 3):
+        assert time.monotonic() < limit, "no round within a minute"
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"run: {run}\n" in said
+    assert f"--out {run} --resume" in said
+    assert "Traceback" not in said
+    before = len(events.read_text().splitlines())
+    process = subprocess.Popen([*command, "--resume"], stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    while len(events.read_text().splitlines()) <= before:
+        assert time.monotonic() < limit + 60, "the resumed run does not go on"
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    lines = [json.loads(line)["round"] for line in events.read_text().splitlines()]
+    assert lines == list(range(1, len(lines) + 1))
+
+
+def test_a_thread_that_never_ends_does_not_keep_an_interrupted_command() -> None:
+    """Flower's threads may wait for ever for an answer of a cluster that is gone."""
+    script = """if True:
+        import threading
+        from sims import __main__ as entry
+        threading.Thread(target=threading.Event().wait).start()
+        entry.main, entry.GRACE_SECONDS = lambda: 130, 0.1
+        entry.run()
+    """
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=60)
+    assert done.returncode == 130

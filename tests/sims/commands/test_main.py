@@ -1,0 +1,239 @@
+"""The command line, as a user meets it: exit codes, one clear message, no traceback."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedcel.settings.parsing import Settings, dump
+from sims.commands.main import main
+
+ROOT = Path(__file__).parents[2]
+QUICK = ["--engine", "loop", "--set", "rounds=5", "--set", "local.steps=3"]
+QUICK += ["--set", "cel.warm-up=1"]
+QUICK += ["--set", "privacy.epsilons=4", "--set", "attack.seeds=1", "--set", "attack.budget=0.05"]
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what is said when the input is wrong, in at most three lines."""
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) <= 3
+    assert "Traceback" not in said
+    return said
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("cel.wieght=1", "did you mean 'cel.weight'"),
+        ("rounds=many", "rounds is 'many'"),
+        ("net.features=0", "greater than or equal to 1"),
+        ("data.source=cifar", "data.source is 'cifar'"),
+        ("clients=900", "client"),
+        ("data.test=3000", "3000"),
+        ("net.name=vgg", "net.name is 'vgg'"),
+        ("net.name=cnn5:build", "no module 'cnn5'"),
+        ("rounds", "not of the form KEY=VALUE"),
+        ("seed=abc", "seed is 'abc'"),
+        ("seed=1.5", "seed is 1.5"),
+        ("attack.names=decodr", "did you mean 'decoder'"),
+    ],
+)
+def test_wrong_settings(
+    setting: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """What, its value, what is allowed."""
+    out = ["--out", str(tmp_path / "run"), "--engine", "loop"]
+    assert words in refused(["simulate", "digits", *out, "--set", setting], capsys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_strategy_that_is_none_is_refused_before_there_is_a_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """So that the corrected command may take the same folder."""
+    keys = ["--set", "strategy.name=pathlib:Path", "--out", str(tmp_path / "run")]
+    assert "no Flower Strategy" in refused(["simulate", "digits", *keys], capsys)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [["tune", "digits", "--trials", "0"], ["bench", "digits", "--jobs", "-1"]]
+)
+def test_counts_start_at_one(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The parser says so, and exits with 2."""
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    assert "must be at least 1" in capsys.readouterr().err
+
+
+def test_tune_has_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    """It always uses the loop engine."""
+    with pytest.raises(SystemExit):
+        main(["tune", "digits", "--engine", "ray"])
+    assert "--engine" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["simulate", "bench", "tune"])
+def test_a_place_that_cannot_be_written(
+    command: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One line, before anything is trained."""
+    for module in ("sims.engines.simulate", "sims.tuning.search"):
+        engine = importlib.import_module(module).loop
+        monkeypatch.setattr(engine, "train", lambda *_, **__: pytest.fail("it was trained"))
+    (tmp_path / "file").write_text("mine")
+    places = [tmp_path / "file" / "below"]
+    places += [tmp_path] if command == "tune" else [tmp_path / "file"]
+    for place in places:
+        said = refused([command, "digits", "--out", str(place)], capsys)
+        assert len(said.splitlines()) == 1
+        assert str(tmp_path) in said
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [("missing", "train-images"), ("truncated", "train-images"), ("text", "train-images")],
+)
+def test_wrong_data_folders(
+    damage: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A missing, a truncated and a non-idx file are named."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    if damage == "truncated":
+        header = np.array([0x803, 60, 28, 28], ">i4").tobytes()
+        (folder / "train-images-idx3-ubyte").write_bytes(header + b"12")
+    if damage == "text":
+        (folder / "train-images-idx3-ubyte").write_text("these are no images")
+    keys = ["--set", "data.source=idx", "--set", f"data.path={folder}"]
+    out = ["--out", str(tmp_path / "run"), "--engine", "loop"]
+    assert words in refused(["simulate", "digits", *out, *keys], capsys)
+
+
+def test_batch_norm_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's own net beside the scenario is found, and refused with the reason."""
+    (tmp_path / "ownnet.py").write_text(
+        "from torch import nn\n"
+        "def build(shape, classes, net):\n"
+        "    encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8))\n"
+        "    return encoder, nn.Linear(8, classes)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    keys = ["--set", "net.name=ownnet:build", "--engine", "loop", "--out", "run"]
+    assert "nn.GroupNorm" in refused(["simulate", "digits", *keys], capsys)
+
+
+def test_simulate_attack_report_in_turn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Every file of a run is there; a second simulate into it is refused."""
+    run = tmp_path / "run"
+    assert main(["simulate", "digits", "--variant", "cluster", "--out", str(run), *QUICK]) == 0
+    assert f"run: {run}\n" in capsys.readouterr().err
+    assert main(["attack", str(run), "--set", "attack.seeds=2"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    found = [line.split()[:2] for line in said if line.startswith("kernel-ridge ")]
+    assert found == [["kernel-ridge", "smashed-data"]] * 2
+    assert main(["report", str(run)]) == 0
+    names = {path.name for path in run.iterdir()}
+    assert names >= {
+        "settings.toml",
+        "events.jsonl",
+        "result.json",
+        "model.safetensors",
+        "chain",
+        "state",
+        "attacks.json",
+        "report.html",
+        "figures",
+    }
+    rows = json.loads((run / "attacks.json").read_text())
+    assert {row["attack"] for row in rows} == {
+        "optimal",
+        "decoder",
+        "kernel-ridge",
+        "logit-inversion",
+    }
+    assert {row["seed"] for row in rows} == {0, 1}
+    capsys.readouterr()
+    assert "not empty" in refused(["simulate", "digits", "--out", str(run)], capsys)
+    assert "only attack.* can change" in refused(["attack", str(run), "--set", "seed=1"], capsys)
+    assert "is a single run" in refused(["table", str(run)], capsys)
+    assert "has no bench.json; give a folder" in refused(["table", str(run / "no")], capsys)
+    for name in ("table", "escalate"):  # told before the work, which would fail for another reason
+        said = refused([name, str(run), "--out", str(run)], capsys)
+        assert "is a folder; --out names the file to write" in said
+        new = tmp_path / "new" / "page.md"
+        assert "is a single run" in refused([name, str(run), "--out", str(new)], capsys)
+        assert not new.parent.exists()
+    (tmp_path / "bench" / "runs").mkdir(parents=True)
+    assert "is a bench, not a run" in refused(["attack", str(tmp_path / "bench")], capsys)
+
+
+def test_settings_toml_repeats_the_run(tmp_path: Path) -> None:
+    """The run's own settings file is a scenario; the model comes out the same."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert main(["simulate", "digits", "--out", str(one), *QUICK]) == 0
+    assert main(["simulate", str(one / "settings.toml"), "--out", str(two)]) == 0
+    assert (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
+
+
+@pytest.mark.long
+def test_bench_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A finished cell is not trained again; a changed setting is refused."""
+    out = ["--out", str(tmp_path / "b")]
+    assert main(["bench", "digits", *out, *QUICK]) == 0
+    rows = json.loads((tmp_path / "b" / "bench.json").read_text())
+    stamp = (tmp_path / "b" / rows[0]["run"] / "model.safetensors").stat().st_mtime_ns
+    (tmp_path / "b" / rows[-1]["run"] / "attacks.json").unlink()
+    assert main(["bench", "digits", *out, *QUICK]) == 0
+    assert "cells are finished already" in capsys.readouterr().err
+    again = json.loads((tmp_path / "b" / "bench.json").read_text())
+    keys = ("variant", "accuracy", "bits-beyond-label")
+    assert [[r[k] for k in keys] for r in rows] == [[r[k] for k in keys] for r in again]
+    assert (tmp_path / "b" / rows[0]["run"] / "model.safetensors").stat().st_mtime_ns == stamp
+    more = [*out, *QUICK, "--set", "rounds=6"]
+    assert "other settings" in refused(["bench", "digits", *more], capsys)
+    jobs = ["--engine", "ray", "--jobs", "2", "--out", str(tmp_path / "c")]
+    assert "engine 'ray' is parallel itself" in refused(["bench", "digits", *jobs], capsys)
+
+
+def test_settings_lists_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    """As text and as JSON."""
+    assert main(["settings", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["key"] for row in rows} >= {"seed", "cel.warm-up", "privacy.clip-kind"}
+    assert main(["settings"]) == 0
+    assert "cel.warm-up" in capsys.readouterr().out
+
+
+def test_flower_run_config_has_every_setting_with_its_default() -> None:
+    """`flwr run` refuses keys that pyproject.toml does not list."""
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    config = table["tool"]["flwr"]["app"]["config"]
+    assert config.pop("out") == "none"
+    assert config.pop("resume") is False
+    assert config == dump(Settings())
+
+
+def test_help_names_every_command() -> None:
+    """`python -m sims --help` is the first page of the manual."""
+    command = [sys.executable, "-m", "sims", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ)
+    assert done.returncode == 0
+    for name in ("simulate", "attack", "bench", "tune", "report", "table", "settings"):
+        assert name in done.stdout

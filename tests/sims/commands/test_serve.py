@@ -1,0 +1,128 @@
+"""The web server around the service: certificates, silent connections, settings of its own."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from fedcel.errors import SettingsError
+from sims.commands.main import main
+from sims.commands.serve import Place, answering, configured
+from tests.clients.serving import made_run
+
+LOCAL = Place("127.0.0.1", 0, None, None, False)
+ASKED = b"GET /slow HTTP/1.1\r\nHost: here\r\n"
+
+
+def slow_app() -> FastAPI:
+    """Return an application that takes longer to answer than a header may take to arrive."""
+    app = FastAPI()
+
+    @app.get("/slow")
+    async def slow() -> None:
+        await asyncio.sleep(1.5)
+
+    return app
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A server that waits one second for a header."""
+    server = uvicorn.Server(configured(slow_app(), LOCAL, idle=1))
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        thread = Thread(target=server.run, kwargs={"sockets": [door]}, daemon=True)
+        thread.start()
+        yield door.getsockname()[1]
+        server.should_exit = True
+        thread.join(10)
+    assert not thread.is_alive()
+
+
+def kept_open(port: int, first: bytes, drip: bytes) -> tuple[bytes, float]:
+    """Return what came back before the server closed, and the seconds, eight at most.
+
+    `first` is sent at once, `drip` a byte every quarter of a second.
+    """
+    begun, found, left = time.monotonic(), b"", list(drip)
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=0.25) as line,
+        suppress(ConnectionError),
+    ):
+        line.sendall(first)
+        while time.monotonic() - begun < 8:
+            try:
+                part = line.recv(4096)
+            except TimeoutError:
+                line.sendall(bytes(left[:1]))
+                del left[:1]
+                continue
+            if not part:
+                break
+            found += part
+    return found, time.monotonic() - begun
+
+
+def test_a_header_arrives_in_time_or_the_connection_is_closed(port: int) -> None:
+    """Nothing, a drip, half a header after an answer; an answer itself may take longer."""
+    whole = ASKED + b"\r\n"
+    with ThreadPoolExecutor() as pool:
+        silent = pool.submit(kept_open, port, b"", b"")
+        dripping = pool.submit(kept_open, port, b"", ASKED)
+        answered = pool.submit(kept_open, port, whole, b"")
+        again = pool.submit(kept_open, port, whole, ASKED)
+    for future in (silent, dripping):
+        found, seconds = future.result()
+        assert found == b"" and 0.9 < seconds < 3
+    for future in (answered, again):
+        found, seconds = future.result()
+        assert found.startswith(b"HTTP/1.1 200 OK") and 2.4 < seconds < 6
+
+
+def test_a_certificate_that_is_none_is_named_before_anything_is_served(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, exit status 2, no ledger."""
+    monkeypatch.setattr("fedcel.runs.run_folder.read", lambda _: made_run())
+    junk, key = tmp_path / "junk.pem", tmp_path / "key.pem"
+    for path in (junk, key):
+        path.write_text("no PEM")
+    words = ["serve", str(tmp_path), "--certificate", str(junk), "--private-key", str(key)]
+    assert main([*words, "--port", "0"]) == 2
+    out, errors = capsys.readouterr()
+    assert str(junk) in errors and str(key) in errors and "in PEM" in errors
+    assert "serving" not in out and not (tmp_path / "budget.db").exists()
+
+
+def test_answers_of_one_service_may_cost_something_else() -> None:
+    """What is not given stays; what is no setting of privacy stays whatever is given."""
+    run = made_run()
+    model, mechanism = answering(run, {})
+    assert (mechanism.epsilon, model.privacy.epsilon) == (4, 4)
+    other, mechanism = answering(run, {"privacy.epsilon": 2, "privacy.mechanism": "gaussian"})
+    assert (mechanism.name, mechanism.epsilon, other.privacy.epsilon) == ("gaussian", 2, 2)
+    assert other.privacy.clip == model.privacy.clip and other.version == model.version
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("net.noise", 0.1, "a finished run keeps it; only privacy"),
+        ("rounds", 1, "a finished run keeps it; only privacy"),
+        ("privacy.epsilno", 1, "did you mean 'privacy.epsilon'"),
+        ("privacy.epsilon", -1, "privacy.epsilon is -1"),
+        ("privacy.epsilon", 200, "privacy.budget is 100"),
+        ("privacy.mechanism", "none", "would not be private"),
+    ],
+)
+def test_a_finished_run_keeps_the_rest(key: str, value: float | str, reason: str) -> None:
+    """The settings' own checks hold, too."""
+    with pytest.raises(SettingsError, match=reason):
+        answering(made_run(), {key: value})

@@ -1,0 +1,222 @@
+"""The commands `serve` and `ledger`: what they refuse, what they say."""
+
+import contextlib
+import json
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from clients.service import auth
+from fedcel.errors import LedgerError
+from fedcel.privacy.ledger.ledger import MICRO, Ledger
+from fedcel.settings.parsing import Scalar
+from sims.commands import ledger as operator
+from sims.commands.main import main
+from sims.commands.serve import Place, check
+
+
+def said(arguments: list[object], capsys: pytest.CaptureFixture[str], status: int = 0) -> str:
+    """Return what a command says: its output, or its error."""
+    assert main([str(word) for word in arguments]) == status
+    out, errors = capsys.readouterr()
+    return errors if status else out
+
+
+def test_keys_budgets_and_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A new client gets epsilon and a key, a known one only a key; revoked keys are gone."""
+    path = tmp_path / "ledger.db"
+    book = ["ledger", "keys", path, "--client", "phone"]
+    first = said([*book, "--epsilon", "7"], capsys)
+    again = said([*book, "--days", "2"], capsys)
+    assert "is new and was granted epsilon 7" in first and "has epsilon 7" in again
+    name = re.findall(r"key: fedcel_([0-9a-f]{16})_\S{43}\n", first)[0]
+    assert "7.5 left" in said(
+        ["ledger", "top-up", path, "--client", "phone", "--epsilon", "0.5"], capsys
+    )
+    listed = said(["ledger", "list", path], capsys)
+    assert re.search(r"phone +7.500000 +0.000000 +7.500000", listed)
+    assert listed.count("never") == 1 and name in listed
+    said(["ledger", "keys", path, "--revoke", name], capsys)
+    assert name not in said(["ledger", "list", path], capsys)
+    assert "no key" in said(["ledger", "keys", path, "--revoke", name], capsys, 2)
+    said(["ledger", "export", path, "--out", tmp_path / "log.jsonl"], capsys)
+    rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [row["micro"] for row in rows] == [7_000_000, 500_000]
+    assert "2 rows, all balances and links are right" in said(["ledger", "verify", path], capsys)
+
+
+def test_a_changed_ledger_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 1, and what is wrong."""
+    import sqlite3
+
+    path = tmp_path / "ledger.db"
+    said(["ledger", "keys", path, "--client", "phone"], capsys)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE accounts SET allowed = allowed + 1")
+    assert "changed or damaged" in said(["ledger", "verify", path], capsys, 1)
+
+
+def test_a_new_client_is_granted_100_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where two operators find it unknown at the same moment."""
+    path, both = tmp_path / "ledger.db", threading.Barrier(2, timeout=0.3)
+    known = Ledger.clients
+
+    def together(ledger: Ledger) -> object:
+        found = known(ledger)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait()
+        return found
+
+    monkeypatch.setattr(Ledger, "clients", together)
+    with ThreadPoolExecutor() as pool:
+        said_twice = list(pool.map(lambda _: operator.new_key(path, "phone", None, None), range(2)))
+    monkeypatch.undo()
+    assert sorted("is new" in text for text in said_twice) == [False, True]
+    assert "phone has 101 left" in said(
+        ["ledger", "top-up", path, "--client", "phone", "--epsilon", "1"], capsys
+    )
+
+
+def test_a_grant_that_fails_leaves_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody was shown it; and a damaged file of keys is found before anything is granted."""
+    path = tmp_path / "ledger.db"
+
+    def fail(*_: object) -> None:
+        raise LedgerError("full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "admit", fail)
+        with pytest.raises(LedgerError, match="full"):
+            operator.new_key(path, "phone", None, None)
+    assert auth.read(auth.path_of(path)) == []
+    auth.path_of(path).write_text("{}")
+    with pytest.raises(ValueError, match="damaged"):
+        operator.new_key(path, "phone", None, None)
+    with Ledger.open(path) as ledger:
+        assert ledger.clients() == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["top-up", "--client", "phnoe", "--epsilon", "1"], "'phnoe' has no account"),
+        (["top-up", "--client", "phnoe", "--epsilon", "1"], "did you mean 'phone'?"),
+        (
+            ["top-up", "--client", "phone", "--epsilon", "1e-7"],
+            "epsilon is 1e-07, must be at least",
+        ),
+        (["top-up", "--client", "phone", "--epsilon", "-1"], "epsilon is -1"),
+        (["keys", "--client", "phone", "--epsilon", "5"], "account already, with 7 left"),
+        (["keys", "--client", "other", "--epsilon", "1e-7"], "epsilon is 1e-07"),
+        (["keys", "--client", "a:b"], "client is 'a:b'"),
+        (["keys", "--revoke", "x", "--epsilon", "5"], "--epsilon is 5, but --revoke"),
+        (["keys", "--revoke", "x", "--days", "5"], "--days is 5, but --revoke"),
+        (["keys", "--revoke", ""], "no key ''"),
+        (["limit", "--model", "v1", "--epsilon", "5"], "--model is 'v1'"),
+        (["limit", "--model", "0" * 32, "--epsilon", "nan"], "epsilon is nan"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(
+    words: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither account nor key is made or changed."""
+    path = tmp_path / "ledger.db"
+    said(["ledger", "keys", path, "--client", "phone", "--epsilon", "7"], capsys)
+    before = said(["ledger", "list", path], capsys)
+    assert reason in said(["ledger", words[0], path, *words[1:]], capsys, 2)
+    assert said(["ledger", "list", path], capsys) == before
+    with Ledger.open(path) as ledger:
+        assert len(ledger.rows()) == 1
+
+
+def test_a_model_version_is_limited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """0 ends it; the last word holds."""
+    path, model = tmp_path / "ledger.db", "0123456789abcdef" * 2
+    words = ["ledger", "limit", path, "--model", model, "--epsilon"]
+    assert "no ledger yet" in said([*words, "5"], capsys, 2)
+    said(["ledger", "keys", path, "--client", "phone"], capsys)
+    assert f"spend 2.5 on model {model}" in said([*words, "2.5"], capsys)
+    assert f"spend 0 on model {model}" in said([*words, "0"], capsys)
+    with Ledger.open(path) as ledger:
+        limits = [row.entry for row in ledger.rows() if row.entry.kind == "limit"]
+    assert [(entry.model, entry.micro) for entry in limits] == [(model, 2_500_000), (model, 0)]
+
+
+def test_only_the_owner_reads_what_was_answered(tmp_path: Path) -> None:
+    """The ledger, its log and its index, the keys and their lock."""
+    path = tmp_path / "ledger.db"
+    operator.new_key(path, "phone", None, None)
+    with Ledger.open(path) as ledger:
+        ledger.grant("phone", MICRO)
+        files = list(tmp_path.iterdir())
+        assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+        assert {file.name for file in files} >= {f"ledger.db{end}" for end in ("", "-wal", "-shm")}
+
+
+def test_a_folder_that_is_missing_is_said(tmp_path: Path) -> None:
+    """As for every ledger that cannot be made."""
+    with pytest.raises(LedgerError, match="its folder exists"):
+        Ledger.open(tmp_path / "absent" / "ledger.db")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["list", "absent.db"], "no ledger yet"),
+        (["keys", "l.db", "--client", "a b"], "client is 'a b'"),
+        (["keys", "l.db", "--client", "a", "--days", "-1"], "--days is -1"),
+        (["keys", "l.db", "--client", "a", "--epsilon", "nan"], "epsilon is nan"),
+    ],
+)
+def test_wrong_input_makes_nothing(
+    words: list[str],
+    reason: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No file is made."""
+    monkeypatch.chdir(tmp_path)
+    assert reason in said(["ledger", *words], capsys, 2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_where_it_may_listen(tmp_path: Path) -> None:
+    """Plain HTTP on this machine, or where the operator takes it upon himself."""
+    check(Place("127.0.0.1", 0, None, None, False))
+    check(Place("0.0.0.0", 0, None, None, True))
+    with pytest.raises(ValueError, match="in clear"):
+        check(Place("0.0.0.0", 0, None, None, False))
+    with pytest.raises(ValueError, match="belong together"):
+        check(Place("0.0.0.0", 0, tmp_path, None, True))
+    with pytest.raises(ValueError, match="is no file"):
+        check(Place("0.0.0.0", 0, tmp_path, tmp_path, False))
+
+
+def test_a_service_has_a_ledger_and_settings_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RUN/budget.db where none is named; settings as `simulate` reads them."""
+    given: list[tuple[Path, dict[str, Scalar]]] = []
+    monkeypatch.setattr(
+        "sims.commands.serve.serve", lambda *words: given.append((words[1], words[4]))
+    )
+    assert main(["serve", str(tmp_path)]) == 0
+    own = ["--set", "privacy.epsilon=2", "--set", "privacy.mechanism=gaussian"]
+    assert main(["serve", str(tmp_path), "--ledger", "own.db", *own]) == 0
+    assert given == [
+        (tmp_path / "budget.db", {}),
+        (Path("own.db"), {"privacy.epsilon": 2, "privacy.mechanism": "gaussian"}),
+    ]
+
+
+def test_serving_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, exit status 2."""
+    words = ["serve", tmp_path / "absent", "--ledger", tmp_path / "l.db"]
+    assert "is not a folder" in said(words, capsys, 2)
+    assert not (tmp_path / "l.db").exists()

@@ -1,0 +1,51 @@
+"""A whole run on a second device: a federation of convolutional nets, and attacks on it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedcel.attacks import averaging, gan_decoder, inversion_training
+from fedcel.federation import local_update
+from fedcel.files import read_json
+from sims.attacking.attack_run import attack
+from tests.fedcel.elsewhere import pretended
+from tests.sims.trained import events, model, run
+
+CHANGE = {
+    "net.name": "strided",
+    "cel.kind": "gated",
+    "local.augment": "affine",
+    "local.steps": 15,
+    "attack.names": "decoder,hybrid-inversion,rmle",
+    "attack.seeds": 1,
+    "attack.targets": 20,
+    "attack.budget": 0.02,
+}
+
+
+def attacked(folder: Path) -> list[dict[str, Any]]:
+    """Train and attack; return the attacks' rows without their times."""
+    return [
+        {k: v for k, v in row.items() if k != "seconds"} for row in attack(run(folder, **CHANGE))
+    ]
+
+
+@pytest.mark.long
+def test_a_run_elsewhere_is_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Model, rounds and result to the bit; attacks' scores up to what an order of sums changes."""
+    here = attacked(tmp_path / "here")
+    with pretended(monkeypatch, local_update, inversion_training, gan_decoder, averaging):
+        there = attacked(tmp_path / "there")
+    one, two = tmp_path / "here", tmp_path / "there"
+    assert torch.equal(model(one), model(two))
+    assert events(one) == events(two)
+    results: list[Any] = [read_json(folder / "result.json") for folder in (one, two)]
+    assert results[0]["bits-beyond-label"] == results[1]["bits-beyond-label"]
+    assert [row["attack"] for row in there] == [row["attack"] for row in here]
+    for mine, other in zip(here, there, strict=True):
+        assert mine.keys() == other.keys()
+        for key, value in mine.items():
+            near = isinstance(value, float)
+            assert other[key] == (pytest.approx(value, abs=1e-4) if near else value), key

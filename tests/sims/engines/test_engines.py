@@ -1,0 +1,187 @@
+"""The engines agree, with our strategies and with Flower's."""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clients.flower import client_round
+from fedcel.errors import DataError, SettingsError
+from fedcel.files import read_json
+from fedcel.runs import run_folder
+from fedcel.settings.parsing import parse
+from sims.engines.simulate import simulate
+from sims.engines.worker_pool import Here, Pool
+from tests.sims.small import CLUSTERED
+from tests.sims.trained import STEERED, events, model, run
+
+
+def test_ray_gives_the_result_of_the_loop(tmp_path: Path) -> None:
+    """Real Ray workers, cluster CEL, a drawn part of the clients, Langevin noise at the end."""
+    change = {"clients-per-round": 2, "clients": 4}
+    one = run(tmp_path / "loop", **change)
+    two = run(tmp_path / "ray", engine="ray", **change)
+    torch.testing.assert_close(model(one), model(two), rtol=0, atol=1e-6)
+    for name in (one, two):
+        assert run_folder.chain(name, parse(CLUSTERED)).rounds() == [6]
+    results: list[Any] = [read_json(folder / "result.json") for folder in (one, two)]
+    for key in ("accuracy", "bits-beyond-label", "identification-optimal", "certificate-bits"):
+        assert results[0][key] == pytest.approx(results[1][key], abs=1e-4), key
+
+
+def test_several_processes_give_the_loop_s_model_to_the_bit(tmp_path: Path) -> None:
+    """Deltas are added up in the same order; a client's state follows it to any process."""
+    change = {**STEERED, "local.control": "stale", "rounds": 8}
+    one = run(tmp_path / "loop", **change)
+    two = run(tmp_path / "processes", engine="processes", **change)
+    assert torch.equal(model(one), model(two))
+    assert read_json(one / "result.json").keys() == read_json(two / "result.json").keys()
+    for mine, other in zip(events(one), events(two), strict=True):
+        assert {k: v for k, v in mine.items() if k != "seconds"} == {
+            k: v for k, v in other.items() if k != "seconds"
+        }
+
+
+def test_a_pool_yields_gradients_in_order_and_errors_by_name(tmp_path: Path) -> None:
+    """More clients than wait at once; a client that is not there is its own error."""
+    s = parse(CLUSTERED | {"clients": 6})
+    flat = client_round.workspace(s)
+    start_model = flat.vector.clone()
+    with ThreadPoolExecutor(1) as executor:
+        pool = Pool(s, tmp_path, executor, 1)
+        found = list(pool.gradients(range(6), start_model, 1))
+        with pytest.raises(DataError, match="partition-id is 9"):
+            list(pool.gradients([9], start_model, 1))
+    own = list(Here(s, flat, tmp_path).gradients(range(6), start_model, 1))
+    assert len(found) == 6
+    assert all(torch.equal(a, b) for a, b in zip(found, own, strict=True))
+    assert not torch.equal(found[0], found[1])
+
+
+@pytest.mark.long
+def test_the_threshold_and_the_centres_are_the_same_in_both_engines(tmp_path: Path) -> None:
+    """They move from round to round, and the encoder with them."""
+    folders = [run(tmp_path / "loop", **STEERED), run(tmp_path / "ray", engine="ray", **STEERED)]
+    told = [events(folder) for folder in folders]
+    for one, two in zip(*told, strict=True):
+        assert one.keys() == two.keys()
+        for key in ("cel-threshold", "client-spread", "spread", "accuracy"):
+            assert one.get(key) == pytest.approx(two.get(key), abs=1e-4), key
+    assert [event["cel-threshold"] for event in told[0]][:2] == [0.01] * 2
+    assert len({event["cel-threshold"] for event in told[0]}) == 5
+    assert ["client-spread" in event for event in told[0]] == [False, *[True] * 4, False]
+    assert all(event["client-spread"] > 0 for event in told[0][1:5])
+    torch.testing.assert_close(model(folders[0]), model(folders[1]), rtol=0, atol=1e-6)
+    fixed = run(tmp_path / "fixed", **STEERED | {"cel.centres": "own", "cel.target": "none"})
+    assert (model(folders[0]) - model(fixed)).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("change", "other"),
+    [
+        pytest.param(
+            {"local.control": "fresh", "local.precondition": "rms", "local.shared-noise": 0.5},
+            {"engine": "ray"},
+            marks=pytest.mark.long,
+        ),
+        (
+            {"local.control": "stale", "local.clip": 1.0},
+            {"strategy.name": "strategies:PosteriorStrategy"},
+        ),
+    ],
+    ids=["fresh", "stale"],
+)
+def test_steered_chains_are_the_same_by_function_calls_and_messages(
+    tmp_path: Path, change: dict[str, Any], other: dict[str, Any]
+) -> None:
+    """Control variates, step sizes a parameter, shared noise, clipped gradients; one on Ray."""
+    change = {"cel.kind": "none", "chain.heat": 1.0, "chain.burn-in": 0.5, **change}
+    one, two = run(tmp_path / "calls", **change), run(tmp_path / "messages", **change, **other)
+    torch.testing.assert_close(model(one), model(two), rtol=0, atol=1e-6)
+    plain = {**change, "local.control": "none", "local.precondition": "none", "local.clip": "none"}
+    assert (model(one) - model(run(tmp_path / "plain", **plain))).abs().max() > 1e-4
+    if "local.clip" in change:
+        assert 0 < events(one)[0]["clipped"] <= 1
+
+
+def test_a_chain_stops_and_thins_itself_and_says_why(tmp_path: Path) -> None:
+    """A head on frozen codes mixes in a few rounds: it ends early, samples apart."""
+    change = {
+        "cel.kind": "none",
+        "rounds": 500,
+        "chain.burn-in": 0.02,
+        "chain.stop": True,
+        "chain.thin": 0,
+        "chain.samples": 8,
+        "local.schedule": "constant",
+        "prior.scale": 0.1,
+        "local.steps": 10,
+        "prior.mode": "none",
+        "strategy.momentum": 0.0,
+    }
+    found = run_folder.read(run(tmp_path / "run", **change))
+    told = events(found.folder)
+    assert 100 < len(told) < 500
+    assert told[-1]["ess"] >= 100
+    result: Any = read_json(found.folder / "result.json")
+    assert result["convergence"].startswith("no evidence against convergence")
+    kept = run_folder.chain(found.folder, found.settings).rounds()
+    assert 0 < kept[-1] - kept[-2] <= 2 * math.ceil(len(told[10:]) / told[-1]["ess"])
+
+
+@pytest.mark.long
+def test_ray_runs_a_stock_strategy_on_the_same_clients(tmp_path: Path) -> None:
+    """Flower's FedAvg on weights equals our strategy without momentum, prior and noise."""
+    plain = {"temperature": 0.0, "prior.mode": "none", "strategy.momentum": 0.0}
+    stock = {
+        "engine": "ray",
+        "strategy.name": "flwr.serverapp.strategy:FedAvg",
+        "strategy.upload": "weights",
+        "chain.scope": "full",
+    }
+    theirs = run(tmp_path / "theirs", **plain, **stock)
+    ours = run(tmp_path / "full", **plain, **{"chain.scope": "full"})
+    torch.testing.assert_close(model(ours), model(theirs), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("FedProx", {"strategy.proximal": 0.5}), ("FedAvgM", {"strategy.momentum": 0.9})],
+)
+def test_other_stock_strategies_run_with_their_own_arguments(
+    tmp_path: Path, name: str, change: dict[str, Any]
+) -> None:
+    """The proximal pull and the server's momentum arrive: the model differs from FedAvg's."""
+    base = {
+        "rounds": 3,
+        "cel.kind": "none",
+        "temperature": 0.0,
+        "prior.mode": "none",
+        "strategy.upload": "weights",
+        "chain.scope": "full",
+        "strategy.momentum": 0.0,
+    }
+    strategies = "flwr.serverapp.strategy:"
+    one = run(tmp_path / "avg", **base | {"strategy.name": f"{strategies}FedAvg"})
+    two = run(tmp_path / "other", **base | {"strategy.name": f"{strategies}{name}"} | change)
+    assert (model(one) - model(two)).abs().max() > 1e-3
+
+
+def test_all_samples_share_the_encoder_that_was_frozen(tmp_path: Path) -> None:
+    """Scope head: one message serves all heads, so the encoders are equal to the bit."""
+    one = run_folder.read(run(tmp_path / "run", rounds=10))
+    assert len(one.samples) == 3
+    for sample in one.samples:
+        assert torch.equal(sample[: one.flat.cut], one.model[: one.flat.cut])
+    heads = [sample[one.flat.cut :] for sample in one.samples]
+    assert not torch.equal(heads[0], heads[1])
+
+
+def test_an_error_in_the_server_app_reaches_the_caller(tmp_path: Path) -> None:
+    """A strategy that cannot be loaded ends a Ray run with its own words."""
+    settings = parse(CLUSTERED | {"engine": "ray", "strategy.name": "math:pi"})
+    with pytest.raises(SettingsError, match="'math:pi' is no Flower Strategy"):
+        simulate(settings, tmp_path / "run")

@@ -1,0 +1,131 @@
+"""The loop engine runs any strategy: the code of ServerApp and ClientApp without processes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedcel.errors import FedcelError
+from fedcel.files import read_json, read_tensors
+from fedcel.runs import run_folder
+from fedcel.settings.parsing import parse
+from sims.engines import local
+from sims.engines.in_memory_grid import InProcess, as_server
+from sims.engines.simulate import simulate
+from strategies import PosteriorStrategy
+from tests.sims.small import CLUSTERED
+
+FEDAVG = "flwr.serverapp.strategy:FedAvg"
+
+
+class Still(PosteriorStrategy):
+    """Takes no step, and trusts nobody but client 1."""
+
+    def fault(self, reply: Message) -> str | None:
+        """Leave out all but one."""
+        return None if self.partition[reply.metadata.src_node_id] == 1 else "it is not client 1"
+
+    def step(self, delta: ArrayRecord) -> ArrayRecord:
+        """Return what comes of no delta."""
+        return super().step(ArrayRecord([0 * array for array in delta.to_numpy_ndarrays()]))
+
+
+def run(folder: Path, **change: Any) -> Path:
+    """Train a small federation."""
+    simulate(parse(CLUSTERED | change), folder)
+    return folder
+
+
+def model(folder: Path) -> torch.Tensor:
+    """Return the last model of a run."""
+    return read_tensors(folder / "model.safetensors")[0]["model"]
+
+
+def test_the_built_in_strategy_by_import_string_is_the_loop_engine_to_the_bit(
+    tmp_path: Path,
+) -> None:
+    """Messages, checks and records in between change no bit; nor does a stop after round 3."""
+    one, two = run(tmp_path / "loop"), tmp_path / "own"
+    settings = parse(CLUSTERED | {"strategy.name": "strategies:PosteriorStrategy"})
+    run_folder.create(two, settings)
+
+    def tell(event: dict[str, object]) -> None:
+        if event["round"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        local.train(settings, two, tell)
+    simulate(settings, two, resume=True)
+    assert torch.equal(model(one), model(two))
+    results: list[Any] = [read_json(folder / "result.json") for folder in (one, two)]
+    assert results[0]["bits-beyond-label"] == results[1]["bits-beyond-label"]
+
+
+def test_an_own_strategy_decides(tmp_path: Path) -> None:
+    """Its step moves nothing, its reasons are in the log of the run."""
+    change = {"strategy.name": f"{__name__}:Still", "rounds": 2, "cel.kind": "none"}
+    folder = run(tmp_path / "still", **change, **{"chain.burn-in": 1.0})
+    begun = run(tmp_path / "begun", **{"rounds": 1, "local.rate": 1e-30, "cel.kind": "none"})
+    torch.testing.assert_close(model(folder), model(begun))
+    assert (folder / "events.jsonl").read_text().count("it is not client 1") == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"strategy.name": "pathlib:Path"}, "is no Flower Strategy"),
+        ({"strategy.name": "builtins:dict", "strategy.upload": "weights"}, "is no Flower Strategy"),
+        ({"strategy.name": "flwr.serverapp.strategy:QFedAvg"}, "cannot be made.*client_learning"),
+        ({"strategy.name": "builtins:repr"}, "cannot be made"),
+        (
+            {"strategy.name": FEDAVG, "strategy.momentum": 0.9},
+            "momentum is 0.9, which flwr.*FedAvg ",
+        ),
+        ({"strategy.name": FEDAVG, "strategy.gain": 2.0}, "gain is 2.0, which .* leave it at 1.0"),
+        ({"strategy.name": FEDAVG, "strategy.max-norm": 3.0}, "max-norm is 3.0, which"),
+        ({"local.sampler": "math:pi"}, "cannot be called"),
+        (
+            {"defence.name": "math:sqrt", "defence.strength": 1},
+            "called with .Settings, tuple., fail",
+        ),
+        ({"cel.kind": "builtins:print"}, "made None, which lacks refresh"),
+        ({"privacy.mechanism": "builtins:max"}, "called with .Privacy, int., failed"),
+        ({"attack.names": "fedcel.attacks:Averaging"}, "called with .., failed: .*missing"),
+    ],
+    ids=str,
+)
+def test_a_wrong_part_is_refused_before_a_folder_is_made(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    """With its setting and what is missing."""
+    stock = {"strategy.upload": "weights", "temperature": 0.0, "chain.scope": "full"}
+    settings = parse(CLUSTERED | (stock if "strategy.name" in change else {}) | change)
+    with pytest.raises(FedcelError, match=message):
+        simulate(settings, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_nodes_failure_is_an_answer_and_no_node_changes_anothers_message() -> None:
+    """An exception comes back as an error of its node; what one writes, the next does not read."""
+    app, seen = ClientApp(), []
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        k = context.node_config["partition-id"]
+        seen.append(sorted(message.content))
+        message.content[f"from-{k}"] = ArrayRecord()
+        if k == 1:
+            raise RuntimeError("out of memory")
+        return Message(message.content, reply_to=message)
+
+    with as_server():
+        content, grid = RecordDict({"arrays": ArrayRecord()}), InProcess(app, 3)
+        asked = [Message(content, node, "train") for node in grid.get_node_ids()]
+        replies = [*grid.send_and_receive(asked)]
+    assert seen == [["arrays"]] * 3
+    assert [reply.has_error() for reply in replies] == [False, True, False]
+    assert "out of memory" in str(replies[1].error.reason)
+    assert [reply.metadata.src_node_id for reply in replies] == [2, 3, 4]

@@ -1,0 +1,130 @@
+"""A run that was stopped goes on as if it had not been, from its own sound state alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedcel.errors import RunError
+from fedcel.federation.aggregation import start
+from fedcel.files import read_tensors, write_tensors
+from fedcel.losses.cel.adaptive_threshold import Control
+from fedcel.runs import run_folder
+from fedcel.settings.parsing import Settings, parse
+from sims.engines import local
+from sims.engines.simulate import simulate
+from tests.sims.small import CLUSTERED
+from tests.sims.trained import STEERED, events, model, run
+
+
+def test_a_state_without_the_threshold_is_refused_by_name(tmp_path: Path) -> None:
+    """An earlier version wrote it, or a run with a fixed threshold."""
+    folder = run(tmp_path / "run")
+    fresh = start(model(folder), Control(1.0))
+    with pytest.raises(RunError, match="holds no 'threshold'; start the run anew"):
+        run_folder.read_state(folder, fresh)
+    assert run_folder.read_state(folder, start(model(folder))).control is None
+
+
+@pytest.mark.parametrize("told", ["[1]", '{"0": null}', '{"a": 1}', "{", "1"])
+def test_a_state_whose_examples_are_damaged_is_refused_by_name(tmp_path: Path, told: str) -> None:
+    """Whatever stands where the nodes' numbers of images were."""
+    fresh = start(torch.zeros(3))
+    run_folder.save_state(tmp_path, fresh._replace(examples={0: 5}))
+    assert run_folder.read_state(tmp_path, fresh).examples == {0: 5}
+    path = tmp_path / "state" / "server.safetensors"
+    tensors, metadata = read_tensors(path)
+    write_tensors(path, tensors, metadata | {"examples": told})
+    with pytest.raises(RunError, match=r"server\.safetensors is damaged"):
+        run_folder.read_state(tmp_path, fresh)
+
+
+class StopHereError(Exception):
+    """Stands for the moment a process ends."""
+
+
+STALE = {"cel.kind": "none", "local.control": "stale", "chain.burn-in": 0.4, "chain.thin": 1}
+
+
+@pytest.mark.parametrize(
+    ("moment", "change"),
+    [
+        (1, {}),
+        (3, {}),
+        (5, {}),
+        (3, STEERED),
+        (4, STALE),
+        (5, {"cel.kind": "none", "chain.burn-in": 0.3}),  # samples on either side of the stop
+        (3, {"local.precondition": "rms", "chain.heat": 1.0}),
+    ],
+)
+def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(
+    tmp_path: Path, moment: int, change: dict[str, Any]
+) -> None:
+    """Model, events and samples, whatever the round it was stopped in."""
+    whole = run(tmp_path / "whole", **change)
+    settings, part = parse(CLUSTERED | change), tmp_path / "part"
+    run_folder.create(part, settings)
+
+    def tell(event: dict[str, object]) -> None:
+        if event["round"] == moment:
+            raise StopHereError
+
+    with pytest.raises(StopHereError):
+        local.train(settings, part, tell)
+    simulate(settings, part, resume=True)
+    assert torch.equal(model(whole), model(part))
+    assert events(whole) == events(part)
+    kept = [run_folder.chain(folder, settings).rounds() for folder in (whole, part)]
+    assert kept[0] == kept[1]
+    for one, two in zip(samples(whole), samples(part), strict=True):
+        assert torch.equal(one, two)
+
+
+def samples(folder: Path) -> list[torch.Tensor]:
+    """Return a run's posterior samples."""
+    return run_folder.read(folder).samples
+
+
+def test_a_round_killed_after_its_clients_moved_is_repeated_to_the_bit(tmp_path: Path) -> None:
+    """The clients' states are one round ahead of the server's; the older ones are used."""
+    whole = run(tmp_path / "whole")
+    settings, part = parse(CLUSTERED), tmp_path / "part"
+    run_folder.create(part, settings)
+    calls = 0
+
+    def tell(event: dict[str, object]) -> None:
+        nonlocal calls
+        calls += 1
+
+    record = local.Journal.record
+
+    def dies_in_round_4(self: Any, state: Any, *rest: Any) -> Any:
+        if state.round == 4:
+            raise StopHereError
+        return record(self, state, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local.Journal, "record", dies_in_round_4)
+        with pytest.raises(StopHereError):
+            local.train(settings, part, tell)
+    assert calls == 3
+    simulate(settings, part, resume=True)
+    assert torch.equal(model(whole), model(part))
+
+
+def test_a_run_folder_is_never_overwritten_and_resumes_only_with_its_own_settings(
+    tmp_path: Path,
+) -> None:
+    """Each refusal says what to do."""
+    folder = run(tmp_path / "run")
+    settings: Settings = parse(CLUSTERED)
+    with pytest.raises(RunError, match="exists and is not empty.*--resume"):
+        simulate(settings, folder)
+    with pytest.raises(RunError, match="is finished"):
+        simulate(settings, folder, resume=True)
+    with pytest.raises(RunError, match="made with other settings"):
+        simulate(parse(CLUSTERED | {"seed": 5}), folder, resume=True)
+    with pytest.raises(RunError, match="is not a folder"):
+        simulate(settings, tmp_path / "nowhere", resume=True)

@@ -1,0 +1,201 @@
+"""Matched accuracy: curves drawn by hand, and what must hold for every curve."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedcel.errors import RunError
+from sims.results.matched_accuracy import (
+    BITS,
+    Match,
+    areas,
+    at,
+    curves,
+    differences,
+    matched,
+    undefended,
+)
+
+
+def point(accuracy: float, bits: float, **more: float) -> dict[str, float]:
+    """Return a point of a curve."""
+    return {"accuracy": accuracy, BITS: bits, **more}
+
+
+def row(
+    variant: str,
+    strength: float | None,
+    accuracy: float,
+    bits: float,
+    seed: int = 0,
+    **more: object,
+) -> dict[str, object]:
+    """Return a row of bench.json."""
+    bare = {"undefended": variant == "none", "anchored": variant == "swept"}
+    base = {"variant": variant, "strength": strength, "seed": seed, "mse": None}
+    return {**base, **bare, **point(accuracy, bits), **more}
+
+
+def test_between_two_strengths_by_hand() -> None:
+    """A quarter of the way in accuracy is a quarter of the way in every measure both have."""
+    curve = [point(0.9, 4.0, mse=0.02, a=1.0), point(0.8, 2.0, mse=0.06, b=1.0)]
+    found = at(curve, 0.875)
+    assert found is not None
+    assert not found.bound
+    assert found.values == pytest.approx(point(0.875, 3.5, mse=0.03))
+    assert found.values["accuracy"] == 0.875
+
+
+@pytest.mark.parametrize(
+    ("points", "accuracy", "bits", "bound"),
+    [
+        ([(0.9, 4.0), (0.8, 2.0), (0.9, 1.0), (0.8, 0.0)], 0.85, 0.5, False),  # crosses three times
+        ([(0.9, 4.0), (0.8, 2.0), (0.7, 3.0)], 0.8, 2.0, False),  # exactly at a point
+        ([(0.9, 4.0), (0.8, 3.0), (0.8, 1.0)], 0.8, 1.0, False),  # exactly at two
+        ([(0.9, 4.0), (0.88, 2.0), (0.89, 3.0)], 0.8, 2.0, True),  # all are more accurate
+        ([(0.9, 4.0), (0.95, 1.0)], 0.9, 1.0, True),  # begins there, and only gets better
+        ([(0.9, 4.0), (0.95, 1.0), (0.7, 0.0)], 0.9, 0.8, False),
+        ([(0.95, 3.0)], 0.9, 3.0, True),
+    ],
+)
+def test_which_point_counts(
+    points: list[tuple[float, float]], accuracy: float, bits: float, bound: bool
+) -> None:
+    """The fewest bits at this accuracy or above; `bound` where that is at a higher accuracy."""
+    found = at([point(*pair) for pair in points], accuracy)
+    assert found is not None
+    assert found.values[BITS] == pytest.approx(bits)
+    assert found.bound is bound
+
+
+def test_never_this_accurate() -> None:
+    """No value, rather than the nearest."""
+    assert at([point(0.9, 4.0), point(0.8, 2.0)], 0.91) is None
+    assert at([], 0.5) is None
+
+
+UNIT = st.floats(0, 1, allow_subnormal=False)
+CURVES = st.lists(st.builds(point, UNIT, st.floats(0, 8)), min_size=1, max_size=6)
+
+
+@settings(deadline=None)
+@given(CURVES, UNIT, UNIT)
+def test_a_larger_loss_never_leaks_more(
+    curve: list[dict[str, float]], one: float, two: float
+) -> None:
+    """And there is a value exactly when some point is accurate enough."""
+    low, high = sorted((one, two))
+    lax, strict = at(curve, low), at(curve, high)
+    assert (strict is not None) == (max(p["accuracy"] for p in curve) >= high)
+    if strict is not None:
+        assert lax is not None
+        assert lax.values[BITS] <= strict.values[BITS] + 1e-9
+
+
+@settings(deadline=None)
+@given(CURVES, UNIT)
+def test_no_less_than_the_best_point_and_at_the_accuracy(
+    curve: list[dict[str, float]], accuracy: float
+) -> None:
+    """Interpolation invents no bits below all points; what is no bound is at the accuracy."""
+    found = at(curve, accuracy)
+    if found is None:
+        return
+    assert min(p[BITS] for p in curve) - 1e-9 <= found.values[BITS]
+    assert found.values[BITS] <= max(p[BITS] for p in curve) + 1e-9
+    assert found.bound == (found.values["accuracy"] > accuracy)
+    assert found.bound or found.values["accuracy"] == accuracy
+
+
+@settings(deadline=None)
+@given(CURVES, UNIT)
+def test_the_direction_of_the_sweep_does_not_matter(
+    curve: list[dict[str, float]], accuracy: float
+) -> None:
+    """From weak to strong or back."""
+    one, two = at(curve, accuracy), at(curve[::-1], accuracy)
+    assert (one is None) == (two is None)
+    if one and two:
+        assert one.values[BITS] == pytest.approx(two.values[BITS], abs=1e-9)
+
+
+ROWS = [
+    row("none", None, 0.95, 5.0, **{"train-step-ratio": 1.0, "mse": 0.02}),
+    row("swept", 3.0, 0.85, 1.0, **{"train-step-ratio": 3.0}),
+    row("swept", 1.0, 0.93, 2.0, **{"train-step-ratio": 3.0}),
+    row("own", 1.0, 0.94, 1.5),
+]
+
+
+def test_rows_become_curves_in_the_order_of_their_strengths() -> None:
+    """With the undefended net as the beginning of a sweep, at the method's own cost."""
+    found = curves(ROWS, undefended(ROWS))
+    swept = found["swept", 0]
+    assert [p[BITS] for p in swept] == [5.0, 2.0, 1.0]
+    assert [p["train-step-ratio"] for p in swept] == [3.0, 3.0, 3.0]
+    assert "mse" in swept[0] and "mse" not in swept[1]
+    assert [p[BITS] for p in found["own", 0]] == [1.5]
+    zero = [*ROWS, row("swept", 0.0, 0.951, 4.9)]
+    assert [p[BITS] for p in curves(zero, undefended(zero))["swept", 0]] == [4.9, 2.0, 1.0]
+
+
+def test_each_seed_is_matched_to_its_own_undefended_net() -> None:
+    """Two points below .95 is .93, two below .97 is .95; the row `own` is below that."""
+    more = [row("none", None, 0.97, 5.0, 1), row("swept", 1.0, 0.96, 3.0, 1)]
+    more += [row("swept", 3.0, 0.94, 2.0, 1), row("own", 1.0, 0.94, 1.5, 1)]
+    found = matched([*ROWS, *more], 2.0)
+    one, two = found["swept"][0], found["swept"][1]
+    assert one and one.values[BITS] == pytest.approx(2.0)
+    assert two and two.values[BITS] == pytest.approx(2.5)
+    assert found["own"][0] == Match(point(0.94, 1.5), True)
+    assert found["own"][1] is None
+    assert differences(found["swept"], found["own"], BITS) == {0: pytest.approx(0.5)}
+    assert differences(found["swept"], found["own"], "mse") == {}
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([row("own", 1.0, 0.9, 1.0, 3)], "no undefended row of seed 3"),
+        ([{**ROWS[0], "accuracy": None}], "accuracy is None"),
+        ([{**ROWS[0], BITS: "many"}], "is 'many'"),
+        ([{k: v for k, v in ROWS[0].items() if k != "undefended"}], "again, finished cells"),
+        ([{k: v for k, v in ROWS[0].items() if k != "seed"}], "no 'seed'"),
+    ],
+)
+def test_rows_that_cannot_be_compared(rows: list[dict[str, object]], words: str) -> None:
+    """What is missing, and what to do."""
+    with pytest.raises(RunError, match=words):
+        matched(rows, 0.0)
+
+
+def test_the_first_undefended_variant_is_the_reference() -> None:
+    """A second one is a row like the others."""
+    rows = [*ROWS, {**row("other", None, 0.5, 1.0), "undefended": True}]
+    assert undefended(rows)[0]["accuracy"] == 0.95
+
+
+def test_an_area_by_hand() -> None:
+    """Straight from 4 bits to none over ten points: 2 on average, 3 over the first five."""
+    rows = [row("none", None, 0.9, 4.0), row("swept", 1.0, 0.8, 0.0)]
+    assert areas(rows, 10)["swept"] == {0: {BITS: pytest.approx(2.0)}}
+    assert areas(rows, 5)["swept"] == {0: {BITS: pytest.approx(3.0)}}
+    assert areas(rows, 5)["none"] == {0: {BITS: pytest.approx(4.0)}}
+
+
+def test_the_error_along_a_curve_is_that_of_the_net_chosen_by_its_bits() -> None:
+    """.02 to .06 over ten points is .04; worse in bits than the undefended net, it is .02."""
+    rows = [row("none", None, 0.9, 4.0, mse=0.02), row("swept", 1.0, 0.8, 0.0, mse=0.06)]
+    worse = row("own", 1.0, 0.95, 5.0, mse=0.06)
+    found = areas([*rows, worse], 10)
+    assert found["swept"][0]["mse"] == pytest.approx(0.04)
+    assert found["own"][0]["mse"] == pytest.approx(0.02)
+    assert "mse" not in areas([rows[0], {**rows[1], "mse": None}], 10)["swept"][0]
+
+
+def test_where_a_curve_does_not_reach_the_undefended_net_counts() -> None:
+    """Alone at five points' loss: nothing is gained before, and a worse curve never counts."""
+    rows = [row("none", None, 0.9, 4.0), row("alone", 1.0, 0.85, 1.0), row("worse", 1.0, 0.85, 5.0)]
+    found = areas(rows, 10)
+    assert found["alone"][0][BITS] == pytest.approx((50 * 4 + 51 * 1) / 101)
+    assert found["worse"][0][BITS] == pytest.approx(4.0)

@@ -1,0 +1,194 @@
+"""Tuning: equal trials, within the ranges, on validation images, repeatable."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedcel.errors import DivergedError, SettingsError
+from fedcel.runs.run_folder import Run
+from fedcel.settings.parsing import Settings, flatten
+from sims.bench import scenario
+from sims.tuning import search, trials, tune
+from tests.sims.tuning.plans import TEXT, read, tuned
+
+
+def test_the_tuned_scenario_is_one_that_bench_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every value in its range, the same again, and no test image is ever looked at."""
+    blind(monkeypatch)
+    tune.write(tuned(read(tmp_path), 2, {}), tmp_path / "tuned.toml")
+    found = scenario.cells(scenario.read(str(tmp_path / "tuned.toml")), {})
+    assert [cell.variant.name for cell in found] == ["none", "plain"]
+    assert all(0.1 <= cell.settings.local.rate <= 1 for cell in found)
+    assert 0.1 <= found[1].settings.cel.weight <= 1
+    assert found[1].settings.net.noise in (0.2, 0.4)
+
+
+def blind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turn the test images that tuning could reach into NaN."""
+    read_run = search.runs.read
+
+    def without_test(folder: Path) -> Run:
+        run = read_run(folder)
+        x = torch.full_like(run.splits.test.x, float("nan"))
+        run.splits.__dict__["test"] = run.splits.test._replace(x=x)
+        return run
+
+    monkeypatch.setattr(search.runs, "read", without_test)
+    search.runs.load.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def fresh_data() -> Iterator[None]:
+    """Read the data anew, before and after: `blind` writes to what is shared."""
+    search.runs.load.cache_clear()
+    yield
+    search.runs.load.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('[tune]\nlocal = { rate = "0.1..1" }', "[tune]", "names no ranges"),
+        ("0.1..1", "a..b", "must be 'LOW..HIGH'"),
+        ("0.1..1", "2..1", "0 < LOW <= HIGH"),
+        ("0.1..1", "0..1", "0 < LOW <= HIGH"),
+        ('weight = "0.1..1"', 'wieght = "0.1..1"', "did you mean 'cel.weight'"),
+        (
+            "clients = 3",
+            "clients = 3\ncel = { warm-up = 0 }\ndefence = { name = 'nopeek', strength = 1 }",
+            "add one without",
+        ),
+        ("0.1..1", "0.1|0", "rate"),
+        ("clients = 3", "clients = 3\ntune = { cel = { bank = '4..64' } }", "bank"),
+        ("clients = 3", "clients = 3\ncel = { kind = 'plain', warm-up = 0 }", "add one without"),
+        (TEXT[TEXT.index("[[variant]]") :], "", r"no \[\[variant\]\]"),
+        (
+            "clients = 3",
+            "clients = 3\ndata = { validation = 3 }",
+            "one image of each class at most",
+        ),
+    ],
+)
+def test_mistakes_are_named(
+    tmp_path: Path, old: str, new: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is trained."""
+    monkeypatch.setattr(search, "trained", lambda settings: pytest.fail("it was trained"))
+    with pytest.raises(SettingsError, match=message):
+        tuned(read(tmp_path, TEXT.replace(old, new, 1)), 1, {})
+
+
+DEFENDED_FIRST = """
+[settings]
+clients = 3
+[tune]
+loss = 2
+local = { rate = "0.1..1" }
+[[variant]]
+name = "plain"
+settings = { clients = 4, cel = { kind = "plain", weight = 0.123456789 } }
+[[variant]]
+name = "none"
+"""
+
+
+def record(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """Return the list of all settings that are trained with; nothing is trained."""
+    seen: list[Settings] = []
+
+    def trained(settings: Settings) -> search.Score:
+        seen.append(settings)
+        accuracy = 0.5 if settings.cel.kind == "none" else 0.47
+        return search.Score(accuracy, 1.0, 0.4)
+
+    monkeypatch.setattr(search, "trained", trained)
+    return seen
+
+
+def test_the_undefended_variant_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The floor needs its accuracy; the tables stay in the order of the file."""
+    seen = record(monkeypatch)
+    floors = {}
+    look = tune.search
+
+    def spy(plan: search.Plan, **more: object) -> search.Found:
+        floors[plan.variant.name] = more["floor"]
+        return look(plan, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tune, "search", spy)
+    table = tuned(read(tmp_path, DEFENDED_FIRST), 2, {})
+    assert [s.cel.kind for s in seen] == ["none", "none", "plain", "plain"]
+    assert floors == {"none": None, "plain": pytest.approx(0.48)}
+    tune.write(table, tmp_path / "tuned.toml")
+    plan = scenario.read(str(tmp_path / "tuned.toml"))
+    assert [variant.name for variant in plan.variants] == ["plain", "none"]
+
+
+def test_kept_variants_take_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are left out of the time that is left; where nothing was trained none is told."""
+    record(monkeypatch)
+    plan = read(tmp_path, DEFENDED_FIRST)
+    tuned(plan, 1, {})
+    assert "1/2 variants searched, about 0 s left\n" in capsys.readouterr().err
+    tuned(plan, 1, {})
+    assert "1/2 variants searched\n" in capsys.readouterr().err
+
+
+def test_what_is_written_is_what_was_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every value has 4 digits before it is trained with; no other value is touched."""
+    seen = record(monkeypatch)
+    tune.write(tuned(read(tmp_path, DEFENDED_FIRST), 3, {}), tmp_path / "tuned.toml")
+    assert all(float(f"{s.local.rate:.4g}") == s.local.rate for s in seen)
+    found = scenario.cells(scenario.read(str(tmp_path / "tuned.toml")), {"engine": "loop"})
+    assert all(cell.settings in seen for cell in found)
+    assert found[0].settings.cel.weight == 0.123456789
+
+
+def test_overrides_are_written_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Into the common settings, and over a variant's own; bench then trains what was tuned."""
+    seen = record(monkeypatch)
+    given: search.Flat = {"clients": 5, "net.noise": 0.2}
+    table = tuned(read(tmp_path, DEFENDED_FIRST), 1, given)
+    assert flatten(table["settings"]) == given  # type: ignore[arg-type]
+    tune.write(table, tmp_path / "tuned.toml")
+    plan = scenario.read(str(tmp_path / "tuned.toml"))
+    assert plan.variants[1].settings.keys() == {"local.rate"}
+    found = scenario.cells(plan, {"engine": "loop"})
+    assert [cell.settings.clients for cell in found] == [5, 5]
+    assert all(cell.settings in seen for cell in found)
+    with pytest.raises(SettingsError, match="are at odds"):
+        tuned(read(tmp_path, DEFENDED_FIRST), 1, {"local.rate": 1.0})
+
+
+def test_only_diverged_trials_are_an_error_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not optuna's."""
+
+    def diverge(settings: Settings) -> search.Score:
+        raise DivergedError("the model is not finite")
+
+    monkeypatch.setattr(search, "trained", diverge)
+    with pytest.raises(DivergedError, match="none: all 2 trials diverged"):
+        tuned(read(tmp_path), 2, {})
+
+
+@pytest.mark.long
+def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
+    """With real federations."""
+    plan = read(tmp_path)
+    one = tuned(plan, 1, {})
+    kept = trials.recall(tmp_path / "s.jsonl")
+    (tmp_path / "s.jsonl").unlink()
+    assert tuned(plan, 1, {}, jobs=2) == one
+    assert trials.recall(tmp_path / "s.jsonl") == kept

@@ -1,0 +1,298 @@
+"""The ServerApp over real ClientApps in this process: nodes with own images, resume, timeouts."""
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
+
+from clients import client_app
+from clients.flower import client_round
+from fedcel.errors import RunError
+from fedcel.federation import record_names
+from fedcel.files import read_tensors
+from fedcel.settings.parsing import Scalar, dump, flatten, parse
+from strategies import server_app
+from strategies import server_app as app
+
+RAW: dict[str, Scalar] = {
+    "clients": 3,
+    "rounds": 4,
+    "local.steps": 2,
+    "cel.kind": "cluster",
+    "cel.warm-up": 0,
+    "cel.ramp": 0.2,
+    "chain.burn-in": 0.5,
+    "prior.mode": "fixed",
+    "strategy.timeout": 7.0,
+}
+
+
+class Wire:
+    """Hands messages to ClientApps, as a deployed grid does: it goes through them twice."""
+
+    def __init__(self, folder: Path, out: Path, *, own: bool = False) -> None:
+        self.app = client_app()
+        self.nodes: dict[int, Context] = {}
+        self.asked: list[tuple[str, int]] = []  # kinds of messages, and to which node
+        self.timeouts: dict[str, float] = {}
+        self.dead: set[int] = set()
+        for k in range(3):
+            state = {"partition-id": k, "state-path": str(folder / f"state-{k}")}
+            x, y = client_round.images(parse(RAW), k)
+            np.savez(folder / f"{k}.npz", x_train=x[:, 0].numpy(), y_train=y.numpy())
+            mine = {"data-path": str(folder / f"{k}.npz")} if own else {}
+            source = {"data.source": "npz", "data.path": str(folder / "none.npz")} if own else {}
+            config = {**flatten(dump(parse(RAW | source))), "out": str(out), "resume": False}
+            self.nodes[101 + k] = Context(1, 101 + k, {**state, **mine}, RecordDict(), config)
+
+    def get_node_ids(self) -> list[int]:
+        """Return all nodes, the dead as well: they are noticed late."""
+        return list(self.nodes)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float) -> list[Message]:
+        """Return every living node's answer, the SuperLink's for the others."""
+        for number, message in enumerate(messages):
+            message.metadata.__dict__["_message_id"] = f"{len(self.asked)}-{number}"
+        found = []
+        for message in messages:
+            kind, node = message.metadata.message_type, message.metadata.dst_node_id
+            self.asked.append((kind, node))
+            self.timeouts[kind] = timeout
+            if node in self.dead:
+                found.append(Message(Error(5, "Node Unavailable"), reply_to=message))
+                found[-1].metadata.__dict__["_src_node_id"] = SUPERLINK_NODE_ID
+            else:
+                found.append(self.app(message, self.nodes[node]))
+        return found
+
+
+def run(grid: Wire, out: Path, *, resume: bool = False, **raw: Scalar) -> None:
+    """Start the ServerApp as Flower does."""
+    config = {**flatten(dump(parse(RAW | raw))), "out": str(out), "resume": resume}
+    server_app()(grid, Context(1, 1, {}, RecordDict(), config))  # type: ignore[arg-type]
+
+
+def model(out: Path) -> torch.Tensor:
+    """Return a finished run's model."""
+    return read_tensors(out / "model.safetensors")[0]["model"]
+
+
+def events(out: Path) -> list[dict[str, object]]:
+    """Return a run's rounds."""
+    return [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+
+
+FINISHED: list[Path] = []
+
+
+@pytest.fixture
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing disturbed, made once; Flower's task identity is there in a test alone."""
+    if not FINISHED:
+        folder = tmp_path_factory.mktemp("whole")
+        run(Wire(folder, folder / "run"), folder / "run")
+        FINISHED.append(folder / "run")
+    return FINISHED[0]
+
+
+def served(folder: Path) -> dict[str, Scalar]:
+    """Write images of the server's own; return the settings that name them."""
+    x, y = torch.rand(600, 8, 8, generator=torch.Generator().manual_seed(0)), np.arange(600) % 10
+    np.savez(folder / "server.npz", x_train=x.numpy(), y_train=y)
+    few = {"data.validation": 20, "data.auxiliary": 20, "data.test": 60}
+    return {"data.source": "npz", "data.path": str(folder / "server.npz"), **few}
+
+
+def test_nodes_with_images_of_their_own_train_the_same_model(tmp_path: Path, whole: Path) -> None:
+    """To the bit, whatever the server holds; N is the nodes', and no figure is of others' images.
+
+    eta kappa of the fixed prior of width 1 is eta/N.
+    """
+    run(Wire(tmp_path, tmp_path / "run", own=True), tmp_path / "run", **served(tmp_path))
+    assert torch.equal(model(tmp_path / "run"), model(whole))
+    held = sum(len(client_round.images(parse(RAW), k).y) for k in range(3))
+    (first, *_), result = (
+        events(tmp_path / "run"),
+        json.loads((tmp_path / "run/result.json").read_text()),
+    )
+    assert float(str(first["rate"])) / float(str(first["pull"])) == pytest.approx(held)
+    assert result["between-client-spread"] is None
+    assert json.loads((whole / "result.json").read_text())["between-client-spread"] > 0
+
+
+def test_a_run_resumed_after_its_last_round_knows_that_the_images_were_the_nodes_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed while the result was measured: no node is asked any more."""
+    out, measure = tmp_path / "run", app.outcome
+    monkeypatch.setattr(app, "outcome", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(Wire(tmp_path, out, own=True), out, **served(tmp_path))
+    assert len(events(out)) == 4
+    monkeypatch.setattr(app, "outcome", measure)
+    again = Wire(tmp_path, out, own=True)
+    run(again, out, resume=True, **served(tmp_path))
+    assert again.asked == []
+    assert json.loads((out / "result.json").read_text())["between-client-spread"] is None
+
+
+def interrupted(*_: object) -> dict[str, object]:
+    """End the run, as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+def test_a_run_resumed_by_its_run_config_ends_with_the_same_bits(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after round 2 with round 3 half done: nodes have states of round 3 already."""
+    out = tmp_path / "run"
+    grid = Wire(tmp_path, out)
+    answer = grid.send_and_receive
+
+    def killed(messages: Iterable[Message], *, timeout: float) -> list[Message]:
+        replies = answer(messages, timeout=timeout)
+        if sum(kind == "train" for kind, _ in grid.asked) == 9:
+            raise KeyboardInterrupt
+        return replies
+
+    monkeypatch.setattr(grid, "send_and_receive", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(grid, out)
+    assert len(events(out)) == 2 and not (out / "result.json").exists()
+    again = Wire(tmp_path, out)
+    with pytest.raises(RunError, match=r"not empty.*resume=true"):
+        run(again, out)
+    with pytest.raises(RunError, match="made with other settings"):
+        run(again, out, resume=True, rounds=5)
+    run(again, out, resume=True)
+    assert len(events(out)) == 4 and torch.equal(model(out), model(whole))
+    assert sum(kind == "train" for kind, _ in again.asked) == 6
+    with pytest.raises(RunError, match="finished; there is nothing to resume"):
+        run(again, out, resume=True)
+    with pytest.raises(RunError, match="not a folder"):
+        run(again, tmp_path / "other", resume=True)
+
+
+def test_a_dead_node_is_named_waited_for_as_long_as_asked_and_not_asked_to_score(
+    tmp_path: Path,
+) -> None:
+    """The SuperLink answers for it, under its own id."""
+    grid = Wire(tmp_path, tmp_path / "run")
+    answer = grid.send_and_receive
+
+    def dying(messages: Iterable[Message], *, timeout: float) -> list[Message]:
+        if len(grid.asked) >= 6:  # all counted, all trained once
+            grid.dead = {102}
+        return answer(messages, timeout=timeout)
+
+    grid.send_and_receive = dying  # type: ignore[method-assign]
+    run(grid, tmp_path / "run")
+    assert [e["rejected"] for e in events(tmp_path / "run")] == [
+        [],
+        *[[{"client": 1, "reason": "the client failed: Node Unavailable"}]] * 3,
+    ]
+    assert (grid.timeouts["train"], grid.timeouts["evaluate"]) == (7.0, 7.0)
+    assert sorted(node for kind, node in grid.asked if kind == "evaluate") == [101, 103]
+    assert record_names.COUNT_QUERY in grid.asked[0][0]
+
+
+def test_a_node_that_tells_of_classes_there_are_none_of_does_not_size_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine thousand numbers of one of three nodes: no line of the log has one of them."""
+    grid = Wire(tmp_path, tmp_path / "run")
+    answer = grid.send_and_receive
+
+    def boasting(messages: Iterable[Message], *, timeout: float) -> list[Message]:
+        replies = answer(messages, timeout=timeout)
+        for reply in replies:
+            if reply.metadata.message_type == "train" and reply.metadata.src_node_id == 102:
+                reply.content[record_names.METRICS].update({f"loss-{k}": 1.0 for k in range(9999)})
+        return replies
+
+    monkeypatch.setattr(grid, "send_and_receive", boasting)
+    run(grid, tmp_path / "run")
+    told = events(tmp_path / "run")
+    assert [event["clients"] for event in told] == [3] * 4
+    labels = {key.rsplit("-", 1)[1] for key in told[0] if key.startswith("loss-")}
+    assert labels == {str(label) for label in range(10)}
+
+
+def test_the_node_that_holds_a_partition_later_has_its_state_of_the_round_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """102 leaves after round 1; 104 comes, who has its folder, and a stranger who says nothing.
+
+    In the folder is a state of a round that this run has not come to.
+    """
+    grid = Wire(tmp_path, tmp_path / "run")
+    answer, seen = grid.send_and_receive, list[list[str]]()
+
+    def moving(messages: Iterable[Message], *, timeout: float) -> list[Message]:
+        if [kind for kind, _ in grid.asked].count("train") == 3 and 102 in grid.nodes:
+            gone = grid.nodes.pop(102)
+            (state,) = (tmp_path / "state-1").glob("run-*/000001.safetensors")
+            shutil.copy(state, state.with_stem("000009"))
+            grid.nodes[104] = Context(1, 104, gone.node_config, RecordDict(), gone.run_config)
+            grid.nodes[105], grid.dead = grid.nodes[104], {105}
+        replies = answer(messages, timeout=timeout)
+        if (f"query.{record_names.COUNT_QUERY}", 104) in grid.asked[-2:]:
+            seen.append(sorted(p.stem for p in (tmp_path / "state-1").glob("run-*/*")))
+        return replies
+
+    monkeypatch.setattr(grid, "send_and_receive", moving)
+    run(grid, tmp_path / "run")
+    told = [(event["clients"], event["rejected"]) for event in events(tmp_path / "run")]
+    assert told[0] == told[2] == told[3] == (3, [])
+    assert seen == [["000001"]]
+    asked = [node for kind, node in grid.asked if kind == f"query.{record_names.COUNT_QUERY}"]
+    assert asked == [101, 102, 103, 104, 105]
+    assert sorted(node for kind, node in grid.asked if kind == "evaluate") == [101, 103, 104]
+
+
+def test_a_reply_that_comes_a_round_later_is_left_out_of_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """102 is slower than the timeout in round 2; its reply is there before that to round 3."""
+    grid = Wire(tmp_path, tmp_path / "run")
+    answer, late = grid.send_and_receive, list[Message]()
+
+    def slow(messages: Iterable[Message], *, timeout: float) -> list[Message]:
+        replies = late + answer(messages, timeout=timeout)
+        late.clear()
+        if [kind for kind, _ in grid.asked].count("train") == 6:
+            late.extend(r for r in replies if r.metadata.src_node_id == 102)
+        return [reply for reply in replies if reply not in late]
+
+    monkeypatch.setattr(grid, "send_and_receive", slow)
+    run(grid, tmp_path / "run")
+    assert [(e["clients"], e["rejected"]) for e in events(tmp_path / "run")] == [
+        (3, []),
+        (2, [{"client": 1, "reason": "no reply"}]),
+        (3, [{"client": 1, "reason": "it answers round 2, this is round 3"}]),
+        (3, []),
+    ]
+
+
+def test_a_dead_node_that_is_asked_for_its_gradient_is_named_once(tmp_path: Path) -> None:
+    """Only rounds that sample ask; the SuperLink's answer is no unknown client's."""
+    grid = Wire(tmp_path, tmp_path / "run")
+    answer = grid.send_and_receive
+
+    def dying(messages: Iterable[Message], *, timeout: float) -> list[Message]:
+        grid.dead = {102} if (tmp_path / "run" / "events.jsonl").exists() else set()
+        return answer(messages, timeout=timeout)
+
+    grid.send_and_receive = dying  # type: ignore[method-assign]
+    run(grid, tmp_path / "run", **{"local.control": "fresh"})
+    gone = [{"client": 1, "reason": "the client failed: Node Unavailable"}]
+    assert [e["rejected"] for e in events(tmp_path / "run")] == [[], gone, gone, gone]
+    asked = [node for kind, node in grid.asked if kind == f"query.{record_names.GRADIENT_QUERY}"]
+    assert asked == [101, 102, 103] * 2
+    assert grid.timeouts[f"query.{record_names.GRADIENT_QUERY}"] == 7.0

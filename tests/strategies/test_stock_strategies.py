@@ -1,0 +1,286 @@
+"""Flower's own parts beside ours: stock strategies, plain NumPyClients, the legacy API.
+
+All but one without Ray, by the same code of ServerApp and ClientApp; see
+`sims.engines.in_memory_grid`.
+"""
+
+import gc
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, Context, Message
+from flwr.client import Client
+from flwr.clientapp import ClientApp
+from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.server import ServerApp, ServerAppComponents, ServerConfig
+from flwr.server.strategy import FedAvg as LegacyFedAvg
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+    QFedAvg,
+    Strategy,
+)
+from flwr.simulation import run_simulation
+
+from clients import PosteriorClient
+from clients.flower import client_round
+from clients.flower.client_app import client_app
+from fedcel.errors import RoundError, SettingsError
+from fedcel.federation import record_names
+from fedcel.files import read_tensors
+from fedcel.nets.flat_parameters import to_arrays, to_vector
+from fedcel.runs import run_folder
+from fedcel.settings.parsing import Settings, parse
+from sims.engines import in_memory_grid
+from sims.engines.in_memory_grid import InProcess, as_server
+from strategies import node_registry
+from strategies.server_app import serve
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own-parts"
+NODES = 4
+STOCK: dict[str, Any] = {
+    "engine": "loop",
+    "clients": NODES,
+    "rounds": 2,
+    "local.steps": 4,
+    "net.width": 16,
+    "net.features": 8,
+    "temperature": 0.0,
+    "prior.mode": "none",
+    "strategy.momentum": 0.0,
+    "strategy.upload": "weights",
+    "strategy.name": "flwr.serverapp.strategy:FedAvg",
+    "chain.scope": "full",
+}
+
+
+@pytest.fixture(autouse=True)
+def frozen() -> Iterator[None]:
+    """Keep what was imported away from the collector, which some strategies call many times."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def fair(settings: Settings, min_available_nodes: int) -> Strategy:
+    """Return a strategy that needs more than settings offer, as a user's function would."""
+    return QFedAvg(
+        settings.local.rate,
+        train_loss_key="loss",
+        fraction_evaluate=0.0,
+        min_available_nodes=min_available_nodes,
+    )
+
+
+def private(settings: Settings, min_available_nodes: int) -> Strategy:
+    """Return a strategy that wraps another."""
+    inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=min_available_nodes)
+    return DifferentialPrivacyServerSideFixedClipping(inner, 1e-6, 0.05, settings.clients)
+
+
+def train(folder: Path, settings: Settings) -> torch.Tensor:
+    """Return the model after a run of our clients, not measured."""
+    run_folder.create(folder, settings)
+    in_memory_grid.train(settings, folder, lambda event: None, measure=False)
+    return read_tensors(folder / "model.safetensors")[0]["model"]
+
+
+def begun(settings: Settings) -> torch.Tensor:
+    """Return the model of round 0."""
+    return run_folder.fresh_net(
+        settings, client_round.load(settings.data, settings.clients, settings.seed)
+    ).vector
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "FedAvg",
+        "FedProx",
+        "FedAvgM",
+        "FedAdam",
+        "FedAdagrad",
+        "FedYogi",
+        "FedMedian",
+        "FedTrimmedAvg",
+        "Krum",
+        "MultiKrum",
+        "Bulyan",
+        f"{__name__}:fair",
+        f"{__name__}:private",
+    ],
+)
+def test_every_stock_strategy_trains_our_clients(tmp_path: Path, name: str) -> None:
+    """Each round moves the model, to finite values; two are made by a user's function."""
+    named = name if ":" in name else f"flwr.serverapp.strategy:{name}"
+    settings = parse(STOCK | {"strategy.name": named})
+    after = train(tmp_path / "run", settings)
+    assert after.isfinite().all()
+    assert (after - begun(settings)).abs().max() > 1e-4
+    assert len((tmp_path / "run" / "events.jsonl").read_text().splitlines()) == 2
+
+
+def failing(settings: Settings, bad: set[int]) -> ClientApp:
+    """Return our app with nodes that fail in training."""
+    inner, outer = client_app(settings), ClientApp()
+
+    @outer.train()
+    def train(message: Message, context: Context) -> Message:
+        if context.node_config["partition-id"] in bad:
+            raise RuntimeError("no images")
+        return inner(message, context)
+
+    return outer
+
+
+def served_by(app: ClientApp, settings: Settings, folder: Path) -> list[dict[str, Any]]:
+    """Return the rounds of a run whose nodes run this app."""
+    run_folder.create(folder, settings)
+    with as_server():
+        serve(InProcess(app, NODES), settings, folder, lambda event: None, measure=False)
+    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+def test_a_stock_strategys_round_counts_who_trained_and_names_who_did_not(tmp_path: Path) -> None:
+    """Flower leaves errors out in silence; a round in which nobody trained is none."""
+    settings = parse(STOCK)
+    for event in served_by(failing(settings, {1, 2}), settings, tmp_path / "some"):
+        assert event["clients"] == 2
+        assert len(event["rejected"]) == 2
+        assert all("no images" in one["reason"] for one in event["rejected"])
+    assert served_by(failing(settings, set()), settings, tmp_path / "all")[1]["rejected"] == []
+    with pytest.raises(RoundError, match="no node trained in round 1; .*no images"):
+        served_by(failing(settings, {0, 1, 2, 3}), settings, tmp_path / "none")
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the example's plain NumPyClient, its ClientApp, and how a node makes a client."""
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    from own_parts import flower
+
+    def client_fn(context: Context) -> Any:
+        settings = parse({"clients": NODES})
+        net = run_folder.fresh_net(settings, client_round.load(settings.data, NODES, 0)).net
+        own = client_round.images(settings, flower.partition(context))
+        return flower.Plain(torch.nn.Sequential(net.encoder, net.head), *own)
+
+    return flower, client_fn
+
+
+def averaged(client_fn: Any, arrays: list[Any]) -> torch.Tensor:
+    """Return what one round of federated averaging makes of these arrays, by hand."""
+    app = ClientApp()
+    found = [
+        client_fn(context).fit([a.copy() for a in arrays], {})
+        for context in InProcess(app, NODES).contexts.values()
+    ]
+    total = sum(held for _, held, _ in found)
+    return sum(to_vector(sent) * (held / total) for sent, held, _ in found)
+
+
+def test_our_strategy_trains_plain_numpy_clients(tmp_path: Path, plain: Any) -> None:
+    """Weights in, weights out, nothing of ours in the client: a round is federated averaging."""
+    flower, client_fn = plain
+    settings = parse({**dict.fromkeys(["temperature", "strategy.momentum"], 0.0), "clients": NODES,
+                      "rounds": 1, "chain.burn-in": 1.0, "engine": "loop"})  # fmt: skip
+    folder, first = tmp_path / "run", begun(settings)
+    run_folder.create(folder, settings)
+    with as_server():
+        grid = InProcess(flower.client_app(client_fn), NODES)
+        serve(grid, settings, folder, lambda event: None, measure=False)
+    shapes = client_round.workspace(settings).shapes
+    want = averaged(client_fn, to_arrays(first, shapes))
+    found = read_tensors(folder / "model.safetensors")[0]["model"]
+    torch.testing.assert_close(found, want, rtol=0, atol=1e-6)
+    assert (found - first).abs().max() > 1e-3
+    assert '"rejected": []' in (folder / "events.jsonl").read_text()
+
+
+def test_our_strategy_says_that_no_legacy_client_app_answers(
+    tmp_path: Path, plain: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ClientApp(client_fn=...)` knows no queries: no run, an error that names the nodes' log."""
+    monkeypatch.setattr(node_registry, "WAIT_SECONDS", 0.0)
+    _, client_fn = plain
+    settings = parse({"clients": NODES, "rounds": 1, "chain.burn-in": 1.0, "engine": "loop"})
+    run_folder.create(tmp_path / "run", settings)
+    grid = InProcess(legacy(client_fn), NODES)
+    with as_server(), pytest.raises(SettingsError, match="0 partitions answered, clients is 4"):
+        serve(grid, settings, tmp_path / "run", lambda event: None)
+
+
+def legacy(client_fn: Any) -> ClientApp:
+    """Return a legacy ClientApp of NumPyClients."""
+
+    def made(context: Context) -> Client:
+        client: Client = client_fn(context).to_client()
+        return client
+
+    return ClientApp(client_fn=made)
+
+
+def test_stock_strategies_reach_legacy_client_apps_by_their_record_names(plain: Any) -> None:
+    """By default every reply is an error and the model stays; with `fitins` it is averaged."""
+    _, client_fn = plain
+    settings = parse({"clients": NODES})
+    arrays = to_arrays(begun(settings), client_round.workspace(settings).shapes)
+    named = {
+        "arrayrecord_key": "fitins.parameters",
+        "configrecord_key": "fitins.config",
+        "weighted_by_key": "num_examples",
+    }
+    after = []
+    for keys in ({}, named):
+        strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=NODES, **keys)
+        with as_server():
+            grid = InProcess(legacy(client_fn), NODES)
+            found = strategy.start(grid, ArrayRecord(arrays), num_rounds=1)
+        after.append(found.arrays.to_numpy_ndarrays())
+    assert after[0] == []
+    want = averaged(client_fn, arrays)
+    torch.testing.assert_close(to_vector(after[1]), want, rtol=0, atol=1e-6)
+
+
+@pytest.mark.long
+def test_our_numpy_client_trains_under_the_legacy_api_on_ray(tmp_path: Path) -> None:
+    """`ClientApp(client_fn=...)`, a legacy strategy: the model of the new FedAvg."""
+    settings, last = parse(STOCK), {}
+    shapes = client_round.workspace(settings).shapes
+    arrays = to_arrays(begun(settings), shapes)
+
+    def client_fn(context: Context) -> Client:
+        forget = (lambda number: None), (lambda number, state: None)
+        bound = client_round.bound_update(
+            settings, int(context.node_config["partition-id"]), *forget
+        )
+        return PosteriorClient(bound).to_client()
+
+    def keep(number: int, found: list[Any], config: Any) -> None:
+        last[number] = [np.array(array) for array in found]
+
+    def server_fn(context: Context) -> ServerAppComponents:
+        strategy = LegacyFedAvg(
+            fraction_evaluate=0.0,
+            min_fit_clients=NODES,
+            min_available_clients=NODES,
+            initial_parameters=ndarrays_to_parameters(arrays),
+            on_fit_config_fn=lambda number: {record_names.ROUND: number},
+            evaluate_fn=keep,
+        )
+        return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=2))
+
+    run_simulation(
+        ServerApp(server_fn=server_fn),
+        ClientApp(client_fn=client_fn),
+        NODES,
+        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+    )
+    ours = train(tmp_path / "run", settings)
+    assert parameters_to_ndarrays(ndarrays_to_parameters(arrays))[0].shape == shapes[0]
+    torch.testing.assert_close(to_vector(last[2]), ours, rtol=0, atol=1e-6)
