@@ -3,9 +3,9 @@
 q(x) = clip(logits) + Laplace(Delta_1 / epsilon), Dwork et al., TCC 2006, proposition 1, or
 + Gaussian(sigma) with sigma of `fedcel.privacy.gaussian_calibration`. The noise is discrete,
 because textbook sampling leaks through low bits (Mironov, CCS 2012), on a grid of 2^-80 of its
-scale: four times as fast to draw as on the grid of doubles, and still so fine that the discrete Gaussian's
-delta is that of the continuous one to within the calibration's slack (Canonne, Kamath and Steinke,
-NeurIPS 2020). It comes from the system's secure generator and cannot be seeded.
+scale: four times as fast to draw as on the grid of doubles, and still so fine that the discrete
+Gaussian's delta is that of the continuous one to within the calibration's slack (Canonne, Kamath
+and Steinke, NeurIPS 2020). It comes from the system's secure generator and cannot be seeded.
 """
 
 import math

@@ -50,7 +50,8 @@ def test_a_killed_process_takes_no_other_item_along() -> None:
 
 def test_other_processes_end_with_the_first() -> None:
     """Killed outright, it can end nobody; its two sleepers do it themselves."""
-    code = "import time; from sims.engines.processes import work as w; list(w(time.sleep, [9e2] * 2, 2))"
+    imports = "import time; from sims.engines.processes import work"
+    code = f"{imports}; list(work(time.sleep, [600, 600], 2))"
     first = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     children = Path(f"/proc/{first.pid}/task/{first.pid}/children")
     others = waited(lambda: sleepers(children), lambda found: len(found) == 2)
