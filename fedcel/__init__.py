@@ -18,7 +18,7 @@ from fedcel.errors import (
     SettingsError,
     SpentError,
 )
-from fedcel.federation.local_update import Update, local_update
+from fedcel.federation.local_update import LocalUpdate, local_update
 from fedcel.leakage.certificate import certificate
 from fedcel.leakage.optimal_attacker import optimal
 from fedcel.losses.cel import ConditionalEntropy, Term
@@ -49,6 +49,7 @@ __all__ = [
     "LeakLimitError",
     "Ledger",
     "LedgerError",
+    "LocalUpdate",
     "Losses",
     "Mechanism",
     "NetError",
@@ -66,7 +67,6 @@ __all__ = [
     "SplitNet",
     "Splits",
     "Term",
-    "Update",
     "certificate",
     "load",
     "local_update",

@@ -9,72 +9,82 @@ from flwr.serverapp.strategy import Strategy
 
 from fedcel import plugins
 from fedcel.errors import RoundError, SettingsError
-from fedcel.federation import aggregation
-from fedcel.settings.groups import Strategy as Group
+from fedcel.federation.server_round import Rejection, ServerState
+from fedcel.settings.groups import Strategy as StrategySettings
 from fedcel.settings.parsing import OWN_STRATEGY, Settings
 from strategies.posterior import PosteriorStrategy
-from strategies.validate_reply import failure
+from strategies.validate_reply import describe_failure
 
-NO_MOMENTUM = {"momentum": 0.0}
+_NO_MOMENTUM = {"momentum": 0.0}
 """What a strategy without momentum does, whether it is told so or not."""
 
 
 @final
-class Answers:
-    """What a stock strategy's nodes answered in the last round: it leaves errors out in silence."""
+class ReplyRecorder:
+    """Records what nodes replied to a stock strategy, which leaves errors out in silence."""
 
-    def __init__(self) -> None:
-        """Nothing was answered yet."""
-        self.nodes: list[int] = []
-        self.rejected: list[dict[str, object]] = []
-
-    def listen(self, strategy: Strategy) -> None:
-        """Note all replies that the strategy is given from now on."""
+    def __init__(self, strategy: Strategy) -> None:
+        """Record all replies that the strategy is given from now on."""
+        self._nodes: list[int] = []
+        self._rejected: list[Rejection] = []
         aggregate = strategy.aggregate_train
 
-        def heard(
+        def record_and_aggregate(
             server_round: int, replies: Iterable[Message]
         ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-            there = list(replies)
-            self.note(there)
-            return aggregate(server_round, there)
+            messages = list(replies)
+            self._record(messages)
+            return aggregate(server_round, messages)
 
-        strategy.aggregate_train = heard  # type: ignore[method-assign]
+        strategy.aggregate_train = record_and_aggregate  # type: ignore[method-assign]
 
-    def note(self, replies: Iterable[Message]) -> None:
-        """Take a round's replies in the place of the last's."""
-        told = [(reply.metadata.src_node_id, failure(reply)) for reply in replies]
-        self.nodes = [node for node, reason in told if reason is None]
-        self.rejected = [
-            {"client": f"node {node}", "reason": reason} for node, reason in told if reason
-        ]
+    def last_round(self, number: int) -> tuple[list[int], list[Rejection]]:
+        """Return who trained and who did not in the round that has just ended.
 
-    def of_round(self, number: int) -> tuple[list[int], list[dict[str, object]]]:
-        """Return who trained and who did not; RoundError when nobody did: the model stood still."""
-        if not self.nodes:
-            first = self.rejected[0]["reason"] if self.rejected else "no reply came in time"
+        Raises:
+            RoundError: Nobody did: the model stood still.
+        """
+        if not self._nodes:
+            first = self._rejected[0].reason if self._rejected else "no reply came in time"
             raise RoundError(f"no node trained in round {number}; the first: {first}")
-        return self.nodes, self.rejected
+        return self._nodes, self._rejected
+
+    def _record(self, replies: Iterable[Message]) -> None:
+        """Take a round's replies in the place of the last's."""
+        outcomes = [(reply.metadata.src_node_id, describe_failure(reply)) for reply in replies]
+        self._nodes = [node for node, reason in outcomes if reason is None]
+        self._rejected = [Rejection(f"node {node}", reason) for node, reason in outcomes if reason]
 
 
-def make(
-    settings: Settings, state: aggregation.ServerState, shapes: list[tuple[int, ...]], cut: int
+def build_strategy(
+    settings: Settings, state: ServerState, shapes: list[tuple[int, ...]], cut: int
 ) -> Strategy:
-    """Return the strategy of the settings: ours, a subclass of it, or a stock one of Flower.
+    """Build the strategy that the settings name.
 
     `package.module:object` may also be a function that returns a strategy on weights, for one that
-    needs more than is offered: it is called with what it names among these.
+    needs more than is offered: it is called with what it names among the arguments offered.
+
+    Args:
+        settings: Of the run.
+        state: Where the run stands.
+        shapes: Of the model's arrays.
+        cut: Number of encoder parameters.
+
+    Raises:
+        SettingsError: It is no strategy, or would never read something that is set.
+        PluginError: There is no such object.
     """
-    if settings.strategy.name == OWN_STRATEGY:
+    name = settings.strategy.name
+    if name == OWN_STRATEGY:
         return PosteriorStrategy(settings, state, shapes, cut)
-    found = plugins.load(settings.strategy.name)
-    if not callable(found) or (isinstance(found, type) and not issubclass(found, Strategy)):
-        raise SettingsError(f"strategy.name {settings.strategy.name!r} is no Flower Strategy")
-    if isinstance(found, type) and issubclass(found, PosteriorStrategy):
-        return found(settings, state, shapes, cut)
+    factory = plugins.load(name)
+    if not callable(factory) or (isinstance(factory, type) and not issubclass(factory, Strategy)):
+        raise SettingsError(f"strategy.name {name!r} is no Flower Strategy")
+    if isinstance(factory, type) and issubclass(factory, PosteriorStrategy):
+        return factory(settings, state, shapes, cut)
     if settings.strategy.upload != "weights":
         raise SettingsError(
-            f"strategy.upload is 'delta', {settings.strategy.name} averages weights; "
+            f"strategy.upload is 'delta', {name} averages weights; "
             "set strategy.upload to 'weights' and temperature to 0"
         )
     everyone = settings.clients
@@ -89,30 +99,34 @@ def make(
         "proximal_mu": settings.strategy.proximal,
         "settings": settings,
     }
-    known = inspect.signature(found).parameters
-    refuse_unread(settings, known)
+    known = inspect.signature(factory).parameters
+    _refuse_unread_settings(settings, known)
     try:
-        made = found(**{key: value for key, value in offered.items() if key in known})
+        strategy = factory(**{key: value for key, value in offered.items() if key in known})
     except TypeError as error:
         raise SettingsError(
-            f"strategy.name {settings.strategy.name!r} cannot be made from {', '.join(offered)}: "
+            f"strategy.name {name!r} cannot be made from {', '.join(offered)}: "
             f"{error}; name a function that takes some of these and returns the strategy"
         ) from error
-    if not isinstance(made, Strategy):
-        raise SettingsError(f"strategy.name {settings.strategy.name!r} made no Flower Strategy")
-    return made
+    if not isinstance(strategy, Strategy):
+        raise SettingsError(f"strategy.name {name!r} made no Flower Strategy")
+    return strategy
 
 
-def refuse_unread(settings: Settings, known: Container[str]) -> None:
+def _refuse_unread_settings(settings: Settings, known: Container[str]) -> None:
     """Refuse what was set and a strategy that takes the arguments `known` would never read."""
     if "settings" in known:
         return
-    plain = Group()
-    takes = {"gain": "server_learning_rate", "momentum": "server_momentum"}
-    takes |= {"damped": "server_momentum", "max_norm": ""}
-    for key, argument in takes.items():
-        value, default = getattr(settings.strategy, key), getattr(plain, key)
-        if value not in (default, NO_MOMENTUM.get(key, default)) and argument not in known:
+    defaults = StrategySettings()
+    arguments = {
+        "gain": "server_learning_rate",
+        "momentum": "server_momentum",
+        "damped": "server_momentum",
+        "max_norm": "",
+    }
+    for key, argument in arguments.items():
+        value, default = getattr(settings.strategy, key), getattr(defaults, key)
+        if value not in (default, _NO_MOMENTUM.get(key, default)) and argument not in known:
             raise SettingsError(
                 f"strategy.{key.replace('_', '-')} is {value!r}, which {settings.strategy.name} "
                 f"does not take; leave it at {default!r}, or name a function of your own that "

@@ -1,4 +1,4 @@
-"""Which node holds which data, and how much of it: before round 1, and when one comes later."""
+"""Which node holds which partition, and how much data: before round 1, and when nodes change."""
 
 import time
 from collections.abc import Container, Iterable, Mapping
@@ -11,163 +11,192 @@ from flwr.serverapp import Grid
 
 from fedcel.errors import SettingsError
 from fedcel.federation import record_names
-from strategies.validate_reply import claimed, failure, owned
+from strategies.validate_reply import describe_failure, has_node_data, read_claim
 
 WAIT_SECONDS = 60.0  # for all nodes to connect before round 1
 MOST_EXAMPLES = 10**8  # of one node; a claim beyond would drown all others and cool the chain
 ANSWER_SECONDS = 600.0  # for their first answers: a node reads its data before it gives one
-NONE = -1  # in the place of a partition
+_NO_PARTITION = -1
 
 
-class Met(NamedTuple):
-    """What the nodes said."""
+class NodeRegistry(NamedTuple):
+    """What the nodes of a run have told of themselves."""
 
-    partition: dict[int, int]
-    """Of each node."""
+    partitions: dict[int, int]
+    """Node -> the partition that it holds."""
     examples: dict[int, int]
-    """Of each partition, those of nodes lost since among them."""
-    own: bool
+    """Partition -> N_k; those of nodes lost since among them."""
+    has_node_data: bool = False
     """Whether a node's images are its own, not dealt from the run's data."""
-    owner: Mapping[int, int] = {}
-    """The node that was the first to hold each partition: another has it only while it is away."""
-    vain: Mapping[int, int] = {}
-    """Nodes that were asked in vain, and the partition for which one may be asked again."""
+    first_nodes: Mapping[int, int] = {}
+    """Partition -> the node that held it first: another has it only while that one is away."""
+    refused: Mapping[int, int] = {}
+    """Node that was refused -> the partition for which it may be asked again, or -1."""
+
+    @property
+    def nodes(self) -> dict[int, int]:
+        """Return the node of each partition."""
+        return {partition: node for node, partition in self.partitions.items()}
 
 
-def meet(
+def register_nodes(
     grid: Grid,
     clients: int,
-    said: ConfigRecord | None = None,
+    requirements: ConfigRecord | None = None,
     known: Mapping[int, int] | None = None,
-) -> Met:
-    """Ask the nodes what they hold; `said` tells them what it has to fit.
+) -> NodeRegistry:
+    """Ask the nodes what they hold, before the first round.
 
-    A run that is resumed `known`s how many examples each partition holds: it goes on with those
-    whose nodes are there and still hold as many. SettingsError when a new run has not a node that
-    answers for each of `clients` partitions, or a resumed one has none.
+    Args:
+        grid: Carries the messages.
+        clients: Partitions of the run.
+        requirements: What nodes' own images have to fit.
+        known: Examples of each partition in a run that is resumed: it goes on with those whose
+            nodes are there and still hold as many.
+
+    Raises:
+        SettingsError: A new run has not a node for each partition, or a resumed one has none.
     """
-    met, refused = gathered(grid, clients, said or ConfigRecord(), known or {})
-    if known and met.examples:
-        for lost in sorted(known.keys() - met.examples.keys()):
+    registry, reasons = _ask_as_they_come(
+        grid, clients, requirements or ConfigRecord(), known or {}
+    )
+    if known and registry.examples:
+        for lost in sorted(known.keys() - registry.examples.keys()):
             log(WARNING, "No node holds partition %d any more; the run goes on without it", lost)
-        return met._replace(examples=dict(known))
-    if len(met.examples) != clients:
+        return registry._replace(examples=dict(known))
+    if len(registry.examples) != clients:
         raise SettingsError(
-            f"{len(met.examples)} partitions answered, clients is {clients}; start the others or "
-            f"set clients; refused: {'; '.join(refused[:5]) or 'none'}"
+            f"{len(registry.examples)} partitions answered, clients is {clients}; start the others "
+            f"or set clients; refused: {'; '.join(reasons[:5]) or 'none'}"
         )
-    return met
+    return registry
 
 
-def gathered(
-    grid: Grid, clients: int, said: ConfigRecord, known: Mapping[int, int]
-) -> tuple[Met, list[str]]:
+def reregister_nodes(
+    grid: Grid, registry: NodeRegistry, requirements: ConfigRecord, timeout: float
+) -> NodeRegistry:
+    """Update who holds what before a later round.
+
+    Nodes that came later take partitions that nobody connected has. A node that returns under the
+    number that it had was never forgotten, and has its partition again, whoever took it meanwhile.
+    Nobody is asked unless a partition is without a node and an unknown node is there. That one has
+    to hold as many examples as before, and is asked once: again only where its partition was
+    another's then.
+
+    Args:
+        grid: Carries the messages.
+        registry: Before.
+        requirements: What nodes' own images have to fit.
+        timeout: Seconds to wait for answers.
+    """
+    connected = set(grid.get_node_ids())
+    registry = _restore_first_nodes(registry, connected)
+    held = {k for node, k in registry.partitions.items() if node in connected}
+    orphans = registry.examples.keys() - held
+    unknown = sorted(connected - registry.partitions.keys())
+    candidates = [n for n in unknown if registry.refused.get(n, None) in (None, *orphans)]
+    if not (orphans and candidates):
+        return registry
+    answers, _ = _ask_nodes(
+        grid, candidates, expected=registry.examples, taken=held, requirements=requirements,
+        timeout=timeout,
+    )  # fmt: skip
+    for partition in sorted(answers.examples):
+        log(INFO, "A node holds partition %d again", partition)
+    return _merge_registries(registry, answers)
+
+
+def _ask_as_they_come(
+    grid: Grid, clients: int, requirements: ConfigRecord, known: Mapping[int, int]
+) -> tuple[NodeRegistry, list[str]]:
     """Ask every node once, as they come, until all partitions are found or a minute is over.
 
     Nobody is asked before as many as `clients` are there, or the minute is over. Returns why nodes
     were refused, too. SettingsError when fewer came than are needed: all, one in a resumed run.
     """
     expected = known or dict.fromkeys(range(clients))
-    limit, over = time.monotonic() + WAIT_SECONDS, False
-    met, refused = Met({}, {}, False), list[str]()
-    while len(met.examples) < clients and not over:
-        over, nodes = time.monotonic() > limit, list(grid.get_node_ids())
-        if over and len(nodes) < (1 if known else clients):
+    limit, is_late = time.monotonic() + WAIT_SECONDS, False
+    registry, reasons = NodeRegistry({}, {}), list[str]()
+    while len(registry.examples) < clients and not is_late:
+        is_late, nodes = time.monotonic() > limit, list(grid.get_node_ids())
+        if is_late and len(nodes) < (1 if known else clients):
             raise SettingsError(
                 f"{len(nodes)} nodes are connected after {WAIT_SECONDS:.0f} s, clients is "
                 f"{clients}; start that many nodes or set clients"
             )
-        new = [node for node in nodes if node not in met.partition and node not in met.vain]
-        if new and (over or len(nodes) >= clients):
-            found, why = answered(grid, new, expected, met.examples, said, ANSWER_SECONDS)
-            met, refused = joined(met, found), refused + why
-        elif not over:
+        new = [n for n in nodes if n not in registry.partitions and n not in registry.refused]
+        if new and (is_late or len(nodes) >= clients):
+            answers, why = _ask_nodes(
+                grid, new, expected=expected, taken=registry.examples, requirements=requirements,
+                timeout=ANSWER_SECONDS,
+            )  # fmt: skip
+            registry, reasons = _merge_registries(registry, answers), reasons + why
+        elif not is_late:
             time.sleep(0.1)
-    return met, refused
+    return registry, reasons
 
 
-def rejoined(grid: Grid, met: Met, said: ConfigRecord, timeout: float) -> Met:
-    """Return who holds what now: nodes that came later take partitions that nobody connected has.
-
-    A node that returns under the number that it had was never forgotten, and has its partition
-    again, whoever took it meanwhile. Nobody is asked unless a partition is without a node and a
-    stranger is there. He has to hold as many examples as before, and is asked once: again only
-    where his partition was another's then.
-    """
-    there = set(grid.get_node_ids())
-    met = returned(met, there)
-    held = {k for node, k in met.partition.items() if node in there}
-    orphans = met.examples.keys() - held
-    unknown = there - met.partition.keys()
-    strangers = [n for n in sorted(unknown) if n not in met.vain or met.vain[n] in orphans]
-    if not (orphans and strangers):
-        return met
-    found, _ = answered(grid, strangers, met.examples, held, said, timeout)
-    for holder in sorted(found.examples):
-        log(INFO, "A node holds partition %d again", holder)
-    return joined(met, found)
+def _restore_first_nodes(registry: NodeRegistry, connected: Container[int]) -> NodeRegistry:
+    """Give nodes that are connected again the partitions that they held first."""
+    mine = {node: k for k, node in registry.first_nodes.items() if node in connected}
+    back = {node: k for node, k in mine.items() if registry.partitions.get(node) != k}
+    for partition in sorted(back.values()):
+        log(INFO, "The node that held partition %d at first holds it again", partition)
+    stay = {n: k for n, k in registry.partitions.items() if k not in back.values()}
+    return registry._replace(partitions=stay | back)
 
 
-def returned(met: Met, there: Container[int]) -> Met:
-    """Return who holds what once nodes that are there again have back what was first theirs."""
-    mine = {node: k for k, node in met.owner.items() if node in there}
-    back = {node: k for node, k in mine.items() if met.partition.get(node) != k}
-    for holder in sorted(back.values()):
-        log(INFO, "The node that held partition %d at first holds it again", holder)
-    kept = {node: k for node, k in met.partition.items() if k not in back.values()}
-    return met._replace(partition=kept | back)
-
-
-def joined(met: Met, found: Met) -> Met:
-    """Return both together: who was found has a partition in the place of who had it."""
-    kept = {node: k for node, k in met.partition.items() if k not in found.examples}
-    first = {k: node for node, k in found.partition.items()}
-    return Met(
-        kept | found.partition,
-        met.examples | found.examples,
-        met.own or found.own,
-        {**first, **met.owner},
-        {**met.vain, **found.vain},
+def _merge_registries(registry: NodeRegistry, answers: NodeRegistry) -> NodeRegistry:
+    """Add answers to a registry: who answered has a partition in the place of who had it."""
+    stay = {n: k for n, k in registry.partitions.items() if k not in answers.examples}
+    return NodeRegistry(
+        stay | answers.partitions,
+        registry.examples | answers.examples,
+        registry.has_node_data or answers.has_node_data,
+        {**answers.nodes, **registry.first_nodes},
+        {**registry.refused, **answers.refused},
     )
 
 
-def answered(
+def _ask_nodes(
     grid: Grid,
     nodes: Iterable[int],
+    *,
     expected: Mapping[int, int | None],
     taken: Container[int],
-    said: ConfigRecord,
+    requirements: ConfigRecord,
     timeout: float,
-) -> tuple[Met, list[str]]:
-    """Return which partitions these nodes hold, of those not `taken`; why others were refused.
+) -> tuple[NodeRegistry, list[str]]:
+    """Ask nodes which partition they hold; return those of `expected` not `taken`, and refusals.
 
     `expected` are all partitions, and how many examples each must have, where that is known.
     """
-    found, refused = Met({}, {}, False), list[str]()
-    vain = dict.fromkeys(nodes, NONE)
-    content, kind = RecordDict({record_names.CONFIG: said}), f"query.{record_names.COUNT_QUERY}"
-    questions = [Message(content, dst_node_id=node, message_type=kind) for node in vain]
-    for reply in grid.send_and_receive(questions, timeout=timeout):
+    partitions, examples, own = dict[int, int](), dict[int, int](), False
+    reasons, refused = list[str](), dict.fromkeys(nodes, _NO_PARTITION)
+    content = RecordDict({record_names.CONFIG: requirements})
+    kind = f"query.{record_names.COUNT_QUERY}"
+    queries = [Message(content, dst_node_id=node, message_type=kind) for node in refused]
+    for reply in grid.send_and_receive(queries, timeout=timeout):
         node = reply.metadata.src_node_id
-        holder, held = (NONE, NONE) if reply.has_error() else claimed(reply)
-        reason = failure(reply) or misfit(holder, held, expected)
-        if reason is None and (holder in taken or holder in found.examples):
-            reason, vain[node] = f"partition {holder} is another's", holder
+        partition, count = (_NO_PARTITION,) * 2 if reply.has_error() else read_claim(reply)
+        reason = describe_failure(reply) or _find_claim_fault(partition, count, expected)
+        if reason is None and (partition in taken or partition in examples):
+            reason, refused[node] = f"partition {partition} is another's", partition
         if reason:
-            refused.append(reason)
+            reasons.append(reason)
             continue
-        vain.pop(node, None)
-        found.partition[node], found.examples[holder] = holder, held
-        found = found._replace(own=found.own or owned(reply))
-    for reason in refused:
+        refused.pop(node, None)
+        partitions[node], examples[partition] = partition, count
+        own = own or has_node_data(reply)
+    for reason in reasons:
         log(WARNING, "A node cannot take part: %s", reason)
-    return found._replace(vain=vain), refused
+    return NodeRegistry(partitions, examples, own, refused=refused), reasons
 
 
-def misfit(holder: int, held: int, expected: Mapping[int, int | None]) -> str | None:
-    """Say why nobody can hold what a node says that it holds, or None."""
-    if not (1 <= held <= MOST_EXAMPLES and holder in expected):
-        return f"partition {holder}, {held} examples"
-    if expected[holder] not in (None, held):
-        return f"partition {holder}, {held} examples, {expected[holder]} before"
+def _find_claim_fault(partition: int, count: int, expected: Mapping[int, int | None]) -> str | None:
+    """Say why nobody can hold what a node claims to hold, or None."""
+    if not (1 <= count <= MOST_EXAMPLES and partition in expected):
+        return f"partition {partition}, {count} examples"
+    if expected[partition] not in (None, count):
+        return f"partition {partition}, {count} examples, {expected[partition]} before"
     return None

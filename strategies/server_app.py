@@ -1,4 +1,4 @@
-"""The Flower ServerApp: settings, strategy, journal, outcome."""
+"""The Flower ServerApp: settings, strategy, rounds, evaluation."""
 
 import time
 from contextlib import suppress
@@ -12,126 +12,116 @@ from flwr.serverapp.strategy import Strategy
 from fedcel.data import Splits, class_names, load
 from fedcel.errors import RunError
 from fedcel.federation import record_names
-from fedcel.federation.aggregation import ServerState
+from fedcel.federation.server_round import Event, RoundReport, ServerState
 from fedcel.nets.flat_parameters import to_arrays, to_vector
 from fedcel.runs import run_folder
 from fedcel.runs.evaluation import outcome, store
-from fedcel.runs.round_log import Event, Journal, Tell
+from fedcel.runs.server_run import ServerRun, ShowRound
 from fedcel.settings.parsing import Settings, parse
-from strategies.build_strategy import Answers, make
+from strategies.build_strategy import ReplyRecorder, build_strategy
 from strategies.posterior import PosteriorStrategy
-
-
-class ConvergedError(Exception):
-    """Ends Flower's loop over rounds, which has no other way out, when the chain may stop."""
-
 
 OUT = "out"  # run config only: where the ServerApp writes the run folder
 RESUME = "resume"  # run config only: whether it goes on with the one that is there
 
 
-class NodesJournal(Journal):
-    """Counts the training images that the nodes hold, where these are not the server's to deal."""
-
-    held = 0
-
-    @property
-    def examples(self) -> int:
-        """Return N, the training images of all clients together."""
-        return self.held or super().examples
+class _ConvergedError(Exception):
+    """Ends Flower's loop over rounds, which has no other way out, when the chain may stop."""
 
 
-class Rounds:
-    """Writes each round into the journal, as Flower ends it."""
+class RoundObserver:
+    """Concludes each round as Flower ends it."""
 
-    def __init__(self, strategy: Strategy, journal: NodesJournal, state: ServerState) -> None:
-        """`state` is what the first of them starts from. Hears a stock strategy's replies."""
-        self.strategy, self.journal, self.last = strategy, journal, state
-        self.answers = Answers()
-        if not isinstance(strategy, PosteriorStrategy):
-            self.answers.listen(strategy)
+    def __init__(self, strategy: Strategy, run: ServerRun) -> None:
+        self._strategy, self._run = strategy, run
+        own = isinstance(strategy, PosteriorStrategy)
+        self._recorder = None if own else ReplyRecorder(strategy)
 
-    def ended(self, number: int, arrays: ArrayRecord) -> MetricRecord | None:
-        """Take round `number` of this call, 0 before the first, as Flower's `evaluate_fn`.
-
-        ConvergedError where our own strategy's chain may stop.
-        """
-        if not isinstance(self.strategy, PosteriorStrategy):
-            self.last = self.of_stock(number, arrays) if number else self.last
-            return None
-        if number:
-            self.last = self.of_own(self.strategy, number)
-        if self.journal.converged:  # in round 0: it was stopped after its last one
-            raise ConvergedError
+    def conclude_round(self, number: int, arrays: ArrayRecord) -> MetricRecord | None:
+        """Take round `number` of this call, 0 before the first, as Flower's `evaluate_fn`."""
+        strategy = self._strategy
+        if isinstance(strategy, PosteriorStrategy):
+            if number:
+                strategy.state = self._run.conclude_round(strategy.state, strategy.report)
+        elif number:
+            self._run.conclude_round(*self._stock_round(number, arrays))
+        if self._run.has_converged:  # in round 0: it was stopped after its last one
+            raise _ConvergedError
         return None
 
-    def of_own(self, strategy: PosteriorStrategy, number: int) -> ServerState:
-        """Return what the journal makes of a round of our own strategy, and go on from it."""
-        self.journal.held = sum(strategy.examples.values())
-        done = strategy.state._replace(round=number + strategy.first)
-        told = strategy.kept, strategy.rejected, strategy.reported
-        strategy.state = self.journal.record(done, *told)
-        return strategy.state
-
-    def of_stock(self, number: int, arrays: ArrayRecord) -> ServerState:
-        """Return what the journal makes of a round of a strategy that keeps no state of its own."""
+    def _stock_round(self, number: int, arrays: ArrayRecord) -> tuple[ServerState, RoundReport]:
+        """Return what a strategy that keeps no state of its own made of a round."""
+        assert self._recorder is not None
         # Some of Flower's strategies average in double precision.
         model = to_vector([a.astype(np.float32) for a in arrays.to_numpy_ndarrays()])
-        nodes, rejected = self.answers.of_round(number)
-        done = self.last._replace(round=number, model=model)
-        return self.journal.record(done, nodes, rejected, {})
+        nodes, rejected = self._recorder.last_round(number)
+        examples = sum(len(client.y) for client in self._run.splits.clients)
+        report = RoundReport(nodes, rejected, {}, examples)
+        return self._run.state._replace(round=number, model=model), report
 
 
-def serve(
+def train_over_grid(
     grid: Grid,
     settings: Settings,
     folder: Path,
-    tell: Tell,
+    show_round: ShowRound,
+    *,
     resume: bool = False,
     measure: bool = True,
 ) -> None:
-    """Train over `grid` into the run folder; unless `measure` is off, measure the result."""
+    """Train into the run folder over a grid of nodes.
+
+    Args:
+        grid: Carries the messages.
+        settings: Of the run.
+        folder: Made by `create_run`.
+        show_round: Is told of every round.
+        resume: Go on with the last complete round.
+        measure: Measure the result on the test set, too.
+
+    Raises:
+        RunError: The folder is damaged, or the strategy cannot resume.
+        FedcelError: Whatever else keeps the run from its end.
+    """
     begin = time.perf_counter()
     splits = load(settings.data, settings.clients, settings.seed)
-    flat = run_folder.fresh_net(settings, splits)
-    journal = NodesJournal(folder, settings, splits, flat, tell)
-    state = journal.resume() if resume else journal.begin()
-    strategy = make(settings, state, flat.shapes, flat.cut)
+    run = ServerRun(folder, settings, splits, show_round, resume=resume)
+    strategy = build_strategy(settings, run.state, run.flat.shapes, run.flat.cut)
     if resume and not isinstance(strategy, PosteriorStrategy):
         raise RunError(f"{settings.strategy.name} keeps no state of its own and cannot resume")
-    rounds = Rounds(strategy, journal, state)
-    with suppress(ConvergedError):
+    requirements = _describe_images(settings, splits)
+    with suppress(_ConvergedError):
         strategy.start(
             grid=grid,
-            initial_arrays=ArrayRecord(to_arrays(state.model, flat.shapes)),
-            num_rounds=settings.rounds - state.round,
+            initial_arrays=ArrayRecord(to_arrays(run.state.model, run.flat.shapes)),
+            num_rounds=settings.rounds - run.state.round,
             timeout=settings.strategy.timeout,
-            train_config=fits(settings, splits),
-            evaluate_config=fits(settings, splits),
-            evaluate_fn=rounds.ended,
+            train_config=requirements,
+            evaluate_config=requirements,
+            evaluate_fn=RoundObserver(strategy, run).conclude_round,
         )
-    journal.close(rounds.last)
+    run.close()
     if not measure:
         return
-    found = outcome(run_folder.read(folder), time.perf_counter() - begin)
-    if isinstance(strategy, PosteriorStrategy) and strategy.own_images:
+    evaluation = outcome(run_folder.read(folder), time.perf_counter() - begin)
+    if isinstance(strategy, PosteriorStrategy) and strategy.registry.has_node_data:
         # It would be that of images nobody trained on.
-        found.result["between-client-spread"] = None
-    store(folder, found)
+        evaluation.result["between-client-spread"] = None
+    store(folder, evaluation)
 
 
-def fits(settings: Settings, splits: Splits) -> ConfigRecord:
+def _describe_images(settings: Settings, splits: Splits) -> ConfigRecord:
     """Return what images of a node's own have to fit."""
-    said = ConfigRecord(
+    requirements = ConfigRecord(
         {record_names.SHAPE: list(splits.shape), record_names.CLASSES: splits.classes}
     )
     if names := class_names(settings.data):
-        said[record_names.NAMES] = names
-    return said
+        requirements[record_names.NAMES] = names
+    return requirements
 
 
-def log_event(event: Event) -> None:
-    """Tell a plain log about a round."""
+def print_event(event: Event) -> None:
+    """Print a line about a round into a plain log."""
     print(
         f"round {event['round']}: accuracy {event['accuracy']:.3f}, "
         f"spread {event['within-class-spread']:.4f}, {event['seconds']:.2f} s",
@@ -140,7 +130,7 @@ def log_event(event: Event) -> None:
 
 
 def server_app() -> ServerApp:
-    """Return the app that reads its settings, and `out`, from the run config."""
+    """Return the app that reads its settings, `out` and `resume` from the run config."""
     app = ServerApp()
 
     @app.main()
@@ -157,12 +147,12 @@ def server_app() -> ServerApp:
         if settings.data.path != "none" and not Path(settings.data.path).is_absolute():
             raise RunError(f"data.path is {settings.data.path!r}, must be an absolute path")
         try:
-            going_on = resume and run_folder.begun(settings, out)
-            if not resume:
+            resume = resume and run_folder.begun(settings, out)
+            if not bool(context.run_config[RESUME]):
                 run_folder.create(out, settings)
         except RunError as error:
             raise RunError(f"{error} (in the run config: out, resume=true)") from None
-        serve(grid, settings, out, log_event, going_on)
+        train_over_grid(grid, settings, out, print_event, resume=resume)
         print(f"run folder: {out}", flush=True)
 
     return app

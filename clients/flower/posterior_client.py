@@ -1,23 +1,123 @@
-"""The training client: pass arrays to the pure local update and back."""
+"""The training client: Flower's arrays in, the client's update, Flower's arrays out."""
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 
+import torch
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
+
+from clients.flower.client_memory import ClientMemory
+from fedcel.federation import record_names
+from fedcel.federation.client_update import (
+    ClientUpdate,
+    RoundInputs,
+    client_images,
+    client_net,
+    is_state_usable,
+    update_client,
+)
+from fedcel.losses.cel.averaged_centres import Shared
+from fedcel.nets.flat_parameters import to_arrays, to_vector
+from fedcel.settings.parsing import Settings
 
 FitResult = tuple[NDArrays, int, dict[str, Scalar]]
 
 
 class PosteriorClient(NumPyClient):
-    """Runs MI-regularised local SGLD bound to one holder's data; decides nothing itself."""
+    """Trains one client by local SGLD under a mutual-information prior.
 
-    def __init__(self, local_update: Callable[[NDArrays, dict[str, Scalar]], FitResult]) -> None:
-        self.local_update = local_update
+    `fit` takes the global model and returns the delta, as any NumPyClient does. What else a round
+    brings and sends (averaged centres, gradients, step sizes) stands in `received` and `sent`, by
+    the name of its record; a stock strategy has none of it.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        client: int,
+        memory: ClientMemory,
+        received: Mapping[str, NDArrays] | None = None,
+    ) -> None:
+        """Bind the client to its partition of the run's data.
+
+        Args:
+            settings: Of the run.
+            client: Its partition, from 0.
+            memory: Keeps its state between rounds.
+            received: Arrays that came with the model, by record.
+        """
+        self.settings, self.client, self.memory = settings, client, memory
+        self.received = received or {}
+        self.sent: dict[str, NDArrays] = {}
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> FitResult:
-        """Return the delta (or the weights), the number of examples, and metrics.
+        """Train for a round.
 
-        `parameters` is the global model, one array per layer; `config` holds `server-round`,
-        `share` (w_k) and `total-examples` (N).
+        Args:
+            parameters: The global model, one array a layer.
+            config: `server-round`; of our strategy also `share` (w_k) and `total-examples` (N).
+
+        Returns:
+            The delta (or the weights, as `strategy.upload` says), the number of examples, metrics.
         """
-        return self.local_update(parameters, config)
+        examples = len(client_images(self.settings, self.client).y)
+        number = int(config[record_names.ROUND])
+        update = update_client(
+            self.settings,
+            self.client,
+            float(config.get(record_names.SHARE, 1.0)),
+            read_inputs(number, to_vector(parameters), config, self.received, examples),
+            self.memory.recall(number),
+        )
+        # A loss without statistics keeps nothing.
+        if update.state and is_state_usable(update.state):
+            self.memory.remember(number, update.state)
+        self.sent = {}
+        if update.statistics:
+            arrays = [tensor.numpy() for tensor in update.statistics]
+            self.sent[record_names.STATISTICS] = arrays
+        if update.gradient is not None:
+            self.sent[record_names.GRADIENT] = [update.gradient.numpy()]
+        upload = update.model if self.settings.strategy.upload == "weights" else update.delta
+        shapes = client_net(self.settings).shapes
+        metrics: dict[str, Scalar] = {**select_metrics(update, config)}
+        metrics[record_names.PARTITION] = self.client
+        return to_arrays(upload, shapes), examples, metrics
+
+
+def read_inputs(
+    number: int,
+    model: torch.Tensor,
+    config: Mapping[str, Scalar],
+    received: Mapping[str, Sequence[object]],
+    examples: int,
+) -> RoundInputs:
+    """Return what a message brings to a round; stock strategies send neither weight nor total."""
+    tensors = {
+        name: [torch.from_numpy(array) for array in arrays] for name, arrays in received.items()
+    }
+    centres = tensors.get(record_names.CENTRES)
+    return RoundInputs(
+        number=number,
+        model=model,
+        total_examples=int(config.get(record_names.TOTAL, examples)),
+        proximal=_read_float(config, record_names.PROXIMAL),
+        threshold=_read_float(config, record_names.THRESHOLD),
+        centres=Shared(*centres) if centres else None,
+        gradient=tensors.get(record_names.GRADIENT, [None])[0],
+        step_sizes=tensors.get(record_names.SCALE, [None])[0],
+    )
+
+
+def _read_float(config: Mapping[str, Scalar], key: str) -> float | None:
+    return float(config[key]) if key in config else None
+
+
+def select_metrics(update: ClientUpdate, config: Mapping[str, Scalar]) -> dict[str, float]:
+    """Leave out metrics of single classes where the strategy is a stock one.
+
+    Flower's strategies refuse replies whose metrics differ in name, and clients' classes differ.
+    """
+    if record_names.SHARE in config:
+        return update.metrics
+    return {k: v for k, v in update.metrics.items() if not k.rpartition("-")[2].isdigit()}

@@ -1,148 +1,134 @@
-"""The server's arithmetic: weighted mean of deltas, sliding average, step."""
+"""The server's arithmetic: weighted sums of deltas, the sliding average, means of metrics."""
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from math import hypot, isfinite
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import isfinite
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.federation import record_names
-from fedcel.losses.cel.adaptive_threshold import Control
-from fedcel.losses.cel.averaged_centres import Shared, Statistics, client_spread, merged
-from fedcel.settings.parsing import OWN_STRATEGY, Settings
 
-NOT_AVERAGED = {record_names.EXAMPLES, record_names.PARTITION, record_names.ROUND}
-HEAVIEST = "heaviest-update"
-"""Largest weight of a round's mean over the root of the sum of all weights' squares."""
-OF_A_CLASS = re.compile(r"(.+)-(0|[1-9]\d{0,3})")
-"""A metric of one class, `spread-3`, and the name of its like over all classes."""
-
-
-class ServerState(NamedTuple):
-    """All that the next round needs of the server."""
-
-    round: int
-    model: Float[Tensor, " P"]
-    average: Float[Tensor, " P"]  # m, the sliding average of deltas
-    control: Control | None = None  # of an adaptive threshold
-    shared: Shared | None = None  # the centres averaged over clients
-    gradient: Float[Tensor, " P"] | None = None  # mean over the last round's clients, if they tell
-    squares: Float[Tensor, " P"] | None = None  # of the model's speed, for a preconditioner
-    examples: Mapping[int, int] | None = None  # partition -> N_k, once nodes have said it
-    own: bool = False  # whether a node trained on images that are not the server's to deal
-
-
-def start(
-    model: Float[Tensor, " P"], control: Control | None = None, shared: Shared | None = None
-) -> ServerState:
-    """Return the state before round 1."""
-    return ServerState(0, model.clone(), torch.zeros_like(model), control, shared)
+_NOT_AVERAGED = {record_names.EXAMPLES, record_names.PARTITION, record_names.ROUND}
+_CLASS_METRIC = re.compile(r"(.+)-(0|[1-9]\d{0,3})")
+"""A metric of one class, `spread-3`, and the name of the same metric over all classes."""
 
 
 def weighted_sum(
-    deltas: Sequence[Float[Tensor, " P"]], weights: Sequence[float]
+    deltas: Iterable[Float[Tensor, " P"]], weights: Collection[float]
 ) -> Float[Tensor, " P"]:
-    """Return sum_k w_k delta_k, added up in the order given so that every engine agrees."""
-    total = torch.zeros_like(deltas[0])
+    """Add up weighted deltas, in the order given so that every engine agrees to the bit.
+
+    Args:
+        deltas: One flat vector (P,) a client; an iterator is consumed one vector at a time.
+        weights: w_k of each, in the same order.
+
+    Returns:
+        sum_k w_k delta_k, (P,).
+
+    Raises:
+        ValueError: There are no deltas, or not as many as weights.
+    """
+    total: Tensor | None = None
     for delta, weight in zip(deltas, weights, strict=True):
+        total = torch.zeros_like(delta) if total is None else total
         total.add_(delta, alpha=weight)
+    if total is None:
+        raise ValueError("0 deltas are added up, must be 1 or more")
     return total
 
 
 def mean_gradient(
-    found: Mapping[int, Float[Tensor, " P"]], weights: Mapping[int, float]
+    gradients: Mapping[int, Float[Tensor, " P"]], weights: Mapping[int, float]
 ) -> Float[Tensor, " P"]:
-    """Return the weighted mean of clients' gradients, in the order of their partitions."""
-    order = sorted(found)
-    whole = sum(weights[k] for k in order)
-    return weighted_sum([found[k] for k in order], [weights[k] / whole for k in order])
+    """Average clients' gradients by their weights, in the order of their partitions."""
+    order = sorted(gradients)
+    whole = sum(weights[client] for client in order)
+    normalised = [weights[client] / whole for client in order]
+    return weighted_sum([gradients[client] for client in order], normalised)
 
 
-def realised(weights: dict[int, float], kept: list[int], noisy: bool) -> list[float]:
-    """Return the weights of the kept replies' deltas.
+def renormalise_weights(
+    weights: Mapping[int, float], used: Sequence[int], has_noise: bool
+) -> list[float]:
+    """Weigh the clients whose updates are used in a round.
 
-    Without Langevin noise they are scaled to make up for those left out. With it they are not:
-    the noise of each is right for its own weight, so that the sum over those kept is a Langevin
-    step at the right temperature, only shorter. Scaled, it would be hotter by that scale.
+    Without Langevin noise the weights are scaled to make up for clients left out. With it they are
+    not: the noise of each client is right for its own weight, so that the sum over those used is a
+    Langevin step at the right temperature, only shorter. Scaled, it would be hotter by that scale.
+
+    Args:
+        weights: w_k of every client that was asked.
+        used: The clients whose updates are used.
+        has_noise: Whether the clients add Langevin noise in this round.
+
+    Returns:
+        One weight for each client of `used`, in its order.
     """
-    share = 1.0 if noisy else sum(weights[client] for client in kept) / sum(weights.values())
-    return [weights[client] / share for client in kept]
+    share = 1.0 if has_noise else sum(weights[k] for k in used) / sum(weights.values())
+    return [weights[client] / share for client in used]
 
 
-def slide(
-    state: ServerState,
+def slide_average(
+    average: Float[Tensor, " P"],
     delta: Float[Tensor, " P"],
     momentum: float,
-    gain: float,
-    frozen: int = 0,
+    *,
     damped: bool = True,
-) -> ServerState:
-    """Return the state after m <- beta m + (1 - beta) delta; w <- w + gamma m.
+    frozen: int = 0,
+) -> Float[Tensor, " P"]:
+    """Move the sliding average of deltas: m <- beta m + (1 - beta) delta.
 
-    The first `frozen` parameters stay as they are, whatever the average still holds of them.
-    With beta 0 and gamma 1 this is federated averaging written with deltas; undamped, with delta
-    in the place of (1 - beta) delta, it is FedAvgM (Hsu, Qi and Brown, 2019, section 4.4).
+    Undamped, with delta in the place of (1 - beta) delta, it is the momentum of FedAvgM.
+
+    Args:
+        average: m before, (P,).
+        delta: The round's mean delta, (P,).
+        momentum: beta in [0, 1).
+        damped: Whether delta counts (1 - beta).
+        frozen: The first so many values of the average are set to 0.
+
+    Returns:
+        m after, (P,).
+
+    References:
+        Hsu, Qi and Brown, 2019 (arXiv 1909.06335), section 4.4.
     """
-    average = momentum * state.average  # then in place: fresh memory costs more than the sums
-    average.add_(delta, alpha=1 - momentum if damped else 1.0)
-    average[:frozen] = 0
-    model = torch.add(state.model, average, alpha=gain)
-    return state._replace(round=state.round + 1, model=model, average=average)
+    moved = momentum * average  # then in place: fresh memory costs more than the sums
+    moved.add_(delta, alpha=1 - momentum if damped else 1.0)
+    moved[:frozen] = 0
+    return moved
 
 
-def join(
-    state: ServerState, told: Sequence[Statistics], clusters: int
-) -> tuple[ServerState, dict[str, float]]:
-    """Return the state with the clients' centres merged, and `client-spread` for the log.
+def mean_metrics(
+    metrics: Sequence[Mapping[str, float]], weights: Sequence[float]
+) -> dict[str, float]:
+    """Average each metric over the clients that report it as a finite number, by their weights.
 
-    Both as they were, and nothing, where no client told any; `clusters` as in `cel.clusters`.
+    A metric counts where more than half of the clients report it. One of a class, `spread-3`, is
+    reported only by clients that saw the class: it counts where `spread` does. So a single client
+    among others can add no metric of its own, and keep none away.
     """
-    if state.shared is None or not told:
-        return state, {}
-    joined = state._replace(shared=merged(state.shared, told, clusters))
-    return joined, {"client-spread": client_spread(told)}
-
-
-def heaviest(settings: Settings, weights: Collection[float]) -> dict[str, float]:
-    """Return what `fedcel.privacy.update_noise` accounts a round with, where updates have noise.
-
-    1 where it is not their plain mean: a single noisy update may then decide what is taken, and
-    one holder's noise may be all there is.
-    """
-    if not settings.update.noise:
-        return {}
-    rule = settings.strategy
-    plain = (rule.name, rule.aggregation, rule.max_norm) == (OWN_STRATEGY, "mean", "none")
-    return {HEAVIEST: max(weights) / hypot(*weights) if plain else 1.0}
-
-
-def mean_metrics(told: Sequence[Mapping[str, float]], weights: Sequence[float]) -> dict[str, float]:
-    """Return each metric's weighted mean over the clients that told it as a finite number.
-
-    A metric counts where more than half of the clients told it. One of a class, `spread-3`, is told
-    only by clients that saw the class: it counts where `spread` does. So a single client among
-    others can add no metric of its own, and keep none away.
-    """
-    finite = [{k: v for k, v in one.items() if isfinite(v)} for one in told]
-    tellers = Counter(key for one in finite for key in one)
-    common = {key for key, n in tellers.items() if 2 * n > len(told)} - NOT_AVERAGED
+    finite = [{key: value for key, value in row.items() if isfinite(value)} for row in metrics]
+    reporters = Counter(key for row in finite for key in row)
+    common = {key for key, n in reporters.items() if 2 * n > len(metrics)} - _NOT_AVERAGED
     means = {}
-    for key in sorted(tellers):
-        like = OF_A_CLASS.fullmatch(key)
-        if key in common or (like and like[1] in common):
-            parts = [(w, one[key]) for w, one in zip(weights, finite, strict=True) if key in one]
+    for key in sorted(reporters):
+        of_class = _CLASS_METRIC.fullmatch(key)
+        if key in common or (of_class and of_class[1] in common):
+            parts = [(w, row[key]) for w, row in zip(weights, finite, strict=True) if key in row]
             means[key] = sum(w * v for w, v in parts) / sum(w for w, _ in parts)
     return {key: value for key, value in means.items() if isfinite(value)}
 
 
-def of_classes(metrics: Mapping[str, float], classes: int) -> dict[str, float]:
-    """Return the metrics without those of a class, `spread-3`, that is none of so many.
+def drop_unknown_classes(metrics: Mapping[str, float], classes: int) -> dict[str, float]:
+    """Leave out metrics of a class, `spread-3`, that is none of the run's classes.
 
     A client could else add thousands of numbers to every line of the log.
     """
-    parts = {key: OF_A_CLASS.fullmatch(key) for key in metrics}
-    return {k: metrics[k] for k, like in parts.items() if not like or int(like[2]) < classes}
+    matches = {key: _CLASS_METRIC.fullmatch(key) for key in metrics}
+    return {
+        key: metrics[key] for key, match in matches.items() if not match or int(match[2]) < classes
+    }

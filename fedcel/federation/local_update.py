@@ -18,29 +18,35 @@ from fedcel.posterior.round_plan import Plan
 from fedcel.posterior.samplers import motion
 from fedcel.settings.groups import Local
 
-PAIR = 2  # members without which a class has no spread
-BULK = 2**22  # values of images gathered and augmented at once
-PIECE = 1024  # images encoded at once for the statistics of a loss
+SHARED_NOISE = "langevin-common"
+"""Purpose of the random stream that all clients of a round share."""
+_LEAST_MEMBERS = 2  # members without which a class has no spread
+_VALUES_AT_ONCE = 2**22  # values of images gathered and augmented at once
+_IMAGES_AT_ONCE = 1024  # images encoded at once for the statistics of a loss
 
 
-class Steer(NamedTuple):
-    """What bends a client's steps; see `fedcel.posterior.langevin_step.Ground`."""
+class StepCorrections(NamedTuple):
+    """Corrections added to each gradient of a client: control variate, preconditioner."""
 
-    shift: Float[Tensor, " P"] | None = None
-    scale: Float[Tensor, " P"] | None = None
+    control_variate: Float[Tensor, " P"] | None = None
+    """The clients' mean gradient less the client's own."""
+    preconditioner: Float[Tensor, " P"] | None = None
+    """A step size for each parameter in units of eta."""
 
 
-STRAIGHT = Steer()
+NO_CORRECTIONS = StepCorrections()
 """Neither a control variate nor a preconditioner."""
-COMMON = "langevin-common"
-"""Purpose of the stream that all clients of a round share."""
 
 
-class Update(NamedTuple):
-    """What a client's round gives."""
+class LocalUpdate(NamedTuple):
+    """What a client's round of steps gives."""
 
     delta: Float[Tensor, " P"]
+    """Last minus received parameters."""
+    model: Float[Tensor, " P"]
+    """The last parameters."""
     state: State
+    """Of the losses."""
     metrics: dict[str, float]
 
 
@@ -50,91 +56,117 @@ def local_update(
     received: Float[Tensor, " P"],
     x: Float[Tensor, "N C H W"],
     y: Int[Tensor, " N"],
+    *,
     plan: Plan,
     local: Local,
     streams: Streams,
-    extra: Losses = NOTHING,
+    losses: Losses = NOTHING,
     state: State | None = None,
-    refresh: int = 0,
-    steer: Steer = STRAIGHT,
-) -> Update:
-    """Take `local.steps` Langevin steps from `received` and return last minus received.
+    refresh_every: int = 0,
+    corrections: StepCorrections = NO_CORRECTIONS,
+) -> LocalUpdate:
+    """Take `local.steps` Langevin steps from the received model.
 
-    Loss: the net's potential, mean cross-entropy as a rule, + `extra`, priors at `received` and at
-    0 (Welling and Teh, ICML 2011, eq. 4); `steer` bends the steps. Statistics of the CEL are
-    computed at the start and every `refresh` local epochs (0: at the start alone). Depends on its
-    arguments alone; `flat` is overwritten as a workspace. Steps are taken on the net's fastest
-    device; draws and statistics are made on the processor, where all that is returned is.
+    The loss is the net's potential, mean cross-entropy as a rule, and the losses given; priors pull
+    towards the received model and 0. Depends on its arguments alone; `flat` is overwritten as a
+    workspace. Steps are taken on the net's fastest device; draws and statistics are made on the
+    processor, where all that is returned is.
+
+    Args:
+        flat: The net to work with; its parameters do not matter.
+        received: The model that the round starts from, (P,).
+        x: The client's images (N, C, H, W) in [0, 1].
+        y: Their labels, (N,).
+        plan: Step size, noise, priors and weights of the round.
+        local: Steps, batch size, sampler, augmentation.
+        streams: Random streams of this client and round, by purpose.
+        losses: What is added to the potential.
+        state: The losses' state after the client's last round; None before its first.
+        refresh_every: Local epochs between two refreshes of the CEL's statistics; 0: they are
+            computed at the start alone.
+        corrections: What is added to each gradient.
+
+    Returns:
+        Delta, model, the losses' state and metrics of the round.
+
+    References:
+        Welling and Teh, ICML 2011, eq. 4.
     """
-    place, own = fastest(flat.net), flat
-    flat = own if place == CPU else own.on(place)
+    place = fastest(flat.net)
+    flat = flat if place == CPU else flat.on(place)
     received, x, y = received.to(place), x.to(place), y.to(place)
     flat.load(received)
-    fair = local.model_copy(update={"balance": local.balance and not plan.freeze})
-    batches = draw_batches(y.cpu(), fair, streams("batch")).to(place)  # a posterior weights none
-    state = placed(composite.start(extra, state, codes(flat, x, y), streams), place)
-    inputs = encoded(flat, x) if plan.freeze else x
-    mask, xi = draw_cut_noise(flat, batches, streams("cut"))
-    ground = grounded(flat, received, plan, local, streams, steer)
-    change = "none" if plan.freeze else local.augment
-    images = drawn(inputs, batches, change, streams("augment"))
-    period, last = refresh * -(-len(y) // batches.shape[1]), len(batches) - 1
+    # A posterior weights no class.
+    batch_settings = local.model_copy(update={"balance": local.balance and not plan.freeze})
+    batches = draw_batches(y.cpu(), batch_settings, streams("batch")).to(place)
+    state = placed(composite.start(losses, state, encode_in_pieces(flat, x, y), streams), place)
+    inputs = _encode(flat, x) if plan.freeze else x
+    mask, xi = _draw_cut_noise(flat, batches, streams("cut"))
+    constants = round_constants(
+        flat, received, plan=plan, local=local, streams=streams, corrections=corrections
+    )
+    augmentation = "none" if plan.freeze else local.augment
+    images = _gather_batches(inputs, batches, augmentation, streams("augment"))
+    period, last = refresh_every * -(-len(y) // batches.shape[1]), len(batches) - 1
     potentials: list[Tensor] = []
     clipped: list[Tensor] = []
     metrics: dict[str, Tensor] = {}
     for step, (chosen, seen) in enumerate(zip(batches, images, strict=True)):
         if step and period and step % period == 0:
-            fresh = placed(state, CPU), codes(flat, x, y)
-            state = placed(composite.refreshed(extra, *fresh, streams, step), place)
+            on_cpu = placed(state, CPU), encode_in_pieces(flat, x, y)
+            state = placed(composite.refreshed(losses, *on_cpu, streams, step), place)
         flat.gradient.zero_()
         z = seen if plan.freeze else flat.net.encode(seen)
-        kept = z if mask is None else z * mask[step]
-        batch = Batch(seen, z, kept if xi is None else kept + xi[step], y[chosen])
+        masked = z if mask is None else z * mask[step]
+        batch = Batch(seen, z, masked if xi is None else masked + xi[step], y[chosen])
         loss = flat.net.potential(flat.net.answer(batch.message), batch.y)
         potentials.append(loss.detach())
-        if extra.acts:
-            term = composite.added(extra, state, batch, measure=step == last)
+        if losses.acts:
+            term = composite.added(losses, state, batch, measure=step == last)
             loss, metrics = loss + term.loss, term.metrics
         torch.autograd.backward(loss)
-        if (cut := langevin_step(flat, ground, plan)) is not None:
-            clipped.append(cut)
-        state = composite.stepped(extra, state, batch) if extra.acts else state
-    if flat is not own:
-        own.load(flat.vector.cpu())
-    told = summed_up(metrics, potentials, clipped)
-    return Update((flat.vector - received).cpu(), placed(state, CPU), told)
+        if (was_clipped := langevin_step(flat, constants, plan)) is not None:
+            clipped.append(was_clipped)
+        state = composite.stepped(losses, state, batch) if losses.acts else state
+    return LocalUpdate(
+        (flat.vector - received).cpu(),
+        flat.vector.detach().to(CPU, copy=True),
+        placed(state, CPU),
+        _summarise(metrics, potentials, clipped),
+    )
 
 
-def grounded(
+def round_constants(
     flat: FlatNet,
     received: Float[Tensor, " P"],
+    *,
     plan: Plan,
     local: Local,
     streams: Streams,
-    steer: Steer,
+    corrections: StepCorrections,
 ) -> Ground:
-    """Return what all steps of the round share, of the parameters that move."""
+    """Gather what all steps of a round share, of the parameters that move."""
     part = moving(flat, plan.freeze)
-    shift, scale = (None if one is None else one[part].to(received.device) for one in steer)
+    shift, scale = (None if c is None else c[part].to(received.device) for c in corrections)
     return Ground(
         received[part],
         shift,
         scale,
         None if scale is None else noise_scale(scale, plan),
         streams("langevin"),
-        streams(COMMON),
+        streams(SHARED_NOISE),
         torch.empty_like(flat.vector[part], device=CPU),
         motion(local, flat.vector[part], plan),
     )
 
 
-def summed_up(
+def _summarise(
     metrics: Mapping[str, Tensor], potentials: list[Tensor], clipped: list[Tensor]
 ) -> dict[str, float]:
     """Return the round's numbers: those of the losses, the mean potential, the share clipped."""
-    told = {key: value.item() for key, value in metrics.items()}
-    told["loss"] = torch.stack(potentials).mean().item()
-    return told | ({"clipped": torch.stack(clipped).mean().item()} if clipped else {})
+    numbers = {key: value.item() for key, value in metrics.items()}
+    numbers["loss"] = torch.stack(potentials).mean().item()
+    return numbers | ({"clipped": torch.stack(clipped).mean().item()} if clipped else {})
 
 
 def full_gradient(
@@ -142,63 +174,85 @@ def full_gradient(
     received: Float[Tensor, " P"],
     x: Float[Tensor, "N C H W"],
     y: Int[Tensor, " N"],
+    *,
     streams: Streams,
     freeze: bool = False,
 ) -> Float[Tensor, " P"]:
-    """Return the gradient at `received` of the mean potential of all the client's images.
+    """Compute the gradient at the received model of the mean potential of all a client's images.
 
-    One draw of the cut's noise each, its own stream; neither `extra` losses nor priors. 0 for
-    an encoder that stands still: nobody needs to see that part.
+    One draw of the cut's noise for each image, of a stream of its own; neither added losses nor
+    priors.
+
+    Args:
+        flat: The net to work with; its parameters do not matter.
+        received: The model, (P,).
+        x: The client's images (N, C, H, W) in [0, 1].
+        y: Their labels, (N,).
+        streams: Random streams of this client and round, by purpose.
+        freeze: Whether the encoder stands still; nobody needs to see its gradient, which is 0.
+
+    Returns:
+        The gradient, (P,).
     """
     flat.load(received)
     flat.gradient.zero_()
     noise = streams("control")
-    for images, labels in zip(torch.split(x, PIECE), torch.split(y, PIECE), strict=True):
+    pieces = zip(torch.split(x, _IMAGES_AT_ONCE), torch.split(y, _IMAGES_AT_ONCE), strict=True)
+    for images, labels in pieces:
         message = flat.net.add_noise(flat.net.encode(images), noise)
         loss = flat.net.potential(flat.net.answer(message), labels)
         torch.autograd.backward(loss * (len(labels) / len(y)))
-    found = torch.zeros_like(flat.gradient)
+    gradient = torch.zeros_like(flat.gradient)
     part = moving(flat, freeze)
-    found[part] = flat.gradient[part]
-    return found
+    gradient[part] = flat.gradient[part]
+    return gradient
 
 
 def draw_batches(
     y: Int[Tensor, " N"], local: Local, generator: torch.Generator
 ) -> Int[Tensor, "steps b"]:
-    """Return indices of each step's batch: shuffled epochs in a row, cut into equal pieces.
+    """Draw each step's batch: shuffled epochs in a row, cut into equal pieces.
 
     Balanced: each class has its own shuffled epochs and the same number of places in every batch,
     at least two, without which a class has no spread: a batch can be larger than asked for, and
     rare classes come round sooner.
+
+    Args:
+        y: The client's labels, (N,).
+        local: Steps, batch size, and whether batches are balanced.
+        generator: Of the batches.
+
+    Returns:
+        Positions of images, one row a step.
     """
     size = min(local.batch_size, len(y))
     if not local.balance:
-        return passes(torch.arange(len(y)), local.steps, size, generator)
+        return _shuffle_epochs(torch.arange(len(y)), local.steps, size, generator)
     classes = torch.unique(y)
-    each = max(PAIR, size // len(classes))
+    per_class = max(_LEAST_MEMBERS, size // len(classes))
     parts = [
-        passes(torch.eq(y, label).nonzero()[:, 0], local.steps, each, generator)
+        _shuffle_epochs(torch.eq(y, label).nonzero()[:, 0], local.steps, per_class, generator)
         for label in classes
     ]
     return torch.cat(parts, 1)
 
 
-def drawn(
+def _gather_batches(
     x: Float[Tensor, "N *shape"],
     batches: Int[Tensor, "steps b"],
-    change: str,
+    augmentation: str,
     generator: torch.Generator,
 ) -> Iterator[Float[Tensor, "b *shape"]]:
     """Yield each step's images, augmented; many steps at a time, for operations are dear."""
     size = batches.shape[1] * x[0].numel()
-    for some in torch.split(batches, max(1, BULK // size)):
-        flat = x[some.flatten()]
-        changed = flat if change == "none" else augmented(flat, change, generator)
-        yield from changed.view(*some.shape, *x.shape[1:])
+    for rows in torch.split(batches, max(1, _VALUES_AT_ONCE // size)):
+        images = x[rows.flatten()]
+        if augmentation != "none":
+            images = augmented(images, augmentation, generator)
+        yield from images.view(*rows.shape, *x.shape[1:])
 
 
-def passes(
+def _shuffle_epochs(
     members: Int[Tensor, " n"], steps: int, size: int, generator: torch.Generator
 ) -> Int[Tensor, "steps size"]:
     """Return `size` of the members for each step, everyone once before anyone again."""
@@ -207,7 +261,7 @@ def passes(
     return members[torch.cat(order)[: steps * size]].view(steps, size)
 
 
-def draw_cut_noise(
+def _draw_cut_noise(
     flat: FlatNet, batches: Int[Tensor, "steps b"], generator: torch.Generator
 ) -> tuple[Bool[Tensor, "steps b D"] | None, Float[Tensor, "steps b D"] | None]:
     """Return the round's masks and noise at the cut, each None where the cut has none."""
@@ -217,15 +271,17 @@ def draw_cut_noise(
     return None if mask is None else mask.to(place), None if xi is None else xi.to(place)
 
 
-def encoded(flat: FlatNet, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
+def _encode(flat: FlatNet, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
     """Return z of all the client's images under the current encoder, as constants."""
     with torch.no_grad():
         return flat.net.encode(x)
 
 
-def codes(flat: FlatNet, x: Float[Tensor, "N C H W"], y: Int[Tensor, " N"]) -> Codes:
-    """Return the client's smashed data, encoded in pieces as they are read, on the processor."""
+def encode_in_pieces(flat: FlatNet, x: Float[Tensor, "N C H W"], y: Int[Tensor, " N"]) -> Codes:
+    """Return the client's features and labels, encoded as they are read, on the processor."""
     return lambda: (
-        (encoded(flat, images).cpu(), labels.cpu())
-        for images, labels in zip(torch.split(x, PIECE), torch.split(y, PIECE), strict=True)
+        (_encode(flat, images).cpu(), labels.cpu())
+        for images, labels in zip(
+            torch.split(x, _IMAGES_AT_ONCE), torch.split(y, _IMAGES_AT_ONCE), strict=True
+        )
     )

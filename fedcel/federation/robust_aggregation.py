@@ -1,6 +1,6 @@
 """Sums of deltas that a few hostile clients cannot move at will; all without noise."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -10,80 +10,91 @@ from fedcel.errors import RoundError
 from fedcel.federation.aggregation import weighted_sum
 from fedcel.settings.training import Strategy
 
-HALF = 0.5 - 1e-7
+_HALF = 0.5 - 1e-7
 """A trimmed mean of this trim is the median, the mean of the two middle values where it is even."""
-NEGLIGIBLE = 1e-6  # share of a client's weight that is only rounding: times 1e38 it would count
-BLOCK = 2**16  # parameters sorted or compared at once
-LEAST = 3
-PASSES = 100
-SMOOTHING = 1e-6  # Pillutla et al.'s nu, in units of the median distance
-ENOUGH = 1e-9  # a pass that moves the centre by less, in the same units, is the last
+_NEGLIGIBLE = 1e-6  # share of a client's weight that is only rounding: times 1e38 it would count
+_BLOCK = 2**16  # parameters sorted or compared at once
+_LEAST_DELTAS = 3
+_PASSES = 100
+_SMOOTHING = 1e-6  # Pillutla et al.'s nu, in units of the median distance
+_ENOUGH = 1e-9  # a pass that moves the centre by less, in the same units, is the last
 
 
-def combined(
-    rule: Strategy, deltas: Sequence[Float[Tensor, " P"]], weights: Sequence[float]
+def combine_deltas(
+    rule: Strategy, deltas: Iterable[Float[Tensor, " P"]], weights: Sequence[float]
 ) -> Float[Tensor, " P"]:
-    """Return one delta out of m clients', by the rule `strategy.aggregation`, in units of w.
+    """Make one delta of m clients', by the rule `strategy.aggregation`, in units of w.
 
     `mean` is sum_k w_k delta_k. The others find where the clients agree: only the ratios of the
     weights count, not their sum, and Krum's choice does not look at them at all.
-    RoundError on fewer than LEAST deltas, among which nobody can tell who is odd, or where `krum`
-    has too few.
+
+    Args:
+        rule: The rule and its numbers.
+        deltas: One flat vector (P,) a client; `mean` takes them one at a time.
+        weights: w_k of each, in the same order.
+
+    Returns:
+        The combined delta, (P,).
+
+    Raises:
+        RoundError: There are fewer than 3 deltas, among which nobody can tell who is odd, or
+            fewer than Krum needs; never for `mean`.
     """
     if rule.aggregation == "mean":
         return weighted_sum(deltas, weights)
-    if len(deltas) < LEAST:
-        raise RoundError(
-            f"{len(deltas)} updates can be used in this round, strategy.aggregation "
-            f"{rule.aggregation!r} needs {LEAST}; start more nodes or raise clients-per-round"
-        )
     stacked = torch.stack([*deltas])
+    if len(stacked) < _LEAST_DELTAS:
+        raise RoundError(
+            f"{len(stacked)} updates can be used in this round, strategy.aggregation "
+            f"{rule.aggregation!r} needs {_LEAST_DELTAS}; start more nodes or raise "
+            "clients-per-round"
+        )
     share = torch.tensor(weights, dtype=torch.float64)
     share /= share.sum()
     if rule.aggregation == "clipped":
-        return clipped(stacked, share)
+        return clipped_mean(stacked, share)
     if rule.aggregation == "geometric-median":
         return geometric_median(stacked, share)
     if rule.aggregation in ("krum", "multi-krum"):
-        best = 1 if rule.aggregation == "krum" else max(len(deltas) - rule.byzantine, 1)
-        return krum(stacked, share, rule.byzantine, best)
-    return trimmed(stacked, share, HALF if rule.aggregation == "median" else rule.trim)
+        best = 1 if rule.aggregation == "krum" else max(len(stacked) - rule.byzantine, 1)
+        return krum(stacked, share, byzantine=rule.byzantine, best=best)
+    return trimmed_mean(stacked, share, _HALF if rule.aggregation == "median" else rule.trim)
 
 
-def trimmed(
+def trimmed_mean(
     deltas: Float[Tensor, "m P"], share: Float[Tensor, " m"], trim: float
 ) -> Float[Tensor, " P"]:
-    """Return each coordinate's mean without its smallest and its largest `trim` of the weight.
+    """Average each coordinate without its smallest and its largest `trim` of the weight.
 
     `share` are weights that add up to 1; a client at the edge counts with the part of its weight
-    that is inside. Coordinate-wise trimmed mean and, at HALF, median of Yin et al., ICML 2018,
+    that is inside. Coordinate-wise trimmed mean and, at _HALF, median of Yin et al., ICML 2018,
     definitions 1 and 2; with equal weights and `trim` m whole they are exactly theirs.
     """
     means = []
-    for block in torch.split(deltas, BLOCK, dim=1):
+    for block in torch.split(deltas, _BLOCK, dim=1):
         value, order = block.double().sort(dim=0)
         last = share[order].cumsum(0)
         inside = last.clamp(max=1 - trim) - (last - share[order]).clamp(min=trim)
-        inside = torch.where(inside > NEGLIGIBLE * (1 - 2 * trim), inside, 0.0)
+        inside = torch.where(inside > _NEGLIGIBLE * (1 - 2 * trim), inside, 0.0)
         means.append((inside * value).sum(0) / inside.sum(0))
     return torch.cat(means).to(deltas.dtype)
 
 
-def clipped(deltas: Float[Tensor, "m P"], share: Float[Tensor, " m"]) -> Float[Tensor, " P"]:
+def clipped_mean(deltas: Float[Tensor, "m P"], share: Float[Tensor, " m"]) -> Float[Tensor, " P"]:
     """Return the weighted mean of deltas scaled down to the median of their L2 norms.
 
     Norm bounding of Sun et al., 2019, section 4 (arXiv 1911.07963), the bound the round's own
     median, so that it needs no setting. A hostile client still pulls, but no harder than others.
     """
     norms = torch.linalg.vector_norm(deltas, dim=1, dtype=torch.float64)
-    bound = trimmed(norms[:, None], share, HALF)
+    bound = trimmed_mean(norms[:, None], share, _HALF)
     return weighted_sum(
         list(deltas), (share * torch.where(norms > bound, bound / norms, 1.0)).tolist()
     )
 
 
 def krum(
-    deltas: Float[Tensor, "m P"], share: Float[Tensor, " m"], byzantine: int, best: int
+    deltas: Float[Tensor, "m P"], share: Float[Tensor, " m"], *, byzantine: int, best: int
 ) -> Float[Tensor, " P"]:
     """Return the weighted mean of the `best` deltas nearest to their m - f - 2 nearest others.
 
@@ -98,7 +109,7 @@ def krum(
             f"strategy.byzantine {byzantine}; lower it, or set strategy.aggregation to 'median'"
         )
     gaps = torch.zeros(m, m, dtype=torch.float64)
-    for block in torch.split(deltas, BLOCK, dim=1):
+    for block in torch.split(deltas, _BLOCK, dim=1):
         x = block.double()
         gaps += torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square()
     scores = gaps.sort(dim=1).values[:, 1 : m - byzantine - 1].sum(1)  # the first is itself
@@ -116,15 +127,15 @@ def geometric_median(
     more than half of the weight is at one point, that is the answer.
     """
     x = deltas.double()
-    centre = trimmed(x, share, HALF)
+    centre = trimmed_mean(x, share, _HALF)
     away = torch.linalg.vector_norm(x - centre, dim=1)
-    unit = trimmed(away[:, None], share, HALF)
+    unit = trimmed_mean(away[:, None], share, _HALF)
     if not unit:
         return centre.to(deltas.dtype)
-    for _ in range(PASSES):
-        pull = share / away.clamp(min=SMOOTHING * unit)
+    for _ in range(_PASSES):
+        pull = share / away.clamp(min=_SMOOTHING * unit)
         before, centre = centre, (pull / pull.sum()) @ x
         away = torch.linalg.vector_norm(x - centre, dim=1)
-        if torch.linalg.vector_norm(centre - before) <= ENOUGH * unit:
+        if torch.linalg.vector_norm(centre - before) <= _ENOUGH * unit:
             break
     return centre.to(deltas.dtype)

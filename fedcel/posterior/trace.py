@@ -1,4 +1,4 @@
-"""What a chain is judged by: one row of functionals for each sampled round, on disk."""
+"""What a chain is judged by: one row of functionals for each sampled round."""
 
 from math import ceil
 from pathlib import Path
@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.errors import RunError
-from fedcel.files import read_tensors, write_tensors
+from fedcel.files import read_tensors
 from fedcel.posterior.diagnostics import Diagnosis, diagnose
 
 EVERY = 10  # rounds from one diagnosis to the next
@@ -17,8 +17,7 @@ EVERY = 10  # rounds from one diagnosis to the next
 class Trace:
     """The held-out log-likelihood and the probes' logits of every sampled round."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self) -> None:
         self.rows: list[Float[Tensor, " F"]] = []
         self.rounds: list[int] = []
         self.latest: Diagnosis | None = None
@@ -26,7 +25,7 @@ class Trace:
     @staticmethod
     def read(path: Path, last: int | None = None) -> "Trace":
         """Return the trace of a run up to round `last`; an empty one where there is none."""
-        found = Trace(path)
+        found = Trace()
         if not path.exists():
             return found
         tensors = read_tensors(path)[0]
@@ -41,14 +40,12 @@ class Trace:
         return found
 
     def add(self, number: int, functionals: Float[Tensor, " F"]) -> Diagnosis | None:
-        """Write a row; every tenth time, return the chain's diagnosis, if it is long enough."""
+        """Add a row; every tenth time, return the chain's diagnosis, if it is long enough."""
         self.rows.append(functionals)
         self.rounds.append(number)
-        rows = torch.stack(self.rows)
-        write_tensors(self.path, {"functionals": rows, "rounds": torch.tensor(self.rounds)})
-        if len(rows) % EVERY:
+        if len(self.rows) % EVERY:
             return None
-        self.latest = diagnose(rows)
+        self.latest = diagnose(torch.stack(self.rows))
         return self.latest
 
     def thinning(self) -> int | None:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.federation.aggregation import HEAVIEST
+from fedcel.federation.server_round import HEAVIEST
 from fedcel.files import write_json
 from fedcel.leakage.answer_leakage import answer_bits
 from fedcel.leakage.certificate import certificate

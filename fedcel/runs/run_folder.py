@@ -9,16 +9,14 @@ from torch import Tensor
 
 from fedcel.data import Splits, load
 from fedcel.errors import RunError
-from fedcel.federation.aggregation import ServerState
+from fedcel.federation.initial_net import init_net
+from fedcel.federation.server_round import ServerState
 from fedcel.files import read_json, read_tensors, read_toml, write_tensors, write_toml
-from fedcel.losses import defences
 from fedcel.losses.cel.adaptive_threshold import Control
 from fedcel.losses.cel.averaged_centres import Shared
-from fedcel.nets import split_net
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.posterior.chain import Chain
 from fedcel.posterior.trace import Trace
-from fedcel.seeding import generator
 from fedcel.settings.parsing import Settings, dump, parse
 
 FORMAT = 1
@@ -86,15 +84,6 @@ def settings_from(table: dict[str, object], path: Path) -> Settings:
     return parse(table)
 
 
-def fresh_net(settings: Settings, splits: Splits) -> FlatNet:
-    """Return the net of these settings with the parameters of round 0."""
-    stream = generator(settings.seed, "net", settings.net.seed)
-    plain = split_net.build(
-        defences.net(settings), splits.shape, splits.classes, stream, defences.cut(settings)
-    )
-    return FlatNet(defences.applied(settings, splits.shape, plain))
-
-
 def chain(folder: Path, settings: Settings) -> Chain:
     """Return the run's chain of samples."""
     return Chain(folder / "chain", settings.chain.samples)
@@ -118,7 +107,7 @@ def read(folder: Path) -> Run:
     settings = read_settings(folder)
     splits = load(settings.data, settings.clients, settings.seed)
     path = folder / "model.safetensors"
-    flat = fresh_net(settings, splits)
+    flat = init_net(settings, splits)
     model = fitting(read_tensors(path)[0].get("model"), flat, path)
     held = chain(folder, settings).read() if settings.temperature > 0 else []
     samples = [fitting(sample, flat, folder / "chain") for sample in held]
@@ -139,16 +128,18 @@ def save_state(folder: Path, state: ServerState) -> None:
     """Write all that the server needs to go on after this round."""
     tensors = {"model": state.model, "average": state.average}
     metadata = {"round": str(state.round)}
-    if state.control:
-        metadata |= {"threshold": repr(state.control.threshold), "error": repr(state.control.error)}
-    if state.shared:
-        tensors |= {"centres": state.shared.centres, "weights": state.shared.weights}
+    if state.threshold:
+        threshold = state.threshold
+        metadata |= {"threshold": repr(threshold.threshold), "error": repr(threshold.error)}
+    if state.centres:
+        tensors |= {"centres": state.centres.centres, "weights": state.centres.weights}
     if state.gradient is not None:
         tensors["gradient"] = state.gradient
-    if state.squares is not None:
-        tensors["squares"] = state.squares
+    if state.squared_speed is not None:
+        tensors["squares"] = state.squared_speed
     if state.examples is not None:
-        metadata |= {"examples": json.dumps(state.examples), "own": str(int(state.own))}
+        own = str(int(state.has_node_data))
+        metadata |= {"examples": json.dumps(state.examples), "own": own}
     write_tensors(folder / "state" / "server.safetensors", tensors, metadata)
 
 
@@ -161,8 +152,10 @@ def read_state(folder: Path, begun: ServerState) -> ServerState:
     path = folder / "state" / "server.safetensors"
     tensors, metadata = read_tensors(path)
     try:
-        control = begun.control and Control(float(metadata["threshold"]), float(metadata["error"]))
-        shared = begun.shared and Shared(tensors["centres"], tensors["weights"])
+        control = begun.threshold and Control(
+            float(metadata["threshold"]), float(metadata["error"])
+        )
+        shared = begun.centres and Shared(tensors["centres"], tensors["weights"])
         number = int(metadata["round"])
         steer = tensors.get("gradient"), tensors.get("squares")
         told = {int(k): int(n) for k, n in json.loads(metadata.get("examples", "{}")).items()}

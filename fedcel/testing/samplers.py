@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedcel.federation import aggregation, server_round
-from fedcel.federation.local_update import COMMON, local_update
+from fedcel.federation import aggregation
+from fedcel.federation.local_update import SHARED_NOISE, local_update
+from fedcel.federation.server_round import advance_model, init_server_state
 from fedcel.nets import split_net
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
@@ -89,7 +90,7 @@ class SamplerContract:
         """Yield the server's model after each round of two clients; all chains begin at `start`."""
         s, parts = self.settings(temperature), values()
         flat = FlatNet(SplitNet(nn.Flatten(), Means(), Cut(0.0), 1))
-        state = aggregation.start(torch.full_like(flat.vector, start))
+        state = init_server_state(torch.full_like(flat.vector, start))
         examples = dict(enumerate(COUNTS))
         for number in range(1, ROUNDS + 1):
             weights = round_plan.shares(s, examples, list(examples))
@@ -98,13 +99,16 @@ class SamplerContract:
                 plan = round_plan.plan(s, number, weight, sum(COUNTS))
 
                 def streams(purpose: str, k: int = k) -> torch.Generator:
-                    return generator(seed, purpose, number, 0 if purpose == COMMON else k)  # noqa: B023
+                    return generator(seed, purpose, number, 0 if purpose == SHARED_NOISE else k)  # noqa: B023
 
                 labels = torch.zeros(len(parts[k]), dtype=torch.long)
-                found = local_update(flat, state.model, parts[k], labels, plan, s.local, streams)
+                found = local_update(
+                    flat, state.model, parts[k], labels, plan=plan, local=s.local, streams=streams
+                )
                 deltas.append(found.delta)
             delta = aggregation.weighted_sum(deltas, list(weights.values()))
-            state = server_round.advance(s, state, delta, 0, sum(COUNTS))
+            whole = round_plan.plan(s, number, 1.0, sum(COUNTS))
+            state = advance_model(s, state, delta, plan=whole, cut=0)
             yield state.model.clone()
 
     def test_it_samples_the_posterior(self) -> None:
@@ -151,7 +155,9 @@ class SamplerContract:
         )
         x, y = torch.rand(12, 1, 4, 4, generator=stream), torch.arange(12) % 3
         local = Local(sampler=self.name, steps=3, batch_size=4)
-        found = local_update(flat, received, x, y, plan, local, lambda p: generator(3, p))
+        found = local_update(
+            flat, received, x, y, plan=plan, local=local, streams=lambda p: generator(3, p)
+        )
         assert not found.delta[: flat.cut].any()
         assert found.delta[flat.cut :].all()
         assert found.delta.isfinite().all()

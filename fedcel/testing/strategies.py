@@ -12,8 +12,8 @@ from flwr.serverapp.strategy import Strategy
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedcel.errors import RoundError
-from fedcel.federation import aggregation, record_names
-from fedcel.federation.aggregation import ServerState
+from fedcel.federation import record_names
+from fedcel.federation.server_round import ServerState, init_server_state
 from fedcel.nets.flat_parameters import to_vector
 from fedcel.settings.parsing import Settings, parse
 
@@ -45,10 +45,10 @@ class StrategyContract:
 
     def met(self, state: ServerState | None = None) -> Any:
         """Return a strategy that has met its four nodes."""
-        begun = state or aggregation.start(torch.linspace(-1, 1, SIZE))
+        begun = state or init_server_state(torch.linspace(-1, 1, SIZE))
         found: Any = self.build(self.settings(), begun, SHAPES, CUT)
-        found.partition = {NODE + k: k for k in EXAMPLES}
-        found.examples = dict(EXAMPLES)
+        partitions = {NODE + k: k for k in EXAMPLES}
+        found.registry = found.registry._replace(partitions=partitions, examples=dict(EXAMPLES))
         return found
 
     def round(
@@ -104,7 +104,7 @@ class StrategyContract:
         assert moved.isfinite().all()
         assert torch.cosine_similarity(moved, mean, 0) > 0.5
         assert strategy.state.round == 1
-        assert (strategy.kept, strategy.rejected) == ([*EXAMPLES], [])
+        assert (strategy.report.clients, strategy.rejected) == ([*EXAMPLES], [])
 
     def test_the_order_of_arrival_changes_no_bit(self) -> None:
         """Replies come as they come."""
@@ -122,9 +122,9 @@ class StrategyContract:
         moved = self.round(strategy, sent) - before
         assert moved.isfinite().all()
         assert moved.any()
-        assert 2 not in strategy.kept
-        (left_out,) = [one for one in strategy.rejected if one["client"] == 2]
-        assert left_out["reason"]
+        assert 2 not in strategy.report.clients
+        (rejection,) = [r for r in strategy.rejected if r.client == 2]
+        assert rejection.reason
 
     def test_no_sound_reply_ends_the_round_by_name(self) -> None:
         """RoundError, and the state is that of before."""

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
-from clients.flower.client_round import outgoing
 from fedcel.data import Images
 from fedcel.errors import DataError
+from fedcel.federation.client_update import ClientUpdate, protect_update
 from fedcel.federation.local_update import local_update
 from fedcel.leakage.observation import FIRST_LAYER, UPDATE
 from fedcel.nets.flat_parameters import FlatNet
@@ -90,9 +90,20 @@ class Uploads:
         held = zip(torch.split(images, self.batch), torch.split(labels, self.batch), strict=True)
         for x, y in held:
             seed = int(torch.randint(2**62, (), generator=generator))
-            streams = partial(stream, seed)
-            moved = partial(local_update, self.flat, self.received, x, y, self.plan, local, streams)
-            update = outgoing(self.updates, moved, self.received)
+
+            def train(x: Tensor = x, y: Tensor = y, seed: int = seed) -> ClientUpdate:
+                update = local_update(
+                    self.flat,
+                    self.received,
+                    x,
+                    y,
+                    plan=self.plan,
+                    local=local,
+                    streams=partial(stream, seed),
+                )
+                return ClientUpdate(*update)
+
+            update = protect_update(self.updates, train, self.received)
             rows.append(update.delta.expand(len(y), -1))
         return torch.cat(rows)
 

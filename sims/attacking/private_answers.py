@@ -13,6 +13,7 @@ from torch.nn.functional import one_hot
 from clients import EvaluationClient
 from fedcel.attacks import LOG_PROB, LOGITS, Observation, SmashedData
 from fedcel.data import Images
+from fedcel.federation.initial_net import init_net
 from fedcel.leakage.observation_law import Law
 from fedcel.nets.cut import Cut, applied
 from fedcel.nets.flat_parameters import FlatNet
@@ -21,7 +22,6 @@ from fedcel.posterior import round_plan
 from fedcel.posterior.langevin_constants import noise_variance
 from fedcel.posterior.predict import Prediction, predict, what_is_sent
 from fedcel.privacy import Gaussian, LabelOnly, Laplace, Mechanism, build, clip
-from fedcel.runs import run_folder
 from fedcel.runs.evaluation import sampled
 from fedcel.runs.run_folder import Run
 from fedcel.seeding import generator as stream
@@ -220,7 +220,7 @@ def uploads(run: Run, how: Attack) -> Uploads:
         rate=plan.rate, temperature=s.temperature, total=total, share=share
     )
     noise = math.sqrt(variance) if how.langevin else 0.0
-    flat = run_folder.fresh_net(s, splits)
+    flat = init_net(s, splits)
     known = [splits.auxiliary, splits.training, splits.test]
     book = Images(torch.cat([part.x for part in known]), torch.cat([part.y for part in known]))
     received, own = flat.vector.clone(), (splits.auxiliary if len(splits.auxiliary.y) else book).x

@@ -21,7 +21,7 @@ from fedcel.settings.parsing import Scalar
 from sims.attacking.attack_run import catch_up, failures, lacking, own
 from sims.commands.overrides import changed
 from sims.commands.progress import left, say
-from sims.engines.processes import timed, work
+from sims.engines.process_pool import timed, work
 from sims.report.budgets import sweeps, sweeps_table
 from sims.report.matched_table import anchors, failed, width
 from sims.report.read import ESCALATED

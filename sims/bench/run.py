@@ -18,7 +18,7 @@ from sims.bench import resume_bench
 from sims.bench.run_cell import COST, attempt, complete, finished, killed, listed
 from sims.bench.scenario import Cell, Scenario, anchored, refuse_fixed_sweeps, undefended
 from sims.commands.progress import left, say
-from sims.engines.processes import timed, work
+from sims.engines.process_pool import timed, work
 from sims.report.read import FAILED
 from sims.results.rows import gather
 from sims.results.worst_attack import FAILED_ATTACKS, NAMED, REBUILT, worst_rows

@@ -15,7 +15,7 @@ from fedcel.settings.parsing import Scalar, Settings, dump, flatten
 from sims.attacking.attack_run import catch_up, lacking, own
 from sims.bench.scenario import Cell
 from sims.bench.training_cost import train_step_ratio
-from sims.engines.processes import FEWER, KILLED
+from sims.engines.process_pool import FEWER, KILLED
 from sims.engines.simulate import simulate
 
 COST = "cost.json"

@@ -3,8 +3,8 @@
 import statistics
 import time
 
-from clients.flower import client_round
 from fedcel.data import load
+from fedcel.federation.client_update import RoundInputs, client_net, update_client
 from fedcel.losses.cel import State
 from fedcel.settings.groups import Cel, Defence
 from fedcel.settings.parsing import Settings
@@ -38,9 +38,7 @@ def seconds(settings: Settings, state: State | None) -> tuple[float, State | Non
     number = max(1, round(settings.rounds * max(settings.cel.ramp, 0.01)))
     parts = load(settings.data, settings.clients, settings.seed).clients
     total = sum(len(part.y) for part in parts)
-    flat = client_round.workspace(settings)
-    received = flat.vector.clone()
+    inputs = RoundInputs(number, client_net(settings).vector.clone(), total)
     begin = time.perf_counter()
-    share = len(parts[0].y) / total
-    update = client_round.train(settings, flat, 0, received, number, share, total, state)
+    update = update_client(settings, 0, len(parts[0].y) / total, inputs, state)
     return time.perf_counter() - begin, update.state

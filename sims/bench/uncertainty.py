@@ -26,7 +26,7 @@ from sims.bench import scenario
 from sims.bench.scenario import Cell
 from sims.commands.progress import say
 from sims.engines import local
-from sims.engines.processes import work
+from sims.engines.process_pool import work
 from sims.report.table_columns import markdown, numbers
 from sims.report.text import interval
 from sims.results.estimate import estimate

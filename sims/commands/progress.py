@@ -11,7 +11,8 @@ from multiprocessing import parent_process
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedcel.runs.round_log import Event, Tell
+from fedcel.federation.server_round import Event
+from fedcel.runs.server_run import ShowRound as Tell
 
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
 

@@ -15,16 +15,20 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from clients import client_app
-from fedcel.runs.round_log import Tell
+from fedcel.runs.server_run import ShowRound
 from fedcel.settings.parsing import Settings
-from sims.engines.ray import filtered
-from strategies.server_app import serve
+from sims.engines.ray import filter_log
+from strategies.server_app import train_over_grid
 
 RUN, SERVER = 1, 1  # ids, of the one run and of its server
 
 
 def train(
-    settings: Settings, folder: Path, tell: Tell, resume: bool = False, measure: bool = True
+    settings: Settings,
+    folder: Path,
+    show_round: ShowRound,
+    resume: bool = False,
+    measure: bool = True,
 ) -> None:
     """Train into the run folder by the strategy of the settings; `measure` as in the loop engine.
 
@@ -34,9 +38,9 @@ def train(
     level = logger.level
     logger.setLevel(logging.WARNING)
     try:
-        with filtered(logger, Event()), as_server():
-            grid = InProcess(client_app(settings, folder / "state"), settings.clients)
-            serve(grid, settings, folder, tell, resume, measure)
+        with filter_log(logger, Event()), as_server():
+            grid = InMemoryGrid(client_app(settings, folder / "state"), settings.clients)
+            train_over_grid(grid, settings, folder, show_round, resume=resume, measure=measure)
     finally:
         logger.setLevel(level)
 
@@ -55,7 +59,7 @@ def as_server() -> Iterator[None]:
             setattr(TaskIdentity, name, value)
 
 
-class InProcess(Grid):
+class InMemoryGrid(Grid):
     """A grid whose nodes answer while a message is sent, in the order of the messages.
 
     Node k + 2 holds partition k, as `partition-id` in its config says. What a ClientApp raises
@@ -102,7 +106,7 @@ class InProcess(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Let the nodes answer; return the messages' new ids."""
-        return [self.answered(message) for message in messages]
+        return [self._deliver(message) for message in messages]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the answers to these messages, each once."""
@@ -114,17 +118,18 @@ class InProcess(Grid):
         """Return the answers; nobody is late, so `timeout` decides nothing."""
         return self.pull_messages(self.push_messages(messages))
 
-    def answered(self, message: Message) -> str:
+    def _deliver(self, message: Message) -> str:
         """Keep a node's answer and return the message's id."""
         self.sent += 1
-        name, about = str(self.sent), message.metadata
+        message_id, about = str(self.sent), message.metadata
         content = deepcopy(message.content)
-        own = Message(content, about.dst_node_id, about.message_type, group_id=about.group_id)
-        own.metadata.__dict__["_message_id"] = name  # no setter: a SuperLink is meant to do it
+        copy = Message(content, about.dst_node_id, about.message_type, group_id=about.group_id)
+        # There is no setter: a SuperLink is meant to do it.
+        copy.metadata.__dict__["_message_id"] = message_id
         try:
-            reply = self.app(own, self.contexts[about.dst_node_id])
+            reply = self.app(copy, self.contexts[about.dst_node_id])
         except Exception as error:  # a node's failure is an answer
-            said = f"{type(error)}:<'{error}'>"
-            reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, said), reply_to=own)
-        self.replies[name] = reply
-        return name
+            reason = f"{type(error)}:<'{error}'>"
+            reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=copy)
+        self.replies[message_id] = reply
+        return message_id

@@ -15,9 +15,9 @@ from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
 from clients import client_app
-from fedcel.runs.round_log import Tell
+from fedcel.runs.server_run import ShowRound
 from fedcel.settings.parsing import Settings
-from strategies.server_app import serve
+from strategies.server_app import train_over_grid
 
 PULL_SECONDS = 0.01  # between two looks for replies
 QUIET = {
@@ -29,7 +29,7 @@ QUIET = {
 }
 
 
-def train(settings: Settings, folder: Path, tell: Tell, resume: bool = False) -> None:
+def train(settings: Settings, folder: Path, show_round: ShowRound, resume: bool = False) -> None:
     """Train into the run folder on Ray; an error in the ServerApp is raised here."""
     from flwr.simulation import run_simulation  # a second that the other engines need not wait
 
@@ -37,12 +37,12 @@ def train(settings: Settings, folder: Path, tell: Tell, resume: bool = False) ->
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        serve(stoppable(grid, stop), settings, folder, tell, resume)
+        train_over_grid(make_stoppable(grid, stop), settings, folder, show_round, resume=resume)
 
     os.environ.update({key: os.environ.get(key, value) for key, value in QUIET.items()})
     logger = logging.getLogger("flwr")
     logger.setLevel(logging.WARNING)
-    with warnings.catch_warnings(), told_of(stop), filtered(logger, stop):
+    with warnings.catch_warnings(), stop_on_interrupt(stop), filter_log(logger, stop):
         warnings.filterwarnings("ignore", "Tip:", FutureWarning)  # Ray's advice on env variables
         try:
             run_simulation(
@@ -59,10 +59,10 @@ def train(settings: Settings, folder: Path, tell: Tell, resume: bool = False) ->
 
 
 @contextmanager
-def told_of(stop: Event) -> Iterator[None]:
+def stop_on_interrupt(stop: Event) -> Iterator[None]:
     """Set `stop` the moment that Ctrl-C is pressed, before anything is taken down."""
-    here = threading.current_thread() is threading.main_thread()
-    if not here or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
 
@@ -78,16 +78,16 @@ def told_of(stop: Event) -> Iterator[None]:
 
 
 @contextmanager
-def filtered(logger: logging.Logger, stop: Event) -> Iterator[None]:
+def filter_log(logger: logging.Logger, stop: Event) -> Iterator[None]:
     """Keep two notices out of the log, and all that is said of clients that were told to stop.
 
     After Ctrl-C for good: threads of Flower's may have more to say while the process ends.
     """
 
-    def worth_saying(record: logging.LogRecord) -> bool:
-        return not stop.is_set() and not_about_us(record)
+    def is_worth_logging(record: logging.LogRecord) -> bool:
+        return not stop.is_set() and not _is_on_purpose(record)
 
-    logger.addFilter(worth_saying)
+    logger.addFilter(is_worth_logging)
     interrupted = False
     try:
         yield
@@ -96,11 +96,11 @@ def filtered(logger: logging.Logger, stop: Event) -> Iterator[None]:
         raise
     finally:
         if not interrupted:
-            logger.removeFilter(worth_saying)
+            logger.removeFilter(is_worth_logging)
 
 
-def stoppable(grid: Grid, stop: Event) -> Grid:
-    """Return the grid, ending the ServerApp's wait for replies once `stop` is set.
+def make_stoppable(grid: Grid, stop: Event) -> Grid:
+    """End the ServerApp's wait for replies once `stop` is set; returns the grid.
 
     The ServerApp is a thread of this process, which could not end while it waits.
     """
@@ -123,11 +123,11 @@ def stoppable(grid: Grid, stop: Event) -> Grid:
     return grid
 
 
-def not_about_us(record: logging.LogRecord) -> bool:
-    """Drop two notices of Flower about what is done on purpose.
+def _is_on_purpose(record: logging.LogRecord) -> bool:
+    """Say whether a notice of Flower's is about one of two things that are done on purpose.
 
     Simulations start in process: `flwr run` needs a detached server, and returns 0 when an app
     fails. Nodes are not asked to evaluate each round: the server scores on validation images.
     """
-    said = str(record.msg)
-    return "DEPRECATED FEATURE" not in said and "evaluation will be skipped" not in said
+    text = str(record.msg)
+    return "DEPRECATED FEATURE" in text or "evaluation will be skipped" in text

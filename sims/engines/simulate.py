@@ -4,14 +4,15 @@ from pathlib import Path
 
 from fedcel import attacks, privacy
 from fedcel.data import load
-from fedcel.federation import aggregation
+from fedcel.federation.initial_net import init_net
+from fedcel.federation.server_round import init_server_state
 from fedcel.losses import cel, defences
 from fedcel.posterior import samplers
 from fedcel.runs import run_folder
 from fedcel.settings.parsing import Settings
 from sims.commands import progress
 from sims.engines import local, ray
-from strategies.build_strategy import make
+from strategies.build_strategy import build_strategy
 
 ENGINES = {"loop": local.train, "processes": local.train, "ray": ray.train}
 
@@ -40,11 +41,11 @@ def check(settings: Settings) -> None:
     DataError, NetError, PluginError, SettingsError of the part that is wrong.
     """
     splits = load(settings.data, settings.clients, settings.seed)
-    flat = run_folder.fresh_net(settings, splits)
+    flat = init_net(settings, splits)
     cel.build(settings.cel, flat.net.cut.sigma, flat.net.features, splits.classes)
     defences.build(settings, splits.shape)
     samplers.build(settings.local)
-    make(settings, aggregation.start(flat.vector), flat.shapes, flat.cut)
+    build_strategy(settings, init_server_state(flat.vector), flat.shapes, flat.cut)
     attacks.parse(settings.attack.names)
     if settings.privacy.mechanism != "none":
         privacy.build(settings.privacy, splits.classes)

@@ -14,7 +14,7 @@ from fedcel.settings.groups import Data
 from fedcel.settings.parsing import Scalar, Settings, parse
 from sims.bench.scenario import Scenario, Variant, defended
 from sims.commands.progress import left, say
-from sims.engines.processes import timed, work
+from sims.engines.process_pool import timed, work
 from sims.tuning.search import Among, Flat, Found, Plan, search
 from sims.tuning.trials import recall
 

@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor, nn
 
-from clients.flower import client_round
 from fedcel.data import Images, load
-from fedcel.federation import aggregation
+from fedcel.federation import client_update
+from fedcel.federation.server_round import init_server_state
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
@@ -26,8 +26,8 @@ from fedcel.posterior.chain import Chain
 from fedcel.posterior.langevin_step import Ground, langevin_step
 from fedcel.posterior.round_plan import Plan
 from fedcel.settings.parsing import Settings, parse
+from sims.engines.client_workers import crew
 from sims.engines.local import one_round
-from sims.engines.worker_pool import crew
 from tests.bench.ratios import engine, line, rows
 
 STEPS = 20
@@ -71,8 +71,8 @@ def a_round(settings: Settings, place: str) -> Iterator[Callable[[], object]]:
     parts = load(settings.data, settings.clients, settings.seed).clients
     examples = {client: len(part.y) for client, part in enumerate(parts)}
     weights, total = round_plan.shares(settings, examples, list(examples)), sum(examples.values())
-    flat = client_round.workspace(settings)
-    server = aggregation.start(flat.vector)
+    flat = client_update.client_net(settings)
+    server = init_server_state(flat.vector)
     with crew(settings, flat, Path(place) / settings.engine) as everyone:
         yield lambda: one_round(settings, flat.cut, server, weights, total, everyone)
 

@@ -13,12 +13,12 @@ from tempfile import TemporaryDirectory
 import torch
 from torch.nn.functional import cross_entropy
 
-from clients.flower import client_round
 from fedcel.data import load
-from fedcel.federation import aggregation
+from fedcel.federation import aggregation, client_update
+from fedcel.federation.initial_net import init_net
 from fedcel.federation.local_update import draw_batches
+from fedcel.federation.server_round import init_server_state
 from fedcel.posterior import round_plan
-from fedcel.runs import run_folder
 from fedcel.seeding import generator
 from fedcel.settings.parsing import Settings, dump, flatten, parse
 from sims.engines.simulate import simulate
@@ -76,14 +76,14 @@ def engine(settings: Settings, number: int = 1) -> Callable[[], None]:
     parts = load(settings.data, settings.clients, settings.seed).clients
     examples = {k: len(part.y) for k, part in enumerate(parts)}
     weights = round_plan.shares(settings, examples, list(examples))
-    flat = client_round.workspace(settings)
-    state = aggregation.start(flat.vector)
+    flat = client_update.client_net(settings)
+    state = init_server_state(flat.vector)
     total = sum(examples.values())
 
     def work() -> None:
         mean = torch.zeros_like(state.model)
         for k, weight in weights.items():
-            found = client_round.train(settings, flat, k, state.model, number, weight, total, None)
+            found = client_update.train(settings, flat, k, state.model, number, weight, total, None)
             mean.add_(found.delta, alpha=weight)
         aggregation.slide(state, mean, 0.0, 1.0)
 
@@ -93,7 +93,7 @@ def engine(settings: Settings, number: int = 1) -> Callable[[], None]:
 def bare(settings: Settings, number: int = 1) -> Callable[[], None]:
     """Return the same arithmetic as one would write it for this net alone, foreach, in place."""
     parts = load(settings.data, settings.clients, settings.seed).clients
-    net = run_folder.fresh_net(settings, load(settings.data, settings.clients, settings.seed)).net
+    net = init_net(settings, load(settings.data, settings.clients, settings.seed)).net
     parameters = list(net.parameters())
     for parameter in parameters:
         parameter.data = parameter.data.clone()
@@ -130,12 +130,12 @@ def bare(settings: Settings, number: int = 1) -> Callable[[], None]:
 
 def client(settings: Settings) -> Callable[[], None]:
     """Return one client's round with the loss fully on."""
-    flat = client_round.workspace(settings)
+    flat = client_update.client_net(settings)
     received = flat.vector.clone()
-    state = client_round.train(settings, flat, 0, received, 70, 0.1, 997, None).state
+    state = client_update.train(settings, flat, 0, received, 70, 0.1, 997, None).state
 
     def work() -> None:
-        client_round.train(settings, flat, 0, received, 70, 0.1, 997, state)
+        client_update.train(settings, flat, 0, received, 70, 0.1, 997, state)
 
     return work
 

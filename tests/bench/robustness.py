@@ -13,20 +13,20 @@ from unittest.mock import patch
 
 import torch
 
-from clients.flower import client_round
 from fedcel.data import Images, load
-from fedcel.federation import aggregation
+from fedcel.federation import client_update
+from fedcel.federation.initial_net import init_net
+from fedcel.federation.server_round import init_server_state
 from fedcel.files import write_json
 from fedcel.metrics import calibration
 from fedcel.posterior import round_plan
 from fedcel.posterior.predict import predict
-from fedcel.runs import run_folder
 from fedcel.seeding import generator
 from fedcel.settings.parsing import Settings, parse
 from sims.commands.progress import say
 from sims.engines import local
-from sims.engines.processes import work
-from sims.engines.worker_pool import Answer, Here, Round
+from sims.engines.client_workers import Answer, Here, Round
+from sims.engines.process_pool import work
 from sims.report.table_columns import markdown
 from sims.report.text import interval
 from sims.results.estimate import estimate
@@ -106,15 +106,15 @@ def trained(case: Case) -> tuple[Case, float]:
     torch.set_num_threads(1)
     own = {"strategy.aggregation": case.rule, "data.alpha": case.alpha, "seed": case.seed}
     s = parse({**COMMON, **own})
-    splits, flat = load(s.data, CLIENTS, s.seed), client_round.workspace(s)
+    splits, flat = load(s.data, CLIENTS, s.seed), client_update.client_net(s)
     order = torch.randperm(CLIENTS, generator=generator(case.seed, "hostile"))
     who = frozenset(order[: case.hostile].tolist())
-    server = aggregation.start(run_folder.fresh_net(s, splits).vector)
+    server = init_server_state(init_net(s, splits).vector)
     examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
     weights = round_plan.shares(s, examples, range(CLIENTS))
     crew = Hostile(Here(s, flat, Path("unused")), who, ATTACKS.get(case.attack))
-    images = wrong(s, who) if case.attack == "labels" else client_round.images
-    with patch.object(client_round, "images", images):
+    images = wrong(s, who) if case.attack == "labels" else client_update.client_images
+    with patch.object(client_update, "images", images):
         for _ in range(s.rounds):
             server, _said = local.heard(s, flat.cut, server, weights, sum(examples.values()), crew)
             if not server.model.isfinite().all():

@@ -18,9 +18,10 @@ from clients.service.app import create_app
 from clients.service.model import Served, served
 from clients.service.state import Limits, Service
 from fedcel.data import load
+from fedcel.federation.initial_net import init_net
 from fedcel.privacy import Mechanism, build
 from fedcel.privacy.ledger.ledger import MICRO, Ledger
-from fedcel.runs.run_folder import Run, fresh_net
+from fedcel.runs.run_folder import Run
 from fedcel.settings.parsing import parse
 from sims.commands.serve import Place, serve
 
@@ -31,7 +32,7 @@ def made_run(samples: int = 3, **changes: object) -> Run:
     """Return a run whose samples share an encoder; all parameters are random."""
     settings = parse({**SMALL, **changes})
     splits = load(settings.data, settings.clients, settings.seed)
-    flat = fresh_net(settings, splits)
+    flat = init_net(settings, splits)
     stream = torch.Generator().manual_seed(1)
     vectors = []
     for _ in range(samples):

@@ -10,11 +10,11 @@ from clients.leak_guard import LeakGuard, leak_bits
 from fedcel.attacks import hijacked
 from fedcel.data import Images, load
 from fedcel.errors import LeakError
+from fedcel.federation.initial_net import init_net
 from fedcel.losses.cel import build
 from fedcel.losses.cel.protocol import ConditionalEntropy, pieces
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
-from fedcel.runs.run_folder import fresh_net
 from fedcel.settings.parsing import parse
 
 IMAGES = torch.rand(64, 1, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -108,7 +108,7 @@ def test_an_encoder_that_was_trained_to_leak_is_refused() -> None:
     splits = load(settings.data, settings.clients, settings.seed)
     cel = build(settings.cel, 0.3, 32, splits.classes)
     assert cel is not None
-    honest = packed(fresh_net(settings, splits).net, cel, splits.training)
+    honest = packed(init_net(settings, splits).net, cel, splits.training)
     x, y = splits.test
     guard, own = LeakGuard(OwnImages.message_limit), (x[:300], y[:300])
     assert guard.limit == 1

@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
 
-from fedcel.federation import aggregation
+from fedcel.federation.server_round import begin_round, init_server_state
 from fedcel.settings.parsing import parse
 from strategies import PosteriorStrategy
+from strategies.node_registry import NodeRegistry
 
 SHAPES = [(2, 3), (3,)]
 EXAMPLES = {0: 10, 1: 30, 2: 60}
@@ -47,11 +48,16 @@ class FakeGrid:
 def strategy(**raw: object) -> PosteriorStrategy:
     """Return a strategy that has met three nodes: node 100 + k holds partition k."""
     settings = parse({"clients": 3, "strategy.momentum": 0.0, **raw})
-    found = PosteriorStrategy(settings, aggregation.start(torch.zeros(9)), SHAPES, 6)
-    found.partition = {100 + k: k for k in EXAMPLES}
-    found.examples = dict(EXAMPLES)
-    found.weights = {k: n / 100 for k, n in EXAMPLES.items()}
+    found = PosteriorStrategy(settings, init_server_state(torch.zeros(9)), SHAPES, 6)
+    partitions = {100 + k: k for k in EXAMPLES}
+    found.registry = NodeRegistry(partitions, dict(EXAMPLES))
+    begin(found)
     return found
+
+
+def begin(found: PosteriorStrategy) -> None:
+    """Let the round begin that follows the strategy's state."""
+    found.request = begin_round(found.settings, found.state, found.registry.examples)
 
 
 def reply(client: int, value: float = 1.0, **change: object) -> Message:

@@ -20,8 +20,8 @@ from flwr.app import (
 )
 
 from clients import client_app
-from clients.flower import client_round
-from fedcel.federation import aggregation, record_names
+from fedcel.federation import client_update, record_names
+from fedcel.federation.server_round import init_server_state
 from fedcel.nets.flat_parameters import to_arrays
 from fedcel.settings.parsing import parse
 from strategies import PosteriorStrategy
@@ -46,7 +46,7 @@ def strategy(rule: str = "mean", clients: int = NODES, **raw: object) -> Posteri
             **raw,
         }
     )
-    found = PosteriorStrategy(settings, aggregation.start(torch.zeros(9)), SHAPES, 6)
+    found = PosteriorStrategy(settings, init_server_state(torch.zeros(9)), SHAPES, 6)
     found.partition = {100 + k: k for k in range(clients)}
     found.examples = dict.fromkeys(range(clients), HELD)
     return found
@@ -239,7 +239,7 @@ def test_sound_looking_deltas_of_three_in_ten_move_the_mean_alone(rule: str) -> 
 def test_a_real_client_says_which_round_it_answers() -> None:
     """The number that it was asked with, so that its reply is of no use later."""
     settings = parse({"clients": 4, "local.steps": 1})
-    flat = client_round.workspace(settings)
+    flat = client_update.client_net(settings)
     config = ConfigRecord(
         {record_names.ROUND: 5, record_names.SHARE: 0.25, record_names.TOTAL: 997}
     )

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from fedcel.federation import aggregation, record_names
+from fedcel.federation import record_names
+from fedcel.federation.server_round import init_server_state
 from fedcel.losses.cel.averaged_centres import Shared
 from fedcel.settings.parsing import parse
 from strategies import PosteriorStrategy
@@ -41,7 +42,7 @@ def strategy(control: str) -> PosteriorStrategy:
         }
     )
     shared = Shared(torch.zeros(CLASSES, CLUSTERS, FEATURES), torch.zeros(CLASSES, CLUSTERS))
-    state = aggregation.start(torch.zeros(9))._replace(shared=shared, round=BURNT)
+    state = init_server_state(torch.zeros(9))._replace(shared=shared, round=BURNT)
     found = PosteriorStrategy(settings, state, SHAPES, 6)
     found.partition = {100 + k: k for k in range(NODES)}
     found.examples = dict.fromkeys(range(NODES), HELD)

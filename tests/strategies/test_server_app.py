@@ -12,9 +12,8 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 
 from clients import client_app
-from clients.flower import client_round
 from fedcel.errors import RunError
-from fedcel.federation import record_names
+from fedcel.federation import client_update, record_names
 from fedcel.files import read_tensors
 from fedcel.settings.parsing import Scalar, dump, flatten, parse
 from strategies import server_app
@@ -44,7 +43,7 @@ class Wire:
         self.dead: set[int] = set()
         for k in range(3):
             state = {"partition-id": k, "state-path": str(folder / f"state-{k}")}
-            x, y = client_round.images(parse(RAW), k)
+            x, y = client_update.client_images(parse(RAW), k)
             np.savez(folder / f"{k}.npz", x_train=x[:, 0].numpy(), y_train=y.numpy())
             mine = {"data-path": str(folder / f"{k}.npz")} if own else {}
             source = {"data.source": "npz", "data.path": str(folder / "none.npz")} if own else {}
@@ -116,7 +115,7 @@ def test_nodes_with_images_of_their_own_train_the_same_model(tmp_path: Path, who
     """
     run(Wire(tmp_path, tmp_path / "run", own=True), tmp_path / "run", **served(tmp_path))
     assert torch.equal(model(tmp_path / "run"), model(whole))
-    held = sum(len(client_round.images(parse(RAW), k).y) for k in range(3))
+    held = sum(len(client_update.client_images(parse(RAW), k).y) for k in range(3))
     (first, *_), result = (
         events(tmp_path / "run"),
         json.loads((tmp_path / "run/result.json").read_text()),

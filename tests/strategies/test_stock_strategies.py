@@ -28,10 +28,10 @@ from flwr.serverapp.strategy import (
 from flwr.simulation import run_simulation
 
 from clients import PosteriorClient
-from clients.flower import client_round
 from clients.flower.client_app import client_app
 from fedcel.errors import RoundError, SettingsError
-from fedcel.federation import record_names
+from fedcel.federation import client_update, record_names
+from fedcel.federation.initial_net import init_net
 from fedcel.files import read_tensors
 from fedcel.nets.flat_parameters import to_arrays, to_vector
 from fedcel.runs import run_folder
@@ -92,8 +92,8 @@ def train(folder: Path, settings: Settings) -> torch.Tensor:
 
 def begun(settings: Settings) -> torch.Tensor:
     """Return the model of round 0."""
-    return run_folder.fresh_net(
-        settings, client_round.load(settings.data, settings.clients, settings.seed)
+    return init_net(
+        settings, client_update.load(settings.data, settings.clients, settings.seed)
     ).vector
 
 
@@ -166,8 +166,8 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def client_fn(context: Context) -> Any:
         settings = parse({"clients": NODES})
-        net = run_folder.fresh_net(settings, client_round.load(settings.data, NODES, 0)).net
-        own = client_round.images(settings, flower.partition(context))
+        net = init_net(settings, client_update.load(settings.data, NODES, 0)).net
+        own = client_update.client_images(settings, flower.partition(context))
         return flower.Plain(torch.nn.Sequential(net.encoder, net.head), *own)
 
     return flower, client_fn
@@ -194,7 +194,7 @@ def test_our_strategy_trains_plain_numpy_clients(tmp_path: Path, plain: Any) -> 
     with as_server():
         grid = InProcess(flower.client_app(client_fn), NODES)
         serve(grid, settings, folder, lambda event: None, measure=False)
-    shapes = client_round.workspace(settings).shapes
+    shapes = client_update.client_net(settings).shapes
     want = averaged(client_fn, to_arrays(first, shapes))
     found = read_tensors(folder / "model.safetensors")[0]["model"]
     torch.testing.assert_close(found, want, rtol=0, atol=1e-6)
@@ -229,7 +229,7 @@ def test_stock_strategies_reach_legacy_client_apps_by_their_record_names(plain: 
     """By default every reply is an error and the model stays; with `fitins` it is averaged."""
     _, client_fn = plain
     settings = parse({"clients": NODES})
-    arrays = to_arrays(begun(settings), client_round.workspace(settings).shapes)
+    arrays = to_arrays(begun(settings), client_update.client_net(settings).shapes)
     named = {
         "arrayrecord_key": "fitins.parameters",
         "configrecord_key": "fitins.config",
@@ -251,12 +251,12 @@ def test_stock_strategies_reach_legacy_client_apps_by_their_record_names(plain: 
 def test_our_numpy_client_trains_under_the_legacy_api_on_ray(tmp_path: Path) -> None:
     """`ClientApp(client_fn=...)`, a legacy strategy: the model of the new FedAvg."""
     settings, last = parse(STOCK), {}
-    shapes = client_round.workspace(settings).shapes
+    shapes = client_update.client_net(settings).shapes
     arrays = to_arrays(begun(settings), shapes)
 
     def client_fn(context: Context) -> Client:
         forget = (lambda number: None), (lambda number, state: None)
-        bound = client_round.bound_update(
+        bound = client_update.bound_update(
             settings, int(context.node_config["partition-id"]), *forget
         )
         return PosteriorClient(bound).to_client()

@@ -8,9 +8,8 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from clients import client_app
-from clients.flower import client_round
 from fedcel.errors import SettingsError
-from fedcel.federation import record_names
+from fedcel.federation import client_update, record_names
 from fedcel.federation.local_update import Update
 from fedcel.nets.flat_parameters import to_arrays
 from fedcel.settings.parsing import Settings, dump, flatten, parse
@@ -32,7 +31,7 @@ def ask(kind: str, content: RecordDict, at: Context, settings: Settings | None =
 
 def round_content(number: int) -> RecordDict:
     """Return what the server sends in a round."""
-    flat = client_round.workspace(S)
+    flat = client_update.client_net(S)
     model = 0.1 * torch.randn(flat.vector.numel(), generator=torch.Generator().manual_seed(0))
     config = ConfigRecord(
         {record_names.ROUND: number, record_names.SHARE: 0.25, record_names.TOTAL: 997}
@@ -91,7 +90,7 @@ def test_averaged_centres_come_down_and_the_clients_means_go_up() -> None:
     reply = ask("train", content, at, settings).content
     assert set(reply) == {record_names.DELTA, record_names.METRICS, record_names.STATISTICS}
     told, weights, counts = reply[record_names.STATISTICS].to_numpy_ndarrays()
-    held = client_round.images(S, 1).y.bincount(minlength=10)
+    held = client_update.client_images(S, 1).y.bincount(minlength=10)
     assert counts.tolist() == held.tolist()
     assert weights[:, 0].tolist() == (held > 0).tolist()
     assert (told[held > 0] != centres[held > 0]).all()
@@ -128,7 +127,7 @@ def test_settings_come_from_the_run_config() -> None:
 def test_count_tells_examples_and_partition() -> None:
     """What the server needs for its weights."""
     told = ask("query.count", RecordDict(), context(2)).content[record_names.METRICS]
-    held = len(client_round.images(S, 2).y)
+    held = len(client_update.client_images(S, 2).y)
     assert told == {record_names.EXAMPLES: held, record_names.PARTITION: 2, record_names.OWN: 0}
 
 
@@ -137,7 +136,7 @@ def test_evaluate_scores_the_model_and_its_private_answers() -> None:
     told = ask("evaluate", round_content(3), context()).content[record_names.METRICS]
     assert told["nll"] == pytest.approx(np.log(10), abs=0.3)
     assert 0 <= told["private-top1-kept"] <= 1
-    assert told[record_names.EXAMPLES] == len(client_round.images(S, 1).y)
+    assert told[record_names.EXAMPLES] == len(client_update.client_images(S, 1).y)
 
 
 def test_a_node_beyond_the_clients_is_refused() -> None:
@@ -149,8 +148,8 @@ def test_a_node_beyond_the_clients_is_refused() -> None:
 def test_a_stock_strategy_gets_no_metrics_of_single_classes() -> None:
     """They differ from client to client, which Flower's strategies refuse."""
     update = Update(torch.zeros(1), {}, {"spread": 1.0, "spread-3": 2.0, "loss": 0.5})
-    assert client_round.reported(update, {}) == {"spread": 1.0, "loss": 0.5}
-    assert client_round.reported(update, {record_names.SHARE: 0.5}) == update.metrics
+    assert client_update.reported(update, {}) == {"spread": 1.0, "loss": 0.5}
+    assert client_update.reported(update, {record_names.SHARE: 0.5}) == update.metrics
 
 
 def test_under_noise_a_node_sends_its_noisy_update_alone() -> None:

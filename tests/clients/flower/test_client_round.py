@@ -1,15 +1,15 @@
 """One holder: what it computes from its own images alone."""
 
-from clients.flower import client_round
+from fedcel.federation import client_update
 from fedcel.settings.parsing import parse
 
 
 def test_a_small_holder_gives_its_gradient_under_a_narrow_prior() -> None:
     """The prior divides by all images, not by its own; and what stands still is not told."""
     s = parse({"prior.scale": 0.05, "local.control": "fresh", "rounds": 10})
-    flat = client_round.workspace(s)
+    flat = client_update.client_net(s)
     start = flat.vector.clone()
-    early, late = (client_round.gradient(s, flat, 0, start, number) for number in (1, 10))
+    early, late = (client_update.gradient(s, flat, 0, start, number) for number in (1, 10))
     assert early[: flat.cut].any()
     assert not late[: flat.cut].any()
     assert late[flat.cut :].any()

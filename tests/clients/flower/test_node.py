@@ -7,9 +7,8 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from clients import client_app
-from clients.flower import client_round
 from fedcel.errors import DataError, SettingsError
-from fedcel.federation import record_names
+from fedcel.federation import client_update, record_names
 from fedcel.nets.flat_parameters import to_arrays
 from fedcel.runs import client_state
 from fedcel.settings.parsing import Scalar, dump, flatten, parse
@@ -22,7 +21,7 @@ FITS = {record_names.SHAPE: [1, 8, 8], record_names.CLASSES: 10}
 
 def node(folder: Path, out: str = "/runs/a", **config: Scalar) -> Context:
     """Return a deployed node that holds in a file what client 1 of the simulation holds."""
-    x, y = client_round.images(parse(RAW), 1)
+    x, y = client_update.client_images(parse(RAW), 1)
     np.savez(folder / "own.npz", x_train=x[:, 0].numpy(), y_train=y.numpy())
     own: dict[str, Scalar] = {"partition-id": 1, "data-path": str(folder / "own.npz"), **config}
     return Context(1, 101, dict(own), RecordDict(), {**flatten(dump(SERVED)), "out": out})
@@ -30,7 +29,7 @@ def node(folder: Path, out: str = "/runs/a", **config: Scalar) -> Context:
 
 def ask(kind: str, at: Context, number: int = 5, fits: dict[str, object] | None = None) -> Message:
     """Send the server's message of a round through the app, as the SuperNode does."""
-    flat = client_round.workspace(parse(RAW))
+    flat = client_update.client_net(parse(RAW))
     config = {
         record_names.ROUND: number,
         record_names.SHARE: 0.25,
@@ -56,7 +55,7 @@ def test_a_node_answers_as_the_simulated_client_with_the_same_images(tmp_path: P
     )
     assert all(np.array_equal(a, b) and a.any() for a, b in pairs)
     told = ask("query.count", node(tmp_path)).content[record_names.METRICS]
-    held = len(client_round.images(parse(RAW), 1).y)
+    held = len(client_update.client_images(parse(RAW), 1).y)
     assert told == {record_names.EXAMPLES: held, record_names.PARTITION: 1, record_names.OWN: 1}
     assert (
         ask("evaluate", node(tmp_path)).content[record_names.METRICS][record_names.EXAMPLES] == held

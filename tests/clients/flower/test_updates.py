@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from clients.flower import client_round
 from clients.flower.client_app import telling
 from fedcel.errors import FedcelError, SettingsError
+from fedcel.federation import client_update
 from fedcel.federation.aggregation import HEAVIEST, heaviest
 from fedcel.files import read_json
 from fedcel.privacy.update_noise import Round, spent
@@ -36,12 +36,12 @@ STOCK: dict[str, object] = {
 }
 
 
-def update(**change: object) -> client_round.Update:
+def update(**change: object) -> client_update.Update:
     """Return one holder's first update."""
     s = parse(QUIET | change)
-    flat = client_round.workspace(s)
+    flat = client_update.client_net(s)
     received = flat.vector.clone()
-    return client_round.train(s, flat, 0, received, 1, 1.0, 1000, None)
+    return client_update.train(s, flat, 0, received, 1, 1.0, 1000, None)
 
 
 def test_the_update_is_clipped_and_noisy_and_says_nothing_else() -> None:
@@ -96,14 +96,14 @@ def test_a_round_begun_again_is_paid_for_again(tmp_path: Path) -> None:
 def test_a_failure_is_not_told() -> None:
     """How many codes are not finite is a count of the images; the reason stays with the holder."""
     s = parse(QUIET | {"cel.warm-up": 0})
-    flat = client_round.workspace(s)
+    flat = client_update.client_net(s)
     evil = flat.vector.clone()
     evil[: 2 * 64] = 3e38
     open_one = parse(QUIET | {"cel.warm-up": 0, "update.noise": 0.0})
     with pytest.raises(FedcelError):
-        client_round.train(open_one, flat, 0, evil, 2, 1.0, 1000, None)
+        client_update.train(open_one, flat, 0, evil, 2, 1.0, 1000, None)
     with pytest.warns(UserWarning, match="counts as 0"):
-        sent = client_round.train(s, flat, 0, evil, 2, 1.0, 1000, None)
+        sent = client_update.train(s, flat, 0, evil, 2, 1.0, 1000, None)
     assert sent.metrics == sent.state == {}
     assert float(sent.delta.norm()) == pytest.approx(0.05 * sent.delta.numel() ** 0.5, rel=0.05)
 

@@ -40,7 +40,9 @@ def data(examples: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
 
 def update(plan: Plan, received: torch.Tensor, examples: int = 12) -> Update:
     """Return one local update."""
-    return local_update(flat_net(), received, *data(examples), plan, LOCAL, streams)
+    return local_update(
+        flat_net(), received, *data(examples), plan=plan, local=LOCAL, streams=streams
+    )
 
 
 def test_without_noise_prior_and_loss_it_is_plain_sgd_to_the_bit() -> None:
@@ -70,7 +72,7 @@ def test_depends_on_its_arguments_alone() -> None:
     used = flat_net()
     used.load(torch.ones_like(received))
     plan = PLAIN._replace(noise=0.01)
-    second = local_update(used, received, *data(), plan, LOCAL, streams).delta
+    second = local_update(used, received, *data(), plan=plan, local=LOCAL, streams=streams).delta
     assert torch.equal(first, second)
 
 
@@ -79,7 +81,12 @@ def test_langevin_noise_has_the_planned_deviation() -> None:
     plan, received = PLAIN._replace(rate=1e-12, noise=0.02), flat_net().vector.clone()
     deltas = [
         local_update(
-            flat_net(), received, *data(), plan, LOCAL, lambda p, k=k: generator(3, p, 2, k)
+            flat_net(),
+            received,
+            *data(),
+            plan=plan,
+            local=LOCAL,
+            streams=lambda p, k=k: generator(3, p, 2, k),
         ).delta
         for k in range(40)
     ]
@@ -92,11 +99,13 @@ def test_priors_pull_towards_the_received_model_and_zero() -> None:
     received = flat_net().vector.clone()
     one = Local(steps=1, batch_size=5)
     x, y = data()
-    base = local_update(flat_net(), received, x, y, PLAIN, one, streams).delta
+    base = local_update(flat_net(), received, x, y, plan=PLAIN, local=one, streams=streams).delta
     decayed = local_update(
-        flat_net(), received, x, y, PLAIN._replace(decay=0.5), one, streams
+        flat_net(), received, x, y, plan=PLAIN._replace(decay=0.5), local=one, streams=streams
     ).delta
-    pulled = local_update(flat_net(), received, x, y, PLAIN._replace(pull=0.5), one, streams).delta
+    pulled = local_update(
+        flat_net(), received, x, y, plan=PLAIN._replace(pull=0.5), local=one, streams=streams
+    ).delta
     torch.testing.assert_close(decayed - base, -0.3 * 0.5 * received, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(pulled, base, atol=1e-6, rtol=1e-5)
     longer = update(PLAIN._replace(pull=0.5), received).delta
@@ -190,7 +199,9 @@ def watched(local: Local, y: torch.Tensor | None = None) -> list[torch.Tensor]:
     losses = Losses(defence=watching, defence_weight=1.0)
     received = flat_net().vector.clone()
     y = own if y is None else y
-    local_update(flat_net(), received, x, y, PLAIN, local, streams, losses)
+    local_update(
+        flat_net(), received, x, y, plan=PLAIN, local=local, streams=streams, losses=losses
+    )
     return watching.seen
 
 
@@ -229,7 +240,9 @@ def test_metrics_are_of_the_last_step() -> None:
     x, y = data()
     losses = Losses(defence=Watching([]), defence_weight=1.0)
     received = flat_net().vector.clone()
-    found = local_update(flat_net(), received, x, y, PLAIN, LOCAL, streams, losses)
+    found = local_update(
+        flat_net(), received, x, y, plan=PLAIN, local=LOCAL, streams=streams, losses=losses
+    )
     last = x[draw_batches(y, LOCAL, streams("batch"))[-1]]
     assert found.metrics["watched"] == pytest.approx(last.mean().item())
 
@@ -239,8 +252,20 @@ def test_losses_move_the_encoder_and_an_idle_state_is_kept() -> None:
     x, y = data()
     acting = Losses(defence=Adversarial((1, 4, 4), 6, 5, 0.01), defence_weight=3.0)
     received = flat_net().vector.clone()
-    first = local_update(flat_net(), received, x, y, PLAIN, LOCAL, streams, acting)
-    again = local_update(flat_net(), received, x, y, PLAIN, LOCAL, streams, acting, first.state)
+    first = local_update(
+        flat_net(), received, x, y, plan=PLAIN, local=LOCAL, streams=streams, losses=acting
+    )
+    again = local_update(
+        flat_net(),
+        received,
+        x,
+        y,
+        plan=PLAIN,
+        local=LOCAL,
+        streams=streams,
+        losses=acting,
+        state=first.state,
+    )
     assert not torch.equal(first.delta, update(PLAIN, received).delta)
     assert int(again.state["defence.t"]) == 2 * LOCAL.steps
     assert not torch.equal(again.state["defence.theta"], first.state["defence.theta"])
@@ -249,11 +274,11 @@ def test_losses_move_the_encoder_and_an_idle_state_is_kept() -> None:
         received,
         x,
         y,
-        PLAIN._replace(freeze=True),
-        LOCAL,
-        streams,
-        NOTHING,
-        again.state,
+        plan=PLAIN._replace(freeze=True),
+        local=LOCAL,
+        streams=streams,
+        losses=NOTHING,
+        state=again.state,
     )
     assert idle.state.keys() == again.state.keys()
     assert all(idle.state[name] is again.state[name] for name in again.state)
@@ -264,10 +289,22 @@ def test_a_round_from_a_packed_state_gives_the_same_bits() -> None:
     x, y = data()
     acting = Losses(defence=Adversarial((1, 4, 4), 6, 5, 0.01), defence_weight=3.0)
     received = flat_net().vector.clone()
-    first = local_update(flat_net(), received, x, y, PLAIN, LOCAL, streams, acting)
+    first = local_update(
+        flat_net(), received, x, y, plan=PLAIN, local=LOCAL, streams=streams, losses=acting
+    )
     packed = {name: torch.from_numpy(t.detach().numpy().copy()) for name, t in first.state.items()}
     one, two = (
-        local_update(flat_net(), received, x, y, PLAIN, LOCAL, streams, acting, state)
+        local_update(
+            flat_net(),
+            received,
+            x,
+            y,
+            plan=PLAIN,
+            local=LOCAL,
+            streams=streams,
+            losses=acting,
+            state=state,
+        )
         for state in (first.state, packed)
     )
     assert torch.equal(one.delta, two.delta)

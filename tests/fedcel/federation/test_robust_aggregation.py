@@ -4,20 +4,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from clients.flower.client_update import NOTHING
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from clients.flower import client_round
-from clients.flower.client_round import NOTHING
 from fedcel.data import load
 from fedcel.errors import RoundError, SettingsError
-from fedcel.federation import aggregation, robust_aggregation
+from fedcel.federation import aggregation, client_update, robust_aggregation
 from fedcel.federation.robust_aggregation import HALF, geometric_median, krum, trimmed
+from fedcel.federation.server_round import init_server_state
 from fedcel.posterior import round_plan
 from fedcel.settings.parsing import parse
 from fedcel.settings.training import Strategy
 from sims.engines import local
-from sims.engines.worker_pool import Here, Round
+from sims.engines.client_workers import Here, Round
 
 RULES = ["clipped", "median", "trimmed", "krum", "multi-krum", "geometric-median"]
 SEEDS = st.integers(0, 2**32 - 1)
@@ -224,10 +224,10 @@ def test_the_loop_steps_by_the_rule(name: str, tmp_path: Path) -> None:
     """To the bit what the rule makes of the clients' own deltas."""
     raw = {"engine": "loop", "clients": 3, "local.steps": 2, "temperature": 0.0}
     s = parse({**raw, "strategy.momentum": 0.0, "strategy.aggregation": name})
-    flat, splits = client_round.workspace(s), load(s.data, s.clients, s.seed)
+    flat, splits = client_update.client_net(s), load(s.data, s.clients, s.seed)
     examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
     weights, total = round_plan.shares(s, examples, [0, 1, 2]), sum(examples.values())
-    state, everyone = aggregation.start(flat.vector), Here(s, flat, tmp_path)
+    state, everyone = init_server_state(flat.vector), Here(s, flat, tmp_path)
     after, _ = local.one_round(s, flat.cut, state, weights, total, everyone)
     given = Round(1, state.model, total, NOTHING)
     own = [answer.update.delta for answer in everyone.answers(weights, given)]

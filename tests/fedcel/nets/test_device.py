@@ -65,7 +65,17 @@ def update(extra: Losses, plan: Plan = PLAN) -> Update:
     steer = Steer(torch.zeros_like(received), torch.ones_like(received))
     local = Local(steps=6, batch_size=12, augment="affine-flip", balance=True)
     return local_update(
-        flat, received, x, y, plan, local, lambda p: generator(3, p), extra, None, 1, steer
+        flat,
+        received,
+        x,
+        y,
+        plan=plan,
+        local=local,
+        streams=lambda p: generator(3, p),
+        losses=extra,
+        state=None,
+        refresh_every=1,
+        corrections=steer,
     )
 
 

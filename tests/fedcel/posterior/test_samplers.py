@@ -47,7 +47,9 @@ def delta(name: str, plan: Plan = PLAN) -> torch.Tensor:
     local = Local(sampler=name, steps=4, batch_size=6)
     streams = lambda purpose: generator(3, purpose)  # noqa: E731
     labels = torch.arange(12) % 3
-    return local_update(flat, flat.vector.clone(), x, labels, plan, local, streams).delta
+    return local_update(
+        flat, flat.vector.clone(), x, labels, plan=plan, local=local, streams=streams
+    ).delta
 
 
 def test_a_users_sampler_moves_and_is_given_the_noise() -> None:

@@ -9,7 +9,7 @@ import torch
 from scipy.linalg import solve_discrete_lyapunov
 from torch import Tensor
 
-from clients.flower import client_round
+from fedcel.federation import client_update
 from tests.fedcel.posterior.truth import (
     Federation,
     installed,
@@ -81,7 +81,7 @@ def forgetful(controlled: Callable[..., Any]) -> Callable[..., Any]:
     def wrong(*arguments: Any) -> Any:
         *_, brought, _ = arguments
         kept, shift = controlled(*arguments)
-        return kept, None if shift is None else brought.gradient - kept[client_round.OWN_GRADIENT]
+        return kept, None if shift is None else brought.gradient - kept[client_update.OWN_GRADIENT]
 
     return wrong
 
@@ -90,5 +90,5 @@ def test_gradients_of_two_rounds_must_not_be_mixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Own gradient of this round, mean of the last one: the right mean at many times the heat."""
-    monkeypatch.setattr(client_round, "controlled", forgetful(client_round.controlled))
+    monkeypatch.setattr(client_update, "controlled", forgetful(client_update.controlled))
     assert missed(federation("stale", 14), tmp_path, monkeypatch)[1] > 1

@@ -16,10 +16,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
 from clients import client_app
-from clients.flower import client_round
-from fedcel.federation import aggregation
+from fedcel.federation import client_update
 from fedcel.federation import server_round as rounds
 from fedcel.federation.aggregation import realised
+from fedcel.federation.server_round import init_server_state
 from fedcel.nets.flat_parameters import to_arrays
 from fedcel.posterior import round_plan
 from strategies import PosteriorStrategy, posterior
@@ -117,9 +117,9 @@ def test_noise_by_a_drawn_clients_own_images_is_too_hot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By N_k in the place of N w_k: K/m = 2 times the variance, which the line above refuses."""
-    right = client_round.plan
+    right = client_update.plan
     monkeypatch.setattr(
-        client_round, "plan", lambda s, number, share, total: right(s, number, share / 2, total)
+        client_update, "plan", lambda s, number, share, total: right(s, number, share / 2, total)
     )
     _, covariance = missed(federation(40, DRAWN), tmp_path, monkeypatch)
     assert covariance == pytest.approx(1, rel=0.1)
@@ -180,7 +180,7 @@ class Nodes:
 
     def __init__(self, found: Federation) -> None:
         self.found = found
-        state = aggregation.start(found.flat.vector)
+        state = init_server_state(found.flat.vector)
         self.strategy = PosteriorStrategy(found.settings, state, found.flat.shapes, 0)
         self.strategy.partition = {100 + k: k for k in SHARES}
         self.strategy.examples = dict(enumerate(COUNTS))
@@ -245,7 +245,7 @@ def test_the_top_up_is_that_of_a_whole_round(pull: float) -> None:
     found = settings(3, 5, RATE, 4, **{"local.shared-noise": 0.9, **mode})
     plan = round_plan.plan(found, 1, 1.0, TOTAL)
     round_noise = sum((1 - plan.rate * plan.pull) ** (2 * step) for step in range(5))
-    state, share = aggregation.start(torch.zeros(200_000)), 0.7
+    state, share = init_server_state(torch.zeros(200_000)), 0.7
     added = rounds.topped_up(found, state, state.model, share, TOTAL)
     variance = plan.common**2 * round_noise
     assert float(added.square().mean()) == pytest.approx((share - share**2) * variance, rel=0.02)

@@ -16,11 +16,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clients.flower import client_round
 from fedcel.data import Images
-from fedcel.federation import aggregation
+from fedcel.federation import client_update
 from fedcel.federation.aggregation import ServerState
 from fedcel.federation.local_update import Update
+from fedcel.federation.server_round import init_server_state
 from fedcel.losses.composite import NOTHING
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
@@ -29,7 +29,7 @@ from fedcel.posterior import round_plan
 from fedcel.posterior.round_plan import Plan
 from fedcel.settings.parsing import Settings, parse
 from sims.engines import local
-from sims.engines.worker_pool import Here
+from sims.engines.client_workers import Here
 
 Change = Callable[[Plan, int], Plan]
 
@@ -67,16 +67,16 @@ class Federation:
 
         Only the images, the net and, where `change` makes a plan wrong, the plan are the test's.
         """
-        train = client_round.train
+        train = client_update.train
 
         def wrong(s: Settings, flat: FlatNet, client: int, *rest: object) -> Update:
             changed = lambda *asked: self.change(round_plan.plan(*asked), client)  # noqa: E731
-            with patch.object(client_round, "plan", changed):
+            with patch.object(client_update, "plan", changed):
                 return train(s, flat, client, *rest)
 
         with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as own:
             installed(self, own)
-            own.setattr(client_round, "train", wrong)
+            own.setattr(client_update, "train", wrong)
             for state in looped(self, Path(folder)):
                 yield state.model.clone()
 
@@ -133,14 +133,14 @@ def unequal(counts: list[int], chains: int, s: Settings, seed: int = 0) -> Feder
 
 def installed(found: Federation, own: pytest.MonkeyPatch) -> None:
     """Give the client's code these holders' images and net; all else of it is as it ships."""
-    own.setattr(client_round, "images", lambda settings, client: Images(*found.parts[client]))
-    own.setattr(client_round, "losses_of", lambda settings, threshold=None: NOTHING)
-    own.setattr(client_round, "workspace", lambda settings: found.flat)
+    own.setattr(client_update, "images", lambda settings, client: Images(*found.parts[client]))
+    own.setattr(client_update, "losses_of", lambda settings, threshold=None: NOTHING)
+    own.setattr(client_update, "workspace", lambda settings: found.flat)
 
 
 def looped(found: Federation, folder: Path) -> Iterator[ServerState]:
     """Yield the server's state after each round of the loop engine; needs `installed`."""
-    s, state = found.settings, aggregation.start(found.flat.vector)
+    s, state = found.settings, init_server_state(found.flat.vector)
     examples = {k: len(y) for k, (_, y) in enumerate(found.parts)}
     everyone = Here(s, found.flat, folder)
     for number in range(1, s.rounds + 1):

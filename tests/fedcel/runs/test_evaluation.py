@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from fedcel.data import load
+from fedcel.federation.initial_net import init_net
 from fedcel.metrics.calibration import between_group_spread, within_class_spread
 from fedcel.nets.cut import Cut
 from fedcel.posterior.predict import predict
-from fedcel.runs import run_folder
 from fedcel.runs.evaluation import answers, device, label_only, leakage, optimal_leak, shape
 from fedcel.runs.run_folder import Run
 from fedcel.seeding import generator
@@ -35,7 +35,7 @@ def trained(folder: Path, **more: object) -> Run:
     """Return a run of one client trained centrally for a moment, two samples kept."""
     settings = parse({"clients": 2, "net.width": 32, "net.features": 8, **more})
     splits = load(settings.data, settings.clients, settings.seed)
-    flat = run_folder.fresh_net(settings, splits)
+    flat = init_net(settings, splits)
     x, y = splits.training
     stream = generator(0, "batch")
     for _ in range(150):

@@ -32,7 +32,7 @@ from sims.attacking.attack_run import (
 from sims.bench import scenario
 from sims.bench.run import measured
 from sims.bench.run_cell import one
-from sims.engines.processes import work
+from sims.engines.process_pool import work
 from sims.results.worst_attack import who
 from tests.sims.small import QUICK
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from clients.flower import client_round
 from fedcel.errors import DataError, SettingsError
+from fedcel.federation import client_update
 from fedcel.files import read_json
 from fedcel.runs import run_folder
 from fedcel.settings.parsing import parse
+from sims.engines.client_workers import Here, Pool
 from sims.engines.simulate import simulate
-from sims.engines.worker_pool import Here, Pool
 from tests.sims.small import CLUSTERED
 from tests.sims.trained import STEERED, events, model, run
 
@@ -48,7 +48,7 @@ def test_several_processes_give_the_loop_s_model_to_the_bit(tmp_path: Path) -> N
 def test_a_pool_yields_gradients_in_order_and_errors_by_name(tmp_path: Path) -> None:
     """More clients than wait at once; a client that is not there is its own error."""
     s = parse(CLUSTERED | {"clients": 6})
-    flat = client_round.workspace(s)
+    flat = client_update.client_net(s)
     start_model = flat.vector.clone()
     with ThreadPoolExecutor(1) as executor:
         pool = Pool(s, tmp_path, executor, 1)

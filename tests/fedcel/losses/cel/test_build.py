@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from clients.flower import client_round
 from fedcel.errors import PluginError, SettingsError
+from fedcel.federation import client_update
 from fedcel.losses.cel import Bank, Gated, Hybrid, MutualInformation, Plain, build
 from fedcel.losses.cel.protocol import State, pieces
 from fedcel.settings.groups import Cel
@@ -64,11 +64,13 @@ def test_no_attention_before_the_loss_acts(kind: str) -> None:
     """Up to the end of warm-up a client stores nothing; then theta and Adam's moments appear."""
     cel = {"kind": kind, "warm-up": 2, "clusters": 2}
     settings = parse({"cel": cel, "local": {"steps": 2}, "rounds": 20})
-    flat = client_round.workspace(settings)
+    flat = client_update.client_net(settings)
     state: State | None = None
     found = []
     for number in range(1, 5):
-        update = client_round.train(settings, flat, 0, flat.vector.clone(), number, 0.1, 997, state)
+        update = client_update.train(
+            settings, flat, 0, flat.vector.clone(), number, 0.1, 997, state
+        )
         state = update.state
         found.append(any(name.endswith("theta") for name in state))
     assert found[:2] == [False, False]

@@ -159,7 +159,16 @@ def trained(weight: float) -> FlatNet:
     plan = Plan(0.3, 0.0, weight, 0.0, 0.0, 0.0, False, 0.0)
     local = Local(steps=700, batch_size=32)
     losses = Losses(defence=defence, defence_weight=weight)
-    local_update(flat, flat.vector.clone(), x, y, plan, local, lambda p: generator(1, p), losses)
+    local_update(
+        flat,
+        flat.vector.clone(),
+        x,
+        y,
+        plan=plan,
+        local=local,
+        streams=lambda p: generator(1, p),
+        losses=losses,
+    )
     return flat
 
 

@@ -9,10 +9,10 @@ from torch import Tensor
 from fedcel.attacks import SmashedData
 from fedcel.data import load
 from fedcel.errors import PluginError
+from fedcel.federation.initial_net import init_net
 from fedcel.losses import defences
 from fedcel.losses.cel.protocol import State, Term
 from fedcel.losses.defences import Defence
-from fedcel.runs import run_folder
 from fedcel.settings.parsing import Settings, parse
 
 SHAPE = (1, 8, 8)
@@ -81,8 +81,8 @@ def test_what_is_sent_is_transformed_for_everybody() -> None:
     """The net of a run, and the attacker's likelihood, which peaks at the transformed code."""
     s = named("Halves")
     splits = load(s.data, s.clients, s.seed)
-    plain = run_folder.fresh_net(s.model_copy(update={"defence": parse({}).defence}), splits)
-    changed = run_folder.fresh_net(s, splits)
+    plain = init_net(s.model_copy(update={"defence": parse({}).defence}), splits)
+    changed = init_net(s, splits)
     x = splits.test.x[:3]
     assert torch.equal(changed.vector, plain.vector)
     assert torch.equal(changed.net.encode(x), 0.5 * plain.net.encode(x))
@@ -96,7 +96,7 @@ def test_a_transform_may_bring_a_loss() -> None:
     """The same object is asked for both."""
     s = named("Both")
     assert isinstance(defences.build(s, SHAPE), Defence)
-    net = run_folder.fresh_net(s, load(s.data, s.clients, s.seed)).net
+    net = init_net(s, load(s.data, s.clients, s.seed)).net
     assert "Changed" in [type(layer).__name__ for layer in net.encoder]
 
 
@@ -114,4 +114,4 @@ def test_a_transform_that_breaks_a_rule_is_refused(name: str, message: str) -> N
     """Before a run begins, with the rule."""
     s = named(name)
     with pytest.raises(PluginError, match=message):
-        run_folder.fresh_net(s, load(s.data, s.clients, s.seed))
+        init_net(s, load(s.data, s.clients, s.seed))

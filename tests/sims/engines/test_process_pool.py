@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedcel.errors import FailedError
-from sims.engines.processes import work
+from sims.engines.process_pool import work
 
 
 def test_every_item_once() -> None:
@@ -50,7 +50,7 @@ def test_a_killed_process_takes_no_other_item_along() -> None:
 
 def test_other_processes_end_with_the_first() -> None:
     """Killed outright, it can end nobody; its two sleepers do it themselves."""
-    imports = "import time; from sims.engines.processes import work"
+    imports = "import time; from sims.engines.process_pool import work"
     code = f"{imports}; list(work(time.sleep, [600, 600], 2))"
     first = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     children = Path(f"/proc/{first.pid}/task/{first.pid}/children")

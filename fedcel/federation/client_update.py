@@ -1,0 +1,292 @@
+"""One client's part in a round: its images, its losses, its state, the local update.
+
+Every engine and the Flower client come through `update_client`.
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedcel.data import Images, load
+from fedcel.errors import DataError
+from fedcel.federation.initial_net import init_net
+from fedcel.federation.local_update import (
+    SHARED_NOISE,
+    StepCorrections,
+    encode_in_pieces,
+    full_gradient,
+    local_update,
+)
+from fedcel.losses import cel, defences
+from fedcel.losses.cel.averaged_centres import Averaged, Shared, Statistics, statistics
+from fedcel.losses.cel.protocol import State
+from fedcel.losses.composite import CEL, Losses, Streams, part
+from fedcel.nets.flat_parameters import FlatNet
+from fedcel.posterior import round_plan
+from fedcel.posterior.round_plan import Plan, frozen
+from fedcel.privacy.update_noise import clipped, protected
+from fedcel.seeding import generator
+from fedcel.settings.groups import Updates
+from fedcel.settings.parsing import Settings
+
+_OWN_GRADIENT, _OWN_ROUND = "control.gradient", "control.round"
+"""In a client's state: its gradient at the model of a round, and which round."""
+
+
+class RoundInputs(NamedTuple):
+    """What the server sends to every client of a round; what its settings do not use is None."""
+
+    number: int
+    """Of the round, from 1."""
+    model: Float[Tensor, " P"]
+    total_examples: int
+    """N, the training images of all clients."""
+    proximal: float | None = None
+    """Replaces the prior's pull (Li et al., MLSys 2020, eq. 2)."""
+    threshold: float | None = None
+    """Replaces `cel.threshold`."""
+    centres: Shared | None = None
+    """Class centres averaged over clients."""
+    gradient: Float[Tensor, " P"] | None = None
+    """The mean over clients: of this model (`fresh`) or of the last one (`stale`)."""
+    step_sizes: Float[Tensor, " P"] | None = None
+    """A step size for each parameter in units of eta, where there is a preconditioner."""
+
+
+class ClientUpdate(NamedTuple):
+    """What a client's round gives. Of this only the state stays with the client."""
+
+    delta: Float[Tensor, " P"]
+    model: Float[Tensor, " P"]
+    """The parameters after the round, for strategies that average weights."""
+    state: State
+    metrics: dict[str, float]
+    statistics: Statistics | None = None
+    """Its class centres, where they are averaged over clients and the loss acted."""
+    gradient: Float[Tensor, " P"] | None = None
+    """Its mean gradient at the received model, where the control variate is `stale`."""
+
+
+@lru_cache(maxsize=4)
+def client_net(settings: Settings) -> FlatNet:
+    """Build this process's net of these settings: a workspace that every use overwrites."""
+    return init_net(settings, load(settings.data, settings.clients, settings.seed))
+
+
+def client_images(settings: Settings, client: int) -> Images:
+    """Return the training images of one client.
+
+    Raises:
+        DataError: There is no such client.
+    """
+    if not 0 <= client < settings.clients:
+        raise DataError(
+            f"partition-id is {client}, must be in 0..{settings.clients - 1}; "
+            f"set clients to the number of nodes"
+        )
+    return load(settings.data, settings.clients, settings.seed).clients[client]
+
+
+@lru_cache(maxsize=4)
+def client_losses(settings: Settings, threshold: float | None = None) -> Losses:
+    """Build the losses of these settings, before a round says how much each counts.
+
+    Args:
+        settings: Of the run.
+        threshold: Takes the place of `cel.threshold`, whatever loss reads it.
+
+    Raises:
+        SettingsError: The options of a loss do not fit together.
+        PluginError: A user's loss cannot be built.
+    """
+    splits, net = load(settings.data, settings.clients, settings.seed), client_net(settings).net
+    moved = {} if threshold is None else {"threshold": threshold}
+    return Losses(
+        cel=cel.build(
+            settings.cel.model_copy(update=moved), net.cut.sigma, net.features, splits.classes
+        ),
+        defence=defences.build(settings, splits.shape),
+        clip=None if settings.cel.clip == "none" else settings.cel.clip,
+    )
+
+
+def update_client(
+    settings: Settings,
+    client: int,
+    weight: float,
+    inputs: RoundInputs,
+    state: State | None = None,
+) -> ClientUpdate:
+    """Train one client for a round: every engine and the Flower client come through here.
+
+    Args:
+        settings: Of the run.
+        client: Its partition, from 0.
+        weight: w_k that the server gives to its delta; decides the size of its Langevin noise.
+        inputs: What the server sends.
+        state: What the client kept of earlier rounds, None before its first.
+
+    Returns:
+        What the client sends, and what it keeps; protected as `settings.update` says.
+
+    Raises:
+        FedcelError: The settings are wrong, or the training diverged; see `protect_update` for
+            what a client with noisy updates tells of it.
+    """
+    losses = client_losses(settings, inputs.threshold)  # a wrong setting is no failure to be hidden
+    return protect_update(
+        settings.update,
+        lambda: _train_client(settings, losses, client, weight, inputs, state),
+        inputs.model,
+    )
+
+
+def _train_client(
+    settings: Settings,
+    losses: Losses,
+    client: int,
+    weight: float,
+    inputs: RoundInputs,
+    state: State | None,
+) -> ClientUpdate:
+    flat, (x, y) = client_net(settings), client_images(settings, client)
+    plan = plan_client(settings, weight, inputs)
+    gradient = None
+    if plan.control != "none":
+        gradient = compute_client_gradient(settings, client, inputs.model, inputs.number)
+    streams = client_streams(settings, client, inputs.number)
+    update = local_update(
+        flat,
+        inputs.model,
+        x,
+        y,
+        plan=plan,
+        local=settings.local,
+        streams=streams,
+        losses=acting_losses(losses, plan, inputs.centres),
+        state=state,
+        refresh_every=settings.cel.refresh_every if settings.cel.refresh == "epoch" else 0,
+        corrections=StepCorrections(
+            control_variate(plan.control, gradient, inputs, state), inputs.step_sizes
+        ),
+    )
+    remembered = remember_gradient(plan.control, gradient, inputs.number)
+    centres = None
+    if settings.cel.centres != "own" and plan.cel_acts:
+        flat.load(update.model)
+        centres = statistics(part(update.state, CEL) or {}, encode_in_pieces(flat, x, y))
+    return ClientUpdate(
+        update.delta,
+        update.model,
+        {**update.state, **remembered},
+        update.metrics,
+        centres,
+        gradient if plan.control == "stale" else None,
+    )
+
+
+def plan_client(settings: Settings, weight: float, inputs: RoundInputs) -> Plan:
+    """Return the constants of one client's round, with what the server's inputs replace."""
+    plan = round_plan.plan(settings, inputs.number, weight, inputs.total_examples)
+    plan = plan._replace(threshold=inputs.threshold)
+    return plan if inputs.proximal is None else plan._replace(pull=inputs.proximal)
+
+
+def acting_losses(losses: Losses, plan: Plan, centres: Shared | None = None) -> Losses:
+    """Leave the losses that act in a round: none on a frozen encoder or at weight 0.
+
+    With `centres` averaged over clients, the conditional entropy loss is around those.
+    """
+    around = Averaged(losses.cel, centres) if losses.cel and centres else losses.cel
+    return losses._replace(
+        cel=around if plan.cel_acts else None,
+        cel_weight=plan.cel_weight,
+        defence=losses.defence if plan.defence_weight > 0 and not plan.freeze else None,
+        defence_weight=plan.defence_weight,
+    )
+
+
+def client_streams(settings: Settings, client: int, number: int) -> Streams:
+    """Return the random streams of a client's round; one of them is the same for all clients."""
+    return lambda purpose: generator(
+        settings.seed, purpose, number, 0 if purpose == SHARED_NOISE else client
+    )
+
+
+def compute_client_gradient(
+    settings: Settings, client: int, model: Float[Tensor, " P"], number: int
+) -> Float[Tensor, " P"]:
+    """Compute the mean gradient (P,) of a client's images at the received model."""
+    x, y = client_images(settings, client)
+    streams = client_streams(settings, client, number)
+    return full_gradient(
+        client_net(settings), model, x, y, streams=streams, freeze=frozen(settings, number)
+    )
+
+
+def control_variate(
+    control: str, gradient: Float[Tensor, " P"] | None, inputs: RoundInputs, state: State | None
+) -> Float[Tensor, " P"] | None:
+    """Return the clients' mean gradient less the client's own, None where one is not known.
+
+    `fresh`: both at the received model. `stale`: both at the last round's, if the client was in it.
+
+    References:
+        Karimireddy et al., ICML 2020 (SCAFFOLD), eq. 3.
+    """
+    if gradient is None or inputs.gradient is None:
+        return None
+    if control == "fresh":
+        return inputs.gradient - gradient
+    last = (state or {}).get(_OWN_ROUND, torch.tensor(-1.0))
+    if state is None or int(last) != inputs.number - 1:
+        return None
+    return inputs.gradient - state[_OWN_GRADIENT]
+
+
+def remember_gradient(control: str, gradient: Float[Tensor, " P"] | None, number: int) -> State:
+    """Return what a client's state keeps of its gradient: nothing unless `stale` asks for it."""
+    if gradient is None or control != "stale":
+        return {}
+    return {_OWN_GRADIENT: gradient, _OWN_ROUND: torch.tensor(float(number))}
+
+
+def is_state_usable(state: State) -> bool:
+    """Say whether a client's state is worth keeping: what a diverged round left would poison it."""
+    return all(bool(tensor.isfinite().all()) for tensor in state.values())
+
+
+def protect_update(
+    protection: Updates, train: Callable[[], ClientUpdate], received: Float[Tensor, " P"]
+) -> ClientUpdate:
+    """Make the update one that may leave its client: under noise without metrics of its images.
+
+    Nor does the client tell there that it failed, which may depend on its images: its update counts
+    as 0, and the warning stays with it.
+
+    Args:
+        protection: Clip and noise of the updates.
+        train: Makes the update.
+        received: The model that the round started from, (P,).
+
+    Returns:
+        The update, clipped and perturbed as the settings say.
+    """
+    if protection.clip == "none":
+        return train()
+    if not protection.noise:
+        update = train()
+        delta = clipped(update.delta, protection.clip).to(update.delta.dtype)
+        return update._replace(delta=delta, model=received + delta)
+    try:
+        update = train()
+    except Exception as error:  # whichever: that it came at all may depend on the images
+        warnings.warn(f"the update counts as 0, there is none: {error}", stacklevel=2)
+        update = ClientUpdate(torch.zeros_like(received), received, {}, {})
+    delta = protected(update.delta, protection.clip, protection.noise)
+    return ClientUpdate(delta, received + delta, update.state, {})

@@ -1,0 +1,167 @@
+"""Who trains the clients of a round: this process, or several with equal results, one a core."""
+
+import os
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from fedcel.federation.client_update import (
+    ClientUpdate,
+    RoundInputs,
+    compute_client_gradient,
+    is_state_usable,
+    update_client,
+)
+from fedcel.federation.server_round import RoundRequest
+from fedcel.losses.cel.protocol import State
+from fedcel.runs import client_state
+from fedcel.runs.server_run import Clients
+from fedcel.settings.parsing import Settings
+from sims.engines.process_pool import pool
+
+Result = TypeVar("Result")
+
+_STATES_IN_MEMORY = 256
+"""States of clients in memory at once; the others are read from their folders again."""
+
+
+class ClientStates:
+    """The clients' states in their folders, those of the last clients in memory as well."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._states: dict[int, State] = {}
+
+    def recall(self, client: int, number: int) -> State | None:
+        """Return a client's state from before round `number`."""
+        if client in self._states:
+            return self._states[client]
+        return client_state.read(self._place(client), number)
+
+    def remember(self, client: int, number: int, state: State) -> None:
+        """Keep a client's state after round `number`, unless a diverged round left it."""
+        if not is_state_usable(state):
+            return
+        self._states.pop(client, None)
+        self._states[client] = state  # now the last in the dictionary's order
+        if len(self._states) > _STATES_IN_MEMORY:
+            del self._states[next(iter(self._states))]
+        if state:
+            client_state.save(self._place(client), number, state)
+
+    def _place(self, client: int) -> Path:
+        return self._folder / f"partition-{client:06d}"
+
+
+class LocalClients:
+    """All clients in this process, one after the other."""
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self._settings, self._states = settings, ClientStates(folder)
+
+    def compute_gradients(self, request: RoundRequest) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield each client and its mean gradient at the model."""
+        for client in request.weights:
+            yield client, _compute_gradient(self._settings, request.inputs, client)
+
+    def train(self, request: RoundRequest) -> Iterator[ClientUpdate]:
+        """Yield each client's update; its state is remembered."""
+        for client, weight in request.weights.items():
+            yield _update_remembered(self._settings, self._states, request.inputs, client, weight)
+
+
+class PooledClients:
+    """Clients in other processes, one thread each; no more than two updates a process wait here.
+
+    A process reads a client's state from its folder: the round before may have been another's.
+    """
+
+    def __init__(self, settings: Settings, folder: Path, executor: Executor, jobs: int) -> None:
+        self._settings, self._folder, self._executor, self._jobs = settings, folder, executor, jobs
+
+    def compute_gradients(self, request: RoundRequest) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield each client and its mean gradient at the model."""
+        common = self._settings, request.inputs
+        gradients: Iterator[torch.Tensor] = self._map(_compute_in_worker, common, request.weights)
+        yield from zip(request.weights, gradients, strict=True)
+
+    def train(self, request: RoundRequest) -> Iterator[ClientUpdate]:
+        """Yield each client's update; its state is remembered."""
+        common = self._settings, self._folder, request.inputs
+        yield from self._map(_update_in_worker, common, request.weights.items())
+
+    def _map(
+        self,
+        function: Callable[[bytes, bytes], bytes],
+        common: tuple[object, ...],
+        items: Iterable[object],
+    ) -> Iterator[Result]:
+        """Yield function(common, item) in the order of the items.
+
+        Pickled here: multiprocessing would pass tensors as open files, of which there are few.
+        """
+        remaining, packed = iter(items), pickle.dumps(common)
+
+        def submit(count: int) -> list[Future[bytes]]:
+            batch = islice(remaining, count)
+            return [self._executor.submit(function, packed, pickle.dumps(item)) for item in batch]
+
+        waiting = deque(submit(2 * self._jobs))
+        while waiting:
+            result = waiting.popleft().result()
+            waiting.extend(submit(1))
+            yield pickle.loads(result)
+
+
+@contextmanager
+def open_clients(settings: Settings, folder: Path) -> Iterator[Clients]:
+    """Hand out who trains the clients by the engine of the settings; other processes end after.
+
+    Args:
+        settings: Of the run.
+        folder: Where the clients' states are kept.
+    """
+    if settings.engine != "processes":
+        yield LocalClients(settings, folder)
+        return
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    jobs = min(cores or 1, settings.clients_per_round or settings.clients)
+    with pool(jobs) as executor:
+        yield PooledClients(settings, folder, executor, jobs)
+
+
+def _compute_gradient(settings: Settings, inputs: RoundInputs, client: int) -> torch.Tensor:
+    return compute_client_gradient(settings, client, inputs.model, inputs.number)
+
+
+def _update_remembered(
+    settings: Settings, states: ClientStates, inputs: RoundInputs, client: int, weight: float
+) -> ClientUpdate:
+    """Return one client's update without its state, which is remembered."""
+    state = states.recall(client, inputs.number)
+    update = update_client(settings, client, weight, inputs, state)
+    states.remember(client, inputs.number, update.state)
+    return update._replace(state={})
+
+
+def _update_in_worker(common: bytes, item: bytes) -> bytes:
+    """Return one client's update, computed in another process."""
+    torch.set_num_threads(1)  # there is a process for each core
+    settings, folder, inputs = pickle.loads(common)
+    client, weight = pickle.loads(item)
+    update = _update_remembered(settings, ClientStates(folder), inputs, client, weight)
+    return pickle.dumps(update._replace(model=torch.empty(0)))
+
+
+def _compute_in_worker(common: bytes, item: bytes) -> bytes:
+    """Return one client's mean gradient, computed in another process."""
+    torch.set_num_threads(1)
+    settings, inputs = pickle.loads(common)
+    return pickle.dumps(_compute_gradient(settings, inputs, pickle.loads(item)))
