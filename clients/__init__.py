@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from clients.device.protocol import Answer
     from clients.device.split_client import AsyncSplitClient, OwnImages, SplitClient
-    from clients.flower.client_app import client_app
+    from clients.flower.client_app import make_client_app
     from clients.flower.evaluation_client import EvaluationClient
     from clients.flower.posterior_client import PosteriorClient
     from clients.leak_guard import Leak, LeakGuard, leak_bits
@@ -24,12 +24,12 @@ __all__ = [
     "OwnImages",
     "PosteriorClient",
     "SplitClient",
-    "client_app",
     "leak_bits",
+    "make_client_app",
 ]
 
 MODULES = {
-    "clients.flower.client_app": ("client_app",),
+    "clients.flower.client_app": ("make_client_app",),
     "clients.flower.evaluation_client": ("EvaluationClient",),
     "clients.leak_guard": ("Leak", "LeakGuard", "leak_bits"),
     "clients.flower.posterior_client": ("PosteriorClient",),

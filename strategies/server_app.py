@@ -129,7 +129,7 @@ def print_event(event: Event) -> None:
     )
 
 
-def server_app() -> ServerApp:
+def make_server_app() -> ServerApp:
     """Return the app that reads its settings, `out` and `resume` from the run config."""
     app = ServerApp()
 
@@ -158,4 +158,4 @@ def server_app() -> ServerApp:
     return app
 
 
-app = server_app()
+app = make_server_app()

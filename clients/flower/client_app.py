@@ -29,7 +29,7 @@ _RECEIVED_RECORDS = (record_names.CENTRES, record_names.GRADIENT, record_names.S
 """What a message may bring besides the model."""
 
 
-def client_app(settings: Settings | None = None, state_root: Path | None = None) -> ClientApp:
+def make_client_app(settings: Settings | None = None, state_root: Path | None = None) -> ClientApp:
     """Return the ClientApp of a node.
 
     Args:
@@ -229,4 +229,4 @@ def to_metric_record(metrics: dict[str, Scalar]) -> MetricRecord:
     return MetricRecord({k: v for k, v in metrics.items() if isinstance(v, int | float)})
 
 
-app = client_app()
+app = make_client_app()

@@ -7,12 +7,10 @@ from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 
 from clients.flower.client_memory import ClientMemory
-from fedcel.federation import record_names
+from fedcel.federation import client_update, record_names
 from fedcel.federation.client_update import (
     ClientUpdate,
     RoundInputs,
-    client_images,
-    client_net,
     is_state_usable,
     update_client,
 )
@@ -35,7 +33,7 @@ class PosteriorClient(NumPyClient):
         self,
         settings: Settings,
         client: int,
-        memory: ClientMemory,
+        memory: ClientMemory | None = None,
         received: Mapping[str, NDArrays] | None = None,
     ) -> None:
         """Bind the client to its partition of the run's data.
@@ -43,7 +41,7 @@ class PosteriorClient(NumPyClient):
         Args:
             settings: Of the run.
             client: Its partition, from 0.
-            memory: Keeps its state between rounds.
+            memory: Keeps its state between rounds; None: losses without statistics need none.
             received: Arrays that came with the model, by record.
         """
         self.settings, self.client, self.memory = settings, client, memory
@@ -60,17 +58,17 @@ class PosteriorClient(NumPyClient):
         Returns:
             The delta (or the weights, as `strategy.upload` says), the number of examples, metrics.
         """
-        examples = len(client_images(self.settings, self.client).y)
+        examples = len(client_update.client_images(self.settings, self.client).y)
         number = int(config[record_names.ROUND])
         update = update_client(
             self.settings,
             self.client,
             float(config.get(record_names.SHARE, 1.0)),
             read_inputs(number, to_vector(parameters), config, self.received, examples),
-            self.memory.recall(number),
+            self.memory.recall(number) if self.memory else None,
         )
         # A loss without statistics keeps nothing.
-        if update.state and is_state_usable(update.state):
+        if self.memory and update.state and is_state_usable(update.state):
             self.memory.remember(number, update.state)
         self.sent = {}
         if update.statistics:
@@ -79,7 +77,7 @@ class PosteriorClient(NumPyClient):
         if update.gradient is not None:
             self.sent[record_names.GRADIENT] = [update.gradient.numpy()]
         upload = update.model if self.settings.strategy.upload == "weights" else update.delta
-        shapes = client_net(self.settings).shapes
+        shapes = [array.shape for array in parameters]
         metrics: dict[str, Scalar] = {**select_metrics(update, config)}
         metrics[record_names.PARTITION] = self.client
         return to_arrays(upload, shapes), examples, metrics

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from clients import client_app
+from clients import make_client_app
 from fedcel.runs.server_run import ShowRound
 from fedcel.settings.parsing import Settings
 from sims.engines.ray import filter_log
@@ -39,7 +39,7 @@ def train(
     logger.setLevel(logging.WARNING)
     try:
         with filter_log(logger, Event()), as_server():
-            grid = InMemoryGrid(client_app(settings, folder / "state"), settings.clients)
+            grid = InMemoryGrid(make_client_app(settings, folder / "state"), settings.clients)
             train_over_grid(grid, settings, folder, show_round, resume=resume, measure=measure)
     finally:
         logger.setLevel(level)

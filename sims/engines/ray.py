@@ -14,7 +14,7 @@ from types import FrameType
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
-from clients import client_app
+from clients import make_client_app
 from fedcel.runs.server_run import ShowRound
 from fedcel.settings.parsing import Settings
 from strategies.server_app import train_over_grid
@@ -47,7 +47,7 @@ def train(settings: Settings, folder: Path, show_round: ShowRound, resume: bool 
         try:
             run_simulation(
                 server_app=app,
-                client_app=client_app(settings, (folder / "state").resolve()),
+                client_app=make_client_app(settings, (folder / "state").resolve()),
                 num_supernodes=settings.clients,
                 backend_config={
                     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},

@@ -55,9 +55,10 @@ def strategy(**raw: object) -> PosteriorStrategy:
     return found
 
 
-def begin(found: PosteriorStrategy) -> None:
-    """Let the round begin that follows the strategy's state."""
-    found.request = begin_round(found.settings, found.state, found.registry.examples)
+def begin(found: PosteriorStrategy, weights: dict[int, float] | None = None) -> None:
+    """Let the round begin that follows the strategy's state, with these weights if given."""
+    request = begin_round(found.settings, found.state, found.registry.examples)
+    found.request = request if weights is None else request._replace(weights=weights)
 
 
 def reply(client: int, value: float = 1.0, **change: object) -> Message:

@@ -19,12 +19,14 @@ from flwr.app import (
     RecordDict,
 )
 
-from clients import client_app
+from clients import make_client_app
 from fedcel.federation import client_update, record_names
 from fedcel.federation.server_round import init_server_state
 from fedcel.nets.flat_parameters import to_arrays
 from fedcel.settings.parsing import parse
 from strategies import PosteriorStrategy
+from strategies.node_registry import NodeRegistry
+from tests.strategies.grid import begin
 
 SHAPES = [(2, 3), (3,)]
 NODES, DRAWN, HONEST = 40, 30, 3  # partitions; the first 30 train, the first 3 of them honestly
@@ -47,8 +49,9 @@ def strategy(rule: str = "mean", clients: int = NODES, **raw: object) -> Posteri
         }
     )
     found = PosteriorStrategy(settings, init_server_state(torch.zeros(9)), SHAPES, 6)
-    found.partition = {100 + k: k for k in range(clients)}
-    found.examples = dict.fromkeys(range(clients), HELD)
+    partitions = {100 + k: k for k in range(clients)}
+    found.registry = NodeRegistry(partitions, dict.fromkeys(range(clients), HELD))
+    begin(found)
     return found
 
 
@@ -197,16 +200,17 @@ def test_hostile_replies_change_nothing_but_the_list_of_the_rejected(rule: str, 
             kind = KINDS[chance.integers(len(KINDS))]
             made.append(kind(chance, int(chance.integers(HONEST, DRAWN)), number))
         for one, replies in ((attacked, honest + [m for m, _ in made]), (alone, honest)):
-            one.rejected, one.weights = [], dict.fromkeys(range(DRAWN), 1 / DRAWN)
+            one.rejected = []
+            begin(one, dict.fromkeys(range(DRAWN), 1 / DRAWN))
             one.aggregate_train(number, replies)
-        found = [r for r in attacked.rejected if r["reason"] != "no reply"]
+        found = [r for r in attacked.rejected if r.reason != "no reply"]
         assert len(found) == each
         for (message, reason), rejection in zip(made, found, strict=True):
             held = message.metadata.src_node_id - 100
-            assert rejection["client"] == (held if held < NODES else -1)
-            assert re.search(reason, str(rejection["reason"])), (reason, rejection)
-        assert attacked.kept == list(range(HONEST))
-        assert attacked.reported == alone.reported
+            assert rejection.client == (held if held < NODES else -1)
+            assert re.search(reason, rejection.reason), (reason, rejection)
+        assert attacked.report.clients == list(range(HONEST))
+        assert attacked.report.metrics == alone.report.metrics
     assert torch.equal(attacked.state.model, alone.state.model)
     assert attacked.state.model.isfinite().all() and attacked.state.model.any()
 
@@ -214,11 +218,11 @@ def test_hostile_replies_change_nothing_but_the_list_of_the_rejected(rule: str, 
 def test_metrics_that_are_lies_reach_neither_the_model_nor_the_log() -> None:
     """A sound delta with strange numbers counts; its numbers do so only where they are finite."""
     s, chance = strategy(clients=3), np.random.default_rng(0)
-    s.weights = dict.fromkeys(range(3), 1 / 3)
+    begin(s, dict.fromkeys(range(3), 1 / 3))
     odd = sent(2, small(chance), 1, loss=math.nan, round=7.0, mine=1e308, many=[1.0, 2.0])
     s.aggregate_train(1, [sent(0, small(chance), 1), sent(1, small(chance), 1), odd])
     assert s.rejected == []
-    assert s.reported == {"loss": 1.0}
+    assert s.report.metrics == {"loss": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -228,7 +232,7 @@ def test_sound_looking_deltas_of_three_in_ten_move_the_mean_alone(rule: str) -> 
     """1e6 in each value, no real limit on the norm: honest values are below .1, norms below .3."""
     chance, wide = np.random.default_rng(0), {"strategy.trim": 0.3, "strategy.max-norm": 1e9}
     s = strategy(rule, clients=10, **wide)
-    s.weights = dict.fromkeys(range(10), 0.1)
+    begin(s, dict.fromkeys(range(10), 0.1))
     large = [np.full(shape, 1e6, np.float32) for shape in SHAPES]
     s.aggregate_train(1, [sent(k, small(chance) if k < 7 else large, 1) for k in range(10)])
     assert s.rejected == []
@@ -247,5 +251,5 @@ def test_a_real_client_says_which_round_it_answers() -> None:
     content = RecordDict({record_names.ARRAYS: arrays, record_names.CONFIG: config})
     message = Message(content, dst_node_id=101, message_type="train")
     at = Context(1, 101, {"partition-id": 1}, RecordDict(), {})
-    reply = client_app(settings)(message, at)
+    reply = make_client_app(settings)(message, at)
     assert reply.content[record_names.METRICS][record_names.ROUND] == 5

@@ -13,6 +13,8 @@ from fedcel.federation.server_round import init_server_state
 from fedcel.losses.cel.averaged_centres import Shared
 from fedcel.settings.parsing import parse
 from strategies import PosteriorStrategy
+from strategies.node_registry import NodeRegistry
+from tests.strategies.grid import begin
 
 SHAPES = [(2, 3), (3,)]
 CLASSES, CLUSTERS, FEATURES = 3, 2, 4
@@ -42,10 +44,10 @@ def strategy(control: str) -> PosteriorStrategy:
         }
     )
     shared = Shared(torch.zeros(CLASSES, CLUSTERS, FEATURES), torch.zeros(CLASSES, CLUSTERS))
-    state = init_server_state(torch.zeros(9))._replace(shared=shared, round=BURNT)
+    state = init_server_state(torch.zeros(9))._replace(centres=shared, round=BURNT)
     found = PosteriorStrategy(settings, state, SHAPES, 6)
-    found.partition = {100 + k: k for k in range(NODES)}
-    found.examples = dict.fromkeys(range(NODES), HELD)
+    partitions = {100 + k: k for k in range(NODES)}
+    found.registry = NodeRegistry(partitions, dict.fromkeys(range(NODES), HELD))
     return found
 
 
@@ -151,14 +153,15 @@ def test_hostile_centres_and_gradients_leave_their_senders_out() -> None:
             hostile.append(sent(client, number, chance, (name, record)))
             reasons.append((client, reason))
         for one, replies in ((attacked, honest + hostile), (alone, honest)):
-            one.rejected, one.weights = [], dict.fromkeys(range(NODES), 1 / NODES)
+            one.rejected = []
+            begin(one, dict.fromkeys(range(NODES), 1 / NODES))
             one.aggregate_train(number, replies)
-        found = [r for r in attacked.rejected if r["reason"] != "no reply"]
-        assert [r["client"] for r in found] == [client for client, _ in reasons]
+        found = [r for r in attacked.rejected if r.reason != "no reply"]
+        assert [r.client for r in found] == [client for client, _ in reasons]
         for (_, reason), rejection in zip(reasons, found, strict=True):
-            assert re.search(reason, str(rejection["reason"])), (reason, rejection)
-    assert attacked.state.shared is not None and alone.state.shared is not None
-    for mine, theirs in zip(attacked.state.shared, alone.state.shared, strict=True):
+            assert re.search(reason, rejection.reason), (reason, rejection)
+    assert attacked.state.centres is not None and alone.state.centres is not None
+    for mine, theirs in zip(attacked.state.centres, alone.state.centres, strict=True):
         assert torch.equal(mine, theirs) and mine.any()
     assert torch.equal(attacked.state.model, alone.state.model)
     assert attacked.state.model.isfinite().all() and attacked.state.model.any()
@@ -196,9 +199,9 @@ def test_hostile_answers_to_the_question_for_gradients_do_not_reach_the_mean() -
         grid = Answers({**good, **{node: record for node, (record, _) in made.items()}})
         asked = list(s.configure_train(1, model, ConfigRecord(), grid))  # type: ignore[arg-type]
         assert [message.metadata.dst_node_id for message in asked] == [*good]
-        reasons = {100 + int(str(r["client"])): str(r["reason"]) for r in s.rejected}
+        reasons = {100 + int(r.client): r.reason for r in s.rejected}
         assert reasons.keys() == made.keys()
         assert all(re.search(made[node][1], reason) for node, reason in reasons.items())
         mean = np.mean([g.to_numpy_ndarrays()[0] for g in good.values()], 0)
-        assert s.state.gradient is not None
-        np.testing.assert_allclose(s.state.gradient.numpy(), mean, atol=1e-6)
+        assert s.request is not None and s.request.inputs.gradient is not None
+        np.testing.assert_allclose(s.request.inputs.gradient.numpy(), mean, atol=1e-6)

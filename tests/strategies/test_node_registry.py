@@ -12,11 +12,11 @@ from flwr.app import ConfigRecord, Message
 
 from fedcel.errors import RunError, SettingsError
 from fedcel.federation import record_names
-from fedcel.federation.aggregation import start
+from fedcel.federation.server_round import init_server_state
 from fedcel.files import read_tensors, write_tensors
 from fedcel.runs import run_folder
 from strategies import node_registry
-from strategies.node_registry import Met, meet, rejoined
+from strategies.node_registry import NodeRegistry, register_nodes, reregister_nodes
 from tests.strategies.grid import FakeGrid
 
 KNOWN = {0: 10, 1: 11, 2: 12}
@@ -27,10 +27,12 @@ def sound(k: int, **change: Any) -> dict[str, Any]:
     return {record_names.EXAMPLES: 10 + k, record_names.PARTITION: k} | change
 
 
-def back(grid: FakeGrid, partition: dict[int, int], met: Met | None = None) -> Met:
+def back(
+    grid: FakeGrid, partition: dict[int, int], met: NodeRegistry | None = None
+) -> NodeRegistry:
     """Return who holds what after a round began; `met` is what was known, where it is more."""
-    met = met or Met(partition, KNOWN, False)
-    return rejoined(grid, met, ConfigRecord({record_names.ROUND: 4}), 7.0)  # type: ignore[arg-type]
+    met = met or NodeRegistry(partition, KNOWN)
+    return reregister_nodes(grid, met, ConfigRecord({record_names.ROUND: 4}), 7.0)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -42,10 +44,10 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_meeting_the_nodes_learns_partitions_and_counts() -> None:
     """Which node holds what."""
     grid = FakeGrid([sound(2), sound(0), sound(1)])
-    found = meet(grid, 3)  # type: ignore[arg-type]
-    assert found.partition == {100: 2, 101: 0, 102: 1}
-    assert (found.examples, found.own) == ({0: 10, 1: 11, 2: 12}, False)
-    assert (found.owner, found.vain) == ({2: 100, 0: 101, 1: 102}, {})
+    found = register_nodes(grid, 3)  # type: ignore[arg-type]
+    assert found.partitions == {100: 2, 101: 0, 102: 1}
+    assert (found.examples, found.has_node_data) == ({0: 10, 1: 11, 2: 12}, False)
+    assert (found.first_nodes, found.refused) == ({2: 100, 0: 101, 1: 102}, {})
     assert (grid.asked, grid.timeout) == ([100, 101, 102], node_registry.ANSWER_SECONDS)
 
 
@@ -63,7 +65,7 @@ def test_a_malformed_silent_or_doubled_node_cannot_take_part(bad: dict[str, Any]
     """With too few left, the run does not start and says so."""
     grid = FakeGrid([sound(0), sound(1), bad])
     with pytest.raises(SettingsError, match="2 partitions answered, clients is 3"):
-        meet(grid, 3)  # type: ignore[arg-type]
+        register_nodes(grid, 3)  # type: ignore[arg-type]
 
 
 def test_a_thousand_hostile_answers_do_not_keep_three_honest_nodes_out() -> None:
@@ -82,23 +84,23 @@ def test_a_thousand_hostile_answers_do_not_keep_three_honest_nodes_out() -> None
         ]
         hostile.append(lies[chance.integers(4)])
     grid = FakeGrid([*hostile[:500], *(sound(k) for k in range(3)), *hostile[500:]])
-    found = meet(grid, 3)  # type: ignore[arg-type]
+    found = register_nodes(grid, 3)  # type: ignore[arg-type]
     assert found[:3] == ({600: 0, 601: 1, 602: 2}, KNOWN, False)
 
 
 @pytest.mark.usefixtures("hurry")
 def test_a_resumed_run_goes_on_without_a_node_that_is_gone() -> None:
     """Two of three are there; one with other images than before is turned away."""
-    found = meet(FakeGrid([sound(2), sound(0)]), 3, None, KNOWN)  # type: ignore[arg-type]
-    assert found.partition == {100: 2, 101: 0}
+    found = register_nodes(FakeGrid([sound(2), sound(0)]), 3, None, KNOWN)  # type: ignore[arg-type]
+    assert found.partitions == {100: 2, 101: 0}
     assert found.examples == KNOWN
     other = {record_names.EXAMPLES: 9, record_names.PARTITION: 1}
-    found = meet(FakeGrid([sound(2), other, sound(0)]), 3, None, KNOWN)  # type: ignore[arg-type]
-    assert found.partition == {100: 2, 102: 0}
+    found = register_nodes(FakeGrid([sound(2), other, sound(0)]), 3, None, KNOWN)  # type: ignore[arg-type]
+    assert found.partitions == {100: 2, 102: 0}
     with pytest.raises(SettingsError, match="0 partitions answered"):
-        meet(FakeGrid([other]), 3, None, KNOWN)  # type: ignore[arg-type]
+        register_nodes(FakeGrid([other]), 3, None, KNOWN)  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="0 nodes are connected after 0 s, clients is 3"):
-        meet(FakeGrid([]), 3, None, KNOWN)  # type: ignore[arg-type]
+        register_nodes(FakeGrid([]), 3, None, KNOWN)  # type: ignore[arg-type]
 
 
 class Late(FakeGrid):
@@ -117,9 +119,9 @@ def test_a_foreign_node_does_not_take_the_place_of_one_that_is_still_to_come(
 ) -> None:
     """Three nodes are there at once, one of them foreign; each is asked once."""
     grid = Late([sound(0), foreign, sound(1), sound(2)], away=[103])
-    found = meet(grid, 3, None, known)  # type: ignore[arg-type]
+    found = register_nodes(grid, 3, None, known)  # type: ignore[arg-type]
     assert found[:3] == ({100: 0, 102: 1, 103: 2}, KNOWN, False)
-    assert (grid.asked, found.vain) == ([100, 101, 102, 103], {101: node_registry.NONE})
+    assert (grid.asked, found.refused) == ([100, 101, 102, 103], {101: -1})
 
 
 def test_who_came_while_a_silent_node_was_waited_for_is_asked_though_the_minute_is_over(
@@ -129,7 +131,7 @@ def test_who_came_while_a_silent_node_was_waited_for_is_asked_though_the_minute_
     grid = Late([sound(0), None, sound(1), sound(2)], away=[103])
     clock = SimpleNamespace(monotonic=lambda: 601.0 if grid.asked else 0.0)
     monkeypatch.setattr(node_registry, "time", clock)
-    assert meet(grid, 3).partition == {100: 0, 102: 1, 103: 2}  # type: ignore[arg-type]
+    assert register_nodes(grid, 3).partitions == {100: 0, 102: 1, 103: 2}  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("hurry")
@@ -137,7 +139,7 @@ def test_a_new_run_with_too_few_nodes_asks_nobody() -> None:
     """It says how many there are."""
     grid = FakeGrid([sound(0), sound(1), sound(2)])
     with pytest.raises(SettingsError, match="3 nodes are connected after 0 s, clients is 4"):
-        meet(grid, 4)  # type: ignore[arg-type]
+        register_nodes(grid, 4)  # type: ignore[arg-type]
     assert grid.asked == []
 
 
@@ -152,7 +154,7 @@ def test_who_comes_later_takes_the_partition_that_nobody_has() -> None:
 def test_a_node_under_a_new_number_replaces_the_one_that_it_was() -> None:
     """101 held partition 1 and is gone; without a key it is another node when it is back."""
     grid = FakeGrid([sound(0), sound(1), sound(2), sound(1)], away=[101])
-    assert back(grid, {100: 0, 101: 1, 102: 2}).partition == {100: 0, 102: 2, 103: 1}
+    assert back(grid, {100: 0, 101: 1, 102: 2}).partitions == {100: 0, 102: 2, 103: 1}
 
 
 @pytest.mark.parametrize(
@@ -165,8 +167,8 @@ def test_a_stranger_takes_nothing_else_and_is_asked_once(stranger: dict[str, Any
     partition = {100: 0, 101: 2}
     grid = FakeGrid([sound(0), sound(2), stranger])
     found = back(grid, partition)
-    assert (found.partition, grid.asked) == (partition, [102])
-    assert back(grid, partition, found).partition == partition
+    assert (found.partitions, grid.asked) == (partition, [102])
+    assert back(grid, partition, found).partitions == partition
     assert grid.asked == [102]
 
 
@@ -174,42 +176,42 @@ def test_whose_partition_was_anothers_is_asked_again_when_it_is_free() -> None:
     """103 is the node of partition 2 under a new number, asked while 102 still counts as there."""
     grid = FakeGrid([sound(0), sound(1), sound(2), sound(2)], away=[101])
     found = back(grid, {100: 0, 101: 1, 102: 2})
-    assert found.partition == {100: 0, 101: 1, 102: 2}
+    assert found.partitions == {100: 0, 101: 1, 102: 2}
     grid.away = {102}
-    assert back(grid, {}, found).partition == {100: 0, 101: 1, 103: 2}
+    assert back(grid, {}, found).partitions == {100: 0, 101: 1, 103: 2}
     assert grid.asked == [103, 103]
 
 
 def test_a_node_that_is_back_has_its_partition_again() -> None:
     """Another took it while it was away, and goes on as a stranger until that one is gone."""
     grid = FakeGrid([sound(0), sound(1), sound(2)])
-    met = meet(grid, 3)  # type: ignore[arg-type]
+    met = register_nodes(grid, 3)  # type: ignore[arg-type]
     grid.answers[103], grid.away = sound(1), {101}
     taken = back(grid, {}, met)
-    assert taken.partition == {100: 0, 102: 2, 103: 1}
+    assert taken.partitions == {100: 0, 102: 2, 103: 1}
     grid.away = set()
     found = back(grid, {}, taken)
-    assert found.partition == {100: 0, 101: 1, 102: 2}
+    assert found.partitions == {100: 0, 101: 1, 102: 2}
     assert back(grid, {}, found) == found
     grid.away = {101}
-    assert back(grid, {}, found).partition == {100: 0, 102: 2, 103: 1}
+    assert back(grid, {}, found).partitions == {100: 0, 102: 2, 103: 1}
     assert grid.asked == [100, 101, 102, 103, 103]
 
 
 def test_nobody_is_asked_while_all_partitions_have_their_nodes() -> None:
     """A stranger costs no message then, nor does a known node that is away for a while."""
     grid = FakeGrid([sound(0), sound(1), sound(2), sound(1)])
-    assert back(grid, {100: 0, 101: 1, 102: 2}).partition == {100: 0, 101: 1, 102: 2}
+    assert back(grid, {100: 0, 101: 1, 102: 2}).partitions == {100: 0, 101: 1, 102: 2}
     away = FakeGrid([sound(0), sound(1), sound(2)], away=[101])
-    assert back(away, {100: 0, 101: 1, 102: 2}).partition == {100: 0, 101: 1, 102: 2}
+    assert back(away, {100: 0, 101: 1, 102: 2}).partitions == {100: 0, 101: 1, 102: 2}
     assert grid.asked == away.asked == []
 
 
 def test_whose_images_they_are_is_part_of_the_saved_state(tmp_path: Path) -> None:
     """A state that an earlier version wrote has it not, and still reads."""
-    fresh = start(torch.zeros(3))
-    run_folder.save_state(tmp_path, fresh._replace(examples=KNOWN, own=True))
-    assert run_folder.read_state(tmp_path, fresh).own is True
+    fresh = init_server_state(torch.zeros(3))
+    run_folder.save_state(tmp_path, fresh._replace(examples=KNOWN, has_node_data=True))
+    assert run_folder.read_state(tmp_path, fresh).has_node_data is True
     path = tmp_path / "state" / "server.safetensors"
     tensors, metadata = read_tensors(path)
     for told, own in (("0", False), (None, False), ("yes", None)):
@@ -220,4 +222,4 @@ def test_whose_images_they_are_is_part_of_the_saved_state(tmp_path: Path) -> Non
                 run_folder.read_state(tmp_path, fresh)
         else:
             found = run_folder.read_state(tmp_path, fresh)
-            assert (found.own, found.examples) == (own, KNOWN)
+            assert (found.has_node_data, found.examples) == (own, KNOWN)

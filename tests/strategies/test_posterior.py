@@ -11,10 +11,17 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedcel.errors import RoundError
 from fedcel.federation import record_names
+from fedcel.federation.server_round import Rejection
 from fedcel.losses.cel.adaptive_threshold import Control
 from fedcel.losses.cel.averaged_centres import Shared
 from strategies import PosteriorStrategy
-from tests.strategies.grid import EXAMPLES, SHAPES, FakeGrid, failed, reply, strategy
+from tests.strategies.grid import EXAMPLES, SHAPES, FakeGrid, begin, failed, reply, strategy
+
+
+def drop_from_round(s: PosteriorStrategy, client: int) -> None:
+    """Let the round go on as if the client had not been drawn."""
+    assert s.request is not None
+    del s.request.weights[client]
 
 
 def nan() -> list[np.ndarray]:
@@ -99,7 +106,7 @@ def test_no_sound_reply_ends_the_run_with_the_reason() -> None:
 def test_a_node_that_was_not_drawn_is_left_out() -> None:
     """Partition 2 is known and sound, but was not asked in this round."""
     s = strategy()
-    del request(s).weights[2]
+    drop_from_round(s, 2)
     s.aggregate_train(1, [reply(0), reply(1), reply(2)])
     assert s.report.clients == [0, 1]
     assert s.rejected == [Rejection(2, "it is from a node that was not asked")]
@@ -124,6 +131,7 @@ def averaging(number: int = 1) -> PosteriorStrategy:
     s = strategy(**raw)
     shared = Shared(torch.zeros(2, 1, 4), torch.zeros(2, 1))
     s.state = s.state._replace(round=number, threshold=Control(0.25), centres=shared)
+    begin(s)
     return s
 
 
@@ -206,6 +214,7 @@ def test_the_encoder_stays_after_burn_in() -> None:
     """Scope head: the first `cut` parameters do not move in a sampling round."""
     s = strategy(rounds=10, **{"chain.burn-in": 0.6})
     s.state = s.state._replace(round=7, average=torch.ones(9))
+    begin(s)
     s.aggregate_train(8, [reply(k) for k in EXAMPLES])
     assert not s.state.model[:6].any()
     assert s.state.model[6:].all()
@@ -214,12 +223,12 @@ def test_the_encoder_stays_after_burn_in() -> None:
 def test_a_holder_whose_node_is_gone_is_left_out_of_the_round() -> None:
     """Its weight stays its own; the others are asked, and the round says who was missing."""
     s = strategy()
-    del s.partition[101]
+    del s.registry.partitions[101]
     model = ArrayRecord([np.zeros(shape, np.float32) for shape in SHAPES])
     sent = s.configure_train(1, model, ConfigRecord(), FakeGrid([]))  # type: ignore[arg-type]
     assert [message.metadata.dst_node_id for message in sent] == [100, 102]
     s.aggregate_train(1, [reply(0, 1.0), reply(2, 3.0)])
-    assert s.rejected == [Rejection(1, "no node holds it any more")]
+    assert s.rejected == [Rejection(1, "no node holds it any more", is_gone=True)]
     assert s.report.clients == [0, 2]
 
 
@@ -231,6 +240,7 @@ def test_by_default_no_update_may_dwarf_the_model(value: float) -> None:
     assert "at most 1000 is accepted" in str(s.rejected[0].reason)
     assert s.state.model.abs().max() < 10
     s.state, s.rejected = s.state._replace(model=torch.full((9,), 1e3)), []
+    begin(s)
     s.aggregate_train(2, [reply(0), reply(1, 1e5), reply(2)])
     assert s.rejected == []
 
@@ -280,7 +290,7 @@ def test_scores_of_nodes_are_averaged_and_bad_ones_left_out() -> None:
 def test_only_who_took_part_in_the_last_round_scores_the_model() -> None:
     """Not a stranger, nor who was not drawn, was left out or said nothing."""
     s = strategy(rounds=1, **{"chain.burn-in": 1.0})
-    del request(s).weights[0]
+    drop_from_round(s, 0)
     s.aggregate_train(1, [failed(1), reply(2)])
     model = ArrayRecord([np.zeros(shape, np.float32) for shape in SHAPES])
     grid: Any = FakeGrid([{}] * 4)

@@ -11,13 +11,12 @@ import torch
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 
-from clients import client_app
+from clients import make_client_app
 from fedcel.errors import RunError
 from fedcel.federation import client_update, record_names
 from fedcel.files import read_tensors
 from fedcel.settings.parsing import Scalar, dump, flatten, parse
-from strategies import server_app
-from strategies import server_app as app
+from strategies import make_server_app, server_app
 
 RAW: dict[str, Scalar] = {
     "clients": 3,
@@ -36,7 +35,7 @@ class Wire:
     """Hands messages to ClientApps, as a deployed grid does: it goes through them twice."""
 
     def __init__(self, folder: Path, out: Path, *, own: bool = False) -> None:
-        self.app = client_app()
+        self.app = make_client_app()
         self.nodes: dict[int, Context] = {}
         self.asked: list[tuple[str, int]] = []  # kinds of messages, and to which node
         self.timeouts: dict[str, float] = {}
@@ -74,7 +73,7 @@ class Wire:
 def run(grid: Wire, out: Path, *, resume: bool = False, **raw: Scalar) -> None:
     """Start the ServerApp as Flower does."""
     config = {**flatten(dump(parse(RAW | raw))), "out": str(out), "resume": resume}
-    server_app()(grid, Context(1, 1, {}, RecordDict(), config))  # type: ignore[arg-type]
+    make_server_app()(grid, Context(1, 1, {}, RecordDict(), config))  # type: ignore[arg-type]
 
 
 def model(out: Path) -> torch.Tensor:
@@ -129,12 +128,12 @@ def test_a_run_resumed_after_its_last_round_knows_that_the_images_were_the_nodes
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was killed while the result was measured: no node is asked any more."""
-    out, measure = tmp_path / "run", app.outcome
-    monkeypatch.setattr(app, "outcome", interrupted)
+    out, measure = tmp_path / "run", server_app.outcome
+    monkeypatch.setattr(server_app, "outcome", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(Wire(tmp_path, out, own=True), out, **served(tmp_path))
     assert len(events(out)) == 4
-    monkeypatch.setattr(app, "outcome", measure)
+    monkeypatch.setattr(server_app, "outcome", measure)
     again = Wire(tmp_path, out, own=True)
     run(again, out, resume=True, **served(tmp_path))
     assert again.asked == []

@@ -27,8 +27,8 @@ from flwr.serverapp.strategy import (
 )
 from flwr.simulation import run_simulation
 
-from clients import PosteriorClient
-from clients.flower.client_app import client_app
+from clients import PosteriorClient, make_client_app
+from fedcel.data import load
 from fedcel.errors import RoundError, SettingsError
 from fedcel.federation import client_update, record_names
 from fedcel.federation.initial_net import init_net
@@ -37,9 +37,9 @@ from fedcel.nets.flat_parameters import to_arrays, to_vector
 from fedcel.runs import run_folder
 from fedcel.settings.parsing import Settings, parse
 from sims.engines import in_memory_grid
-from sims.engines.in_memory_grid import InProcess, as_server
+from sims.engines.in_memory_grid import InMemoryGrid, as_server
 from strategies import node_registry
-from strategies.server_app import serve
+from strategies.server_app import train_over_grid
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-parts"
 NODES = 4
@@ -92,9 +92,7 @@ def train(folder: Path, settings: Settings) -> torch.Tensor:
 
 def begun(settings: Settings) -> torch.Tensor:
     """Return the model of round 0."""
-    return init_net(
-        settings, client_update.load(settings.data, settings.clients, settings.seed)
-    ).vector
+    return init_net(settings, load(settings.data, settings.clients, settings.seed)).vector
 
 
 @pytest.mark.parametrize(
@@ -127,7 +125,7 @@ def test_every_stock_strategy_trains_our_clients(tmp_path: Path, name: str) -> N
 
 def failing(settings: Settings, bad: set[int]) -> ClientApp:
     """Return our app with nodes that fail in training."""
-    inner, outer = client_app(settings), ClientApp()
+    inner, outer = make_client_app(settings), ClientApp()
 
     @outer.train()
     def train(message: Message, context: Context) -> Message:
@@ -142,7 +140,9 @@ def served_by(app: ClientApp, settings: Settings, folder: Path) -> list[dict[str
     """Return the rounds of a run whose nodes run this app."""
     run_folder.create(folder, settings)
     with as_server():
-        serve(InProcess(app, NODES), settings, folder, lambda event: None, measure=False)
+        train_over_grid(
+            InMemoryGrid(app, NODES), settings, folder, lambda event: None, measure=False
+        )
     return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
 
 
@@ -166,7 +166,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def client_fn(context: Context) -> Any:
         settings = parse({"clients": NODES})
-        net = init_net(settings, client_update.load(settings.data, NODES, 0)).net
+        net = init_net(settings, load(settings.data, NODES, 0)).net
         own = client_update.client_images(settings, flower.partition(context))
         return flower.Plain(torch.nn.Sequential(net.encoder, net.head), *own)
 
@@ -178,7 +178,7 @@ def averaged(client_fn: Any, arrays: list[Any]) -> torch.Tensor:
     app = ClientApp()
     found = [
         client_fn(context).fit([a.copy() for a in arrays], {})
-        for context in InProcess(app, NODES).contexts.values()
+        for context in InMemoryGrid(app, NODES).contexts.values()
     ]
     total = sum(held for _, held, _ in found)
     return sum(to_vector(sent) * (held / total) for sent, held, _ in found)
@@ -192,8 +192,8 @@ def test_our_strategy_trains_plain_numpy_clients(tmp_path: Path, plain: Any) -> 
     folder, first = tmp_path / "run", begun(settings)
     run_folder.create(folder, settings)
     with as_server():
-        grid = InProcess(flower.client_app(client_fn), NODES)
-        serve(grid, settings, folder, lambda event: None, measure=False)
+        grid = InMemoryGrid(flower.client_app(client_fn), NODES)
+        train_over_grid(grid, settings, folder, lambda event: None, measure=False)
     shapes = client_update.client_net(settings).shapes
     want = averaged(client_fn, to_arrays(first, shapes))
     found = read_tensors(folder / "model.safetensors")[0]["model"]
@@ -210,9 +210,9 @@ def test_our_strategy_says_that_no_legacy_client_app_answers(
     _, client_fn = plain
     settings = parse({"clients": NODES, "rounds": 1, "chain.burn-in": 1.0, "engine": "loop"})
     run_folder.create(tmp_path / "run", settings)
-    grid = InProcess(legacy(client_fn), NODES)
+    grid = InMemoryGrid(legacy(client_fn), NODES)
     with as_server(), pytest.raises(SettingsError, match="0 partitions answered, clients is 4"):
-        serve(grid, settings, tmp_path / "run", lambda event: None)
+        train_over_grid(grid, settings, tmp_path / "run", lambda event: None)
 
 
 def legacy(client_fn: Any) -> ClientApp:
@@ -239,7 +239,7 @@ def test_stock_strategies_reach_legacy_client_apps_by_their_record_names(plain: 
     for keys in ({}, named):
         strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=NODES, **keys)
         with as_server():
-            grid = InProcess(legacy(client_fn), NODES)
+            grid = InMemoryGrid(legacy(client_fn), NODES)
             found = strategy.start(grid, ArrayRecord(arrays), num_rounds=1)
         after.append(found.arrays.to_numpy_ndarrays())
     assert after[0] == []
@@ -255,11 +255,7 @@ def test_our_numpy_client_trains_under_the_legacy_api_on_ray(tmp_path: Path) -> 
     arrays = to_arrays(begun(settings), shapes)
 
     def client_fn(context: Context) -> Client:
-        forget = (lambda number: None), (lambda number, state: None)
-        bound = client_update.bound_update(
-            settings, int(context.node_config["partition-id"]), *forget
-        )
-        return PosteriorClient(bound).to_client()
+        return PosteriorClient(settings, int(context.node_config["partition-id"])).to_client()
 
     def keep(number: int, found: list[Any], config: Any) -> None:
         last[number] = [np.array(array) for array in found]

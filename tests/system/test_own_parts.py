@@ -126,7 +126,10 @@ def test_the_page_shows_what_is_tested() -> None:
     """Every block of Python in docs/own-parts.md is a piece of the example, or of a test."""
     root = EXAMPLE.parents[1]
     tests = root / "tests"
-    places = [tests / "strategies" / "test_foreign.py", tests / "fedcel" / "test_pretrained.py"]
+    places = [
+        tests / "strategies" / "test_stock_strategies.py",
+        tests / "fedcel" / "nets" / "test_pretrained.py",
+    ]
     places += EXAMPLE.rglob("*.py")
     files = [path.read_text() for path in places]
     page = (root / "docs" / "own-parts.md").read_text()

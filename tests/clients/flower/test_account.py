@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 
-from clients import EvaluationClient, client_app
-from clients.flower.client_app import account as account_of
+from clients import EvaluationClient, make_client_app
+from clients.flower.client_app import find_account
 from clients.flower.evaluation_client import Account
 from fedcel.errors import SettingsError
 from fedcel.federation import client_update, record_names
@@ -53,7 +53,7 @@ def test_a_node_without_a_ledger_answers_nobody() -> None:
     message = Message(content, dst_node_id=101, message_type="query.logits")
     at = Context(1, 101, {"partition-id": 1}, RecordDict(), {})
     with pytest.raises(SettingsError, match="this node has no ledger"):
-        account_of(message, at)
+        find_account(message, at)
 
 
 def test_a_node_with_a_ledger_answers_through_it(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_node_with_a_ledger_answers_through_it(tmp_path: Path) -> None:
     for _ in range(2):
         message = Message(content, dst_node_id=101, message_type="query.logits")
         at = Context(1, 101, dict(config), RecordDict(), {})
-        told = client_app(S)(message, at)
+        told = make_client_app(S)(message, at)
         answers.append(told.content[record_names.LOGITS].to_numpy_ndarrays()[0])
     assert np.array_equal(*answers)
     with Ledger.open(path) as ledger:

@@ -7,10 +7,11 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from clients import client_app
+from clients import make_client_app
+from clients.flower.posterior_client import select_metrics
 from fedcel.errors import SettingsError
 from fedcel.federation import client_update, record_names
-from fedcel.federation.local_update import Update
+from fedcel.federation.client_update import ClientUpdate
 from fedcel.nets.flat_parameters import to_arrays
 from fedcel.settings.parsing import Settings, dump, flatten, parse
 
@@ -26,7 +27,7 @@ def context(partition: int = 1, **config: object) -> Context:
 def ask(kind: str, content: RecordDict, at: Context, settings: Settings | None = S) -> Message:
     """Send a message through the app."""
     message = Message(content, dst_node_id=101, message_type=kind)
-    return client_app(settings)(message, at)
+    return make_client_app(settings)(message, at)
 
 
 def round_content(number: int) -> RecordDict:
@@ -147,9 +148,11 @@ def test_a_node_beyond_the_clients_is_refused() -> None:
 
 def test_a_stock_strategy_gets_no_metrics_of_single_classes() -> None:
     """They differ from client to client, which Flower's strategies refuse."""
-    update = Update(torch.zeros(1), {}, {"spread": 1.0, "spread-3": 2.0, "loss": 0.5})
-    assert client_update.reported(update, {}) == {"spread": 1.0, "loss": 0.5}
-    assert client_update.reported(update, {record_names.SHARE: 0.5}) == update.metrics
+    update = ClientUpdate(
+        torch.zeros(1), torch.zeros(1), {}, {"spread": 1.0, "spread-3": 2.0, "loss": 0.5}
+    )
+    assert select_metrics(update, {}) == {"spread": 1.0, "loss": 0.5}
+    assert select_metrics(update, {record_names.SHARE: 0.5}) == update.metrics
 
 
 def test_under_noise_a_node_sends_its_noisy_update_alone() -> None:

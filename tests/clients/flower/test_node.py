@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from clients import client_app
+from clients import make_client_app
 from fedcel.errors import DataError, SettingsError
 from fedcel.federation import client_update, record_names
 from fedcel.nets.flat_parameters import to_arrays
@@ -38,7 +38,7 @@ def ask(kind: str, at: Context, number: int = 5, fits: dict[str, object] | None 
     }
     arrays = ArrayRecord(to_arrays(flat.vector.clone().fill_(0.01), flat.shapes))
     content = RecordDict({record_names.ARRAYS: arrays, record_names.CONFIG: ConfigRecord(config)})
-    return client_app()(Message(content, dst_node_id=101, message_type=kind), at)
+    return make_client_app()(Message(content, dst_node_id=101, message_type=kind), at)
 
 
 def test_a_node_answers_as_the_simulated_client_with_the_same_images(tmp_path: Path) -> None:

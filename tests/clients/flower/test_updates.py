@@ -6,10 +6,15 @@ from typing import Any
 import pytest
 import torch
 
-from clients.flower.client_app import telling
+from clients.flower.client_app import refuse_to_tell_more
 from fedcel.errors import FedcelError, SettingsError
-from fedcel.federation import client_update
-from fedcel.federation.aggregation import HEAVIEST, heaviest
+from fedcel.federation.client_update import (
+    ClientUpdate,
+    RoundInputs,
+    client_net,
+    update_client,
+)
+from fedcel.federation.server_round import HEAVIEST, heaviest_share
 from fedcel.files import read_json
 from fedcel.privacy.update_noise import Round, spent
 from fedcel.runs import run_folder
@@ -36,12 +41,10 @@ STOCK: dict[str, object] = {
 }
 
 
-def update(**change: object) -> client_update.Update:
-    """Return one holder's first update."""
+def update(**change: object) -> ClientUpdate:
+    """Return one client's first update."""
     s = parse(QUIET | change)
-    flat = client_update.client_net(s)
-    received = flat.vector.clone()
-    return client_update.train(s, flat, 0, received, 1, 1.0, 1000, None)
+    return update_client(s, 0, 1.0, RoundInputs(1, client_net(s).vector.clone(), 1000))
 
 
 def test_the_update_is_clipped_and_noisy_and_says_nothing_else() -> None:
@@ -96,14 +99,13 @@ def test_a_round_begun_again_is_paid_for_again(tmp_path: Path) -> None:
 def test_a_failure_is_not_told() -> None:
     """How many codes are not finite is a count of the images; the reason stays with the holder."""
     s = parse(QUIET | {"cel.warm-up": 0})
-    flat = client_update.client_net(s)
-    evil = flat.vector.clone()
+    evil = client_net(s).vector.clone()
     evil[: 2 * 64] = 3e38
     open_one = parse(QUIET | {"cel.warm-up": 0, "update.noise": 0.0})
     with pytest.raises(FedcelError):
-        client_update.train(open_one, flat, 0, evil, 2, 1.0, 1000, None)
+        update_client(open_one, 0, 1.0, RoundInputs(2, evil, 1000))
     with pytest.warns(UserWarning, match="counts as 0"):
-        sent = client_update.train(s, flat, 0, evil, 2, 1.0, 1000, None)
+        sent = update_client(s, 0, 1.0, RoundInputs(2, evil, 1000))
     assert sent.metrics == sent.state == {}
     assert float(sent.delta.norm()) == pytest.approx(0.05 * sent.delta.numel() ** 0.5, rel=0.05)
 
@@ -111,10 +113,10 @@ def test_a_failure_is_not_told() -> None:
 def test_weights_are_accounted_by_the_heaviest() -> None:
     """Of the mean; where one update may decide what is taken, as if it stood alone."""
     s = parse(QUIET)
-    assert heaviest(s, [0.6, 0.0, 0.8]) == {HEAVIEST: pytest.approx(0.8)}
-    assert heaviest(parse(QUIET | {"update.noise": 0.0}), [1.0]) == {}
+    assert heaviest_share(s, [0.6, 0.0, 0.8]) == {HEAVIEST: pytest.approx(0.8)}
+    assert heaviest_share(parse(QUIET | {"update.noise": 0.0}), [1.0]) == {}
     for change in ({"strategy.aggregation": "median"}, {"strategy.max-norm": 1.0, "engine": "ray"}):
-        assert heaviest(parse(QUIET | change), [0.6, 0.8]) == {HEAVIEST: 1.0}
+        assert heaviest_share(parse(QUIET | change), [0.6, 0.8]) == {HEAVIEST: 1.0}
 
 
 def test_without_noise_nothing_is_claimed(tmp_path: Path) -> None:
@@ -145,5 +147,5 @@ def test_what_would_go_past_the_noise_is_refused(change: dict[str, object], mess
 def test_nothing_else_is_told_under_noise() -> None:
     """Neither scores nor a gradient of the holder's images."""
     with pytest.raises(SettingsError, match="tells nothing else"):
-        telling(parse(QUIET))
-    assert telling(parse(QUIET | {"update.noise": 0.0})).update.noise == 0
+        refuse_to_tell_more(parse(QUIET))
+    refuse_to_tell_more(parse(QUIET | {"update.noise": 0.0}))

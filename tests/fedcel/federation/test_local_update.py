@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedcel.federation.local_update import Update, draw_batches, local_update
+from fedcel.federation.local_update import LocalUpdate, draw_batches, local_update
 from fedcel.losses.cel.protocol import State, Term
 from fedcel.losses.composite import NOTHING, Losses
 from fedcel.losses.defences import Adversarial
@@ -38,7 +38,7 @@ def data(examples: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.rand(examples, 1, 4, 4, generator=stream), torch.arange(examples) % 3
 
 
-def update(plan: Plan, received: torch.Tensor, examples: int = 12) -> Update:
+def update(plan: Plan, received: torch.Tensor, examples: int = 12) -> LocalUpdate:
     """Return one local update."""
     return local_update(
         flat_net(), received, *data(examples), plan=plan, local=LOCAL, streams=streams
@@ -231,7 +231,7 @@ def test_gathering_in_pieces_gives_each_step_its_batch(monkeypatch: pytest.Monke
     """However many steps are gathered at once."""
     local = Local(steps=7, batch_size=5)
     whole = watched(local)
-    monkeypatch.setattr("fedcel.federation.local_update.BULK", 2 * 5 * 16)
+    monkeypatch.setattr("fedcel.federation.local_update._VALUES_AT_ONCE", 2 * 5 * 16)
     assert all(torch.equal(a, b) for a, b in zip(watched(local), whole, strict=True))
 
 

@@ -4,20 +4,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from clients.flower.client_update import NOTHING
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fedcel.data import load
 from fedcel.errors import RoundError, SettingsError
 from fedcel.federation import aggregation, client_update, robust_aggregation
-from fedcel.federation.robust_aggregation import HALF, geometric_median, krum, trimmed
-from fedcel.federation.server_round import init_server_state
-from fedcel.posterior import round_plan
+from fedcel.federation.robust_aggregation import (
+    combine_deltas,
+    geometric_median,
+    krum,
+    trimmed_mean,
+)
+from fedcel.federation.server_round import begin_round, finish_round, init_server_state
 from fedcel.settings.parsing import parse
 from fedcel.settings.training import Strategy
-from sims.engines import local
-from sims.engines.client_workers import Here, Round
+from sims.engines.client_workers import LocalClients
 
 RULES = ["clipped", "median", "trimmed", "krum", "multi-krum", "geometric-median"]
 SEEDS = st.integers(0, 2**32 - 1)
@@ -44,9 +46,7 @@ def some(seed: int, m: int = 10, width: int = 4) -> torch.Tensor:
 
 def combined(name: str, deltas: torch.Tensor, weights: list[float] | None = None) -> torch.Tensor:
     """Return what a rule makes of deltas, of equal weights unless said otherwise."""
-    return robust_aggregation.combined(
-        rule(name), list(deltas), weights or [1 / len(deltas)] * len(deltas)
-    )
+    return combine_deltas(rule(name), list(deltas), weights or [1 / len(deltas)] * len(deltas))
 
 
 def equal(m: int) -> torch.Tensor:
@@ -58,7 +58,7 @@ def test_mean_is_the_weighted_sum_to_the_bit() -> None:
     """The default: weights as they are, also where they do not add up to 1."""
     deltas, weights = list(some(0).float()), [0.05 * k for k in range(1, 11)]
     expected = aggregation.weighted_sum(deltas, weights)
-    assert torch.equal(robust_aggregation.combined(parse({}).strategy, deltas, weights), expected)
+    assert torch.equal(combine_deltas(parse({}).strategy, deltas, weights), expected)
 
 
 def test_medians_by_hand() -> None:
@@ -85,17 +85,19 @@ def test_trimmed_means_by_hand() -> None:
     By weight: of .5, .3, .2 the trim .25 leaves .25, .25, 0.
     """
     five = torch.tensor([[90.0], [3.0], [1.0], [4.0], [2.0]])
-    assert trimmed(five, equal(5), 0.2).item() == pytest.approx(3.0)
-    assert trimmed(five, equal(5), 0.1).item() == pytest.approx(54.5 / 4)
+    assert trimmed_mean(five, equal(5), 0.2).item() == pytest.approx(3.0)
+    assert trimmed_mean(five, equal(5), 0.1).item() == pytest.approx(54.5 / 4)
     share = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-    assert trimmed(torch.tensor([[1.0], [3.0], [1e9]]), share, 0.25).item() == pytest.approx(2.0)
+    assert trimmed_mean(torch.tensor([[1.0], [3.0], [1e9]]), share, 0.25).item() == pytest.approx(
+        2.0
+    )
 
 
 def test_blocks_of_coordinates_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three columns at a time or all at once."""
     deltas, names = some(1, width=8), ["median", "trimmed", "krum", "multi-krum"]
     whole = {name: combined(name, deltas) for name in names}
-    monkeypatch.setattr(robust_aggregation, "BLOCK", 3)
+    monkeypatch.setattr(robust_aggregation, "_BLOCK", 3)
     for name in names:
         torch.testing.assert_close(combined(name, deltas), whole[name])
 
@@ -114,10 +116,10 @@ def test_krum_picks_the_cluster() -> None:
     3: 1 + 1 + 4 = 6; 4: 14. With 2.1 for 2, the lowest is its own: 1.1^2 + .9^2 + 1.9^2 = 5.63.
     """
     x = torch.tensor([[0.0], [1.0], [2.1], [3.0], [4.0], [50.0], [50.0]])
-    assert krum(x, equal(7), 2, 1).item() == pytest.approx(2.1)
-    assert krum(x, equal(7), 2, 5).item() == pytest.approx(10.1 / 5)
+    assert krum(x, equal(7), byzantine=2, best=1).item() == pytest.approx(2.1)
+    assert krum(x, equal(7), byzantine=2, best=5).item() == pytest.approx(10.1 / 5)
     with pytest.raises(RoundError, match="6 updates .* needs 7 or more"):
-        krum(x[:6], equal(6), 2, 1)
+        krum(x[:6], equal(6), byzantine=2, best=1)
 
 
 def test_geometric_medians_by_hand() -> None:
@@ -191,7 +193,9 @@ def test_a_median_of_noise_is_half_again_as_hot() -> None:
     So a chain over medians does not sample at the temperature that is set; it is refused.
     """
     noise = torch.randn(9, 200_000, generator=torch.Generator().manual_seed(0))
-    assert trimmed(noise, equal(9), HALF).var().item() == pytest.approx(0.1661, rel=0.02)
+    assert trimmed_mean(noise, equal(9), robust_aggregation._HALF).var().item() == pytest.approx(
+        0.1661, rel=0.02
+    )
     assert noise.mean(0).var().item() == pytest.approx(1 / 9, rel=0.02)
     with pytest.raises(SettingsError, match="the noise is right for the mean alone"):
         parse({"temperature": 1.0, "strategy.aggregation": "median"})
@@ -226,12 +230,11 @@ def test_the_loop_steps_by_the_rule(name: str, tmp_path: Path) -> None:
     s = parse({**raw, "strategy.momentum": 0.0, "strategy.aggregation": name})
     flat, splits = client_update.client_net(s), load(s.data, s.clients, s.seed)
     examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
-    weights, total = round_plan.shares(s, examples, [0, 1, 2]), sum(examples.values())
-    state, everyone = init_server_state(flat.vector), Here(s, flat, tmp_path)
-    after, _ = local.one_round(s, flat.cut, state, weights, total, everyone)
-    given = Round(1, state.model, total, NOTHING)
-    own = [answer.update.delta for answer in everyone.answers(weights, given)]
-    step = robust_aggregation.combined(s.strategy, own, list(weights.values()))
+    state, clients = init_server_state(flat.vector), LocalClients(s, tmp_path)
+    request = begin_round(s, state, examples)
+    after, _ = finish_round(s, state, request, clients.train(request), cut=flat.cut)
+    deltas = [update.delta for update in clients.train(request)]
+    step = combine_deltas(s.strategy, deltas, list(request.weights.values()))
     assert torch.equal(after.model, state.model + step)
     assert step.any()
 
@@ -240,4 +243,4 @@ def test_the_loop_steps_by_the_rule(name: str, tmp_path: Path) -> None:
 def test_of_two_nobody_can_say_who_is_odd(name: str) -> None:
     """Whatever the rule, a round with fewer than three updates ends the run and says so."""
     with pytest.raises(RoundError, match="2 updates can be used"):
-        robust_aggregation.combined(rule(name), list(some(0, 2)), [0.5, 0.5])
+        combine_deltas(rule(name), list(some(0, 2)), [0.5, 0.5])

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedcel.federation import local_update as training
-from fedcel.federation.local_update import Steer, Update, local_update
+from fedcel.federation.local_update import LocalUpdate, StepCorrections, local_update
 from fedcel.losses import cel
 from fedcel.losses.cel.protocol import ConditionalEntropy
 from fedcel.losses.composite import Losses
@@ -56,13 +56,13 @@ def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
         assert (far * number)[torch.tensor([0])].tolist() == [2]
 
 
-def update(extra: Losses, plan: Plan = PLAN) -> Update:
+def update(extra: Losses, plan: Plan = PLAN) -> LocalUpdate:
     """Return one client's round of a convolutional net, everything on that can be."""
     flat = FlatNet(split_net.build(NET, SHAPE, CLASSES, generator(0, "net")))
     stream = generator(1, "data")
     x, y = torch.rand(24, *SHAPE, generator=stream), torch.arange(24) % CLASSES
     received = flat.vector.clone()
-    steer = Steer(torch.zeros_like(received), torch.ones_like(received))
+    steer = StepCorrections(torch.zeros_like(received), torch.ones_like(received))
     local = Local(steps=6, batch_size=12, augment="affine-flip", balance=True)
     return local_update(
         flat,
@@ -79,7 +79,7 @@ def update(extra: Losses, plan: Plan = PLAN) -> Update:
     )
 
 
-def same(here: Update, there: Update) -> None:
+def same(here: LocalUpdate, there: LocalUpdate) -> None:
     """The whole of a round is on the processor, every number alike."""
     assert there.delta.device == CPU
     assert torch.equal(here.delta, there.delta)
@@ -121,19 +121,18 @@ def test_a_frozen_encoder_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
         same(here, update(Losses(), plan))
 
 
-def test_the_workspace_ends_where_the_round_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On another device too, here a second net on the processor."""
+def test_the_model_is_where_the_round_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On another device too, here a second net on the processor; whatever was in the workspace."""
     flat = FlatNet(split_net.build(NET, SHAPE, CLASSES, generator(0, "net")))
     received = flat.vector.clone()
     x, y = torch.rand(24, *SHAPE, generator=generator(1, "x")), torch.arange(24) % CLASSES
-    rest = (x, y, PLAN, Local(steps=3), lambda p: generator(3, p))
-    here = local_update(flat, received, *rest)
-    ended = flat.vector.clone()
+    rest = {"plan": PLAN, "local": Local(steps=3), "streams": lambda p: generator(3, p)}
+    here = local_update(flat, received, x, y, **rest)
     monkeypatch.setattr(training, "fastest", lambda net: torch.device("cpu", 0))
-    flat.load(received)
-    there = local_update(flat, received, *rest)
+    there = local_update(flat, received, x, y, **rest)
     assert torch.equal(here.delta, there.delta)
-    assert torch.equal(flat.vector, ended)
+    assert torch.equal(here.model, there.model)
+    assert torch.equal(here.model - received, here.delta)
 
 
 def test_dense_nets_stay_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from scipy.linalg import solve_discrete_lyapunov
 from torch import Tensor
 
 from fedcel.federation import client_update
+from fedcel.federation.client_update import RoundInputs
 from tests.fedcel.posterior.truth import (
     Federation,
     installed,
@@ -75,13 +76,12 @@ def test_without_them_the_mean_is_off(tmp_path: Path, monkeypatch: pytest.Monkey
     assert missed(federation("none", 10), tmp_path, monkeypatch)[0] > 0.3
 
 
-def forgetful(controlled: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `holder.controlled` that compares last round's mean with this round's own gradient."""
+def forgetful(control_variate: Callable[..., Any]) -> Callable[..., Any]:
+    """Return one that compares last round's mean with this round's own gradient."""
 
-    def wrong(*arguments: Any) -> Any:
-        *_, brought, _ = arguments
-        kept, shift = controlled(*arguments)
-        return kept, None if shift is None else brought.gradient - kept[client_update.OWN_GRADIENT]
+    def wrong(control: str, gradient: Any, inputs: RoundInputs, state: Any) -> Any:
+        shift = control_variate(control, gradient, inputs, state)
+        return None if shift is None else inputs.gradient - gradient
 
     return wrong
 
@@ -90,5 +90,6 @@ def test_gradients_of_two_rounds_must_not_be_mixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Own gradient of this round, mean of the last one: the right mean at many times the heat."""
-    monkeypatch.setattr(client_update, "controlled", forgetful(client_update.controlled))
+    right = client_update.control_variate
+    monkeypatch.setattr(client_update, "control_variate", forgetful(right))
     assert missed(federation("stale", 14), tmp_path, monkeypatch)[1] > 1

@@ -15,14 +15,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
-from clients import client_app
-from fedcel.federation import client_update
-from fedcel.federation import server_round as rounds
-from fedcel.federation.aggregation import realised
+from clients import make_client_app
+from fedcel.federation import client_update, server_round
+from fedcel.federation.aggregation import renormalise_weights
 from fedcel.federation.server_round import init_server_state
 from fedcel.nets.flat_parameters import to_arrays
 from fedcel.posterior import round_plan
-from strategies import PosteriorStrategy, posterior
+from strategies import PosteriorStrategy
+from strategies.node_registry import NodeRegistry
 from tests.fedcel.posterior.truth import (
     Federation,
     Map,
@@ -117,9 +117,9 @@ def test_noise_by_a_drawn_clients_own_images_is_too_hot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By N_k in the place of N w_k: K/m = 2 times the variance, which the line above refuses."""
-    right = client_update.plan
+    right = client_update.plan_client
     monkeypatch.setattr(
-        client_update, "plan", lambda s, number, share, total: right(s, number, share / 2, total)
+        client_update, "plan_client", lambda s, weight, inputs: right(s, weight / 2, inputs)
     )
     _, covariance = missed(federation(40, DRAWN), tmp_path, monkeypatch)
     assert covariance == pytest.approx(1, rel=0.1)
@@ -182,19 +182,19 @@ class Nodes:
         self.found = found
         state = init_server_state(found.flat.vector)
         self.strategy = PosteriorStrategy(found.settings, state, found.flat.shapes, 0)
-        self.strategy.partition = {100 + k: k for k in SHARES}
-        self.strategy.examples = dict(enumerate(COUNTS))
-        self.app = client_app(found.settings)
+        partitions = {100 + k: k for k in SHARES}
+        self.strategy.registry = NodeRegistry(partitions, dict(enumerate(COUNTS)))
+        self.app = make_client_app(found.settings)
 
     def get_node_ids(self) -> list[int]:
         """Return all nodes: they answer too late, or not at all, but are connected."""
-        return list(self.strategy.partition)
+        return list(self.strategy.registry.partitions)
 
     def models(self) -> Iterator[tuple[list[int], Tensor]]:
         """Yield who answered, and the model after the round."""
         contexts = {
             node: Context(1, node, {"partition-id": k}, RecordDict(), {})
-            for node, k in self.strategy.partition.items()
+            for node, k in self.strategy.registry.partitions.items()
         }
         arrays = ArrayRecord(to_arrays(self.strategy.state.model, self.found.flat.shapes))
         for number in range(1, self.found.settings.rounds + 1):
@@ -203,7 +203,7 @@ class Nodes:
             to = [(m, m.metadata.dst_node_id) for m in asked]
             replies = [self.app(m, contexts[node]) for m, node in to if node - 100 in kept]
             arrays, _ = self.strategy.aggregate_train(number, replies)
-            share = self.strategy.reported["kept-share"]
+            share = self.strategy.report.metrics["kept-share"]
             assert share == pytest.approx(sum(SHARES[k] for k in kept))
             yield kept, self.strategy.state.model
 
@@ -234,7 +234,8 @@ def test_shared_noise_is_topped_up_for_lost_clients(monkeypatch: pytest.MonkeyPa
     mean, covariance = missed_by_lost(90, monkeypatch, steps=1, shared=0.9)
     assert mean < 0.03
     assert covariance < 0.03
-    monkeypatch.setattr(posterior.rounds, "topped_up", lambda s, state, delta, share, n: delta)
+    unchanged = lambda s, state, delta, share, plan: delta  # noqa: E731
+    monkeypatch.setattr(server_round, "restore_shared_noise", unchanged)
     assert missed_by_lost(40, monkeypatch, steps=1, shared=0.9)[1] > 0.15
 
 
@@ -246,15 +247,18 @@ def test_the_top_up_is_that_of_a_whole_round(pull: float) -> None:
     plan = round_plan.plan(found, 1, 1.0, TOTAL)
     round_noise = sum((1 - plan.rate * plan.pull) ** (2 * step) for step in range(5))
     state, share = init_server_state(torch.zeros(200_000)), 0.7
-    added = rounds.topped_up(found, state, state.model, share, TOTAL)
+    added = server_round.restore_shared_noise(found, state, state.model, share, plan)
     variance = plan.common**2 * round_noise
     assert float(added.square().mean()) == pytest.approx((share - share**2) * variance, rel=0.02)
-    assert torch.equal(rounds.topped_up(found, state, state.model, 1.0, TOTAL), state.model)
+    assert torch.equal(
+        server_round.restore_shared_noise(found, state, state.model, 1.0, plan), state.model
+    )
 
 
 def test_making_up_for_lost_clients_would_heat(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights scaled up to their whole sum, as without noise: .3 of the variance too much."""
-    monkeypatch.setattr(posterior, "realised", lambda w, kept, noisy: realised(w, kept, False))
+    without_noise = lambda w, used, noisy: renormalise_weights(w, used, False)  # noqa: E731
+    monkeypatch.setattr(server_round, "renormalise_weights", without_noise)
     assert missed_by_lost(32, monkeypatch)[1] > 0.3
 
 
@@ -270,7 +274,9 @@ def test_clients_lost_by_chance_leave_mean_and_heat() -> None:
     chances = [0.7 ** len(c) * 0.3 ** (6 - len(c)) / (1 - 0.3**6) for c in kept]
     laws = []
     for noisy in (True, False):
-        used = [dict(zip(c, realised(SHARES, list(c), noisy), strict=True)) for c in kept]
+        used = [
+            dict(zip(c, renormalise_weights(SHARES, list(c), noisy), strict=True)) for c in kept
+        ]
         laws.append(stationary([round_map(found, w, SHARES) for w in used], chances))
     torch.testing.assert_close(laws[0][0], everyone[0])
     assert (laws[0][1].diagonal() < everyone[1].diagonal()).all()

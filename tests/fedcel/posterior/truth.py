@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
@@ -18,18 +18,22 @@ from torch import Tensor, nn
 
 from fedcel.data import Images
 from fedcel.federation import client_update
-from fedcel.federation.aggregation import ServerState
-from fedcel.federation.local_update import Update
-from fedcel.federation.server_round import init_server_state
+from fedcel.federation.client_update import ClientUpdate
+from fedcel.federation.server_round import (
+    ServerState,
+    add_mean_gradient,
+    begin_round,
+    finish_round,
+    init_server_state,
+)
 from fedcel.losses.composite import NOTHING
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
-from fedcel.posterior import round_plan
 from fedcel.posterior.round_plan import Plan
 from fedcel.settings.parsing import Settings, parse
-from sims.engines import local
-from sims.engines.client_workers import Here
+from sims.engines import client_workers
+from sims.engines.client_workers import LocalClients
 
 Change = Callable[[Plan, int], Plan]
 
@@ -67,16 +71,16 @@ class Federation:
 
         Only the images, the net and, where `change` makes a plan wrong, the plan are the test's.
         """
-        train = client_update.train
+        plan_client, update_client = client_update.plan_client, client_update.update_client
 
-        def wrong(s: Settings, flat: FlatNet, client: int, *rest: object) -> Update:
-            changed = lambda *asked: self.change(round_plan.plan(*asked), client)  # noqa: E731
-            with patch.object(client_update, "plan", changed):
-                return train(s, flat, client, *rest)
+        def wrong(s: Settings, client: int, *rest: Any) -> ClientUpdate:
+            changed = lambda *asked: self.change(plan_client(*asked), client)  # noqa: E731
+            with patch.object(client_update, "plan_client", changed):
+                return update_client(s, client, *rest)
 
         with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as own:
             installed(self, own)
-            own.setattr(client_update, "train", wrong)
+            own.setattr(client_workers, "update_client", wrong)
             for state in looped(self, Path(folder)):
                 yield state.model.clone()
 
@@ -133,20 +137,23 @@ def unequal(counts: list[int], chains: int, s: Settings, seed: int = 0) -> Feder
 
 def installed(found: Federation, own: pytest.MonkeyPatch) -> None:
     """Give the client's code these holders' images and net; all else of it is as it ships."""
-    own.setattr(client_update, "images", lambda settings, client: Images(*found.parts[client]))
-    own.setattr(client_update, "losses_of", lambda settings, threshold=None: NOTHING)
-    own.setattr(client_update, "workspace", lambda settings: found.flat)
+    own.setattr(
+        client_update, "client_images", lambda settings, client: Images(*found.parts[client])
+    )
+    own.setattr(client_update, "client_losses", lambda settings, threshold=None: NOTHING)
+    own.setattr(client_update, "client_net", lambda settings: found.flat)
 
 
 def looped(found: Federation, folder: Path) -> Iterator[ServerState]:
     """Yield the server's state after each round of the loop engine; needs `installed`."""
     s, state = found.settings, init_server_state(found.flat.vector)
     examples = {k: len(y) for k, (_, y) in enumerate(found.parts)}
-    everyone = Here(s, found.flat, folder)
-    for number in range(1, s.rounds + 1):
-        weights = round_plan.shares(s, examples, round_plan.chosen(s, number))
-        total = sum(examples.values())
-        state, _ = local.one_round(s, found.flat.cut, state, weights, total, everyone)
+    clients = LocalClients(s, folder)
+    for _ in range(s.rounds):
+        request = begin_round(s, state, examples)
+        if request.plan.control == "fresh":
+            request = add_mean_gradient(request, dict(clients.compute_gradients(request)))
+        state, _ = finish_round(s, state, request, clients.train(request), cut=found.flat.cut)
         yield state
 
 

@@ -10,10 +10,11 @@ import torch
 
 from fedcel.errors import DataError, SettingsError
 from fedcel.federation import client_update
+from fedcel.federation.server_round import begin_round, init_server_state
 from fedcel.files import read_json
 from fedcel.runs import run_folder
 from fedcel.settings.parsing import parse
-from sims.engines.client_workers import Here, Pool
+from sims.engines.client_workers import LocalClients, PooledClients
 from sims.engines.simulate import simulate
 from tests.sims.small import CLUSTERED
 from tests.sims.trained import STEERED, events, model, run
@@ -48,17 +49,18 @@ def test_several_processes_give_the_loop_s_model_to_the_bit(tmp_path: Path) -> N
 def test_a_pool_yields_gradients_in_order_and_errors_by_name(tmp_path: Path) -> None:
     """More clients than wait at once; a client that is not there is its own error."""
     s = parse(CLUSTERED | {"clients": 6})
-    flat = client_update.client_net(s)
-    start_model = flat.vector.clone()
+    examples = {client: len(client_update.client_images(s, client).y) for client in range(6)}
+    state = init_server_state(client_update.client_net(s).vector)
+    request = begin_round(s, state, examples)
     with ThreadPoolExecutor(1) as executor:
-        pool = Pool(s, tmp_path, executor, 1)
-        found = list(pool.gradients(range(6), start_model, 1))
+        pool = PooledClients(s, tmp_path, executor, 1)
+        pooled = list(pool.compute_gradients(request))
         with pytest.raises(DataError, match="partition-id is 9"):
-            list(pool.gradients([9], start_model, 1))
-    own = list(Here(s, flat, tmp_path).gradients(range(6), start_model, 1))
-    assert len(found) == 6
-    assert all(torch.equal(a, b) for a, b in zip(found, own, strict=True))
-    assert not torch.equal(found[0], found[1])
+            list(pool.compute_gradients(request._replace(weights={9: 1.0})))
+    local = list(LocalClients(s, tmp_path).compute_gradients(request))
+    assert [client for client, _ in pooled] == [client for client, _ in local] == list(range(6))
+    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(pooled, local, strict=True))
+    assert not torch.equal(pooled[0][1], pooled[1][1])
 
 
 @pytest.mark.long

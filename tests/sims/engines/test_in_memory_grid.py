@@ -13,7 +13,7 @@ from fedcel.files import read_json, read_tensors
 from fedcel.runs import run_folder
 from fedcel.settings.parsing import parse
 from sims.engines import local
-from sims.engines.in_memory_grid import InProcess, as_server
+from sims.engines.in_memory_grid import InMemoryGrid, as_server
 from sims.engines.simulate import simulate
 from strategies import PosteriorStrategy
 from tests.sims.small import CLUSTERED
@@ -26,7 +26,11 @@ class Still(PosteriorStrategy):
 
     def fault(self, reply: Message) -> str | None:
         """Leave out all but one."""
-        return None if self.partition[reply.metadata.src_node_id] == 1 else "it is not client 1"
+        return (
+            None
+            if self.registry.partitions[reply.metadata.src_node_id] == 1
+            else "it is not client 1"
+        )
 
     def step(self, delta: ArrayRecord) -> ArrayRecord:
         """Return what comes of no delta."""
@@ -122,7 +126,7 @@ def test_a_nodes_failure_is_an_answer_and_no_node_changes_anothers_message() -> 
         return Message(message.content, reply_to=message)
 
     with as_server():
-        content, grid = RecordDict({"arrays": ArrayRecord()}), InProcess(app, 3)
+        content, grid = RecordDict({"arrays": ArrayRecord()}), InMemoryGrid(app, 3)
         asked = [Message(content, node, "train") for node in grid.get_node_ids()]
         replies = [*grid.send_and_receive(asked)]
     assert seen == [["arrays"]] * 3

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from fedcel.errors import RunError
-from fedcel.federation.aggregation import start
+from fedcel.federation.server_round import init_server_state
 from fedcel.files import read_tensors, write_tensors
 from fedcel.losses.cel.adaptive_threshold import Control
 from fedcel.runs import run_folder
+from fedcel.runs.server_run import ServerRun
 from fedcel.settings.parsing import Settings, parse
 from sims.engines import local
 from sims.engines.simulate import simulate
@@ -21,16 +22,16 @@ from tests.sims.trained import STEERED, events, model, run
 def test_a_state_without_the_threshold_is_refused_by_name(tmp_path: Path) -> None:
     """An earlier version wrote it, or a run with a fixed threshold."""
     folder = run(tmp_path / "run")
-    fresh = start(model(folder), Control(1.0))
+    fresh = init_server_state(model(folder))._replace(threshold=Control(1.0))
     with pytest.raises(RunError, match="holds no 'threshold'; start the run anew"):
         run_folder.read_state(folder, fresh)
-    assert run_folder.read_state(folder, start(model(folder))).control is None
+    assert run_folder.read_state(folder, init_server_state(model(folder))).threshold is None
 
 
 @pytest.mark.parametrize("told", ["[1]", '{"0": null}', '{"a": 1}', "{", "1"])
 def test_a_state_whose_examples_are_damaged_is_refused_by_name(tmp_path: Path, told: str) -> None:
     """Whatever stands where the nodes' numbers of images were."""
-    fresh = start(torch.zeros(3))
+    fresh = init_server_state(torch.zeros(3))
     run_folder.save_state(tmp_path, fresh._replace(examples={0: 5}))
     assert run_folder.read_state(tmp_path, fresh).examples == {0: 5}
     path = tmp_path / "state" / "server.safetensors"
@@ -98,7 +99,7 @@ def test_a_round_killed_after_its_clients_moved_is_repeated_to_the_bit(tmp_path:
         nonlocal calls
         calls += 1
 
-    record = local.Journal.record
+    record = ServerRun.conclude_round
 
     def dies_in_round_4(self: Any, state: Any, *rest: Any) -> Any:
         if state.round == 4:
@@ -106,7 +107,7 @@ def test_a_round_killed_after_its_clients_moved_is_repeated_to_the_bit(tmp_path:
         return record(self, state, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local.Journal, "record", dies_in_round_4)
+        patch.setattr(ServerRun, "conclude_round", dies_in_round_4)
         with pytest.raises(StopHereError):
             local.train(settings, part, tell)
     assert calls == 3

@@ -64,13 +64,12 @@ def test_no_attention_before_the_loss_acts(kind: str) -> None:
     """Up to the end of warm-up a client stores nothing; then theta and Adam's moments appear."""
     cel = {"kind": kind, "warm-up": 2, "clusters": 2}
     settings = parse({"cel": cel, "local": {"steps": 2}, "rounds": 20})
-    flat = client_update.client_net(settings)
+    model = client_update.client_net(settings).vector.clone()
     state: State | None = None
     found = []
     for number in range(1, 5):
-        update = client_update.train(
-            settings, flat, 0, flat.vector.clone(), number, 0.1, 997, state
-        )
+        inputs = client_update.RoundInputs(number, model, 997)
+        update = client_update.update_client(settings, 0, 0.1, inputs, state)
         state = update.state
         found.append(any(name.endswith("theta") for name in state))
     assert found[:2] == [False, False]

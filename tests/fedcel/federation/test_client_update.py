@@ -9,7 +9,7 @@ def test_a_small_holder_gives_its_gradient_under_a_narrow_prior() -> None:
     s = parse({"prior.scale": 0.05, "local.control": "fresh", "rounds": 10})
     flat = client_update.client_net(s)
     start = flat.vector.clone()
-    early, late = (client_update.gradient(s, flat, 0, start, number) for number in (1, 10))
+    early, late = (client_update.compute_client_gradient(s, 0, start, number) for number in (1, 10))
     assert early[: flat.cut].any()
     assert not late[: flat.cut].any()
     assert late[flat.cut :].any()
