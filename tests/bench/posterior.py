@@ -17,17 +17,15 @@ from torch import Tensor, nn
 
 from fedcel.data import Images, load
 from fedcel.federation import client_update
-from fedcel.federation.server_round import init_server_state
+from fedcel.federation.server_round import begin_round, finish_round, init_server_state
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
-from fedcel.posterior import round_plan
 from fedcel.posterior.chain import Chain
 from fedcel.posterior.langevin_step import Ground, langevin_step
 from fedcel.posterior.round_plan import Plan
 from fedcel.settings.parsing import Settings, parse
-from sims.engines.client_workers import crew
-from sims.engines.local import one_round
+from sims.engines.client_workers import open_clients
 from tests.bench.ratios import engine, line, rows
 
 STEPS = 20
@@ -70,11 +68,10 @@ def a_round(settings: Settings, place: str) -> Iterator[Callable[[], object]]:
     """Hand out one round of the settings' engine, its processes started."""
     parts = load(settings.data, settings.clients, settings.seed).clients
     examples = {client: len(part.y) for client, part in enumerate(parts)}
-    weights, total = round_plan.shares(settings, examples, list(examples)), sum(examples.values())
     flat = client_update.client_net(settings)
-    server = init_server_state(flat.vector)
-    with crew(settings, flat, Path(place) / settings.engine) as everyone:
-        yield lambda: one_round(settings, flat.cut, server, weights, total, everyone)
+    request = begin_round(settings, server := init_server_state(flat.vector), examples)
+    with open_clients(settings, Path(place) / settings.engine) as clients:
+        yield lambda: finish_round(settings, server, request, clients.train(request), cut=flat.cut)
 
 
 def spread(settings: Settings, place: str) -> AbstractContextManager[Callable[[], object]]:

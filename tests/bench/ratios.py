@@ -14,10 +14,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedcel.data import load
-from fedcel.federation import aggregation, client_update
+from fedcel.federation import client_update
 from fedcel.federation.initial_net import init_net
 from fedcel.federation.local_update import draw_batches
-from fedcel.federation.server_round import init_server_state
+from fedcel.federation.server_round import begin_round, finish_round, init_server_state
 from fedcel.posterior import round_plan
 from fedcel.seeding import generator
 from fedcel.settings.parsing import Settings, dump, flatten, parse
@@ -75,17 +75,16 @@ def engine(settings: Settings, number: int = 1) -> Callable[[], None]:
     """Return round `number` of the loop engine: local updates, mean, sliding average."""
     parts = load(settings.data, settings.clients, settings.seed).clients
     examples = {k: len(part.y) for k, part in enumerate(parts)}
-    weights = round_plan.shares(settings, examples, list(examples))
     flat = client_update.client_net(settings)
-    state = init_server_state(flat.vector)
-    total = sum(examples.values())
+    state = init_server_state(flat.vector)._replace(round=number - 1)
+    request = begin_round(settings, state, examples)
 
     def work() -> None:
-        mean = torch.zeros_like(state.model)
-        for k, weight in weights.items():
-            found = client_update.train(settings, flat, k, state.model, number, weight, total, None)
-            mean.add_(found.delta, alpha=weight)
-        aggregation.slide(state, mean, 0.0, 1.0)
+        updates = (
+            client_update.update_client(settings, client, weight, request.inputs)
+            for client, weight in request.weights.items()
+        )
+        finish_round(settings, state, request, updates, cut=flat.cut)
 
     return work
 
@@ -131,11 +130,11 @@ def bare(settings: Settings, number: int = 1) -> Callable[[], None]:
 def client(settings: Settings) -> Callable[[], None]:
     """Return one client's round with the loss fully on."""
     flat = client_update.client_net(settings)
-    received = flat.vector.clone()
-    state = client_update.train(settings, flat, 0, received, 70, 0.1, 997, None).state
+    inputs = client_update.RoundInputs(70, flat.vector.clone(), 997)
+    state = client_update.update_client(settings, 0, 0.1, inputs).state
 
     def work() -> None:
-        client_update.train(settings, flat, 0, received, 70, 0.1, 997, state)
+        client_update.update_client(settings, 0, 0.1, inputs, state)
 
     return work
 

@@ -5,9 +5,10 @@ progress, and at the end a table; writes every run's accuracy to docs/results/ro
 """
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from unittest.mock import patch
 
@@ -15,17 +16,21 @@ import torch
 
 from fedcel.data import Images, load
 from fedcel.federation import client_update
+from fedcel.federation.client_update import ClientUpdate
 from fedcel.federation.initial_net import init_net
-from fedcel.federation.server_round import init_server_state
+from fedcel.federation.server_round import (
+    RoundRequest,
+    begin_round,
+    finish_round,
+    init_server_state,
+)
 from fedcel.files import write_json
 from fedcel.metrics import calibration
-from fedcel.posterior import round_plan
 from fedcel.posterior.predict import predict
 from fedcel.seeding import generator
 from fedcel.settings.parsing import Settings, parse
 from sims.commands.progress import say
-from sims.engines import local
-from sims.engines.client_workers import Answer, Here, Round
+from sims.engines.client_workers import LocalClients
 from sims.engines.process_pool import work
 from sims.report.table_columns import markdown
 from sims.report.text import interval
@@ -67,31 +72,21 @@ class Case(NamedTuple):
     seed: int
 
 
-class Hostile:
-    """A crew some of whose clients send what an attack makes of all deltas of the round."""
-
-    def __init__(self, crew: Here, who: frozenset[int], change: Change | None) -> None:
-        self.crew, self.who, self.change = crew, who, change
-
-    def gradients(
-        self, clients: Iterable[int], model: torch.Tensor, number: int
-    ) -> Iterator[torch.Tensor]:
-        """Yield each client's mean gradient."""
-        return self.crew.gradients(clients, model, number)
-
-    def answers(self, shares: dict[int, float], given: Round) -> Iterator[Answer]:
-        """Yield each client's answer."""
-        found = dict(zip(shares, self.crew.answers(shares, given), strict=True))
-        others = torch.stack([a.update.delta for k, a in found.items() if k not in self.who])
-        for client, answer in found.items():
-            if client in self.who and self.change is not None:
-                sent = self.change(answer.update.delta, others)
-                answer = answer._replace(update=answer.update._replace(delta=sent))
-            yield answer
+def train_with_hostile(
+    clients: LocalClients, request: RoundRequest, who: frozenset[int], change: Change | None
+) -> Iterator[ClientUpdate]:
+    """Yield each client's update, the hostile ones' made by an attack of all honest deltas."""
+    updates = dict(zip(request.weights, clients.train(request), strict=True))
+    honest = torch.stack([u.delta for client, u in updates.items() if client not in who])
+    for client, update in updates.items():
+        if client in who and change is not None:
+            yield update._replace(delta=change(update.delta, honest))
+        else:
+            yield update
 
 
 def wrong(settings: Settings, who: frozenset[int]) -> Callable[[Settings, int], Images]:
-    """Return `holder.images` with the next class's label on every image of hostile clients."""
+    """Return `client_images` with the next class's label on every image of hostile clients."""
     parts = load(settings.data, settings.clients, settings.seed)
 
     def images(_: Settings, client: int) -> Images:
@@ -111,12 +106,14 @@ def trained(case: Case) -> tuple[Case, float]:
     who = frozenset(order[: case.hostile].tolist())
     server = init_server_state(init_net(s, splits).vector)
     examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
-    weights = round_plan.shares(s, examples, range(CLIENTS))
-    crew = Hostile(Here(s, flat, Path("unused")), who, ATTACKS.get(case.attack))
     images = wrong(s, who) if case.attack == "labels" else client_update.client_images
-    with patch.object(client_update, "images", images):
+    change = ATTACKS.get(case.attack)
+    with TemporaryDirectory() as folder, patch.object(client_update, "client_images", images):
+        clients = LocalClients(s, Path(folder))
         for _ in range(s.rounds):
-            server, _said = local.heard(s, flat.cut, server, weights, sum(examples.values()), crew)
+            request = begin_round(s, server, examples)
+            updates = train_with_hostile(clients, request, who, change)
+            server, _report = finish_round(s, server, request, updates, cut=flat.cut)
             if not server.model.isfinite().all():
                 return case, 0.0
     x, y = splits.test

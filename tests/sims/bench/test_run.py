@@ -36,7 +36,7 @@ from sims.engines.process_pool import work
 from sims.results.worst_attack import who
 from tests.sims.small import QUICK
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 BENCH = importlib.import_module("sims.bench.run")  # `sims.bench.run` itself is the function
 
 

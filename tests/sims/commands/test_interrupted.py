@@ -12,7 +12,7 @@ import pytest
 
 from sims.commands.main import COMMANDS, main
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("command", ["simulate", "bench", "tune"])

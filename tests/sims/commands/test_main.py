@@ -14,7 +14,7 @@ import pytest
 from fedcel.settings.parsing import Settings, dump
 from sims.commands.main import main
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 QUICK = ["--engine", "loop", "--set", "rounds=5", "--set", "local.steps=3"]
 QUICK += ["--set", "cel.warm-up=1"]
 QUICK += ["--set", "privacy.epsilons=4", "--set", "attack.seeds=1", "--set", "attack.budget=0.05"]
@@ -91,7 +91,7 @@ def test_a_place_that_cannot_be_written(
 ) -> None:
     """One line, before anything is trained."""
     for module in ("sims.engines.simulate", "sims.tuning.search"):
-        engine = importlib.import_module(module).loop
+        engine = importlib.import_module(module).local
         monkeypatch.setattr(engine, "train", lambda *_, **__: pytest.fail("it was trained"))
     (tmp_path / "file").write_text("mine")
     places = [tmp_path / "file" / "below"]

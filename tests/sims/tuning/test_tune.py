@@ -29,7 +29,7 @@ def test_the_tuned_scenario_is_one_that_bench_reads(
 
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turn the test images that tuning could reach into NaN."""
-    read_run = search.runs.read
+    read_run = search.run_folder.read
 
     def without_test(folder: Path) -> Run:
         run = read_run(folder)
@@ -37,16 +37,16 @@ def blind(monkeypatch: pytest.MonkeyPatch) -> None:
         run.splits.__dict__["test"] = run.splits.test._replace(x=x)
         return run
 
-    monkeypatch.setattr(search.runs, "read", without_test)
-    search.runs.load.cache_clear()
+    monkeypatch.setattr(search.run_folder, "read", without_test)
+    search.run_folder.load.cache_clear()
 
 
 @pytest.fixture(autouse=True)
 def fresh_data() -> Iterator[None]:
     """Read the data anew, before and after: `blind` writes to what is shared."""
-    search.runs.load.cache_clear()
+    search.run_folder.load.cache_clear()
     yield
-    search.runs.load.cache_clear()
+    search.run_folder.load.cache_clear()
 
 
 @pytest.mark.parametrize(
