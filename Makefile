@@ -11,7 +11,8 @@ export FLWR_DISABLE_UPDATE_CHECK = 1
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
-# The wheel, in an environment with nothing but what the wheel itself asks for: it trains and reports.
+# The wheel, in an environment with nothing but what it asks for. Alone it imports, and names what
+# is missing; with the extra `simulation` it trains and reports.
 .venv/wheel: pyproject.toml
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
@@ -19,6 +20,8 @@ export FLWR_DISABLE_UPDATE_CHECK = 1
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
 	$(BIN)/python -m pip install --quiet --force-reinstall --no-deps build/wheel/*.whl
 	$(BIN)/python -m pip install --quiet build/wheel/*.whl
+	cd build && ../$(BIN)/python ../tests/system/base_install.py
+	$(BIN)/python -m pip install --quiet "$$(echo build/wheel/*.whl)[simulation]"
 	cd build && ../$(BIN)/fedcel simulate digits --engine loop --out wheel/run \
 		--set rounds=3 --set chain.burn-in=0.6
 	touch $@

@@ -1,38 +1,48 @@
-"""Privacy-preserving split inference, trained federatedly, measured honestly."""
+"""Privacy-preserving split inference, trained federatedly, measured honestly.
 
-from fedcel.attacks import SmashedData
-from fedcel.data import Images, Splits, load
-from fedcel.errors import (
-    DataError,
-    DivergedError,
-    FailedError,
-    FedcelError,
-    LeakError,
-    LeakLimitError,
-    LedgerError,
-    NetError,
-    PluginError,
-    RoundError,
-    RunError,
-    ServiceError,
-    SettingsError,
-    SpentError,
-)
-from fedcel.federation.local_update import LocalUpdate, local_update
-from fedcel.leakage.certificate import certificate
-from fedcel.leakage.optimal_attacker import optimal
-from fedcel.losses.cel import ConditionalEntropy, Term
-from fedcel.losses.composite import Losses
-from fedcel.losses.defences import Defence
-from fedcel.nets.cut import Cut
-from fedcel.nets.flat_parameters import FlatNet
-from fedcel.nets.split_net import SplitNet
-from fedcel.posterior import Chain, Prediction, predict
-from fedcel.posterior.run_posterior import Posterior
-from fedcel.privacy import Mechanism, private_logits
-from fedcel.privacy.ledger.ledger import Ledger
-from fedcel.runs.run_folder import Run, read
-from fedcel.settings.parsing import Settings, parse
+Names are loaded when they are first used, so that the command line answers at once and a library
+that one part needs is not asked for by another.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedcel.attacks import SmashedData
+    from fedcel.data import Images, Splits, load
+    from fedcel.errors import (
+        DataError,
+        DivergedError,
+        FailedError,
+        FedcelError,
+        LeakError,
+        LeakLimitError,
+        LedgerError,
+        NetError,
+        PluginError,
+        RoundError,
+        RunError,
+        ServiceError,
+        SettingsError,
+        SpentError,
+    )
+    from fedcel.extras import MissingExtraError
+    from fedcel.federation.local_update import LocalUpdate, local_update
+    from fedcel.leakage.certificate import certificate
+    from fedcel.leakage.optimal_attacker import optimal
+    from fedcel.losses.cel import ConditionalEntropy, Term
+    from fedcel.losses.composite import Losses
+    from fedcel.losses.defences import Defence
+    from fedcel.nets.cut import Cut
+    from fedcel.nets.flat_parameters import FlatNet
+    from fedcel.nets.split_net import SplitNet
+    from fedcel.posterior.chain import Chain
+    from fedcel.posterior.predict import Prediction, predict
+    from fedcel.posterior.run_posterior import Posterior
+    from fedcel.privacy import Mechanism, private_logits
+    from fedcel.privacy.ledger.ledger import Ledger
+    from fedcel.runs.run_folder import Run, read
+    from fedcel.settings.parsing import Settings, parse
 
 __all__ = [
     "Chain",
@@ -52,6 +62,7 @@ __all__ = [
     "LocalUpdate",
     "Losses",
     "Mechanism",
+    "MissingExtraError",
     "NetError",
     "PluginError",
     "Posterior",
@@ -76,3 +87,76 @@ __all__ = [
     "private_logits",
     "read",
 ]
+
+_SUBPACKAGES = (
+    "attacks",
+    "data",
+    "federation",
+    "leakage",
+    "losses",
+    "metrics",
+    "nets",
+    "posterior",
+    "privacy",
+    "runs",
+    "settings",
+    "testing",
+)
+
+MODULES = {
+    "fedcel.attacks": ("SmashedData",),
+    "fedcel.data": ("Images", "Splits", "load"),
+    "fedcel.errors": (
+        "DataError",
+        "DivergedError",
+        "FailedError",
+        "FedcelError",
+        "LeakError",
+        "LeakLimitError",
+        "LedgerError",
+        "NetError",
+        "PluginError",
+        "RoundError",
+        "RunError",
+        "ServiceError",
+        "SettingsError",
+        "SpentError",
+    ),
+    "fedcel.extras": ("MissingExtraError",),
+    "fedcel.federation.local_update": ("LocalUpdate", "local_update"),
+    "fedcel.leakage.certificate": ("certificate",),
+    "fedcel.leakage.optimal_attacker": ("optimal",),
+    "fedcel.losses.cel": ("ConditionalEntropy", "Term"),
+    "fedcel.losses.composite": ("Losses",),
+    "fedcel.losses.defences": ("Defence",),
+    "fedcel.nets.cut": ("Cut",),
+    "fedcel.nets.flat_parameters": ("FlatNet",),
+    "fedcel.nets.split_net": ("SplitNet",),
+    "fedcel.posterior.chain": ("Chain",),
+    "fedcel.posterior.predict": ("Prediction", "predict"),
+    "fedcel.posterior.run_posterior": ("Posterior",),
+    "fedcel.privacy": ("Mechanism", "private_logits"),
+    "fedcel.privacy.ledger.ledger": ("Ledger",),
+    "fedcel.runs.run_folder": ("Run", "read"),
+    "fedcel.settings.parsing": ("Settings", "parse"),
+}
+"""Where each public name is defined."""
+
+_MODULE_OF_NAME = {name: module for module, names in MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """Return a public name or a subpackage, loaded now."""
+    if name in _MODULE_OF_NAME:
+        value: object = getattr(import_module(_MODULE_OF_NAME[name]), name)
+    elif name in _SUBPACKAGES:
+        value = import_module(f"fedcel.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return all public names, loaded or not."""
+    return [*__all__, *_SUBPACKAGES]

@@ -1,17 +1,21 @@
 """The pages: every link leads somewhere, every command is one that runs."""
 
-import argparse
 import importlib.util
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
+import typer
 
 from fedcel.settings.parsing import flatten, parse
 from sims.bench import scenario
-from sims.commands import arguments, overrides
+from sims.commands.main import app
+from sims.commands.overrides import parse_overrides
 
+CLI = typer.main.get_command(app)
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHELL = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )?(?:\.venv/bin/)?(?=(?:fedcel|make|python -m) )")
@@ -39,14 +43,22 @@ def commands(page: Path) -> list[list[str]]:
     return [shlex.split(part.split(" | ")[0].rstrip("&"), comments=True) for part in shell]
 
 
-def names(parser: argparse.ArgumentParser) -> set[str]:
-    """Return all that a parser and those below it call commands and options."""
-    found = set(parser._option_string_actions)
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            found |= {name for inner in action.choices.values() for name in names(inner)}
-            found |= action.choices.keys()
+def names(command: click.Command) -> set[str]:
+    """Return all that a command and those below it call commands and options."""
+    found = {name for parameter in command.params for name in parameter.opts if name[0] == "-"}
+    found |= {"--help"}
+    for name, inner in getattr(command, "commands", {}).items():
+        found |= {name, *names(inner)}
     return found
+
+
+def parsed(words: list[str]) -> dict[str, Any]:
+    """Return the parameters that a command line sets, by the command line's own parser."""
+    command, rest = CLI, words
+    while isinstance(command, click.Group):
+        name, *rest = rest
+        command = command.commands[name]
+    return command.make_context("fedcel", rest).params
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -69,7 +81,7 @@ def test_commands_are_ones_that_run(page: Path) -> None:
 
     Where a page but names a command (`fedcel ledger verify`), command and option are there.
     """
-    known_names = names(arguments.parser())
+    known_names = names(CLI)
     for program, *words in commands(page):
         if program == "make":
             assert {word for word in words if "=" not in word} <= TARGETS
@@ -80,13 +92,13 @@ def test_commands_are_ones_that_run(page: Path) -> None:
         if set(words) <= known_names:
             continue
         words = ["1" if word == "N" else word for word in words]
-        options = arguments.parser().parse_args(words)
-        given = overrides.overrides(options) if hasattr(options, "set") else {}
+        options = parsed(words)
+        given = parse_overrides(options.get("assignments"))
         parse({key: value for key, value in given.items() if key != "bench.seeds"})
-        name = getattr(options, "scenario", "")
+        name = options.get("scenario", "")
         if name in scenario.packaged():
             known = {variant.name for variant in scenario.read(name).variants}
-            assert getattr(options, "variant", None) in {None, *known}
+            assert options.get("variant") in {None, *known}
         else:
             assert not name or "/" in name or name.endswith(".toml") or name.isupper(), name
 

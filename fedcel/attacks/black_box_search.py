@@ -22,6 +22,7 @@ from fedcel.attacks.protocol import Progress, told
 from fedcel.attacks.vae import fit_vae
 from fedcel.data.images import Images
 from fedcel.errors import SpentError
+from fedcel.extras import import_optional
 from fedcel.leakage.observation import Observation, ObservationPaid
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class BlackBoxSearch:
         progress: Progress | None = None,
     ) -> Float[Tensor, "T C H W"]:
         """Return one image in [0, 1] per answer; SpentError where not one round can be paid."""
-        from cmaes import CMA  # a second, for its whole toolbox
+        CMA = import_optional("cmaes").CMA  # noqa: N806 - a class; a second, for its whole toolbox
 
         size = CMA(np.zeros(self.latents), self.width).population_size
         wanted = max(1, round(self.queries * budget) // size)

@@ -9,6 +9,7 @@ from torch import Tensor
 from fedcel.attacks.protocol import OtherClasses
 from fedcel.data.images import Images
 from fedcel.errors import DataError
+from fedcel.extras import import_optional
 from fedcel.leakage.identification import identification
 
 SMALL_WINDOW, WINDOW = 3, 11  # Wang et al., 2004, take 11; an 8x8 image has no room for it
@@ -100,9 +101,7 @@ def ssim(images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]) 
     """
     side = min(images.shape[2:])
     # Imported here: it brings seconds of imports that training never needs.
-    from torchmetrics.functional.image import structural_similarity_index_measure
-
-    value = structural_similarity_index_measure(
+    value = import_optional("torchmetrics.functional.image").structural_similarity_index_measure(
         images,
         originals,
         gaussian_kernel=side >= 16,

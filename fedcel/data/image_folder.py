@@ -1,16 +1,20 @@
 """Folders of pictures, one folder a class, in any format that Pillow reads."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from fedcel.data.images import Images, Labels, fitted
 from fedcel.errors import DataError
+from fedcel.extras import import_optional
 from fedcel.settings.groups import Data
+
+if TYPE_CHECKING:
+    import PIL.Image
 
 MODES = {"1": "L", "L": "L", "P": "RGB", "RGB": "RGB", "CMYK": "RGB", "YCbCr": "RGB"}
 """Pillow's modes of 8 bits a channel that become grey or red, green, blue without loss of range."""
@@ -110,24 +114,27 @@ def inside(root: Path) -> list[Path]:
 
 def opened(path: Path, data: Data) -> Float[Tensor, "C H W"]:
     """Return one image file in [0, 1]; DataError when Pillow cannot read it."""
+    Image = import_optional("PIL.Image")  # noqa: N806 - a module of that name
     try:
         with Image.open(path) as picture:
             return pixels(picture, data, str(path))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         if isinstance(error, DataError):
             raise
-        what = "is no image" if isinstance(error, UnidentifiedImageError) else "cannot be read"
+        what = (
+            "is no image" if isinstance(error, Image.UnidentifiedImageError) else "cannot be read"
+        )
         raise DataError(f"{path} {what} ({error}); remove it or copy it anew") from error
 
 
-def pixels(picture: Image.Image, data: Data, where: str) -> Float[Tensor, "C H W"]:
+def pixels(picture: "PIL.Image.Image", data: Data, where: str) -> Float[Tensor, "C H W"]:
     """Return a picture the right way up, in [0, 1], 1 or 3 channels, as the settings size it."""
     if picture.mode not in MODES or picture.has_transparency_data:
         raise DataError(
             f"{where} is of mode {picture.mode}, must be of {', '.join(MODES)} without "
             "transparency; save it as 8-bit grey or RGB"
         )
-    upright = ImageOps.exif_transpose(picture).convert(MODES[picture.mode])
+    upright = import_optional("PIL.ImageOps").exif_transpose(picture).convert(MODES[picture.mode])
     values = torch.from_numpy(np.array(upright, dtype=np.float32)).div_(255)
     x = values[None] if values.dim() == 2 else values.permute(2, 0, 1)
     return fitted(x[None], data, where)[0]

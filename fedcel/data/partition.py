@@ -15,6 +15,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from fedcel.errors import DataError
+from fedcel.extras import import_optional
 from fedcel.settings.groups import Data
 
 if TYPE_CHECKING:
@@ -49,12 +50,13 @@ def partition(
         )
     if data.partition == "natural":
         return _natural(clients, data, seed, holders)
-    from datasets import Dataset  # a second of imports that a node with images of its own spares
+    # A second of imports that a node with images of its own spares.
+    dataset_class = import_optional("datasets").Dataset
 
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(y))  # IidPartitioner cuts in order, the others within a class
     dealer = _dealer(len(y), clients, data, int(rng.integers(2**63)))
-    dealer.dataset = Dataset.from_dict({"position": order, "label": y.numpy()[order]})
+    dealer.dataset = dataset_class.from_dict({"position": order, "label": y.numpy()[order]})
     with warnings.catch_warnings():
         for message in KNOWN_WARNINGS:
             warnings.filterwarnings("ignore", message)
@@ -93,22 +95,17 @@ def _natural(
 
 
 def _dealer(images: int, clients: int, data: Data, seed: int) -> "Partitioner":
-    from flwr_datasets.partitioner import (
-        DirichletPartitioner,
-        IidPartitioner,
-        ShardPartitioner,
-    )
-
+    partitioners = import_optional("flwr_datasets.partitioner")
     if data.partition == "iid":
-        return IidPartitioner(clients)
+        return partitioners.IidPartitioner(clients)
     if data.partition == "dirichlet":
-        return DirichletPartitioner(
+        return partitioners.DirichletPartitioner(
             clients, "label", data.alpha, min_partition_size=1, self_balancing=False, seed=seed
         )
     # Asked for a number of shards, ShardPartitioner leaves out what does not come out even.
     size = math.ceil(images / (clients * data.shards))
     if math.ceil(images / size) < clients:
         size = images // clients
-    return ShardPartitioner(
+    return partitioners.ShardPartitioner(
         clients, "label", shard_size=size, keep_incomplete_shard=True, seed=seed
     )

@@ -51,7 +51,7 @@ def digits(data: Data) -> tuple[Images, None]:
 
 def hugging_face(data: Data) -> tuple[Images, Images | None, Labels | None]:
     """Return what `fedcel.data.hugging_face` reads."""
-    from fedcel.data import hugging_face as hub
+    from fedcel.data import hugging_face as hub  # needs the extra `simulation`
 
     return hub.read(data)
 

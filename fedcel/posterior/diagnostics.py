@@ -14,6 +14,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor
 
+from fedcel.extras import import_optional
 from fedcel.settings.training import LEAST_DRAWS
 
 ENOUGH = 100.0  # effective samples
@@ -56,7 +57,8 @@ def diagnose(trace: Float[Tensor, "R F"]) -> Diagnosis | None:
     where none of them moves: a chain that stands still shows nothing. One that never moves beside
     others that do is left out.
     """
-    from arviz_stats.base import array_stats  # a second, for SciPy's distributions
+    # Imported here: a second, for SciPy's distributions.
+    array_stats = import_optional("arviz_stats.base").array_stats
 
     values = trace.double().numpy()
     values = values[len(values) % 2 :]  # two equal halves

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Literal, NamedTuple
 
+from fedcel.extras import import_optional
 from fedcel.privacy.gaussian_calibration import epsilon_of
 from fedcel.privacy.noise_mechanisms import Gaussian
 from fedcel.privacy.protocol import Mechanism
@@ -69,12 +70,9 @@ def together(prices: Mapping[tuple[float, float], int], delta: float) -> Compose
     leave.
     ValueError as `composed`, without any answer, and on a delta that is not in (0, 1).
     """
-    from dp_accounting.pld.common import DifferentialPrivacyParameters  # a second, for SciPy's laws
-    from dp_accounting.pld.privacy_loss_distribution import (
-        PrivacyLossDistribution,
-        from_privacy_parameters,
-    )
-
+    # Imported here: a second, for SciPy's laws.
+    parameters = import_optional("dp_accounting.pld.common").DifferentialPrivacyParameters
+    losses_of = import_optional("dp_accounting.pld.privacy_loss_distribution")
     if not prices:
         raise ValueError("there are no answers; nothing was spent")
     if not 0 < delta < 1:
@@ -84,8 +82,8 @@ def together(prices: Mapping[tuple[float, float], int], delta: float) -> Compose
     whole = math.fsum(each.epsilon for each in sums)
     step = max(FINEST, whole / STEPS) if others else first  # of one price, losses are on the grid
     losses = [
-        from_privacy_parameters(DifferentialPrivacyParameters(*price), step).self_compose(count)
+        losses_of.from_privacy_parameters(parameters(*price), step).self_compose(count)
         for price, count in prices.items()
     ]
-    found = reduce(PrivacyLossDistribution.compose, losses).get_epsilon_for_delta(delta)
+    found = reduce(losses_of.PrivacyLossDistribution.compose, losses).get_epsilon_for_delta(delta)
     return Composed("pld", sum(prices.values()), float(found), delta)

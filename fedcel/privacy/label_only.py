@@ -7,18 +7,15 @@ epsilon-DP answer about balanced classes is right more often.
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import torch
 from jaxtyping import Float
-from opendp.measurements import make_randomized_response
-from opendp.mod import Measurement, enable_features
 from torch import Tensor
 
 from fedcel.privacy.clip import defined
+from fedcel.privacy.noise_mechanisms import import_opendp
 from fedcel.privacy.protocol import PROTECTS
-
-enable_features("contrib")
 
 SMALLEST = 1e-9  # below, p and 1/C are too few doubles apart
 
@@ -47,9 +44,10 @@ class LabelOnly:
 
 
 @cache
-def response(epsilon: float, classes: int) -> Measurement:
+def response(epsilon: float, classes: int) -> Any:
     """Return OpenDP's sampler; ValueError as `truth`."""
-    return make_randomized_response(list(range(classes)), prob=truth(epsilon, classes))
+    make = import_opendp().m.make_randomized_response
+    return make(list(range(classes)), prob=truth(epsilon, classes))
 
 
 def truth(epsilon: float, classes: int) -> float:
@@ -62,7 +60,8 @@ def truth(epsilon: float, classes: int) -> float:
     if classes < 2:
         raise ValueError(f"there are {classes} classes, must be 2 or more")
     p = 1 / (1 + (classes - 1) * math.exp(-epsilon))
+    make = import_opendp().m.make_randomized_response
     while True:
         p = math.nextafter(p, 0)
-        if make_randomized_response([*range(classes)], prob=p).map(1) <= epsilon:  # type: ignore[no-untyped-call]
+        if make([*range(classes)], prob=p).map(1) <= epsilon:
             return p

@@ -11,21 +11,16 @@ and Steinke, NeurIPS 2020). It comes from the system's secure generator and cann
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import torch
 from jaxtyping import Float
-from opendp.domains import atom_domain, vector_domain
-from opendp.measurements import make_gaussian, make_laplace
-from opendp.metrics import l1_distance, l2_distance
-from opendp.mod import Domain, Measurement, enable_features
 from torch import Tensor
 
+from fedcel.extras import import_optional
 from fedcel.privacy.clip import clip, defined, finite
 from fedcel.privacy.gaussian_calibration import SLACK, calibrated
 from fedcel.privacy.protocol import PROTECTS
-
-enable_features("contrib")  # OpenDP asks for consent to constructors with written proofs
 
 BITS = 80
 FINEST = -1074  # of doubles
@@ -48,8 +43,9 @@ def perturb(
     scale = SLACK * sensitivity / epsilon  # rounding to the grid moves two rows apart
     if scale == math.inf:
         raise ValueError(f"epsilon is {epsilon}, too small for any finite noise; try 0.5")
-    space = rows_of(clipped.numel()), l1_distance(T=float)
-    mechanism = make_laplace(*space, scale=scale, k=grid(scale, sensitivity))
+    opendp = import_opendp()
+    space = rows_of(clipped.numel()), opendp.l1_distance(T=float)
+    mechanism = opendp.m.make_laplace(*space, scale=scale, k=grid(scale, sensitivity))
     return drawn(mechanism, clipped, sensitivity, epsilon)
 
 
@@ -107,8 +103,8 @@ class Gaussian:
         """Return clipped rows plus noise, in double precision."""
         defined(logits, self.classes)
         clipped = clip(logits, self.kind, self.c)
-        sigma, space = self.sigma, (rows_of(clipped.numel()), l2_distance(T=float))
-        mechanism = make_gaussian(*space, scale=sigma, k=grid(sigma, self.sensitivity))
+        sigma = self.sigma
+        mechanism = gaussian_measurement(clipped.numel(), sigma, self.sensitivity)
         allowed = (self.sensitivity * SLACK / sigma) ** 2 / 2
         return drawn(mechanism, clipped, self.sensitivity, allowed)
 
@@ -118,9 +114,28 @@ def unit_of(kind: str) -> Unit:
     return "probabilities" if kind == "probabilities" else "logits"
 
 
-def rows_of(values: int) -> Domain:
+def import_opendp() -> Any:
+    """Return OpenDP's prelude, with consent to constructors whose proofs are written.
+
+    Raises:
+        MissingExtraError: OpenDP is not installed.
+    """
+    opendp = import_optional("opendp.prelude")
+    opendp.enable_features("contrib")
+    return opendp
+
+
+def rows_of(values: int) -> Any:
     """Return OpenDP's domain of so many finite values."""
-    return vector_domain(atom_domain(T=float, nan=False), size=values)
+    opendp = import_opendp()
+    return opendp.vector_domain(opendp.atom_domain(T=float, nan=False), size=values)
+
+
+def gaussian_measurement(values: int, sigma: float, sensitivity: float) -> Any:
+    """Return OpenDP's discrete Gaussian noise on so many values, by their L2 distance."""
+    opendp = import_opendp()
+    space = rows_of(values), opendp.l2_distance(T=float)
+    return opendp.m.make_gaussian(*space, scale=sigma, k=grid(sigma, sensitivity))
 
 
 def grid(scale: float, sensitivity: float) -> int:
@@ -129,14 +144,17 @@ def grid(scale: float, sensitivity: float) -> int:
 
 
 def drawn(
-    mechanism: Measurement, clipped: Float[Tensor, "..."], sensitivity: float, allowed: float
+    mechanism: Any,
+    clipped: Float[Tensor, "..."],
+    sensitivity: float,
+    allowed: float,
 ) -> Float[Tensor, "..."]:
     """Return what OpenDP makes of the values, where it states a loss of at most `allowed`.
 
     The loss is epsilon for Laplace noise, rho of zero-concentrated privacy for Gaussian noise.
     """
     finite(clipped)
-    spent = mechanism.map(sensitivity)  # type: ignore[no-untyped-call]
+    spent = mechanism.map(sensitivity)
     if spent > allowed:
         raise RuntimeError(f"OpenDP states a privacy loss of {spent}, more than {allowed}")
     noisy = mechanism(clipped.double().flatten().tolist())

@@ -11,12 +11,10 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from jaxtyping import Float
-from opendp.measurements import make_gaussian
-from opendp.metrics import l2_distance
 from torch import Tensor
 
 from fedcel.privacy.gaussian_calibration import SLACK, epsilon_of
-from fedcel.privacy.noise_mechanisms import drawn, grid, rows_of
+from fedcel.privacy.noise_mechanisms import drawn, gaussian_measurement
 
 
 def clipped(delta: Float[Tensor, " P"], clip: float) -> Float[Tensor, " P"]:
@@ -39,9 +37,7 @@ def protected(delta: Float[Tensor, " P"], clip: float, noise: float) -> Float[Te
     than a sigma of `noise` times `clip` has.
     """
     short, sigma, apart = clipped(delta, clip), noise * clip, 2 * clip
-    mechanism = make_gaussian(
-        rows_of(delta.numel()), l2_distance(T=float), scale=sigma, k=grid(sigma, apart)
-    )
+    mechanism = gaussian_measurement(delta.numel(), sigma, apart)
     return drawn(mechanism, short, apart, (SLACK * apart / sigma) ** 2 / 2).to(delta.dtype)
 
 

@@ -1,11 +1,17 @@
 """What all groups share."""
 
 from difflib import get_close_matches
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 Off = Literal["none"]
+
+
+class Words(NamedTuple):
+    """What a setting takes, in plain words, where its type does not say it."""
+
+    words: str
 
 
 def kebab(name: str) -> str:
@@ -35,7 +41,12 @@ def part(names: tuple[str, ...]) -> AfterValidator:
     return AfterValidator(known)
 
 
-PositiveList = Annotated[str, AfterValidator(numbers)]
+def part_words(names: tuple[str, ...]) -> Words:
+    """Return in plain words what `part` takes."""
+    return Words(f"{', '.join(names)}, or package.module:object")
+
+
+PositiveList = Annotated[str, AfterValidator(numbers), Words("numbers > 0, comma-separated")]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 

@@ -1,12 +1,15 @@
 """Every setting: typed, frozen, documented, refused when unknown or impossible."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from types import UnionType
+from typing import Annotated, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from fedcel.errors import SettingsError
 from fedcel.settings.checks import OWN_STRATEGY, check
+from fedcel.settings.group_base import Words
 from fedcel.settings.run_settings import Settings, burn_in_rounds
 
 __all__ = [
@@ -55,9 +58,40 @@ def describe(
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from describe(kind, f"{path}.")
         else:
-            limits = " ".join(str(m) for m in field.metadata)
-            name = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
-            yield path, field.default, str(field.description), f"{name} {limits}".strip()
+            words = describe_type(kind, field.metadata)
+            yield path, field.default, str(field.description), words
+
+
+TYPE_WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
+BOUND_SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+
+
+def describe_type(annotation: object, metadata: Sequence[object] = ()) -> str:
+    """Return in plain words what a setting takes, such as "number > 0, or none".
+
+    Args:
+        annotation: The setting's type.
+        metadata: pydantic's constraints on it, and this project's, which say it themselves.
+    """
+    said = next((item.words for item in metadata if isinstance(item, Words)), None)
+    if said is not None:
+        return said
+    if get_origin(annotation) is Annotated:
+        inner, *more = get_args(annotation)
+        return describe_type(inner, (*more, *metadata))
+    if get_origin(annotation) is Literal:
+        return ", ".join(str(choice) for choice in get_args(annotation))
+    if get_origin(annotation) in (Union, UnionType):
+        return ", or ".join(describe_type(choice) for choice in get_args(annotation))
+    assert isinstance(annotation, type)
+    constraints = [part for item in metadata for part in getattr(item, "metadata", (item,))]
+    bounds = [
+        f"{sign} {getattr(constraint, name):g}"
+        for constraint in constraints
+        for name, sign in BOUND_SIGNS.items()
+        if hasattr(constraint, name)
+    ]
+    return f"{TYPE_WORDS[annotation]} {' and '.join(bounds)}".strip()
 
 
 def parse(raw: Mapping[str, object]) -> Settings:

@@ -19,7 +19,7 @@ from fedcel.runs import per_image, run_folder
 from fedcel.settings.groups import Attack
 from fedcel.settings.parsing import Scalar
 from sims.attacking.attack_run import catch_up, failures, lacking, own
-from sims.commands.overrides import changed
+from sims.commands.overrides import override_group
 from sims.commands.progress import left, say
 from sims.engines.process_pool import timed, work
 from sims.report.budgets import sweeps, sweeps_table
@@ -172,7 +172,9 @@ def task(folder: Path, row: Row, given: Mapping[str, object]) -> Task:
     """Return a cell's attack: the run's own attack settings, changed by those given."""
     place = folder / str(row["run"])
     wanted = {key: value for key, value in given.items() if isinstance(value, str | int | float)}
-    return Task(row, place, changed(run_folder.read_settings(place), wanted, "attack").attack)
+    return Task(
+        row, place, override_group(run_folder.read_settings(place), wanted, "attack").attack
+    )
 
 
 def done(tasks: Sequence[Task], jobs: int, then: str = "") -> Sequence[Task]:

@@ -1,27 +1,35 @@
 """Settings given on the command line: `--set KEY=VALUE`."""
 
-import argparse
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from fedcel.errors import SettingsError
-from fedcel.settings.parsing import Scalar, Settings, dump, flatten, parse
+
+if TYPE_CHECKING:
+    from fedcel.settings.parsing import Scalar, Settings
 
 
-def overrides(options: argparse.Namespace) -> dict[str, Scalar]:
-    """Return --set and --engine as flat settings; SettingsError when one is not KEY=VALUE."""
-    found: dict[str, Scalar] = {}
-    for item in options.set:
+def parse_overrides(
+    assignments: Sequence[str] | None, engine: str | None = None
+) -> "dict[str, Scalar]":
+    """Return the values of --set, and of --engine where it is given, as flat settings.
+
+    Raises:
+        SettingsError: An item is not of the form KEY=VALUE.
+    """
+    values: dict[str, Scalar] = {}
+    for item in assignments or ():
         key, equals, text = item.partition("=")
         if not equals or not key:
             raise SettingsError(f"--set {item!r} is not of the form KEY=VALUE")
-        found[key.strip()] = scalar(text.strip())
-    if getattr(options, "engine", None):
-        found["engine"] = options.engine
-    return found
+        values[key.strip()] = parse_scalar(text.strip())
+    if engine:
+        values["engine"] = engine
+    return values
 
 
-def scalar(text: str) -> Scalar:
+def parse_scalar(text: str) -> "Scalar":
     """Return a TOML scalar, or the text itself: --set net.name=cnn needs no quotes."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
@@ -30,9 +38,15 @@ def scalar(text: str) -> Scalar:
     return value if isinstance(value, str | int | float | bool) else text
 
 
-def changed(settings: Settings, given: Mapping[str, Scalar], group: str) -> Settings:
-    """Return a finished run's settings with others in one group; SettingsError on any else."""
-    for key in given:
+def override_group(settings: "Settings", values: "Mapping[str, Scalar]", group: str) -> "Settings":
+    """Return a finished run's settings with other values in one group.
+
+    Raises:
+        SettingsError: A value is of another group, which a finished run keeps.
+    """
+    from fedcel.settings.parsing import dump, flatten, parse
+
+    for key in values:
         if not key.startswith(f"{group}."):
             raise SettingsError(f"--set {key}: a finished run keeps it; only {group}.* can change")
-    return parse({**flatten(dump(settings)), **given})
+    return parse({**flatten(dump(settings)), **values})

@@ -23,7 +23,7 @@ from fedcel.privacy import Mechanism, build
 from fedcel.privacy.ledger.ledger import MICRO, Ledger
 from fedcel.runs.run_folder import Run
 from fedcel.settings.parsing import parse
-from sims.commands.serve import Place, serve
+from sims.commands.run_service import Place, serve
 
 SMALL = {"clients": 4, "net.features": 8, "net.width": 16}
 

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from clients import OwnImages, SplitClient
 from fedcel.errors import ServiceError
 from fedcel.runs import run_folder
-from sims.commands import ledger as operator
+from sims.commands import ledger_actions as operator
 from tests.system.services import Process, new_key, serving
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from fedcel.privacy.ledger.ledger import MICRO, Ledger
-from sims.commands import ledger as operator
+from sims.commands import ledger_actions as operator
 from tests.clients.serving import child
 from tests.system.services import new_key
 

@@ -11,8 +11,8 @@ from fedcel.runs import run_folder
 from fedcel.seeding import generator
 from fedcel.settings.groups import Net
 from fedcel.settings.parsing import parse
-from sims.commands.export import converted
 from sims.commands.main import main
+from sims.commands.onnx_export import converted
 from sims.engines import local
 
 

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 
 from fedcel.errors import SettingsError
 from sims.commands.main import main
-from sims.commands.serve import Place, answering, configured
+from sims.commands.run_service import Place, answering, configured
 from tests.clients.serving import made_run
 
 LOCAL = Place("127.0.0.1", 0, None, None, False)

@@ -13,9 +13,9 @@ from clients.service import auth
 from fedcel.errors import LedgerError
 from fedcel.privacy.ledger.ledger import MICRO, Ledger
 from fedcel.settings.parsing import Scalar
-from sims.commands import ledger as operator
+from sims.commands import ledger_actions as operator
 from sims.commands.main import main
-from sims.commands.serve import Place, check
+from sims.commands.run_service import Place, check
 
 
 def said(arguments: list[object], capsys: pytest.CaptureFixture[str], status: int = 0) -> str:
@@ -204,7 +204,7 @@ def test_a_service_has_a_ledger_and_settings_of_its_own(
     """RUN/budget.db where none is named; settings as `simulate` reads them."""
     given: list[tuple[Path, dict[str, Scalar]]] = []
     monkeypatch.setattr(
-        "sims.commands.serve.serve", lambda *words: given.append((words[1], words[4]))
+        "sims.commands.run_service.serve", lambda *words: given.append((words[1], words[4]))
     )
     assert main(["serve", str(tmp_path)]) == 0
     own = ["--set", "privacy.epsilon=2", "--set", "privacy.mechanism=gaussian"]

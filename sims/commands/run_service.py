@@ -22,7 +22,7 @@ from fedcel.privacy import Mechanism, build
 from fedcel.runs import run_folder
 from fedcel.runs.run_folder import Run
 from fedcel.settings.parsing import Scalar
-from sims.commands.overrides import changed
+from sims.commands.overrides import override_group
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 DRAIN = 30  # seconds for questions under way at the end
@@ -101,7 +101,7 @@ def serve(
 
 def answering(run: Run, given: Mapping[str, Scalar]) -> tuple[Served, Mechanism]:
     """Return a run's model, and the mechanism that its settings and those given name."""
-    settings = changed(run.settings, given, "privacy")
+    settings = override_group(run.settings, given, "privacy")
     model = served(run._replace(settings=settings))
     return model, build(settings.privacy, model.classes)
 

@@ -15,7 +15,7 @@ from fedcel.runs.evaluation import sampled
 LIBRARIES = "onnx", "onnxscript"
 
 
-def export(folder: Path, out: Path) -> str:
+def export_encoder(folder: Path, out: Path) -> str:
     """Write the encoder of a run: `images` (B, C, H, W) in [0, 1] to `z` (B, D); say what is in it.
 
     z is **before** the cut's noise: the file's metadata state the law (`fedcel.sigma`,

@@ -1,0 +1,86 @@
+"""Optional packages, and the extra of the distribution that brings each of them."""
+
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+
+from fedcel.errors import FedcelError
+
+PACKAGES = {
+    "attacks": ("cmaes", "torchmetrics"),
+    "diagnostics": ("arviz_stats",),
+    "privacy": ("dp_accounting", "opendp"),
+    "report": ("jinja2", "markupsafe", "matplotlib", "torchvision"),
+    "simulation": ("PIL", "datasets", "flwr", "flwr_datasets", "ray", "torchvision"),
+    "deployment": ("PIL", "datasets", "flwr", "flwr_datasets"),
+    "tune": ("optuna",),
+    "service": ("fastapi", "prometheus_client", "uvicorn"),
+    "device": ("httpx",),
+    "export": ("onnx", "onnxscript"),
+    "testing": ("pytest",),
+}
+"""What each extra brings by itself, by the names that are imported."""
+
+INCLUDES = {
+    "simulation": ("attacks", "diagnostics", "privacy", "report"),
+    "deployment": ("diagnostics", "privacy"),
+    "tune": ("simulation",),
+    "service": ("privacy",),
+}
+"""The other extras that an extra brings."""
+
+
+class MissingExtraError(FedcelError, ImportError):
+    """A package is missing that an extra of the distribution brings."""
+
+
+def list_packages(extra: str) -> tuple[str, ...]:
+    """Return all packages that an extra brings, those of the extras that it includes as well."""
+    included = (package for other in INCLUDES.get(extra, ()) for package in list_packages(other))
+    return (*PACKAGES[extra], *included)
+
+
+def missing_extra(package: str, extra: str | None = None) -> MissingExtraError | None:
+    """Return the error for a missing package, with the install command that brings it.
+
+    Args:
+        package: Name of the module whose import failed, with or without submodules.
+        extra: The extra that the caller needs as a whole; without it, the first with the package.
+
+    Returns:
+        None for a package that no extra brings.
+    """
+    top = package.partition(".")[0]
+    found = extra or next((name for name, brought in PACKAGES.items() if top in brought), None)
+    if found is None:
+        return None
+    return MissingExtraError(
+        f'the package {top!r} is not installed; it comes with: pip install "fedcel[{found}]"',
+        name=top,
+    )
+
+
+def require_extra(extra: str) -> None:
+    """Refuse to begin what an extra is needed for.
+
+    Raises:
+        MissingExtraError: One of its packages is missing.
+    """
+    for package in list_packages(extra):
+        if find_spec(package) is None and (missing := missing_extra(package, extra)):
+            raise missing
+
+
+def import_optional(module: str) -> ModuleType:
+    """Return an optional module, imported now.
+
+    Raises:
+        MissingExtraError: Its package is missing; names the extra that brings it.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        missing = missing_extra(error.name or module)
+        if missing is None:
+            raise
+        raise missing from error

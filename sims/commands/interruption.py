@@ -1,0 +1,40 @@
+"""What an interrupted command leaves behind, and the command that goes on with it."""
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class CommandInterrupted(Exception):  # noqa: N818 - the user did as intended
+    """Ctrl-C, with what is saved and how to go on; empty where there is nothing to say."""
+
+
+@contextmanager
+def explain_interruption(explain: Callable[[], str]) -> Iterator[None]:
+    """Turn Ctrl-C within the block into `CommandInterrupted` with an explanation."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise CommandInterrupted(explain()) from None
+
+
+def repeat_hint(saved: str, arguments: Sequence[str]) -> Callable[[], str]:
+    """Return the explanation of a command that goes on when it is given again."""
+    command = shlex.join(["fedcel", *arguments])
+    return lambda: f"; {saved} are kept, the same command again: {command}"
+
+
+def resume_hint(folder: Path, arguments: Sequence[str], is_resumed: bool) -> Callable[[], str]:
+    """Return the explanation of an interrupted training: finished, to be resumed, or not begun."""
+
+    def explain() -> str:
+        if not (folder / "settings.toml").exists():
+            return ""
+        if (folder / "result.json").exists():
+            return f"; the run is finished: {shlex.join(['fedcel', 'report', str(folder)])}"
+        flag = [] if is_resumed else ["--resume"]
+        again = shlex.join(["fedcel", *arguments, *flag])
+        return f"; complete rounds are saved, go on: {again}"
+
+    return explain

@@ -1,0 +1,136 @@
+"""Commands that train: simulate, bench, tune, uncertainty."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedcel.errors import SettingsError
+from fedcel.extras import require_extra
+from sims.commands.interruption import explain_interruption, repeat_hint, resume_hint
+from sims.commands.options import Assignments, EngineChoice, Jobs, Scenario
+from sims.commands.overrides import parse_overrides
+
+
+def simulate(
+    context: typer.Context,
+    scenario: Scenario,
+    assignments: Assignments = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder to write; default: runs/SCENARIO-TIME.", show_default=False),
+    ] = None,
+    engine: EngineChoice = None,
+    variant: Annotated[
+        str | None,
+        typer.Option(
+            help="A variant of the scenario; default: its own settings alone.", show_default=False
+        ),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+) -> None:
+    """Train one federation into a run folder, measure what it leaks, draw its report."""
+    require_extra("simulation")
+    from sims import report
+    from sims.bench import scenario as scenarios
+    from sims.engines.simulate import simulate as train_run
+
+    folder, arguments = choose_folder(context, scenario, out)
+    plan = scenarios.read(scenario)
+    variants = {one.name: one for one in plan.variants}
+    if variant and variant not in variants:
+        raise SettingsError(f"no variant {variant!r}; there are {', '.join(variants)}")
+    chosen = variants[variant] if variant else scenarios.plain("run")
+    single = plan._replace(variants=[chosen], seeds=plan.seeds[:1])
+    cell = scenarios.cells(single, parse_overrides(assignments, engine))[0]
+    with explain_interruption(resume_hint(folder, arguments, resume)):
+        train_run(cell.settings, folder, resume=resume)
+        page = report.write(folder)
+    print(report.table(folder))
+    print(f"run: {folder}\nreport: {page}")
+
+
+def bench(
+    context: typer.Context,
+    scenario: Scenario,
+    assignments: Assignments = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder to write; default: runs/SCENARIO-TIME.", show_default=False),
+    ] = None,
+    engine: EngineChoice = None,
+    jobs: Jobs = 1,
+) -> None:
+    """Train and attack every variant, strength and seed of a scenario; goes on where it stopped."""
+    require_extra("simulation")
+    from sims import report
+    from sims.bench import scenario as scenarios
+    from sims.bench.run import bench as run_bench
+
+    folder, arguments = choose_folder(context, scenario, out)
+    plan, values = scenarios.reseeded(
+        scenarios.read(scenario), parse_overrides(assignments, engine)
+    )
+    cells = scenarios.cells(plan, values)
+    with explain_interruption(repeat_hint("finished cells and complete rounds", arguments)):
+        page = run_bench(plan, cells, folder, jobs)
+    print(report.table(folder))
+    print(f"report: {page}")
+
+
+def tune(
+    context: typer.Context,
+    scenario: Scenario,
+    assignments: Assignments = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write; default: SCENARIO-tuned.toml.", show_default=False),
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Federations trained for each variant.")] = 12,
+    jobs: Jobs = 1,
+) -> None:
+    """Choose every variant's rates and strengths on validation images, with equal budgets."""
+    require_extra("tune")
+    from fedcel.files import writable
+    from sims.bench import scenario as scenarios
+    from sims.tuning import tune as tuning
+    from sims.tuning.trials import store_of
+
+    plan = scenarios.read(scenario)
+    path = out or Path(f"{plan.path.stem}-tuned.toml")
+    writable(path, store_of(path))
+    values = parse_overrides(assignments)
+    with explain_interruption(repeat_hint("finished trials", context.obj)):
+        tuning.write(tuning.tune(plan, trials, values, store_of(path), jobs), path)
+    print(f"scenario: {path}")
+
+
+def uncertainty(
+    scenario: Scenario,
+    out: Annotated[Path, typer.Option(help="Folder of the runs.", show_default=False)],
+    assignments: Assignments = None,
+    jobs: Jobs = 1,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Show differences to this variant, too."),
+    ] = None,
+    outside: Annotated[str, typer.Option(help="`data.source` of strangers' images.")] = "none",
+    outside_path: Annotated[str, typer.Option(help="`data.path` of strangers' images.")] = "none",
+) -> None:
+    """Compare posteriors, points and ensembles: calibration, and doubt about strangers' images."""
+    require_extra("simulation")
+    from sims.bench.uncertainty import calibrate
+
+    values = parse_overrides(assignments)
+    print(calibrate(scenario, out, jobs, values, outside, outside_path, against), end="")
+
+
+def choose_folder(
+    context: typer.Context, scenario: str, out: Path | None
+) -> tuple[Path, list[str]]:
+    """Return the folder to write, and the command's arguments with that folder named."""
+    if out is not None:
+        return out, context.obj
+    folder = Path("runs") / f"{Path(scenario).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return folder, [*context.obj, "--out", str(folder)]
