@@ -6,7 +6,7 @@ COPY fedcel fedcel
 COPY strategies strategies
 COPY clients clients
 COPY sims sims
-RUN pip install --no-cache-dir ".[service]" && useradd --create-home fedcel
+RUN pip install --no-cache-dir ".[all]" && useradd --create-home fedcel
 USER fedcel
 WORKDIR /home/fedcel
 ENV FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 OMP_NUM_THREADS=1

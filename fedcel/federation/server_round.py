@@ -206,7 +206,7 @@ def finish_round(
         state = move(state, delta)
     else:
         state = advance_model(settings, state, delta, plan=request.plan, cut=cut)
-    state, metrics = merge_client_centres(state, collected.statistics, settings.cel.clusters)
+    state, metrics = merge_client_centres(state, collected.statistics, settings.cel.used_clusters)
     if request.plan.control == "stale":
         # One left out, but not gone for good, remembers a gradient that the mean would lack.
         incomplete = any(not rejection.is_gone for rejection in rejected)

@@ -130,7 +130,7 @@ def plan(settings: Settings, number: int, share: float, total: int) -> Plan:
     return Plan(
         rate=eta,
         cel_weight=0.0 if s.cel.kind == "none" else s.cel.weight * gamma(s, number),
-        defence_weight=s.defence.strength * gamma(s, number),
+        defence_weight=s.defence.used_strength * gamma(s, number),
         pull=kappa + s.strategy.proximal,
         decay=decay,
         noise=math.sqrt(own),

@@ -36,7 +36,7 @@ def check(settings: Settings) -> None:
 
 def check_defence(s: Settings) -> None:
     """Refuse a strength that means nothing for the defence it is given to."""
-    name, strength = s.defence.name, s.defence.strength
+    name, strength = s.defence.name, s.defence.used_strength
     if name == "none":
         if strength:
             raise SettingsError(f"defence.strength is {strength}, defence.name 'none': name one")

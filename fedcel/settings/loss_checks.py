@@ -62,7 +62,7 @@ def check_options(s: Settings) -> None:
             f"net.noise is 0, cel.kind {cel.kind!r} and cel.form {cel.form!r} are measured "
             "against it; set net.noise to 0.3, or another kind or form"
         )
-    if cel.kind == "hybrid" and cel.clusters == 1:
+    if cel.kind == "hybrid" and cel.used_clusters == 1:
         raise SettingsError(
             "cel.clusters is 1, cel.kind 'hybrid': one centre is the class mean wherever it "
             "starts; set cel.clusters to 0 (by the class's size) or more than 1, or cel.kind to "

@@ -52,7 +52,10 @@ class Cel(Group):
         0.6, ge=0, le=1, description="Fraction of the rounds at which lambda is fully on."
     )
     end: float = Field(1.0, gt=0, le=1, description="Gamma's largest value.")
-    clusters: int = Field(1, ge=0, description="Clusters a class; 0: 5, at most a quarter of n_c.")
+    clusters: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
+        "auto",
+        description="Clusters a class; 0: 5, at most a quarter of n_c; auto: 1, of `hybrid` 0.",
+    )
     clustering: Literal["k-means", "diagonal", "full"] = Field(
         "k-means", description="How clusters are found: K-means, or Gaussians of that covariance."
     )
@@ -102,6 +105,20 @@ class Cel(Group):
         "none", description="Largest L2 norm of the loss's gradient at an image's smashed data."
     )
 
+    @property
+    def used_clusters(self) -> int:
+        """Return the clusters a class as a number, 0 by the class's size, also where `auto`.
+
+        One centre of a hybrid would be the class mean wherever it starts, so it takes several.
+        """
+        if self.clusters != "auto":
+            return self.clusters
+        return 0 if self.kind == "hybrid" else 1
+
+
+USUAL_STRENGTHS = {"none": 0.0, "noise": 0.3, "bottleneck": 16.0, "dropout": 0.5}
+"""Strengths of `auto`; a weight of 1 for all other defences."""
+
 
 class Defence(Group):
     """A rival defence, alone or beside the conditional entropy loss."""
@@ -109,14 +126,20 @@ class Defence(Group):
     name: Annotated[str, part(DEFENCES), part_words(DEFENCES)] = Field(
         "none", description="A defence of smashed data, or an import string; noise+... for two."
     )
-    strength: float = Field(
-        0.0,
-        ge=0,
-        allow_inf_nan=False,
-        description="noise: sigma; bottleneck: values sent; dropout: chance; else the weight.",
+    strength: Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal["auto"] = Field(
+        "auto",
+        description="noise: sigma; bottleneck: values sent; dropout: chance; else the weight; "
+        "auto: 0.3, 16, 0.5, 1.",
     )
     noise: Positive = Field(
         0.3, description="Sigma of noise+nopeek and noise+adversarial, in place of net.noise."
     )
     rate: Positive = Field(0.001, description="Adam step of the adversary's decoder.")
     width: int = Field(256, ge=1, description="Hidden width of the adversary's decoder.")
+
+    @property
+    def used_strength(self) -> float:
+        """Return the strength as a number, also where it is `auto`."""
+        if self.strength != "auto":
+            return self.strength
+        return USUAL_STRENGTHS.get(self.name, 1.0)

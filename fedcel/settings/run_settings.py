@@ -48,7 +48,7 @@ def cut_sigma(settings: Settings) -> float:
     """Return the sd of the noise at the cut, in units of z, in training and in use."""
     defence = settings.defence
     if defence.name == "noise":
-        return defence.strength
+        return defence.used_strength
     return defence.noise if defence.name.startswith("noise+") else settings.net.noise
 
 

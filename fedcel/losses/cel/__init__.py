@@ -44,7 +44,7 @@ def _cluster(cel: Cel, sigma: float, features: int, classes: int) -> Cluster:
         penalty_of(cel, sigma, features),
         cel.share,
         classes,
-        cel.clusters,
+        cel.used_clusters,
         cel.form,
         cel.clustering,
         cel.blend,

@@ -53,7 +53,7 @@ def initial(cel: Cel, features: int, classes: int) -> Shared | None:
     """Return centres that know no class, or None where each client has its own."""
     if cel.kind == "none" or cel.centres == "own":
         return None
-    clusters = cel.clusters or DEFAULT_CLUSTERS
+    clusters = cel.used_clusters or DEFAULT_CLUSTERS
     return Shared(torch.zeros(classes, clusters, features), torch.zeros(classes, clusters))
 
 

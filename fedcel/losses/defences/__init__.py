@@ -33,15 +33,13 @@ def net(settings: Settings) -> Net:
     """Return the split network's settings, as narrow as a bottleneck makes it."""
     if settings.defence.name != "bottleneck":
         return settings.net
-    return settings.net.model_copy(update={"features": int(settings.defence.strength)})
+    return settings.net.model_copy(update={"features": int(settings.defence.used_strength)})
 
 
 def cut(settings: Settings) -> Cut:
     """Return what happens between encoder and head, in training and in use."""
-    sigma = cut_sigma(settings)
-    return (
-        Cut(sigma, settings.defence.strength) if settings.defence.name == "dropout" else Cut(sigma)
-    )
+    sigma, defence = cut_sigma(settings), settings.defence
+    return Cut(sigma, defence.used_strength) if defence.name == "dropout" else Cut(sigma)
 
 
 def _nopeek(settings: Settings, shape: tuple[int, ...]) -> Defence:
