@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from clients.flower.client_app import make_client_app
     from clients.flower.evaluation_client import EvaluationClient
     from clients.flower.posterior_client import PosteriorClient
-    from clients.leak_guard import Leak, LeakGuard, leak_bits
+    from clients.leak_guard import Leak, LeakGuard, measure_leak
 
 __all__ = [
     "Answer",
@@ -24,14 +24,14 @@ __all__ = [
     "OwnImages",
     "PosteriorClient",
     "SplitClient",
-    "leak_bits",
     "make_client_app",
+    "measure_leak",
 ]
 
 MODULES = {
     "clients.flower.client_app": ("make_client_app",),
     "clients.flower.evaluation_client": ("EvaluationClient",),
-    "clients.leak_guard": ("Leak", "LeakGuard", "leak_bits"),
+    "clients.leak_guard": ("Leak", "LeakGuard", "measure_leak"),
     "clients.flower.posterior_client": ("PosteriorClient",),
     "clients.device.split_client": ("AsyncSplitClient", "OwnImages", "SplitClient"),
     "clients.device.protocol": ("Answer",),

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedcel.attacks import SmashedData
 from fedcel.errors import LeakError
-from fedcel.leakage.optimal_attacker import optimal
+from fedcel.leakage.optimal_attacker import optimal_leak
 from fedcel.nets.split_net import SplitNet
 
 LEAST = 20  # images below which a measurement says nothing
@@ -35,7 +35,7 @@ class Leak(NamedTuple):
         return max(0.0, self.bits + self.half_width)
 
 
-def leak_bits(
+def measure_leak(
     net: SplitNet,
     images: Float[Tensor, "M C H W"],
     labels: Int[Tensor, " M"],
@@ -51,7 +51,7 @@ def leak_bits(
             f"{len(images)} images and {len(labels)} labels to measure the encoder with, must be "
             f"at least {LEAST} of each; give more own images"
         )
-    found = optimal(SmashedData(net), images, labels, generator)
+    found = optimal_leak(SmashedData(net), images, labels, generator)
     return Leak(
         found.bits_beyond_label, found.beyond_label_half_width, found.cap_beyond_label, len(images)
     )
@@ -80,7 +80,7 @@ class LeakGuard:
 
         Images that could not show a leak above the limit (their cap is lower) are refused, too.
         """
-        found = leak_bits(net, images, labels, generator)
+        found = measure_leak(net, images, labels, generator)
         if found.upper > self.limit:
             raise LeakError(
                 f"one message of this encoder leaks up to {found.upper:.2f} bits beyond the label, "

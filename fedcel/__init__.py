@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedcel.attacks import SmashedData
-    from fedcel.data import Images, Splits, load
+    from fedcel.data import Images, Splits, load_splits
     from fedcel.errors import (
         DataError,
         DivergedError,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fedcel.extras import MissingExtraError
     from fedcel.federation.local_update import LocalUpdate, local_update
     from fedcel.leakage.certificate import certificate
-    from fedcel.leakage.optimal_attacker import optimal
+    from fedcel.leakage.optimal_attacker import optimal_leak
     from fedcel.losses.cel import ConditionalEntropy, Term
     from fedcel.losses.composite import Losses
     from fedcel.losses.defences import Defence
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from fedcel.posterior.run_posterior import Posterior
     from fedcel.privacy import Mechanism, private_logits
     from fedcel.privacy.ledger.ledger import Ledger
-    from fedcel.runs.run_folder import Run, read
-    from fedcel.settings.parsing import Settings, parse
+    from fedcel.runs.run_folder import Run, read_run
+    from fedcel.settings.parsing import Settings, parse_settings
 
 __all__ = [
     "Chain",
@@ -79,13 +79,13 @@ __all__ = [
     "Splits",
     "Term",
     "certificate",
-    "load",
+    "load_splits",
     "local_update",
-    "optimal",
-    "parse",
+    "optimal_leak",
+    "parse_settings",
     "predict",
     "private_logits",
-    "read",
+    "read_run",
 ]
 
 _SUBPACKAGES = (
@@ -105,7 +105,7 @@ _SUBPACKAGES = (
 
 MODULES = {
     "fedcel.attacks": ("SmashedData",),
-    "fedcel.data": ("Images", "Splits", "load"),
+    "fedcel.data": ("Images", "Splits", "load_splits"),
     "fedcel.errors": (
         "DataError",
         "DivergedError",
@@ -125,7 +125,7 @@ MODULES = {
     "fedcel.extras": ("MissingExtraError",),
     "fedcel.federation.local_update": ("LocalUpdate", "local_update"),
     "fedcel.leakage.certificate": ("certificate",),
-    "fedcel.leakage.optimal_attacker": ("optimal",),
+    "fedcel.leakage.optimal_attacker": ("optimal_leak",),
     "fedcel.losses.cel": ("ConditionalEntropy", "Term"),
     "fedcel.losses.composite": ("Losses",),
     "fedcel.losses.defences": ("Defence",),
@@ -137,8 +137,8 @@ MODULES = {
     "fedcel.posterior.run_posterior": ("Posterior",),
     "fedcel.privacy": ("Mechanism", "private_logits"),
     "fedcel.privacy.ledger.ledger": ("Ledger",),
-    "fedcel.runs.run_folder": ("Run", "read"),
-    "fedcel.settings.parsing": ("Settings", "parse"),
+    "fedcel.runs.run_folder": ("Run", "read_run"),
+    "fedcel.settings.parsing": ("Settings", "parse_settings"),
 }
 """Where each public name is defined."""
 

@@ -61,12 +61,12 @@ class LedgerError(FailedError):
     """The ledger cannot be opened, read or written; no answer may leave."""
 
 
-def unforeseen(error: BaseException) -> str:
+def describe_unforeseen(error: BaseException) -> str:
     """Return an error's kind and words in a line: those of others may have several, or none."""
     return ": ".join(filter(None, [type(error).__name__, " ".join(str(error).split())]))
 
 
-def rose(error: BaseException) -> str:
+def describe_origin(error: BaseException) -> str:
     """Return where an error that was raised rose, and who called."""
     frames = reversed(extract_tb(error.__traceback__)[-FRAMES:])
     return ", called from ".join(f"{frame.filename}, line {frame.lineno}" for frame in frames)

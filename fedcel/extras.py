@@ -40,7 +40,7 @@ def list_packages(extra: str) -> tuple[str, ...]:
     return (*PACKAGES[extra], *included)
 
 
-def missing_extra(package: str, extra: str | None = None) -> MissingExtraError | None:
+def missing_extra_error(package: str, extra: str | None = None) -> MissingExtraError | None:
     """Return the error for a missing package, with the install command that brings it.
 
     Args:
@@ -67,7 +67,7 @@ def require_extra(extra: str) -> None:
         MissingExtraError: One of its packages is missing.
     """
     for package in list_packages(extra):
-        if find_spec(package) is None and (missing := missing_extra(package, extra)):
+        if find_spec(package) is None and (missing := missing_extra_error(package, extra)):
             raise missing
 
 
@@ -80,7 +80,7 @@ def import_optional(module: str) -> ModuleType:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        missing = missing_extra(error.name or module)
+        missing = missing_extra_error(error.name or module)
         if missing is None:
             raise
         raise missing from error

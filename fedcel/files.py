@@ -19,7 +19,7 @@ from fedcel.errors import RunError
 
 
 @contextmanager
-def locked(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
+def lock_file(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
     """Yield a file, made where there is none, to read and append; no other process has it then."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode), "a+b") as file:
@@ -27,7 +27,7 @@ def locked(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
         yield file
 
 
-def writable(*paths: Path) -> None:
+def check_writable(*paths: Path) -> None:
     """Refuse, before the work, files that cannot be written after it: RunError or OSError.
 
     Makes no folder: what is asked for may be refused for another reason.

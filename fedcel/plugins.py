@@ -6,7 +6,7 @@ from importlib import import_module
 from fedcel.errors import FedcelError, PluginError
 
 
-def load(ref: str) -> object:
+def load_object(ref: str) -> object:
     """Return what "package.module:object" names; PluginError names the wrong part."""
     path, _, name = ref.partition(":")
     if not all(part.isidentifier() for part in [*path.split("."), name]):
@@ -24,13 +24,13 @@ def load(ref: str) -> object:
     return found[name]
 
 
-def make(setting: str, ref: str, *given: object) -> object:
+def make_part(setting: str, ref: str, *given: object) -> object:
     """Return what the user's object, named by `setting`, makes of these.
 
     PluginError where it cannot be called, or refuses what it is given with a TypeError or
     ValueError.
     """
-    found = load(ref)
+    found = load_object(ref)
     if not callable(found):
         raise PluginError(f"{setting} {ref!r} cannot be called; name a class or a function")
     try:

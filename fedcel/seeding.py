@@ -14,6 +14,8 @@ def stream_seed(seed: int, purpose: str, round_number: int = 0, client: int = 0)
     return int.from_bytes(blake2b(name, digest_size=8).digest(), "big") >> 1
 
 
-def generator(seed: int, purpose: str, round_number: int = 0, client: int = 0) -> torch.Generator:
+def make_generator(
+    seed: int, purpose: str, round_number: int = 0, client: int = 0
+) -> torch.Generator:
     """Return a fresh CPU generator for one purpose; no global state is touched."""
     return torch.Generator().manual_seed(stream_seed(seed, purpose, round_number, client))

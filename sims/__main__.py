@@ -19,14 +19,14 @@ def run() -> NoReturn:
     nothing is lost by ending without them.
     """
     status = main()
-    if status == INTERRUPTED and not ended(GRACE_SECONDS):
+    if status == INTERRUPTED and not have_threads_ended(GRACE_SECONDS):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
     sys.exit(status)
 
 
-def ended(seconds: float) -> bool:
+def have_threads_ended(seconds: float) -> bool:
     """Say whether all threads that an interpreter waits for end within `seconds`."""
     limit = time.monotonic() + seconds
     others = [t for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon]

@@ -77,7 +77,7 @@ def build_strategy(
     name = settings.strategy.name
     if name == OWN_STRATEGY:
         return PosteriorStrategy(settings, state, shapes, cut)
-    factory = plugins.load(name)
+    factory = plugins.load_object(name)
     if not callable(factory) or (isinstance(factory, type) and not issubclass(factory, Strategy)):
         raise SettingsError(f"strategy.name {name!r} is no Flower Strategy")
     if isinstance(factory, type) and issubclass(factory, PosteriorStrategy):

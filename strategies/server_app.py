@@ -9,15 +9,15 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Strategy
 
-from fedcel.data import Splits, class_names, load
+from fedcel.data import Splits, list_classes, load_splits
 from fedcel.errors import RunError
 from fedcel.federation import record_names
 from fedcel.federation.server_round import Event, RoundReport, ServerState
 from fedcel.nets.flat_parameters import to_arrays, to_vector
 from fedcel.runs import run_folder
-from fedcel.runs.evaluation import outcome, store
+from fedcel.runs.evaluation import evaluate_run, store_evaluation
 from fedcel.runs.server_run import ServerRun, ShowRound
-from fedcel.settings.parsing import Settings, parse
+from fedcel.settings.parsing import Settings, parse_settings
 from strategies.build_strategy import ReplyRecorder, build_strategy
 from strategies.posterior import PosteriorStrategy
 
@@ -84,7 +84,7 @@ def train_over_grid(
         FedcelError: Whatever else keeps the run from its end.
     """
     begin = time.perf_counter()
-    splits = load(settings.data, settings.clients, settings.seed)
+    splits = load_splits(settings.data, settings.clients, settings.seed)
     run = ServerRun(folder, settings, splits, show_round, resume=resume)
     strategy = build_strategy(settings, run.state, run.flat.shapes, run.flat.cut)
     if resume and not isinstance(strategy, PosteriorStrategy):
@@ -103,11 +103,11 @@ def train_over_grid(
     run.close()
     if not measure:
         return
-    evaluation = outcome(run_folder.read(folder), time.perf_counter() - begin)
+    evaluation = evaluate_run(run_folder.read_run(folder), time.perf_counter() - begin)
     if isinstance(strategy, PosteriorStrategy) and strategy.registry.has_node_data:
         # It would be that of images nobody trained on.
         evaluation.result["between-client-spread"] = None
-    store(folder, evaluation)
+    store_evaluation(folder, evaluation)
 
 
 def _describe_images(settings: Settings, splits: Splits) -> ConfigRecord:
@@ -115,7 +115,7 @@ def _describe_images(settings: Settings, splits: Splits) -> ConfigRecord:
     requirements = ConfigRecord(
         {record_names.SHAPE: list(splits.shape), record_names.CLASSES: splits.classes}
     )
-    if names := class_names(settings.data):
+    if names := list_classes(settings.data):
         requirements[record_names.NAMES] = names
     return requirements
 
@@ -143,13 +143,13 @@ def make_server_app() -> ServerApp:
                 """add --run-config 'out="/where/it/goes"'"""
             )
         resume = bool(config.pop(RESUME))
-        settings = parse(config)
+        settings = parse_settings(config)
         if settings.data.path != "none" and not Path(settings.data.path).is_absolute():
             raise RunError(f"data.path is {settings.data.path!r}, must be an absolute path")
         try:
-            resume = resume and run_folder.begun(settings, out)
+            resume = resume and run_folder.has_begun(settings, out)
             if not bool(context.run_config[RESUME]):
-                run_folder.create(out, settings)
+                run_folder.create_run(out, settings)
         except RunError as error:
             raise RunError(f"{error} (in the run config: out, resume=true)") from None
         train_over_grid(grid, settings, out, print_event, resume=resume)

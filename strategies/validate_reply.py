@@ -13,7 +13,7 @@ from torch import Tensor
 from fedcel.federation import record_names
 from fedcel.federation.client_update import ClientUpdate
 from fedcel.losses.cel import averaged_centres
-from fedcel.losses.cel.averaged_centres import Shared, Statistics
+from fedcel.losses.cel.averaged_centres import CentreStatistics, SharedCentres
 from fedcel.nets.flat_parameters import to_vector
 
 LONGEST_REASON = 300  # characters of a client's own words that reach the log
@@ -32,7 +32,7 @@ class Expectation(NamedTuple):
     """Of an update; "none": far beyond the model's own."""
     examples: int
     """That the client told before round 1."""
-    centres: Shared | None
+    centres: SharedCentres | None
     """What class centres have to fit, where they are due."""
     is_bounded: bool
     """Whether the net bounds its features."""
@@ -139,7 +139,9 @@ def _find_centres_fault(records: RecordDict, expected: Expectation) -> str | Non
     arrays = _decode_arrays(record)
     if isinstance(arrays, str):
         return f"its statistics {arrays}"
-    return averaged_centres.fault(arrays, expected.centres, expected.examples, expected.is_bounded)
+    return averaged_centres.find_statistics_fault(
+        arrays, expected.centres, expected.examples, expected.is_bounded
+    )
 
 
 def _find_excess(move: Float[Tensor, " P"], expected: Expectation, what: str) -> str | None:
@@ -186,7 +188,7 @@ def read_update(records: RecordDict, request_centres: bool, request_gradient: bo
     centres = None
     if request_centres:
         arrays = records.array_records[record_names.STATISTICS].to_numpy_ndarrays()
-        centres = Statistics(*(torch.from_numpy(array.copy()) for array in arrays))
+        centres = CentreStatistics(*(torch.from_numpy(array.copy()) for array in arrays))
     delta = to_vector(records.array_records[record_names.DELTA].to_numpy_ndarrays())
     return ClientUpdate(
         delta,

@@ -10,7 +10,7 @@ import click
 import pytest
 import typer
 
-from fedcel.settings.parsing import flatten, parse
+from fedcel.settings.parsing import flatten_settings, parse_settings
 from sims.bench import scenario
 from sims.commands.main import app
 from sims.commands.overrides import parse_overrides
@@ -94,10 +94,10 @@ def test_commands_are_ones_that_run(page: Path) -> None:
         words = ["1" if word == "N" else word for word in words]
         options = parsed(words)
         given = parse_overrides(options.get("assignments"))
-        parse({key: value for key, value in given.items() if key != "bench.seeds"})
+        parse_settings({key: value for key, value in given.items() if key != "bench.seeds"})
         name = options.get("scenario", "")
-        if name in scenario.packaged():
-            known = {variant.name for variant in scenario.read(name).variants}
+        if name in scenario.list_packaged():
+            known = {variant.name for variant in scenario.read_scenario(name).variants}
             assert options.get("variant") in {None, *known}
         else:
             assert not name or "/" in name or name.endswith(".toml") or name.isupper(), name
@@ -119,9 +119,9 @@ def test_the_changelog_has_no_links_into_the_repository() -> None:
 
 def test_settings_that_pages_name_exist() -> None:
     """`group.key` in backticks, of a group of settings, is one of its keys."""
-    from fedcel.settings.parsing import Settings, dump
+    from fedcel.settings.parsing import Settings, dump_settings
 
-    known = set(flatten(dump(Settings())))
+    known = set(flatten_settings(dump_settings(Settings())))
     groups = {key.partition(".")[0] for key in known if "." in key}
     for page in PAGES:
         for named in re.findall(r"`([a-z]+\.[a-z0-9-]+)(?:[ `=])", page.read_text()):

@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clients.device.keyed_noise import KEY_BYTES, disturbed, fingerprint
+from clients.device.keyed_noise import KEY_BYTES, disturb_features, fingerprint
 from clients.leak_guard import Leak
 from clients.service.schema import ModelCard
 from fedcel.errors import DataError, LeakLimitError, RunError
-from fedcel.files import locked
+from fedcel.files import lock_file
 from fedcel.nets.split_net import SplitNet
 
 MARK = 16  # bytes kept of a message's fingerprint
@@ -37,7 +37,7 @@ class Sent:
         self.total = 0.0
         """Bits that all messages together may tell, at most."""
         if path:
-            with locked(path) as file:
+            with lock_file(path) as file:
                 self._catch_up(file)
 
     def __len__(self) -> int:
@@ -55,7 +55,7 @@ class Sent:
                 if self._fits(name, bits, limit):
                     self._add(name, bits)
                 return
-            with locked(self._path) as file:
+            with lock_file(self._path) as file:
                 self._catch_up(file)
                 if self._fits(name, bits, limit):
                     file.write(f"{name} {bits!r}\n".encode())
@@ -93,12 +93,12 @@ class Sent:
         self._read = file.tell()
 
 
-def law_of(card: ModelCard, net: SplitNet) -> str:
+def describe_law(card: ModelCard, net: SplitNet) -> str:
     """Return what decides a message besides the image: as checked, not the version as stated."""
     return f"{card.encoder.sha256} {net.cut!r}"
 
 
-def device_key(path: Path | None) -> bytes:
+def load_device_key(path: Path | None) -> bytes:
     """Return the secret key of a device: of its file, made at first use; else one for this process.
 
     RunError when the file is none, or others may read it.
@@ -109,7 +109,7 @@ def device_key(path: Path | None) -> bytes:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        return kept(path)
+        return read_key(path)
     with os.fdopen(handle, "wb") as file:
         key = secrets.token_bytes(KEY_BYTES)
         file.write(key)
@@ -118,7 +118,7 @@ def device_key(path: Path | None) -> bytes:
     return key
 
 
-def kept(path: Path) -> bytes:
+def read_key(path: Path) -> bytes:
     """Return the key in a file; RunError when it is none, or others may read it."""
     mode, key = path.stat().st_mode & 0o777, path.read_bytes()
     if mode & 0o077:
@@ -160,7 +160,7 @@ class Device:
         seed = fingerprint(self.key, self.law, image)
         with torch.no_grad():
             z = self.net.encode(image.to(torch.float32)[None])[0]
-        found = disturbed(self.net.cut, z, seed)
+        found = disturb_features(self.net.cut, z, seed)
         if not (found.abs() <= self.largest).all():
             raise DataError(
                 f"the message exceeds +-{self.largest:g} or is undefined; use a bounded encoder"

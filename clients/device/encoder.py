@@ -18,7 +18,7 @@ from fedcel.settings.groups import Net
 MOST_BYTES = 256 * 2**20
 
 
-def received(card: ModelCard, data: bytes, own: nn.Module | None = None) -> SplitNet:
+def read_encoder(card: ModelCard, data: bytes, own: nn.Module | None = None) -> SplitNet:
     """Return the split net of a service's encoder; its head is never used.
 
     Only the project's own nets are built from a message; `own` is the caller's module where the
@@ -28,7 +28,7 @@ def received(card: ModelCard, data: bytes, own: nn.Module | None = None) -> Spli
         raise ServiceError("the encoder is not the one that /v1/model states; fetch both again")
     try:
         tensors = load(data)
-        about = metadata(data)
+        about = read_metadata(data)
         net = Net.model_validate(json.loads(about["net"]))
         cut = Cut(card.sigma, card.dropout)
         stated = about["model"], json.loads(about["shape"]), int(about["classes"])
@@ -38,8 +38,8 @@ def received(card: ModelCard, data: bytes, own: nn.Module | None = None) -> Spli
         raise ServiceError(f"{cut} of images {card.shape} is no cut that a device can make")
     if stated != (card.model, card.shape, card.classes):
         raise ServiceError("the encoder is of another model than /v1/model states")
-    encoder = own or built(net, tuple(card.shape), card.classes)
-    fill(encoder, tensors)
+    encoder = own or build_encoder(net, tuple(card.shape), card.classes)
+    fill_parameters(encoder, tensors)
     found = SplitNet(encoder, nn.Identity(), cut, card.features)
     with torch.no_grad():
         z = found.encode(torch.zeros(1, *card.shape))
@@ -48,14 +48,14 @@ def received(card: ModelCard, data: bytes, own: nn.Module | None = None) -> Spli
     return found
 
 
-def metadata(data: bytes) -> dict[str, str]:
+def read_metadata(data: bytes) -> dict[str, str]:
     """Return the strings in a safetensors file's header."""
     size = int.from_bytes(data[:8], "little")
     found: dict[str, str] = json.loads(data[8 : 8 + size])["__metadata__"]
     return found
 
 
-def built(net: Net, shape: tuple[int, ...], classes: int) -> nn.Module:
+def build_encoder(net: Net, shape: tuple[int, ...], classes: int) -> nn.Module:
     """Return an encoder of the project's own, without memory: its size is not checked yet."""
     if net.name not in BUILDERS:
         raise ServiceError(
@@ -70,7 +70,7 @@ def built(net: Net, shape: tuple[int, ...], classes: int) -> nn.Module:
         raise ServiceError(f"the service's net cannot be built: {error}") from None
 
 
-def fill(encoder: nn.Module, tensors: dict[str, Tensor]) -> None:
+def fill_parameters(encoder: nn.Module, tensors: dict[str, Tensor]) -> None:
     """Put all parameters in; ServiceError when names, shapes or types differ."""
     wanted = {name: tuple(value.shape) for name, value in encoder.named_parameters()}
     found = {name: tuple(value.shape) for name, value in tensors.items()}

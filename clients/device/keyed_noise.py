@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, UInt64
 from torch import Tensor
 
-from fedcel.nets.cut import Cut, applied
+from fedcel.nets.cut import Cut, apply_noise
 
 KEY_BYTES = 32
 
@@ -29,18 +29,22 @@ def fingerprint(key: bytes, law: str, image: Float[Tensor, "C H W"]) -> bytes:
     return hmac.digest(key, f"{law}{data.shape}".encode() + data.tobytes(), sha256)
 
 
-def uniforms(seed: bytes, purpose: bytes, count: int) -> Float[Tensor, " N"]:
+def draw_uniforms(seed: bytes, purpose: bytes, count: int) -> Float[Tensor, " N"]:
     """Return float64 values in (0, 1), a function of a secret 32-byte seed."""
-    return inside(np.frombuffer(shake_256(purpose + seed).digest(8 * count), "<u8"))
+    return words_to_uniforms(np.frombuffer(shake_256(purpose + seed).digest(8 * count), "<u8"))
 
 
-def inside(words: UInt64[np.ndarray, " N"]) -> Float[Tensor, " N"]:
+def words_to_uniforms(words: UInt64[np.ndarray, " N"]) -> Float[Tensor, " N"]:
     """Return the middles of 2^52 equal parts of (0, 1), exact in double precision."""
     return torch.from_numpy(((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)
 
 
-def disturbed(cut: Cut, z: Float[Tensor, " D"], seed: bytes) -> Float[Tensor, " D"]:
+def disturb_features(cut: Cut, z: Float[Tensor, " D"], seed: bytes) -> Float[Tensor, " D"]:
     """Return the message m * z + sigma * xi of the cut's law, m and xi from a secret seed."""
-    mask = uniforms(seed, b"mask", len(z)) >= cut.dropout if cut.dropout else None
-    xi = torch.special.ndtri(uniforms(seed, b"noise", len(z))) * cut.sigma if cut.sigma else None
-    return applied(z, mask, xi)
+    mask = draw_uniforms(seed, b"mask", len(z)) >= cut.dropout if cut.dropout else None
+    xi = (
+        torch.special.ndtri(draw_uniforms(seed, b"noise", len(z))) * cut.sigma
+        if cut.sigma
+        else None
+    )
+    return apply_noise(z, mask, xi)

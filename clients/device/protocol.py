@@ -10,7 +10,7 @@ from jaxtyping import Float
 from pydantic import BaseModel, ValidationError
 from torch import Tensor, nn
 
-from clients.device.encoder import MOST_BYTES, received
+from clients.device.encoder import MOST_BYTES, read_encoder
 from clients.service import schema
 from fedcel.errors import ServiceError, SpentError
 from fedcel.nets.split_net import SplitNet
@@ -80,7 +80,7 @@ class Answer(NamedTuple):
     """Bits beyond the label that all messages of this device may have told the service."""
 
 
-def patiently(send: Send) -> Flow[Reply]:
+def send_with_retries(send: Send) -> Flow[Reply]:
     """Return the reply, after waiting and sending the same again where that may help.
 
     ServiceError when it says no, is too busy six times, or cannot be reached for 30 seconds:
@@ -92,18 +92,18 @@ def patiently(send: Send) -> Flow[Reply]:
         if reply and reply.status == 200:
             return reply
         if reply and reply.status not in AGAIN:
-            raise refused(reply)
+            raise describe_refusal(reply)
         attempts += 1
         refusals += reply is not None
         if refusals == ATTEMPTS or (reply is None and waited >= PATIENCE):
-            reason = refused(reply) if reply else "no connection"
+            reason = describe_refusal(reply) if reply else "no connection"
             raise ServiceError(f"no answer in {attempts} attempts: {reason}; try again later")
-        seconds = pause(attempts - 1, reply)
+        seconds = retry_delay(attempts - 1, reply)
         waited += seconds
         yield Wait(seconds)
 
 
-def pause(attempt: int, reply: Reply | None) -> float:
+def retry_delay(attempt: int, reply: Reply | None) -> float:
     """Return the seconds to wait: doubled each time, partly random, at least as asked."""
     asked = reply.headers.get("retry-after", "0") if reply else "0"
     least = float(asked) if asked.isdigit() else 0.0
@@ -112,7 +112,7 @@ def pause(attempt: int, reply: Reply | None) -> float:
     return min(LONGEST_WAIT, max(least, longest * (0.5 + chance / 2)))
 
 
-def refused(reply: Reply) -> ServiceError:
+def describe_refusal(reply: Reply) -> ServiceError:
     """Return what a refusal says."""
     try:
         found = schema.ProblemBody.model_validate_json(reply.body)
@@ -123,7 +123,7 @@ def refused(reply: Reply) -> ServiceError:
     return kind(f"{found.status}: {found.title} {found.detail}{left}")
 
 
-def understood(kind: type[Card], reply: Reply) -> Card:
+def parse_reply(kind: type[Card], reply: Reply) -> Card:
     """Return a reply's content; ServiceError where it is not what the protocol says."""
     try:
         return kind.model_validate_json(reply.body)
@@ -133,24 +133,26 @@ def understood(kind: type[Card], reply: Reply) -> Card:
         ) from None
 
 
-def joined(key: str, encoder: nn.Module | None) -> Flow[tuple[schema.ModelCard, SplitNet]]:
+def request_model(key: str, encoder: nn.Module | None) -> Flow[tuple[schema.ModelCard, SplitNet]]:
     """Return the served model's card and the device's half of it."""
     headers = {"Authorization": f"Bearer {key}"}
-    card = understood(schema.ModelCard, (yield from patiently(Send("GET", "/v1/model", headers))))
+    card = parse_reply(
+        schema.ModelCard, (yield from send_with_retries(Send("GET", "/v1/model", headers)))
+    )
     if card.encoder.bytes > MOST_BYTES:
         raise ServiceError(f"the encoder has {card.encoder.bytes} bytes, at most {MOST_BYTES}")
     wanted = Send("GET", "/v1/encoder", headers, limit=card.encoder.bytes)
-    data = (yield from patiently(wanted)).body
-    return card, received(card, data, encoder)
+    data = (yield from send_with_retries(wanted)).body
+    return card, read_encoder(card, data, encoder)
 
 
-def balance(key: str) -> Flow[schema.Budget]:
+def request_balance(key: str) -> Flow[schema.Budget]:
     """Return the client's account."""
     send = Send("GET", "/v1/budget", {"Authorization": f"Bearer {key}"})
-    return understood(schema.Budget, (yield from patiently(send)))
+    return parse_reply(schema.Budget, (yield from send_with_retries(send)))
 
 
-def question(key: str, version: str, message: bytes, uncertainty: bool) -> Send:
+def build_query(key: str, version: str, message: bytes, uncertainty: bool) -> Send:
     """Return the request that asks; one id for all attempts, so that it is paid once."""
     headers = {
         "Authorization": f"Bearer {key}",
@@ -162,10 +164,10 @@ def question(key: str, version: str, message: bytes, uncertainty: bool) -> Send:
     return Send("POST", path, headers, message)
 
 
-def asked(send: Send, classes: int, leaked: float) -> Flow[Answer]:
+def request_answer(send: Send, classes: int, leaked: float) -> Flow[Answer]:
     """Return the answer to a question."""
-    found = understood(schema.Answer, (yield from patiently(send)))
-    check(found, classes)
+    found = parse_reply(schema.Answer, (yield from send_with_retries(send)))
+    check_answer(found, classes)
     values = torch.tensor(found.values, dtype=torch.float64)
     doubt = None
     if found.entropy is not None and found.information is not None:
@@ -178,7 +180,7 @@ def asked(send: Send, classes: int, leaked: float) -> Flow[Answer]:
     return Answer(found.label, probabilities, values, doubt, found.fresh, found.left, leaked)
 
 
-def check(found: schema.Answer, classes: int) -> None:
+def check_answer(found: schema.Answer, classes: int) -> None:
     """Refuse an answer that no service of this version gives: ServiceError."""
     if len(found.values) != classes or not all(map(math.isfinite, found.values)):
         raise ServiceError(

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from clients.device import protocol
-from clients.device.device import Device, Sent, device_key, law_of
+from clients.device.device import Device, Sent, describe_law, load_device_key
 from clients.device.protocol import Answer, Flow, Reply, Send, Wait
 from clients.leak_guard import LeakGuard
 from clients.service.schema import Budget, ModelCard
@@ -63,9 +63,9 @@ class OwnImages:
         """Return a device with the measured net; LeakError where it leaks more than allowed."""
         noise = torch.Generator().manual_seed(secrets.randbits(63))
         leak = LeakGuard(self.message_limit).check(net, self.images, self.labels, noise)
-        key = device_key(self.state and self.state / "device.key")
+        key = load_device_key(self.state and self.state / "device.key")
         sent = Sent(self.state and self.state / "sent.txt")
-        shape, limit, law = tuple(card.shape), self.total_limit, law_of(card, net)
+        shape, limit, law = tuple(card.shape), self.total_limit, describe_law(card, net)
         return Device(net, shape, law, card.largest, leak, limit, key, sent)
 
 
@@ -79,9 +79,11 @@ class SplitClient:
     def __init__(self, url: str, key: str, own: Holder, verify: Path | bool = True) -> None:
         """Fetch the model's encoder and measure it; ServiceError, LeakError say why not."""
         self._key = key
-        self._http = httpx.Client(base_url=address(url), verify=trust(verify), timeout=TIMEOUT)
+        self._http = httpx.Client(
+            base_url=check_address(url), verify=choose_authorities(verify), timeout=TIMEOUT
+        )
         try:
-            self.card, net = self._drive(protocol.joined(key, own.encoder))
+            self.card, net = self._drive(protocol.request_model(key, own.encoder))
             self.device = own.device(self.card, net)
         except BaseException:
             self._http.close()
@@ -93,12 +95,12 @@ class SplitClient:
         LeakLimitError before anything is sent, ServiceError where the service says no.
         """
         message = self.device.message(image)
-        send = protocol.question(self._key, self.card.model, message, uncertainty)
-        return self._drive(protocol.asked(send, self.card.classes, self.device.leaked))
+        send = protocol.build_query(self._key, self.card.model, message, uncertainty)
+        return self._drive(protocol.request_answer(send, self.card.classes, self.device.leaked))
 
     def budget(self) -> Budget:
         """Return the client's account in epsilon."""
-        return self._drive(protocol.balance(self._key))
+        return self._drive(protocol.request_balance(self._key))
 
     def close(self) -> None:
         """Close the connection."""
@@ -134,7 +136,7 @@ class SplitClient:
                 body.take_all(reply.iter_bytes())
                 return Reply(reply.status_code, reply.headers, body.data)
         except httpx.TransportError as error:
-            check(error)
+            refuse_untrusted(error)
             return None
 
 
@@ -151,10 +153,12 @@ class AsyncSplitClient:
     @classmethod
     async def connect(cls, url: str, key: str, own: Holder, verify: Path | bool = True) -> Self:
         """Return a client that fetched and measured the encoder; see `SplitClient`."""
-        http = httpx.AsyncClient(base_url=address(url), verify=trust(verify), timeout=TIMEOUT)
+        http = httpx.AsyncClient(
+            base_url=check_address(url), verify=choose_authorities(verify), timeout=TIMEOUT
+        )
         found = cls(http, key)
         try:
-            found.card, net = await found._drive(protocol.joined(key, own.encoder))
+            found.card, net = await found._drive(protocol.request_model(key, own.encoder))
             found.device = await asyncio.to_thread(own.device, found.card, net)
         except BaseException:
             await http.aclose()
@@ -164,12 +168,14 @@ class AsyncSplitClient:
     async def ask(self, image: Float[Tensor, "C H W"], uncertainty: bool = False) -> Answer:
         """Return the private answer about an image; see `SplitClient.ask`."""
         message = self.device.message(image)
-        send = protocol.question(self._key, self.card.model, message, uncertainty)
-        return await self._drive(protocol.asked(send, self.card.classes, self.device.leaked))
+        send = protocol.build_query(self._key, self.card.model, message, uncertainty)
+        return await self._drive(
+            protocol.request_answer(send, self.card.classes, self.device.leaked)
+        )
 
     async def budget(self) -> Budget:
         """Return the client's account in epsilon."""
-        return await self._drive(protocol.balance(self._key))
+        return await self._drive(protocol.request_balance(self._key))
 
     async def close(self) -> None:
         """Close the connection."""
@@ -206,7 +212,7 @@ class AsyncSplitClient:
                     body.take(part)
                 return Reply(reply.status_code, reply.headers, body.data)
         except httpx.TransportError as error:
-            check(error)
+            refuse_untrusted(error)
             return None
 
 
@@ -229,7 +235,7 @@ class Body:
             self.take(part)
 
 
-def check(error: httpx.TransportError) -> None:
+def refuse_untrusted(error: httpx.TransportError) -> None:
     """Refuse to try again where the trust is missing: ServiceError."""
     if "certificate" in str(error).lower():
         raise ServiceError(
@@ -237,7 +243,7 @@ def check(error: httpx.TransportError) -> None:
         ) from None
 
 
-def address(url: str) -> str:
+def check_address(url: str) -> str:
     """Return a service's address; ServiceError where key and messages would travel in clear."""
     parts = urlsplit(url)
     if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK):
@@ -245,7 +251,7 @@ def address(url: str) -> str:
     raise ServiceError(f"url is {url!r}, must begin with https:// (http:// only for this machine)")
 
 
-def trust(verify: Path | bool) -> ssl.SSLContext:
+def choose_authorities(verify: Path | bool) -> ssl.SSLContext:
     """Return whom to trust: the system's authorities, or those of a file; ServiceError on False."""
     if verify is False:
         raise ServiceError("verify is False: anybody could answer; pass the authority's file")

@@ -15,9 +15,13 @@ from clients.flower.posterior_client import PosteriorClient
 from fedcel.data import Own
 from fedcel.errors import SettingsError
 from fedcel.federation import record_names
-from fedcel.federation.client_update import client_images, client_net, compute_client_gradient
+from fedcel.federation.client_update import (
+    build_client_net,
+    compute_client_gradient,
+    select_client_images,
+)
 from fedcel.nets.flat_parameters import to_vector
-from fedcel.settings.parsing import Settings, parse
+from fedcel.settings.parsing import Settings, parse_settings
 
 if TYPE_CHECKING:
     from clients.flower.evaluation_client import Account, EvaluationClient
@@ -43,7 +47,7 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
 
     def node_settings(message: Message, context: Context) -> Settings:
         torch.set_num_threads(1)  # several clients share the cores; threads would fight over them
-        return settings_at_node(settings or read_settings(context), message, context)
+        return resolve_node_settings(settings or read_settings(context), message, context)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -61,7 +65,7 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
         return make_reply(
             message,
             {name: ArrayRecord(arrays) for name, arrays in records.items()},
-            to_metric_record(metrics | identity),
+            make_metric_record(metrics | identity),
         )
 
     @app.evaluate()
@@ -71,7 +75,7 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
         client = make_evaluation_client(run, message, context)
         nll, examples, metrics = client.evaluate(read_model(message), read_config(message))
         numbers = {**metrics, "nll": nll, record_names.EXAMPLES: examples}
-        return make_reply(message, {}, to_metric_record(numbers))
+        return make_reply(message, {}, make_metric_record(numbers))
 
     @app.query(record_names.COUNT_QUERY)
     def count(message: Message, context: Context) -> Message:
@@ -80,11 +84,11 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
         if folder and record_names.ROUND in config:
             forget_states_after(folder, int(config[record_names.ROUND]))
         numbers: dict[str, Scalar] = {
-            record_names.EXAMPLES: len(client_images(run, partition).y),
+            record_names.EXAMPLES: len(select_client_images(run, partition).y),
             record_names.PARTITION: partition,
             record_names.OWN: int(isinstance(run.data, Own)),
         }
-        return make_reply(message, {}, to_metric_record(numbers))
+        return make_reply(message, {}, make_metric_record(numbers))
 
     @app.query(record_names.GRADIENT_QUERY)
     def gradient(message: Message, context: Context) -> Message:
@@ -107,10 +111,10 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
 
 def read_settings(context: Context) -> Settings:
     """Read the operator's settings from the run config; SettingsError where they are wrong."""
-    return parse({k: v for k, v in context.run_config.items() if k not in _SERVER_KEYS})
+    return parse_settings({k: v for k, v in context.run_config.items() if k not in _SERVER_KEYS})
 
 
-def settings_at_node(settings: Settings, message: Message, context: Context) -> Settings:
+def resolve_node_settings(settings: Settings, message: Message, context: Context) -> Settings:
     """Put this node's own images in the place of the run's data, if it has such.
 
     What the images have to fit comes with the message.
@@ -159,8 +163,8 @@ def make_evaluation_client(
         EvaluationClient,  # seconds of imports that training never needs
     )
 
-    images = client_images(settings, read_partition(context))
-    return EvaluationClient(settings, client_net(settings), images, read_samples(message))
+    images = select_client_images(settings, read_partition(context))
+    return EvaluationClient(settings, build_client_net(settings), images, read_samples(message))
 
 
 def find_account(message: Message, context: Context) -> "Account":
@@ -224,7 +228,7 @@ def make_reply(
     return Message(content=RecordDict({**arrays, **numbers}), reply_to=message)
 
 
-def to_metric_record(metrics: dict[str, Scalar]) -> MetricRecord:
+def make_metric_record(metrics: dict[str, Scalar]) -> MetricRecord:
     """Return a NumPyClient's metrics as a record; those that are no numbers do not travel."""
     return MetricRecord({k: v for k, v in metrics.items() if isinstance(v, int | float)})
 

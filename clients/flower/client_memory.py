@@ -33,13 +33,13 @@ class FolderMemory:
 
     def recall(self, number: int) -> State | None:
         """Read the newest state from before round `number`."""
-        return client_state.read(self._folder, number)
+        return client_state.read_client_state(self._folder, number)
 
     def remember(self, number: int, state: State) -> None:
         """Write the state after round `number`, whole or not at all."""
         if self._forgets_later:
             forget_states_after(self._folder, number)
-        client_state.save(self._folder, number, state)
+        client_state.save_client_state(self._folder, number, state)
 
 
 class ContextMemory:

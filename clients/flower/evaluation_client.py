@@ -17,15 +17,15 @@ from flwr.common import NDArrays, Scalar
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.service.answering import Ask, Desk, micro
-from clients.service.model import served_of
+from clients.service.answering import PrivateAnswerer, Query, to_micro_epsilon
+from clients.service.model import build_served
 from fedcel.data import Images
 from fedcel.metrics import calibration
 from fedcel.nets.flat_parameters import FlatNet, to_vector
 from fedcel.posterior.predict import Prediction, answer_all, predict
-from fedcel.privacy import build, private_logits, utility
+from fedcel.privacy import build_mechanism, measure_utility, private_logits
 from fedcel.privacy.ledger.ledger import MICRO, Ledger, Refusal
-from fedcel.seeding import generator
+from fedcel.seeding import make_generator
 from fedcel.settings.parsing import Settings
 
 
@@ -58,11 +58,13 @@ class EvaluationClient(NumPyClient):
         Scores the posterior samples, or `parameters` alone where there are none.
         """
         x, y = self.images
-        stream = generator(self.settings.seed, "evaluation", int(config.get("server-round", 0)))
+        stream = make_generator(
+            self.settings.seed, "evaluation", int(config.get("server-round", 0))
+        )
         samples = self.samples or [to_vector(parameters)]
         found = predict(self.flat, samples, x, stream, self.settings.chain.scope)
-        scores = calibration.scores(found.probabilities, y)
-        kept = utility(found.logits, y, self.settings.privacy)
+        scores = calibration.score_probabilities(found.probabilities, y)
+        kept = measure_utility(found.logits, y, self.settings.privacy)
         return scores["nll"], len(y), {**scores, **{f"private-{k}": v for k, v in kept.items()}}
 
     def query(
@@ -92,13 +94,15 @@ class EvaluationClient(NumPyClient):
 
     def _charged(self, message: Tensor, account: Account) -> NDArray[np.float32]:
         """Return the answers that the account pays for, all or none of which are told."""
-        model = served_of(self.settings, self.flat, self.samples, tuple(self.images.x.shape[1:]))
+        model = build_served(self.settings, self.flat, self.samples, tuple(self.images.x.shape[1:]))
         rows = [row.numpy().astype("<f4").tobytes() for row in message]
-        mechanism = build(self.settings.privacy, model.classes)
+        mechanism = build_mechanism(self.settings.privacy, model.classes)
         with Ledger.open(account.ledger) as ledger:
-            ledger.admit(account.client, micro(self.settings.privacy.budget))
-            desk = Desk(model, mechanism, ledger, lambda *_: None)
-            found = desk.answer([named(desk, Ask(account.client, "", row, False)) for row in rows])
+            ledger.admit(account.client, to_micro_epsilon(self.settings.privacy.budget))
+            desk = PrivateAnswerer(model, mechanism, ledger, lambda *_: None)
+            found = desk.answer(
+                [identify_query(desk, Query(account.client, "", row, False)) for row in rows]
+            )
         values = []
         for got in found:
             if isinstance(got, Refusal):
@@ -110,7 +114,7 @@ class EvaluationClient(NumPyClient):
         return np.asarray(values, np.float32)
 
 
-def named(desk: Desk, ask: Ask) -> Ask:
+def identify_query(desk: PrivateAnswerer, ask: Query) -> Query:
     """Return the question under an id of all that decides its answer: a repeat has the same."""
     name = sha256(desk.served.version.encode() + desk.digest(ask)).hexdigest()
     return ask._replace(request=name)

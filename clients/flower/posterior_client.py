@@ -14,7 +14,7 @@ from fedcel.federation.client_update import (
     is_state_usable,
     update_client,
 )
-from fedcel.losses.cel.averaged_centres import Shared
+from fedcel.losses.cel.averaged_centres import SharedCentres
 from fedcel.nets.flat_parameters import to_arrays, to_vector
 from fedcel.settings.parsing import Settings
 
@@ -58,7 +58,7 @@ class PosteriorClient(NumPyClient):
         Returns:
             The delta (or the weights, as `strategy.upload` says), the number of examples, metrics.
         """
-        examples = len(client_update.client_images(self.settings, self.client).y)
+        examples = len(client_update.select_client_images(self.settings, self.client).y)
         number = int(config[record_names.ROUND])
         update = update_client(
             self.settings,
@@ -101,7 +101,7 @@ def read_inputs(
         total_examples=int(config.get(record_names.TOTAL, examples)),
         proximal=_read_float(config, record_names.PROXIMAL),
         threshold=_read_float(config, record_names.THRESHOLD),
-        centres=Shared(*centres) if centres else None,
+        centres=SharedCentres(*centres) if centres else None,
         gradient=tensors.get(record_names.GRADIENT, [None])[0],
         step_sizes=tensors.get(record_names.SCALE, [None])[0],
     )

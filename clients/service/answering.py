@@ -19,15 +19,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clients.service.model import Served, doubts, doubts_sensitivity
+from clients.service.model import ServedModel, uncertainty_scores, uncertainty_sensitivity
 from fedcel.posterior.predict import Prediction
-from fedcel.privacy import Mechanism, perturb
+from fedcel.privacy import Mechanism, perturb_rows
 from fedcel.privacy.ledger.ledger import MICRO, Charge, Ledger, Receipt, Refusal
 
 Observe = Callable[[str, float], None]
 
 
-class Ask(NamedTuple):
+class Query(NamedTuple):
     """One question as it arrived, checked."""
 
     client: str
@@ -52,22 +52,22 @@ class Price(NamedTuple):
     answer: int
     uncertainty: int
 
-    def of(self, ask: Ask) -> int:
+    def of(self, ask: Query) -> int:
         """Return the price of one question."""
         return self.answer + (self.uncertainty if ask.uncertainty else 0)
 
 
-def micro(epsilon: float) -> int:
+def to_micro_epsilon(epsilon: float) -> int:
     """Return epsilon in millionths, never less than it is."""
     return math.ceil(Fraction(epsilon) * MICRO)
 
 
 @final
 @dataclass(frozen=True)
-class Desk:
+class PrivateAnswerer:
     """All that a batch needs: the model, the mechanism and its price, the ledger."""
 
-    served: Served
+    served: ServedModel
     mechanism: Mechanism
     ledger: Ledger
     observe: Observe
@@ -75,30 +75,30 @@ class Desk:
     @cached_property
     def price(self) -> Price:
         """Return the prices; uncertainty costs an epsilon of its own."""
-        return prices(self.mechanism)
+        return list_prices(self.mechanism)
 
-    def answer(self, asks: Sequence[Ask]) -> list[Answered | Refusal]:
+    def answer(self, asks: Sequence[Query]) -> list[Answered | Refusal]:
         """Return what each question gets; LedgerError where the ledger cannot be written."""
         found: dict[int, Answered | Refusal] = {}
         left = list(enumerate(asks))
         while left:  # equals wait for each other, so that they get the same answer
-            now, left = distinct(left)
+            now, left = split_repeated(left)
             answers = self._round([ask for _, ask in now])
             found |= {index: got for (index, _), got in zip(now, answers, strict=True)}
         return [found[index] for index in range(len(asks))]
 
-    def _round(self, asks: list[Ask]) -> list[Answered | Refusal]:
+    def _round(self, asks: list[Query]) -> list[Answered | Refusal]:
         """Return what each gets; one that the model cannot answer costs nothing."""
-        with timed(self.observe, "heads"):
+        with time_phase(self.observe, "heads"):
             heads = self._heads(asks)
         sound = heads.log_samples.isfinite().all(2).all(0).tolist()
         charges = {i: self.charge(ask) for i, ask in enumerate(asks) if sound[i]}
-        with timed(self.observe, "charge"):
+        with time_phase(self.observe, "charge"):
             told = dict(zip(charges, self.ledger.charge([*charges.values()]), strict=True))
         paid = [i for i, got in told.items() if isinstance(got, Receipt) and got.answer is None]
         fresh = dict(zip(paid, self._draw(heads, asks, paid), strict=True)) if paid else {}
         if paid:
-            with timed(self.observe, "settle"):
+            with time_phase(self.observe, "settle"):
                 self.ledger.settle([(charges[i].request, fresh[i]) for i in paid])
         found: list[Answered | Refusal] = []
         for i, ask in enumerate(asks):
@@ -111,7 +111,7 @@ class Desk:
                 found.append(Answered(fresh[i], True, got.left, charges[i].epsilon))
         return found
 
-    def charge(self, ask: Ask) -> Charge:
+    def charge(self, ask: Query) -> Charge:
         """Return what the ledger has to book for a question."""
         # Ids are a client's own: nobody can use up another's.
         name = f"{ask.client}:{ask.request}"
@@ -120,7 +120,7 @@ class Desk:
             name, ask.client, self.served.version, price, self.mechanism.delta, self.digest(ask)
         )
 
-    def digest(self, ask: Ask) -> bytes:
+    def digest(self, ask: Query) -> bytes:
         """Return the digest of a message and of everything that decides its answer."""
         return sha256(self._laws[ask.uncertainty] + b"\0" + ask.message).digest()
 
@@ -130,35 +130,37 @@ class Desk:
         law = repr(self.served.privacy)
         return [json.dumps([law, uncertainty]).encode() for uncertainty in (False, True)]
 
-    def _heads(self, asks: list[Ask]) -> Prediction:
+    def _heads(self, asks: list[Query]) -> Prediction:
         """Return what all heads say to each message."""
         rows = torch.frombuffer(bytearray().join(a.message for a in asks), dtype=torch.float32)
         return self.served.logits(rows.reshape(len(asks), -1))
 
-    def _draw(self, heads: Prediction, asks: list[Ask], paid: list[int]) -> list[bytes]:
+    def _draw(self, heads: Prediction, asks: list[Query], paid: list[int]) -> list[bytes]:
         """Return fresh answers to the questions that paid."""
-        with timed(self.observe, "noise"):
+        with time_phase(self.observe, "noise"):
             mine = Prediction(heads.log_samples[:, paid])
             values = self.mechanism.answer(mine.logits)
             wanted = [row for row, i in enumerate(paid) if asks[i].uncertainty]
             doubt: dict[int, Tensor] = {}
             if wanted:
-                bound = doubts_sensitivity(self.served.classes)
-                noisy = perturb(doubts(mine)[wanted], self.mechanism.epsilon, bound)
+                bound = uncertainty_sensitivity(self.served.classes)
+                noisy = perturb_rows(
+                    uncertainty_scores(mine)[wanted], self.mechanism.epsilon, bound
+                )
                 doubt = dict(zip(wanted, noisy, strict=True))
         unit = self.mechanism.unit
-        return [body(row, unit, doubt.get(index)) for index, row in enumerate(values)]
+        return [build_answer_body(row, unit, doubt.get(index)) for index, row in enumerate(values)]
 
 
-def prices(mechanism: Mechanism) -> Price:
+def list_prices(mechanism: Mechanism) -> Price:
     """Return the prices of a mechanism's answers."""
-    one = micro(mechanism.epsilon)
+    one = to_micro_epsilon(mechanism.epsilon)
     return Price(one, one)
 
 
-def distinct(
-    asks: list[tuple[int, Ask]],
-) -> tuple[list[tuple[int, Ask]], list[tuple[int, Ask]]]:
+def split_repeated(
+    asks: list[tuple[int, Query]],
+) -> tuple[list[tuple[int, Query]], list[tuple[int, Query]]]:
     """Return the first of each request id and of each message of a client, and the others."""
     ids: set[tuple[str, str]] = set()
     messages: set[tuple[str, bytes, bool]] = set()
@@ -175,7 +177,7 @@ def distinct(
     return first, others
 
 
-def body(values: Float[Tensor, " C"], unit: str, doubt: Tensor | None) -> bytes:
+def build_answer_body(values: Float[Tensor, " C"], unit: str, doubt: Tensor | None) -> bytes:
     """Return an answer as JSON: what the mechanism gave, and what follows from it."""
     found: dict[str, object] = {
         "unit": unit,
@@ -188,7 +190,7 @@ def body(values: Float[Tensor, " C"], unit: str, doubt: Tensor | None) -> bytes:
 
 
 @contextmanager
-def timed(observe: Observe, phase: str) -> Iterator[None]:
+def time_phase(observe: Observe, phase: str) -> Iterator[None]:
     """Tell how many seconds a phase took."""
     begun = time.perf_counter()
     yield

@@ -16,8 +16,8 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from clients.service import schema
-from clients.service.answering import prices
-from clients.service.body import BINARY, JSON, ask_of
+from clients.service.answering import list_prices
+from clients.service.body import BINARY, JSON, parse_query
 from clients.service.middleware import Watch
 from clients.service.problems import MEDIA, Kinds, ProblemError
 from clients.service.state import Service
@@ -67,25 +67,28 @@ def create_app(service: Service) -> FastAPI:
     app = FastAPI(title="fedcel", version="1", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.service = service
     app.add_middleware(Watch, service=service)
-    app.add_exception_handler(ProblemError, on_problem)
-    app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(ProblemError, handle_problem)
+    app.add_exception_handler(HTTPException, handle_http_error)
     app.router.add_api_route(
         "/v1/query",
         query,
         methods=["POST"],
         response_model=schema.Answer,
-        responses=said(401, 403, 408, 409, 413, 415, 422, 429, 500, 503),
+        responses=describe_refusals(401, 403, 408, 409, 413, 415, 422, 429, 500, 503),
         openapi_extra=KEY | QUESTION,
         route_class_override=Direct,
     )
-    app.get("/v1/model", responses=said(401, 429), openapi_extra=KEY)(model)
-    app.get("/v1/encoder", response_class=Response, responses=said(401, 429), openapi_extra=KEY)(
-        encoder
-    )
-    app.get("/v1/budget", responses=said(401, 429, 503), openapi_extra=KEY)(budget)
+    app.get("/v1/model", responses=describe_refusals(401, 429), openapi_extra=KEY)(model)
+    app.get(
+        "/v1/encoder",
+        response_class=Response,
+        responses=describe_refusals(401, 429),
+        openapi_extra=KEY,
+    )(encoder)
+    app.get("/v1/budget", responses=describe_refusals(401, 429, 503), openapi_extra=KEY)(budget)
     for path, handler in (("/healthz", healthz), ("/readyz", readyz), ("/metrics", metrics)):
-        app.get(path, response_class=Response, responses=said(503))(handler)
-    describe(app)
+        app.get(path, response_class=Response, responses=describe_refusals(503))(handler)
+    document_api_key(app)
     return app
 
 
@@ -98,7 +101,7 @@ class Direct(APIRoute):
         return endpoint
 
 
-def said(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def describe_refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the documentation of refusals."""
     content = {MEDIA: {"schema": schema.ProblemBody.model_json_schema()}}
     by_status: dict[int | str, dict[str, Any]] = {}
@@ -108,7 +111,7 @@ def said(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return by_status
 
 
-def describe(app: FastAPI) -> None:
+def document_api_key(app: FastAPI) -> None:
     """Add the key to the OpenAPI document."""
     document = app.openapi()
     document.setdefault("components", {})["securitySchemes"] = {
@@ -116,23 +119,23 @@ def describe(app: FastAPI) -> None:
     }
 
 
-def at(request: Request) -> Service:
+def find_service(request: Request) -> Service:
     """Return the service behind a request."""
     found: Service = request.app.state.service
     return found
 
 
-def asker(request: Request) -> str:
+def identify_client(request: Request) -> str:
     """Return the client that a request's key belongs to; ProblemError where it has none."""
-    found = at(request).known(request.headers.get("authorization"))
+    found = find_service(request).known(request.headers.get("authorization"))
     request.scope["fedcel"]["client"] = found.client
     return found.client
 
 
 async def query(request: Request) -> Response:
     """Answer one message, privately, for its price; the same message again is free."""
-    service = at(request)
-    ask = await ask_of(request, asker(request), service.served)
+    service = find_service(request)
+    ask = await parse_query(request, identify_client(request), service.served)
     request.scope["fedcel"]["request"] = ask.request
     found = await service.ask(ask)
     # The stored part is JSON already; an answer is never built twice.
@@ -143,10 +146,10 @@ async def query(request: Request) -> Response:
 
 async def model(request: Request) -> schema.ModelCard:
     """Say what is served and what it costs."""
-    asker(request)
-    service = at(request)
+    identify_client(request)
+    service = find_service(request)
     served, mechanism = service.served, service.mechanism
-    price = prices(mechanism)
+    price = list_prices(mechanism)
     return schema.ModelCard(
         model=served.version,
         shape=list(served.shape),
@@ -172,14 +175,14 @@ async def model(request: Request) -> schema.ModelCard:
 
 async def encoder(request: Request) -> Response:
     """Give the device's half: safetensors, its settings in the metadata."""
-    asker(request)
-    return Response(at(request).served.encoder, media_type=BINARY)
+    identify_client(request)
+    return Response(find_service(request).served.encoder, media_type=BINARY)
 
 
 async def budget(request: Request) -> schema.Budget:
     """Say what the asking client has left."""
-    client = asker(request)
-    found = await at(request).balance(client)
+    client = identify_client(request)
+    found = await find_service(request).balance(client)
     return schema.Budget(
         client=client,
         granted=found.granted / MICRO,
@@ -196,23 +199,23 @@ async def healthz(request: Request) -> Response:
 
 async def readyz(request: Request) -> Response:
     """Say whether questions are taken: not while draining, not after the ledger failed."""
-    if not await at(request).recovered():
+    if not await find_service(request).recovered():
         raise ProblemError(Kinds.BUSY, "Draining, or the ledger failed.", retry=5.0)
     return Response("ready\n", media_type="text/plain")
 
 
 async def metrics(request: Request) -> Response:
     """Give the numbers of the service, for Prometheus."""
-    return Response(at(request).metrics.text(), media_type="text/plain; version=0.0.4")
+    return Response(find_service(request).metrics.text(), media_type="text/plain; version=0.0.4")
 
 
-async def on_problem(request: Request, error: Exception) -> JSONResponse:
+async def handle_problem(request: Request, error: Exception) -> JSONResponse:
     """Return a refusal."""
     assert isinstance(error, ProblemError)
     return error.response()
 
 
-async def on_http(request: Request, error: Exception) -> JSONResponse:
+async def handle_http_error(request: Request, error: Exception) -> JSONResponse:
     """Return what the framework refuses, in the same form."""
     assert isinstance(error, HTTPException)
     kind = Kinds.METHOD if error.status_code == 405 else Kinds.NOT_FOUND

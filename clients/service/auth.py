@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clients.service.problems import Kinds, ProblemError
 from fedcel.errors import RunError, SettingsError
-from fedcel.files import locked, write_whole
+from fedcel.files import lock_file, write_whole
 
 FORMAT = 1
 CLIENT = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
@@ -54,12 +54,12 @@ class Known(NamedTuple):
     client: str
 
 
-def path_of(ledger: Path) -> Path:
+def key_table_path(ledger: Path) -> Path:
     """Return where a ledger's keys are kept."""
     return ledger.with_name(f"{ledger.name}.keys.json")
 
 
-def read(path: Path) -> list[Entry]:
+def read_keys(path: Path) -> list[Entry]:
     """Return the keys, none where there is no file yet; RunError when it is damaged."""
     try:
         table = KeyTable.model_validate_json(path.read_bytes())
@@ -75,7 +75,7 @@ def read(path: Path) -> list[Entry]:
     return table.keys
 
 
-def add(path: Path, client: str, days: float | None, now: float) -> str:
+def add_key(path: Path, client: str, days: float | None, now: float) -> str:
     """Return a new key of `client` that lasts `days` (None: for ever); nobody can show it again.
 
     SettingsError on a name that is none.
@@ -84,9 +84,9 @@ def add(path: Path, client: str, days: float | None, now: float) -> str:
     name = secrets.token_hex(8)
     key = f"fedcel_{name}_{secrets.token_urlsafe(32)}"
     expires = None if days is None else int(now + 86_400 * days)
-    entry = Entry(id=name, client=client, digest=digest(key), created=int(now), expires=expires)
-    with locked(beside(path)):
-        write(path, [*read(path), entry])
+    entry = Entry(id=name, client=client, digest=hash_key(key), created=int(now), expires=expires)
+    with lock_file(lock_path(path)):
+        write_keys(path, [*read_keys(path), entry])
     return key
 
 
@@ -99,26 +99,26 @@ def check_client(client: str) -> None:
         )
 
 
-def revoke(path: Path, name: str) -> None:
+def revoke_key(path: Path, name: str) -> None:
     """Forget a key by its id; SettingsError when there is none such."""
-    if name not in [entry.id for entry in read(path)]:
+    if name not in [entry.id for entry in read_keys(path)]:
         raise SettingsError(f"no key {name!r} in {path}; see `fedcel ledger list`")
-    with locked(beside(path)):
-        write(path, [entry for entry in read(path) if entry.id != name])
+    with lock_file(lock_path(path)):
+        write_keys(path, [entry for entry in read_keys(path) if entry.id != name])
 
 
-def beside(path: Path) -> Path:
+def lock_path(path: Path) -> Path:
     """Return the lock's file, which stays: the table itself is replaced by every writer."""
     return path.with_name(f"{path.name}.lock")
 
 
-def write(path: Path, entries: list[Entry]) -> None:
+def write_keys(path: Path, entries: list[Entry]) -> None:
     """Write the file whole, for its owner alone."""
     table = KeyTable(format=FORMAT, keys=entries)
     write_whole(path, table.model_dump_json(indent=1) + "\n", PRIVATE)
 
 
-def digest(key: str) -> str:
+def hash_key(key: str) -> str:
     """Return what is kept of a key."""
     return sha256(key.encode()).hexdigest()
 
@@ -139,7 +139,7 @@ class Keys:
         else:
             stamp = found.st_mtime_ns, found.st_ino
         if stamp != self._stamp:
-            self._entries = {entry.id: entry for entry in read(self.path)}
+            self._entries = {entry.id: entry for entry in read_keys(self.path)}
             self._stamp = stamp
         return self._entries
 
@@ -148,7 +148,7 @@ class Keys:
         scheme, _, key = (header or "").partition(" ")
         parts = KEY.fullmatch(key)
         entry = self._fresh().get(parts[1]) if parts else None
-        same = hmac.compare_digest(digest(key), entry.digest if entry else NOBODY)
+        same = hmac.compare_digest(hash_key(key), entry.digest if entry else NOBODY)
         if scheme.lower() != "bearer" or entry is None or not same:
             raise ProblemError(
                 Kinds.UNAUTHENTICATED,

@@ -7,8 +7,8 @@ import numpy as np
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from clients.service.answering import Ask
-from clients.service.model import Served
+from clients.service.answering import Query
+from clients.service.model import ServedModel
 from clients.service.problems import Kinds, ProblemError
 from clients.service.schema import LARGEST, REQUEST_ID, Question
 
@@ -18,22 +18,22 @@ SECONDS = 10.0  # for a body to arrive
 JSON_VALUE, JSON_REST = 32, 4096  # bytes allowed for one value, and for all else
 
 
-async def ask_of(request: Request, client: str, served: Served) -> Ask:
+async def parse_query(request: Request, client: str, served: ServedModel) -> Query:
     """Return the question that a request asks; ProblemError says what is wrong with it."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     features = served.net.features
     if kind == BINARY:
-        data = await read(request, 4 * features)
+        data = await read_body(request, 4 * features)
         name = request.headers.get("idempotency-key", "")
         version = request.headers.get("model-version", "")
-        return binary(client, name, version, data, wants(request), served)
+        return parse_binary_query(client, name, version, data, wants_uncertainty(request), served)
     if kind == JSON:
-        data = await read(request, JSON_VALUE * features + JSON_REST)
-        return structured(client, data, wants(request), served)
+        data = await read_body(request, JSON_VALUE * features + JSON_REST)
+        return parse_json_query(client, data, wants_uncertainty(request), served)
     raise ProblemError(Kinds.MEDIA_TYPE, f"Send {BINARY} or {JSON}.")
 
 
-async def read(request: Request, limit: int) -> bytes:
+async def read_body(request: Request, limit: int) -> bytes:
     """Return the body; ProblemError when longer than `limit` or slower than 10 seconds."""
     found = bytearray()
     try:
@@ -51,7 +51,7 @@ async def read(request: Request, limit: int) -> bytes:
     return bytes(found)
 
 
-def wants(request: Request) -> bool:
+def wants_uncertainty(request: Request) -> bool:
     """Return whether uncertainty is asked for in the address."""
     text = request.query_params.get("uncertainty", "false")
     if text not in ("true", "false"):
@@ -59,9 +59,9 @@ def wants(request: Request) -> bool:
     return text == "true"
 
 
-def binary(
-    client: str, name: str, version: str, data: bytes, uncertainty: bool, served: Served
-) -> Ask:
+def parse_binary_query(
+    client: str, name: str, version: str, data: bytes, uncertainty: bool, served: ServedModel
+) -> Query:
     """Return the question of D float32 values, little-endian, and three headers."""
     if not re.fullmatch(REQUEST_ID, name):
         raise ProblemError(
@@ -73,10 +73,10 @@ def binary(
             f"{len(data)} bytes, must be {4 * served.net.features}: {served.net.features} values "
             "of float32, little-endian.",
         )
-    return checked(client, name, version, np.frombuffer(data, "<f4"), uncertainty, served)
+    return check_query(client, name, version, np.frombuffer(data, "<f4"), uncertainty, served)
 
 
-def structured(client: str, data: bytes, uncertainty: bool, served: Served) -> Ask:
+def parse_json_query(client: str, data: bytes, uncertainty: bool, served: ServedModel) -> Query:
     """Return the question of a JSON body; `uncertainty` as the address asks for it."""
     try:
         found = Question.model_validate_json(data)
@@ -92,12 +92,12 @@ def structured(client: str, data: bytes, uncertainty: bool, served: Served) -> A
         )
     values = np.asarray(found.message, "<f4")
     uncertainty = uncertainty or found.uncertainty
-    return checked(client, found.request, found.model, values, uncertainty, served)
+    return check_query(client, found.request, found.model, values, uncertainty, served)
 
 
-def checked(
-    client: str, name: str, version: str, values: np.ndarray, uncertainty: bool, served: Served
-) -> Ask:
+def check_query(
+    client: str, name: str, version: str, values: np.ndarray, uncertainty: bool, served: ServedModel
+) -> Query:
     """Return the question; ProblemError on another model or values that no encoder sends."""
     if version != served.version:
         raise ProblemError(
@@ -106,4 +106,4 @@ def checked(
         )
     if not (np.abs(values) <= LARGEST).all():  # NaN compares false
         raise ProblemError(Kinds.INVALID, f"Values must be finite and within +-{LARGEST:g}.")
-    return Ask(client, name, values.tobytes(), uncertainty)
+    return Query(client, name, values.tobytes(), uncertainty)

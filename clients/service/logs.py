@@ -28,11 +28,11 @@ class JsonLines(logging.Formatter):
         }
         line |= {k: v for k, v in vars(record).items() if k not in TAKEN}
         if record.exc_info and record.exc_info[0]:
-            line |= {"error": record.exc_info[0].__name__, "at": places(record.exc_info[2])}
+            line |= {"error": record.exc_info[0].__name__, "at": list_frames(record.exc_info[2])}
         return json.dumps(line, default=repr)
 
 
-def places(trace: TracebackType | None) -> list[str]:
+def list_frames(trace: TracebackType | None) -> list[str]:
     """Return file and line of each frame."""
     found = []
     while trace:
@@ -41,7 +41,7 @@ def places(trace: TracebackType | None) -> list[str]:
     return found
 
 
-def set_up(stream: TextIO = sys.stderr) -> logging.Logger:
+def configure_logs(stream: TextIO = sys.stderr) -> logging.Logger:
     """Send the service's log and the web server's to `stream`; return the service's."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines())

@@ -19,7 +19,7 @@ from fedcel.metrics.calibration import bald, predictive_entropy
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.predict import Prediction, what_is_sent
-from fedcel.runs.evaluation import sampled
+from fedcel.runs.evaluation import posterior_samples
 from fedcel.runs.run_folder import Run
 from fedcel.settings.groups import Net, Privacy
 from fedcel.settings.parsing import Settings
@@ -29,7 +29,7 @@ ENCODER_FORMAT = "1"
 
 @final
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """A model version, fixed while it is served; `heads` holds S samples of each parameter."""
 
     net: SplitNet
@@ -53,14 +53,14 @@ class Served:
             return Prediction(vmap(one)(self.heads).log_softmax(-1))
 
 
-def served(run: Run) -> Served:
+def load_served(run: Run) -> ServedModel:
     """Return what a finished run serves: its posterior samples, or its last model alone."""
-    return served_of(run.settings, run.flat, sampled(run), run.splits.shape)
+    return build_served(run.settings, run.flat, posterior_samples(run), run.splits.shape)
 
 
-def served_of(
+def build_served(
     s: Settings, flat: FlatNet, vectors: Sequence[Float[Tensor, " P"]], shape: tuple[int, ...]
-) -> Served:
+) -> ServedModel:
     """Return what answers for these samples, to images of `shape`.
 
     SettingsError where it answers without a mechanism or would need several messages an image,
@@ -79,16 +79,16 @@ def served_of(
     encoders = [vector[: flat.cut] for vector in vectors]
     if any(not torch.equal(other, encoders[0]) for other in encoders):
         raise RunError("the samples differ in the encoder, the run is damaged; train it anew")
-    net, own = what_is_sent(flat, vectors, "head"), defences.net(s)
+    net, own = what_is_sent(flat, vectors, "head"), defences.defended_net_settings(s)
     heads: list[nn.Module] = [what_is_sent(flat, [vector], "head").head for vector in vectors]
     stacked = {name: value.detach() for name, value in stack_module_state(heads)[0].items()}
     classes = net.answer(torch.zeros(1, net.features)).shape[1]
-    version = version_of(net, stacked)
-    encoder = exported(net, own, shape, classes, version)
-    return Served(net, stacked, len(vectors), shape, classes, own, s.privacy, version, encoder)
+    version = hash_version(net, stacked)
+    encoder = serialise_encoder(net, own, shape, classes, version)
+    return ServedModel(net, stacked, len(vectors), shape, classes, own, s.privacy, version, encoder)
 
 
-def version_of(net: SplitNet, heads: dict[str, Tensor]) -> str:
+def hash_version(net: SplitNet, heads: dict[str, Tensor]) -> str:
     """Return the SHA-256 of all tensors that decide an answer, and of the cut; 32 hex digits."""
     found = sha256(f"{net.cut!r}".encode())
     encoder = {f"encoder.{name}": value for name, value in net.encoder.named_parameters()}
@@ -98,7 +98,9 @@ def version_of(net: SplitNet, heads: dict[str, Tensor]) -> str:
     return found.hexdigest()[:32]
 
 
-def exported(net: SplitNet, own: Net, shape: tuple[int, ...], classes: int, version: str) -> bytes:
+def serialise_encoder(
+    net: SplitNet, own: Net, shape: tuple[int, ...], classes: int, version: str
+) -> bytes:
     """Return the encoder as safetensors; the metadata says how to build its net."""
     tensors = {n: p.detach().contiguous().clone() for n, p in net.encoder.named_parameters()}
     about = {
@@ -113,13 +115,13 @@ def exported(net: SplitNet, own: Net, shape: tuple[int, ...], classes: int, vers
     return save(tensors, about)
 
 
-def doubts(found: Prediction) -> Float[Tensor, "B 2"]:
+def uncertainty_scores(found: Prediction) -> Float[Tensor, "B 2"]:
     """Return predictive entropy and BALD of each message in nats, both within [0, log C]."""
     wide = found.samples.double()
     both = torch.stack([predictive_entropy(wide), bald(wide)], 1)
     return both.clamp(0.0, math.log(wide.shape[2]))
 
 
-def doubts_sensitivity(classes: int) -> float:
-    """Return the largest L1 distance of two rows of `doubts`: 2 log C."""
+def uncertainty_sensitivity(classes: int) -> float:
+    """Return the largest L1 distance of two rows of `uncertainty_scores`: 2 log C."""
     return 2 * math.log(classes)

@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from clients.service.answering import Answered, Ask, Desk
+from clients.service.answering import Answered, PrivateAnswerer, Query
 from clients.service.auth import Keys, Known
 from clients.service.batching import Batcher, FullError
 from clients.service.logs import NAME
 from clients.service.metrics import Metrics
-from clients.service.model import Served
+from clients.service.model import ServedModel
 from clients.service.problems import Kinds, ProblemError
 from clients.service.rates import Rates
 from fedcel.errors import LedgerError
@@ -53,7 +53,7 @@ class Service:
     """
 
     def __init__(
-        self, served: Served, mechanism: Mechanism, ledger: Path, keys: Path, limits: Limits
+        self, served: ServedModel, mechanism: Mechanism, ledger: Path, keys: Path, limits: Limits
     ) -> None:
         self.served = served
         self.mechanism = mechanism
@@ -75,7 +75,7 @@ class Service:
         except LedgerError as error:
             self.fault = error
             raise
-        self.desk = Desk(self.served, self.mechanism, self.ledger, self.metrics.phase)
+        self.desk = PrivateAnswerer(self.served, self.mechanism, self.ledger, self.metrics.phase)
         self.batcher = Batcher(self._work, self._thread, self.limits.batch, self.limits.queue)
         self.ready = True
         self.log.info("started", extra={"model": self.served.version})
@@ -102,7 +102,7 @@ class Service:
             )
         return found
 
-    async def ask(self, ask: Ask) -> Answered:
+    async def ask(self, ask: Query) -> Answered:
         """Return the answer to a question; ProblemError says why there is none."""
         self.metrics.queue.set(self.batcher.waiting())
         try:
@@ -143,6 +143,6 @@ class Service:
         self.log.error("ledger", exc_info=error)
         return ProblemError(Kinds.LEDGER, "Ask again later with the same id.", retry=5.0)
 
-    def _work(self, asks: Sequence[Ask]) -> list[Answered | Refusal]:
+    def _work(self, asks: Sequence[Query]) -> list[Answered | Refusal]:
         self.metrics.batch.observe(len(asks))
         return self.desk.answer(asks)

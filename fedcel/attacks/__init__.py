@@ -1,22 +1,22 @@
 """Attacks: what they see, what they do, how they are scored."""
 
-from fedcel.attacks.averaging import Averaging, Repeated
+from fedcel.attacks.averaging import Averaging, RepeatedObservation
 from fedcel.attacks.black_box_search import BlackBoxSearch
-from fedcel.attacks.contradictions import defects
+from fedcel.attacks.contradictions import find_contradictions
 from fedcel.attacks.decoder import Decoder
 from fedcel.attacks.first_layer import FirstLayer
 from fedcel.attacks.gan_decoder import GANDecoder
 from fedcel.attacks.gradient_inversion import GradientInversion
-from fedcel.attacks.hijacked_encoder import hijacked
+from fedcel.attacks.hijacked_encoder import hijack_encoder
 from fedcel.attacks.hybrid_inversion import Hybrid
-from fedcel.attacks.inversion_training import Effort, invert
+from fedcel.attacks.inversion_training import Effort, train_and_invert
 from fedcel.attacks.logit_inversion import LogitInversion
 from fedcel.attacks.mi_face import MIFace
 from fedcel.attacks.protocol import Attack, Progress
-from fedcel.attacks.registry import ATTACKS, find, parse
+from fedcel.attacks.registry import ATTACKS, find_attack, parse_attacks
 from fedcel.attacks.rmle import RMLE
-from fedcel.attacks.runner import run
-from fedcel.attacks.score_card import score
+from fedcel.attacks.runner import run_attacks
+from fedcel.attacks.score_card import score_reconstructions
 from fedcel.attacks.shadow import Shadow
 from fedcel.attacks.unsplit import UnSplit
 from fedcel.leakage.identification import identification
@@ -43,7 +43,7 @@ from fedcel.leakage.observation import (
     ObservationUpdate,
     SmashedData,
 )
-from fedcel.leakage.optimal_attacker import OptimalLeak, optimal
+from fedcel.leakage.optimal_attacker import OptimalLeak, optimal_leak
 
 __all__ = [
     "ARCHITECTURE",
@@ -81,17 +81,17 @@ __all__ = [
     "ObservationUpdate",
     "OptimalLeak",
     "Progress",
-    "Repeated",
+    "RepeatedObservation",
     "Shadow",
     "SmashedData",
     "UnSplit",
-    "defects",
-    "find",
-    "hijacked",
+    "find_attack",
+    "find_contradictions",
+    "hijack_encoder",
     "identification",
-    "invert",
-    "optimal",
-    "parse",
-    "run",
-    "score",
+    "optimal_leak",
+    "parse_attacks",
+    "run_attacks",
+    "score_reconstructions",
+    "train_and_invert",
 ]

@@ -27,13 +27,13 @@ from fedcel.leakage.observation import (
     ObservationPooled,
     SmashedData,
 )
-from fedcel.leakage.observation_law import Law, law
-from fedcel.nets.device import CPU, fastest
+from fedcel.leakage.observation_law import Law, find_law
+from fedcel.nets.device import CPU, fastest_device
 
 
 @final
 @dataclass(frozen=True)
-class Repeated:
+class RepeatedObservation:
     """m independent observations of each image, side by side: (B, m F)."""
 
     once: Observation
@@ -72,7 +72,7 @@ class Repeated:
 
     def law_of(self, images: Float[Tensor, "M C H W"]) -> Law:
         """Return `log_prob` of these images; what they alone need is not done m times."""
-        once = law(self.once, images)
+        once = find_law(self.once, images)
 
         def total(observed: Float[Tensor, "Q mF"]) -> Float[Tensor, "Q M"]:
             first, *others = torch.chunk(observed, self.repeats, 1)
@@ -92,10 +92,10 @@ class Repeated:
 
 @final
 @dataclass(frozen=True)
-class Averaged:
+class AveragedObservation:
     """The mean of m observations, or what tells more of it: to an attack one with less noise."""
 
-    all: Repeated
+    all: RepeatedObservation
 
     @property
     def name(self) -> str:
@@ -142,17 +142,17 @@ class Averaged:
         return self.all.once.logits(images)
 
 
-def moved(observation: ObservationMean) -> tuple[ObservationMean, torch.device]:
+def move_to_device(observation: ObservationMean) -> tuple[ObservationMean, torch.device]:
     """Return an observation on its net's fastest device and that; as it is if it cannot move."""
-    many = observation.all if isinstance(observation, Averaged) else None
+    many = observation.all if isinstance(observation, AveragedObservation) else None
     once = many.once if many else observation
     if not isinstance(once, SmashedData):
         return observation, CPU
-    place = fastest(once.net)
+    place = fastest_device(once.net)
     if place == CPU:
         return observation, CPU
     there = once.to(place)
-    return (Averaged(replace(many, once=there)) if many else there), place
+    return (AveragedObservation(replace(many, once=there)) if many else there), place
 
 
 @final
@@ -187,11 +187,11 @@ class Averaging:
         generator: torch.Generator,
         progress: Progress | None = None,
     ) -> Float[Tensor, "T C H W"]:
-        """Return one image in [0, 1] per row; ValueError unless `observation` is `Repeated`."""
-        if not isinstance(observation, Repeated):
+        """Return one image in [0, 1] per row; ValueError unless it is of repeated messages."""
+        if not isinstance(observation, RepeatedObservation):
             raise ValueError(f"{observation.name!r} is a single observation; wrap it in Repeated")
         return self.single.reconstruct(
-            Averaged(observation),
+            AveragedObservation(observation),
             auxiliary,
             observation.average(observed),
             budget,

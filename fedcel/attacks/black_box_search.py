@@ -16,9 +16,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedcel.attacks.inversion_training import apply
-from fedcel.attacks.logit_inversion import centred
-from fedcel.attacks.protocol import Progress, told
+from fedcel.attacks.inversion_training import apply_network
+from fedcel.attacks.logit_inversion import centre_logits
+from fedcel.attacks.protocol import Progress, report_progress
 from fedcel.attacks.vae import fit_vae
 from fedcel.data.images import Images
 from fedcel.errors import SpentError
@@ -68,33 +68,37 @@ class BlackBoxSearch:
 
         size = CMA(np.zeros(self.latents), self.width).population_size
         wanted = max(1, round(self.queries * budget) // size)
-        rounds, probes = payable(observation, wanted, len(observed) * size)
+        rounds, probes = plan_queries(observation, wanted, len(observed) * size)
         epochs = max(1, round(self.epochs * budget))
         decoder = fit_vae(auxiliary.x, self.latents, epochs, generator, progress)
-        variance = answer_variance(observation, auxiliary.x[:probes], generator)
+        variance = estimate_answer_variance(observation, auxiliary.x[:probes], generator)
         seeds = torch.randint(2**31, (len(observed),), generator=generator).tolist()
         searches = [CMA(np.zeros(self.latents), self.width, seed=seed) for seed in seeds]
         for number in range(1, rounds + 1):
             asked = np.stack([[search.ask() for _ in range(size)] for search in searches])
             latents = torch.from_numpy(asked).flatten(0, 1).float()
             try:
-                answers = centred(observation.sample(apply(decoder, latents), generator))
+                answers = centre_logits(
+                    observation.sample(apply_network(decoder, latents), generator)
+                )
             except SpentError:
                 if number == 1:
                     raise
                 done = (number - 1) * size
-                told(progress, "queries", done, done, "the budget is spent")
+                report_progress(progress, "queries", done, done, "the budget is spent")
                 break
-            gap = answers - centred(observed).repeat_interleave(size, 0)
+            gap = answers - centre_logits(observed).repeat_interleave(size, 0)
             nats = gap.square().sum(1) / (4 * variance) + latents.square().sum(1) / 2
             cost = nats.view(-1, size)
             for search, places, values in zip(searches, asked, cost.tolist(), strict=True):
                 search.tell(list(zip(places, values, strict=True)))
-            told(progress, "queries", number * size, rounds * size, f"cost {cost.mean():.3g}")
-        return centres(decoder, searches)
+            report_progress(
+                progress, "queries", number * size, rounds * size, f"cost {cost.mean():.3g}"
+            )
+        return decode_centres(decoder, searches)
 
 
-def payable(observation: Observation, rounds: int, price: int) -> tuple[int, int]:
+def plan_queries(observation: Observation, rounds: int, price: int) -> tuple[int, int]:
     """Return how many rounds at `price` answers each are allowed, and how many own images to probe.
 
     SpentError where not one round is.
@@ -112,7 +116,7 @@ def payable(observation: Observation, rounds: int, price: int) -> tuple[int, int
     return min(rounds, most), probes
 
 
-def answer_variance(
+def estimate_answer_variance(
     observation: Observation, images: Float[Tensor, "N C H W"], generator: torch.Generator
 ) -> float:
     """Return the variance of one value of an answer about one image, at least 1e-6 of its square.
@@ -121,11 +125,11 @@ def answer_variance(
     same image the same. The floor keeps a service without noise searchable.
     """
     both = images, images.lerp(torch.full_like(images, 0.5), NUDGE)
-    one, two = (centred(observation.sample(part, generator)) for part in both)
+    one, two = (centre_logits(observation.sample(part, generator)) for part in both)
     return float(((one - two).square().mean() / 2).clamp_min(1e-6 * one.square().mean()))
 
 
-def centres(decoder: nn.Module, searches: list[CMA]) -> Float[Tensor, "T C H W"]:
+def decode_centres(decoder: nn.Module, searches: list[CMA]) -> Float[Tensor, "T C H W"]:
     """Return the images at the means of the search distributions."""
     means: NDArray[np.float64] = np.stack([search.mean for search in searches])
-    return apply(decoder, torch.from_numpy(means).float())
+    return apply_network(decoder, torch.from_numpy(means).float())

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import log, sqrt
 from statistics import fmean
 
-from fedcel.leakage.certificate import fano
+from fedcel.leakage.certificate import fano_bound
 
 Row = Mapping[str, object]
 NORMAL = 1.96  # half widths are of 95 % intervals
@@ -36,7 +36,7 @@ BOUNDED = (
 """What result.json says was measured, its error, its upper bound, and their unit."""
 
 
-def defects(rows: Sequence[Row], result: Row | None = None) -> list[str]:
+def find_contradictions(rows: Sequence[Row], result: Row | None = None) -> list[str]:
     """Return a sentence for each contradiction in the rows of attacks.json, and in `result`.json.
 
     No trained attack identifies more often than the optimal one on the same observation, beyond
@@ -45,17 +45,17 @@ def defects(rows: Sequence[Row], result: Row | None = None) -> list[str]:
     out: a mean over budgets, or over what the attacker knows, would hide that one cannot be.
     Observations without an optimal attacker, attacks on fewer targets than it has candidates, and
     rows of versions that stored too little are not looked at. Nor is a `result` that holds no
-    half widths: without them, bits above a certificate may be chance; see `above_certificate`.
+    half widths: without them, bits above a certificate may be chance; see `check_certificate`.
     """
-    best = grouped(rows, BEST, WAY[:1])
-    found = [said for (seen,), mine in best.items() for said in above_fano(seen, mine)]
-    for (seen, attack, *_), theirs in grouped(rows, TRAINED, WAY).items():
+    best = group_rows(rows, BEST, WAY[:1])
+    found = [said for (seen,), mine in best.items() for said in check_fano(seen, mine)]
+    for (seen, attack, *_), theirs in group_rows(rows, TRAINED, WAY).items():
         if (seen,) in best:
-            found += above_optimal(seen, attack, theirs, best[seen,])
-    return list(dict.fromkeys(found)) + above_certificate(result or {})
+            found += check_optimal(seen, attack, theirs, best[seen,])
+    return list(dict.fromkeys(found)) + check_certificate(result or {})
 
 
-def above_certificate(result: Row) -> list[str]:
+def check_certificate(result: Row) -> list[str]:
     """Return what is wrong where the message leaks more bits than its certificate allows.
 
     The certificate bounds the information of exactly the codes that the bits are measured of, so
@@ -66,7 +66,7 @@ def above_certificate(result: Row) -> list[str]:
     for measured, half_width, bound, unit in BOUNDED:
         if any(result.get(key) is None for key in (measured, half_width, bound)):
             continue
-        bits, width, limit = (mean([result], key) for key in (measured, half_width, bound))
+        bits, width, limit = (mean_score([result], key) for key in (measured, half_width, bound))
         if bits - WIDTHS * width > limit + ROUNDING:
             found.append(
                 f"The message tells {bits:.3f} +- {width:.3f} {unit}; its certificate allows "
@@ -75,7 +75,7 @@ def above_certificate(result: Row) -> list[str]:
     return found
 
 
-def grouped(
+def group_rows(
     rows: Sequence[Row], needed: Sequence[str], way: Sequence[str]
 ) -> dict[tuple[str, ...], list[Row]]:
     """Return the rows that say all that is needed, by what they say of `way`."""
@@ -86,18 +86,21 @@ def grouped(
     return found
 
 
-def mean(rows: Sequence[Row], key: str) -> float:
+def mean_score(rows: Sequence[Row], key: str) -> float:
     """Return the mean of a number over rows."""
     return fmean(float(str(row[key])) for row in rows)
 
 
-def above_fano(seen: str, best: Sequence[Row]) -> list[str]:
+def check_fano(seen: str, best: Sequence[Row]) -> list[str]:
     """Return what is wrong where identification is above what the information allows."""
-    rate = mean(best, "identification-optimal")
+    rate = mean_score(best, "identification-optimal")
     # A bootstrap of M successes has no width; by the rule of three 3 / M of cases may still fail.
-    width = max(mean(best, "identification-half-width"), RULE_OF_THREE / mean(best, "candidates"))
-    nats = max(0.0, mean(best, "information-bits") * log(2))
-    limit = fano(nats, round(mean(best, "identification-candidates")))
+    width = max(
+        mean_score(best, "identification-half-width"),
+        RULE_OF_THREE / mean_score(best, "candidates"),
+    )
+    nats = max(0.0, mean_score(best, "information-bits") * log(2))
+    limit = fano_bound(nats, round(mean_score(best, "identification-candidates")))
     if rate - width <= limit:
         return []
     return [
@@ -106,13 +109,13 @@ def above_fano(seen: str, best: Sequence[Row]) -> list[str]:
     ]
 
 
-def above_optimal(seen: str, attack: str, theirs: Sequence[Row], best: Sequence[Row]) -> list[str]:
+def check_optimal(seen: str, attack: str, theirs: Sequence[Row], best: Sequence[Row]) -> list[str]:
     """Return what is wrong where a trained attack identifies more often than the optimal one."""
-    rate, limit = mean(theirs, "identification-1"), mean(best, "identification-optimal")
-    chance = sqrt(limit * (1 - limit) / mean(theirs, "targets"))
-    width = NORMAL * chance + mean(best, "identification-half-width")
+    rate, limit = mean_score(theirs, "identification-1"), mean_score(best, "identification-optimal")
+    chance = sqrt(limit * (1 - limit) / mean_score(theirs, "targets"))
+    width = NORMAL * chance + mean_score(best, "identification-half-width")
     among = [row.get("identification-candidates", row["targets"]) for row in theirs]
-    few = fmean(float(str(one)) for one in among) < mean(best, "identification-candidates")
+    few = fmean(float(str(one)) for one in among) < mean_score(best, "identification-candidates")
     if few or rate <= limit + width:  # among fewer candidates the right one is easier to pick
         return []
     return [

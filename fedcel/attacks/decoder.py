@@ -10,13 +10,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks.inversion_training import DEFAULT, Effort, invert
+from fedcel.attacks.inversion_training import DEFAULT, Effort, train_and_invert
 from fedcel.attacks.protocol import Progress
 from fedcel.data.images import Images
 from fedcel.leakage.observation import Observation
 
 
-def unchanged(observed: Float[Tensor, "N F"]) -> Float[Tensor, "N F"]:
+def pass_through(observed: Float[Tensor, "N F"]) -> Float[Tensor, "N F"]:
     """Return the observation as it is."""
     return observed
 
@@ -40,6 +40,13 @@ class Decoder:
         progress: Progress | None = None,
     ) -> Float[Tensor, "T C H W"]:
         """Return one image in [0, 1] per observed vector."""
-        return invert(
-            observation, auxiliary.x, observed, self.effort, unchanged, budget, generator, progress
+        return train_and_invert(
+            observation,
+            auxiliary.x,
+            observed,
+            self.effort,
+            pass_through,
+            budget,
+            generator,
+            progress,
         )

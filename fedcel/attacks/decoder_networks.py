@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedcel.nets.split_net import initialise
+from fedcel.nets.split_net import initialise_parameters
 
 LARGEST_FLAT = 256  # pixels a channel up to which a plain network does
 HIDDEN = 256
@@ -60,7 +60,7 @@ def is_flat(shape: tuple[int, ...]) -> bool:
     return height * width <= LARGEST_FLAT or bool(height % 4 or width % 4)
 
 
-def decoder_network(
+def build_decoder_network(
     seen: Float[Tensor, "N F"],
     shape: tuple[int, ...],
     generator: torch.Generator,
@@ -73,9 +73,13 @@ def decoder_network(
     2025.
     """
     flat, features = is_flat(shape), seen.shape[1]
-    layers = flat_layers(features, shape) if flat else convolution_layers(features, shape, size)
+    layers = (
+        build_flat_layers(features, shape)
+        if flat
+        else build_convolution_layers(features, shape, size)
+    )
     net = nn.Sequential(Standardised(seen), *layers, nn.Sigmoid())
-    initialise(net, generator)
+    initialise_parameters(net, generator)
     for layer in net.modules():
         if isinstance(layer, nn.ConvTranspose2d):
             bound = layer.weight[0].numel() ** -0.5
@@ -84,7 +88,7 @@ def decoder_network(
     return net
 
 
-def flat_layers(features: int, shape: tuple[int, ...]) -> list[nn.Module]:
+def build_flat_layers(features: int, shape: tuple[int, ...]) -> list[nn.Module]:
     """Return the layers of the plain network."""
     return [
         nn.Linear(features, HIDDEN),
@@ -96,7 +100,7 @@ def flat_layers(features: int, shape: tuple[int, ...]) -> list[nn.Module]:
     ]
 
 
-def convolution_layers(features: int, shape: tuple[int, ...], size: Size) -> list[nn.Module]:
+def build_convolution_layers(features: int, shape: tuple[int, ...], size: Size) -> list[nn.Module]:
     """Return the layers of the network for images whose sides divide by 4."""
     channels, height, width = shape
     wide = size.channels

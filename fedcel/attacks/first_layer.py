@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks.protocol import Progress, told
+from fedcel.attacks.protocol import Progress, report_progress
 from fedcel.data.images import Images
-from fedcel.leakage.observation import FIRST_LAYER, Observation, ObservationFirstLayer, refused
+from fedcel.leakage.observation import FIRST_LAYER, Observation, ObservationFirstLayer, make_refusal
 
 SAME = 1e-3  # rows nearer than this a pixel, root mean square, show the same image
 
@@ -40,7 +40,7 @@ class FirstLayer:
     ) -> Float[Tensor, "T C H W"]:
         """Return one image in [0, 1] per row, a batch in any order; ValueError if not granted."""
         if not isinstance(observation, ObservationFirstLayer):
-            raise refused(observation, FIRST_LAYER)
+            raise make_refusal(observation, FIRST_LAYER)
         found, size = [], observation.batch
         centre = auxiliary.x.mean(0).flatten()
         for start in range(0, len(observed), size):
@@ -49,12 +49,12 @@ class FirstLayer:
             if count == 1:
                 found.append((bias @ weight / bias.square().sum())[None])
             else:
-                found.append(commonest(weight / bias[:, None], count, centre))
-            told(progress, "image", start + count, len(observed), "read")
+                found.append(select_most_frequent(weight / bias[:, None], count, centre))
+            report_progress(progress, "image", start + count, len(observed), "read")
         return torch.cat(found).nan_to_num(0.0).clamp(0, 1).view(-1, *auxiliary.x.shape[1:])
 
 
-def commonest(
+def select_most_frequent(
     rows: Float[Tensor, "U N"], count: int, otherwise: Float[Tensor, " N"]
 ) -> Float[Tensor, "b N"]:
     """Return the `count` images in [0, 1] that most rows show, `otherwise` where there are fewer.

@@ -12,13 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedcel.attacks.decoder_networks import decoder_network, is_flat
-from fedcel.attacks.inversion_training import Draw, answers, apply, held_back
-from fedcel.attacks.protocol import Progress, told
+from fedcel.attacks.decoder_networks import build_decoder_network, is_flat
+from fedcel.attacks.inversion_training import Draw, apply_network, make_observer, split_held_out
+from fedcel.attacks.protocol import Progress, report_progress
 from fedcel.data.images import Images
 from fedcel.leakage.observation import Observation
-from fedcel.nets.device import fastest, full_precision
-from fedcel.nets.split_net import initialise
+from fedcel.nets.device import fastest_device, use_full_precision
+from fedcel.nets.split_net import initialise_parameters
 
 BETAS = (0.5, 0.999)
 HELD_DRAWS = 8  # observations of each held image, so that the choice of epoch is not one of noise
@@ -51,15 +51,15 @@ class GANDecoder:
         progress: Progress | None = None,
     ) -> Float[Tensor, "T C H W"]:
         """Return one image in [0, 1] per message; DataError on fewer than two own images."""
-        images, held = held_back(auxiliary.x, generator)
-        draw = answers(observation, images, self.repeats, torch.clone, generator)
-        check = answers(observation, held, self.repeats, torch.clone, generator)
+        images, held = split_held_out(auxiliary.x, generator)
+        draw = make_observer(observation, images, self.repeats, torch.clone, generator)
+        check = make_observer(observation, held, self.repeats, torch.clone, generator)
         checks = torch.cat([check(generator) for _ in range(HELD_DRAWS)])
         truth = held.repeat(HELD_DRAWS, 1, 1, 1)
         shape = tuple(images.shape[1:])
-        net = decoder_network(draw(generator), shape, generator)
-        place = fastest(net)
-        net, critic = net.to(place), critic_network(shape, generator).to(place)
+        net = build_decoder_network(draw(generator), shape, generator)
+        place = fastest_device(net)
+        net, critic = net.to(place), build_critic(shape, generator).to(place)
         images = images.to(place)
         optimisers = (
             torch.optim.Adam(net.parameters(), self.rate, BETAS),
@@ -69,13 +69,13 @@ class GANDecoder:
         epochs = max(1, round(self.epochs * budget))
         for epoch in range(1, epochs + 1):
             self.epoch(net, critic, optimisers, draw, images, generator)
-            error = float((apply(net, checks) - truth).square().mean())
+            error = float((apply_network(net, checks) - truth).square().mean())
             if error < lowest:
                 best, lowest = deepcopy(net), error
-            told(progress, "epoch", epoch, epochs, f"MSE {error:.4f} on held images")
-        return apply(best, observed)
+            report_progress(progress, "epoch", epoch, epochs, f"MSE {error:.4f} on held images")
+        return apply_network(best, observed)
 
-    @full_precision()
+    @use_full_precision()
     def epoch(
         self,
         net: nn.Module,
@@ -95,7 +95,7 @@ class GANDecoder:
                     fake = net(inputs[pick])
                 optimisers[1].zero_grad()
                 gap = critic(fake).mean() - critic(images[pick]).mean()
-                slope = steepness(critic, images[pick], fake, generator)
+                slope = gradient_penalty(critic, images[pick], fake, generator)
                 (gap + self.penalty * slope).backward()
                 optimisers[1].step()
             optimisers[0].zero_grad()
@@ -105,7 +105,7 @@ class GANDecoder:
             optimisers[0].step()
 
 
-def steepness(
+def gradient_penalty(
     critic: nn.Module,
     real: Float[Tensor, "B C H W"],
     fake: Float[Tensor, "B C H W"],
@@ -118,17 +118,19 @@ def steepness(
     return (slope.square().flatten(1).sum(1).sqrt() - 1).square().mean()
 
 
-def critic_network(shape: tuple[int, ...], generator: torch.Generator) -> nn.Module:
+def build_critic(shape: tuple[int, ...], generator: torch.Generator) -> nn.Module:
     """Return an untrained critic: two hidden layers for small images, else 4 strided convolutions.
 
     Without normalisation over the batch, which the penalty forbids (section 4 there).
     """
-    net = nn.Sequential(*(flat_critic(shape) if is_flat(shape) else strided_critic(shape)))
-    initialise(net, generator)
+    net = nn.Sequential(
+        *(build_flat_critic(shape) if is_flat(shape) else build_strided_critic(shape))
+    )
+    initialise_parameters(net, generator)
     return net
 
 
-def flat_critic(shape: tuple[int, ...]) -> list[nn.Module]:
+def build_flat_critic(shape: tuple[int, ...]) -> list[nn.Module]:
     """Return the layers of the plain critic."""
     sizes, slope = (prod(shape), 128, 128), 0.2
     return [
@@ -141,7 +143,7 @@ def flat_critic(shape: tuple[int, ...]) -> list[nn.Module]:
     ]
 
 
-def strided_critic(shape: tuple[int, ...]) -> list[nn.Module]:
+def build_strided_critic(shape: tuple[int, ...]) -> list[nn.Module]:
     """Return the layers of the critic of larger images, each convolution halving the sides."""
     layers: list[nn.Module] = []
     channels, (height, width) = shape[0], shape[1:]

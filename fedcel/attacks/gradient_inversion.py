@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from fedcel.attacks.pixel_descent import total_variation
-from fedcel.attacks.protocol import Progress, told
-from fedcel.attacks.score_card import in_best_order
+from fedcel.attacks.protocol import Progress, report_progress
+from fedcel.attacks.score_card import order_batches
 from fedcel.data.images import Images
 from fedcel.errors import SettingsError
-from fedcel.leakage.observation import UPDATE, Observation, ObservationUpdate, refused
+from fedcel.leakage.observation import UPDATE, Observation, ObservationUpdate, make_refusal
 
 TUNED_ON = 8  # own images on which the weight is chosen, or one batch where that is more
 PRIOR = 1e-4  # weight of the noise's mean square, in units of its variance, beside the distance
@@ -57,10 +57,10 @@ class GradientInversion:
         ValueError without updates, SettingsError on fewer own images than are behind an upload.
         """
         if not isinstance(observation, ObservationUpdate):
-            raise refused(observation, UPDATE)
+            raise make_refusal(observation, UPDATE)
         steps, size = max(1, round(self.steps * budget)), observation.batch
         centre = auxiliary.x.mean(0)
-        count = tuned_on(size, len(auxiliary.y))
+        count = count_tuning_images(size, len(auxiliary.y))
         own = auxiliary.x[torch.randperm(len(auxiliary.y), generator=generator)[:count]]
         weight, share = self.tuned(observation, own, centre, steps, generator, progress)
         found = self.search(observation, centre, observed, weight, steps, generator, progress)
@@ -92,8 +92,8 @@ class GradientInversion:
         )
         best = (torch.inf, self.weights[0], 0.0)
         for tried, images in zip(self.weights, found.chunk(count), strict=True):
-            moved = in_best_order(images.flatten(0, 1), own, size) - centre
-            share = kept(moved, own - centre)
+            moved = order_batches(images.flatten(0, 1), own, size) - centre
+            share = fit_shrinkage(moved, own - centre)
             best = min(
                 best, (float((share * moved - (own - centre)).square().mean()), tried, share)
             )
@@ -140,7 +140,7 @@ class GradientInversion:
         """Return images in [0, 1] for each client's upload; steps fall to 0 in a cosine."""
         start = torch.randn((*labels.shape, *centre.shape), generator=generator)
         images = (centre + SPREAD * start).clamp(0, 1).requires_grad_()
-        noise, mask = unknown(observation, labels)
+        noise, mask = init_unknowns(observation, labels)
         sought = [leaf for leaf in (images, noise, mask) if leaf is not None]
         adam = torch.optim.Adam(sought, self.rate)
         cosine = torch.optim.lr_scheduler.CosineAnnealingLR(adam, steps)
@@ -159,11 +159,13 @@ class GradientInversion:
                 images.clamp_(0, 1)
                 if mask is not None:
                     mask.clamp_(0, 1)
-            told(progress, "step", step, steps, f"cosine {1 - float(gap.detach().mean()):.3f}")
+            report_progress(
+                progress, "step", step, steps, f"cosine {1 - float(gap.detach().mean()):.3f}"
+            )
         return images.detach()
 
 
-def unknown(
+def init_unknowns(
     observation: ObservationUpdate, labels: Int[Tensor, "G b"]
 ) -> tuple[Float[Tensor, "G b F"] | None, Float[Tensor, "G b F"] | None]:
     """Return the noise at the cut, 0, and the mask there, one half; None where there is none."""
@@ -172,13 +174,13 @@ def unknown(
     return noise if observation.noisy else None, mask if observation.masked else None
 
 
-def kept(moved: Float[Tensor, "N C H W"], true: Float[Tensor, "N C H W"]) -> float:
+def fit_shrinkage(moved: Float[Tensor, "N C H W"], true: Float[Tensor, "N C H W"]) -> float:
     """Return the share s in [0, 1] with the least mean (s moved - true)^2."""
     along = float((moved * true).sum() / moved.square().sum().clamp_min(torch.finfo().tiny))
     return min(max(along, 0.0), 1.0)
 
 
-def tuned_on(batch: int, own: int) -> int:
+def count_tuning_images(batch: int, own: int) -> int:
     """Return how many own images the weight is chosen on, a multiple of the batch.
 
     SettingsError where they do not make one batch.

@@ -11,7 +11,7 @@ from copy import deepcopy
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedcel.attacks.decoder_networks import decoder_network
+from fedcel.attacks.decoder_networks import build_decoder_network
 from fedcel.data.images import Images
 from fedcel.nets.split_net import SplitNet
 
@@ -21,7 +21,7 @@ RATE = 1e-3
 SERVES = 0.02  # weight of the cross-entropy in nats beside the MSE of pixels in [0, 1]
 
 
-def hijacked(
+def hijack_encoder(
     net: SplitNet, auxiliary: Images, generator: torch.Generator, budget: float = 1.0
 ) -> SplitNet:
     """Return a net of the same layers and cut that sends images instead of features.
@@ -34,7 +34,7 @@ def hijacked(
     x, y = auxiliary
     with torch.no_grad():
         seen = mine.add_noise(mine.encode(x), generator)
-    decoder = decoder_network(seen, tuple(x.shape[1:]), generator)
+    decoder = build_decoder_network(seen, tuple(x.shape[1:]), generator)
     parameters = [*mine.parameters(), *decoder.parameters()]
     adam = torch.optim.Adam(parameters, RATE)
     for _ in range(max(1, round(EPOCHS * budget))):

@@ -12,15 +12,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks.averaging import moved
-from fedcel.attacks.decoder import unchanged
-from fedcel.attacks.inversion_training import DEFAULT, Effort, Fitted, apply, fit
-from fedcel.attacks.kernel_ridge import IMAGES, ROWS, learned, regression, rows_of
-from fedcel.attacks.pixel_descent import Loss, Steps, descend
+from fedcel.attacks.averaging import move_to_device
+from fedcel.attacks.decoder import pass_through
+from fedcel.attacks.inversion_training import DEFAULT, Effort, Fitted, apply_network, train_inverter
+from fedcel.attacks.kernel_ridge import IMAGES, ROWS, choose_regression, count_rows, fit_regression
+from fedcel.attacks.pixel_descent import Loss, Steps, descend_pixels
 from fedcel.attacks.protocol import Progress
 from fedcel.attacks.rmle import TUNED_ON, objective
 from fedcel.data.images import Images
-from fedcel.leakage.observation import MEAN, Observation, ObservationMean, refused
+from fedcel.leakage.observation import MEAN, Observation, ObservationMean, make_refusal
 
 STEPS = Steps(300, 0.01)
 Start = Callable[[Float[Tensor, "N F"]], Float[Tensor, "N C H W"]]
@@ -57,19 +57,23 @@ class Hybrid:
     ) -> Float[Tensor, "T C H W"]:
         """Return one image in [0, 1] per message; ValueError where E[z~|x] is not granted."""
         if not isinstance(observation, ObservationMean):
-            raise refused(observation, MEAN)
-        found = fit(observation, auxiliary.x, self.effort, unchanged, budget, generator, progress)
+            raise make_refusal(observation, MEAN)
+        found = train_inverter(
+            observation, auxiliary.x, self.effort, pass_through, budget, generator, progress
+        )
         steps = self.steps.times(budget)
         own = found.held[:TUNED_ON]
-        there, place = moved(observation)
+        there, place = move_to_device(observation)
         seen, own = observation.sample(own, generator).to(place), own.to(place)
         pairs = torch.tensor(list(product(self.weights, self.ties)))
         tv, mu = pairs.to(place).repeat_interleave(len(own), 0).T
         start = self.start(observation, found, budget, generator, progress)
         near_own = start(seen)
         guess = near_own.repeat(len(pairs), 1, 1, 1)
-        tried = descend(
-            tied(objective(there, seen.repeat(len(pairs), 1), tv), guess, mu), guess, steps
+        tried = descend_pixels(
+            add_proximal_term(objective(there, seen.repeat(len(pairs), 1), tv), guess, mu),
+            guess,
+            steps,
         )
         errors = (tried - own.repeat(len(pairs), 1, 1, 1)).square().flatten(1).mean(1)
         lowest, which = errors.view(len(pairs), -1).mean(1).nan_to_num(torch.inf).min(0)
@@ -78,8 +82,8 @@ class Hybrid:
         if lowest >= (near_own - own).square().mean():
             return guess.cpu()
         best, near = pairs[int(which)].tolist()
-        loss = tied(objective(there, observed, best), guess, near)
-        return descend(loss, guess, steps, progress).cpu()
+        loss = add_proximal_term(objective(there, observed, best), guess, near)
+        return descend_pixels(loss, guess, steps, progress).cpu()
 
     def start(
         self,
@@ -92,26 +96,30 @@ class Hybrid:
         """Return D: the network, a regression on the same images, or their mean."""
         times, repeats = budget ** (1 / 3), self.effort.repeats
         known = found.own[: max(2, round(IMAGES * times))]
-        rows = rows_of(min(len(found.own), IMAGES), ROWS, times)
-        other = regression(observation, known, found.held, rows, repeats, generator, progress)
+        rows = count_rows(min(len(found.own), IMAGES), ROWS, times)
+        other = choose_regression(
+            observation, known, found.held, rows, repeats, generator, progress
+        )
 
-        flat = learned(other.choice, other.known)
+        flat = fit_regression(other.choice, other.known)
 
         def closed(z: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:
             return flat(z.double().cpu()).to(z).view(len(z), *found.held.shape[1:])
 
         def mean(z: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:
-            return (apply(found.net, z) + closed(z)) / 2
+            return (apply_network(found.net, z) + closed(z)) / 2
 
         def error(start: Start) -> float:
             made = start(other.checks.z.float()).flatten(1)
             return float((made - other.checks.x).square().mean())
 
-        tried: list[Start] = [partial(apply, found.net), closed, mean]
+        tried: list[Start] = [partial(apply_network, found.net), closed, mean]
         return min(tried, key=error)
 
 
-def tied(fits: Loss, centre: Float[Tensor, "N C H W"], mu: float | Float[Tensor, " N"]) -> Loss:
+def add_proximal_term(
+    fits: Loss, centre: Float[Tensor, "N C H W"], mu: float | Float[Tensor, " N"]
+) -> Loss:
     """Return the loss plus mu times each image's mean squared distance from its centre."""
 
     def loss(images: Float[Tensor, "N C H W"]) -> Float[Tensor, " N"]:

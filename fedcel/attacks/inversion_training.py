@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedcel.attacks.decoder_networks import SMALL, Size, decoder_network, is_flat
-from fedcel.attacks.protocol import Progress, told
+from fedcel.attacks.decoder_networks import SMALL, Size, build_decoder_network, is_flat
+from fedcel.attacks.protocol import Progress, report_progress
 from fedcel.errors import DataError
 from fedcel.leakage.observation import FREE_QUERIES, Observation
-from fedcel.nets.device import fastest, full_precision
+from fedcel.nets.device import fastest_device, use_full_precision
 
 HELD = 0.2  # share of the attacker's images on which he chooses the best epoch
 HELD_DRAWS = 8  # observations of each, so that the choice is not one of noise
@@ -75,7 +75,7 @@ class Fitted(NamedTuple):
     held: Float[Tensor, "V C H W"]
 
 
-def invert(
+def train_and_invert(
     observation: Observation,
     auxiliary: Float[Tensor, "A C H W"],
     observed: Float[Tensor, "T F"],
@@ -89,11 +89,11 @@ def invert(
 
     `prepare` is applied to every observation first. DataError on fewer than two auxiliary images.
     """
-    found = fit(observation, auxiliary, effort, prepare, budget, generator, progress)
-    return apply(found.net, prepare(observed))
+    found = train_inverter(observation, auxiliary, effort, prepare, budget, generator, progress)
+    return apply_network(found.net, prepare(observed))
 
 
-def fit(
+def train_inverter(
     observation: Observation,
     auxiliary: Float[Tensor, "A C H W"],
     effort: Effort,
@@ -107,21 +107,21 @@ def fit(
     A fifth of the images is held back and decides the epoch that is kept. DataError on fewer than
     two auxiliary images.
     """
-    images, held = held_back(auxiliary, generator)
-    draw = answers(observation, images, effort.repeats, prepare, generator)
-    check = answers(observation, held, effort.repeats, prepare, generator)
+    images, held = split_held_out(auxiliary, generator)
+    draw = make_observer(observation, images, effort.repeats, prepare, generator)
+    check = make_observer(observation, held, effort.repeats, prepare, generator)
     draws = max(1, min(HELD_DRAWS, HELD_ROWS // len(held)))
     checks = torch.cat([check(generator) for _ in range(draws)])
     seen = torch.cat([draw(generator) for _ in range(draws)])
     shape = tuple(auxiliary.shape[1:])
-    net = decoder_network(seen, shape, generator, effort.size)
+    net = build_decoder_network(seen, shape, generator, effort.size)
     pace = effort.pace(shape, budget)
     truth = held.repeat(draws, 1, 1, 1)
-    best = train(net, draw, images, checks, truth, effort, pace, generator, progress)
+    best = train_network(net, draw, images, checks, truth, effort, pace, generator, progress)
     return Fitted(best, images, held)
 
 
-def held_back(
+def split_held_out(
     images: Float[Tensor, "A C H W"], generator: torch.Generator
 ) -> tuple[Float[Tensor, "N C H W"], Float[Tensor, "V C H W"]]:
     """Return images to learn from, and a random fifth to choose on; DataError on fewer than two."""
@@ -132,7 +132,7 @@ def held_back(
     return images[order[count:]], images[order[:count]]
 
 
-def answers(
+def make_observer(
     observation: Observation,
     images: Float[Tensor, "A C H W"],
     repeats: int,
@@ -155,8 +155,8 @@ def answers(
     return pick
 
 
-@full_precision()
-def train(
+@use_full_precision()
+def train_network(
     net: nn.Module,
     draw: Draw,
     images: Float[Tensor, "A C H W"],
@@ -171,7 +171,7 @@ def train(
 
     The network ends on its fastest device; everything else stays where it is.
     """
-    place = fastest(net)
+    place = fastest_device(net)
     net, there = net.to(place), images.to(place)
     net = net.to(memory_format=torch.channels_last)  # faster
     adam = torch.optim.Adam(net.parameters(), pace.rate, weight_decay=effort.decay)
@@ -186,15 +186,15 @@ def train(
             (net(inputs[part]) - there[part]).square().mean().backward()
             adam.step()
         cosine.step()
-        error = float((apply(net, checks) - truth).square().mean())
+        error = float((apply_network(net, checks) - truth).square().mean())
         if error < lowest:
             best, lowest = deepcopy(net), error
-        told(progress, "epoch", epoch, pace.epochs, f"MSE {error:.4f} on held images")
+        report_progress(progress, "epoch", epoch, pace.epochs, f"MSE {error:.4f} on held images")
     return best
 
 
-@full_precision()
-def apply(net: nn.Module, inputs: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:
+@use_full_precision()
+def apply_network(net: nn.Module, inputs: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:
     """Return the network's images, in chunks, without a gradient; where the inputs are."""
     place = next(net.parameters()).device
     with torch.no_grad():

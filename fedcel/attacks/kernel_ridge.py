@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks.decoder import unchanged
-from fedcel.attacks.inversion_training import HELD, answers, held_back
-from fedcel.attacks.protocol import Progress, told
+from fedcel.attacks.decoder import pass_through
+from fedcel.attacks.inversion_training import HELD, make_observer, split_held_out
+from fedcel.attacks.protocol import Progress, report_progress
 from fedcel.data.images import Images
 from fedcel.leakage.observation import Observation
 
@@ -89,16 +89,16 @@ class KernelRidge:
         times = budget ** (1 / 3)
         most = max(2, round(self.images * times))
         order = torch.randperm(len(auxiliary.x), generator=generator)[:most]
-        own, held = held_back(auxiliary.x[order], generator)
+        own, held = split_held_out(auxiliary.x[order], generator)
         usual = max(1, round((1 - HELD) * min(len(auxiliary.x), self.images)))
-        rows = rows_of(usual, self.rows, times)
-        found = regression(observation, own, held, rows, self.repeats, generator, progress)
+        rows = count_rows(usual, self.rows, times)
+        found = choose_regression(observation, own, held, rows, self.repeats, generator, progress)
         every = Pairs(*(torch.cat(both) for both in zip(found.known, found.checks, strict=True)))
-        made = regressed(found.choice, every, observed.double())
+        made = regress_images(found.choice, every, observed.double())
         return made.to(auxiliary.x.dtype).view(len(observed), *auxiliary.x.shape[1:])
 
 
-def rows_of(images: int, rows: int, times: float) -> int:
+def count_rows(images: int, rows: int, times: float) -> int:
     """Return how many messages are learned from: of the usual number of images about `rows`.
 
     One of each at least, and `times` as many where the budget asks for it: some images have one
@@ -115,7 +115,7 @@ class Regression(NamedTuple):
     checks: Pairs
 
 
-def regression(
+def choose_regression(
     observation: Observation,
     own: Float[Tensor, "A C H W"],
     held: Float[Tensor, "V C H W"],
@@ -125,18 +125,18 @@ def regression(
     progress: Progress | None = None,
 ) -> Regression:
     """Return the kernel and penalty for `rows` messages of `own`, best on `held`."""
-    drawn = pairs(observation, own, -(-rows // len(own)), repeats, generator)
+    drawn = sample_pairs(observation, own, -(-rows // len(own)), repeats, generator)
     known = Pairs(drawn.z[:rows], drawn.x[:rows])
-    checks = pairs(observation, held, CHECKS, repeats, generator)
-    options, found = kernels(known.z), list[Choice]()
+    checks = sample_pairs(observation, held, CHECKS, repeats, generator)
+    options, found = list_kernels(known.z), list[Choice]()
     for number, kernel in enumerate(options, 1):
-        found.append(tried(kernel, known, checks))
+        found.append(choose_penalty(kernel, known, checks))
         done = number * len(known.z), len(options) * len(known.z)
-        told(progress, "row", *done, f"MSE {found[-1].error:.4f} on held images")
+        report_progress(progress, "row", *done, f"MSE {found[-1].error:.4f} on held images")
     return Regression(min(found, key=lambda choice: choice.error), known, checks)
 
 
-def pairs(
+def sample_pairs(
     observation: Observation,
     images: Float[Tensor, "A C H W"],
     draws: int,
@@ -144,46 +144,50 @@ def pairs(
     generator: torch.Generator,
 ) -> Pairs:
     """Return `draws` messages of each image, with it."""
-    draw = answers(observation, images, repeats, unchanged, generator)
+    draw = make_observer(observation, images, repeats, pass_through, generator)
     z = torch.cat([draw(generator) for _ in range(draws)])
     return Pairs(z.double(), images.flatten(1).double().repeat(draws, 1))
 
 
-def kernels(z: Float[Tensor, "N F"]) -> Sequence[Kernel]:
+def list_kernels(z: Float[Tensor, "N F"]) -> Sequence[Kernel]:
     """Return what is tried: the linear kernel, and Gaussian ones where messages differ at all."""
     centre, typical = z.mean(0), float(torch.pdist(z[:TYPICAL]).square().median())
     wide = [Kernel(centre, width * typical) for width in WIDTHS] if typical > 0 else []
     return [Kernel(centre, None), *wide]
 
 
-def tried(kernel: Kernel, known: Pairs, checks: Pairs) -> Choice:
+def choose_penalty(kernel: Kernel, known: Pairs, checks: Pairs) -> Choice:
     """Return a kernel with the penalty that rebuilds the held images best."""
-    solved = spectrum(kernel, known)
+    solved = decompose_kernel(kernel, known)
     seen = kernel.of(checks.z, known.z) @ solved.vectors
     found = [
-        Choice(float((rebuilt(solved, seen, ridge) - checks.x).square().mean()), kernel, ridge)
+        Choice(
+            float((rebuild_images(solved, seen, ridge) - checks.x).square().mean()), kernel, ridge
+        )
         for ridge in RIDGES
     ]
     return min(found, key=lambda choice: choice.error)
 
 
-def penalty(ridge: float, values: Float[Tensor, " N"]) -> float:
+def ridge_penalty(ridge: float, values: Float[Tensor, " N"]) -> float:
     """Return lambda; that of a kernel that is 0 everywhere is 1, and nothing is learned."""
     return ridge * float(values[-1]) / len(values) or 1.0
 
 
-def regressed(choice: Choice, known: Pairs, observed: Float[Tensor, "T F"]) -> Float[Tensor, "T P"]:
+def regress_images(
+    choice: Choice, known: Pairs, observed: Float[Tensor, "T F"]
+) -> Float[Tensor, "T P"]:
     """Return the images of messages, all that is known used."""
-    return learned(choice, known)(observed)
+    return fit_regression(choice, known)(observed)
 
 
-def learned(choice: Choice, known: Pairs) -> Regressor:
+def fit_regression(choice: Choice, known: Pairs) -> Regressor:
     """Return what gives the images of any messages; it is solved once, here."""
-    solved = spectrum(choice.kernel, known)
+    solved = decompose_kernel(choice.kernel, known)
 
     def images(observed: Float[Tensor, "T F"]) -> Float[Tensor, "T P"]:
         seen = choice.kernel.of(observed, known.z) @ solved.vectors
-        return rebuilt(solved, seen, choice.ridge)
+        return rebuild_images(solved, seen, choice.ridge)
 
     return images
 
@@ -197,14 +201,16 @@ class Spectrum(NamedTuple):
     mean: Float[Tensor, " P"]
 
 
-def spectrum(kernel: Kernel, known: Pairs) -> Spectrum:
+def decompose_kernel(kernel: Kernel, known: Pairs) -> Spectrum:
     """Return what is solved once for all penalties."""
     values, vectors = torch.linalg.eigh(kernel.of(known.z, known.z))
     mean = known.x.mean(0)
     return Spectrum(values.clamp_min(0), vectors, vectors.T @ (known.x - mean), mean)
 
 
-def rebuilt(solved: Spectrum, seen: Float[Tensor, "T N"], ridge: float) -> Float[Tensor, "T P"]:
+def rebuild_images(
+    solved: Spectrum, seen: Float[Tensor, "T N"], ridge: float
+) -> Float[Tensor, "T P"]:
     """Return the images of messages whose kernel with what is known is `seen`, in that basis."""
-    shrunk = solved.turned / (solved.values + penalty(ridge, solved.values))[:, None]
+    shrunk = solved.turned / (solved.values + ridge_penalty(ridge, solved.values))[:, None]
     return torch.addmm(solved.mean, seen, shrunk).clamp(0, 1)

@@ -10,13 +10,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks.inversion_training import DEFAULT, Effort, invert
+from fedcel.attacks.inversion_training import DEFAULT, Effort, train_and_invert
 from fedcel.attacks.protocol import Progress
 from fedcel.data.images import Images
 from fedcel.leakage.observation import Observation
 
 
-def centred(answers: Float[Tensor, "N K"]) -> Float[Tensor, "N K"]:
+def centre_logits(answers: Float[Tensor, "N K"]) -> Float[Tensor, "N K"]:
     """Return logits with mean 0: a number added to all of them means nothing."""
     return answers - answers.mean(1, keepdim=True)
 
@@ -40,6 +40,13 @@ class LogitInversion:
         progress: Progress | None = None,
     ) -> Float[Tensor, "T C H W"]:
         """Return one image in [0, 1] per answer (T, classes)."""
-        return invert(
-            observation, auxiliary.x, observed, self.effort, centred, budget, generator, progress
+        return train_and_invert(
+            observation,
+            auxiliary.x,
+            observed,
+            self.effort,
+            centre_logits,
+            budget,
+            generator,
+            progress,
         )

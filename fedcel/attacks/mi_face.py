@@ -11,9 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.attacks.pixel_descent import total_variation
-from fedcel.attacks.protocol import Progress, told
+from fedcel.attacks.protocol import Progress, report_progress
 from fedcel.data.images import Images
-from fedcel.leakage.observation import LOGITS, Observation, ObservationLogits, refused
+from fedcel.leakage.observation import LOGITS, Observation, ObservationLogits, make_refusal
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class MIFace:
     ) -> Float[Tensor, "T C H W"]:
         """Return its class's picture per answer; ValueError where no gradient is granted."""
         if not isinstance(observation, ObservationLogits):
-            raise refused(observation, LOGITS)
+            raise make_refusal(observation, LOGITS)
         classes, which = torch.unique(observed.argmax(1), return_inverse=True)
         images = auxiliary.x.mean(0).repeat(len(classes), 1, 1, 1)
         steps = max(1, round(self.steps * budget))
@@ -48,5 +48,7 @@ class MIFace:
             loss = 1 - sure + self.weight * total_variation(images)
             (slope,) = torch.autograd.grad(loss.sum(), images)
             images = (images - self.rate * slope).detach().clamp(0, 1)
-            told(progress, "step", step, steps, f"sure to {float(sure.detach().min()):.3f} or more")
+            report_progress(
+                progress, "step", step, steps, f"sure to {float(sure.detach().min()):.3f} or more"
+            )
         return images[which]

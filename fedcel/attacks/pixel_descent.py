@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks.protocol import Progress, told
-from fedcel.nets.device import full_precision
+from fedcel.attacks.protocol import Progress, report_progress
+from fedcel.nets.device import use_full_precision
 
 Loss = Callable[[Float[Tensor, "N C H W"]], Float[Tensor, " N"]]
 
@@ -25,8 +25,8 @@ class Steps(NamedTuple):
         return self._replace(number=max(1, round(self.number * budget)))
 
 
-@full_precision()
-def descend(
+@use_full_precision()
+def descend_pixels(
     loss: Loss, start: Float[Tensor, "N C H W"], steps: Steps, progress: Progress | None = None
 ) -> Float[Tensor, "N C H W"]:
     """Return images in [0, 1] near a minimum of each row's loss, clipped after each step.
@@ -45,7 +45,9 @@ def descend(
         with torch.no_grad():
             images.clamp_(0, 1)
         if progress:  # to read a loss is to wait for the device
-            told(progress, "step", step, steps.number, f"loss {float(rows.detach().mean()):.4g}")
+            report_progress(
+                progress, "step", step, steps.number, f"loss {float(rows.detach().mean()):.4g}"
+            )
     return images.detach()
 
 

@@ -58,7 +58,7 @@ class Attack(Protocol):
         ...
 
 
-def told(progress: Progress | None, what: str, done: int, total: int, rest: str) -> None:
+def report_progress(progress: Progress | None, what: str, done: int, total: int, rest: str) -> None:
     """Tell `what done/total, rest` about ten times in all, the last time at the end."""
     if progress and (done % max(1, total // REPORTS) == 0 or done == total):
         progress(f"{what} {done}/{total}, {rest}")

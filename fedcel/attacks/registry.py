@@ -46,28 +46,28 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
 """Attacks by short name that reconstruct images; `NAME*M` sees M observations of each target."""
 
 
-def parse(names: str) -> list[tuple[Attack | None, int]]:
+def parse_attacks(names: str) -> list[tuple[Attack | None, int]]:
     """Return each attack of a comma-separated list, None for the optimal one, and its repeats.
 
-    SettingsError or PluginError on the first name that is wrong; see `find`.
+    SettingsError or PluginError on the first name that is wrong; see `find_attack`.
     """
     found: list[tuple[Attack | None, int]] = []
     for name in names.split(","):
-        base, repeats = split(name.strip())
-        found.append((None if base == OPTIMAL else find(name.strip()), repeats))
+        base, repeats = parse_repeats(name.strip())
+        found.append((None if base == OPTIMAL else find_attack(name.strip()), repeats))
     return found
 
 
-def entries(names: str) -> list[tuple[str, str]]:
+def list_entries(names: str) -> list[tuple[str, str]]:
     """Return each entry of the list as typed, and the name that rows have of its attack.
 
-    An own attack's name is not the import string. Errors as of `parse`.
+    An own attack's name is not the import string. Errors as of `parse_attacks`.
     """
-    each = zip(names.split(","), parse(names), strict=True)
+    each = zip(names.split(","), parse_attacks(names), strict=True)
     return [(entry.strip(), made.name if made else OPTIMAL) for entry, (made, _) in each]
 
 
-def split(name: str) -> tuple[str, int]:
+def parse_repeats(name: str) -> tuple[str, int]:
     """Return `NAME*M` in its parts, M is 1 where it is left out; SettingsError on a wrong M."""
     base, star, times = name.partition("*")
     if star and not (times.isdecimal() and int(times) >= 2):
@@ -78,17 +78,17 @@ def split(name: str) -> tuple[str, int]:
     return base, int(times) if star else 1
 
 
-def find(name: str) -> Attack:
+def find_attack(name: str) -> Attack:
     """Return the attack that a name or import string means, `*M` for one on M observations.
 
     SettingsError with the nearest right name; PluginError when the object is no attack.
     """
-    base, repeats = split(name)
-    single = ATTACKS[base]() if base in ATTACKS else loaded(base)
+    base, repeats = parse_repeats(name)
+    single = ATTACKS[base]() if base in ATTACKS else load_attack(base)
     return single if repeats == 1 else Averaging(single, repeats)
 
 
-def loaded(name: str) -> Attack:
+def load_attack(name: str) -> Attack:
     """Return a user's own attack."""
     if not name:
         raise SettingsError("attack.names has an empty name; between two commas goes one, as rmle")
@@ -98,8 +98,8 @@ def loaded(name: str) -> Attack:
             f"attack.names has {name!r}; did you mean {near[0]!r}? "
             "An own attack is 'package.module:object'"
         )
-    found = plugins.load(name)
-    made = plugins.make("attack.names", name) if isinstance(found, type) else found
+    found = plugins.load_object(name)
+    made = plugins.make_part("attack.names", name) if isinstance(found, type) else found
     if not isinstance(made, Attack):
         raise PluginError(f"{name!r} is no attack: it needs name, needs, observes, reconstruct()")
     return made

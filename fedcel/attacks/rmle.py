@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks.averaging import moved
-from fedcel.attacks.pixel_descent import Loss, Steps, descend, total_variation
+from fedcel.attacks.averaging import move_to_device
+from fedcel.attacks.pixel_descent import Loss, Steps, descend_pixels, total_variation
 from fedcel.attacks.protocol import Progress
 from fedcel.data.images import Images
 from fedcel.leakage.observation import (
@@ -18,7 +18,7 @@ from fedcel.leakage.observation import (
     Observation,
     ObservationMean,
     ObservationMisfit,
-    refused,
+    make_refusal,
 )
 
 STEPS = Steps(2000, 0.02)
@@ -53,17 +53,17 @@ class RMLE:
     ) -> Float[Tensor, "T C H W"]:
         """Return one image in [0, 1] per message; ValueError where E[z~|x] is not granted."""
         if not isinstance(observation, ObservationMean):
-            raise refused(observation, MEAN)
+            raise make_refusal(observation, MEAN)
         steps, centre = self.steps.times(budget), auxiliary.x.mean(0)
         order = torch.randperm(len(auxiliary.x), generator=generator)[:TUNED_ON]
         own = auxiliary.x[order]
         seen = observation.sample(own, generator)
-        there, place = moved(observation)
+        there, place = move_to_device(observation)
         own, seen, centre = own.to(place), seen.to(place), centre.to(place)
         tv, share = self.tuned(there, own, seen, centre, steps, progress)
         start = centre.repeat(len(observed), 1, 1, 1)
         loss = objective(there, observed.to(place), tv)
-        return descend(loss, start, steps.times(share), progress).cpu()
+        return descend_pixels(loss, start, steps.times(share), progress).cpu()
 
     def tuned(
         self,
@@ -81,7 +81,7 @@ class RMLE:
         errors = []
         for share in self.shares:
             loss, some = objective(observation, many, tv), steps.times(share)
-            tried = descend(loss, start, some, progress)
+            tried = descend_pixels(loss, start, some, progress)
             gap = tried - own.repeat(count, 1, 1, 1)
             errors.append(gap.square().view(count, -1).mean(1))
         best = int(torch.stack(errors, 1).nan_to_num(torch.inf).argmin())

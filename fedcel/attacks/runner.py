@@ -10,14 +10,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks.averaging import Repeated
-from fedcel.attacks.gradient_inversion import tuned_on
+from fedcel.attacks.averaging import RepeatedObservation
+from fedcel.attacks.gradient_inversion import count_tuning_images
 from fedcel.attacks.protocol import Attack, Progress
-from fedcel.attacks.registry import OPTIMAL, parse
-from fedcel.attacks.score_card import class_means, in_best_order, score
-from fedcel.attacks.score_card import per_image as scored
+from fedcel.attacks.registry import OPTIMAL, parse_attacks
+from fedcel.attacks.score_card import class_means, order_batches, score_reconstructions
+from fedcel.attacks.score_card import score_each_image as scored
 from fedcel.data.images import Images
-from fedcel.errors import DataError, FedcelError, ServiceError, rose, unforeseen
+from fedcel.errors import DataError, FedcelError, ServiceError, describe_origin, describe_unforeseen
 from fedcel.leakage.observation import (
     LOG_PROB,
     NOISELESS,
@@ -26,9 +26,9 @@ from fedcel.leakage.observation import (
     ObservationPaid,
     ObservationUpdate,
 )
-from fedcel.leakage.optimal_attacker import optimal
+from fedcel.leakage.optimal_attacker import optimal_leak
 from fedcel.runs import per_image
-from fedcel.seeding import generator
+from fedcel.seeding import make_generator
 from fedcel.settings.groups import Attack as How
 
 SAME = 1.5 / 255  # root mean square of pixels' differences below which two images are one
@@ -47,10 +47,10 @@ class Attacked(NamedTuple):
     rows: list[Row]
     pictures: Pictures
     per_image: per_image.Vectors
-    """Of each target, named by `fedcel.runs.per_image.name`."""
+    """Of each target, named by `fedcel.runs.per_image.vector_name`."""
 
 
-def run(
+def run_attacks(
     observations: Sequence[Observation],
     how: How,
     auxiliary: Images,
@@ -62,15 +62,16 @@ def run(
     """Return the rows of attacks.json, and pictures (n, C, H, W) in [0, 1], n at most 12.
 
     Pictures: `targets`, `class-mean` (what the label alone tells), and under each attack's name the
-    first reconstructions of its best seed. The anchors come from `population`; see `score`.
-    Reconstructed are the first `how.targets`; the optimal attacker sees all, they are cheap to him.
-    An attack that finds no observation of its kind, is not granted what it needs, or fails, see
-    `failing_alone`, gives a row with `skipped`: why. `seed` is the run's; each attack seed 0, 1,
-    ... has its own streams. `queries`: the observations that a row paid for, where they are paid.
-    Before any work is done: SettingsError on an unknown name, or a batch larger than the attacker's
-    images; DataError when a target is among these, or the anchors would be of other classes.
+    first reconstructions of its best seed. The anchors come from `population`; see
+    `score_reconstructions`. Reconstructed are the first `how.targets`; the optimal attacker sees
+    all, they are cheap to him. An attack that finds no observation of its kind, is not granted what
+    it needs, or fails, see `record_failure`, gives a row with `skipped`: why. `seed` is the run's;
+    each attack seed 0, 1, ... has its own streams. `queries`: the observations that a row paid for,
+    where they are paid. Before any work is done: SettingsError on an unknown name, or a batch
+    larger than the attacker's images; DataError when a target is among these, or the anchors would
+    be of other classes.
     """
-    attacks = parse(how.names)
+    attacks = parse_attacks(how.names)
     refuse_known(targets, auxiliary)
     refuse_batches([attack for attack, _ in attacks if attack], observations, auxiliary)
     rows, values = list[Row](), per_image.Vectors()
@@ -80,11 +81,13 @@ def run(
     for attack, repeats in attacks:
         seen = observations
         if repeats > 1:
-            seen = [Repeated(observation, repeats) for observation in observations]
+            seen = [RepeatedObservation(observation, repeats) for observation in observations]
         if attack is None:
-            rows += identify(seen, how, targets, seed, progress)
+            rows += run_optimal_attack(seen, how, targets, seed, progress)
             continue
-        found = reconstruct(attack, seen, how, auxiliary, targets, seed, progress, population)
+        found = run_reconstruction(
+            attack, seen, how, auxiliary, targets, seed, progress, population
+        )
         rows += found.rows
         pictures |= found.pictures
         values |= found.per_image
@@ -124,11 +127,11 @@ def refuse_batches(
             attack.observes == observation.name and UPDATE in attack.needs for attack in attacks
         )
         if asked and isinstance(observation, ObservationUpdate):
-            tuned_on(observation.batch, len(auxiliary.y))
+            count_tuning_images(observation.batch, len(auxiliary.y))
 
 
 @contextmanager
-def failing_alone(rows: list[Row], who: Row) -> Iterator[None]:
+def record_failure(rows: list[Row], who: Row) -> Iterator[None]:
     """Make a row with `skipped`, and a warning, of an error that nobody foresaw.
 
     Of a service that says no, too: what it answered before was paid for. Any other FedcelError is
@@ -139,13 +142,13 @@ def failing_alone(rows: list[Row], who: Row) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, FedcelError) and not isinstance(error, ServiceError):
             raise
-        said = f"{FAILED} {unforeseen(error)}"
+        said = f"{FAILED} {describe_unforeseen(error)}"
         rows.append(who | {"skipped": said})
         where = f"{who['attack']} on {who['observation']}, seed {who['seed']}"
-        warn(f"{where} {said} ({rose(error)})", stacklevel=4)
+        warn(f"{where} {said} ({describe_origin(error)})", stacklevel=4)
 
 
-def identify(
+def run_optimal_attack(
     observations: Sequence[Observation],
     how: How,
     targets: Images,
@@ -161,10 +164,10 @@ def identify(
     for observation in known:
         for attack_seed in range(how.seeds):
             who = common | {"observation": observation.name, "seed": attack_seed}
-            with failing_alone(rows, who):
+            with record_failure(rows, who):
                 begin = time.monotonic()
-                stream = generator(seed, f"attack/{OPTIMAL}/{observation.name}", attack_seed)
-                leak = optimal(observation, *targets, stream, how.candidates)
+                stream = make_generator(seed, f"attack/{OPTIMAL}/{observation.name}", attack_seed)
+                leak = optimal_leak(observation, *targets, stream, how.candidates)
                 bits, cap = leak.bits_beyond_label, leak.cap_beyond_label
                 progress(
                     f"{OPTIMAL} on {observation.name}, seed {attack_seed}: "
@@ -186,7 +189,7 @@ def identify(
     return rows
 
 
-def reconstruct(
+def run_reconstruction(
     attack: Attack,
     observations: Sequence[Observation],
     how: How,
@@ -200,39 +203,43 @@ def reconstruct(
     who: Row = {"attack": attack.name, "observation": attack.observes, "knowledge": how.knowledge}
     observation = next((o for o in observations if o.name == attack.observes), None)
     if observation is None or not attack.needs <= observation.grants:
-        return Attacked([who | {"skipped": reason(attack, observation)}], {}, {})
+        return Attacked([who | {"skipped": explain_refusal(attack, observation)}], {}, {})
     targets = Images(*(part[: how.targets or None] for part in targets))
     rows, values = list[Row](), per_image.Vectors()
     pictures, lowest = Pictures(), torch.inf
     for attack_seed in range(how.seeds):
-        own, begin, asked = who | {"seed": attack_seed}, time.monotonic(), paid(observation)
-        with failing_alone(rows, own):
-            noise = generator(seed, f"targets/{observation.name}", attack_seed)
+        own, begin, asked = (
+            who | {"seed": attack_seed},
+            time.monotonic(),
+            track_payment(observation),
+        )
+        with record_failure(rows, own):
+            noise = make_generator(seed, f"targets/{observation.name}", attack_seed)
             made = attack.reconstruct(
                 observation,
                 auxiliary,
                 observation.sample(targets.x, noise),
                 how.budget,
-                generator(seed, f"attack/{attack.name}", attack_seed),
-                titled(progress, f"{attack.name}, seed {attack_seed}"),
+                make_generator(seed, f"attack/{attack.name}", attack_seed),
+                prefix_title(progress, f"{attack.name}, seed {attack_seed}"),
             )
-            images = checked(made, targets, attack.name)
+            images = check_reconstructions(made, targets, attack.name)
             if isinstance(observation, ObservationUpdate):
-                images = in_best_order(images, targets.x, observation.batch)
+                images = order_batches(images, targets.x, observation.batch)
             among = min(how.candidates, len(targets.y))
             count = {"targets": len(targets.y), "identification-candidates": among}
             done = {"budget": how.budget} | count | asked()
             seconds = {"seconds": time.monotonic() - begin}
-            scores = score(images, targets, auxiliary, how.candidates, population)
+            scores = score_reconstructions(images, targets, auxiliary, how.candidates, population)
             each = scored(images, targets.x, how.candidates)
             rows.append(own | done | scores | seconds)
-            values |= {per_image.name(rows[-1], key): value for key, value in each.items()}
+            values |= {per_image.vector_name(rows[-1], key): value for key, value in each.items()}
             if scores["mse"] < lowest:
                 lowest, pictures = scores["mse"], {attack.name: images[:PICTURES]}
     return Attacked(rows, pictures, values)
 
 
-def reason(attack: Attack, observation: Observation | None) -> str:
+def explain_refusal(attack: Attack, observation: Observation | None) -> str:
     """Return why an attack cannot run on what there is."""
     if observation is None:
         return f"nothing here is observed as {attack.observes!r}"
@@ -240,7 +247,7 @@ def reason(attack: Attack, observation: Observation | None) -> str:
     return f"needs {', '.join(missing)}, which is not granted"
 
 
-def paid(observation: Observation) -> Callable[[], dict[str, int]]:
+def track_payment(observation: Observation) -> Callable[[], dict[str, int]]:
     """Return a function that tells what was paid since, as a part of a row; {} where it is free."""
     if not isinstance(observation, ObservationPaid):
         return dict
@@ -248,12 +255,14 @@ def paid(observation: Observation) -> Callable[[], dict[str, int]]:
     return lambda: {"queries": observation.paid - before}
 
 
-def titled(progress: Progress, title: str) -> Progress:
+def prefix_title(progress: Progress, title: str) -> Progress:
     """Return a progress function that puts the title before each line."""
     return lambda line: progress(f"{title}: {line}")
 
 
-def checked(images: Float[Tensor, "..."], targets: Images, name: str) -> Float[Tensor, "T C H W"]:
+def check_reconstructions(
+    images: Float[Tensor, "..."], targets: Images, name: str
+) -> Float[Tensor, "T C H W"]:
     """Return an attack's images; ValueError unless there is one in [0, 1] for each target."""
     if images.shape != targets.x.shape:
         raise ValueError(

@@ -17,7 +17,7 @@ LARGEST_TRAINING = 5000  # images the independent classifier learns from, at mos
 BRIGHTEST_PSNR = 100.0  # dB, of a reconstruction without any error
 
 
-def score(
+def score_reconstructions(
     images: Float[Tensor, "T C H W"],
     targets: Images,
     known: Images,
@@ -42,25 +42,25 @@ def score(
         "mse": mse(images, originals),
         "psnr": psnr(images, originals),
         **alike,
-        "identification-1": identified(images, originals, candidates, 1),
-        "identification-5": identified(images, originals, candidates, 5),
+        "identification-1": identification_rate(images, originals, candidates, 1),
+        "identification-5": identification_rate(images, originals, candidates, 5),
         **read,
         "mean-mse": mse(mean_image(targets.y, everyone), originals),
         "oracle-mse": mse(class_means(targets.y, everyone), originals),
     }
 
 
-def per_image(
+def score_each_image(
     images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"], candidates: int
 ) -> dict[str, Float[Tensor, " T"]]:
-    """Return each reconstruction's part of `score`'s `mse` and `identification-1`."""
+    """Return what each reconstruction adds to the score card's `mse` and `identification-1`."""
     return {
-        "mse": errors(images, originals),
-        "identification-1": ranked(images, originals, candidates, 1),
+        "mse": squared_errors(images, originals),
+        "identification-1": identification_chances(images, originals, candidates, 1),
     }
 
 
-def in_best_order(
+def order_batches(
     images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"], batch: int
 ) -> Float[Tensor, "T C H W"]:
     """Return the images of each batch in the order with the lowest error.
@@ -77,10 +77,10 @@ def in_best_order(
 
 def mse(images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]) -> float:
     """Return the mean squared error, unit: pixel squared."""
-    return float(errors(images, originals).mean())
+    return float(squared_errors(images, originals).mean())
 
 
-def errors(
+def squared_errors(
     images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]
 ) -> Float[Tensor, " T"]:
     """Return each image's mean squared error, unit: pixel squared."""
@@ -89,7 +89,7 @@ def errors(
 
 def psnr(images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]) -> float:
     """Return the mean over images of -10 log10(MSE) in dB, at most 100 dB an image."""
-    decibels = -10 * errors(images, originals).log10()
+    decibels = -10 * squared_errors(images, originals).log10()
     return float(decibels.clamp_max(BRIGHTEST_PSNR).mean())
 
 
@@ -112,7 +112,7 @@ def ssim(images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]) 
     return float(value)
 
 
-def identified(
+def identification_rate(
     images: Float[Tensor, "T C H W"],
     originals: Float[Tensor, "T C H W"],
     candidates: int,
@@ -122,16 +122,16 @@ def identified(
 
     Averaged exactly over which other originals are drawn; see `identification`.
     """
-    return float(ranked(images, originals, candidates, top).mean())
+    return float(identification_chances(images, originals, candidates, top).mean())
 
 
-def ranked(
+def identification_chances(
     images: Float[Tensor, "T C H W"],
     originals: Float[Tensor, "T C H W"],
     candidates: int,
     top: int,
 ) -> Float[Tensor, " T"]:
-    """Return each reconstruction's own chance of what `identified` is the mean of."""
+    """Return each reconstruction's own chance of what `identification_rate` is the mean of."""
     flat = images.flatten(1).double(), originals.flatten(1).double()
     distance = torch.cdist(*flat, compute_mode="donot_use_mm_for_euclid_dist")
     return identification(-distance, torch.arange(len(images)), candidates, top)

@@ -13,9 +13,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedcel.attacks.decoder import unchanged
-from fedcel.attacks.inversion_training import DEFAULT, Effort, invert
-from fedcel.attacks.protocol import OtherClasses, Progress, told
+from fedcel.attacks.decoder import pass_through
+from fedcel.attacks.inversion_training import DEFAULT, Effort, train_and_invert
+from fedcel.attacks.protocol import OtherClasses, Progress, report_progress
 from fedcel.data.images import Images
 from fedcel.leakage.observation import (
     ARCHITECTURE,
@@ -24,9 +24,9 @@ from fedcel.leakage.observation import (
     Observation,
     ObservationArchitecture,
     ObservationHead,
-    refused,
+    make_refusal,
 )
-from fedcel.nets.split_net import initialise
+from fedcel.nets.split_net import initialise_parameters
 
 HIDDEN = 128  # units of the encoder of an attacker who does not know the real one
 BATCH = 64
@@ -69,30 +69,32 @@ class Shadow:
     ) -> Float[Tensor, "T C H W"]:
         """Return one image in [0, 1] per message; ValueError where a need is not granted."""
         if not isinstance(observation, ObservationHead):
-            raise refused(observation, HEAD)
+            raise make_refusal(observation, HEAD)
         if not self.clone:
-            encoder = plain(auxiliary.x, observed.shape[1], generator)
+            encoder = build_plain_encoder(auxiliary.x, observed.shape[1], generator)
         elif isinstance(observation, ObservationArchitecture):
             encoder = observation.fresh_encoder(generator)
         else:
-            raise refused(observation, ARCHITECTURE)
+            raise make_refusal(observation, ARCHITECTURE)
         epochs = max(1, round(self.epochs * budget))
         adam = torch.optim.Adam(encoder.parameters(), self.rate)
         for epoch in range(1, epochs + 1):
             order = torch.randperm(len(auxiliary.y), generator=generator)
             for part in torch.split(order, BATCH):
                 sent = observation.disturb(encoder(auxiliary.x[part]), generator)
-                loss = self.weight * apart(sent, observed)
+                loss = self.weight * moment_distance(sent, observed)
                 if not isinstance(auxiliary, OtherClasses):
                     loss = loss + cross_entropy(observation.answer(sent), auxiliary.y[part])
                 adam.zero_grad()
                 torch.autograd.backward(loss, inputs=[*encoder.parameters()])
                 adam.step()
-            told(progress, "shadow epoch", epoch, epochs, f"loss {float(loss.detach()):.3f}")
-        missing = residue(encoder, observation, auxiliary.x, observed, generator)
+            report_progress(
+                progress, "shadow epoch", epoch, epochs, f"loss {float(loss.detach()):.3f}"
+            )
+        missing = residual_sd(encoder, observation, auxiliary.x, observed, generator)
         own = Imitation(encoder, observation, missing)
-        return invert(
-            own, auxiliary.x, observed, self.effort, unchanged, budget, generator, progress
+        return train_and_invert(
+            own, auxiliary.x, observed, self.effort, pass_through, budget, generator, progress
         )
 
 
@@ -119,7 +121,9 @@ class Imitation:
         return sent + self.sigma * torch.randn(sent.shape, generator=generator)
 
 
-def apart(sent: Float[Tensor, "B F"], observed: Float[Tensor, "T F"]) -> Float[Tensor, ""]:
+def moment_distance(
+    sent: Float[Tensor, "B F"], observed: Float[Tensor, "T F"]
+) -> Float[Tensor, ""]:
     """Return how far means lie apart, and deviations where the own are larger; unit of z squared.
 
     A smaller deviation is no fault: the decoder's noise makes up for it.
@@ -129,7 +133,7 @@ def apart(sent: Float[Tensor, "B F"], observed: Float[Tensor, "T F"]) -> Float[T
     return means + excess.square().mean()
 
 
-def residue(
+def residual_sd(
     encoder: nn.Module,
     defence: ObservationHead,
     images: Float[Tensor, "A C H W"],
@@ -142,7 +146,9 @@ def residue(
     return (observed.var(0, correction=0) - sent.var(0, correction=0)).relu().sqrt()
 
 
-def plain(images: Float[Tensor, "A C H W"], features: int, generator: torch.Generator) -> nn.Module:
+def build_plain_encoder(
+    images: Float[Tensor, "A C H W"], features: int, generator: torch.Generator
+) -> nn.Module:
     """Return an encoder with one hidden layer."""
     net = nn.Sequential(
         nn.Flatten(),
@@ -150,5 +156,5 @@ def plain(images: Float[Tensor, "A C H W"], features: int, generator: torch.Gene
         nn.ReLU(),
         nn.Linear(HIDDEN, features),
     )
-    initialise(net, generator)
+    initialise_parameters(net, generator)
     return net

@@ -10,13 +10,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.attacks.pixel_descent import total_variation
-from fedcel.attacks.protocol import Progress, told
+from fedcel.attacks.protocol import Progress, report_progress
 from fedcel.data.images import Images
 from fedcel.leakage.observation import (
     ARCHITECTURE,
     Observation,
     ObservationArchitecture,
-    refused,
+    make_refusal,
 )
 
 
@@ -48,7 +48,7 @@ class UnSplit:
     ) -> Float[Tensor, "T C H W"]:
         """Return one image in [0, 1] per message; ValueError where no layers are granted."""
         if not isinstance(observation, ObservationArchitecture):
-            raise refused(observation, ARCHITECTURE)
+            raise make_refusal(observation, ARCHITECTURE)
         encoder = observation.fresh_encoder(generator)
         images = auxiliary.x.mean(0).repeat(len(observed), 1, 1, 1).requires_grad_()
         parts: list[list[Tensor]] = [[images], list(encoder.parameters())]
@@ -64,5 +64,7 @@ class UnSplit:
                     adam.step()
                     with torch.no_grad():
                         images.clamp_(0, 1)
-            told(progress, "round", number, rounds, f"loss {float(loss.detach().mean()):.4g}")
+            report_progress(
+                progress, "round", number, rounds, f"loss {float(loss.detach().mean()):.4g}"
+            )
         return images.detach()

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedcel.attacks.protocol import Progress, told
-from fedcel.nets.split_net import initialise
+from fedcel.attacks.protocol import Progress, report_progress
+from fedcel.nets.split_net import initialise_parameters
 
 HIDDEN = 256
 BATCH = 64
@@ -38,7 +38,7 @@ def fit_vae(
         nn.Sigmoid(),
     )
     both = nn.ModuleList([encoder, decoder])
-    initialise(both, generator)
+    initialise_parameters(both, generator)
     adam = torch.optim.Adam(both.parameters(), RATE)
     for epoch in range(1, epochs + 1):
         for part in torch.split(torch.randperm(len(images), generator=generator), BATCH):
@@ -51,5 +51,7 @@ def fit_vae(
             adam.zero_grad()
             torch.autograd.backward(loss)
             adam.step()
-        told(progress, "prior epoch", epoch, epochs, f"loss {float(loss.detach()):.2f} nats")
+        report_progress(
+            progress, "prior epoch", epoch, epochs, f"loss {float(loss.detach()):.2f} nats"
+        )
     return decoder

@@ -1,10 +1,10 @@
 """Sources of images, and who gets which of them."""
 
 from fedcel.data.images import Images
-from fedcel.data.node_data import Own, class_names
-from fedcel.data.partition import partition
+from fedcel.data.node_data import Own, list_classes
+from fedcel.data.partition import partition_examples
 from fedcel.data.sources import Source
-from fedcel.data.splits import Indices, Splits, load
+from fedcel.data.splits import Indices, Splits, load_splits
 
 __all__ = [
     "Images",
@@ -12,7 +12,7 @@ __all__ = [
     "Own",
     "Source",
     "Splits",
-    "class_names",
-    "load",
-    "partition",
+    "list_classes",
+    "load_splits",
+    "partition_examples",
 ]

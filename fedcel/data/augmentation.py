@@ -12,7 +12,7 @@ SCALE = 0.1
 SHIFT = 0.06  # of the side
 
 
-def augmented(
+def augment_images(
     x: Float[Tensor, "B C H W"], kind: str, generator: torch.Generator
 ) -> Float[Tensor, "B C H W"]:
     """Return images turned by up to 9 degrees, scaled by up to 10 %, shifted by up to 6 %.

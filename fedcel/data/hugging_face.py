@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.data.image_folder import numbered, pixels, stacked
+from fedcel.data.image_folder import number_names, stack_images, to_pixels
 from fedcel.data.images import Images, Labels
 from fedcel.errors import DataError
 from fedcel.settings.groups import Data
@@ -25,7 +25,7 @@ class Columns(NamedTuple):
     holder: str
 
 
-def read(data: Data) -> tuple[Images, Images | None, Labels | None]:
+def read_hugging_face(data: Data) -> tuple[Images, Images | None, Labels | None]:
     """Return the images of the splits `train` and, where there is one, `test`; and the holders.
 
     `data.path` is a folder that `save_to_disk` wrote, or one that `datasets.load_dataset` reads;
@@ -33,7 +33,7 @@ def read(data: Data) -> tuple[Images, Images | None, Labels | None]:
     of type ClassLabel unless `data.label-column` names them, holders `data.holder-column`. Labels
     that are no ClassLabel are numbered in their order. DataError says what is wrong and what to do.
     """
-    parts = opened(data)
+    parts = open_splits(data)
     where = data.path if data.repository == "none" else data.repository
     if "train" not in parts:
         raise DataError(f"{where} has splits {sorted(parts)}, must have 'train'; rename one")
@@ -42,23 +42,23 @@ def read(data: Data) -> tuple[Images, Images | None, Labels | None]:
             f"{where}: split test has columns {parts['test'].features}, must have those of split "
             f"train, {parts['train'].features}; cast them"
         )
-    own = columns(parts["train"], data, where)
+    own = choose_columns(parts["train"], data, where)
     names = None
     if not isinstance(parts["train"].features[own.label], datasets.ClassLabel):
-        found = set(told(parts["train"], own.label, f"{where}, split train"))
+        found = set(read_column(parts["train"], own.label, f"{where}, split train"))
         names = sorted(found, key=lambda name: (str(type(name)), name))
-    train = images(parts["train"], own, data, names, f"{where}, split train")
+    train = decode_split(parts["train"], own, data, names, f"{where}, split train")
     holders = None
     if own.holder != "none":
-        named = told(parts["train"], own.holder, f"{where}, split train")
-        holders = numbered([str(holder) for holder in named])
+        named = read_column(parts["train"], own.holder, f"{where}, split train")
+        holders = number_names([str(holder) for holder in named])
     test = None
     if "test" in parts:
-        test = images(parts["test"], own, data, names, f"{where}, split test")
+        test = decode_split(parts["test"], own, data, names, f"{where}, split test")
     return train, test, holders
 
 
-def opened(data: Data) -> dict[str, datasets.Dataset]:
+def open_splits(data: Data) -> dict[str, datasets.Dataset]:
     """Return all splits; a data set without any is its own `train`.
 
     DataError when neither or both of path and repository are given, or it cannot be loaded.
@@ -86,7 +86,7 @@ def opened(data: Data) -> dict[str, datasets.Dataset]:
         raise DataError(f"{asked} cannot be loaded ({error}); check name, files, rows") from error
 
 
-def columns(part: datasets.Dataset, data: Data, where: str) -> Columns:
+def choose_columns(part: datasets.Dataset, data: Data, where: str) -> Columns:
     """Return which columns hold what; DataError lists the columns where that is in doubt."""
     types = {name: type(feature).__name__ for name, feature in part.features.items()}
     pictures = [name for name, kind in types.items() if kind == "Image"]
@@ -111,11 +111,11 @@ def columns(part: datasets.Dataset, data: Data, where: str) -> Columns:
     return Columns(pictures[0], labels[0], data.holder_column)
 
 
-def images(
+def decode_split(
     part: datasets.Dataset, own: Columns, data: Data, names: list[object] | None, where: str
 ) -> Images:
     """Return one split's images; `names` numbers labels that are no ClassLabel."""
-    labels = told(part, own.label, where)
+    labels = read_column(part, own.label, where)
     if names is not None:
         if unknown := set(labels) - set(names):
             raise DataError(
@@ -125,11 +125,13 @@ def images(
         number = {name: position for position, name in enumerate(names)}
         labels = [number[label] for label in labels]
     titles = [f"{where}, image {position}" for position in range(len(labels))]
-    x = stacked([decoded(part, own.image, *title, data) for title in enumerate(titles)], titles)
+    x = stack_images(
+        [decode_image(part, own.image, *title, data) for title in enumerate(titles)], titles
+    )
     return Images(x, torch.tensor(labels, dtype=torch.int64))
 
 
-def told(part: datasets.Dataset, column: str, where: str) -> list[Any]:
+def read_column(part: datasets.Dataset, column: str, where: str) -> list[Any]:
     """Return what a column says of each row; DataError on a row without one value of its own."""
     found = list(part[column][:])
     for position, value in enumerate(found):
@@ -146,7 +148,7 @@ def told(part: datasets.Dataset, column: str, where: str) -> list[Any]:
     return found
 
 
-def decoded(
+def decode_image(
     part: datasets.Dataset, column: str, position: int, where: str, data: Data
 ) -> Float[Tensor, "C H W"]:
     """Return one image in [0, 1]; DataError when it is missing or Pillow cannot read it."""
@@ -156,4 +158,4 @@ def decoded(
         raise DataError(f"{where} cannot be read ({error}); remove it or load it anew") from error
     if picture is None:
         raise DataError(f"{where} is missing, each row must have one; remove the row")
-    return pixels(picture, data, where)
+    return to_pixels(picture, data, where)

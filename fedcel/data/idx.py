@@ -20,7 +20,7 @@ from fedcel.settings.groups import Data
 UNSIGNED_BYTES = 0x08
 
 
-def read(data: Data) -> tuple[Images, Images]:
+def read_idx(data: Data) -> tuple[Images, Images]:
     """Return training and test images (N, 1, H, W) of the folder `data.path`.
 
     The folder holds train-images-idx3-ubyte, train-labels-idx1-ubyte, and the same for t10k, each
@@ -38,8 +38,8 @@ def read(data: Data) -> tuple[Images, Images]:
     return train, test
 
 
-def training(data: Data) -> Images:
-    """Return the training images alone; no other file is looked at. DataError as `read`."""
+def read_idx_training(data: Data) -> Images:
+    """Return the training images alone; no other file is looked at. DataError as `read_idx`."""
     return _part(_folder(data), "train")[0]
 
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.data.images import Images, Labels, fitted
+from fedcel.data.images import Images, Labels, fit_to_settings
 from fedcel.errors import DataError
 from fedcel.extras import import_optional
 from fedcel.settings.groups import Data
@@ -20,7 +20,7 @@ MODES = {"1": "L", "L": "L", "P": "RGB", "RGB": "RGB", "CMYK": "RGB", "YCbCr": "
 """Pillow's modes of 8 bits a channel that become grey or red, green, blue without loss of range."""
 
 
-def read(data: Data) -> tuple[Images, Images | None, Labels | None]:
+def read_image_folder(data: Data) -> tuple[Images, Images | None, Labels | None]:
     """Return training images, test images or None, and each training image's holder or None.
 
     `data.path` is CLASS/IMAGE or CLASS/HOLDER/IMAGE, or two such trees `train` and `test`. Classes
@@ -28,51 +28,55 @@ def read(data: Data) -> tuple[Images, Images | None, Labels | None]:
     dot and files beside the folders of classes are left out. DataError names the file or folder,
     what is wrong with it and what to do.
     """
-    root, (place, classes) = Path(data.path), training_tree(data)
+    root, (place, classes) = Path(data.path), find_class_folders(data)
     if place == root:
-        train, holders = tree(place, classes, data)
+        train, holders = read_tree(place, classes, data)
         return train, None, holders
-    if unknown := {path.name for path in folders(root / "test")} - set(classes):
+    if unknown := {path.name for path in list_folders(root / "test")} - set(classes):
         raise DataError(
             f"{root / 'test'}: no training image is of {sorted(unknown)[:5]}, must be classes of "
             f"{root / 'train'}; move these folders away or add training images"
         )
-    train, holders = tree(place, classes, data)
-    return train, tree(root / "test", classes, data)[0], holders
+    train, holders = read_tree(place, classes, data)
+    return train, read_tree(root / "test", classes, data)[0], holders
 
 
-def training_tree(data: Data) -> tuple[Path, list[str]]:
+def find_class_folders(data: Data) -> tuple[Path, list[str]]:
     """Return the folder above the training images' classes, and the classes in their order."""
     root = Path(data.path)
     if data.path == "none" or not root.is_dir():
         raise DataError(
             f"data.path is {data.path!r}, which is no folder; give one with a folder per class"
         )
-    names = [path.name for path in folders(root)]
+    names = [path.name for path in list_folders(root)]
     if names != ["test", "train"]:
         return root, names
-    return root / "train", [path.name for path in folders(root / "train")]
+    return root / "train", [path.name for path in list_folders(root / "train")]
 
 
-def training(data: Data, classes: list[str]) -> Images:
+def read_training_folder(data: Data, classes: list[str]) -> Images:
     """Return the training images alone, numbered by these classes, which may be empty folders.
 
     Labels are places in the order of names, so a folder more or less would shift all that follow:
     DataError unless the folders are exactly these.
     """
-    place, found = training_tree(data)
+    place, found = find_class_folders(data)
     if found != classes:
         raise DataError(
             f"{place}: folders of classes lack {sorted(set(classes) - set(found))[:5]} and have "
             f"{sorted(set(found) - set(classes))[:5]} beyond, must be the server's "
             f"{len(classes)}; make an empty folder of a class without images, move others away"
         )
-    return tree(place, classes, data)[0]
+    return read_tree(place, classes, data)[0]
 
 
-def tree(root: Path, classes: list[str], data: Data) -> tuple[Images, Labels | None]:
+def read_tree(root: Path, classes: list[str], data: Data) -> tuple[Images, Labels | None]:
     """Return the images below a folder, and their holders where all lie in folders of holders."""
-    files = [(path, label) for label, name in enumerate(classes) for path in inside(root / name)]
+    files = [
+        (path, label)
+        for label, name in enumerate(classes)
+        for path in list_class_files(root / name)
+    ]
     if len(classes) < 2 or not files:
         raise DataError(
             f"{root} has {len(classes)} folders with {len(files)} images, must have one folder a "
@@ -85,39 +89,39 @@ def tree(root: Path, classes: list[str], data: Data) -> tuple[Images, Labels | N
             f"{root}: {len(held)} of {len(paths)} images are in a folder of their holder, must be "
             "all or none; sort them as CLASS/IMAGE or as CLASS/HOLDER/IMAGE"
         )
-    x = stacked([opened(path, data) for path in paths], [str(path) for path in paths])
-    return Images(x, torch.tensor([label for _, label in files])), numbered(held)
+    x = stack_images([open_image(path, data) for path in paths], [str(path) for path in paths])
+    return Images(x, torch.tensor([label for _, label in files])), number_names(held)
 
 
-def numbered(names: list[str]) -> Labels | None:
+def number_names(names: list[str]) -> Labels | None:
     """Return 0, 1, ... in the order of the names, or None where there are none."""
     if not names:
         return None
     return torch.from_numpy(np.unique(names, return_inverse=True)[1].astype(np.int64))
 
 
-def folders(root: Path) -> list[Path]:
+def list_folders(root: Path) -> list[Path]:
     """Return the visible folders in a folder by name."""
     return sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def inside(root: Path) -> list[Path]:
+def list_class_files(root: Path) -> list[Path]:
     """Return the visible files of a class, which are at most one folder down, by name."""
     if not root.is_dir():
         return []
-    own = folders(root)
-    if deeper := [path for holder in own for path in folders(holder)]:
+    own = list_folders(root)
+    if deeper := [path for holder in own for path in list_folders(holder)]:
         raise DataError(f"{deeper[0]} is too deep, must be CLASS/HOLDER/IMAGE; move its images up")
     found = [path for place in (root, *own) for path in place.iterdir() if path.is_file()]
     return sorted(path for path in found if not path.name.startswith("."))
 
 
-def opened(path: Path, data: Data) -> Float[Tensor, "C H W"]:
+def open_image(path: Path, data: Data) -> Float[Tensor, "C H W"]:
     """Return one image file in [0, 1]; DataError when Pillow cannot read it."""
     Image = import_optional("PIL.Image")  # noqa: N806 - a module of that name
     try:
         with Image.open(path) as picture:
-            return pixels(picture, data, str(path))
+            return to_pixels(picture, data, str(path))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         if isinstance(error, DataError):
             raise
@@ -127,7 +131,7 @@ def opened(path: Path, data: Data) -> Float[Tensor, "C H W"]:
         raise DataError(f"{path} {what} ({error}); remove it or copy it anew") from error
 
 
-def pixels(picture: "PIL.Image.Image", data: Data, where: str) -> Float[Tensor, "C H W"]:
+def to_pixels(picture: "PIL.Image.Image", data: Data, where: str) -> Float[Tensor, "C H W"]:
     """Return a picture the right way up, in [0, 1], 1 or 3 channels, as the settings size it."""
     if picture.mode not in MODES or picture.has_transparency_data:
         raise DataError(
@@ -137,10 +141,10 @@ def pixels(picture: "PIL.Image.Image", data: Data, where: str) -> Float[Tensor, 
     upright = import_optional("PIL.ImageOps").exif_transpose(picture).convert(MODES[picture.mode])
     values = torch.from_numpy(np.array(upright, dtype=np.float32)).div_(255)
     x = values[None] if values.dim() == 2 else values.permute(2, 0, 1)
-    return fitted(x[None], data, where)[0]
+    return fit_to_settings(x[None], data, where)[0]
 
 
-def stacked(images: list[Float[Tensor, "..."]], names: list[str]) -> Float[Tensor, "N C H W"]:
+def stack_images(images: list[Float[Tensor, "..."]], names: list[str]) -> Float[Tensor, "N C H W"]:
     """Return images of one shape as one tensor; DataError names the first that differs."""
     for image, name in zip(images, names, strict=True):
         if image.shape != images[0].shape:

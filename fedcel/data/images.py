@@ -67,7 +67,9 @@ def check_known(y: Labels, classes: int, where: str) -> None:
         )
 
 
-def fitted(x: Float[Tensor, "N C H W"], data: Data, where: str) -> Float[Tensor, "N c h w"]:
+def fit_to_settings(
+    x: Float[Tensor, "N C H W"], data: Data, where: str
+) -> Float[Tensor, "N c h w"]:
     """Return images in [0, 1] as grey and as large as `data.grey` and `data.size` ask for.
 
     The size is one side of a square: bilinear with antialiasing, other shapes are stretched. Grey

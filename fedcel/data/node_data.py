@@ -6,8 +6,8 @@ from pathlib import Path
 from pydantic import Field
 
 from fedcel.data import idx, image_folder, npz
-from fedcel.data.images import Images, check_images, fitted
-from fedcel.data.sources import SOURCES, called
+from fedcel.data.images import Images, check_images, fit_to_settings
+from fedcel.data.sources import SOURCES, call_source
 from fedcel.errors import DataError
 from fedcel.settings.groups import Data
 
@@ -24,12 +24,12 @@ class Own(Data):
     names: tuple[str, ...] = Field((), description="The server's class folders, 'image-folder'.")
 
 
-def class_names(data: Data) -> list[str]:
+def list_classes(data: Data) -> list[str]:
     """Return the class folders of 'image-folder' in their order, none for any other source."""
-    return image_folder.training_tree(data)[1] if data.source == "image-folder" else []
+    return image_folder.find_class_folders(data)[1] if data.source == "image-folder" else []
 
 
-def own(data: Own) -> Images:
+def load_node_images(data: Own) -> Images:
     """Return the holder's images, labels below `data.classes`, shape `data.shape`.
 
     DataError names the path, what is wrong with it and what to do: nothing there, a source that
@@ -46,9 +46,9 @@ def own(data: Own) -> Images:
             f"data.held-out-classes is {data.held_out_classes}: a node does not know which classes "
             "of its own images the server drew; set it to 0"
         )
-    images = reader(data, where)(data)
+    images = find_reader(data, where)(data)
     check_images(images, where)
-    images = images._replace(x=fitted(images.x, data, where))
+    images = images._replace(x=fit_to_settings(images.x, data, where))
     if (shape := tuple(images.x.shape[1:])) != data.shape:
         raise DataError(
             f"{where}: images are {shape} (channels, height, width), the net takes {data.shape}; "
@@ -63,7 +63,7 @@ def own(data: Own) -> Images:
     return images
 
 
-def reader(data: Own, where: str) -> Callable[[Own], Images]:
+def find_reader(data: Own, where: str) -> Callable[[Own], Images]:
     """Return what reads the training images of a source; DataError for one that reads no path."""
     if data.source == "image-folder" and len(data.names) != data.classes:
         raise DataError(
@@ -71,13 +71,13 @@ def reader(data: Own, where: str) -> Callable[[Own], Images]:
             f"{data.classes}; give the server an image of each class"
         )
     readers: dict[str, Callable[[Own], Images]] = {
-        "idx": idx.training,
-        "npz": npz.training,
-        "image-folder": lambda d: image_folder.training(d, list(d.names)),
+        "idx": idx.read_idx_training,
+        "npz": npz.read_npz_training,
+        "image-folder": lambda d: image_folder.read_training_folder(d, list(d.names)),
     }
     if data.source in SOURCES and data.source not in readers:
         raise DataError(
             f"{where} and data.source {data.source!r}: a node reads {', '.join(readers)} or "
             "'package.module:object'; set data.source, or leave data-path out"
         )
-    return readers.get(data.source, lambda d: called(d)[0])
+    return readers.get(data.source, lambda d: call_source(d)[0])

@@ -15,7 +15,7 @@ from fedcel.settings.groups import Data
 CHANNELS = (1, 3)
 
 
-def read(data: Data) -> tuple[Images, Images | None]:
+def read_npz(data: Data) -> tuple[Images, Images | None]:
     """Return training and test images (N, C, H, W) of the file `data.path`.
 
     Images are unsigned bytes or floats in [0, 1], one (N, H, W), or with 1 or 3 channels (N, H, W,
@@ -29,18 +29,18 @@ def read(data: Data) -> tuple[Images, Images | None]:
             "y_train and, if there is a test part, x_test, y_test"
         )
     arrays = read_arrays(path)
-    train = part(arrays, "train", path)
+    train = read_part(arrays, "train", path)
     if not {"x_test", "y_test"} & arrays.keys():
         return train, None
-    test = part(arrays, "test", path)
+    test = read_part(arrays, "test", path)
     check_known(test.y, count_classes(train.y, f"{path}: y_train"), f"{path}: y_test")
     return train, test
 
 
-def training(data: Data) -> Images:
-    """Return the training images alone; DataError as `read`."""
+def read_npz_training(data: Data) -> Images:
+    """Return the training images alone; DataError as `read_npz`."""
     path = Path(data.path)
-    return part(read_arrays(path, ("x_train", "y_train")), "train", path)
+    return read_part(read_arrays(path, ("x_train", "y_train")), "train", path)
 
 
 def read_arrays(
@@ -62,7 +62,7 @@ def read_arrays(
         ) from error
 
 
-def part(arrays: dict[str, NDArray[np.generic]], name: str, path: Path) -> Images:
+def read_part(arrays: dict[str, NDArray[np.generic]], name: str, path: Path) -> Images:
     """Return the images of one part; DataError names the array."""
     for key in (f"x_{name}", f"y_{name}"):
         if key not in arrays:
@@ -75,12 +75,12 @@ def part(arrays: dict[str, NDArray[np.generic]], name: str, path: Path) -> Image
             f"{path}: y_{name} is {y.dtype} {y.shape}, must be integers of shape ({len(x)},), one "
             f"label for each of x_{name}; convert it"
         )
-    images = Images(pixels(x, f"{path}: x_{name}"), torch.from_numpy(y.ravel().astype(np.int64)))
+    images = Images(to_pixels(x, f"{path}: x_{name}"), torch.from_numpy(y.ravel().astype(np.int64)))
     check_images(images, f"{path}: x_{name}")
     return images
 
 
-def pixels(x: NDArray[np.generic], where: str) -> torch.Tensor:
+def to_pixels(x: NDArray[np.generic], where: str) -> torch.Tensor:
     """Return float32 (N, C, H, W), bytes divided by 255; DataError where the axes are in doubt."""
     if x.dtype != np.uint8 and x.dtype.kind != "f":
         raise DataError(f"{where} is {x.dtype}, must be uint8, or float in [0, 1]; convert it")

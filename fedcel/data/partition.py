@@ -27,7 +27,7 @@ KNOWN_WARNINGS = (
 )
 
 
-def partition(
+def partition_examples(
     y: Int[Tensor, " N"],
     clients: int,
     data: Data,

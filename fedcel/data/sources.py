@@ -10,7 +10,14 @@ from torch import Tensor
 
 from fedcel import plugins
 from fedcel.data import idx, image_folder, npz
-from fedcel.data.images import Images, Labels, check_images, check_known, count_classes, fitted
+from fedcel.data.images import (
+    Images,
+    Labels,
+    check_images,
+    check_known,
+    count_classes,
+    fit_to_settings,
+)
 from fedcel.errors import DataError
 from fedcel.settings.groups import Data
 
@@ -22,7 +29,7 @@ A third item numbers the holder of each training image, for the partition `natur
 """
 
 
-class Found(NamedTuple):
+class SourceData(NamedTuple):
     """All images of a source, checked and of one shape; `holders` of the training images."""
 
     train: Images
@@ -36,7 +43,7 @@ class Found(NamedTuple):
         return self.train.y if self.test is None else torch.cat([self.train.y, self.test.y])
 
 
-def digits(data: Data) -> tuple[Images, None]:
+def load_embedded_digits(data: Data) -> tuple[Images, None]:
     """Return the 1 797 handwritten digits that come with scikit-learn, (N, 1, 8, 8) in [0, 1].
 
     They are the test part of UCI's "Optical Recognition of Handwritten Digits", Alpaydin and
@@ -49,32 +56,35 @@ def digits(data: Data) -> tuple[Images, None]:
     return Images(x, torch.from_numpy(found.target.astype(np.int64))), None
 
 
-def hugging_face(data: Data) -> tuple[Images, Images | None, Labels | None]:
+def load_hugging_face(data: Data) -> tuple[Images, Images | None, Labels | None]:
     """Return what `fedcel.data.hugging_face` reads."""
     from fedcel.data import hugging_face as hub  # needs the extra `simulation`
 
-    return hub.read(data)
+    return hub.read_hugging_face(data)
 
 
 SOURCES: dict[str, Source] = {
-    "digits": digits,
-    "idx": idx.read,
-    "npz": npz.read,
-    "image-folder": image_folder.read,
-    "huggingface": hugging_face,
+    "digits": load_embedded_digits,
+    "idx": idx.read_idx,
+    "npz": npz.read_npz,
+    "image-folder": image_folder.read_image_folder,
+    "huggingface": load_hugging_face,
 }
 
 
-def read(data: Data) -> Found:
+def read_source(data: Data) -> SourceData:
     """Return the checked images of `data.source`, as grey and as large as the settings ask for.
 
     DataError when the source is unknown or breaks its contract, PluginError when an import string
     leads nowhere.
     """
-    train, test, holders = called(data)
+    train, test, holders = call_source(data)
     where = f"{data.source}: training part"
     check_images(train, where)
-    train, classes = train._replace(x=fitted(train.x, data, where)), count_classes(train.y, where)
+    train, classes = (
+        train._replace(x=fit_to_settings(train.x, data, where)),
+        count_classes(train.y, where),
+    )
     if holders is not None and holders.shape != train.y.shape:
         raise DataError(
             f"{where}: holders are {tuple(holders.shape)}, must be {tuple(train.y.shape)}, one for "
@@ -83,17 +93,17 @@ def read(data: Data) -> Found:
     if test is not None:
         where = f"{data.source}: test part"
         check_images(test, where)
-        test = test._replace(x=fitted(test.x, data, where))
+        test = test._replace(x=fit_to_settings(test.x, data, where))
         check_known(test.y, classes, where)
         if test.x.shape[1:] != train.x.shape[1:]:
             raise DataError(
                 f"{data.source}: test images are {tuple(test.x.shape[1:])}, must be "
                 f"{tuple(train.x.shape[1:])} as the training images are; resize them"
             )
-    return Found(train, test, classes, holders)
+    return SourceData(train, test, classes, holders)
 
 
-def called(data: Data) -> tuple[Images, Images | None, Labels | None]:
+def call_source(data: Data) -> tuple[Images, Images | None, Labels | None]:
     """Return what the source gives, before any look at the images."""
     if data.source not in SOURCES and ":" not in data.source:
         near = get_close_matches(data.source, SOURCES, 1, cutoff=0)
@@ -112,7 +122,7 @@ def called(data: Data) -> tuple[Images, Images | None, Labels | None]:
                 f"{key} is {value!r} and data.source {data.source!r}: only 'huggingface' reads it; "
                 f"set data.source to 'huggingface' or {key} to 'none'"
             )
-    source = SOURCES.get(data.source) or plugins.load(data.source)
+    source = SOURCES.get(data.source) or plugins.load_object(data.source)
     if not callable(source):
         raise DataError(
             f"data.source is {data.source!r}, which is {type(source).__name__} and cannot be "

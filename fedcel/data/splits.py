@@ -9,11 +9,11 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from fedcel.data.images import Images, Labels
-from fedcel.data.node_data import Own, own
-from fedcel.data.partition import partition
-from fedcel.data.sources import Found, read
+from fedcel.data.node_data import Own, load_node_images
+from fedcel.data.partition import partition_examples
+from fedcel.data.sources import SourceData, read_source
 from fedcel.errors import DataError
-from fedcel.seeding import generator, stream_seed
+from fedcel.seeding import make_generator, stream_seed
 from fedcel.settings.groups import Data
 
 Positions = Int[Tensor, " _"]
@@ -50,7 +50,7 @@ class Splits:
 
 
 @lru_cache(maxsize=4)
-def load(data: Data, clients: int, seed: int) -> Splits:
+def load_splits(data: Data, clients: int, seed: int) -> Splits:
     """Return the images of a run; the same arguments give the same split.
 
     `data.seed` alone says who is test, validation and auxiliary image, so that runs of several
@@ -70,30 +70,30 @@ def load(data: Data, clients: int, seed: int) -> Splits:
     A node with images of its own has no others: with `Own`, everyone else's are empty.
     """
     if isinstance(data, Own):
-        return alone(data, clients)
-    source, strange = set_apart(read(data), data)
-    places, dropped = places_of(source, strange, data)
+        return load_node_splits(data, clients)
+    source, strange = hold_out_classes(read_source(data), data)
+    places, dropped = assign_roles(source, strange, data)
     dealt, holders = places.clients[0], source.holders
     whose = None if holders is None else holders[dealt]
-    parts = partition(
+    parts = partition_examples(
         source.train.y[dealt], clients, data, stream_seed(seed, "data-partition"), whose
     )
     indices = places._replace(clients=tuple(dealt[part] for part in parts))
     return Splits(
         shape=tuple(source.train.x.shape[1:]),
         classes=source.classes,
-        clients=tuple(take(source, positions) for positions in indices.clients),
-        validation=take(source, indices.validation),
-        auxiliary=take(source, indices.auxiliary),
-        test=take(source, indices.test),
+        clients=tuple(take_images(source, positions) for positions in indices.clients),
+        validation=take_images(source, indices.validation),
+        auxiliary=take_images(source, indices.auxiliary),
+        test=take_images(source, indices.test),
         indices=indices,
         dropped=dropped,
     )
 
 
-def alone(data: Own, clients: int) -> Splits:
-    """Return the splits of a node that knows one holder's images; DataError as `own`."""
-    held = own(data)
+def load_node_splits(data: Own, clients: int) -> Splits:
+    """Return the splits of a node with one holder's images; DataError as `load_node_images`."""
+    held = load_node_images(data)
     none, nowhere = Images(held.x[:0], held.y[:0]), torch.arange(0)
     return Splits(
         shape=data.shape,
@@ -107,7 +107,7 @@ def alone(data: Own, clients: int) -> Splits:
     )
 
 
-def set_apart(source: Found, data: Data) -> tuple[Found, Bool[Tensor, " N"]]:
+def hold_out_classes(source: SourceData, data: Data) -> tuple[SourceData, Bool[Tensor, " N"]]:
     """Return a source with its labels numbered anew, and which images are of held-out classes.
 
     DataError when fewer than two classes or fewer than are held out would be left.
@@ -118,7 +118,7 @@ def set_apart(source: Found, data: Data) -> tuple[Found, Bool[Tensor, " N"]]:
             f"data.held-out-classes is {held}, must be in 0..{most}: of {source.classes} classes "
             "two or more, and no fewer than are held out, are left for the net; lower it"
         )
-    stream, out = generator(data.seed, "held-out-classes"), torch.zeros(source.classes).bool()
+    stream, out = make_generator(data.seed, "held-out-classes"), torch.zeros(source.classes).bool()
     out[torch.randperm(source.classes, generator=stream)[:held]] = True
     number = torch.where(out, out.cumsum(0), (~out).cumsum(0)) - 1
     train, test = source.train, source.test
@@ -130,34 +130,36 @@ def set_apart(source: Found, data: Data) -> tuple[Found, Bool[Tensor, " N"]]:
     return renumbered, out[source.y]
 
 
-def places_of(source: Found, strange: Bool[Tensor, " N"], data: Data) -> tuple[Indices, int]:
+def assign_roles(
+    source: SourceData, strange: Bool[Tensor, " N"], data: Data
+) -> tuple[Indices, int]:
     """Return who is what, all clients as one, and how many images equal a test image.
 
     DataError when there are fewer images than asked for.
     """
-    stream, count = generator(data.seed, "data-split"), len(source.train.y)
+    stream, count = make_generator(data.seed, "data-split"), len(source.train.y)
     orders = [torch.randperm(count, generator=stream)]
     if source.test is not None:
         orders.append(torch.randperm(len(source.test.y), generator=stream) + count)
     outside = torch.cat([order[strange[order]] for order in orders])
     if data.held_out_classes:
-        orders = [evenly(source.y, order[~strange[order]]) for order in orders]
+        orders = [stratified_order(source.y, order[~strange[order]]) for order in orders]
     drawn = orders[-1][: data.test]
-    enough("data.test", data.test, len(drawn), "test")
+    check_count("data.test", data.test, len(drawn), "test")
     pool = orders[0] if source.test is not None else orders[0][data.test :]
-    seen = equal_to_any(source, torch.cat([pool, outside]), take(source, drawn))
+    seen = match_targets(source, torch.cat([pool, outside]), take_images(source, drawn))
     left, outside = pool[~seen[: len(pool)]], outside[~seen[len(pool) :]]
     keys, used = "data.validation + data.train", data.validation
     if not data.held_out_classes:
         keys, used = "data.validation + data.auxiliary + data.train", used + data.auxiliary
-    enough(keys, used + (data.train or 1), len(left), "other")
+    check_count(keys, used + (data.train or 1), len(left), "other")
     validation, auxiliary = left[: data.validation], left[data.validation : used]
     dealt = left[used : used + data.train] if data.train else left[used:]
     known = outside if data.held_out_classes else auxiliary
     return Indices((dealt,), validation, known, drawn), int(seen.sum())
 
 
-def evenly(y: Labels, positions: Positions) -> Positions:
+def stratified_order(y: Labels, positions: Positions) -> Positions:
     """Return positions so that first comes one of each class, then the second of each, and so on.
 
     Within a class, and among the classes of one turn, the order stays.
@@ -169,7 +171,7 @@ def evenly(y: Labels, positions: Positions) -> Positions:
     return positions[turn.argsort(stable=True)]
 
 
-def take(source: Found, positions: Positions) -> Images:
+def take_images(source: SourceData, positions: Positions) -> Images:
     """Return a copy of the images at these positions, those of the training part first."""
     count = len(source.train.y)
     inside = positions[positions < count]
@@ -182,7 +184,7 @@ def take(source: Found, positions: Positions) -> Images:
     )
 
 
-def enough(keys: str, wanted: int, found: int, kind: str) -> None:
+def check_count(keys: str, wanted: int, found: int, kind: str) -> None:
     """Refuse to hand out more images than there are."""
     if found < wanted:
         raise DataError(
@@ -191,7 +193,7 @@ def enough(keys: str, wanted: int, found: int, kind: str) -> None:
         )
 
 
-def equal_to_any(source: Found, positions: Positions, targets: Images) -> Bool[Tensor, " n"]:
+def match_targets(source: SourceData, positions: Positions, targets: Images) -> Bool[Tensor, " n"]:
     """Return for each position whether that image equals one of the targets in every pixel."""
     known = {image.numpy().tobytes() for image in targets.x}
     count = len(source.train.y)

@@ -12,25 +12,30 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.data import Images, load
+from fedcel.data import Images, load_splits
 from fedcel.errors import DataError
 from fedcel.federation.initial_net import init_net
 from fedcel.federation.local_update import (
     SHARED_NOISE,
     StepCorrections,
+    compute_full_gradient,
     encode_in_pieces,
-    full_gradient,
     local_update,
 )
 from fedcel.losses import cel, defences
-from fedcel.losses.cel.averaged_centres import Averaged, Shared, Statistics, statistics
+from fedcel.losses.cel.averaged_centres import (
+    AveragedCentres,
+    CentreStatistics,
+    SharedCentres,
+    summarise_centres,
+)
 from fedcel.losses.cel.protocol import State
-from fedcel.losses.composite import CEL, Losses, Streams, part
+from fedcel.losses.composite import CEL, Losses, Streams, select_state
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.posterior import round_plan
-from fedcel.posterior.round_plan import Plan, frozen
-from fedcel.privacy.update_noise import clipped, protected
-from fedcel.seeding import generator
+from fedcel.posterior.round_plan import RoundPlan, is_encoder_frozen
+from fedcel.privacy.update_noise import add_update_noise, clip_update
+from fedcel.seeding import make_generator
 from fedcel.settings.groups import Updates
 from fedcel.settings.parsing import Settings
 
@@ -50,7 +55,7 @@ class RoundInputs(NamedTuple):
     """Replaces the prior's pull (Li et al., MLSys 2020, eq. 2)."""
     threshold: float | None = None
     """Replaces `cel.threshold`."""
-    centres: Shared | None = None
+    centres: SharedCentres | None = None
     """Class centres averaged over clients."""
     gradient: Float[Tensor, " P"] | None = None
     """The mean over clients: of this model (`fresh`) or of the last one (`stale`)."""
@@ -66,19 +71,19 @@ class ClientUpdate(NamedTuple):
     """The parameters after the round, for strategies that average weights."""
     state: State
     metrics: dict[str, float]
-    statistics: Statistics | None = None
+    statistics: CentreStatistics | None = None
     """Its class centres, where they are averaged over clients and the loss acted."""
     gradient: Float[Tensor, " P"] | None = None
     """Its mean gradient at the received model, where the control variate is `stale`."""
 
 
 @lru_cache(maxsize=4)
-def client_net(settings: Settings) -> FlatNet:
+def build_client_net(settings: Settings) -> FlatNet:
     """Build this process's net of these settings: a workspace that every use overwrites."""
-    return init_net(settings, load(settings.data, settings.clients, settings.seed))
+    return init_net(settings, load_splits(settings.data, settings.clients, settings.seed))
 
 
-def client_images(settings: Settings, client: int) -> Images:
+def select_client_images(settings: Settings, client: int) -> Images:
     """Return the training images of one client.
 
     Raises:
@@ -89,11 +94,11 @@ def client_images(settings: Settings, client: int) -> Images:
             f"partition-id is {client}, must be in 0..{settings.clients - 1}; "
             f"set clients to the number of nodes"
         )
-    return load(settings.data, settings.clients, settings.seed).clients[client]
+    return load_splits(settings.data, settings.clients, settings.seed).clients[client]
 
 
 @lru_cache(maxsize=4)
-def client_losses(settings: Settings, threshold: float | None = None) -> Losses:
+def build_client_losses(settings: Settings, threshold: float | None = None) -> Losses:
     """Build the losses of these settings, before a round says how much each counts.
 
     Args:
@@ -104,13 +109,16 @@ def client_losses(settings: Settings, threshold: float | None = None) -> Losses:
         SettingsError: The options of a loss do not fit together.
         PluginError: A user's loss cannot be built.
     """
-    splits, net = load(settings.data, settings.clients, settings.seed), client_net(settings).net
+    splits, net = (
+        load_splits(settings.data, settings.clients, settings.seed),
+        build_client_net(settings).net,
+    )
     moved = {} if threshold is None else {"threshold": threshold}
     return Losses(
-        cel=cel.build(
+        cel=cel.build_cel(
             settings.cel.model_copy(update=moved), net.cut.sigma, net.features, splits.classes
         ),
-        defence=defences.build(settings, splits.shape),
+        defence=defences.build_defence(settings, splits.shape),
         clip=None if settings.cel.clip == "none" else settings.cel.clip,
     )
 
@@ -138,7 +146,9 @@ def update_client(
         FedcelError: The settings are wrong, or the training diverged; see `protect_update` for
             what a client with noisy updates tells of it.
     """
-    losses = client_losses(settings, inputs.threshold)  # a wrong setting is no failure to be hidden
+    losses = build_client_losses(
+        settings, inputs.threshold
+    )  # a wrong setting is no failure to be hidden
     return protect_update(
         settings.update,
         lambda: _train_client(settings, losses, client, weight, inputs, state),
@@ -154,12 +164,12 @@ def _train_client(
     inputs: RoundInputs,
     state: State | None,
 ) -> ClientUpdate:
-    flat, (x, y) = client_net(settings), client_images(settings, client)
+    flat, (x, y) = build_client_net(settings), select_client_images(settings, client)
     plan = plan_client(settings, weight, inputs)
     gradient = None
     if plan.control != "none":
         gradient = compute_client_gradient(settings, client, inputs.model, inputs.number)
-    streams = client_streams(settings, client, inputs.number)
+    streams = make_client_streams(settings, client, inputs.number)
     update = local_update(
         flat,
         inputs.model,
@@ -179,7 +189,9 @@ def _train_client(
     centres = None
     if settings.cel.centres != "own" and plan.cel_acts:
         flat.load(update.model)
-        centres = statistics(part(update.state, CEL) or {}, encode_in_pieces(flat, x, y))
+        centres = summarise_centres(
+            select_state(update.state, CEL) or {}, encode_in_pieces(flat, x, y)
+        )
     return ClientUpdate(
         update.delta,
         update.model,
@@ -190,19 +202,19 @@ def _train_client(
     )
 
 
-def plan_client(settings: Settings, weight: float, inputs: RoundInputs) -> Plan:
+def plan_client(settings: Settings, weight: float, inputs: RoundInputs) -> RoundPlan:
     """Return the constants of one client's round, with what the server's inputs replace."""
-    plan = round_plan.plan(settings, inputs.number, weight, inputs.total_examples)
+    plan = round_plan.plan_round(settings, inputs.number, weight, inputs.total_examples)
     plan = plan._replace(threshold=inputs.threshold)
     return plan if inputs.proximal is None else plan._replace(pull=inputs.proximal)
 
 
-def acting_losses(losses: Losses, plan: Plan, centres: Shared | None = None) -> Losses:
+def acting_losses(losses: Losses, plan: RoundPlan, centres: SharedCentres | None = None) -> Losses:
     """Leave the losses that act in a round: none on a frozen encoder or at weight 0.
 
     With `centres` averaged over clients, the conditional entropy loss is around those.
     """
-    around = Averaged(losses.cel, centres) if losses.cel and centres else losses.cel
+    around = AveragedCentres(losses.cel, centres) if losses.cel and centres else losses.cel
     return losses._replace(
         cel=around if plan.cel_acts else None,
         cel_weight=plan.cel_weight,
@@ -211,9 +223,9 @@ def acting_losses(losses: Losses, plan: Plan, centres: Shared | None = None) -> 
     )
 
 
-def client_streams(settings: Settings, client: int, number: int) -> Streams:
+def make_client_streams(settings: Settings, client: int, number: int) -> Streams:
     """Return the random streams of a client's round; one of them is the same for all clients."""
-    return lambda purpose: generator(
+    return lambda purpose: make_generator(
         settings.seed, purpose, number, 0 if purpose == SHARED_NOISE else client
     )
 
@@ -222,10 +234,15 @@ def compute_client_gradient(
     settings: Settings, client: int, model: Float[Tensor, " P"], number: int
 ) -> Float[Tensor, " P"]:
     """Compute the mean gradient (P,) of a client's images at the received model."""
-    x, y = client_images(settings, client)
-    streams = client_streams(settings, client, number)
-    return full_gradient(
-        client_net(settings), model, x, y, streams=streams, freeze=frozen(settings, number)
+    x, y = select_client_images(settings, client)
+    streams = make_client_streams(settings, client, number)
+    return compute_full_gradient(
+        build_client_net(settings),
+        model,
+        x,
+        y,
+        streams=streams,
+        freeze=is_encoder_frozen(settings, number),
     )
 
 
@@ -281,12 +298,12 @@ def protect_update(
         return train()
     if not protection.noise:
         update = train()
-        delta = clipped(update.delta, protection.clip).to(update.delta.dtype)
+        delta = clip_update(update.delta, protection.clip).to(update.delta.dtype)
         return update._replace(delta=delta, model=received + delta)
     try:
         update = train()
     except Exception as error:  # whichever: that it came at all may depend on the images
         warnings.warn(f"the update counts as 0, there is none: {error}", stacklevel=2)
         update = ClientUpdate(torch.zeros_like(received), received, {}, {})
-    delta = protected(update.delta, protection.clip, protection.noise)
+    delta = add_update_noise(update.delta, protection.clip, protection.noise)
     return ClientUpdate(delta, received + delta, update.state, {})

@@ -4,7 +4,7 @@ from fedcel.data import Splits
 from fedcel.losses import defences
 from fedcel.nets import split_net
 from fedcel.nets.flat_parameters import FlatNet
-from fedcel.seeding import generator
+from fedcel.seeding import make_generator
 from fedcel.settings.parsing import Settings
 
 
@@ -19,8 +19,12 @@ def init_net(settings: Settings, splits: Splits) -> FlatNet:
         NetError: The parts of the net do not fit together, or the images do not fit it.
         PluginError: A user's net or defence cannot be built.
     """
-    stream = generator(settings.seed, "net", settings.net.seed)
-    plain = split_net.build(
-        defences.net(settings), splits.shape, splits.classes, stream, defences.cut(settings)
+    stream = make_generator(settings.seed, "net", settings.net.seed)
+    plain = split_net.build_net(
+        defences.defended_net_settings(settings),
+        splits.shape,
+        splits.classes,
+        stream,
+        defences.build_cut(settings),
     )
-    return FlatNet(defences.applied(settings, splits.shape, plain))
+    return FlatNet(defences.apply_transform(settings, splits.shape, plain))

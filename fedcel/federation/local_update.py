@@ -7,15 +7,20 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fedcel.data.augmentation import augmented
+from fedcel.data.augmentation import augment_images
 from fedcel.losses import composite
 from fedcel.losses.cel.protocol import Codes, State
 from fedcel.losses.composite import NOTHING, Batch, Losses, Streams
-from fedcel.nets.device import CPU, fastest, full_precision, placed
+from fedcel.nets.device import CPU, fastest_device, place_state, use_full_precision
 from fedcel.nets.flat_parameters import FlatNet
-from fedcel.posterior.langevin_step import Ground, langevin_step, moving, noise_scale
-from fedcel.posterior.round_plan import Plan
-from fedcel.posterior.samplers import motion
+from fedcel.posterior.langevin_step import (
+    RoundConstants,
+    langevin_step,
+    moving_parameters,
+    noise_scale,
+)
+from fedcel.posterior.round_plan import RoundPlan
+from fedcel.posterior.samplers import init_sampler
 from fedcel.settings.groups import Local
 
 SHARED_NOISE = "langevin-common"
@@ -50,14 +55,14 @@ class LocalUpdate(NamedTuple):
     metrics: dict[str, float]
 
 
-@full_precision()
+@use_full_precision()
 def local_update(
     flat: FlatNet,
     received: Float[Tensor, " P"],
     x: Float[Tensor, "N C H W"],
     y: Int[Tensor, " N"],
     *,
-    plan: Plan,
+    plan: RoundPlan,
     local: Local,
     streams: Streams,
     losses: Losses = NOTHING,
@@ -92,14 +97,16 @@ def local_update(
     References:
         Welling and Teh, ICML 2011, eq. 4.
     """
-    place = fastest(flat.net)
+    place = fastest_device(flat.net)
     flat = flat if place == CPU else flat.on(place)
     received, x, y = received.to(place), x.to(place), y.to(place)
     flat.load(received)
     # A posterior weights no class.
     batch_settings = local.model_copy(update={"balance": local.balance and not plan.freeze})
     batches = draw_batches(y.cpu(), batch_settings, streams("batch")).to(place)
-    state = placed(composite.start(losses, state, encode_in_pieces(flat, x, y), streams), place)
+    state = place_state(
+        composite.start_losses(losses, state, encode_in_pieces(flat, x, y), streams), place
+    )
     inputs = _encode(flat, x) if plan.freeze else x
     mask, xi = _draw_cut_noise(flat, batches, streams("cut"))
     constants = round_constants(
@@ -113,8 +120,8 @@ def local_update(
     metrics: dict[str, Tensor] = {}
     for step, (chosen, seen) in enumerate(zip(batches, images, strict=True)):
         if step and period and step % period == 0:
-            on_cpu = placed(state, CPU), encode_in_pieces(flat, x, y)
-            state = placed(composite.refreshed(losses, *on_cpu, streams, step), place)
+            on_cpu = place_state(state, CPU), encode_in_pieces(flat, x, y)
+            state = place_state(composite.refresh_losses(losses, *on_cpu, streams, step), place)
         flat.gradient.zero_()
         z = seen if plan.freeze else flat.net.encode(seen)
         masked = z if mask is None else z * mask[step]
@@ -122,16 +129,16 @@ def local_update(
         loss = flat.net.potential(flat.net.answer(batch.message), batch.y)
         potentials.append(loss.detach())
         if losses.acts:
-            term = composite.added(losses, state, batch, measure=step == last)
+            term = composite.add_losses(losses, state, batch, measure=step == last)
             loss, metrics = loss + term.loss, term.metrics
         torch.autograd.backward(loss)
         if (was_clipped := langevin_step(flat, constants, plan)) is not None:
             clipped.append(was_clipped)
-        state = composite.stepped(losses, state, batch) if losses.acts else state
+        state = composite.step_losses(losses, state, batch) if losses.acts else state
     return LocalUpdate(
         (flat.vector - received).cpu(),
         flat.vector.detach().to(CPU, copy=True),
-        placed(state, CPU),
+        place_state(state, CPU),
         _summarise(metrics, potentials, clipped),
     )
 
@@ -140,15 +147,15 @@ def round_constants(
     flat: FlatNet,
     received: Float[Tensor, " P"],
     *,
-    plan: Plan,
+    plan: RoundPlan,
     local: Local,
     streams: Streams,
     corrections: StepCorrections,
-) -> Ground:
+) -> RoundConstants:
     """Gather what all steps of a round share, of the parameters that move."""
-    part = moving(flat, plan.freeze)
+    part = moving_parameters(flat, plan.freeze)
     shift, scale = (None if c is None else c[part].to(received.device) for c in corrections)
-    return Ground(
+    return RoundConstants(
         received[part],
         shift,
         scale,
@@ -156,7 +163,7 @@ def round_constants(
         streams("langevin"),
         streams(SHARED_NOISE),
         torch.empty_like(flat.vector[part], device=CPU),
-        motion(local, flat.vector[part], plan),
+        init_sampler(local, flat.vector[part], plan),
     )
 
 
@@ -169,7 +176,7 @@ def _summarise(
     return numbers | ({"clipped": torch.stack(clipped).mean().item()} if clipped else {})
 
 
-def full_gradient(
+def compute_full_gradient(
     flat: FlatNet,
     received: Float[Tensor, " P"],
     x: Float[Tensor, "N C H W"],
@@ -203,7 +210,7 @@ def full_gradient(
         loss = flat.net.potential(flat.net.answer(message), labels)
         torch.autograd.backward(loss * (len(labels) / len(y)))
     gradient = torch.zeros_like(flat.gradient)
-    part = moving(flat, freeze)
+    part = moving_parameters(flat, freeze)
     gradient[part] = flat.gradient[part]
     return gradient
 
@@ -248,7 +255,7 @@ def _gather_batches(
     for rows in torch.split(batches, max(1, _VALUES_AT_ONCE // size)):
         images = x[rows.flatten()]
         if augmentation != "none":
-            images = augmented(images, augmentation, generator)
+            images = augment_images(images, augmentation, generator)
         yield from images.view(*rows.shape, *x.shape[1:])
 
 

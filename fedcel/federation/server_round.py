@@ -25,14 +25,14 @@ from fedcel.federation.aggregation import (
 from fedcel.federation.client_update import ClientUpdate, RoundInputs
 from fedcel.federation.robust_aggregation import combine_deltas
 from fedcel.losses.cel import adaptive_threshold, averaged_centres
-from fedcel.losses.cel.adaptive_threshold import Control
-from fedcel.losses.cel.averaged_centres import Shared, Statistics
+from fedcel.losses.cel.adaptive_threshold import ThresholdControl
+from fedcel.losses.cel.averaged_centres import CentreStatistics, SharedCentres
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior import round_plan
 from fedcel.posterior.diagnostics import Diagnosis
 from fedcel.posterior.langevin_step import noise_scale, nominal_temperature
-from fedcel.posterior.round_plan import Plan
-from fedcel.seeding import generator
+from fedcel.posterior.round_plan import RoundPlan
+from fedcel.seeding import make_generator
 from fedcel.settings.parsing import OWN_STRATEGY, Settings, burn_in_rounds
 
 HEAVIEST = "heaviest-update"
@@ -50,9 +50,9 @@ class ServerState(NamedTuple):
     model: Float[Tensor, " P"]
     average: Float[Tensor, " P"]
     """m, the sliding average of deltas."""
-    threshold: Control | None = None
+    threshold: ThresholdControl | None = None
     """Of an adaptive threshold."""
-    centres: Shared | None = None
+    centres: SharedCentres | None = None
     """Class centres averaged over clients."""
     gradient: Float[Tensor, " P"] | None = None
     """The mean over the last round's clients, if they send theirs."""
@@ -67,7 +67,7 @@ class ServerState(NamedTuple):
 class RoundRequest(NamedTuple):
     """What the server asks in one round."""
 
-    plan: Plan
+    plan: RoundPlan
     """Of a client that holds everything."""
     weights: dict[int, float]
     """w_k of every client that takes part, by partition, ascending."""
@@ -119,8 +119,8 @@ def init_server_state(
     if settings is None or net is None:
         return state
     return state._replace(
-        threshold=adaptive_threshold.initial(settings.cel, net.cut.sigma, net.features),
-        centres=averaged_centres.initial(settings.cel, net.features, classes),
+        threshold=adaptive_threshold.init_control(settings.cel, net.cut.sigma, net.features),
+        centres=averaged_centres.init_centres(settings.cel, net.features, classes),
     )
 
 
@@ -135,8 +135,8 @@ def begin_round(
         examples: Partition -> N_k of all clients of the run.
     """
     number, total = state.round + 1, sum(examples.values())
-    plan = round_plan.plan(settings, number, 1.0, total)
-    selected = round_plan.chosen(settings, number)
+    plan = round_plan.plan_round(settings, number, 1.0, total)
+    selected = round_plan.select_clients(settings, number)
     inputs = RoundInputs(
         number,
         state.model,
@@ -146,7 +146,7 @@ def begin_round(
         gradient=None if plan.control == "none" else state.gradient,
         step_sizes=step_sizes(state),
     )
-    return RoundRequest(plan, round_plan.shares(settings, dict(examples), selected), inputs)
+    return RoundRequest(plan, round_plan.client_weights(settings, dict(examples), selected), inputs)
 
 
 def add_mean_gradient(
@@ -225,7 +225,7 @@ class _Collected:
         whole = sum(request.weights[client] for client in used)
         self._shares = [request.weights[client] / whole for client in used]
         self.metrics: list[dict[str, float]] = []
-        self.statistics: list[Statistics] = []
+        self.statistics: list[CentreStatistics] = []
         self.gradient: Tensor | None = None
 
     def deltas(self, updates: Iterable[ClientUpdate]) -> Iterator[Tensor]:
@@ -241,7 +241,7 @@ class _Collected:
 
 
 def advance_model(
-    settings: Settings, state: ServerState, delta: Float[Tensor, " P"], *, plan: Plan, cut: int
+    settings: Settings, state: ServerState, delta: Float[Tensor, " P"], *, plan: RoundPlan, cut: int
 ) -> ServerState:
     """Step along the sliding average: m <- beta m + (1 - beta) delta; w <- w + gamma m.
 
@@ -305,7 +305,11 @@ def step_sizes(state: ServerState) -> Float[Tensor, " P"] | None:
 
 
 def restore_shared_noise(
-    settings: Settings, state: ServerState, delta: Float[Tensor, " P"], share: float, plan: Plan
+    settings: Settings,
+    state: ServerState,
+    delta: Float[Tensor, " P"],
+    share: float,
+    plan: RoundPlan,
 ) -> Float[Tensor, " P"]:
     """Add to a round's delta the shared noise that it lacks where clients were left out.
 
@@ -321,12 +325,12 @@ def restore_shared_noise(
     q = 1 - plan.rate * (plan.pull + plan.decay) * g
     remaining = sum(q ** (2 * step) for step in range(plan.steps))
     deviation = 1.0 if scale is None else noise_scale(scale, plan)
-    xi = torch.randn(delta.shape, generator=generator(settings.seed, "lost", state.round + 1))
+    xi = torch.randn(delta.shape, generator=make_generator(settings.seed, "lost", state.round + 1))
     return delta + plan.common * math.sqrt(share * (1 - share)) * deviation * remaining**0.5 * xi
 
 
 def merge_client_centres(
-    state: ServerState, centres: Sequence[Statistics], clusters: int
+    state: ServerState, centres: Sequence[CentreStatistics], clusters: int
 ) -> tuple[ServerState, dict[str, float]]:
     """Merge the clients' class centres into the state; `client-spread` is for the log.
 
@@ -334,7 +338,7 @@ def merge_client_centres(
     """
     if state.centres is None or not centres:
         return state, {}
-    merged = averaged_centres.merged(state.centres, centres, clusters)
+    merged = averaged_centres.merge_centres(state.centres, centres, clusters)
     return state._replace(centres=merged), {
         "client-spread": averaged_centres.client_spread(centres)
     }
@@ -368,7 +372,7 @@ def describe_round(
     Raises:
         DivergedError: A score is not finite, though the model is.
     """
-    plan = round_plan.plan(settings, state.round, 1.0, report.total_examples)
+    plan = round_plan.plan_round(settings, state.round, 1.0, report.total_examples)
     event: Event = {
         # First: what clients tell never replaces what the server measured.
         **drop_unknown_classes(report.metrics, classes),
@@ -408,7 +412,7 @@ def move_threshold(
     cel = settings.cel
     is_young = cel.target == "accuracy" and state.round < cel.ramp * settings.rounds
     is_burnt_in = state.round > burn_in_rounds(settings)
-    plan = round_plan.plan(settings, state.round, 1.0, report.total_examples)
+    plan = round_plan.plan_round(settings, state.round, 1.0, report.total_examples)
     if state.threshold is None or not plan.cel_acts or is_young or is_burnt_in:
         return state
     measured = {**report.metrics, **scores.metrics}
@@ -432,7 +436,7 @@ def is_sample_due(
         autocorrelation: In rounds; None: not known yet.
     """
     apart = settings.chain.thin or autocorrelation
-    if apart is None or not round_plan.kept(settings, number):
+    if apart is None or not round_plan.is_kept(settings, number):
         return False
     return not sampled or number - sampled[-1] >= apart
 

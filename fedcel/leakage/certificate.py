@@ -66,15 +66,17 @@ def certificate(
         return Certificate(log2(count), within, 1.0, among, 0)
     codes = z.double().numpy()
     tried = sorted({*CLUSTERS, len(rows)})
-    nats, clusters = least(codes, sigma, [*partitions(codes, tried), labels])
+    nats, clusters = least_bound(codes, sigma, [*find_partitions(codes, tried), labels])
     within = 0.0
     for row in rows:
         own = codes[row]
-        within += len(own) / count * least(own, sigma, partitions(own, CLUSTERS_OF_CLASS))[0]
-    return Certificate(nats / log(2), within / log(2), fano(nats, among), among, clusters)
+        within += (
+            len(own) / count * least_bound(own, sigma, find_partitions(own, CLUSTERS_OF_CLASS))[0]
+        )
+    return Certificate(nats / log(2), within / log(2), fano_bound(nats, among), among, clusters)
 
 
-def partitions(codes: Codes, clusters: Sequence[int]) -> list[Groups]:
+def find_partitions(codes: Codes, clusters: Sequence[int]) -> list[Groups]:
     """Return one grouping of the codes for each number of clusters that is below their number."""
     from sklearn.exceptions import ConvergenceWarning  # a second that most commands need not wait
     from sklearn.mixture import GaussianMixture
@@ -94,12 +96,14 @@ def partitions(codes: Codes, clusters: Sequence[int]) -> list[Groups]:
     return found
 
 
-def least(codes: Codes, sigma: float, groupings: Sequence[Groups]) -> tuple[float, int]:
+def least_bound(codes: Codes, sigma: float, groupings: Sequence[Groups]) -> tuple[float, int]:
     """Return the smallest bound in nats over several partitions, and its number of groups."""
-    return min((bound(codes, sigma, groups), len(np.unique(groups))) for groups in groupings)
+    return min(
+        (entropy_bound(codes, sigma, groups), len(np.unique(groups))) for groups in groupings
+    )
 
 
-def bound(codes: Codes, sigma: float, groups: Groups) -> float:
+def entropy_bound(codes: Codes, sigma: float, groups: Groups) -> float:
     """Return H(pi) + sum_k pi_k min(log M_k, 1/2 log det(1 + S_k / sigma^2)) in nats."""
     total = 0.0
     for group in np.unique(groups):
@@ -112,7 +116,7 @@ def bound(codes: Codes, sigma: float, groups: Groups) -> float:
     return total
 
 
-def fano(nats: float, candidates: int) -> float:
+def fano_bound(nats: float, candidates: int) -> float:
     """Return the largest chance p to pick the right one of m candidates with this information.
 
     Solves log m - h(p) - (1-p) log(m-1) = nats (Fano's inequality; Cover and Thomas, 2006,

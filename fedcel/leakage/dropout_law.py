@@ -30,7 +30,7 @@ def mixture_misfit(
     return -double * torch.logaddexp(own, gone).mean(1)
 
 
-def most_likely(parts: Float[Tensor, "B m D"], cut: Cut) -> Float[Tensor, "B D"]:
+def most_likely_features(parts: Float[Tensor, "B m D"], cut: Cut) -> Float[Tensor, "B D"]:
     """Return the z of largest likelihood of m messages each, value by value.
 
     Without a prior: one would shrink every value, and a search that averages over many values takes

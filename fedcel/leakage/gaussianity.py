@@ -47,7 +47,7 @@ def gaussianity(z: Float[Tensor, "M D"], y: Int[Tensor, " M"], sigma: float) -> 
     gaussian = single = weighted = variance = 0.0
     for label in np.unique(labels):
         own = codes[labels == label] / sigma
-        along = principal(own)
+        along = principal_components(own)
         power = along.var(0)
         gaussian += len(own) * float(np.log1p(power).sum() / 2)
         single += len(own) * sum(negentropy(line) for line in along.T)
@@ -60,7 +60,7 @@ def gaussianity(z: Float[Tensor, "M D"], y: Int[Tensor, " M"], sigma: float) -> 
     return Gaussianity(gaussian / bits, single / bits, weighted / variance if variance else None)
 
 
-def principal(codes: NDArray[np.float64]) -> NDArray[np.float64]:
+def principal_components(codes: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the centred codes along their principal directions, which are uncorrelated."""
     left, scale, _ = np.linalg.svd(codes - codes.mean(0), full_matrices=False)
     return np.asarray(left * scale, dtype=np.float64)

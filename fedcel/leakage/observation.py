@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fedcel.leakage.dropout_law import mixture_misfit, most_likely
-from fedcel.nets.split_net import SplitNet, initialise
+from fedcel.leakage.dropout_law import mixture_misfit, most_likely_features
+from fedcel.nets.split_net import SplitNet, initialise_parameters
 
 CHUNK = 1024  # images encoded at once where no gradient is wanted
 
@@ -204,7 +204,7 @@ class ObservationFirstLayer(Observation, Protocol):
         ...
 
 
-def refused(observation: Observation, grant: str) -> ValueError:
+def make_refusal(observation: Observation, grant: str) -> ValueError:
     """Return the error of an attack on an observation that does not grant what it needs."""
     granted = ", ".join(sorted(observation.grants)) or "nothing"
     return ValueError(f"{observation.name!r} must grant {grant!r}, grants {granted}")
@@ -242,7 +242,9 @@ class SmashedData:
     def pooled(self, parts: Float[Tensor, "B m F"]) -> Float[Tensor, "B F"]:
         """Return E[z~] as m messages tell it: their mean, under dropout by its mixture."""
         cut = self.net.cut
-        return most_likely(parts, cut) * (1 - cut.dropout) if cut.dropout else parts.mean(1)
+        return (
+            most_likely_features(parts, cut) * (1 - cut.dropout) if cut.dropout else parts.mean(1)
+        )
 
     def answer(self, observed: Float[Tensor, "B F"]) -> Float[Tensor, "B K"]:
         """Return the head's logits, with a gradient."""
@@ -264,7 +266,7 @@ class SmashedData:
                 reset = getattr(layer, "reset_parameters", None)
                 if callable(reset):
                     reset()
-        initialise(copy, generator)
+        initialise_parameters(copy, generator)
         return copy
 
     def to(self, place: torch.device) -> "SmashedData":

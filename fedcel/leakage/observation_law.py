@@ -22,7 +22,7 @@ class ObservationLaw(ObservationLikelihood, Protocol):
         ...
 
 
-def law(observation: Observation, images: Float[Tensor, "M C H W"]) -> Law:
+def find_law(observation: Observation, images: Float[Tensor, "M C H W"]) -> Law:
     """Return the law of these images; ValueError when the observation does not grant it."""
     if LOG_PROB in observation.grants and isinstance(observation, ObservationLaw):
         return observation.law_of(images)
@@ -32,10 +32,12 @@ def law(observation: Observation, images: Float[Tensor, "M C H W"]) -> Law:
     if NOISELESS not in observation.grants:
         raise ValueError(f"{observation.name!r} does not grant {LOG_PROB!r}: its law is not known")
     codes = observation.sample(images, torch.Generator())  # noiseless: draws nothing
-    return lambda observed: equal(observed, codes)
+    return lambda observed: exact_match_log_prob(observed, codes)
 
 
-def equal(observed: Float[Tensor, "Q F"], codes: Float[Tensor, "M F"]) -> Float[Tensor, "Q M"]:
+def exact_match_log_prob(
+    observed: Float[Tensor, "Q F"], codes: Float[Tensor, "M F"]
+) -> Float[Tensor, "Q M"]:
     """Return 0 where a row observed is the code, minus infinity elsewhere."""
     _, group = torch.unique(torch.cat([observed, codes]), dim=0, return_inverse=True)
     mine, known = group[: len(observed), None], group[None, len(observed) :]

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedcel.errors import NetError
 from fedcel.leakage.identification import identification
 from fedcel.leakage.observation import NOISELESS, Observation
-from fedcel.leakage.observation_law import law
+from fedcel.leakage.observation_law import find_law
 
 BLOCK = 16_000_000  # entries of log p(observed | image) held at once
 RESAMPLES = 1000  # of the bootstrap
@@ -52,7 +52,7 @@ class OptimalLeak(NamedTuple):
     """Bits beyond the label of each image, mean over noise draws."""
 
 
-def optimal(
+def optimal_leak(
     observation: Observation,
     images: Float[Tensor, "M C H W"],
     labels: Int[Tensor, " M"],
@@ -65,17 +65,17 @@ def optimal(
     The attacker picks argmax_j p(observed | image_j). Information is the mean over images i of
     log p(o_i | x_i) - log (1/M) sum_j p(o_i | x_j), with j over all images, or over those of the
     same class (Cover and Thomas, 2006, equation 2.28, for a uniform input). Without `draws`:
-    `enough`. A noiseless observation tells images apart unless they give equal vectors: no draws
-    are needed. ValueError when the observation grants no likelihood, or on a single draw of what is
-    random; NetError when it is not finite.
+    `default_draws`. A noiseless observation tells images apart unless they give equal vectors: no
+    draws are needed. ValueError when the observation grants no likelihood, or on a single draw of
+    what is random; NetError when it is not finite.
     """
     count = len(images)
-    draws = needed(draws, count, NOISELESS in observation.grants)
-    sums, squares = moments(observation, images, labels, generator, candidates, draws)
+    draws = count_draws(draws, count, NOISELESS in observation.grants)
+    sums, squares = score_moments(observation, images, labels, generator, candidates, draws)
     size = (labels[:, None] == labels).sum(1).double().log2()
     rate, information, beyond = sums[0], sums[1] + log2(count), sums[2] + size
     one, two, three, cap = (float(each.mean()) for each in (rate, information, beyond, size))
-    widths = half_width(rate, generator), half_width(beyond, generator)
+    widths = bootstrap_half_width(rate, generator), bootstrap_half_width(beyond, generator)
     return OptimalLeak(
         one,
         two,
@@ -85,14 +85,14 @@ def optimal(
         cap,
         min(candidates, count),
         *widths,
-        of_noise(sums[1], squares[1], draws),
-        of_noise(sums[2], squares[2], draws),
+        noise_half_width(sums[1], squares[1], draws),
+        noise_half_width(sums[2], squares[2], draws),
         identified=rate,
         beyond=beyond,
     )
 
 
-def moments(
+def score_moments(
     observation: Observation,
     images: Float[Tensor, "M C H W"],
     labels: Int[Tensor, " M"],
@@ -100,35 +100,35 @@ def moments(
     candidates: int,
     draws: int,
 ) -> tuple[Float[Tensor, "3 M"], Float[Tensor, "3 M"]]:
-    """Return the mean and the mean square of `scores` over each image's noise draws."""
-    likelihood, count = law(observation, images), len(images)
+    """Return the mean and the mean square of `score_messages` over each image's noise draws."""
+    likelihood, count = find_law(observation, images), len(images)
     sums, squares = torch.zeros(2, 3, count, dtype=torch.float64)
     for own in torch.split(torch.arange(count).repeat(draws), max(1, BLOCK // count)):
         observed = observation.sample(images[own], generator)
         if not observed.isfinite().all():
             raise NetError("the observation holds NaN or infinity; lower local.rate")
-        found = scores(likelihood(observed), own, labels[own, None] == labels, candidates)
+        found = score_messages(likelihood(observed), own, labels[own, None] == labels, candidates)
         sums.index_add_(1, own, found)
         squares.index_add_(1, own, found.square())
     return sums / draws, squares / draws  # at the end: shares of what is sure sum to 1
 
 
-def enough(count: int) -> int:
+def default_draws(count: int) -> int:
     """Return how many noise draws each of M images needs: `MESSAGES` together, at least 8 each."""
     return max(LEAST_DRAWS, ceil(MESSAGES / count))
 
 
-def needed(asked: int | None, count: int, noiseless: bool) -> int:
+def count_draws(asked: int | None, count: int, noiseless: bool) -> int:
     """Return the number of noise draws; ValueError when one alone would tell no error."""
     if noiseless:
         return 1
-    draws = enough(count) if asked is None else asked
+    draws = default_draws(count) if asked is None else asked
     if draws < 2:
         raise ValueError(f"draws is {draws}, must be at least 2 for an error; leave it out")
     return draws
 
 
-def of_noise(means: Float[Tensor, " M"], squares: Float[Tensor, " M"], draws: int) -> float:
+def noise_half_width(means: Float[Tensor, " M"], squares: Float[Tensor, " M"], draws: int) -> float:
     """Return the half width of a mean over M fixed images, each the mean of its noise draws.
 
     From each image's mean and mean square over its draws; 0 where one draw tells all.
@@ -138,7 +138,7 @@ def of_noise(means: Float[Tensor, " M"], squares: Float[Tensor, " M"], draws: in
     return NORMAL * float((spread.sum() / max(1, draws - 1)).sqrt()) / len(means)
 
 
-def scores(
+def score_messages(
     log_prob: Float[Tensor, "Q M"],
     own: Int[Tensor, " Q"],
     same: Bool[Tensor, "Q M"],
@@ -160,7 +160,7 @@ def scores(
     return torch.stack([identification(log_prob, own, candidates), information, beyond])
 
 
-def half_width(values: Float[Tensor, " M"], generator: torch.Generator) -> float:
+def bootstrap_half_width(values: Float[Tensor, " M"], generator: torch.Generator) -> float:
     """Return half the 95 % percentile interval of the mean; Efron, 1979."""
     count = len(values)
     means = torch.stack(

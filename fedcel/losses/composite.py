@@ -47,54 +47,56 @@ class Batch(NamedTuple):
     y: Int[Tensor, " B"]
 
 
-def part(state: State | None, prefix: str) -> State | None:
+def select_state(state: State | None, prefix: str) -> State | None:
     """Return the tensors of one part under their own names, or None where there are none."""
-    return state_names.part(state or {}, prefix) or None
+    return state_names.select_prefix(state or {}, prefix) or None
 
 
-def joined(cel: State | None, defence: State | None) -> State:
+def join_states(cel: State | None, defence: State | None) -> State:
     """Return both parts' tensors as one state."""
-    return state_names.named(CEL, cel or {}) | state_names.named(DEFENCE, defence or {})
+    return state_names.add_prefix(CEL, cel or {}) | state_names.add_prefix(DEFENCE, defence or {})
 
 
-def start(losses: Losses, state: State | None, codes: Codes, streams: Streams) -> State:
+def start_losses(losses: Losses, state: State | None, codes: Codes, streams: Streams) -> State:
     """Return the state that a round begins with; a part that does not act keeps its own."""
-    cel, defence = part(state, CEL), part(state, DEFENCE)
+    cel, defence = select_state(state, CEL), select_state(state, DEFENCE)
     if losses.cel:
         cel = losses.cel.refresh(cel, codes, streams("refresh-0"))
     if losses.defence:
         defence = losses.defence.refresh(defence, streams("defence"))
-    return joined(cel, defence)
+    return join_states(cel, defence)
 
 
-def refreshed(losses: Losses, state: State, codes: Codes, streams: Streams, number: int) -> State:
+def refresh_losses(
+    losses: Losses, state: State, codes: Codes, streams: Streams, number: int
+) -> State:
     """Return the state with the CEL's statistics computed anew, at step `number` of a round."""
     if not losses.cel:
         return state
-    cel = losses.cel.refresh(part(state, CEL), codes, streams(f"refresh-{number}"))
-    return joined(cel, part(state, DEFENCE))
+    cel = losses.cel.refresh(select_state(state, CEL), codes, streams(f"refresh-{number}"))
+    return join_states(cel, select_state(state, DEFENCE))
 
 
-def added(losses: Losses, state: State, batch: Batch, measure: bool) -> Term:
+def add_losses(losses: Losses, state: State, batch: Batch, measure: bool) -> Term:
     """Return the weighted sum of the parts, and their metrics if they are to be measured."""
     total, metrics = batch.z.new_zeros(()), {}
     if losses.cel:
-        own = part(state, CEL) or {}
+        own = select_state(state, CEL) or {}
         z = batch.z if losses.clip is None else batch.z.detach().requires_grad_()
         term = losses.cel.loss(own, z, batch.y, measure)
         weighted = losses.cel_weight * term.loss
         if losses.clip is not None:
-            weighted = clipped(weighted, z, batch.z, losses.clip)
+            weighted = clip_term(weighted, z, batch.z, losses.clip)
         total, metrics = total + weighted, {**term.metrics}
     if losses.defence:
-        own = part(state, DEFENCE) or {}
+        own = select_state(state, DEFENCE) or {}
         term = losses.defence.loss(own, batch.x, batch.z, batch.message, measure)
         total = total + losses.defence_weight * term.loss
         metrics |= term.metrics
     return Term(total, metrics)
 
 
-def clipped(
+def clip_term(
     loss: Float[Tensor, ""], leaf: Float[Tensor, "B D"], z: Float[Tensor, "B D"], most: float
 ) -> Float[Tensor, ""]:
     """Return a term whose gradient at z is the loss's, each row's norm at most `most`.
@@ -112,11 +114,11 @@ def clipped(
     return loss.detach() + pulled - pulled.detach()
 
 
-def stepped(losses: Losses, state: State, batch: Batch) -> State:
+def step_losses(losses: Losses, state: State, batch: Batch) -> State:
     """Return the state after the backward pass."""
-    cel, defence = part(state, CEL), part(state, DEFENCE)
+    cel, defence = select_state(state, CEL), select_state(state, DEFENCE)
     if losses.cel:
         cel = losses.cel.step(cel or {}, batch.z.detach(), batch.y)
     if losses.defence:
         defence = losses.defence.step(defence or {})
-    return joined(cel, defence)
+    return join_states(cel, defence)

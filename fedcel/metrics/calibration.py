@@ -7,7 +7,9 @@ from torch import Tensor
 BINS = 15  # Guo et al., ICML 2017, section 5
 
 
-def scores(probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> dict[str, float]:
+def score_probabilities(
+    probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"]
+) -> dict[str, float]:
     """Return accuracy, nll (nats), ece and brier; ValueError when rows are no probabilities."""
     return {
         "accuracy": accuracy(probabilities, labels),
@@ -19,7 +21,7 @@ def scores(probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> di
 
 def accuracy(probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> float:
     """Return the share of labels that are the most probable class, the first of equals."""
-    p = checked(probabilities)
+    p = check_probabilities(probabilities)
     return float((p.argmax(1) == labels).double().mean())
 
 
@@ -29,13 +31,13 @@ def nll(probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> float
     A probability that underflowed to 0 counts as the smallest normal number of its dtype: at most
     87.3 nats an image in float32, 708.4 in float64, where the true value may be larger.
     """
-    p = checked(probabilities).gather(1, labels[:, None])
+    p = check_probabilities(probabilities).gather(1, labels[:, None])
     return float(-p.clamp_min(torch.finfo(probabilities.dtype).tiny).log().mean())
 
 
 def brier(probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> float:
     """Return the mean over images of sum_c (p_c - [c = label])^2, in [0, 2]; Brier, 1950, eq. 2."""
-    p = checked(probabilities)
+    p = check_probabilities(probabilities)
     truth = torch.nn.functional.one_hot(labels, p.shape[1])
     return float((p - truth).square().sum(1).mean())
 
@@ -61,14 +63,14 @@ def reliability(
 def _bin_sums(
     probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"], bins: int
 ) -> tuple[Int[Tensor, " M"], Float[Tensor, " M"], Float[Tensor, " M"]]:
-    confidence, top = checked(probabilities).max(1)
+    confidence, top = check_probabilities(probabilities).max(1)
     place = (confidence * bins).ceil().long().clamp(1, bins) - 1  # float rows may top 1 by an ulp
     count = place.bincount(minlength=bins)
     right = place.bincount((top == labels).double(), minlength=bins)
     return count, place.bincount(confidence, minlength=bins), right
 
 
-def checked(probabilities: Float[Tensor, "... C"]) -> Float[Tensor, "... C"]:
+def check_probabilities(probabilities: Float[Tensor, "... C"]) -> Float[Tensor, "... C"]:
     """Return probabilities in double precision; ValueError unless each row is a distribution."""
     p = probabilities.double()
     if p.numel() == 0:
@@ -84,7 +86,7 @@ def checked(probabilities: Float[Tensor, "... C"]) -> Float[Tensor, "... C"]:
 
 def predictive_entropy(samples: Float[Tensor, "S N C"]) -> Float[Tensor, " N"]:
     """Return the entropy of the averaged prediction, in nats: the total uncertainty."""
-    return _entropy(checked(samples).mean(0))
+    return _entropy(check_probabilities(samples).mean(0))
 
 
 def bald(samples: Float[Tensor, "S N C"]) -> Float[Tensor, " N"]:
@@ -92,7 +94,7 @@ def bald(samples: Float[Tensor, "S N C"]) -> Float[Tensor, " N"]:
 
     Entropy of the average less the average entropy; Houlsby et al., 2011, equation 2.
     """
-    expected = _entropy(checked(samples)).mean(0)
+    expected = _entropy(check_probabilities(samples)).mean(0)
     return (predictive_entropy(samples) - expected).clamp_min(0)  # rounding only; Jensen's >= 0
 
 

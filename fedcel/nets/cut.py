@@ -49,7 +49,7 @@ class Cut:
         xi = None
         if self.sigma:
             xi = torch.randn(shape, generator=generator, dtype=torch.float64) * self.sigma
-        return applied(z, mask, xi)
+        return apply_noise(z, mask, xi)
 
     def log_prob(
         self, observed: Float[Tensor, "Q D"], codes: Float[Tensor, "M D"]
@@ -86,7 +86,7 @@ class Cut:
         return torch.logaddexp(own, gone.expand_as(own))
 
 
-def applied(
+def apply_noise(
     z: Float[Tensor, "*shape"],
     mask: Bool[Tensor, "*shape"] | None,
     noise: Float[Tensor, "*shape"] | None,

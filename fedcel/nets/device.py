@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d)
 
 
-def fastest(net: nn.Module) -> torch.device:
+def fastest_device(net: nn.Module) -> torch.device:
     """Return the GPU that PyTorch would use for a net with convolutions, else the processor.
 
     `CUDA_VISIBLE_DEVICES=` in the environment hides a GPU.
@@ -24,7 +24,7 @@ def fastest(net: nn.Module) -> torch.device:
     return torch.device("cuda") if convolves and torch.cuda.is_available() else CPU
 
 
-def placed(state: Mapping[str, Tensor], place: torch.device) -> dict[str, Tensor]:
+def place_state(state: Mapping[str, Tensor], place: torch.device) -> dict[str, Tensor]:
     """Return a state on a device; what gathers a gradient does so there, and starts anew."""
     if all(tensor.device.type == place.type for tensor in state.values()):
         return dict(state)
@@ -35,7 +35,7 @@ def placed(state: Mapping[str, Tensor], place: torch.device) -> dict[str, Tensor
 
 
 @contextmanager
-def full_precision() -> Iterator[None]:
+def use_full_precision() -> Iterator[None]:
     """Multiply and convolve on a GPU in float32, in an order that repeats itself."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")

@@ -22,7 +22,7 @@ class Cost(NamedTuple):
     """Sent for one image, without the frame of the protocol that carries them."""
 
 
-def cost_of(net: SplitNet, image: Float[Tensor, "C H W"]) -> Cost:
+def measure_cost(net: SplitNet, image: Float[Tensor, "C H W"]) -> Cost:
     """Return what encoding one image costs, counted by running it once, and what is sent.
 
     Activations, normalisation and noise are not counted: they are small beside the rest.

@@ -11,10 +11,10 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 from fedcel.errors import NetError
 
 KEPT = "keeps_parameters"
-"""Attribute of a module whose parameters `fedcel.nets.split_net.build` leaves as they are."""
+"""Attribute of a module whose parameters `fedcel.nets.split_net.build_net` leaves as they are."""
 
 
-def folded(module: nn.Module) -> nn.Module:
+def fold_batch_norms(module: nn.Module) -> nn.Module:
     """Return a copy in which every BatchNorm is part of the layer before it.
 
     With its running statistics a BatchNorm is an affine map a channel, so that of W x + b it is
@@ -37,10 +37,10 @@ def folded(module: nn.Module) -> nn.Module:
         traced.graph.erase_node(node)
     traced.delete_all_unused_submodules()
     traced.recompile()
-    return kept(traced)
+    return keep_parameters(traced)
 
 
-def kept(module: nn.Module) -> nn.Module:
+def keep_parameters(module: nn.Module) -> nn.Module:
     """Return the module, marked: building a split net does not draw its parameters anew."""
     setattr(module, KEPT, True)
     return module

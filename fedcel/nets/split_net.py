@@ -76,7 +76,7 @@ def mlp(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module, nn.M
         nn.Linear(net.width, net.features),
         BOUNDS[net.bound](),
     )
-    return encoder, head(classes, net)
+    return encoder, build_head(classes, net)
 
 
 def cnn(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
@@ -99,7 +99,7 @@ def cnn(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module, nn.M
         nn.Linear(net.width, net.features),
         BOUNDS[net.bound](),
     )
-    return encoder, head(classes, net)
+    return encoder, build_head(classes, net)
 
 
 def strided(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
@@ -118,7 +118,7 @@ def strided(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module, 
         nn.Linear(net.width, net.features),
         BOUNDS[net.bound](),
     )
-    return encoder, head(classes, net)
+    return encoder, build_head(classes, net)
 
 
 def vgg11(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
@@ -130,15 +130,15 @@ def vgg11(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module, nn
     2025, send 8 channels of 8x8 after two blocks of 32x32 images: D = 512). `net.width` is the
     width of the second block, 128 in VGG11. For 3x32x32 images, D = 512 and 10 classes the encoder
     has 77 064 parameters and takes 41 million operations an image, the head 9 156 234 and 264
-    million (a multiplication and an addition are two). NetError where `positions` gives one.
+    million (a multiplication and an addition are two). NetError where `feature_map_size` gives one.
     """
-    places = positions(shape, net)
+    places = feature_map_size(shape, net)
     sent = net.features // prod(places)
     half, wide = net.width // 2, 4 * net.width
     plan = [[half], [net.width], [2 * net.width] * 2, [wide] * 2, [wide] * 2]
     before, after = plan[: net.cut_after], plan[net.cut_after :]
     encoder = nn.Sequential(
-        *blocks(shape[0], before),
+        *build_blocks(shape[0], before),
         nn.Conv2d(before[-1][-1], sent, 1),
         nn.Flatten(),
         BOUNDS[net.bound](),
@@ -146,15 +146,15 @@ def vgg11(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module, nn
     answering = nn.Sequential(
         nn.Unflatten(1, (sent, *places)),
         nn.Conv2d(sent, before[-1][-1], 1),
-        *blocks(before[-1][-1], after),
+        *build_blocks(before[-1][-1], after),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
-        head(classes, net.model_copy(update={"features": wide})),
+        build_head(classes, net.model_copy(update={"features": wide})),
     )
     return encoder, answering
 
 
-def positions(shape: tuple[int, ...], net: Net) -> tuple[int, int]:
+def feature_map_size(shape: tuple[int, ...], net: Net) -> tuple[int, int]:
     """Return height and width at the cut of `vgg11`; NetError where images or D do not fit."""
     _, height, width = shape
     if height % 8 or width % 8:
@@ -170,7 +170,7 @@ def positions(shape: tuple[int, ...], net: Net) -> tuple[int, int]:
     return rows, columns
 
 
-def blocks(channels: int, plan: list[list[int]]) -> list[nn.Module]:
+def build_blocks(channels: int, plan: list[list[int]]) -> list[nn.Module]:
     """Return blocks of 3x3 convolutions with GroupNorm and ReLU, each ended by a pool of 2.
 
     A side of 1 stays 1, an odd one is rounded up.
@@ -185,7 +185,7 @@ def blocks(channels: int, plan: list[list[int]]) -> list[nn.Module]:
     return layers
 
 
-def head(classes: int, net: Net) -> nn.Module:
+def build_head(classes: int, net: Net) -> nn.Module:
     """Return a linear head, or one with a hidden layer of `net.head-width`."""
     if net.head_width == 0:
         return nn.Linear(net.features, classes)
@@ -197,7 +197,7 @@ def head(classes: int, net: Net) -> nn.Module:
 BUILDERS: dict[str, Builder] = {"mlp": mlp, "cnn": cnn, "strided": strided, "vgg11": vgg11}
 
 
-def build(
+def build_net(
     net: Net,
     shape: tuple[int, ...],
     classes: int,
@@ -214,17 +214,17 @@ def build(
         raise NetError(
             f"net.name is {net.name!r}, must be {', '.join(BUILDERS)} or 'package.module:object'"
         )
-    builder = BUILDERS.get(net.name) or cast(Builder, plugins.load(net.name))
+    builder = BUILDERS.get(net.name) or cast(Builder, plugins.load_object(net.name))
     with torch.random.fork_rng(devices=[]):  # layers draw their first values from the global state
         torch.manual_seed(generator.initial_seed())
-        encoder, classifier = made(builder, net.name, shape, classes, net)
-    features = check(encoder, classifier, shape, classes)
+        encoder, classifier = call_builder(builder, net.name, shape, classes, net)
+    features = check_net(encoder, classifier, shape, classes)
     model = SplitNet(encoder, classifier, cut or Cut(net.noise), features)
-    initialise(model, generator)
+    initialise_parameters(model, generator)
     return model
 
 
-def made(
+def call_builder(
     builder: object, name: str, shape: tuple[int, ...], classes: int, net: Net
 ) -> tuple[nn.Module, nn.Module]:
     """Return what a builder makes; NetError when it is none or does not make a pair."""
@@ -239,10 +239,10 @@ def made(
     return encoder, classifier
 
 
-def initialise(model: nn.Module, generator: torch.Generator) -> None:
+def initialise_parameters(model: nn.Module, generator: torch.Generator) -> None:
     """Redraw weights of linear and convolution layers, U(-1/sqrt(n), 1/sqrt(n)), n the fan-in.
 
-    Not those of a module that `fedcel.nets.pretrained.kept` marked.
+    Not those of a module that `fedcel.nets.pretrained.keep_parameters` marked.
     """
     spared = {one for root in model.modules() if hasattr(root, KEPT) for one in root.modules()}
     for layer in model.modules():
@@ -252,7 +252,9 @@ def initialise(model: nn.Module, generator: torch.Generator) -> None:
                 nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
 
-def check(encoder: nn.Module, classifier: nn.Module, shape: tuple[int, ...], classes: int) -> int:
+def check_net(
+    encoder: nn.Module, classifier: nn.Module, shape: tuple[int, ...], classes: int
+) -> int:
     """Return D; NetError on buffers, wrong shapes or undefined values says why."""
     for part in (encoder, classifier):
         for name, layer in part.named_modules():
@@ -260,7 +262,7 @@ def check(encoder: nn.Module, classifier: nn.Module, shape: tuple[int, ...], cla
                 raise NetError(
                     f"layer {name!r} is {type(layer).__name__}: its running statistics mix "
                     "examples and cannot be averaged over clients or sampled; use nn.GroupNorm, "
-                    "or fedcel.nets.pretrained.folded for a pretrained net"
+                    "or fedcel.nets.pretrained.fold_batch_norms for a pretrained net"
                 )
             if isinstance(layer, nn.modules.dropout._DropoutNd):
                 raise NetError(
@@ -277,12 +279,14 @@ def check(encoder: nn.Module, classifier: nn.Module, shape: tuple[int, ...], cla
                 "without it; give each its own"
             )
     try:
-        return probe(encoder, classifier, shape, classes)
+        return probe_net(encoder, classifier, shape, classes)
     except RuntimeError as error:
         raise NetError(f"the net does not fit images of shape {shape}: {error}") from error
 
 
-def probe(encoder: nn.Module, classifier: nn.Module, shape: tuple[int, ...], classes: int) -> int:
+def probe_net(
+    encoder: nn.Module, classifier: nn.Module, shape: tuple[int, ...], classes: int
+) -> int:
     """Return D of two grey images; NetError on wrong shapes or undefined values."""
     with torch.no_grad():
         z = encoder(torch.full((2, *shape), 0.5))

@@ -71,7 +71,7 @@ def diagnose(trace: Float[Tensor, "R F"]) -> Diagnosis | None:
     r_hat = array_stats.rhat(halves, chain_axis=0, draw_axis=1)
     ess = array_stats.ess(halves, chain_axis=0, draw_axis=1)
     z = float(np.abs(geweke(moving)).max())
-    worst = float(r_hat.max()), float(ess.min()), corrected(z, moving.shape[1])
+    worst = float(r_hat.max()), float(ess.min()), sidak_z(z, moving.shape[1])
     return Diagnosis(len(values), *worst) if np.isfinite(worst).all() else None
 
 
@@ -79,13 +79,13 @@ def geweke(values: Float[ndarray, "R F"]) -> Float[ndarray, " F"]:
     """Return z of each functional: difference of means of the first tenth and the last half."""
     parts = values[: max(4, len(values) // 10)], values[len(values) // 2 :]
     means = [part.mean(0) for part in parts]
-    errors = [part.var(0, ddof=1) / effective(part) for part in parts]
+    errors = [part.var(0, ddof=1) / effective_sample_size(part) for part in parts]
     spread = np.sqrt(np.maximum(sum(errors), np.finfo(float).tiny))
     found: ndarray = (means[0] - means[1]) / spread
     return found
 
 
-def effective(part: Float[ndarray, "R F"]) -> Float[ndarray, " F"]:
+def effective_sample_size(part: Float[ndarray, "R F"]) -> Float[ndarray, " F"]:
     """Return the effective sample size of each functional's mean, in [1, R].
 
     R (1 - r)/(1 + r), r the first-order autocorrelation: a tenth of a chain is too short for more.
@@ -97,7 +97,7 @@ def effective(part: Float[ndarray, "R F"]) -> Float[ndarray, " F"]:
     return found
 
 
-def corrected(z: float, tests: int) -> float:
+def sidak_z(z: float, tests: int) -> float:
     """Return the |z| of one test as improbable as the largest of `tests`; Sidak, JASA 1967."""
     chance = float(2 * scipy.stats.norm.sf(z))
     if not 0 < chance < 1:  # beyond what a double can tell apart, or no deviation at all

@@ -65,12 +65,14 @@ def predict(
     if not samples:
         raise ValueError("no posterior samples; run past burn-in, or pass the last model")
     if scope == "head":
-        return Prediction(answer_all(flat, samples, message(flat, samples[0], x, generator)))
-    parts = [answer_all(flat, [vector], message(flat, vector, x, generator)) for vector in samples]
+        return Prediction(answer_all(flat, samples, send_message(flat, samples[0], x, generator)))
+    parts = [
+        answer_all(flat, [vector], send_message(flat, vector, x, generator)) for vector in samples
+    ]
     return Prediction(torch.cat(parts))
 
 
-def message(
+def send_message(
     flat: FlatNet,
     vector: Float[Tensor, " P"],
     x: Float[Tensor, "N C H W"],

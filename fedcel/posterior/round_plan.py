@@ -7,11 +7,11 @@ import torch
 
 from fedcel.errors import SettingsError
 from fedcel.posterior.langevin_constants import noise_variance, prior_pull
-from fedcel.seeding import generator
+from fedcel.seeding import make_generator
 from fedcel.settings.parsing import Settings, burn_in_rounds
 
 
-class Plan(NamedTuple):
+class RoundPlan(NamedTuple):
     """One client's round in plain numbers."""
 
     rate: float  # eta
@@ -35,7 +35,7 @@ class Plan(NamedTuple):
         return self.cel_weight > 0 and not self.freeze
 
 
-def rate(settings: Settings, number: int) -> float:
+def step_size(settings: Settings, number: int) -> float:
     """Return eta in round `number`, from 1.
 
     `cosine` and `decay`, eta_1 t^-c (Welling and Teh, ICML 2011, section 4), fall to `rate-end` of
@@ -50,33 +50,35 @@ def rate(settings: Settings, number: int) -> float:
         power = -math.log(local.rate_end) / math.log(max(2, last))
         return local.rate * float(min(number, max(1, last)) ** -power)
     cyclical = local.schedule == "cyclical"
-    way = in_cycle(settings, number) if cyclical else min(1.0, (number - 1) / max(1, last - 1))
+    way = (
+        cycle_position(settings, number) if cyclical else min(1.0, (number - 1) / max(1, last - 1))
+    )
     return local.rate * (local.rate_end + (1 - local.rate_end) * (1 + math.cos(math.pi * way)) / 2)
 
 
-def in_cycle(settings: Settings, number: int) -> float:
+def cycle_position(settings: Settings, number: int) -> float:
     """Return how far round `number` is in its cycle, in [0, 1)."""
     return ((number - 1) * settings.local.cycles % settings.rounds) / settings.rounds
 
 
-def sampling(settings: Settings, number: int) -> bool:
+def is_sampling(settings: Settings, number: int) -> bool:
     """Say whether round `number` may give a sample: after burn-in, and late in a cycle."""
     late = settings.local.schedule != "cyclical"
-    late = late or in_cycle(settings, number) >= settings.local.explore
+    late = late or cycle_position(settings, number) >= settings.local.explore
     return number > burn_in_rounds(settings) and late
 
 
-def kept(settings: Settings, number: int) -> bool:
+def is_kept(settings: Settings, number: int) -> bool:
     """Say whether the model after round `number` may be a sample; without noise none is."""
-    return settings.temperature > 0 and sampling(settings, number)
+    return settings.temperature > 0 and is_sampling(settings, number)
 
 
-def frozen(settings: Settings, number: int) -> bool:
+def is_encoder_frozen(settings: Settings, number: int) -> bool:
     """Say whether the encoder stands still in round `number`."""
     return number > burn_in_rounds(settings) and settings.chain.scope == "head"
 
 
-def heat(settings: Settings, number: int) -> float:
+def temperature(settings: Settings, number: int) -> float:
     """Return the temperature of round `number`.
 
     The full one while sampling, 0 while a cycle explores; in burn-in `chain.heat` of it, constant
@@ -84,7 +86,7 @@ def heat(settings: Settings, number: int) -> float:
     """
     chain, last = settings.chain, burn_in_rounds(settings)
     if number > last:
-        return settings.temperature if sampling(settings, number) else 0.0
+        return settings.temperature if is_sampling(settings, number) else 0.0
     share = chain.heat + (1 - chain.heat) * number / last if chain.anneal else chain.heat
     return settings.temperature * share
 
@@ -93,22 +95,22 @@ def gamma(settings: Settings, number: int) -> float:
     """Return gamma_t: 0 in warm-up, then up to `cel.end` as `cel.schedule` says.
 
     `ramp`: linear to the fraction `cel.ramp` of the rounds, then constant; `constant`: all of it at
-    once; `rate`: in proportion to the step size, so that it falls as a cosine.
+    once; `step_size`: in proportion to the step size, so that it falls as a cosine.
     """
     cel = settings.cel
     start, end = cel.warm_up, cel.ramp * settings.rounds
     if number <= start:
         return 0.0
     if cel.schedule == "rate":
-        return cel.end * rate(settings, number) / settings.local.rate
+        return cel.end * step_size(settings, number) / settings.local.rate
     if cel.schedule == "constant" or number >= end:
         return cel.end
     return cel.end * (number - start) / (end - start)
 
 
-def plan(settings: Settings, number: int, share: float, total: int) -> Plan:
+def plan_round(settings: Settings, number: int, share: float, total: int) -> RoundPlan:
     """Return round `number`'s plan for a client of weight `share` among `total` examples."""
-    s, eta, hot = settings, rate(settings, number), heat(settings, number)
+    s, eta, hot = settings, step_size(settings, number), temperature(settings, number)
     kappa = prior_pull(s.prior, eta, s.local.steps, total, s.temperature)
     decay = 0.0 if s.prior.scale == "none" else 1 / (total * s.prior.scale**2)
     if eta * (kappa + decay + s.strategy.proximal) >= 1:
@@ -127,32 +129,34 @@ def plan(settings: Settings, number: int, share: float, total: int) -> Plan:
         gain=s.strategy.gain,
         common=s.local.shared_noise,
     )
-    return Plan(
+    return RoundPlan(
         rate=eta,
         cel_weight=0.0 if s.cel.kind == "none" else s.cel.weight * gamma(s, number),
         defence_weight=s.defence.used_strength * gamma(s, number),
         pull=kappa + s.strategy.proximal,
         decay=decay,
         noise=math.sqrt(own),
-        freeze=frozen(s, number),
+        freeze=is_encoder_frozen(s, number),
         temperature=hot,
         common=math.sqrt(common),
         clip=None if s.local.clip == "none" else s.local.clip,
         steps=s.local.steps,
         compensate=s.prior.compensate,
-        control=s.local.control if sampling(s, number) else "none",
+        control=s.local.control if is_sampling(s, number) else "none",
     )
 
 
-def chosen(settings: Settings, number: int) -> list[int]:
+def select_clients(settings: Settings, number: int) -> list[int]:
     """Return the partitions that train in round `number`, ascending."""
     if settings.clients_per_round in (0, settings.clients):
         return list(range(settings.clients))
-    order = torch.randperm(settings.clients, generator=generator(settings.seed, "clients", number))
+    order = torch.randperm(
+        settings.clients, generator=make_generator(settings.seed, "clients", number)
+    )
     return sorted(order[: settings.clients_per_round].tolist())
 
 
-def shares(
+def client_weights(
     settings: Settings, examples: dict[int, int], taking_part: list[int]
 ) -> dict[int, float]:
     """Return w_k = (K/m) N_k/N of the m clients that take part; unbiased over the draw."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedcel.metrics import calibration
 from fedcel.posterior.predict import predict
 from fedcel.runs import run_folder
-from fedcel.seeding import generator
+from fedcel.seeding import make_generator
 
 PIECE = 512  # images answered at once
 
@@ -36,7 +36,7 @@ class Posterior:
     @staticmethod
     def open(folder: str | Path) -> "Posterior":
         """Return the posterior of a run folder; RunError says what is missing."""
-        return Posterior(run_folder.read(Path(folder)))
+        return Posterior(run_folder.read_run(Path(folder)))
 
     def __call__(self, images: Float[Tensor, "N C H W"]) -> Uncertain:
         """Return probabilities and uncertainty of images in [0, 1], one noisy message each.
@@ -49,7 +49,7 @@ class Posterior:
                 f"images are {tuple(images.shape)}, must be (N, {', '.join(map(str, shape))})"
             )
         samples, scope = self.run.samples or [self.run.model], self.run.settings.chain.scope
-        noise = generator(self.run.settings.seed, "answers-to-images")
+        noise = make_generator(self.run.settings.seed, "answers-to-images")
         parts = [
             predict(self.run.flat, samples, piece, noise, scope).samples
             for piece in torch.split(images, PIECE)

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedcel import plugins
 from fedcel.errors import PluginError
 from fedcel.losses.cel.protocol import State
-from fedcel.posterior.round_plan import Plan
+from fedcel.posterior.round_plan import RoundPlan
 from fedcel.settings.groups import Local
 from fedcel.settings.training import SAMPLERS
 
@@ -29,7 +29,7 @@ class Sampler(Protocol):
     control variate, clipped and preconditioned as the settings say.
     """
 
-    def start(self, w: Float[Tensor, " M"], plan: Plan) -> State:
+    def start(self, w: Float[Tensor, " M"], plan: RoundPlan) -> State:
         """Return the state before a round's first step; `w` is where the round starts."""
         ...
 
@@ -39,7 +39,7 @@ class Sampler(Protocol):
         w: Float[Tensor, " M"],
         gradient: Float[Tensor, " M"],
         kick: Kick,
-        plan: Plan,
+        plan: RoundPlan,
     ) -> State:
         """Move `w` in place and return the next state; `gradient` may be overwritten.
 
@@ -52,7 +52,7 @@ class Sampler(Protocol):
 class Langevin:
     """w <- w - eta gradient + noise: Welling and Teh, ICML 2011, equation 4."""
 
-    def start(self, w: Float[Tensor, " M"], plan: Plan) -> State:
+    def start(self, w: Float[Tensor, " M"], plan: RoundPlan) -> State:
         """Return an empty state."""
         return {}
 
@@ -62,7 +62,7 @@ class Langevin:
         w: Float[Tensor, " M"],
         gradient: Float[Tensor, " M"],
         kick: Kick,
-        plan: Plan,
+        plan: RoundPlan,
     ) -> State:
         """Move `w`; the state stays empty."""
         w.add_(gradient, alpha=-plan.rate)
@@ -71,24 +71,24 @@ class Langevin:
 
 
 @dataclass
-class Motion:
+class SamplerState:
     """A sampler on its way through a round."""
 
     sampler: Sampler
     state: State
 
     def step(
-        self, w: Float[Tensor, " M"], gradient: Float[Tensor, " M"], kick: Kick, plan: Plan
+        self, w: Float[Tensor, " M"], gradient: Float[Tensor, " M"], kick: Kick, plan: RoundPlan
     ) -> None:
         """Move `w`, and keep the sampler's next state."""
         self.state = self.sampler.step(self.state, w, gradient, kick, plan)
 
 
-PLAIN = Motion(Langevin(), {})
+PLAIN = SamplerState(Langevin(), {})
 """Langevin steps; they keep nothing, so all rounds may share it."""
 
 
-def build(local: Local) -> Sampler:
+def build_sampler(local: Local) -> Sampler:
     """Return the sampler that `local.sampler` names.
 
     A user's `package.module:object` takes the group of settings; PluginError where it does not make
@@ -97,13 +97,13 @@ def build(local: Local) -> Sampler:
     name = local.sampler
     if name in SAMPLERS:
         return PLAIN.sampler
-    made = plugins.make("local.sampler", name, local)
+    made = plugins.make_part("local.sampler", name, local)
     if not isinstance(made, Sampler):
         raise PluginError(f"local.sampler {name!r} made {made!r}, which lacks start or step")
     return made
 
 
-def motion(local: Local, w: Float[Tensor, " M"], plan: Plan) -> Motion:
+def init_sampler(local: Local, w: Float[Tensor, " M"], plan: RoundPlan) -> SamplerState:
     """Return the sampler of the settings before a round that starts at `w`."""
-    made = build(local)
-    return Motion(made, made.start(w, plan))
+    made = build_sampler(local)
+    return SamplerState(made, made.start(w, plan))

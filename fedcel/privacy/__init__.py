@@ -1,41 +1,41 @@
 """Private answers: each protects the INPUT of one query against whoever reads the answer."""
 
-from fedcel.privacy.answer_utility import utility
-from fedcel.privacy.build_mechanism import build, private_logits
-from fedcel.privacy.clip import clip
-from fedcel.privacy.composition import Composed, composed, composed_exactly, together
-from fedcel.privacy.discrete_laplace import on_grid
+from fedcel.privacy.answer_utility import measure_utility
+from fedcel.privacy.build_mechanism import build_mechanism, private_logits
+from fedcel.privacy.clip import clip_rows
+from fedcel.privacy.composition import Composition, compose_basic, compose_exactly, compose_prices
+from fedcel.privacy.discrete_laplace import add_grid_noise
 from fedcel.privacy.empirical_bounds import (
     EstimatedSensitivity,
-    estimated_sensitivity,
-    measured_epsilon,
+    estimate_sensitivity,
+    measure_epsilon,
 )
 from fedcel.privacy.label_only import LabelOnly
-from fedcel.privacy.noise_mechanisms import Gaussian, Laplace, perturb
+from fedcel.privacy.noise_mechanisms import Gaussian, Laplace, perturb_rows
 from fedcel.privacy.protocol import Mechanism
-from fedcel.privacy.update_noise import Spent, protected, spent
+from fedcel.privacy.update_noise import SpentPrivacy, account_updates, add_update_noise
 from fedcel.settings.answers import sensitivity
 
 __all__ = [
-    "Composed",
+    "Composition",
     "EstimatedSensitivity",
     "Gaussian",
     "LabelOnly",
     "Laplace",
     "Mechanism",
-    "Spent",
-    "build",
-    "clip",
-    "composed",
-    "composed_exactly",
-    "estimated_sensitivity",
-    "measured_epsilon",
-    "on_grid",
-    "perturb",
+    "SpentPrivacy",
+    "account_updates",
+    "add_grid_noise",
+    "add_update_noise",
+    "build_mechanism",
+    "clip_rows",
+    "compose_basic",
+    "compose_exactly",
+    "compose_prices",
+    "estimate_sensitivity",
+    "measure_epsilon",
+    "measure_utility",
+    "perturb_rows",
     "private_logits",
-    "protected",
     "sensitivity",
-    "spent",
-    "together",
-    "utility",
 ]

@@ -11,17 +11,17 @@ from torch import Tensor
 
 from fedcel import plugins
 from fedcel.errors import PluginError, SettingsError
-from fedcel.privacy.clip import clip
-from fedcel.privacy.discrete_laplace import on_grid
+from fedcel.privacy.clip import clip_rows
+from fedcel.privacy.discrete_laplace import add_grid_noise
 from fedcel.privacy.label_only import LabelOnly
-from fedcel.privacy.noise_mechanisms import Gaussian, Laplace, perturb
+from fedcel.privacy.noise_mechanisms import Gaussian, Laplace, perturb_rows
 from fedcel.privacy.protocol import Mechanism
 from fedcel.settings.answers import NOISES
 from fedcel.settings.groups import Privacy
 from fedcel.settings.privacy_checks import check_sensitivity
 
 
-def build(privacy: Privacy, classes: int) -> Mechanism:
+def build_mechanism(privacy: Privacy, classes: int) -> Mechanism:
     """Return the mechanism that the settings name, for answers of `classes` logits.
 
     A user's `package.module:object` takes (settings, classes). SettingsError for `none`, which
@@ -41,14 +41,14 @@ def build(privacy: Privacy, classes: int) -> Mechanism:
     bound = check_sensitivity(privacy, classes)
     if name == "gaussian":
         return Gaussian(epsilon, privacy.delta, classes, kind, privacy.clip, bound)
-    disturb = on_grid if name == "discrete-laplace" else perturb
+    disturb = add_grid_noise if name == "discrete-laplace" else perturb_rows
     return Laplace(epsilon, classes, kind, privacy.clip, bound, name, disturb)
 
 
 def _loaded(privacy: Privacy, classes: int) -> Mechanism:
     """Return the mechanism that the user's object makes."""
     name = privacy.mechanism
-    made = plugins.make("privacy.mechanism", name, privacy, classes)
+    made = plugins.make_part("privacy.mechanism", name, privacy, classes)
     if not isinstance(made, Mechanism):
         raise PluginError(
             f"privacy.mechanism {name!r} made {made!r}, which lacks name, epsilon, delta, "
@@ -71,8 +71,8 @@ def private_logits(
     `none` returns the clipped logits as they are and protects nothing.
     """
     if privacy.mechanism == "none":
-        return clip(logits, privacy.clip_kind, privacy.clip).to(logits.dtype)
+        return clip_rows(logits, privacy.clip_kind, privacy.clip).to(logits.dtype)
     if epsilon is not None:
         privacy = privacy.model_copy(update={"epsilon": epsilon})
-    answer = build(privacy, logits.shape[1]).answer(logits)
+    answer = build_mechanism(privacy, logits.shape[1]).answer(logits)
     return answer.to(logits.dtype)  # rounding an answer costs no privacy

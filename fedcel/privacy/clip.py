@@ -10,7 +10,7 @@ LARGEST = 1e100  # logits beyond are taken as this, so that centring cannot over
 MARGIN = 1 - 1e-12  # clipped rows shrink by this, so that rounding cannot exceed the sensitivity
 
 
-def clip(logits: Float[Tensor, "B C"], kind: str, c: float) -> Float[Tensor, "B C"]:
+def clip_rows(logits: Float[Tensor, "B C"], kind: str, c: float) -> Float[Tensor, "B C"]:
     """Return rows in double precision, any two of which differ by at most `sensitivity`.
 
     `clamp`: centred, each value in [-c, c]. `l1`: centred, Euclidean projection onto |row|_1 <= c.
@@ -18,7 +18,7 @@ def clip(logits: Float[Tensor, "B C"], kind: str, c: float) -> Float[Tensor, "B 
     ValueError on undefined logits, an unknown kind or c not above 0.
     """
     sensitivity(kind, c, 1)
-    defined(logits, logits.shape[1])
+    check_logits(logits, logits.shape[1])
     wide = logits.double().clamp(-LARGEST, LARGEST)
     if kind == "probabilities":
         return wide.softmax(1) * MARGIN
@@ -27,7 +27,7 @@ def clip(logits: Float[Tensor, "B C"], kind: str, c: float) -> Float[Tensor, "B 
     return clipped * MARGIN
 
 
-def defined(logits: Float[Tensor, "B C"], classes: int) -> None:
+def check_logits(logits: Float[Tensor, "B C"], classes: int) -> None:
     """Refuse undefined logits, and those of more or fewer classes than was said: ValueError."""
     if logits.shape[1] != classes:
         raise ValueError(f"rows hold {logits.shape[1]} logits, must hold {classes}, one a class")
@@ -35,7 +35,7 @@ def defined(logits: Float[Tensor, "B C"], classes: int) -> None:
         raise ValueError("logits hold NaN or infinity, must be finite; check the model's weights")
 
 
-def finite(clipped: Float[Tensor, "..."]) -> None:
+def check_finite(clipped: Float[Tensor, "..."]) -> None:
     """Refuse to noise what is undefined, which no noise hides: ValueError."""
     if not clipped.isfinite().all():
         raise ValueError("clipped logits hold NaN or infinity, must be finite; clip them first")

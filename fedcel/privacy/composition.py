@@ -10,7 +10,7 @@ from functools import reduce
 from typing import Literal, NamedTuple
 
 from fedcel.extras import import_optional
-from fedcel.privacy.gaussian_calibration import epsilon_of
+from fedcel.privacy.gaussian_calibration import least_epsilon
 from fedcel.privacy.noise_mechanisms import Gaussian
 from fedcel.privacy.protocol import Mechanism
 
@@ -19,7 +19,7 @@ FINEST = 1e-4
 STEPS = 100_000
 
 
-class Composed(NamedTuple):
+class Composition(NamedTuple):
     """The privacy of so many answers together, and which theorem says so."""
 
     method: Literal["basic", "pld"]
@@ -28,7 +28,7 @@ class Composed(NamedTuple):
     delta: float
 
 
-def composed(epsilon: float, delta: float, count: int) -> Composed:
+def compose_basic(epsilon: float, delta: float, count: int) -> Composition:
     """Return (count epsilon, count delta); Dwork and Roth, 2014, theorem 3.16.
 
     ValueError unless epsilon is finite and above 0, delta in [0, 1) and count 1 or more. A delta of
@@ -40,35 +40,35 @@ def composed(epsilon: float, delta: float, count: int) -> Composed:
         raise ValueError(f"delta is {delta}, must be in [0, 1)")
     if count < 1:
         raise ValueError(f"count is {count}, must be 1 or more answers")
-    return Composed("basic", count, count * epsilon, count * delta)
+    return Composition("basic", count, count * epsilon, count * delta)
 
 
-def composed_exactly(mechanism: Mechanism, count: int, delta: float) -> Composed:
+def compose_exactly(mechanism: Mechanism, count: int, delta: float) -> Composition:
     """Return the smallest epsilon at a `delta` for all answers together, never understated.
 
     For inputs that may depend on earlier answers, `count` fixed beforehand. Gaussians are one with
     a larger sensitivity (Balle and Wang, ICML 2018); others compose as privacy loss distributions
     (Sommer, Meiser and Mohammadi, PoPETs 2019), each as the worst one with its epsilon and delta
     (Kairouz, Oh and Viswanath, ICML 2015). Infinity where `delta` is less than the mechanism's own
-    deltas leave. ValueError as `composed`, and on a delta that is not in (0, 1).
+    deltas leave. ValueError as `compose_basic`, and on a delta that is not in (0, 1).
     """
-    composed(mechanism.epsilon, mechanism.delta, count)
+    compose_basic(mechanism.epsilon, mechanism.delta, count)
     if not 0 < delta < 1:
         raise ValueError(f"delta is {delta}, must be above 0 and below 1; try 1e-6")
     if not isinstance(mechanism, Gaussian):
-        return together({(mechanism.epsilon, mechanism.delta): count}, delta)
+        return compose_prices({(mechanism.epsilon, mechanism.delta): count}, delta)
     # So many Gaussians are one, of a sensitivity sqrt(count) times as large.
     shift = math.sqrt(count) * mechanism.sensitivity / mechanism.sigma
-    return Composed("pld", count, epsilon_of(delta, shift), delta)
+    return Composition("pld", count, least_epsilon(delta, shift), delta)
 
 
-def together(prices: Mapping[tuple[float, float], int], delta: float) -> Composed:
+def compose_prices(prices: Mapping[tuple[float, float], int], delta: float) -> Composition:
     """Return the smallest epsilon at `delta` of answers of several prices, never understated.
 
     `prices`: how many answers cost each (epsilon, delta); every one counts as the worst mechanism
-    of its price, composed as in `composed_exactly`. Infinity where `delta` is less than theirs
+    of its price, composed as in `compose_exactly`. Infinity where `delta` is less than theirs
     leave.
-    ValueError as `composed`, without any answer, and on a delta that is not in (0, 1).
+    ValueError as `compose_basic`, without any answer, and on a delta that is not in (0, 1).
     """
     # Imported here: a second, for SciPy's laws.
     parameters = import_optional("dp_accounting.pld.common").DifferentialPrivacyParameters
@@ -77,7 +77,7 @@ def together(prices: Mapping[tuple[float, float], int], delta: float) -> Compose
         raise ValueError("there are no answers; nothing was spent")
     if not 0 < delta < 1:
         raise ValueError(f"delta is {delta}, must be above 0 and below 1; try 1e-6")
-    sums = [composed(*price, count) for price, count in prices.items()]
+    sums = [compose_basic(*price, count) for price, count in prices.items()]
     (first, _), *others = prices
     whole = math.fsum(each.epsilon for each in sums)
     step = max(FINEST, whole / STEPS) if others else first  # of one price, losses are on the grid
@@ -86,4 +86,4 @@ def together(prices: Mapping[tuple[float, float], int], delta: float) -> Compose
         for price, count in prices.items()
     ]
     found = reduce(losses_of.PrivacyLossDistribution.compose, losses).get_epsilon_for_delta(delta)
-    return Composed("pld", sum(prices.values()), float(found), delta)
+    return Composition("pld", sum(prices.values()), float(found), delta)

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fedcel.privacy.clip import finite
+from fedcel.privacy.clip import check_finite
 
 BITS = 30
 """The scale is about 2^30 steps of the grid."""
@@ -26,7 +26,7 @@ LARGEST = 2.0**20
 WORDS = 2**64
 
 
-def on_grid(
+def add_grid_noise(
     clipped: Float[Tensor, "B C"], epsilon: float, sensitivity: float
 ) -> Float[Tensor, "B C"]:
     """Return rows, rounded to a grid, plus independent noise; each row's release is epsilon-DP.
@@ -39,14 +39,14 @@ def on_grid(
         raise ValueError(f"sensitivity is {sensitivity}, must be finite and above 0")
     if not 0 < epsilon <= LARGEST:
         raise ValueError(f"epsilon is {epsilon}, must be above 0 and at most {LARGEST:g}")
-    finite(clipped)
-    power, t = grid(epsilon, sensitivity, clipped.shape[1])
+    check_finite(clipped)
+    power, t = choose_grid(epsilon, sensitivity, clipped.shape[1])
     whole = (clipped.double() * 2.0**-power).round().long()
-    noise = torch.from_numpy(laplace(t, clipped.numel())).reshape(clipped.shape)
+    noise = torch.from_numpy(draw_discrete_laplace(t, clipped.numel())).reshape(clipped.shape)
     return (whole + noise).double() * 2.0**power
 
 
-def grid(epsilon: float, sensitivity: float, values: int) -> tuple[int, int]:
+def choose_grid(epsilon: float, sensitivity: float, values: int) -> tuple[int, int]:
     """Return the power of 2 of the grid's step, and the noise's scale t in steps.
 
     A row of `values` numbers moves by at most floor(sensitivity / step) + values steps, and t is
@@ -63,39 +63,39 @@ def grid(epsilon: float, sensitivity: float, values: int) -> tuple[int, int]:
     return power, math.ceil(moved / Fraction(epsilon))
 
 
-def laplace(t: int, count: int) -> Int[np.ndarray, " count"]:
+def draw_discrete_laplace(t: int, count: int) -> Int[np.ndarray, " count"]:
     """Return independent draws with P(z) = (e^(1/t) - 1) / (e^(1/t) + 1) e^(-|z| / t)."""
     found = np.empty(0, np.int64)
     while len(found) < count:
         missing = count - len(found)
-        size = offsets(t, missing) + t * runs(missing)
-        negative = below(2, missing) == 1
+        size = draw_offsets(t, missing) + t * draw_runs(missing)
+        negative = draw_below(2, missing) == 1
         drawn = np.where(negative, -size, size)
         found = np.concatenate([found, drawn[~negative | (size > 0)]])  # 0 has one sign
     return found
 
 
-def offsets(t: int, count: int) -> Int[np.ndarray, " count"]:
+def draw_offsets(t: int, count: int) -> Int[np.ndarray, " count"]:
     """Return draws from 0 to t - 1 in proportion to exp(-u / t)."""
     found = np.empty(0, np.int64)
     while len(found) < count:
-        u = below(t, 2 * (count - len(found)) + 8)
-        found = np.concatenate([found, u[decayed(u, t)]])
+        u = draw_below(t, 2 * (count - len(found)) + 8)
+        found = np.concatenate([found, u[draw_decayed(u, t)]])
     return found[:count]
 
 
-def runs(count: int) -> Int[np.ndarray, " count"]:
+def draw_runs(count: int) -> Int[np.ndarray, " count"]:
     """Return how many heads precede each tail of a coin that shows heads with chance 1/e."""
     tails = np.empty(0, np.int64)
     thrown = 0
     while len(tails) < count:
-        coin = decayed(np.ones(2 * (count - len(tails)) + 8, np.int64), 1)
+        coin = draw_decayed(np.ones(2 * (count - len(tails)) + 8, np.int64), 1)
         tails = np.concatenate([tails, thrown + np.flatnonzero(~coin)])
         thrown += len(coin)
     return np.diff(tails[:count], prepend=-1) - 1
 
 
-def decayed(u: Int[np.ndarray, " N"], t: int) -> Bool[np.ndarray, " N"]:
+def draw_decayed(u: Int[np.ndarray, " N"], t: int) -> Bool[np.ndarray, " N"]:
     """Return independent bits, each true with chance exp(-u / t), for u from 0 to t.
 
     The first K at which a coin of chance u / (t K) fails is odd with that chance.
@@ -104,17 +104,17 @@ def decayed(u: Int[np.ndarray, " N"], t: int) -> Bool[np.ndarray, " N"]:
     going = np.arange(len(u))
     k = 1
     while len(going):
-        going = going[below(t * k, len(going)) < u[going]]
+        going = going[draw_below(t * k, len(going)) < u[going]]
         odd[going] ^= True
         k += 1
     return odd
 
 
-def below(limit: int, count: int) -> Int[np.ndarray, " count"]:
+def draw_below(limit: int, count: int) -> Int[np.ndarray, " count"]:
     """Return independent uniform integers from 0 to limit - 1, of at most 2^62."""
     words = np.frombuffer(os.urandom(8 * count), np.uint64)
     even = WORDS - WORDS % limit  # below it every remainder is as likely
     if even < WORDS and len(over := np.flatnonzero(words >= np.uint64(even))):
         words = words.copy()
-        words[over] = below(limit, len(over)).astype(np.uint64)
+        words[over] = draw_below(limit, len(over)).astype(np.uint64)
     return (words % np.uint64(limit)).astype(np.int64)

@@ -34,7 +34,7 @@ class EstimatedSensitivity(NamedTuple):
         return f"estimated sensitivity ({self.label}): {found}; others may lie further apart"
 
 
-def estimated_sensitivity(
+def estimate_sensitivity(
     answers: Callable[[Tensor], Float[Tensor, "N C"]], inputs: Float[Tensor, "N *shape"]
 ) -> EstimatedSensitivity:
     """Return how far the net's answers to boundary inputs lie apart, in units of a logit.
@@ -55,7 +55,7 @@ def estimated_sensitivity(
 EXACT = "donot_use_mm_for_euclid_dist"
 
 
-def measured_epsilon(
+def measure_epsilon(
     mechanism: Mechanism,
     pair: Float[Tensor, "2 C"],
     answers: int = 20_000,
@@ -72,25 +72,25 @@ def measured_epsilon(
     first, second = (mechanism.answer(row.expand(answers, -1)) for row in pair)
     half, delta = answers // 2, mechanism.delta
     best, event = -math.inf, None
-    for score in scores(first[:half], second[:half]):
+    for score in distinguishing_scores(first[:half], second[:half]):
         for sign in (1.0, -1.0):
             ours, theirs = sign * score(first[:half]), sign * score(second[:half])
             steps = torch.linspace(0.002, 0.998, THRESHOLDS, dtype=torch.float64)
             for threshold in ours.quantile(steps).tolist():
-                found = bound(ours >= threshold, theirs >= threshold, delta, confidence)
+                found = epsilon_bound(ours >= threshold, theirs >= threshold, delta, confidence)
                 if found > best:
                     best, event = found, (score, sign, threshold)
     if event is None:
         return 0.0
     score, sign, threshold = event
     ours, theirs = (sign * score(rows[half:]) >= threshold for rows in (first, second))
-    return max(0.0, bound(ours, theirs, delta, confidence))
+    return max(0.0, epsilon_bound(ours, theirs, delta, confidence))
 
 
 Score = Callable[[Float[Tensor, "N C"]], Float[Tensor, " N"]]
 
 
-def scores(first: Float[Tensor, "N C"], second: Float[Tensor, "N C"]) -> list[Score]:
+def distinguishing_scores(first: Float[Tensor, "N C"], second: Float[Tensor, "N C"]) -> list[Score]:
     """Return what tells answers about the first input from those about the second.
 
     The projection on the difference of their means, and the smallest value along it, which is best
@@ -101,7 +101,7 @@ def scores(first: Float[Tensor, "N C"], second: Float[Tensor, "N C"]) -> list[Sc
     return [lambda rows: rows @ apart, lambda rows: (rows * apart.sign())[:, far].amin(1)]
 
 
-def bound(ours: Tensor, theirs: Tensor, delta: float, confidence: float) -> float:
+def epsilon_bound(ours: Tensor, theirs: Tensor, delta: float, confidence: float) -> float:
     """Return log((p - delta)/q) for the smallest p and largest q that fit the counts."""
     risk = (1 - confidence) / 2
     hits, count = int(ours.sum()), len(ours)

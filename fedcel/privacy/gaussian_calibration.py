@@ -13,7 +13,7 @@ SLACK = 1 + 1e-9  # above rounding: of the search, to a grid, of a sum over it f
 HALVINGS = 120
 
 
-def delta_of(epsilon: float, sigma: float, sensitivity: float) -> float:
+def smallest_delta(epsilon: float, sigma: float, sensitivity: float) -> float:
     """Return the smallest delta that Gaussian noise gives; Balle and Wang, theorem 8.
 
     Phi(D/2s - eps s/D) - e^eps Phi(-D/2s - eps s/D), `sigma` and `sensitivity` (L2) in one unit.
@@ -22,7 +22,7 @@ def delta_of(epsilon: float, sigma: float, sensitivity: float) -> float:
     return _difference(epsilon, shift - tail, -shift - tail)
 
 
-def epsilon_of(delta: float, shift: float) -> float:
+def least_epsilon(delta: float, shift: float) -> float:
     """Return the least epsilon at `delta` of noise of sigma 1 on means `shift` apart, rounded up.
 
     By bisection below shift^2/2 + shift sqrt(2 log(1/delta)), which is enough (Bun and Steinke, TCC
@@ -31,16 +31,16 @@ def epsilon_of(delta: float, shift: float) -> float:
     """
     if not (0 < delta < 1 and 0 < shift < math.inf):
         raise ValueError(f"delta is {delta}, must be in (0, 1), and shift {shift} above 0, finite")
-    if delta_of(0.0, 1.0, shift) <= delta:
+    if smallest_delta(0.0, 1.0, shift) <= delta:
         return 0.0
     low, high = 0.0, shift**2 / 2 + shift * math.sqrt(-2 * math.log(delta))
     while high - low > (SLACK - 1) * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if delta_of(middle, 1.0, shift) <= delta else (middle, high)
+        low, high = (low, middle) if smallest_delta(middle, 1.0, shift) <= delta else (middle, high)
     return SLACK * high
 
 
-def calibrated(epsilon: float, delta: float, sensitivity: float) -> float:
+def calibrate_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
     """Return the smallest sigma, rounded up, in the unit of `sensitivity` (L2).
 
     Balle and Wang, algorithm 1. ValueError unless epsilon and sensitivity are finite and above 0,

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.privacy.clip import defined
+from fedcel.privacy.clip import check_logits
 from fedcel.privacy.noise_mechanisms import import_opendp
 from fedcel.privacy.protocol import PROTECTS
 
@@ -37,20 +37,20 @@ class LabelOnly:
 
         Softmax makes of such a row each class's chance given the label, for balanced classes.
         """
-        defined(logits, self.classes)
-        respond = response(self.epsilon, self.classes)
+        check_logits(logits, self.classes)
+        respond = make_response(self.epsilon, self.classes)
         told = torch.tensor([respond(top) for top in logits.argmax(1).tolist()], dtype=torch.long)
         return self.epsilon * torch.nn.functional.one_hot(told, self.classes).double()
 
 
 @cache
-def response(epsilon: float, classes: int) -> Any:
-    """Return OpenDP's sampler; ValueError as `truth`."""
+def make_response(epsilon: float, classes: int) -> Any:
+    """Return OpenDP's sampler; ValueError as `truth_chance`."""
     make = import_opendp().m.make_randomized_response
-    return make(list(range(classes)), prob=truth(epsilon, classes))
+    return make(list(range(classes)), prob=truth_chance(epsilon, classes))
 
 
-def truth(epsilon: float, classes: int) -> float:
+def truth_chance(epsilon: float, classes: int) -> float:
     """Return the chance p of telling the top class, rounded down until OpenDP confirms epsilon.
 
     ValueError unless epsilon is finite and at least 1e-9, and there are two classes or more.

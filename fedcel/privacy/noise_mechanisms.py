@@ -18,18 +18,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.extras import import_optional
-from fedcel.privacy.clip import clip, defined, finite
-from fedcel.privacy.gaussian_calibration import SLACK, calibrated
+from fedcel.privacy.clip import check_finite, check_logits, clip_rows
+from fedcel.privacy.gaussian_calibration import SLACK, calibrate_sigma
 from fedcel.privacy.protocol import PROTECTS
 
 BITS = 80
 FINEST = -1074  # of doubles
 Unit = Literal["logits", "probabilities"]
 Disturb = Callable[[Tensor, float, float], Tensor]
-"""Clipped rows, epsilon, sensitivity to disturbed rows, as `perturb`."""
+"""Clipped rows, epsilon, sensitivity to disturbed rows, as `perturb_rows`."""
 
 
-def perturb(
+def perturb_rows(
     clipped: Float[Tensor, "B C"], epsilon: float, sensitivity: float
 ) -> Float[Tensor, "B C"]:
     """Return rows plus independent Laplace noise, each row's release epsilon-DP in that row.
@@ -44,9 +44,9 @@ def perturb(
     if scale == math.inf:
         raise ValueError(f"epsilon is {epsilon}, too small for any finite noise; try 0.5")
     opendp = import_opendp()
-    space = rows_of(clipped.numel()), opendp.l1_distance(T=float)
-    mechanism = opendp.m.make_laplace(*space, scale=scale, k=grid(scale, sensitivity))
-    return drawn(mechanism, clipped, sensitivity, epsilon)
+    space = row_domain(clipped.numel()), opendp.l1_distance(T=float)
+    mechanism = opendp.m.make_laplace(*space, scale=scale, k=choose_grid(scale, sensitivity))
+    return draw_noise(mechanism, clipped, sensitivity, epsilon)
 
 
 @final
@@ -60,19 +60,19 @@ class Laplace:
     c: float
     sensitivity: float
     name: str = "laplace"
-    disturb: Disturb = perturb
+    disturb: Disturb = perturb_rows
     delta: float = 0.0
     protects: str = PROTECTS
 
     @property
     def unit(self) -> Unit:
         """What the values of an answer are."""
-        return unit_of(self.kind)
+        return clip_unit(self.kind)
 
     def answer(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
         """Return clipped rows plus noise, in double precision."""
-        defined(logits, self.classes)
-        return self.disturb(clip(logits, self.kind, self.c), self.epsilon, self.sensitivity)
+        check_logits(logits, self.classes)
+        return self.disturb(clip_rows(logits, self.kind, self.c), self.epsilon, self.sensitivity)
 
 
 @final
@@ -92,24 +92,24 @@ class Gaussian:
     @property
     def unit(self) -> Unit:
         """What the values of an answer are."""
-        return unit_of(self.kind)
+        return clip_unit(self.kind)
 
     @property
     def sigma(self) -> float:
         """Standard deviation of the noise, in units of a clipped row."""
-        return calibrated(self.epsilon, self.delta, self.sensitivity)
+        return calibrate_sigma(self.epsilon, self.delta, self.sensitivity)
 
     def answer(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
         """Return clipped rows plus noise, in double precision."""
-        defined(logits, self.classes)
-        clipped = clip(logits, self.kind, self.c)
+        check_logits(logits, self.classes)
+        clipped = clip_rows(logits, self.kind, self.c)
         sigma = self.sigma
         mechanism = gaussian_measurement(clipped.numel(), sigma, self.sensitivity)
         allowed = (self.sensitivity * SLACK / sigma) ** 2 / 2
-        return drawn(mechanism, clipped, self.sensitivity, allowed)
+        return draw_noise(mechanism, clipped, self.sensitivity, allowed)
 
 
-def unit_of(kind: str) -> Unit:
+def clip_unit(kind: str) -> Unit:
     """Return what a row is after a clip of that kind."""
     return "probabilities" if kind == "probabilities" else "logits"
 
@@ -125,7 +125,7 @@ def import_opendp() -> Any:
     return opendp
 
 
-def rows_of(values: int) -> Any:
+def row_domain(values: int) -> Any:
     """Return OpenDP's domain of so many finite values."""
     opendp = import_opendp()
     return opendp.vector_domain(opendp.atom_domain(T=float, nan=False), size=values)
@@ -134,16 +134,16 @@ def rows_of(values: int) -> Any:
 def gaussian_measurement(values: int, sigma: float, sensitivity: float) -> Any:
     """Return OpenDP's discrete Gaussian noise on so many values, by their L2 distance."""
     opendp = import_opendp()
-    space = rows_of(values), opendp.l2_distance(T=float)
-    return opendp.m.make_gaussian(*space, scale=sigma, k=grid(sigma, sensitivity))
+    space = row_domain(values), opendp.l2_distance(T=float)
+    return opendp.m.make_gaussian(*space, scale=sigma, k=choose_grid(sigma, sensitivity))
 
 
-def grid(scale: float, sensitivity: float) -> int:
+def choose_grid(scale: float, sensitivity: float) -> int:
     """Return the power of 2 of the grid's step, fine against both."""
     return max(math.frexp(min(scale, sensitivity))[1] - BITS, FINEST)
 
 
-def drawn(
+def draw_noise(
     mechanism: Any,
     clipped: Float[Tensor, "..."],
     sensitivity: float,
@@ -153,7 +153,7 @@ def drawn(
 
     The loss is epsilon for Laplace noise, rho of zero-concentrated privacy for Gaussian noise.
     """
-    finite(clipped)
+    check_finite(clipped)
     spent = mechanism.map(sensitivity)
     if spent > allowed:
         raise RuntimeError(f"OpenDP states a privacy loss of {spent}, more than {allowed}")

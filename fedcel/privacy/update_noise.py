@@ -13,11 +13,11 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.privacy.gaussian_calibration import SLACK, epsilon_of
-from fedcel.privacy.noise_mechanisms import drawn, gaussian_measurement
+from fedcel.privacy.gaussian_calibration import SLACK, least_epsilon
+from fedcel.privacy.noise_mechanisms import draw_noise, gaussian_measurement
 
 
-def clipped(delta: Float[Tensor, " P"], clip: float) -> Float[Tensor, " P"]:
+def clip_update(delta: Float[Tensor, " P"], clip: float) -> Float[Tensor, " P"]:
     """Return the update in double precision, scaled down to the L2 norm `clip` if it is longer.
 
     One that is not finite becomes 0, with a warning: what is sent must not depend on it.
@@ -29,16 +29,16 @@ def clipped(delta: Float[Tensor, " P"], clip: float) -> Float[Tensor, " P"]:
     return whole * min(1.0, clip / max(float(whole.norm()), clip))
 
 
-def protected(delta: Float[Tensor, " P"], clip: float, noise: float) -> Float[Tensor, " P"]:
+def add_update_noise(delta: Float[Tensor, " P"], clip: float, noise: float) -> Float[Tensor, " P"]:
     """Return the clipped update with Gaussian noise of `noise` times `clip` on each parameter.
 
     The noise is discrete, from the system's secure generator, and cannot be seeded: nobody can draw
     it again. Two updates are at most 2 `clip` apart. RuntimeError when OpenDP states a larger loss
     than a sigma of `noise` times `clip` has.
     """
-    short, sigma, apart = clipped(delta, clip), noise * clip, 2 * clip
+    short, sigma, apart = clip_update(delta, clip), noise * clip, 2 * clip
     mechanism = gaussian_measurement(delta.numel(), sigma, apart)
-    return drawn(mechanism, short, apart, (SLACK * apart / sigma) ** 2 / 2).to(delta.dtype)
+    return draw_noise(mechanism, short, apart, (SLACK * apart / sigma) ** 2 / 2).to(delta.dtype)
 
 
 class Round(NamedTuple):
@@ -49,7 +49,7 @@ class Round(NamedTuple):
     """The largest weight over the root of the sum of all weights' squares, in (0, 1]."""
 
 
-class Spent(NamedTuple):
+class SpentPrivacy(NamedTuple):
     """Epsilon of all rounds together, at one delta, of the holder who loses most."""
 
     server: float
@@ -60,7 +60,7 @@ class Spent(NamedTuple):
     """The most in which one holder took part."""
 
 
-def spent(noise: float, rounds: Iterable[Round], delta: float) -> Spent:
+def account_updates(noise: float, rounds: Iterable[Round], delta: float) -> SpentPrivacy:
     """Return what updates with this noise cost, never understated.
 
     All of a holder's images are protected together: whether these or any others were there. How
@@ -79,5 +79,7 @@ def spent(noise: float, rounds: Iterable[Round], delta: float) -> Spent:
             "above 0, delta in (0, 1), and one update sent"
         )
     most, apart = max(count.values()), 2 * SLACK / noise
-    server = epsilon_of(delta, apart * math.sqrt(most))
-    return Spent(server, epsilon_of(delta, apart * math.sqrt(max(squares.values()))), most)
+    server = least_epsilon(delta, apart * math.sqrt(most))
+    return SpentPrivacy(
+        server, least_epsilon(delta, apart * math.sqrt(max(squares.values()))), most
+    )

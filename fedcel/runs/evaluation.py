@@ -19,79 +19,79 @@ from fedcel.leakage.answer_leakage import answer_bits
 from fedcel.leakage.certificate import certificate
 from fedcel.leakage.gaussianity import gaussianity
 from fedcel.leakage.observation import SmashedData
-from fedcel.leakage.optimal_attacker import OptimalLeak, optimal
+from fedcel.leakage.optimal_attacker import OptimalLeak, optimal_leak
 from fedcel.metrics import calibration
 from fedcel.nets.cut import Cut
-from fedcel.nets.inference_cost import cost_of
+from fedcel.nets.inference_cost import measure_cost
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior import round_plan
 from fedcel.posterior.diagnostics import diagnose
 from fedcel.posterior.predict import Prediction, answer_all, predict, what_is_sent
-from fedcel.privacy.answer_utility import utility
-from fedcel.privacy.update_noise import Round, spent
+from fedcel.privacy.answer_utility import measure_utility
+from fedcel.privacy.update_noise import Round, account_updates
 from fedcel.runs import per_image, run_folder
 from fedcel.runs.run_folder import Run
-from fedcel.seeding import generator
+from fedcel.seeding import make_generator
 from fedcel.settings.training import LEAST_DRAWS
 
 NOISE_DRAWS = 8  # messages per image over which accuracy is averaged
 ANSWER_DRAWS = 128  # messages per image whose answers are counted
 
 
-class Outcome(NamedTuple):
+class Evaluation(NamedTuple):
     """What result.json says, and what its means are of, image by image."""
 
     result: dict[str, object]
     per_image: per_image.Vectors
 
 
-def store(folder: Path, found: Outcome) -> None:
+def store_evaluation(folder: Path, found: Evaluation) -> None:
     """Write both; result.json, which says that the run is finished, last."""
-    per_image.write(folder, found.per_image)
+    per_image.write_vectors(folder, found.per_image)
     write_json(folder / "result.json", found.result)
 
 
-def sampled(run: Run) -> list[Float[Tensor, " P"]]:
+def posterior_samples(run: Run) -> list[Float[Tensor, " P"]]:
     """Return the posterior samples, or the last model alone where none were kept."""
     return run.samples or [run.model]
 
 
-def outcome(run: Run, seconds: float) -> Outcome:
+def evaluate_run(run: Run, seconds: float) -> Evaluation:
     """Return what a run is worth, measured on the test set."""
     x, y = run.splits.test
     s = run.settings
     many, labels = x.repeat(NOISE_DRAWS, 1, 1, 1), y.repeat(NOISE_DRAWS)
 
     def predicted(samples: list[Float[Tensor, " P"]]) -> Prediction:
-        return predict(run.flat, samples, many, generator(s.seed, "test-noise"), s.chain.scope)
+        return predict(run.flat, samples, many, make_generator(s.seed, "test-noise"), s.chain.scope)
 
-    posterior, point = predicted(sampled(run)), predicted([run.model])
-    net, leak = optimal_leak(run)
+    posterior, point = predicted(posterior_samples(run)), predicted([run.model])
+    net, leak = attack_test_images(run)
     right = (posterior.probabilities.argmax(1) == labels).double().view(NOISE_DRAWS, len(y))
     result = {
-        **calibration.scores(posterior.probabilities, labels),
+        **calibration.score_probabilities(posterior.probabilities, labels),
         "samples": len(run.samples),
-        "convergence": convergence(run),
+        "convergence": describe_convergence(run),
         "entropy": float(calibration.predictive_entropy(posterior.samples).mean()),
         "bald": float(calibration.bald(posterior.samples).mean()),
-        "point": calibration.scores(point.probabilities, labels),
+        "point": calibration.score_probabilities(point.probabilities, labels),
         "reliability": {
             "posterior": calibration.reliability(posterior.probabilities, labels),
             "point": calibration.reliability(point.probabilities, labels),
         },
-        **leakage(run, net, leak),
-        "private": private(run, posterior.logits[: len(y)], y),
-        **device(run),
-        **update_privacy(run),
-        "versions": versions(),
+        **measure_run_leakage(run, net, leak),
+        "private": measure_private_utility(run, posterior.logits[: len(y)], y),
+        **measure_device(run),
+        **account_update_privacy(run),
+        "versions": list_versions(),
         "seconds": seconds,
     }
     each = right.mean(0), leak.beyond, leak.identified
     names = "accuracy", "bits-beyond-label", "identification-optimal"
-    return Outcome(result, dict(zip(names, each, strict=True)))
+    return Evaluation(result, dict(zip(names, each, strict=True)))
 
 
-def update_privacy(run: Run) -> dict[str, object]:
+def account_update_privacy(run: Run) -> dict[str, object]:
     """Return epsilon of all uploaded updates together; nothing where they have no noise."""
     how = run.settings.update
     if not how.noise:
@@ -100,10 +100,10 @@ def update_privacy(run: Run) -> dict[str, object]:
     heaviest = {event["round"]: float(event[HEAVIEST]) for event in lines}
     # Once each round was taken into the model; an upload of a round begun again stands alone.
     rounds = [
-        Round(round_plan.chosen(run.settings, number), heaviest.pop(number, 1.0))
-        for number in run_folder.asked(run.folder)
+        Round(round_plan.select_clients(run.settings, number), heaviest.pop(number, 1.0))
+        for number in run_folder.read_asked_rounds(run.folder)
     ]
-    found = spent(how.noise, rounds, how.delta)
+    found = account_updates(how.noise, rounds, how.delta)
     return {
         "update-epsilon": found.server,
         "update-epsilon-of-models": found.models,
@@ -111,13 +111,13 @@ def update_privacy(run: Run) -> dict[str, object]:
     }
 
 
-def device(run: Run) -> dict[str, int]:
+def measure_device(run: Run) -> dict[str, int]:
     """Return the size of one net and of its encoder, and what one inference costs the device.
 
     In scope `full` the device runs each sampled encoder, and FLOPs and bytes are those of all.
     """
-    net = what_is_sent(run.flat, sampled(run), run.settings.chain.scope)
-    cost, encoders = cost_of(net, run.splits.test.x[0]), net.features // run.flat.net.features
+    net = what_is_sent(run.flat, posterior_samples(run), run.settings.chain.scope)
+    cost, encoders = measure_cost(net, run.splits.test.x[0]), net.features // run.flat.net.features
     return {
         "parameters": run.flat.vector.numel(),
         "encoder-parameters": cost.parameters // encoders,
@@ -126,24 +126,24 @@ def device(run: Run) -> dict[str, int]:
     }
 
 
-def convergence(run: Run) -> str:
+def describe_convergence(run: Run) -> str:
     """Return in plain words whether anything speaks against the chain's convergence."""
-    rows = run_folder.trace(run.folder).rows
+    rows = run_folder.open_trace(run.folder).rows
     found = diagnose(torch.stack(rows)) if rows and run.settings.temperature > 0 else None
     few = f"{len(rows)} sampled rounds, {LEAST_DRAWS} are needed"
     still = "nothing moves that it could be judged by, or in one half of its rounds only"
     return str(found) if found else f"not judged: {few if len(rows) < LEAST_DRAWS else still}"
 
 
-def optimal_leak(run: Run) -> tuple[SplitNet, OptimalLeak]:
+def attack_test_images(run: Run) -> tuple[SplitNet, OptimalLeak]:
     """Return what sends, and what the optimal attacker learns of the test images from it."""
     s = run.settings
-    net = what_is_sent(run.flat, sampled(run), s.chain.scope)
-    stream = generator(s.seed, "optimal")
-    return net, optimal(SmashedData(net), *run.splits.test, stream, s.attack.candidates)
+    net = what_is_sent(run.flat, posterior_samples(run), s.chain.scope)
+    stream = make_generator(s.seed, "optimal")
+    return net, optimal_leak(SmashedData(net), *run.splits.test, stream, s.attack.candidates)
 
 
-def leakage(run: Run, net: SplitNet, found: OptimalLeak) -> dict[str, object]:
+def measure_run_leakage(run: Run, net: SplitNet, found: OptimalLeak) -> dict[str, object]:
     """Return what the optimal attacker learns from one inference, and bounds on either side.
 
     `net` is what sends. Half widths are of 95 % intervals over the noise drawn, for these images:
@@ -157,7 +157,7 @@ def leakage(run: Run, net: SplitNet, found: OptimalLeak) -> dict[str, object]:
     return {
         "bits-beyond-label": found.bits_beyond_label,
         "bits-half-width": found.beyond_noise_half_width,
-        "answer-bits": answer_bits(answers(run, z), y, run.splits.classes),
+        "answer-bits": answer_bits(sample_answers(run, z), y, run.splits.classes),
         "information-bits": found.information_bits,
         "information-half-width": found.information_noise_half_width,
         "identification-optimal": found.identification,
@@ -165,25 +165,27 @@ def leakage(run: Run, net: SplitNet, found: OptimalLeak) -> dict[str, object]:
         "bits-cap": found.cap_beyond_label,
         "information-cap": log2(found.candidates),
         "identification-candidates": min(s.attack.candidates, len(y)),
-        "label-only-identification": label_only(counts, min(s.attack.candidates, len(y))),
+        "label-only-identification": label_only_identification(
+            counts, min(s.attack.candidates, len(y))
+        ),
         "certificate-bits": bound.bits,
         "certificate-bits-within-class": bound.bits_within_class,
         "fano-identification": bound.identification,
-        **shape(z, y, net.cut, found.bits_beyond_label),
+        **measure_gaussianity(z, y, net.cut, found.bits_beyond_label),
         "within-class-spread": float(calibration.within_class_spread(z, y)),
-        "between-client-spread": between_clients(run, sent),
+        "between-client-spread": measure_client_spread(run, sent),
     }
 
 
-def answers(run: Run, z: Float[Tensor, "N M"]) -> Int[Tensor, "R N"]:
+def sample_answers(run: Run, z: Float[Tensor, "N M"]) -> Int[Tensor, "R N"]:
     """Return the most probable class for R fresh messages about each image, z what is encoded.
 
     In scope `full` z holds each sampled encoder's features in a row.
     """
-    noise = generator(run.settings.seed, "answers")
+    noise = make_generator(run.settings.seed, "answers")
     found = []
     for _ in range(ANSWER_DRAWS):
-        message, samples = run.flat.net.cut.disturb(z, noise), sampled(run)
+        message, samples = run.flat.net.cut.disturb(z, noise), posterior_samples(run)
         if run.settings.chain.scope == "full":
             own = zip(samples, torch.chunk(message, len(samples), 1), strict=True)
             logs = torch.cat([answer_all(run.flat, [vector], part) for vector, part in own])
@@ -193,7 +195,7 @@ def answers(run: Run, z: Float[Tensor, "N M"]) -> Int[Tensor, "R N"]:
     return torch.stack(found)
 
 
-def shape(
+def measure_gaussianity(
     z: Float[Tensor, "N M"], y: Int[Tensor, " N"], cut: Cut, bits: float
 ) -> dict[str, float | None]:
     """Return how far from Gaussian each class's messages are; None where it is not defined.
@@ -212,7 +214,7 @@ def shape(
     }
 
 
-def between_clients(run: Run, sent: SmashedData) -> float:
+def measure_client_spread(run: Run, sent: SmashedData) -> float:
     """Return how far clients' class means lie apart, of training images, in units of z squared."""
     sizes = torch.tensor([len(part.y) for part in run.splits.clients])
     holder = torch.arange(len(sizes)).repeat_interleave(sizes)
@@ -220,7 +222,7 @@ def between_clients(run: Run, sent: SmashedData) -> float:
     return float(calibration.between_group_spread(sent.codes(x), y, holder))
 
 
-def label_only(counts: Float[Tensor, " K"], candidates: int) -> float:
+def label_only_identification(counts: Float[Tensor, " K"], candidates: int) -> float:
     """Return how often one who knows only the label picks the right one of `candidates`.
 
     E[1/(1 + hypergeometric number of others of the class)], exact.
@@ -234,18 +236,20 @@ def label_only(counts: Float[Tensor, " K"], candidates: int) -> float:
     return chance
 
 
-def private(
+def measure_private_utility(
     run: Run, logits: Float[Tensor, "N K"], y: Int[Tensor, " N"]
 ) -> dict[str, dict[str, float]]:
     """Return the utility of the private logits at each epsilon of `privacy.epsilons`."""
     privacy = run.settings.privacy
     return {
-        text.strip(): utility(logits, y, privacy.model_copy(update={"epsilon": float(text)}))
+        text.strip(): measure_utility(
+            logits, y, privacy.model_copy(update={"epsilon": float(text)})
+        )
         for text in privacy.epsilons.split(",")
     }
 
 
-def versions() -> dict[str, str]:
+def list_versions() -> dict[str, str]:
     """Return the versions that the numbers depend on."""
     names = ["fedcel", "flwr", "numpy", "opendp", "ray", "scikit-learn", "torch"]
     return {"python": platform.python_version(), **{name: version(name) for name in names}}

@@ -30,32 +30,32 @@ class Parts(NamedTuple):
     measure: str
 
 
-def name(row: Mapping[str, object], measure: str) -> str:
+def vector_name(row: Mapping[str, object], measure: str) -> str:
     """Return the name of what a row of attacks.json has of each target."""
-    return APART.join([*(text(row.get(key, "")) for key in Parts._fields[:-1]), measure])
+    return APART.join([*(format_plain(row.get(key, "")) for key in Parts._fields[:-1]), measure])
 
 
-def text(value: object) -> str:
+def format_plain(value: object) -> str:
     """Return a part of a name: 1 and 1.0 are one."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def parts(key: str) -> Parts | None:
+def parse_vector_name(key: str) -> Parts | None:
     """Return what a name says; None where it is of no attack."""
     return Parts(*key.split(APART)) if APART in key else None
 
 
-def read(folder: Path) -> Vectors:
+def read_vectors(folder: Path) -> Vectors:
     """Return what is there, nothing in folders of older versions; RunError when it is damaged."""
     path = folder / FILE
     return read_tensors(path)[0] if path.exists() else {}
 
 
-def of_run(folder: Path) -> Vectors:
+def vectors_of_run(folder: Path) -> Vectors:
     """Return what a run has of each image without any trained attack."""
-    return {key: value for key, value in read(folder).items() if APART not in key}
+    return {key: value for key, value in read_vectors(folder).items() if APART not in key}
 
 
-def write(folder: Path, vectors: Vectors) -> None:
+def write_vectors(folder: Path, vectors: Vectors) -> None:
     """Write the vectors whole, as 32-bit floats: their means are kept in full elsewhere."""
     write_tensors(folder / FILE, {key: value.float() for key, value in vectors.items()})

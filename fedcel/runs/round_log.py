@@ -20,7 +20,7 @@ class RoundLog:
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.folder = folder
-        self.chain: Chain = run_folder.chain(folder, settings)
+        self.chain: Chain = run_folder.open_chain(folder, settings)
         self._lines: list[str] = []
 
     def forget_after(self, number: int) -> None:
@@ -63,7 +63,7 @@ class RoundLog:
         What a run that was stopped had asked for stays: a round begun again is paid for again.
         """
         path = self.folder / run_folder.ASKED
-        write_json(path, [*run_folder.asked(self.folder), number])
+        write_json(path, [*run_folder.read_asked_rounds(self.folder), number])
 
     def write_model(self, state: ServerState) -> None:
         """Write the last global model."""

@@ -7,17 +7,17 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.data import Splits, load
+from fedcel.data import Splits, load_splits
 from fedcel.errors import RunError
 from fedcel.federation.initial_net import init_net
 from fedcel.federation.server_round import ServerState
 from fedcel.files import read_json, read_tensors, read_toml, write_tensors, write_toml
-from fedcel.losses.cel.adaptive_threshold import Control
-from fedcel.losses.cel.averaged_centres import Shared
+from fedcel.losses.cel.adaptive_threshold import ThresholdControl
+from fedcel.losses.cel.averaged_centres import SharedCentres
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.posterior.chain import Chain
 from fedcel.posterior.trace import Trace
-from fedcel.settings.parsing import Settings, dump, parse
+from fedcel.settings.parsing import Settings, dump_settings, parse_settings
 
 FORMAT = 1
 ASKED = "uploads.json"
@@ -35,7 +35,7 @@ class Run(NamedTuple):
     samples: list[Float[Tensor, " P"]]
 
 
-def create(folder: Path, settings: Settings) -> None:
+def create_run(folder: Path, settings: Settings) -> None:
     """Make a run folder with its settings; RunError when the folder is there and not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(
@@ -43,10 +43,10 @@ def create(folder: Path, settings: Settings) -> None:
             "or continue an interrupted run with --resume"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    write_toml(folder / "settings.toml", {"format": FORMAT, **dump(settings)})
+    write_toml(folder / "settings.toml", {"format": FORMAT, **dump_settings(settings)})
 
 
-def begun(settings: Settings, folder: Path) -> bool:
+def has_begun(settings: Settings, folder: Path) -> bool:
     """Say whether a run that goes on has a complete round; RunError when it cannot go on."""
     kept = read_settings(folder)
     if kept.model_copy(update={"engine": settings.engine}) != settings:
@@ -56,7 +56,7 @@ def begun(settings: Settings, folder: Path) -> bool:
     return (folder / "state" / "server.safetensors").exists()
 
 
-def asked(folder: Path) -> list[int]:
+def read_asked_rounds(folder: Path) -> list[int]:
     """Return the rounds that were begun where updates have noise; RunError on a damaged file."""
     path = folder / ASKED
     found = read_json(path) if path.exists() else []
@@ -73,18 +73,18 @@ def read_settings(folder: Path) -> Settings:
         raise RunError(f"{folder} is not a folder; give the folder of a run")
     if not (folder / "settings.toml").exists() and (folder / "runs").is_dir():
         raise RunError(f"{folder} is a bench, not a run; give one of the folders in its runs/")
-    return settings_from(read_toml(folder / "settings.toml"), folder / "settings.toml")
+    return parse_run_settings(read_toml(folder / "settings.toml"), folder / "settings.toml")
 
 
-def settings_from(table: dict[str, object], path: Path) -> Settings:
+def parse_run_settings(table: dict[str, object], path: Path) -> Settings:
     """Return the settings of a settings.toml; RunError when it is of another format."""
     found = table.pop("format", None)
     if found != FORMAT:
         raise RunError(f"{path}: format is {found!r}, this version reads {FORMAT}")
-    return parse(table)
+    return parse_settings(table)
 
 
-def chain(folder: Path, settings: Settings) -> Chain:
+def open_chain(folder: Path, settings: Settings) -> Chain:
     """Return the run's chain of samples."""
     return Chain(folder / "chain", settings.chain.samples)
 
@@ -94,27 +94,27 @@ def trace_path(folder: Path) -> Path:
     return folder / "chain" / "trace.safetensors"
 
 
-def trace(folder: Path, last: int | None = None) -> Trace:
+def open_trace(folder: Path, last: int | None = None) -> Trace:
     """Return what the run's chain is judged by, up to round `last`."""
     return Trace.read(trace_path(folder), last)
 
 
-def read(folder: Path) -> Run:
+def read_run(folder: Path) -> Run:
     """Return a run with its data, last model and posterior samples; RunError if incomplete.
 
     A run at temperature 0 is a point: it has no samples, whatever models its folder holds.
     """
     settings = read_settings(folder)
-    splits = load(settings.data, settings.clients, settings.seed)
+    splits = load_splits(settings.data, settings.clients, settings.seed)
     path = folder / "model.safetensors"
     flat = init_net(settings, splits)
-    model = fitting(read_tensors(path)[0].get("model"), flat, path)
-    held = chain(folder, settings).read() if settings.temperature > 0 else []
-    samples = [fitting(sample, flat, folder / "chain") for sample in held]
+    model = check_vector(read_tensors(path)[0].get("model"), flat, path)
+    held = open_chain(folder, settings).read() if settings.temperature > 0 else []
+    samples = [check_vector(sample, flat, folder / "chain") for sample in held]
     return Run(folder, settings, splits, flat, model, samples)
 
 
-def fitting(found: Tensor | None, flat: FlatNet, path: Path) -> Float[Tensor, " P"]:
+def check_vector(found: Tensor | None, flat: FlatNet, path: Path) -> Float[Tensor, " P"]:
     """Return a model vector read from a file; RunError unless it is one of this net."""
     if found is None or found.shape != flat.vector.shape:
         raise RunError(
@@ -146,16 +146,16 @@ def save_state(folder: Path, state: ServerState) -> None:
 def read_state(folder: Path, begun: ServerState) -> ServerState:
     """Return the state after the last complete round; RunError when there is none.
 
-    `begun` is the state before round 1: what it has, the file must have too (one that an earlier
-    version wrote may lack the adaptive threshold).
+    `has_begun` is the state before round 1: what it has, the file must have too (one that an
+    earlier version wrote may lack the adaptive threshold).
     """
     path = folder / "state" / "server.safetensors"
     tensors, metadata = read_tensors(path)
     try:
-        control = begun.threshold and Control(
+        control = begun.threshold and ThresholdControl(
             float(metadata["threshold"]), float(metadata["error"])
         )
-        shared = begun.centres and Shared(tensors["centres"], tensors["weights"])
+        shared = begun.centres and SharedCentres(tensors["centres"], tensors["weights"])
         number = int(metadata["round"])
         steer = tensors.get("gradient"), tensors.get("squares")
         told = {int(k): int(n) for k, n in json.loads(metadata.get("examples", "{}")).items()}

@@ -30,10 +30,10 @@ from fedcel.federation.server_round import (
 )
 from fedcel.metrics import calibration
 from fedcel.nets.flat_parameters import FlatNet
-from fedcel.posterior.round_plan import kept
+from fedcel.posterior.round_plan import is_kept
 from fedcel.runs import run_folder
 from fedcel.runs.round_log import RoundLog
-from fedcel.seeding import generator
+from fedcel.seeding import make_generator
 from fedcel.settings.parsing import Settings
 
 ShowRound = Callable[[Event], None]
@@ -87,7 +87,7 @@ class ServerRun:
         if resume:
             self.state = run_folder.read_state(folder, self.state)
         self._log.forget_after(self.state.round)
-        self._trace = run_folder.trace(folder, self.state.round)
+        self._trace = run_folder.open_trace(folder, self.state.round)
         self._clock = time.perf_counter()
         self._note_next_round()
 
@@ -131,7 +131,7 @@ class ServerRun:
         settings, number = self.settings, state.round
         scores = score_model(settings, self.flat, self.splits.validation, state)
         diagnosis = None
-        if kept(settings, number):
+        if is_kept(settings, number):
             diagnosis = self._trace.add(number, scores.functionals)
         now = time.perf_counter()
         event = describe_round(
@@ -145,7 +145,7 @@ class ServerRun:
         )
         self._clock = now
         self._log.write_event(event)
-        if kept(settings, number):
+        if is_kept(settings, number):
             self._log.write_functionals(self._trace.rounds, self._trace.rows)
         if is_sample_due(settings, number, self._log.chain.rounds(), self._trace.thinning()):
             self._log.write_sample(state)
@@ -186,7 +186,7 @@ def score_model(settings: Settings, flat: FlatNet, images: Images, state: Server
             f"({settings.local.rate})"
         )
     x, y = images
-    stream = generator(settings.seed, "validation", state.round)
+    stream = make_generator(settings.seed, "validation", state.round)
     flat.load(state.model)
     with torch.no_grad():
         z = flat.net.encode(x)
@@ -197,7 +197,7 @@ def score_model(settings: Settings, flat: FlatNet, images: Images, state: Server
             f"the model's answers are not finite after round {state.round}; lower local.rate "
             f"({settings.local.rate}), or set strategy.max-norm"
         )
-    metrics = calibration.scores(logits.softmax(1), y)
+    metrics = calibration.score_probabilities(logits.softmax(1), y)
     metrics["within-class-spread"] = float(calibration.within_class_spread(z, y))
     centred = probes - probes.mean(1, keepdim=True)
     label_logits = centred.gather(1, y[: len(probes), None])[:, 0]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedcel.settings.group_base import Group, Off, Positive, PositiveList, part, part_words
+from fedcel.settings.group_base import Group, Off, Positive, PositiveList, part_name, part_words
 
 NOISES = ("laplace", "discrete-laplace", "gaussian")
 """Mechanisms that add noise in proportion to a sensitivity."""
@@ -15,7 +15,7 @@ MECHANISMS = (*NOISES, "label-only", "none")
 class Privacy(Group):
     """How served logits are perturbed."""
 
-    mechanism: Annotated[str, part(MECHANISMS), part_words(MECHANISMS)] = Field(
+    mechanism: Annotated[str, part_name(MECHANISMS), part_words(MECHANISMS)] = Field(
         "laplace",
         description="laplace, gaussian (OpenDP), discrete-laplace (own), label-only, none, import.",
     )

@@ -12,7 +12,7 @@ from fedcel.settings.training import LEAST_DRAWS
 OWN_STRATEGY = "posterior"
 
 
-def check(settings: Settings) -> None:
+def check_settings(settings: Settings) -> None:
     """Refuse settings that are each allowed but do not fit together; warn of the merely unwise."""
     s = settings
     if s.clients_per_round > s.clients:

@@ -14,12 +14,12 @@ class Words(NamedTuple):
     words: str
 
 
-def kebab(name: str) -> str:
+def to_kebab(name: str) -> str:
     """Return the TOML spelling of a Python name."""
     return name.replace("_", "-")
 
 
-def numbers(text: str) -> str:
+def parse_numbers(text: str) -> str:
     """Return a comma-separated list of finite numbers above 0; ValueError, which pydantic tells."""
     values = [float(part) for part in text.split(",")]
     if not all(0 < value < float("inf") for value in values):
@@ -27,7 +27,7 @@ def numbers(text: str) -> str:
     return text
 
 
-def part(names: tuple[str, ...]) -> AfterValidator:
+def part_name(names: tuple[str, ...]) -> AfterValidator:
     """Return a validator that takes these names or an import string."""
 
     def known(name: str) -> str:
@@ -42,11 +42,11 @@ def part(names: tuple[str, ...]) -> AfterValidator:
 
 
 def part_words(names: tuple[str, ...]) -> Words:
-    """Return in plain words what `part` takes."""
+    """Return in plain words what `part_name` takes."""
     return Words(f"{', '.join(names)}, or package.module:object")
 
 
-PositiveList = Annotated[str, AfterValidator(numbers), Words("numbers > 0, comma-separated")]
+PositiveList = Annotated[str, AfterValidator(parse_numbers), Words("numbers > 0, comma-separated")]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -56,7 +56,7 @@ class Group(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
-        alias_generator=kebab,
+        alias_generator=to_kebab,
         populate_by_name=True,
         coerce_numbers_to_str=True,  # a list of one number is read as a number
     )

@@ -2,7 +2,7 @@
 
 from fedcel.settings.answers import Attack, Privacy
 from fedcel.settings.data import Data, Net
-from fedcel.settings.group_base import Group, Off, Positive, PositiveList, kebab
+from fedcel.settings.group_base import Group, Off, Positive, PositiveList, to_kebab
 from fedcel.settings.losses import CEL_KINDS, DEFENCES, Cel, Defence
 from fedcel.settings.training import Chain, Local, Prior, Strategy, Updates
 
@@ -24,5 +24,5 @@ __all__ = [
     "Privacy",
     "Strategy",
     "Updates",
-    "kebab",
+    "to_kebab",
 ]

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedcel.settings.group_base import Group, Off, Positive, part, part_words
+from fedcel.settings.group_base import Group, Off, Positive, part_name, part_words
 
 CEL_KINDS = ("none", "plain", "cluster", "gated", "hybrid", "mutual-information")
 DEFENCES = (
@@ -22,7 +22,7 @@ DEFENCES = (
 class Cel(Group):
     """The conditional entropy loss."""
 
-    kind: Annotated[str, part(CEL_KINDS), part_words(CEL_KINDS)] = Field(
+    kind: Annotated[str, part_name(CEL_KINDS), part_words(CEL_KINDS)] = Field(
         "none",
         description="none, plain, cluster, gated, hybrid, mutual-information, or an import string.",
     )
@@ -123,7 +123,7 @@ USUAL_STRENGTHS = {"none": 0.0, "noise": 0.3, "bottleneck": 16.0, "dropout": 0.5
 class Defence(Group):
     """A rival defence, alone or beside the conditional entropy loss."""
 
-    name: Annotated[str, part(DEFENCES), part_words(DEFENCES)] = Field(
+    name: Annotated[str, part_name(DEFENCES), part_words(DEFENCES)] = Field(
         "none", description="A defence of smashed data, or an import string; noise+... for two."
     )
     strength: Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal["auto"] = Field(

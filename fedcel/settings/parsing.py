@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from fedcel.errors import SettingsError
-from fedcel.settings.checks import OWN_STRATEGY, check
+from fedcel.settings.checks import OWN_STRATEGY, check_settings
 from fedcel.settings.group_base import Words
 from fedcel.settings.run_settings import Settings, burn_in_rounds
 
@@ -17,23 +17,23 @@ __all__ = [
     "Scalar",
     "Settings",
     "burn_in_rounds",
-    "describe",
-    "dump",
-    "flatten",
-    "known_keys",
-    "parse",
+    "describe_settings",
+    "dump_settings",
+    "flatten_settings",
+    "list_keys",
+    "parse_settings",
 ]
 
 Scalar = str | int | float | bool
 
 
-def flatten(tree: Mapping[str, object], prefix: str = "") -> dict[str, Scalar]:
+def flatten_settings(tree: Mapping[str, object], prefix: str = "") -> dict[str, Scalar]:
     """Return {"cel.weight": 0.1, ...} of nested tables; SettingsError on a list."""
     flat: dict[str, Scalar] = {}
     for key, value in tree.items():
         path = f"{prefix}{key}"
         if isinstance(value, Mapping):
-            flat |= flatten(value, f"{path}.")
+            flat |= flatten_settings(value, f"{path}.")
         elif isinstance(value, str | int | float | bool):
             flat[path] = value
         else:
@@ -43,12 +43,12 @@ def flatten(tree: Mapping[str, object], prefix: str = "") -> dict[str, Scalar]:
     return flat
 
 
-def known_keys() -> dict[str, tuple[object, str]]:
+def list_keys() -> dict[str, tuple[object, str]]:
     """Return every flat key with its default and its one sentence."""
-    return {path: (default, text) for path, default, text, _ in describe()}
+    return {path: (default, text) for path, default, text, _ in describe_settings()}
 
 
-def describe(
+def describe_settings(
     model: type[BaseModel] = Settings, prefix: str = ""
 ) -> Iterator[tuple[str, object, str, str]]:
     """Yield (key, default, sentence, type and range) of every setting."""
@@ -56,7 +56,7 @@ def describe(
         path = f"{prefix}{field.alias}"
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from describe(kind, f"{path}.")
+            yield from describe_settings(kind, f"{path}.")
         else:
             words = describe_type(kind, field.metadata)
             yield path, field.default, str(field.description), words
@@ -94,13 +94,13 @@ def describe_type(annotation: object, metadata: Sequence[object] = ()) -> str:
     return f"{TYPE_WORDS[annotation]} {' and '.join(bounds)}".strip()
 
 
-def parse(raw: Mapping[str, object]) -> Settings:
+def parse_settings(raw: Mapping[str, object]) -> Settings:
     """Return checked settings of nested tables or flat dotted keys.
 
     Raises SettingsError, one line a problem: what, its value, what is allowed, the nearest name.
     """
-    flat = flatten(raw)
-    known = known_keys()
+    flat = flatten_settings(raw)
+    known = list_keys()
     for key in sorted(flat.keys() - known.keys()):
         near = get_close_matches(key, known, 1, cutoff=0)
         raise SettingsError(f"unknown setting {key!r}; did you mean {near[0]!r}?")
@@ -114,7 +114,7 @@ def parse(raw: Mapping[str, object]) -> Settings:
         settings = Settings.model_validate(tree)
     except ValidationError as error:
         raise SettingsError("\n".join(_line(problem) for problem in error.errors())) from None
-    check(settings)
+    check_settings(settings)
     return settings
 
 
@@ -126,9 +126,9 @@ def _line(problem: Mapping[str, object]) -> str:
 
 
 def _names() -> set[str]:
-    return {part for key in known_keys() for part in key.split(".")}
+    return {part for key in list_keys() for part in key.split(".")}
 
 
-def dump(settings: Settings) -> dict[str, object]:
-    """Return nested kebab-case tables that `parse` reads back unchanged."""
+def dump_settings(settings: Settings) -> dict[str, object]:
+    """Return nested kebab-case tables that `parse_settings` reads back unchanged."""
     return settings.model_dump(by_alias=True)

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedcel.settings.answers import Attack, Privacy
 from fedcel.settings.data import Data, Net
-from fedcel.settings.group_base import kebab
+from fedcel.settings.group_base import to_kebab
 from fedcel.settings.losses import Cel, Defence
 from fedcel.settings.training import Chain, Local, Prior, Strategy, Updates
 
@@ -16,7 +16,7 @@ class Settings(BaseModel):
     """All settings of one run; groups are TOML tables, keys are kebab-case."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", alias_generator=kebab, populate_by_name=True
+        frozen=True, extra="forbid", alias_generator=to_kebab, populate_by_name=True
     )
 
     seed: int = Field(0, ge=0, description="Seed of every random stream of the run.")

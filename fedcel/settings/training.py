@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedcel.settings.group_base import Group, Off, Positive, part, part_words
+from fedcel.settings.group_base import Group, Off, Positive, part_name, part_words
 
 SAMPLERS = ("langevin",)
 
@@ -12,7 +12,7 @@ SAMPLERS = ("langevin",)
 class Local(Group):
     """What a client does in a round."""
 
-    sampler: Annotated[str, part(SAMPLERS), part_words(SAMPLERS)] = Field(
+    sampler: Annotated[str, part_name(SAMPLERS), part_words(SAMPLERS)] = Field(
         "langevin", description="How a client steps: langevin, or an import string."
     )
     steps: int = Field(20, ge=1, description="Steps a client takes in a round.")

@@ -17,7 +17,7 @@ from fedcel.attacks.score_card import mean_image, mse
 from fedcel.data.images import Images
 from fedcel.leakage.observation import FREE_QUERIES, LOG_PROB, MEAN, NOISELESS, Observation
 from fedcel.nets.cut import Cut
-from fedcel.nets.split_net import SplitNet, initialise
+from fedcel.nets.split_net import SplitNet, initialise_parameters
 
 KNOWN, TARGETS, FEATURES = 250, 60, 32
 EPOCHS = 12  # of the net to attack
@@ -62,7 +62,7 @@ def projection() -> Float[Tensor, "64 32"]:
 
 
 @cache
-def digits() -> tuple[Images, Images]:
+def load_digit_targets() -> tuple[Images, Images]:
     """Return the attacker's own digits and the targets, disjoint."""
     data = load_digits()
     x = torch.from_numpy(data.images).float()[:, None] / 16
@@ -72,7 +72,7 @@ def digits() -> tuple[Images, Images]:
 
 
 @cache
-def undefended(sigma: float = 0.1, layers: int = 2) -> SplitNet:
+def train_undefended(sigma: float = 0.1, layers: int = 2) -> SplitNet:
     """Return a small net for digits, trained without a defence; never write to it.
 
     Of 32 features, its encoder with one or two layers. It learned from digits that are neither the
@@ -86,7 +86,7 @@ def undefended(sigma: float = 0.1, layers: int = 2) -> SplitNet:
     deep = [nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, FEATURES)]
     encoder = nn.Sequential(nn.Flatten(), *(deep if layers == 2 else [nn.Linear(64, FEATURES)]))
     net = SplitNet(encoder, nn.Linear(FEATURES, 10), Cut(sigma), FEATURES)
-    initialise(net, stream)
+    initialise_parameters(net, stream)
     adam = torch.optim.Adam(net.parameters(), 3e-3)
     for _ in range(EPOCHS):
         for part in torch.split(torch.randperm(len(y), generator=stream), 64):
@@ -121,7 +121,7 @@ class AttackContract:
 
     def truth(self) -> Images:
         """Return the targets."""
-        return Images(*(part[: self.targets] for part in digits()[1]))
+        return Images(*(part[: self.targets] for part in load_digit_targets()[1]))
 
     def attack(self, seed: int = 1, effort: float = 1.0, lines: list[str] | None = None) -> Made:
         """Return the reconstructions of the targets; progress goes to `lines`."""
@@ -129,7 +129,7 @@ class AttackContract:
         observed = observation.sample(self.truth().x, torch.Generator().manual_seed(5))
         return self.build().reconstruct(
             observation,
-            digits()[0],
+            load_digit_targets()[0],
             observed,
             self.budget * effort,
             torch.Generator().manual_seed(seed),
@@ -162,7 +162,7 @@ class AttackContract:
 
     def test_far_better_than_the_mean_image(self) -> None:
         """Without a defence it must see a good deal more than the global mean image."""
-        known, targets = digits()[0], self.truth()
+        known, targets = load_digit_targets()[0], self.truth()
         guess = mse(mean_image(targets.y, known), targets.x)
         assert mse(self.full(), targets.x) < self.share * guess
 
@@ -177,9 +177,9 @@ class AttackContract:
 
     def test_own_images_are_left_alone(self) -> None:
         """The attacker's images and labels are not written to."""
-        copies = [part.clone() for part in digits()[0]]
+        copies = [part.clone() for part in load_digit_targets()[0]]
         self.attack(effort=QUICK)
-        assert all(map(torch.equal, digits()[0], copies))
+        assert all(map(torch.equal, load_digit_targets()[0], copies))
 
     def test_each_query_draws_its_own_noise(self) -> None:
         """No generator state is used twice: what is trained on one draw knows no other."""

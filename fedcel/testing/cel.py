@@ -9,12 +9,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedcel.errors import DataError, DivergedError, SettingsError
-from fedcel.losses.cel.protocol import ConditionalEntropy, State, pieces
+from fedcel.losses.cel.protocol import ConditionalEntropy, State, split_pieces
 
 FEATURES, CLASSES = 4, 3
 
 
-def codes(seed: int, count: int = 24) -> tuple[Float[Tensor, "N D"], Int[Tensor, " N"]]:
+def make_features(seed: int, count: int = 24) -> tuple[Float[Tensor, "N D"], Int[Tensor, " N"]]:
     """Return normal codes (count, 4) and labels that go round the 3 classes."""
     z = torch.randn(count, FEATURES, generator=torch.Generator().manual_seed(seed))
     return z, torch.arange(count) % CLASSES
@@ -34,7 +34,7 @@ class CELContract:
 
     def state(self, z: Float[Tensor, "N D"], y: Int[Tensor, " N"]) -> State:
         """Return the state that a client of these examples would start with."""
-        return self.build().refresh(None, pieces(z, y), torch.Generator().manual_seed(3))
+        return self.build().refresh(None, split_pieces(z, y), torch.Generator().manual_seed(3))
 
     def evaluate(
         self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]
@@ -57,7 +57,7 @@ class CELContract:
 
     def test_scalar_gradient_repeatable(self) -> None:
         """Scalar >= 0; every code has a gradient; the same bits twice, state included."""
-        z, y = codes(7)
+        z, y = make_features(7)
         loss, slope = self.evaluate(self.state(z, y), z[:12], y[:12])
         again = self.evaluate(self.state(z, y), z[:12], y[:12])
         assert slope.any(1).all()
@@ -66,7 +66,7 @@ class CELContract:
 
     def test_order_does_not_matter(self) -> None:
         """Shuffling a batch changes neither loss nor gradient by more than 1e-6, relatively."""
-        z, y = codes(8)
+        z, y = make_features(8)
         state, order = self.state(z, y), torch.randperm(12, generator=torch.Generator())
         loss, slope = self.evaluate(state, z[:12], y[:12])
         moved = self.evaluate(state, z[order], y[order])
@@ -75,7 +75,7 @@ class CELContract:
 
     def test_shift_changes_nothing(self) -> None:
         """One number added to all values, those of the state's examples included."""
-        z, y = codes(9)
+        z, y = make_features(9)
         if self.shift_invariant:
             loss, _ = self.evaluate(self.state(z, y), z[:12], y[:12])
             moved, _ = self.evaluate(self.state(z + 2, y), z[:12] + 2, y[:12])
@@ -83,7 +83,7 @@ class CELContract:
 
     def test_absent_and_single_classes(self) -> None:
         """Classes may be missing in the batch, in the client's data, or have one member."""
-        z, y = codes(10)
+        z, y = make_features(10)
         everything, two = self.state(z, y), self.state(z[y < 2], y[y < 2])
         for chosen in (y == 1, y < 2, (y < 2) | (torch.arange(len(y)) == 2)):
             loss, _ = self.evaluate(everything, z[chosen], y[chosen])
@@ -92,7 +92,7 @@ class CELContract:
 
     def test_empty_signal_is_exactly_zero(self) -> None:
         """One lone member of a class that the client never had: 0, with a gradient of 0."""
-        z, y = codes(11)
+        z, y = make_features(11)
         lone = torch.tensor([2])
         loss, slope = self.evaluate(self.state(z[y < 2], y[y < 2]), z[lone], y[lone])
         assert loss == 0
@@ -100,27 +100,27 @@ class CELContract:
 
     def test_no_variance(self) -> None:
         """Equal codes have no spread and a finite gradient."""
-        _, y = codes(12)
+        _, y = make_features(12)
         z = torch.full((len(y), FEATURES), 0.3)
         loss, _ = self.evaluate(self.state(z, y), z, y)
         assert loss < 1e-6
 
     def test_labels_that_are_no_class_are_refused(self) -> None:
         """DataError: a negative one would count from the end, the last class would be wrong."""
-        z, y = codes(17)
+        z, y = make_features(17)
         state = self.state(z, y)
         for wrong in (-1, CLASSES):
             bad = torch.cat([y[:5], torch.tensor([wrong])])
             with pytest.raises(DataError):
                 self.build().loss(state, z[:6], bad)
             with suppress(DataError):  # a loss that reads no statistics never sees it there
-                self.build().refresh(None, pieces(z[:6], bad), torch.Generator())
+                self.build().refresh(None, split_pieces(z[:6], bad), torch.Generator())
             with suppress(DataError):
                 self.build().step(state, z[:6], bad)
 
     def test_codes_that_are_no_numbers_do_not_pass_for_some(self) -> None:
         """The loss is not finite or DivergedError; a state, if there is one, stays finite."""
-        z, y = codes(18)
+        z, y = make_features(18)
         state = self.state(z, y)
         for wrong in (torch.nan, torch.inf):
             bad = z.clone()
@@ -128,7 +128,7 @@ class CELContract:
             with suppress(DivergedError):
                 assert not self.build().loss(state, bad, y).loss.isfinite()
             with suppress(DivergedError):
-                fresh = self.build().refresh(None, pieces(bad, y), torch.Generator())
+                fresh = self.build().refresh(None, split_pieces(bad, y), torch.Generator())
                 assert all(tensor.isfinite().all() for tensor in fresh.values())
             with suppress(DivergedError):
                 stepped = self.build().step(state, bad, y)
@@ -136,15 +136,17 @@ class CELContract:
 
     def test_a_state_of_another_loss_is_refused_or_replaced(self) -> None:
         """SettingsError, or a state that the loss can use."""
-        z, y = codes(19)
+        z, y = make_features(19)
         foreign = {"foreign": torch.ones(3)}
         with suppress(SettingsError):
-            state = self.build().refresh(foreign, pieces(z, y), torch.Generator().manual_seed(3))
+            state = self.build().refresh(
+                foreign, split_pieces(z, y), torch.Generator().manual_seed(3)
+            )
             self.evaluate(state, z, y)
 
     def test_loss_leaves_the_state_alone(self) -> None:
         """Neither values nor version of any tensor change, backward pass included."""
-        z, y = codes(13)
+        z, y = make_features(13)
         state = self.state(z, y)
         before = {name: (t, t.detach().clone(), t._version) for name, t in state.items()}
         torch.autograd.backward(self.build().loss(state, z.requires_grad_(), y).loss)
@@ -156,7 +158,7 @@ class CELContract:
 
     def test_state_survives_packing(self) -> None:
         """Finite, contiguous tensors; from arrays the same bits, and refresh and step go on."""
-        z, y = codes(14)
+        z, y = make_features(14)
         for state in self.rounds(z, y):
             for name, tensor in state.items():
                 assert tensor.is_contiguous(), name
@@ -167,14 +169,14 @@ class CELContract:
             again = self.evaluate(packed, z, y)
             assert torch.equal(loss, again[0])
             assert torch.equal(slope, again[1])
-            names = self.build().refresh(packed, pieces(z, y), torch.Generator()).keys()
+            names = self.build().refresh(packed, split_pieces(z, y), torch.Generator()).keys()
             assert names == state.keys()
 
     def rounds(self, z: Float[Tensor, "N D"], y: Int[Tensor, " N"]) -> Iterator[State]:
         """Yield the state of three rounds: refresh, loss, backward, step."""
         mine, state = self.build(), None
         for seed in range(3):
-            state = mine.refresh(state, pieces(z, y), torch.Generator().manual_seed(seed))
+            state = mine.refresh(state, split_pieces(z, y), torch.Generator().manual_seed(seed))
             torch.autograd.backward(mine.loss(state, z.clone().requires_grad_(), y).loss)
             state = mine.step(state, z, y)
             yield state

@@ -23,14 +23,14 @@ class Sent(NamedTuple):
     xi: Float[Tensor, "B D"]
 
 
-def sent(seed: int, count: int = 12) -> Sent:
+def make_sent(seed: int, count: int = 12) -> Sent:
     """Return images (count, 1, 4, 4) in [0, 1], normal codes (count, 4) and noise of sd 0.1."""
     generator = torch.Generator().manual_seed(seed)
     z, xi = torch.randn(2, count, FEATURES, generator=generator)
     return Sent(torch.rand(count, *SHAPE, generator=generator), z, 0.1 * xi)
 
 
-def copied(state: State) -> State:
+def copy_state(state: State) -> State:
     """Return the state as it comes back from a file."""
     arrays = {name: tensor.detach().numpy().copy() for name, tensor in state.items()}
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -66,15 +66,15 @@ class DefenceContract:
 
     def test_scalar_gradient_repeatable(self) -> None:
         """Scalar; every code has a gradient; the same bits twice, state included."""
-        loss, slope = self.evaluate(self.state(), sent(7))
-        again = self.evaluate(self.state(), sent(7))
+        loss, slope = self.evaluate(self.state(), make_sent(7))
+        again = self.evaluate(self.state(), make_sent(7))
         assert slope.any(1).all()
         assert torch.equal(loss, again[0])
         assert torch.equal(slope, again[1])
 
     def test_order_does_not_matter(self) -> None:
         """Shuffling a batch changes neither loss nor gradient by more than 1e-5, relatively."""
-        batch, state = sent(8), self.state()
+        batch, state = make_sent(8), self.state()
         order = torch.randperm(12, generator=torch.Generator().manual_seed(1))
         loss, slope = self.evaluate(state, batch)
         moved = self.evaluate(state, Sent(*(part[order] for part in batch)))
@@ -83,14 +83,14 @@ class DefenceContract:
 
     def test_batches_with_nothing_to_tell_apart(self) -> None:
         """One image, two equal ones, equal codes of different images: all finite."""
-        one, many = sent(9, 1), sent(10)
+        one, many = make_sent(9, 1), make_sent(10)
         self.evaluate(self.state(), one)
         self.evaluate(self.state(), Sent(*(part.expand(2, *part.shape[1:]) for part in one)))
         self.evaluate(self.state(), many._replace(z=many.z[:1].expand(12, -1)))
 
     def test_codes_that_are_no_numbers_do_not_pass_for_some(self) -> None:
         """The loss of NaN codes is not finite, or DivergedError says so."""
-        batch = sent(21)
+        batch = make_sent(21)
         z = batch.z.clone()
         z[2, 1] = torch.nan
         with suppress(DivergedError):
@@ -100,11 +100,13 @@ class DefenceContract:
         """SettingsError, or a state that the defence can use."""
         with suppress(SettingsError):
             foreign = {"foreign": torch.ones(3)}
-            self.evaluate(self.build().refresh(foreign, torch.Generator().manual_seed(3)), sent(22))
+            self.evaluate(
+                self.build().refresh(foreign, torch.Generator().manual_seed(3)), make_sent(22)
+            )
 
     def test_loss_leaves_the_state_alone(self) -> None:
         """Neither values nor version of any tensor change, backward pass included."""
-        batch, state = sent(11), self.state()
+        batch, state = make_sent(11), self.state()
         before = {name: (t, t.detach().clone(), t._version) for name, t in state.items()}
         self.backward(state, batch)
         assert state.keys() == before.keys()
@@ -122,10 +124,10 @@ class DefenceContract:
         """Yield the state after each of three rounds of two steps, `packed` between rounds."""
         mine, state = self.build(), None
         for seed in range(3):
-            known = copied(state) if packed and state is not None else state
+            known = copy_state(state) if packed and state is not None else state
             state = mine.refresh(known, torch.Generator().manual_seed(seed))
             for step in range(2):
-                self.backward(state, sent(12 + step))
+                self.backward(state, make_sent(12 + step))
                 state = mine.step(state)
             yield state
 
@@ -144,7 +146,7 @@ class DefenceContract:
                 assert tensor.is_contiguous(), name
                 assert tensor.isfinite().all(), name
                 assert torch.equal(packed[name], tensor), name
-            loss, slope = self.evaluate(kept, sent(20))
-            again = self.evaluate(copied(kept), sent(20))
+            loss, slope = self.evaluate(kept, make_sent(20))
+            again = self.evaluate(copy_state(kept), make_sent(20))
             assert torch.equal(loss, again[0])
             assert torch.equal(slope, again[1])

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.privacy.empirical_bounds import measured_epsilon
+from fedcel.privacy.empirical_bounds import measure_epsilon
 from fedcel.privacy.protocol import Mechanism
 
 CLASSES = 3
@@ -16,7 +16,7 @@ CONFIDENCE = 1 - 1e-6
 """At 95 % a sound mechanism would be called unsound once in some forty runs."""
 
 
-def extremes() -> Float[Tensor, "pairs 2 C"]:
+def extreme_pairs() -> Float[Tensor, "pairs 2 C"]:
     """Return pairs of logits that clips leave as far apart as they may be."""
     one, two, _ = 1e3 * torch.eye(CLASSES, dtype=torch.float64)
     return torch.stack([torch.stack([one, -one]), torch.stack([one, two])])
@@ -77,9 +77,9 @@ class MechanismContract:
 
     def test_no_attacker_measures_more_than_epsilon(self) -> None:
         """Answers about inputs as far apart as they may be, told apart by the best threshold."""
-        for pair in extremes():
+        for pair in extreme_pairs():
             mine = self.build()
-            assert measured_epsilon(mine, pair, ANSWERS, CONFIDENCE) <= mine.epsilon
+            assert measure_epsilon(mine, pair, ANSWERS, CONFIDENCE) <= mine.epsilon
 
 
 def manual_state(seed: int) -> Tensor:

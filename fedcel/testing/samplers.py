@@ -14,10 +14,10 @@ from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior import round_plan
-from fedcel.posterior.round_plan import Plan
-from fedcel.seeding import generator
+from fedcel.posterior.round_plan import RoundPlan
+from fedcel.seeding import make_generator
 from fedcel.settings.groups import Local, Net
-from fedcel.settings.parsing import Settings, parse
+from fedcel.settings.parsing import Settings, parse_settings
 
 COUNTS = (4, 12)  # examples of the two clients: unequal shares need unequal noise
 CURVATURES = (1.0, 0.25)
@@ -66,7 +66,7 @@ class SamplerContract:
 
     def settings(self, temperature: float) -> Settings:
         """Return the settings of a chain without burn-in and prior, of full batches."""
-        return parse(
+        return parse_settings(
             {
                 "local.sampler": self.name,
                 "temperature": temperature,
@@ -93,13 +93,15 @@ class SamplerContract:
         state = init_server_state(torch.full_like(flat.vector, start))
         examples = dict(enumerate(COUNTS))
         for number in range(1, ROUNDS + 1):
-            weights = round_plan.shares(s, examples, list(examples))
+            weights = round_plan.client_weights(s, examples, list(examples))
             deltas = []
             for k, weight in weights.items():
-                plan = round_plan.plan(s, number, weight, sum(COUNTS))
+                plan = round_plan.plan_round(s, number, weight, sum(COUNTS))
 
-                def streams(purpose: str, k: int = k) -> torch.Generator:
-                    return generator(seed, purpose, number, 0 if purpose == SHARED_NOISE else k)  # noqa: B023
+                def streams(purpose: str, number: int = number, k: int = k) -> torch.Generator:
+                    return make_generator(
+                        seed, purpose, number, 0 if purpose == SHARED_NOISE else k
+                    )
 
                 labels = torch.zeros(len(parts[k]), dtype=torch.long)
                 found = local_update(
@@ -107,7 +109,7 @@ class SamplerContract:
                 )
                 deltas.append(found.delta)
             delta = aggregation.weighted_sum(deltas, list(weights.values()))
-            whole = round_plan.plan(s, number, 1.0, sum(COUNTS))
+            whole = round_plan.plan_round(s, number, 1.0, sum(COUNTS))
             state = advance_model(s, state, delta, plan=whole, cut=0)
             yield state.model.clone()
 
@@ -145,18 +147,18 @@ class SamplerContract:
 
     def test_a_frozen_encoder_stands_still(self) -> None:
         """After burn-in the head moves alone, every parameter of it; all stays finite."""
-        net = split_net.build(
+        net = split_net.build_net(
             Net(features=6, width=9), (1, 4, 4), 3, torch.Generator().manual_seed(1), Cut(0.1)
         )
         flat, stream = FlatNet(net), torch.Generator().manual_seed(2)
         received, plan = (
             flat.vector.clone(),
-            Plan(0.1, 0.0, 0.0, 0.0, 0.0, 0.05, True, 1.0, steps=3),
+            RoundPlan(0.1, 0.0, 0.0, 0.0, 0.0, 0.05, True, 1.0, steps=3),
         )
         x, y = torch.rand(12, 1, 4, 4, generator=stream), torch.arange(12) % 3
         local = Local(sampler=self.name, steps=3, batch_size=4)
         found = local_update(
-            flat, received, x, y, plan=plan, local=local, streams=lambda p: generator(3, p)
+            flat, received, x, y, plan=plan, local=local, streams=lambda p: make_generator(3, p)
         )
         assert not found.delta[: flat.cut].any()
         assert found.delta[flat.cut :].all()

@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.data import load
-from fedcel.data.sources import Found, read
+from fedcel.data import load_splits
+from fedcel.data.sources import SourceData, read_source
 from fedcel.settings.groups import Data
 
 DISTINCT = 0.5  # share of the images that must differ from all others
@@ -24,12 +24,12 @@ class SourceContract:
         """Return the group of settings that names your source."""
         raise NotImplementedError
 
-    def found(self) -> Found:
+    def found(self) -> SourceData:
         """Return what the source gives, after the checks of every run.
 
         These are: float32 images (N, C, H, W) in [0, 1], int64 labels 0..C-1 without a gap.
         """
-        return read(self.settings())
+        return read_source(self.settings())
 
     def test_it_is_repeatable(self) -> None:
         """Read twice it gives the same bits, and no global stream is used or moved."""
@@ -50,7 +50,7 @@ class SourceContract:
     def test_settings_are_obeyed(self) -> None:
         """Whatever the source, images come in the size that the settings ask for."""
         data = self.settings().model_copy(update={"size": 6})
-        assert read(data).train.x.shape[2:] == (6, 6)
+        assert read_source(data).train.x.shape[2:] == (6, 6)
 
     def test_images_differ(self) -> None:
         """Half of them at least: a target that equals a training image is no target."""
@@ -82,7 +82,9 @@ class SourceContract:
         few = max(2, len(found.train.y) // SHARE)
         sizes = {"validation": few, "auxiliary": few, "train": 0}
         tests = few if found.test is None else min(few, len(found.test.y))
-        splits = load(data.model_copy(update={**sizes, "test": tests, "partition": "iid"}), 2, 0)
+        splits = load_splits(
+            data.model_copy(update={**sizes, "test": tests, "partition": "iid"}), 2, 0
+        )
         parts = [*splits.indices.clients, *splits.indices[1:]]
         assert all(len(part) > 0 for part in parts)
         everyone = torch.cat(parts)

@@ -15,7 +15,7 @@ from fedcel.errors import RoundError
 from fedcel.federation import record_names
 from fedcel.federation.server_round import ServerState, init_server_state
 from fedcel.nets.flat_parameters import to_vector
-from fedcel.settings.parsing import Settings, parse
+from fedcel.settings.parsing import Settings, parse_settings
 
 SHAPES = [(3, 2), (2,)]
 CUT, SIZE = 6, 8  # encoder parameters, all parameters
@@ -41,7 +41,7 @@ class StrategyContract:
     def settings(self) -> Settings:
         """Return the settings of ten rounds, burn-in ends after five."""
         base = {"clients": len(EXAMPLES), "rounds": 10, "temperature": 0.0, "chain.burn-in": 0.5}
-        return parse(base | self.raw)
+        return parse_settings(base | self.raw)
 
     def met(self, state: ServerState | None = None) -> Any:
         """Return a strategy that has met its four nodes."""
@@ -55,12 +55,12 @@ class StrategyContract:
         self, strategy: Any, deltas: Sequence[Any], order: Sequence[int] = ()
     ) -> torch.Tensor:
         """Return the model after a round; `deltas[k]` is client k's arrays, or its whole reply."""
-        with task():
+        with allow_messages():
             number = strategy.state.round + 1 - strategy.first
-            model = ArrayRecord(arrays(strategy.state.model))
+            model = ArrayRecord(model_arrays(strategy.state.model))
             asked = [*strategy.configure_train(number, model, ConfigRecord(), cast(Any, Nodes()))]
             replies = [
-                reply(message, k, deltas[k])
+                make_reply(message, k, deltas[k])
                 for message in asked
                 for k in [message.metadata.dst_node_id - NODE]
             ]
@@ -82,8 +82,8 @@ class StrategyContract:
     def test_each_client_learns_what_it_counts(self) -> None:
         """Every message has the round, the client's weight, the sum of examples, the model."""
         strategy = self.met()
-        with task():
-            model = ArrayRecord(arrays(strategy.state.model))
+        with allow_messages():
+            model = ArrayRecord(model_arrays(strategy.state.model))
             asked = [*strategy.configure_train(1, model, ConfigRecord(), cast(Any, Nodes()))]
         said = [message.content.config_records[record_names.CONFIG] for message in asked]
         total = sum(EXAMPLES.values())
@@ -118,7 +118,7 @@ class StrategyContract:
         """With its reason and its client, and the round goes on with the others."""
         strategy, sent = self.met(), self.deltas(1)
         before = strategy.state.model.clone()
-        sent[2] = bad(kind, sent[2])
+        sent[2] = make_bad_content(kind, sent[2])
         moved = self.round(strategy, sent) - before
         assert moved.isfinite().all()
         assert moved.any()
@@ -130,7 +130,7 @@ class StrategyContract:
         """RoundError, and the state is that of before."""
         strategy = self.met()
         before = strategy.state
-        sent = [bad("nan", one) for one in self.deltas(1)]
+        sent = [make_bad_content("nan", one) for one in self.deltas(1)]
         with pytest.raises(RoundError):
             self.round(strategy, sent)
         assert strategy.state.round == before.round
@@ -165,7 +165,7 @@ class Nodes:
 
 
 @contextmanager
-def task() -> Iterator[None]:
+def allow_messages() -> Iterator[None]:
     """Let messages be made: Flower wants to know which task makes them."""
     names = ("_task_id", "_run_id", "_node_id")
     before = [getattr(TaskIdentity, name) for name in names]
@@ -178,13 +178,13 @@ def task() -> Iterator[None]:
             setattr(TaskIdentity, name, value)
 
 
-def arrays(vector: torch.Tensor) -> list[Any]:
+def model_arrays(vector: torch.Tensor) -> list[Any]:
     """Return a model's arrays."""
     parts = zip(torch.split(vector, [CUT, SIZE - CUT]), SHAPES, strict=True)
     return [part.numpy().reshape(shape).copy() for part, shape in parts]
 
 
-def reply(message: Message, client: int, sent: Any) -> Message:
+def make_reply(message: Message, client: int, sent: Any) -> Message:
     """Return a client's reply: `sent` are arrays, or a function of the message."""
     if callable(sent):
         return cast(Message, sent(message, client))
@@ -195,14 +195,14 @@ def reply(message: Message, client: int, sent: Any) -> Message:
     return Message(content, reply_to=message)
 
 
-def bad(kind: str, delta: list[Any]) -> Any:
+def make_bad_content(kind: str, delta: list[Any]) -> Any:
     """Return what a faulty client sends in the place of its delta."""
 
     def failed(message: Message, client: int) -> Message:
         return Message(Error(2, "out of memory"), reply_to=message)
 
     def miscounted(message: Message, client: int) -> Message:
-        found = reply(message, client, delta)
+        found = make_reply(message, client, delta)
         found.content.metric_records[record_names.METRICS][record_names.EXAMPLES] = 10**6
         return found
 

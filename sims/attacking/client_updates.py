@@ -16,8 +16,8 @@ from fedcel.federation.local_update import local_update
 from fedcel.leakage.observation import FIRST_LAYER, UPDATE
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
-from fedcel.posterior.round_plan import Plan
-from fedcel.seeding import generator as stream
+from fedcel.posterior.round_plan import RoundPlan
+from fedcel.seeding import make_generator as stream
 from fedcel.settings.groups import Local, Updates
 
 TRIED = (
@@ -52,7 +52,7 @@ class Uploads:
 
     flat: FlatNet
     received: Float[Tensor, " P"]
-    plan: Plan
+    plan: RoundPlan
     local: Local
     updates: Updates
     """How holders bound and perturb what they upload."""
@@ -66,7 +66,9 @@ class Uploads:
     @property
     def grants(self) -> frozenset[str]:
         """Return the update, and the first layer where it sees the pixels."""
-        first = next(layer for layer in self.flat.net.encoder.modules() if own(layer))
+        first = next(
+            layer for layer in self.flat.net.encoder.modules() if has_own_parameters(layer)
+        )
         plain = isinstance(first, nn.Linear) and first.in_features == self.book.x[0].numel()
         return frozenset({UPDATE, FIRST_LAYER} if plain else {UPDATE})
 
@@ -209,6 +211,6 @@ class Uploads:
         return weight.view(units, pixels), bias
 
 
-def own(layer: nn.Module) -> bool:
+def has_own_parameters(layer: nn.Module) -> bool:
     """Say whether a layer has parameters of its own."""
     return next(layer.parameters(recurse=False), None) is not None

@@ -11,21 +11,20 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clients import Leak, SplitClient
-from clients.device.device import Device, Sent, law_of
+from clients.device.device import Device, Sent, describe_law
 from clients.device.keyed_noise import KEY_BYTES
 from clients.device.protocol import Answer
-from clients.service.model import served
+from clients.service.model import load_served
 from clients.service.schema import ModelCard
-from fedcel.attacks import BlackBoxSearch, parse
-from fedcel.attacks import run as run_attacks
+from fedcel.attacks import BlackBoxSearch, parse_attacks, run_attacks
 from fedcel.data import Images
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import read_json, write_json
 from fedcel.nets.split_net import SplitNet
 from fedcel.runs import run_folder
 from fedcel.settings.groups import Attack
-from sims.attacking.attack_run import auxiliary
-from sims.commands.progress import say, throttled
+from sims.attacking.attack_run import select_auxiliary
+from sims.commands.progress import print_line, throttle_lines
 from sims.results.worst_attack import REPEATS
 
 FILE = "live.json"
@@ -55,7 +54,7 @@ class Unguarded:
 
     def device(self, card: ModelCard, net: SplitNet) -> Device:
         """Return a device without any limit."""
-        law, none = law_of(card, net), Leak(0.0, 0.0, 0.0, 0)
+        law, none = describe_law(card, net), Leak(0.0, 0.0, 0.0, 0)
         key = secrets.token_bytes(KEY_BYTES)
         return Device(net, tuple(card.shape), law, card.largest, none, torch.inf, key, Sent())
 
@@ -98,34 +97,40 @@ class LiveAnswers:
         return torch.stack(rows)
 
 
-def attack(folder: Path, place: Place, how: Attack | None = None) -> list[Row]:
+def attack_service(folder: Path, place: Place, how: Attack | None = None) -> list[Row]:
     """Attack the service of a finished run; return the rows that were added to its live.json.
 
-    All answers are paid by the same client; see `shares`. A row's `queries` are the new ones that
-    it asked for, besides those to the targets, which come first. Where the service says no later
-    on, what was found till then is kept. RunError when another model is served or live.json is
-    damaged, SettingsError without a key and when too few answers can be paid; ServiceError where
+    All answers are paid by the same client; see `split_budget`. A row's `queries` are the new ones
+    that it asked for, besides those to the targets, which come first. Where the service says no
+    later on, what was found till then is kept. RunError when another model is served or live.json
+    is damaged, SettingsError without a key and when too few answers can be paid; ServiceError where
     the service says no at once.
     """
     if not place.key:
         raise SettingsError("there is no key; set FEDCEL_KEY to one of `fedcel ledger keys`")
     run, old = (
-        run_folder.read(folder),
-        kept(folder / FILE),
+        run_folder.read_run(folder),
+        read_rows(folder / FILE),
     )  # damage is named before anything is paid
     how = how or run.settings.attack
     with SplitClient(place.url, place.key, Unguarded(), place.authority or True) as client:
         card = client.card
-        if card.model != served(run).version:
+        if card.model != load_served(run).version:
             raise RunError(f"{place.url} serves {card.model}, which is not {folder}")
         before = client.budget().left
-        targets, own, allowance = shares(run, how, int(before / card.price.answer))
-        live = LiveAnswers(client.ask, throttled("asking"), before, allowance)
+        targets, own, allowance = split_budget(run, how, int(before / card.price.answer))
+        live = LiveAnswers(client.ask, throttle_lines("asking"), before, allowance)
         told = live.sample(targets.x, torch.Generator())
         few = max(2, min(how.candidates, len(targets.y)))
         how = how.model_copy(update={"targets": 0, "candidates": few})
         found = run_attacks(
-            [live], how, own, targets, run.settings.seed, throttled("attack"), run.splits.training
+            [live],
+            how,
+            own,
+            targets,
+            run.settings.seed,
+            throttle_lines("attack"),
+            run.splits.training,
         ).rows
     facts: Row = {
         "service": card.model,
@@ -137,21 +142,21 @@ def attack(folder: Path, place: Place, how: Attack | None = None) -> list[Row]:
         "accuracy": float((told.argmax(1) == targets.y).double().mean()),
         "candidates": few,
     }
-    return added(folder / FILE, old, facts, found)
+    return write_rows(folder / FILE, old, facts, found)
 
 
-def added(path: Path, old: Sequence[Row], facts: Row, found: Sequence[Row]) -> list[Row]:
+def write_rows(path: Path, old: Sequence[Row], facts: Row, found: Sequence[Row]) -> list[Row]:
     """Write rows beside the old ones, or in their place, and return them; say what was skipped."""
     rows = [facts | row for row in found if "skipped" not in row]
     for row in found:
         if "skipped" in row:
-            say(f"{row['attack']}: {row['skipped']}")
-    new = {same(row) for row in rows}
-    write_json(path, [*(row for row in old if same(row) not in new), *rows])
+            print_line(f"{row['attack']}: {row['skipped']}")
+    new = {row_identity(row) for row in rows}
+    write_json(path, [*(row for row in old if row_identity(row) not in new), *rows])
     return rows
 
 
-def shares(run: run_folder.Run, how: Attack, affordable: int) -> tuple[Images, Images, int]:
+def split_budget(run: run_folder.Run, how: Attack, affordable: int) -> tuple[Images, Images, int]:
     """Return the targets, the attacker's own images, and the answers for one search.
 
     At most half of what can be paid goes to targets. A search that makes its images up shares the
@@ -164,15 +169,15 @@ def shares(run: run_folder.Run, how: Attack, affordable: int) -> tuple[Images, I
             f"the client can pay {affordable} answers, an attack needs {LEAST} or more: "
             "`fedcel ledger top-up`"
         )
-    for attack, repeats in parse(how.names):
+    for attack, repeats in parse_attacks(how.names):
         if attack and repeats > 1:
             raise SettingsError(
                 f"attack.names has {attack.name}: a service answers a repeated question from "
                 f"memory; name {attack.name.partition(REPEATS)[0]}"
             )
-    test, own = run.splits.test, auxiliary(run, how)
+    test, own = run.splits.test, select_auxiliary(run, how)
     count = min(how.targets or len(test.y), affordable // 2, len(test.y))
-    left, (searches, others) = affordable - count, asking(how.names)
+    left, (searches, others) = affordable - count, count_query_attacks(how.names)
     paid = min(len(own.y), left // 2 if searches else left) if others or not searches else 0
     each = (left - paid) // (how.seeds * max(1, searches))
     if searches and each < QUERIES * count:
@@ -183,20 +188,20 @@ def shares(run: run_folder.Run, how: Attack, affordable: int) -> tuple[Images, I
         )
     known = paid or len(own.y)
     searched = f", {each} for a search" if searches else ""
-    say(f"{affordable} answers can be paid: {count} targets, {paid} own images{searched}")
+    print_line(f"{affordable} answers can be paid: {count} targets, {paid} own images{searched}")
     parts = Images(test.x[:count], test.y[:count]), Images(own.x[:known], own.y[:known])
     return *parts, each
 
 
-def asking(names: str) -> tuple[int, int]:
+def count_query_attacks(names: str) -> tuple[int, int]:
     """Return how many attacks on answers make their images up, and how many do not."""
-    found = [attack for attack, _ in parse(names) if attack]
+    found = [attack for attack, _ in parse_attacks(names) if attack]
     asks = [attack for attack in found if attack.observes.partition("*")[0] == NAME]
     searches = sum(isinstance(attack, BlackBoxSearch) for attack in asks)
     return searches, len(asks) - searches
 
 
-def kept(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[Row]:
     """Return the rows of earlier attacks; RunError when they are damaged."""
     found = read_json(path) if path.exists() else []
     if isinstance(found, list) and all(isinstance(row, dict) for row in found):
@@ -204,6 +209,6 @@ def kept(path: Path) -> list[Row]:
     raise RunError(f"{path} is damaged: it must be a list of objects; remove it, attack again")
 
 
-def same(row: Row) -> tuple[object, ...]:
+def row_identity(row: Row) -> tuple[object, ...]:
     """Return what two rows have in common of which the later replaces the earlier."""
     return tuple(row.get(key) for key in SAME)

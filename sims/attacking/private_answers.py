@@ -15,16 +15,16 @@ from fedcel.attacks import LOG_PROB, LOGITS, Observation, SmashedData
 from fedcel.data import Images
 from fedcel.federation.initial_net import init_net
 from fedcel.leakage.observation_law import Law
-from fedcel.nets.cut import Cut, applied
+from fedcel.nets.cut import Cut, apply_noise
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior import round_plan
 from fedcel.posterior.langevin_constants import noise_variance
 from fedcel.posterior.predict import Prediction, predict, what_is_sent
-from fedcel.privacy import Gaussian, LabelOnly, Laplace, Mechanism, build, clip
-from fedcel.runs.evaluation import sampled
+from fedcel.privacy import Gaussian, LabelOnly, Laplace, Mechanism, build_mechanism, clip_rows
+from fedcel.runs.evaluation import posterior_samples
 from fedcel.runs.run_folder import Run
-from fedcel.seeding import generator as stream
+from fedcel.seeding import make_generator as stream
 from fedcel.settings.groups import Attack
 from sims.attacking.client_updates import Uploads
 
@@ -99,12 +99,14 @@ class PrivateLogits:
         draws = LAW_DRAWS if self.net.cut.random else 1
         noise = stream(self.client.settings.seed, "answer-law")
         with torch.no_grad():
-            sent = spread(self.net.cut, self.net.encode(images), draws, noise)
-            rows = torch.stack([told(self.mechanism, self.answer(part)) for part in sent])
-        return lambda observed: mixture(self.mechanism, observed, rows)
+            sent = sample_messages(self.net.cut, self.net.encode(images), draws, noise)
+            rows = torch.stack(
+                [undisturbed_answers(self.mechanism, self.answer(part)) for part in sent]
+            )
+        return lambda observed: mixture_log_prob(self.mechanism, observed, rows)
 
 
-def spread(
+def sample_messages(
     cut: Cut, z: Float[Tensor, "M D"], draws: int, generator: torch.Generator
 ) -> Iterator[Float[Tensor, "M D"]]:
     """Yield messages over which the law of what is computed from one is averaged.
@@ -122,10 +124,10 @@ def spread(
         elif xi is not None:
             xi = -xi
         kept = None if mask is None else mask.expand_as(z)
-        yield applied(z, kept, None if xi is None else xi.expand_as(z))
+        yield apply_noise(z, kept, None if xi is None else xi.expand_as(z))
 
 
-def mixture(
+def mixture_log_prob(
     mechanism: Mechanism | None,
     observed: Float[Tensor, "Q K"],
     rows: Float[Tensor, "L M K"],
@@ -142,7 +144,9 @@ def mixture(
     return found.sub_(math.log(draws))
 
 
-def told(mechanism: Mechanism | None, logits: Float[Tensor, "M K"]) -> Float[Tensor, "M K"]:
+def undisturbed_answers(
+    mechanism: Mechanism | None, logits: Float[Tensor, "M K"]
+) -> Float[Tensor, "M K"]:
     """Return what a mechanism answers without its noise: clipped logits, of a label 1 at it.
 
     ValueError for one whose law is not known here.
@@ -151,7 +155,7 @@ def told(mechanism: Mechanism | None, logits: Float[Tensor, "M K"]) -> Float[Ten
         return one_hot(logits.argmax(1), logits.shape[1]).double()
     if not isinstance(mechanism, Laplace | Gaussian):
         raise ValueError(f"the law of {mechanism!r} is not known; use a built-in mechanism")
-    return clip(logits, mechanism.kind, mechanism.c)
+    return clip_rows(logits, mechanism.kind, mechanism.c)
 
 
 def log_density(
@@ -159,8 +163,8 @@ def log_density(
 ) -> Float[Tensor, "Q M"]:
     """Return log p(answer_q | row_j) in nats and float64, up to one constant for all pairs.
 
-    `rows` as of `told`; ValueError for a mechanism whose law is not known here. The noise is taken
-    as continuous: its grid is that of doubles.
+    `rows` as of `undisturbed_answers`; ValueError for a mechanism whose law is not known here. The
+    noise is taken as continuous: its grid is that of doubles.
     """
     if isinstance(mechanism, LabelOnly):
         return torch.eq(observed.argmax(1)[:, None], rows.argmax(1)).double() * mechanism.epsilon
@@ -173,23 +177,23 @@ def log_density(
     return (gap / mechanism.sigma).square() / -2
 
 
-def observations(run: Run, how: Attack | None = None) -> list[Observation]:
+def list_observations(run: Run, how: Attack | None = None) -> list[Observation]:
     """Return the surfaces of a run: smashed data, private logits, and a first round's uploads.
 
     In scope `full` a single message fits one encoder only, so the last sample answers alone.
     """
-    samples, scope = sampled(run), run.settings.chain.scope
+    samples, scope = posterior_samples(run), run.settings.chain.scope
     served = samples if scope == "head" else samples[-1:]
     client = EvaluationClient(run.settings, run.flat, run.splits.test, served)
     message = what_is_sent(run.flat, served, "head")
     private, classes = run.settings.privacy, run.splits.classes
-    mechanism = None if private.mechanism == "none" else build(private, classes)
-    answers = PrivateLogits(client, message, heads(run, served), mechanism)
-    sent = messages(run.flat, samples, scope)
-    return [sent, answers, uploads(run, how or run.settings.attack)]
+    mechanism = None if private.mechanism == "none" else build_mechanism(private, classes)
+    answers = PrivateLogits(client, message, sample_heads(run, served), mechanism)
+    sent = send_messages(run.flat, samples, scope)
+    return [sent, answers, client_uploads(run, how or run.settings.attack)]
 
 
-def messages(flat: FlatNet, samples: Sequence[Float[Tensor, " P"]], scope: str) -> SmashedData:
+def send_messages(flat: FlatNet, samples: Sequence[Float[Tensor, " P"]], scope: str) -> SmashedData:
     """Return all that a device sends for one image.
 
     Several messages in a row, as in scope `full`, are more than any head takes.
@@ -198,7 +202,7 @@ def messages(flat: FlatNet, samples: Sequence[Float[Tensor, " P"]], scope: str) 
     return SmashedData(net, fits_head=net.features == flat.net.features)
 
 
-def heads(run: Run, samples: Sequence[Float[Tensor, " P"]]) -> list[nn.Module]:
+def sample_heads(run: Run, samples: Sequence[Float[Tensor, " P"]]) -> list[nn.Module]:
     """Return one head per sample, each with parameters of its own."""
     found = []
     for vector in samples:
@@ -207,7 +211,7 @@ def heads(run: Run, samples: Sequence[Float[Tensor, " P"]]) -> list[nn.Module]:
     return found
 
 
-def uploads(run: Run, how: Attack) -> Uploads:
+def client_uploads(run: Run, how: Attack) -> Uploads:
     """Return what clients upload in round 1 after a step on `how.batch` images.
 
     With `how.langevin` they add the noise of the full temperature, which as a rule they add after
@@ -215,7 +219,7 @@ def uploads(run: Run, how: Attack) -> Uploads:
     """
     s, splits = run.settings, run.splits
     total, share = sum(len(part.y) for part in splits.clients), 1 / s.clients
-    plan = round_plan.plan(s, 1, share, total)
+    plan = round_plan.plan_round(s, 1, share, total)
     variance, _ = noise_variance(
         rate=plan.rate, temperature=s.temperature, total=total, share=share
     )

@@ -12,34 +12,41 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from fedcel.attacks.registry import REVISION, entries, parse
+from fedcel.attacks.registry import REVISION, list_entries, parse_attacks
 from fedcel.errors import SettingsError
-from fedcel.files import locked, write_json
+from fedcel.files import lock_file, write_json
 from fedcel.runs import per_image, run_folder
 from fedcel.settings.groups import Attack
 from fedcel.settings.parsing import Scalar
-from sims.attacking.attack_run import catch_up, failures, lacking, own
+from sims.attacking.attack_run import catch_up, lacking_settings, list_failures, own_rows
 from sims.commands.overrides import override_group
-from sims.commands.progress import left, say
-from sims.engines.process_pool import timed, work
-from sims.report.budgets import sweeps, sweeps_table
-from sims.report.matched_table import anchors, failed, width
+from sims.commands.progress import estimate_left, print_line
+from sims.engines.process_pool import run_items, time_call
+from sims.report.budgets import find_sweeps, make_sweeps_table
+from sims.report.matched_table import describe_failed_attacks, describe_intervals, make_anchor_lines
 from sims.report.read import ESCALATED
 from sims.report.records import Escalated
-from sims.report.table_columns import Column, markdown, numbers, spread
+from sims.report.table_columns import Column, format_markdown, format_spread, select_numbers
 from sims.report.text import NOTHING
-from sims.results.intervals import means, redrawn
-from sims.results.matched_accuracy import BITS, Row, seed_of, strength, undefended, values
-from sims.results.rows import escalated, gather, read
+from sims.results.intervals import mean_samples, resample_rows
+from sims.results.matched_accuracy import (
+    BITS,
+    Row,
+    row_seed,
+    row_strength,
+    row_values,
+    undefended_rows,
+)
+from sims.results.rows import gather_vectors, read_bench_rows, read_escalated
 from sims.results.worst_attack import (
     ANCHORS,
     FAILED_ATTACKS,
     NAMED,
     TRAINING,
-    Who,
-    of_attack,
-    taken,
-    who,
+    AttackId,
+    attack_id,
+    taken_scores,
+    worst_image_scores,
     worst_rows,
 )
 
@@ -89,29 +96,33 @@ def escalate(
     """
     if not 0 <= loss < 100:
         raise SettingsError(f"--loss is {loss:g}, must be points of accuracy below 100, as 2")
-    useful(str(given.get("attack.names", "")))
-    cells = read(folder)
-    rows = nearest(cells, loss)
+    check_attacks(str(given.get("attack.names", "")))
+    cells = read_bench_rows(folder)
+    rows = nearest_rows(cells, loss)
     more = [row for row in cells if row not in rows] if every else []
-    tasks = [task(folder, row, given) for row in (*rows, *more)]
-    done(tasks, jobs, ", then larger budgets" if budgets else "")
-    scores = [scored(each) for each in tasks]
-    keep(folder, list(chain(*scores)))  # before the larger budgets, which take longest
+    tasks = [plan_task(folder, row, given) for row in (*rows, *more)]
+    attack_cells(tasks, jobs, ", then larger budgets" if budgets else "")
+    scores = [score_cell(each) for each in tasks]
+    keep_scores(folder, list(chain(*scores)))  # before the larger budgets, which take longest
     first = [each[0] for each in scores[: len(rows)]]
-    higher = done(more_effort(folder, first, tasks, given, budgets), jobs)
-    larger_ones = list(chain(*map(scored, higher)))
-    keep(folder, larger_ones)
-    again = redrawn(first, {str(row["run"]): vectors(folder, row) for row in first})
-    told = text(first, again, loss)
+    higher = attack_cells(plan_budgets(folder, first, tasks, given, budgets), jobs)
+    larger_ones = list(chain(*map(score_cell, higher)))
+    keep_scores(folder, larger_ones)
+    again = resample_rows(first, {str(row["run"]): cell_vectors(folder, row) for row in first})
+    told = format_table(first, again, loss)
     if not higher:
         return told
-    found = larger([*first, *larger_ones])
+    found = budget_table([*first, *larger_ones])
     return f"{told}\n**The worst attack with larger budgets, one seed**\n\n{found}\n"
 
 
-def useful(names: str) -> None:
+def check_attacks(names: str) -> None:
     """Refuse attacks none of which rebuilds images from one inference; '' are the runs' own."""
-    found = [attack for attack, repeats in parse(names) if attack and repeats == 1] if names else []
+    found = (
+        [attack for attack, repeats in parse_attacks(names) if attack and repeats == 1]
+        if names
+        else []
+    )
     if names and all(attack.observes == TRAINING for attack in found):
         raise SettingsError(
             f"attack.names is {names!r}: none of these rebuilds images from one inference, and "
@@ -119,7 +130,7 @@ def useful(names: str) -> None:
         )
 
 
-def more_effort(
+def plan_budgets(
     folder: Path,
     scores: Sequence[Row],
     tasks: Sequence[Task],
@@ -129,34 +140,38 @@ def more_effort(
     """Return the tasks of each variant's first seed again, its worst attack with each budget."""
     one = first_seeds(scores)
     return [
-        task(folder, row, {**given, "attack.names": name, "attack.budget": budget})
+        plan_task(folder, row, {**given, "attack.names": name, "attack.budget": budget})
         for row, each in zip(scores, tasks, strict=False)
-        if row.get("attack") and seed_of(row) == one[str(row["variant"])]
-        for name in [asked_as(str(row["attack"]), each.how.names)]
+        if row.get("attack") and row_seed(row) == one[str(row["variant"])]
+        for name in [entry_of(str(row["attack"]), each.how.names)]
         for budget in budgets
     ]
 
 
-def keep(folder: Path, new: Sequence[Row]) -> None:
+def keep_scores(folder: Path, new: Sequence[Row]) -> None:
     """Write what was scored beside what earlier calls scored, and image by image."""
-    with locked(folder / f".{ESCALATED}.lock"):
-        stay = [row for row in escalated(folder) if not any(gives_way(row, one) for one in new)]
+    with lock_file(folder / f".{ESCALATED}.lock"):
+        stay = [
+            row
+            for row in read_escalated(folder)
+            if not any(is_replaced_by(row, one) for one in new)
+        ]
         write_json(folder / ESCALATED, [*stay, *new])
-        gather(folder)
+        gather_vectors(folder)
 
 
-def nearest(rows: Sequence[Row], loss: float) -> list[Row]:
+def nearest_rows(rows: Sequence[Row], loss: float) -> list[Row]:
     """Return the rows of each variant's strength nearest to the undefended accuracy less `loss`.
 
     The mean over seeds of what each costs beside the first undefended variant of its seed.
     """
     groups: dict[str, dict[float, list[Row]]] = {}
     for row in rows:
-        groups.setdefault(str(row["variant"]), {}).setdefault(strength(row), []).append(row)
-    bare = undefended(rows)
+        groups.setdefault(str(row["variant"]), {}).setdefault(row_strength(row), []).append(row)
+    bare = undefended_rows(rows)
 
     def away(group: Sequence[Row]) -> float:
-        lost = [bare[seed_of(row)]["accuracy"] - values(row)["accuracy"] for row in group]
+        lost = [bare[row_seed(row)]["accuracy"] - row_values(row)["accuracy"] for row in group]
         return abs(fmean(lost) - loss / 100)
 
     return [row for group in groups.values() for row in min(group.values(), key=away)]
@@ -164,11 +179,11 @@ def nearest(rows: Sequence[Row], loss: float) -> list[Row]:
 
 def first_seeds(rows: Sequence[Row]) -> dict[str, int]:
     """Return each variant's smallest seed: that of another may have diverged."""
-    last_first = sorted(rows, key=seed_of, reverse=True)
-    return {str(row["variant"]): seed_of(row) for row in last_first}
+    last_first = sorted(rows, key=row_seed, reverse=True)
+    return {str(row["variant"]): row_seed(row) for row in last_first}
 
 
-def task(folder: Path, row: Row, given: Mapping[str, object]) -> Task:
+def plan_task(folder: Path, row: Row, given: Mapping[str, object]) -> Task:
     """Return a cell's attack: the run's own attack settings, changed by those given."""
     place = folder / str(row["run"])
     wanted = {key: value for key, value in given.items() if isinstance(value, str | int | float)}
@@ -177,23 +192,25 @@ def task(folder: Path, row: Row, given: Mapping[str, object]) -> Task:
     )
 
 
-def done(tasks: Sequence[Task], jobs: int, then: str = "") -> Sequence[Task]:
-    """Attack each cell with what it lacks, see `lacking`; `then` is told of what follows."""
+def attack_cells(tasks: Sequence[Task], jobs: int, then: str = "") -> Sequence[Task]:
+    """Attack each cell with what it lacks (`lacking_settings`); `then` is told of what follows."""
     missing: dict[Path, list[Task]] = {}
     for each in tasks:
-        if lacking(each.place, each.how) is not None:
+        if lacking_settings(each.place, each.how) is not None:
             missing.setdefault(each.place, []).append(each)
     seconds: list[float] = []
-    with closing(work(partial(timed, attacked), list(missing.values()), jobs)) as running:
+    with closing(
+        run_items(partial(time_call, attack_cell), list(missing.values()), jobs)
+    ) as running:
         for name, spent in running:
             seconds.append(spent)
             ended = len(seconds)
-            rest = left(seconds, len(missing) - ended, jobs)
-            say(f"attacked {name} ({ended}/{len(missing)}){rest}{then}")
+            rest = estimate_left(seconds, len(missing) - ended, jobs)
+            print_line(f"attacked {name} ({ended}/{len(missing)}){rest}{then}")
     return tasks
 
 
-def attacked(tasks: Sequence[Task]) -> str:
+def attack_cell(tasks: Sequence[Task]) -> str:
     """Attack one cell in every way asked for, in turn: they write to one file; return its name."""
     torch.set_num_threads(1)
     for each in tasks:
@@ -201,72 +218,74 @@ def attacked(tasks: Sequence[Task]) -> str:
     return tasks[0].place.name
 
 
-def asked_as(attack: str, names: str) -> str:
+def entry_of(attack: str, names: str) -> str:
     """Return the entry of `attack.names` that made an attack: an own one has another name."""
-    return next(entry for entry, name in entries(names) if name == attack)
+    return next(entry for entry, name in list_entries(names) if name == attack)
 
 
-def gives_way(old: Row, new: Row) -> bool:
+def is_replaced_by(old: Row, new: Row) -> bool:
     """Say whether a new row of escalated.json replaces an old one, which may say less of itself."""
     same = all(old.get(key) == new.get(key) for key in SAME)
     return same and all(old.get(key) in (None, new.get(key)) for key in LESS)
 
 
-def vectors(folder: Path, row: Row) -> dict[str, Float[np.ndarray, " T"]]:
+def cell_vectors(folder: Path, row: Row) -> dict[str, Float[np.ndarray, " T"]]:
     """Return all that is known image by image of the cell that a row scores."""
     place = folder / str(row["run"])
-    found = per_image.of_run(place) | of_attack(place, {**row, **taken(row)})
+    found = per_image.vectors_of_run(place) | worst_image_scores(
+        place, {**row, **taken_scores(row)}
+    )
     return {key: value.double().numpy() for key, value in found.items()}
 
 
-def scored(each: Task) -> list[dict[str, object]]:
+def score_cell(each: Task) -> list[dict[str, object]]:
     """Return a cell's rows, one for each attack; first that which rebuilt images best in it.
 
     One that names no attack where none could be carried out.
     """
-    found = own(each.place, each.how) or []
-    tried: dict[Who, list[Row]] = {}
+    found = own_rows(each.place, each.how) or []
+    tried: dict[AttackId, list[Row]] = {}
     for row in found:
-        if "mse" in row and who(row).on_one_inference:
-            tried.setdefault(who(row), []).append(row)
+        if "mse" in row and attack_id(row).on_one_inference:
+            tried.setdefault(attack_id(row), []).append(row)
     worst, counted = worst_rows(found)
     others = [rows for rows in tried.values() if rows != counted]
-    return [row_of(each, rows) for rows in ([counted, *others] if worst else [[]])]
+    return [attack_row(each, rows) for rows in ([counted, *others] if worst else [[]])]
 
 
-def row_of(each: Task, counted: Sequence[Row]) -> dict[str, object]:
+def attack_row(each: Task, counted: Sequence[Row]) -> dict[str, object]:
     """Return a cell's row with the scores of one attack, mean over its seeds."""
     dropped = {*SCORES, *(f"worst-{key}" for key in NAMED), FAILED_ATTACKS}
     kept = {key: value for key, value in each.row.items() if key not in dropped}
     wanted = (*SCORES, *ANCHORS)
-    means_of = {key: fmean(values) for key in wanted if (values := numbers(counted, key))}
+    means_of = {key: fmean(values) for key in wanted if (values := select_numbers(counted, key))}
     first = counted[0] if counted else {}
     named = {"attack": first.get("attack"), "targets": first.get("targets")}
     named["picked-among"] = first.get("identification-candidates")
     given = {"budget": each.how.budget, "knowledge": each.how.knowledge, "revision": REVISION}
-    lost = {FAILED_ATTACKS: failures(each.place)}
+    lost = {FAILED_ATTACKS: list_failures(each.place)}
     return kept | means_of | named | given | (lost if lost[FAILED_ATTACKS] else {})
 
 
-def text(base: Sequence[Row], again: Sequence[Sequence[Row]], loss: float) -> str:
+def format_table(base: Sequence[Row], again: Sequence[Sequence[Row]], loss: float) -> str:
     """Return the table; `again` are its rows in bootstrap samples of the images."""
     groups: dict[str, list[int]] = {}
     for number, row in enumerate(base):
         groups.setdefault(str(row["variant"]), []).append(number)
     head = ["variant", *(column.head for column in COLUMNS), "worst attack"]
-    known = [[*cells, NOTHING] for cells in anchors(base, COLUMNS)]
+    known = [[*cells, NOTHING] for cells in make_anchor_lines(base, COLUMNS)]
     body = [
-        line([base[i] for i in group], [[each[i] for i in group] for each in again])
+        variant_line([base[i] for i in group], [[each[i] for i in group] for each in again])
         for group in groups.values()
     ]
     return (
         f"**Trained attacks, each variant where it is nearest to {loss:g} points below the "
-        f"undefended accuracy**{aims(base)}{width(again)}{failed(base)}\n\n"
-        f"{markdown(head, [*body, *known])}\n"
+        f"undefended accuracy**{describe_targets(base)}{describe_intervals(again)}"
+        f"{describe_failed_attacks(base)}\n\n{format_markdown(head, [*body, *known])}\n"
     )
 
 
-def aims(rows: Sequence[Row]) -> str:
+def describe_targets(rows: Sequence[Row]) -> str:
     """Say of how many targets the scores are, and among how many the right one was looked for."""
     targets = " or ".join(sorted({str(row["targets"]) for row in rows if row.get("targets")}))
     among = {row["picked-among"] for row in rows if isinstance(row.get("picked-among"), int)}
@@ -278,16 +297,18 @@ def aims(rows: Sequence[Row]) -> str:
     return f"{said}." if said else ""
 
 
-def line(group: Sequence[Row], again: Sequence[Sequence[Row]]) -> list[str]:
+def variant_line(group: Sequence[Row], again: Sequence[Sequence[Row]]) -> list[str]:
     """Return one variant's line: means over seeds, with intervals over seeds and images."""
     swept = group[0].get("strength")
     title = str(group[0].get("title", group[0]["variant"]))
-    cells = [spread(c, numbers(group, c.key), means(again, c.key)) for c in COLUMNS]
+    cells = [
+        format_spread(c, select_numbers(group, c.key), mean_samples(again, c.key)) for c in COLUMNS
+    ]
     names = sorted({str(row["attack"]) for row in group if row.get("attack")})
     return [title if swept is None else f"{title}, {swept:g}", *cells, " / ".join(names) or NOTHING]
 
 
-def larger(found: Iterable[Row]) -> str:
+def budget_table(found: Iterable[Row]) -> str:
     """Return the MSE at each budget of the variants that were attacked with several."""
-    told = sweeps_table(sweeps(Escalated.model_validate(dict(row)) for row in found))
-    return markdown(told.head, told.rows)
+    told = make_sweeps_table(find_sweeps(Escalated.model_validate(dict(row)) for row in found))
+    return format_markdown(told.head, told.rows)

@@ -8,19 +8,26 @@ from functools import partial
 from pathlib import Path
 
 from fedcel.errors import FedcelError, RunError, SettingsError
-from fedcel.files import locked, read_json, write_json, write_whole
+from fedcel.files import lock_file, read_json, write_json, write_whole
 from fedcel.losses import defences
 from fedcel.settings.groups import Attack
 from fedcel.settings.parsing import Settings
 from sims import report
-from sims.attacking.attack_run import ROWS, Rows, failures, own
+from sims.attacking.attack_run import ROWS, Rows, list_failures, own_rows
 from sims.bench import resume_bench
-from sims.bench.run_cell import COST, attempt, complete, finished, killed, listed
-from sims.bench.scenario import Cell, Scenario, anchored, refuse_fixed_sweeps, undefended
-from sims.commands.progress import left, say
-from sims.engines.process_pool import timed, work
+from sims.bench.run_cell import (
+    COST,
+    attempt_cell,
+    describe_kill,
+    describe_list,
+    is_complete,
+    is_finished,
+)
+from sims.bench.scenario import Cell, Scenario, is_anchored, is_undefended, refuse_fixed_sweeps
+from sims.commands.progress import estimate_left, print_line
+from sims.engines.process_pool import run_items, time_call
 from sims.report.read import FAILED
-from sims.results.rows import gather
+from sims.results.rows import gather_vectors
 from sims.results.worst_attack import FAILED_ATTACKS, NAMED, REBUILT, worst_rows
 
 COPIED = (
@@ -48,7 +55,7 @@ OPTIONAL = (  # older runs lack some
 LOCK = ".bench.json.lock"
 
 
-def bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1) -> Path:
+def run_bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1) -> Path:
     """Return the report of all cells, each trained and attacked once, whatever interrupts.
 
     SettingsError for several jobs on an engine that is parallel itself, and for a swept
@@ -63,65 +70,68 @@ def bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1) ->
         raise SettingsError(
             f"--jobs is {jobs}: engine {engines[0]!r} is parallel itself; add --engine loop"
         )
-    missing = [cell for cell in cells if not finished(folder / "runs" / cell.name, cell)]
-    resume_bench.refuse(scenario, cells, folder)
-    rows(cells, folder)  # damage is named before the work
+    missing = [cell for cell in cells if not is_finished(folder / "runs" / cell.name, cell)]
+    resume_bench.refuse_foreign(scenario, cells, folder)
+    make_rows(cells, folder)  # damage is named before the work
     write_whole(folder / "scenario.toml", scenario.path.read_text())
-    say(f"run: {folder}")
+    print_line(f"run: {folder}")
     say_known(cells, missing, folder)
-    failed = done(scenario, cells, missing, folder, jobs)
-    found = write(scenario, cells, folder, failed)
+    failed = finish_cells(scenario, cells, missing, folder, jobs)
+    found = write_bench(scenario, cells, folder, failed)
     if not failed:
-        return report.write(folder)
-    others = f"the others are in {report.write(folder)}" if found else "no cell is finished"
+        return report.write_report(folder)
+    others = f"the others are in {report.write_report(folder)}" if found else "no cell is finished"
     first = next(iter(failed.values()))
-    raise type(first)(f"{listed(list(failed))} failed, the reasons are above; {others}")
+    raise type(first)(f"{describe_list(list(failed))} failed, the reasons are above; {others}")
 
 
 def say_known(cells: list[Cell], missing: list[Cell], folder: Path) -> None:
     """Say what is there already of the cells, and of others."""
     if len(missing) < len(cells):
-        say(f"{len(cells) - len(missing)} of {len(cells)} cells are finished already: skipped")
-    again = sum(complete(folder / "runs" / cell.name, cell) for cell in missing)
+        print_line(
+            f"{len(cells) - len(missing)} of {len(cells)} cells are finished already: skipped"
+        )
+    again = sum(is_complete(folder / "runs" / cell.name, cell) for cell in missing)
     if again:
         which = "failed or are of an earlier version"
-        say(f"{again} of {len(cells)} cells have attacks that {which}: run again")
-    stay = len(resume_bench.rows(cells, folder))
+        print_line(f"{again} of {len(cells)} cells have attacks that {which}: run again")
+    stay = len(resume_bench.other_rows(cells, folder))
     if stay:
-        say(f"finished cells of earlier calls that stay in the table: {stay}")
+        print_line(f"finished cells of earlier calls that stay in the table: {stay}")
 
 
-def done(
+def finish_cells(
     scenario: Scenario, cells: list[Cell], missing: list[Cell], folder: Path, jobs: int
 ) -> dict[str, FedcelError]:
     """Train and attack the missing cells; return why those that failed did, in their order."""
     failed: dict[str, FedcelError] = {}
     seconds: list[float] = []
-    task = partial(timed, partial(attempt, folder=folder))
-    with closing(work(task, missing, jobs, killed)) as running:
+    task = partial(time_call, partial(attempt_cell, folder=folder))
+    with closing(run_items(task, missing, jobs, describe_kill)) as running:
         for number, ((name, error), spent) in enumerate(running, 1):
             if error:
                 failed[name] = error
             else:
                 seconds.append(spent)
             ended = f"{name} failed: {error}" if error else f"finished {name}"
-            say(f"{ended} ({number}/{len(missing)}){left(seconds, len(missing) - number, jobs)}")
-            write(scenario, cells, folder, failed)
+            remaining = estimate_left(seconds, len(missing) - number, jobs)
+            print_line(f"{ended} ({number}/{len(missing)}){remaining}")
+            write_bench(scenario, cells, folder, failed)
     return {cell.name: failed[cell.name] for cell in missing if cell.name in failed}
 
 
-def write(
+def write_bench(
     scenario: Scenario, cells: list[Cell], folder: Path, failed: Mapping[str, FedcelError]
 ) -> Rows:
     """Write what is finished and what failed, each whole; return the rows of bench.json.
 
     What earlier calls left of cells that were not asked for stays, in the scenario's order.
     """
-    with locked(folder / LOCK):  # another call may finish other seeds meanwhile
-        found = resume_bench.ordered(
-            [*rows(cells, folder), *resume_bench.rows(cells, folder)], scenario
+    with lock_file(folder / LOCK):  # another call may finish other seeds meanwhile
+        found = resume_bench.sort_rows(
+            [*make_rows(cells, folder), *resume_bench.other_rows(cells, folder)], scenario
         )
-        reasons = resume_bench.reasons(scenario, folder)
+        reasons = resume_bench.read_failures(scenario, folder)
         reasons |= {name: str(error) for name, error in failed.items()}
         for row in found:
             reasons.pop(Path(str(row["run"])).name, None)  # as it says, it is in the table
@@ -129,25 +139,27 @@ def write(
         write_json(folder / FAILED, told)
         write_json(folder / "bench.json", found)
         if found:
-            gather(folder)
+            gather_vectors(folder)
     return found
 
 
-def rows(cells: list[Cell], folder: Path) -> Rows:
+def make_rows(cells: list[Cell], folder: Path) -> Rows:
     """Return the cells' part of bench.json: a row for each that is finished."""
     bare: dict[int, Settings] = {}
     for cell in cells:
-        if undefended(cell.strength, cell.settings):
+        if is_undefended(cell.strength, cell.settings):
             bare.setdefault(cell.settings.seed, cell.settings)
     found = []
     for cell in cells:
         place = folder / "runs" / cell.name
-        if complete(place, cell):
-            found.append(row(cell, place, folder, bare))
+        if is_complete(place, cell):
+            found.append(make_row(cell, place, folder, bare))
     return found
 
 
-def row(cell: Cell, place: Path, folder: Path, bare: Mapping[int, Settings]) -> dict[str, object]:
+def make_row(
+    cell: Cell, place: Path, folder: Path, bare: Mapping[int, Settings]
+) -> dict[str, object]:
     """Return one cell's row; RunError when its files lack what a row needs.
 
     `bare` are the undefended settings of each seed, to say whose sweep begins there.
@@ -158,17 +170,17 @@ def row(cell: Cell, place: Path, folder: Path, bare: Mapping[int, Settings]) -> 
         "title": cell.variant.title,
         "strength": cell.strength,
         "strength-key": cell.variant.strength_key,
-        "undefended": undefended(cell.strength, cell.settings),
-        "anchored": seed in bare and anchored(cell, bare[seed]),
+        "undefended": is_undefended(cell.strength, cell.settings),
+        "anchored": seed in bare and is_anchored(cell, bare[seed]),
         "seed": seed,
         "engine": cell.settings.engine,
-        "noise": defences.cut(cell.settings).sigma,
-        **measured(place, cell.settings.attack),
+        "noise": defences.build_cut(cell.settings).sigma,
+        **measured_values(place, cell.settings.attack),
         "run": str(place.relative_to(folder)),
-    } | ({FAILED_ATTACKS: failed} if (failed := failures(place)) else {})
+    } | ({FAILED_ATTACKS: failed} if (failed := list_failures(place)) else {})
 
 
-def measured(place: Path, how: Attack) -> dict[str, object]:
+def measured_values(place: Path, how: Attack) -> dict[str, object]:
     """Return what a row copies of a run's files; RunError when what it needs is not there.
 
     Of the attacks those that `how` asks for: others are not run on every cell.
@@ -180,7 +192,12 @@ def measured(place: Path, how: Attack) -> dict[str, object]:
         known = {key: result[key] for key in OPTIONAL if key in result}
         copied = {key: result[key] for key in COPIED} | known
         ratio = {"train-step-ratio": cost["train-step-ratio"]}
-        return copied | attention(place / "events.jsonl") | worst(own(place, how) or []) | ratio
+        return (
+            copied
+            | attention_share(place / "events.jsonl")
+            | worst_scores(own_rows(place, how) or [])
+            | ratio
+        )
     except (KeyError, TypeError, ValueError) as error:
         what = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise RunError(
@@ -189,7 +206,7 @@ def measured(place: Path, how: Attack) -> dict[str, object]:
         ) from None
 
 
-def attention(path: Path) -> dict[str, object]:
+def attention_share(path: Path) -> dict[str, object]:
     """Return n_eff/n of the attention in the last round in which it acted, if it ever did.
 
     That is before the encoder is frozen: afterwards no loss acts on it.
@@ -199,7 +216,7 @@ def attention(path: Path) -> dict[str, object]:
     return next(({key: event[key]} for event in reversed(events) if key in event), {})
 
 
-def worst(attacks: Rows) -> dict[str, object]:
+def worst_scores(attacks: Rows) -> dict[str, object]:
     """Return the scores of the trained attack that rebuilt images best, mean over its seeds."""
     name, counted = worst_rows(attacks)
 

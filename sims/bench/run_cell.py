@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import torch
 
-from fedcel.errors import FailedError, FedcelError, RunError, rose, unforeseen
+from fedcel.errors import FailedError, FedcelError, RunError, describe_origin, describe_unforeseen
 from fedcel.files import write_json
 from fedcel.runs import run_folder
-from fedcel.settings.parsing import Scalar, Settings, dump, flatten
-from sims.attacking.attack_run import catch_up, lacking, own
+from fedcel.settings.parsing import Scalar, Settings, dump_settings, flatten_settings
+from sims.attacking.attack_run import catch_up, lacking_settings, own_rows
 from sims.bench.scenario import Cell
-from sims.bench.training_cost import train_step_ratio
+from sims.bench.training_cost import measure_step_ratio
 from sims.engines.process_pool import FEWER, KILLED
 from sims.engines.simulate import simulate
 
@@ -32,50 +32,52 @@ class Done(NamedTuple):
     error: FedcelError | None
 
 
-def finished(folder: Path, cell: Cell) -> bool:
+def is_finished(folder: Path, cell: Cell) -> bool:
     """Say whether a cell is trained and attacked; RunError if the folder is of other settings.
 
     An attack that failed there where nobody foresaw it is to be tried again.
     """
     if not folder.exists():
         return False
-    others = differing(run_folder.read_settings(folder), cell.settings)
+    others = find_differences(run_folder.read_settings(folder), cell.settings)
     if others:
         raise RunError(
-            f"{folder} was made with other settings: {told_apart(others)}; choose another --out "
-            f"or remove it{attacks_alone(folder, others)}"
+            f"{folder} was made with other settings: {describe_differences(others)}; "
+            f"choose another --out or remove it{only_attack_settings(folder, others)}"
         )
-    if not complete(folder, cell):
+    if not is_complete(folder, cell):
         return False
     try:
-        return lacking(folder, cell.settings.attack) is None
+        return lacking_settings(folder, cell.settings.attack) is None
     except Exception:  # of a user's attack that cannot be made: `attempt` says so of the cell
         return False
 
 
-def complete(place: Path, cell: Cell) -> bool:
+def is_complete(place: Path, cell: Cell) -> bool:
     """Say whether a cell's folder has all that a row is made of, attacked as its settings ask."""
-    return (place / COST).exists() and own(place, cell.settings.attack) is not None
+    return (place / COST).exists() and own_rows(place, cell.settings.attack) is not None
 
 
-def differing(there: Settings, asked: Settings) -> Differing:
+def find_differences(there: Settings, asked: Settings) -> Differing:
     """Return the settings in which a run differs from those asked for, with both values."""
-    mine, other = flatten(dump(asked)), flatten(dump(there))
+    mine, other = flatten_settings(dump_settings(asked)), flatten_settings(dump_settings(there))
     return {key: (other[key], mine[key]) for key in mine if other[key] != mine[key]}
 
 
-def told_apart(others: Differing) -> str:
+def describe_differences(others: Differing) -> str:
     """Return the first settings that differ, and how many more do."""
-    return listed([f"{key} is {old!r} there, {new!r} here" for key, (old, new) in others.items()])
+    return describe_list(
+        [f"{key} is {old!r} there, {new!r} here" for key, (old, new) in others.items()]
+    )
 
 
-def listed(said: Sequence[str]) -> str:
+def describe_list(said: Sequence[str]) -> str:
     """Return the first of several things, and how many more there are."""
     more = f" and {len(said) - SHOWN} more" if len(said) > SHOWN else ""
     return f"{', '.join(said[:SHOWN])}{more}"
 
 
-def attacks_alone(folder: Path, others: Differing) -> str:
+def only_attack_settings(folder: Path, others: Differing) -> str:
     """Return how a finished run is attacked in another way, where nothing else is asked for."""
     if not all(key.startswith("attack.") for key in others):
         return ""
@@ -86,21 +88,21 @@ def attacks_alone(folder: Path, others: Differing) -> str:
     )
 
 
-def attempt(cell: Cell, folder: Path) -> Done:
+def attempt_cell(cell: Cell, folder: Path) -> Done:
     """Train and attack one cell; return why, should it fail."""
     try:
-        one(cell, folder)
+        run_cell(cell, folder)
     except Exception as error:  # a user's part may raise anything, and the others go on
-        return Done(cell.name, told(error))
+        return Done(cell.name, wrap_error(error))
     return Done(cell.name, None)
 
 
-def killed(cell: Cell) -> tuple[Done, float]:
+def describe_kill(cell: Cell) -> tuple[Done, float]:
     """Return the end of a cell whose process is no more, and no time."""
     return Done(cell.name, FailedError(f"{KILLED}; {FEWER}")), 0.0
 
 
-def one(cell: Cell, folder: Path) -> None:
+def run_cell(cell: Cell, folder: Path) -> None:
     """Train and attack one cell, as far as it is not."""
     torch.set_num_threads(1)
     place = folder / "runs" / cell.name
@@ -108,10 +110,10 @@ def one(cell: Cell, folder: Path) -> None:
         simulate(cell.settings, place, resume=place.exists(), title=cell.name)
     catch_up(place, cell.settings.attack, title=cell.name)
     if not (place / COST).exists():
-        write_json(place / COST, {"train-step-ratio": train_step_ratio(cell.settings)})
+        write_json(place / COST, {"train-step-ratio": measure_step_ratio(cell.settings)})
 
 
-def told(error: Exception) -> FedcelError:
+def wrap_error(error: Exception) -> FedcelError:
     """Return an error as one of fedcel's own kinds, with where it rose if nobody foresaw it.
 
     A user's exception may not come through a pipe between processes.
@@ -121,4 +123,4 @@ def told(error: Exception) -> FedcelError:
     if isinstance(error, FedcelError):
         kinds = (k for k in type(error).__mro__ if issubclass(k, FedcelError))
         return next(k for k in kinds if k.__module__ == FedcelError.__module__)(str(error))
-    return FailedError(f"{unforeseen(error)} ({rose(error)})")
+    return FailedError(f"{describe_unforeseen(error)} ({describe_origin(error)})")

@@ -10,8 +10,14 @@ from typing import NamedTuple
 from fedcel.errors import SettingsError
 from fedcel.files import read_toml
 from fedcel.losses import defences
-from fedcel.runs.run_folder import settings_from
-from fedcel.settings.parsing import Scalar, Settings, dump, flatten, parse
+from fedcel.runs.run_folder import parse_run_settings
+from fedcel.settings.parsing import (
+    Scalar,
+    Settings,
+    dump_settings,
+    flatten_settings,
+    parse_settings,
+)
 
 VARIANT_KEYS = {"name", "title", "settings", "strength-key", "strengths", "tune", "tuned"}
 TOP_KEYS = {"title", "settings", "bench", "tune", "variant"}
@@ -66,44 +72,51 @@ class Cell(NamedTuple):
         return f"{self.variant.name}{strength}-{self.settings.seed}"
 
 
-def packaged() -> list[str]:
+def list_packaged() -> list[str]:
     """Return the names of the scenarios that come with the package."""
     found = files("sims").joinpath("scenarios").iterdir()
     return sorted(Path(str(item)).stem for item in found if str(item).endswith(".toml"))
 
 
-def find(name: str) -> Path:
+def find_scenario(name: str) -> Path:
     """Return the path of a scenario by packaged name or file path; SettingsError if neither."""
-    if name in packaged():
+    if name in list_packaged():
         return Path(str(files("sims").joinpath("scenarios", f"{name}.toml")))
     if Path(name).is_file():
         return Path(name)
-    raise SettingsError(f"no scenario {name!r}; give a TOML file or one of {', '.join(packaged())}")
+    raise SettingsError(
+        f"no scenario {name!r}; give a TOML file or one of {', '.join(list_packaged())}"
+    )
 
 
-def read(name: str) -> Scenario:
+def read_scenario(name: str) -> Scenario:
     """Return a checked scenario; SettingsError names what is wrong and where.
 
     A settings.toml of a run is a scenario of one variant, so that a run can be repeated.
     """
-    path = find(name)
+    path = find_scenario(name)
     table = read_toml(path)
     if "format" in table:
-        own = settings_from(table, path)
+        own = parse_run_settings(table, path)
         return Scenario(
-            "A run again", path, flatten(dump(own)), [own.seed], [plain("run")], NO_TUNE
+            "A run again",
+            path,
+            flatten_settings(dump_settings(own)),
+            [own.seed],
+            [make_plain_variant("run")],
+            NO_TUNE,
         )
     _refuse(table, TOP_KEYS, path, "the top level")
     raw = table.get("variant", [])
     if not isinstance(raw, list) or not all(isinstance(item, dict) for item in raw):
         raise SettingsError(f"{path}: variant must be [[variant]] tables")
-    variants = [_variant(item, path) for item in raw] or [plain("run")]
+    variants = [_variant(item, path) for item in raw] or [make_plain_variant("run")]
     names = [variant.name for variant in variants]
     if len(set(names)) < len(names):
         raise SettingsError(f"{path}: variant names {names} are not all different")
     bench = _table(table, "bench", path)
     _refuse(bench, {"seeds"}, path, "[bench]")
-    common = flatten(_table(table, "settings", path))
+    common = flatten_settings(_table(table, "settings", path))
     scenario = Scenario(
         str(table.get("title", path.stem)),
         path,
@@ -112,11 +125,11 @@ def read(name: str) -> Scenario:
         variants,
         _tune(_table(table, "tune", path), path),
     )
-    cells(scenario, {})  # every cell's settings are checked before the first is trained
+    list_cells(scenario, {})  # every cell's settings are checked before the first is trained
     return scenario
 
 
-def cells(scenario: Scenario, overrides: dict[str, Scalar]) -> list[Cell]:
+def list_cells(scenario: Scenario, overrides: dict[str, Scalar]) -> list[Cell]:
     """Return every variant x strength x seed, with settings resolved."""
     seeds = [overrides["seed"]] if "seed" in overrides else scenario.seeds
     found = []
@@ -126,7 +139,7 @@ def cells(scenario: Scenario, overrides: dict[str, Scalar]) -> list[Cell]:
             swept = {} if strength is None else {str(variant.strength_key): strength}
             for seed in seeds:
                 raw = scenario.settings | variant.settings | swept | overrides | {"seed": seed}
-                found.append(Cell(variant, strength, rooted(parse(raw))))
+                found.append(Cell(variant, strength, resolve_data_path(parse_settings(raw))))
     return found
 
 
@@ -139,7 +152,7 @@ def refuse_fixed_sweeps(cells: Iterable[Cell]) -> None:
         if cell.strength is None:
             continue
         key = str(cell.variant.strength_key)
-        value = flatten(dump(cell.settings))[key]
+        value = flatten_settings(dump_settings(cell.settings))[key]
         if value != cell.strength:
             swept = ", ".join(f"{strength:g}" for strength in cell.variant.strengths)
             raise SettingsError(
@@ -148,32 +161,34 @@ def refuse_fixed_sweeps(cells: Iterable[Cell]) -> None:
             )
 
 
-def defended(settings: Settings) -> bool:
+def is_defended(settings: Settings) -> bool:
     """Say whether there is a conditional entropy loss or a rival defence."""
     return settings.cel.kind != "none" or settings.defence.name != "none"
 
 
-def undefended(strength: float | None, settings: Settings) -> bool:
+def is_undefended(strength: float | None, settings: Settings) -> bool:
     """Say whether a cell can be what others are compared with: it defends and sweeps nothing."""
-    return strength is None and not defended(settings)
+    return strength is None and not is_defended(settings)
 
 
-def anchored(cell: Cell, undefended: Settings) -> bool:
+def is_anchored(cell: Cell, undefended: Settings) -> bool:
     """Say whether a sweep begins, at strength 0, with the undefended net.
 
     It does when the one thing that defends has its weight swept, and net and cut without it are
-    those of `undefended`; rates may differ, each variant's are tuned.
+    those of `is_undefended`; rates may differ, each variant's are tuned.
     """
     s = cell.settings
     other = {"cel.weight": s.defence.name, "defence.strength": s.cel.kind}
     if cell.strength is None or other.get(str(cell.variant.strength_key)) != "none":
         return False
     zero = s.model_copy(update={"defence": s.defence.model_copy(update={"strength": 0.0})})
-    same_cut = defences.cut(zero) == defences.cut(undefended)
-    return same_cut and defences.net(zero) == defences.net(undefended)
+    same_cut = defences.build_cut(zero) == defences.build_cut(undefended)
+    return same_cut and defences.defended_net_settings(zero) == defences.defended_net_settings(
+        undefended
+    )
 
 
-def rooted(settings: Settings) -> Settings:
+def resolve_data_path(settings: Settings) -> Settings:
     """Return settings whose data folder is absolute, so that a run is read from anywhere."""
     if settings.data.path == "none":
         return settings
@@ -181,7 +196,7 @@ def rooted(settings: Settings) -> Settings:
     return settings.model_copy(update={"data": data})
 
 
-def reseeded(
+def override_seeds(
     scenario: Scenario, overrides: dict[str, Scalar]
 ) -> tuple[Scenario, dict[str, Scalar]]:
     """Return the scenario with `bench.seeds` of the overrides, and the other overrides.
@@ -198,7 +213,7 @@ def reseeded(
     return scenario._replace(seeds=_seeds(own["seeds"], "--set")), rest
 
 
-def plain(name: str) -> Variant:
+def make_plain_variant(name: str) -> Variant:
     """Return a variant that adds nothing to the common settings."""
     return Variant(name, name, {}, None, [], {})
 
@@ -218,7 +233,7 @@ def _variant(raw: dict[str, object], path: Path) -> Variant:
         raise SettingsError(f"{path}: {where}: strengths {listed!r} must be '0.1,0.3'") from None
     if len({f"{strength:g}" for strength in strengths}) < len(strengths):  # as folders are named
         raise SettingsError(f"{path}: {where}: strengths {listed!r} repeats a strength")
-    settings = flatten(_table(raw, "settings", path))
+    settings = flatten_settings(_table(raw, "settings", path))
     return Variant(
         name, str(raw.get("title", name)), settings, key or None, strengths, _ranges(raw, path)
     )
@@ -226,7 +241,9 @@ def _variant(raw: dict[str, object], path: Path) -> Variant:
 
 def _tune(table: dict[str, object], path: Path) -> Tune:
     ranges = {
-        key: str(value) for key, value in flatten(table).items() if key not in ("loss", "goal")
+        key: str(value)
+        for key, value in flatten_settings(table).items()
+        if key not in ("loss", "goal")
     }
     loss = table.get("loss", 1.0)
     if isinstance(loss, bool) or not isinstance(loss, int | float) or not 0 <= loss < math.inf:
@@ -237,7 +254,7 @@ def _tune(table: dict[str, object], path: Path) -> Tune:
 
 
 def _ranges(raw: dict[str, object], path: Path) -> dict[str, str]:
-    return {key: str(value) for key, value in flatten(_table(raw, "tune", path)).items()}
+    return {key: str(value) for key, value in flatten_settings(_table(raw, "tune", path)).items()}
 
 
 def _seeds(raw: object, path: Path | str) -> list[Scalar]:

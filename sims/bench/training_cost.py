@@ -3,42 +3,42 @@
 import statistics
 import time
 
-from fedcel.data import load
-from fedcel.federation.client_update import RoundInputs, client_net, update_client
+from fedcel.data import load_splits
+from fedcel.federation.client_update import RoundInputs, build_client_net, update_client
 from fedcel.losses.cel import State
 from fedcel.settings.groups import Cel, Defence
 from fedcel.settings.parsing import Settings
-from sims.bench.scenario import defended
+from sims.bench.scenario import is_defended
 
 REPEATS = range(3, 16)  # rounds of each, in turn, so that a drifting machine hits both alike
 PATIENCE = 3.0
 """Seconds after which the fewest repeats are enough: long rounds scatter less."""
 
 
-def train_step_ratio(settings: Settings) -> float:
+def measure_step_ratio(settings: Settings) -> float:
     """Return the median ratio of a round's time with the loss fully on to one without it."""
-    if not defended(settings):
+    if not is_defended(settings):
         return 1.0
     off = {"cel": Cel(), "defence": Defence()}
     plain = settings.model_copy(update=off)
-    _, state = seconds(settings, None)  # from then on, statistics are warm as in a real run
+    _, state = time_round(settings, None)  # from then on, statistics are warm as in a real run
     ratios: list[float] = []
     begin = time.perf_counter()
     while len(ratios) < REPEATS.start or (
         len(ratios) < REPEATS.stop - 1 and time.perf_counter() - begin < PATIENCE
     ):
-        without, _ = seconds(plain, None)
-        taken, state = seconds(settings, state)
+        without, _ = time_round(plain, None)
+        taken, state = time_round(settings, state)
         ratios.append(taken / without)
     return statistics.median(ratios)
 
 
-def seconds(settings: Settings, state: State | None) -> tuple[float, State | None]:
+def time_round(settings: Settings, state: State | None) -> tuple[float, State | None]:
     """Return the time of one client's round after the ramp, and the loss's state after it."""
     number = max(1, round(settings.rounds * max(settings.cel.ramp, 0.01)))
-    parts = load(settings.data, settings.clients, settings.seed).clients
+    parts = load_splits(settings.data, settings.clients, settings.seed).clients
     total = sum(len(part.y) for part in parts)
-    inputs = RoundInputs(number, client_net(settings).vector.clone(), total)
+    inputs = RoundInputs(number, build_client_net(settings).vector.clone(), total)
     begin = time.perf_counter()
     update = update_client(settings, 0, len(parts[0].y) / total, inputs, state)
     return time.perf_counter() - begin, update.state

@@ -12,23 +12,23 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from fedcel.data import load
+from fedcel.data import load_splits
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import write_json
 from fedcel.metrics import calibration
 from fedcel.posterior.predict import predict
 from fedcel.runs import run_folder as runs
-from fedcel.runs.evaluation import sampled
+from fedcel.runs.evaluation import posterior_samples
 from fedcel.runs.run_folder import Run
-from fedcel.seeding import generator
-from fedcel.settings.parsing import Scalar, Settings, parse
+from fedcel.seeding import make_generator
+from fedcel.settings.parsing import Scalar, Settings, parse_settings
 from sims.bench import scenario
 from sims.bench.scenario import Cell
-from sims.commands.progress import say
+from sims.commands.progress import print_line
 from sims.engines import local
-from sims.engines.process_pool import work
-from sims.report.table_columns import markdown, numbers
-from sims.report.text import interval
+from sims.engines.process_pool import run_items
+from sims.report.table_columns import format_markdown, select_numbers
+from sims.report.text import format_interval
 from sims.results.estimate import estimate
 
 MEMBER = re.compile(r"(?P<name>.+)-member-\d+")
@@ -59,7 +59,7 @@ class Score(NamedTuple):
     scores: Mapping[str, float]
 
 
-def train(cell: Cell, folder: Path) -> str:
+def train_cell(cell: Cell, folder: Path) -> str:
     """Train one cell on the loop engine, without the measurement of its leak; return its name.
 
     A cell that is there already is left alone; RunError when it was made with other settings.
@@ -72,12 +72,14 @@ def train(cell: Cell, folder: Path) -> str:
     torch.set_num_threads(1)
     resume = place.exists()
     if not resume:
-        runs.create(place, cell.settings)
-    local.train(cell.settings, place, lambda event: None, resume=resume, measure=False)
+        runs.create_run(place, cell.settings)
+    local.train_locally(cell.settings, place, lambda event: None, resume=resume, measure=False)
     return cell.name
 
 
-def scored(cells: Iterable[Cell], folder: Path, outside: Settings | None = None) -> list[Score]:
+def score_cells(
+    cells: Iterable[Cell], folder: Path, outside: Settings | None = None
+) -> list[Score]:
     """Return the scores of trained cells.
 
     Variants `NAME-member-K` are averaged into one ensemble. `outside`: whose test images are shown
@@ -86,14 +88,14 @@ def scored(cells: Iterable[Cell], folder: Path, outside: Settings | None = None)
     return [
         Score(
             one.name, one.title, one.strength, seed, len(places),
-            measured([runs.read(place) for place in places], outside),
+            measure_models([runs.read_run(place) for place in places], outside),
         )
-        for one in grouped(cells, folder)
+        for one in group_cells(cells, folder)
         for seed, places in one.runs.items()
     ]  # fmt: skip
 
 
-def table(found: Sequence[Score], against: str | None = None) -> str:
+def format_table(found: Sequence[Score], against: str | None = None) -> str:
     """Return the Markdown of scores, a part for each strength.
 
     With `against`, a variant's name, also the differences to it, paired by seed. SettingsError when
@@ -106,12 +108,14 @@ def table(found: Sequence[Score], against: str | None = None) -> str:
         groups = {n: [s for s in found if (s.name, s.strength) == (n, strength)] for n in names}
         there = {name: group for name, group in groups.items() if group}
         parts += [] if strength is None else [f"**At {strength:g}**"]
-        parts.append(markdown(["variant", *HEADS, "runs trained"], map(line, there.values())))
+        parts.append(
+            format_markdown(["variant", *HEADS, "runs trained"], map(variant_line, there.values()))
+        )
         if against in there:
             base = there[against]
-            pairs = [paired(g, base) for name, g in there.items() if name != against]
+            pairs = [pair_scores(g, base) for name, g in there.items() if name != against]
             parts.append(f"Difference to {base[0].title}, paired by seed:")
-            parts.append(markdown(["variant", *HEADS], pairs))
+            parts.append(format_markdown(["variant", *HEADS], pairs))
     return "\n\n".join(parts) + "\n"
 
 
@@ -121,7 +125,7 @@ def refuse_unknown(against: str | None, names: Iterable[str]) -> None:
         raise SettingsError(f"--against is {against!r}, must be one of {', '.join(known)}")
 
 
-def grouped(cells: Iterable[Cell], folder: Path) -> list[Line]:
+def group_cells(cells: Iterable[Cell], folder: Path) -> list[Line]:
     """Return the cells' lines in their order; members of an ensemble make one."""
     found: dict[tuple[str, float | None], Line] = {}
     for cell in cells:
@@ -134,13 +138,13 @@ def grouped(cells: Iterable[Cell], folder: Path) -> list[Line]:
     return list(found.values())
 
 
-def line(group: Sequence[Score]) -> list[str]:
+def variant_line(group: Sequence[Score]) -> list[str]:
     """Return a variant's cells: means over seeds with 95 % t-intervals, from three seeds on."""
     each = [score.scores for score in group]
-    return [group[0].title, *shown(each), str(max(score.runs for score in group))]
+    return [group[0].title, *format_scores(each), str(max(score.runs for score in group))]
 
 
-def paired(group: Sequence[Score], base: Sequence[Score]) -> list[str]:
+def pair_scores(group: Sequence[Score], base: Sequence[Score]) -> list[str]:
     """Return a variant's cells less those of another under the same seeds, with intervals."""
     other = {score.seed: score.scores for score in base}
     gaps = [
@@ -148,41 +152,48 @@ def paired(group: Sequence[Score], base: Sequence[Score]) -> list[str]:
         for s in group
         if s.seed in other
     ]
-    return [group[0].title, *shown(gaps)]
+    return [group[0].title, *format_scores(gaps)]
 
 
-def shown(each: Sequence[Mapping[str, float]]) -> list[str]:
+def format_scores(each: Sequence[Mapping[str, float]]) -> list[str]:
     """Return means and intervals of each score."""
     return [
-        interval(estimate(numbers(each, key)), digits, scale)
+        format_interval(estimate(select_numbers(each, key)), digits, scale)
         for key, (digits, scale) in DIGITS.items()
     ]
 
 
-def measured(members: list[Run], outside: Settings | None) -> Mapping[str, float]:
+def measure_models(members: list[Run], outside: Settings | None) -> Mapping[str, float]:
     """Return the scores of one model, or of several averaged, on the test images."""
     x, y = members[0].splits.test
-    found = answers(members, x)
-    scores = calibration.scores(found, y)
+    found = average_probabilities(members, x)
+    scores = calibration.score_probabilities(found, y)
     if outside is None:
         return scores
-    strangers = resized(load(outside.data, outside.clients, outside.seed).test.x, x)
-    there = [calibration.predictive_entropy(p[None]) for p in (found, answers(members, strangers))]
+    strangers = resize_images(load_splits(outside.data, outside.clients, outside.seed).test.x, x)
+    there = [
+        calibration.predictive_entropy(p[None])
+        for p in (found, average_probabilities(members, strangers))
+    ]
     return scores | {"auroc": calibration.auroc(*there)}
 
 
-def answers(members: Iterable[Run], x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N K"]:
+def average_probabilities(
+    members: Iterable[Run], x: Float[Tensor, "N C H W"]
+) -> Float[Tensor, "N K"]:
     """Return the probabilities averaged over the members, each averaged over its samples."""
     found = []
     for run in members:
-        noise = generator(run.settings.seed, "test-noise")
+        noise = make_generator(run.settings.seed, "test-noise")
         found.append(
-            predict(run.flat, sampled(run), x, noise, run.settings.chain.scope).probabilities
+            predict(
+                run.flat, posterior_samples(run), x, noise, run.settings.chain.scope
+            ).probabilities
         )
     return torch.stack(found).mean(0)
 
 
-def resized(
+def resize_images(
     strangers: Float[Tensor, "N c h w"], x: Float[Tensor, "M C H W"]
 ) -> Float[Tensor, "N C H W"]:
     """Return images in the size of `x`; RunError when grey meets colour."""
@@ -194,7 +205,7 @@ def resized(
     return interpolate(strangers, x.shape[2:], mode="bilinear", antialias=True).clamp(0, 1)
 
 
-def calibrate(
+def compare_calibration(
     name: str,
     out: Path,
     jobs: int,
@@ -206,24 +217,24 @@ def calibrate(
     """Train what is missing of a scenario, on the loop engine; write the scores, return the table.
 
     `outside` and `outside_path` are data source and path of strangers' images, or `none`; `against`
-    as in `table`. Errors are those of scenarios, data and runs.
+    as in `format_table`. Errors are those of scenarios, data and runs.
     """
-    cells = scenario.cells(scenario.read(name), {**given, "engine": "loop"})
-    refuse_unknown(against, dict.fromkeys(one.name for one in grouped(cells, out)))
-    strangers = None if outside == "none" else foreign(outside, outside_path)
+    cells = scenario.list_cells(scenario.read_scenario(name), {**given, "engine": "loop"})
+    refuse_unknown(against, dict.fromkeys(one.name for one in group_cells(cells, out)))
+    strangers = None if outside == "none" else foreign_settings(outside, outside_path)
     if strangers:  # a missing file is said before anything is trained
-        load(strangers.data, strangers.clients, strangers.seed)
+        load_splits(strangers.data, strangers.clients, strangers.seed)
     torch.set_num_threads(1)
-    with closing(work(partial(train, folder=out), cells, jobs)) as running:
+    with closing(run_items(partial(train_cell, folder=out), cells, jobs)) as running:
         for done, cell in enumerate(running, 1):
-            say(f"{cell} ({done}/{len(cells)})")
-    found = scored(cells, out, strangers)
+            print_line(f"{cell} ({done}/{len(cells)})")
+    found = score_cells(cells, out, strangers)
     write_json(out / SCORES, [score._asdict() for score in found])
-    return table(found, against)
+    return format_table(found, against)
 
 
-def foreign(source: str, path: str) -> Settings:
+def foreign_settings(source: str, path: str) -> Settings:
     """Return settings that read strangers; the small embedded set has its own sizes."""
     many = {"data.train": 1000, "data.validation": 500, "data.auxiliary": 500, "data.test": 1000}
     sizes = {} if source == "digits" else many
-    return parse({"data.source": source, "data.path": path, "clients": 1, **sizes})
+    return parse_settings({"data.source": source, "data.path": path, "clients": 1, **sizes})

@@ -15,7 +15,7 @@ from sims.commands.options import (
     Jobs,
     MarkdownFile,
     RunFolder,
-    positive_numbers,
+    parse_positive_numbers,
 )
 from sims.commands.overrides import override_group, parse_overrides
 
@@ -45,7 +45,7 @@ def attack(
     require_extra("simulation")
     from fedcel.runs import run_folder
     from sims import report
-    from sims.attacking.attack_run import attack as attack_run
+    from sims.attacking.attack_run import attack_run
 
     settings = override_group(run_folder.read_settings(run), parse_overrides(assignments), "attack")
     if authority and not url:
@@ -54,12 +54,12 @@ def attack(
         from sims.attacking import live_service
 
         place = live_service.Place(url, os.environ.get("FEDCEL_KEY", ""), authority)
-        live_service.attack(run, place, settings.attack)
-        print(report.answers(run))
+        live_service.attack_service(run, place, settings.attack)
+        print(report.format_live_table(run))
     else:
-        print(report.found(attack_run(run, settings.attack)))
-        print(report.table(run))
-    print(f"report: {report.write(run)}")
+        print(report.format_attack_rows(attack_run(run, settings.attack)))
+        print(report.format_summary(run))
+    print(f"report: {report.write_report(run)}")
 
 
 def report(
@@ -74,7 +74,7 @@ def report(
     require_extra("report")
     from sims import report as pages
 
-    print(f"report: {pages.write(folder)}")
+    print(f"report: {pages.write_report(folder)}")
 
 
 def table(
@@ -85,11 +85,11 @@ def table(
 ) -> None:
     """Compare a bench's variants at matched accuracy."""
     require_extra("report")
-    from fedcel.files import writable
+    from fedcel.files import check_writable
     from sims.report import matched_table
 
-    writable(*filter(None, [out]))
-    write_or_print(matched_table.table(folder, loss, against), out)
+    check_writable(*filter(None, [out]))
+    write_or_print(matched_table.make_matched_tables(folder, loss, against), out)
 
 
 def escalate(
@@ -112,16 +112,16 @@ def escalate(
 ) -> None:
     """Run stronger attacks on a bench's variants at matched accuracy."""
     require_extra("simulation")
-    from fedcel.files import writable
+    from fedcel.files import check_writable
     from sims import report as pages
     from sims.bench.escalate import escalate as escalate_bench
 
-    writable(*filter(None, [out]))
-    values, efforts = parse_overrides(assignments), positive_numbers("--budgets", budgets)
+    check_writable(*filter(None, [out]))
+    values, efforts = parse_overrides(assignments), parse_positive_numbers("--budgets", budgets)
     with explain_interruption(repeat_hint("attacked cells", context.obj)):
         text = escalate_bench(folder, values, loss, efforts, jobs, every)
     write_or_print(text, out)
-    print(f"report: {pages.write(folder)}")
+    print(f"report: {pages.write_report(folder)}")
 
 
 def export(

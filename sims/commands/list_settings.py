@@ -19,11 +19,11 @@ def settings(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """List every setting: its type and range, its default, and what it does."""
-    from fedcel.settings.parsing import describe
+    from fedcel.settings.parsing import describe_settings
 
     rows = [
         {"key": key, "default": default, "type": kind, "description": text}
-        for key, default, text, kind in describe()
+        for key, default, text, kind in describe_settings()
     ]
     if group is not None:
         groups = sorted({str(row["key"]).partition(".")[0] for row in rows})

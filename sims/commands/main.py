@@ -12,10 +12,10 @@ import typer
 from rich.markup import escape
 
 from fedcel.errors import FailedError, FedcelError
-from fedcel.extras import missing_extra
+from fedcel.extras import missing_extra_error
 from sims.commands import finished_runs, list_settings, serving, training
 from sims.commands.interruption import CommandInterrupted
-from sims.commands.options import examples, scenario_titles
+from sims.commands.options import format_examples, list_scenario_titles
 
 INTERRUPTED = 130  # a shell's status of a command that SIGINT ended
 
@@ -48,7 +48,7 @@ def fedcel(
 def list_scenarios() -> str:
     """Return the packaged scenarios as the end of a command's help."""
     titles = "\n\n".join(
-        f"[cyan]{name}[/cyan]: {escape(title)}" for name, title in scenario_titles().items()
+        f"[cyan]{name}[/cyan]: {escape(title)}" for name, title in list_scenario_titles().items()
     )
     return f"[bold]Packaged scenarios[/bold]\n\n{titles}"
 
@@ -59,7 +59,7 @@ def add_commands() -> None:
     scenarios = list_scenarios()
     app.command(
         rich_help_panel=train,
-        epilog=examples(
+        epilog=format_examples(
             "fedcel simulate digits --engine loop",
             "fedcel simulate digits --variant cluster --set cel.weight=1",
             "fedcel simulate runs/old/settings.toml --out runs/again",
@@ -68,37 +68,40 @@ def add_commands() -> None:
     )(training.simulate)
     app.command(
         rich_help_panel=train,
-        epilog=examples(
+        epilog=format_examples(
             "fedcel bench digits --out runs/demo", "fedcel bench defences --engine loop --jobs 2"
         )
         + f"\n\n \n\n{scenarios}",
     )(training.bench)
-    app.command(rich_help_panel=train, epilog=examples("fedcel tune digits --trials 20"))(
+    app.command(rich_help_panel=train, epilog=format_examples("fedcel tune digits --trials 20"))(
         training.tune
     )
     app.command(
-        rich_help_panel=train, epilog=examples("fedcel uncertainty uncertainty --out runs/doubt")
+        rich_help_panel=train,
+        epilog=format_examples("fedcel uncertainty uncertainty --out runs/doubt"),
     )(training.uncertainty)
     app.command(
         rich_help_panel=look,
-        epilog=examples(
+        epilog=format_examples(
             "fedcel attack RUN --set attack.names=decoder --set attack.budget=4",
             "FEDCEL_KEY=... fedcel attack RUN --url https://answers.example:8443",
         ),
     )(finished_runs.attack)
-    app.command(rich_help_panel=look, epilog=examples("fedcel report RUN"))(finished_runs.report)
-    app.command(rich_help_panel=look, epilog=examples("fedcel table BENCH --loss 0,2"))(
+    app.command(rich_help_panel=look, epilog=format_examples("fedcel report RUN"))(
+        finished_runs.report
+    )
+    app.command(rich_help_panel=look, epilog=format_examples("fedcel table BENCH --loss 0,2"))(
         finished_runs.table
     )
-    app.command(rich_help_panel=look, epilog=examples("fedcel escalate BENCH --budgets 4,10"))(
-        finished_runs.escalate
-    )
-    app.command(rich_help_panel=look, epilog=examples("fedcel export RUN --out encoder.onnx"))(
-        finished_runs.export
-    )
+    app.command(
+        rich_help_panel=look, epilog=format_examples("fedcel escalate BENCH --budgets 4,10")
+    )(finished_runs.escalate)
+    app.command(
+        rich_help_panel=look, epilog=format_examples("fedcel export RUN --out encoder.onnx")
+    )(finished_runs.export)
     app.command(
         rich_help_panel=serve,
-        epilog=examples(
+        epilog=format_examples(
             "fedcel serve RUN",
             "fedcel serve RUN --host 0.0.0.0 --certificate chain.pem --private-key key.pem",
         ),
@@ -106,7 +109,7 @@ def add_commands() -> None:
     app.add_typer(serving.ledger, name="ledger", rich_help_panel=serve)
     app.command(
         rich_help_panel="Reference",
-        epilog=examples("fedcel settings", "fedcel settings cel", "fedcel settings --json"),
+        epilog=format_examples("fedcel settings", "fedcel settings cel", "fedcel settings --json"),
     )(list_settings.settings)
 
 
@@ -132,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FedcelError as error:
         return report_error(str(error), 1 if isinstance(error, FailedError) else 2)
     except ModuleNotFoundError as error:
-        missing = missing_extra(error.name or "")
+        missing = missing_extra_error(error.name or "")
         if missing is None:
             raise
         return report_error(str(missing), 2)

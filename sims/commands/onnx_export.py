@@ -10,7 +10,7 @@ from fedcel.errors import RunError, SettingsError
 from fedcel.files import write_whole
 from fedcel.posterior.predict import what_is_sent
 from fedcel.runs import run_folder
-from fedcel.runs.evaluation import sampled
+from fedcel.runs.evaluation import posterior_samples
 
 LIBRARIES = "onnx", "onnxscript"
 
@@ -23,12 +23,12 @@ def export_encoder(folder: Path, out: Path) -> str:
     precision. RunError for a run that samples its encoder; SettingsError where the ONNX libraries
     are missing or the net cannot be written.
     """
-    run = run_folder.read(folder)
+    run = run_folder.read_run(folder)
     if run.settings.chain.scope == "full" and run.settings.temperature > 0:
         raise RunError(f"{folder} samples whole nets; one encoder is exported: chain.scope=head")
-    net = what_is_sent(run.flat, sampled(run), run.settings.chain.scope)
+    net = what_is_sent(run.flat, posterior_samples(run), run.settings.chain.scope)
     shape = run.splits.shape
-    model = converted(net.encoder.eval(), shape)
+    model = convert_encoder(net.encoder.eval(), shape)
     about = {
         "fedcel.sigma": repr(net.cut.sigma),
         "fedcel.dropout": repr(net.cut.dropout),
@@ -45,7 +45,7 @@ def export_encoder(folder: Path, out: Path) -> str:
     return f"encoder: {out}, {size}; add {net.cut} on the device: z itself hides nothing"
 
 
-def converted(encoder: torch.nn.Module, shape: tuple[int, ...]) -> Any:
+def convert_encoder(encoder: torch.nn.Module, shape: tuple[int, ...]) -> Any:
     """Return an encoder as onnx.ModelProto, free in its batch; SettingsError where that fails."""
     batch = {0: torch.export.Dim("batch")}
     with warnings.catch_warnings():

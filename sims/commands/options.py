@@ -19,7 +19,7 @@ Scenario = Annotated[
         help="Name of a packaged scenario, or path of a TOML file.",
         show_default=False,
         autocompletion=lambda incomplete: [
-            name for name in scenario_titles() if name.startswith(incomplete)
+            name for name in list_scenario_titles() if name.startswith(incomplete)
         ],
     ),
 ]
@@ -51,7 +51,7 @@ MarkdownFile = Annotated[
 Jobs = Annotated[int, typer.Option(min=1, help="Trainings or attacks at once.")]
 
 
-def scenario_titles() -> dict[str, str]:
+def list_scenario_titles() -> dict[str, str]:
     """Return the packaged scenarios' names and titles, in the order of names."""
     folder = files("sims").joinpath("scenarios")
     paths = sorted((Path(str(item)) for item in folder.iterdir()), key=lambda path: path.stem)
@@ -62,14 +62,14 @@ def scenario_titles() -> dict[str, str]:
     }
 
 
-def examples(*lines: str) -> str:
+def format_examples(*lines: str) -> str:
     """Return the end of a command's help: commands to copy, one a line."""
     return "\n\n".join(
         ["[bold]Examples[/bold]", *(f"[cyan]{escape(line)}[/cyan]" for line in lines)]
     )
 
 
-def positive_numbers(option: str, text: str) -> tuple[float, ...]:
+def parse_positive_numbers(option: str, text: str) -> tuple[float, ...]:
     """Return the numbers of a comma-separated option.
 
     Raises:

@@ -44,9 +44,9 @@ def override_group(settings: "Settings", values: "Mapping[str, Scalar]", group: 
     Raises:
         SettingsError: A value is of another group, which a finished run keeps.
     """
-    from fedcel.settings.parsing import dump, flatten, parse
+    from fedcel.settings.parsing import dump_settings, flatten_settings, parse_settings
 
     for key in values:
         if not key.startswith(f"{group}."):
             raise SettingsError(f"--set {key}: a finished run keeps it; only {group}.* can change")
-    return parse({**flatten(dump(settings)), **values})
+    return parse_settings({**flatten_settings(dump_settings(settings)), **values})

@@ -18,7 +18,7 @@ PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
 
 
 @contextmanager
-def rounds(title: str, total: int) -> Iterator[Tell]:
+def show_rounds(title: str, total: int) -> Iterator[Tell]:
     """Yield a function that is told each round's event.
 
     Lines from a process that another began, too: bars of several would erase each other.
@@ -52,12 +52,12 @@ def _plain(title: str, total: int) -> Tell:
         done = event["round"] == total
         if done or time.monotonic() - last > PLAIN_SECONDS:
             last = time.monotonic()
-            say(f"{title}: round {event['round']}/{total}, {_state(event)}")
+            print_line(f"{title}: round {event['round']}/{total}, {_state(event)}")
 
     return tell
 
 
-def throttled(title: str) -> Callable[[str], None]:
+def throttle_lines(title: str) -> Callable[[str], None]:
     """Return a function that says a line at most every few seconds."""
     last = time.monotonic()
 
@@ -65,12 +65,12 @@ def throttled(title: str) -> Callable[[str], None]:
         nonlocal last
         if time.monotonic() - last > PLAIN_SECONDS:
             last = time.monotonic()
-            say(f"{title}: {line}")
+            print_line(f"{title}: {line}")
 
     return tell
 
 
-def left(seconds: Sequence[float], remaining: int, jobs: int) -> str:
+def estimate_left(seconds: Sequence[float], remaining: int, jobs: int) -> str:
     """Return how long `remaining` items take, `jobs` at a time, each as long as the finished ones.
 
     Those at work count as if just begun. Nothing is said before the first is finished.
@@ -80,6 +80,6 @@ def left(seconds: Sequence[float], remaining: int, jobs: int) -> str:
     return f", about {statistics.fmean(seconds) * math.ceil(remaining / jobs):.0f} s left"
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Write one line to stderr."""
     print(line, file=sys.stderr, flush=True)

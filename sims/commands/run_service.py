@@ -13,12 +13,12 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from clients.service.app import create_app
-from clients.service.auth import path_of
-from clients.service.logs import set_up
-from clients.service.model import Served, served
+from clients.service.auth import key_table_path
+from clients.service.logs import configure_logs
+from clients.service.model import ServedModel, load_served
 from clients.service.state import Limits, Service
 from fedcel.errors import RunError, SettingsError
-from fedcel.privacy import Mechanism, build
+from fedcel.privacy import Mechanism, build_mechanism
 from fedcel.runs import run_folder
 from fedcel.runs.run_folder import Run
 from fedcel.settings.parsing import Scalar
@@ -71,7 +71,7 @@ class Prompt(HttpToolsProtocol):
             self._late = None
 
 
-def serve(
+def run_service(
     folder: Path,
     ledger: Path,
     place: Place,
@@ -83,30 +83,30 @@ def serve(
     `given`: settings of the group privacy, instead of the run's.
     SettingsError, RunError or LedgerError say what keeps it from starting.
     """
-    check(place)
-    model, mechanism = answering(run_folder.read(folder), given or {})
+    check_address(place)
+    model, mechanism = load_answering(run_folder.read_run(folder), given or {})
     torch.set_num_threads(1)  # batches are small; more threads would only wait for each other
-    service = Service(model, mechanism, ledger, path_of(ledger), limits)
-    server = uvicorn.Server(configured(create_app(service), place))
-    with listening(place) as door:
-        set_up()
+    service = Service(model, mechanism, ledger, key_table_path(ledger), limits)
+    server = uvicorn.Server(configure_server(create_app(service), place))
+    with open_socket(place) as door:
+        configure_logs()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)  # the server drains, then raises it again
         scheme = "https" if place.certificate else "http"
-        print(f"serving {model.version}: {scheme}://{address(door)}", flush=True)
+        print(f"serving {model.version}: {scheme}://{format_address(door)}", flush=True)
         server.run(sockets=[door])
     if not server.started:
         raise service.fault or RunError(f"{folder}: the service did not start; see its log")
 
 
-def answering(run: Run, given: Mapping[str, Scalar]) -> tuple[Served, Mechanism]:
+def load_answering(run: Run, given: Mapping[str, Scalar]) -> tuple[ServedModel, Mechanism]:
     """Return a run's model, and the mechanism that its settings and those given name."""
     settings = override_group(run.settings, given, "privacy")
-    model = served(run._replace(settings=settings))
-    return model, build(settings.privacy, model.classes)
+    model = load_served(run._replace(settings=settings))
+    return model, build_mechanism(settings.privacy, model.classes)
 
 
-def check(place: Place) -> None:
+def check_address(place: Place) -> None:
     """Refuse an address at which keys and messages would travel in clear: SettingsError."""
     if (place.certificate is None) != (place.private_key is None):
         raise SettingsError("--certificate and --private-key belong together; give both")
@@ -122,7 +122,7 @@ def check(place: Place) -> None:
         )
 
 
-def listening(place: Place) -> socket.socket:
+def open_socket(place: Place) -> socket.socket:
     """Return an open socket; SettingsError where the address cannot be used."""
     try:
         family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
@@ -133,13 +133,13 @@ def listening(place: Place) -> socket.socket:
         ) from None
 
 
-def address(door: socket.socket) -> str:
+def format_address(door: socket.socket) -> str:
     """Return host and port as an address writes them."""
     host, port = door.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def configured(app: FastAPI, place: Place, idle: int = IDLE) -> uvicorn.Config:
+def configure_server(app: FastAPI, place: Place, idle: int = IDLE) -> uvicorn.Config:
     """Return the web server's settings; its own log has no place for what was sent.
 
     SettingsError where certificate and key are of no use.

@@ -7,7 +7,7 @@ import typer
 
 from fedcel.errors import SettingsError
 from fedcel.extras import require_extra
-from sims.commands.options import Assignments, RunFolder, examples
+from sims.commands.options import Assignments, RunFolder, format_examples
 from sims.commands.overrides import parse_overrides
 
 ledger = typer.Typer(
@@ -50,8 +50,7 @@ def serve(
     """
     require_extra("service")
     from clients.service.state import Limits
-    from sims.commands.run_service import Place
-    from sims.commands.run_service import serve as run_service
+    from sims.commands.run_service import Place, run_service
 
     if not 0 < rate_limit < float("inf"):
         raise SettingsError(f"--rate-limit is {rate_limit:g}, must be above 0; try 50")
@@ -61,15 +60,17 @@ def serve(
     run_service(run, ledger or run / "budget.db", place, limits, values)
 
 
-@ledger.command("list", epilog=examples("fedcel ledger list RUN/budget.db"))
+@ledger.command("list", epilog=format_examples("fedcel ledger list RUN/budget.db"))
 def list_clients(path: LedgerFile) -> None:
     """Show what each client has left, and the keys."""
     from sims.commands import ledger_actions
 
-    print(ledger_actions.listed(path))
+    print(ledger_actions.list_accounts(path))
 
 
-@ledger.command("top-up", epilog=examples("fedcel ledger top-up LEDGER --client NAME --epsilon 50"))
+@ledger.command(
+    "top-up", epilog=format_examples("fedcel ledger top-up LEDGER --client NAME --epsilon 50")
+)
 def top_up(
     path: LedgerFile,
     client: Annotated[str, typer.Option(help="Name of the client.", show_default=False)],
@@ -78,7 +79,7 @@ def top_up(
     """Grant a client more epsilon."""
     from sims.commands import ledger_actions
 
-    print(ledger_actions.top_up(path, client, epsilon))
+    print(ledger_actions.grant_client(path, client, epsilon))
 
 
 @ledger.command("limit")
@@ -94,7 +95,7 @@ def limit_model(
     """Set what all clients together may spend on a model version."""
     from sims.commands import ledger_actions
 
-    print(ledger_actions.limited(path, model, epsilon))
+    print(ledger_actions.limit_model(path, model, epsilon))
 
 
 @ledger.command("export")
@@ -105,7 +106,7 @@ def export_log(
     """Write the log as JSON lines."""
     from sims.commands import ledger_actions
 
-    print(ledger_actions.exported(path, out))
+    print(ledger_actions.export_log(path, out))
 
 
 @ledger.command("verify")
@@ -113,12 +114,12 @@ def verify_log(path: LedgerFile) -> None:
     """Recompute every balance and every link of the log."""
     from sims.commands import ledger_actions
 
-    print(ledger_actions.verified(path))
+    print(ledger_actions.verify_ledger(path))
 
 
 @ledger.command(
     "keys",
-    epilog=examples(
+    epilog=format_examples(
         "fedcel ledger keys LEDGER --client NAME --days 90", "fedcel ledger keys LEDGER --revoke ID"
     ),
 )
@@ -145,7 +146,7 @@ def manage_keys(
     if (client is None) == (revoke is None):
         raise SettingsError("give one of --client and --revoke: a key to make, or one to forget")
     if client is not None:
-        print(ledger_actions.new_key(path, client, days, epsilon))
+        print(ledger_actions.issue_key(path, client, days, epsilon))
         return
     assert revoke is not None
     for name, value in (("days", days), ("epsilon", epsilon)):
@@ -154,4 +155,4 @@ def manage_keys(
                 f"--{name} is {value:g}, but --revoke makes no key that it could be for; leave it "
                 "out, or make a key with --client"
             )
-    print(ledger_actions.revoked(path, revoke))
+    print(ledger_actions.revoke_key(path, revoke))

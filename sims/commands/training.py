@@ -37,17 +37,17 @@ def simulate(
     from sims.engines.simulate import simulate as train_run
 
     folder, arguments = choose_folder(context, scenario, out)
-    plan = scenarios.read(scenario)
+    plan = scenarios.read_scenario(scenario)
     variants = {one.name: one for one in plan.variants}
     if variant and variant not in variants:
         raise SettingsError(f"no variant {variant!r}; there are {', '.join(variants)}")
-    chosen = variants[variant] if variant else scenarios.plain("run")
+    chosen = variants[variant] if variant else scenarios.make_plain_variant("run")
     single = plan._replace(variants=[chosen], seeds=plan.seeds[:1])
-    cell = scenarios.cells(single, parse_overrides(assignments, engine))[0]
+    cell = scenarios.list_cells(single, parse_overrides(assignments, engine))[0]
     with explain_interruption(resume_hint(folder, arguments, resume)):
         train_run(cell.settings, folder, resume=resume)
-        page = report.write(folder)
-    print(report.table(folder))
+        page = report.write_report(folder)
+    print(report.format_summary(folder))
     print(f"run: {folder}\nreport: {page}")
 
 
@@ -66,16 +66,16 @@ def bench(
     require_extra("simulation")
     from sims import report
     from sims.bench import scenario as scenarios
-    from sims.bench.run import bench as run_bench
+    from sims.bench.run import run_bench
 
     folder, arguments = choose_folder(context, scenario, out)
-    plan, values = scenarios.reseeded(
-        scenarios.read(scenario), parse_overrides(assignments, engine)
+    plan, values = scenarios.override_seeds(
+        scenarios.read_scenario(scenario), parse_overrides(assignments, engine)
     )
-    cells = scenarios.cells(plan, values)
+    cells = scenarios.list_cells(plan, values)
     with explain_interruption(repeat_hint("finished cells and complete rounds", arguments)):
         page = run_bench(plan, cells, folder, jobs)
-    print(report.table(folder))
+    print(report.format_summary(folder))
     print(f"report: {page}")
 
 
@@ -92,17 +92,19 @@ def tune(
 ) -> None:
     """Choose every variant's rates and strengths on validation images, with equal budgets."""
     require_extra("tune")
-    from fedcel.files import writable
+    from fedcel.files import check_writable
     from sims.bench import scenario as scenarios
     from sims.tuning import tune as tuning
-    from sims.tuning.trials import store_of
+    from sims.tuning.trials import trials_path
 
-    plan = scenarios.read(scenario)
+    plan = scenarios.read_scenario(scenario)
     path = out or Path(f"{plan.path.stem}-tuned.toml")
-    writable(path, store_of(path))
+    check_writable(path, trials_path(path))
     values = parse_overrides(assignments)
     with explain_interruption(repeat_hint("finished trials", context.obj)):
-        tuning.write(tuning.tune(plan, trials, values, store_of(path), jobs), path)
+        tuning.write_scenario(
+            tuning.tune_scenario(plan, trials, values, trials_path(path), jobs), path
+        )
     print(f"scenario: {path}")
 
 
@@ -120,10 +122,10 @@ def uncertainty(
 ) -> None:
     """Compare posteriors, points and ensembles: calibration, and doubt about strangers' images."""
     require_extra("simulation")
-    from sims.bench.uncertainty import calibrate
+    from sims.bench.uncertainty import compare_calibration
 
     values = parse_overrides(assignments)
-    print(calibrate(scenario, out, jobs, values, outside, outside_path, against), end="")
+    print(compare_calibration(scenario, out, jobs, values, outside, outside_path, against), end="")
 
 
 def choose_folder(

@@ -24,7 +24,7 @@ from fedcel.losses.cel.protocol import State
 from fedcel.runs import client_state
 from fedcel.runs.server_run import Clients
 from fedcel.settings.parsing import Settings
-from sims.engines.process_pool import pool
+from sims.engines.process_pool import open_pool
 
 Result = TypeVar("Result")
 
@@ -43,7 +43,7 @@ class ClientStates:
         """Return a client's state from before round `number`."""
         if client in self._states:
             return self._states[client]
-        return client_state.read(self._place(client), number)
+        return client_state.read_client_state(self._place(client), number)
 
     def remember(self, client: int, number: int, state: State) -> None:
         """Keep a client's state after round `number`, unless a diverged round left it."""
@@ -54,7 +54,7 @@ class ClientStates:
         if len(self._states) > _STATES_IN_MEMORY:
             del self._states[next(iter(self._states))]
         if state:
-            client_state.save(self._place(client), number, state)
+            client_state.save_client_state(self._place(client), number, state)
 
     def _place(self, client: int) -> Path:
         return self._folder / f"partition-{client:06d}"
@@ -133,7 +133,7 @@ def open_clients(settings: Settings, folder: Path) -> Iterator[Clients]:
         return
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     jobs = min(cores or 1, settings.clients_per_round or settings.clients)
-    with pool(jobs) as executor:
+    with open_pool(jobs) as executor:
         yield PooledClients(settings, folder, executor, jobs)
 
 

@@ -23,7 +23,7 @@ from strategies.server_app import train_over_grid
 RUN, SERVER = 1, 1  # ids, of the one run and of its server
 
 
-def train(
+def train_in_memory(
     settings: Settings,
     folder: Path,
     show_round: ShowRound,
@@ -38,7 +38,7 @@ def train(
     level = logger.level
     logger.setLevel(logging.WARNING)
     try:
-        with filter_log(logger, Event()), as_server():
+        with filter_log(logger, Event()), allow_messages():
             grid = InMemoryGrid(make_client_app(settings, folder / "state"), settings.clients)
             train_over_grid(grid, settings, folder, show_round, resume=resume, measure=measure)
     finally:
@@ -46,7 +46,7 @@ def train(
 
 
 @contextmanager
-def as_server() -> Iterator[None]:
+def allow_messages() -> Iterator[None]:
     """Let messages be made: Flower wants to know which task makes them."""
     names = {"_task_id": 1, "_run_id": RUN, "_node_id": SERVER}
     before = {name: getattr(TaskIdentity, name) for name in names}

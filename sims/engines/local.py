@@ -5,16 +5,16 @@ from pathlib import Path
 
 import torch
 
-from fedcel.data import load
+from fedcel.data import load_splits
 from fedcel.runs import run_folder
-from fedcel.runs.evaluation import outcome, store
+from fedcel.runs.evaluation import evaluate_run, store_evaluation
 from fedcel.runs.server_run import ServerRun, ShowRound
 from fedcel.settings.parsing import OWN_STRATEGY, Settings
 from sims.engines import in_memory_grid
 from sims.engines.client_workers import open_clients
 
 
-def train(
+def train_locally(
     settings: Settings,
     folder: Path,
     show_round: ShowRound,
@@ -33,11 +33,11 @@ def train(
         measure: Measure the result on the test set, too.
     """
     if settings.strategy.name != OWN_STRATEGY:
-        in_memory_grid.train(settings, folder, show_round, resume, measure)
+        in_memory_grid.train_in_memory(settings, folder, show_round, resume, measure)
         return
     torch.set_num_threads(1)  # clients' steps are small: threads would wait for each other
     begin = time.perf_counter()
-    splits = load(settings.data, settings.clients, settings.seed)
+    splits = load_splits(settings.data, settings.clients, settings.seed)
     run = ServerRun(folder, settings, splits, show_round, resume=resume)
     examples = {client: len(images.y) for client, images in enumerate(splits.clients)}
     with open_clients(settings, folder / "state") as clients:
@@ -45,4 +45,6 @@ def train(
             run.play_round(clients, examples)
     run.close()
     if measure:
-        store(folder, outcome(run_folder.read(folder), time.perf_counter() - begin))
+        store_evaluation(
+            folder, evaluate_run(run_folder.read_run(folder), time.perf_counter() - begin)
+        )

@@ -27,13 +27,13 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def timed(function: Callable[[Item], Result], item: Item) -> tuple[Result, float]:
-    """Return function(item) and the seconds that it took: to `work`, a partial of its own."""
+def time_call(function: Callable[[Item], Result], item: Item) -> tuple[Result, float]:
+    """Return function(item) and the seconds that it took: to `run_items`, a partial of its own."""
     begin = time.monotonic()
     return function(item), time.monotonic() - begin
 
 
-def work(
+def run_items(
     function: Callable[[Item], Result],
     items: Iterable[Item],
     jobs: int,
@@ -41,8 +41,8 @@ def work(
 ) -> Generator[Result, None, None]:
     """Yield function(item) of each item as it ends, in this process where `jobs` is 1.
 
-    `function` and the items are pickled where there are several processes, which `pool` ends. An
-    item whose process was killed has the result lost(item), and another process goes on with the
+    `function` and the items are pickled where there are several processes, which `open_pool` ends.
+    An item whose process was killed has the result lost(item), and another process goes on with the
     rest; FailedError where there is no `lost`.
     """
     yield from map(function, items) if jobs == 1 else _several(function, items, jobs, lost)
@@ -60,7 +60,7 @@ def _several(
     with ExitStack() as held:
 
         def fresh() -> ProcessPoolExecutor:
-            executors.append(held.enter_context(pool(1)))
+            executors.append(held.enter_context(open_pool(1)))
             return executors[-1]
 
         def begin(executor: ProcessPoolExecutor) -> None:
@@ -103,7 +103,7 @@ def _shut(executors: Sequence[ProcessPoolExecutor]) -> None:
 
 
 @contextmanager
-def pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
+def open_pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
     """Hand out a pool of other processes.
 
     An error of one item, Ctrl-C, or a consumer that goes away ends them in the middle of theirs;

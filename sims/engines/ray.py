@@ -29,7 +29,9 @@ QUIET = {
 }
 
 
-def train(settings: Settings, folder: Path, show_round: ShowRound, resume: bool = False) -> None:
+def train_on_ray(
+    settings: Settings, folder: Path, show_round: ShowRound, resume: bool = False
+) -> None:
     """Train into the run folder on Ray; an error in the ServerApp is raised here."""
     from flwr.simulation import run_simulation  # a second that the other engines need not wait
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fedcel import attacks, privacy
-from fedcel.data import load
+from fedcel.data import load_splits
 from fedcel.federation.initial_net import init_net
 from fedcel.federation.server_round import init_server_state
 from fedcel.losses import cel, defences
@@ -14,7 +14,7 @@ from sims.commands import progress
 from sims.engines import local, ray
 from strategies.build_strategy import build_strategy
 
-ENGINES = {"loop": local.train, "processes": local.train, "ray": ray.train}
+ENGINES = {"loop": local.train_locally, "processes": local.train_locally, "ray": ray.train_on_ray}
 
 
 def simulate(
@@ -23,29 +23,29 @@ def simulate(
     """Train on `settings.engine`; with `resume` go on after the last complete round.
 
     RunError when the folder is there already, or, with `resume`, is of other settings; whatever
-    else `check` refuses. A run that is refused leaves no folder.
+    else `check_parts` refuses. A run that is refused leaves no folder.
     """
     if resume:
-        resume = run_folder.begun(settings, folder)
+        resume = run_folder.has_begun(settings, folder)
     else:
-        check(settings)
-        run_folder.create(folder, settings)
-    progress.say(f"run: {folder}")
-    with progress.rounds(title, settings.rounds) as tell:
+        check_parts(settings)
+        run_folder.create_run(folder, settings)
+    progress.print_line(f"run: {folder}")
+    with progress.show_rounds(title, settings.rounds) as tell:
         ENGINES[settings.engine](settings, folder, tell, resume)
 
 
-def check(settings: Settings) -> None:
+def check_parts(settings: Settings) -> None:
     """Make every part that the settings name, and forget it: what cannot be made is refused now.
 
     DataError, NetError, PluginError, SettingsError of the part that is wrong.
     """
-    splits = load(settings.data, settings.clients, settings.seed)
+    splits = load_splits(settings.data, settings.clients, settings.seed)
     flat = init_net(settings, splits)
-    cel.build(settings.cel, flat.net.cut.sigma, flat.net.features, splits.classes)
-    defences.build(settings, splits.shape)
-    samplers.build(settings.local)
+    cel.build_cel(settings.cel, flat.net.cut.sigma, flat.net.features, splits.classes)
+    defences.build_defence(settings, splits.shape)
+    samplers.build_sampler(settings.local)
     build_strategy(settings, init_server_state(flat.vector), flat.shapes, flat.cut)
-    attacks.parse(settings.attack.names)
+    attacks.parse_attacks(settings.attack.names)
     if settings.privacy.mechanism != "none":
-        privacy.build(settings.privacy, splits.classes)
+        privacy.build_mechanism(settings.privacy, splits.classes)

@@ -6,42 +6,42 @@ from typing import Literal
 
 from matplotlib.figure import Figure
 
-from sims.report.figures import Mark, from_zero, trade
+from sims.report.figures import Mark, draw_trade_off, start_axis_at_zero
 from sims.report.summary import Summary
 from sims.results.estimate import Estimate, estimate
 
 
-def trade_mse(summaries: Sequence[Summary]) -> Figure | None:
+def draw_mse_trade_off(summaries: Sequence[Summary]) -> Figure | None:
     """Draw accuracy (percent) against the worst attack's MSE; up and right is better."""
     marks = [
         *_anchor("label only", "--", (s.oracle_mse for s in summaries)),
         *_anchor("mean image", ":", (s.mean_mse for s in summaries)),
     ]
-    figure = trade(summaries, lambda s: s.mse, marks)
+    figure = draw_trade_off(summaries, lambda s: s.mse, marks)
     if figure is not None:
         figure.axes[-1].locator_params(axis="x", nbins=6)  # four decimals each, side by side
         figure.axes[-1].set_xlabel("MSE of the worst attack that all met (more is better)")
     return figure
 
 
-def trade_identification(summaries: Sequence[Summary]) -> Figure | None:
+def draw_identification_trade_off(summaries: Sequence[Summary]) -> Figure | None:
     """Draw accuracy against how often the worst attack's image is nearest to its own original.
 
     Both in percent; up and left is better. The worst attack is that with the lowest MSE.
     """
-    known = [(s, among(s)) for s in summaries if s.picked.mean is not None]
-    label = (percent(s.label_only) for s, count in known if count == s.choices)
-    chance = (percent(1 / count) for _, count in known if count)
+    known = [(s, describe_candidates(s)) for s in summaries if s.picked.mean is not None]
+    label = (to_percent(s.label_only) for s, count in known if count == s.choices)
+    chance = (to_percent(1 / count) for _, count in known if count)
     marks = [*_anchor("chance", ":", chance), *_anchor("label only", "--", label)]
     marks = [mark._replace(right=mark.name == "label only") for mark in marks]
-    figure = trade(summaries, lambda s: hundredfold(s.picked), marks)
+    figure = draw_trade_off(summaries, lambda s: to_percent_estimate(s.picked), marks)
     if figure is not None:
-        from_zero(figure)
+        start_axis_at_zero(figure)
         figure.axes[-1].set_xlabel("right image by the attack all met, % (less is better)")
     return figure
 
 
-def among(summary: Summary) -> int | None:
+def describe_candidates(summary: Summary) -> int | None:
     """Return of how many images the worst attacks picked: of fewer where they rebuilt fewer.
 
     None where their runs differ in it, or nothing says it.
@@ -56,14 +56,14 @@ def among(summary: Summary) -> int | None:
     return counts.pop() if len(counts) == 1 else None
 
 
-def percent(share: float | None) -> float | None:
+def to_percent(share: float | None) -> float | None:
     """Return a share in percent."""
     return None if share is None else 100 * share
 
 
-def hundredfold(value: Estimate) -> Estimate:
+def to_percent_estimate(value: Estimate) -> Estimate:
     """Return the estimate of a share in percent."""
-    mean, half, sd = (percent(one) for one in (value.mean, value.half, value.sd))
+    mean, half, sd = (to_percent(one) for one in (value.mean, value.half, value.sd))
     return replace(value, mean=mean, half=half, sd=sd)
 
 

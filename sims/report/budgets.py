@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from sims.report.records import Escalated
 from sims.report.tables import Table
-from sims.report.text import number
+from sims.report.text import format_number
 
 FALLS = 0.98
 """A larger budget that brings the MSE below this share of the smaller one's still helps."""
@@ -28,7 +28,7 @@ class Sweep(NamedTuple):
         return last < FALLS * before
 
 
-def sweeps(rows: Iterable[Escalated]) -> list[Sweep]:
+def find_sweeps(rows: Iterable[Escalated]) -> list[Sweep]:
     """Return the cells that one attack rebuilt images of with several budgets, in their order.
 
     A cell that was trained again, to another accuracy, is another one.
@@ -48,7 +48,7 @@ def sweeps(rows: Iterable[Escalated]) -> list[Sweep]:
     return found
 
 
-def sweeps_table(found: Sequence[Sweep], labels: Mapping[Which, str] | None = None) -> Table:
+def make_sweeps_table(found: Sequence[Sweep], labels: Mapping[Which, str] | None = None) -> Table:
     """Return the MSE at each budget and whether it was still falling; titles have no strength."""
     budgets = sorted({budget for sweep in found for budget in sweep.errors})
     head = ("variant", "attack", *(f"MSE, {budget:g}x" for budget in budgets), "still falling")
@@ -56,7 +56,7 @@ def sweeps_table(found: Sequence[Sweep], labels: Mapping[Which, str] | None = No
         (
             (labels or {}).get(sweep.which, sweep.title),
             sweep.attack,
-            *(number(sweep.errors.get(budget), 4) for budget in budgets),
+            *(format_number(sweep.errors.get(budget), 4) for budget in budgets),
             "yes" if sweep.falling else "no",
         )
         for sweep in found
@@ -64,7 +64,7 @@ def sweeps_table(found: Sequence[Sweep], labels: Mapping[Which, str] | None = No
     return Table("MSE by budget", head, rows, words=2)
 
 
-def sentence(found: Sequence[Sweep]) -> str:
+def describe_sweeps(found: Sequence[Sweep]) -> str:
     """Say for how many the largest budget still helped."""
     count, past = sum(sweep.falling for sweep in found), f"{100 * (1 - FALLS):g} %"
     if not count:

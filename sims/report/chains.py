@@ -7,12 +7,12 @@ from matplotlib.figure import Figure
 from fedcel.posterior.diagnostics import CLOSE, ENOUGH, diagnose
 from fedcel.posterior.trace import EVERY, Trace
 from fedcel.settings.training import LEAST_DRAWS
-from sims.report.figures import FAINT, INK, WIDTH, look
+from sims.report.figures import FAINT, INK, WIDTH, choose_look
 
 SHOWN = 3  # probes
 
 
-def path(trace: Trace) -> Figure | None:
+def draw_chain_path(trace: Trace) -> Figure | None:
     """Draw the held-out log-likelihood and three probes' logits by round, each in its own units."""
     if len(trace.rows) < 2:
         return None
@@ -22,13 +22,13 @@ def path(trace: Trace) -> Figure | None:
     panes = figure.subplots(values.shape[1], 1, sharex=True)
     names = ["log-lik.", *(f"probe {n}" for n in range(1, SHOWN + 1))]
     for pane, column, name in zip(panes, centred.T, names, strict=False):
-        pane.plot(trace.rounds, column, color=look(0).colour, linewidth=0.9)
+        pane.plot(trace.rounds, column, color=choose_look(0).colour, linewidth=0.9)
         _plain(pane, name)
     panes[-1].set_xlabel("round", color=INK, fontsize=11)
     return figure
 
 
-def verdict(trace: Trace) -> Figure | None:
+def draw_convergence(trace: Trace) -> Figure | None:
     """Draw R-hat and the effective sample size over the rounds, with what is asked of them."""
     rows = torch.stack(trace.rows) if trace.rows else torch.empty(0, 1)
     ends = [n for n in range(EVERY, len(rows) + 1, EVERY) if n >= LEAST_DRAWS]
@@ -39,8 +39,8 @@ def verdict(trace: Trace) -> Figure | None:
     panes = figure.subplots(2, 1, sharex=True)
     rounds = [number for number, _ in told]
     for pane, name, values, asked, style in (
-        (panes[0], "split R-hat", [found.r_hat for _, found in told], CLOSE, look(0)),
-        (panes[1], "bulk ESS", [found.ess for _, found in told], ENOUGH, look(1)),
+        (panes[0], "split R-hat", [found.r_hat for _, found in told], CLOSE, choose_look(0)),
+        (panes[1], "bulk ESS", [found.ess for _, found in told], ENOUGH, choose_look(1)),
     ):
         pane.plot(rounds, values, color=style.colour, marker=style.marker, markersize=4)
         pane.axhline(asked, color=FAINT, linestyle=":", linewidth=1.2)

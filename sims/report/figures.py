@@ -35,25 +35,25 @@ class Look(NamedTuple):
     filled: bool = True
 
 
-def look(index: int) -> Look:
+def choose_look(index: int) -> Look:
     """Return the look of the summary at this place; 24 differ, then come again as outlines."""
     at = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], LINES[index % len(LINES)]
     return Look(*at, filled=index // 24 % 2 == 0)
 
 
-def looks(summaries: Sequence[Summary]) -> list[Look]:
+def choose_looks(summaries: Sequence[Summary]) -> list[Look]:
     """Return the look of each summary; the strengths of one variant share theirs."""
     order = list(dict.fromkeys(s.variant for s in summaries))
-    return [look(order.index(s.variant)) for s in summaries]
+    return [choose_look(order.index(s.variant)) for s in summaries]
 
 
-def plain(label: str) -> str:
+def escape_label(label: str) -> str:
     """Return a label that matplotlib neither reads as mathematics nor hides."""
     text = " ".join(label.split()).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
 
 
-def svg(figure: Figure, name: str) -> str:
+def render_svg(figure: Figure, name: str) -> str:
     """Return the figure as SVG text, the same bytes for the same figure."""
     out = StringIO()
     empty = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -71,24 +71,24 @@ class Mark(NamedTuple):
     right: bool = False
 
 
-def trade_bits(summaries: Sequence[Summary]) -> Figure | None:
+def draw_bits_trade_off(summaries: Sequence[Summary]) -> Figure | None:
     """Draw accuracy (percent) against bits beyond the label; up and left is better."""
     caps = [s.cap for s in summaries if s.cap is not None]
     most = [Mark(max(caps), "all of it", ":")] if caps else []
-    figure = trade(summaries, lambda s: s.bits, [Mark(0.0, "label only", "--"), *most])
+    figure = draw_trade_off(summaries, lambda s: s.bits, [Mark(0.0, "label only", "--"), *most])
     if figure is not None:
-        from_zero(figure)
+        start_axis_at_zero(figure)
         figure.axes[-1].set_xlabel("bits beyond the label that leak (less is better)")
     return figure
 
 
-def from_zero(figure: Figure) -> None:
+def start_axis_at_zero(figure: Figure) -> None:
     """Begin the axis a little below 0: a line there and its name are in view."""
     axes = figure.axes[-1]
     axes.set_xlim(left=-0.06 * axes.get_xlim()[1])
 
 
-def trade(
+def draw_trade_off(
     summaries: Sequence[Summary], across: Callable[[Summary], Estimate], marks: Sequence[Mark]
 ) -> Figure | None:
     """Scatter with 95 % intervals; strengths of one variant are joined in their order.
@@ -97,12 +97,12 @@ def trade(
     """
     drawn = [
         Point(style, s, x, y)
-        for style, s in zip(looks(summaries), summaries, strict=True)
+        for style, s in zip(choose_looks(summaries), summaries, strict=True)
         if (x := across(s)).mean is not None and (y := s.accuracy).mean is not None
     ]
     if not drawn:
         return None
-    groups = panels(drawn)
+    groups = split_panels(drawn)
     figure, axes = _canvas(max(map(len, groups)), len(groups))
     for pane, group in zip(axes, groups, strict=True):
         for points in group:
@@ -157,7 +157,7 @@ def _narrow(axes: Axes, drawn: Sequence[Point], here: Sequence[Point]) -> None:
         )  # fmt: skip
 
 
-def panels(drawn: Sequence[Point]) -> list[list[list[Point]]]:
+def split_panels(drawn: Sequence[Point]) -> list[list[list[Point]]]:
     """Return the points of each variant, as many variants to a panel as are told apart."""
     variants: dict[str, list[Point]] = {}
     for point in sorted(drawn, key=lambda point: point.summary.strength or 0.0):
@@ -191,14 +191,14 @@ def _sweep(axes: Axes, points: Sequence[Point]) -> None:
         )
 
 
-def curve(
+def draw_curve(
     summaries: Sequence[Summary], value: Callable[[Event], float | None], label: str, log: bool
 ) -> Figure | None:
     """Draw one number over the rounds: mean over seeds, and the range of the seeds as a band."""
     drawn = [
         (style, s, rows)
-        for style, s in zip(looks(summaries), summaries, strict=True)
-        if (rows := over_rounds(s.runs, value))
+        for style, s in zip(choose_looks(summaries), summaries, strict=True)
+        if (rows := summarise_rounds(s.runs, value))
     ]
     if not drawn or (log and not any(high > 0 for _, _, rows in drawn for *_, high in rows)):
         return None
@@ -226,7 +226,7 @@ def curve(
     return figure
 
 
-def over_rounds(
+def summarise_rounds(
     runs: Sequence[Run], value: Callable[[Event], float | None]
 ) -> list[tuple[int, float, float, float]]:
     """Return (round, mean, lowest, highest) over the runs, rounds without a value left out."""
@@ -238,12 +238,12 @@ def over_rounds(
     return [(at, sum(v) / len(v), min(v), max(v)) for at, v in sorted(found.items())]
 
 
-def reliability(bins: dict[str, Bins], average: str) -> Figure | None:
+def draw_reliability(bins: dict[str, Bins], average: str) -> Figure | None:
     """Draw accuracy against confidence; `average` names the predictor beside the point model."""
     figure, (axes,) = _canvas(2)
     drawn = []
     names = {"posterior": average, "point": "point model"}
-    looks = (look(0), look(1)._replace(filled=False))
+    looks = (choose_look(0), choose_look(1)._replace(filled=False))
     for (key, name), style in zip(names.items(), looks, strict=True):
         found = bins.get(key, Bins())
         rows = [
@@ -284,7 +284,7 @@ def _canvas(entries: int, count: int = 1) -> tuple[Figure, list[Axes]]:
 def _legend(place: Figure | Axes, entries: Sequence[tuple[Look, str]], lines: bool) -> None:
     """Name the looks below a figure, or below one of its panels."""
     handles = [_sample(style, lines) for style, _ in entries]
-    labels = [plain(name if len(name) <= 34 else f"{name[:33]}…") for _, name in entries]
+    labels = [escape_label(name if len(name) <= 34 else f"{name[:33]}…") for _, name in entries]
     columns, long = 2 if len(labels) > 1 else 1, 3.2 if lines else 1
     how: dict[str, Any] = {"frameon": False, "fontsize": 9.5, "labelcolor": INK}
     if isinstance(place, Figure):

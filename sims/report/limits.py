@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from fedcel.attacks import ATTACKS
 from sims.report.records import Failed, Run
 from sims.report.summary import Summary
-from sims.report.words import Verdict, match
+from sims.report.words import Verdict, describe_matching
 from sims.results.estimate import LEAST, estimate
 from sims.results.worst_attack import REPEATS
 
 
-def limits(
+def list_limits(
     summaries: Sequence[Summary],
     chosen: Verdict,
     failed: Sequence[Failed] = (),
@@ -25,7 +25,11 @@ def limits(
     caps = sorted({round(s.cap, 1) for s in summaries if s.cap is not None})
     found = []
     if chosen.best and chosen.compared > 1 and chosen.kind != "costs-too-much":
-        by = f"; {match(summaries)} accuracy decides which of them match" if chosen.base else ""
+        by = (
+            f"; {describe_matching(summaries)} accuracy decides which of them match"
+            if chosen.base
+            else ""
+        )
         found.append(
             f"{chosen.best.label}, named at the top, is the best of {chosen.compared} variants "
             f"compared on the same test images, so its numbers are slightly optimistic{by}."
@@ -42,7 +46,7 @@ def limits(
     found += _floor(chosen.best or chosen.base)
     known = {a.knowledge for s in summaries for run in s.runs for a in run.attacks} - {""}
     found += [_KNOWLEDGE[name] for name in sorted(known) if name in _KNOWLEDGE]
-    found += [*_failures(failed), seeds_sentence(summaries)]
+    found += [*_failures(failed), describe_seeds(summaries)]
     return [*found, *_untried(summaries, served), *_ALWAYS]
 
 
@@ -79,7 +83,7 @@ def _failures(failed: Sequence[Failed]) -> list[str]:
     ]
 
 
-def seeds_sentence(summaries: Sequence[Summary]) -> str:
+def describe_seeds(summaries: Sequence[Summary]) -> str:
     """Say how many training seeds each variant has and what the intervals mean."""
     numbers = sorted({len(s.seeds) for s in summaries}) or [0]
     few = (
@@ -106,7 +110,7 @@ def _seeds(number: int, kind: str = "") -> str:
     return f"one {kind}seed" if number == 1 else f"{number} {kind}seeds"
 
 
-def rejected(runs: Iterable[Run]) -> list[tuple[str, int]]:
+def count_rejections(runs: Iterable[Run]) -> list[tuple[str, int]]:
     """Return each reason for which replies were left out, with how often, most frequent first."""
     return Counter(r.reason for run in runs for e in run.events for r in e.rejected).most_common()
 

@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedcel.errors import RunError
 from fedcel.files import read_json
-from sims.report.figures import FAINT, INK, WIDTH, look, plain
+from sims.report.figures import FAINT, INK, WIDTH, choose_look, escape_label
 from sims.report.tables import Table
-from sims.report.text import aligned, interval, number
+from sims.report.text import align_columns, format_interval, format_number
 from sims.results.estimate import estimate
 
 FILE = "live.json"
@@ -35,7 +35,7 @@ class Live(BaseModel):
     oracle: float = Field(alias="oracle-mse")
 
 
-def read(folder: Path) -> list[Live]:
+def read_live(folder: Path) -> list[Live]:
     """Return the attacks on a run's service, cheapest answers first; none where none was made.
 
     RunError when the file is damaged.
@@ -56,42 +56,42 @@ def _place(row: Live) -> tuple[str, float, str, int]:
     return row.mechanism, row.epsilon, row.attack, row.answers
 
 
-def points(rows: Sequence[Live]) -> list[list[Live]]:
+def group_points(rows: Sequence[Live]) -> list[list[Live]]:
     """Return the rows that differ in the attack's seed only, together."""
     return [list(group) for _, group in groupby(rows, _place)]
 
 
-def table(rows: Sequence[Live]) -> Table:
+def make_live_table(rows: Sequence[Live]) -> Table:
     """Return accuracy, what was paid and what the attacker got, mean over attack seeds."""
     head = (
         *("attack", "mechanism", "ε per answer", "answers", "ε spent", "right answers, %"),
         *("right image, %", "of", "MSE", "class means' MSE"),
     )
     lines = []
-    for found in points(rows):
+    for found in group_points(rows):
         one = found[0]
         lines.append(
             (
                 *(one.attack, one.mechanism, f"{one.epsilon:g}", str(one.answers)),
-                *(f"{one.spent:g}", number(100 * one.accuracy, 1)),
-                interval(estimate(row.identified for row in found), 1, 100),
-                *(str(one.candidates), interval(estimate(row.mse for row in found), 4)),
-                number(one.oracle, 4),
+                *(f"{one.spent:g}", format_number(100 * one.accuracy, 1)),
+                format_interval(estimate(row.identified for row in found), 1, 100),
+                *(str(one.candidates), format_interval(estimate(row.mse for row in found), 4)),
+                format_number(one.oracle, 4),
             )
         )
     return Table("Attacks on the live service", head, tuple(lines), words=2)
 
 
-def figure(rows: Sequence[Live]) -> Figure | None:
+def draw_live_figure(rows: Sequence[Live]) -> Figure | None:
     """Draw right answers and right images against epsilon; None for fewer than two prices."""
     if len({row.epsilon for row in rows}) < 2:
         return None
     drawn = Figure(figsize=(WIDTH, 3.4), layout="constrained")
     axes = drawn.subplots()
     for index, name in enumerate(sorted({(row.mechanism, row.attack) for row in rows})):
-        mine = [f for f in points(rows) if (f[0].mechanism, f[0].attack) == name]
-        price, one = [f[0].epsilon for f in mine], look(index)
-        label, right = plain(f"{name[1]}, {name[0]}"), [100 * f[0].accuracy for f in mine]
+        mine = [f for f in group_points(rows) if (f[0].mechanism, f[0].attack) == name]
+        price, one = [f[0].epsilon for f in mine], choose_look(index)
+        label, right = escape_label(f"{name[1]}, {name[0]}"), [100 * f[0].accuracy for f in mine]
         hits = [100 * (estimate(row.identified for row in f).mean or 0) for f in mine]
         axes.plot(price, right, color=INK, marker=one.marker, ls="--", label=f"answers: {name[0]}")
         axes.plot(
@@ -107,7 +107,7 @@ def figure(rows: Sequence[Live]) -> Figure | None:
     return drawn
 
 
-def answers(folder: Path) -> str:
+def format_live_table(folder: Path) -> str:
     """Return the table of a run's service as plain text."""
-    found = table(read(folder))
-    return aligned(found.head, found.rows) + "\n"
+    found = make_live_table(read_live(folder))
+    return align_columns(found.head, found.rows) + "\n"

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from fedcel.files import read_json, write_json
 from fedcel.leakage.observation import SmashedData
-from fedcel.losses.cel import Gated, Penalty, channel, linear, log
+from fedcel.losses.cel import Gated, Penalty, channel_penalty, linear_penalty, log_penalty
 from fedcel.losses.cel.gated import Attention
 from fedcel.losses.cel.penalties import THRESHOLD
-from fedcel.losses.cel.protocol import pieces
+from fedcel.losses.cel.protocol import split_pieces
 from fedcel.posterior.predict import what_is_sent
 from fedcel.runs import run_folder
-from fedcel.runs.evaluation import sampled
-from fedcel.settings.parsing import Scalar, parse
+from fedcel.runs.evaluation import posterior_samples
+from fedcel.settings.parsing import Scalar, parse_settings
 from sims.commands import progress
 from sims.engines.simulate import simulate
 from sims.report.figures import COLOURS, FAINT, INK, LINES, MARKERS
@@ -70,40 +70,40 @@ class Trained(NamedTuple):
 Nets = dict[Case, Trained]
 
 
-def train(folder: Path, case: Case) -> Trained:
+def train_case(folder: Path, case: Case) -> Trained:
     """Return a short federated training on digits."""
     own = {"net.noise": case.sigma, "cel.kind": case.kind, "cel.weight": case.weight}
     own["cel.clusters"] = 0  # several centres, to show the spread that they leave between them
-    settings = parse({**COMMON, **own})
+    settings = parse_settings({**COMMON, **own})
     title = f"{case.kind} sigma {case.sigma:g} weight {case.weight:g}"
     simulate(settings, folder / title, title=title)
-    run = run_folder.read(folder / title)
-    net = what_is_sent(run.flat, sampled(run), settings.chain.scope)
+    run = run_folder.read_run(folder / title)
+    net = what_is_sent(run.flat, posterior_samples(run), settings.chain.scope)
     found = cast(dict[str, float], read_json(folder / title / "result.json"))
     x, y = run.splits.test
     z = SmashedData(net).codes(x) / case.sigma
     return Trained(z, y, {key: found[key] for key in KEPT})
 
 
-def swept(sigma: float) -> list[Case]:
+def sweep_cases(sigma: float) -> list[Case]:
     """Return the cases of one line of the last picture."""
     return [Case("plain" if weight else "none", sigma, weight) for weight in WEIGHTS]
 
 
-def shown() -> dict[str, Case]:
+def list_cases() -> dict[str, Case]:
     """Return the cases of the first picture by their titles."""
     return {"no loss": Case("none", SIGMA, 0.0)} | {k: Case(k, SIGMA, WEIGHT) for k in LOSSES}
 
 
-def classes(nets: Nets) -> tuple[Figure, dict[str, object]]:
+def draw_classes(nets: Nets) -> tuple[Figure, dict[str, object]]:
     """Draw three classes of every net, and all classes' deviations, in units of the noise."""
-    chosen = {title: nets[case] for title, case in shown().items()}
+    chosen = {title: nets[case] for title, case in list_cases().items()}
     figure = Figure(figsize=(2.4 * len(chosen), 5.4), layout="constrained")
     grid = figure.subplots(2, len(chosen), sharex="row", sharey="row")
     for column, (title, net) in enumerate(chosen.items()):
         top, bottom = grid[0, column], grid[1, column]
-        plane(top, net)
-        deviations(bottom, net)
+        draw_plane(top, net)
+        draw_deviations(bottom, net)
         right, bits = 100 * net.result["accuracy"], net.result["bits-beyond-label"]
         text = f"{title}\n{right:.1f} % right\n{bits:.2f} bits leak"
         top.set_title(text, fontsize=11, color=INK)
@@ -114,7 +114,7 @@ def classes(nets: Nets) -> tuple[Figure, dict[str, object]]:
     return figure, {"sigma": SIGMA, "weight": WEIGHT, **numbers}
 
 
-def plane(axes: Axes, net: Trained) -> None:
+def draw_plane(axes: Axes, net: Trained) -> None:
     """Draw the plane through the three class means, where their distances are true."""
     groups = [net.z[net.y == digit] for digit in DIGITS]
     means = torch.stack([group.mean(0) for group in groups])
@@ -130,7 +130,7 @@ def plane(axes: Axes, net: Trained) -> None:
     axes.set_aspect("equal")
 
 
-def deviations(axes: Axes, net: Trained) -> None:
+def draw_deviations(axes: Axes, net: Trained) -> None:
     """Draw every class's images about their mean, along that class's two widest directions."""
     for label in range(10):
         own = net.z[net.y == label]
@@ -140,7 +140,7 @@ def deviations(axes: Axes, net: Trained) -> None:
     axes.set_aspect("equal")
 
 
-def attention() -> tuple[Figure, dict[str, object]]:
+def draw_attention() -> tuple[Figure, dict[str, object]]:
     """Draw what a learned weighting does to a class whose codes never move."""
     z = 0.1 * torch.randn(MEMBERS, FEATURES, generator=torch.Generator().manual_seed(0))
     y = torch.zeros(MEMBERS, dtype=torch.long)
@@ -148,8 +148,8 @@ def attention() -> tuple[Figure, dict[str, object]]:
     left, right = figure.subplots(1, 2, sharex=True)
     said: dict[str, object] = {"members": MEMBERS}
     for mode, colour, marker in zip(get_args(Attention), COLOURS, MARKERS, strict=False):
-        loss = Gated(linear, "batch-share", 1, FEATURES, mode, 0.5, 0, 0.01)
-        state, count, ratio = loss.refresh(None, pieces(z, y), torch.Generator()), [], []
+        loss = Gated(linear_penalty, "batch-share", 1, FEATURES, mode, 0.5, 0, 0.01)
+        state, count, ratio = loss.refresh(None, split_pieces(z, y), torch.Generator()), [], []
         for _ in range(STEPS + 1):
             with warnings.catch_warnings():  # of the collapse, which is what is drawn
                 warnings.filterwarnings("ignore", "attention-share", UserWarning)
@@ -170,15 +170,15 @@ def attention() -> tuple[Figure, dict[str, object]]:
     return figure, said
 
 
-def penalties() -> tuple[Figure, dict[str, object]]:
+def draw_penalties() -> tuple[Figure, dict[str, object]]:
     """Draw the penalties and their slopes, and the pairwise bound that saturates."""
     ratio = torch.logspace(-2, 1.5, 200, dtype=torch.float64)  # v in units of D sigma^2
     v = (ratio * FEATURES * SIGMA**2).requires_grad_()
     tau = THRESHOLD * SIGMA**2 * FEATURES
     curves: dict[str, Penalty] = {
-        "linear": linear,
-        "log": partial(log, threshold=tau),
-        "channel": partial(channel, features=FEATURES, sigma=SIGMA),
+        "linear": linear_penalty,
+        "log": partial(log_penalty, threshold=tau),
+        "channel": partial(channel_penalty, features=FEATURES, sigma=SIGMA),
     }
     figure = Figure(figsize=(11, 3.2), layout="constrained")
     first, second, third = figure.subplots(1, 3)
@@ -193,10 +193,10 @@ def penalties() -> tuple[Figure, dict[str, object]]:
     said: dict[str, object] = {"features": FEATURES, "sigma": SIGMA, "tau": tau}
     small = torch.logspace(-4, 0, 100, dtype=torch.float64)
     for count, colour, style in zip((4, 16, 64), COLOURS, LINES, strict=False):
-        told = [pairwise(count, float(value)) for value in small]
+        told = [pairwise_bits(count, float(value)) for value in small]
         third.semilogx(small, told, style, color=colour, label=f"{count} of a class")
         third.axhline(math.log2(count), color=FAINT, lw=0.8)
-        said[f"pairwise-bits-of-{count}-at-one"] = pairwise(count, 1.0)
+        said[f"pairwise-bits-of-{count}-at-one"] = pairwise_bits(count, 1.0)
     third.set(xlabel=unit, ylabel="pairwise bound, bits")
     third.legend(frameon=False, loc="upper left")
     for axes, title in zip((first, second, third), TITLES, strict=True):
@@ -204,7 +204,7 @@ def penalties() -> tuple[Figure, dict[str, object]]:
     return figure, said
 
 
-def pairwise(count: int, ratio: float) -> float:
+def pairwise_bits(count: int, ratio: float) -> float:
     """Return the upper pairwise bound of `count` normal codes, v = ratio D sigma^2, in bits."""
     stream = torch.Generator().manual_seed(count)
     z = math.sqrt(ratio) * torch.randn(count, FEATURES, generator=stream, dtype=torch.float64)
@@ -212,12 +212,12 @@ def pairwise(count: int, ratio: float) -> float:
     return float((math.log(count) - near.logsumexp(1)).mean()) / math.log(2)
 
 
-def choice(nets: Nets) -> tuple[Figure, dict[str, object]]:
+def draw_choice(nets: Nets) -> tuple[Figure, dict[str, object]]:
     """Draw accuracy and leak of `plain` over weights and two strengths of noise."""
     figure = Figure(figsize=(5.5, 3.8), layout="constrained")
     axes, said = figure.subplots(), cast(dict[str, object], {})
     for sigma, colour, marker, below in zip(SIGMAS, COLOURS, MARKERS, (8, -14), strict=False):
-        found = {case.weight: nets[case].result for case in swept(sigma)}
+        found = {case.weight: nets[case].result for case in sweep_cases(sigma)}
         bits = [result["bits-beyond-label"] for result in found.values()]
         right = [100 * result["accuracy"] for result in found.values()]
         axes.plot(bits, right, marker=marker, color=colour, label=f"σ = {sigma:g}")
@@ -232,17 +232,17 @@ def choice(nets: Nets) -> tuple[Figure, dict[str, object]]:
     return figure, said
 
 
-def save(out: Path, name: str, drawn: tuple[Figure, dict[str, object]]) -> None:
+def save_figure(out: Path, name: str, drawn: tuple[Figure, dict[str, object]]) -> None:
     """Write a picture and the numbers behind it."""
     figure, numbers = drawn
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(out / f"{name}.png", dpi=110, metadata={"Software": None})
     write_json(out / f"{name}.json", numbers)
-    progress.say(f"drawn: {out / name}.png")
+    progress.print_line(f"drawn: {out / name}.png")
 
 
-def main() -> None:
+def draw_all() -> None:
     """Draw every picture into the folder that is given."""
     options = argparse.ArgumentParser(
         prog="python -m sims.report.loss_figures", description=__doc__
@@ -251,14 +251,16 @@ def main() -> None:
     out: Path = options.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    save(out, "attention", attention())
-    save(out, "penalties", penalties())
-    cases = dict.fromkeys([*shown().values(), *(c for sigma in SIGMAS for c in swept(sigma))])
+    save_figure(out, "attention", draw_attention())
+    save_figure(out, "penalties", draw_penalties())
+    cases = dict.fromkeys(
+        [*list_cases().values(), *(c for sigma in SIGMAS for c in sweep_cases(sigma))]
+    )
     with TemporaryDirectory() as folder:
-        nets = {case: train(Path(folder), case) for case in cases}
-    save(out, "classes", classes(nets))
-    save(out, "choice", choice(nets))
+        nets = {case: train_case(Path(folder), case) for case in cases}
+    save_figure(out, "classes", draw_classes(nets))
+    save_figure(out, "choice", draw_choice(nets))
 
 
 if __name__ == "__main__":
-    main()
+    draw_all()

@@ -7,23 +7,23 @@ from statistics import fmean
 
 from fedcel.errors import SettingsError
 from fedcel.files import read_json
-from fedcel.runs.per_image import text
+from fedcel.runs.per_image import format_plain
 from sims.report.read import FAILED
-from sims.report.table_columns import Column, markdown, numbers, spread
-from sims.report.text import NOTHING, number
+from sims.report.table_columns import Column, format_markdown, format_spread, select_numbers
+from sims.report.text import NOTHING, format_number
 from sims.results.estimate import estimate
-from sims.results.intervals import images, redrawn, whole
+from sims.results.intervals import complete_mean, resample_rows, select_image_vectors
 from sims.results.matched_accuracy import (
     BITS,
     Matches,
     Row,
     Values,
-    areas,
-    differences,
-    matched,
-    seed_of,
+    curve_areas,
+    match_rows,
+    paired_differences,
+    row_seed,
 )
-from sims.results.rows import read, uneven
+from sims.results.rows import read_bench_rows, read_uneven
 from sims.results.worst_attack import FAILED_ATTACKS
 
 NEVER = "never this accurate"
@@ -52,44 +52,51 @@ Areas = Mapping[str, Mapping[int, Values]]
 """By variant and seed."""
 
 
-def table(folder: Path, losses: str = "0,2,5", against: str | None = None) -> str:
+def make_matched_tables(folder: Path, losses: str = "0,2,5", against: str | None = None) -> str:
     """Return the Markdown of a bench folder: a table for each allowed loss of accuracy.
 
     `losses` are points below the undefended net, as '0,2,5'; `against` names the variant that
     the others are compared with, paired by seed. SettingsError when either is wrong, RunError
     when bench.json is missing, damaged, or made by a version that wrote less.
     """
-    rows = read(folder, even=True)
-    points = allowed(losses)
+    rows = read_bench_rows(folder, even=True)
+    points = parse_losses(losses)
     titles = {str(row["variant"]): str(row.get("title", row["variant"])) for row in rows}
     if against is not None and against not in titles:
         raise SettingsError(f"--against is {against!r}, must be one of {', '.join(titles)}")
-    again = redrawn(rows, images(folder, rows))
-    said = conditions(rows) + attacks(rows, uneven(folder)) + failed(rows) + width(again)
-    parts = [f"Variants at matched accuracy.\n\n{said}{left_out(folder)}"]
+    again = resample_rows(rows, select_image_vectors(folder, rows))
+    said = (
+        describe_conditions(rows)
+        + describe_attacks(rows, read_uneven(folder))
+        + describe_failed_attacks(rows)
+        + describe_intervals(again)
+    )
+    parts = [f"Variants at matched accuracy.\n\n{said}{describe_failures(folder)}"]
     for loss in points:
-        found, drawn = matched(rows, loss), [matched(each, loss) for each in again]
+        found, drawn = match_rows(rows, loss), [match_rows(each, loss) for each in again]
         below = "the undefended accuracy" if loss == 0 else f"{loss:g} points below undefended"
-        parts.append(f"**At {below}**\n\n{main(found, drawn, titles, rows)}")
+        parts.append(f"**At {below}**\n\n{make_main_table(found, drawn, titles, rows)}")
         if against is not None:
             parts.append(
                 f"Difference to {titles[against]}, paired by seed:\n\n"
-                f"{paired(found, drawn, titles, against)}"
+                f"{make_paired_table(found, drawn, titles, against)}"
             )
     if most := max(points):
-        drawn_areas = [areas(each, most) for each in again]
-        parts.append(overall(areas(rows, most), drawn_areas, titles, most, against))
+        drawn_areas = [curve_areas(each, most) for each in again]
+        parts.append(
+            make_overall_table(curve_areas(rows, most), drawn_areas, titles, most, against)
+        )
     return "\n\n".join(parts) + "\n"
 
 
-def left_out(folder: Path) -> str:
+def describe_failures(folder: Path) -> str:
     """Return which cells failed and so are in no row; nothing where none did."""
     found = read_json(folder / FAILED) if (folder / FAILED).exists() else []
     names = [str(each["cell"]) for each in found] if isinstance(found, list) else []
     return f" Failed, and in no row: {', '.join(names)}." if names else ""
 
 
-def allowed(text: str) -> list[float]:
+def parse_losses(text: str) -> list[float]:
     """Return the points of accuracy that '0,2,5' names; SettingsError if it names none."""
     try:
         found = [float(part) for part in text.split(",")]
@@ -100,9 +107,9 @@ def allowed(text: str) -> list[float]:
     return found
 
 
-def conditions(rows: Sequence[Row]) -> str:
+def describe_conditions(rows: Sequence[Row]) -> str:
     """Return what the numbers hold for: targets, caps, seeds, how to read the signs."""
-    seeds = sorted({seed_of(row) for row in rows})
+    seeds = sorted({row_seed(row) for row in rows})
     bare = dict.fromkeys(str(row.get("title")) for row in rows if row.get("undefended"))
     said = (
         f"M = {_all(rows, 'candidates', 0)} targets; bits beyond the label are at most "
@@ -118,7 +125,7 @@ def conditions(rows: Sequence[Row]) -> str:
     )
 
 
-def attacks(rows: Sequence[Row], others: Sequence[Row]) -> str:
+def describe_attacks(rows: Sequence[Row], others: Sequence[Row]) -> str:
     """Return which trained attacks the rows' errors are of, and on how many targets if not all.
 
     And which others some cells alone have met.
@@ -127,11 +134,13 @@ def attacks(rows: Sequence[Row], others: Sequence[Row]) -> str:
     found: dict[str, None] = {}
     scored = [row for row in rows if row.get("mse") is not None]
     for row in scored:
-        said = ", ".join(text(row[key]) for key in keys if row.get(key) is not None)
+        said = ", ".join(format_plain(row[key]) for key in keys if row.get(key) is not None)
         count = row.get("worst-targets") or row.get("candidates")
         found[said if count == row.get("candidates") else f"{said}, {count} targets"] = None
     rest = dict.fromkeys(
-        ", ".join(text(row[key]) for key in ("attack", "knowledge", "budget") if row.get(key))
+        ", ".join(
+            format_plain(row[key]) for key in ("attack", "knowledge", "budget") if row.get(key)
+        )
         for row in others
         if row.get("attack")
     )
@@ -141,7 +150,7 @@ def attacks(rows: Sequence[Row], others: Sequence[Row]) -> str:
     return told + (f" Not on every cell, and left out: {'; '.join(rest)}." if rest else "")
 
 
-def failed(rows: Sequence[Row]) -> str:
+def describe_failed_attacks(rows: Sequence[Row]) -> str:
     """Return which attacks failed in which runs: there the worst is that of the others."""
     found = [
         f"{row['run']} ({', '.join(map(str, names))})"
@@ -152,7 +161,7 @@ def failed(rows: Sequence[Row]) -> str:
     return said if found else ""
 
 
-def width(again: Sequence[object]) -> str:
+def describe_intervals(again: Sequence[object]) -> str:
     """Return what the intervals are over."""
     if not again:
         return " Intervals: Student's t over seeds; these test images are taken as given."
@@ -164,17 +173,21 @@ def width(again: Sequence[object]) -> str:
     )
 
 
-def main(found: Of, again: Sequence[Of], titles: Mapping[str, str], rows: Sequence[Row]) -> str:
+def make_main_table(
+    found: Of, again: Sequence[Of], titles: Mapping[str, str], rows: Sequence[Row]
+) -> str:
     """Return one line per variant and the two anchors."""
-    seeds = len({seed_of(row) for row in rows})
+    seeds = len({row_seed(row) for row in rows})
     lines = [
-        [titles[name], *cells(matches, [each[name] for each in again], seeds)]
+        [titles[name], *format_match(matches, [each[name] for each in again], seeds)]
         for name, matches in found.items()
     ]
-    return markdown(["variant", *(c.head for c in COLUMNS)], [*lines, *anchors(rows)])
+    return format_markdown(
+        ["variant", *(c.head for c in COLUMNS)], [*lines, *make_anchor_lines(rows)]
+    )
 
 
-def cells(matches: Matches, again: Sequence[Matches], seeds: int) -> list[str]:
+def format_match(matches: Matches, again: Sequence[Matches], seeds: int) -> list[str]:
     """Return a variant's measures; it says of how many seeds, where not of all of them.
 
     `again` are its matches in bootstrap samples of the images.
@@ -188,10 +201,10 @@ def cells(matches: Matches, again: Sequence[Matches], seeds: int) -> list[str]:
         return [match.values.get(key) if match else None for match in found]
 
     texts = {
-        c.key: spread(
+        c.key: format_spread(
             c,
             of(matches, c.key),
-            (whole(of(each, c.key)) for each in again if c.key in COMPARED),
+            (complete_mean(of(each, c.key)) for each in again if c.key in COMPARED),
         )
         for c in COLUMNS
     }
@@ -203,11 +216,15 @@ def cells(matches: Matches, again: Sequence[Matches], seeds: int) -> list[str]:
     return list((texts | {BITS: f"{sign}{texts[BITS]}{some}"}).values())
 
 
-def anchors(rows: Sequence[Row], columns: Sequence[Column] = COLUMNS) -> list[list[str]]:
+def make_anchor_lines(rows: Sequence[Row], columns: Sequence[Column] = COLUMNS) -> list[list[str]]:
     """Return what an attacker knows without any message: the label, or nothing."""
     chance = [1 / float(str(n)) for row in rows if (n := row.get("identification-candidates"))]
     known = (
-        ("*label only (class means)*", numbers(rows, "label-only-identification"), "oracle-mse"),
+        (
+            "*label only (class means)*",
+            select_numbers(rows, "label-only-identification"),
+            "oracle-mse",
+        ),
         ("*nothing (mean image)*", chance, "mean-mse"),
     )
     return [
@@ -215,9 +232,9 @@ def anchors(rows: Sequence[Row], columns: Sequence[Column] = COLUMNS) -> list[li
             name,
             *(
                 {
-                    BITS: number(0.0, 2),
-                    "identification-optimal": spread(c, [estimate(right).mean]),
-                    "mse": spread(c, [estimate(numbers(rows, mse)).mean]),
+                    BITS: format_number(0.0, 2),
+                    "identification-optimal": format_spread(c, [estimate(right).mean]),
+                    "mse": format_spread(c, [estimate(select_numbers(rows, mse)).mean]),
                 }.get(c.key, NOTHING)
                 for c in columns
             ),
@@ -226,31 +243,33 @@ def anchors(rows: Sequence[Row], columns: Sequence[Column] = COLUMNS) -> list[li
     ]
 
 
-def paired(found: Of, again: Sequence[Of], titles: Mapping[str, str], against: str) -> str:
+def make_paired_table(
+    found: Of, again: Sequence[Of], titles: Mapping[str, str], against: str
+) -> str:
     """Return each variant's differences to one of them, with intervals over common seeds."""
     columns = [column for column in COLUMNS if column.key in COMPARED]
     theirs = found[against]
 
     def shifts(name: str, key: str, seeds: Iterable[int]) -> Iterator[float | None]:
         for each in again:
-            gaps = differences(each[name], each[against], key)
-            yield whole([gaps.get(seed) for seed in seeds])
+            gaps = paired_differences(each[name], each[against], key)
+            yield complete_mean([gaps.get(seed) for seed in seeds])
 
     lines = []
     for name, ours in found.items():
         if name == against:
             continue
-        each = {c.key: differences(ours, theirs, c.key) for c in columns}
+        each = {c.key: paired_differences(ours, theirs, c.key) for c in columns}
         texts = {
-            c.key: spread(c, each[c.key].values(), shifts(name, c.key, each[c.key]))
+            c.key: format_spread(c, each[c.key].values(), shifts(name, c.key, each[c.key]))
             for c in columns
         }
-        texts[BITS] = f"{sign(ours, theirs, each[BITS])}{texts[BITS]}"
+        texts[BITS] = f"{format_bound(ours, theirs, each[BITS])}{texts[BITS]}"
         lines.append([titles[name], *texts.values(), str(len(each[BITS]))])
-    return markdown(["variant", *(c.head for c in columns), "seeds"], lines)
+    return format_markdown(["variant", *(c.head for c in columns), "seeds"], lines)
 
 
-def overall(
+def make_overall_table(
     found: Areas,
     again: Sequence[Areas],
     titles: Mapping[str, str],
@@ -266,10 +285,10 @@ def overall(
     head += [f"{c.head}: difference to {titles[against]}" for c in columns] if against else []
 
     def cell(name: str, other: str | None, column: Column) -> str:
-        real = less(found, name, other, column.key)
-        drawn = (less(each, name, other, column.key) for each in again)
-        means = (whole([each.get(seed) for seed in real]) for each in drawn)
-        return NOTHING if name == other else spread(column, real.values(), means)
+        real = subtract_areas(found, name, other, column.key)
+        drawn = (subtract_areas(each, name, other, column.key) for each in again)
+        means = (complete_mean([each.get(seed) for seed in real]) for each in drawn)
+        return NOTHING if name == other else format_spread(column, real.values(), means)
 
     lines = [
         [
@@ -282,10 +301,10 @@ def overall(
         "**Over all losses.** The area under each curve, over its width: at every loss the fewest "
         "bits that the variant reaches, or the undefended net's, and the MSE of the same net."
     )
-    return f"{said}\n\n{markdown(head, lines)}"
+    return f"{said}\n\n{format_markdown(head, lines)}"
 
 
-def less(found: Areas, name: str, other: str | None, key: str) -> dict[int, float]:
+def subtract_areas(found: Areas, name: str, other: str | None, key: str) -> dict[int, float]:
     """Return a variant's areas by seed, less the other's of the same seed if there is one."""
     mine = {seed: own[key] for seed, own in found[name].items() if key in own}
     if other is None:
@@ -294,7 +313,7 @@ def less(found: Areas, name: str, other: str | None, key: str) -> dict[int, floa
     return {seed: mine[seed] - theirs[seed] for seed in mine if seed in theirs}
 
 
-def sign(ours: Matches, theirs: Matches, common: Iterable[int]) -> str:
+def format_bound(ours: Matches, theirs: Matches, common: Iterable[int]) -> str:
     """Return what bounds make of a difference: at most, at least, or not known which."""
     seeds = list(common)
     mine, other = (any((m := side[s]) and m.bound for s in seeds) for side in (ours, theirs))
@@ -303,5 +322,5 @@ def sign(ours: Matches, theirs: Matches, common: Iterable[int]) -> str:
 
 def _all(rows: Sequence[Row], key: str, digits: int) -> str:
     """Return a number that rows share, or each of several; a dash where none has it."""
-    found = dict.fromkeys(number(value, digits) for value in numbers(rows, key))
+    found = dict.fromkeys(format_number(value, digits) for value in select_numbers(rows, key))
     return ", ".join(found) or NOTHING

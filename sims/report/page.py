@@ -24,10 +24,10 @@ from sims.report import (
     tables,
     words,
 )
-from sims.report.read import read
+from sims.report.read import read_book
 from sims.report.records import Book, Event, Run
-from sims.report.summary import Summary, summarise
-from sims.report.text import interval, number
+from sims.report.summary import Summary, summarise_book
+from sims.report.text import format_interval, format_number
 
 TEMPLATE = "page.html.jinja"
 
@@ -52,29 +52,32 @@ MANY = 12
 """Lines over the rounds that are still told apart; of more variants the two featured are drawn."""
 
 
-def write(folder: Path) -> Path:
+def write_report(folder: Path) -> Path:
     """Draw a bench or run folder: figures/*, then report.html, whose path is returned.
 
     Raises RunError when a file is missing or damaged; nothing is written then.
     """
-    book = read(folder)
-    summaries = summarise(book)
-    chosen = words.verdict(summaries)
-    answers = live.read(folder)
-    compared = summarise(book.compared) if book.compared else summaries
-    plots = draw(summaries, chosen, answers, compared)
-    rows = pictures.strips(summaries)
-    html = render(book, summaries, chosen, plots, rows, answers)
+    book = read_book(folder)
+    summaries = summarise_book(book)
+    chosen = words.find_verdict(summaries)
+    answers = live.read_live(folder)
+    compared = summarise_book(book.compared) if book.compared else summaries
+    plots = draw_figures(summaries, chosen, answers, compared)
+    rows = pictures.make_strips(summaries)
+    html = render_page(book, summaries, chosen, plots, rows, answers)
     for name, text in plots.items():
         write_whole(folder / "figures" / f"{name}.svg", text)
     if rows:
-        write_whole(folder / "figures" / "reconstructions.png", pictures.png(pictures.grid(rows)))
+        write_whole(
+            folder / "figures" / "reconstructions.png",
+            pictures.encode_png(pictures.make_grid(rows)),
+        )
     path = folder / "report.html"
     write_whole(path, html)
     return path
 
 
-def draw(
+def draw_figures(
     summaries: Sequence[Summary],
     chosen: words.Verdict,
     answers: Sequence[live.Live] = (),
@@ -87,40 +90,45 @@ def draw(
     """
     even = summaries if compared is None else compared
     drawn: dict[str, Figure | None] = {
-        "bits": figures.trade_bits(summaries),
-        "mse": attacked.trade_mse(even),
-        "identification": attacked.trade_identification(even),
-        "live": live.figure(answers),
+        "bits": figures.draw_bits_trade_off(summaries),
+        "mse": attacked.draw_mse_trade_off(even),
+        "identification": attacked.draw_identification_trade_off(even),
+        "live": live.draw_live_figure(answers),
     }
-    lines = summaries if len(summaries) <= MANY else list(featured(summaries, chosen).values())
-    drawn |= {n: figures.curve(lines, value, text, log) for n, value, text, log in CURVES}
-    for place, s in featured(summaries, chosen).items():
+    lines = (
+        summaries if len(summaries) <= MANY else list(choose_featured(summaries, chosen).values())
+    )
+    drawn |= {n: figures.draw_curve(lines, value, text, log) for n, value, text, log in CURVES}
+    for place, s in choose_featured(summaries, chosen).items():
         if s.runs:
             result = s.runs[0].result
-            drawn[f"reliability-{place}"] = figures.reliability(
-                result.reliability, tables.predictor([result])
+            drawn[f"reliability-{place}"] = figures.draw_reliability(
+                result.reliability, tables.name_predictor([result])
             )
-    judged = sampled(summaries, chosen)
+    judged = find_sampled(summaries, chosen)
     if judged:
-        drawn |= {"chain": chains.path(judged[1]), "convergence": chains.verdict(judged[1])}
-    return {name: figures.svg(f, name) for name, f in drawn.items() if f is not None}
+        drawn |= {
+            "chain": chains.draw_chain_path(judged[1]),
+            "convergence": chains.draw_convergence(judged[1]),
+        }
+    return {name: figures.render_svg(f, name) for name, f in drawn.items() if f is not None}
 
 
-def sampled(summaries: Sequence[Summary], chosen: words.Verdict) -> tuple[Run, Trace] | None:
+def find_sampled(summaries: Sequence[Summary], chosen: words.Verdict) -> tuple[Run, Trace] | None:
     """Return a featured run that sampled anything, the defended one first, and its trace."""
-    found = [run for s in featured(summaries, chosen).values() for run in s.runs[:1]]
+    found = [run for s in choose_featured(summaries, chosen).values() for run in s.runs[:1]]
     told = [(run, run.trace) for run in reversed(found) if run.trace and run.trace.rows]
     return told[0] if told else None
 
 
-def featured(summaries: Sequence[Summary], chosen: words.Verdict) -> dict[str, Summary]:
+def choose_featured(summaries: Sequence[Summary], chosen: words.Verdict) -> dict[str, Summary]:
     """Return the undefended and the best defended summary, or the first one."""
     pair = {"undefended": chosen.base, "defended": chosen.best}
     found = {place: s for place, s in pair.items() if s is not None}
     return found or {"first": summaries[0]}
 
 
-def render(
+def render_page(
     book: Book,
     summaries: Sequence[Summary],
     chosen: words.Verdict,
@@ -133,17 +141,17 @@ def render(
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    shown = featured(summaries, chosen)
-    judged = sampled(summaries, chosen)
+    shown = choose_featured(summaries, chosen)
+    judged = find_sampled(summaries, chosen)
     return environment.from_string(source).render(
         book=book,
         verdict=chosen,
-        attack_sentence=words.attack_sentence(chosen),
-        alarms=alarms.alarms(summaries),
+        attack_sentence=words.describe_attack(chosen),
+        alarms=alarms.find_alarms(summaries),
         bars=_bars(list(shown.values())),
-        seeds=limits.seeds_sentence(summaries),
-        cautions=words.cautions(summaries, chosen),
-        limits=limits.limits(summaries, chosen, book.failed, (row.attack for row in answers)),
+        seeds=limits.describe_seeds(summaries),
+        cautions=words.list_cautions(summaries, chosen),
+        limits=limits.list_limits(summaries, chosen, book.failed, (row.attack for row in answers)),
         tables=tables,
         summaries=summaries,
         trade=_figures(plots, ("bits", "mse", "identification")),
@@ -151,11 +159,11 @@ def render(
         reliability=_reliability(plots, shown),
         chain=_figures(plots, ("chain", "convergence")),
         larger=_larger(book, summaries),
-        live=live.table(answers),
+        live=live.make_live_table(answers),
         live_plots=_figures(plots, ("live",)),
         convergence=judged[0].result.convergence if judged else None,
         strips=_strips(rows),
-        rejected=limits.rejected(run for s in summaries for run in s.runs),
+        rejected=limits.count_rejections(run for s in summaries for run in s.runs),
         rounds=sum(len(run.events) for s in summaries for run in s.runs),
     )
 
@@ -165,26 +173,26 @@ def _bars(shown: Sequence[Summary]) -> list[dict[str, object]]:
         {
             "label": s.label,
             "length": length,
-            "bits": interval(s.bits, 2),
-            "cap": number(s.cap, 1),
+            "bits": format_interval(s.bits, 2),
+            "cap": format_number(s.cap, 1),
         }
         for s in shown
-        if (length := tables.bar(s.bits, s.cap)) is not None
+        if (length := tables.bar_length(s.bits, s.cap)) is not None
     ]
 
 
 def _larger(book: Book, summaries: Sequence[Summary]) -> dict[str, object] | None:
     """Return the table of larger budgets and what it says; None where none was tried."""
-    found = budgets.sweeps(book.escalated)
+    found = budgets.find_sweeps(book.escalated)
     labels = {(s.variant, s.strength): s.label for s in summaries}
-    table = budgets.sweeps_table(found, labels)
-    return {"table": table, "sentence": budgets.sentence(found)} if found else None
+    table = budgets.make_sweeps_table(found, labels)
+    return {"table": table, "sentence": budgets.describe_sweeps(found)} if found else None
 
 
 def _reliability(plots: dict[str, str], shown: dict[str, Summary]) -> list[dict[str, object]]:
     names = {place: f"reliability-{place}" for place in shown}
     return [
-        {"label": s.label, "svg": inline(plots[names[place]])}
+        {"label": s.label, "svg": inline_svg(plots[names[place]])}
         for place, s in shown.items()
         if names[place] in plots
     ]
@@ -192,15 +200,16 @@ def _reliability(plots: dict[str, str], shown: dict[str, Summary]) -> list[dict[
 
 def _strips(rows: Sequence[pictures.Strip]) -> list[dict[str, object]]:
     return [
-        {"group": r.group, "name": r.name, "count": len(r.images), "data": encoded(r)} for r in rows
+        {"group": r.group, "name": r.name, "count": len(r.images), "data": encode_strip(r)}
+        for r in rows
     ]
 
 
 def _figures(plots: dict[str, str], names: Sequence[str]) -> list[dict[str, object]]:
-    return [{"label": ALT[n], "svg": inline(plots[n])} for n in names if n in plots]
+    return [{"label": ALT[n], "svg": inline_svg(plots[n])} for n in names if n in plots]
 
 
-def inline(text: str) -> Markup:
+def inline_svg(text: str) -> Markup:
     """Return an SVG file as an element: no prologue, ink in the page's own colour."""
     body = text[text.index("<svg") :]
     for colour, name in ((figures.INK, "--ink"), (figures.FAINT, "--faint")):
@@ -210,7 +219,7 @@ def inline(text: str) -> Markup:
     return Markup(body)  # matplotlib escapes the labels it writes
 
 
-def encoded(strip: pictures.Strip) -> str:
+def encode_strip(strip: pictures.Strip) -> str:
     """Return the strip as a PNG in a data URL."""
-    image = pictures.png(pictures.tiles(strip.images))
+    image = pictures.encode_png(pictures.tile_images(strip.images))
     return f"data:image/png;base64,{base64.b64encode(image).decode()}"

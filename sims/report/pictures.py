@@ -25,7 +25,7 @@ class Strip(NamedTuple):
     images: Images
 
 
-def strips(summaries: Sequence[Summary]) -> list[Strip]:
+def make_strips(summaries: Sequence[Summary]) -> list[Strip]:
     """Return originals, class means, then each variant x attack of its first training seed.
 
     A variant attacked on other images than the first one brings its own originals.
@@ -44,7 +44,7 @@ def strips(summaries: Sequence[Summary]) -> list[Strip]:
     return found
 
 
-def tiles(images: Images) -> UInt8[np.ndarray, "height width 4"]:
+def tile_images(images: Images) -> UInt8[np.ndarray, "height width 4"]:
     """Return the images side by side as RGBA, gaps around transparent; [0, 1] becomes 0..255.
 
     One channel is grey, three are red, green, blue; of any other number the mean is shown.
@@ -60,16 +60,16 @@ def tiles(images: Images) -> UInt8[np.ndarray, "height width 4"]:
     return np.asarray((255 * row).round().permute(1, 2, 0), np.uint8)
 
 
-def png(pixels: UInt8[np.ndarray, "height width 4"]) -> bytes:
+def encode_png(pixels: UInt8[np.ndarray, "height width 4"]) -> bytes:
     """Return the pixels as a PNG file."""
     out = BytesIO()
     imsave(out, np.ascontiguousarray(pixels), format="png")
     return out.getvalue()
 
 
-def grid(rows: Sequence[Strip]) -> UInt8[np.ndarray, "height width 4"]:
+def make_grid(rows: Sequence[Strip]) -> UInt8[np.ndarray, "height width 4"]:
     """Return all strips below one another, for figures/reconstructions.png."""
-    drawn = [tiles(row.images) for row in rows]
+    drawn = [tile_images(row.images) for row in rows]
     width = max(row.shape[1] for row in drawn)
     padded = [np.pad(row, ((0, 0), (0, width - row.shape[1]), (0, 0))) for row in drawn]
     return np.concatenate(padded)

@@ -15,7 +15,7 @@ from fedcel.errors import RunError, SettingsError
 from fedcel.losses import defences
 from fedcel.runs import run_folder
 from fedcel.settings.parsing import Settings
-from sims.bench.scenario import undefended
+from sims.bench.scenario import is_undefended
 from sims.report.records import (
     Attack,
     Book,
@@ -28,8 +28,8 @@ from sims.report.records import (
     Run,
     Vector,
 )
-from sims.results.intervals import images, of_images
-from sims.results.worst_attack import everywhere, merged, worst_attack
+from sims.results.intervals import read_image_vectors, select_image_vectors
+from sims.results.worst_attack import common_attacks, merge_rows, worst_attack
 
 FAILED = "failed.json"
 """What failed in a bench, beside bench.json."""
@@ -38,12 +38,12 @@ ESCALATED = "escalated.json"
 Made = TypeVar("Made")
 
 
-def read(folder: Path) -> Book:
+def read_book(folder: Path) -> Book:
     """Return what the bench or run folder holds; RunError says what is missing or damaged."""
     if (folder / "bench.json").exists():
         return _bench(folder)
     if (folder / "result.json").exists():
-        run = read_run(folder)
+        run = read_finished(folder)
         return Book(run.name, "run", (_row(run),), {"": run})
     if (folder / "settings.toml").exists():
         raise RunError(f"{folder}: no result.json; the run is unfinished, resume it with --resume")
@@ -53,7 +53,7 @@ def read(folder: Path) -> Book:
     )
 
 
-def read_run(folder: Path) -> Run:
+def read_finished(folder: Path) -> Run:
     """Return one finished run; attacks and reconstructions may be absent, nothing else."""
     images = folder / "reconstructions.safetensors"
     return Run(
@@ -63,7 +63,7 @@ def read_run(folder: Path) -> Run:
         result=_parsed(folder / "result.json", Result.model_validate_json),
         attacks=_beside(folder / "attacks.json", Attack),
         images=_images(images) if images.exists() else {},
-        trace=run_folder.trace(folder),
+        trace=run_folder.open_trace(folder),
     )
 
 
@@ -75,13 +75,13 @@ def _bench(folder: Path) -> Book:
         _list_of(Row)(text)  # what is damaged is named before it is merged
         # Merged as they were written, as tables do: what decides is more than is shown here.
         found = json.loads(text)
-        both = merged(found, scores), merged(*everywhere(found, scores))
+        both = merge_rows(found, scores), merge_rows(*common_attacks(found, scores))
         return [TypeAdapter(tuple[Row, ...]).validate_python(each) for each in both]
 
     rows, even = _parsed(folder / "bench.json", held)
     if not rows:
         raise RunError(f"{folder / 'bench.json'} has no rows; run `fedcel bench` first")
-    found = {row.run: read_run(folder / row.run) for row in rows}
+    found = {row.run: read_finished(folder / row.run) for row in rows}
     scenario = folder / "scenario.toml"
     title = _parsed(scenario, tomllib.loads).get("title") if scenario.exists() else None
     name = str(title or folder.resolve().name)
@@ -90,10 +90,10 @@ def _bench(folder: Path) -> Book:
         flagged = tuple(_flagged(row, found[row.run].settings) for row in rows)
         return Book(name, "bench", flagged, found, failed, more, kept)
 
-    whole = book(rows, of_images(folder))
+    whole = book(rows, read_image_vectors(folder))
     if even == rows:
         return whole
-    kept = images(folder, [row.model_dump(by_alias=True) for row in even])
+    kept = select_image_vectors(folder, [row.model_dump(by_alias=True) for row in even])
     return replace(whole, compared=book(even, kept))
 
 
@@ -101,7 +101,7 @@ def _flagged(row: Row, settings: Settings) -> Row:
     """Return the row with a word on whether it is undefended, from its run where it has none."""
     if row.undefended is not None:
         return row
-    return row.model_copy(update={"undefended": undefended(row.strength, settings)})
+    return row.model_copy(update={"undefended": is_undefended(row.strength, settings)})
 
 
 def _settings(folder: Path) -> Settings:
@@ -181,7 +181,7 @@ def _row(run: Run) -> Row:
             "run": "",
             "worst_attack": worst and worst.attack,
         }
-        | {"seed": run.settings.seed, "noise": defences.cut(run.settings).sigma}
+        | {"seed": run.settings.seed, "noise": defences.build_cut(run.settings).sigma}
         | {key: getattr(run.result, key) for key in (*shared, "certificate_bits")}
         | {key: mean(key) for key in keys}
     )

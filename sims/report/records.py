@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat
 
 from fedcel.posterior.trace import Trace
 from fedcel.settings.parsing import Settings
-from sims.results.worst_attack import Who
+from sims.results.worst_attack import AttackId
 
 Images = Float[np.ndarray, "N C H W"]
 Vector = Float[np.ndarray, " T"]
@@ -135,9 +135,9 @@ class Attack(Part):
     skipped: str | None = None
 
     @property
-    def who(self) -> Who:
+    def who(self) -> AttackId:
         """Return what runs of one attack have in common, whatever their seed."""
-        return Who(self.attack, self.observation, self.knowledge, self.budget, self.targets)
+        return AttackId(self.attack, self.observation, self.knowledge, self.budget, self.targets)
 
 
 class Row(Part):

@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 from fedcel.settings.parsing import burn_in_rounds
 from sims.report.records import Attack, Book, Row, Run
 from sims.results.estimate import UNKNOWN, Estimate, estimate
-from sims.results.intervals import crossed, means, redrawn
+from sims.results.intervals import crossed_interval, mean_samples, resample_rows
 from sims.results.worst_attack import worst_attack
 
 
-def settled(run: Run) -> float | None:
+def settled_accuracy(run: Run) -> float | None:
     """Return the mean validation accuracy of the rounds after burn-in, or the last round's."""
     end = burn_in_rounds(run.settings)
     late = [event for event in run.events if event.round > end] or list(run.events[-1:])
     return estimate(event.accuracy for event in late).mean
 
 
-def decoders(run: Run) -> list[Attack]:
+def select_decoder_rows(run: Run) -> list[Attack]:
     """Return the decoder's runs, one for each attack seed, with the run's own attack settings.
 
     Where it was attacked with others only, of those that rebuilt images best.
@@ -78,7 +78,7 @@ class Summary:
     runs: tuple[Run, ...] = ()
 
 
-def summarise(book: Book) -> tuple[Summary, ...]:
+def summarise_book(book: Book) -> tuple[Summary, ...]:
     """Return one summary for each variant and strength, in the order of the rows."""
     groups: dict[tuple[str, float | None], list[Row]] = {}
     for row in book.rows:
@@ -89,11 +89,11 @@ def summarise(book: Book) -> tuple[Summary, ...]:
 def _summary(rows: list[Row], book: Book, groups: Iterable[tuple[str, float | None]]) -> Summary:
     first, runs = rows[0], tuple(book.runs[row.run] for row in rows)
     last = runs[0].result
-    decoder = [attack for run in runs for attack in decoders(run)]
-    again = redrawn([row.model_dump(by_alias=True) for row in rows], book.images)
+    decoder = [attack for run in runs for attack in select_decoder_rows(run)]
+    again = resample_rows([row.model_dump(by_alias=True) for row in rows], book.images)
 
     def mean(key: str, values: Iterable[float | None]) -> Estimate:
-        return crossed(values, means(again, key))
+        return crossed_interval(values, mean_samples(again, key))
 
     return Summary(
         variant=first.variant,
@@ -105,7 +105,7 @@ def _summary(rows: list[Row], book: Book, groups: Iterable[tuple[str, float | No
         nll=estimate(run.result.nll for run in runs),
         ece=estimate(run.result.ece for run in runs),
         accuracy=mean("accuracy", (row.accuracy for row in rows)),
-        validation=estimate(settled(run) for run in runs if run.events),
+        validation=estimate(settled_accuracy(run) for run in runs if run.events),
         bits=mean("bits-beyond-label", (row.bits_beyond_label for row in rows)),
         identification=mean("identification-optimal", (row.identification_optimal for row in rows)),
         certificate=estimate(row.certificate_bits for row in rows),
@@ -126,12 +126,12 @@ def _summary(rows: list[Row], book: Book, groups: Iterable[tuple[str, float | No
         choices=last.identification_candidates,
         label_only=last.label_only_identification,
         bits_of_seed={r.seed: r.bits_beyond_label for r in rows if r.bits_beyond_label is not None},
-        bits_again={row.seed: samples(again, i) for i, row in enumerate(rows)},
+        bits_again={row.seed: row_samples(again, i) for i, row in enumerate(rows)},
         runs=runs,
     )
 
 
-def samples(again: Iterable[Sequence[Mapping[str, object]]], number: int) -> list[float]:
+def row_samples(again: Iterable[Sequence[Mapping[str, object]]], number: int) -> list[float]:
     """Return a row's bits in each sample of the test images."""
     found = (rows[number]["bits-beyond-label"] for rows in again)
     return [float(str(value)) for value in found if value is not None]

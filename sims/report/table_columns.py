@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from sims.report.text import interval
-from sims.results.intervals import crossed
+from sims.report.text import format_interval
+from sims.results.intervals import crossed_interval
 
 
 class Column(NamedTuple):
@@ -16,20 +16,20 @@ class Column(NamedTuple):
     scale: float = 1.0
 
 
-def numbers(rows: Iterable[Mapping[str, object]], key: str) -> list[float]:
+def select_numbers(rows: Iterable[Mapping[str, object]], key: str) -> list[float]:
     """Return a key's numbers, where rows have one."""
     return [float(str(row[key])) for row in rows if row.get(key) is not None]
 
 
-def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+def format_markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table; a bar within a cell would end it and is escaped."""
     rule = ["---"] * len(head)
     rows = [[cell.replace("|", "\\|") for cell in line] for line in (head, rule, *lines)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def spread(
+def format_spread(
     column: Column, values: Iterable[float | None], images: Iterable[float | None] = ()
 ) -> str:
-    """Return mean and interval of a column's values, see `crossed`."""
-    return interval(crossed(values, images), column.digits, column.scale)
+    """Return mean and interval of a column's values, see `crossed_interval`."""
+    return format_interval(crossed_interval(values, images), column.digits, column.scale)

@@ -3,10 +3,18 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from fedcel.settings.parsing import dump, flatten
+from fedcel.settings.parsing import dump_settings, flatten_settings
 from sims.report.records import Attack, Private, Result, Scores
 from sims.report.summary import Summary
-from sims.report.text import NOTHING, aligned, deviation, held_to, interval, number, share
+from sims.report.text import (
+    NOTHING,
+    align_columns,
+    format_deviation,
+    format_interval,
+    format_number,
+    format_share,
+    name_worst_attacks,
+)
 from sims.results.estimate import Estimate, estimate
 
 
@@ -36,23 +44,23 @@ MAIN = (
 )
 
 
-def main(summaries: Sequence[Summary]) -> Table:
+def make_main_table(summaries: Sequence[Summary]) -> Table:
     """Return one row per summary, and the two anchors."""
     rows = [
         (
             s.label,
-            interval(s.accuracy, 1, 100),
-            interval(s.nll, 3),
-            interval(s.ece, 3),
-            interval(s.bits, 2),
-            interval(s.identification, 1, 100),
-            interval(s.certificate, 2),
-            interval(s.certificate_within, 2),
-            deviation(s.decoder_mse, 4),
-            deviation(s.decoder_psnr, 1),
-            deviation(s.decoder_ssim, 3),
-            held_to(s),
-            interval(s.mse, 4),
+            format_interval(s.accuracy, 1, 100),
+            format_interval(s.nll, 3),
+            format_interval(s.ece, 3),
+            format_interval(s.bits, 2),
+            format_interval(s.identification, 1, 100),
+            format_interval(s.certificate, 2),
+            format_interval(s.certificate_within, 2),
+            format_deviation(s.decoder_mse, 4),
+            format_deviation(s.decoder_psnr, 1),
+            format_deviation(s.decoder_ssim, 3),
+            name_worst_attacks(s),
+            format_interval(s.mse, 4),
         )
         for s in summaries
     ]
@@ -69,7 +77,13 @@ def _anchors(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
         ("label only (class-mean oracle)", label, estimate(s.oracle_mse for s in summaries)),
         ("nothing (mean image)", chance, estimate(s.mean_mse for s in summaries)),
     ):
-        after = (number(0.0, 2), share(right), NOTHING, NOTHING, number(mse.mean, 4))
+        after = (
+            format_number(0.0, 2),
+            format_share(right),
+            NOTHING,
+            NOTHING,
+            format_number(mse.mean, 4),
+        )
         found.append((name, *blank, *after, *(NOTHING,) * 4))
     return found
 
@@ -86,31 +100,33 @@ DETAILS = (
 )
 
 
-def details(summaries: Sequence[Summary]) -> Table:
+def make_details_table(summaries: Sequence[Summary]) -> Table:
     """Return what lies behind each leak: its bounds, the shape of the classes, their spread."""
     head = ("variant", "noise σ", *(name for name, _, _ in DETAILS))
     rows = []
     for s in summaries:
         results = [run.result for run in s.runs]
-        cells = (interval(estimate(getattr(r, k) for r in results), n) for _, k, n in DETAILS)
+        cells = (
+            format_interval(estimate(getattr(r, k) for r in results), n) for _, k, n in DETAILS
+        )
         rows.append((s.label, NOTHING if s.noise is None else f"{s.noise:g}", *cells))
     return Table("Behind the leak", head, tuple(rows))
 
 
-def posterior(summaries: Sequence[Summary]) -> Table:
+def make_posterior_table(summaries: Sequence[Summary]) -> Table:
     """Return the scores of the posterior's average beside those of the point model."""
     head = ("variant", "predictor", "accuracy, %", "NLL", "ECE", "Brier")
     rows = []
     for s in summaries:
         results = [run.result for run in s.runs]
-        rows.append((s.label, predictor(results), *_scores(results)))
+        rows.append((s.label, name_predictor(results), *_scores(results)))
         points = [r.point for r in results if r.point is not None]
         if points:
             rows.append((s.label, "point model", *_scores(points)))
     return Table("Posterior average and point model", head, tuple(rows), words=2)
 
 
-def predictor(results: Sequence[Result]) -> str:
+def name_predictor(results: Sequence[Result]) -> str:
     """Return what made a run's predictions: the samples it kept, or else its last model."""
     kept = estimate(r.samples for r in results).mean
     if kept is None:
@@ -118,7 +134,7 @@ def predictor(results: Sequence[Result]) -> str:
     return f"average of {kept:g} samples" if kept else "last model (no samples kept)"
 
 
-def device(summaries: Sequence[Summary]) -> Table:
+def make_device_table(summaries: Sequence[Summary]) -> Table:
     """Return what each variant costs the device, equal over its seeds."""
     sent = ("FLOPs per inference", "bytes per inference")
     head = ("variant", "parameters", "in the encoder", *sent, "training step, ×")
@@ -127,19 +143,22 @@ def device(summaries: Sequence[Summary]) -> Table:
     for s in summaries:
         results = [run.result for run in s.runs]
         costs = (estimate(getattr(r, key) for r in results).mean for key in keys)
-        step = number(s.step_ratio.mean, 2)
-        rows.append((s.label, *(number(cost, 0) for cost in costs), step))
+        step = format_number(s.step_ratio.mean, 2)
+        rows.append((s.label, *(format_number(cost, 0) for cost in costs), step))
     return Table("Cost on the device", head, tuple(rows))
 
 
 def _scores(scores: Sequence[Scores]) -> tuple[str, ...]:
     return (
-        interval(estimate(s.accuracy for s in scores), 1, 100),
-        *(interval(estimate(getattr(s, k) for s in scores), 3) for k in ("nll", "ece", "brier")),
+        format_interval(estimate(s.accuracy for s in scores), 1, 100),
+        *(
+            format_interval(estimate(getattr(s, k) for s in scores), 3)
+            for k in ("nll", "ece", "brier")
+        ),
     )
 
 
-def private(summaries: Sequence[Summary]) -> Table:
+def make_private_table(summaries: Sequence[Summary]) -> Table:
     """Return what private answers are worth at each epsilon, mean over training seeds."""
     after = ("confidence before, %", "confidence after, %", "ceiling, %")
     head = ("variant", "ε per answer", "accuracy, %", "top-1 kept, %", *after)
@@ -155,7 +174,7 @@ def private(summaries: Sequence[Summary]) -> Table:
 
 def _utility(found: Sequence[Private]) -> tuple[str, ...]:
     keys = ("accuracy", "top1_kept", "confidence_before", "confidence_after", "ceiling")
-    return tuple(interval(estimate(getattr(p, key) for p in found), 1, 100) for key in keys)
+    return tuple(format_interval(estimate(getattr(p, key) for p in found), 1, 100) for key in keys)
 
 
 def _size(epsilon: str) -> float:
@@ -172,20 +191,20 @@ ATTACK: tuple[tuple[str, Cell], ...] = (
     ("knows", lambda a: a.knowledge or NOTHING),
     ("attack seed", lambda a: NOTHING if a.seed is None else str(a.seed)),
     ("budget", lambda a: NOTHING if a.budget is None else f"{a.budget:g}"),
-    ("targets", lambda a: number(a.targets, 0)),
-    ("queries paid for", lambda a: number(a.queries, 0)),
-    ("MSE", lambda a: number(a.mse, 4)),
-    ("PSNR, dB", lambda a: number(a.psnr, 1)),
-    ("SSIM", lambda a: number(a.ssim, 3)),
-    ("identified, %", lambda a: share(_first(a.identification_1, a.identification_optimal))),
-    ("in first 5, %", lambda a: share(a.identification_5)),
-    ("label right, %", lambda a: share(a.label_accuracy)),
-    ("bits beyond label", lambda a: number(a.bits_beyond_label, 2)),
-    ("seconds", lambda a: number(a.seconds, 1)),
+    ("targets", lambda a: format_number(a.targets, 0)),
+    ("queries paid for", lambda a: format_number(a.queries, 0)),
+    ("MSE", lambda a: format_number(a.mse, 4)),
+    ("PSNR, dB", lambda a: format_number(a.psnr, 1)),
+    ("SSIM", lambda a: format_number(a.ssim, 3)),
+    ("identified, %", lambda a: format_share(_first(a.identification_1, a.identification_optimal))),
+    ("in first 5, %", lambda a: format_share(a.identification_5)),
+    ("label right, %", lambda a: format_share(a.label_accuracy)),
+    ("bits beyond label", lambda a: format_number(a.bits_beyond_label, 2)),
+    ("seconds", lambda a: format_number(a.seconds, 1)),
 )
 
 
-def attacks(summaries: Sequence[Summary]) -> Table:
+def make_attacks_table(summaries: Sequence[Summary]) -> Table:
     """Return every row of every attacks.json that was run."""
     rows = [
         (s.label, str(seed), *(cell(attack) for _, cell in ATTACK))
@@ -198,20 +217,20 @@ def attacks(summaries: Sequence[Summary]) -> Table:
     return Table("Every attack and seed", head, tuple(rows))
 
 
-def found(rows: Sequence[Mapping[str, object]]) -> str:
+def format_attack_rows(rows: Sequence[Mapping[str, object]]) -> str:
     """Return rows of attacks.json as plain text: what each attack found, or why it was not run."""
     read = [Attack.model_validate(row) for row in rows]
     body = [[cell(one) for _, cell in ATTACK] for one in read if one.skipped is None]
     shown = [i for i in range(len(ATTACK)) if any(line[i] != NOTHING for line in body)]
     head = [ATTACK[i][0] for i in shown]
-    lines = [aligned(head, [[line[i] for i in shown] for line in body])] if body else []
+    lines = [align_columns(head, [[line[i] for i in shown] for line in body])] if body else []
     lines += [
         f"{a.attack} on {a.observation or 'anything'}: {a.skipped}" for a in read if a.skipped
     ]
     return "\n".join(lines) + "\n"
 
 
-def skipped(summaries: Sequence[Summary]) -> list[str]:
+def list_skipped(summaries: Sequence[Summary]) -> list[str]:
     """Return one line for each attack that has nothing to work on, why, and for which variants."""
     found: dict[str, dict[str, None]] = {}
     for s in summaries:
@@ -224,7 +243,7 @@ def skipped(summaries: Sequence[Summary]) -> list[str]:
     ]
 
 
-def settings(summaries: Sequence[Summary]) -> Table:
+def make_settings_table(summaries: Sequence[Summary]) -> Table:
     """Return the settings in which the variants differ, one column a variant."""
     tables = _settings(summaries)
     return Table(
@@ -234,14 +253,17 @@ def settings(summaries: Sequence[Summary]) -> Table:
     )
 
 
-def all_settings(summaries: Sequence[Summary]) -> Table:
+def make_all_settings_table(summaries: Sequence[Summary]) -> Table:
     """Return every setting, one column a variant."""
     head = ("setting", *(s.label for s in summaries))
     return Table("All settings", head, tuple(_spread(_settings(summaries))))
 
 
 def _settings(summaries: Sequence[Summary]) -> list[dict[str, object]]:
-    return [dict(flatten(dump(s.runs[0].settings))) if s.runs else {} for s in summaries]
+    return [
+        dict(flatten_settings(dump_settings(s.runs[0].settings))) if s.runs else {}
+        for s in summaries
+    ]
 
 
 def _spread(tables: Sequence[dict[str, object]]) -> Iterable[tuple[str, ...]]:
@@ -249,7 +271,7 @@ def _spread(tables: Sequence[dict[str, object]]) -> Iterable[tuple[str, ...]]:
     return [(key, *(str(table.get(key, NOTHING)) for table in tables)) for key in keys]
 
 
-def versions(result: Result) -> str:
+def format_versions(result: Result) -> str:
     """Return the versions on one line."""
     return ", ".join(f"{name} {version}" for name, version in sorted(result.versions.items()))
 
@@ -258,7 +280,7 @@ def _first(*values: float | None) -> float | None:
     return next((value for value in values if value is not None), None)
 
 
-def bar(value: Estimate, cap: float | None) -> float | None:
+def bar_length(value: Estimate, cap: float | None) -> float | None:
     """Return the length of a bar in percent of the cap; None where it cannot be drawn."""
     if value.mean is None or not cap:
         return None

@@ -4,78 +4,78 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from sims.report.limits import seeds_sentence
-from sims.report.read import read
-from sims.report.summary import Summary, summarise
-from sims.report.words import attack_sentence, verdict
+from sims.report.limits import describe_seeds
+from sims.report.read import read_book
+from sims.report.summary import Summary, summarise_book
+from sims.report.words import describe_attack, find_verdict
 from sims.results.estimate import Estimate
 
 NOTHING = "–"
 
 
-def number(value: float | None, digits: int) -> str:
+def format_number(value: float | None, digits: int) -> str:
     """Return a number with so many decimals, None as a dash."""
     return NOTHING if value is None else f"{value:.{digits}f}"
 
 
-def share(value: float | None) -> str:
+def format_share(value: float | None) -> str:
     """Return a share as percent with one decimal, without the sign."""
-    return number(None if value is None else 100 * value, 1)
+    return format_number(None if value is None else 100 * value, 1)
 
 
-def interval(value: Estimate, digits: int, scale: float = 1) -> str:
+def format_interval(value: Estimate, digits: int, scale: float = 1) -> str:
     """Return "mean ± half" of the 95 % interval, or the mean where there is none."""
     return _pair(value.mean, value.half, digits, scale)
 
 
-def deviation(value: Estimate, digits: int) -> str:
+def format_deviation(value: Estimate, digits: int) -> str:
     """Return "mean ± standard deviation", or the mean of a single value."""
     return _pair(value.mean, value.sd, digits, 1)
 
 
 def _pair(mean: float | None, after: float | None, digits: int, scale: float) -> str:
-    text = number(None if mean is None else scale * mean, digits)
-    return text if after is None else f"{text} ± {number(scale * after, digits)}"
+    text = format_number(None if mean is None else scale * mean, digits)
+    return text if after is None else f"{text} ± {format_number(scale * after, digits)}"
 
 
-def table(folder: Path) -> str:
+def format_summary(folder: Path) -> str:
     """Return the summary of a bench or run folder as plain text, at most 100 columns wide.
 
     Raises RunError when files are missing or damaged.
     """
-    summaries = summarise(read(folder))
-    chosen = verdict(summaries)
+    summaries = summarise_book(read_book(folder))
+    chosen = find_verdict(summaries)
     head = ["variant", "accuracy %", "bits beyond label", "picked of M %", "decoder MSE", "worst"]
     body = [_cells(summary) for summary in summaries]
     anchors = (("(label only)", "oracle_mse"), ("(mean image)", "mean_mse"))
     for name, key in anchors:
         values = [v for s in summaries if (v := getattr(s, key)) is not None]
         if values:
-            mse = number(sum(values) / len(values), 4)
+            mse = format_number(sum(values) / len(values), 4)
             body.append([name, NOTHING, NOTHING, NOTHING, mse, NOTHING])
-    said = (chosen.headline, attack_sentence(chosen), seeds_sentence(summaries))
+    said = (chosen.headline, describe_attack(chosen), describe_seeds(summaries))
     parts = [textwrap.fill(part, 96) for part in said if part]
-    return "\n\n".join([aligned(head, body), *parts]) + "\n"
+    return "\n\n".join([align_columns(head, body), *parts]) + "\n"
 
 
 def _cells(summary: Summary) -> list[str]:
     return [
         textwrap.shorten(summary.label, 30, placeholder="…"),
-        interval(summary.accuracy, 1, 100),
-        interval(summary.bits, 2),
-        interval(summary.identification, 1, 100),
-        deviation(summary.decoder_mse, 4),
-        held_to(summary),
+        format_interval(summary.accuracy, 1, 100),
+        format_interval(summary.bits, 2),
+        format_interval(summary.identification, 1, 100),
+        format_deviation(summary.decoder_mse, 4),
+        name_worst_attacks(summary),
     ]
 
 
-def held_to(summary: Summary) -> str:
+def name_worst_attacks(summary: Summary) -> str:
     """Name the worst attacks of its seeds, and those that failed and so could not be it."""
     failed = f"{', '.join(summary.failed)} failed" if summary.failed else ""
     return " / ".join([*summary.worst, *([failed] if failed else [])]) or NOTHING
 
 
-def aligned(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+def align_columns(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     """Return lines of equally wide columns, the first from the left."""
     widths = [max(len(row[i]) for row in [head, *body]) for i in range(len(head))]
 

@@ -30,7 +30,7 @@ Row = Mapping[str, object]
 Values = Float[np.ndarray, " T"]
 
 
-def redrawn(
+def resample_rows(
     rows: Sequence[Row], images: Mapping[str, Mapping[str, Values]]
 ) -> list[list[dict[str, object]]]:
     """Return the rows as each of 200 bootstrap samples of the test images makes them.
@@ -51,7 +51,7 @@ def redrawn(
     times = draw.multinomial(count, np.full(count, 1 / count), REPLICATES).astype(float)
     keys = dict.fromkeys(key for each in own for key in each)
     both = list(zip(rows, own, strict=True))
-    means = [{key: drawn(times, row, each, key) for key in keys} for row, each in both]
+    means = [{key: resample_measure(times, row, each, key) for key in keys} for row, each in both]
     return [
         [
             {**row, **{key: values[b] for key, values in each.items()}}
@@ -61,16 +61,16 @@ def redrawn(
     ]
 
 
-def drawn(
+def resample_measure(
     times: Float[np.ndarray, "B T"], row: Row, each: Mapping[str, Values], key: str
 ) -> list[float | None]:
     """Return a row's measure in each sample."""
     if key not in each or row.get(key) is None:
         return [None] * len(times)
-    return [None if np.isnan(value) else float(value) for value in mean(times, each[key])]
+    return [None if np.isnan(value) else float(value) for value in resampled_mean(times, each[key])]
 
 
-def mean(times: Float[np.ndarray, "B T"], values: Values) -> Float[np.ndarray, " B"]:
+def resampled_mean(times: Float[np.ndarray, "B T"], values: Values) -> Float[np.ndarray, " B"]:
     """Return the mean of the values in each bootstrap sample; NaN where none of them is in it."""
     own = times[:, : len(values)]
     total = own.sum(1)
@@ -79,7 +79,9 @@ def mean(times: Float[np.ndarray, "B T"], values: Values) -> Float[np.ndarray, "
     return found
 
 
-def crossed(seeds: Iterable[float | None], images: Iterable[float | None] = ()) -> Estimate:
+def crossed_interval(
+    seeds: Iterable[float | None], images: Iterable[float | None] = ()
+) -> Estimate:
     """Return the mean over seeds, its interval over seeds and images.
 
     `images` are the means over seeds in each bootstrap sample; without any the interval is over
@@ -92,25 +94,28 @@ def crossed(seeds: Iterable[float | None], images: Iterable[float | None] = ()) 
     return Estimate(found.mean, math.hypot(found.half, NORMAL * stdev(means)), found.sd, found.n)
 
 
-def whole(values: Sequence[float | None]) -> float | None:
+def complete_mean(values: Sequence[float | None]) -> float | None:
     """Return the mean of all of them; None where one is not known."""
     known = [value for value in values if value is not None]
     return fmean(known) if known and len(known) == len(values) else None
 
 
-def means(again: Iterable[Sequence[Row]], key: str) -> list[float | None]:
+def mean_samples(again: Iterable[Sequence[Row]], key: str) -> list[float | None]:
     """Return a measure's mean over rows in each sample; None where a row has none."""
     each = ([row.get(key) for row in rows] for rows in again)
-    return [whole([None if value is None else float(str(value)) for value in one]) for one in each]
+    return [
+        complete_mean([None if value is None else float(str(value)) for value in one])
+        for one in each
+    ]
 
 
-def of_images(folder: Path, even: bool = False) -> dict[str, dict[str, Values]]:
+def read_image_vectors(folder: Path, even: bool = False) -> dict[str, dict[str, Values]]:
     """Return what a bench kept of each test image, by run and measure; {} where it kept nothing.
 
     With `even`, too, under names that begin with `EVEN`, what the attacks of tables scored.
     """
     found: dict[str, dict[str, Values]] = {}
-    for key, vector in per_image.read(folder).items():
+    for key, vector in per_image.read_vectors(folder).items():
         run, _, measure = key.rpartition(per_image.APART)
         if measure.startswith(EVEN) and not even:
             continue
@@ -118,12 +123,12 @@ def of_images(folder: Path, even: bool = False) -> dict[str, dict[str, Values]]:
     return found
 
 
-def images(folder: Path, rows: Sequence[Row]) -> dict[str, dict[str, Values]]:
+def select_image_vectors(folder: Path, rows: Sequence[Row]) -> dict[str, dict[str, Values]]:
     """Return what a bench kept of each test image for these rows, by run and measure.
 
     What is of another attack than a row's is left out.
     """
-    found = of_images(folder, even=True)
+    found = read_image_vectors(folder, even=True)
     for row in rows:
         own = found.get(str(row["run"]), {})
         for key in OF_ATTACKS:

@@ -51,18 +51,18 @@ Matches = dict[int, Match | None]
 """By seed; None: the variant is never this accurate."""
 
 
-def at(curve: Curve, accuracy: float) -> Match | None:
-    """Return the fewest bits that the curve has at `accuracy` (a share) or above; see `along`."""
+def bits_at(curve: Curve, accuracy: float) -> Match | None:
+    """Return the curve's fewest bits at `accuracy` (a share) or above; see `interpolate_curve`."""
     if not curve:
         return None
-    keys, found, bound = along(curve, [accuracy])
+    keys, found, bound = interpolate_curve(curve, [accuracy])
     if np.isnan(found[0, keys.index(BITS)]):
         return None
     told = {k: float(v) for k, v in zip(keys, found[0], strict=True) if not np.isnan(v)}
     return Match(told if bound[0] else told | {"accuracy": accuracy}, bool(bound[0]))
 
 
-def along(
+def interpolate_curve(
     curve: Curve, accuracies: Sequence[float]
 ) -> tuple[list[str], Float[np.ndarray, "L K"], Bool[np.ndarray, " L"]]:
     """Return the K measures' names, their values at L accuracies, and where these are bounds.
@@ -89,31 +89,31 @@ def along(
     return keys, found, best >= len(counts) - len(table)
 
 
-def matched(rows: Sequence[Row], loss: float) -> dict[str, Matches]:
+def match_rows(rows: Sequence[Row], loss: float) -> dict[str, Matches]:
     """Return each variant's match by seed, `loss` points of accuracy below the undefended net.
 
     RunError when a row lacks what is needed, or a seed has no undefended row.
     """
-    bare = undefended(rows)
+    bare = undefended_rows(rows)
     found: dict[str, Matches] = {}
-    for (variant, seed), curve in curves(rows, bare).items():
-        found.setdefault(variant, {})[seed] = at(curve, bare[seed]["accuracy"] - loss / 100)
+    for (variant, seed), curve in make_curves(rows, bare).items():
+        found.setdefault(variant, {})[seed] = bits_at(curve, bare[seed]["accuracy"] - loss / 100)
     return found
 
 
-def areas(rows: Sequence[Row], most: float) -> dict[str, dict[int, Values]]:
+def curve_areas(rows: Sequence[Row], most: float) -> dict[str, dict[int, Values]]:
     """Return by variant and seed the mean bits and MSE over losses of 0 to `most` points.
 
     The area under a curve over its width. At each of 101 losses a defender has the fewest bits that
     the curve reaches, or those of the undefended net, which is always there to take, and the MSE
-    of the same net; no MSE where one of them has none. RunError as `matched`.
+    of the same net; no MSE where one of them has none. RunError as `match_rows`.
     """
-    bare = undefended(rows)
+    bare = undefended_rows(rows)
     losses = np.linspace(0, most / 100, GRID)
     found: dict[str, dict[int, Values]] = {}
-    for (variant, seed), curve in curves(rows, bare).items():
+    for (variant, seed), curve in make_curves(rows, bare).items():
         top = bare[seed]
-        keys, reached, _ = along(curve, list(top["accuracy"] - losses))
+        keys, reached, _ = interpolate_curve(curve, list(top["accuracy"] - losses))
         helps = reached[:, keys.index(BITS)] < top[BITS]  # NaN does not
         mean = {
             key: float(np.where(helps, reached[:, keys.index(key)], top[key]).mean())
@@ -124,17 +124,17 @@ def areas(rows: Sequence[Row], most: float) -> dict[str, dict[int, Values]]:
     return found
 
 
-def undefended(rows: Iterable[Row]) -> dict[int, Values]:
+def undefended_rows(rows: Iterable[Row]) -> dict[int, Values]:
     """Return the measures of the first undefended variant by seed; RunError if a seed has none."""
     found: dict[int, Values] = {}
     first: object = None
     seeds: set[int] = set()
     for row in rows:
-        seed = seed_of(row)
+        seed = row_seed(row)
         seeds.add(seed)
         if _needed(row, "undefended") and first in (None, row["variant"]):
             first = row["variant"]
-            found[seed] = values(row)
+            found[seed] = row_values(row)
     for seed in sorted(seeds - found.keys()):
         raise RunError(
             f"bench.json has no undefended row of seed {seed}, whose accuracy the others are "
@@ -143,7 +143,7 @@ def undefended(rows: Iterable[Row]) -> dict[int, Values]:
     return found
 
 
-def curves(rows: Iterable[Row], bare: Mapping[int, Values]) -> dict[tuple[str, int], Curve]:
+def make_curves(rows: Iterable[Row], bare: Mapping[int, Values]) -> dict[tuple[str, int], Curve]:
     """Return the curve of each variant and seed.
 
     A sweep that begins at the undefended net (`anchored`) has that as its point of strength 0,
@@ -151,19 +151,19 @@ def curves(rows: Iterable[Row], bare: Mapping[int, Values]) -> dict[tuple[str, i
     """
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
-        groups.setdefault((str(_needed(row, "variant")), seed_of(row)), []).append(row)
+        groups.setdefault((str(_needed(row, "variant")), row_seed(row)), []).append(row)
     found: dict[tuple[str, int], Curve] = {}
     for (variant, seed), group in groups.items():
-        ordered = sorted(group, key=strength)
-        points = [values(row) for row in ordered]
-        if all(_needed(row, "anchored") for row in group) and strength(ordered[0]) > 0:
+        ordered = sorted(group, key=row_strength)
+        points = [row_values(row) for row in ordered]
+        if all(_needed(row, "anchored") for row in group) and row_strength(ordered[0]) > 0:
             own = {key: points[0][key] for key in OF_THE_METHOD if key in points[0]}
             points.insert(0, {**bare[seed], **own})
         found[variant, seed] = points
     return found
 
 
-def values(row: Row) -> Values:
+def row_values(row: Row) -> Values:
     """Return a row's measures; RunError when it has no accuracy or bits, or one is no number."""
     found: dict[str, float] = {}
     for key in MEASURES:
@@ -176,18 +176,18 @@ def values(row: Row) -> Values:
     return found
 
 
-def seed_of(row: Row) -> int:
+def row_seed(row: Row) -> int:
     """Return a row's training seed."""
     return int(str(_needed(row, "seed")))
 
 
-def strength(row: Row) -> float:
+def row_strength(row: Row) -> float:
     """Return a row's strength; a variant without a sweep has one point, wherever it lies."""
     value = row.get("strength")
     return 0.0 if value is None else float(str(value))
 
 
-def differences(ours: Matches, theirs: Matches, key: str) -> dict[int, float]:
+def paired_differences(ours: Matches, theirs: Matches, key: str) -> dict[int, float]:
     """Return ours less theirs of one measure, by seed, where both have it."""
     found = {}
     for seed in ours.keys() & theirs.keys():

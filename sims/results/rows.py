@@ -9,28 +9,28 @@ from fedcel.runs import per_image
 from sims.report.read import ESCALATED
 from sims.results.intervals import EVEN
 from sims.results.matched_accuracy import Row
-from sims.results.worst_attack import everywhere, merged, of_attack
+from sims.results.worst_attack import common_attacks, merge_rows, worst_image_scores
 
 NEEDED = {"variant", "strength", "seed", "attack", "budget"}
 
 
-def read(folder: Path, even: bool = False) -> Sequence[Row]:
+def read_bench_rows(folder: Path, even: bool = False) -> Sequence[Row]:
     """Return a bench's rows, each with its worst attack of all; RunError when it has none.
 
-    `even`: the worst of those that were run on every cell, see `everywhere`.
+    `even`: the worst of those that were run on every cell, see `common_attacks`.
     """
-    rows, more = cells(folder), escalated(folder)
-    return merged(*everywhere(rows, more)) if even else merged(rows, more)
+    rows, more = read_cells(folder), read_escalated(folder)
+    return merge_rows(*common_attacks(rows, more)) if even else merge_rows(rows, more)
 
 
-def uneven(folder: Path) -> list[Row]:
-    """Return the rows of escalated.json that `read` leaves out when it is to be even."""
-    more = escalated(folder)
-    stay = everywhere(cells(folder), more).more
+def read_uneven(folder: Path) -> list[Row]:
+    """Return the rows of escalated.json that `read_bench_rows` leaves out when it is to be even."""
+    more = read_escalated(folder)
+    stay = common_attacks(read_cells(folder), more).more
     return [row for row in more if row not in stay]
 
 
-def cells(folder: Path) -> list[Row]:
+def read_cells(folder: Path) -> list[Row]:
     """Return the rows of bench.json, as they are there; RunError when it has none."""
     if not (folder / "bench.json").exists():
         single = (folder / "result.json").exists()
@@ -46,7 +46,7 @@ def cells(folder: Path) -> list[Row]:
     return rows
 
 
-def escalated(folder: Path) -> list[Row]:
+def read_escalated(folder: Path) -> list[Row]:
     """Return the rows of escalated.json, none where it is missing; RunError when it is damaged."""
     path = folder / ESCALATED
     found = read_json(path) if path.exists() else []
@@ -55,15 +55,17 @@ def escalated(folder: Path) -> list[Row]:
     raise RunError(f"{path} is damaged: rows with {', '.join(sorted(NEEDED))}; remove it")
 
 
-def gather(folder: Path) -> None:
+def gather_vectors(folder: Path) -> None:
     """Write what a bench's rows are means of, by run and measure; what runs lack is left out."""
     vectors = per_image.Vectors()
-    rows, more = cells(folder), escalated(folder)
-    even = merged(*everywhere(rows, more))
-    for row, compared in zip(merged(rows, more), even, strict=True):
+    rows, more = read_cells(folder), read_escalated(folder)
+    even = merge_rows(*common_attacks(rows, more))
+    for row, compared in zip(merge_rows(rows, more), even, strict=True):
         place = folder / str(row["run"])
-        each = per_image.of_run(place) | of_attack(place, row)
+        each = per_image.vectors_of_run(place) | worst_image_scores(place, row)
         if row != compared:
-            each |= {f"{EVEN}{key}": value for key, value in of_attack(place, compared).items()}
+            each |= {
+                f"{EVEN}{key}": value for key, value in worst_image_scores(place, compared).items()
+            }
         vectors |= {f"{row['run']}{per_image.APART}{key}": value for key, value in each.items()}
-    per_image.write(folder, vectors)
+    per_image.write_vectors(folder, vectors)

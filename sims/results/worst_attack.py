@@ -31,7 +31,7 @@ REPEATS = "*"
 """In the name of an attack that sees several answers to one image, and of what it sees."""
 
 
-class Who(NamedTuple):
+class AttackId(NamedTuple):
     """One attack as it was carried out; its runs differ in nothing but the attack seed."""
 
     attack: str
@@ -46,10 +46,10 @@ class Who(NamedTuple):
         return self.observation != TRAINING and REPEATS not in self.attack + self.observation
 
 
-def who(row: Row) -> Who:
+def attack_id(row: Row) -> AttackId:
     """Return what a row of attacks.json says of its attack; KeyError when it names none."""
     budget, targets = row.get("budget"), row.get("targets")
-    return Who(
+    return AttackId(
         str(row["attack"]),
         str(row.get("observation", "")),
         str(row.get("knowledge", "")),
@@ -58,7 +58,7 @@ def who(row: Row) -> Who:
     )
 
 
-def worst_attack(scores: Iterable[tuple[Who, float]]) -> Who | None:
+def worst_attack(scores: Iterable[tuple[AttackId, float]]) -> AttackId | None:
     """Return the attack on one inference that rebuilt images best: the lowest MSE, mean over seeds.
 
     Attacks on uploads see training, and those on repeated answers see more than one inference
@@ -66,7 +66,7 @@ def worst_attack(scores: Iterable[tuple[Who, float]]) -> Who | None:
     pixels in [0, 1]. None when no attack on one inference was run. The first of equals wins. Only
     attacks on the most targets compete: the first ten images may be easier than all.
     """
-    found: dict[Who, list[float]] = {}
+    found: dict[AttackId, list[float]] = {}
     for attack, mse in scores:
         if attack.on_one_inference:
             found.setdefault(attack, []).append(mse)
@@ -78,22 +78,22 @@ def worst_attack(scores: Iterable[tuple[Who, float]]) -> Who | None:
 def worst_rows(rows: Iterable[Row]) -> tuple[str | None, list[Row]]:
     """Return the name of the attack that `worst_attack` finds in attacks.json, and its rows."""
     trained = [row for row in rows if "mse" in row]
-    worst = worst_attack((who(row), float(str(row["mse"]))) for row in trained)
-    return worst and worst.attack, [row for row in trained if who(row) == worst]
+    worst = worst_attack((attack_id(row), float(str(row["mse"]))) for row in trained)
+    return worst and worst.attack, [row for row in trained if attack_id(row) == worst]
 
 
-def of_attack(folder: Path, row: Row) -> per_image.Vectors:
+def worst_image_scores(folder: Path, row: Row) -> per_image.Vectors:
     """Return what the worst attack of a bench's row scored of each target, mean over its seeds.
 
     {} where not all is kept. `folder` is the run's.
     """
-    known, found = per_image.read(folder), per_image.Vectors()
-    asked = {key: per_image.text(row.get(f"worst-{key}")) for key in NAMED}
+    known, found = per_image.read_vectors(folder), per_image.Vectors()
+    asked = {key: per_image.format_plain(row.get(f"worst-{key}")) for key in NAMED}
     for key in OF_ATTACKS:
         each = [
             vector
             for name, vector in known.items()
-            if (parts := per_image.parts(name)) and parts.measure == key
+            if (parts := per_image.parse_vector_name(name)) and parts.measure == key
             if asked.items() <= parts._asdict().items()
         ]
         if not each:
@@ -110,7 +110,7 @@ def is_mean(value: object, vector: Float[np.ndarray, " T"]) -> bool:
     return known and math.isclose(float(vector.mean()), float(str(value)), rel_tol=1e-4)
 
 
-def merged(rows: Sequence[Row], more: Iterable[Row]) -> list[dict[str, object]]:
+def merge_rows(rows: Sequence[Row], more: Iterable[Row]) -> list[dict[str, object]]:
     """Return rows of bench.json, with the scores of those of escalated.json where these are worse.
 
     Worse for the defence: a lower MSE, on as many targets or more. What counts was given to all
@@ -120,16 +120,18 @@ def merged(rows: Sequence[Row], more: Iterable[Row]) -> list[dict[str, object]]:
     """
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        groups.setdefault(point(row), []).append(row)
+        groups.setdefault(row_point(row), []).append(row)
     tried: dict[tuple[object, ...], dict[tuple[object, ...], list[Row]]] = {}
     for row in more:
         how = tuple(row.get(key) for key in ("knowledge", "budget", "targets", "revision"))
-        tried.setdefault(point(row), {}).setdefault(how, []).append(row)
+        tried.setdefault(row_point(row), {}).setdefault(how, []).append(row)
     worse: dict[int, Row] = {}
     for name, group in groups.items():
-        offers = [offered(group, found) for found in tried.get(name, {}).values()]
-        worse |= worst_of(group, [offer for offer in offers if offer])
-    return [{**row, **taken(worse[id(row)])} if id(row) in worse else dict(row) for row in rows]
+        offers = [best_offers(group, found) for found in tried.get(name, {}).values()]
+        worse |= choose_worst(group, [offer for offer in offers if offer])
+    return [
+        {**row, **taken_scores(worse[id(row)])} if id(row) in worse else dict(row) for row in rows
+    ]
 
 
 class Even(NamedTuple):
@@ -139,20 +141,20 @@ class Even(NamedTuple):
     more: Sequence[Row]
 
 
-def everywhere(rows: Sequence[Row], more: Sequence[Row]) -> Even:
+def common_attacks(rows: Sequence[Row], more: Sequence[Row]) -> Even:
     """Return what to merge so that all rows are of attacks that all met, on their models and seeds.
 
     Variants between two strengths are compared by these: one whose other strength met a weaker
     attack would look better than it is. Where neither attacks of escalated.json nor the cells' own
     met all, those that met most cells are left; the other cells have no errors then.
     """
-    cells = {(point(row), row.get("seed", 0)): row for row in rows}
+    cells = {(row_point(row), row.get("seed", 0)): row for row in rows}
     reached: dict[tuple[object, ...], set[object]] = {}
     for row in more:
-        cell = point(row), row.get("seed", 0)
-        if cell in cells and row.get("mse") is not None and same(row, cells[cell]):
-            reached.setdefault(how(row), set()).add(cell)
-    common = [row for row in more if reached.get(how(row), set()) >= cells.keys()]
+        cell = row_point(row), row.get("seed", 0)
+        if cell in cells and row.get("mse") is not None and is_same_model(row, cells[cell]):
+            reached.setdefault(attack_effort(row), set()).add(cell)
+    common = [row for row in more if reached.get(attack_effort(row), set()) >= cells.keys()]
     own = sum(row.get("mse") is not None for row in rows)
     if common or own == len(rows):
         return Even(rows, common)
@@ -161,22 +163,27 @@ def everywhere(rows: Sequence[Row], more: Sequence[Row]) -> Even:
         return Even(rows, [])
     scores = (key for key in REBUILT if key not in ANCHORS)
     blank = {**dict.fromkeys(scores), **{f"worst-{key}": None for key in NAMED}}
-    return Even([{**row, **blank} for row in rows], [row for row in more if how(row) == most])
+    return Even(
+        [{**row, **blank} for row in rows], [row for row in more if attack_effort(row) == most]
+    )
 
 
-def how(row: Row) -> tuple[object, ...]:
+def attack_effort(row: Row) -> tuple[object, ...]:
     """Return with what a row of escalated.json was attacked; old ones name no revision."""
     return tuple(row.get(key) for key in (*NAMED, "revision"))
 
 
-def offered(group: Sequence[Row], found: Sequence[Row]) -> list[Row] | None:
+def best_offers(group: Sequence[Row], found: Sequence[Row]) -> list[Row] | None:
     """Return the row with the lowest error for each of a group's; None unless there is one each."""
-    each = [min((new for new in found if same(new, row)), key=error, default=None) for row in group]
+    each = [
+        min((new for new in found if is_same_model(new, row)), key=row_error, default=None)
+        for row in group
+    ]
     there = [new for new in each if new is not None]
     return there if len(there) == len(each) else None
 
 
-def worst_of(group: Sequence[Row], offers: Sequence[Sequence[Row]]) -> dict[int, Row]:
+def choose_worst(group: Sequence[Row], offers: Sequence[Sequence[Row]]) -> dict[int, Row]:
     """Return by a row's id the offer that takes the place of its own attack, where one does."""
     sizes = [row.get("targets") for offer in offers for row in offer]
     sizes += [row.get("worst-targets") for row in group]
@@ -184,26 +191,26 @@ def worst_of(group: Sequence[Row], offers: Sequence[Sequence[Row]]) -> dict[int,
     found: dict[int, Row] = {}
     for row, *theirs in zip(group, *offers, strict=True):
         counts = row.get("worst-targets") in (None, most)
-        lowest = error(row) if counts else math.inf
+        lowest = row_error(row) if counts else math.inf
         for new in theirs:
-            if new.get("targets") in (None, most) and error(new) < lowest:
-                found[id(row)], lowest = new, error(new)
+            if new.get("targets") in (None, most) and row_error(new) < lowest:
+                found[id(row)], lowest = new, row_error(new)
     return found
 
 
-def taken(row: Row) -> dict[str, object]:
+def taken_scores(row: Row) -> dict[str, object]:
     """Return what a row of bench.json takes from one of escalated.json."""
     named = {f"worst-{key}": row.get(key) for key in NAMED}
     return {**named, **{key: row.get(key) for key in REBUILT}}
 
 
-def point(row: Row) -> tuple[str, float | None]:
+def row_point(row: Row) -> tuple[str, float | None]:
     """Return a row's variant and strength."""
     value = row.get("strength")
-    return str(row.get("variant")), None if value is None else number(row, "strength")
+    return str(row.get("variant")), None if value is None else row_number(row, "strength")
 
 
-def same(new: Row, row: Row) -> bool:
+def is_same_model(new: Row, row: Row) -> bool:
     """Say whether two rows are of one model, and one choice among as many images.
 
     A run that was trained again has other scores.
@@ -217,12 +224,12 @@ def same(new: Row, row: Row) -> bool:
     return whose and all(new.get(key) in (None, row.get(key)) for key in keys)
 
 
-def error(row: Row) -> float:
+def row_error(row: Row) -> float:
     """Return a row's MSE, infinity where it has none."""
-    return math.inf if row.get("mse") is None else number(row, "mse")
+    return math.inf if row.get("mse") is None else row_number(row, "mse")
 
 
-def number(row: Row, key: str) -> float:
+def row_number(row: Row, key: str) -> float:
     """Return a number of a row; RunError when it is none."""
     value = row[key]
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -15,17 +15,17 @@ from optuna.trial import TrialState, create_trial
 
 from fedcel.attacks import SmashedData
 from fedcel.errors import DivergedError
-from fedcel.leakage.optimal_attacker import optimal
-from fedcel.metrics.calibration import scores
+from fedcel.leakage.optimal_attacker import optimal_leak
+from fedcel.metrics.calibration import score_probabilities
 from fedcel.posterior.predict import predict, what_is_sent
 from fedcel.runs import run_folder
-from fedcel.runs.evaluation import NOISE_DRAWS, sampled
-from fedcel.seeding import generator, stream_seed
-from fedcel.settings.parsing import Scalar, Settings, parse
+from fedcel.runs.evaluation import NOISE_DRAWS, posterior_samples
+from fedcel.seeding import make_generator, stream_seed
+from fedcel.settings.parsing import Scalar, Settings, parse_settings
 from sims.bench.scenario import Variant
-from sims.commands.progress import say
+from sims.commands.progress import print_line
 from sims.engines import local
-from sims.tuning.trials import Memory, Outcome, Score, identity, keep
+from sims.tuning.trials import Memory, Outcome, Score, keep_trial, trial_id
 
 BITS_PER_POINT = 0.5  # what a point of accuracy below the floor costs in the objective
 DIGITS = 4  # significant, of a chosen value: what is written is what was trained with
@@ -35,7 +35,7 @@ Among = tuple[float, float] | list[Scalar]
 """The ends of a range, or the choices."""
 
 
-class Plan(NamedTuple):
+class SearchPlan(NamedTuple):
     """One variant's search: the settings it starts from, and what each key is chosen among."""
 
     variant: Variant
@@ -55,7 +55,7 @@ class Trial(NamedTuple):
     outcome: Outcome
 
 
-class Found(NamedTuple):
+class BestTrial(NamedTuple):
     """A variant's best trial."""
 
     name: str
@@ -67,7 +67,9 @@ class Found(NamedTuple):
     """Of this call; the rest were kept."""
 
 
-def search(plan: Plan, trials: int, floor: float | None, store: Path, memory: Memory) -> Found:
+def run_search(
+    plan: SearchPlan, trials: int, floor: float | None, store: Path, memory: Memory
+) -> BestTrial:
     """Return the best settings within the ranges and their score on the validation set.
 
     Each suggestion depends on the trials before it and its own number alone, whatever was trained
@@ -78,24 +80,26 @@ def search(plan: Plan, trials: int, floor: float | None, store: Path, memory: Me
     name, spent, fresh = plan.variant.name, 0.0, 0
     tried: list[Trial] = []
     for number in range(trials):
-        params = suggested(plan, tried, floor, trials)
-        chosen = {key: value(params[key], among) for key, among in plan.among.items()}
-        settings = parse(plan.base | chosen)
-        outcome = memory.get(identity(settings))
+        params = suggest_trial(plan, tried, floor, trials)
+        chosen = {key: round_value(params[key], among) for key, among in plan.among.items()}
+        settings = parse_settings(plan.base | chosen)
+        outcome = memory.get(trial_id(settings))
         if outcome is None:
             begin = time.monotonic()
-            outcome = attempted(settings)
-            keep(store, settings, outcome)
-            memory = memory | {identity(settings): outcome}
+            outcome = attempt_trial(settings)
+            keep_trial(store, settings, outcome)
+            memory = memory | {trial_id(settings): outcome}
             spent, fresh = spent + time.monotonic() - begin, fresh + 1
         tried.append(Trial(params, chosen, outcome))
         left = f"about {spent / fresh * (trials - number - 1):.0f} s left" if fresh else "kept"
-        say(f"{name} {number + 1}/{trials}: {told(outcome)} with {chosen}, {left}")
+        print_line(
+            f"{name} {number + 1}/{trials}: {describe_outcome(outcome)} with {chosen}, {left}"
+        )
     sound = [(t.chosen, t.outcome) for t in tried if isinstance(t.outcome, Score)]
     if not sound:
         raise DivergedError(f"{name}: all {trials} trials diverged; lower the range of local.rate")
     best = max(sound, key=lambda one: objective(one[1], plan.goal, floor))
-    return Found(name, *best, len({tuple(trial.chosen.items()) for trial in tried}), fresh)
+    return BestTrial(name, *best, len({tuple(trial.chosen.items()) for trial in tried}), fresh)
 
 
 def objective(score: Score, goal: str, floor: float | None) -> float:
@@ -107,8 +111,8 @@ def objective(score: Score, goal: str, floor: float | None) -> float:
     return -score.bits - BITS_PER_POINT * max(0.0, 100 * (floor - score.accuracy))
 
 
-def suggested(
-    plan: Plan, tried: Sequence[Trial], floor: float | None, trials: int
+def suggest_trial(
+    plan: SearchPlan, tried: Sequence[Trial], floor: float | None, trials: int
 ) -> dict[str, Scalar]:
     """Return the parameters of the next trial, a pure function of those before it.
 
@@ -122,7 +126,7 @@ def suggested(
     seed = stream_seed(plan.seed, purpose, len(tried)) % 2**31
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP)
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    space = {key: distribution(among) for key, among in plan.among.items()}
+    space = {key: choose_distribution(among) for key, among in plan.among.items()}
     for trial in tried:
         score = trial.outcome if isinstance(trial.outcome, Score) else None
         study.add_trial(
@@ -136,46 +140,46 @@ def suggested(
     return study.ask(space).params
 
 
-def attempted(settings: Settings) -> Outcome:
+def attempt_trial(settings: Settings) -> Outcome:
     """Return the score of one federation, or why it diverged."""
     try:
-        return trained(settings)
+        return train_trial(settings)
     except DivergedError as error:
         return str(error)
 
 
-def told(outcome: Outcome) -> str:
+def describe_outcome(outcome: Outcome) -> str:
     """Return a trial's end in words."""
     if isinstance(outcome, str):
         return outcome
     return f"accuracy {outcome.accuracy:.4f}, {outcome.bits:.3f} bits, NLL {outcome.nll:.3f}"
 
 
-def trained(settings: Settings) -> Score:
+def train_trial(settings: Settings) -> Score:
     """Return validation accuracy and bits of one federation; the test set is not touched."""
     with TemporaryDirectory() as place:
         folder = Path(place) / "run"
-        run_folder.create(folder, settings)
-        local.train(settings, folder, lambda _: None, measure=False)
-        run = run_folder.read(folder)
+        run_folder.create_run(folder, settings)
+        local.train_locally(settings, folder, lambda _: None, measure=False)
+        run = run_folder.read_run(folder)
     x, y = run.splits.validation
     many, labels = x.repeat(NOISE_DRAWS, 1, 1, 1), y.repeat(NOISE_DRAWS)
-    stream = generator(settings.seed, "tune-noise")
-    found = predict(run.flat, sampled(run), many, stream, settings.chain.scope)
-    net = what_is_sent(run.flat, sampled(run), settings.chain.scope)
-    leak = optimal(SmashedData(net), x, y, generator(settings.seed, "tune-optimal"))
-    score = scores(found.probabilities, labels)
+    stream = make_generator(settings.seed, "tune-noise")
+    found = predict(run.flat, posterior_samples(run), many, stream, settings.chain.scope)
+    net = what_is_sent(run.flat, posterior_samples(run), settings.chain.scope)
+    leak = optimal_leak(SmashedData(net), x, y, make_generator(settings.seed, "tune-optimal"))
+    score = score_probabilities(found.probabilities, labels)
     return Score(score["accuracy"], leak.bits_beyond_label, score["nll"])
 
 
-def distribution(among: Among) -> BaseDistribution:
+def choose_distribution(among: Among) -> BaseDistribution:
     """Return how a key is drawn: log-uniformly from a range, or from the choices."""
     if isinstance(among, list):
         return CategoricalDistribution(among)
     return FloatDistribution(*among, log=True)
 
 
-def value(drawn: Scalar, among: Among) -> Scalar:
+def round_value(drawn: Scalar, among: Among) -> Scalar:
     """Return a choice as it is, and a number of a range to 4 significant digits."""
     if isinstance(among, list):
         return drawn

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from fedcel.errors import RunError
 from fedcel.files import write_whole
-from fedcel.settings.parsing import Settings, dump, flatten
+from fedcel.settings.parsing import Settings, dump_settings, flatten_settings
 
 
 class Score(NamedTuple):
@@ -22,17 +22,17 @@ Outcome = Score | str
 Memory = dict[str, Outcome]
 
 
-def identity(settings: Settings) -> str:
+def trial_id(settings: Settings) -> str:
     """Return what a trial is known by: every setting it was trained with."""
-    return json.dumps(flatten(dump(settings)), sort_keys=True)
+    return json.dumps(flatten_settings(dump_settings(settings)), sort_keys=True)
 
 
-def store_of(out: Path) -> Path:
+def trials_path(out: Path) -> Path:
     """Return where the trials behind a tuned scenario are kept."""
     return out.with_name(f"{out.name}.trials.jsonl")
 
 
-def recall(store: Path) -> Memory:
+def recall_trials(store: Path) -> Memory:
     """Return the trials kept in `store`; a last line that was cut off is removed from it.
 
     RunError when another line is damaged.
@@ -59,9 +59,9 @@ def recall(store: Path) -> Memory:
     return found
 
 
-def keep(store: Path, settings: Settings, outcome: Outcome) -> None:
+def keep_trial(store: Path, settings: Settings, outcome: Outcome) -> None:
     """Append a trial in one write: several processes may, and each line stays whole."""
-    entry: dict[str, object] = {"settings": flatten(dump(settings))}
+    entry: dict[str, object] = {"settings": flatten_settings(dump_settings(settings))}
     if isinstance(outcome, Score):
         entry |= {"accuracy": outcome.accuracy, "bits-beyond-label": outcome.bits}
         entry["nll"] = outcome.nll

@@ -12,9 +12,9 @@ from torch.nn.functional import layer_norm
 
 from fedcel.losses.cel.gated import Gated, hidden_size
 from fedcel.losses.cel.mutual_information import MutualInformation
-from fedcel.losses.cel.penalties import Penalty, channel
+from fedcel.losses.cel.penalties import Penalty, channel_penalty
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.protocol import ConditionalEntropy, State, pieces
+from fedcel.losses.cel.protocol import ConditionalEntropy, State, split_pieces
 from tests.bench.ratios import line
 
 Pair = tuple[str, str, Callable[[], None], Callable[[], None]]
@@ -36,9 +36,9 @@ def pairs(batch: int, features: int, hidden: int) -> list[Pair]:
     generator = torch.Generator().manual_seed(0)
     z, y = torch.rand(batch, features, generator=generator), torch.arange(batch) % CLASSES
     size = f"B {batch}, D {features}"
-    penalty = partial(channel, features=features, sigma=SIGMA)
+    penalty = partial(channel_penalty, features=features, sigma=SIGMA)
     gated = Gated(penalty, "batch-share", CLASSES, features, "ascend", 0.5, hidden, 0.01)
-    state = gated.refresh(None, pieces(z, y), generator)
+    state = gated.refresh(None, split_pieces(z, y), generator)
     ours, loop = slope(gated, state, z, y), gated_loop(penalty, state["theta"], z, y)
     plain = slope(Plain(penalty, "batch-share", CLASSES), {}, z, y)
     information = slope(MutualInformation(SIGMA, "batch-share", CLASSES), {}, z, y)

@@ -18,7 +18,7 @@ from fedcel.attacks.mi_face import MIFace
 from fedcel.attacks.score_card import class_means, label_accuracy, mse
 from fedcel.leakage.observation import LOGITS
 from fedcel.nets.split_net import SplitNet
-from fedcel.testing.attacks import digits, undefended
+from fedcel.testing.attacks import load_digit_targets, train_undefended
 
 STEPS, RATE = 1000, 0.1
 NETS = ((0.1, 1), (0.1, 2), (1.0, 2))  # noise in training, layers of the encoder
@@ -50,7 +50,9 @@ def ours(weight: float) -> Invert:
     def invert(net: SplitNet, start: Tensor) -> Tensor:
         asked = 30 * nn.functional.one_hot(CLASSES).float()
         attack = replace(MIFace(), steps=STEPS, rate=RATE, weight=weight)
-        return attack.reconstruct(Answers(net), digits()[0], asked, 1.0, torch.Generator())
+        return attack.reconstruct(
+            Answers(net), load_digit_targets()[0], asked, 1.0, torch.Generator()
+        )
 
     return invert
 
@@ -87,7 +89,7 @@ def main() -> None:
     print("| MI-FACE | the net is sure to | MSE to the class's mean | read rightly | seconds |")
     print("|---|---|---|---|---|")
     for name, invert in attacks.items():
-        rows = np.array([row(undefended(*net), invert) for net in NETS])
+        rows = np.array([row(train_undefended(*net), invert) for net in NETS])
         told = [f"{m:.4f} ({a:.4f} to {b:.4f})" for m, a, b in zip(*spread(rows), strict=True)]
         print(f"| {name} | {' | '.join(told)} |", flush=True)
 
@@ -99,7 +101,7 @@ def spread(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def row(net: SplitNet, invert: Invert) -> tuple[float, float, float, float]:
     """Return how sure the net is, the error to the class means, the share read rightly, seconds."""
-    known, targets = digits()
+    known, targets = load_digit_targets()
     start = known.x.mean(0).repeat(len(CLASSES), 1, 1, 1)
     begin = time.perf_counter()
     found = invert(net, start)

@@ -15,16 +15,16 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor, nn
 
-from fedcel.data import Images, load
+from fedcel.data import Images, load_splits
 from fedcel.federation import client_update
 from fedcel.federation.server_round import begin_round, finish_round, init_server_state
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.chain import Chain
-from fedcel.posterior.langevin_step import Ground, langevin_step
-from fedcel.posterior.round_plan import Plan
-from fedcel.settings.parsing import Settings, parse
+from fedcel.posterior.langevin_step import RoundConstants, langevin_step
+from fedcel.posterior.round_plan import RoundPlan
+from fedcel.settings.parsing import Settings, parse_settings
 from sims.engines.client_workers import open_clients
 from tests.bench.ratios import engine, line, rows
 
@@ -52,7 +52,7 @@ def main() -> None:
     else:
         line(f"{STEPS} Langevin steps, 1 M parameters", "posteriors.sgmcmc.sgld", ours(), other)
     for name, width in (("0.1 M", 64), ("1 M", 600)):
-        s = parse({**CONVOLUTIONS, "engine": "loop", "net.width": width})
+        s = parse_settings({**CONVOLUTIONS, "engine": "loop", "net.width": width})
         rows(f"a round of 4 clients, CNN, {name} parameters", s, 9)
         with TemporaryDirectory() as place, a_round(s, place) as one, spread(s, place) as many:
             title = f"a round of 4 clients, CNN, {name} parameters, one process a core"
@@ -66,9 +66,9 @@ def main() -> None:
 @contextmanager
 def a_round(settings: Settings, place: str) -> Iterator[Callable[[], object]]:
     """Hand out one round of the settings' engine, its processes started."""
-    parts = load(settings.data, settings.clients, settings.seed).clients
+    parts = load_splits(settings.data, settings.clients, settings.seed).clients
     examples = {client: len(part.y) for client, part in enumerate(parts)}
-    flat = client_update.client_net(settings)
+    flat = client_update.build_client_net(settings)
     request = begin_round(settings, server := init_server_state(flat.vector), examples)
     with open_clients(settings, Path(place) / settings.engine) as clients:
         yield lambda: finish_round(settings, server, request, clients.train(request), cut=flat.cut)
@@ -95,9 +95,9 @@ def ours() -> Callable[[], None]:
     """Return our steps: a gradient by autograd, a pull to 0, the posterior's noise."""
     flat = FlatNet(wide())
     noise = (2 * RATE * TEMPERATURE / EXAMPLES) ** 0.5
-    plan = Plan(RATE, 0.0, 0.0, 0.0, 1 / (EXAMPLES * SCALE**2), noise, False, TEMPERATURE)
+    plan = RoundPlan(RATE, 0.0, 0.0, 0.0, 1 / (EXAMPLES * SCALE**2), noise, False, TEMPERATURE)
     stream = torch.Generator().manual_seed(0)
-    ground = Ground(
+    ground = RoundConstants(
         flat.vector.clone(), None, None, None, stream, stream, torch.empty_like(flat.vector)
     )
     slopes = [torch.randn_like(p) for p in flat.net.parameters()]
@@ -146,7 +146,7 @@ def chain(folder: Path) -> tuple[Callable[[], object], Callable[[], object]]:
 
 def profile() -> None:
     """Print where the time goes of the demo's clients: the loss fully on, and the chain's end."""
-    s = parse({"local.steps": 20, "rounds": 100, "cel.kind": "cluster"})
+    s = parse_settings({"local.steps": 20, "rounds": 100, "cel.kind": "cluster"})
     for number in (70, 100):
         work = engine(s, number)
         work()

@@ -13,14 +13,14 @@ from tempfile import TemporaryDirectory
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedcel.data import load
+from fedcel.data import load_splits
 from fedcel.federation import client_update
 from fedcel.federation.initial_net import init_net
 from fedcel.federation.local_update import draw_batches
 from fedcel.federation.server_round import begin_round, finish_round, init_server_state
 from fedcel.posterior import round_plan
-from fedcel.seeding import generator
-from fedcel.settings.parsing import Settings, dump, flatten, parse
+from fedcel.seeding import make_generator
+from fedcel.settings.parsing import Settings, dump_settings, flatten_settings, parse_settings
 from sims.engines.simulate import simulate
 
 PAIRS = 25
@@ -31,13 +31,13 @@ def main() -> None:
     """Time every pair and print the table."""
     torch.set_num_threads(1)
     print("| what | against | ratio | quartiles | seconds |\n|---|---|---|---|---|")
-    digits = parse(MLP)
-    middle = parse({**MLP, "net.width": 512, "local.batch-size": 64})
-    wide = parse({**MLP, "net.width": 800, "local.batch-size": 64})
+    digits = parse_settings(MLP)
+    middle = parse_settings({**MLP, "net.width": 512, "local.batch-size": 64})
+    wide = parse_settings({**MLP, "net.width": 800, "local.batch-size": 64})
     for name, s in (("17 k", digits), ("66 k", middle), ("0.1 M", wide)):
         rows(f"a round of 8 clients, MLP, {name} parameters", s)
     for kind in ("plain", "cluster", "gated"):
-        s = parse({**MLP, "cel.kind": kind})
+        s = parse_settings({**MLP, "cel.kind": kind})
         line(f"a client's round, CEL {kind}", "cross-entropy alone", client(s), client(digits))
     line("the same small run on Ray", "loop engine", whole("ray"), whole("loop"), pairs=3)
 
@@ -45,7 +45,7 @@ def main() -> None:
 def rows(what: str, settings: Settings, pairs: int = PAIRS) -> None:
     """Print a round of burn-in, without Langevin noise, and one that samples the whole net."""
     for last, kind in ((False, "burn-in"), (True, "sampling, T 1")):
-        s = parse({**flatten(dump(settings)), "chain.scope": "full"})
+        s = parse_settings({**flatten_settings(dump_settings(settings)), "chain.scope": "full"})
         number = s.rounds if last else 1
         line(f"{what}, {kind}", "bare in-place loop", engine(s, number), bare(s, number), pairs)
 
@@ -73,9 +73,9 @@ def seconds(work: Callable[[], object]) -> float:
 
 def engine(settings: Settings, number: int = 1) -> Callable[[], None]:
     """Return round `number` of the loop engine: local updates, mean, sliding average."""
-    parts = load(settings.data, settings.clients, settings.seed).clients
+    parts = load_splits(settings.data, settings.clients, settings.seed).clients
     examples = {k: len(part.y) for k, part in enumerate(parts)}
-    flat = client_update.client_net(settings)
+    flat = client_update.build_client_net(settings)
     state = init_server_state(flat.vector)._replace(round=number - 1)
     request = begin_round(settings, state, examples)
 
@@ -91,8 +91,8 @@ def engine(settings: Settings, number: int = 1) -> Callable[[], None]:
 
 def bare(settings: Settings, number: int = 1) -> Callable[[], None]:
     """Return the same arithmetic as one would write it for this net alone, foreach, in place."""
-    parts = load(settings.data, settings.clients, settings.seed).clients
-    net = init_net(settings, load(settings.data, settings.clients, settings.seed)).net
+    parts = load_splits(settings.data, settings.clients, settings.seed).clients
+    net = init_net(settings, load_splits(settings.data, settings.clients, settings.seed)).net
     parameters = list(net.parameters())
     for parameter in parameters:
         parameter.data = parameter.data.clone()
@@ -105,10 +105,10 @@ def bare(settings: Settings, number: int = 1) -> Callable[[], None]:
         for client, (x, y) in enumerate(parts):
             with torch.no_grad():
                 torch._foreach_copy_(parameters, start)
-            order = draw_batches(y, settings.local, generator(0, "batch", number, client))
-            stream = generator(0, "cut", number, client)
-            kicks = generator(0, "langevin", number, client)
-            plan = round_plan.plan(settings, number, len(y) / total, total)
+            order = draw_batches(y, settings.local, make_generator(0, "batch", number, client))
+            stream = make_generator(0, "cut", number, client)
+            kicks = make_generator(0, "langevin", number, client)
+            plan = round_plan.plan_round(settings, number, len(y) / total, total)
             for batch in order:
                 z = net.encoder(x[batch])
                 noisy = z + net.cut.sigma * torch.randn(z.shape, generator=stream)
@@ -129,7 +129,7 @@ def bare(settings: Settings, number: int = 1) -> Callable[[], None]:
 
 def client(settings: Settings) -> Callable[[], None]:
     """Return one client's round with the loss fully on."""
-    flat = client_update.client_net(settings)
+    flat = client_update.build_client_net(settings)
     inputs = client_update.RoundInputs(70, flat.vector.clone(), 997)
     state = client_update.update_client(settings, 0, 0.1, inputs).state
 
@@ -141,7 +141,7 @@ def client(settings: Settings) -> Callable[[], None]:
 
 def whole(name: str) -> Callable[[], None]:
     """Return a whole run of 30 rounds, start-up and measurement included."""
-    settings = parse({**MLP, "engine": name, "rounds": 30})
+    settings = parse_settings({**MLP, "engine": name, "rounds": 30})
 
     def work() -> None:
         with TemporaryDirectory() as place:

@@ -28,10 +28,10 @@ from fedcel.attacks.decoder import Decoder
 from fedcel.attacks.hybrid_inversion import Hybrid
 from fedcel.attacks.kernel_ridge import KernelRidge as OurRidge
 from fedcel.attacks.protocol import Attack
-from fedcel.attacks.score_card import class_means, identified, mse
+from fedcel.attacks.score_card import class_means, identification_rate, mse
 from fedcel.leakage.observation import SmashedData
 from fedcel.nets.split_net import SplitNet
-from fedcel.testing.attacks import digits, undefended
+from fedcel.testing.attacks import load_digit_targets, train_undefended
 
 NETS = ((0.1, 1), (0.1, 2), (1.0, 2))  # noise in training and in use, layers of the encoder
 DRAWS, FOLDS = 4, 5
@@ -73,7 +73,7 @@ def ours(attack: Attack) -> Invert:
 
     def invert(net: SplitNet, observed: Tensor) -> Tensor:
         stream = torch.Generator().manual_seed(1)
-        return attack.reconstruct(SmashedData(net), digits()[0], observed, 1.0, stream)
+        return attack.reconstruct(SmashedData(net), load_digit_targets()[0], observed, 1.0, stream)
 
     return invert
 
@@ -83,7 +83,7 @@ def theirs(name: str) -> Invert:
     model, grid = GRIDS[name]
 
     def invert(net: SplitNet, observed: Tensor) -> Tensor:
-        known, stream = digits()[0].x, torch.Generator().manual_seed(1)
+        known, stream = load_digit_targets()[0].x, torch.Generator().manual_seed(1)
         seen = [SmashedData(net).sample(known, stream) for _ in range(DRAWS)]
         step = type(model).__name__.lower()
         search = GridSearchCV(
@@ -103,12 +103,12 @@ def theirs(name: str) -> Invert:
 
 def score(net: SplitNet, invert: Invert) -> Score:
     """Return the error on the targets and how often the image is nearest to its own."""
-    targets = digits()[1]
+    targets = load_digit_targets()[1]
     observed = SmashedData(net).sample(targets.x, torch.Generator().manual_seed(5))
     begin = time.perf_counter()
     made = invert(net, observed)
     seconds = time.perf_counter() - begin
-    right = identified(made, targets.x, len(targets.y), 1)
+    right = identification_rate(made, targets.x, len(targets.y), 1)
     return Score(mse(made, targets.x), right, seconds)
 
 
@@ -116,14 +116,14 @@ def main() -> None:
     """Print a row for each attacker: mean and extremes over the nets."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", ConvergenceWarning)  # 60 epochs are what the perceptron gets
-    known, targets = digits()
+    known, targets = load_digit_targets()
     print(f"class means: {mse(class_means(targets.y, known), targets.x):.4f}")
     print("| attacker | MSE | right one of 60 | seconds |")
     print("|---|---|---|---|")
     own = [Decoder(), OurRidge(), Hybrid()]
     attackers = {f"ours, `{attack.name}`": ours(attack) for attack in own}
     for name, invert in (attackers | {name: theirs(name) for name in GRIDS}).items():
-        rows = np.array([score(undefended(*net), invert) for net in NETS])
+        rows = np.array([score(train_undefended(*net), invert) for net in NETS])
         low, mid, high = rows.min(0), rows.mean(0), rows.max(0)
         cells = [f"{m:.4f} ({a:.4f} to {b:.4f})" for a, m, b in zip(low, mid, high, strict=True)]
         print(f"| {name} | {' | '.join(cells)} |", flush=True)

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import torch
 
-from fedcel.data import Images, load
+from fedcel.data import Images, load_splits
 from fedcel.federation import client_update
 from fedcel.federation.client_update import ClientUpdate
 from fedcel.federation.initial_net import init_net
@@ -27,13 +27,13 @@ from fedcel.federation.server_round import (
 from fedcel.files import write_json
 from fedcel.metrics import calibration
 from fedcel.posterior.predict import predict
-from fedcel.seeding import generator
-from fedcel.settings.parsing import Settings, parse
-from sims.commands.progress import say
+from fedcel.seeding import make_generator
+from fedcel.settings.parsing import Settings, parse_settings
+from sims.commands.progress import print_line
 from sims.engines.client_workers import LocalClients
-from sims.engines.process_pool import work
-from sims.report.table_columns import markdown
-from sims.report.text import interval
+from sims.engines.process_pool import run_items
+from sims.report.table_columns import format_markdown
+from sims.report.text import format_interval
 from sims.results.estimate import estimate
 
 CLIENTS, SEEDS = 10, (0, 1, 2)
@@ -87,7 +87,7 @@ def train_with_hostile(
 
 def wrong(settings: Settings, who: frozenset[int]) -> Callable[[Settings, int], Images]:
     """Return `client_images` with the next class's label on every image of hostile clients."""
-    parts = load(settings.data, settings.clients, settings.seed)
+    parts = load_splits(settings.data, settings.clients, settings.seed)
 
     def images(_: Settings, client: int) -> Images:
         x, y = parts.clients[client]
@@ -100,15 +100,18 @@ def trained(case: Case) -> tuple[Case, float]:
     """Return the accuracy on the test images after the last round."""
     torch.set_num_threads(1)
     own = {"strategy.aggregation": case.rule, "data.alpha": case.alpha, "seed": case.seed}
-    s = parse({**COMMON, **own})
-    splits, flat = load(s.data, CLIENTS, s.seed), client_update.client_net(s)
-    order = torch.randperm(CLIENTS, generator=generator(case.seed, "hostile"))
+    s = parse_settings({**COMMON, **own})
+    splits, flat = load_splits(s.data, CLIENTS, s.seed), client_update.build_client_net(s)
+    order = torch.randperm(CLIENTS, generator=make_generator(case.seed, "hostile"))
     who = frozenset(order[: case.hostile].tolist())
     server = init_server_state(init_net(s, splits).vector)
     examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
-    images = wrong(s, who) if case.attack == "labels" else client_update.client_images
+    images = wrong(s, who) if case.attack == "labels" else client_update.select_client_images
     change = ATTACKS.get(case.attack)
-    with TemporaryDirectory() as folder, patch.object(client_update, "client_images", images):
+    with (
+        TemporaryDirectory() as folder,
+        patch.object(client_update, "select_client_images", images),
+    ):
         clients = LocalClients(s, Path(folder))
         for _ in range(s.rounds):
             request = begin_round(s, server, examples)
@@ -117,7 +120,7 @@ def trained(case: Case) -> tuple[Case, float]:
             if not server.model.isfinite().all():
                 return case, 0.0
     x, y = splits.test
-    found = predict(flat, [server.model], x, generator(s.seed, "test"), s.chain.scope)
+    found = predict(flat, [server.model], x, make_generator(s.seed, "test"), s.chain.scope)
     return case, calibration.accuracy(found.probabilities, y)
 
 
@@ -137,11 +140,11 @@ def main() -> None:
         for seed in SEEDS
     ]
     found: dict[Case, float] = {}
-    with closing(work(trained, cases, given.jobs)) as running:
+    with closing(run_items(trained, cases, given.jobs)) as running:
         for done, (case, right) in enumerate(running, 1):
             found[case] = right
             if done % 21 == 0:
-                say(f"{done}/{len(cases)}")
+                print_line(f"{done}/{len(cases)}")
     write_json(given.out, [{**case._asdict(), "accuracy": right} for case, right in found.items()])
     print(table(found, attacks, given.alpha))
 
@@ -151,11 +154,13 @@ def table(found: dict[Case, float], attacks: list[tuple[str, int]], alpha: float
     lines = []
     for attack, hostile in attacks:
         cells = [
-            interval(estimate(found[Case(rule, attack, hostile, alpha, s)] for s in SEEDS), 1, 100)
+            format_interval(
+                estimate(found[Case(rule, attack, hostile, alpha, s)] for s in SEEDS), 1, 100
+            )
             for rule in RULES
         ]
         lines.append([f"{attack}, {hostile} of {CLIENTS}", *cells])
-    return markdown(["hostile clients", *RULES], lines)
+    return format_markdown(["hostile clients", *RULES], lines)
 
 
 if __name__ == "__main__":

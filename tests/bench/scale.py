@@ -20,7 +20,7 @@ import torch
 
 from fedcel.data import Images
 from fedcel.runs import run_folder
-from fedcel.settings.parsing import parse
+from fedcel.settings.parsing import parse_settings
 from sims.engines.simulate import ENGINES
 
 IMAGES = 21_000
@@ -63,15 +63,15 @@ def main() -> None:
 def one(change: dict[str, str | int | float]) -> list[float]:
     """Return the figures of one run, in the order of COLUMNS."""
     torch.set_num_threads(1)
-    settings = parse({"engine": "loop", **BASE, **change})
+    settings = parse_settings({"engine": "loop", **BASE, **change})
     ends = [time.perf_counter()]
     with TemporaryDirectory() as place:
         folder = Path(place) / "run"
-        run_folder.create(folder, settings)
+        run_folder.create_run(folder, settings)
         train = ENGINES[settings.engine]
         train(settings, folder, lambda event: ends.append(time.perf_counter()))
         disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        parameters = run_folder.read(folder).model.numel()
+        parameters = run_folder.read_run(folder).model.numel()
     rounds = [after - before for before, after in pairwise(ends[1:])]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     first = ends[1] - ends[0] - median(rounds[1:])

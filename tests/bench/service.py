@@ -19,10 +19,10 @@ from pathlib import Path
 
 import torch
 
-from clients.service.answering import Answered, Ask, Desk, body
-from clients.service.model import Served, served
+from clients.service.answering import Answered, PrivateAnswerer, Query, build_answer_body
+from clients.service.model import ServedModel, load_served
 from clients.service.state import Service
-from fedcel.privacy import build
+from fedcel.privacy import build_mechanism
 from fedcel.privacy.ledger.ledger import MICRO, Charge, Ledger, Refusal
 from fedcel.runs.run_folder import Run
 from tests.clients.serving import Running, made_run, running
@@ -65,7 +65,7 @@ def sixteen_heads(mechanism: str) -> Run:
 def empty(service: Service) -> None:
     """Leave of a service only the framework: questions are answered with a constant."""
 
-    def work(asks: Sequence[Ask]) -> list[Answered | Refusal]:
+    def work(asks: Sequence[Query]) -> list[Answered | Refusal]:
         return [Answered(BODY, True, 0, 0) for _ in asks]
 
     service.batcher.work = work
@@ -75,12 +75,13 @@ def unguarded(service: Service) -> None:
     """Leave of a service what a plain batching model server does: heads and JSON for a batch."""
     heads = service.served
 
-    def work(asks: Sequence[Ask]) -> list[Answered | Refusal]:
+    def work(asks: Sequence[Query]) -> list[Answered | Refusal]:
         rows = torch.stack(
             [torch.frombuffer(bytearray(a.message), dtype=torch.float32) for a in asks]
         )
         return [
-            Answered(body(row, "logits", None), True, 0, 0) for row in heads.logits(rows).logits
+            Answered(build_answer_body(row, "logits", None), True, 0, 0)
+            for row in heads.logits(rows).logits
         ]
 
     service.batcher.work = work
@@ -94,7 +95,7 @@ def row(name: str, up: Running, seconds: float) -> None:
     print(f"| {name} | {rate:.0f} | {1e3 * middle:.1f} | {1e3 * last:.1f} |", flush=True)
 
 
-def asked(url: str, key: str, model: Served, connections: int, seconds: float) -> list[float]:
+def asked(url: str, key: str, model: ServedModel, connections: int, seconds: float) -> list[float]:
     """Ask without a pause, from another process; return the waiting times in seconds."""
     host, port = url.removeprefix("http://").split(":")
     asking = [host, port, key, model.version, model.net.features, connections, seconds]
@@ -107,19 +108,19 @@ def asked(url: str, key: str, model: Served, connections: int, seconds: float) -
 def limits(folder: Path) -> list[tuple[str, float]]:
     """Return the seconds an answer of each part by itself, in groups of 16."""
     run = sixteen_heads("laplace")
-    model = served(run)
-    noise = build(run.settings.privacy, model.classes)
-    own = build(sixteen_heads("discrete-laplace").settings.privacy, model.classes)
+    model = load_served(run)
+    noise = build_mechanism(run.settings.privacy, model.classes)
+    own = build_mechanism(sixteen_heads("discrete-laplace").settings.privacy, model.classes)
     messages = torch.rand(GROUP, 64)
     logits = model.logits(messages).logits
     with Ledger.open(folder / "alone.db") as ledger:
         ledger.grant("phone", 10**9 * MICRO)
-        desk = Desk(model, noise, ledger, lambda *_: None)
+        desk = PrivateAnswerer(model, noise, ledger, lambda *_: None)
         counter = iter(range(10**9))
 
         def charges() -> list[Charge]:
             names = [f"request-{next(counter)}" for _ in range(GROUP)]
-            asks = [Ask("phone", name, name.encode().ljust(256, b"\0"), False) for name in names]
+            asks = [Query("phone", name, name.encode().ljust(256, b"\0"), False) for name in names]
             return [desk.charge(ask) for ask in asks]
 
         def commit() -> None:

@@ -15,23 +15,23 @@ import uvicorn
 
 from clients.service import auth
 from clients.service.app import create_app
-from clients.service.model import Served, served
+from clients.service.model import ServedModel, load_served
 from clients.service.state import Limits, Service
-from fedcel.data import load
+from fedcel.data import load_splits
 from fedcel.federation.initial_net import init_net
-from fedcel.privacy import Mechanism, build
+from fedcel.privacy import Mechanism, build_mechanism
 from fedcel.privacy.ledger.ledger import MICRO, Ledger
 from fedcel.runs.run_folder import Run
-from fedcel.settings.parsing import parse
-from sims.commands.run_service import Place, serve
+from fedcel.settings.parsing import parse_settings
+from sims.commands.run_service import Place, run_service
 
 SMALL = {"clients": 4, "net.features": 8, "net.width": 16}
 
 
 def made_run(samples: int = 3, **changes: object) -> Run:
     """Return a run whose samples share an encoder; all parameters are random."""
-    settings = parse({**SMALL, **changes})
-    splits = load(settings.data, settings.clients, settings.seed)
+    settings = parse_settings({**SMALL, **changes})
+    splits = load_splits(settings.data, settings.clients, settings.seed)
     flat = init_net(settings, splits)
     stream = torch.Generator().manual_seed(1)
     vectors = []
@@ -51,7 +51,7 @@ class Running(NamedTuple):
     ledger: Path
 
     @property
-    def served(self) -> Served:
+    def served(self) -> ServedModel:
         """Return what it serves."""
         return self.service.served
 
@@ -67,13 +67,13 @@ def running(
     """Serve a run to the client `phone`, which may spend `epsilon`."""
     run = run or made_run()
     path = folder / "ledger.db"
-    key = auth.add(auth.path_of(path), "phone", None, time.time())
+    key = auth.add_key(auth.key_table_path(path), "phone", None, time.time())
     with Ledger.open(path) as ledger:
         ledger.grant("phone", int(epsilon * MICRO))
-    model = served(run)
-    mechanism = mechanism or build(run.settings.privacy, model.classes)
+    model = load_served(run)
+    mechanism = mechanism or build_mechanism(run.settings.privacy, model.classes)
     limits = limits or Limits(rate=1e6)
-    service = Service(model, mechanism, path, auth.path_of(path), limits)
+    service = Service(model, mechanism, path, auth.key_table_path(path), limits)
     config = uvicorn.Config(create_app(service), access_log=False, log_config=None, ws="none")
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as door:
@@ -96,4 +96,4 @@ def child(run: Path, ledger: Path, port: int, log: Path) -> None:
         os.dup2(file.fileno(), sys.stdout.fileno())
         os.dup2(file.fileno(), sys.stderr.fileno())
     place = Place("127.0.0.1", port, None, None, False)
-    serve(run, ledger, place, Limits(rate=1e6))
+    run_service(run, ledger, place, Limits(rate=1e6))

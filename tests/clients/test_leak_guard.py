@@ -6,16 +6,16 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from clients import OwnImages
-from clients.leak_guard import LeakGuard, leak_bits
-from fedcel.attacks import hijacked
-from fedcel.data import Images, load
+from clients.leak_guard import LeakGuard, measure_leak
+from fedcel.attacks import hijack_encoder
+from fedcel.data import Images, load_splits
 from fedcel.errors import LeakError
 from fedcel.federation.initial_net import init_net
-from fedcel.losses.cel import build
-from fedcel.losses.cel.protocol import ConditionalEntropy, pieces
+from fedcel.losses.cel import build_cel
+from fedcel.losses.cel.protocol import ConditionalEntropy, split_pieces
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
-from fedcel.settings.parsing import parse
+from fedcel.settings.parsing import parse_settings
 
 IMAGES = torch.rand(64, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(64) % 2
@@ -41,9 +41,9 @@ def stream() -> torch.Generator:
 
 def test_nothing_and_everything() -> None:
     """A constant tells 0 bits; the image itself without noise tells log2(32) beyond the label."""
-    none = leak_bits(net(Constant(), 1.0, 2), IMAGES, LABELS, stream())
+    none = measure_leak(net(Constant(), 1.0, 2), IMAGES, LABELS, stream())
     assert none.bits == pytest.approx(0, abs=1e-9)
-    whole = leak_bits(net(nn.Flatten(), 0.0), IMAGES, LABELS, stream())
+    whole = measure_leak(net(nn.Flatten(), 0.0), IMAGES, LABELS, stream())
     assert whole.bits == pytest.approx(5) == whole.cap
     assert whole.upper >= whole.bits
 
@@ -63,9 +63,9 @@ def test_too_few_images_cannot_tell() -> None:
     """Fewer than 20, or so few that their cap is below the limit, or other than the labels."""
     quiet = net(nn.Flatten(), 3.0)
     with pytest.raises(LeakError, match="at least 20"):
-        leak_bits(quiet, IMAGES[:19], LABELS[:19], stream())
+        measure_leak(quiet, IMAGES[:19], LABELS[:19], stream())
     with pytest.raises(LeakError, match="at least 20"):
-        leak_bits(quiet, IMAGES, LABELS[:63], stream())
+        measure_leak(quiet, IMAGES, LABELS[:63], stream())
     with pytest.raises(LeakError, match="could not tell"):
         LeakGuard(5.5).check(quiet, IMAGES, LABELS, stream())
 
@@ -83,7 +83,7 @@ def packed(fresh: SplitNet, cel: ConditionalEntropy, known: Images) -> SplitNet:
     adam = torch.optim.Adam(fresh.parameters(), 5e-3)
     for epoch in range(15):
         with torch.no_grad():
-            state = cel.refresh(state, pieces(fresh.encode(x), y), draws)
+            state = cel.refresh(state, split_pieces(fresh.encode(x), y), draws)
         for part in torch.split(torch.randperm(len(y), generator=draws), 64):
             z = fresh.encode(x[part])
             task = cross_entropy(fresh.answer(fresh.add_noise(z, draws)), y[part])
@@ -104,17 +104,17 @@ def test_an_encoder_that_was_trained_to_leak_is_refused() -> None:
     The same layers, noise and own images, answers as right as before; only the bits tell them
     apart, .62 and 2.94 of 4.94.
     """
-    settings = parse({"net.noise": 0.3, "net.features": 32, "cel.kind": "cluster"})
-    splits = load(settings.data, settings.clients, settings.seed)
-    cel = build(settings.cel, 0.3, 32, splits.classes)
+    settings = parse_settings({"net.noise": 0.3, "net.features": 32, "cel.kind": "cluster"})
+    splits = load_splits(settings.data, settings.clients, settings.seed)
+    cel = build_cel(settings.cel, 0.3, 32, splits.classes)
     assert cel is not None
     honest = packed(init_net(settings, splits).net, cel, splits.training)
     x, y = splits.test
     guard, own = LeakGuard(OwnImages.message_limit), (x[:300], y[:300])
     assert guard.limit == 1
     assert 0.5 < guard.check(honest, *own, stream()).bits < 0.85
-    loud = hijacked(honest, splits.auxiliary, stream(), 0.25)
+    loud = hijack_encoder(honest, splits.auxiliary, stream(), 0.25)
     assert right(loud, x, y) > right(honest, x, y) - 0.03 > 0.9
-    assert leak_bits(loud, *own, stream()).bits > 2.5
+    assert measure_leak(loud, *own, stream()).bits > 2.5
     with pytest.raises(LeakError, match=r"leaks up to [23]\.\d+ bits .* limit is 1;"):
         guard.check(loud, *own, stream())

@@ -69,8 +69,8 @@ def test_what_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> No
     (tmp_path / "link").symlink_to(tmp_path / "gone")
     for place in (tmp_path, tmp_path / "file" / "x" / "a.md", tmp_path / "link" / "a.md"):
         with pytest.raises(RunError, match="folder"):
-            files.writable(place)
-    files.writable(tmp_path / "new" / "a.md")
+            files.check_writable(place)
+    files.check_writable(tmp_path / "new" / "a.md")
     assert {path.name for path in tmp_path.iterdir()} == {"file", "link"}
 
 

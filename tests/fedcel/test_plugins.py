@@ -5,12 +5,12 @@ import math
 import pytest
 
 from fedcel.errors import PluginError
-from fedcel.plugins import load
+from fedcel.plugins import load_object
 
 
 def test_finds_an_object() -> None:
     """The object itself."""
-    assert load("math:pi") == math.pi
+    assert load_object("math:pi") == math.pi
 
 
 @pytest.mark.parametrize(
@@ -26,4 +26,4 @@ def test_finds_an_object() -> None:
 def test_a_wrong_part_is_named(ref: str, message: str) -> None:
     """Which part, and what to do."""
     with pytest.raises(PluginError, match=message):
-        load(ref)
+        load_object(ref)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fedcel.files import read_tensors
-from fedcel.settings.parsing import parse
+from fedcel.settings.parsing import parse_settings
 from sims.engines.simulate import simulate
 from tests.sims.small import CLUSTERED
 
@@ -23,7 +23,7 @@ STEERED = {
 
 def run(folder: Path, **change: Any) -> Path:
     """Train a small federation."""
-    simulate(parse(CLUSTERED | change), folder)
+    simulate(parse_settings(CLUSTERED | change), folder)
     return folder
 
 

@@ -8,7 +8,7 @@ import torch
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
 
 from fedcel.federation.server_round import begin_round, init_server_state
-from fedcel.settings.parsing import parse
+from fedcel.settings.parsing import parse_settings
 from strategies import PosteriorStrategy
 from strategies.node_registry import NodeRegistry
 
@@ -47,7 +47,7 @@ class FakeGrid:
 
 def strategy(**raw: object) -> PosteriorStrategy:
     """Return a strategy that has met three nodes: node 100 + k holds partition k."""
-    settings = parse({"clients": 3, "strategy.momentum": 0.0, **raw})
+    settings = parse_settings({"clients": 3, "strategy.momentum": 0.0, **raw})
     found = PosteriorStrategy(settings, init_server_state(torch.zeros(9)), SHAPES, 6)
     partitions = {100 + k: k for k in EXAMPLES}
     found.registry = NodeRegistry(partitions, dict(EXAMPLES))

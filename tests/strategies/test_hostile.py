@@ -23,7 +23,7 @@ from clients import make_client_app
 from fedcel.federation import client_update, record_names
 from fedcel.federation.server_round import init_server_state
 from fedcel.nets.flat_parameters import to_arrays
-from fedcel.settings.parsing import parse
+from fedcel.settings.parsing import parse_settings
 from strategies import PosteriorStrategy
 from strategies.node_registry import NodeRegistry
 from tests.strategies.grid import begin
@@ -37,7 +37,7 @@ Made = tuple[Message, str]
 
 def strategy(rule: str = "mean", clients: int = NODES, **raw: object) -> PosteriorStrategy:
     """Return a strategy that has met its nodes: node 100 + k holds partition k."""
-    settings = parse(
+    settings = parse_settings(
         {
             "clients": clients,
             "rounds": 1000,
@@ -242,8 +242,8 @@ def test_sound_looking_deltas_of_three_in_ten_move_the_mean_alone(rule: str) -> 
 
 def test_a_real_client_says_which_round_it_answers() -> None:
     """The number that it was asked with, so that its reply is of no use later."""
-    settings = parse({"clients": 4, "local.steps": 1})
-    flat = client_update.client_net(settings)
+    settings = parse_settings({"clients": 4, "local.steps": 1})
+    flat = client_update.build_client_net(settings)
     config = ConfigRecord(
         {record_names.ROUND: 5, record_names.SHARE: 0.25, record_names.TOTAL: 997}
     )

@@ -10,8 +10,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from fedcel.federation import record_names
 from fedcel.federation.server_round import init_server_state
-from fedcel.losses.cel.averaged_centres import Shared
-from fedcel.settings.parsing import parse
+from fedcel.losses.cel.averaged_centres import SharedCentres
+from fedcel.settings.parsing import parse_settings
 from strategies import PosteriorStrategy
 from strategies.node_registry import NodeRegistry
 from tests.strategies.grid import begin
@@ -27,7 +27,7 @@ Chance = np.random.Generator
 
 def strategy(control: str) -> PosteriorStrategy:
     """Return a strategy whose replies bring class centres, and gradients with `control`."""
-    settings = parse(
+    settings = parse_settings(
         {
             "clients": NODES,
             "rounds": 100,
@@ -43,7 +43,7 @@ def strategy(control: str) -> PosteriorStrategy:
             "cel.ramp": 0.2,
         }
     )
-    shared = Shared(torch.zeros(CLASSES, CLUSTERS, FEATURES), torch.zeros(CLASSES, CLUSTERS))
+    shared = SharedCentres(torch.zeros(CLASSES, CLUSTERS, FEATURES), torch.zeros(CLASSES, CLUSTERS))
     state = init_server_state(torch.zeros(9))._replace(centres=shared, round=BURNT)
     found = PosteriorStrategy(settings, state, SHAPES, 6)
     partitions = {100 + k: k for k in range(NODES)}

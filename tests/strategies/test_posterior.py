@@ -12,8 +12,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from fedcel.errors import RoundError
 from fedcel.federation import record_names
 from fedcel.federation.server_round import Rejection
-from fedcel.losses.cel.adaptive_threshold import Control
-from fedcel.losses.cel.averaged_centres import Shared
+from fedcel.losses.cel.adaptive_threshold import ThresholdControl
+from fedcel.losses.cel.averaged_centres import SharedCentres
 from strategies import PosteriorStrategy
 from tests.strategies.grid import EXAMPLES, SHAPES, FakeGrid, begin, failed, reply, strategy
 
@@ -129,8 +129,8 @@ def averaging(number: int = 1) -> PosteriorStrategy:
     raw: dict[str, object] = {"cel.kind": "cluster", "cel.centres": "averaged", "rounds": 10}
     raw |= {"cel.warm-up": 1, "cel.clusters": 1}
     s = strategy(**raw)
-    shared = Shared(torch.zeros(2, 1, 4), torch.zeros(2, 1))
-    s.state = s.state._replace(round=number, threshold=Control(0.25), centres=shared)
+    shared = SharedCentres(torch.zeros(2, 1, 4), torch.zeros(2, 1))
+    s.state = s.state._replace(round=number, threshold=ThresholdControl(0.25), centres=shared)
     begin(s)
     return s
 

@@ -15,7 +15,7 @@ from clients import make_client_app
 from fedcel.errors import RunError
 from fedcel.federation import client_update, record_names
 from fedcel.files import read_tensors
-from fedcel.settings.parsing import Scalar, dump, flatten, parse
+from fedcel.settings.parsing import Scalar, dump_settings, flatten_settings, parse_settings
 from strategies import make_server_app, server_app
 
 RAW: dict[str, Scalar] = {
@@ -42,11 +42,15 @@ class Wire:
         self.dead: set[int] = set()
         for k in range(3):
             state = {"partition-id": k, "state-path": str(folder / f"state-{k}")}
-            x, y = client_update.client_images(parse(RAW), k)
+            x, y = client_update.select_client_images(parse_settings(RAW), k)
             np.savez(folder / f"{k}.npz", x_train=x[:, 0].numpy(), y_train=y.numpy())
             mine = {"data-path": str(folder / f"{k}.npz")} if own else {}
             source = {"data.source": "npz", "data.path": str(folder / "none.npz")} if own else {}
-            config = {**flatten(dump(parse(RAW | source))), "out": str(out), "resume": False}
+            config = {
+                **flatten_settings(dump_settings(parse_settings(RAW | source))),
+                "out": str(out),
+                "resume": False,
+            }
             self.nodes[101 + k] = Context(1, 101 + k, {**state, **mine}, RecordDict(), config)
 
     def get_node_ids(self) -> list[int]:
@@ -72,7 +76,11 @@ class Wire:
 
 def run(grid: Wire, out: Path, *, resume: bool = False, **raw: Scalar) -> None:
     """Start the ServerApp as Flower does."""
-    config = {**flatten(dump(parse(RAW | raw))), "out": str(out), "resume": resume}
+    config = {
+        **flatten_settings(dump_settings(parse_settings(RAW | raw))),
+        "out": str(out),
+        "resume": resume,
+    }
     make_server_app()(grid, Context(1, 1, {}, RecordDict(), config))  # type: ignore[arg-type]
 
 
@@ -114,7 +122,7 @@ def test_nodes_with_images_of_their_own_train_the_same_model(tmp_path: Path, who
     """
     run(Wire(tmp_path, tmp_path / "run", own=True), tmp_path / "run", **served(tmp_path))
     assert torch.equal(model(tmp_path / "run"), model(whole))
-    held = sum(len(client_update.client_images(parse(RAW), k).y) for k in range(3))
+    held = sum(len(client_update.select_client_images(parse_settings(RAW), k).y) for k in range(3))
     (first, *_), result = (
         events(tmp_path / "run"),
         json.loads((tmp_path / "run/result.json").read_text()),
@@ -128,12 +136,12 @@ def test_a_run_resumed_after_its_last_round_knows_that_the_images_were_the_nodes
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was killed while the result was measured: no node is asked any more."""
-    out, measure = tmp_path / "run", server_app.outcome
-    monkeypatch.setattr(server_app, "outcome", interrupted)
+    out, measure = tmp_path / "run", server_app.evaluate_run
+    monkeypatch.setattr(server_app, "evaluate_run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(Wire(tmp_path, out, own=True), out, **served(tmp_path))
     assert len(events(out)) == 4
-    monkeypatch.setattr(server_app, "outcome", measure)
+    monkeypatch.setattr(server_app, "evaluate_run", measure)
     again = Wire(tmp_path, out, own=True)
     run(again, out, resume=True, **served(tmp_path))
     assert again.asked == []

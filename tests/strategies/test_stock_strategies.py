@@ -28,16 +28,16 @@ from flwr.serverapp.strategy import (
 from flwr.simulation import run_simulation
 
 from clients import PosteriorClient, make_client_app
-from fedcel.data import load
+from fedcel.data import load_splits
 from fedcel.errors import RoundError, SettingsError
 from fedcel.federation import client_update, record_names
 from fedcel.federation.initial_net import init_net
 from fedcel.files import read_tensors
 from fedcel.nets.flat_parameters import to_arrays, to_vector
 from fedcel.runs import run_folder
-from fedcel.settings.parsing import Settings, parse
+from fedcel.settings.parsing import Settings, parse_settings
 from sims.engines import in_memory_grid
-from sims.engines.in_memory_grid import InMemoryGrid, as_server
+from sims.engines.in_memory_grid import InMemoryGrid, allow_messages
 from strategies import node_registry
 from strategies.server_app import train_over_grid
 
@@ -85,14 +85,14 @@ def private(settings: Settings, min_available_nodes: int) -> Strategy:
 
 def train(folder: Path, settings: Settings) -> torch.Tensor:
     """Return the model after a run of our clients, not measured."""
-    run_folder.create(folder, settings)
-    in_memory_grid.train(settings, folder, lambda event: None, measure=False)
+    run_folder.create_run(folder, settings)
+    in_memory_grid.train_in_memory(settings, folder, lambda event: None, measure=False)
     return read_tensors(folder / "model.safetensors")[0]["model"]
 
 
 def begun(settings: Settings) -> torch.Tensor:
     """Return the model of round 0."""
-    return init_net(settings, load(settings.data, settings.clients, settings.seed)).vector
+    return init_net(settings, load_splits(settings.data, settings.clients, settings.seed)).vector
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def begun(settings: Settings) -> torch.Tensor:
 def test_every_stock_strategy_trains_our_clients(tmp_path: Path, name: str) -> None:
     """Each round moves the model, to finite values; two are made by a user's function."""
     named = name if ":" in name else f"flwr.serverapp.strategy:{name}"
-    settings = parse(STOCK | {"strategy.name": named})
+    settings = parse_settings(STOCK | {"strategy.name": named})
     after = train(tmp_path / "run", settings)
     assert after.isfinite().all()
     assert (after - begun(settings)).abs().max() > 1e-4
@@ -138,8 +138,8 @@ def failing(settings: Settings, bad: set[int]) -> ClientApp:
 
 def served_by(app: ClientApp, settings: Settings, folder: Path) -> list[dict[str, Any]]:
     """Return the rounds of a run whose nodes run this app."""
-    run_folder.create(folder, settings)
-    with as_server():
+    run_folder.create_run(folder, settings)
+    with allow_messages():
         train_over_grid(
             InMemoryGrid(app, NODES), settings, folder, lambda event: None, measure=False
         )
@@ -148,7 +148,7 @@ def served_by(app: ClientApp, settings: Settings, folder: Path) -> list[dict[str
 
 def test_a_stock_strategys_round_counts_who_trained_and_names_who_did_not(tmp_path: Path) -> None:
     """Flower leaves errors out in silence; a round in which nobody trained is none."""
-    settings = parse(STOCK)
+    settings = parse_settings(STOCK)
     for event in served_by(failing(settings, {1, 2}), settings, tmp_path / "some"):
         assert event["clients"] == 2
         assert len(event["rejected"]) == 2
@@ -165,9 +165,9 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Any:
     from own_parts import flower
 
     def client_fn(context: Context) -> Any:
-        settings = parse({"clients": NODES})
-        net = init_net(settings, load(settings.data, NODES, 0)).net
-        own = client_update.client_images(settings, flower.partition(context))
+        settings = parse_settings({"clients": NODES})
+        net = init_net(settings, load_splits(settings.data, NODES, 0)).net
+        own = client_update.select_client_images(settings, flower.partition(context))
         return flower.Plain(torch.nn.Sequential(net.encoder, net.head), *own)
 
     return flower, client_fn
@@ -187,14 +187,15 @@ def averaged(client_fn: Any, arrays: list[Any]) -> torch.Tensor:
 def test_our_strategy_trains_plain_numpy_clients(tmp_path: Path, plain: Any) -> None:
     """Weights in, weights out, nothing of ours in the client: a round is federated averaging."""
     flower, client_fn = plain
-    settings = parse({**dict.fromkeys(["temperature", "strategy.momentum"], 0.0), "clients": NODES,
+    settings = parse_settings({**dict.fromkeys(["temperature", "strategy.momentum"], 0.0),
+    "clients": NODES,
                       "rounds": 1, "chain.burn-in": 1.0, "engine": "loop"})  # fmt: skip
     folder, first = tmp_path / "run", begun(settings)
-    run_folder.create(folder, settings)
-    with as_server():
+    run_folder.create_run(folder, settings)
+    with allow_messages():
         grid = InMemoryGrid(flower.client_app(client_fn), NODES)
         train_over_grid(grid, settings, folder, lambda event: None, measure=False)
-    shapes = client_update.client_net(settings).shapes
+    shapes = client_update.build_client_net(settings).shapes
     want = averaged(client_fn, to_arrays(first, shapes))
     found = read_tensors(folder / "model.safetensors")[0]["model"]
     torch.testing.assert_close(found, want, rtol=0, atol=1e-6)
@@ -208,10 +209,15 @@ def test_our_strategy_says_that_no_legacy_client_app_answers(
     """`ClientApp(client_fn=...)` knows no queries: no run, an error that names the nodes' log."""
     monkeypatch.setattr(node_registry, "WAIT_SECONDS", 0.0)
     _, client_fn = plain
-    settings = parse({"clients": NODES, "rounds": 1, "chain.burn-in": 1.0, "engine": "loop"})
-    run_folder.create(tmp_path / "run", settings)
+    settings = parse_settings(
+        {"clients": NODES, "rounds": 1, "chain.burn-in": 1.0, "engine": "loop"}
+    )
+    run_folder.create_run(tmp_path / "run", settings)
     grid = InMemoryGrid(legacy(client_fn), NODES)
-    with as_server(), pytest.raises(SettingsError, match="0 partitions answered, clients is 4"):
+    with (
+        allow_messages(),
+        pytest.raises(SettingsError, match="0 partitions answered, clients is 4"),
+    ):
         train_over_grid(grid, settings, tmp_path / "run", lambda event: None)
 
 
@@ -228,8 +234,8 @@ def legacy(client_fn: Any) -> ClientApp:
 def test_stock_strategies_reach_legacy_client_apps_by_their_record_names(plain: Any) -> None:
     """By default every reply is an error and the model stays; with `fitins` it is averaged."""
     _, client_fn = plain
-    settings = parse({"clients": NODES})
-    arrays = to_arrays(begun(settings), client_update.client_net(settings).shapes)
+    settings = parse_settings({"clients": NODES})
+    arrays = to_arrays(begun(settings), client_update.build_client_net(settings).shapes)
     named = {
         "arrayrecord_key": "fitins.parameters",
         "configrecord_key": "fitins.config",
@@ -238,7 +244,7 @@ def test_stock_strategies_reach_legacy_client_apps_by_their_record_names(plain: 
     after = []
     for keys in ({}, named):
         strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=NODES, **keys)
-        with as_server():
+        with allow_messages():
             grid = InMemoryGrid(legacy(client_fn), NODES)
             found = strategy.start(grid, ArrayRecord(arrays), num_rounds=1)
         after.append(found.arrays.to_numpy_ndarrays())
@@ -250,8 +256,8 @@ def test_stock_strategies_reach_legacy_client_apps_by_their_record_names(plain: 
 @pytest.mark.long
 def test_our_numpy_client_trains_under_the_legacy_api_on_ray(tmp_path: Path) -> None:
     """`ClientApp(client_fn=...)`, a legacy strategy: the model of the new FedAvg."""
-    settings, last = parse(STOCK), {}
-    shapes = client_update.client_net(settings).shapes
+    settings, last = parse_settings(STOCK), {}
+    shapes = client_update.build_client_net(settings).shapes
     arrays = to_arrays(begun(settings), shapes)
 
     def client_fn(context: Context) -> Client:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from clients.service.model import Served, served
+from clients.service.model import ServedModel, load_served
 from fedcel.files import write_tensors
 from fedcel.runs import run_folder
 from sims.commands import ledger_actions as operator
@@ -26,19 +26,19 @@ class Process(NamedTuple):
     log: Path
 
 
-def stored(path: Path, samples: int = 3, **changes: object) -> Served:
+def stored(path: Path, samples: int = 3, **changes: object) -> ServedModel:
     """Write a run to disk, without training; return what it serves."""
     made = made_run(samples, **changes)
-    run_folder.create(path, made.settings)
+    run_folder.create_run(path, made.settings)
     write_tensors(path / "model.safetensors", {"model": made.model})
     for number, sample in enumerate(made.samples):
-        run_folder.chain(path, made.settings).keep(number, sample)
-    return served(run_folder.read(path))
+        run_folder.open_chain(path, made.settings).keep(number, sample)
+    return load_served(run_folder.read_run(path))
 
 
 def new_key(ledger: Path, epsilon: float = 1e6) -> str:
     """Make the client `phone` and its key, as `fedcel ledger keys` does."""
-    said = operator.new_key(ledger, "phone", None, epsilon)
+    said = operator.issue_key(ledger, "phone", None, epsilon)
     return re.findall(r"key: (\S+)", said)[0]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from fedcel.data import Images, sources
 from fedcel.settings.groups import Data
-from fedcel.settings.parsing import parse
+from fedcel.settings.parsing import parse_settings
 from sims.engines.simulate import simulate
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ def images(data: Data) -> tuple[Images, None]:
     """Return the digits, and leave a mark where the cluster's processes read them."""
     if MARK in os.environ:
         Path(os.environ[MARK]).write_text(str(os.getpid()))
-    return sources.read(Data()).train, None
+    return sources.read_source(Data()).train, None
 
 
 @pytest.fixture
@@ -69,7 +69,9 @@ def test_clients_train_on_the_cluster_of_ray_address(
     raw = {"data.source": f"{__name__}:images", "clients": 2, "rounds": 2, "local.steps": 2}
     for engine in ("loop", "ray"):
         assert not (tmp_path / "mark").exists()
-        simulate(parse({**raw, "engine": engine, "privacy.epsilons": "4"}), tmp_path / engine)
+        simulate(
+            parse_settings({**raw, "engine": engine, "privacy.epsilons": "4"}), tmp_path / engine
+        )
     assert (tmp_path / "mark").exists()
     one, two = ((tmp_path / e / "model.safetensors").read_bytes() for e in ("loop", "ray"))
     assert one == two

@@ -13,7 +13,7 @@ import pytest
 from safetensors.torch import load_file
 
 from fedcel.runs import run_folder
-from fedcel.settings.parsing import Settings, parse
+from fedcel.settings.parsing import Settings, parse_settings
 from sims.engines import local
 from tests.fedcel.privacy.ledger.ledger_processes import forked
 
@@ -40,7 +40,7 @@ SETTINGS: dict[str, str | int | float] = {
 def go_on(folder: Path, settings: Settings) -> None:
     """Train what is left of the run, the folder's first or a later life."""
     begun = (folder / "state" / "server.safetensors").exists()
-    local.train(settings, folder, lambda _: None, resume=begun, measure=False)
+    local.train_locally(settings, folder, lambda _: None, resume=begun, measure=False)
 
 
 def killed(folder: Path, settings: Settings, seconds: float) -> None:
@@ -66,10 +66,10 @@ def files(folder: Path) -> dict[str, object]:
 @pytest.mark.long
 def test_kills_change_nothing(tmp_path: Path) -> None:
     """Loop engine, kills at random moments of any round: model, chain, state, events to the bit."""
-    settings = parse(SETTINGS)
+    settings = parse_settings(SETTINGS)
     alone, troubled = tmp_path / "alone", tmp_path / "troubled"
     for folder in (alone, troubled):
-        run_folder.create(folder, settings)
+        run_folder.create_run(folder, settings)
     begin = time.monotonic()
     go_on(alone, settings)
     whole = time.monotonic() - begin
@@ -91,17 +91,17 @@ def fills(folder: Path, settings: Settings, after: int) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 
     try:
-        local.train(settings, folder, tell, measure=False)
+        local.train_locally(settings, folder, tell, measure=False)
     except OSError:
         os._exit(28)
 
 
 def test_a_full_disk_ends_the_run_and_damages_nothing(tmp_path: Path) -> None:
     """From round 8 on no file may be longer than 1 000 bytes; with room again it goes on, equal."""
-    settings = parse({**SETTINGS, "rounds": 16})
+    settings = parse_settings({**SETTINGS, "rounds": 16})
     alone, full = tmp_path / "alone", tmp_path / "full"
     for folder in (alone, full):
-        run_folder.create(folder, settings)
+        run_folder.create_run(folder, settings)
     go_on(alone, settings)
     _, status = os.waitpid(forked(lambda: fills(full, settings, 7)), 0)
     assert os.waitstatus_to_exitcode(status) == 28

@@ -77,7 +77,7 @@ def test_a_private_answer_over_tls(tmp_path: Path, folder: Path, certified: Cert
     """From the command line to an answer; trust comes from the authority's file alone."""
     ledger = tmp_path / "ledger.db"
     key = new_key(ledger, 9)
-    x, y = run_folder.read(folder).splits.test
+    x, y = run_folder.read_run(folder).splits.test
     own = OwnImages(x[:60], y[:60], state=tmp_path / "device")
     secure = ("--certificate", certified.certificate, "--private-key", certified.private_key)
     with serving(folder, ledger, *secure) as service:
@@ -98,5 +98,5 @@ def test_a_private_answer_over_tls(tmp_path: Path, folder: Path, certified: Cert
         assert httpx.get(f"{service.url}/healthz", verify=old).status_code == 200
         assert ended(service) == 0
     assert key[-43:] not in service.log.read_text() and '"drained"' in service.log.read_text()
-    assert "all balances and links are right" in operator.verified(ledger)
-    assert "phone" in operator.listed(ledger)
+    assert "all balances and links are right" in operator.verify_ledger(ledger)
+    assert "phone" in operator.list_accounts(ledger)

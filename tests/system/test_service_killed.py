@@ -148,7 +148,7 @@ def test_two_processes_share_a_ledger_and_a_drain_loses_nothing(
                 while found.balance("phone").left and time.monotonic() < limit:
                     time.sleep(0.1)
         assert len(answered) == 25 and set(answered) == paid(ledger)
-        operator.top_up(ledger, "phone", 1e6)
+        operator.grant_client(ledger, "phone", 1e6)
         with loaded([one, two], key) as more:
             time.sleep(1)
             for service in (one, two):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedcel import Term
 from fedcel.losses.cel import Penalty, State
-from fedcel.losses.cel.class_spread import members
+from fedcel.losses.cel.class_spread import class_members
 from fedcel.settings.groups import Cel
 
 EPS = 1e-8  # keeps the root's slope finite at 0
@@ -30,7 +30,9 @@ class Deviations:
 
     def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
         """Return the loss of z (B, D), unit of z, and the mean deviation as `deviation`."""
-        member = members(y, self.classes, z).one_hot.T  # DataError on a label that is no class
+        member = class_members(
+            y, self.classes, z
+        ).one_hot.T  # DataError on a label that is no class
         count = member.sum(1, keepdim=True)
         mean = member @ z / count.clamp_min(1)
         variance = member @ (z - mean[y]).square() / count.clamp_min(1)

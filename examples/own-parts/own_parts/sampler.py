@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fedcel.losses.cel import State
-from fedcel.posterior.round_plan import Plan
+from fedcel.posterior.round_plan import RoundPlan
 from fedcel.posterior.samplers import Kick
 from fedcel.settings.groups import Local
 
@@ -23,11 +23,11 @@ class Hamiltonian:
         way = [1 - (1 - FRICTION) ** j for j in range(1, local.steps + 1)]
         self.raised = (sum(way) / sum(c * c for c in way)) ** 0.5
 
-    def start(self, w: Tensor, plan: Plan) -> State:
+    def start(self, w: Tensor, plan: RoundPlan) -> State:
         """Return no velocity: the server's mean of models has none."""
         return {"velocity": torch.zeros_like(w)}
 
-    def step(self, state: State, w: Tensor, gradient: Tensor, kick: Kick, plan: Plan) -> State:
+    def step(self, state: State, w: Tensor, gradient: Tensor, kick: Kick, plan: RoundPlan) -> State:
         """Push, then move `w` in place."""
         v = state["velocity"].mul_(1 - FRICTION).add_(gradient, alpha=-FRICTION * plan.rate)
         kick(v, FRICTION * self.raised)

@@ -9,7 +9,7 @@ from own_parts.defence import Largest
 from own_parts.mechanism import SubsetSelection, subset
 from own_parts.strategy import Wary
 
-from fedcel import parse
+from fedcel import parse_settings
 from fedcel.settings.groups import Cel, Data, Privacy
 from fedcel.testing import (
     AttackContract,
@@ -51,7 +51,7 @@ class TestDefence(TransformContract):
     def build(self) -> Largest:
         """Return the transform."""
         s = {"defence.name": "own_parts.defence:Largest", "defence.strength": 5, "net.features": 12}
-        return Largest(parse(s), (1, 4, 4))
+        return Largest(parse_settings(s), (1, 4, 4))
 
 
 class TestSampler(SamplerContract):

@@ -9,7 +9,14 @@ from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.memory_bank import Bank
 from fedcel.losses.cel.mutual_information import MutualInformation
-from fedcel.losses.cel.penalties import Penalty, channel, linear, log, penalty_of, shares
+from fedcel.losses.cel.penalties import (
+    Penalty,
+    build_penalty,
+    channel_penalty,
+    class_shares,
+    linear_penalty,
+    log_penalty,
+)
 from fedcel.losses.cel.plain import Plain
 from fedcel.losses.cel.protocol import ConditionalEntropy, State, Term
 from fedcel.settings.groups import Cel
@@ -26,22 +33,22 @@ __all__ = [
     "Plain",
     "State",
     "Term",
-    "build",
-    "channel",
-    "linear",
-    "log",
-    "penalty_of",
-    "shares",
+    "build_cel",
+    "build_penalty",
+    "channel_penalty",
+    "class_shares",
+    "linear_penalty",
+    "log_penalty",
 ]
 
 
 def _plain(cel: Cel, sigma: float, features: int, classes: int) -> Plain:
-    return Plain(penalty_of(cel, sigma, features), cel.share, classes)
+    return Plain(build_penalty(cel, sigma, features), cel.share, classes)
 
 
 def _cluster(cel: Cel, sigma: float, features: int, classes: int) -> Cluster:
     return Cluster(
-        penalty_of(cel, sigma, features),
+        build_penalty(cel, sigma, features),
         cel.share,
         classes,
         cel.used_clusters,
@@ -56,7 +63,7 @@ def _cluster(cel: Cel, sigma: float, features: int, classes: int) -> Cluster:
 
 def _gated(cel: Cel, sigma: float, features: int, classes: int) -> Gated:
     return Gated(
-        penalty_of(cel, sigma, features),
+        build_penalty(cel, sigma, features),
         cel.share,
         classes,
         features,
@@ -87,7 +94,7 @@ KINDS: dict[str, Callable[[Cel, float, int, int], ConditionalEntropy]] = {
 """Each built-in kind's constructor from settings, sigma, D and number of classes."""
 
 
-def build(cel: Cel, sigma: float, features: int, classes: int) -> ConditionalEntropy | None:
+def build_cel(cel: Cel, sigma: float, features: int, classes: int) -> ConditionalEntropy | None:
     """Return the loss that the settings name, for D = `features` values seen through noise sigma.
 
     None for kind `none`; with `cel.bank` above 0 in a `Bank`. A user's kind
@@ -105,8 +112,8 @@ def build(cel: Cel, sigma: float, features: int, classes: int) -> ConditionalEnt
 
 def _loaded(cel: Cel, sigma: float, features: int, classes: int) -> ConditionalEntropy:
     """Return the loss that the user's object makes."""
-    penalty = penalty_of(cel, sigma, features)
-    made = plugins.make("cel.kind", cel.kind, cel, penalty, features, classes)
+    penalty = build_penalty(cel, sigma, features)
+    made = plugins.make_part("cel.kind", cel.kind, cel, penalty, features, classes)
     if not isinstance(made, ConditionalEntropy):
         raise PluginError(f"cel.kind {cel.kind!r} made {made!r}, which lacks refresh, loss or step")
     return made

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from warnings import warn
 
-from fedcel.losses.cel.penalties import EPS, threshold_of
+from fedcel.losses.cel.penalties import EPS, penalty_threshold
 from fedcel.settings.groups import Cel
 
 RATE = 0.2
@@ -21,24 +21,26 @@ REACH = 4.0
 """Beyond this multiple or fraction of the spread, moving tau on would change nothing."""
 
 
-class Control(NamedTuple):
+class ThresholdControl(NamedTuple):
     """What the next round's threshold depends on."""
 
     threshold: float  # tau, units of z squared
     error: float = 0.0  # smoothed, in [-1, 1]; above 0 where tau has to rise
 
 
-def initial(cel: Cel, sigma: float, features: int) -> Control | None:
+def init_control(cel: Cel, sigma: float, features: int) -> ThresholdControl | None:
     """Return the control before round 1 with the penalty's own tau, or None where tau is fixed.
 
     `sigma` is the noise on D = `features` values.
     """
     if "none" in (cel.kind, cel.target):
         return None
-    return Control(threshold_of(cel, sigma, features))
+    return ThresholdControl(penalty_threshold(cel, sigma, features))
 
 
-def next_threshold(control: Control, measured: Mapping[str, float], cel: Cel) -> Control:
+def next_threshold(
+    control: ThresholdControl, measured: Mapping[str, float], cel: Cel
+) -> ThresholdControl:
     """Return the control after a round in which the loss acted.
 
     ln tau moves by RATE e, e the smoothed error: ln(goal / `spread`) of what the clients told
@@ -69,4 +71,4 @@ def next_threshold(control: Control, measured: Mapping[str, float], cel: Cel) ->
     lowest = min(control.threshold, max(EPS, spread / REACH))
     highest = max(control.threshold, REACH * spread)
     moved = control.threshold * math.exp(RATE * error)
-    return Control(max(lowest, min(highest, moved)), error)
+    return ThresholdControl(max(lowest, min(highest, moved)), error)

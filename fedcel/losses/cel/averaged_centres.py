@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcel.errors import SettingsError
-from fedcel.losses.cel.class_spread import members
+from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.cluster import DEFAULT_CLUSTERS
-from fedcel.losses.cel.kmeans import SWEEPS, distances
+from fedcel.losses.cel.kmeans import SWEEPS, centre_distances
 from fedcel.losses.cel.protocol import Codes, ConditionalEntropy, State, Term
 from fedcel.losses.cel.reservoir import check_finite
 from fedcel.settings.groups import Cel
@@ -27,14 +27,14 @@ SLACK = 1e-3
 """What rounding may add to sums of weights and to the bound of a mean."""
 
 
-class Shared(NamedTuple):
+class SharedCentres(NamedTuple):
     """The merged centres in units of z; a cluster that is not in use weighs 0."""
 
     centres: Float[Tensor, "C K D"]
     weights: Float[Tensor, "C K"]
 
 
-class Statistics(NamedTuple):
+class CentreStatistics(NamedTuple):
     """One client's means in units of z, shares of its class, and images of each class."""
 
     centres: Float[Tensor, "C K D"]
@@ -49,17 +49,17 @@ class _Sums(NamedTuple):
     counts: Int[Tensor, " C"]
 
 
-def initial(cel: Cel, features: int, classes: int) -> Shared | None:
+def init_centres(cel: Cel, features: int, classes: int) -> SharedCentres | None:
     """Return centres that know no class, or None where each client has its own."""
     if cel.kind == "none" or cel.centres == "own":
         return None
     clusters = cel.used_clusters or DEFAULT_CLUSTERS
-    return Shared(torch.zeros(classes, clusters, features), torch.zeros(classes, clusters))
+    return SharedCentres(torch.zeros(classes, clusters, features), torch.zeros(classes, clusters))
 
 
 @final
 @dataclass(frozen=True)
-class Averaged:
+class AveragedCentres:
     """A loss around centres held at the shared ones; `inner` keeps a state like `Cluster`'s.
 
     Weights and spreads are the client's own under these centres. Classes that the shared centres
@@ -67,7 +67,7 @@ class Averaged:
     """
 
     inner: ConditionalEntropy
-    shared: Shared
+    shared: SharedCentres
 
     @torch.no_grad()
     def refresh(self, state: State | None, codes: Codes, generator: torch.Generator) -> State:
@@ -119,9 +119,9 @@ def _summed(codes: Codes, centres: Float[Tensor, "C K D"], usable: Bool[Tensor, 
                 f"smashed data have {z.shape[1]} values, the averaged centres {features}: "
                 "net.features changed; start the run anew"
             )
-        counts += members(y, classes, z).counts.long()
+        counts += class_members(y, classes, z).counts.long()
         z, y, dtype = z[known[y]], y[known[y]], z.dtype
-        gap, nearest = distances(z, y, centres).masked_fill(~usable[y], torch.inf).min(1)
+        gap, nearest = centre_distances(z, y, centres).masked_fill(~usable[y], torch.inf).min(1)
         slot = y * clusters + nearest
         sizes += slot.bincount(minlength=slots)
         cost.index_add_(0, slot, gap.double())
@@ -136,17 +136,19 @@ def _summed(codes: Codes, centres: Float[Tensor, "C K D"], usable: Bool[Tensor, 
 
 
 @torch.no_grad()
-def statistics(state: State, codes: Codes) -> Statistics:
+def summarise_centres(state: State, codes: Codes) -> CentreStatistics:
     """Return what a client tells: the means of its members of each cluster of its `state`."""
     found = _summed(codes, state["centres"], state["weights"] > 0)
-    return Statistics(
+    return CentreStatistics(
         found.sums / found.sizes.clamp_min(1)[..., None],
         found.sizes / found.counts.clamp_min(1)[:, None],
         found.counts,
     )
 
 
-def fault(told: Arrays, shared: Shared, held: int, bounded: bool) -> str | None:
+def find_statistics_fault(
+    told: Arrays, shared: SharedCentres, held: int, bounded: bool
+) -> str | None:
     """Say what is wrong with statistics as they arrived from a client of `held` images, or None.
 
     With `bounded`, smashed data have |z|^2 <= D, and so have their means.
@@ -172,13 +174,15 @@ def fault(told: Arrays, shared: Shared, held: int, bounded: bool) -> str | None:
     return None
 
 
-def _points(told: Sequence[Statistics]) -> tuple[Float[Tensor, "M C K D"], Float[Tensor, "M C K"]]:
+def _points(
+    told: Sequence[CentreStatistics],
+) -> tuple[Float[Tensor, "M C K D"], Float[Tensor, "M C K"]]:
     """Return the clients' centres and how many images each stands for, in float64."""
     sizes = [one.weights.double() * one.counts[:, None] for one in told]
     return torch.stack([one.centres.double() for one in told]), torch.stack(sizes)
 
 
-def client_spread(told: Sequence[Statistics]) -> float:
+def client_spread(told: Sequence[CentreStatistics]) -> float:
     """Return the spread between clients, in units of z squared.
 
     sum_kc n_kc |m_kc - m_c|^2 / N, m_kc client k's mean of class c and m_c the clients' together:
@@ -191,7 +195,9 @@ def client_spread(told: Sequence[Statistics]) -> float:
     return float(((own - mean).square().sum(2) * counts[..., 0]).sum() / counts.sum())
 
 
-def merged(last: Shared, told: Sequence[Statistics], clusters: int) -> Shared:
+def merge_centres(
+    last: SharedCentres, told: Sequence[CentreStatistics], clusters: int
+) -> SharedCentres:
     """Return K-means clusters, in each class, of all clients' centres weighted by their images.
 
     Started from the last shared centres, less those that no client's centre is nearest to, plus the
@@ -212,7 +218,7 @@ def merged(last: Shared, told: Sequence[Statistics], clusters: int) -> Shared:
         centres[label], weights[label] = 0, 0
         centres[label, : len(found)] = found.to(centres.dtype)
         weights[label, : len(found)] = (share / share.sum()).to(weights.dtype)
-    return Shared(centres, weights)
+    return SharedCentres(centres, weights)
 
 
 def _gaps(z: Float[Tensor, "P D"], centres: Float[Tensor, "k D"]) -> Float[Tensor, "P k"]:

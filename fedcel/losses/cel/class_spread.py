@@ -21,7 +21,7 @@ class Members(NamedTuple):
     counts: Float[Tensor, " C"]
 
 
-def members(y: Int[Tensor, " B"], classes: int, like: Float[Tensor, "B D"]) -> Members:
+def class_members(y: Int[Tensor, " B"], classes: int, like: Float[Tensor, "B D"]) -> Members:
     """Return the classes' members, in the dtype of `like`.
 
     DataError when a label is not in 0..classes-1: a negative one would count from the end.
@@ -37,13 +37,13 @@ def members(y: Int[Tensor, " B"], classes: int, like: Float[Tensor, "B D"]) -> M
     return Members(one_hot, one_hot.sum(0))
 
 
-def means(z: Float[Tensor, "B D"], weights: Float[Tensor, "B C"]) -> Float[Tensor, "C D"]:
+def weighted_means(z: Float[Tensor, "B D"], weights: Float[Tensor, "B C"]) -> Float[Tensor, "C D"]:
     """Return sum_i weights_ic z_i as constants, in units of z."""
     with torch.no_grad():
         return weights.T @ z
 
 
-def spread(
+def weighted_spread(
     z: Float[Tensor, "B D"], centre: Float[Tensor, "B D"], weights: Float[Tensor, "B C"]
 ) -> Float[Tensor, " C"]:
     """Return v_c = sum_i weights_ic |z_i - centre_i|^2, in units of z squared."""
@@ -62,10 +62,10 @@ def leave_one_out(
     others = (group.one_hot @ group.one_hot.T).fill_diagonal_(0)
     masked = torch.where(others > 0, log_weights, torch.finfo(z.dtype).min)
     weights = group.one_hot * log_weights.exp()[:, None]
-    return spread(z, (masked.softmax(1) * others) @ z, weights) * (group.counts > 1)
+    return weighted_spread(z, (masked.softmax(1) * others) @ z, weights) * (group.counts > 1)
 
 
-def uniform(group: Members) -> Float[Tensor, "B C"]:
+def uniform_weights(group: Members) -> Float[Tensor, "B C"]:
     """Return weights 1/n_c for the members of each class c."""
     return group.one_hot / group.counts.clamp_min(1)
 
@@ -74,16 +74,16 @@ def plain_spread(
     z: Float[Tensor, "B D"], y: Int[Tensor, " B"], group: Members
 ) -> Float[Tensor, " C"]:
     """Return each class's mean |z - class mean|^2; 0 for absent classes and single members."""
-    weights = uniform(group)
-    return spread(z, means(z, weights)[y], weights)
+    weights = uniform_weights(group)
+    return weighted_spread(z, weighted_means(z, weights)[y], weights)
 
 
-def paired(counts: Float[Tensor, " C"]) -> Float[Tensor, " C"]:
+def drop_singletons(counts: Float[Tensor, " C"]) -> Float[Tensor, " C"]:
     """Return the counts with 0 in place of 1: a single member has no spread of its own."""
     return counts * (counts > 1)
 
 
-def average(values: Float[Tensor, " C"], weights: Float[Tensor, " C"]) -> Float[Tensor, ""]:
+def weighted_mean(values: Float[Tensor, " C"], weights: Float[Tensor, " C"]) -> Float[Tensor, ""]:
     """Return the weighted mean as a constant, for the log; 0 when all weights are 0.
 
     Weights are counts or marks, hence 0 or at least 1.

@@ -10,12 +10,19 @@ from torch import Tensor
 
 from fedcel.errors import SettingsError
 from fedcel.losses.cel import kmeans, mixture
-from fedcel.losses.cel.class_spread import Members, average, members, paired, plain_spread, uniform
+from fedcel.losses.cel.class_spread import (
+    Members,
+    class_members,
+    drop_singletons,
+    plain_spread,
+    uniform_weights,
+    weighted_mean,
+)
 from fedcel.losses.cel.kmeans import Clusters
 from fedcel.losses.cel.mixture import Mixture, diagonal_nats, full_nats
-from fedcel.losses.cel.penalties import Penalty, Share, shares
+from fedcel.losses.cel.penalties import Penalty, Share, class_shares
 from fedcel.losses.cel.protocol import Codes, State, Term
-from fedcel.losses.cel.reservoir import check_finite, sample
+from fedcel.losses.cel.reservoir import check_finite, sample_reservoir
 from fedcel.losses.cel.state_names import check_holds
 
 DEFAULT_CLUSTERS = 5
@@ -93,25 +100,25 @@ class Cluster:
         DataError when there is no example or a wrong label, DivergedError when z is not finite,
         SettingsError when `state` is of another shape or full covariances are too large.
         """
-        z, y, counts = sample(codes, self.classes, self.reservoir, generator)
+        z, y, counts = sample_reservoir(codes, self.classes, self.reservoir, generator)
         self._check((self.classes, self.clusters or DEFAULT_CLUSTERS, z.shape[1]), state)
         held = y.bincount(minlength=self.classes)
         wanted = self._wanted(counts, held)
-        mean = _centred(z, held)
+        mean = _centre_features(z, held)
         kept, start = torch.zeros_like(wanted), None
         if state is not None:
             kept = (state["weights"] > 0) & wanted
             start = state["centres"].to(z.dtype) - mean[:, None]
         if self.clustering == "k-means":
-            found = kmeans.clusters(z, y, start, kept, wanted, self.outlier, generator)
+            found = kmeans.find_clusters(z, y, start, kept, wanted, self.outlier, generator)
             weights = kmeans.tallies(found)[0].to(z.dtype) / held.clamp_min(1)[:, None]
-            return _state(found, weights, counts, mean)
+            return _pack_state(found, weights, counts, mean)
         starts = self._starts(z, y, state, start, kept, wanted, generator)
         parts = torch.split(z, held.tolist())
-        fits = [mixture.fitted(*pair) for pair in zip(parts, starts, strict=True)]
-        slot = mixture.assigned(z, y, fits)
-        weights, centres, scale = mixture.stacked(fits, z.dtype)
-        fitted = _state(kmeans.around(z, slot, centres), weights, counts, mean)
+        fits = [mixture.fit_mixture(*pair) for pair in zip(parts, starts, strict=True)]
+        slot = mixture.assign_components(z, y, fits)
+        weights, centres, scale = mixture.stack_components(fits, z.dtype)
+        fitted = _pack_state(kmeans.make_clusters(z, slot, centres), weights, counts, mean)
         return fitted | {SCALES[self.clustering]: scale.contiguous()}
 
     def _check(self, shape: tuple[int, int, int], state: State | None) -> None:
@@ -160,10 +167,12 @@ class Cluster:
         ready = kept.eq(wanted).all(1) if stored else wanted.new_zeros(self.classes)
         if ready.all():
             return stored
-        found = kmeans.clusters(z, y, start, kept, wanted, self.outlier, generator)
+        found = kmeans.find_clusters(z, y, start, kept, wanted, self.outlier, generator)
         each, full = wanted.shape[1], self.clustering == "full"
         return [
-            stored[c] if ready[c] else mixture.separated(z[own], found.slot[own] % each, each, full)
+            stored[c]
+            if ready[c]
+            else mixture.mixture_of_members(z[own], found.slot[own] % each, each, full)
             for c, own in enumerate(torch.eq(y, c) for c in classes)
         ]
 
@@ -176,15 +185,15 @@ class Cluster:
         by this batch alone; they differ by the spread between a class's clusters. DataError when a
         label is wrong, DivergedError when z is not finite.
         """
-        pi, group = state["weights"], members(y, self.classes, z)
+        pi, group = state["weights"], class_members(y, self.classes, z)
         slot = self._slots(state, z, y)
-        held = _among(slot, pi.numel(), z)
+        held = _slot_members(slot, pi.numel(), z)
         part = self._parts(pi, held.counts.view_as(pi))
         gap = z - state["centres"].flatten(0, 1).index_select(0, slot)
         own = torch.linalg.vecdot(gap, gap)
         if not own.isfinite().all():
             check_finite(z, y)
-        v = (own @ uniform(held)).view_as(pi)
+        v = (own @ uniform_weights(held)).view_as(pi)
         counts = group.counts * (state["counts"] > 0)
         if self.form == "mixture":
             full = self.clustering == "full"
@@ -194,13 +203,15 @@ class Cluster:
             cost = torch.special.entr(part).sum(1) + (part * nats.view_as(pi)).sum(1)
         else:
             cost = self._cost(self._blended(state, v, held.counts.view_as(pi)), part)
-        loss = shares(counts, self.share) @ cost
+        loss = class_shares(counts, self.share) @ cost
         if not measure:
             return Term(loss, {})
-        metrics = {"cluster-spread": average((part * v).sum(1), counts)} if counts.any() else {}
-        pairs = paired(group.counts)
+        metrics = (
+            {"cluster-spread": weighted_mean((part * v).sum(1), counts)} if counts.any() else {}
+        )
+        pairs = drop_singletons(group.counts)
         if pairs.any():
-            metrics["spread"] = average(plain_spread(z.detach(), y, group), pairs)
+            metrics["spread"] = weighted_mean(plain_spread(z.detach(), y, group), pairs)
         return Term(loss, metrics)
 
     @torch.no_grad()
@@ -212,10 +223,12 @@ class Cluster:
         if self.clustering == "k-means":
             middle = torch.einsum("ck,ckd->cd", pi, centres)  # a matrix product is exact near 0
             offset = centres - middle[:, None]
-            return y * pi.shape[1] + kmeans.scores(z - middle[y], y, offset, pi > 0).argmin(1)
+            return y * pi.shape[1] + kmeans.centre_scores(z - middle[y], y, offset, pi > 0).argmin(
+                1
+            )
         scale = state[SCALES[self.clustering]]
         fits = [Mixture(*each) for each in zip(pi, centres, scale, strict=True)]
-        return mixture.assigned(z, y, fits)
+        return mixture.assign_components(z, y, fits)
 
     def _parts(self, pi: Float[Tensor, "C K"], here: Float[Tensor, "C K"]) -> Float[Tensor, "C K"]:
         """Return each cluster's part in its class: pi over those in the batch."""
@@ -246,13 +259,13 @@ class Cluster:
         return state
 
 
-def _among(slot: Int[Tensor, " B"], slots: int, like: Float[Tensor, "B D"]) -> Members:
+def _slot_members(slot: Int[Tensor, " B"], slots: int, like: Float[Tensor, "B D"]) -> Members:
     """Return the members of each slot; an identity matrix of all slots could be large."""
     one_hot = slot[:, None].eq(torch.arange(slots, device=slot.device)).to(like.dtype)
     return Members(one_hot, one_hot.sum(0))
 
 
-def _centred(z: Float[Tensor, "N D"], held: Int[Tensor, " C"]) -> Float[Tensor, "C D"]:
+def _centre_features(z: Float[Tensor, "N D"], held: Int[Tensor, " C"]) -> Float[Tensor, "C D"]:
     """Return the class means, after taking them from z in place; classes follow each other."""
     mean = z.new_zeros(len(held), z.shape[1])
     for c, part in enumerate(torch.split(z, held.tolist())):
@@ -262,7 +275,7 @@ def _centred(z: Float[Tensor, "N D"], held: Int[Tensor, " C"]) -> Float[Tensor, 
     return mean
 
 
-def _state(
+def _pack_state(
     found: Clusters,
     weights: Float[Tensor, "C K"],
     counts: Int[Tensor, " C"],

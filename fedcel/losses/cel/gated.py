@@ -14,15 +14,15 @@ from fedcel.errors import DataError, SettingsError
 from fedcel.losses import adam
 from fedcel.losses.cel.class_spread import (
     Members,
-    average,
+    class_members,
+    drop_singletons,
     leave_one_out,
-    means,
-    members,
-    paired,
     plain_spread,
-    spread,
+    weighted_mean,
+    weighted_means,
+    weighted_spread,
 )
-from fedcel.losses.cel.penalties import Penalty, Share, shares
+from fedcel.losses.cel.penalties import Penalty, Share, class_shares
 from fedcel.losses.cel.protocol import Codes, State, Term
 from fedcel.losses.cel.state_names import check_holds
 
@@ -37,7 +37,9 @@ def hidden_size(features: int, hidden: int = 0) -> int:
     return hidden or min(256, max(64, features // 4))
 
 
-def scores(theta: Float[Tensor, " P"], n: Float[Tensor, "B D"], hidden: int) -> Float[Tensor, " B"]:
+def attention_scores(
+    theta: Float[Tensor, " P"], n: Float[Tensor, "B D"], hidden: int
+) -> Float[Tensor, " B"]:
     """Return a_i = w^T (tanh(V n_i) * sigmoid(U n_i)), `theta` = V, U (h, D) and w (h), flat.
 
     Gated attention without biases: Ilse et al., ICML 2018, eq. 9 before its softmax.
@@ -48,7 +50,7 @@ def scores(theta: Float[Tensor, " P"], n: Float[Tensor, "B D"], hidden: int) -> 
     return value.tanh().mul(gate.sigmoid()).mv(last)
 
 
-def attend(a: Float[Tensor, " B"], group: Members) -> Float[Tensor, "B C"]:
+def attention_log_weights(a: Float[Tensor, " B"], group: Members) -> Float[Tensor, "B C"]:
     """Return log alpha_ic, the log-softmax of the scores over the members of each class.
 
     Close to the lowest finite number for others, not -inf: an absent class would be inf - inf.
@@ -146,28 +148,30 @@ class Gated:
     ) -> Term:
         """Return the loss, exactly 0 when no class has 2 members.
 
-        Logged, over classes of 2 or more: `spread` weighs classes by members; means over classes
-        of `plain-spread`, `weighted-spread` and `attention-share` = n_eff/n, n_eff =
-        1/sum alpha^2, and each of these for every such class c as `attention-share-c`. Without
-        such a class the means are 0. Measuring warns (UserWarning) when the mean share is below
-        0.5, whatever the mode: the loss then sees few of the members.
+        Logged, over classes of 2 or more: `weighted_spread` weighs classes by members; means over
+        classes of `plain-spread`, `weighted-spread` and `attention-share` = n_eff/n, n_eff = 1/sum
+        alpha^2, and each of these for every such class c as `attention-share-c`. Without such a
+        class the means are 0. Measuring warns (UserWarning) when the mean share is below 0.5,
+        whatever the mode: the loss then sees few of the members.
         """
-        group = members(y, self.classes, z)
-        counts = paired(group.counts)
-        beta = shares(counts, self.share)
+        group = class_members(y, self.classes, z)
+        counts = drop_singletons(group.counts)
+        beta = class_shares(counts, self.share)
         normal = functional.layer_norm(z, z.shape[1:])
         logs = self.weigh(state["theta"], normal, group)
         alpha = logs.exp() * group.one_hot
         if self.leave_out:
             v = leave_one_out(z, (logs * group.one_hot).sum(1), group)
         else:
-            v = spread(z, means(z, alpha)[y], alpha)
+            v = weighted_spread(z, weighted_means(z, alpha)[y], alpha)
         loss = beta @ self.penalty(v)
         if self.entropy:
             loss = loss + self._bonus(state["theta"], normal.detach(), group, beta)
         if not (measure and counts.any()):  # without a pair there is nothing to measure
             return Term(loss, {})
-        metrics = _measured(plain_spread(z.detach(), y, group), v.detach(), alpha.detach(), counts)
+        metrics = _measure_attention(
+            plain_spread(z.detach(), y, group), v.detach(), alpha.detach(), counts
+        )
         if metrics["attention-share"] < COLLAPSE:
             self._warn(float(metrics["attention-share"]))
         return Term(loss, metrics)
@@ -179,10 +183,10 @@ class Gated:
         hidden = hidden_size(self.features, self.hidden)
         if self.attention == "detach":
             with torch.no_grad():
-                return attend(scores(theta, n, hidden), group)
+                return attention_log_weights(attention_scores(theta, n, hidden), group)
         if self.attention == "ascend":
             theta = 2 * theta.detach() - theta  # the same bits, the gradient reversed
-        logs = attend(scores(theta, n, hidden), group)
+        logs = attention_log_weights(attention_scores(theta, n, hidden), group)
         if self.attention == "floor":
             # Logarithms of tensors: both r = 0 and r = 1 are allowed and have one of -inf.
             part, even = logs.new_tensor([1 - self.floor, self.floor]).log()
@@ -216,7 +220,7 @@ class Gated:
         return adam.step(state, self.rate)
 
 
-def _measured(
+def _measure_attention(
     plain: Float[Tensor, " C"],
     weighted: Float[Tensor, " C"],
     alpha: Float[Tensor, "B C"],
@@ -224,10 +228,10 @@ def _measured(
 ) -> dict[str, Float[Tensor, ""]]:
     """Return the metrics, over classes whose count is not 0."""
     share = (alpha.square().sum(0) * counts).clamp_min(1).reciprocal()
-    metrics = {"spread": average(plain, counts)}
+    metrics = {"spread": weighted_mean(plain, counts)}
     each = {"plain-spread": plain, "weighted-spread": weighted, "attention-share": share}
     present = counts > 0
     for name, values in each.items():
-        metrics[name] = average(values, present.to(values.dtype))
+        metrics[name] = weighted_mean(values, present.to(values.dtype))
         metrics |= {f"{name}-{c}": values[c] for c in present.nonzero()[:, 0].tolist()}
     return metrics

@@ -8,12 +8,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from fedcel.losses.cel.class_spread import members
+from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.cluster import DEFAULT_CLUSTERS, Cluster
-from fedcel.losses.cel.gated import Gated, hidden_size, scores
-from fedcel.losses.cel.protocol import Codes, State, Term, pieces
+from fedcel.losses.cel.gated import Gated, attention_scores, hidden_size
+from fedcel.losses.cel.protocol import Codes, State, Term, split_pieces
 from fedcel.losses.cel.reservoir import check_finite
-from fedcel.losses.cel.state_names import named, part
+from fedcel.losses.cel.state_names import add_prefix, select_prefix
 
 GATED, CLUSTER = "gated.", "cluster."
 
@@ -39,13 +39,13 @@ class Hybrid:
 
     def refresh(self, state: State | None, codes: Codes, generator: torch.Generator) -> State:
         """Return both parts' states; errors are those of the parts."""
-        known = None if state is None else part(state, GATED)
+        known = None if state is None else select_prefix(state, GATED)
         attention = self.gated.refresh(known, codes, generator)
         starts = self._starts(attention["theta"].detach(), codes, generator)
         exact = replace(self.cluster, clusters=self._wanted, clustering="k-means")
-        seeded = exact.refresh(None, pieces(*starts), generator)
+        seeded = exact.refresh(None, split_pieces(*starts), generator)
         found = self.cluster.refresh(seeded, codes, generator)
-        return named(GATED, attention) | named(CLUSTER, found)
+        return add_prefix(GATED, attention) | add_prefix(CLUSTER, found)
 
     @property
     def _wanted(self) -> int:
@@ -65,14 +65,16 @@ class Hybrid:
         y, time = torch.empty(0, dtype=torch.int64), torch.empty(0)
         for some, labels in codes():
             check_finite(some, labels)
-            members(labels, self.gated.classes, some)  # DataError on a label that is no class
-            a = scores(theta.to(some.dtype), functional.layer_norm(some, some.shape[1:]), hidden)
+            class_members(labels, self.gated.classes, some)  # DataError on a label that is no class
+            a = attention_scores(
+                theta.to(some.dtype), functional.layer_norm(some, some.shape[1:]), hidden
+            )
             clock = torch.empty_like(a).exponential_(generator=generator).log() - a
             z, y, time = (
                 torch.cat([old.to(new.dtype), new])
                 for old, new in ((z, some), (y, labels), (time, clock))
             )
-            kept = first(time, y, self._wanted)
+            kept = first_of_each_class(time, y, self._wanted)
             z, y, time = z[kept], y[kept], time[kept]
         return z, y
 
@@ -80,19 +82,21 @@ class Hybrid:
         self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True
     ) -> Term:
         """Return the clusters' loss; logged is what both parts log."""
-        around = self.cluster.loss(part(state, CLUSTER), z, y, measure)
-        weighted = self.gated.loss(part(state, GATED), z.detach(), y, measure)
+        around = self.cluster.loss(select_prefix(state, CLUSTER), z, y, measure)
+        weighted = self.gated.loss(select_prefix(state, GATED), z.detach(), y, measure)
         pull = weighted.loss - weighted.loss.detach()
         return Term(around.loss + pull, weighted.metrics | around.metrics)
 
     def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
         """Return the state after both parts' steps."""
-        attention = self.gated.step(part(state, GATED), z, y)
-        found = self.cluster.step(part(state, CLUSTER), z, y)
-        return named(GATED, attention) | named(CLUSTER, found)
+        attention = self.gated.step(select_prefix(state, GATED), z, y)
+        found = self.cluster.step(select_prefix(state, CLUSTER), z, y)
+        return add_prefix(GATED, attention) | add_prefix(CLUSTER, found)
 
 
-def first(time: Float[Tensor, " N"], y: Int[Tensor, " N"], most: int) -> Int[Tensor, " S"]:
+def first_of_each_class(
+    time: Float[Tensor, " N"], y: Int[Tensor, " N"], most: int
+) -> Int[Tensor, " S"]:
     """Return the indices of the `most` smallest times of each class, by class, then by time."""
     order = time.argsort(stable=True)
     order = order[y[order].argsort(stable=True)]

@@ -36,7 +36,7 @@ class Clusters(NamedTuple):
     distance: Float[Tensor, " N"]
 
 
-def scores(
+def centre_scores(
     z: Float[Tensor, "N D"],
     y: Int[Tensor, " N"],
     centres: Float[Tensor, "C K D"],
@@ -49,7 +49,7 @@ def scores(
     return every.view(len(z), *usable.shape)[torch.arange(len(z), device=y.device), y]
 
 
-def distances(
+def centre_distances(
     z: Float[Tensor, "N D"], y: Int[Tensor, " N"], centres: Float[Tensor, "C K D"]
 ) -> Float[Tensor, "N K"]:
     """Return |z_i - mu_k|^2 to the centres of the own class, from differences."""
@@ -61,7 +61,7 @@ def distances(
     return torch.cat(parts)
 
 
-def around(
+def make_clusters(
     z: Float[Tensor, "N D"], slot: Int[Tensor, " N"], centres: Float[Tensor, "C K D"]
 ) -> Clusters:
     """Return the clusters that have these centres and members."""
@@ -73,7 +73,7 @@ def around(
     return Clusters(centres, slot, torch.cat(parts))
 
 
-def seeded(
+def seed_centres(
     z: Float[Tensor, "N D"],
     y: Int[Tensor, " N"],
     centres: Float[Tensor, "C K D"],
@@ -88,13 +88,13 @@ def seeded(
     if not (wanted & ~kept).any():
         return centres
     centres = centres.clone()
-    gap = torch.where(kept[y], distances(z, y, centres), torch.inf).amin(1)
+    gap = torch.where(kept[y], centre_distances(z, y, centres), torch.inf).amin(1)
     for k in range(centres.shape[1]):
         new = wanted[:, k] & ~kept[:, k]
         if not new.any():
             continue
         drawn = z[_draws(gap, y, len(centres), 2 + int(log(centres.shape[1])), generator)]
-        reach = torch.minimum(gap[:, None], distances(z, y, drawn))
+        reach = torch.minimum(gap[:, None], centre_distances(z, y, drawn))
         total = reach.new_zeros(drawn.shape[:2]).index_add(0, y, reach)
         best = total.argmin(1)
         centres[:, k] = torch.where(
@@ -127,7 +127,7 @@ def _draws(
     return found
 
 
-def lloyd(
+def run_lloyd(
     z: Float[Tensor, "N D"],
     y: Int[Tensor, " N"],
     centres: Float[Tensor, "C K D"],
@@ -142,7 +142,7 @@ def lloyd(
         centres = _means(z, y, slot, centres)
     else:
         slot = _nearest(z, y, centres, usable)
-    return around(z, slot, centres)
+    return make_clusters(z, slot, centres)
 
 
 def _nearest(
@@ -155,7 +155,7 @@ def _nearest(
     parts = []
     for some, own in zip(torch.split(z, CHUNK), torch.split(y, CHUNK), strict=True):
         span = slice(int(own[0]), int(own[-1]) + 1)
-        parts.append(scores(some, own - span.start, centres[span], usable[span]).argmin(1))
+        parts.append(centre_scores(some, own - span.start, centres[span], usable[span]).argmin(1))
     return y * centres.shape[1] + torch.cat(parts)
 
 
@@ -178,7 +178,7 @@ def _means(
     return torch.where(sizes > 0, sums / sizes.clamp_min(1), centres)
 
 
-def clusters(
+def find_clusters(
     z: Float[Tensor, "N D"],
     y: Int[Tensor, " N"],
     start: Float[Tensor, "C K D"] | None,
@@ -195,15 +195,15 @@ def clusters(
     if start is None:
         found = _cold(z, y, wanted, generator)
     else:
-        found = lloyd(z, y, seeded(z, y, start, kept, wanted, generator), wanted)
+        found = run_lloyd(z, y, seed_centres(z, y, start, kept, wanted, generator), wanted)
     if outlier is None:
         return found
     sizes, spreads = tallies(found)
     far = broad(spreads, sizes > 0, outlier)
     if not far.any():
         return found
-    again = seeded(z, y, found.centres, (sizes > 0) & ~far, wanted, generator)
-    return _best([found, lloyd(z, y, again, wanted)], y)
+    again = seed_centres(z, y, found.centres, (sizes > 0) & ~far, wanted, generator)
+    return _best([found, run_lloyd(z, y, again, wanted)], y)
 
 
 def tallies(found: Clusters) -> tuple[Int[Tensor, "C K"], Float[Tensor, "C K"]]:
@@ -239,13 +239,13 @@ def _cold(
         narrow = z @ (turn / sqrt(SKETCH))
     none, empty = narrow.new_zeros(*wanted.shape, narrow.shape[1]), torch.zeros_like(wanted)
     runs = [
-        lloyd(narrow, y, seeded(narrow, y, none, empty, wanted, generator), wanted)
+        run_lloyd(narrow, y, seed_centres(narrow, y, none, empty, wanted, generator), wanted)
         for _ in range(RESTARTS)
     ]
     found = _best(runs, y)
     start = _means(z, y, found.slot, z.new_zeros(*wanted.shape, z.shape[1]))
     held = found.slot.bincount(minlength=wanted.numel()).view(wanted.shape) > 0
-    return lloyd(z, y, start, held)
+    return run_lloyd(z, y, start, held)
 
 
 def _best(runs: list[Clusters], y: Int[Tensor, " N"]) -> Clusters:

@@ -8,10 +8,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedcel.errors import SettingsError
-from fedcel.losses.cel.class_spread import members
+from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.protocol import Codes, ConditionalEntropy, State, Term
-from fedcel.losses.cel.reservoir import check_finite, sample
-from fedcel.losses.cel.state_names import check_holds, named, part
+from fedcel.losses.cel.reservoir import check_finite, sample_reservoir
+from fedcel.losses.cel.state_names import add_prefix, check_holds, select_prefix
 
 INNER = "inner."
 
@@ -50,13 +50,13 @@ class Bank:
                     f"a client's bank is {tuple(state['codes'].shape)}, must be {shape}: cel.bank, "
                     "net.features or the data changed; start from an empty state"
                 )
-        kept = None if state is None else part(state, INNER)
+        kept = None if state is None else select_prefix(state, INNER)
         inner = self.inner.refresh(kept, codes, generator)
-        return self._filled(codes, generator) | named(INNER, inner)
+        return self._filled(codes, generator) | add_prefix(INNER, inner)
 
     def _filled(self, codes: Codes, generator: torch.Generator) -> State:
         """Return a ring of at most `size` codes of each class, the first places taken."""
-        found = sample(codes, self.classes, self.size, generator)
+        found = sample_reservoir(codes, self.classes, self.size, generator)
         counts = found.counts.clamp_max(self.size)
         slot = torch.arange(len(found.y)) - (counts.cumsum(0) - counts)[found.y]
         ring = torch.zeros(self.classes, self.size, self.features)
@@ -67,14 +67,14 @@ class Bank:
         self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True
     ) -> Term:
         """Return the inner loss and its metrics, both of batch and bank; DataError on a label."""
-        here = members(y, self.classes, z).counts > 0
+        here = class_members(y, self.classes, z).counts > 0
         held: Bool[Tensor, "C M"] = (
             torch.arange(self.size, device=z.device) < state["seen"][:, None]
         )
         label, slot = (held & here[:, None]).nonzero().unbind(1)
         codes = state["codes"][label, slot].to(z.dtype)
         both = torch.cat([z, codes]), torch.cat([y, label])
-        return self.inner.loss(part(state, INNER), *both, measure)
+        return self.inner.loss(select_prefix(state, INNER), *both, measure)
 
     @torch.no_grad()
     def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
@@ -84,12 +84,12 @@ class Bank:
         DivergedError when z is not finite: a bank would hand it on to every later batch.
         """
         check_finite(z, y)
-        one_hot = members(y, self.classes, z).one_hot.long()
+        one_hot = class_members(y, self.classes, z).one_hot.long()
         counts = one_hot.sum(0)
         rank = (one_hot.cumsum(0) * one_hot).sum(1) - 1
         last = rank >= counts[y] - self.size
         own, slot = y[last], (state["seen"][y] + rank)[last] % self.size
         codes = state["codes"].clone()
         codes[own, slot] = z[last].to(codes.dtype)
-        inner = self.inner.step(part(state, INNER), z, y)
-        return {"codes": codes, "seen": state["seen"] + counts} | named(INNER, inner)
+        inner = self.inner.step(select_prefix(state, INNER), z, y)
+        return {"codes": codes, "seen": state["seen"] + counts} | add_prefix(INNER, inner)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.losses.cel.class_spread import Members, uniform
+from fedcel.losses.cel.class_spread import Members, uniform_weights
 
 FLOOR = 1e-3
 """What EM adds to each variance (full: to the diagonal), as a share of the mean variance per
@@ -55,7 +55,7 @@ def log_joint(z: Float[Tensor, "N D"], mixture: Mixture) -> Float[Tensor, "N K"]
     return weights.log() + volume - quadratic / 2 - z.shape[1] / 2 * log(2 * pi)
 
 
-def maximised(
+def maximise_likelihood(
     z: Float[Tensor, "N D"], share: Float[Tensor, "N K"], floor: float, full: bool
 ) -> Mixture:
     """Return the mixture of responsibilities `share`; each covariance has floor * I added.
@@ -77,12 +77,12 @@ def maximised(
     return Mixture(held[:, 0] / len(z), centres, torch.stack(whitenings))
 
 
-def floor_of(z: Float[Tensor, "N D"]) -> float:
+def variance_floor(z: Float[Tensor, "N D"]) -> float:
     """Return what is added to the variances of a class, in units of z squared; z is centred."""
     return FLOOR * z.square().mean().item() + LEAST
 
 
-def fitted(z: Float[Tensor, "N D"], start: Mixture) -> Mixture:
+def fit_mixture(z: Float[Tensor, "N D"], start: Mixture) -> Mixture:
     """Return the mixture that EM climbs to from `start`; z is centred, and so is start.
 
     A component that no example answers to gets weight 0. Without examples: `start`.
@@ -90,7 +90,7 @@ def fitted(z: Float[Tensor, "N D"], start: Mixture) -> Mixture:
     if not len(z):
         return start
     z = z.double()
-    floor, full, reached = floor_of(z), start.scale.dim() == 3, -torch.inf
+    floor, full, reached = variance_floor(z), start.scale.dim() == 3, -torch.inf
     mixture = start
     for _ in range(SWEEPS):
         joint = log_joint(z, mixture)
@@ -99,11 +99,11 @@ def fitted(z: Float[Tensor, "N D"], start: Mixture) -> Mixture:
         if likelihood - reached < TOLERANCE:
             break
         reached = likelihood
-        mixture = maximised(z, (joint - evidence[:, None]).exp(), floor, full)
+        mixture = maximise_likelihood(z, (joint - evidence[:, None]).exp(), floor, full)
     return mixture
 
 
-def assigned(
+def assign_components(
     z: Float[Tensor, "N D"], y: Int[Tensor, " N"], classes: list[Mixture]
 ) -> Int[Tensor, " N"]:
     """Return the slot c K + k of the largest posterior among the own class's components."""
@@ -115,17 +115,21 @@ def assigned(
     return slot
 
 
-def separated(z: Float[Tensor, "N D"], slot: Int[Tensor, " N"], each: int, full: bool) -> Mixture:
+def mixture_of_members(
+    z: Float[Tensor, "N D"], slot: Int[Tensor, " N"], each: int, full: bool
+) -> Mixture:
     """Return the mixture of `each` components whose members are known; z is centred."""
     shape = (z.shape[1], z.shape[1]) if full else (z.shape[1],)
     if not len(z):
         scale = torch.eye(z.shape[1]) if full else torch.ones(shape)
         return Mixture(torch.zeros(each), torch.zeros(each, z.shape[1]), scale.expand(each, *shape))
     wide = z.double()
-    return maximised(wide, torch.eye(each, dtype=wide.dtype)[slot], floor_of(wide), full)
+    return maximise_likelihood(
+        wide, torch.eye(each, dtype=wide.dtype)[slot], variance_floor(wide), full
+    )
 
 
-def stacked(classes: list[Mixture], dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def stack_components(classes: list[Mixture], dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """Return all classes' weights (C, K), centres (C, K, D) and scales (C, K, ...)."""
     weights, centres, scale = (
         torch.stack([p.to(dtype) for p in ps]) for ps in zip(*classes, strict=True)
@@ -141,7 +145,7 @@ def diagonal_nats(gap: Float[Tensor, "B D"], held: Members, sigma: float) -> Flo
     bound for any other law of these moments.
     """
     here = held.counts > 0
-    mean = uniform(held)[:, here].T @ gap.square()
+    mean = uniform_weights(held)[:, here].T @ gap.square()
     nats = torch.log1p(mean / sigma**2).sum(1) / 2
     return torch.zeros_like(held.counts).masked_scatter(here, nats)
 
@@ -154,7 +158,7 @@ def full_nats(gap: Float[Tensor, "B D"], held: Members, sigma: float) -> Float[T
     block-diagonal Cholesky factor. In float64: next to a large Gram matrix I would be lost.
     """
     wide = gap.double()
-    weights = uniform(held).double()
+    weights = uniform_weights(held).double()
     gram = (weights @ held.one_hot.double().T) * (wide @ wide.T) / sigma**2
     factor: Tensor = torch.linalg.cholesky(gram + torch.eye(len(wide)).to(gram))
     return factor.diagonal().log().to(gap.dtype) @ held.one_hot

@@ -10,14 +10,14 @@ from torch import Tensor
 from fedcel.errors import SettingsError
 from fedcel.losses.cel.class_spread import (
     Members,
-    average,
-    means,
-    members,
-    paired,
+    class_members,
+    drop_singletons,
     plain_spread,
-    uniform,
+    uniform_weights,
+    weighted_mean,
+    weighted_means,
 )
-from fedcel.losses.cel.penalties import Share, shares
+from fedcel.losses.cel.penalties import Share, class_shares
 from fedcel.losses.cel.protocol import Codes, State, Term
 
 Bound = Literal["upper", "lower"]
@@ -65,20 +65,20 @@ class MutualInformation:
         Logged, means over the members of classes of 2 or more: `spread`, the plain one,
         `information` in nats, and `information-cap`, log n_c, which it cannot exceed.
         """
-        group = members(y, self.classes, z)
-        counts = paired(group.counts)
+        group = class_members(y, self.classes, z)
+        counts = drop_singletons(group.counts)
         scale = DIVISORS[self.bound] * self.sigma**2
         near = torch.exp(squared_distances(z, y, group) / -scale) * (y[:, None] == y)
         # Every sum holds exp(0) for j = i: no logarithm of 0, and never above n_c.
         own = near.sum(1) / group.counts.double()[y]
-        information = -own.log().to(z.dtype) @ uniform(group)
-        loss = shares(counts, self.share) @ information
+        information = -own.log().to(z.dtype) @ uniform_weights(group)
+        loss = class_shares(counts, self.share) @ information
         if not (measure and counts.any()):  # without a pair there is nothing to measure
             return Term(loss, {})
         metrics = {
-            "spread": average(plain_spread(z.detach(), y, group), counts),
-            "information": average(information, counts),
-            "information-cap": average(counts.clamp_min(1).log(), counts),
+            "spread": weighted_mean(plain_spread(z.detach(), y, group), counts),
+            "information": weighted_mean(information, counts),
+            "information-cap": weighted_mean(counts.clamp_min(1).log(), counts),
         }
         return Term(loss, metrics)
 
@@ -96,7 +96,7 @@ def squared_distances(
     1e-16 of the class's squared radius, where float32 would leave 1e-7 of it. The same from
     exact differences by torch.cdist took 40 times as long at B = 128, D = 4096.
     """
-    centred = z.double() - means(z, uniform(group))[y]
+    centred = z.double() - weighted_means(z, uniform_weights(group))[y]
     gram = centred @ centred.T
     power = gram.diagonal()
     return (power[:, None] + power - 2 * gram).relu()  # rounding leaves some just below 0

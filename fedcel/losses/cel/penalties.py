@@ -19,15 +19,15 @@ EPS = 1e-6
 """Keeps the logarithm of a spread of 0 finite; in units of z squared."""
 
 THRESHOLD = 0.125
-"""Default tau of `log`, in units of sigma^2 D, the noise's own spread."""
+"""Default tau of `log_penalty`, in units of sigma^2 D, the noise's own spread."""
 
 
-def linear(v: Float[Tensor, " C"]) -> Float[Tensor, " C"]:
+def linear_penalty(v: Float[Tensor, " C"]) -> Float[Tensor, " C"]:
     """Return R(v) = v, in units of z squared."""
     return v
 
 
-def log(v: Float[Tensor, " C"], threshold: float) -> Float[Tensor, " C"]:
+def log_penalty(v: Float[Tensor, " C"], threshold: float) -> Float[Tensor, " C"]:
     """Return R(v) = max(0, ln((v + eps)/(tau + eps))), which is 0 up to the threshold tau.
 
     Xia et al., CVPR 2025: the hinge on the entropy surrogate log v. v and tau in units of z
@@ -36,7 +36,7 @@ def log(v: Float[Tensor, " C"], threshold: float) -> Float[Tensor, " C"]:
     return torch.log(v + EPS).sub(math.log(threshold + EPS)).relu()
 
 
-def channel(v: Float[Tensor, " C"], features: int, sigma: float) -> Float[Tensor, " C"]:
+def channel_penalty(v: Float[Tensor, " C"], features: int, sigma: float) -> Float[Tensor, " C"]:
     """Return R(v) = (D/2) log(1 + v / (D sigma^2)), in nats.
 
     The capacity of D parallel Gaussian channels with noise variance sigma^2 > 0 that share the
@@ -45,13 +45,13 @@ def channel(v: Float[Tensor, " C"], features: int, sigma: float) -> Float[Tensor
     return features / 2 * torch.log1p(v / (features * sigma**2))
 
 
-def penalty_of(cel: Cel, sigma: float, features: int) -> Penalty:
+def build_penalty(cel: Cel, sigma: float, features: int) -> Penalty:
     """Return the penalty that the settings name, for noise sigma on D = `features` values.
 
     SettingsError where sigma is 0 and the penalty divides by it or takes its threshold from it.
     """
     if cel.penalty == "linear":
-        return linear
+        return linear_penalty
     tied = cel.penalty == "channel" or cel.threshold == "none"
     if tied and not sigma > 0:
         raise SettingsError(
@@ -59,16 +59,16 @@ def penalty_of(cel: Cel, sigma: float, features: int) -> Penalty:
             "measured against the noise; use 0.1, or cel.penalty 'linear'"
         )
     if cel.penalty == "channel":
-        return partial(channel, features=features, sigma=sigma)
-    return partial(log, threshold=threshold_of(cel, sigma, features))
+        return partial(channel_penalty, features=features, sigma=sigma)
+    return partial(log_penalty, threshold=penalty_threshold(cel, sigma, features))
 
 
-def threshold_of(cel: Cel, sigma: float, features: int) -> float:
+def penalty_threshold(cel: Cel, sigma: float, features: int) -> float:
     """Return tau of the log penalty as set, or tied to the noise on D = `features` values."""
     return THRESHOLD * sigma**2 * features if cel.threshold == "none" else cel.threshold
 
 
-def shares(counts: Float[Tensor, " C"], share: Share) -> Float[Tensor, " C"]:
+def class_shares(counts: Float[Tensor, " C"], share: Share) -> Float[Tensor, " C"]:
     """Return beta, each class's factor in the loss, from its members that carry a signal.
 
     `batch-share`: n_c / sum n; `mean-present`: 1 / classes present; `none`: 1 if present. Classes

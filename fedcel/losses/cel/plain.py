@@ -7,8 +7,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.losses.cel.class_spread import average, members, paired, plain_spread
-from fedcel.losses.cel.penalties import Penalty, Share, shares
+from fedcel.losses.cel.class_spread import (
+    class_members,
+    drop_singletons,
+    plain_spread,
+    weighted_mean,
+)
+from fedcel.losses.cel.penalties import Penalty, Share, class_shares
 from fedcel.losses.cel.protocol import Codes, State, Term
 
 
@@ -34,11 +39,11 @@ class Plain:
         self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True
     ) -> Term:
         """Return the loss, exactly 0 when no class has 2 members; the mean `spread`, if one has."""
-        group = members(y, self.classes, z)
-        counts = paired(group.counts)
+        group = class_members(y, self.classes, z)
+        counts = drop_singletons(group.counts)
         v = plain_spread(z, y, group)
-        loss = shares(counts, self.share) @ self.penalty(v)
-        return Term(loss, {"spread": average(v, counts)} if measure and counts.any() else {})
+        loss = class_shares(counts, self.share) @ self.penalty(v)
+        return Term(loss, {"spread": weighted_mean(v, counts)} if measure and counts.any() else {})
 
     def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
         """Return the state: nothing is learned."""

@@ -49,6 +49,6 @@ class ConditionalEntropy(Protocol):
         ...
 
 
-def pieces(z: Float[Tensor, "N D"], y: Int[Tensor, " N"], size: int = 1024) -> Codes:
+def split_pieces(z: Float[Tensor, "N D"], y: Int[Tensor, " N"], size: int = 1024) -> Codes:
     """Return smashed data that are there already as what `refresh` reads, `size` at a time."""
     return lambda: zip(torch.split(z, size), torch.split(y, size), strict=True)

@@ -7,11 +7,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.errors import DataError, DivergedError
-from fedcel.losses.cel.class_spread import members
+from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.protocol import Codes
 
 
-class Sample(NamedTuple):
+class Reservoir(NamedTuple):
     """Smashed data z (M, D) sorted by class, labels (M,); `counts` (C,) of ALL that was read."""
 
     z: Float[Tensor, "M D"]
@@ -19,7 +19,9 @@ class Sample(NamedTuple):
     counts: Int[Tensor, " C"]
 
 
-def sample(codes: Codes, classes: int, size: int, generator: torch.Generator) -> Sample:
+def sample_reservoir(
+    codes: Codes, classes: int, size: int, generator: torch.Generator
+) -> Reservoir:
     """Return at most `size` smashed data of each class, every subset of them equally likely.
 
     A class of at most `size` examples is returned whole, in its order, and draws nothing. Depends
@@ -33,7 +35,7 @@ def sample(codes: Codes, classes: int, size: int, generator: torch.Generator) ->
     seen = torch.zeros(classes, dtype=torch.long)
     for z, y in codes():
         check_finite(z, y)
-        counts = members(y, classes, z).counts.long()
+        counts = class_members(y, classes, z).counts.long()
         arrival = seen[y] + _rank(y)
         seen = seen + counts
         late = arrival >= size
@@ -48,7 +50,7 @@ def sample(codes: Codes, classes: int, size: int, generator: torch.Generator) ->
     if not len(keys):
         raise DataError("a client has 0 examples, must have 1 or more; leave it out")
     order = keys.argsort()
-    return Sample(kept.index_select(0, order), keys[order] // size, seen)
+    return Reservoir(kept.index_select(0, order), keys[order] // size, seen)
 
 
 def check_finite(z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> None:

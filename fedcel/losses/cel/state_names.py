@@ -15,12 +15,12 @@ def check_holds(state: State, names: Iterable[str], what: str) -> None:
         )
 
 
-def named(prefix: str, state: State) -> State:
+def add_prefix(prefix: str, state: State) -> State:
     """Return a part's tensors under names that begin with `prefix`."""
     return {f"{prefix}{name}": tensor for name, tensor in state.items()}
 
 
-def part(state: State, prefix: str) -> State:
+def select_prefix(state: State, prefix: str) -> State:
     """Return the tensors of one part under their own names."""
     return {
         name.removeprefix(prefix): tensor

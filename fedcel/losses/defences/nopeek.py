@@ -10,7 +10,7 @@ from torch import Tensor
 from fedcel.losses.cel.protocol import State, Term
 
 
-def centred(x: Float[Tensor, "B D"]) -> Float[Tensor, "B B"]:
+def double_centre(x: Float[Tensor, "B D"]) -> Float[Tensor, "B B"]:
     """Return |x_i - x_j| less the means of its row and column, plus the mean of all.
 
     Szekely, Rizzo and Bakirov, Annals of Statistics 2007, definition 4.
@@ -28,7 +28,7 @@ def distance_correlation(x: Float[Tensor, "B N"], z: Float[Tensor, "B D"]) -> Fl
     spread. It is the biased statistic: of independent x and z it is near 0 for B large against N
     and D, and near 1 for N and D large against B.
     """
-    a, b = centred(x), centred(z)
+    a, b = double_centre(x), double_centre(z)
     joint = (a * b).mean()
     scale = a.square().mean().sqrt() * b.square().mean().sqrt()
     if not min(joint, scale) > 0:

@@ -10,7 +10,7 @@ from fedcel.nets.split_net import SplitNet
 PROBES = 4  # images on which a transform is tried
 
 
-class Changed(nn.Module):
+class TransformedEncoder(nn.Module):
     """The transform as a layer without parameters."""
 
     def __init__(self, transform: Transform) -> None:
@@ -22,7 +22,9 @@ class Changed(nn.Module):
         return self.what.transform(z)
 
 
-def around(transform: Transform, net: SplitNet, shape: tuple[int, ...], name: str) -> SplitNet:
+def append_transform(
+    transform: Transform, net: SplitNet, shape: tuple[int, ...], name: str
+) -> SplitNet:
     """Return the net with an encoder that ends in the transform.
 
     Whatever knows the encoder knows it: training, the service, every attack, Bayes' rule. `shape`
@@ -49,5 +51,5 @@ def around(transform: Transform, net: SplitNet, shape: tuple[int, ...], name: st
             f"defence.name {name!r} lets no gradient through, so no encoder could learn; return "
             "z + (changed - z).detach()"
         )
-    encoder = nn.Sequential(net.encoder, Changed(transform))
+    encoder = nn.Sequential(net.encoder, TransformedEncoder(transform))
     return SplitNet(encoder, net.head, net.cut, net.features)

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from hashlib import sha256
 
 from fedcel.privacy.ledger.books import Account, Name
-from fedcel.privacy.ledger.log import START, Entry, Row, linked, rows
+from fedcel.privacy.ledger.log import START, Entry, Row, link_entry, read_log
 
 Accounts = dict[Name, Account]
 Bodies = dict[str, tuple[str, str, bytes]]
 
 
-def audit(db: sqlite3.Connection) -> list[str]:
+def audit_ledger(db: sqlite3.Connection) -> list[str]:
     """Return one sentence for each thing that is wrong, none for a sound ledger."""
     found = db.execute("PRAGMA integrity_check").fetchall()
     problems = [f"SQLite: {text}" for (text,) in found if text != "ok"]
@@ -19,7 +19,7 @@ def audit(db: sqlite3.Connection) -> list[str]:
     bodies: Bodies = {}
     digests: dict[str, bytes] = {}
     before, expected = START, 1
-    for row in rows(db):
+    for row in read_log(db):
         problems += _chain(row, before, expected)
         problems += [f"row {row.position}: {text}" for text in _replay(row.entry, accounts, bodies)]
         if row.entry.kind == "answer":
@@ -32,7 +32,7 @@ def _chain(row: Row, before: bytes, expected: int) -> Iterator[str]:
     """Yield what is wrong with a row's place."""
     if row.position != expected:
         yield f"row {expected} to {row.position - 1}: missing"
-    if row.link != linked(before, row.position, row.entry):
+    if row.link != link_entry(before, row.position, row.entry):
         yield f"row {row.position}: edited, or what came before it was"
 
 

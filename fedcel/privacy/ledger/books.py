@@ -2,7 +2,7 @@
 
 import sqlite3
 
-from fedcel.privacy.ledger.log import COLUMNS, START, Entry, linked
+from fedcel.privacy.ledger.log import COLUMNS, START, Entry, link_entry
 
 LARGEST = 2**62  # far from the largest integer of SQLite, also after an addition
 Account = tuple[int | None, int]
@@ -36,7 +36,7 @@ class Books:
     def append(self, entry: Entry) -> None:
         """Add an entry to the log."""
         self._position += 1
-        self._link = linked(self._link, self._position, entry)
+        self._link = link_entry(self._link, self._position, entry)
         values = (self._position, *entry, self._link)
         self.db.execute(f"INSERT INTO log ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
         if entry.client in self._deltas:
@@ -55,7 +55,7 @@ class Books:
         """Return an account, None for an unknown name."""
         key = scope, name
         if key not in self._accounts:
-            self._accounts[key] = account(self.db, scope, name)
+            self._accounts[key] = read_account(self.db, scope, name)
         return self._accounts[key]
 
     def keep(self, scope: str, name: str, now: Account) -> None:
@@ -65,8 +65,8 @@ class Books:
     def grant(self, client: str, micro: int) -> None:
         """Add to a client's budget, and make the client known; ValueError below 0 or too much."""
         allowed, spent = self.account("client", client) or (0, 0)
-        within(micro)
-        within((allowed or 0) + micro)
+        check_budget(micro)
+        check_budget((allowed or 0) + micro)
         self.append(Entry("grant", client=client, micro=micro))
         self.keep("client", client, ((allowed or 0) + micro, spent))
 
@@ -76,7 +76,7 @@ class Books:
         self.db.executemany("INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?)", rows)
 
 
-def account(db: sqlite3.Connection, scope: str, name: str) -> Account | None:
+def read_account(db: sqlite3.Connection, scope: str, name: str) -> Account | None:
     """Return an account as it is in the file, None for an unknown name."""
     found: Account | None = db.execute(
         "SELECT allowed, spent FROM accounts WHERE scope = ? AND name = ?", (scope, name)
@@ -92,7 +92,7 @@ def spent_delta(db: sqlite3.Connection, client: str) -> float:
     return found[0]
 
 
-def within(micro: int) -> None:
+def check_budget(micro: int) -> None:
     """Refuse what no budget can be: ValueError."""
     if not 0 <= micro < LARGEST:
         raise ValueError(f"budget is {micro} micro-epsilons, must be from 0 to {LARGEST - 1}")

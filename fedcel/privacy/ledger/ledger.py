@@ -19,10 +19,17 @@ from threading import Lock
 from typing import Literal, NamedTuple, final
 
 from fedcel.files import write_whole
-from fedcel.privacy.ledger.audit import audit
-from fedcel.privacy.ledger.books import LARGEST, Account, Books, account, spent_delta, within
-from fedcel.privacy.ledger.log import Entry, Row, rows
-from fedcel.privacy.ledger.schema import connect, told
+from fedcel.privacy.ledger.audit import audit_ledger
+from fedcel.privacy.ledger.books import (
+    LARGEST,
+    Account,
+    Books,
+    check_budget,
+    read_account,
+    spent_delta,
+)
+from fedcel.privacy.ledger.log import Entry, Row, read_log
+from fedcel.privacy.ledger.schema import connect_ledger, explain_errors
 
 __all__ = ["MICRO", "Balance", "Charge", "Ledger", "Receipt", "Refusal", "Row"]
 
@@ -94,7 +101,7 @@ class Ledger:
     @staticmethod
     def open(path: Path) -> "Ledger":
         """Return the ledger at `path`, made where there is none; LedgerError says why not."""
-        return Ledger(path, connect(path))
+        return Ledger(path, connect_ledger(path))
 
     def __enter__(self) -> "Ledger":
         """Return the ledger."""
@@ -116,7 +123,7 @@ class Ledger:
         nothing of the group is booked.
         """
         for charge in charges:
-            check(charge)
+            check_charge(charge)
         with self._writing() as books:
             return [_book(books, charge) for charge in charges]
 
@@ -153,13 +160,13 @@ class Ledger:
     def knows(self, client: str) -> bool:
         """Say whether a client was ever granted anything."""
         with self._reading() as db:
-            return account(db, "client", client) is not None
+            return read_account(db, "client", client) is not None
 
     def limit(self, model: str, micro: int) -> None:
         """Set what all clients together may spend on a model version; ValueError below 0."""
         with self._writing() as books:
             _, spent = books.account("model", model) or (None, 0)
-            within(micro)
+            check_budget(micro)
             books.append(Entry("limit", model=model, micro=micro))
             books.keep("model", model, (micro, spent))
 
@@ -192,7 +199,7 @@ class Ledger:
     def rows(self) -> list[Row]:
         """Return the whole log, in order."""
         with self._reading() as db:
-            return list(rows(db))
+            return list(read_log(db))
 
     def export(self, path: Path) -> None:
         """Write the log as JSON lines, whole or not at all."""
@@ -201,12 +208,12 @@ class Ledger:
     def verify(self) -> list[str]:
         """Return what is wrong: links, balances and answers are computed anew from the log."""
         with self._reading() as db:
-            return audit(db)
+            return audit_ledger(db)
 
     @contextmanager
     def _transaction(self, begin: str, durable: bool = True) -> Iterator[sqlite3.Connection]:
         """Yield the connection inside a transaction; all of it is kept, or nothing."""
-        with self.lock, told(self.path):
+        with self.lock, explain_errors(self.path):
             self.db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self.db.execute(begin)
             try:
@@ -233,7 +240,7 @@ class Ledger:
         return self._transaction("BEGIN")
 
 
-def check(charge: Charge) -> None:
+def check_charge(charge: Charge) -> None:
     """Refuse what could not be booked or told apart later: ValueError."""
     if not (charge.request and charge.client and charge.model):
         raise ValueError(f"request, client and model are {charge[:3]}, must not be empty")
@@ -291,6 +298,6 @@ def _left(known: Account | None) -> int:
 
 
 def _balance(db: sqlite3.Connection, client: str) -> Balance:
-    found = account(db, "client", client)
+    found = read_account(db, "client", client)
     allowed, spent = found or (0, 0)
     return Balance(allowed or 0, spent, _left(found), spent_delta(db, client))

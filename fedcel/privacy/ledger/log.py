@@ -44,12 +44,12 @@ class Row(NamedTuple):
         return json.dumps(fields, default=bytes.hex) + "\n"
 
 
-def linked(before: bytes, position: int, entry: Entry) -> bytes:
+def link_entry(before: bytes, position: int, entry: Entry) -> bytes:
     """Return the SHA-256 of the link before and the entry at its position."""
     return sha256(before + json.dumps([position, *entry], default=bytes.hex).encode()).digest()
 
 
-def rows(db: sqlite3.Connection) -> Iterator[Row]:
+def read_log(db: sqlite3.Connection) -> Iterator[Row]:
     """Yield all rows in order."""
     for position, *entry, link in db.execute(f"SELECT {COLUMNS} FROM log ORDER BY position"):
         yield Row(position, Entry(*entry), link)

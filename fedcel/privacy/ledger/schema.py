@@ -59,7 +59,7 @@ REASONS = {
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
+def explain_errors(path: Path) -> Iterator[None]:
     """Turn SQLite's errors into LedgerErrors that say what to do."""
     try:
         yield
@@ -69,14 +69,14 @@ def told(path: Path) -> Iterator[None]:
         raise LedgerError(f"ledger {path}: {reason or error} ({error})") from error
 
 
-def connect(path: Path) -> sqlite3.Connection:
+def connect_ledger(path: Path) -> sqlite3.Connection:
     """Return a connection to the ledger, which is made where there is none.
 
     Not for files on a network: the write-ahead log needs shared memory. LedgerError where the file
     is damaged, of another program or format, or cannot be written.
     """
     _keep_private(path)
-    with told(path):
+    with explain_errors(path):
         db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
         try:
             _prepare(db, path)

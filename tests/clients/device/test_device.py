@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from clients.device.device import Device, Sent, device_key
+from clients.device.device import Device, Sent, load_device_key
 from clients.leak_guard import Leak
 from fedcel.errors import DataError, LeakLimitError, RunError
 from fedcel.nets.cut import Cut
@@ -48,15 +48,15 @@ def test_nothing_leaves_beyond_the_limit() -> None:
 def test_key_and_count_survive_a_restart(tmp_path: Path) -> None:
     """The key is the owner's alone; the count holds no image."""
     path = tmp_path / "state" / "device.key"
-    key = device_key(path)
+    key = load_device_key(path)
     assert path.stat().st_mode & 0o777 == 0o600 and len(key) == 32
     sent = path.with_name("sent.txt")
     first = device(key=key, sent=Sent(sent)).message(IMAGES[0])
-    again = device(key=device_key(path), sent=Sent(sent))
+    again = device(key=load_device_key(path), sent=Sent(sent))
     assert len(again.sent) == 1
     assert again.message(IMAGES[0]) == first
     assert len(again.sent) == 1 == len(sent.read_text().splitlines())
-    assert device_key(None) != device_key(None)
+    assert load_device_key(None) != load_device_key(None)
 
 
 def test_each_message_counts_with_the_bits_of_its_own_model(tmp_path: Path) -> None:
@@ -122,14 +122,14 @@ def test_another_encoder_or_cut_draws_other_noise() -> None:
 def test_a_key_that_others_read_or_that_is_none_is_refused(tmp_path: Path) -> None:
     """Mode and length."""
     path = tmp_path / "device.key"
-    device_key(path)
+    load_device_key(path)
     path.chmod(0o644)
     with pytest.raises(RunError, match="open to others"):
-        device_key(path)
+        load_device_key(path)
     path.write_bytes(b"short")
     path.chmod(0o600)
     with pytest.raises(RunError, match="holds 5 bytes"):
-        device_key(path)
+        load_device_key(path)
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ import torch
 from safetensors.torch import load, save
 from torch import nn
 
-from clients.device.encoder import metadata, received
-from clients.service.model import served
+from clients.device.encoder import read_encoder, read_metadata
+from clients.service.model import load_served
 from clients.service.schema import EncoderCard, ModelCard, PriceCard
 from fedcel.errors import ServiceError
 from tests.clients.serving import made_run
 
 RUN = made_run()
-MODEL = served(RUN)
+MODEL = load_served(RUN)
 NET: dict[str, Any] = MODEL.net_settings.model_dump(by_alias=True)
 
 
@@ -44,7 +44,7 @@ def card(data: bytes, **changes: object) -> ModelCard:
 
 def file(net: dict[str, Any] | None = None, tensors: dict[str, Any] | None = None) -> bytes:
     """Return the encoder's file with other settings or tensors."""
-    about = metadata(MODEL.encoder)
+    about = read_metadata(MODEL.encoder)
     if net:
         about["net"] = json.dumps(NET | net)
     return save(load(MODEL.encoder) if tensors is None else tensors, about)
@@ -52,7 +52,7 @@ def file(net: dict[str, Any] | None = None, tensors: dict[str, Any] | None = Non
 
 def test_the_encoder_arrives_as_it_was_served() -> None:
     """The same codes, the same cut, no gradient."""
-    found = received(card(MODEL.encoder), MODEL.encoder)
+    found = read_encoder(card(MODEL.encoder), MODEL.encoder)
     x = torch.rand(3, 1, 8, 8)
     assert torch.equal(found.encode(x), MODEL.net.encode(x).detach())
     assert found.cut == MODEL.net.cut
@@ -86,21 +86,21 @@ def test_the_encoder_arrives_as_it_was_served() -> None:
 def test_what_does_not_fit_is_refused(data: bytes, changes: dict[str, Any], words: str) -> None:
     """A plug-in's name, sizes that would fill the memory, other tensors, an odd cut."""
     with pytest.raises(ServiceError, match=words):
-        received(card(data, **changes), data)
+        read_encoder(card(data, **changes), data)
 
 
 def test_another_file_than_stated_is_refused() -> None:
     """By its digest."""
     with pytest.raises(ServiceError, match="not the one"):
-        received(card(MODEL.encoder), file(net={"width": 17}))
+        read_encoder(card(MODEL.encoder), file(net={"width": 17}))
 
 
 def test_a_callers_own_encoder_takes_the_tensors() -> None:
     """For nets that are not the project's: code comes from the caller, values from the service."""
     own = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 8), nn.Sigmoid())
     data = file(net={"name": "mine:build"})
-    found = received(card(data), data, own)
+    found = read_encoder(card(data), data, own)
     x = torch.rand(3, 1, 8, 8)
     assert torch.equal(found.encode(x), MODEL.net.encode(x).detach())
     with pytest.raises(ServiceError, match="do not fit"):
-        received(card(data), data, nn.Sequential(nn.Flatten(), nn.Linear(64, 8)))
+        read_encoder(card(data), data, nn.Sequential(nn.Flatten(), nn.Linear(64, 8)))

@@ -6,7 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
-from clients.device.keyed_noise import disturbed, fingerprint, inside, uniforms
+from clients.device.keyed_noise import (
+    disturb_features,
+    draw_uniforms,
+    fingerprint,
+    words_to_uniforms,
+)
 from fedcel.nets.cut import Cut
 
 IMAGE = torch.rand(1, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -34,30 +39,30 @@ def test_the_fingerprint_follows_key_version_and_every_pixel(
 def test_the_noise_is_of_the_cuts_law() -> None:
     """Normal with sigma, 20 000 values; with dropout that share of zeros before the noise."""
     seed, z = bytes(32), torch.full((20_000,), 0.5)
-    noise = disturbed(Cut(0.3), z, seed) - z
+    noise = disturb_features(Cut(0.3), z, seed) - z
     assert kstest((noise / 0.3).numpy(), "norm").pvalue > 0.01
-    dropped = disturbed(Cut(0.0, 0.25), z, seed)
+    dropped = disturb_features(Cut(0.0, 0.25), z, seed)
     assert set(dropped.tolist()) == {0.0, 0.5}
     assert abs(float((dropped == 0).double().mean()) - 0.25) < 0.02
-    both = disturbed(Cut(0.3, 0.25), z, seed)
+    both = disturb_features(Cut(0.3, 0.25), z, seed)
     torch.testing.assert_close(both, dropped + noise)
     assert both.dtype == z.dtype
     assert abs(float(noise[dropped == 0].mean())) < 0.02  # which are dropped tells nothing of xi
-    torch.testing.assert_close(disturbed(Cut(0.0), z, seed), z, rtol=0, atol=0)
+    torch.testing.assert_close(disturb_features(Cut(0.0), z, seed), z, rtol=0, atol=0)
 
 
 @given(st.binary(min_size=32, max_size=32), st.integers(1, 64))
 def test_uniforms_lie_inside_and_repeat(seed: bytes, count: int) -> None:
     """Never 0 or 1, whose normal values are infinite; more values begin with the same ones."""
-    found = uniforms(seed, b"noise", count)
+    found = draw_uniforms(seed, b"noise", count)
     assert ((found > 0) & (found < 1)).all()
-    assert torch.equal(uniforms(seed, b"noise", count + 1)[:-1], found)
-    assert not torch.equal(uniforms(seed, b"mask", count), found)
+    assert torch.equal(draw_uniforms(seed, b"noise", count + 1)[:-1], found)
+    assert not torch.equal(draw_uniforms(seed, b"mask", count), found)
 
 
 def test_the_outermost_words_lie_inside() -> None:
     """All zeros and all ones: a value of 1 would be infinite noise."""
-    found = inside(np.array([0, 2**64 - 1], np.uint64))
+    found = words_to_uniforms(np.array([0, 2**64 - 1], np.uint64))
     assert found.tolist() == [2.0**-53, 1 - 2.0**-53]
     assert torch.special.ndtri(found).isfinite().all()
 

@@ -47,7 +47,7 @@ def refusal(kind: Kinds, **more: float) -> Reply:
 
 def ask() -> Flow[protocol.Answer]:
     """Return a question that is answered with two classes."""
-    return protocol.asked(protocol.question("key", "v" * 32, b"1234", False), 2, 0.5)
+    return protocol.request_answer(protocol.build_query("key", "v" * 32, b"1234", False), 2, 0.5)
 
 
 def test_the_same_bytes_and_id_are_sent_again() -> None:
@@ -126,5 +126,7 @@ def test_noisy_probabilities_are_projected() -> None:
 
 def test_ids_are_new_for_every_question() -> None:
     """128 random bits, which the service takes."""
-    names = {protocol.question("k", "v", b"", False).headers["Idempotency-Key"] for _ in range(100)}
+    names = {
+        protocol.build_query("k", "v", b"", False).headers["Idempotency-Key"] for _ in range(100)
+    }
     assert len(names) == 100 and all(len(name) == 32 for name in names)

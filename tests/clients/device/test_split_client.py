@@ -9,7 +9,7 @@ import httpx
 import pytest
 import torch
 
-from clients.device.split_client import AsyncSplitClient, OwnImages, SplitClient, address
+from clients.device.split_client import AsyncSplitClient, OwnImages, SplitClient, check_address
 from fedcel.errors import LeakError, LeakLimitError, ServiceError
 from fedcel.posterior.predict import answer_all
 from fedcel.privacy.ledger.ledger import MICRO, Ledger
@@ -86,8 +86,8 @@ def test_the_limit_of_all_messages_holds_before_sending(up: Running) -> None:
 def test_keys_travel_encrypted_or_not_at_all(url: str) -> None:
     """Plain HTTP to this machine alone."""
     with pytest.raises(ServiceError, match="https"):
-        address(url)
-    assert address("https://example.org") == "https://example.org"
+        check_address(url)
+    assert check_address("https://example.org") == "https://example.org"
 
 
 def test_trust_cannot_be_turned_off_and_errors_say_what_is_wrong(

@@ -13,10 +13,10 @@ from fedcel.errors import SettingsError
 from fedcel.federation import client_update, record_names
 from fedcel.federation.client_update import ClientUpdate
 from fedcel.nets.flat_parameters import to_arrays
-from fedcel.settings.parsing import Settings, dump, flatten, parse
+from fedcel.settings.parsing import Settings, dump_settings, flatten_settings, parse_settings
 
 RAW = {"clients": 4, "local.steps": 3, "cel.kind": "cluster", "cel.warm-up": 0, "rounds": 10}
-S = parse(RAW)
+S = parse_settings(RAW)
 
 
 def context(partition: int = 1, **config: object) -> Context:
@@ -32,7 +32,7 @@ def ask(kind: str, content: RecordDict, at: Context, settings: Settings | None =
 
 def round_content(number: int) -> RecordDict:
     """Return what the server sends in a round."""
-    flat = client_update.client_net(S)
+    flat = client_update.build_client_net(S)
     model = 0.1 * torch.randn(flat.vector.numel(), generator=torch.Generator().manual_seed(0))
     config = ConfigRecord(
         {record_names.ROUND: number, record_names.SHARE: 0.25, record_names.TOTAL: 997}
@@ -83,7 +83,7 @@ def test_a_node_with_a_folder_finds_its_state_again(tmp_path: object) -> None:
 def test_averaged_centres_come_down_and_the_clients_means_go_up() -> None:
     """The state holds what came; what goes up is of the client's own images; the delta moves."""
     raw = {**RAW, "cel.centres": "averaged", "cel.clusters": 1, "cel.penalty": "log"}
-    settings = parse({**raw, "cel.target": "spread"})
+    settings = parse_settings({**raw, "cel.target": "spread"})
     content, at = round_content(5), context()
     centres = np.full((10, 1, 64), 0.25, np.float32)
     content[record_names.CENTRES] = ArrayRecord([centres, np.ones((10, 1), np.float32)])
@@ -91,7 +91,7 @@ def test_averaged_centres_come_down_and_the_clients_means_go_up() -> None:
     reply = ask("train", content, at, settings).content
     assert set(reply) == {record_names.DELTA, record_names.METRICS, record_names.STATISTICS}
     told, weights, counts = reply[record_names.STATISTICS].to_numpy_ndarrays()
-    held = client_update.client_images(S, 1).y.bincount(minlength=10)
+    held = client_update.select_client_images(S, 1).y.bincount(minlength=10)
     assert counts.tolist() == held.tolist()
     assert weights[:, 0].tolist() == (held > 0).tolist()
     assert (told[held > 0] != centres[held > 0]).all()
@@ -107,7 +107,7 @@ def test_averaged_centres_come_down_and_the_clients_means_go_up() -> None:
 
 def test_a_loss_without_statistics_writes_no_state(tmp_path: object) -> None:
     """Two rounds of `plain` at a node with a folder: the second finds nothing damaged."""
-    plain = parse({**RAW, "cel.kind": "plain"})
+    plain = parse_settings({**RAW, "cel.kind": "plain"})
     path = {"state-path": str(tmp_path)}
     for number in (5, 6):
         ask("train", round_content(number), context(**path), plain)
@@ -117,7 +117,7 @@ def test_a_loss_without_statistics_writes_no_state(tmp_path: object) -> None:
 def test_settings_come_from_the_run_config() -> None:
     """Without bound settings the same delta comes from the context's flat keys."""
     at = context()
-    at.run_config = {**flatten(dump(S)), "out": "none"}
+    at.run_config = {**flatten_settings(dump_settings(S)), "out": "none"}
     told = ask("train", round_content(5), at, None).content[record_names.DELTA].to_numpy_ndarrays()
     bound = (
         ask("train", round_content(5), context()).content[record_names.DELTA].to_numpy_ndarrays()
@@ -128,7 +128,7 @@ def test_settings_come_from_the_run_config() -> None:
 def test_count_tells_examples_and_partition() -> None:
     """What the server needs for its weights."""
     told = ask("query.count", RecordDict(), context(2)).content[record_names.METRICS]
-    held = len(client_update.client_images(S, 2).y)
+    held = len(client_update.select_client_images(S, 2).y)
     assert told == {record_names.EXAMPLES: held, record_names.PARTITION: 2, record_names.OWN: 0}
 
 
@@ -137,7 +137,7 @@ def test_evaluate_scores_the_model_and_its_private_answers() -> None:
     told = ask("evaluate", round_content(3), context()).content[record_names.METRICS]
     assert told["nll"] == pytest.approx(np.log(10), abs=0.3)
     assert 0 <= told["private-top1-kept"] <= 1
-    assert told[record_names.EXAMPLES] == len(client_update.client_images(S, 1).y)
+    assert told[record_names.EXAMPLES] == len(client_update.select_client_images(S, 1).y)
 
 
 def test_a_node_beyond_the_clients_is_refused() -> None:
@@ -157,7 +157,7 @@ def test_a_stock_strategy_gets_no_metrics_of_single_classes() -> None:
 
 def test_under_noise_a_node_sends_its_noisy_update_alone() -> None:
     """No metric of its images in the reply, no scores, no gradient, whoever asks."""
-    noisy = parse(RAW | {"temperature": 0.0, "update.clip": 1.0, "update.noise": 0.1})
+    noisy = parse_settings(RAW | {"temperature": 0.0, "update.clip": 1.0, "update.noise": 0.1})
     told = ask("train", round_content(5), context(), noisy)
     assert set(told.content) == {record_names.DELTA, record_names.METRICS}
     assert set(told.content[record_names.METRICS]) == {

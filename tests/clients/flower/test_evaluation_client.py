@@ -6,15 +6,15 @@ import torch
 
 from clients import EvaluationClient
 from fedcel.federation import client_update
-from fedcel.settings.parsing import parse
+from fedcel.settings.parsing import parse_settings
 
-S = parse({"clients": 4, "privacy.mechanism": "none", "privacy.clip": 100.0})
-TEST = client_update.client_images(S, 0)
+S = parse_settings({"clients": 4, "privacy.mechanism": "none", "privacy.clip": 100.0})
+TEST = client_update.select_client_images(S, 0)
 
 
 def client(samples: int = 2) -> EvaluationClient:
     """Return a client that serves `samples` posterior samples."""
-    flat = client_update.client_net(S)
+    flat = client_update.build_client_net(S)
     stream = torch.Generator().manual_seed(0)
     vectors = [torch.randn(flat.vector.shape, generator=stream) * 0.1 for _ in range(samples)]
     return EvaluationClient(S, flat, TEST, vectors)

@@ -11,25 +11,27 @@ from fedcel.errors import DataError, SettingsError
 from fedcel.federation import client_update, record_names
 from fedcel.nets.flat_parameters import to_arrays
 from fedcel.runs import client_state
-from fedcel.settings.parsing import Scalar, dump, flatten, parse
+from fedcel.settings.parsing import Scalar, dump_settings, flatten_settings, parse_settings
 
 RAW = {"clients": 4, "local.steps": 3, "cel.kind": "cluster", "cel.warm-up": 0, "rounds": 10}
-SERVED = parse({**RAW, "data.source": "npz", "data.path": "/the/servers/own.npz"})
+SERVED = parse_settings({**RAW, "data.source": "npz", "data.path": "/the/servers/own.npz"})
 """The operator's settings: a path that no node has."""
 FITS = {record_names.SHAPE: [1, 8, 8], record_names.CLASSES: 10}
 
 
 def node(folder: Path, out: str = "/runs/a", **config: Scalar) -> Context:
     """Return a deployed node that holds in a file what client 1 of the simulation holds."""
-    x, y = client_update.client_images(parse(RAW), 1)
+    x, y = client_update.select_client_images(parse_settings(RAW), 1)
     np.savez(folder / "own.npz", x_train=x[:, 0].numpy(), y_train=y.numpy())
     own: dict[str, Scalar] = {"partition-id": 1, "data-path": str(folder / "own.npz"), **config}
-    return Context(1, 101, dict(own), RecordDict(), {**flatten(dump(SERVED)), "out": out})
+    return Context(
+        1, 101, dict(own), RecordDict(), {**flatten_settings(dump_settings(SERVED)), "out": out}
+    )
 
 
 def ask(kind: str, at: Context, number: int = 5, fits: dict[str, object] | None = None) -> Message:
     """Send the server's message of a round through the app, as the SuperNode does."""
-    flat = client_update.client_net(parse(RAW))
+    flat = client_update.build_client_net(parse_settings(RAW))
     config = {
         record_names.ROUND: number,
         record_names.SHARE: 0.25,
@@ -47,7 +49,7 @@ def test_a_node_answers_as_the_simulated_client_with_the_same_images(tmp_path: P
         ask("train", node(tmp_path)),
         Context(1, 101, {"partition-id": 1}, RecordDict(), {}),
     )
-    there.run_config = flatten(dump(parse(RAW)))
+    there.run_config = flatten_settings(dump_settings(parse_settings(RAW)))
     pairs = zip(
         here.content[record_names.DELTA].to_numpy_ndarrays(),
         ask("train", there).content[record_names.DELTA].to_numpy_ndarrays(),
@@ -55,7 +57,7 @@ def test_a_node_answers_as_the_simulated_client_with_the_same_images(tmp_path: P
     )
     assert all(np.array_equal(a, b) and a.any() for a, b in pairs)
     told = ask("query.count", node(tmp_path)).content[record_names.METRICS]
-    held = len(client_update.client_images(parse(RAW), 1).y)
+    held = len(client_update.select_client_images(parse_settings(RAW), 1).y)
     assert told == {record_names.EXAMPLES: held, record_names.PARTITION: 1, record_names.OWN: 1}
     assert (
         ask("evaluate", node(tmp_path)).content[record_names.METRICS][record_names.EXAMPLES] == held
@@ -108,7 +110,7 @@ def test_each_run_has_its_state_and_a_new_start_forgets_it(tmp_path: Path) -> No
     assert [f.stem for f in sorted(first.iterdir())] == ["000005", "000006"]
     assert [f.stem for f in second.iterdir()] == ["000002"]
     ask("query.count", node(tmp_path, **path), 5)  # it goes on after round 5
-    assert client_state.read(first, 9) is not None
+    assert client_state.read_client_state(first, 9) is not None
     assert [f.stem for f in first.iterdir()] == ["000005"]
     ask("query.count", node(tmp_path, **path), 0)
     assert list(first.iterdir()) == []

@@ -11,14 +11,14 @@ from fedcel.errors import FedcelError, SettingsError
 from fedcel.federation.client_update import (
     ClientUpdate,
     RoundInputs,
-    client_net,
+    build_client_net,
     update_client,
 )
 from fedcel.federation.server_round import HEAVIEST, heaviest_share
 from fedcel.files import read_json
-from fedcel.privacy.update_noise import Round, spent
+from fedcel.privacy.update_noise import Round, account_updates
 from fedcel.runs import run_folder
-from fedcel.settings.parsing import parse
+from fedcel.settings.parsing import parse_settings
 from sims.engines import local
 from sims.engines.simulate import simulate
 from tests.sims.small import CLUSTERED
@@ -43,8 +43,8 @@ STOCK: dict[str, object] = {
 
 def update(**change: object) -> ClientUpdate:
     """Return one client's first update."""
-    s = parse(QUIET | change)
-    return update_client(s, 0, 1.0, RoundInputs(1, client_net(s).vector.clone(), 1000))
+    s = parse_settings(QUIET | change)
+    return update_client(s, 0, 1.0, RoundInputs(1, build_client_net(s).vector.clone(), 1000))
 
 
 def test_the_update_is_clipped_and_noisy_and_says_nothing_else() -> None:
@@ -68,10 +68,10 @@ def test_the_update_is_clipped_and_noisy_and_says_nothing_else() -> None:
 def test_a_run_says_what_its_updates_cost(tmp_path: Path, own: bool) -> None:
     """The server sees each update, others the mean of three; an own strategy may take any one."""
     change = {"strategy.name": "strategies:PosteriorStrategy"} if own else {}
-    simulate(parse(QUIET | change), tmp_path / "run")
+    simulate(parse_settings(QUIET | change), tmp_path / "run")
     found: Any = read_json(tmp_path / "run" / "result.json")
     assert found["update-rounds"] == 4
-    of_all = spent(0.1, [Round([0], 1.0)] * 4, 1e-6).server
+    of_all = account_updates(0.1, [Round([0], 1.0)] * 4, 1e-6).server
     assert found["update-epsilon"] == of_all
     assert 0 < found["update-epsilon-of-models"] <= of_all
     assert (found["update-epsilon-of-models"] == of_all) == own
@@ -80,28 +80,28 @@ def test_a_run_says_what_its_updates_cost(tmp_path: Path, own: bool) -> None:
 @pytest.mark.long
 def test_a_round_begun_again_is_paid_for_again(tmp_path: Path) -> None:
     """Holders sent six noisy updates for four rounds."""
-    folder, settings = tmp_path / "run", parse(QUIET)
+    folder, settings = tmp_path / "run", parse_settings(QUIET)
 
     def stopped(event: dict[str, object]) -> None:
         raise KeyboardInterrupt
 
-    run_folder.create(folder, settings)
+    run_folder.create_run(folder, settings)
     for resume in (False, True):
         with pytest.raises(KeyboardInterrupt):
-            local.train(settings, folder, stopped, resume)
+            local.train_locally(settings, folder, stopped, resume)
     simulate(settings, folder, resume=True)
-    assert run_folder.asked(folder) == [1, 2, 2, 3, 3, 4]
+    assert run_folder.read_asked_rounds(folder) == [1, 2, 2, 3, 3, 4]
     found: Any = read_json(folder / "result.json")
     assert found["update-rounds"] == 6
-    assert found["update-epsilon"] == spent(0.1, [Round([0], 1.0)] * 6, 1e-6).server
+    assert found["update-epsilon"] == account_updates(0.1, [Round([0], 1.0)] * 6, 1e-6).server
 
 
 def test_a_failure_is_not_told() -> None:
     """How many codes are not finite is a count of the images; the reason stays with the holder."""
-    s = parse(QUIET | {"cel.warm-up": 0})
-    evil = client_net(s).vector.clone()
+    s = parse_settings(QUIET | {"cel.warm-up": 0})
+    evil = build_client_net(s).vector.clone()
     evil[: 2 * 64] = 3e38
-    open_one = parse(QUIET | {"cel.warm-up": 0, "update.noise": 0.0})
+    open_one = parse_settings(QUIET | {"cel.warm-up": 0, "update.noise": 0.0})
     with pytest.raises(FedcelError):
         update_client(open_one, 0, 1.0, RoundInputs(2, evil, 1000))
     with pytest.warns(UserWarning, match="counts as 0"):
@@ -112,16 +112,16 @@ def test_a_failure_is_not_told() -> None:
 
 def test_weights_are_accounted_by_the_heaviest() -> None:
     """Of the mean; where one update may decide what is taken, as if it stood alone."""
-    s = parse(QUIET)
+    s = parse_settings(QUIET)
     assert heaviest_share(s, [0.6, 0.0, 0.8]) == {HEAVIEST: pytest.approx(0.8)}
-    assert heaviest_share(parse(QUIET | {"update.noise": 0.0}), [1.0]) == {}
+    assert heaviest_share(parse_settings(QUIET | {"update.noise": 0.0}), [1.0]) == {}
     for change in ({"strategy.aggregation": "median"}, {"strategy.max-norm": 1.0, "engine": "ray"}):
-        assert heaviest_share(parse(QUIET | change), [0.6, 0.8]) == {HEAVIEST: 1.0}
+        assert heaviest_share(parse_settings(QUIET | change), [0.6, 0.8]) == {HEAVIEST: 1.0}
 
 
 def test_without_noise_nothing_is_claimed(tmp_path: Path) -> None:
     """A clip bounds; it gives no epsilon."""
-    simulate(parse(QUIET | {"update.noise": 0.0}), tmp_path / "run")
+    simulate(parse_settings(QUIET | {"update.noise": 0.0}), tmp_path / "run")
     assert "update-epsilon" not in read_json(tmp_path / "run" / "result.json")
 
 
@@ -141,11 +141,11 @@ def test_without_noise_nothing_is_claimed(tmp_path: Path) -> None:
 def test_what_would_go_past_the_noise_is_refused(change: dict[str, object], message: str) -> None:
     """At the door."""
     with pytest.raises(SettingsError, match=message):
-        parse(QUIET | change)
+        parse_settings(QUIET | change)
 
 
 def test_nothing_else_is_told_under_noise() -> None:
     """Neither scores nor a gradient of the holder's images."""
     with pytest.raises(SettingsError, match="tells nothing else"):
-        refuse_to_tell_more(parse(QUIET))
-    refuse_to_tell_more(parse(QUIET | {"update.noise": 0.0}))
+        refuse_to_tell_more(parse_settings(QUIET))
+    refuse_to_tell_more(parse_settings(QUIET | {"update.noise": 0.0}))

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clients.service.answering import Answered, Ask, Desk, micro
-from clients.service.model import doubts, doubts_sensitivity, served
+from clients.service.answering import Answered, PrivateAnswerer, Query, to_micro_epsilon
+from clients.service.model import load_served, uncertainty_scores, uncertainty_sensitivity
 from fedcel.posterior.predict import Prediction, answer_all
 from fedcel.privacy.ledger.ledger import MICRO, Ledger, Refusal
 from tests.clients.serving import made_run
 
 RUN = made_run()
-MODEL = served(RUN)
+MODEL = load_served(RUN)
 
 
 @dataclass
@@ -43,26 +43,26 @@ class Clear:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
+def desk(tmp_path: Path) -> PrivateAnswerer:
     """A desk with two clients of 10 epsilon each, an answer for 1."""
     ledger = Ledger.open(tmp_path / "ledger.db")
     for client in ("phone", "other"):
         ledger.grant(client, 10 * MICRO)
-    return Desk(MODEL, Clear(ledger.path), ledger, lambda *_: None)
+    return PrivateAnswerer(MODEL, Clear(ledger.path), ledger, lambda *_: None)
 
 
-def ask(name: str, value: float, client: str = "phone", uncertainty: bool = False) -> Ask:
+def ask(name: str, value: float, client: str = "phone", uncertainty: bool = False) -> Query:
     """Return a question whose message holds one value."""
-    return Ask(client, name, np.full(8, value, "<f4").tobytes(), uncertainty)
+    return Query(client, name, np.full(8, value, "<f4").tobytes(), uncertainty)
 
 
-def test_the_answer_is_the_average_over_all_heads(desk: Desk) -> None:
+def test_the_answer_is_the_average_over_all_heads(desk: PrivateAnswerer) -> None:
     """The batched product equals one head after the other."""
     messages = torch.rand(5, 8, generator=torch.Generator().manual_seed(0))
     one_by_one = Prediction(answer_all(RUN.flat, RUN.samples, messages))
     torch.testing.assert_close(MODEL.logits(messages).log_samples, one_by_one.log_samples)
     asks = [
-        Ask("phone", f"request-{i}", m.numpy().tobytes(), False) for i, m in enumerate(messages)
+        Query("phone", f"request-{i}", m.numpy().tobytes(), False) for i, m in enumerate(messages)
     ]
     found = [answered(got) for got in desk.answer(asks)]
     values = torch.tensor([got["values"] for got in found])
@@ -77,14 +77,14 @@ def answered(got: Answered | Refusal) -> dict[str, list[float]]:
     return found
 
 
-def test_the_charge_is_on_the_disk_before_noise_is_drawn(desk: Desk) -> None:
+def test_the_charge_is_on_the_disk_before_noise_is_drawn(desk: PrivateAnswerer) -> None:
     """Another connection sees it from within the mechanism."""
     desk.answer([ask("request-1", 0.1), ask("request-2", 0.2)])
     assert isinstance(desk.mechanism, Clear)
     assert desk.mechanism.spent == [2 * MICRO]
 
 
-def test_equal_messages_get_one_answer_and_pay_once(desk: Desk) -> None:
+def test_equal_messages_get_one_answer_and_pay_once(desk: PrivateAnswerer) -> None:
     """In one batch, in a later one, and under another id; for another client it is another."""
     first, same, other = desk.answer(
         [ask("request-1", 0.1), ask("request-2", 0.1), ask("request-1", 0.1, "other")]
@@ -97,7 +97,7 @@ def test_equal_messages_get_one_answer_and_pay_once(desk: Desk) -> None:
     assert desk.ledger.balance("other").spent == MICRO
 
 
-def test_an_id_is_a_clients_own_and_means_one_message(desk: Desk) -> None:
+def test_an_id_is_a_clients_own_and_means_one_message(desk: PrivateAnswerer) -> None:
     """Another message under it is refused in the same batch; another client may use it."""
     first, changed, other = desk.answer(
         [ask("request-1", 0.1), ask("request-1", 0.2), ask("request-1", 0.2, "other")]
@@ -106,7 +106,7 @@ def test_an_id_is_a_clients_own_and_means_one_message(desk: Desk) -> None:
     assert isinstance(changed, Refusal) and changed.reason == "replayed"
 
 
-def test_nothing_is_drawn_beyond_the_budget(desk: Desk) -> None:
+def test_nothing_is_drawn_beyond_the_budget(desk: PrivateAnswerer) -> None:
     """Ten answers for ten epsilon; the eleventh is refused, a repeat is still given."""
     asks = [ask(f"request-{i}", i / 20) for i in range(11)]
     found = desk.answer(asks)
@@ -119,7 +119,7 @@ def test_nothing_is_drawn_beyond_the_budget(desk: Desk) -> None:
     assert isinstance(stranger, Refusal) and stranger.reason == "unknown-client"
 
 
-def test_uncertainty_has_a_price_and_noise_of_its_own(desk: Desk) -> None:
+def test_uncertainty_has_a_price_and_noise_of_its_own(desk: PrivateAnswerer) -> None:
     """Twice the epsilon; the same message without it is another question."""
     (plain,) = desk.answer([ask("request-2", 0.1)])
     (sure,) = desk.answer([ask("request-1", 0.1, uncertainty=True)])
@@ -132,23 +132,25 @@ def test_doubts_lie_within_their_sensitivity(seed: int, samples: int, classes: i
     """Entropy and BALD in [0, log C], however sure the samples are."""
     stream = torch.Generator().manual_seed(seed)
     logits = 100 * torch.randn(samples, 6, classes, generator=stream)
-    found = doubts(Prediction(logits.log_softmax(2)))
+    found = uncertainty_scores(Prediction(logits.log_softmax(2)))
     assert ((found >= 0) & (found <= math.log(classes))).all()
     widest = torch.cdist(found, found, p=1.0).max()
-    assert widest <= doubts_sensitivity(classes)
+    assert widest <= uncertainty_sensitivity(classes)
 
 
 def test_uniform_samples_have_all_the_entropy_and_no_information() -> None:
     """Agreeing on nothing known; disagreeing corners: both log 2."""
     uniform = Prediction(torch.zeros(2, 1, 4).log_softmax(2))
-    torch.testing.assert_close(doubts(uniform), torch.tensor([[math.log(4), 0.0]]).double())
+    torch.testing.assert_close(
+        uncertainty_scores(uniform), torch.tensor([[math.log(4), 0.0]]).double()
+    )
     corners = torch.tensor([[[0.0, -200.0]], [[-200.0, 0.0]]])
-    found = doubts(Prediction(corners.log_softmax(2)))
+    found = uncertainty_scores(Prediction(corners.log_softmax(2)))
     torch.testing.assert_close(found, torch.full((1, 2), math.log(2)).double())
 
 
 @given(st.floats(1e-6, 1e6))
 def test_prices_are_rounded_up(epsilon: float) -> None:
     """Never less than what is lost, never a whole millionth more."""
-    assert 0 <= micro(epsilon) / MICRO - epsilon <= 1e-6 + 1e-12 * epsilon
-    assert micro(4.0) == 4 * MICRO
+    assert 0 <= to_micro_epsilon(epsilon) / MICRO - epsilon <= 1e-6 + 1e-12 * epsilon
+    assert to_micro_epsilon(4.0) == 4 * MICRO

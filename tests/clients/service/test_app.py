@@ -196,10 +196,10 @@ def test_budgets_and_accounts_end(tmp_path: Path) -> None:
         for value in (0.1, 0.2):
             assert structured(up, message=[value] * 8).status_code == 200
         assert problem(structured(up, message=[0.3] * 8), Kinds.BUDGET)["left"] == 0.5
-        stranger = auth.add(auth.path_of(up.ledger), "stranger", None, time.time())
+        stranger = auth.add_key(auth.key_table_path(up.ledger), "stranger", None, time.time())
         reply = post(up, authorization=f"Bearer {stranger}")
         problem(reply, Kinds.UNKNOWN_CLIENT)
-        old = auth.add(auth.path_of(up.ledger), "old", 1, time.time() - 1e6)
+        old = auth.add_key(auth.key_table_path(up.ledger), "old", 1, time.time() - 1e6)
         problem(post(up, authorization=f"Bearer {old}"), Kinds.EXPIRED)
     with Ledger.open(up.ledger) as ledger:
         assert ledger.balance("phone").spent == 8 * MICRO

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcel.privacy import Laplace, Mechanism, build, clip, measured_epsilon
-from fedcel.privacy.empirical_bounds import bound
+from fedcel.privacy import Laplace, Mechanism, build_mechanism, clip_rows, measure_epsilon
+from fedcel.privacy.empirical_bounds import epsilon_bound
 from fedcel.privacy.protocol import PROTECTS
 from fedcel.runs.run_folder import Run
 from tests.bench import load
@@ -96,7 +96,7 @@ class FloatingPoint:
     def answer(self, logits: Tensor) -> Tensor:
         """Return rows plus Laplace noise of the right scale."""
         mine = self.honest
-        rows = clip(logits, mine.kind, mine.c)
+        rows = clip_rows(logits, mine.kind, mine.c)
         scale = mine.sensitivity / mine.epsilon
         return rows + torch.distributions.Laplace(torch.zeros_like(rows), scale).sample()
 
@@ -110,7 +110,7 @@ def fine(rows: Tensor) -> Tensor:
 def from_low_bits(live: Live) -> float:
     """Return a lower bound on epsilon from the low bits of answers to 0 and to a half."""
     nothing, half = (live.answer(row.expand(ANSWERS, -1)) for row in pair(0.0, 1e3))
-    return bound(fine(nothing), fine(half), 0.0, CONFIDENCE)
+    return epsilon_bound(fine(nothing), fine(half), 0.0, CONFIDENCE)
 
 
 @pytest.mark.parametrize("mechanism", ["laplace", "discrete-laplace"])
@@ -119,7 +119,7 @@ def test_no_more_is_measured_than_is_claimed(tmp_path: Path, mechanism: str) -> 
     """Inputs as far apart as the clip lets them be; and the low bits tell nothing."""
     with running(tmp_path, extreme_run(mechanism)) as up:
         live = Live(up)
-        found = measured_epsilon(live, pair(1e3, -1e3), ANSWERS, CONFIDENCE)
+        found = measure_epsilon(live, pair(1e3, -1e3), ANSWERS, CONFIDENCE)
         assert 0.3 < found <= EPSILON
         assert from_low_bits(live) <= EPSILON
 
@@ -127,17 +127,17 @@ def test_no_more_is_measured_than_is_claimed(tmp_path: Path, mechanism: str) -> 
 def test_half_the_noise_is_caught(tmp_path: Path) -> None:
     """The service claims 1 and adds the noise of 2."""
     run = extreme_run("laplace")
-    honest = build(run.settings.privacy, CLASSES)
+    honest = build_mechanism(run.settings.privacy, CLASSES)
     assert isinstance(honest, Laplace)
     unsound: Mechanism = replace(honest, sensitivity=honest.sensitivity / 2)
     with running(tmp_path, run, mechanism=unsound) as up:
-        assert measured_epsilon(Live(up), pair(1e3, -1e3), ANSWERS, CONFIDENCE) > EPSILON
+        assert measure_epsilon(Live(up), pair(1e3, -1e3), ANSWERS, CONFIDENCE) > EPSILON
 
 
 def test_a_floating_point_sampler_is_caught(tmp_path: Path) -> None:
     """Its noise has the right law, and its low bits tell the input (Mironov, CCS 2012)."""
     run = extreme_run("laplace")
-    honest = build(run.settings.privacy, CLASSES)
+    honest = build_mechanism(run.settings.privacy, CLASSES)
     assert isinstance(honest, Laplace)
     with running(tmp_path, run, mechanism=FloatingPoint(honest)) as up:
         live = Live(up)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from clients.service.model import served
+from clients.service.model import load_served
 from fedcel.errors import RunError, SettingsError
 from tests.clients.serving import made_run
 
@@ -18,7 +18,7 @@ from tests.clients.serving import made_run
 def test_what_would_not_be_private_is_refused(key: str, value: str, words: str) -> None:
     """No mechanism, or several messages of one image."""
     with pytest.raises(SettingsError, match=words):
-        served(made_run(**{key: value}))
+        load_served(made_run(**{key: value}))
 
 
 def test_samples_with_different_encoders_are_refused() -> None:
@@ -26,26 +26,26 @@ def test_samples_with_different_encoders_are_refused() -> None:
     run = made_run()
     run.samples[1][0] += 1e-3
     with pytest.raises(RunError, match="differ in the encoder"):
-        served(run)
+        load_served(run)
 
 
 def test_the_version_follows_every_tensor_and_the_cut() -> None:
     """The same run twice gives the same; a head, the encoder, sigma change it; epsilon does not."""
-    first = served(made_run()).version
-    assert served(made_run()).version == first
-    assert served(made_run(**{"privacy.epsilon": 1.0})).version == first
-    assert served(made_run(**{"net.noise": 0.5})).version != first
+    first = load_served(made_run()).version
+    assert load_served(made_run()).version == first
+    assert load_served(made_run(**{"privacy.epsilon": 1.0})).version == first
+    assert load_served(made_run(**{"net.noise": 0.5})).version != first
     for index in (0, -1):
         run = made_run()
         for sample in run.samples:
             sample[index] += 1e-3
-        assert served(run).version != first
+        assert load_served(run).version != first
 
 
 def test_without_samples_the_last_model_answers() -> None:
     """A run that ended before its burn-in did."""
     run = made_run(samples=1)
-    one = served(run._replace(samples=[]))
+    one = load_served(run._replace(samples=[]))
     assert one.samples == 1
     z = torch.rand(2, 8)
     torch.testing.assert_close(one.logits(z).logits, run.flat.net.answer(z).log_softmax(1))

@@ -5,9 +5,9 @@ from pathlib import Path
 import httpx
 import torch
 
-from clients.service.answering import Answered, Ask, Desk
-from clients.service.model import Served, served
-from fedcel.privacy import build
+from clients.service.answering import Answered, PrivateAnswerer, Query
+from clients.service.model import ServedModel, load_served
+from fedcel.privacy import build_mechanism
 from fedcel.privacy.ledger.ledger import MICRO, Ledger, Refusal
 from tests.clients.serving import made_run, running
 
@@ -18,16 +18,20 @@ def test_a_message_without_a_finite_answer_costs_nothing_and_its_neighbours_are_
     tmp_path: Path,
 ) -> None:
     """Known before anything is charged."""
-    model = served(RUN)
+    model = load_served(RUN)
     head = {name: value.clone() for name, value in model.heads.items()}
     head["weight"][:, :, 0] = 1e35
-    broken = Served(**{**vars(model), "heads": head})
+    broken = ServedModel(**{**vars(model), "heads": head})
     with Ledger.open(tmp_path / "ledger.db") as ledger:
         ledger.grant("phone", 100 * MICRO)
-        desk = Desk(broken, build(model.privacy, model.classes), ledger, lambda *_: None)
+        desk = PrivateAnswerer(
+            broken, build_mechanism(model.privacy, model.classes), ledger, lambda *_: None
+        )
         rows = torch.zeros(3, 8)
         rows[1, 0] = 1e6
-        asks = [Ask("phone", f"id-{k}", row.numpy().tobytes(), False) for k, row in enumerate(rows)]
+        asks = [
+            Query("phone", f"id-{k}", row.numpy().tobytes(), False) for k, row in enumerate(rows)
+        ]
         asks[2] = asks[2]._replace(message=(rows[2] + 1e-30).numpy().tobytes())
         first, bad, last = desk.answer(asks)
         assert bad == Refusal("id-1", "undefined", 0)

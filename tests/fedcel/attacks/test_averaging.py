@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcel.attacks.averaging import Averaged, Averaging, Repeated
+from fedcel.attacks.averaging import AveragedObservation, Averaging, RepeatedObservation
 from fedcel.attacks.decoder import Decoder
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.rmle import RMLE
@@ -18,10 +18,10 @@ from fedcel.leakage.observation import (
     Observation,
     SmashedData,
 )
-from fedcel.leakage.optimal_attacker import optimal
+from fedcel.leakage.optimal_attacker import optimal_leak
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
-from fedcel.testing.attacks import AttackContract, LinearObservation, digits
+from fedcel.testing.attacks import AttackContract, LinearObservation, load_digit_targets
 
 
 def stream(seed: int = 0) -> torch.Generator:
@@ -44,7 +44,7 @@ class TestAveraging(AttackContract):
 
     def observation(self) -> Observation:
         """Return four observations at once."""
-        return Repeated(LinearObservation("smashed-data"), 4)
+        return RepeatedObservation(LinearObservation("smashed-data"), 4)
 
 
 @settings(deadline=None, max_examples=30)
@@ -52,7 +52,7 @@ class TestAveraging(AttackContract):
 def test_law_is_that_of_the_mean(repeats: int, sigma: float, seed: int) -> None:
     """Gaussian noise: the mean of m is sufficient, with sd sigma/sqrt m; differences are equal."""
     x = torch.rand(6, 1, 1, 3, generator=stream(seed))
-    many = Repeated(pixels(sigma), repeats)
+    many = RepeatedObservation(pixels(sigma), repeats)
     seen = many.sample(x, stream(seed))
     once = pixels(sigma / repeats**0.5).log_prob(many.average(seen), x)
     found = many.log_prob(seen, x)
@@ -67,7 +67,9 @@ def test_dropout_leaks_through_repeats_as_by_hand() -> None:
     y = torch.zeros(8, dtype=torch.long)
     net = SplitNet(torch.nn.Flatten(), torch.nn.Identity(), Cut(0.0, 0.5), 1)
     for repeats in (1, 3):
-        leak = optimal(Repeated(SmashedData(net), repeats), x, y, stream(), draws=2000)
+        leak = optimal_leak(
+            RepeatedObservation(SmashedData(net), repeats), x, y, stream(), draws=2000
+        )
         assert leak.information_bits == pytest.approx(3 * (1 - 0.5**repeats), abs=0.05)
 
 
@@ -75,7 +77,9 @@ def test_dropout_leaks_through_repeats_as_by_hand() -> None:
 def test_what_was_dropped_is_told_from_what_is_small(sigma: float, repeats: int) -> None:
     """Nearly the mean of the exact posterior, on a grid; far nearer than the messages' mean."""
     cut, z = Cut(sigma, 0.4), torch.randn(3000, 1, generator=stream())
-    many = Repeated(SmashedData(SplitNet(torch.nn.Flatten(), torch.nn.Identity(), cut, 1)), repeats)
+    many = RepeatedObservation(
+        SmashedData(SplitNet(torch.nn.Flatten(), torch.nn.Identity(), cut, 1)), repeats
+    )
     seen = many.sample(z.view(-1, 1, 1, 1), stream(1))
     found = many.average(seen) / 0.6
     grid = torch.linspace(-5, 5, 1001)
@@ -97,7 +101,7 @@ def test_no_value_shrinks() -> None:
     """A search that averages over many values would take that for the image."""
     z = torch.randn(20_000, 1, generator=stream())
     for sigma, dropout in ((0.3, 0.4), (1.0, 0.1)):
-        many = Repeated(pixels(sigma, dropout), 16)
+        many = RepeatedObservation(pixels(sigma, dropout), 16)
         found = many.average(many.sample(z.view(-1, 1, 1, 1), stream(1))) / (1 - dropout)
         slope = (found * z).mean() / z.square().mean()
         assert slope.item() == pytest.approx(1, abs=0.01)
@@ -109,12 +113,12 @@ def test_without_noise_what_came_through_once_is_known() -> None:
     """Values dropped from all messages are 0, the others exact; the gradient is the mean's."""
     cut, z = Cut(0.0, 0.5), torch.rand(40, 3, generator=stream()) + 0.5
     one = SmashedData(SplitNet(torch.nn.Flatten(), torch.nn.Identity(), cut, 3))
-    many = Repeated(one, 4)
+    many = RepeatedObservation(one, 4)
     found = many.average(many.sample(z.view(-1, 1, 1, 3), stream(1))) / 0.5
     came = found > 0
     torch.testing.assert_close(found[came], z[came])
     assert 0.9 < came.float().mean() < 1
-    noisy = Averaged(Repeated(pixels(0.3, 0.4), 4))
+    noisy = AveragedObservation(RepeatedObservation(pixels(0.3, 0.4), 4))
     code = z.clone().requires_grad_()
     noisy.disturb(code, stream()).sum().backward()
     assert code.grad is not None and code.grad.isfinite().all() and code.grad.mean() > 0.3
@@ -122,9 +126,9 @@ def test_without_noise_what_came_through_once_is_known() -> None:
 
 def test_a_search_sees_through_dropout_in_sixteen_messages() -> None:
     """With their mean alone it hardly comes below the variance of what was dropped."""
-    known, targets = digits()
+    known, targets = load_digit_targets()
     net = SplitNet(torch.nn.Flatten(), torch.nn.Identity(), Cut(0.1, 0.4), 64)
-    seen = Repeated(SmashedData(net), 16)
+    seen = RepeatedObservation(SmashedData(net), 16)
     attack = Averaging(RMLE(), 16)
     found = attack.reconstruct(seen, known, seen.sample(targets.x, stream(1)), 0.1, stream(2))
     floor = float((targets.x.square() * 0.4 / 0.6 / 16).mean())
@@ -133,8 +137,8 @@ def test_a_search_sees_through_dropout_in_sixteen_messages() -> None:
 
 def test_other_observations_are_asked_m_times() -> None:
     """Side by side: m different answers, whose average has 1/m of the variance."""
-    seen = Repeated(LinearObservation("private-logits", sigma=1.0), 16)
-    x = digits()[0].x
+    seen = RepeatedObservation(LinearObservation("private-logits", sigma=1.0), 16)
+    x = load_digit_targets()[0].x
     answers = seen.sample(x, stream())
     assert answers.shape == (len(x), 16 * 32)
     gap = seen.average(answers) - LinearObservation("private-logits").mean(x)
@@ -143,11 +147,11 @@ def test_other_observations_are_asked_m_times() -> None:
 
 def test_more_answers_more_to_see() -> None:
     """Sixteen noisy observations are worth more than one; the name says how many."""
-    known, targets = digits()
+    known, targets = load_digit_targets()
     noisy = LinearObservation("smashed-data", sigma=0.5)
     errors = []
     for repeats in (1, 16):
-        seen = Repeated(noisy, repeats)
+        seen = RepeatedObservation(noisy, repeats)
         attack = Averaging(Decoder(), repeats)
         observed = seen.sample(targets.x, stream(1))
         found = attack.reconstruct(seen, known, observed, 0.2, stream(2))
@@ -159,8 +163,8 @@ def test_more_answers_more_to_see() -> None:
 def test_what_a_mean_grants() -> None:
     """The mean's gradient, not the likelihood of a single observation."""
     inner = SmashedData(pixels(0.1).net)
-    mean = Averaged(Repeated(inner, 4))
-    assert LOG_PROB in Repeated(inner, 4).grants
+    mean = AveragedObservation(RepeatedObservation(inner, 4))
+    assert LOG_PROB in RepeatedObservation(inner, 4).grants
     assert LOG_PROB not in mean.grants
     assert MEAN in mean.grants
     x = torch.rand(2, 1, 1, 3, generator=stream())
@@ -172,13 +176,15 @@ def test_what_a_mean_grants() -> None:
 def test_no_mean_of_uploads() -> None:
     """What explains one upload explains no mean of several: neither is granted for them."""
     once = LinearObservation("update", grants=frozenset({UPDATE, FIRST_LAYER, LOG_PROB}))
-    assert Repeated(once, 2).grants == {LOG_PROB}
+    assert RepeatedObservation(once, 2).grants == {LOG_PROB}
 
 
 def test_wrong_use_is_refused() -> None:
     """No repeats, or a single observation."""
     with pytest.raises(ValueError, match="repeats is 0"):
-        Repeated(pixels(0.1), 0)
+        RepeatedObservation(pixels(0.1), 0)
     single = LinearObservation("smashed-data")
     with pytest.raises(ValueError, match="is a single observation"):
-        Averaging(Decoder(), 2).reconstruct(single, digits()[0], torch.zeros(1, 64), 1.0, stream())
+        Averaging(Decoder(), 2).reconstruct(
+            single, load_digit_targets()[0], torch.zeros(1, 64), 1.0, stream()
+        )

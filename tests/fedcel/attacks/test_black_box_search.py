@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from fedcel.attacks.black_box_search import BlackBoxSearch, answer_variance
-from fedcel.attacks.inversion_training import apply
+from fedcel.attacks.black_box_search import BlackBoxSearch, estimate_answer_variance
+from fedcel.attacks.inversion_training import apply_network
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.score_card import mean_image, mse
 from fedcel.attacks.vae import fit_vae
 from fedcel.errors import SpentError
-from fedcel.testing.attacks import AttackContract, LinearObservation, digits
+from fedcel.testing.attacks import AttackContract, LinearObservation, load_digit_targets
 
 
 def stream(seed: int = 0) -> torch.Generator:
@@ -46,7 +46,7 @@ def test_contract_catches_a_search_that_hardly_asks() -> None:
 
 def test_never_more_queries_than_paid_for() -> None:
     """The budget's part of `queries` a target, beside two answers to 32 own images."""
-    known, targets = digits()
+    known, targets = load_digit_targets()
     asked: list[int] = []
 
     class Counting(LinearObservation):
@@ -64,8 +64,8 @@ def test_never_more_queries_than_paid_for() -> None:
 @pytest.mark.parametrize("sigma", [0.1, 2.0])
 def test_noise_is_measured(sigma: float) -> None:
     """The variance of one value of a centred answer, 4 standard errors wide: sigma^2 31/32."""
-    x = torch.cat([digits()[0].x] * 4)
-    found = answer_variance(LinearObservation("private-logits", sigma=sigma), x, stream())
+    x = torch.cat([load_digit_targets()[0].x] * 4)
+    found = estimate_answer_variance(LinearObservation("private-logits", sigma=sigma), x, stream())
     assert found == pytest.approx(sigma**2 * 31 / 32, rel=4 * (2 / (1000 * 31)) ** 0.5)
 
 
@@ -97,16 +97,16 @@ class Service(LinearObservation):
 
 def test_noise_is_measured_where_an_image_has_one_answer() -> None:
     """By asking about another image that nobody could tell from the first."""
-    x, sigma = digits()[0].x, 0.5
+    x, sigma = load_digit_targets()[0].x, 0.5
     service = Service("private-logits", sigma=sigma, left=1000)
-    found = answer_variance(service, x, stream())
+    found = estimate_answer_variance(service, x, stream())
     assert found == pytest.approx(sigma**2 * 31 / 32, rel=4 * (2 / (250 * 31)) ** 0.5)
     assert service.paid == 500
 
 
 def searched(service: Service, lines: list[str], queries: int = 2000) -> torch.Tensor:
     """Return what a search of five targets finds with a hardly trained autoencoder."""
-    known, targets = digits()
+    known, targets = load_digit_targets()
     observed = LinearObservation("private-logits").sample(targets.x[:5], stream())
     search = BlackBoxSearch(epochs=10, queries=queries)
     return search.reconstruct(service, known, observed, 1.0, stream(), lines.append)
@@ -138,8 +138,8 @@ def test_a_spent_budget_ends_the_search_with_the_best_so_far() -> None:
 
 def test_latents_make_digits() -> None:
     """A digit drawn from the prior is nearer to some known one than the mean image is."""
-    known, targets = digits()
+    known, targets = load_digit_targets()
     decoder = fit_vae(known.x, 8, 60, stream())
-    made = apply(decoder, torch.randn(50, 8, generator=stream(1)))
+    made = apply_network(decoder, torch.randn(50, 8, generator=stream(1)))
     nearest = torch.cdist(made.flatten(1), known.x.flatten(1)).square().amin(1).mean() / 64
     assert nearest < 0.6 * mse(mean_image(targets.y, known), targets.x)

@@ -12,7 +12,7 @@ from fedcel.attacks.decoder_networks import (
     Residual,
     Size,
     Standardised,
-    decoder_network,
+    build_decoder_network,
     is_flat,
 )
 from fedcel.attacks.inversion_training import (
@@ -21,19 +21,24 @@ from fedcel.attacks.inversion_training import (
     FLAT,
     Effort,
     Pace,
-    answers,
-    invert,
+    make_observer,
+    train_and_invert,
 )
 from fedcel.attacks.protocol import Attack
-from fedcel.attacks.registry import find
-from fedcel.attacks.score_card import class_means, identified, mse
+from fedcel.attacks.registry import find_attack
+from fedcel.attacks.score_card import class_means, identification_rate, mse
 from fedcel.data.images import Images
 from fedcel.errors import DataError
 from fedcel.leakage.observation import FREE_QUERIES, SmashedData
-from fedcel.leakage.optimal_attacker import optimal
-from fedcel.nets.split_net import build
+from fedcel.leakage.optimal_attacker import optimal_leak
+from fedcel.nets.split_net import build_net
 from fedcel.settings.groups import Net
-from fedcel.testing.attacks import AttackContract, LinearObservation, digits, undefended
+from fedcel.testing.attacks import (
+    AttackContract,
+    LinearObservation,
+    load_digit_targets,
+    train_undefended,
+)
 
 
 def stream(seed: int = 0) -> torch.Generator:
@@ -96,7 +101,7 @@ class Stale(LinearObservation):
 
 def test_stale_noise_is_a_weaker_attack() -> None:
     """Fresh noise each epoch, as here, is worth a good deal."""
-    known, targets = digits()
+    known, targets = load_digit_targets()
     errors = []
     for seen in (LinearObservation("linear", sigma=0.5), Stale("linear", sigma=0.5)):
         observed = LinearObservation("linear", sigma=0.5).sample(targets.x, stream(9))
@@ -107,8 +112,8 @@ def test_stale_noise_is_a_weaker_attack() -> None:
 
 def test_near_what_the_label_hides() -> None:
     """An undefended net, sigma .1: its error is far below the class mean's."""
-    known, targets = digits()
-    seen = SmashedData(undefended())
+    known, targets = load_digit_targets()
+    seen = SmashedData(train_undefended())
     observed = seen.sample(targets.x, stream())
     found = Decoder().reconstruct(seen, known, observed, 0.3, stream(1))
     assert mse(found, targets.x) < 0.65 * mse(class_means(targets.y, known), targets.x)
@@ -116,11 +121,11 @@ def test_near_what_the_label_hides() -> None:
 
 def test_never_above_the_optimal_attacker() -> None:
     """Nobody identifies more often than Bayes; the trained attack stays below, the same noise."""
-    known, targets = digits()
-    seen = SmashedData(build(Net(noise=0.1), (1, 8, 8), 10, stream(3)))
-    best = optimal(seen, *targets, stream(), candidates=20)
+    known, targets = load_digit_targets()
+    seen = SmashedData(build_net(Net(noise=0.1), (1, 8, 8), 10, stream(3)))
+    best = optimal_leak(seen, *targets, stream(), candidates=20)
     images = Decoder().reconstruct(seen, known, seen.sample(targets.x, stream(4)), 0.3, stream(5))
-    found = identified(images, targets.x, 20, 1)
+    found = identification_rate(images, targets.x, 20, 1)
     assert 1 / 20 < found < best.identification + best.identification_half_width
 
 
@@ -147,29 +152,29 @@ def counting(*grants: str) -> Counting:
 @pytest.mark.parametrize("budget", [0.01, 0.05])
 def test_queries_are_asked_once(budget: float) -> None:
     """Without free queries each image costs `repeats` answers, however long the training."""
-    known, targets = digits()
+    known, targets = load_digit_targets()
     seen, observed = counting(), LinearObservation("linear").sample(targets.x, stream())
-    invert(seen, known.x, observed, Effort(repeats=3), torch.clone, budget, stream())
+    train_and_invert(seen, known.x, observed, Effort(repeats=3), torch.clone, budget, stream())
     assert seen.asked == 3 * len(known.x)
 
 
 def test_free_queries_are_fresh() -> None:
     """Where asking is free, no two epochs train on the same noise."""
     seen = counting(FREE_QUERIES)
-    draw = answers(seen, digits()[0].x, 2, torch.clone, stream())
+    draw = make_observer(seen, load_digit_targets()[0].x, 2, torch.clone, stream())
     assert seen.asked == 0
     assert not torch.equal(draw(stream(1)), draw(stream(2)))
 
 
 def test_kept_answers_are_those_given() -> None:
     """Each pick is one of the image's own answers, and all are picked in time."""
-    x, kept = digits()[0].x[:4], []
+    x, kept = load_digit_targets()[0].x[:4], []
 
     def note(answer: torch.Tensor) -> torch.Tensor:
         kept.append(answer)
         return answer
 
-    draw = answers(counting(), x, 3, note, stream())
+    draw = make_observer(counting(), x, 3, note, stream())
     picks = torch.stack([draw(stream(seed)) for seed in range(40)])
     equal = (picks[:, None] == torch.stack(kept)[None]).all(3)  # (pick, repeat, image)
     assert equal.any(1).all()
@@ -195,7 +200,7 @@ def test_batches_follow_the_number_of_images() -> None:
 def test_network_shapes_and_seed(shape: tuple[int, ...]) -> None:
     """Images in (0, 1) of the right shape; the same generator seed, the same weights."""
     seen = torch.randn(20, 5, generator=stream())
-    one, two = (decoder_network(seen, shape, stream(1)) for _ in range(2))
+    one, two = (build_decoder_network(seen, shape, stream(1)) for _ in range(2))
     images = one(seen)
     assert images.shape == (20, *shape)
     assert torch.equal(images, two(seen))
@@ -211,15 +216,15 @@ def test_which_images_are_small() -> None:
 
 def test_the_larger_network() -> None:
     """By its name an attack has eight residual blocks of 64 channels; small images keep theirs."""
-    attack = find("decoder-large")
+    attack = find_attack("decoder-large")
     assert isinstance(attack, Decoder)
     seen = torch.randn(20, 5, generator=stream())
-    made = decoder_network(seen, (3, 32, 32), stream(), attack.effort.size)
+    made = build_decoder_network(seen, (3, 32, 32), stream(), attack.effort.size)
     blocks = [layer for layer in made.modules() if isinstance(layer, Residual)]
     assert [layer.weight.shape for block in blocks for layer in block.body[::2]] == 16 * [
         (64, 64, 3, 3)
     ]
-    flat = [decoder_network(seen, (1, 8, 8), stream(), size)(seen) for size in (LARGE, SMALL)]
+    flat = [build_decoder_network(seen, (1, 8, 8), stream(), size)(seen) for size in (LARGE, SMALL)]
     assert torch.equal(*flat)
 
 
@@ -242,7 +247,7 @@ def test_convolutions_learn(size: Size, budget: float) -> None:
     known, target = x[order[:56]], x[order[56:]]
     seen = Whole().sample(target, stream())
     effort = Effort(size=size)
-    found = invert(Whole(), known, seen, effort, torch.clone, budget, stream())
+    found = train_and_invert(Whole(), known, seen, effort, torch.clone, budget, stream())
     assert (found - target).square().mean() < 0.5 * target.var()
 
 
@@ -254,7 +259,7 @@ def test_dead_values_do_no_harm() -> None:
 
 def test_progress_is_told() -> None:
     """Ten lines or so, each with epoch and error."""
-    known, targets = digits()
+    known, targets = load_digit_targets()
     lines: list[str] = []
     seen = LinearObservation("linear")
     Decoder().reconstruct(
@@ -266,6 +271,6 @@ def test_progress_is_told() -> None:
 
 def test_one_image_is_not_enough() -> None:
     """There must be one to learn from and one to choose on."""
-    x, y = (part[:1] for part in digits()[0])
+    x, y = (part[:1] for part in load_digit_targets()[0])
     with pytest.raises(DataError, match="has 1 images"):
         Decoder().reconstruct(counting(), Images(x, y), torch.zeros(1, 32), 1.0, stream())

@@ -7,19 +7,19 @@ import torch
 from torch import Tensor
 
 from fedcel.attacks import averaging, gan_decoder, inversion_training
-from fedcel.attacks.averaging import Averaging, Repeated, moved
+from fedcel.attacks.averaging import Averaging, RepeatedObservation, move_to_device
 from fedcel.attacks.decoder import Decoder
-from fedcel.attacks.decoder_networks import decoder_network
+from fedcel.attacks.decoder_networks import build_decoder_network
 from fedcel.attacks.gan_decoder import GANDecoder
 from fedcel.attacks.hybrid_inversion import Hybrid
-from fedcel.attacks.inversion_training import apply
+from fedcel.attacks.inversion_training import apply_network
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.rmle import RMLE
 from fedcel.attacks.score_card import mse
 from fedcel.data.images import Images
 from fedcel.leakage.observation import SmashedData
 from fedcel.nets.cut import Cut
-from fedcel.nets.device import CPU, fastest
+from fedcel.nets.device import CPU, fastest_device
 from fedcel.nets.split_net import SplitNet, strided
 from fedcel.settings.groups import Net
 from tests.fedcel.elsewhere import ELSEWHERE, pretended
@@ -60,7 +60,7 @@ def test_images_come_back_to_the_processor(
 def rebuilt(attack: Attack, one: SmashedData, own: Images, repeats: int) -> Tensor:
     """Return images of five targets."""
     stream = torch.Generator().manual_seed(0)
-    seen, asked = (Repeated(one, repeats), Averaging(attack, repeats))
+    seen, asked = (RepeatedObservation(one, repeats), Averaging(attack, repeats))
     return asked.reconstruct(seen, own, seen.sample(own.x[:5], stream), 0.01, stream)
 
 
@@ -68,9 +68,9 @@ def rebuilt(attack: Attack, one: SmashedData, own: Images, repeats: int) -> Tens
 def test_a_net_stays_on_the_gpu_and_its_images_go_where_the_inputs_are() -> None:
     """Standardisation moves with the weights."""
     seen = torch.rand(8, 64)
-    made = decoder_network(seen, (1, 8, 8), torch.Generator()).to(ELSEWHERE)
-    assert apply(made, seen).device == CPU
-    assert apply(made, seen.to(ELSEWHERE)).device == ELSEWHERE
+    made = build_decoder_network(seen, (1, 8, 8), torch.Generator()).to(ELSEWHERE)
+    assert apply_network(made, seen).device == CPU
+    assert apply_network(made, seen.to(ELSEWHERE)).device == ELSEWHERE
 
 
 @pytest.mark.usefixtures("gpu")
@@ -88,8 +88,8 @@ def test_an_observation_without_a_net_of_ours_stays() -> None:
             return images.flatten(1)
 
     own = Own()
-    assert moved(own) == (own, CPU)
-    there, place = moved(SmashedData(net()))
+    assert move_to_device(own) == (own, CPU)
+    there, place = move_to_device(SmashedData(net()))
     assert place == ELSEWHERE
     assert there.mean(torch.rand(1, 3, 32, 32).to(ELSEWHERE)).device == ELSEWHERE
 
@@ -100,7 +100,7 @@ def test_a_gpu_rebuilds_as_well(attack: Attack, monkeypatch: pytest.MonkeyPatch)
     """The error is the same up to what the order of sums may turn over; only where there is one."""
     one, own = SmashedData(net()), Images(torch.rand(40, 3, 32, 32), torch.zeros(40).long())
     errors = []
-    for place in (fastest(one.net), CPU):
+    for place in (fastest_device(one.net), CPU):
         for module in (inversion_training, gan_decoder, averaging):
             monkeypatch.setattr(module, "fastest", lambda net, place=place: place)
         stream = torch.Generator().manual_seed(0)

@@ -7,25 +7,25 @@ import torch
 
 from fedcel.attacks import Decoder
 from fedcel.attacks.registry import ATTACKS
-from fedcel.attacks.runner import run
+from fedcel.attacks.runner import run_attacks
 from fedcel.data.images import Images
 from fedcel.errors import DataError, ServiceError
 from fedcel.leakage.observation import Observation, SmashedData
-from fedcel.nets.split_net import build
+from fedcel.nets.split_net import build_net
 from fedcel.settings.groups import Attack, Net
-from fedcel.testing.attacks import LinearObservation, digits
+from fedcel.testing.attacks import LinearObservation, load_digit_targets
 
 QUICK = Attack(names="decoder", seeds=2, budget=0.02, candidates=20)
 
 
 def smashed() -> SmashedData:
     """Return the smashed data of an untrained network for digits."""
-    return SmashedData(build(Net(), (1, 8, 8), 10, torch.Generator().manual_seed(3)))
+    return SmashedData(build_net(Net(), (1, 8, 8), 10, torch.Generator().manual_seed(3)))
 
 
 def go(how: Attack, *seen: Observation) -> tuple[list[dict[str, object]], dict[str, torch.Tensor]]:
     """Run on the contract's digits."""
-    return run(seen, how, *digits(), 1, lambda line: None)[:2]
+    return run_attacks(seen, how, *load_digit_targets(), 1, lambda line: None)[:2]
 
 
 class Breaking(Decoder):
@@ -112,10 +112,10 @@ def test_bad_pictures_cost_their_own_row_only(
 
 def test_what_the_user_must_mend_ends_the_call() -> None:
     """An attacker with a single image: no row hides that."""
-    known, targets = digits()
+    known, targets = load_digit_targets()
     one = Images(known.x[:1], known.y[:1])
     with pytest.raises(DataError, match=r"raise data\.auxiliary"):
-        run([smashed()], QUICK, one, targets, 1, lambda line: None, known)
+        run_attacks([smashed()], QUICK, one, targets, 1, lambda line: None, known)
 
 
 class Closing(LinearObservation):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedcel.attacks.gan_decoder import GANDecoder, critic_network, steepness
+from fedcel.attacks.gan_decoder import GANDecoder, build_critic, gradient_penalty
 from fedcel.attacks.protocol import Attack
 from fedcel.testing.attacks import AttackContract
 
@@ -48,7 +48,7 @@ def test_penalty_of_a_linear_critic(slope: float) -> None:
     real, fake = (torch.rand(5, 1, 2, 2, generator=stream(seed)) for seed in (1, 2))
     linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 1))
     linear[1].weight.data.copy_(direction[None])
-    found = steepness(linear, real, fake, stream())
+    found = gradient_penalty(linear, real, fake, stream())
     assert found.item() == pytest.approx((slope - 1) ** 2, abs=1e-5)
 
 
@@ -56,6 +56,6 @@ def test_penalty_of_a_linear_critic(slope: float) -> None:
 def test_critics_fit_the_images(shape: tuple[int, ...]) -> None:
     """One number an image, the same for the same generator."""
     x = torch.rand(3, *shape, generator=stream())
-    one, two = (critic_network(shape, stream(1)) for _ in range(2))
+    one, two = (build_critic(shape, stream(1)) for _ in range(2))
     assert one(x).shape == (3, 1)
     assert torch.equal(one(x), two(x))

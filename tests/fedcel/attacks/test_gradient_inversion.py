@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcel.attacks.gradient_inversion import TUNED_ON, tuned_on
+from fedcel.attacks.gradient_inversion import TUNED_ON, count_tuning_images
 from fedcel.errors import SettingsError
 
 
@@ -15,8 +15,8 @@ def test_tuned_on_whole_batches(batch: int, own: int) -> None:
         with pytest.raises(
             SettingsError, match=f"batch is {batch}, must be at most {own}, .*lower"
         ):
-            tuned_on(batch, own)
+            count_tuning_images(batch, own)
         return
-    count = tuned_on(batch, own)
+    count = count_tuning_images(batch, own)
     assert count % batch == 0
     assert batch <= count <= min(own, max(batch, TUNED_ON))

@@ -3,11 +3,11 @@
 import torch
 
 from fedcel.attacks.decoder import Decoder
-from fedcel.attacks.hijacked_encoder import hijacked
+from fedcel.attacks.hijacked_encoder import hijack_encoder
 from fedcel.attacks.score_card import mse
 from fedcel.leakage.observation import SmashedData
-from fedcel.leakage.optimal_attacker import optimal
-from fedcel.testing.attacks import digits, undefended
+from fedcel.leakage.optimal_attacker import optimal_leak
+from fedcel.testing.attacks import load_digit_targets, train_undefended
 
 
 def stream(seed: int = 0) -> torch.Generator:
@@ -20,11 +20,11 @@ def test_leaks_more_and_still_serves() -> None:
 
     The honest net is left as it was.
     """
-    known, targets = digits()
-    honest = undefended(10.0)
+    known, targets = load_digit_targets()
+    honest = train_undefended(10.0)
     before = [parameter.clone() for parameter in honest.parameters()]
-    surfaces = [SmashedData(net) for net in (honest, hijacked(honest, known, stream(), 0.5))]
-    leaks = [optimal(seen, *targets, stream(1)) for seen in surfaces]
+    surfaces = [SmashedData(net) for net in (honest, hijack_encoder(honest, known, stream(), 0.5))]
+    leaks = [optimal_leak(seen, *targets, stream(1)) for seen in surfaces]
     assert leaks[1].bits_beyond_label > leaks[0].bits_beyond_label + 0.5
     errors = []
     for seen in surfaces:

@@ -13,9 +13,9 @@ from fedcel.attacks.kernel_ridge import (
     Kernel,
     KernelRidge,
     Pairs,
-    kernels,
-    penalty,
-    regressed,
+    list_kernels,
+    regress_images,
+    ridge_penalty,
 )
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.score_card import mean_image, mse
@@ -23,7 +23,12 @@ from fedcel.data.images import Images
 from fedcel.leakage.observation import SmashedData
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
-from fedcel.testing.attacks import AttackContract, LinearObservation, digits, undefended
+from fedcel.testing.attacks import (
+    AttackContract,
+    LinearObservation,
+    load_digit_targets,
+    train_undefended,
+)
 
 
 def stream(seed: int = 0) -> torch.Generator:
@@ -33,7 +38,7 @@ def stream(seed: int = 0) -> torch.Generator:
 
 def made(attack: Attack, observation: SmashedData | LinearObservation) -> float:
     """Return the attack's error on the targets."""
-    known, targets = digits()
+    known, targets = load_digit_targets()
     observed = observation.sample(targets.x, stream(5))
     return mse(attack.reconstruct(observation, known, observed, 1.0, stream(1)), targets.x)
 
@@ -51,9 +56,9 @@ class TestKernelRidge(AttackContract):
 def test_a_budget_is_never_without_effect() -> None:
     """Effort grows as the cube of the messages, also where each image has but one."""
     for images, usual in ((2000, 2000), (200, 400), (100, 500), (700, 700)):
-        assert kernel_ridge.rows_of(images, 500, 1.0) == usual
-        assert kernel_ridge.rows_of(images, 500, 8 ** (1 / 3)) == pytest.approx(2 * usual)
-        assert kernel_ridge.rows_of(images, 500, 0.5) == usual // 2
+        assert kernel_ridge.count_rows(images, 500, 1.0) == usual
+        assert kernel_ridge.count_rows(images, 500, 8 ** (1 / 3)) == pytest.approx(2 * usual)
+        assert kernel_ridge.count_rows(images, 500, 0.5) == usual // 2
 
 
 class Dull(AttackContract):
@@ -84,8 +89,8 @@ def test_it_is_what_scikit_learn_computes(width: float | None) -> None:
     """Linear: ridge regression with an intercept; Gaussian: their kernel ridge."""
     known, asked = data()
     own = Kernel(known.z.mean(0), width)
-    weight = penalty(0.01, torch.linalg.eigvalsh(own.of(known.z, known.z)))
-    found = regressed(Choice(0.0, own, 0.01), known, asked)
+    weight = ridge_penalty(0.01, torch.linalg.eigvalsh(own.of(known.z, known.z)))
+    found = regress_images(Choice(0.0, own, 0.01), known, asked)
     if width is None:
         theirs = Ridge(weight).fit(known.z, known.x).predict(asked)
     else:
@@ -99,20 +104,20 @@ def test_it_is_what_scikit_learn_computes(width: float | None) -> None:
 @pytest.mark.long
 def test_of_few_images_it_makes_more_than_a_network(layers: int) -> None:
     """On nets without a defence; the trained decoder is beaten by more than its seeds differ."""
-    observation = SmashedData(undefended(0.1, layers))
+    observation = SmashedData(train_undefended(0.1, layers))
     assert made(KernelRidge(), observation) < 0.9 * made(Decoder(), observation)
 
 
 def test_where_all_messages_are_equal_it_gives_the_mean_image() -> None:
     """A collapsed encoder without noise."""
-    known, targets = digits()
-    net = undefended()
+    known, targets = load_digit_targets()
+    net = train_undefended()
     still = SplitNet(torch.nn.Sequential(net.encoder, Nothing()), net.head, Cut(0.0), 32)
     found = KernelRidge().reconstruct(
         SmashedData(still), known, torch.zeros(len(targets.y), 32), 1.0, stream()
     )
     torch.testing.assert_close(found, mean_image(targets.y, known), atol=0.02, rtol=0)
-    assert len(kernels(torch.zeros(9, 3, dtype=torch.float64))) == 1
+    assert len(list_kernels(torch.zeros(9, 3, dtype=torch.float64))) == 1
 
 
 class Nothing(torch.nn.Module):
@@ -125,7 +130,7 @@ class Nothing(torch.nn.Module):
 
 def test_of_many_images_it_takes_as_many_as_it_may() -> None:
     """And of two one is held back."""
-    known, targets = digits()
+    known, targets = load_digit_targets()
     observed = LinearObservation("smashed-data").sample(targets.x, stream(5))
     for count in (2, 250):
         own = Images(known.x[:count], known.y[:count])

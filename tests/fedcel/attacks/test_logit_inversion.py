@@ -2,10 +2,10 @@
 
 import torch
 
-from fedcel.attacks.logit_inversion import LogitInversion, centred
+from fedcel.attacks.logit_inversion import LogitInversion, centre_logits
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.score_card import mean_image, mse
-from fedcel.testing.attacks import AttackContract, LinearObservation, digits
+from fedcel.testing.attacks import AttackContract, LinearObservation, load_digit_targets
 
 
 def stream(seed: int = 0) -> torch.Generator:
@@ -23,7 +23,7 @@ class TestLogitInversion(AttackContract):
 
 def test_works_on_counted_queries() -> None:
     """Sixteen answers an image, no grants at all: still far better than the mean image."""
-    known, targets = digits()
+    known, targets = load_digit_targets()
     seen = LinearObservation("private-logits", grants=frozenset())
     observed = seen.sample(targets.x, stream())
     images = LogitInversion().reconstruct(seen, known, observed, 0.3, stream(1))
@@ -32,7 +32,7 @@ def test_works_on_counted_queries() -> None:
 
 def test_what_means_nothing_is_ignored() -> None:
     """A number added to all logits of a query changes no image."""
-    known, targets = digits()
+    known, targets = load_digit_targets()
     seen = LinearObservation("private-logits")
     observed = seen.sample(targets.x, stream())
     first, second = (
@@ -44,4 +44,4 @@ def test_what_means_nothing_is_ignored() -> None:
 
 def test_centred_by_hand() -> None:
     """The mean is taken away."""
-    assert centred(torch.tensor([[1.0, 2.0, 6.0]])).tolist() == [[-2, -1, 3]]
+    assert centre_logits(torch.tensor([[1.0, 2.0, 6.0]])).tolist() == [[-2, -1, 3]]

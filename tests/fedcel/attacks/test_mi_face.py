@@ -10,7 +10,12 @@ from fedcel.attacks.protocol import Attack
 from fedcel.attacks.score_card import label_accuracy
 from fedcel.leakage.observation import LOGITS, Observation
 from fedcel.nets.split_net import SplitNet
-from fedcel.testing.attacks import AttackContract, LinearObservation, digits, undefended
+from fedcel.testing.attacks import (
+    AttackContract,
+    LinearObservation,
+    load_digit_targets,
+    train_undefended,
+)
 
 
 def stream(seed: int = 0) -> torch.Generator:
@@ -47,13 +52,13 @@ class TestMIFace(AttackContract):
 
     def observation(self) -> Observation:
         """Return it."""
-        return Answers(undefended())
+        return Answers(train_undefended())
 
 
 def test_pictures_show_their_class() -> None:
     """An independent classifier reads the answered class off most pictures; one per class."""
-    known, targets = digits()
-    seen = Answers(undefended())
+    known, targets = load_digit_targets()
+    seen = Answers(train_undefended())
     observed = seen.sample(targets.x, stream())
     found = MIFace().reconstruct(seen, known, observed, 0.1, stream())
     answered = observed.argmax(1)
@@ -66,5 +71,9 @@ def test_needs_a_gradient() -> None:
     """Refused by name without it."""
     with pytest.raises(ValueError, match="must grant 'logits'"):
         MIFace().reconstruct(
-            LinearObservation("private-logits"), digits()[0], torch.zeros(1, 32), 1.0, stream()
+            LinearObservation("private-logits"),
+            load_digit_targets()[0],
+            torch.zeros(1, 32),
+            1.0,
+            stream(),
         )

@@ -4,13 +4,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcel.attacks.pixel_descent import Steps, descend, total_variation
+from fedcel.attacks.pixel_descent import Steps, descend_pixels, total_variation
 
 
 def test_minimum_inside_and_at_the_edge() -> None:
     """|x - c|^2 from grey: c where it is in [0, 1], else the nearest pixel that is."""
     centre = torch.tensor([0.2, 0.9, 1.7, -0.3]).view(4, 1, 1, 1)
-    found = descend(
+    found = descend_pixels(
         lambda x: (x - centre).square().flatten(1).sum(1), torch.full((4, 1, 1, 1), 0.5), STEPS
     )
     torch.testing.assert_close(found.flatten(), torch.tensor([0.2, 0.9, 1, 0]), atol=1e-3, rtol=0)
@@ -26,8 +26,8 @@ def test_rows_do_not_mix() -> None:
     def loss(images: torch.Tensor) -> torch.Tensor:
         return (images.flatten(1).sum(1) - 3).square() + 0.1 * total_variation(images)
 
-    together = descend(loss, x, Steps(20, 0.05))
-    torch.testing.assert_close(descend(loss, x[2:3], Steps(20, 0.05)), together[2:3])
+    together = descend_pixels(loss, x, Steps(20, 0.05))
+    torch.testing.assert_close(descend_pixels(loss, x[2:3], Steps(20, 0.05)), together[2:3])
 
 
 @settings(deadline=None)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedcel.attacks.averaging import Averaging
 from fedcel.attacks.protocol import Attack
-from fedcel.attacks.registry import ATTACKS, entries, find, parse, split
+from fedcel.attacks.registry import ATTACKS, find_attack, list_entries, parse_attacks, parse_repeats
 from fedcel.errors import PluginError, SettingsError
 from fedcel.settings.groups import Attack as How
 
@@ -14,14 +14,14 @@ from fedcel.settings.groups import Attack as How
 @pytest.mark.parametrize("name", ATTACKS)
 def test_each_name_is_that_of_its_attack(name: str) -> None:
     """What is asked for is what a row says, alone and repeated."""
-    assert isinstance(find(name), Attack)
-    assert find(name).name == name
-    assert find(f"{name}*16").name == f"{name}*16"
+    assert isinstance(find_attack(name), Attack)
+    assert find_attack(name).name == name
+    assert find_attack(f"{name}*16").name == f"{name}*16"
 
 
 def test_list_in_order() -> None:
     """Spaces are nothing; the optimal attacker is None; own attacks may repeat too."""
-    found = parse("optimal, decoder*4,optimal*2,fedcel.attacks.rmle:RMLE*3")
+    found = parse_attacks("optimal, decoder*4,optimal*2,fedcel.attacks.rmle:RMLE*3")
     assert [(attack and attack.name, repeats) for attack, repeats in found] == [
         (None, 1), ("decoder*4", 4), (None, 2), ("rmle*3", 3),
     ]  # fmt: skip
@@ -30,7 +30,7 @@ def test_list_in_order() -> None:
 
 def test_default_is_cheap() -> None:
     """No search and no critic unless asked for."""
-    assert [attack and attack.name for attack, _ in parse(How().names)] == [
+    assert [attack and attack.name for attack, _ in parse_attacks(How().names)] == [
         None,
         "decoder",
         "kernel-ridge",
@@ -40,7 +40,7 @@ def test_default_is_cheap() -> None:
 
 def test_an_entry_and_what_rows_call_it() -> None:
     """The name of an own attack is its own."""
-    found = entries("optimal*4, decoder*2,fedcel.attacks.rmle:RMLE")
+    found = list_entries("optimal*4, decoder*2,fedcel.attacks.rmle:RMLE")
     assert found == [
         ("optimal*4", "optimal"), ("decoder*2", "decoder*2"), ("fedcel.attacks.rmle:RMLE", "rmle"),
     ]  # fmt: skip
@@ -50,14 +50,14 @@ def test_an_entry_and_what_rows_call_it() -> None:
 def test_an_empty_name_is_no_misspelt_one(names: str) -> None:
     """A comma too many asks for nothing."""
     with pytest.raises(SettingsError, match="has an empty name"):
-        parse(names)
+        parse_attacks(names)
 
 
 @settings(deadline=None)
 @given(st.integers(2, 10**6))
 def test_split_is_undone_by_joining(repeats: int) -> None:
     """NAME*M."""
-    assert split(f"decoder*{repeats}") == ("decoder", repeats)
+    assert parse_repeats(f"decoder*{repeats}") == ("decoder", repeats)
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,12 @@ def test_split_is_undone_by_joining(repeats: int) -> None:
 def test_wrong_repeats(name: str) -> None:
     """Said with what is right."""
     with pytest.raises(SettingsError, match=r"as in 'decoder\*16'"):
-        find(name)
+        find_attack(name)
 
 
 def test_wrong_names() -> None:
     """The nearest right one; an object that is no attack."""
     with pytest.raises(SettingsError, match="did you mean 'decoder'"):
-        parse("optimal,decodr*4")
+        parse_attacks("optimal,decodr*4")
     with pytest.raises(PluginError, match="is no attack"):
-        find("fedcel.seeding:generator")
+        find_attack("fedcel.seeding:make_generator")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedcel.attacks.averaging import Averaged, Repeated
+from fedcel.attacks.averaging import AveragedObservation, RepeatedObservation
 from fedcel.attacks.pixel_descent import Steps
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.rmle import RMLE
@@ -11,7 +11,7 @@ from fedcel.attacks.score_card import class_means, mse
 from fedcel.leakage.observation import FREE_QUERIES, SmashedData
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
-from fedcel.testing.attacks import AttackContract, digits, undefended
+from fedcel.testing.attacks import AttackContract, load_digit_targets, train_undefended
 
 
 def stream(seed: int = 0) -> torch.Generator:
@@ -45,8 +45,8 @@ def test_contract_catches_a_search_that_stands_still() -> None:
 
 def test_without_noise_far_below_the_class_mean() -> None:
     """A trained layer without noise: a third of what the label tells, or less."""
-    known, targets = digits()
-    seen = SmashedData(undefended(0.0, 1))
+    known, targets = load_digit_targets()
+    seen = SmashedData(train_undefended(0.0, 1))
     observed = seen.sample(targets.x, stream())
     found = RMLE().reconstruct(seen, known, observed, 0.2, stream(1))
     assert mse(found, targets.x) < 0.4 * mse(class_means(targets.y, known), targets.x)
@@ -55,15 +55,15 @@ def test_without_noise_far_below_the_class_mean() -> None:
 def test_as_many_features_as_pixels_is_exact() -> None:
     """The identity as encoder, no noise: every pixel is found."""
     net = SplitNet(torch.nn.Flatten(), torch.nn.Identity(), Cut(0.0), 64)
-    known, targets = digits()
+    known, targets = load_digit_targets()
     found = RMLE().reconstruct(SmashedData(net), known, targets.x.flatten(1), 0.2, stream())
     assert mse(found, targets.x) < 1e-5
 
 
 def test_noise_chooses_a_short_search() -> None:
     """Noise as large as the signal: fitting it is worse than stopping early, and that is seen."""
-    known, targets = digits()
-    seen = SmashedData(undefended(3.0, 1))
+    known, targets = load_digit_targets()
+    seen = SmashedData(train_undefended(3.0, 1))
     observed = seen.sample(targets.x, stream())
     greedy = RMLE(weights=(0.0,), shares=(1.0,))
     errors = [
@@ -76,13 +76,16 @@ def test_noise_chooses_a_short_search() -> None:
 @pytest.mark.parametrize("sigma", [0.0, 0.1])
 def test_under_dropout_the_law_beats_the_gap_to_the_mean(sigma: float) -> None:
     """Four values in ten dropped: what came through is fitted, not (1 - p) z to all of it."""
-    known, targets = digits()
-    net = undefended(sigma)
+    known, targets = load_digit_targets()
+    net = train_undefended(sigma)
     seen = SmashedData(SplitNet(net.encoder, net.head, Cut(sigma, 0.4), net.features))
     observed = seen.sample(targets.x, stream())
     law, gap = (
         mse(RMLE().reconstruct(surface, known, observed, 0.1, stream(1)), targets.x)
-        for surface in (seen, Averaged(Repeated(seen, 1)))  # a mean of answers offers no law
+        for surface in (
+            seen,
+            AveragedObservation(RepeatedObservation(seen, 1)),
+        )  # a mean of answers offers no law
     )
     assert law < 0.9 * gap
 
@@ -97,4 +100,4 @@ def test_needs_the_mean() -> None:
             return images.flatten(1)
 
     with pytest.raises(ValueError, match="'opaque' must grant 'mean', grants free-queries"):
-        RMLE().reconstruct(Opaque(), digits()[0], torch.zeros(1, 64), 1.0, stream())
+        RMLE().reconstruct(Opaque(), load_digit_targets()[0], torch.zeros(1, 64), 1.0, stream())

@@ -7,14 +7,14 @@ import torch
 
 from fedcel.attacks import Decoder
 from fedcel.attacks.protocol import OtherClasses
-from fedcel.attacks.registry import ATTACKS, find
-from fedcel.attacks.runner import run
+from fedcel.attacks.registry import ATTACKS, find_attack
+from fedcel.attacks.runner import run_attacks
 from fedcel.data.images import Images
 from fedcel.errors import DataError, PluginError, SettingsError
 from fedcel.leakage.observation import FIRST_LAYER, UPDATE, Observation, SmashedData
-from fedcel.nets.split_net import build
+from fedcel.nets.split_net import build_net
 from fedcel.settings.groups import Attack, Net
-from fedcel.testing.attacks import LinearObservation, digits
+from fedcel.testing.attacks import LinearObservation, load_digit_targets
 
 SCORES = ["mse", "psnr", "ssim", "identification-1", "identification-5", "label-accuracy"]
 ANCHORS = ["mean-mse", "oracle-mse", "seconds"]
@@ -25,13 +25,13 @@ QUICK = Attack(names="decoder", seeds=2, budget=0.02, candidates=20)
 
 def smashed(sigma: float = 0.1) -> SmashedData:
     """Return the smashed data of an untrained network for digits."""
-    net = build(Net(noise=sigma), (1, 8, 8), 10, torch.Generator().manual_seed(3))
+    net = build_net(Net(noise=sigma), (1, 8, 8), 10, torch.Generator().manual_seed(3))
     return SmashedData(net)
 
 
 def go(how: Attack, *seen: Observation, seed: int = 1) -> tuple[list[dict[str, object]], dict]:  # type: ignore[type-arg]
     """Run on the contract's digits."""
-    return run(seen, how, *digits(), seed, lambda line: None)[:2]
+    return run_attacks(seen, how, *load_digit_targets(), seed, lambda line: None)[:2]
 
 
 def without_seconds(rows: list[dict[str, object]]) -> list[dict[str, object]]:
@@ -126,15 +126,15 @@ def test_no_attack_on_a_mean_of_uploads() -> None:
 
 def test_attackers_images_of_other_classes() -> None:
     """No label is compared; the anchors need images of the targets' classes."""
-    known, targets = digits()
+    known, targets = load_digit_targets()
     how = QUICK.model_copy(update={"seeds": 1})
     other = OtherClasses(known.x, known.y.flip(0))
-    (row,), pictures, _ = run([smashed()], how, other, targets, 1, lambda line: None, known)
+    (row,), pictures, _ = run_attacks([smashed()], how, other, targets, 1, lambda line: None, known)
     assert list(row) == [key for key in KEYS if key != "label-accuracy"]
-    _, plain, _ = run([smashed()], how, known, targets, 1, lambda line: None, known)
+    _, plain, _ = run_attacks([smashed()], how, known, targets, 1, lambda line: None, known)
     assert all(map(torch.equal, pictures.values(), plain.values()))
     with pytest.raises(DataError, match="pass the training images as population"):
-        run([smashed()], how, other, targets, 1, lambda line: None)
+        run_attacks([smashed()], how, other, targets, 1, lambda line: None)
 
 
 def test_no_noise_leaks_everything() -> None:
@@ -176,7 +176,7 @@ def test_attacks_get_no_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     """The attacker's images, the observed vectors, and nothing that holds a target's pixels."""
     spy = Spy()
     monkeypatch.setitem(ATTACKS, "spy", lambda: spy)
-    known, targets = digits()
+    known, targets = load_digit_targets()
     go(QUICK.model_copy(update={"names": "spy", "seeds": 1}), smashed())
     assert spy.given[1] is known
     tensors = [item for item in [*known, *spy.given] if isinstance(item, torch.Tensor)]
@@ -202,8 +202,8 @@ def test_names_are_checked_first() -> None:
     with pytest.raises(SettingsError, match="did you mean 'decoder'"):
         go(QUICK.model_copy(update={"names": "decoder,decodr"}), smashed())
     with pytest.raises(PluginError, match="is no attack"):
-        find("fedcel.seeding:generator")
-    assert find("fedcel.attacks.decoder:Decoder").name == "decoder"
+        find_attack("fedcel.seeding:make_generator")
+    assert find_attack("fedcel.attacks.decoder:Decoder").name == "decoder"
 
 
 @dataclass(frozen=True)
@@ -234,10 +234,10 @@ def test_rows_say_what_was_asked_where_it_is_paid() -> None:
 
 def test_targets_must_be_unseen() -> None:
     """An attacker who holds a target would be scored on his memory."""
-    known, targets = digits()
+    known, targets = load_digit_targets()
     both = Images(torch.cat([known.x, targets.x[:2]]), torch.cat([known.y, targets.y[:2]]))
     with pytest.raises(DataError, match="2 of 60 targets"):
-        run([smashed()], QUICK, both, targets, 1, lambda line: None)
+        run_attacks([smashed()], QUICK, both, targets, 1, lambda line: None)
     nearly = Images((both.x + 1 / 255).clamp(0, 1), both.y)
     with pytest.warns(UserWarning, match=r"^2 of 60 targets are an own image .* to a grey level"):
-        run([smashed()], QUICK, nearly, targets, 1, lambda line: None)
+        run_attacks([smashed()], QUICK, nearly, targets, 1, lambda line: None)

@@ -9,13 +9,13 @@ from sklearn.datasets import load_digits
 from fedcel.attacks.protocol import OtherClasses
 from fedcel.attacks.score_card import (
     class_means,
-    identified,
-    in_best_order,
+    identification_rate,
     label_accuracy,
     mean_image,
     mse,
+    order_batches,
     psnr,
-    score,
+    score_reconstructions,
     ssim,
 )
 from fedcel.data.images import Images
@@ -49,7 +49,7 @@ def test_perfect_reconstruction() -> None:
     x = rand(10, 1, 8, 8)
     assert (mse(x, x), psnr(x, x)) == (0, 100)
     assert ssim(x, x) == pytest.approx(1)
-    assert identified(x, x, 10, 1) == 1
+    assert identification_rate(x, x, 10, 1) == 1
 
 
 @pytest.mark.parametrize("side", [8, 28])
@@ -63,7 +63,7 @@ def test_ssim_of_constant_images(side: int) -> None:
 def test_ssim_of_tiny_images() -> None:
     """No 3x3 window fits: no such key, all others are numbers."""
     known = Images(rand(4, 1, 1, 6), torch.arange(4) % 2)
-    found = score(rand(4, 1, 1, 6), known, known, 4)
+    found = score_reconstructions(rand(4, 1, 1, 6), known, known, 4)
     assert "ssim" not in found
     assert all(isfinite(value) for value in found.values())
 
@@ -72,17 +72,17 @@ def test_identified_by_hand() -> None:
     """On a line: 0 is nearest to its own, 1's picture lies at 2, whose own picture is exact."""
     originals = torch.tensor([0.0, 0.4, 0.8]).reshape(3, 1, 1, 1)
     images = torch.tensor([0.1, 0.7, 0.8]).reshape(3, 1, 1, 1)
-    assert identified(images, originals, 3, 1) == pytest.approx(2 / 3)
-    assert identified(images, originals, 2, 1) == pytest.approx((1 + 1 / 2 + 1) / 3)
-    assert identified(images, originals, 3, 2) == 1
+    assert identification_rate(images, originals, 3, 1) == pytest.approx(2 / 3)
+    assert identification_rate(images, originals, 2, 1) == pytest.approx((1 + 1 / 2 + 1) / 3)
+    assert identification_rate(images, originals, 3, 2) == 1
 
 
 def test_the_mean_image_identifies_by_chance() -> None:
     """One picture for all: the right one is first among n in 1/n of the cases on average."""
     originals = rand(50, 1, 4, 4)
     images = originals.mean(0, keepdim=True).expand(50, -1, -1, -1)
-    assert identified(images, originals, 10, 1) == pytest.approx(1 / 10)
-    assert identified(images, originals, 10, 5) == pytest.approx(5 / 10)
+    assert identification_rate(images, originals, 10, 1) == pytest.approx(1 / 10)
+    assert identification_rate(images, originals, 10, 5) == pytest.approx(5 / 10)
 
 
 def test_anchors_on_digits() -> None:
@@ -127,7 +127,7 @@ def test_score_has_the_keys_of_the_file() -> None:
     """The keys of attacks.json."""
     digits = all_digits()
     known, targets = Images(digits.x[:100], digits.y[:100]), Images(digits.x[100:], digits.y[100:])
-    assert list(score(targets.x, targets, known, 10)) == [
+    assert list(score_reconstructions(targets.x, targets, known, 10)) == [
         "mse",
         "psnr",
         "ssim",
@@ -144,18 +144,18 @@ def test_other_classes_teach_no_labels() -> None:
     digits = all_digits()
     known, targets = Images(digits.x[:100], digits.y[:100]), Images(digits.x[100:], digits.y[100:])
     other = OtherClasses(known.x, known.y.flip(0))
-    want = score(targets.x, targets, known, 10, known)
+    want = score_reconstructions(targets.x, targets, known, 10, known)
     del want["label-accuracy"]
-    assert score(targets.x, targets, other, 10, known) == want
+    assert score_reconstructions(targets.x, targets, other, 10, known) == want
     with pytest.raises(DataError, match="of other classes, must be of the targets'; pass the"):
-        score(targets.x, targets, other, 10)
+        score_reconstructions(targets.x, targets, other, 10)
 
 
 def test_best_order_within_batches_only() -> None:
     """Shuffled inside batches of 3, the last of 2: put back; an image never leaves its batch."""
     x = rand(8, 1, 4, 4, seed=5)
     shuffled = x[[2, 0, 1, 4, 5, 3, 7, 6]]
-    assert torch.equal(in_best_order(shuffled, x, 3), x)
-    assert torch.equal(in_best_order(shuffled, x, 1), shuffled)
+    assert torch.equal(order_batches(shuffled, x, 3), x)
+    assert torch.equal(order_batches(shuffled, x, 1), shuffled)
     crossed = x[[3, 1, 2, 0, 4, 5, 6, 7]]
-    assert not torch.equal(in_best_order(crossed, x, 3), x)
+    assert not torch.equal(order_batches(crossed, x, 3), x)

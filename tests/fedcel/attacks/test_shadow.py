@@ -5,11 +5,16 @@ import torch
 
 from fedcel.attacks.protocol import Attack, OtherClasses
 from fedcel.attacks.score_card import class_means, mse
-from fedcel.attacks.shadow import Shadow, apart, plain, residue
+from fedcel.attacks.shadow import Shadow, build_plain_encoder, moment_distance, residual_sd
 from fedcel.leakage.observation import FREE_QUERIES, HEAD, Observation, SmashedData
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
-from fedcel.testing.attacks import AttackContract, LinearObservation, digits, undefended
+from fedcel.testing.attacks import (
+    AttackContract,
+    LinearObservation,
+    load_digit_targets,
+    train_undefended,
+)
 
 
 def stream(seed: int = 0) -> torch.Generator:
@@ -28,7 +33,7 @@ class TestShadow(AttackContract):
 
     def observation(self) -> Observation:
         """Return the messages of an undefended net."""
-        return SmashedData(undefended())
+        return SmashedData(train_undefended())
 
 
 class TestOtherShadow(TestShadow):
@@ -65,8 +70,8 @@ class Silent(SmashedData):
 
 def test_asks_nobody_and_sees_more_than_the_label() -> None:
     """No query at all; still below what the label alone tells."""
-    known, targets = digits()
-    seen = SmashedData(undefended())
+    known, targets = load_digit_targets()
+    seen = SmashedData(train_undefended())
     observed = seen.sample(targets.x, stream())
     found = Shadow(clone=False).reconstruct(Silent(seen.net), known, observed, 0.5, stream(1))
     assert mse(found, targets.x) < 0.9 * mse(class_means(targets.y, known), targets.x)
@@ -82,8 +87,8 @@ class Unread(SmashedData):
 
 def test_labels_of_other_classes_are_not_the_heads() -> None:
     """The moments alone: the head is not asked, and the labels change nothing."""
-    known, targets = digits()
-    seen = Unread(undefended())
+    known, targets = load_digit_targets()
+    seen = Unread(train_undefended())
     observed = seen.sample(targets.x, stream())
     one, two = (
         Shadow().reconstruct(seen, OtherClasses(known.x, y), observed, 0.02, stream(1))
@@ -95,19 +100,19 @@ def test_labels_of_other_classes_are_not_the_heads() -> None:
 def test_moments_by_hand() -> None:
     """Equal clouds are 0 apart; moved by 2, 4; a narrower one is no fault, a wider one is."""
     cloud = torch.tensor([[0.0, 0.0], [2.0, 2.0]])
-    assert apart(cloud, cloud).item() == 0
-    assert apart(cloud + 2, cloud).item() == pytest.approx(4)
-    assert apart(0.5 * (cloud - 1), cloud - 1).item() == pytest.approx(0)
-    assert apart(3 * (cloud - 1), cloud - 1).item() == pytest.approx(4)
+    assert moment_distance(cloud, cloud).item() == 0
+    assert moment_distance(cloud + 2, cloud).item() == pytest.approx(4)
+    assert moment_distance(0.5 * (cloud - 1), cloud - 1).item() == pytest.approx(0)
+    assert moment_distance(3 * (cloud - 1), cloud - 1).item() == pytest.approx(4)
 
 
 def test_residue_is_what_the_defence_does_not_explain() -> None:
     """Noise of sd .5 received, .4 of the defence: .3 is missing; nothing where .5 is its own."""
-    encoder = plain(torch.zeros(1, 1, 8, 8), 4, stream())
+    encoder = build_plain_encoder(torch.zeros(1, 1, 8, 8), 4, stream())
     x = torch.rand(20_000, 1, 8, 8, generator=stream(1))
     with torch.no_grad():
         observed = encoder(x) + 0.5 * torch.randn(len(x), 4, generator=stream(2))
-    missing = [residue(encoder, Noise(sd), x, observed, stream(3)) for sd in (0.4, 0.5)]
+    missing = [residual_sd(encoder, Noise(sd), x, observed, stream(3)) for sd in (0.4, 0.5)]
     assert missing[0].tolist() == pytest.approx([0.3] * 4, rel=0.05)
     assert missing[1].max() < 0.1
 
@@ -116,7 +121,7 @@ class Noise(SmashedData):
     """The defence of a device: noise of this sd."""
 
     def __init__(self, sd: float) -> None:
-        super().__init__(undefended(sd))
+        super().__init__(train_undefended(sd))
 
 
 class Quiet(SmashedData):
@@ -129,8 +134,8 @@ class Quiet(SmashedData):
 
 def test_dropout_is_trained_through() -> None:
     """Half of the values dropped: an imitation that drops none has messages twice too large."""
-    known, targets = digits()
-    net = SplitNet(undefended().encoder, undefended().head, Cut(0.1, 0.5), 32)
+    known, targets = load_digit_targets()
+    net = SplitNet(train_undefended().encoder, train_undefended().head, Cut(0.1, 0.5), 32)
     seen = SmashedData(net)
     observed = seen.sample(targets.x, stream())
     through, past = (
@@ -147,4 +152,4 @@ def test_needs_are_checked() -> None:
     """No head, or no layers: refused by name."""
     bare = LinearObservation("smashed-data", grants=frozenset({FREE_QUERIES}))
     with pytest.raises(ValueError, match="must grant 'head'"):
-        Shadow().reconstruct(bare, digits()[0], torch.zeros(1, 32), 1.0, stream())
+        Shadow().reconstruct(bare, load_digit_targets()[0], torch.zeros(1, 32), 1.0, stream())

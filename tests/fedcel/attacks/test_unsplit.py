@@ -10,8 +10,8 @@ from fedcel.attacks.protocol import Attack
 from fedcel.attacks.unsplit import UnSplit
 from fedcel.leakage.observation import Observation, SmashedData
 from fedcel.nets.cut import Cut
-from fedcel.nets.split_net import SplitNet, initialise
-from fedcel.testing.attacks import AttackContract, LinearObservation, digits
+from fedcel.nets.split_net import SplitNet, initialise_parameters
+from fedcel.testing.attacks import AttackContract, LinearObservation, load_digit_targets
 
 
 def stream(seed: int = 0) -> torch.Generator:
@@ -25,7 +25,7 @@ def convolution() -> SmashedData:
     net = SplitNet(
         nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.Flatten()), nn.Identity(), Cut(0.0), 512
     )
-    initialise(net, stream(3))
+    initialise_parameters(net, stream(3))
     return SmashedData(net)
 
 
@@ -65,5 +65,9 @@ def test_needs_the_layers() -> None:
     """Refused by name without them."""
     with pytest.raises(ValueError, match="must grant 'architecture'"):
         UnSplit().reconstruct(
-            LinearObservation("smashed-data"), digits()[0], torch.zeros(1, 32), 1.0, stream()
+            LinearObservation("smashed-data"),
+            load_digit_targets()[0],
+            torch.zeros(1, 32),
+            1.0,
+            stream(),
         )

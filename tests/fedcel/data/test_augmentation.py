@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcel.data.augmentation import SCALE, SHIFT, TURN, augmented
+from fedcel.data.augmentation import SCALE, SHIFT, TURN, augment_images
 
 KINDS = ["affine", "affine-flip"]
 
@@ -32,17 +32,17 @@ def test_same_bits_from_the_same_generator(kind: str) -> None:
     """Another seed, other images; the given ones are not changed."""
     x = torch.rand(5, 3, 8, 6, generator=stream(1))
     before = x.clone()
-    found = augmented(x, kind, stream(2))
+    found = augment_images(x, kind, stream(2))
     assert found.shape == x.shape
-    assert torch.equal(found, augmented(x, kind, stream(2)))
-    assert not torch.equal(found, augmented(x, kind, stream(3)))
+    assert torch.equal(found, augment_images(x, kind, stream(2)))
+    assert not torch.equal(found, augment_images(x, kind, stream(3)))
     assert torch.equal(x, before)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_images_stay_images(kind: str) -> None:
     """Values in [0, 1]: means of neighbours, black beyond the border."""
-    found = augmented(torch.ones(50, 1, 9, 9), kind, stream(4))
+    found = augment_images(torch.ones(50, 1, 9, 9), kind, stream(4))
     assert 0 <= found.min() < 0.5
     assert found.max() <= 1 + 1e-6
 
@@ -56,7 +56,7 @@ def test_no_change_at_all_is_the_image() -> None:
     x = torch.rand(4, 2, 8, 6, generator=stream(5))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "rand", middle)
-        torch.testing.assert_close(augmented(x, "affine", stream()), x, atol=1e-6, rtol=0)
+        torch.testing.assert_close(augment_images(x, "affine", stream()), x, atol=1e-6, rtol=0)
 
 
 def test_every_image_moves_on_its_own_within_bounds() -> None:
@@ -64,7 +64,7 @@ def test_every_image_moves_on_its_own_within_bounds() -> None:
 
     Each bound is reached, within a fifth.
     """
-    right, down = centre_of_mass(augmented(spot(500), "affine", stream(6)))
+    right, down = centre_of_mass(augment_images(spot(500), "affine", stream(6)))
     far = 0.5 * (1 + SCALE) + 2 * SHIFT * (1 + SCALE)
     assert len(set(right.tolist())) > 490
     assert 0.9 * far < right.max() < far + 0.01
@@ -76,14 +76,14 @@ def test_every_image_moves_on_its_own_within_bounds() -> None:
 
 def test_sizes_differ_by_up_to_a_tenth() -> None:
     """A disc's light is its area: from .81 to 1.21 of what it was, both reached."""
-    light = augmented(spot(500), "affine", stream(8)).sum((1, 2, 3)) / spot(1).sum()
+    light = augment_images(spot(500), "affine", stream(8)).sum((1, 2, 3)) / spot(1).sum()
     assert (1 - SCALE) ** 2 - 0.02 < light.min() < 0.84
     assert 1.18 < light.max() < (1 + SCALE) ** 2 + 0.02
 
 
 def test_half_are_mirrored() -> None:
     """Only of the kind that says so: a disc on the right is then on the left."""
-    right, _ = centre_of_mass(augmented(spot(400), "affine-flip", stream(7)))
+    right, _ = centre_of_mass(augment_images(spot(400), "affine-flip", stream(7)))
     assert 0.4 < (right < 0).double().mean() < 0.6
-    right, _ = centre_of_mass(augmented(spot(400), "affine", stream(7)))
+    right, _ = centre_of_mass(augment_images(spot(400), "affine", stream(7)))
     assert (right > 0).all()

@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from fedcel.data.hugging_face import read
-from fedcel.data.image_folder import read as read_folder
-from fedcel.data.sources import read as read_any
+from fedcel.data.hugging_face import read_hugging_face
+from fedcel.data.image_folder import read_image_folder as read_folder
+from fedcel.data.sources import read_source as read_any
 from fedcel.errors import DataError
 from fedcel.settings.groups import Data
 
@@ -59,7 +59,7 @@ def test_columns_named_by_settings(tmp_path: Path) -> None:
     """A single data set is the training part; other labels are numbered in their order."""
     data = saved(tmp_path, rows(4))
     named = {"label_column": "digit", "holder_column": "writer", "size": 3}
-    train, test, holders = read(data.model_copy(update=named))
+    train, test, holders = read_hugging_face(data.model_copy(update=named))
     assert test is None and train.y.tolist() == [1, 0, 2, 1] and train.x.shape == (4, 1, 3, 3)
     assert holders is not None and holders.tolist() == [1, 0, 1, 0]
 
@@ -71,7 +71,7 @@ def test_a_folder_that_load_dataset_reads(tmp_path: Path, monkeypatch: pytest.Mo
         path = tmp_path / "tree" / "train" / label / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(PIXELS[number]).save(path)
-    train, test, _ = read(Data(source="huggingface", path=str(tmp_path / "tree")))
+    train, test, _ = read_hugging_face(Data(source="huggingface", path=str(tmp_path / "tree")))
     want, _, _ = read_folder(Data(source="image-folder", path=str(tmp_path / "tree" / "train")))
     assert test is None
     order = train.x.flatten(1).sum(1).argsort(), want.x.flatten(1).sum(1).argsort()
@@ -102,7 +102,7 @@ def test_what_does_not_fit_is_refused(
     """With the columns or splits that there are."""
     data = saved(tmp_path, parts)
     with pytest.raises(DataError, match=message):
-        read(data.model_copy(update=more))
+        read_hugging_face(data.model_copy(update=more))
 
 
 def test_missing_and_damaged_pictures_are_refused(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_missing_and_damaged_pictures_are_refused(tmp_path: Path) -> None:
         table = {"picture": [Image.fromarray(PIXELS[0]), second], "kind": [0, 1]}
         data = saved(tmp_path / name, datasets.Dataset.from_dict(table, features=broken))
         with pytest.raises(DataError, match=message):
-            read(data)
+            read_hugging_face(data)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_rows_without_one_label_are_refused(
         parts = {"train": whole, "test": table}
     data = saved(tmp_path, parts).model_copy(update={"label_column": "kind"})
     with pytest.raises(DataError, match=message):
-        read(data)
+        read_hugging_face(data)
 
 
 def test_rows_without_a_holder_are_refused(tmp_path: Path) -> None:
@@ -155,15 +155,15 @@ def test_rows_without_a_holder_are_refused(tmp_path: Path) -> None:
     features = datasets.Features({name: FEATURES[name] for name in table})
     data = saved(tmp_path, datasets.Dataset.from_dict(table, features=features))
     with pytest.raises(DataError, match="split train, image 1 has no value in column 'writer'"):
-        read(data.model_copy(update={"holder_column": "writer"}))
+        read_hugging_face(data.model_copy(update={"holder_column": "writer"}))
 
 
 def test_nowhere_to_read_from(tmp_path: Path) -> None:
     """Neither or both named, no folder, a folder without data."""
     for path, repository in (("none", "none"), (str(tmp_path), "name")):
         with pytest.raises(DataError, match="one of the two must be 'none'"):
-            read(Data(source="huggingface", path=path, repository=repository))
+            read_hugging_face(Data(source="huggingface", path=path, repository=repository))
     with pytest.raises(DataError, match="is no folder"):
-        read(Data(source="huggingface", path=str(tmp_path / "nowhere")))
+        read_hugging_face(Data(source="huggingface", path=str(tmp_path / "nowhere")))
     with pytest.raises(DataError, match="cannot be loaded"):
-        read(Data(source="huggingface", path=str(tmp_path)))
+        read_hugging_face(Data(source="huggingface", path=str(tmp_path)))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedcel.data.idx import read
+from fedcel.data.idx import read_idx
 from fedcel.errors import DataError
 from fedcel.settings.groups import Data
 
@@ -34,7 +34,7 @@ def write(folder: Path) -> Data:
 
 def test_reads_back_what_was_written(tmp_path: Path) -> None:
     """Plain and compressed files, bytes over 255, rows before columns."""
-    train, test = read(write(tmp_path))
+    train, test = read_idx(write(tmp_path))
     assert train.x.shape == (5, 1, 3, 2) and test.x.shape == (2, 1, 3, 2)
     assert (train.x[:, 0].numpy() == PIXELS.astype(np.float32) / np.float32(255)).all()
     assert train.y.tolist() == [0, 1, 2, 1, 0] and test.y.tolist() == [0, 1]
@@ -75,7 +75,7 @@ def test_damaged_images_are_refused(
     (tmp_path / IMAGES).unlink()
     (tmp_path / name).write_bytes(damage(raw))
     with pytest.raises(DataError, match=message) as caught:
-        read(data)
+        read_idx(data)
     assert str(tmp_path) in str(caught.value)
 
 
@@ -92,7 +92,7 @@ def test_labels_out_of_range(tmp_path: Path, name: str, labels: list[int], messa
     raw = idx(np.array(labels, dtype=np.uint8))
     (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith("gz") else raw)
     with pytest.raises(DataError, match=message):
-        read(data)
+        read_idx(data)
 
 
 def test_missing_things_are_named(tmp_path: Path) -> None:
@@ -100,16 +100,16 @@ def test_missing_things_are_named(tmp_path: Path) -> None:
     data = write(tmp_path)
     for path in ("none", str(tmp_path / "nowhere"), str(tmp_path / IMAGES)):
         with pytest.raises(DataError, match="is no folder"):
-            read(Data(source="idx", path=path))
+            read_idx(Data(source="idx", path=path))
     (tmp_path / "t10k-labels-idx1-ubyte").unlink()
     with pytest.raises(DataError, match="no file t10k-labels-idx1-ubyte or .*train-images"):
-        read(data)
+        read_idx(data)
 
 
 @pytest.mark.skipif(not FASHION.is_dir(), reason="no folder ../shared/data/fashion-mnist")
 def test_fashion_mnist() -> None:
     """The published counts and the published mean pixel, .2860."""
-    train, test = read(Data(source="idx", path=str(FASHION)))
+    train, test = read_idx(Data(source="idx", path=str(FASHION)))
     assert train.x.shape == (60000, 1, 28, 28) and test.x.shape == (10000, 1, 28, 28)
     assert train.y.bincount().tolist() == [6000] * 10
     assert test.y.bincount().tolist() == [1000] * 10

@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fedcel.data.image_folder import read
-from fedcel.data.sources import read as read_any
+from fedcel.data.image_folder import read_image_folder
+from fedcel.data.sources import read_source as read_any
 from fedcel.errors import DataError
 from fedcel.settings.groups import Data
 
@@ -48,11 +48,11 @@ def test_training_and_test_trees(tmp_path: Path) -> None:
     small(tmp_path / "train")
     save(tmp_path / "test" / "b" / "1.png", GREY)
     data = Data(source="image-folder", path=str(tmp_path))
-    train, test, _ = read(data)
+    train, test, _ = read_image_folder(data)
     assert test is not None and test.y.tolist() == [1] and len(train.y) == 3
     save(tmp_path / "test" / "c" / "1.png", GREY)
     with pytest.raises(DataError, match=r"no training image is of \['c'\]"):
-        read(data)
+        read_image_folder(data)
 
 
 def test_second_level_names_holders(tmp_path: Path) -> None:
@@ -60,15 +60,15 @@ def test_second_level_names_holders(tmp_path: Path) -> None:
     for name in ("a/zoe/1.png", "a/ann/1.png", "b/zoe/1.png", "b/ann/2.png"):
         save(tmp_path / name, GREY)
     data = Data(source="image-folder", path=str(tmp_path))
-    train, _, holders = read(data)
+    train, _, holders = read_image_folder(data)
     assert train.y.tolist() == [0, 0, 1, 1] and holders is not None
     assert holders.tolist() == [0, 1, 0, 1]
     save(tmp_path / "a" / "loose.png", GREY)
     with pytest.raises(DataError, match="4 of 5 images are in a folder of their holder"):
-        read(data)
+        read_image_folder(data)
     save(tmp_path / "b" / "ann" / "deep" / "1.png", GREY)
     with pytest.raises(DataError, match="deep is too deep, must be CLASS/HOLDER/IMAGE"):
-        read(data)
+        read_image_folder(data)
 
 
 def test_unequal_pictures_need_size_and_grey(tmp_path: Path) -> None:
@@ -78,11 +78,11 @@ def test_unequal_pictures_need_size_and_grey(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"3.png is \(3, 5, 4\), .*10.pgm is \(1, 5, 4\).*data.grey"
     ):
-        read(data)
+        read_image_folder(data)
     save(tmp_path / "b" / "4.png", RED[:4])
     with pytest.raises(DataError, match="set data.size"):
-        read(data.model_copy(update={"grey": True}))
-    train, _, _ = read(data.model_copy(update={"grey": True, "size": 4}))
+        read_image_folder(data.model_copy(update={"grey": True}))
+    train, _, _ = read_image_folder(data.model_copy(update={"grey": True, "size": 4}))
     assert train.x.shape == (5, 1, 4, 4)
     assert train.x[-1].unique().tolist() == pytest.approx([0.299 * 200 / 255], abs=1e-6)
 
@@ -93,7 +93,7 @@ def test_a_photograph_stands_upright(tmp_path: Path) -> None:
     turned = Image.Exif()
     turned[0x0112] = 6
     Image.fromarray(np.rot90(GREY)).save(tmp_path / "a" / "0.png", exif=turned)
-    train, _, _ = read(Data(source="image-folder", path=str(tmp_path)))
+    train, _, _ = read_image_folder(Data(source="image-folder", path=str(tmp_path)))
     want = torch.from_numpy(GREY.astype(np.float32) / np.float32(255))
     assert torch.equal(train.x[0, 0], want)
 
@@ -107,7 +107,7 @@ def test_other_modes_are_refused(tmp_path: Path, name: str, mode: str, message: 
     data = small(tmp_path)
     save(tmp_path / "b" / name, RED, mode)
     with pytest.raises(DataError, match=message) as caught:
-        read(data)
+        read_image_folder(data)
     assert name in str(caught.value)
 
 
@@ -120,20 +120,20 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     for raw, message in ((b"text", "is no image"), (b"", "is no image"), (whole[:500], "1.png c")):
         path.write_bytes(raw)
         with pytest.raises(DataError, match=f"{message}.*remove it or copy it anew"):
-            read(data)
+            read_image_folder(data)
 
 
 def test_missing_things_are_named(tmp_path: Path) -> None:
     """No path, no folder, no class, one class, an empty class."""
     for path in ("none", str(tmp_path / "nowhere")):
         with pytest.raises(DataError, match="is no folder; give one with a folder per class"):
-            read(Data(source="image-folder", path=path))
+            read_image_folder(Data(source="image-folder", path=path))
     data = Data(source="image-folder", path=str(tmp_path))
     with pytest.raises(DataError, match="has 0 folders with 0 images"):
-        read(data)
+        read_image_folder(data)
     save(tmp_path / "a" / "1.png", GREY)
     with pytest.raises(DataError, match="has 1 folders with 1 images"):
-        read(data)
+        read_image_folder(data)
     (tmp_path / "b").mkdir()
     save(tmp_path / "c" / "1.png", GREY)
     with pytest.raises(DataError, match=r"\[1\] do not occur|b has no image"):
@@ -143,6 +143,6 @@ def test_missing_things_are_named(tmp_path: Path) -> None:
 @pytest.mark.skipif(not FACES.is_dir(), reason="no folder ../shared/data/att-faces")
 def test_att_faces() -> None:
     """Forty people, ten images each, 92 pixels wide, 112 high."""
-    train, test, holders = read(Data(source="image-folder", path=str(FACES)))
+    train, test, holders = read_image_folder(Data(source="image-folder", path=str(FACES)))
     assert train.x.shape == (400, 1, 112, 92) and test is None and holders is None
     assert train.y.bincount().tolist() == [10] * 40

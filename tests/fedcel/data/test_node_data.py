@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedcel.data import Own, load
+from fedcel.data import Own, load_splits
 from fedcel.errors import DataError
 
 X = np.arange(4 * 5 * 6, dtype=np.uint8).reshape(4, 5, 6)
@@ -58,7 +58,7 @@ def test_all_training_images_and_nothing_else(
     tmp_path: Path, source: str, write: Callable[[Path], Path]
 ) -> None:
     """Labels keep their numbers though class 1 is absent; everyone else's images are empty."""
-    found = load(made(source, write(tmp_path)), 3, 0)
+    found = load_splits(made(source, write(tmp_path)), 3, 0)
     own, order = (
         found.clients[1],
         np.argsort(Y if source == "image-folder" else Y * 0, kind="stable"),
@@ -74,7 +74,7 @@ def test_size_and_colour_as_the_operator_set_them(tmp_path: Path) -> None:
     """Colours of another size become what the net takes."""
     np.savez(tmp_path / "own.npz", x_train=np.stack([X[:, :, :5]] * 3, 3), y_train=Y)
     data = made("npz", tmp_path / "own.npz", size=8, grey=True, shape=(1, 8, 8))
-    assert load(data, 2, 0).clients[1].x.shape == (4, 1, 8, 8)
+    assert load_splits(data, 2, 0).clients[1].x.shape == (4, 1, 8, 8)
 
 
 @pytest.mark.parametrize(
@@ -98,19 +98,19 @@ def test_what_does_not_fit_is_refused(
     """Each with what is wrong and what to do."""
     data = made("npz", npz(tmp_path))
     with pytest.raises(DataError, match=words):
-        load(data.model_copy(update=change), 3, 0)
+        load_splits(data.model_copy(update=change), 3, 0)
 
 
 def test_no_images_are_refused(tmp_path: Path) -> None:
     """A node without images has nothing to train on."""
     np.savez(tmp_path / "own.npz", x_train=X[:0], y_train=Y[:0])
     with pytest.raises(DataError, match=r"N > 0"):
-        load(made("npz", tmp_path / "own.npz"), 3, 0)
+        load_splits(made("npz", tmp_path / "own.npz"), 3, 0)
     (tmp_path / "empty").mkdir()
     for name in NAMES:
         (tmp_path / "empty" / name).mkdir()
     with pytest.raises(DataError, match="3 folders with 0 images"):
-        load(made("image-folder", tmp_path / "empty"), 3, 0)
+        load_splits(made("image-folder", tmp_path / "empty"), 3, 0)
 
 
 def test_other_class_folders_than_the_servers_are_refused(tmp_path: Path) -> None:
@@ -118,10 +118,10 @@ def test_other_class_folders_than_the_servers_are_refused(tmp_path: Path) -> Non
     path = pictures(tmp_path)
     (path / "bee").rmdir()
     with pytest.raises(DataError, match=r"lack \['bee'\] and have \[\] beyond.*empty folder"):
-        load(made("image-folder", path), 3, 0)
+        load_splits(made("image-folder", path), 3, 0)
     (path / "wasp").mkdir()
     with pytest.raises(DataError, match=r"lack \['bee'\] and have \['wasp'\] beyond"):
-        load(made("image-folder", path), 3, 0)
+        load_splits(made("image-folder", path), 3, 0)
 
 
 def test_a_users_own_source_reads_the_nodes_path(
@@ -135,4 +135,4 @@ def test_a_users_own_source_reads_the_nodes_path(
         "    return Images(torch.zeros(2, 1, 5, 6), torch.tensor([0, 2])), None\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    assert load(made("ownsource:read", npz(tmp_path)), 3, 0).clients[1].y.tolist() == [0, 2]
+    assert load_splits(made("ownsource:read", npz(tmp_path)), 3, 0).clients[1].y.tolist() == [0, 2]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedcel.data.npz import read
-from fedcel.data.sources import read as read_any
+from fedcel.data.npz import read_npz
+from fedcel.data.sources import read_source as read_any
 from fedcel.errors import DataError
 from fedcel.settings.groups import Data
 
@@ -45,7 +45,7 @@ def test_layouts_agree(tmp_path: Path, kind: str) -> None:
 
 def test_grey_images_and_no_test_part(tmp_path: Path) -> None:
     """(N, H, W) has one channel."""
-    train, test = read(write(tmp_path, x_train=X[..., 0], x_test=None, y_test=None))
+    train, test = read_npz(write(tmp_path, x_train=X[..., 0], x_test=None, y_test=None))
     assert train.x.shape == (4, 1, 5, 6) and test is None
     assert train.x[2, 0, 3, 4].item() == np.float32(X[2, 3, 4, 0]) / np.float32(255)
 
@@ -77,7 +77,7 @@ def test_wrong_arrays_are_refused(
     """The error names file and array, what was found and what is allowed."""
     data = write(tmp_path, **arrays)
     with pytest.raises(DataError, match=message) as caught:
-        read(data)
+        read_npz(data)
     assert data.path in str(caught.value)
 
 
@@ -86,7 +86,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     data = write(tmp_path)
     for path in ("none", str(tmp_path)):
         with pytest.raises(DataError, match="is no file; give the .npz file"):
-            read(Data(source="npz", path=path))
+            read_npz(Data(source="npz", path=path))
     whole = Path(data.path).read_bytes()
     np.save(tmp_path / "one.npy", X)
     alone = (tmp_path / "one.npy").read_bytes()
@@ -94,13 +94,13 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     for raw in (b"", alone, whole[:-40], whole[:200], damaged):
         Path(data.path).write_bytes(raw)
         with pytest.raises(DataError, match="cannot be read .*numpy.savez"):
-            read(data)
+            read_npz(data)
 
 
 @pytest.mark.skipif(not CIFAR.is_dir(), reason="no folder ../shared/data/cifar10-subset")
 def test_cifar_subset() -> None:
     """Sizes as documented; ten classes of about a tenth each."""
     path = CIFAR / "cifar10_first4000_test1000.npz"
-    train, test = read(Data(source="npz", path=str(path)))
+    train, test = read_npz(Data(source="npz", path=str(path)))
     assert test is not None and train.x.shape == (4000, 3, 32, 32) and len(test.y) == 1000
     assert train.y.bincount().float().div(400).sub(1).abs().max() < 0.15

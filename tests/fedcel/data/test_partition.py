@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcel.data import partition
+from fedcel.data import partition_examples
 from fedcel.errors import DataError
 from fedcel.settings.groups import Data
 
@@ -32,7 +32,7 @@ def test_each_image_has_one_holder(
     name: str, clients: int, images: int, shards: int, seed: int
 ) -> None:
     """Every position occurs once, and no client is empty."""
-    parts = partition(Y[:images], clients, kind(name, alpha=100.0, shards=shards), seed)
+    parts = partition_examples(Y[:images], clients, kind(name, alpha=100.0, shards=shards), seed)
     assert len(parts) == clients and all(len(part) > 0 for part in parts)
     assert sorted(torch.cat(parts).tolist()) == list(range(images))
     assert all(part.dtype == torch.int64 for part in parts)
@@ -41,21 +41,21 @@ def test_each_image_has_one_holder(
 @pytest.mark.parametrize("name", KINDS)
 def test_the_seed_decides(name: str) -> None:
     """Same seed, same holders; another seed, others."""
-    one, same, other = (partition(Y, 8, kind(name), seed) for seed in (3, 3, 4))
+    one, same, other = (partition_examples(Y, 8, kind(name), seed) for seed in (3, 3, 4))
     assert all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 def test_iid_is_even_and_shuffled() -> None:
     """Sizes differ by one at most; sorted labels come out mixed."""
-    parts = partition(Y.sort().values, 8, kind("iid"), 0)
+    parts = partition_examples(Y.sort().values, 8, kind("iid"), 0)
     assert {len(part) for part in parts} == {125, 126}
     assert all(len(Y.sort().values[part].unique()) == 10 for part in parts)
 
 
 def test_alpha_sets_how_many_classes_a_client_has() -> None:
     """A large alpha deals each class evenly, a small one to few."""
-    even, few = (partition(Y, 4, kind("dirichlet", alpha=a), 1) for a in (1e6, 0.05))
+    even, few = (partition_examples(Y, 4, kind("dirichlet", alpha=a), 1) for a in (1e6, 0.05))
     assert all(abs(int((Y[part] == 3).sum()) - 25) <= 2 for part in even)
     assert max((Y[part] == 3).sum().item() for part in few) > 60
 
@@ -65,7 +65,10 @@ def test_shares_are_dirichlet() -> None:
     y = torch.arange(400) % 2
     shares = torch.tensor(
         [
-            [(y[part] == 1).sum().item() / 200 for part in partition(y, 4, kind("dirichlet"), s)]
+            [
+                (y[part] == 1).sum().item() / 200
+                for part in partition_examples(y, 4, kind("dirichlet"), s)
+            ]
             for s in range(50)
         ]
     )
@@ -76,7 +79,7 @@ def test_shares_are_dirichlet() -> None:
 @pytest.mark.parametrize("shards", [1, 2, 3])
 def test_shards_hold_few_classes(shards: int) -> None:
     """A shard no larger than a class spans two of them at most."""
-    parts = partition(Y, 10, kind("shards", shards=shards), 0)
+    parts = partition_examples(Y, 10, kind("shards", shards=shards), 0)
     assert all(len(Y[part].unique()) <= 2 * shards for part in parts)
     assert max(len(part) for part in parts) <= shards * math.ceil(1003 / (10 * shards))
 
@@ -84,8 +87,8 @@ def test_shards_hold_few_classes(shards: int) -> None:
 def test_one_image_each() -> None:
     """As many clients as images is allowed where the kind can deal so."""
     for name in ("iid", "shards"):
-        assert [len(p) for p in partition(Y[:9], 9, kind(name, shards=1), 0)] == [1] * 9
-        uneven = partition(Y[:9], 8, kind(name, shards=1), 0)
+        assert [len(p) for p in partition_examples(Y[:9], 9, kind(name, shards=1), 0)] == [1] * 9
+        uneven = partition_examples(Y[:9], 8, kind(name, shards=1), 0)
         assert sorted(len(part) for part in uneven) == [1] * 7 + [2]
 
 
@@ -93,15 +96,15 @@ def test_too_many_clients_are_refused() -> None:
     """The numbers and the way out are named; a Dirichlet that cannot fill everyone gives up."""
     for clients in (0, 11):
         with pytest.raises(DataError, match=rf"clients is {clients}, must be in 1\.\.10"):
-            partition(Y[:10], clients, kind("iid"), 0)
+            partition_examples(Y[:10], clients, kind("iid"), 0)
     with pytest.raises(DataError, match=r"data\.alpha 0\.01 left one of 100 clients"):
-        partition(Y, 100, kind("dirichlet", alpha=0.01), 0)
+        partition_examples(Y, 100, kind("dirichlet", alpha=0.01), 0)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_silent(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     """No progress bar, no log line."""
-    partition(Y, 8, kind(name), 0)
+    partition_examples(Y, 8, kind(name), 0)
     assert capfd.readouterr() == ("", "")
 
 
@@ -112,7 +115,7 @@ def test_natural_keeps_holders_whole(names: list[int], data: st.DataObject) -> N
     holders, count = torch.tensor(names), len(set(names))
     clients, seed = data.draw(st.integers(1, count)), data.draw(st.integers(0, 2**63 - 1))
     y = torch.zeros(len(names), dtype=torch.int64)
-    parts = partition(y, clients, kind("natural"), seed, holders)
+    parts = partition_examples(y, clients, kind("natural"), seed, holders)
     assert sorted(torch.cat(parts).tolist()) == list(range(len(names)))
     own = [set(holders[part].tolist()) for part in parts]
     assert sum(map(len, own)) == count
@@ -122,11 +125,11 @@ def test_natural_keeps_holders_whole(names: list[int], data: st.DataObject) -> N
 def test_natural_needs_holders() -> None:
     """As many as clients; the seed says who stands for whom."""
     with pytest.raises(DataError, match="'digits' names no holders; give CLASS/HOLDER/IMAGE"):
-        partition(Y, 4, kind("natural"), 0)
+        partition_examples(Y, 4, kind("natural"), 0)
     with pytest.raises(
         DataError, match=r"clients is 11.*must be in 1\.\.10, the number of holders"
     ):
-        partition(Y, 11, kind("natural"), 0, Y)
-    one, same, other = (partition(Y, 5, kind("natural"), seed, Y) for seed in (3, 3, 4))
+        partition_examples(Y, 11, kind("natural"), 0, Y)
+    one, same, other = (partition_examples(Y, 5, kind("natural"), seed, Y) for seed in (3, 3, 4))
     assert all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))

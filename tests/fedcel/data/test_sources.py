@@ -8,7 +8,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from fedcel.data import Images
-from fedcel.data.sources import read
+from fedcel.data.sources import read_source
 from fedcel.errors import DataError, PluginError
 from fedcel.settings.groups import Data
 
@@ -26,7 +26,7 @@ def own(monkeypatch: pytest.MonkeyPatch, thing: object) -> Data:
 
 def test_digits_are_the_originals() -> None:
     """Sixteen grey levels, scaled to [0, 1], in their order."""
-    train, test, classes, holders = read(Data())
+    train, test, classes, holders = read_source(Data())
     original = load_digits()
     assert test is None and holders is None and classes == 10
     assert train.x.shape == (1797, 1, 8, 8) and train.x.dtype == torch.float32
@@ -44,7 +44,7 @@ def test_own_source_gets_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         return Images(X, Y), Images(X[:1], Y[:1])
 
     settings = own(monkeypatch, source)
-    train, test, classes, _ = read(settings)
+    train, test, classes, _ = read_source(settings)
     assert asked == [settings] and classes == 2
     assert test is not None and train.x is X and len(test.y) == 1
 
@@ -74,22 +74,22 @@ def test_broken_parts_are_refused(
 ) -> None:
     """Each breach of the contract is named, with what is allowed."""
     with pytest.raises(DataError, match=message):
-        read(own(monkeypatch, lambda data: (train, test)))
+        read_source(own(monkeypatch, lambda data: (train, test)))
 
 
 def test_own_source_may_name_holders(monkeypatch: pytest.MonkeyPatch) -> None:
     """A third item comes back as it is; one of another length is refused."""
-    found = read(own(monkeypatch, lambda data: (Images(X, Y), None, Y + 3)))
+    found = read_source(own(monkeypatch, lambda data: (Images(X, Y), None, Y + 3)))
     assert found.holders is not None and found.holders.tolist() == [3, 4, 3, 4]
     with pytest.raises(DataError, match=r"holders are \(3,\), must be \(4,\)"):
-        read(own(monkeypatch, lambda data: (Images(X, Y), None, Y[:3])))
+        read_source(own(monkeypatch, lambda data: (Images(X, Y), None, Y[:3])))
 
 
 def test_any_source_is_resized(monkeypatch: pytest.MonkeyPatch) -> None:
     """Training and test images; a constant image stays constant."""
     wide = Images(X.expand(4, 3, 5, 2), Y)
     settings = own(monkeypatch, lambda data: (wide, Images(X.expand(4, 1, 4, 4), Y)))
-    train, test, _, _ = read(settings.model_copy(update={"size": 4, "grey": True}))
+    train, test, _, _ = read_source(settings.model_copy(update={"size": 4, "grey": True}))
     assert test is not None and train.x.shape == test.x.shape == (4, 1, 4, 4)
     torch.testing.assert_close(train.x, test.x, rtol=0, atol=1e-6)
 
@@ -98,7 +98,7 @@ def test_any_source_is_resized(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_keys_that_a_source_does_not_read_are_refused(key: str) -> None:
     """Only Hugging Face data have names and columns."""
     with pytest.raises(DataError, match=f"data.{key.replace('_', '-')} is 'x' .*'digits'.*only"):
-        read(Data.model_validate({key: "x"}))
+        read_source(Data.model_validate({key: "x"}))
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,14 @@ def test_keys_that_a_source_does_not_read_are_refused(key: str) -> None:
 def test_other_answers_are_refused(monkeypatch: pytest.MonkeyPatch, answer: object) -> None:
     """Only a pair of Images and Images or None is taken, and a tensor of holders beside."""
     with pytest.raises(DataError, match="must be a pair"):
-        read(own(monkeypatch, lambda data: answer))
+        read_source(own(monkeypatch, lambda data: answer))
 
 
 def test_unknown_sources_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A typo gets the nearest name, a wrong import string its wrong part."""
     with pytest.raises(DataError, match="did you mean 'digits'"):
-        read(Data(source="digit"))
+        read_source(Data(source="digit"))
     with pytest.raises(PluginError, match="no module"):
-        read(Data(source="there_is.no_such:source"))
+        read_source(Data(source="there_is.no_such:source"))
     with pytest.raises(DataError, match="cannot be called"):
-        read(own(monkeypatch, 7))
+        read_source(own(monkeypatch, 7))

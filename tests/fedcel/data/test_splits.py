@@ -8,8 +8,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from fedcel.data import Images, Splits, load
-from fedcel.data.sources import read
+from fedcel.data import Images, Splits, load_splits
+from fedcel.data.sources import read_source
 from fedcel.errors import DataError
 from fedcel.settings.groups import Data
 
@@ -36,8 +36,8 @@ def contents(images: Images) -> set[bytes]:
 @pytest.mark.parametrize("seed", range(5))
 def test_digits_are_dealt_without_overlap(seed: int) -> None:
     """All 1 797 images have one place, no image is in two sets, every class is everywhere."""
-    splits = load(Data(seed=seed), 8, seed)
-    source = read(Data()).train
+    splits = load_splits(Data(seed=seed), 8, seed)
+    source = read_source(Data()).train
     found = sets(splits)
     everything = torch.cat([positions for _, positions in found.values()])
     assert sorted(everything.tolist()) == list(range(1797)) and splits.dropped == 0
@@ -53,12 +53,16 @@ def test_digits_are_dealt_without_overlap(seed: int) -> None:
 
 def test_the_seed_decides_and_the_process_remembers() -> None:
     """Read anew the split is the same; data.seed draws it, seed deals it out; equal calls share."""
-    one, other, dealt = load(Data(), 8, 0), load(Data(seed=1), 8, 0), load(Data(), 8, 1)
+    one, other, dealt = (
+        load_splits(Data(), 8, 0),
+        load_splits(Data(seed=1), 8, 0),
+        load_splits(Data(), 8, 1),
+    )
     for name in ("validation", "auxiliary", "test"):
         assert torch.equal(getattr(one.indices, name), getattr(dealt.indices, name))
     assert not torch.equal(one.indices.clients[0], dealt.indices.clients[0])
-    assert load(Data(), 8, 0) is one
-    again = load.__wrapped__(Data(), 8, 0)
+    assert load_splits(Data(), 8, 0) is one
+    again = load_splits.__wrapped__(Data(), 8, 0)
     for name, (images, positions) in sets(one).items():
         assert torch.equal(images.x, sets(again)[name][0].x)
         assert torch.equal(positions, sets(again)[name][1])
@@ -67,7 +71,7 @@ def test_the_seed_decides_and_the_process_remembers() -> None:
 
 def test_who_trains_does_not_move_the_targets() -> None:
     """Clients and partition change the holders, never validation, auxiliary and test."""
-    one, other = load(Data(), 8, 0), load(Data(partition="iid", train=300), 3, 0)
+    one, other = load_splits(Data(), 8, 0), load_splits(Data(partition="iid", train=300), 3, 0)
     for name in ("validation", "auxiliary", "test"):
         assert torch.equal(sets(one)[name][1], sets(other)[name][1])
     assert [len(images.y) for images in other.clients] == [100, 100, 100]
@@ -90,7 +94,7 @@ def numbered(start: int, count: int) -> Images:
 def test_own_test_part_gives_the_test_images(monkeypatch: pytest.MonkeyPatch) -> None:
     """Test from the test part, all else from the training part, numbered one after the other."""
     train, test = numbered(0, 30), numbered(50, 6)
-    splits = load(own(monkeypatch, "with_test", train, test), 5, 0)
+    splits = load_splits(own(monkeypatch, "with_test", train, test), 5, 0)
     assert contents(splits.test) <= contents(test) and len(splits.test.y) == 4
     assert torch.equal(splits.test.x, test.x[splits.indices.test - 30])
     rest = [splits.validation, splits.auxiliary, *splits.clients]
@@ -104,7 +108,7 @@ def test_copies_of_test_images_are_dropped(monkeypatch: pytest.MonkeyPatch, has_
     x, y = numbered(0, 30)
     train = Images(torch.cat([x, x]), torch.cat([y, y]))
     test = Images(x, y) if has_test else None
-    splits = load(own(monkeypatch, f"copies_{has_test}", train, test), 5, 0)
+    splits = load_splits(own(monkeypatch, f"copies_{has_test}", train, test), 5, 0)
     rest = [splits.validation, splits.auxiliary, *splits.clients]
     assert all(not contents(images) & contents(splits.test) for images in rest)
     left = sum(len(images.y) for images in rest)
@@ -117,13 +121,13 @@ def test_too_few_images_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers are named."""
     data = own(monkeypatch, "few", numbered(0, 30), numbered(50, 3))
     with pytest.raises(DataError, match=r"data\.test asks for 4 images, the source has 3"):
-        load(data, 2, 0)
+        load_splits(data, 2, 0)
     for keys, wanted in (({"train": 1398 - 400}, 1398), ({"auxiliary": 1247}, 1398)):
         with pytest.raises(DataError, match=f"asks for {wanted} images, the source has 1397"):
-            load(Data(**keys), 8, 0)
+            load_splits(Data(**keys), 8, 0)
     with pytest.raises(DataError, match="clients is 998"):
-        load(Data(), 998, 0)
-    assert sum(len(images.y) for images in load(Data(train=997), 8, 0).clients) == 997
+        load_splits(Data(), 998, 0)
+    assert sum(len(images.y) for images in load_splits(Data(train=997), 8, 0).clients) == 997
 
 
 def people(start: int, each: int) -> Images:
@@ -141,7 +145,7 @@ def test_held_out_classes_are_the_attackers(
     test = people(500, 4) if has_test else None
     data = own(monkeypatch, f"people_{has_test}", people(0, 9), test)
     data = data.model_copy(update={"held_out_classes": 3, "test": 14, "validation": 7})
-    splits = load(data, 2, 0)
+    splits = load_splits(data, 2, 0)
     drawn = {name: images for name, (images, _) in sets(splits).items()}
     true = {name: (images.x.flatten() * 10 + 1e-4).long() for name, images in drawn.items()}
     strangers = set(true["auxiliary"].tolist())
@@ -166,18 +170,18 @@ def test_who_is_held_out_is_drawn_by_the_data_seed(monkeypatch: pytest.MonkeyPat
     data = own(monkeypatch, "drawn", people(0, 9), None)
     data = data.model_copy(update={"held_out_classes": 4})
     one, same, other = (
-        load(data, 2, 0),
-        load(data, 2, 1),
-        load(data.model_copy(update={"seed": 1}), 2, 0),
+        load_splits(data, 2, 0),
+        load_splits(data, 2, 1),
+        load_splits(data.model_copy(update={"seed": 1}), 2, 0),
     )
     assert torch.equal(one.indices.auxiliary, same.indices.auxiliary)
     assert contents(one.auxiliary) != contents(other.auxiliary)
     with pytest.raises(DataError, match=r"held-out-classes is 6, must be in 0\.\.5: of 10 classes"):
-        load(data.model_copy(update={"held_out_classes": 6}), 2, 0)
+        load_splits(data.model_copy(update={"held_out_classes": 6}), 2, 0)
     with pytest.raises(
         DataError, match=r"data\.validation \+ data\.train asks for 53 images, the "
     ):
-        load(data.model_copy(update={"train": 51}), 2, 0)
+        load_splits(data.model_copy(update={"train": 51}), 2, 0)
 
 
 def test_strangers_that_equal_a_target_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +189,7 @@ def test_strangers_that_equal_a_target_are_dropped(monkeypatch: pytest.MonkeyPat
     train = people(0, 9)
     train.x[::9] = 0.5
     data = own(monkeypatch, "equal", train, None)
-    splits = load(data.model_copy(update={"held_out_classes": 3, "test": 56}), 1, 0)
+    splits = load_splits(data.model_copy(update={"held_out_classes": 3, "test": 56}), 1, 0)
     assert not contents(splits.auxiliary) & contents(splits.test)
     assert splits.dropped >= 3 and len(splits.auxiliary.y) == 24
 
@@ -197,7 +201,7 @@ def test_natural_holders_reach_the_clients(monkeypatch: pytest.MonkeyPatch) -> N
     vars(module)["source"] = lambda data: (train, None, torch.arange(90) % 5)
     monkeypatch.setitem(sys.modules, "held", module)
     data = Data(source="held:source", partition="natural", validation=2, auxiliary=3, test=4)
-    splits = load(data, 5, 0)
+    splits = load_splits(data, 5, 0)
     held = [set((positions % 5).tolist()) for positions in splits.indices.clients]
     assert sorted(map(tuple, held)) == [(0,), (1,), (2,), (3,), (4,)]
 
@@ -208,7 +212,7 @@ def test_faces() -> None:
     data = Data(
         source="image-folder", path=str(FACES), size=32, held_out_classes=10, test=90, validation=30
     )
-    splits = load(data, 4, 0)
+    splits = load_splits(data, 4, 0)
     assert splits.shape == (1, 32, 32) and splits.classes == 30 and len(splits.auxiliary.y) == 100
     assert splits.test.y.bincount().tolist() == [3] * 30
     assert splits.training.y.bincount().tolist() == [6] * 30
@@ -217,7 +221,9 @@ def test_faces() -> None:
 @pytest.mark.skipif(not FASHION.is_dir(), reason="no folder ../shared/data/fashion-mnist")
 def test_fashion_mnist() -> None:
     """Asked-for sizes; targets from the test files only."""
-    splits = load(Data(source="idx", path=str(FASHION), train=1000, partition="shards"), 20, 0)
+    splits = load_splits(
+        Data(source="idx", path=str(FASHION), train=1000, partition="shards"), 20, 0
+    )
     assert sum(len(images.y) for images in splits.clients) == 1000
     assert len(splits.test.y) == 400 and splits.indices.test.min() >= 60000
     assert all(positions.max() < 60000 for positions in splits.indices.clients)

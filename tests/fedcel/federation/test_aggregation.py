@@ -14,7 +14,7 @@ from fedcel.federation.aggregation import (
 )
 from fedcel.federation.server_round import advance_model, init_server_state
 from fedcel.posterior import round_plan
-from fedcel.settings.parsing import parse
+from fedcel.settings.parsing import parse_settings
 
 
 def test_no_momentum_is_federated_averaging_to_the_bit() -> None:
@@ -26,8 +26,8 @@ def test_no_momentum_is_federated_averaging_to_the_bit() -> None:
     by_hand = torch.zeros(50)
     for delta, weight in zip(deltas, weights, strict=True):
         by_hand = torch.add(by_hand, delta, alpha=weight)
-    settings = parse({"strategy.momentum": 0.0, "temperature": 0.0, "chain.scope": "full"})
-    state, plan = init_server_state(model), round_plan.plan(settings, 1, 1.0, 100)
+    settings = parse_settings({"strategy.momentum": 0.0, "temperature": 0.0, "chain.scope": "full"})
+    state, plan = init_server_state(model), round_plan.plan_round(settings, 1, 1.0, 100)
     after = advance_model(settings, state, weighted_sum(deltas, weights), plan=plan, cut=0)
     assert torch.equal(after.model, model + by_hand)
     assert after.round == 1

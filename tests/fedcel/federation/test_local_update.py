@@ -13,32 +13,32 @@ from fedcel.losses.composite import NOTHING, Losses
 from fedcel.losses.defences import Adversarial
 from fedcel.nets import split_net
 from fedcel.nets.flat_parameters import FlatNet
-from fedcel.posterior.round_plan import Plan
-from fedcel.seeding import generator
+from fedcel.posterior.round_plan import RoundPlan
+from fedcel.seeding import make_generator
 from fedcel.settings.groups import Local, Net
 
-PLAIN = Plan(0.3, 0.0, 0.0, 0.0, 0.0, 0.0, False, 0.0)
+PLAIN = RoundPlan(0.3, 0.0, 0.0, 0.0, 0.0, 0.0, False, 0.0)
 LOCAL = Local(steps=7, batch_size=5)
 
 
 def streams(purpose: str) -> torch.Generator:
     """Return the generator of a fixed client and round."""
-    return generator(3, purpose, 2, 1)
+    return make_generator(3, purpose, 2, 1)
 
 
 def flat_net(sigma: float = 0.1) -> FlatNet:
     """Return a small split net."""
     net = Net(features=6, width=9, noise=sigma)
-    return FlatNet(split_net.build(net, (1, 4, 4), 3, generator(0, "net")))
+    return FlatNet(split_net.build_net(net, (1, 4, 4), 3, make_generator(0, "net")))
 
 
 def data(examples: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
     """Return random images and labels."""
-    stream = generator(1, "data")
+    stream = make_generator(1, "data")
     return torch.rand(examples, 1, 4, 4, generator=stream), torch.arange(examples) % 3
 
 
-def update(plan: Plan, received: torch.Tensor, examples: int = 12) -> LocalUpdate:
+def update(plan: RoundPlan, received: torch.Tensor, examples: int = 12) -> LocalUpdate:
     """Return one local update."""
     return local_update(
         flat_net(), received, *data(examples), plan=plan, local=LOCAL, streams=streams
@@ -49,7 +49,9 @@ def test_without_noise_prior_and_loss_it_is_plain_sgd_to_the_bit() -> None:
     """A module, torch's own SGD and the same batches and cut noise give the same bits."""
     received = flat_net().vector.clone()
     found = update(PLAIN, received).delta
-    net = split_net.build(Net(features=6, width=9, noise=0.1), (1, 4, 4), 3, generator(0, "net"))
+    net = split_net.build_net(
+        Net(features=6, width=9, noise=0.1), (1, 4, 4), 3, make_generator(0, "net")
+    )
     optimiser = torch.optim.SGD(net.parameters(), lr=PLAIN.rate)
     x, y = data()
     cut = streams("cut")
@@ -86,7 +88,7 @@ def test_langevin_noise_has_the_planned_deviation() -> None:
             *data(),
             plan=plan,
             local=LOCAL,
-            streams=lambda p, k=k: generator(3, p, 2, k),
+            streams=lambda p, k=k: make_generator(3, p, 2, k),
         ).delta
         for k in range(40)
     ]

@@ -7,7 +7,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedcel.data import load
+from fedcel.data import load_splits
 from fedcel.errors import RoundError, SettingsError
 from fedcel.federation import aggregation, client_update, robust_aggregation
 from fedcel.federation.robust_aggregation import (
@@ -17,7 +17,7 @@ from fedcel.federation.robust_aggregation import (
     trimmed_mean,
 )
 from fedcel.federation.server_round import begin_round, finish_round, init_server_state
-from fedcel.settings.parsing import parse
+from fedcel.settings.parsing import parse_settings
 from fedcel.settings.training import Strategy
 from sims.engines.client_workers import LocalClients
 
@@ -27,7 +27,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 def rule(name: str, trim: float = 0.3, byzantine: int = 3) -> Strategy:
     """Return the settings of a rule, for 3 hostile of 10 unless said otherwise."""
-    return parse(
+    return parse_settings(
         {
             "temperature": 0.0,
             "clients": 10,
@@ -58,7 +58,7 @@ def test_mean_is_the_weighted_sum_to_the_bit() -> None:
     """The default: weights as they are, also where they do not add up to 1."""
     deltas, weights = list(some(0).float()), [0.05 * k for k in range(1, 11)]
     expected = aggregation.weighted_sum(deltas, weights)
-    assert torch.equal(combine_deltas(parse({}).strategy, deltas, weights), expected)
+    assert torch.equal(combine_deltas(parse_settings({}).strategy, deltas, weights), expected)
 
 
 def test_medians_by_hand() -> None:
@@ -198,7 +198,7 @@ def test_a_median_of_noise_is_half_again_as_hot() -> None:
     )
     assert noise.mean(0).var().item() == pytest.approx(1 / 9, rel=0.02)
     with pytest.raises(SettingsError, match="the noise is right for the mean alone"):
-        parse({"temperature": 1.0, "strategy.aggregation": "median"})
+        parse_settings({"temperature": 1.0, "strategy.aggregation": "median"})
 
 
 @pytest.mark.parametrize(
@@ -218,17 +218,17 @@ def test_what_would_undo_a_rule_is_refused(raw: dict[str, object], reason: str) 
     """Other ways into the model that one client can bend, and too few clients to outvote one."""
     base = {"temperature": 0.0, "clients": 8, "strategy.aggregation": "median"}
     base |= {"chain.scope": "full", "prior.mode": "none"}
-    assert parse(base).strategy.aggregation == "median"
+    assert parse_settings(base).strategy.aggregation == "median"
     with pytest.raises(SettingsError, match=reason):
-        parse(base | raw)
+        parse_settings(base | raw)
 
 
 @pytest.mark.parametrize("name", ["mean", "median"])
 def test_the_loop_steps_by_the_rule(name: str, tmp_path: Path) -> None:
     """To the bit what the rule makes of the clients' own deltas."""
     raw = {"engine": "loop", "clients": 3, "local.steps": 2, "temperature": 0.0}
-    s = parse({**raw, "strategy.momentum": 0.0, "strategy.aggregation": name})
-    flat, splits = client_update.client_net(s), load(s.data, s.clients, s.seed)
+    s = parse_settings({**raw, "strategy.momentum": 0.0, "strategy.aggregation": name})
+    flat, splits = client_update.build_client_net(s), load_splits(s.data, s.clients, s.seed)
     examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
     state, clients = init_server_state(flat.vector), LocalClients(s, tmp_path)
     request = begin_round(s, state, examples)

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedcel.leakage.answer_leakage import answer_bits, entropy, plug_in_bits
 from fedcel.leakage.observation import SmashedData
-from fedcel.leakage.optimal_attacker import optimal
+from fedcel.leakage.optimal_attacker import optimal_leak
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 
@@ -69,7 +69,7 @@ def test_no_message_tells_less_than_its_answers(seed: int, sigma: float) -> None
     stream = torch.Generator().manual_seed(seed)
     codes = torch.randn(40, 3, generator=stream)
     net = SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma), 3)
-    leak = optimal(SmashedData(net), codes[:, None, None, :], Y, stream, draws=64)
+    leak = optimal_leak(SmashedData(net), codes[:, None, None, :], Y, stream, draws=64)
     drawn = net.cut.disturb(codes.expand(256, 40, 3), stream).argmax(2)
     assert answer_bits(drawn, Y, 3) <= leak.bits_beyond_label + 0.02
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedcel.errors import NetError
-from fedcel.leakage.certificate import bound, certificate, fano
+from fedcel.leakage.certificate import certificate, entropy_bound, fano_bound
 from fedcel.leakage.observation import SmashedData
-from fedcel.leakage.optimal_attacker import optimal
+from fedcel.leakage.optimal_attacker import optimal_leak
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 
@@ -31,7 +31,7 @@ def test_above_the_optimal_attacker(seed: int, spread: float, sigma: float) -> N
     z, y = blobs(seed, spread)
     net = SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma), 4)
     stream = torch.Generator().manual_seed(seed)
-    leak = optimal(SmashedData(net), z[:, None, None, :], y, stream, candidates=40, draws=40)
+    leak = optimal_leak(SmashedData(net), z[:, None, None, :], y, stream, candidates=40, draws=40)
     limit = certificate(z, y, sigma, 40)
     assert leak.information_bits <= limit.bits + 0.05
     assert leak.bits_beyond_label <= limit.bits_within_class + 0.05
@@ -43,8 +43,8 @@ def test_above_the_optimal_attacker(seed: int, spread: float, sigma: float) -> N
 def test_one_group_is_the_gaussian_channel() -> None:
     """Two codes at +-s on an axis: 1/2 log(1 + s^2/sigma^2), capped by log 2."""
     codes, one = np.array([[1.0, 0], [-1, 0]]), np.zeros(2, dtype=np.int64)
-    assert bound(codes, 3.0, one) == pytest.approx(log(1 + 1 / 9) / 2)
-    assert bound(codes, 0.1, one) == pytest.approx(log(2))
+    assert entropy_bound(codes, 3.0, one) == pytest.approx(log(1 + 1 / 9) / 2)
+    assert entropy_bound(codes, 0.1, one) == pytest.approx(log(2))
 
 
 def test_directions_that_move_together_count_once() -> None:
@@ -52,7 +52,7 @@ def test_directions_that_move_together_count_once() -> None:
     line = np.linspace(-1, 1, 50)[:, None]
     one = np.zeros(50, dtype=np.int64)
     spread = np.repeat(line, 5, axis=1) / np.sqrt(5)
-    assert bound(spread, 0.5, one) == pytest.approx(bound(line, 0.5, one))
+    assert entropy_bound(spread, 0.5, one) == pytest.approx(entropy_bound(line, 0.5, one))
 
 
 def test_label_only_codes() -> None:
@@ -91,15 +91,15 @@ def test_fano_is_attained(right: float, m: int) -> None:
     right = max(right, 1 / m + 1e-6)
     wrong = (1 - right) * (log(m - 1) - log(1 - right)) if right < 1 else 0.0
     nats = log(m) - wrong + right * log(right)
-    assert fano(nats, m) == pytest.approx(right, abs=1e-6)
-    assert fano(nats, m) <= (nats + log(2)) / log(m) + 1e-9
+    assert fano_bound(nats, m) == pytest.approx(right, abs=1e-6)
+    assert fano_bound(nats, m) <= (nats + log(2)) / log(m) + 1e-9
 
 
 def test_fano_at_the_ends() -> None:
     """No information: chance; all of it: always; one candidate: always."""
-    assert fano(0.0, 10) == pytest.approx(0.1)
-    assert fano(log(10), 10) == 1
-    assert fano(0.0, 1) == 1
+    assert fano_bound(0.0, 10) == pytest.approx(0.1)
+    assert fano_bound(log(10), 10) == 1
+    assert fano_bound(0.0, 1) == 1
 
 
 def test_few_and_equal_codes() -> None:
@@ -123,4 +123,4 @@ def test_refuses_nonsense() -> None:
 def test_next_to_no_information_is_a_guess(nats: float) -> None:
     """What rounding hides beside log m tells nothing, and ends no run."""
     for m in (2, 10, 100, 400):
-        assert fano(nats, m) == pytest.approx(1 / m, abs=1e-6)
+        assert fano_bound(nats, m) == pytest.approx(1 / m, abs=1e-6)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from torch import nn
 
-from fedcel.leakage.gaussianity import gaussianity, negentropy, principal
+from fedcel.leakage.gaussianity import gaussianity, negentropy, principal_components
 from fedcel.leakage.observation import SmashedData
-from fedcel.leakage.optimal_attacker import optimal
+from fedcel.leakage.optimal_attacker import optimal_leak
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 
@@ -65,7 +65,7 @@ def test_negentropy_is_what_the_certificate_gives_away(seed: int, sigma: float, 
     for codes, alone in ((z, False), (z[:, :1], True)):
         net = SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma), codes.shape[1])
         x = codes[:, None, None, :].float()
-        leak = optimal(SmashedData(net), x, y, stream, draws=400).bits_beyond_label
+        leak = optimal_leak(SmashedData(net), x, y, stream, draws=400).bits_beyond_label
         found = gaussianity(codes, y, sigma)
         assert found.direction_bits >= -1e-9
         assert found.gaussian_bits - leak >= found.direction_bits - 0.05
@@ -103,7 +103,7 @@ def test_turns_shifts_and_scales_change_nothing(seed: int, shift: float) -> None
 
 def test_principal_directions_are_uncorrelated() -> None:
     """Their variances are the covariance's eigenvalues."""
-    along = principal((normal(50, 4) @ normal(4, 4, 1)).numpy())
+    along = principal_components((normal(50, 4) @ normal(4, 4, 1)).numpy())
     covariance = along.T @ along
     assert np.allclose(covariance, np.diag(np.diag(covariance)))
     found = gaussianity(torch.tensor([[-1.0], [1.0]]), one(2), 0.5).gaussian_bits

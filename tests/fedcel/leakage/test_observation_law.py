@@ -3,43 +3,43 @@
 import pytest
 import torch
 
-from fedcel.attacks.averaging import Repeated
+from fedcel.attacks.averaging import RepeatedObservation
 from fedcel.leakage.observation import LOGITS, SmashedData
-from fedcel.leakage.observation_law import law
+from fedcel.leakage.observation_law import find_law
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
-from fedcel.testing.attacks import LinearObservation, digits
+from fedcel.testing.attacks import LinearObservation, load_digit_targets
 
 
 def test_a_likelihood_alone_is_enough() -> None:
     """An observation of the user's own need not offer more."""
-    seen, x = LinearObservation("own"), digits()[1].x
+    seen, x = LinearObservation("own"), load_digit_targets()[1].x
     observed = seen.sample(x, torch.Generator())
-    assert torch.equal(law(seen, x)(observed), seen.log_prob(observed, x))
+    assert torch.equal(find_law(seen, x)(observed), seen.log_prob(observed, x))
 
 
 def test_several_of_one_add_up() -> None:
     """Bound to images or asked for them, three observations say what each says, added."""
-    seen, x = LinearObservation("own"), digits()[1].x
-    many = Repeated(seen, 3)
+    seen, x = LinearObservation("own"), load_digit_targets()[1].x
+    many = RepeatedObservation(seen, 3)
     observed = many.sample(x, torch.Generator())
     each = [seen.log_prob(part, x) for part in torch.chunk(observed, 3, 1)]
-    assert torch.equal(law(many, x)(observed), each[0] + each[1] + each[2])
-    assert torch.equal(many.log_prob(observed, x), law(many, x)(observed))
+    assert torch.equal(find_law(many, x)(observed), each[0] + each[1] + each[2])
+    assert torch.equal(many.log_prob(observed, x), find_law(many, x)(observed))
 
 
 @pytest.mark.parametrize("repeats", [1, 2])
 def test_without_noise_it_is_equality(repeats: int) -> None:
     """0 for an image with the same code, minus infinity for another."""
     once = SmashedData(SplitNet(torch.nn.Flatten(), torch.nn.Identity(), Cut(0.0), 1))
-    seen = Repeated(once, repeats)
+    seen = RepeatedObservation(once, repeats)
     x = torch.tensor([0.0, 0.5, 0.5]).view(3, 1, 1, 1)
     same = torch.tensor([[1.0, 0, 0], [0, 1, 1], [0, 1, 1]]).double().log()
-    assert torch.equal(law(seen, x)(seen.sample(x, torch.Generator())), same)
+    assert torch.equal(find_law(seen, x)(seen.sample(x, torch.Generator())), same)
 
 
 def test_what_is_not_known_is_refused() -> None:
     """Before any work, with the name of what is not granted."""
     closed = LinearObservation("answers", grants=frozenset({LOGITS}))
     with pytest.raises(ValueError, match="'answers' does not grant 'log-prob'"):
-        law(closed, digits()[1].x)
+        find_law(closed, load_digit_targets()[1].x)

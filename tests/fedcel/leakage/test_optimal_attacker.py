@@ -11,7 +11,7 @@ from torch import nn
 from fedcel.errors import NetError
 from fedcel.leakage.certificate import certificate
 from fedcel.leakage.observation import SmashedData
-from fedcel.leakage.optimal_attacker import enough, optimal, scores
+from fedcel.leakage.optimal_attacker import default_draws, optimal_leak, score_messages
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 
@@ -48,7 +48,7 @@ def two_point_bits(distance: float) -> float:
 def test_two_points(distance: float) -> None:
     """Information by numerical integration; identification 1 - Q(d/2); sd of the mean < .006."""
     x = as_images(torch.tensor([[0.0], [distance * 0.2]]))
-    leak = optimal(pixels(0.2), x, torch.zeros(2, dtype=torch.long), stream(), draws=20_000)
+    leak = optimal_leak(pixels(0.2), x, torch.zeros(2, dtype=torch.long), stream(), draws=20_000)
     assert abs(leak.information_bits - two_point_bits(distance)) < 0.015
     assert leak.bits_beyond_label == pytest.approx(leak.information_bits)
     right = 1 - erfc(distance / 2 / sqrt(2)) / 2
@@ -59,21 +59,21 @@ def test_two_points(distance: float) -> None:
 def test_few_images_are_drawn_often_enough(seed: int) -> None:
     """Two points without a number of draws: .03 wide, and right; with 8 draws each .5 wide."""
     x = as_images(torch.tensor([[0.0], [0.3]]))
-    leak = optimal(pixels(0.2), x, torch.zeros(2, dtype=torch.long), stream(seed))
+    leak = optimal_leak(pixels(0.2), x, torch.zeros(2, dtype=torch.long), stream(seed))
     gap = abs(leak.information_bits - two_point_bits(1.5))
     assert gap < 2 * leak.information_noise_half_width < 0.06
 
 
 def test_draws_by_the_number_of_images() -> None:
     """At least 3 200 messages together, at least 8 of each image."""
-    found = [enough(count) for count in (1, 90, 400, 999, 1000, 100_000)]
+    found = [default_draws(count) for count in (1, 90, 400, 999, 1000, 100_000)]
     assert found == [3200, 36, 8, 8, 8, 8]
 
 
 def test_half_width_over_noise_is_that_of_repetitions() -> None:
     """1.96 standard deviations of bits measured anew 80 times on the same images."""
     x, y = as_images(torch.rand(12, 2, generator=stream(1))), torch.arange(12) % 3
-    leaks = [optimal(pixels(0.4), x, y, stream(seed), draws=30) for seed in range(80)]
+    leaks = [optimal_leak(pixels(0.4), x, y, stream(seed), draws=30) for seed in range(80)]
     for bits, width in (
         ([leak.information_bits for leak in leaks], leaks[0].information_noise_half_width),
         ([leak.bits_beyond_label for leak in leaks], leaks[0].beyond_noise_half_width),
@@ -85,7 +85,7 @@ def test_noise_moves_nothing_where_there_is_none() -> None:
     """Sigma 0: one draw tells all, without an error; more are sure of what is certain."""
     y = torch.arange(7) % 2
     for sigma in (0.0, 1e-6):
-        leak = optimal(pixels(sigma), as_images(torch.arange(7.0)[:, None]), y, stream())
+        leak = optimal_leak(pixels(sigma), as_images(torch.arange(7.0)[:, None]), y, stream())
         assert leak.identification == 1
         widths = leak.information_noise_half_width, leak.beyond_noise_half_width
         assert widths == pytest.approx((0, 0), abs=1e-6)
@@ -94,7 +94,7 @@ def test_noise_moves_nothing_where_there_is_none() -> None:
 def test_far_orthogonal_points_leak_all() -> None:
     """M far apart: log2 M bits, every one found, everything beyond the label."""
     y = torch.arange(16) % 4
-    leak = optimal(pixels(0.01), as_images(torch.eye(16)), y, stream())
+    leak = optimal_leak(pixels(0.01), as_images(torch.eye(16)), y, stream())
     assert leak.information_bits == pytest.approx(4)
     assert leak.bits_beyond_label == pytest.approx(2)
     assert leak.identification == 1
@@ -107,7 +107,7 @@ def test_label_only(sigma: float) -> None:
     """The code is the label: log2 C bits, none beyond it, one of the class by chance."""
     y = torch.arange(30) % 3
     x = as_images(torch.eye(3)[y])
-    leak = optimal(pixels(sigma), x, y, stream(), candidates=30)
+    leak = optimal_leak(pixels(sigma), x, y, stream(), candidates=30)
     assert leak.information_bits == pytest.approx(log2(3))
     assert leak.bits_beyond_label == pytest.approx(0, abs=1e-12)
     assert leak.identification == pytest.approx(1 / 10)
@@ -117,7 +117,7 @@ def test_hopeless_noise() -> None:
     """Sigma 1e6: no bits, one of the candidates by chance, within 4 standard errors."""
     x = as_images(torch.rand(200, 5, generator=stream(3)))
     y = torch.arange(200) % 10
-    leak = optimal(pixels(1e6), x, y, stream(), candidates=20)
+    leak = optimal_leak(pixels(1e6), x, y, stream(), candidates=20)
     assert abs(leak.information_bits) < 1e-4
     assert abs(leak.bits_beyond_label) < 1e-4
     assert abs(leak.identification - 1 / 20) < 4 * leak.identification_half_width / 1.96
@@ -126,7 +126,7 @@ def test_hopeless_noise() -> None:
 def test_no_noise_counts_duplicates() -> None:
     """Sigma 0: a code shared by n images leaves log2 n bits, and 1/n of identification."""
     codes = torch.tensor([[0.0], [0.0], [0.5], [1.0]])
-    leak = optimal(pixels(0.0), as_images(codes), torch.tensor([0, 0, 0, 1]), stream())
+    leak = optimal_leak(pixels(0.0), as_images(codes), torch.tensor([0, 0, 0, 1]), stream())
     assert leak.information_bits == pytest.approx((1 + 1 + 2 + 2) / 4)
     assert leak.bits_beyond_label == pytest.approx((2 * log2(1.5) + log2(3)) / 4)
     assert leak.identification == pytest.approx(3 / 4)
@@ -135,7 +135,7 @@ def test_no_noise_counts_duplicates() -> None:
 def test_caps_of_uneven_classes() -> None:
     """The cap beyond the label is the mean over images of log2 of the own class's size."""
     y = torch.tensor([0, 0, 0, 0, 1, 1, 2])
-    leak = optimal(pixels(0.0), as_images(torch.arange(7.0)[:, None]), y, stream())
+    leak = optimal_leak(pixels(0.0), as_images(torch.arange(7.0)[:, None]), y, stream())
     assert leak.cap_beyond_label == pytest.approx((4 * 2 + 2 * 1) / 7)
     assert leak.bits_beyond_label == pytest.approx(leak.cap_beyond_label)
 
@@ -144,14 +144,14 @@ def test_half_width_is_that_of_a_mean() -> None:
     """The bootstrap gives about 1.96 sd / sqrt(M): here of .5 identified, .5 not."""
     codes = torch.cat([torch.arange(1.0, 101), torch.zeros(100)])[:, None]
     y = torch.zeros(200, dtype=torch.long)
-    leak = optimal(pixels(0.0), as_images(codes), y, stream(), candidates=200)
+    leak = optimal_leak(pixels(0.0), as_images(codes), y, stream(), candidates=200)
     assert leak.identification_half_width == pytest.approx(1.96 * 0.495 / sqrt(200), rel=0.15)
 
 
 def test_dropout_alone_erases() -> None:
     """One value, 8 distinct codes, dropped 3 times in 10: .7 of all bits, .7 + .3/8 found."""
     x, y = as_images(torch.arange(1.0, 9)[:, None]), torch.arange(8) % 2
-    leak = optimal(pixels(0.0, 0.3), x, y, stream(), draws=4000)
+    leak = optimal_leak(pixels(0.0, 0.3), x, y, stream(), draws=4000)
     assert leak.information_bits == pytest.approx(0.7 * 3, abs=0.05)
     assert leak.bits_beyond_label == pytest.approx(0.7 * 2, abs=0.04)
     assert leak.identification == pytest.approx(0.7 + 0.3 / 8, abs=0.015)
@@ -164,7 +164,7 @@ def test_dropout_to_a_value_that_is_there() -> None:
         return -p * log2(p) - (1 - p) * log2(1 - p)
 
     x, y = as_images(torch.tensor([[0.0], [1.0]])), torch.zeros(2, dtype=torch.long)
-    leak = optimal(pixels(0.0, 0.3), x, y, stream(), draws=20_000)
+    leak = optimal_leak(pixels(0.0, 0.3), x, y, stream(), draws=20_000)
     assert leak.information_bits == pytest.approx(h(0.35) - h(0.3) / 2, abs=0.015)
     assert leak.identification == pytest.approx(1 - 0.3 / 2, abs=0.01)
 
@@ -174,12 +174,12 @@ def test_dropout_stays_below_the_certificate_of_the_noise(sigma: float, dropout:
     """Masking before or after the noise is one law: dropout processes a message that is bounded."""
     y = torch.arange(120) % 3
     codes = torch.eye(3)[y] + 0.3 * torch.randn(120, 3, generator=stream(1))
-    leak = optimal(pixels(sigma, dropout), as_images(codes), y, stream(), draws=30)
+    leak = optimal_leak(pixels(sigma, dropout), as_images(codes), y, stream(), draws=30)
     bound = certificate(codes, y, sigma)
     assert leak.information_bits <= bound.bits + 1e-9
     assert leak.bits_beyond_label <= bound.bits_within_class + 1e-9
     assert leak.identification <= bound.identification
-    plain = optimal(pixels(sigma), as_images(codes), y, stream(), draws=30)
+    plain = optimal_leak(pixels(sigma), as_images(codes), y, stream(), draws=30)
     assert leak.information_bits <= plain.information_bits
 
 
@@ -194,11 +194,11 @@ def test_refuses_what_is_not_known() -> None:
             return images.flatten(1)
 
     with pytest.raises(ValueError, match="'private-logits' does not grant 'log-prob'"):
-        optimal(Closed(), x, y, stream())
+        optimal_leak(Closed(), x, y, stream())
     with pytest.raises(NetError, match="NaN"):
-        optimal(pixels(0.1), x / 0, y, stream())
+        optimal_leak(pixels(0.1), x / 0, y, stream())
     with pytest.raises(ValueError, match="draws is 1, must be at least 2"):
-        optimal(pixels(0.1), x, y, stream(), draws=1)
+        optimal_leak(pixels(0.1), x, y, stream(), draws=1)
 
 
 def test_a_message_its_own_image_could_not_send_is_refused() -> None:
@@ -206,4 +206,4 @@ def test_a_message_its_own_image_could_not_send_is_refused() -> None:
     own, same = torch.tensor([0]), torch.tensor([[True, True]])
     impossible = torch.tensor([[-torch.inf, 0.0]], dtype=torch.float64)
     with pytest.raises(NetError, match="impossible for the image that sent it"):
-        scores(impossible, own, same, 2)
+        score_messages(impossible, own, same, 2)

@@ -9,14 +9,14 @@ from torch.nn.functional import cross_entropy
 
 from fedcel.losses import composite
 from fedcel.losses.cel.gated import Gated
-from fedcel.losses.cel.penalties import linear
+from fedcel.losses.cel.penalties import linear_penalty
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.protocol import Codes, ConditionalEntropy, State, pieces
+from fedcel.losses.cel.protocol import Codes, ConditionalEntropy, State, split_pieces
 from fedcel.losses.composite import NOTHING, Batch, Losses
 from fedcel.losses.defences import Adversarial, NoPeek
 
-PLAIN = Plain(linear, "batch-share", 3)
-GATED = Gated(linear, "batch-share", 3, 4, "ascend", 0.5, 5, 0.1)
+PLAIN = Plain(linear_penalty, "batch-share", 3)
+GATED = Gated(linear_penalty, "batch-share", 3, 4, "ascend", 0.5, 5, 0.1)
 ADVERSARY = Adversarial((1, 4, 4), 4, 5, 0.01)
 
 
@@ -35,13 +35,13 @@ def batch(seed: int = 1, count: int = 9) -> Batch:
 
 def codes() -> Codes:
     """Return the smashed data of a client."""
-    return pieces(batch(2, 24).z.detach(), torch.arange(24) % 3)
+    return split_pieces(batch(2, 24).z.detach(), torch.arange(24) % 3)
 
 
 def slope(found: Losses, state: State, own: Batch) -> Tensor:
     """Return the gradient at z of what is added, that at theta left in place."""
     own.z.grad = None
-    torch.autograd.backward(composite.added(found, state, own, measure=False).loss)
+    torch.autograd.backward(composite.add_losses(found, state, own, measure=False).loss)
     assert own.z.grad is not None
     return own.z.grad
 
@@ -49,29 +49,29 @@ def slope(found: Losses, state: State, own: Batch) -> Tensor:
 def test_nothing_acts() -> None:
     """No state, no loss."""
     assert not NOTHING.acts
-    assert composite.start(NOTHING, None, codes(), streams) == {}
-    found = composite.added(NOTHING, {}, batch(), measure=True)
+    assert composite.start_losses(NOTHING, None, codes(), streams) == {}
+    found = composite.add_losses(NOTHING, {}, batch(), measure=True)
     assert (found.loss.item(), found.metrics) == (0.0, {})
-    assert composite.stepped(NOTHING, {}, batch()) == {}
+    assert composite.step_losses(NOTHING, {}, batch()) == {}
 
 
 def test_parts_share_a_state_by_prefix() -> None:
     """Both have a theta of their own; joining and parting loses nothing."""
     both = Losses(GATED, 0.5, ADVERSARY, 2.0)
-    state = composite.start(both, None, codes(), streams)
-    cel, defence = composite.part(state, "cel."), composite.part(state, "defence.")
+    state = composite.start_losses(both, None, codes(), streams)
+    cel, defence = composite.select_state(state, "cel."), composite.select_state(state, "defence.")
     assert cel is not None and defence is not None
     assert {f"cel.{n}" for n in cel} | {f"defence.{n}" for n in defence} == state.keys()
-    assert all(composite.joined(cel, defence)[name] is state[name] for name in state)
-    assert composite.part(state, "other.") is None
-    assert composite.part(None, "cel.") is None
+    assert all(composite.join_states(cel, defence)[name] is state[name] for name in state)
+    assert composite.select_state(state, "other.") is None
+    assert composite.select_state(None, "cel.") is None
 
 
 def test_weighted_sum() -> None:
     """Value, gradient and metrics are those of the parts."""
     own, both = batch(), Losses(PLAIN, 0.5, NoPeek(), 2.0)
-    state = composite.start(both, None, codes(), streams)
-    term = composite.added(both, state, own, measure=True)
+    state = composite.start_losses(both, None, codes(), streams)
+    term = composite.add_losses(both, state, own, measure=True)
     cel = PLAIN.loss({}, own.z, own.y)
     defence = NoPeek().loss({}, own.x, own.z, own.message)
     want = 0.5 * cel.loss + 2.0 * defence.loss
@@ -83,37 +83,37 @@ def test_weighted_sum() -> None:
         strict=True,
     ):
         torch.testing.assert_close(one, two)
-    assert not composite.added(both, state, own, measure=False).metrics
+    assert not composite.add_losses(both, state, own, measure=False).metrics
 
 
 @pytest.mark.parametrize("cel", [PLAIN, GATED])
 def test_a_loose_clip_changes_nothing(cel: ConditionalEntropy) -> None:
     """A bound of 1e9: value to the bit, gradients at z and at theta 1e-6 apart."""
     free, bound = Losses(cel, 0.5), Losses(cel, 0.5, clip=1e9)
-    state = composite.start(free, None, codes(), streams)
+    state = composite.start_losses(free, None, codes(), streams)
     slopes, thetas = [], []
     for found in (free, bound):
-        own = composite.start(found, state, codes(), streams)
+        own = composite.start_losses(found, state, codes(), streams)
         slopes.append(slope(found, own, batch()).clone())
         thetas.append([t.grad for t in own.values() if t.requires_grad])
     torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(thetas[1], thetas[0], rtol=1e-6, atol=0)
-    values = [composite.added(f, state, batch(), measure=False).loss for f in (free, bound)]
+    values = [composite.add_losses(f, state, batch(), measure=False).loss for f in (free, bound)]
     assert torch.equal(values[0], values[1])
 
 
 def test_clip_bounds_each_row_and_keeps_its_direction() -> None:
     """Shorter rows pass; theta's gradient and the value are those without; the rest is not cut."""
-    start = composite.start(Losses(GATED, 1.0), None, codes(), streams)
+    start = composite.start_losses(Losses(GATED, 1.0), None, codes(), streams)
     free, bound = Losses(GATED, 1.0), Losses(GATED, 1.0, clip=0.2)
-    one, two = (composite.start(free, start, codes(), streams) for _ in range(2))
+    one, two = (composite.start_losses(free, start, codes(), streams) for _ in range(2))
     whole, cut = slope(free, one, batch()), slope(bound, two, batch())
     norms, short = whole.norm(dim=1), cut.norm(dim=1)
     assert norms.min() < 0.2 < norms.max()
     torch.testing.assert_close(short, norms.clamp_max(0.2))
     torch.testing.assert_close(cut / short[:, None], whole / norms[:, None])
     torch.testing.assert_close(one["cel.theta"].grad, two["cel.theta"].grad)
-    added = [composite.added(f, start, batch(), measure=False).loss for f in (free, bound)]
+    added = [composite.add_losses(f, start, batch(), measure=False).loss for f in (free, bound)]
     assert torch.equal(added[0], added[1])
     both = bound._replace(defence=NoPeek(), defence_weight=3.0)
     alone = slope(Losses(defence=NoPeek(), defence_weight=3.0), {}, batch())
@@ -129,7 +129,7 @@ def test_clip_is_of_the_weighted_loss() -> None:
 def test_clip_without_a_signal() -> None:
     """No class with 2 members: exactly 0, and a gradient of 0 wherever there is one."""
     own = Batch(*(part[:3] for part in batch()))
-    term = composite.added(Losses(PLAIN, 1.0, clip=0.1), {}, own, measure=True)
+    term = composite.add_losses(Losses(PLAIN, 1.0, clip=0.1), {}, own, measure=True)
     torch.autograd.backward(term.loss + 0 * own.z.sum())
     assert term.loss == 0
 
@@ -137,8 +137,8 @@ def test_clip_without_a_signal() -> None:
 def test_one_backward_moves_both_parts() -> None:
     """The cross-entropy's gradient adds up with the parts'; both thetas step, once."""
     both, own = Losses(GATED, 0.5, ADVERSARY, 2.0), batch()
-    state = composite.start(both, None, codes(), streams)
-    added = composite.added(both, state, own, measure=False)
+    state = composite.start_losses(both, None, codes(), streams)
+    added = composite.add_losses(both, state, own, measure=False)
     (alone,) = torch.autograd.grad(added.loss, own.z, retain_graph=True)
     state["cel.theta"].grad = state["defence.theta"].grad = None
     head = torch.randn(4, 3, generator=torch.Generator().manual_seed(4))
@@ -146,7 +146,7 @@ def test_one_backward_moves_both_parts() -> None:
     (base,) = torch.autograd.grad(loss, own.z, retain_graph=True)
     torch.autograd.backward(loss + added.loss)
     torch.testing.assert_close(own.z.grad, alone + base)
-    after = composite.stepped(both, state, own)
+    after = composite.step_losses(both, state, own)
     assert after.keys() == state.keys()
     for name in ("cel.theta", "defence.theta"):
         assert not torch.equal(after[name], state[name])
@@ -157,12 +157,12 @@ def test_one_backward_moves_both_parts() -> None:
 def test_a_part_that_does_not_act_keeps_its_state() -> None:
     """Through start, refresh and step, the very same tensors."""
     both = Losses(GATED, 0.5, ADVERSARY, 2.0)
-    state = composite.start(both, None, codes(), streams)
+    state = composite.start_losses(both, None, codes(), streams)
     for idle, prefix in ((both._replace(cel=None), "cel."), (both._replace(defence=None), "def")):
-        later = composite.start(idle, state, codes(), streams)
-        later = composite.refreshed(idle, later, codes(), streams, 7)
-        torch.autograd.backward(composite.added(idle, later, batch(), measure=False).loss)
-        later = composite.stepped(idle, later, batch())
+        later = composite.start_losses(idle, state, codes(), streams)
+        later = composite.refresh_losses(idle, later, codes(), streams, 7)
+        torch.autograd.backward(composite.add_losses(idle, later, batch(), measure=False).loss)
+        later = composite.step_losses(idle, later, batch())
         for name in state:
             assert (later[name] is state[name]) == name.startswith(prefix), name
 
@@ -183,8 +183,8 @@ class Counting:
 def test_each_refresh_draws_anew() -> None:
     """The step's number names the stream; the state of the last one is handed on."""
     found = Losses(Counting(), 1.0)
-    first = composite.start(found, None, codes(), streams)
-    second = composite.refreshed(found, first, codes(), streams, 5)
-    other = composite.refreshed(found, first, codes(), streams, 6)
+    first = composite.start_losses(found, None, codes(), streams)
+    second = composite.refresh_losses(found, first, codes(), streams, 5)
+    other = composite.refresh_losses(found, first, codes(), streams, 6)
     assert len({float(s["cel.draw"]) for s in (first, second, other)}) == 3
     assert second["cel.calls"] == 2

@@ -24,7 +24,7 @@ def random_case(seed: int, n: int = 200) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_scores_by_hand() -> None:
     """Three predictions, each in a bin of its own, two right."""
-    found = calibration.scores(P, Y)
+    found = calibration.score_probabilities(P, Y)
     assert list(found) == ["accuracy", "nll", "ece", "brier"]
     assert abs(found["accuracy"] - 2 / 3) < 1e-12
     assert abs(found["nll"] + (log(0.7) + log(0.3) + log(0.4)) / 3) < 1e-7
@@ -37,7 +37,7 @@ def test_scores_by_hand() -> None:
 def test_scores_against_other_libraries(seed: int) -> None:
     """Accuracy, NLL and Brier as in scikit-learn, ECE as in torchmetrics."""
     p, y = random_case(seed)
-    found, classes = calibration.scores(p, y), list(range(4))
+    found, classes = calibration.score_probabilities(p, y), list(range(4))
     assert abs(found["accuracy"] - accuracy_score(y, p.argmax(1))) < 1e-12
     assert abs(found["nll"] - log_loss(y, p.numpy(), labels=classes)) < 1e-9
     brier = brier_score_loss(y, p.numpy(), labels=classes, scale_by_half=False)
@@ -71,10 +71,10 @@ def test_nll_of_an_underflowed_probability_is_large_and_finite() -> None:
 def test_uniform_and_perfect() -> None:
     """A uniform guess: log C nats, Brier 1 - 1/C, calibrated; the truth: 0 everywhere."""
     uniform, y = torch.full((8, 4), 0.25), torch.arange(8) % 4
-    found = calibration.scores(uniform, y)
+    found = calibration.score_probabilities(uniform, y)
     assert abs(found["nll"] - log(4)) < 1e-7 and abs(found["brier"] - 0.75) < 1e-7
     assert found["accuracy"] == 0.25 and found["ece"] < 1e-7
-    perfect = calibration.scores(torch.nn.functional.one_hot(y).float(), y)
+    perfect = calibration.score_probabilities(torch.nn.functional.one_hot(y).float(), y)
     assert perfect == {"accuracy": 1, "nll": 0, "ece": 0, "brier": 0}
 
 
@@ -84,7 +84,7 @@ def test_uniform_and_perfect() -> None:
 def test_no_probabilities_are_refused(bad: torch.Tensor) -> None:
     """Logits, NaN and nothing are not scored."""
     labels = torch.zeros(len(bad), dtype=torch.long)
-    for score in (calibration.scores, calibration.reliability):
+    for score in (calibration.score_probabilities, calibration.reliability):
         with pytest.raises(ValueError, match="probabilities are"):
             score(bad, labels)
 

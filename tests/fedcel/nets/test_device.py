@@ -11,16 +11,16 @@ from fedcel.losses.cel.protocol import ConditionalEntropy
 from fedcel.losses.composite import Losses
 from fedcel.losses.defences import Adversarial, NoPeek
 from fedcel.nets import split_net
-from fedcel.nets.device import CPU, fastest, full_precision, placed
+from fedcel.nets.device import CPU, fastest_device, place_state, use_full_precision
 from fedcel.nets.flat_parameters import FlatNet
-from fedcel.posterior.round_plan import Plan
-from fedcel.seeding import generator
+from fedcel.posterior.round_plan import RoundPlan
+from fedcel.seeding import make_generator
 from fedcel.settings.groups import Cel, Local, Net
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere, pretended
 
 SHAPE, CLASSES, FEATURES = (1, 8, 8), 3, 6
 NET = Net(name="strided", features=FEATURES, width=9, noise=0.3)
-PLAN = Plan(0.1, 1.0, 1.0, 0.1, 0.1, 0.01, False, 1.0, common=0.01, clip=1.0)
+PLAN = RoundPlan(0.1, 1.0, 1.0, 0.1, 0.1, 0.01, False, 1.0, common=0.01, clip=1.0)
 LOSSES = {
     "plain": {},
     "cluster": {"clusters": 2, "blend": 1.0},
@@ -35,7 +35,7 @@ LOSSES = {
 def build(name: str) -> ConditionalEntropy:
     """Return a loss by its kind and what else is set."""
     settings = Cel.model_validate({"kind": name.split()[0]} | LOSSES[name])
-    made = cel.build(settings, 0.3, FEATURES, CLASSES)
+    made = cel.build_cel(settings, 0.3, FEATURES, CLASSES)
     assert made is not None
     return made
 
@@ -56,10 +56,10 @@ def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
         assert (far * number)[torch.tensor([0])].tolist() == [2]
 
 
-def update(extra: Losses, plan: Plan = PLAN) -> LocalUpdate:
+def update(extra: Losses, plan: RoundPlan = PLAN) -> LocalUpdate:
     """Return one client's round of a convolutional net, everything on that can be."""
-    flat = FlatNet(split_net.build(NET, SHAPE, CLASSES, generator(0, "net")))
-    stream = generator(1, "data")
+    flat = FlatNet(split_net.build_net(NET, SHAPE, CLASSES, make_generator(0, "net")))
+    stream = make_generator(1, "data")
     x, y = torch.rand(24, *SHAPE, generator=stream), torch.arange(24) % CLASSES
     received = flat.vector.clone()
     steer = StepCorrections(torch.zeros_like(received), torch.ones_like(received))
@@ -71,7 +71,7 @@ def update(extra: Losses, plan: Plan = PLAN) -> LocalUpdate:
         y,
         plan=plan,
         local=local,
-        streams=lambda p: generator(3, p),
+        streams=lambda p: make_generator(3, p),
         losses=extra,
         state=None,
         refresh_every=1,
@@ -123,12 +123,12 @@ def test_a_frozen_encoder_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_model_is_where_the_round_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """On another device too, here a second net on the processor; whatever was in the workspace."""
-    flat = FlatNet(split_net.build(NET, SHAPE, CLASSES, generator(0, "net")))
+    flat = FlatNet(split_net.build_net(NET, SHAPE, CLASSES, make_generator(0, "net")))
     received = flat.vector.clone()
-    x, y = torch.rand(24, *SHAPE, generator=generator(1, "x")), torch.arange(24) % CLASSES
-    rest = {"plan": PLAN, "local": Local(steps=3), "streams": lambda p: generator(3, p)}
+    x, y = torch.rand(24, *SHAPE, generator=make_generator(1, "x")), torch.arange(24) % CLASSES
+    rest = {"plan": PLAN, "local": Local(steps=3), "streams": lambda p: make_generator(3, p)}
     here = local_update(flat, received, x, y, **rest)
-    monkeypatch.setattr(training, "fastest", lambda net: torch.device("cpu", 0))
+    monkeypatch.setattr(training, "fastest_device", lambda net: torch.device("cpu", 0))
     there = local_update(flat, received, x, y, **rest)
     assert torch.equal(here.delta, there.delta)
     assert torch.equal(here.model, there.model)
@@ -138,29 +138,29 @@ def test_the_model_is_where_the_round_ended(monkeypatch: pytest.MonkeyPatch) -> 
 def test_dense_nets_stay_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever there is; convolutions go where PyTorch sees a GPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert fastest(nn.Linear(2, 2)) == CPU
-    assert fastest(nn.Sequential(nn.Conv2d(1, 1, 3))).type == "cuda"
+    assert fastest_device(nn.Linear(2, 2)) == CPU
+    assert fastest_device(nn.Sequential(nn.Conv2d(1, 1, 3))).type == "cuda"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert fastest(nn.Sequential(nn.Conv2d(1, 1, 3))) == CPU
+    assert fastest_device(nn.Sequential(nn.Conv2d(1, 1, 3))) == CPU
 
 
 def test_what_learns_goes_on_learning_elsewhere() -> None:
     """As a leaf of its own; a state that is there already keeps its tensors."""
     theta = torch.ones(3, requires_grad=True)
     state = {"theta": theta, "t": torch.tensor(1)}
-    moved = placed(state, ELSEWHERE)
+    moved = place_state(state, ELSEWHERE)
     assert moved["theta"].is_leaf
     assert moved["theta"].requires_grad
     assert not moved["t"].requires_grad
     assert all(part.device == ELSEWHERE for part in moved.values())
-    assert placed(state, CPU)["theta"] is theta
+    assert place_state(state, CPU)["theta"] is theta
 
 
 def test_full_precision_puts_the_flags_back() -> None:
     """And keeps the library switched on."""
     cudnn = torch.backends.cudnn
     before = cudnn.allow_tf32, cudnn.enabled, cudnn.deterministic
-    with full_precision():
+    with use_full_precision():
         assert (cudnn.allow_tf32, cudnn.enabled, cudnn.deterministic) == (False, True, True)
     assert (cudnn.allow_tf32, cudnn.enabled, cudnn.deterministic) == before
 
@@ -171,5 +171,5 @@ def test_a_gpu_takes_the_same_steps(name: str, monkeypatch: pytest.MonkeyPatch) 
     """Up to the order of sums; only where there is one."""
     extra = Losses(cel=build(name), cel_weight=1.0)
     there = update(extra)
-    monkeypatch.setattr(training, "fastest", lambda net: CPU)
+    monkeypatch.setattr(training, "fastest_device", lambda net: CPU)
     torch.testing.assert_close(there.delta, update(extra).delta, atol=1e-4, rtol=1e-3)

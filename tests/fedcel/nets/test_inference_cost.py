@@ -2,24 +2,26 @@
 
 import torch
 
-from fedcel.nets.inference_cost import Cost, cost_of
-from fedcel.nets.split_net import build
+from fedcel.nets.inference_cost import Cost, measure_cost
+from fedcel.nets.split_net import build_net
 from fedcel.settings.groups import Net
 
 
 def test_mlp_by_hand() -> None:
     """64 -> 128 -> 32: two operations a weight, weights and biases, four bytes a feature."""
-    net = build(Net(width=128, features=32), (1, 8, 8), 10, torch.Generator().manual_seed(0))
+    net = build_net(Net(width=128, features=32), (1, 8, 8), 10, torch.Generator().manual_seed(0))
     weights = 64 * 128 + 128 * 32
     wanted = Cost(2 * weights, weights + 128 + 32, 4 * 32)
-    assert cost_of(net, torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(1))) == wanted
+    assert (
+        measure_cost(net, torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(1))) == wanted
+    )
 
 
 def test_convolutions_by_hand() -> None:
     """Per output pixel 2 x 9 x channels in x channels out, then the linear layers."""
     settings = Net(name="cnn", width=16, features=8)
-    net = build(settings, (1, 8, 8), 10, torch.Generator().manual_seed(0))
-    found = cost_of(net, torch.zeros(1, 8, 8))
+    net = build_net(settings, (1, 8, 8), 10, torch.Generator().manual_seed(0))
+    found = measure_cost(net, torch.zeros(1, 8, 8))
     convolutions = 64 * 9 * 1 * 16 + 16 * 9 * 16 * 32
     linear = 32 * 2 * 2 * 16 + 16 * 8
     assert found.flops == 2 * (convolutions + linear)

@@ -10,8 +10,8 @@ from torchvision.models import resnet18
 
 from fedcel.errors import NetError
 from fedcel.nets import split_net
-from fedcel.nets.pretrained import folded, kept
-from fedcel.seeding import generator
+from fedcel.nets.pretrained import fold_batch_norms, keep_parameters
+from fedcel.seeding import make_generator
 from fedcel.settings.groups import Net
 
 WEIGHTS = Path("weights.pt")
@@ -35,7 +35,7 @@ class Backbone(nn.Module):
     def __init__(self, features: int) -> None:
         super().__init__()
         torch.manual_seed(7)  # the same values each time, as a file of weights would bring
-        self.net = folded(trained(resnet18(num_classes=features)))
+        self.net = fold_batch_norms(trained(resnet18(num_classes=features)))
         self.bound = nn.Sigmoid()
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -54,7 +54,7 @@ def resnet(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module, n
     trunk.load_state_dict(torch.load(WEIGHTS, weights_only=True))
     adapter = nn.Linear(trunk.fc.in_features, net.features)
     trunk.fc = nn.Identity()
-    encoder = nn.Sequential(folded(trunk), adapter, nn.Sigmoid())
+    encoder = nn.Sequential(fold_batch_norms(trunk), adapter, nn.Sigmoid())
     return encoder, nn.Linear(net.features, classes)
 
 
@@ -66,7 +66,7 @@ def test_a_folded_net_answers_as_before() -> None:
         nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 8), nn.BatchNorm1d(8), nn.ReLU()),
     ):
         before = trained(net)(x)
-        after = folded(net)
+        after = fold_batch_norms(net)
         torch.testing.assert_close(after(x), before, rtol=1e-4, atol=1e-4)
         assert not [m for m in after.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
         assert not list(after.buffers())
@@ -75,14 +75,16 @@ def test_a_folded_net_answers_as_before() -> None:
 def test_a_split_net_keeps_pretrained_parameters() -> None:
     """Built by import string: the encoder is the pretrained one, the head is drawn by the seed."""
     net = Net(name=f"{__name__}:backbone", features=16)
-    one, two = (split_net.build(net, (3, 64, 64), 4, generator(seed, "net")) for seed in (0, 1))
+    one, two = (
+        split_net.build_net(net, (3, 64, 64), 4, make_generator(seed, "net")) for seed in (0, 1)
+    )
     given = Backbone(16).state_dict()
     for built in (one, two):
         assert all(torch.equal(value, given[k]) for k, value in built.encoder.state_dict().items())
     assert not torch.equal(one.head.weight, two.head.weight)  # type: ignore[arg-type]
     bare = nn.Sequential(nn.Linear(4, 4))
     was = bare[0].weight.clone()
-    split_net.initialise(kept(bare), generator(0, "net"))
+    split_net.initialise_parameters(keep_parameters(bare), make_generator(0, "net"))
     assert torch.equal(bare[0].weight, was)
 
 
@@ -94,7 +96,9 @@ def test_a_trunk_of_a_file_is_kept_and_what_follows_it_is_drawn(
     torch.save(trained(resnet18()).state_dict(), weights)
     monkeypatch.setattr(sys.modules[__name__], "WEIGHTS", weights)
     net = Net(name=f"{__name__}:resnet", features=16)
-    one, two = (split_net.build(net, (3, 64, 64), 4, generator(seed, "net")) for seed in (0, 1))
+    one, two = (
+        split_net.build_net(net, (3, 64, 64), 4, make_generator(seed, "net")) for seed in (0, 1)
+    )
     drawn = two.encoder.state_dict()
     changed = {k for k, v in one.encoder.state_dict().items() if not torch.equal(v, drawn[k])}
     assert changed == {"1.weight", "1.bias"}
@@ -106,4 +110,4 @@ def test_what_cannot_be_folded_is_refused() -> None:
     blind = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False))
     for net, words in ((first, "follows no convolution"), (blind, "no running statistics")):
         with pytest.raises(NetError, match=words):
-            folded(net)
+            fold_batch_norms(net)

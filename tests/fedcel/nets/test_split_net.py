@@ -8,8 +8,8 @@ from torch import nn
 
 from fedcel.errors import NetError
 from fedcel.nets.cut import Cut
-from fedcel.nets.split_net import build
-from fedcel.seeding import generator
+from fedcel.nets.split_net import build_net
+from fedcel.seeding import make_generator
 from fedcel.settings.groups import Net
 
 
@@ -36,7 +36,7 @@ def wrong_head(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Mod
 @pytest.mark.parametrize("bound", ["sigmoid", "norm"])
 def test_features_are_bounded_and_shapes_fit(name: str, side: int, bound: str) -> None:
     """Even for huge parameters: |z|^2 <= D."""
-    net = build(Net(name=name, bound=bound), (1, side, side), 10, generator(0, "net"))
+    net = build_net(Net(name=name, bound=bound), (1, side, side), 10, make_generator(0, "net"))
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.mul_(50)
@@ -48,18 +48,18 @@ def test_features_are_bounded_and_shapes_fit(name: str, side: int, bound: str) -
 
 def test_noise_has_its_deviation_and_zero_adds_none() -> None:
     """The sd of z~ - z is sigma."""
-    net = build(Net(noise=0.3), (1, 8, 8), 10, generator(0, "net"))
+    net = build_net(Net(noise=0.3), (1, 8, 8), 10, make_generator(0, "net"))
     z = torch.zeros(2000, 64)
-    assert net.add_noise(z, generator(0, "x")).std().item() == pytest.approx(0.3, rel=0.02)
+    assert net.add_noise(z, make_generator(0, "x")).std().item() == pytest.approx(0.3, rel=0.02)
     net.cut = Cut()
-    assert net.add_noise(z, generator(0, "x")) is z
+    assert net.add_noise(z, make_generator(0, "x")) is z
 
 
 def test_same_seed_same_parameters() -> None:
     """Global random state plays no part."""
-    a = build(Net(), (1, 8, 8), 10, generator(4, "net"))
+    a = build_net(Net(), (1, 8, 8), 10, make_generator(4, "net"))
     torch.rand(7)
-    b = build(Net(), (1, 8, 8), 10, generator(4, "net"))
+    b = build_net(Net(), (1, 8, 8), 10, make_generator(4, "net"))
     pairs = zip(a.parameters(), b.parameters(), strict=True)
     assert all(torch.equal(p, q) for p, q in pairs)
 
@@ -87,11 +87,11 @@ def prelu(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
 def test_layers_of_any_kind_are_drawn_from_the_seed() -> None:
     """A Conv1d is not redrawn by us; the global state still plays no part and is left alone."""
     torch.manual_seed(1)
-    a = build(Net(name=f"{__name__}:prelu"), (1, 4, 4), 3, generator(4, "net"))
+    a = build_net(Net(name=f"{__name__}:prelu"), (1, 4, 4), 3, make_generator(4, "net"))
     after = torch.rand(1)
     torch.manual_seed(1)
     assert torch.equal(after, torch.rand(1))
-    b = build(Net(name=f"{__name__}:prelu"), (1, 4, 4), 3, generator(4, "net"))
+    b = build_net(Net(name=f"{__name__}:prelu"), (1, 4, 4), 3, make_generator(4, "net"))
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
 
 
@@ -115,7 +115,7 @@ def test_layers_of_any_kind_are_drawn_from_the_seed() -> None:
 def test_what_cannot_be_split_is_refused(name: str, shape: tuple[int, ...], message: str) -> None:
     """With the reason and the remedy."""
     with pytest.raises(NetError, match=message):
-        build(Net(name=name), shape, 3, generator(0, "net"))
+        build_net(Net(name=name), shape, 3, make_generator(0, "net"))
 
 
 def vgg(**more: object) -> Net:
@@ -128,13 +128,15 @@ def vgg(**more: object) -> Net:
 )
 def test_vgg11_is_cut_where_asked(cut_after: int, side: int, features: int, layers: int) -> None:
     """Eight 3x3 convolutions, two 1x1 at the cut; bounded D; every parameter gets a gradient."""
-    net = build(vgg(cut_after=cut_after, features=features), (3, side, side), 7, generator(0, "n"))
+    net = build_net(
+        vgg(cut_after=cut_after, features=features), (3, side, side), 7, make_generator(0, "n")
+    )
     sizes = [
         [layer.kernel_size[0] for layer in half.modules() if isinstance(layer, nn.Conv2d)]
         for half in (net.encoder, net.head)
     ]
     assert sizes == [[3] * layers + [1], [1] + [3] * (8 - layers)]
-    z = net.encode(torch.rand(2, 3, side, side, generator=generator(0, "x")))
+    z = net.encode(torch.rand(2, 3, side, side, generator=make_generator(0, "x")))
     assert z.shape == (2, features) and z.min() > 0 and z.max() < 1
     net.answer(z).square().sum().backward()
     silent = [name for name, p in net.named_parameters() if p.grad is None or not p.grad.any()]
@@ -146,7 +148,7 @@ def test_vgg11_at_its_own_width() -> None:
 
     Widths 64, 128, 256, 256, 512, 512, 512, 512; D = 512 of 8 channels; 10 classes.
     """
-    net = build(Net(name="vgg11", features=512), (3, 32, 32), 10, generator(0, "net"))
+    net = build_net(Net(name="vgg11", features=512), (3, 32, 32), 10, make_generator(0, "net"))
     wide = [3, 64, 128, 256, 256, 512, 512, 512, 512]
     own = [9 * a * b + 3 * b for a, b in pairwise(wide)]
     count = [sum(p.numel() for p in half.parameters()) for half in (net.encoder, net.head)]
@@ -156,4 +158,4 @@ def test_vgg11_at_its_own_width() -> None:
 def test_vgg11_widths_that_do_not_fit_are_refused() -> None:
     """GroupNorm has groups of 8 channels, half of the width in the first block."""
     with pytest.raises(NetError, match="net.width is 24, must be a multiple of 16"):
-        build(vgg(width=24), (1, 32, 32), 10, generator(0, "net"))
+        build_net(vgg(width=24), (1, 32, 32), 10, make_generator(0, "net"))

@@ -9,7 +9,7 @@ from scipy.stats import norm
 from torch import Tensor
 
 from fedcel.files import write_tensors
-from fedcel.posterior.diagnostics import NO_EVIDENCE, corrected, diagnose, effective
+from fedcel.posterior.diagnostics import NO_EVIDENCE, diagnose, effective_sample_size, sidak_z
 from fedcel.posterior.trace import Trace
 
 
@@ -37,7 +37,7 @@ def test_the_autocorrelation_time_is_the_processes() -> None:
     found = diagnose(autoregressive(6000, 0.8))
     assert found is not None
     assert found.autocorrelation == pytest.approx(9, rel=0.25)
-    draws = effective(autoregressive(6000, 0.8).numpy())
+    draws = effective_sample_size(autoregressive(6000, 0.8).numpy())
     assert (draws * 9 / 6000).mean() == pytest.approx(1, rel=0.1)
 
 
@@ -63,11 +63,11 @@ def test_two_few_rounds_say_nothing_and_a_constant_is_no_evidence() -> None:
 
 def test_the_largest_of_many_is_corrected() -> None:
     """One test stays itself; 3 deviations among 17 are as likely as 2 in one."""
-    assert corrected(3.0, 1) == pytest.approx(3.0)
+    assert sidak_z(3.0, 1) == pytest.approx(3.0)
     chance = 1 - (1 - 2 * norm.sf(3.0)) ** 17
-    assert 2 * norm.sf(corrected(3.0, 17)) == pytest.approx(chance)
-    assert corrected(50.0, 17) == 50.0  # its chance is below what a double holds
-    assert corrected(0.0, 17) == 0.0
+    assert 2 * norm.sf(sidak_z(3.0, 17)) == pytest.approx(chance)
+    assert sidak_z(50.0, 17) == 50.0  # its chance is below what a double holds
+    assert sidak_z(0.0, 17) == 0.0
 
 
 def test_a_chain_that_jumps_between_far_modes_is_told_in_numbers() -> None:

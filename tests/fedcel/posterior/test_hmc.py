@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from fedcel.data import Splits, load
+from fedcel.data import Splits, load_splits
 from fedcel.metrics import calibration
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
-from fedcel.posterior.round_plan import Plan
+from fedcel.posterior.round_plan import RoundPlan
 from fedcel.settings.groups import Data
 from tests.fedcel.posterior.truth import Change, Federation, settings
 
@@ -24,7 +24,7 @@ CLIENTS = 10
 @lru_cache(maxsize=1)
 def digits() -> Splits:
     """Return digits at ten holders of few classes."""
-    return load(Data(partition="dirichlet", alpha=0.3), CLIENTS, 0)
+    return load_splits(Data(partition="dirichlet", alpha=0.3), CLIENTS, 0)
 
 
 def potential(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ def chain(change: Change | None = None, rounds: int = 60, **more: object) -> Ten
     return torch.cat([weight.view(-1, 10, 64), bias[:, :, None]], 2)
 
 
-def naive(plan: Plan, client: int) -> Plan:
+def naive(plan: RoundPlan, client: int) -> RoundPlan:
     """Draw noise as if each client held all examples."""
     counts = [len(part.y) for part in digits().clients]
     return plan._replace(noise=plan.noise * math.sqrt(counts[client] / sum(counts)))

@@ -6,7 +6,7 @@ import torch
 from fedcel.nets import split_net
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.posterior.predict import Prediction, predict, what_is_sent
-from fedcel.seeding import generator
+from fedcel.seeding import make_generator
 from fedcel.settings.groups import Net
 
 X = torch.rand(5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -14,7 +14,9 @@ X = torch.rand(5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 
 def chain(scope: str) -> tuple[FlatNet, list[torch.Tensor]]:
     """Return a net and three samples, of the head alone or of everything."""
-    net = split_net.build(Net(features=6, width=9, noise=0.2), (1, 4, 4), 3, generator(0, "net"))
+    net = split_net.build_net(
+        Net(features=6, width=9, noise=0.2), (1, 4, 4), 3, make_generator(0, "net")
+    )
     flat = FlatNet(net)
     stream = torch.Generator().manual_seed(1)
     samples = []
@@ -29,10 +31,10 @@ def chain(scope: str) -> tuple[FlatNet, list[torch.Tensor]]:
 def test_one_sample_is_that_net() -> None:
     """The prediction is the softmax of the head on one noisy message."""
     flat, samples = chain("head")
-    found = predict(flat, samples[:1], X, generator(0, "n")).probabilities
+    found = predict(flat, samples[:1], X, make_generator(0, "n")).probabilities
     flat.load(samples[0])
     with torch.no_grad():
-        message = flat.net.add_noise(flat.net.encode(X), generator(0, "n"))
+        message = flat.net.add_noise(flat.net.encode(X), make_generator(0, "n"))
         want = flat.net.answer(message).softmax(1)
     torch.testing.assert_close(found, want)
 
@@ -41,7 +43,7 @@ def test_one_sample_is_that_net() -> None:
 def test_the_average_is_a_distribution_and_its_log_agrees(scope: str) -> None:
     """Rows sum to 1; logits are the log of the mean probability."""
     flat, samples = chain(scope)
-    found = predict(flat, samples, X, generator(0, "n"), scope)
+    found = predict(flat, samples, X, make_generator(0, "n"), scope)
     assert found.samples.shape == (3, 5, 3)
     torch.testing.assert_close(found.probabilities.sum(1), torch.ones(5))
     torch.testing.assert_close(found.logits.exp(), found.probabilities)
@@ -67,4 +69,4 @@ def test_no_sample_is_refused() -> None:
     """The error says what to do."""
     flat, _ = chain("head")
     with pytest.raises(ValueError, match="run past burn-in"):
-        predict(flat, [], X, generator(0, "n"))
+        predict(flat, [], X, make_generator(0, "n"))

@@ -3,10 +3,18 @@
 import pytest
 
 from fedcel.errors import SettingsError
-from fedcel.posterior.round_plan import chosen, gamma, in_cycle, plan, rate, sampling, shares
-from fedcel.settings.parsing import burn_in_rounds, parse
+from fedcel.posterior.round_plan import (
+    client_weights,
+    cycle_position,
+    gamma,
+    is_sampling,
+    plan_round,
+    select_clients,
+    step_size,
+)
+from fedcel.settings.parsing import burn_in_rounds, parse_settings
 
-S = parse(
+S = parse_settings(
     {
         "rounds": 100,
         "cel.kind": "plain",
@@ -27,38 +35,38 @@ def test_gamma_is_zero_then_linear_then_one() -> None:
 
 def test_rate_falls_by_a_cosine_until_burn_in_ends() -> None:
     """Its first value, its last, and constant while sampling."""
-    assert rate(S, 1) == 1.0
-    assert rate(S, 80) == pytest.approx(0.1)
-    assert rate(S, 81) == rate(S, 100) == pytest.approx(0.1)
-    assert rate(S, 30) > rate(S, 31)
+    assert step_size(S, 1) == 1.0
+    assert step_size(S, 80) == pytest.approx(0.1)
+    assert step_size(S, 81) == step_size(S, 100) == pytest.approx(0.1)
+    assert step_size(S, 30) > step_size(S, 31)
 
 
 def test_heat_and_freeze_begin_with_sampling() -> None:
     """Burn-in is annealed without noise by default; then T = 1 on a frozen encoder."""
-    before, after = plan(S, 80, 0.1, 1000), plan(S, 81, 0.1, 1000)
+    before, after = plan_round(S, 80, 0.1, 1000), plan_round(S, 81, 0.1, 1000)
     assert (before.noise, before.freeze, before.temperature) == (0, False, 0)
     assert after.noise > 0
     assert after.freeze
     assert after.temperature == 1
     assert before.cel_weight == 2.0
     assert burn_in_rounds(S) == 80
-    assert burn_in_rounds(parse({"rounds": 100, "chain.burn-in": 0.55})) == 55
+    assert burn_in_rounds(parse_settings({"rounds": 100, "chain.burn-in": 0.55})) == 55
 
 
 def test_shares_are_unbiased_over_the_draw() -> None:
     """Everybody: N_k/N. A part: K/m times that, so that the mean over all draws is N_k/N."""
     examples = {0: 10, 1: 30, 2: 60}
-    assert shares(S, examples, [0, 1, 2]) == pytest.approx({0: 0.1, 1: 0.3, 2: 0.6})
+    assert client_weights(S, examples, [0, 1, 2]) == pytest.approx({0: 0.1, 1: 0.3, 2: 0.6})
     pairs = [[0, 1], [0, 2], [1, 2]]
-    mean = sum(shares(S, examples, pair).get(0, 0) for pair in pairs) / 3
+    mean = sum(client_weights(S, examples, pair).get(0, 0) for pair in pairs) / 3
     assert mean == pytest.approx(0.1)
 
 
 def test_clients_are_drawn_anew_each_round_and_repeatably() -> None:
     """Three of eight, sorted, different in some round, the same when asked again."""
-    some = parse({"clients-per-round": 3})
-    draws = [chosen(some, r) for r in range(1, 20)]
-    assert draws == [chosen(some, r) for r in range(1, 20)]
+    some = parse_settings({"clients-per-round": 3})
+    draws = [select_clients(some, r) for r in range(1, 20)]
+    assert draws == [select_clients(some, r) for r in range(1, 20)]
     assert all(len(set(draw)) == 3 and draw == sorted(draw) for draw in draws)
     assert {client for draw in draws for client in draw} == set(range(8))
 
@@ -66,34 +74,41 @@ def test_clients_are_drawn_anew_each_round_and_repeatably() -> None:
 def test_decay_is_a_power_law_that_meets_its_end() -> None:
     """Eta t^-c: the first value at round 1, the stated share at the end of burn-in and later."""
     s = S.model_copy(update={"local": S.local.model_copy(update={"schedule": "decay"})})
-    assert rate(s, 1) == 1.0
-    assert rate(s, 80) == pytest.approx(0.1)
-    assert rate(s, 100) == pytest.approx(0.1)
-    assert rate(s, 9) == pytest.approx(rate(s, 3) ** 2)  # 9 = 3 squared
+    assert step_size(s, 1) == 1.0
+    assert step_size(s, 80) == pytest.approx(0.1)
+    assert step_size(s, 100) == pytest.approx(0.1)
+    assert step_size(s, 9) == pytest.approx(step_size(s, 3) ** 2)  # 9 = 3 squared
 
 
 def test_cycles_explore_without_noise_and_sample_late() -> None:
     """Six cycles in 100 rounds: each begins at the full step, wherever a double would round it."""
     raw = {"local.schedule": "cyclical", "local.cycles": 6, "local.explore": 0.5}
-    s = parse({"rounds": 100, "chain.burn-in": 0.0, "chain.scope": "full", **raw})
-    ways = [in_cycle(s, number) for number in range(1, 101)]
+    s = parse_settings({"rounds": 100, "chain.burn-in": 0.0, "chain.scope": "full", **raw})
+    ways = [cycle_position(s, number) for number in range(1, 101)]
     assert ways[0] == ways[50] == 0.0
-    assert rate(s, 51) == rate(s, 1) == 1.0
-    assert [sampling(s, number) for number in range(1, 101)] == [way >= 0.5 for way in ways]
+    assert step_size(s, 51) == step_size(s, 1) == 1.0
+    assert [is_sampling(s, number) for number in range(1, 101)] == [way >= 0.5 for way in ways]
     for number in (1, 10, 51, 60):
-        assert (plan(s, number, 0.1, 1000).noise > 0) == sampling(s, number)
+        assert (plan_round(s, number, 0.1, 1000).noise > 0) == is_sampling(s, number)
 
 
 def test_heat_can_be_annealed_in_burn_in() -> None:
     """From `chain.heat` of the temperature to all of it, linearly."""
-    s = parse({"rounds": 100, "chain.burn-in": 0.8, "chain.anneal": True, "chain.heat": 0.2})
-    heats = [plan(s, number, 0.1, 1000).temperature for number in (20, 40, 80, 81)]
+    s = parse_settings(
+        {"rounds": 100, "chain.burn-in": 0.8, "chain.anneal": True, "chain.heat": 0.2}
+    )
+    heats = [plan_round(s, number, 0.1, 1000).temperature for number in (20, 40, 80, 81)]
     assert heats == pytest.approx([0.4, 0.6, 1.0, 1.0])
 
 
 def test_steps_that_would_overshoot_are_refused() -> None:
     """The prior at 0 and the pull of FedProx count, too."""
     with pytest.raises(SettingsError, match="would overshoot"):
-        plan(parse({"prior.scale": 0.01}), 1, 1.0, 1000)
+        plan_round(parse_settings({"prior.scale": 0.01}), 1, 1.0, 1000)
     with pytest.raises(SettingsError, match="would overshoot"):
-        plan(parse({"temperature": 0, "prior.mode": "none", "strategy.proximal": 2}), 1, 1.0, 1000)
+        plan_round(
+            parse_settings({"temperature": 0, "prior.mode": "none", "strategy.proximal": 2}),
+            1,
+            1.0,
+            1000,
+        )

@@ -11,8 +11,8 @@ from fedcel.files import read_json
 from fedcel.metrics import calibration
 from fedcel.posterior import predict
 from fedcel.runs import run_folder
-from fedcel.seeding import generator
-from fedcel.settings.parsing import parse
+from fedcel.seeding import make_generator
+from fedcel.settings.parsing import parse_settings
 from sims.engines.simulate import simulate
 
 RAW = {
@@ -28,13 +28,13 @@ RAW = {
 
 def test_images_in_probabilities_and_uncertainty_out(tmp_path: Path) -> None:
     """More images than are answered at once: the same as the parts; noise is the disagreement's."""
-    simulate(parse(RAW), tmp_path / "run")
-    posterior, run = Posterior.open(tmp_path / "run"), run_folder.read(tmp_path / "run")
+    simulate(parse_settings(RAW), tmp_path / "run")
+    posterior, run = Posterior.open(tmp_path / "run"), run_folder.read_run(tmp_path / "run")
     images = run.splits.test.x.repeat(2, 1, 1, 1)
     found = posterior(images)
     assert found.probabilities.shape == (800, 10)
     assert torch.allclose(found.probabilities.sum(1), torch.ones(800))
-    noise = generator(0, "answers-to-images")
+    noise = make_generator(0, "answers-to-images")
     first = predict(run.flat, run.samples, images[:512], noise).samples
     assert len(first) == 4
     assert torch.equal(found.bald[:512], calibration.bald(first))
@@ -46,11 +46,11 @@ def test_images_in_probabilities_and_uncertainty_out(tmp_path: Path) -> None:
 
 def test_a_run_without_noise_is_a_point(tmp_path: Path) -> None:
     """Iterates of SGD are no posterior: one model answers, and what disagrees is nothing."""
-    simulate(parse({**RAW, "temperature": 0.0, "chain.scope": "full"}), tmp_path / "run")
-    posterior, run = Posterior.open(tmp_path / "run"), run_folder.read(tmp_path / "run")
+    simulate(parse_settings({**RAW, "temperature": 0.0, "chain.scope": "full"}), tmp_path / "run")
+    posterior, run = Posterior.open(tmp_path / "run"), run_folder.read_run(tmp_path / "run")
     assert run.samples == []
     found = posterior(run.splits.test.x[:64])
-    noise = generator(0, "answers-to-images")
+    noise = make_generator(0, "answers-to-images")
     alone = predict(run.flat, [run.model], run.splits.test.x[:64], noise, "full").probabilities
     assert torch.equal(found.probabilities, alone)
     assert not found.bald.any()
@@ -62,9 +62,9 @@ def test_a_run_without_noise_is_a_point(tmp_path: Path) -> None:
 def test_a_run_of_another_format_is_refused_by_name(tmp_path: Path) -> None:
     """An older one and one that says nothing; the path and both formats are named."""
     path = tmp_path / "run" / "settings.toml"
-    run_folder.create(path.parent, parse(RAW))
+    run_folder.create_run(path.parent, parse_settings(RAW))
     for line in ("format = 0", ""):
         path.write_text(path.read_text().replace("format = 1", line))
         with pytest.raises(RunError, match=r"settings.toml: format is (0|None), this version"):
-            run_folder.read(path.parent)
+            run_folder.read_run(path.parent)
         path.write_text("format = 1\n" + path.read_text().replace("format = 0\n", ""))

@@ -10,13 +10,13 @@ from fedcel.nets import split_net
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.posterior import samplers
-from fedcel.posterior.round_plan import Plan
+from fedcel.posterior.round_plan import RoundPlan
 from fedcel.posterior.samplers import Kick
-from fedcel.seeding import generator
+from fedcel.seeding import make_generator
 from fedcel.settings.groups import Local, Net
-from fedcel.settings.parsing import parse
+from fedcel.settings.parsing import parse_settings
 
-PLAN = Plan(0.3, 0.0, 0.0, 0.0, 0.0, 0.02, False, 1.0, steps=4)
+PLAN = RoundPlan(0.3, 0.0, 0.0, 0.0, 0.0, 0.02, False, 1.0, steps=4)
 
 
 class Counting:
@@ -25,12 +25,12 @@ class Counting:
     def __init__(self, local: Local) -> None:
         self.most = local.steps
 
-    def start(self, w: torch.Tensor, plan: Plan) -> State:
+    def start(self, w: torch.Tensor, plan: RoundPlan) -> State:
         """Return a count of 0."""
         return {"count": torch.zeros(())}
 
     def step(
-        self, state: State, w: torch.Tensor, gradient: torch.Tensor, kick: Kick, plan: Plan
+        self, state: State, w: torch.Tensor, gradient: torch.Tensor, kick: Kick, plan: RoundPlan
     ) -> State:
         """Move all parameters alike; the gradient is there and not used."""
         assert gradient.any()
@@ -40,12 +40,14 @@ class Counting:
         return {"count": state["count"] + 1}
 
 
-def delta(name: str, plan: Plan = PLAN) -> torch.Tensor:
+def delta(name: str, plan: RoundPlan = PLAN) -> torch.Tensor:
     """Return the update of a round of four steps."""
-    net = split_net.build(Net(features=6, width=9), (1, 4, 4), 3, generator(0, "net"), Cut())
-    flat, x = FlatNet(net), torch.rand(12, 1, 4, 4, generator=generator(1, "x"))
+    net = split_net.build_net(
+        Net(features=6, width=9), (1, 4, 4), 3, make_generator(0, "net"), Cut()
+    )
+    flat, x = FlatNet(net), torch.rand(12, 1, 4, 4, generator=make_generator(1, "x"))
     local = Local(sampler=name, steps=4, batch_size=6)
-    streams = lambda purpose: generator(3, purpose)  # noqa: E731
+    streams = lambda purpose: make_generator(3, purpose)  # noqa: E731
     labels = torch.arange(12) % 3
     return local_update(
         flat, flat.vector.clone(), x, labels, plan=plan, local=local, streams=streams
@@ -73,10 +75,10 @@ def test_a_users_sampler_moves_and_is_given_the_noise() -> None:
 def test_what_is_no_sampler_is_refused(name: str, message: str) -> None:
     """By name, with what is missing."""
     with pytest.raises(PluginError, match=message):
-        samplers.build(Local(sampler=name))
+        samplers.build_sampler(Local(sampler=name))
 
 
 def test_a_typo_is_refused_with_the_nearest_name() -> None:
     """As every other part."""
     with pytest.raises(SettingsError, match=r"local.sampler is 'langevine'.*nearest: 'langevin'"):
-        parse({"local.sampler": "langevine"})
+        parse_settings({"local.sampler": "langevine"})

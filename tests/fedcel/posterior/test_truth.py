@@ -9,7 +9,7 @@ from scipy.linalg import solve_discrete_lyapunov
 from torch import Tensor
 
 from fedcel.posterior.langevin_constants import temperature_ratio
-from fedcel.posterior.round_plan import Plan
+from fedcel.posterior.round_plan import RoundPlan
 from tests.fedcel.posterior.truth import Federation, lines, settings
 
 COUNTS = [5, 10, 20, 40, 80]
@@ -47,7 +47,7 @@ def test_conjugate_gaussian(steps: int, rounds: int, burn: int) -> None:
     assert variance == pytest.approx(1 / (1 - RATE / 2), rel=0.03)
 
 
-def naive(plan: Plan, client: int) -> Plan:
+def naive(plan: RoundPlan, client: int) -> RoundPlan:
     """Draw noise as if each client held all examples: by N, not by N w_k."""
     return plan._replace(noise=plan.noise * math.sqrt(COUNTS[client] / TOTAL))
 
@@ -215,7 +215,7 @@ def by_n_alone(found: Federation) -> Federation:
     """Return the federation with the common mistake, whatever its holders."""
     counts = [len(y) for _, y in found.parts]
 
-    def wrong(plan: Plan, client: int) -> Plan:
+    def wrong(plan: RoundPlan, client: int) -> RoundPlan:
         return plan._replace(noise=plan.noise * math.sqrt(counts[client] / sum(counts)))
 
     return dataclasses.replace(found, change=wrong)

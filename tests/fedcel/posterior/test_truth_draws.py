@@ -90,7 +90,7 @@ def drawn_maps(found: Federation) -> dict[tuple[int, ...], Map]:
 def draws(found: Federation) -> Iterator[tuple[int, ...]]:
     """Yield who is drawn, round by round."""
     for number in range(1, found.settings.rounds + 1):
-        yield tuple(round_plan.chosen(found.settings, number))
+        yield tuple(round_plan.select_clients(found.settings, number))
 
 
 def missed(found: Federation, folder: Path, patch: pytest.MonkeyPatch) -> tuple[float, float]:
@@ -244,7 +244,7 @@ def test_the_top_up_is_that_of_a_whole_round(pull: float) -> None:
     """Share s of the weight: s of a round's shared noise in all, with a moving prior too."""
     mode = {"prior.mode": "consistent", "prior.pull": pull} if pull else {}
     found = settings(3, 5, RATE, 4, **{"local.shared-noise": 0.9, **mode})
-    plan = round_plan.plan(found, 1, 1.0, TOTAL)
+    plan = round_plan.plan_round(found, 1, 1.0, TOTAL)
     round_noise = sum((1 - plan.rate * plan.pull) ** (2 * step) for step in range(5))
     state, share = init_server_state(torch.zeros(200_000)), 0.7
     added = server_round.restore_shared_noise(found, state, state.model, share, plan)

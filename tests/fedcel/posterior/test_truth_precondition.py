@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedcel.federation import local_update, server_round
-from fedcel.posterior.round_plan import plan
+from fedcel.posterior.round_plan import plan_round
 from tests.fedcel.posterior.truth import Federation, installed, lines, looped, settings
 
 COUNTS = [10, 20, 30, 40]
@@ -52,7 +52,7 @@ def exact(found: Federation, scale: Tensor) -> Tensor:
     mean, q = 1 - eta G (lambda + decay + kappa), the noise that of temperature 1 at step eta G,
     over what the moving prior cools it by.
     """
-    asked = plan(found.settings, found.settings.rounds, 1.0, TOTAL)
+    asked = plan_round(found.settings, found.settings.rounds, 1.0, TOTAL)
     eta = RATE * scale.double()
     q = 1 - eta * (CURVATURE + asked.decay + asked.pull)
     drift = q**STEPS + eta * asked.pull * sum(q**j for j in range(STEPS))

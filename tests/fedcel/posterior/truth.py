@@ -30,12 +30,12 @@ from fedcel.losses.composite import NOTHING
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
-from fedcel.posterior.round_plan import Plan
-from fedcel.settings.parsing import Settings, parse
+from fedcel.posterior.round_plan import RoundPlan
+from fedcel.settings.parsing import Settings, parse_settings
 from sims.engines import client_workers
 from sims.engines.client_workers import LocalClients
 
-Change = Callable[[Plan, int], Plan]
+Change = Callable[[RoundPlan, int], RoundPlan]
 
 
 class Lines(nn.Module):
@@ -105,7 +105,7 @@ def lines(designs: list[Tensor], targets: list[Tensor], chains: int, s: Settings
 
 def settings(rounds: int, steps: int, rate: float, clients: int, **more: object) -> Settings:
     """Return the settings of a chain without burn-in: constant step, full batches, no prior."""
-    return parse(
+    return parse_settings(
         {
             "rounds": rounds,
             "clients": clients,
@@ -138,10 +138,10 @@ def unequal(counts: list[int], chains: int, s: Settings, seed: int = 0) -> Feder
 def installed(found: Federation, own: pytest.MonkeyPatch) -> None:
     """Give the client's code these holders' images and net; all else of it is as it ships."""
     own.setattr(
-        client_update, "client_images", lambda settings, client: Images(*found.parts[client])
+        client_update, "select_client_images", lambda settings, client: Images(*found.parts[client])
     )
-    own.setattr(client_update, "client_losses", lambda settings, threshold=None: NOTHING)
-    own.setattr(client_update, "client_net", lambda settings: found.flat)
+    own.setattr(client_update, "build_client_losses", lambda settings, threshold=None: NOTHING)
+    own.setattr(client_update, "build_client_net", lambda settings: found.flat)
 
 
 def looped(found: Federation, folder: Path) -> Iterator[ServerState]:

@@ -14,16 +14,16 @@ from fedcel.privacy import (
     LabelOnly,
     Laplace,
     Mechanism,
-    build,
-    clip,
-    perturb,
+    build_mechanism,
+    clip_rows,
+    perturb_rows,
     private_logits,
     sensitivity,
 )
 from fedcel.privacy.protocol import PROTECTS
 from fedcel.settings.answers import MECHANISMS
 from fedcel.settings.groups import Privacy
-from fedcel.settings.parsing import parse
+from fedcel.settings.parsing import parse_settings
 from fedcel.testing import MechanismContract
 
 KINDS = ("clamp", "l1", "probabilities")
@@ -43,7 +43,7 @@ class Noise:
         """Return rows that say nothing."""
         if logits.shape[1] != self.classes or not logits.isfinite().all():
             raise ValueError("no such logits")
-        return perturb(torch.zeros(len(logits), 1), 1.0, 1.0).expand(-1, self.classes)
+        return perturb_rows(torch.zeros(len(logits), 1), 1.0, 1.0).expand(-1, self.classes)
 
 
 def dear(privacy: Privacy, classes: int) -> Mechanism:
@@ -61,7 +61,7 @@ class TestOwn(MechanismContract):
 
     def build(self) -> Mechanism:
         """Return it from its import string."""
-        return build(Privacy(mechanism=f"{__name__}:Noise", epsilon=2.0), 3)
+        return build_mechanism(Privacy(mechanism=f"{__name__}:Noise", epsilon=2.0), 3)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ class TestOwn(MechanismContract):
 )
 def test_each_name(name: str, want: Mechanism) -> None:
     """With the sensitivity of its norm, and its own price."""
-    made = build(Privacy(mechanism=name, clip_kind="clamp", clip=2.0), 5)
+    made = build_mechanism(Privacy(mechanism=name, clip_kind="clamp", clip=2.0), 5)
     assert made == want
     assert (made.name, made.epsilon) == (name, 4.0)
     assert made.delta == (1e-6 if name == "gaussian" else 0)
@@ -85,9 +85,9 @@ def test_none_is_refused_where_an_answer_must_be_private() -> None:
     for name in MECHANISMS:
         if name == "none":
             with pytest.raises(SettingsError, match="this answer must be private"):
-                build(Privacy(mechanism=name), 3)
+                build_mechanism(Privacy(mechanism=name), 3)
         else:
-            assert isinstance(build(Privacy(mechanism=name), 3), Mechanism)
+            assert isinstance(build_mechanism(Privacy(mechanism=name), 3), Mechanism)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_none_is_refused_where_an_answer_must_be_private() -> None:
 def test_own_objects_that_do_not_fit(name: str, message: str) -> None:
     """Each with the reason."""
     with pytest.raises(PluginError, match=message):
-        build(Privacy(mechanism=f"{__name__}:{name}"), 3)
+        build_mechanism(Privacy(mechanism=f"{__name__}:{name}"), 3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -110,12 +110,12 @@ def test_a_stated_sensitivity_must_be_enforced(kind: str) -> None:
     for name, norm in (("laplace", 1), ("gaussian", 2)):
         least = sensitivity(kind, 2.0, 5, norm)
         told = Privacy(mechanism=name, clip_kind=kind, clip=2.0, sensitivity=1.5 * least)
-        made = build(told, 5)
+        made = build_mechanism(told, 5)
         assert isinstance(made, Laplace | Gaussian)
         assert made.sensitivity == 1.5 * least
         short = told.model_copy(update={"sensitivity": 0.99 * least})
         with pytest.raises(SettingsError, match="lets two answers .* be that far apart"):
-            build(short, 5)
+            build_mechanism(short, 5)
 
 
 @pytest.mark.parametrize(
@@ -135,16 +135,16 @@ def test_a_stated_sensitivity_must_be_enforced(kind: str) -> None:
 def test_settings_that_promise_nothing_are_refused(raw: dict[str, object], message: str) -> None:
     """Before a run starts."""
     with pytest.raises(SettingsError, match=message):
-        parse(raw)
+        parse_settings(raw)
 
 
 def test_settings_that_fit() -> None:
     """A larger sensitivity, L2 for the Gaussian, an own mechanism, no mechanism without budget."""
-    assert parse({"privacy.sensitivity": 2.0}).privacy.sensitivity == 2
+    assert parse_settings({"privacy.sensitivity": 2.0}).privacy.sensitivity == 2
     gaussian = {"privacy.mechanism": "gaussian", "privacy.clip-kind": "probabilities"}
-    parse({**gaussian, "privacy.sensitivity": 1.42})
-    parse({"privacy.mechanism": "mine:Own"})
-    parse({"privacy.mechanism": "none", "privacy.budget": 0.1})
+    parse_settings({**gaussian, "privacy.sensitivity": 1.42})
+    parse_settings({"privacy.mechanism": "mine:Own"})
+    parse_settings({"privacy.mechanism": "none", "privacy.budget": 0.1})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -152,7 +152,7 @@ def test_private_logits_use_the_settings(kind: str) -> None:
     """Scale Delta/epsilon of the settings or of the argument; `none` adds nothing."""
     logits = torch.zeros(600, 10)
     privacy = Privacy(clip_kind=kind, clip=3.0, epsilon=2.0)
-    clipped = clip(logits, kind, 3.0)
+    clipped = clip_rows(logits, kind, 3.0)
     for epsilon in (2.0, 0.5):
         answer = private_logits(logits, privacy, None if epsilon == 2 else epsilon)
         assert answer.dtype == torch.float32 and answer.shape == logits.shape

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from fedcel.privacy import clip, sensitivity
+from fedcel.privacy import clip_rows, sensitivity
 from fedcel.privacy.clip import project_l1, project_simplex
 
 KINDS = ("clamp", "l1", "probabilities")
@@ -30,7 +30,7 @@ def test_no_two_inputs_are_further_apart(
     pair: tuple[list[float], list[float]], kind: str, c: float
 ) -> None:
     """Exact L1 and L2 distances never exceed the sensitivities, however huge the logits."""
-    a, b = clip(torch.tensor(pair, dtype=torch.float64), kind, c).tolist()
+    a, b = clip_rows(torch.tensor(pair, dtype=torch.float64), kind, c).tolist()
     assert fsum(abs(x - y) for x, y in zip(a, b, strict=True)) <= sensitivity(kind, c, len(a))
     assert dist(a, b) <= sensitivity(kind, c, len(a), 2)
 
@@ -44,7 +44,7 @@ def test_the_sensitivity_is_attained(kind: str, l1: float, l2: float) -> None:
     assert sensitivity(kind, 4.0, 2) == l1
     assert sensitivity(kind, 4.0, 2, 2) == l2
     one, two = torch.eye(2) if kind != "l1" else torch.tensor([[1.0, 0, 0], [-1.0, 0, 0]])
-    a, b = clip(1e3 * torch.stack([one, two]), kind, 4.0)
+    a, b = clip_rows(1e3 * torch.stack([one, two]), kind, 4.0)
     assert abs(float((a - b).abs().sum()) - l1) < 1e-2
     assert abs(float((a - b).norm()) - l2) < 1e-2
 
@@ -53,12 +53,12 @@ def test_clip_by_hand() -> None:
     """Centred (5, 1, -6): clamped at 4 (4, 1, -4); onto |.|_1 <= 4, threshold 3.5."""
     logits = torch.tensor([[6.0, 2.0, -5.0]])
     for kind, want in (("clamp", [4.0, 1.0, -4.0]), ("l1", [1.5, 0.0, -2.5])):
-        got = clip(logits, kind, 4.0)
+        got = clip_rows(logits, kind, 4.0)
         torch.testing.assert_close(got, torch.tensor([want], dtype=torch.float64))
-    torch.testing.assert_close(clip(logits, "probabilities", 4.0), logits.double().softmax(1))
+    torch.testing.assert_close(clip_rows(logits, "probabilities", 4.0), logits.double().softmax(1))
     small = torch.tensor([[0.5, -0.25, -0.25]])
     for kind in ("clamp", "l1"):
-        torch.testing.assert_close(clip(small, kind, 4.0), small.double())
+        torch.testing.assert_close(clip_rows(small, kind, 4.0), small.double())
 
 
 @given(st.lists(st.floats(-20, 20), min_size=2, max_size=8), st.floats(0.1, 10))
@@ -89,7 +89,7 @@ def test_projection_onto_the_simplex() -> None:
 @given(st.lists(st.floats(-50, 50), min_size=2, max_size=8), st.sampled_from(KINDS))
 def test_the_order_of_classes_never_turns(row: list[float], kind: str) -> None:
     """A class that was below another is not above it after the clip."""
-    (got,) = clip(torch.tensor([row], dtype=torch.float64), kind, 4.0)
+    (got,) = clip_rows(torch.tensor([row], dtype=torch.float64), kind, 4.0)
     order = torch.tensor(row, dtype=torch.float64).argsort()
     assert (got[order].diff() >= -1e-12).all()
 
@@ -98,9 +98,11 @@ def test_the_order_of_classes_never_turns(row: list[float], kind: str) -> None:
 def test_batches_are_rows(kind: str) -> None:
     """Shape kept; each row is clipped on its own."""
     logits = torch.randn(7, 5, generator=torch.Generator().manual_seed(0)) * 9
-    batch = clip(logits, kind, 2.0)
+    batch = clip_rows(logits, kind, 2.0)
     assert batch.shape == (7, 5)
-    torch.testing.assert_close(batch, torch.cat([clip(row[None], kind, 2.0) for row in logits]))
+    torch.testing.assert_close(
+        batch, torch.cat([clip_rows(row[None], kind, 2.0) for row in logits])
+    )
 
 
 @pytest.mark.parametrize("bad", [nan, inf, -inf])
@@ -108,13 +110,13 @@ def test_batches_are_rows(kind: str) -> None:
 def test_undefined_logits_are_refused(bad: float, kind: str) -> None:
     """NaN and infinity never reach the noise."""
     with pytest.raises(ValueError, match="NaN or infinity"):
-        clip(torch.tensor([[0.0, bad]]), kind, 4.0)
+        clip_rows(torch.tensor([[0.0, bad]]), kind, 4.0)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, inf, nan])
 def test_impossible_clips_are_refused(bad: float) -> None:
     """C is finite and above 0; kinds are the three."""
     with pytest.raises(ValueError, match="c is"):
-        clip(torch.zeros(1, 2), "l1", bad)
+        clip_rows(torch.zeros(1, 2), "l1", bad)
     with pytest.raises(ValueError, match="must be one of clamp, l1, probabilities"):
-        clip(torch.zeros(1, 2), "l2", 4.0)
+        clip_rows(torch.zeros(1, 2), "l2", 4.0)

@@ -6,15 +6,15 @@ import pytest
 from scipy.optimize import brentq
 
 from fedcel.privacy import (
-    Composed,
+    Composition,
     Gaussian,
     LabelOnly,
     Laplace,
-    composed,
-    composed_exactly,
-    together,
+    compose_basic,
+    compose_exactly,
+    compose_prices,
 )
-from fedcel.privacy.gaussian_calibration import delta_of
+from fedcel.privacy.gaussian_calibration import smallest_delta
 
 LAPLACE = Laplace(0.5, 10, "l1", 1.0, 2.0)
 GAUSSIAN = Gaussian(0.5, 1e-6, 10, "l1", 1.0, 2.0)
@@ -33,7 +33,7 @@ def worst(epsilon: float, total: float, count: int) -> float:
 
 def test_the_sum_by_hand() -> None:
     """96 answers of (0.5, 2^-20)."""
-    assert composed(0.5, 2**-20, 96) == Composed("basic", 96, 48.0, 96 * 2**-20)
+    assert compose_basic(0.5, 2**-20, 96) == Composition("basic", 96, 48.0, 96 * 2**-20)
 
 
 @pytest.mark.parametrize("count", [1, 7, 100])
@@ -42,18 +42,18 @@ def test_pure_answers_are_the_worst_of_their_epsilon(
     mechanism: Laplace | LabelOnly, count: int
 ) -> None:
     """The delta that binomials give at the epsilon found is the delta asked for."""
-    found = composed_exactly(mechanism, count, 1e-5)
+    found = compose_exactly(mechanism, count, 1e-5)
     assert found.method == "pld"
     assert worst(0.5, found.epsilon, count) == pytest.approx(1e-5, rel=1e-6)
-    assert found.epsilon < composed(0.5, 0.0, count).epsilon
+    assert found.epsilon < compose_basic(0.5, 0.0, count).epsilon
 
 
 @pytest.mark.parametrize("count", [1, 10, 1000])
 def test_gaussian_answers_are_one_gaussian(count: int) -> None:
     """Of sqrt(count) times the sensitivity; the grid never understates, by less than 1 %."""
-    found = composed_exactly(GAUSSIAN, count, 1e-6)
+    found = compose_exactly(GAUSSIAN, count, 1e-6)
     bound, sigma = 2.0 * count**0.5, GAUSSIAN.sigma
-    want = brentq(lambda e: delta_of(e, sigma, bound) - 1e-6, 1e-3, 1e3, xtol=1e-12)
+    want = brentq(lambda e: smallest_delta(e, sigma, bound) - 1e-6, 1e-3, 1e3, xtol=1e-12)
     assert want <= found.epsilon <= 1.01 * want
     if count == 1:
         assert found.epsilon == pytest.approx(0.5, rel=1e-2)
@@ -61,28 +61,28 @@ def test_gaussian_answers_are_one_gaussian(count: int) -> None:
 
 def test_one_price_together_is_the_exact_curve_of_that_mechanism() -> None:
     """Nine answers of .5, and of .5 with a delta each."""
-    found = together({(0.5, 0.0): 9}, 1e-5)
-    assert found == composed_exactly(LAPLACE, 9, 1e-5)
-    some = together({(0.5, 1e-7): 9}, 1e-5)
+    found = compose_prices({(0.5, 0.0): 9}, 1e-5)
+    assert found == compose_exactly(LAPLACE, 9, 1e-5)
+    some = compose_prices({(0.5, 1e-7): 9}, 1e-5)
     assert found.epsilon < some.epsilon < 4.5
 
 
 def test_prices_add_up_and_are_never_understated() -> None:
     """Two prices lie between one alone and the sum; binomials of both agree within a step."""
-    found = together({(0.5, 0.0): 4, (1.0, 0.0): 4}, 1e-5)
+    found = compose_prices({(0.5, 0.0): 4, (1.0, 0.0): 4}, 1e-5)
     assert found.answers == 8 and found.method == "pld"
-    assert together({(1.0, 0.0): 4}, 1e-5).epsilon < found.epsilon <= 6.0 + 1e-3
-    split = together({(0.5, 0.0): 40, (0.5000001, 0.0): 40}, 1e-5)
-    assert split.epsilon == pytest.approx(composed_exactly(LAPLACE, 80, 1e-5).epsilon, rel=2e-3)
-    assert split.epsilon >= composed_exactly(LAPLACE, 80, 1e-5).epsilon
-    assert together({(1.0, 0.5): 1}, 1e-5).epsilon == inf
+    assert compose_prices({(1.0, 0.0): 4}, 1e-5).epsilon < found.epsilon <= 6.0 + 1e-3
+    split = compose_prices({(0.5, 0.0): 40, (0.5000001, 0.0): 40}, 1e-5)
+    assert split.epsilon == pytest.approx(compose_exactly(LAPLACE, 80, 1e-5).epsilon, rel=2e-3)
+    assert split.epsilon >= compose_exactly(LAPLACE, 80, 1e-5).epsilon
+    assert compose_prices({(1.0, 0.5): 1}, 1e-5).epsilon == inf
 
 
 @pytest.mark.parametrize(("prices", "delta"), [({}, 0.1), ({(1.0, 0.0): 1}, 0.0)])
 def test_nothing_together_is_refused(prices: dict[tuple[float, float], int], delta: float) -> None:
     """No answers, no delta."""
     with pytest.raises(ValueError, match="answers|delta"):
-        together(prices, delta)
+        compose_prices(prices, delta)
 
 
 def test_a_delta_below_the_mechanism_s_own_promises_nothing() -> None:
@@ -94,19 +94,19 @@ def test_a_delta_below_the_mechanism_s_own_promises_nothing() -> None:
         name, epsilon, delta, unit, protects = "own", 1.0, 0.01, "logits", "all."
         answer = LAPLACE.answer
 
-    assert composed_exactly(Own(), 1, 1e-3).epsilon == inf
-    assert composed_exactly(Own(), 1, 0.011).epsilon == pytest.approx(1.0, abs=0.01)
+    assert compose_exactly(Own(), 1, 1e-3).epsilon == inf
+    assert compose_exactly(Own(), 1, 0.011).epsilon == pytest.approx(1.0, abs=0.01)
 
 
 def test_impossible_numbers_are_refused() -> None:
     """Each by its name."""
     for bad in (0.0, -1.0, inf, nan):
         with pytest.raises(ValueError, match="epsilon is"):
-            composed(bad, 0.0, 1)
+            compose_basic(bad, 0.0, 1)
     for bad in (-0.1, 1.0, nan):
         with pytest.raises(ValueError, match="delta is"):
-            composed(1.0, bad, 1)
+            compose_basic(1.0, bad, 1)
     with pytest.raises(ValueError, match="count is 0"):
-        composed(1.0, 0.0, 0)
+        compose_basic(1.0, 0.0, 0)
     with pytest.raises(ValueError, match=r"delta is 0\.0, must be above 0"):
-        composed_exactly(LAPLACE, 1, 0.0)
+        compose_exactly(LAPLACE, 1, 0.0)

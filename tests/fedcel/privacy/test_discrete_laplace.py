@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare, ks_2samp, kstest
 from scipy.stats import laplace as continuous
 
-from fedcel.privacy import build, on_grid, perturb
-from fedcel.privacy.discrete_laplace import LARGEST, below, decayed, grid, laplace, offsets, runs
+from fedcel.privacy import add_grid_noise, build_mechanism, perturb_rows
+from fedcel.privacy.discrete_laplace import (
+    LARGEST,
+    choose_grid,
+    draw_below,
+    draw_decayed,
+    draw_discrete_laplace,
+    draw_offsets,
+    draw_runs,
+)
 from fedcel.settings.groups import Privacy
 
 ALPHA = 1e-6  # chance that a sound sampler fails a test of its law
@@ -38,7 +46,7 @@ def chances(t: int, most: int = 12) -> np.ndarray:
 def test_noise_has_the_closed_form_law(t: int) -> None:
     """Chi-square on every whole number; the scale beside it is told apart."""
     assert chances(t).sum() == pytest.approx(1)
-    found = np.clip(laplace(t, SAMPLES), -12, 12) + 12
+    found = np.clip(draw_discrete_laplace(t, SAMPLES), -12, 12) + 12
     assert misfit(found, chances(t)) > ALPHA
     assert misfit(found, chances(t + 1)) < ALPHA
 
@@ -46,7 +54,7 @@ def test_noise_has_the_closed_form_law(t: int) -> None:
 @pytest.mark.parametrize("t", [2**29 + 1, 2**30, 3**19])
 def test_noise_of_a_fine_grid_is_nearly_continuous(t: int) -> None:
     """Kolmogorov-Smirnov against the continuous law of that scale, and of one 5 % off."""
-    found = laplace(t, SAMPLES) / t
+    found = draw_discrete_laplace(t, SAMPLES) / t
     assert kstest(found, continuous().cdf).pvalue > ALPHA
     assert kstest(found, continuous(scale=1.05).cdf).pvalue < ALPHA
 
@@ -55,7 +63,7 @@ def test_answers_have_the_law_of_opendp() -> None:
     """Two samples, around values of either sign."""
     rows = torch.tensor([[-1.0, 0.25, 0.75]]).expand(30_000, 3)
     for column in range(3):
-        pair = [draw(rows, 2.0, 2.0)[:, column].numpy() for draw in (on_grid, perturb)]
+        pair = [draw(rows, 2.0, 2.0)[:, column].numpy() for draw in (add_grid_noise, perturb_rows)]
         assert ks_2samp(*pair).pvalue > ALPHA
         assert ks_2samp(pair[0] + 0.1, pair[1]).pvalue < ALPHA
 
@@ -63,14 +71,14 @@ def test_answers_have_the_law_of_opendp() -> None:
 @pytest.mark.parametrize(("u", "t"), [(0, 3), (1, 3), (2, 3), (1, 1), (2**29, 2**30)])
 def test_a_bit_is_true_with_its_chance(u: int, t: int) -> None:
     """Exactly exp(-u / t)."""
-    heads = int(decayed(np.full(SAMPLES, u), t).sum())
+    heads = int(draw_decayed(np.full(SAMPLES, u), t).sum())
     assert binomtest(heads, SAMPLES, math.exp(-u / t)).pvalue > ALPHA
 
 
 def test_parts_of_a_draw_have_their_laws() -> None:
     """The offset decays within a scale, runs are geometric; neighbours are independent."""
-    assert misfit(offsets(5, SAMPLES), np.exp(-np.arange(5) / 5)) > ALPHA
-    found = runs(SAMPLES)
+    assert misfit(draw_offsets(5, SAMPLES), np.exp(-np.arange(5) / 5)) > ALPHA
+    found = draw_runs(SAMPLES)
     law = np.exp(-np.arange(9.0))
     law[-1] /= 1 - math.exp(-1)
     assert misfit(found, law) > ALPHA
@@ -80,7 +88,7 @@ def test_parts_of_a_draw_have_their_laws() -> None:
 @pytest.mark.parametrize("limit", [1, 2, 3, 10])
 def test_small_whole_numbers_are_uniform(limit: int) -> None:
     """Each as often as the others."""
-    found = below(limit, SAMPLES)
+    found = draw_below(limit, SAMPLES)
     assert found.min() == 0
     assert misfit(found, np.ones(limit)) > ALPHA or limit == 1
 
@@ -92,14 +100,14 @@ def test_words_beyond_the_last_whole_multiple_are_drawn_again(
     words = [np.array([2**64 - 1, 7, 2**64 - 2], np.uint64), np.array([5], np.uint64)]
     monkeypatch.setattr("os.urandom", lambda size: words.pop(0).tobytes())
     # 2^64 = 1 mod 3: the last word is one too many, the one before it is not.
-    assert below(3, 3).tolist() == [5 % 3, 7 % 3, (2**64 - 2) % 3]
+    assert draw_below(3, 3).tolist() == [5 % 3, 7 % 3, (2**64 - 2) % 3]
 
 
 def test_any_number_can_be_drawn() -> None:
     """How many are drawn at once decides nothing; short draws have no bias to small ones."""
     for count in (0, 1, 2, 17):
-        assert laplace(3, count).shape == (count,)
-    found = np.concatenate([laplace(2, 1) for _ in range(4_000)])
+        assert draw_discrete_laplace(3, count).shape == (count,)
+    found = np.concatenate([draw_discrete_laplace(2, 1) for _ in range(4_000)])
     assert misfit(np.clip(found, -12, 12) + 12, chances(2)) > ALPHA
 
 
@@ -107,7 +115,7 @@ def test_any_number_can_be_drawn() -> None:
 @given(st.floats(1e-3, LARGEST), st.floats(1e-6, 1e6), st.integers(1, 1000))
 def test_the_scale_covers_rows_moved_by_rounding(epsilon: float, bound: float, values: int) -> None:
     """In exact numbers: all steps that two rows may differ by, over t, are at most epsilon."""
-    power, t = grid(epsilon, bound, values)
+    power, t = choose_grid(epsilon, bound, values)
     step = Fraction(2) ** power
     assert (Fraction(bound) / step + values - 1) / t <= Fraction(epsilon)
     assert t * step <= (Fraction(bound) + (values + 1) * step) / Fraction(epsilon) + step
@@ -115,16 +123,16 @@ def test_the_scale_covers_rows_moved_by_rounding(epsilon: float, bound: float, v
 
 def test_an_answer_lies_on_the_grid() -> None:
     """Its low bits tell nothing of the row: any row gives whole steps."""
-    power, _ = grid(4.0, 2.0, 10)
-    steps = on_grid(torch.rand(50, 10, dtype=torch.float64), 4.0, 2.0) / 2.0**power
+    power, _ = choose_grid(4.0, 2.0, 10)
+    steps = add_grid_noise(torch.rand(50, 10, dtype=torch.float64), 4.0, 2.0) / 2.0**power
     assert torch.equal(steps, steps.round())
 
 
 def test_hardly_any_noise_leaves_the_rows() -> None:
     """Every value is disturbed at its own place."""
     rows = torch.randn(7, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    torch.testing.assert_close(on_grid(rows, LARGEST, 1.0), rows, atol=1e-4, rtol=0)
-    mine = build(Privacy(mechanism="discrete-laplace", epsilon=1.0), 3)
+    torch.testing.assert_close(add_grid_noise(rows, LARGEST, 1.0), rows, atol=1e-4, rtol=0)
+    mine = build_mechanism(Privacy(mechanism="discrete-laplace", epsilon=1.0), 3)
     assert mine.name == "discrete-laplace"
     assert len(mine.answer(rows.float()).unique()) == 21
 
@@ -134,11 +142,11 @@ def test_impossible_numbers_are_refused(bad: float) -> None:
     """Epsilon and sensitivity are finite and above 0, rows are finite."""
     zeros = torch.zeros(1, 2)
     with pytest.raises(ValueError, match="epsilon is"):
-        on_grid(zeros, bad, 1.0)
+        add_grid_noise(zeros, bad, 1.0)
     if not bad > 1:
         with pytest.raises(ValueError, match="sensitivity is"):
-            on_grid(zeros, 1.0, bad)
+            add_grid_noise(zeros, 1.0, bad)
     with pytest.raises(ValueError, match="too far apart"):
-        on_grid(zeros, 1e-300, 1e300)
+        add_grid_noise(zeros, 1e-300, 1e300)
     with pytest.raises(ValueError, match="NaN or infinity"):
-        on_grid(torch.tensor([[0.0, math.nan]]), 1.0, 1.0)
+        add_grid_noise(torch.tensor([[0.0, math.nan]]), 1.0, 1.0)

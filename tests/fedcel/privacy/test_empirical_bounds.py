@@ -6,8 +6,8 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from fedcel.privacy import LabelOnly, estimated_sensitivity, measured_epsilon
-from fedcel.privacy.empirical_bounds import bound
+from fedcel.privacy import LabelOnly, estimate_sensitivity, measure_epsilon
+from fedcel.privacy.empirical_bounds import epsilon_bound
 
 
 def events(hits: int, count: int) -> torch.Tensor:
@@ -20,33 +20,33 @@ def test_the_bound_is_clopper_pearson_s() -> None:
     p = binomtest(700, 1000).proportion_ci(0.95, "exact").low
     q = binomtest(90, 1000).proportion_ci(0.95, "exact").high
     for delta in (0.0, 0.05):
-        got = bound(events(700, 1000), events(90, 1000), delta, 0.95)
+        got = epsilon_bound(events(700, 1000), events(90, 1000), delta, 0.95)
         assert got == pytest.approx(log((p - delta) / q), rel=1e-9)
 
 
 def test_bounds_at_the_edges() -> None:
     """No hit says nothing; all of both says nothing; none of the others is bounded."""
-    assert bound(events(0, 100), events(0, 100), 0.0, 0.95) == -inf
-    assert bound(events(100, 100), events(100, 100), 0.0, 0.95) < 0
+    assert epsilon_bound(events(0, 100), events(0, 100), 0.0, 0.95) == -inf
+    assert epsilon_bound(events(100, 100), events(100, 100), 0.0, 0.95) < 0
     p = binomtest(100, 100).proportion_ci(0.95, "exact").low
     q = binomtest(0, 100).proportion_ci(0.95, "exact").high
-    assert bound(events(100, 100), events(0, 100), 0.0, 0.95) == pytest.approx(log(p / q))
+    assert epsilon_bound(events(100, 100), events(0, 100), 0.0, 0.95) == pytest.approx(log(p / q))
 
 
 def test_a_known_epsilon_is_nearly_reached() -> None:
     """Randomised response at epsilon 1 is nearly measured; equal inputs give 0."""
     one, two, _ = torch.eye(3)
     mine = LabelOnly(1.0, 3)
-    assert 0.6 < measured_epsilon(mine, torch.stack([one, two]), 5000, 0.999) < 1.0
-    assert measured_epsilon(mine, torch.stack([one, one]), 1000, 0.999999) == 0
+    assert 0.6 < measure_epsilon(mine, torch.stack([one, two]), 5000, 0.999) < 1.0
+    assert measure_epsilon(mine, torch.stack([one, one]), 1000, 0.999999) == 0
     with pytest.raises(ValueError, match="answers are 99"):
-        measured_epsilon(mine, torch.stack([one, two]), 99)
+        measure_epsilon(mine, torch.stack([one, two]), 99)
 
 
 def test_estimated_sensitivity_by_hand() -> None:
     """Of a doubling net at (0,0), (3,4), (1,0): 14 in L1, 10 in L2."""
     inputs = torch.tensor([[0.0, 0.0], [3.0, 4.0], [1.0, 0.0]])
-    found = estimated_sensitivity(lambda x: 2 * x, inputs)
+    found = estimate_sensitivity(lambda x: 2 * x, inputs)
     assert (found.l1, found.l2, found.inputs) == (14.0, 10.0, 3)
     assert found.label == "not a guarantee"
     assert "not a guarantee" in str(found)
@@ -55,6 +55,6 @@ def test_estimated_sensitivity_by_hand() -> None:
 def test_what_cannot_be_estimated() -> None:
     """One input, and undefined answers."""
     with pytest.raises(ValueError, match="1 inputs, must be 2"):
-        estimated_sensitivity(lambda x: x, torch.zeros(1, 2))
+        estimate_sensitivity(lambda x: x, torch.zeros(1, 2))
     with pytest.raises(ValueError, match="NaN or infinity"):
-        estimated_sensitivity(lambda x: x / 0, torch.zeros(2, 2))
+        estimate_sensitivity(lambda x: x / 0, torch.zeros(2, 2))

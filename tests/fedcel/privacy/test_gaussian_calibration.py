@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from fedcel.privacy.gaussian_calibration import SLACK, calibrated, delta_of
+from fedcel.privacy.gaussian_calibration import SLACK, calibrate_sigma, smallest_delta
 
 
 @settings(deadline=None, max_examples=200)
 @given(st.floats(1e-4, 1e4), st.floats(1e-12, 0.999), st.floats(1e-3, 1e3))
 def test_the_closed_form_gives_delta_back(epsilon: float, delta: float, bound: float) -> None:
     """Theorem 8 at the sigma found: delta, and not less than the search's slack explains."""
-    sigma = calibrated(epsilon, delta, bound)
-    assert delta_of(epsilon, sigma, bound) <= delta
-    assert delta_of(epsilon, sigma / SLACK**2, bound) >= delta
+    sigma = calibrate_sigma(epsilon, delta, bound)
+    assert smallest_delta(epsilon, sigma, bound) <= delta
+    assert smallest_delta(epsilon, sigma / SLACK**2, bound) >= delta
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
@@ -25,33 +25,33 @@ def test_the_closed_form_gives_delta_back(epsilon: float, delta: float, bound: f
 def test_against_another_library(epsilon: float, delta: float) -> None:
     """The same sigma for sensitivity 1, scaled by the sensitivity."""
     want = get_sigma_gaussian(epsilon, delta)
-    assert calibrated(epsilon, delta, 1.0) == pytest.approx(want, rel=1e-4)
-    assert calibrated(epsilon, delta, 7.0) == pytest.approx(7 * want, rel=1e-4)
+    assert calibrate_sigma(epsilon, delta, 1.0) == pytest.approx(want, rel=1e-4)
+    assert calibrate_sigma(epsilon, delta, 7.0) == pytest.approx(7 * want, rel=1e-4)
 
 
 def test_delta_by_the_normal_tables() -> None:
     """Phi(.5 - 1) - e Phi(-.5 - 1) at sigma 1, sensitivity 1, epsilon 1."""
     want = norm.cdf(-0.5) - 2.718281828459045 * norm.cdf(-1.5)
-    assert delta_of(1.0, 1.0, 1.0) == pytest.approx(want, rel=1e-12)
+    assert smallest_delta(1.0, 1.0, 1.0) == pytest.approx(want, rel=1e-12)
 
 
 @settings(deadline=None)
 @given(st.floats(0.01, 0.99), st.floats(1e-9, 0.1))
 def test_never_more_noise_than_the_classical_bound(epsilon: float, delta: float) -> None:
     """sqrt(2 ln(1.25/delta))/epsilon, where that holds."""
-    assert calibrated(epsilon, delta, 1.0) <= sqrt(2 * log(1.25 / delta)) / epsilon
+    assert calibrate_sigma(epsilon, delta, 1.0) <= sqrt(2 * log(1.25 / delta)) / epsilon
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, nan, inf])
 def test_impossible_numbers_are_refused(bad: float) -> None:
     """Each by its name."""
     with pytest.raises(ValueError, match="epsilon is"):
-        calibrated(bad, 1e-6, 1.0)
+        calibrate_sigma(bad, 1e-6, 1.0)
     with pytest.raises(ValueError, match="sensitivity is"):
-        calibrated(1.0, 1e-6, bad)
+        calibrate_sigma(1.0, 1e-6, bad)
     with pytest.raises(ValueError, match="delta is"):
-        calibrated(1.0, bad, 1.0)
+        calibrate_sigma(1.0, bad, 1.0)
     with pytest.raises(ValueError, match="delta is"):
-        calibrated(1.0, 1.0, 1.0)
+        calibrate_sigma(1.0, 1.0, 1.0)
     with pytest.raises(ValueError, match="too small"):
-        calibrated(1e-300, 1e-9, 1e300)
+        calibrate_sigma(1e-300, 1e-9, 1e300)

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 
-from fedcel.privacy import LabelOnly, Mechanism, measured_epsilon
-from fedcel.privacy.label_only import response, truth
+from fedcel.privacy import LabelOnly, Mechanism, measure_epsilon
+from fedcel.privacy.label_only import make_response, truth_chance
 from fedcel.testing import MechanismContract
-from fedcel.testing.mechanisms import CONFIDENCE, extremes
+from fedcel.testing.mechanisms import CONFIDENCE, extreme_pairs
 
 ALPHA = 1e-6
 
@@ -34,7 +34,7 @@ def test_twice_the_epsilon_is_caught() -> None:
         name, epsilon, delta, unit, protects = "unsound", 1.0, 0.0, "logits", "nothing."
         answer = LabelOnly(2.0, 3).answer
 
-    assert measured_epsilon(Unsound(), extremes()[1], 5000, CONFIDENCE) > 1.0
+    assert measure_epsilon(Unsound(), extreme_pairs()[1], 5000, CONFIDENCE) > 1.0
 
 
 @settings(deadline=None, max_examples=200)
@@ -43,7 +43,7 @@ def test_the_chances_keep_epsilon_exactly(epsilon: float, classes: int) -> None:
     """P (C - 1) <= e^eps (1 - p) in 60 digits, for the double that OpenDP is given."""
     with localcontext() as digits:
         digits.prec = 60
-        p = Decimal(truth(epsilon, classes))
+        p = Decimal(truth_chance(epsilon, classes))
         assert p * (classes - 1) <= Decimal(epsilon).exp() * (1 - p)
         assert p * classes >= 1
     want = 1 / (1 + (classes - 1) * exp(-epsilon))
@@ -69,6 +69,6 @@ def test_softmax_of_an_answer_is_the_chance_of_each_class() -> None:
 def test_impossible_numbers_are_refused(bad: float) -> None:
     """Epsilon, and fewer than two classes."""
     with pytest.raises(ValueError, match="epsilon is"):
-        response(bad, 3)
+        make_response(bad, 3)
     with pytest.raises(ValueError, match="1 classes, must be 2"):
-        response(1.0, 1)
+        make_response(1.0, 1)

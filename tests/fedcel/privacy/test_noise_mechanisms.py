@@ -16,14 +16,14 @@ from fedcel.privacy import (
     Gaussian,
     Laplace,
     Mechanism,
-    measured_epsilon,
-    on_grid,
-    perturb,
+    add_grid_noise,
+    measure_epsilon,
+    perturb_rows,
     sensitivity,
 )
-from fedcel.privacy.gaussian_calibration import calibrated
+from fedcel.privacy.gaussian_calibration import calibrate_sigma
 from fedcel.testing import MechanismContract
-from fedcel.testing.mechanisms import ANSWERS, CONFIDENCE, extremes
+from fedcel.testing.mechanisms import ANSWERS, CONFIDENCE, extreme_pairs
 
 KINDS = ("clamp", "l1", "probabilities")
 ALPHA = 1e-6  # chance that a sound sampler fails the test of its law
@@ -53,7 +53,7 @@ class TestDiscreteLaplace(MechanismContract):
 
     def build(self) -> Mechanism:
         """Return the mechanism."""
-        return replace(laplace_of(1.0), name="discrete-laplace", disturb=on_grid)
+        return replace(laplace_of(1.0), name="discrete-laplace", disturb=add_grid_noise)
 
 
 class TestGaussian(MechanismContract):
@@ -87,12 +87,12 @@ def test_half_the_noise_is_caught(name: str) -> None:
     if name == "gaussian":
         claim = gaussian_of(1.0, 0.05)
     unsound = Halved(replace(claim, sensitivity=claim.sensitivity / 2), 1.0, claim.delta)
-    assert measured_epsilon(unsound, extremes()[0], ANSWERS, CONFIDENCE) > 1.0
+    assert measure_epsilon(unsound, extreme_pairs()[0], ANSWERS, CONFIDENCE) > 1.0
 
 
 def noise(epsilon: float, delta: float) -> np.ndarray:
     """Return many draws of the noise alone."""
-    return perturb(torch.zeros(SAMPLES // 10, 10), epsilon, delta).flatten().numpy()
+    return perturb_rows(torch.zeros(SAMPLES // 10, 10), epsilon, delta).flatten().numpy()
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 8.0), (4.0, 2.0), (1.0, 0.01)])
@@ -108,7 +108,7 @@ def test_noise_is_laplace_of_delta_over_epsilon(epsilon: float, delta: float) ->
 def test_noise_is_gaussian_of_the_calibrated_sigma(epsilon: float, delta: float) -> None:
     """Kolmogorov-Smirnov against N(0, sigma); half and double are told apart."""
     mine = gaussian_of(epsilon, delta)
-    sigma = calibrated(epsilon, delta, 4.0)
+    sigma = calibrate_sigma(epsilon, delta, 4.0)
     assert mine.sigma == sigma
     found = mine.answer(torch.zeros(SAMPLES // 3, 3)).flatten().numpy()
     assert kstest(found, norm(scale=sigma).cdf).pvalue > ALPHA
@@ -139,8 +139,8 @@ def test_each_value_is_disturbed_at_its_own_place(kind: str) -> None:
 @settings(deadline=None, max_examples=100)
 @given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e4))
 def test_opendp_confirms_every_epsilon(epsilon: float, delta: float) -> None:
-    """The stated loss is at most epsilon for any pair of values, or `perturb` would raise."""
-    assert perturb(torch.zeros(1, 2), epsilon, delta).isfinite().all()
+    """The stated loss is at most epsilon for any pair of values, or `perturb_rows` would raise."""
+    assert perturb_rows(torch.zeros(1, 2), epsilon, delta).isfinite().all()
 
 
 @settings(deadline=None, max_examples=60)
@@ -156,10 +156,10 @@ def test_impossible_numbers_are_refused(bad: float) -> None:
     """Epsilon and sensitivity are finite and above 0, rows are finite."""
     zeros = torch.zeros(1, 2)
     with pytest.raises(ValueError, match="epsilon is"):
-        perturb(zeros, bad, 1.0)
+        perturb_rows(zeros, bad, 1.0)
     with pytest.raises(ValueError, match="sensitivity is"):
-        perturb(zeros, 1.0, bad)
+        perturb_rows(zeros, 1.0, bad)
     with pytest.raises(ValueError, match="too small"):
-        perturb(zeros, 1e-308, 1e308)
+        perturb_rows(zeros, 1e-308, 1e308)
     with pytest.raises(ValueError, match="NaN or infinity"):
-        perturb(torch.tensor([[0.0, nan]]), 1.0, 1.0)
+        perturb_rows(torch.tensor([[0.0, nan]]), 1.0, 1.0)

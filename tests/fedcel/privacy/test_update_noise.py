@@ -7,7 +7,7 @@ import torch
 from scipy.special import log_ndtr
 from scipy.stats import kstest
 
-from fedcel.privacy.update_noise import Round, clipped, protected, spent
+from fedcel.privacy.update_noise import Round, account_updates, add_update_noise, clip_update
 
 
 def delta_of(shift: float, epsilon: float) -> float:
@@ -21,7 +21,7 @@ def test_no_update_is_longer_than_the_clip(length: float) -> None:
     """A short one is unchanged, a long one keeps its direction."""
     delta = torch.randn(5000, generator=torch.Generator().manual_seed(1))
     delta *= length / delta.norm()
-    found = clipped(delta, 1.0)
+    found = clip_update(delta, 1.0)
     assert float(found.norm()) == pytest.approx(min(length, 1.0), rel=1e-6)
     assert float(found.norm()) <= 1.0 + 1e-12
     torch.testing.assert_close(found / found.norm(), delta.double() / delta.double().norm())
@@ -31,16 +31,16 @@ def test_no_update_is_longer_than_the_clip(length: float) -> None:
 def test_an_update_that_is_not_finite_is_as_good_as_none(bad: float) -> None:
     """What is sent then is noise, and the holder is warned."""
     with pytest.warns(UserWarning, match="counts as 0"):
-        found = protected(torch.tensor([1.0, bad, 2.0]), 1.0, 0.5)
+        found = add_update_noise(torch.tensor([1.0, bad, 2.0]), 1.0, 0.5)
     assert found.isfinite().all()
     with pytest.warns(UserWarning, match="counts as 0"):
-        assert not clipped(torch.tensor([1.0, bad, 2.0]), 1.0).any()
+        assert not clip_update(torch.tensor([1.0, bad, 2.0]), 1.0).any()
 
 
 @pytest.mark.parametrize("noise", [1e-9, 1e-4, 1e6])
 def test_any_noise_has_a_finite_price(noise: float) -> None:
     """However much it is."""
-    found = spent(noise, [Round([0], 1.0)] * 1000, 1e-15)
+    found = account_updates(noise, [Round([0], 1.0)] * 1000, 1e-15)
     assert 0 <= found.server < math.inf
 
 
@@ -48,7 +48,7 @@ def test_the_noise_is_gaussian_fresh_and_as_large_as_said() -> None:
     """Of sigma noise times clip, for any update; two of the same differ."""
     delta = torch.zeros(4000)
     delta[0] = 100.0
-    one, two = (protected(delta, 2.0, 0.75) for _ in range(2))
+    one, two = (add_update_noise(delta, 2.0, 0.75) for _ in range(2))
     assert one.dtype == delta.dtype
     assert not torch.equal(one, two)
     middle = torch.zeros(4000)
@@ -63,7 +63,7 @@ def test_the_noise_is_gaussian_fresh_and_as_large_as_said() -> None:
 def test_epsilon_is_that_of_one_gaussian(noise: float, rounds: int) -> None:
     """All rounds together are one Gaussian, sqrt(rounds) 2/noise apart; at most .2 % above it."""
     alone = Round([0, 1], 1.0)
-    found = spent(noise, [alone] * rounds, 1e-5)
+    found = account_updates(noise, [alone] * rounds, 1e-5)
     shift = 2 * math.sqrt(rounds) / noise
     assert found.server == found.models
     assert found.rounds == rounds
@@ -74,15 +74,15 @@ def test_epsilon_is_that_of_one_gaussian(noise: float, rounds: int) -> None:
 def test_models_tell_less_the_more_holders_there_are() -> None:
     """Of n equal ones as one update under sqrt(n) times the noise; who was drawn less, less."""
     equal = Round(range(100), 0.1)
-    assert spent(2.0, [equal] * 5, 1e-6).models == pytest.approx(
-        spent(20.0, [Round([0], 1.0)] * 5, 1e-6).server
+    assert account_updates(2.0, [equal] * 5, 1e-6).models == pytest.approx(
+        account_updates(20.0, [Round([0], 1.0)] * 5, 1e-6).server
     )
     drawn = [Round([0, 1], 1.0), Round([0, 2], 0.5), Round([1, 2], 0.5)]
-    found = spent(3.0, drawn, 1e-6)
+    found = account_updates(3.0, drawn, 1e-6)
     assert found.rounds == 2
     # holder 1 as holder 0: 1 + 1/4 of a round, holder 2 a half
     assert found.models == pytest.approx(
-        spent(3.0, [Round([0], 1.0), Round([0], 0.5)], 1e-6).models
+        account_updates(3.0, [Round([0], 1.0), Round([0], 0.5)], 1e-6).models
     )
 
 
@@ -93,4 +93,4 @@ def test_models_tell_less_the_more_holders_there_are() -> None:
 def test_nothing_is_claimed_for_nothing(noise: float, rounds: list[Round], delta: float) -> None:
     """No noise, no round, no delta."""
     with pytest.raises(ValueError, match="noise must be above 0"):
-        spent(noise, rounds, delta)
+        account_updates(noise, rounds, delta)

@@ -5,15 +5,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedcel.data import load
+from fedcel.data import load_splits
 from fedcel.federation.initial_net import init_net
 from fedcel.metrics.calibration import between_group_spread, within_class_spread
 from fedcel.nets.cut import Cut
 from fedcel.posterior.predict import predict
-from fedcel.runs.evaluation import answers, device, label_only, leakage, optimal_leak, shape
+from fedcel.runs.evaluation import (
+    attack_test_images,
+    label_only_identification,
+    measure_device,
+    measure_gaussianity,
+    measure_run_leakage,
+    sample_answers,
+)
 from fedcel.runs.run_folder import Run
-from fedcel.seeding import generator
-from fedcel.settings.parsing import parse
+from fedcel.seeding import make_generator
+from fedcel.settings.parsing import parse_settings
 
 
 @pytest.mark.parametrize(
@@ -28,16 +35,18 @@ from fedcel.settings.parsing import parse
 )
 def test_label_only_by_hand(counts: list[int], candidates: int, chance: float) -> None:
     """E[1/(1 + others of the class among the candidates)]."""
-    assert label_only(torch.tensor(counts).double(), candidates) == pytest.approx(chance)
+    assert label_only_identification(torch.tensor(counts).double(), candidates) == pytest.approx(
+        chance
+    )
 
 
 def trained(folder: Path, **more: object) -> Run:
     """Return a run of one client trained centrally for a moment, two samples kept."""
-    settings = parse({"clients": 2, "net.width": 32, "net.features": 8, **more})
-    splits = load(settings.data, settings.clients, settings.seed)
+    settings = parse_settings({"clients": 2, "net.width": 32, "net.features": 8, **more})
+    splits = load_splits(settings.data, settings.clients, settings.seed)
     flat = init_net(settings, splits)
     x, y = splits.training
-    stream = generator(0, "batch")
+    stream = make_generator(0, "batch")
     for _ in range(150):
         own = torch.randint(len(y), (64,), generator=stream)
         message = flat.net.add_noise(flat.net.encode(x[own]), stream)
@@ -53,7 +62,10 @@ def trained(folder: Path, **more: object) -> Run:
 def test_leak_lies_between_its_bounds(tmp_path: Path, scope: str) -> None:
     """answer-bits <= bits beyond the label <= certificate, and gap >= directions >= 0."""
     run = trained(tmp_path, **{"chain.scope": scope})
-    found = {key: float(str(value)) for key, value in leakage(run, *optimal_leak(run)).items()}
+    found = {
+        key: float(str(value))
+        for key, value in measure_run_leakage(run, *attack_test_images(run)).items()
+    }
     assert 0.1 < found["answer-bits"] <= found["bits-beyond-label"] + 0.02
     assert found["bits-beyond-label"] <= found["certificate-bits-within-class"] + 0.02
     assert all(0 < found[f"{key}-half-width"] < 0.05 for key in ("bits", "information"))
@@ -72,7 +84,7 @@ def test_leak_lies_between_its_bounds(tmp_path: Path, scope: str) -> None:
 def test_cost_on_the_device_by_hand(tmp_path: Path, scope: str, encoders: int) -> None:
     """64 -> 32 -> 8 -> 10: sizes of one net, operations and bytes of every encoder that runs."""
     weights = 64 * 32 + 32 * 8
-    assert device(trained(tmp_path, **{"chain.scope": scope})) == {
+    assert measure_device(trained(tmp_path, **{"chain.scope": scope})) == {
         "parameters": weights + 32 + 8 + 8 * 10 + 10,
         "encoder-parameters": weights + 32 + 8,
         "flops-per-inference": 2 * weights * encoders,
@@ -89,13 +101,15 @@ def test_answers_are_the_predictions(tmp_path: Path, scope: str) -> None:
     for vector in run.samples if scope == "full" else run.samples[:1]:
         run.flat.load(vector)
         codes.append(run.flat.net.encode(x).detach())
-    want = predict(run.flat, run.samples, x, generator(0, "any"), scope).probabilities.argmax(1)
-    found = answers(run, torch.cat(codes, 1))
+    want = predict(run.flat, run.samples, x, make_generator(0, "any"), scope).probabilities.argmax(
+        1
+    )
+    found = sample_answers(run, torch.cat(codes, 1))
     assert torch.equal(found, want.expand_as(found))
 
 
 @pytest.mark.parametrize("cut", [Cut(0.0), Cut(0.3, 0.2)])
 def test_no_gaussianity_where_it_is_not_defined(cut: Cut) -> None:
     """No noise has no density, dropout no Gaussian law given z."""
-    found = shape(torch.rand(8, 2), torch.arange(8) % 2, cut, 1.0)
+    found = measure_gaussianity(torch.rand(8, 2), torch.arange(8) % 2, cut, 1.0)
     assert list(found.values()) == [None] * 3

@@ -5,21 +5,21 @@ from pathlib import Path
 import pytest
 
 from fedcel.settings.losses import CEL_KINDS, DEFENCES
-from fedcel.settings.parsing import parse
-from sims.engines.simulate import check
+from fedcel.settings.parsing import parse_settings
+from sims.engines.simulate import check_parts
 
 
 @pytest.mark.parametrize("kind", CEL_KINDS)
 def test_a_kind_of_loss_needs_no_other_key(kind: str) -> None:
     """Settings that fit it, and a loss that can be made."""
-    check(parse({"cel.kind": kind}))
+    check_parts(parse_settings({"cel.kind": kind}))
 
 
 @pytest.mark.parametrize("name", DEFENCES)
 def test_a_defence_needs_no_other_key(name: str) -> None:
     """Settings that fit it, and a defence that acts."""
-    settings = parse({"defence.name": name})
-    check(settings)
+    settings = parse_settings({"defence.name": name})
+    check_parts(settings)
     assert (settings.defence.used_strength > 0) == (name != "none")
 
 
@@ -31,13 +31,16 @@ def test_two_rounds_of_training(setting: dict[str, str], tmp_path: Path) -> None
     from sims.engines.simulate import simulate
 
     small = {"rounds": 5, "cel.warm-up": 1, "local.steps": 2, "engine": "loop"}
-    simulate(parse({**setting, **small}), tmp_path / "run")
+    simulate(parse_settings({**setting, **small}), tmp_path / "run")
     assert (tmp_path / "run" / "result.json").exists()
 
 
 def test_what_is_written_stays_what_was_asked() -> None:
     """`auto` is decided where it is used; a number overrides it."""
-    assert parse({"cel.kind": "hybrid"}).cel.used_clusters == 0
-    assert parse({"cel.kind": "cluster"}).cel.used_clusters == 1
-    assert parse({"cel.kind": "hybrid", "cel.clusters": 3}).cel.used_clusters == 3
-    assert parse({"defence.name": "noise", "defence.strength": 0.7}).defence.used_strength == 0.7
+    assert parse_settings({"cel.kind": "hybrid"}).cel.used_clusters == 0
+    assert parse_settings({"cel.kind": "cluster"}).cel.used_clusters == 1
+    assert parse_settings({"cel.kind": "hybrid", "cel.clusters": 3}).cel.used_clusters == 3
+    assert (
+        parse_settings({"defence.name": "noise", "defence.strength": 0.7}).defence.used_strength
+        == 0.7
+    )

@@ -4,7 +4,13 @@ import pytest
 
 from fedcel.errors import SettingsError
 from fedcel.losses import defences
-from fedcel.settings.parsing import Settings, describe, dump, flatten, parse
+from fedcel.settings.parsing import (
+    Settings,
+    describe_settings,
+    dump_settings,
+    flatten_settings,
+    parse_settings,
+)
 
 STOCK = {
     "strategy.name": "flwr.serverapp.strategy:FedAvg",
@@ -21,21 +27,23 @@ NOPEEK = {"defence.name": "nopeek", "defence.strength": 3}
 def test_unwise_settings_warn() -> None:
     """Without noise, or with unbounded features, for study only."""
     with pytest.warns(UserWarning, match="every image still leaks whole"):
-        parse({"cel.kind": "plain", "cel.penalty": "linear", "net.noise": 0})
+        parse_settings({"cel.kind": "plain", "cel.penalty": "linear", "net.noise": 0})
     with pytest.warns(UserWarning, match="only for study"):
-        parse({"net.bound": "none"})
+        parse_settings({"net.bound": "none"})
 
 
 def test_round_trip_through_tables_and_flat_keys() -> None:
     """`parse(dump(s)) == s`, nested or flattened."""
-    s = parse({"cel": {"kind": "gated", "warm-up": 3}, "data.alpha": 0.3})
-    assert parse(dump(s)) == s == parse(flatten(dump(s)))
+    s = parse_settings({"cel": {"kind": "gated", "warm-up": 3}, "data.alpha": 0.3})
+    assert (
+        parse_settings(dump_settings(s)) == s == parse_settings(flatten_settings(dump_settings(s)))
+    )
     assert s.cel.warm_up == 3
 
 
 def test_every_setting_has_a_sentence() -> None:
     """Ends with a full stop, at most one line."""
-    for key, _, text, kind in describe():
+    for key, _, text, kind in describe_settings():
         assert text.endswith("."), key
         assert len(text) < 100, key
         assert kind
@@ -113,7 +121,7 @@ def test_every_setting_has_a_sentence() -> None:
 def test_refusals_name_value_limit_and_remedy(raw: dict[str, object], message: str) -> None:
     """Each in one line."""
     with pytest.raises(SettingsError, match=message):
-        parse(raw)
+        parse_settings(raw)
 
 
 @pytest.mark.parametrize(
@@ -122,13 +130,16 @@ def test_refusals_name_value_limit_and_remedy(raw: dict[str, object], message: s
 )
 def test_strengths_that_mean_something(name: str, strength: float) -> None:
     """Each in its own unit."""
-    assert parse({"defence.name": name, "defence.strength": strength}).defence.strength == strength
+    assert (
+        parse_settings({"defence.name": name, "defence.strength": strength}).defence.strength
+        == strength
+    )
 
 
 def test_settings_are_frozen_and_hashable() -> None:
     """They are keys of caches."""
     s = Settings()
-    assert hash(s) == hash(parse({}))
+    assert hash(s) == hash(parse_settings({}))
     with pytest.raises(ValueError, match="frozen"):
         s.rounds = 3  # type: ignore[misc]
 
@@ -160,15 +171,15 @@ def test_what_the_server_cannot_steer_or_merge_is_refused(
 ) -> None:
     """Each refusal has its reason; without a loss the settings mean nothing and pass."""
     with pytest.raises(SettingsError, match=message):
-        parse(raw)
+        parse_settings(raw)
     if "strategy.upload" not in raw:
-        parse(raw | {"cel.kind": "none"})
+        parse_settings(raw | {"cel.kind": "none"})
 
 
 def test_a_form_that_the_kind_does_not_read_is_no_obstacle() -> None:
     """Only clusters have a form."""
-    assert parse(STEERED | {"cel.form": "mixture"}).cel.target == "spread"
-    assert parse(STEERED | AVERAGED).cel.centres == "averaged"
+    assert parse_settings(STEERED | {"cel.form": "mixture"}).cel.target == "spread"
+    assert parse_settings(STEERED | AVERAGED).cel.centres == "averaged"
 
 
 @pytest.mark.parametrize(
@@ -181,13 +192,13 @@ def test_a_form_that_the_kind_does_not_read_is_no_obstacle() -> None:
 def test_a_chain_that_cannot_be_one_is_refused(raw: dict[str, object], reason: str) -> None:
     """An encoder frozen before it learnt anything; a thinning that is never known."""
     with pytest.raises(SettingsError, match=reason):
-        parse(raw)
+        parse_settings(raw)
 
 
 def test_the_noise_that_a_loss_is_measured_against_is_that_of_the_cut() -> None:
     """Noise as a defence takes the place of `net.noise`, which may then be 0."""
     raw = {"cel.kind": "plain", "cel.penalty": "channel", "net.noise": 0.0}
     with pytest.raises(SettingsError, match="measured against it"):
-        parse(raw)
-    noisy = parse(raw | {"defence.name": "noise", "defence.strength": 0.4})
-    assert defences.cut(noisy).sigma == 0.4
+        parse_settings(raw)
+    noisy = parse_settings(raw | {"defence.name": "noise", "defence.strength": 0.4})
+    assert defences.build_cut(noisy).sigma == 0.4

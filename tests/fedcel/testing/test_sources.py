@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedcel.data.sources import SOURCES, digits
+from fedcel.data.sources import SOURCES, load_embedded_digits
 from fedcel.settings.groups import Data
 from fedcel.testing.sources import SourceContract
 from tests.fedcel.data.test_idx import idx
@@ -18,7 +18,7 @@ WRITERS = 5
 
 def written() -> tuple[np.ndarray, np.ndarray]:
     """Return the first digits as bytes (300, 8, 8) and their labels."""
-    x, y = digits(Data())[0]
+    x, y = load_embedded_digits(Data())[0]
     return (x[:COUNT, 0] * 255).round().numpy().astype(np.uint8), y[:COUNT].numpy()
 
 

@@ -11,19 +11,19 @@ from torch import Tensor
 from fedcel.errors import RunError
 from fedcel.runs import per_image, run_folder
 from fedcel.settings.groups import Attack
-from fedcel.settings.parsing import parse
+from fedcel.settings.parsing import parse_settings
 from sims.attacking.attack_run import (
     ASKED,
-    attack,
+    attack_run,
     catch_up,
-    failures,
-    lacking,
-    own,
-    pictures_of,
-    rows_of,
+    lacking_settings,
+    list_failures,
+    own_rows,
+    read_pictures,
+    read_rows,
 )
 from sims.engines import local
-from sims.report.matched_table import failed
+from sims.report.matched_table import describe_failed_attacks
 from sims.results.worst_attack import FAILED_ATTACKS
 from tests.sims.small import QUICK
 
@@ -53,9 +53,9 @@ class Broken(Cheat):
 
 def trained(folder: Path) -> Path:
     """Return a small run."""
-    run_folder.create(folder, parse(QUICK | {"net.noise": 2.0}))
-    local.train(run_folder.read_settings(folder), folder, lambda _: None)
-    Cheat.targets = run_folder.read(folder).splits.test.x.clone()
+    run_folder.create_run(folder, parse_settings(QUICK | {"net.noise": 2.0}))
+    local.train_locally(run_folder.read_settings(folder), folder, lambda _: None)
+    Cheat.targets = run_folder.read_run(folder).splits.test.x.clone()
     return folder
 
 
@@ -67,7 +67,7 @@ class Meanwhile(Cheat):
 
     def reconstruct(self, observation: object, *rest: object) -> Tensor:
         """Let the other one end, and cheat."""
-        attack(self.folder, Attack(names=f"{__name__}:Cheat", seeds=1))
+        attack_run(self.folder, Attack(names=f"{__name__}:Cheat", seeds=1))
         return self.targets
 
 
@@ -75,23 +75,33 @@ def test_attacks_at_the_same_time_keep_each_others_rows(tmp_path: Path) -> None:
     """And what they scored of each image, and their pictures."""
     Meanwhile.folder = folder = trained(tmp_path / "run")
     how = Attack(names=f"{__name__}:Meanwhile", seeds=1)
-    attack(folder, how)
-    assert [row["attack"] for row in rows_of(folder)] == ["cheat", "meanwhile"]
+    attack_run(folder, how)
+    assert [row["attack"] for row in read_rows(folder)] == ["cheat", "meanwhile"]
     assert (
-        lacking(folder, how) is lacking(folder, Attack(names=f"{__name__}:Cheat", seeds=1)) is None
+        lacking_settings(folder, how)
+        is lacking_settings(folder, Attack(names=f"{__name__}:Cheat", seeds=1))
+        is None
     )
-    names = [parts for key in per_image.read(folder) if (parts := per_image.parts(key))]
+    names = [
+        parts
+        for key in per_image.read_vectors(folder)
+        if (parts := per_image.parse_vector_name(key))
+    ]
     assert {parts.attack for parts in names} == {"cheat", "meanwhile"}
-    assert {"cheat", "meanwhile"} < pictures_of(folder).keys()
+    assert {"cheat", "meanwhile"} < read_pictures(folder).keys()
 
 
 def test_images_of_seeds_that_were_not_run_again_are_dropped(tmp_path: Path) -> None:
     """One seed in the place of three: the rows' mean is that of one, so is the images'."""
     folder, how = trained(tmp_path / "run"), Attack(names=f"{__name__}:Cheat", seeds=3)
-    attack(folder, how)
-    other = attack(folder, how.model_copy(update={"budget": 2.0, "seeds": 1}))
-    attack(folder, how.model_copy(update={"seeds": 1}))
-    names = [parts for key in per_image.read(folder) if (parts := per_image.parts(key))]
+    attack_run(folder, how)
+    other = attack_run(folder, how.model_copy(update={"budget": 2.0, "seeds": 1}))
+    attack_run(folder, how.model_copy(update={"seeds": 1}))
+    names = [
+        parts
+        for key in per_image.read_vectors(folder)
+        if (parts := per_image.parse_vector_name(key))
+    ]
     assert {(parts.budget, parts.seed) for parts in names} == {("1", "0"), ("2", "0")}
     assert len(names) == 4 and len(other) == 1  # error and identification
 
@@ -100,11 +110,14 @@ def test_images_of_seeds_that_were_not_run_again_are_dropped(tmp_path: Path) -> 
 def test_a_failed_attack_is_named_until_it_works(tmp_path: Path) -> None:
     """By the run, and by every table: the worst attack is that of the others."""
     folder = trained(tmp_path / "run")
-    attack(folder, Attack(names=f"{__name__}:Broken,{__name__}:Cheat", seeds=2))
-    assert failures(folder) == ["broken"]
-    rows = [{"run": "runs/a", FAILED_ATTACKS: failures(folder)}, {"run": "runs/b"}]
-    assert failed(rows) == " Attacks that failed, and so are in no number: runs/a (broken)."
-    assert failed(rows[1:]) == ""
+    attack_run(folder, Attack(names=f"{__name__}:Broken,{__name__}:Cheat", seeds=2))
+    assert list_failures(folder) == ["broken"]
+    rows = [{"run": "runs/a", FAILED_ATTACKS: list_failures(folder)}, {"run": "runs/b"}]
+    assert (
+        describe_failed_attacks(rows)
+        == " Attacks that failed, and so are in no number: runs/a (broken)."
+    )
+    assert describe_failed_attacks(rows[1:]) == ""
 
 
 @pytest.mark.filterwarnings("ignore:broken on smashed-data")
@@ -115,22 +128,24 @@ def test_what_failed_is_lacking_until_it_works(
     folder = trained(tmp_path / "run")
     names = f"{__name__}:Cheat,{__name__}:Broken"
     small, large = (Attack(names=names, seeds=1, budget=budget) for budget in (1.0, 4.0))
-    assert lacking(folder, small) == small
-    attack(folder, small)
-    attack(folder, large)
+    assert lacking_settings(folder, small) == small
+    attack_run(folder, small)
+    attack_run(folder, large)
     alone = {"names": f"{__name__}:Broken"}
-    assert lacking(folder, small) == small.model_copy(update=alone)
+    assert lacking_settings(folder, small) == small.model_copy(update=alone)
     catch_up(folder, small)  # fails once more
-    assert [row["attack"] for row in own(folder, small) or []] == ["cheat"]
+    assert [row["attack"] for row in own_rows(folder, small) or []] == ["cheat"]
     monkeypatch.setattr(Broken, "reconstruct", Cheat.reconstruct)
     catch_up(folder, small)
-    assert [row["attack"] for row in own(folder, small) or []] == ["cheat", "broken"]
-    assert lacking(folder, small) is None
-    assert failures(folder) == []  # the row of one failure gave way, that of which budget is kept
-    assert lacking(folder, large) == large.model_copy(update=alone)
+    assert [row["attack"] for row in own_rows(folder, small) or []] == ["cheat", "broken"]
+    assert lacking_settings(folder, small) is None
+    assert (
+        list_failures(folder) == []
+    )  # the row of one failure gave way, that of which budget is kept
+    assert lacking_settings(folder, large) == large.model_copy(update=alone)
     catch_up(folder, large)
-    assert lacking(folder, large) is None
-    assert len(own(folder, large) or []) == len(own(folder, small) or []) == 2
+    assert lacking_settings(folder, large) is None
+    assert len(own_rows(folder, large) or []) == len(own_rows(folder, small) or []) == 2
 
 
 @pytest.mark.filterwarnings("ignore:broken on smashed-data")
@@ -138,11 +153,11 @@ def test_failures_that_were_not_recorded_are_read_from_the_rows(tmp_path: Path) 
     """Files of before name no failed attacks beside the settings."""
     folder = trained(tmp_path / "run")
     how = Attack(names=f"{__name__}:Cheat,{__name__}:Broken,first-layer", seeds=1)
-    attack(folder, how)
+    attack_run(folder, how)
     path = folder / ASKED
     kept = [{k: v for k, v in ask.items() if k != "failed"} for ask in json.loads(path.read_text())]
     path.write_text(json.dumps(kept))
-    assert lacking(folder, how) == how.model_copy(update={"names": f"{__name__}:Broken"})
+    assert lacking_settings(folder, how) == how.model_copy(update={"names": f"{__name__}:Broken"})
 
 
 def test_an_attack_that_saw_the_targets_is_named_whenever_it_ran(
@@ -151,14 +166,14 @@ def test_an_attack_that_saw_the_targets_is_named_whenever_it_ran(
     """Against the optimal attacker's row of an earlier call, and not before there is one."""
     folder, often = trained(tmp_path / "run"), "cheat picks the right image in 1.000 of cases"
     cheating = Attack(names=f"{__name__}:Cheat", seeds=1)
-    attack(folder, cheating)
+    attack_run(folder, cheating)
     assert often not in capsys.readouterr().err
-    attack(folder, Attack(names="optimal", seeds=1))
+    attack_run(folder, Attack(names="optimal", seeds=1))
     assert often in capsys.readouterr().err
-    attack(folder, cheating)
+    attack_run(folder, cheating)
     assert often in capsys.readouterr().err
     Cheat.targets = torch.full_like(Cheat.targets, 0.5)
-    attack(folder, cheating)
+    attack_run(folder, cheating)
     assert often not in capsys.readouterr().err
 
 
@@ -167,12 +182,12 @@ def test_says_that_the_result_contradicts_itself(
 ) -> None:
     """A certificate below what was measured: said as often as the run is attacked."""
     folder, how = trained(tmp_path / "run"), Attack(names="optimal", seeds=1)
-    attack(folder, how)
+    attack_run(folder, how)
     assert "certificate" not in capsys.readouterr().err
     path = folder / "result.json"
     result = json.loads(path.read_text())
     path.write_text(json.dumps(result | {"certificate-bits": 0.01, "information-bits": 2.0}))
-    attack(folder, how)
+    attack_run(folder, how)
     assert "The message tells 2.000 +- " in capsys.readouterr().err
 
 
@@ -183,5 +198,5 @@ def test_an_unfinished_run_is_not_attacked(tmp_path: Path, text: str | None) -> 
     path = folder / "result.json"
     path.unlink() if text is None else path.write_text(text)
     with pytest.raises(RunError, match=r"result\.json is (missing|damaged)"):
-        attack(folder, Attack(names="optimal", seeds=1))
+        attack_run(folder, Attack(names="optimal", seeds=1))
     assert not (folder / "attacks.json").exists()

@@ -8,20 +8,20 @@ from functools import cache
 import pytest
 import torch
 
-from fedcel.attacks.first_layer import FirstLayer, commonest
-from fedcel.attacks.gradient_inversion import GradientInversion, kept
-from fedcel.attacks.runner import run
-from fedcel.attacks.score_card import class_means, in_best_order, mean_image, mse
+from fedcel.attacks.first_layer import FirstLayer, select_most_frequent
+from fedcel.attacks.gradient_inversion import GradientInversion, fit_shrinkage
+from fedcel.attacks.runner import run_attacks
+from fedcel.attacks.score_card import class_means, mean_image, mse, order_batches
 from fedcel.data import Images
 from fedcel.errors import DataError, SettingsError
 from fedcel.leakage.observation import FIRST_LAYER, ObservationFirstLayer, ObservationUpdate
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
-from fedcel.nets.split_net import build
-from fedcel.posterior.round_plan import plan
+from fedcel.nets.split_net import build_net
+from fedcel.posterior.round_plan import plan_round
 from fedcel.settings.groups import Attack, Local, Net, Updates
-from fedcel.settings.parsing import parse
-from fedcel.testing.attacks import LinearObservation, digits
+from fedcel.settings.parsing import parse_settings
+from fedcel.testing.attacks import LinearObservation, load_digit_targets
 from sims.attacking.client_updates import Uploads
 
 
@@ -33,14 +33,16 @@ def stream(seed: int = 0) -> torch.Generator:
 @cache
 def uploads(batch: int = 1, sigma: float = 0.0, noise: float = 0.0, name: str = "mlp") -> Uploads:
     """Return the uploads of clients of an untrained net."""
-    known, targets = digits()
-    net = build(Net(name=name, width=48, features=16, noise=sigma), (1, 8, 8), 10, stream(3))
+    known, targets = load_digit_targets()
+    net = build_net(Net(name=name, width=48, features=16, noise=sigma), (1, 8, 8), 10, stream(3))
     flat = FlatNet(net)
     received = flat.vector.clone()
     with torch.no_grad():
         expected = net.answer(net.encode(known.x)).softmax(1).mean(0)
     book = Images(torch.cat([known.x, targets.x]), torch.cat([known.y, targets.y]))
-    asked = plan(parse({}), 1, 1 / 8, 1000)._replace(noise=noise, rate=0.5, decay=0.01)
+    asked = plan_round(parse_settings({}), 1, 1 / 8, 1000)._replace(
+        noise=noise, rate=0.5, decay=0.01
+    )
     return Uploads(flat, received, asked, Local(), Updates(), book, expected, batch)
 
 
@@ -51,7 +53,7 @@ def clipped(seen: Uploads, limit: float) -> Uploads:
 
 def first(count: int) -> Images:
     """Return the first targets."""
-    return Images(*(part[:count] for part in digits()[1]))
+    return Images(*(part[:count] for part in load_digit_targets()[1]))
 
 
 @pytest.mark.parametrize("limit", [None, 0.1, 100.0])
@@ -123,7 +125,7 @@ def test_unknown_image() -> None:
 
 def test_one_image_is_read_off_the_first_layer() -> None:
     """Exact though the cut is noisy; Langevin noise hides it."""
-    known, targets = digits()[0], first(20)
+    known, targets = load_digit_targets()[0], first(20)
     errors = []
     for noise in (0.0, 0.5):
         seen = uploads(sigma=0.5, noise=noise)
@@ -139,10 +141,10 @@ def test_one_image_is_read_off_the_first_layer() -> None:
 
 def test_several_images_are_read_off_single_units() -> None:
     """Of batches of 3, in an order nobody knows, most are read; the last is of 2."""
-    known, targets = digits()[0], first(20)
+    known, targets = load_digit_targets()[0], first(20)
     seen = uploads(3)
     observed = seen.sample(targets.x, stream())
-    found = in_best_order(
+    found = order_batches(
         FirstLayer().reconstruct(seen, known, observed, 1.0, stream()), targets.x, 3
     )
     exact = (found - targets.x).square().flatten(1).mean(1) < 1e-4
@@ -154,23 +156,23 @@ def test_commonest_by_hand() -> None:
     a, b = torch.tensor([0.1, 0.9]), torch.tensor([0.6, 0.2])
     rows = torch.stack([a, b, a, (a + b) / 2, b, a, 2 * a, a / 0])
     grey = torch.full((2,), 0.5)
-    torch.testing.assert_close(commonest(rows, 2, grey), torch.stack([a, b]))
-    torch.testing.assert_close(commonest(rows[:1], 2, grey), torch.stack([a, grey]))
+    torch.testing.assert_close(select_most_frequent(rows, 2, grey), torch.stack([a, b]))
+    torch.testing.assert_close(select_most_frequent(rows[:1], 2, grey), torch.stack([a, grey]))
 
 
 def inverted(seen: Uploads, attack: GradientInversion, budget: float, count: int = 6) -> float:
     """Return the error of an attack in units of the class mean's."""
-    known, targets = digits()[0], first(count)
+    known, targets = load_digit_targets()[0], first(count)
     observed = seen.sample(targets.x, stream())
     found = attack.reconstruct(seen, known, observed, budget, stream(1))
-    found = in_best_order(found, targets.x, seen.batch)
+    found = order_batches(found, targets.x, seen.batch)
     return mse(found, targets.x) / mse(class_means(targets.y, known), targets.x)
 
 
 def test_gradient_inversion_of_single_images() -> None:
     """Without noise far below the class mean; one that does not move finds the mean image."""
     assert inverted(uploads(), GradientInversion(), 0.1) < 0.4
-    known, observed = digits()[0], uploads().sample(first(2).x, stream())
+    known, observed = load_digit_targets()[0], uploads().sample(first(2).x, stream())
     still = GradientInversion(rate=0.0).reconstruct(uploads(), known, observed, 0.002, stream(1))
     assert (still - known.x.mean(0)).abs().max() < 0.5
 
@@ -209,7 +211,7 @@ def test_gradient_inversion_of_batches() -> None:
 
 def test_gradient_inversion_with_few_images_of_its_own() -> None:
     """Five, three behind an upload: it is tuned on one whole batch; two are too few."""
-    known, targets = digits()[0], first(3)
+    known, targets = load_digit_targets()[0], first(3)
     seen, attack = uploads(3), GradientInversion()
     observed = seen.sample(targets.x, stream())
     few = Images(known.x[:5], known.y[:5])
@@ -225,13 +227,13 @@ def test_too_large_batches_are_refused_before_any_work() -> None:
     how = Attack(names="optimal,gradient-inversion", seeds=1)
     seen = [LinearObservation("smashed-data"), uploads(300)]
     with pytest.raises(SettingsError, match="attack.batch is 300, must be at most 250"):
-        run(seen, how, *digits(), 1, lines.append)
+        run_attacks(seen, how, *load_digit_targets(), 1, lines.append)
     assert lines == []
 
 
 def test_langevin_noise_stops_it() -> None:
     """Noise as large as the update's largest entries leaves the mean image, and no worse guess."""
-    known, targets = digits()[0], first(6)
+    known, targets = load_digit_targets()[0], first(6)
     guess = mse(mean_image(targets.y, known), targets.x) / mse(
         class_means(targets.y, known), targets.x
     )
@@ -241,15 +243,15 @@ def test_langevin_noise_stops_it() -> None:
 def test_a_share_by_hand() -> None:
     """Twice too far: half; the wrong way: nothing; not far enough: all of it."""
     true = torch.tensor([1.0, -1.0]).view(2, 1, 1, 1)
-    assert kept(2 * true, true) == pytest.approx(0.5)
-    assert kept(-true, true) == 0 and kept(0 * true, true) == 0
-    assert kept(0.5 * true, true) == 1
+    assert fit_shrinkage(2 * true, true) == pytest.approx(0.5)
+    assert fit_shrinkage(-true, true) == 0 and fit_shrinkage(0 * true, true) == 0
+    assert fit_shrinkage(0.5 * true, true) == 1
 
 
 def test_progress_and_repeatable() -> None:
     """Ends at n/n; the same generator, the same images; another budget, other steps."""
     lines: list[str] = []
-    known, targets = digits()[0], first(2)
+    known, targets = load_digit_targets()[0], first(2)
     seen = uploads()
     observed = seen.sample(targets.x, stream())
     one, two = (
@@ -267,7 +269,7 @@ def test_needs_are_checked() -> None:
     bare = LinearObservation("update", grants=frozenset())
     for attack, need in ((GradientInversion(), "update"), (FirstLayer(), "first-layer")):
         with pytest.raises(ValueError, match=f"must grant '{need}', grants nothing"):
-            attack.reconstruct(bare, digits()[0], torch.zeros(1, 32), 1.0, stream())
+            attack.reconstruct(bare, load_digit_targets()[0], torch.zeros(1, 32), 1.0, stream())
 
 
 def test_what_is_attacked_is_what_leaves_the_holder() -> None:

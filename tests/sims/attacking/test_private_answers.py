@@ -11,18 +11,24 @@ from torch import Tensor, nn
 
 import sims.attacking.private_answers
 from clients import EvaluationClient
-from fedcel.attacks import HEAD, LOG_PROB, LOGITS, Repeated, run
+from fedcel.attacks import HEAD, LOG_PROB, LOGITS, RepeatedObservation, run_attacks
 from fedcel.data import Images
-from fedcel.leakage.optimal_attacker import optimal
+from fedcel.leakage.optimal_attacker import optimal_leak
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.predict import what_is_sent
-from fedcel.privacy import build
+from fedcel.privacy import build_mechanism
 from fedcel.settings.groups import Attack
-from fedcel.settings.parsing import Settings, parse
-from fedcel.testing.attacks import FEATURES, digits, undefended
-from sims.attacking.private_answers import PrivateLogits, log_density, messages, spread, told
+from fedcel.settings.parsing import Settings, parse_settings
+from fedcel.testing.attacks import FEATURES, load_digit_targets, train_undefended
+from sims.attacking.private_answers import (
+    PrivateLogits,
+    log_density,
+    sample_messages,
+    send_messages,
+    undisturbed_answers,
+)
 
 
 def stream(seed: int = 0) -> torch.Generator:
@@ -39,7 +45,7 @@ def settings_of(mechanism: str, epsilon: float, kind: str = "l1", c: float = 1.0
         "clip": c,
         "budget": 1e4,
     }
-    return parse({"privacy": table})
+    return parse_settings({"privacy": table})
 
 
 def answers(settings: Settings, sigma: float, scale: float = 3.0) -> PrivateLogits:
@@ -50,7 +56,7 @@ def answers(settings: Settings, sigma: float, scale: float = 3.0) -> PrivateLogi
     flat = FlatNet(SplitNet(nn.Flatten(), head, Cut(sigma), 3))
     nothing = Images(torch.zeros(1, 1, 1, 3), torch.zeros(1, dtype=torch.long))
     client = EvaluationClient(settings, flat, nothing, [flat.vector.clone()])
-    mechanism = build(settings.privacy, 3)
+    mechanism = build_mechanism(settings.privacy, 3)
     return PrivateLogits(client, what_is_sent(flat, client.samples, "head"), [head], mechanism)
 
 
@@ -65,7 +71,7 @@ def test_identification_within_the_bound_of_epsilon(mechanism: str, sigma: float
     """At most e^eps/(e^eps + M - 1) for pure epsilon, with and without noise at the cut."""
     epsilon, count = 2.0, 12
     seen, x = answers(settings_of(mechanism, epsilon), sigma, 30.0), images(count)
-    leak = optimal(seen, x, torch.zeros(count, dtype=torch.long), stream(), count, draws=150)
+    leak = optimal_leak(seen, x, torch.zeros(count, dtype=torch.long), stream(), count, draws=150)
     bound = exp(epsilon) / (exp(epsilon) + count - 1)
     assert leak.identification < bound + leak.identification_half_width
     assert leak.information_bits > (0.01 if sigma == 0 else -0.1)
@@ -75,7 +81,7 @@ def test_label_only_reaches_the_bound() -> None:
     """Three images, three labels, no noise at the cut: e^eps/(e^eps + 2), 5 errors wide."""
     seen = answers(settings_of("label-only", 1.5), 0.0)
     x = torch.eye(3).view(3, 1, 1, 3)
-    leak = optimal(seen, x, torch.arange(3), stream(), 3, draws=3000)
+    leak = optimal_leak(seen, x, torch.arange(3), stream(), 3, draws=3000)
     wanted = exp(1.5) / (exp(1.5) + 2)
     assert leak.identification == pytest.approx(wanted, abs=5 * (0.25 / 9000) ** 0.5)
 
@@ -84,7 +90,7 @@ def test_halved_noise_would_be_seen() -> None:
     """Answers of epsilon 3 sold as 1.5: the bound of 1.5 is broken."""
     seen = answers(settings_of("label-only", 3.0), 0.0)
     x = torch.eye(3).view(3, 1, 1, 3)
-    leak = optimal(seen, x, torch.arange(3), stream(), 3, draws=300)
+    leak = optimal_leak(seen, x, torch.arange(3), stream(), 3, draws=300)
     assert leak.identification > exp(1.5) / (exp(1.5) + 2) + 0.05
 
 
@@ -115,7 +121,7 @@ class Recorded:
 
     name, grants = "recorded", frozenset({LOG_PROB})
 
-    def __init__(self, answers: Tensor, law: PrivateLogits | Exact | Repeated) -> None:
+    def __init__(self, answers: Tensor, law: PrivateLogits | Exact | RepeatedObservation) -> None:
         self.answers, self.law = answers, law
 
     def sample(self, x: Tensor, generator: torch.Generator) -> Tensor:
@@ -143,7 +149,7 @@ def test_monte_carlo_against_the_exact_law(monkeypatch: pytest.MonkeyPatch) -> N
 
     def bits(law: PrivateLogits | Exact, draws: int) -> float:
         monkeypatch.setattr(sims.attacking.private_answers, "LAW_DRAWS", draws)
-        return optimal(Recorded(many, law), x, y, stream(2), draws=10).information_bits
+        return optimal_leak(Recorded(many, law), x, y, stream(2), draws=10).information_bits
 
     few, more, best = bits(seen, 2), bits(seen, 60), bits(exact, 1)
     assert few < more - 0.5  # 2.0 +- .2 over 40 sets of answers
@@ -157,9 +163,11 @@ def test_sixteen_answers_against_the_exact_law() -> None:
     """
     seen, x = answers(settings_of("gaussian", 100.0, "clamp", 8.0), 0.3, 8.0), images(30)
     y = torch.zeros(30, dtype=torch.long)
-    many = Repeated(seen, 16).sample(x.repeat(10, 1, 1, 1), stream(2))
+    many = RepeatedObservation(seen, 16).sample(x.repeat(10, 1, 1, 1), stream(2))
     ours, best = (
-        optimal(Recorded(many, Repeated(law, 16)), x, y, stream(2), draws=10).information_bits
+        optimal_leak(
+            Recorded(many, RepeatedObservation(law, 16)), x, y, stream(2), draws=10
+        ).information_bits
         for law in (seen, Exact(seen))
     )
     assert 0.97 * best < ours < 1.01 * best
@@ -169,7 +177,7 @@ def test_sixteen_answers_against_the_exact_law() -> None:
 def test_messages_that_images_share_follow_the_law_of_the_cut(dropout: float) -> None:
     """Each alone: its mean (1 - p) z and its spread; two images differ by no noise."""
     z = torch.tensor([[1.0, -2.0], [1.5, 0.0]])
-    drawn = torch.stack(list(spread(Cut(0.5, dropout), z, 40_000, stream())))
+    drawn = torch.stack(list(sample_messages(Cut(0.5, dropout), z, 40_000, stream())))
     kept = 1 - dropout
     torch.testing.assert_close(drawn.mean(0), kept * z, atol=0.03, rtol=0)
     wanted = (0.25 + kept * dropout * z.square()).sqrt()
@@ -184,14 +192,14 @@ def test_images_are_encoded_once_for_all_answers(monkeypatch: pytest.MonkeyPatch
     seen, x = answers(settings_of("laplace", 1.0), 0.3), images(5)
     asked: list[int] = []
     encode = SplitNet.encode
-    observed = Repeated(seen, 16).sample(x, stream())
+    observed = RepeatedObservation(seen, 16).sample(x, stream())
 
     def counted(net: SplitNet, rows: Tensor) -> Tensor:
         asked.append(len(rows))
         return encode(net, rows)
 
     monkeypatch.setattr(SplitNet, "encode", counted)
-    found = Repeated(seen, 16).log_prob(observed, x)
+    found = RepeatedObservation(seen, 16).log_prob(observed, x)
     assert asked == [5]
     each = sum(seen.log_prob(part, x) for part in torch.chunk(observed, 16, 1))
     assert torch.equal(found, each)
@@ -209,7 +217,9 @@ def test_density_integrates_to_its_share(mechanism: str, kind: str) -> None:
     x = images(2)
     observed = seen.sample(x[:1].expand(5000, -1, -1, -1), stream())
     with torch.no_grad():
-        law = log_density(seen.mechanism, observed, told(seen.mechanism, seen.logits(x)))
+        law = log_density(
+            seen.mechanism, observed, undisturbed_answers(seen.mechanism, seen.logits(x))
+        )
     ratio = (law[:, 1] - law[:, 0]).exp()
     error = float(ratio.std()) / len(ratio) ** 0.5
     assert float(ratio.mean()) == pytest.approx(1, abs=5 * error)
@@ -221,7 +231,8 @@ def test_repeats_add_up() -> None:
     seen, x = answers(settings_of("laplace", 0.5), 0.0, 30.0), images(10)
     y = torch.zeros(10, dtype=torch.long)
     one, many = (
-        optimal(surface, x, y, stream(), 10, draws=40) for surface in (seen, Repeated(seen, 16))
+        optimal_leak(surface, x, y, stream(), 10, draws=40)
+        for surface in (seen, RepeatedObservation(seen, 16))
     )
     assert many.information_bits > 2 * one.information_bits
     assert many.identification < exp(8) / (exp(8) + 9)
@@ -239,10 +250,14 @@ def test_several_answers_tell_what_their_law_allows(
     Where they vary by the noise at the cut instead, their mean as ever.
     """
     seen, x = answers(settings_of(mechanism, epsilon), sigma), images(1).expand(400, -1, -1, -1)
-    many = Repeated(seen, 64)
+    many = RepeatedObservation(seen, 64)
     observed = many.sample(x, stream())
     parts = observed.view(400, 64, 3)
-    usual = told(seen.mechanism, seen.logits(x[:1])) if sigma == 0 else parts.mean((0, 1))
+    usual = (
+        undisturbed_answers(seen.mechanism, seen.logits(x[:1]))
+        if sigma == 0
+        else parts.mean((0, 1))
+    )
     error, plain = ((e - usual).square().mean() for e in (many.average(observed), parts.mean(1)))
     assert error <= ratio * plain
 
@@ -256,21 +271,21 @@ def test_without_a_known_law_no_likelihood() -> None:
     with pytest.raises(ValueError, match="law of None is not known"):
         log_density(None, torch.zeros(1, 3), torch.zeros(1, 3))
     with pytest.raises(ValueError, match="law of None is not known"):
-        told(None, torch.zeros(1, 3))
+        undisturbed_answers(None, torch.zeros(1, 3))
 
 
 def test_no_head_reads_the_messages_of_several_encoders() -> None:
     """Scope `full`, two samples: no attack through the head, as there is on a single message."""
-    flat = FlatNet(deepcopy(undefended()))
+    flat = FlatNet(deepcopy(train_undefended()))
     sample = flat.vector.clone()
-    both = messages(flat, [sample, sample + 0.01], "full")
+    both = send_messages(flat, [sample, sample + 0.01], "full")
     assert both.net.features == 2 * FEATURES
     assert HEAD not in both.grants
     how = Attack(names="shadow,shadow-other,decoder", seeds=1, budget=0.01)
-    rows = run([both], how, *digits(), 1, lambda line: None).rows
+    rows = run_attacks([both], how, *load_digit_targets(), 1, lambda line: None).rows
     assert [row.get("skipped") for row in rows] == ["needs head, which is not granted"] * 2 + [None]
     for samples, scope in (([sample], "full"), ([sample, sample], "head")):
-        assert HEAD in messages(flat, samples, scope).grants
+        assert HEAD in send_messages(flat, samples, scope).grants
 
 
 def test_logits_have_a_gradient() -> None:

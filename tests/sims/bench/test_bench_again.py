@@ -43,15 +43,15 @@ def planned(
     """Return a scenario of undefended variants and its cells."""
     path = folder / "s.toml"
     path.write_text("".join(f"[[variant]]\nname = '{name}'\n" for name in variants))
-    plan, rest = scenario.reseeded(scenario.read(str(path)), QUICK | given)
-    return plan, scenario.cells(plan, rest)
+    plan, rest = scenario.override_seeds(scenario.read_scenario(str(path)), QUICK | given)
+    return plan, scenario.list_cells(plan, rest)
 
 
 def left_there(plan: scenario.Scenario, cells: list[scenario.Cell], out: Path) -> None:
     """Write what tells of finished cells in a bench's folder; nothing was trained."""
     rows = []
     for cell in cells:
-        run_folder.create(out / "runs" / cell.name, cell.settings)
+        run_folder.create_run(out / "runs" / cell.name, cell.settings)
         (out / "runs" / cell.name / "result.json").write_text("{}")
         point = {"variant": cell.variant.name, "strength": cell.strength}
         rows.append({**point, "seed": cell.settings.seed, "run": f"runs/{cell.name}"})
@@ -75,7 +75,9 @@ def test_finished_cells_that_are_not_asked_for_stay(
     rows = json.loads((out / "bench.json").read_text())
     assert [row["run"] for row in rows] == ["runs/a-0", "runs/a-1", "runs/b-0"]
     assert rows[1].keys() == first.keys()
-    assert {key.split("|")[0] for key in per_image.read(out)} == {row["run"] for row in rows}
+    assert {key.split("|")[0] for key in per_image.read_vectors(out)} == {
+        row["run"] for row in rows
+    }
     before = (out / "bench.json").read_text()
     plan, cells = planned(tmp_path, **{"bench.seeds": "0"})
     BENCH.bench(plan, cells[1:], out)
@@ -132,7 +134,7 @@ def test_a_damaged_table_is_named_before_the_work(tmp_path: Path) -> None:
 def test_what_differs_is_named(tmp_path: Path) -> None:
     """Three settings with both values; attacks alone need no training again."""
     _, (cell,) = planned(tmp_path, "a")
-    run_folder.create(tmp_path / "runs" / "a", cell.settings)
+    run_folder.create_run(tmp_path / "runs" / "a", cell.settings)
     _, (other,) = planned(tmp_path, "a", rounds=6, clients=9, seed=3, **{"net.noise": 0.7})
     words = r"settings: seed is 0 there, 3 here, rounds is 5 there, 6 here, .* and 1 more; choose"
     with pytest.raises(RunError, match=words) as refused:
@@ -150,7 +152,7 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
 def test_an_attack_that_cannot_be_made_any_more_ends_no_bench(tmp_path: Path) -> None:
     """A cell in which it failed is to be tried again, and will say why that cannot be."""
     _, (cell,) = planned(tmp_path, "a", **{"attack.names": "no_such:Attack"})
-    run_folder.create(tmp_path / "a", cell.settings)
+    run_folder.create_run(tmp_path / "a", cell.settings)
     ask = {"settings": cell.settings.attack.model_dump(by_alias=True), "attacks": []}
     ask["revision"] = REVISION
     asked = json.dumps([ask | {"failed": ["flaky"]}])

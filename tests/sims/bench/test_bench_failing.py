@@ -42,8 +42,8 @@ def planned(folder: Path, *settings: str) -> tuple[scenario.Scenario, list[scena
         for number, given in enumerate(settings)
     ]
     path.write_text("".join(variants))
-    plan = scenario.read(str(path))
-    return plan, scenario.cells(plan, QUICK)
+    plan = scenario.read_scenario(str(path))
+    return plan, scenario.list_cells(plan, QUICK)
 
 
 def outcome(folder: Path) -> tuple[list[str], dict[str, str]]:

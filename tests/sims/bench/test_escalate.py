@@ -19,19 +19,19 @@ from sims.attacking.attack_run import ASKED, ROWS, Asked
 from sims.bench import scenario
 from sims.bench.escalate import (
     Task,
-    aims,
-    asked_as,
+    budget_table,
+    describe_targets,
+    entry_of,
     escalate,
     first_seeds,
-    gives_way,
-    larger,
-    nearest,
-    scored,
+    is_replaced_by,
+    nearest_rows,
+    score_cell,
 )
 from sims.report.read import ESCALATED
 from sims.results.matched_accuracy import BITS
-from sims.results.rows import read
-from sims.results.worst_attack import everywhere, who
+from sims.results.rows import read_bench_rows
+from sims.results.worst_attack import attack_id, common_attacks
 from tests.sims.small import QUICK
 
 BENCH = importlib.import_module("sims.bench.run")  # `sims.bench.run` itself is the function
@@ -59,17 +59,17 @@ def test_the_nearest_strength_by_the_mean_over_seeds() -> None:
     rows = [row("none", None, 0.92, 0), row("none", None, 0.92, 1)]
     weak = [row("noise", 0.2, 0.93, 0), row("noise", 0.2, 0.90, 1)]
     strong = [row("noise", 0.9, 0.899, 0), row("noise", 0.9, 0.80, 1)]
-    assert nearest([*rows, *weak, *strong], 2) == [*rows, *weak]
-    assert nearest([*rows, *weak, *strong], 8) == [*rows, *strong]
+    assert nearest_rows([*rows, *weak, *strong], 2) == [*rows, *weak]
+    assert nearest_rows([*rows, *weak, *strong], 8) == [*rows, *strong]
 
 
 def test_the_loss_is_to_the_first_undefended_variant_as_in_tables() -> None:
     """Beside .98 two points are .96; the mean of both undefended ones would take .92."""
     rows = [row("none", None, 0.98, 0), row("wide", None, 0.90, 0) | {"undefended": True}]
     swept = [row("noise", 0.2, 0.96, 0), row("noise", 0.9, 0.92, 0)]
-    assert nearest([*rows, *swept], 2) == [*rows, swept[0]]
+    assert nearest_rows([*rows, *swept], 2) == [*rows, swept[0]]
     with pytest.raises(RunError, match="no undefended row of seed 0"):
-        nearest(swept, 2)
+        nearest_rows(swept, 2)
 
 
 def test_a_variant_whose_first_seed_failed_has_its_next() -> None:
@@ -85,8 +85,8 @@ def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
     """Both seeds of each variant at one strength; the first seed's worst attack again, larger."""
     path = tmp_path / "s.toml"
     path.write_text(SWEPT)
-    plan = scenario.read(str(path))
-    BENCH.bench(plan, scenario.cells(plan, QUICK), tmp_path / "b")
+    plan = scenario.read_scenario(str(path))
+    BENCH.bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")
     given: dict[str, Scalar] = {"attack.names": "decoder", "attack.budget": 0.02}
     said = escalate(tmp_path / "b", given, 0, [0.04, 0.05], jobs=2)  # one file for both
     told = capsys.readouterr().err
@@ -116,9 +116,9 @@ def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
     with pytest.raises(SettingsError, match=r"net\.noise"):
         escalate(tmp_path / "b", {"net.noise": 1.0}, 0, [])
     all_cells_have_their_worst_attack(tmp_path / "b", given)
-    before = per_image.read(tmp_path / "b")
-    BENCH.bench(plan, scenario.cells(plan, QUICK), tmp_path / "b")  # nothing is left to do
-    after = per_image.read(tmp_path / "b")
+    before = per_image.read_vectors(tmp_path / "b")
+    BENCH.bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")  # nothing is left to do
+    after = per_image.read_vectors(tmp_path / "b")
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) for key in before)
 
@@ -130,8 +130,8 @@ def all_cells_have_their_worst_attack(folder: Path, given: dict[str, Scalar]) ->
     rows = json.loads((folder / ESCALATED).read_text())
     assert len(rows) == len(before) + 2 and all(row in rows for row in before)
     each = {row["run"]: row["mse"] for row in rows if row["budget"] == 0.02}  # all seeds alike
-    assert {row["run"]: row["mse"] for row in read(folder)} == each
-    images = per_image.read(folder)
+    assert {row["run"]: row["mse"] for row in read_bench_rows(folder)} == each
+    images = per_image.read_vectors(folder)
     for run, error in each.items():
         assert float(images[f"{run}|mse"].mean()) == pytest.approx(error, rel=1e-5)
     for row in json.loads((folder / "bench.json").read_text()):
@@ -143,8 +143,8 @@ def test_whether_a_larger_budget_still_helps_is_said() -> None:
     """At a fiftieth less, the line is drawn."""
     base = {"variant": "noise", "title": "noise", "seed": 0, "attack": "decoder"}
     pair = [{**base, "budget": 1.0, "mse": 0.04}, {**base, "budget": 4.0, "mse": 0.03}]
-    assert larger(pair).endswith("| noise | decoder | 0.0400 | 0.0300 | yes |")
-    assert larger([pair[0], {**pair[1], "mse": 0.0399}]).endswith("| 0.0399 | no |")
+    assert budget_table(pair).endswith("| noise | decoder | 0.0400 | 0.0300 | yes |")
+    assert budget_table([pair[0], {**pair[1], "mse": 0.0399}]).endswith("| 0.0399 | no |")
 
 
 def test_each_of_several_attacks_has_its_row(tmp_path: Path) -> None:
@@ -161,16 +161,19 @@ def test_each_of_several_attacks_has_its_row(tmp_path: Path) -> None:
         rows.append(rows[0] | {"attack": "decoder*4", "observation": "smashed-data*4", "mse": 0.01})
         (tmp_path / name).mkdir()
         (tmp_path / name / ROWS).write_text(json.dumps(rows))
-        ask = Asked(how.model_dump(by_alias=True), [who(one) for one in rows], [], REVISION)
+        ask = Asked(how.model_dump(by_alias=True), [attack_id(one) for one in rows], [], REVISION)
         (tmp_path / name / ASKED).write_text(json.dumps([ask._asdict()]))
-        more.append(scored(Task(cells[-1], tmp_path / name, how)))
+        more.append(score_cell(Task(cells[-1], tmp_path / name, how)))
     told = [[(one["attack"], one["mse"]) for one in rows] for rows in more]
     assert told == [
         [("kernel-ridge", 0.04), ("decoder", 0.05)],
         [("decoder", 0.03), ("kernel-ridge", 0.06)],
     ]
-    assert everywhere(cells, [one for rows in more for one in rows]).more == [*more[0], *more[1]]
-    (nothing,) = scored(Task(cells[0], tmp_path / "none", how))
+    assert common_attacks(cells, [one for rows in more for one in rows]).more == [
+        *more[0],
+        *more[1],
+    ]
+    (nothing,) = score_cell(Task(cells[0], tmp_path / "none", how))
     assert nothing["attack"] is None and nothing["budget"] == 1.0
 
 
@@ -184,29 +187,31 @@ def test_attacks_that_no_table_compares_are_refused_before_the_work(names: str) 
 def test_an_own_attack_is_asked_again_by_what_was_typed() -> None:
     """Its name is its own; the larger budgets need the import string."""
     names = "optimal, decoder,decoder*4 ,fedcel.attacks.rmle:RMLE"
-    assert asked_as("decoder", names) == "decoder"
-    assert asked_as("rmle", names) == "fedcel.attacks.rmle:RMLE"
+    assert entry_of("decoder", names) == "decoder"
+    assert entry_of("rmle", names) == "fedcel.attacks.rmle:RMLE"
 
 
 def test_a_row_that_says_less_gives_way() -> None:
     """One of before knowledge and targets were told stands for the same attack, no other does."""
     old = {"variant": "none", "strength": None, "seed": 0, "attack": "decoder", "budget": 1.0}
     new = old | {"knowledge": "held-out", "targets": 10}
-    assert gives_way(old, new)
-    assert gives_way(new, new)
+    assert is_replaced_by(old, new)
+    assert is_replaced_by(new, new)
     for key, value in (("targets", 20), ("seed", 1), ("budget", 4.0), ("knowledge", "training")):
-        assert not gives_way(new | {key: value}, new)
-    assert not gives_way(new, old)
+        assert not is_replaced_by(new | {key: value}, new)
+    assert not is_replaced_by(new, old)
 
 
 def test_few_targets_are_told() -> None:
     """Five of ten found beside two of a hundred is no attacker above the optimal one."""
     row = {"targets": 10, "picked-among": 10, "identification-candidates": 100}
-    assert aims([row]) == (
+    assert describe_targets([row]) == (
         " Rebuilt: 10 targets, the right one looked for among 10; the optimal attacker's among 100."
     )
-    assert aims([row | {"targets": 400, "picked-among": 100}]) == " Rebuilt: 400 targets."
-    assert aims([{}]) == ""
+    assert (
+        describe_targets([row | {"targets": 400, "picked-among": 100}]) == " Rebuilt: 400 targets."
+    )
+    assert describe_targets([{}]) == ""
 
 
 def test_wrong_input_is_refused(tmp_path: Path) -> None:
@@ -235,8 +240,8 @@ def test_a_failed_attack_is_tried_again(tmp_path: Path, monkeypatch: pytest.Monk
     """Its row is then in the place of the one without a score."""
     path = tmp_path / "s.toml"
     path.write_text("[[variant]]\nname = 'none'\n")
-    plan = scenario.read(str(path))
-    BENCH.bench(plan, scenario.cells(plan, QUICK), tmp_path / "b")
+    plan = scenario.read_scenario(str(path))
+    BENCH.bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")
     given: dict[str, Scalar] = {"attack.names": f"{__name__}:Flaky"}
     escalate(tmp_path / "b", given, 0, [])
     (first,) = json.loads((tmp_path / "b" / ESCALATED).read_text())

@@ -20,20 +20,20 @@ from fedcel.settings.groups import Attack
 from fedcel.settings.parsing import Scalar
 from sims.attacking.attack_run import (
     Asked,
-    asked,
-    attack,
-    lacking,
-    merged,
-    own,
-    pictures_of,
-    rows_of,
-    store,
+    asked_settings,
+    attack_run,
+    lacking_settings,
+    merge_pictures,
+    own_rows,
+    read_pictures,
+    read_rows,
+    store_attacks,
 )
 from sims.bench import scenario
-from sims.bench.run import measured
-from sims.bench.run_cell import one
-from sims.engines.process_pool import work
-from sims.results.worst_attack import who
+from sims.bench.run import measured_values
+from sims.bench.run_cell import run_cell
+from sims.engines.process_pool import run_items
+from sims.results.worst_attack import attack_id
 from tests.sims.small import QUICK
 
 ROOT = Path(__file__).parents[3]
@@ -47,8 +47,8 @@ def cells(folder: Path, **more: Scalar) -> tuple[scenario.Scenario, list[scenari
         "[[variant]]\nname = 'a'\n[[variant]]\nname = 'b'\nsettings = { local = { rate = 1e38 } }\n"
         "[[variant]]\nname = 'c'\n"
     )
-    plan = scenario.read(str(path))
-    return plan, scenario.cells(plan, QUICK | more)
+    plan = scenario.read_scenario(str(path))
+    return plan, scenario.list_cells(plan, QUICK | more)
 
 
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.long)])
@@ -74,7 +74,7 @@ def test_a_diverged_cell_does_not_keep_the_others(
     assert json.loads((out / "failed.json").read_text()) == failed
     assert "b-0" in (out / "report.html").read_text()
     plan.path.write_text(plan.path.read_text().replace("'b'", "'mended'"))
-    BENCH.bench(scenario.read(str(plan.path)), [found[0], found[2]], out)
+    BENCH.bench(scenario.read_scenario(str(plan.path)), [found[0], found[2]], out)
     assert json.loads((out / "failed.json").read_text()) == []
     assert "b-0" not in (out / "report.html").read_text()
 
@@ -94,12 +94,12 @@ def test_a_sweep_that_is_overridden_is_refused(tmp_path: Path) -> None:
         "[[variant]]\nname = 'plain'\nstrength-key = 'cel.weight'\nstrengths = '0.3,1'\n"
         "settings = { cel = { kind = 'plain' } }\n"
     )
-    plan = scenario.read(str(path))
-    fixed = scenario.cells(plan, QUICK | {"cel.weight": 0.5})
+    plan = scenario.read_scenario(str(path))
+    fixed = scenario.list_cells(plan, QUICK | {"cel.weight": 0.5})
     with pytest.raises(SettingsError, match=r"cel.weight is 0.5.*'plain' sweeps it \(0.3, 1\)"):
         BENCH.bench(plan, fixed, tmp_path / "b")
     assert not (tmp_path / "b").exists()
-    scenario.refuse_fixed_sweeps(scenario.cells(plan, QUICK | {"net.noise": 0.5}))
+    scenario.refuse_fixed_sweeps(scenario.list_cells(plan, QUICK | {"net.noise": 0.5}))
 
 
 @pytest.mark.long
@@ -107,12 +107,13 @@ def test_an_error_ends_the_other_processes(tmp_path: Path) -> None:
     """Wrong input in one cell: the queue is dropped, no process trains on."""
     _, (cell, *_) = cells(tmp_path, rounds=3000)
     broken = cell._replace(
-        settings=cell.settings.model_copy(update={"clients": 1790}), variant=scenario.plain("x")
+        settings=cell.settings.model_copy(update={"clients": 1790}),
+        variant=scenario.make_plain_variant("x"),
     )
     before = set(multiprocessing.active_children())
-    todo = [cell, broken, cell._replace(variant=scenario.plain("y"))]
+    todo = [cell, broken, cell._replace(variant=scenario.make_plain_variant("y"))]
     with pytest.raises(Exception, match="client"):
-        list(work(partial(one, folder=tmp_path), todo, 2))
+        list(run_items(partial(run_cell, folder=tmp_path), todo, 2))
     assert set(multiprocessing.active_children()) == before
     assert not (tmp_path / "runs" / "y-0").exists()
 
@@ -162,11 +163,11 @@ def test_a_damaged_file_is_named(
     attacked(tmp_path, [])
     (tmp_path / "result.json").write_text(json.dumps(sound))
     untrained = dict.fromkeys((*WORST, *BENCH.REBUILT))
-    assert measured(tmp_path, Attack()) == sound | untrained | {"train-step-ratio": 2.5}
+    assert measured_values(tmp_path, Attack()) == sound | untrained | {"train-step-ratio": 2.5}
     (tmp_path / "result.json").write_text(json.dumps(sound if result is None else result))
     attacked(tmp_path, attacks)
     with pytest.raises(RunError, match=words):
-        measured(tmp_path, Attack())
+        measured_values(tmp_path, Attack())
 
 
 def attacked(place: Path, rows: object) -> None:
@@ -185,7 +186,7 @@ def test_rows_that_the_settings_do_not_ask_for_do_not_count(tmp_path: Path) -> N
     (tmp_path / "result.json").write_text(json.dumps(dict.fromkeys(BENCH.COPIED, 1.0)))
     mine = {"attack": "decoder"} | dict.fromkeys(BENCH.REBUILT, 0.5)
     attacked(tmp_path, [mine, mine | {"mse": 0.01, "budget": 10.0}])
-    found = measured(tmp_path, Attack())
+    found = measured_values(tmp_path, Attack())
     assert (found["worst-attack"], found["mse"]) == ("decoder", 0.5)
 
 
@@ -199,14 +200,14 @@ def test_a_cell_is_attacked_again_where_its_rows_are_gone(tmp_path: Path) -> Non
     first = json.loads((place / "attacks.json").read_text())
     stamps = [(place / name).stat().st_mtime_ns for name in ("result.json", BENCH.COST)]
     more = how.model_copy(update={"names": "decoder", "budget": 0.02})
-    attack(place, more)
+    attack_run(place, more)
     after = (place / "attacks.json").stat()
-    assert own(place, how) == first
-    assert [row["mse"] for row in own(place, more) or []] != []
+    assert own_rows(place, how) == first
+    assert [row["mse"] for row in own_rows(place, more) or []] != []
     BENCH.bench(plan, [cell], out)
     assert (place / "attacks.json").stat().st_mtime_ns == after.st_mtime_ns
-    attack(place, how.model_copy(update={"seeds": 2}))
-    assert own(place, how) is None
+    attack_run(place, how.model_copy(update={"seeds": 2}))
+    assert own_rows(place, how) is None
     assert BENCH.rows([cell], out) == []
     BENCH.bench(plan, [cell], out)
     kept = json.loads((place / "attacks.json").read_text())
@@ -222,26 +223,30 @@ def test_what_an_attack_leaves_of_earlier_ones(tmp_path: Path) -> None:
     old += [{"attack": "b", **say, "skipped": "no"}, {"attack": "c", **say, "budget": 2.0}]
     new = [{"attack": name, **say, "budget": 2.0, "mse": 0.2} for name in ("a", "b")]
     asks = [
-        Asked(Attack(budget=n).model_dump(by_alias=True), [who(old[n - 1])], revision=REVISION)
+        Asked(
+            Attack(budget=n).model_dump(by_alias=True), [attack_id(old[n - 1])], revision=REVISION
+        )
         for n in (1, 2)
     ]
     shown = {name: torch.full((2, 1, 2, 2), 0.1) for name in ("targets", "a", "b")}
     made = {"targets": shown["targets"], "a": shown["a"] + 0.5, "b": shown["b"] + 0.5}
-    store(tmp_path, how, new, made, old, asks, shown)
-    assert rows_of(tmp_path) == [old[0], old[3], *new]
-    assert own(tmp_path, Attack(budget=1.0)) == old[:1]
-    assert own(tmp_path, Attack(budget=2.0)) == new[:1]  # names alone differ: its like
-    assert own(tmp_path, Attack(budget=2.0, seeds=1)) is None
-    earlier = [ask._replace(revision=REVISION - 1)._asdict() for ask in asked(tmp_path)]
+    store_attacks(tmp_path, how, new, made, old, asks, shown)
+    assert read_rows(tmp_path) == [old[0], old[3], *new]
+    assert own_rows(tmp_path, Attack(budget=1.0)) == old[:1]
+    assert own_rows(tmp_path, Attack(budget=2.0)) == new[:1]  # names alone differ: its like
+    assert own_rows(tmp_path, Attack(budget=2.0, seeds=1)) is None
+    earlier = [ask._replace(revision=REVISION - 1)._asdict() for ask in asked_settings(tmp_path)]
     (tmp_path / "attack-settings.json").write_text(json.dumps(earlier))
-    assert own(tmp_path, how) == new and lacking(tmp_path, how) == how  # till it is done again
-    kept = pictures_of(tmp_path)
+    assert (
+        own_rows(tmp_path, how) == new and lacking_settings(tmp_path, how) == how
+    )  # till it is done again
+    kept = read_pictures(tmp_path)
     assert torch.equal(kept["a"], shown["a"]) and torch.equal(kept["b"], made["b"])
     other = shown | {"targets": shown["targets"] + 0.3}
-    assert merged(other, made, old, new) == made
+    assert merge_pictures(other, made, old, new) == made
     (tmp_path / "attack-settings.json").write_text('[{"settings": 1}]')
     with pytest.raises(RunError, match="attack-settings.json is damaged"):
-        own(tmp_path, how)
+        own_rows(tmp_path, how)
 
 
 def test_refused_cells_leave_the_bench_as_it_was(tmp_path: Path) -> None:
@@ -264,12 +269,12 @@ def test_what_only_some_runs_have_is_copied(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text(
         '{"attention-share": 0.1}\n{"attention-share": 0.7}\n{}\n'
     )
-    found = measured(tmp_path, Attack())
+    found = measured_values(tmp_path, Attack())
     assert found.items() >= (sound | {"attention-share": 0.7}).items()
     assert "seconds" not in found and "bits-cap" not in found
     (tmp_path / "events.jsonl").write_text("{")
     with pytest.raises(RunError, match="damaged"):
-        measured(tmp_path, Attack())
+        measured_values(tmp_path, Attack())
 
 
 def test_a_sweep_is_anchored_where_the_first_undefended_row_is(tmp_path: Path) -> None:
@@ -281,7 +286,7 @@ def test_a_sweep_is_anchored_where_the_first_undefended_row_is(tmp_path: Path) -
         "settings = { cel = { kind = 'plain' } }\n"
         "[[variant]]\nname = 'c'\nstrength-key = 'net.noise'\nstrengths = '0.5'\n"
     )
-    found = scenario.cells(scenario.read(str(path)), {"engine": "loop"})
+    found = scenario.list_cells(scenario.read_scenario(str(path)), {"engine": "loop"})
     for cell in found:
         place = tmp_path / "runs" / cell.name
         attacked(place, [])

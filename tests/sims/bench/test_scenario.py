@@ -33,8 +33,8 @@ def written(folder: Path, text: str) -> str:
 
 def test_every_variant_strength_and_seed_is_a_cell(tmp_path: Path) -> None:
     """2 seeds x (1 + 2 strengths), each with its settings resolved."""
-    plan = scenario.read(written(tmp_path, TEXT))
-    found = scenario.cells(plan, {"rounds": 7})
+    plan = scenario.read_scenario(written(tmp_path, TEXT))
+    found = scenario.list_cells(plan, {"rounds": 7})
     assert [cell.name for cell in found] == [
         "none-0",
         "none-1",
@@ -50,52 +50,54 @@ def test_every_variant_strength_and_seed_is_a_cell(tmp_path: Path) -> None:
 def test_without_a_list_of_seeds_the_settings_seed_is_the_one(tmp_path: Path) -> None:
     """[settings] seed counts unless [bench] names seeds, and --set seed counts before both."""
     alone = TEXT.replace('seeds = "0,1"', "").replace("clients = 4", "clients = 4\nseed = 7")
-    plan = scenario.read(written(tmp_path, alone))
-    assert {cell.settings.seed for cell in scenario.cells(plan, {})} == {7}
-    listed = scenario.read(written(tmp_path, TEXT.replace("clients = 4", "clients = 4\nseed = 7")))
-    assert {cell.settings.seed for cell in scenario.cells(listed, {})} == {0, 1}
-    assert {cell.settings.seed for cell in scenario.cells(listed, {"seed": 5})} == {5}
+    plan = scenario.read_scenario(written(tmp_path, alone))
+    assert {cell.settings.seed for cell in scenario.list_cells(plan, {})} == {7}
+    listed = scenario.read_scenario(
+        written(tmp_path, TEXT.replace("clients = 4", "clients = 4\nseed = 7"))
+    )
+    assert {cell.settings.seed for cell in scenario.list_cells(listed, {})} == {0, 1}
+    assert {cell.settings.seed for cell in scenario.list_cells(listed, {"seed": 5})} == {5}
 
 
 @pytest.mark.parametrize("value", ["abc", 1.5, -1])
 def test_a_seed_that_is_none_is_refused(tmp_path: Path, value: str | float) -> None:
     """Overridden or in the file, it is the settings that say why."""
-    plan = scenario.read(written(tmp_path, TEXT))
+    plan = scenario.read_scenario(written(tmp_path, TEXT))
     with pytest.raises(SettingsError, match=f"seed is '?{value}"):
-        scenario.cells(plan, {"seed": value})
+        scenario.list_cells(plan, {"seed": value})
 
 
 def test_seeds_of_a_bench_are_overridden(tmp_path: Path) -> None:
     """bench.seeds leaves the settings alone; other keys of [bench] do not exist."""
-    plan = scenario.read(written(tmp_path, TEXT))
-    more, rest = scenario.reseeded(plan, {"bench.seeds": "3,4,5", "rounds": 7})
+    plan = scenario.read_scenario(written(tmp_path, TEXT))
+    more, rest = scenario.override_seeds(plan, {"bench.seeds": "3,4,5", "rounds": 7})
     assert rest == {"rounds": 7}
-    assert {cell.settings.seed for cell in scenario.cells(more, rest)} == {3, 4, 5}
-    assert scenario.reseeded(plan, {"rounds": 7}) == (plan, {"rounds": 7})
+    assert {cell.settings.seed for cell in scenario.list_cells(more, rest)} == {3, 4, 5}
+    assert scenario.override_seeds(plan, {"rounds": 7}) == (plan, {"rounds": 7})
     with pytest.raises(SettingsError, match="unknown key 'seed'"):
-        scenario.reseeded(plan, {"bench.seed": 1})
+        scenario.override_seeds(plan, {"bench.seed": 1})
     with pytest.raises(SettingsError, match="repeats a seed"):
-        scenario.reseeded(plan, {"bench.seeds": "1,1"})
+        scenario.override_seeds(plan, {"bench.seeds": "1,1"})
     with pytest.raises(SettingsError, match="both seed and bench.seeds"):
-        scenario.reseeded(plan, {"bench.seeds": "1,2", "seed": 1})
+        scenario.override_seeds(plan, {"bench.seeds": "1,2", "seed": 1})
 
 
 def test_a_data_folder_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the run is attacked from anywhere; 'none' is no folder."""
     monkeypatch.chdir(tmp_path)
-    plan = scenario.read(written(tmp_path, TEXT))
-    assert scenario.cells(plan, {})[0].settings.data.path == "none"
-    found = scenario.cells(plan, {"data.path": "images"})[0].settings.data.path
+    plan = scenario.read_scenario(written(tmp_path, TEXT))
+    assert scenario.list_cells(plan, {})[0].settings.data.path == "none"
+    found = scenario.list_cells(plan, {"data.path": "images"})[0].settings.data.path
     assert found == str(tmp_path / "images")
 
 
 @pytest.mark.filterwarnings("ignore:local.augment and chain.scope")  # `temperature` is a study
-@pytest.mark.parametrize("name", scenario.packaged())
+@pytest.mark.parametrize("name", scenario.list_packaged())
 def test_packaged_scenarios_are_sound(name: str) -> None:
     """Each has an undefended variant to compare with."""
-    plan = scenario.read(name)
+    plan = scenario.read_scenario(name)
     assert "none" in [variant.name for variant in plan.variants]
-    assert scenario.cells(plan, {})
+    assert scenario.list_cells(plan, {})
 
 
 @pytest.mark.parametrize(
@@ -120,13 +122,13 @@ def test_packaged_scenarios_are_sound(name: str) -> None:
 def test_mistakes_are_named(tmp_path: Path, old: str, new: str, message: str) -> None:
     """Before anything is trained."""
     with pytest.raises((SettingsError, ValueError), match=message):
-        scenario.read(written(tmp_path, TEXT.replace(old, new)))
+        scenario.read_scenario(written(tmp_path, TEXT.replace(old, new)))
 
 
 def test_no_such_scenario_lists_the_packaged_ones() -> None:
     """Neither a name nor a file."""
     with pytest.raises(SettingsError, match="no scenario 'digts'.*digits"):
-        scenario.read("digts")
+        scenario.read_scenario("digts")
 
 
 @pytest.mark.parametrize(
@@ -160,11 +162,11 @@ def test_which_sweeps_begin_at_the_undefended_net(
         f"[settings]\n{common}\n[[variant]]\nname = 'none'\n[[variant]]\nname = 'x'\n"
         f"strength-key = '{swept}'\nstrengths = '0.5'\nsettings = {{ {variant} }}\n",
     )
-    bare, cell = scenario.cells(scenario.read(path), {})
-    assert scenario.anchored(cell, bare.settings) is begins
-    assert not scenario.anchored(cell._replace(strength=None), bare.settings)
-    assert not scenario.defended(bare.settings)
-    assert scenario.defended(cell.settings) is (variant != "")
+    bare, cell = scenario.list_cells(scenario.read_scenario(path), {})
+    assert scenario.is_anchored(cell, bare.settings) is begins
+    assert not scenario.is_anchored(cell._replace(strength=None), bare.settings)
+    assert not scenario.is_defended(bare.settings)
+    assert scenario.is_defended(cell.settings) is (variant != "")
 
 
 def test_a_narrower_net_is_no_beginning(tmp_path: Path) -> None:
@@ -174,5 +176,5 @@ def test_a_narrower_net_is_no_beginning(tmp_path: Path) -> None:
         "[[variant]]\nname = 'none'\n[[variant]]\nname = 'x'\nstrength-key = 'defence.strength'"
         "\nstrengths = '8'\nsettings = { defence = { name = 'bottleneck' } }\n",
     )
-    bare, cell = scenario.cells(scenario.read(path), {})
-    assert not scenario.anchored(cell, bare.settings)
+    bare, cell = scenario.list_cells(scenario.read_scenario(path), {})
+    assert not scenario.is_anchored(cell, bare.settings)

@@ -10,8 +10,8 @@ from fedcel.errors import FedcelError, RunError, SettingsError
 from fedcel.metrics import calibration
 from fedcel.posterior.predict import predict
 from fedcel.runs import run_folder
-from fedcel.seeding import generator
-from fedcel.settings.parsing import parse
+from fedcel.seeding import make_generator
+from fedcel.settings.parsing import parse_settings
 from sims.bench import scenario, uncertainty
 from sims.bench.scenario import Cell
 
@@ -29,7 +29,11 @@ RAW: dict[str, Any] = {
 def cells() -> list[Cell]:
     """Return two points of an ensemble and a posterior, of one seed."""
     return [
-        Cell(scenario.plain(name)._replace(title=name.partition("-")[0]), None, parse(RAW | change))
+        Cell(
+            scenario.make_plain_variant(name)._replace(title=name.partition("-")[0]),
+            None,
+            parse_settings(RAW | change),
+        )
         for name, change in (
             ("deep-member-1", {"temperature": 0.0}),
             ("deep-member-2", {"temperature": 0.0, "net.seed": 1}),
@@ -42,30 +46,30 @@ def test_members_are_one_line_and_strangers_are_told_apart(tmp_path: Path) -> No
     """The ensemble's accuracy and NLL are of the mean probability of two last models."""
     made = cells()
     for cell in made:
-        assert uncertainty.train(cell, tmp_path) == cell.name
-    found = uncertainty.grouped(made, tmp_path)
+        assert uncertainty.train_cell(cell, tmp_path) == cell.name
+    found = uncertainty.group_cells(made, tmp_path)
     assert [(one.title, len(one.runs[0])) for one in found] == [("deep", 2), ("posterior", 1)]
-    members = [run_folder.read(path) for path in found[0].runs[0]]
+    members = [run_folder.read_run(path) for path in found[0].runs[0]]
     assert not torch.equal(members[0].model, members[1].model)
     x, y = members[0].splits.test
     each = [
-        predict(m.flat, [m.model], x, generator(0, "test-noise"), "full").probabilities
+        predict(m.flat, [m.model], x, make_generator(0, "test-noise"), "full").probabilities
         for m in members
     ]
-    told = uncertainty.measured(members, None)
+    told = uncertainty.measure_models(members, None)
     assert told["nll"] == pytest.approx(calibration.nll((each[0] + each[1]) / 2, y))
     assert told["nll"] < sum(calibration.nll(p, y) for p in each) / 2  # Jensen
-    same = uncertainty.measured(members, parse({**RAW, "seed": 0}))
+    same = uncertainty.measure_models(members, parse_settings({**RAW, "seed": 0}))
     assert same["auroc"] == pytest.approx(0.5)
-    scores = uncertainty.scored(made, tmp_path)
+    scores = uncertainty.score_cells(made, tmp_path)
     assert [(s.name, s.runs, s.seed) for s in scores] == [("deep", 2, 0), ("posterior", 1, 0)]
-    lines = uncertainty.table(scores).splitlines()
+    lines = uncertainty.format_table(scores).splitlines()
     assert lines[0].startswith("| variant | accuracy")
     assert lines[2].endswith("| 2 |")
     assert lines[3].endswith("| 1 |")
-    other = made[0]._replace(settings=parse(RAW | {"temperature": 0.0, "rounds": 7}))
+    other = made[0]._replace(settings=parse_settings(RAW | {"temperature": 0.0, "rounds": 7}))
     with pytest.raises(RunError, match="made with other settings"):
-        uncertainty.train(other, tmp_path)
+        uncertainty.train_cell(other, tmp_path)
 
 
 def test_differences_are_paired_by_seed() -> None:
@@ -76,25 +80,25 @@ def test_differences_are_paired_by_seed() -> None:
 
     ours = [score("ours", seed, 0.2 + seed) for seed in range(3)]
     base = [score("base", seed, 0.3 + seed) for seed in range(3)]
-    text = uncertainty.table([*base, *ours], "base")
+    text = uncertainty.format_table([*base, *ours], "base")
     assert "**At 0.3**" in text
     lines = text.split("Difference to BASE, paired by seed:")[1].strip().splitlines()
     assert [cell.strip() for cell in lines[2].split("|")[1:-1]] == [
         "OURS", "–", "-0.100 ± 0.000", "–", "–", "–"
     ]  # fmt: skip
     assert len(lines) == 3
-    assert "-0.100 |" in uncertainty.table([base[0], *ours[:1], ours[2]], "base")
-    assert "Difference" not in uncertainty.table([*base, *ours])
+    assert "-0.100 |" in uncertainty.format_table([base[0], *ours[:1], ours[2]], "base")
+    assert "Difference" not in uncertainty.format_table([*base, *ours])
     with pytest.raises(SettingsError, match="--against is 'x', must be one of base, ours"):
-        uncertainty.table([*base, *ours], "x")
+        uncertainty.format_table([*base, *ours], "x")
 
 
 def test_colour_does_not_meet_grey() -> None:
     """The remedy is said; grey images are resized."""
-    small = uncertainty.resized(torch.rand(3, 1, 28, 28), torch.rand(2, 1, 8, 8))
+    small = uncertainty.resize_images(torch.rand(3, 1, 28, 28), torch.rand(2, 1, 8, 8))
     assert small.shape == (3, 1, 8, 8)
     with pytest.raises(RunError, match="3 channels"):
-        uncertainty.resized(torch.rand(3, 3, 8, 8), torch.rand(2, 1, 8, 8))
+        uncertainty.resize_images(torch.rand(3, 3, 8, 8), torch.rand(2, 1, 8, 8))
 
 
 @pytest.mark.parametrize(
@@ -106,5 +110,7 @@ def test_what_is_wrong_is_said_before_anything_is_trained(
     """Strangers that are not there, a variant that is none: no run is begun."""
     gone = str(tmp_path / "gone")
     with pytest.raises(FedcelError, match=reason):
-        uncertainty.calibrate("uncertainty", tmp_path / "out", 1, {}, outside, gone, against)
+        uncertainty.compare_calibration(
+            "uncertainty", tmp_path / "out", 1, {}, outside, gone, against
+        )
     assert not (tmp_path / "out").exists()

@@ -8,20 +8,20 @@ import torch
 
 from fedcel.nets import split_net
 from fedcel.runs import run_folder
-from fedcel.seeding import generator
+from fedcel.seeding import make_generator
 from fedcel.settings.groups import Net
-from fedcel.settings.parsing import parse
+from fedcel.settings.parsing import parse_settings
 from sims.commands.main import main
-from sims.commands.onnx_export import converted
+from sims.commands.onnx_export import convert_encoder
 from sims.engines import local
 
 
 def trained(folder: Path, scope: str) -> Path:
     """Return a run of three short rounds that keeps samples."""
     given = {"clients": 3, "rounds": 3, "local.steps": 3, "chain.burn-in": 0.3, "engine": "loop"}
-    settings = parse({**given, "chain.thin": 1, "chain.scope": scope})
-    run_folder.create(folder, settings)
-    local.train(settings, folder, lambda _: None, measure=False)
+    settings = parse_settings({**given, "chain.thin": 1, "chain.scope": scope})
+    run_folder.create_run(folder, settings)
+    local.train_locally(settings, folder, lambda _: None, measure=False)
     return folder
 
 
@@ -35,7 +35,7 @@ def test_an_exported_encoder_is_the_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of `fedcel export`: equal to rounding for any number of images; the cut's law is stated."""
-    run = run_folder.read(trained(tmp_path / "run", "head"))
+    run = run_folder.read_run(trained(tmp_path / "run", "head"))
     out = tmp_path / "encoder.onnx"
     assert main(["export", str(run.folder), "--out", str(out)]) == 0
     assert "z itself hides nothing" in capsys.readouterr().out
@@ -59,9 +59,9 @@ def test_an_exported_encoder_is_the_runs(
 )
 def test_every_net_can_be_exported(net: Net, shape: tuple[int, ...]) -> None:
     """Equal features in the other runtime."""
-    encoder = split_net.build(net, shape, 10, generator(0, "net")).encoder.eval()
-    images = torch.rand(3, *shape, generator=generator(0, "images"))
-    found = features(converted(encoder, shape).SerializeToString(), images)
+    encoder = split_net.build_net(net, shape, 10, make_generator(0, "net")).encoder.eval()
+    images = torch.rand(3, *shape, generator=make_generator(0, "images"))
+    found = features(convert_encoder(encoder, shape).SerializeToString(), images)
     torch.testing.assert_close(found, encoder(images).detach(), rtol=0, atol=1e-5)
 
 

@@ -14,8 +14,8 @@ from sims.commands.main import main
 
 TRAINED_BY = {
     "simulate": "sims.engines.simulate.simulate",
-    "bench": "sims.bench.run.bench",
-    "tune": "sims.tuning.tune.tune",
+    "bench": "sims.bench.run.run_bench",
+    "tune": "sims.tuning.tune.tune_scenario",
 }
 ROOT = Path(__file__).parents[3]
 

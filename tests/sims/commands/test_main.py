@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedcel.settings.parsing import Settings, dump
+from fedcel.settings.parsing import Settings, dump_settings
 from sims.bench import scenario
 from sims.commands.main import main
 
@@ -237,7 +237,7 @@ def test_flower_run_config_has_every_setting_with_its_default() -> None:
     config = table["tool"]["flwr"]["app"]["config"]
     assert config.pop("out") == "none"
     assert config.pop("resume") is False
-    assert config == dump(Settings())
+    assert config == dump_settings(Settings())
 
 
 def test_help_names_every_command() -> None:
@@ -255,7 +255,7 @@ def test_version_and_scenarios_are_told(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out == f"fedcel {version('fedcel')}\n"
     assert main(["bench", "--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in scenario.packaged())
+    assert all(name in shown for name in scenario.list_packaged())
 
 
 @pytest.mark.parametrize("command", ["simulate", "attack", "serve", "keys"])

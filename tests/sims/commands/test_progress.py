@@ -18,7 +18,7 @@ def test_bars_of_several_processes_would_erase_each_other(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(progress, "parent_process", lambda: parent, raising=False)
-    with progress.rounds("cell", 2) as tell:
+    with progress.show_rounds("cell", 2) as tell:
         tell(EVENT)
     said = capsys.readouterr().err
     assert ("\x1b" in said) == bar
@@ -27,7 +27,7 @@ def test_bars_of_several_processes_would_erase_each_other(
 
 def test_the_time_left_is_shared_by_the_processes() -> None:
     """Five cells of ten seconds, two at a time, are three times ten; nothing is made up."""
-    assert progress.left([8.0, 12.0], 5, 2) == ", about 30 s left"
-    assert progress.left([10.0], 3, 1) == ", about 30 s left"
-    assert progress.left([10.0], 3, 4) == ", about 10 s left"
-    assert progress.left([], 3, 4) == ""
+    assert progress.estimate_left([8.0, 12.0], 5, 2) == ", about 30 s left"
+    assert progress.estimate_left([10.0], 3, 1) == ", about 30 s left"
+    assert progress.estimate_left([10.0], 3, 4) == ", about 10 s left"
+    assert progress.estimate_left([], 3, 4) == ""

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 
 from fedcel.errors import SettingsError
 from sims.commands.main import main
-from sims.commands.run_service import Place, answering, configured
+from sims.commands.run_service import Place, configure_server, load_answering
 from tests.clients.serving import made_run
 
 LOCAL = Place("127.0.0.1", 0, None, None, False)
@@ -36,7 +36,7 @@ def slow_app() -> FastAPI:
 @pytest.fixture
 def port() -> Iterator[int]:
     """A server that waits one second for a header."""
-    server = uvicorn.Server(configured(slow_app(), LOCAL, idle=1))
+    server = uvicorn.Server(configure_server(slow_app(), LOCAL, idle=1))
     with socket.create_server(("127.0.0.1", 0)) as door:
         thread = Thread(target=server.run, kwargs={"sockets": [door]}, daemon=True)
         thread.start()
@@ -90,7 +90,7 @@ def test_a_certificate_that_is_none_is_named_before_anything_is_served(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One line, exit status 2, no ledger."""
-    monkeypatch.setattr("fedcel.runs.run_folder.read", lambda _: made_run())
+    monkeypatch.setattr("fedcel.runs.run_folder.read_run", lambda _: made_run())
     junk, key = tmp_path / "junk.pem", tmp_path / "key.pem"
     for path in (junk, key):
         path.write_text("no PEM")
@@ -104,9 +104,9 @@ def test_a_certificate_that_is_none_is_named_before_anything_is_served(
 def test_answers_of_one_service_may_cost_something_else() -> None:
     """What is not given stays; what is no setting of privacy stays whatever is given."""
     run = made_run()
-    model, mechanism = answering(run, {})
+    model, mechanism = load_answering(run, {})
     assert (mechanism.epsilon, model.privacy.epsilon) == (4, 4)
-    other, mechanism = answering(run, {"privacy.epsilon": 2, "privacy.mechanism": "gaussian"})
+    other, mechanism = load_answering(run, {"privacy.epsilon": 2, "privacy.mechanism": "gaussian"})
     assert (mechanism.name, mechanism.epsilon, other.privacy.epsilon) == ("gaussian", 2, 2)
     assert other.privacy.clip == model.privacy.clip and other.version == model.version
 
@@ -125,4 +125,4 @@ def test_answers_of_one_service_may_cost_something_else() -> None:
 def test_a_finished_run_keeps_the_rest(key: str, value: float | str, reason: str) -> None:
     """The settings' own checks hold, too."""
     with pytest.raises(SettingsError, match=reason):
-        answering(made_run(), {key: value})
+        load_answering(made_run(), {key: value})

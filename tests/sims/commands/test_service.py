@@ -15,7 +15,7 @@ from fedcel.privacy.ledger.ledger import MICRO, Ledger
 from fedcel.settings.parsing import Scalar
 from sims.commands import ledger_actions as operator
 from sims.commands.main import main
-from sims.commands.run_service import Place, check
+from sims.commands.run_service import Place, check_address
 
 
 def said(arguments: list[object], capsys: pytest.CaptureFixture[str], status: int = 0) -> str:
@@ -74,7 +74,9 @@ def test_a_new_client_is_granted_100_once(
 
     monkeypatch.setattr(Ledger, "clients", together)
     with ThreadPoolExecutor() as pool:
-        said_twice = list(pool.map(lambda _: operator.new_key(path, "phone", None, None), range(2)))
+        said_twice = list(
+            pool.map(lambda _: operator.issue_key(path, "phone", None, None), range(2))
+        )
     monkeypatch.undo()
     assert sorted("is new" in text for text in said_twice) == [False, True]
     assert "phone has 101 left" in said(
@@ -92,11 +94,11 @@ def test_a_grant_that_fails_leaves_no_key(tmp_path: Path, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "admit", fail)
         with pytest.raises(LedgerError, match="full"):
-            operator.new_key(path, "phone", None, None)
-    assert auth.read(auth.path_of(path)) == []
-    auth.path_of(path).write_text("{}")
+            operator.issue_key(path, "phone", None, None)
+    assert auth.read_keys(auth.key_table_path(path)) == []
+    auth.key_table_path(path).write_text("{}")
     with pytest.raises(ValueError, match="damaged"):
-        operator.new_key(path, "phone", None, None)
+        operator.issue_key(path, "phone", None, None)
     with Ledger.open(path) as ledger:
         assert ledger.clients() == {}
 
@@ -150,7 +152,7 @@ def test_a_model_version_is_limited(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_only_the_owner_reads_what_was_answered(tmp_path: Path) -> None:
     """The ledger, its log and its index, the keys and their lock."""
     path = tmp_path / "ledger.db"
-    operator.new_key(path, "phone", None, None)
+    operator.issue_key(path, "phone", None, None)
     with Ledger.open(path) as ledger:
         ledger.grant("phone", MICRO)
         files = list(tmp_path.iterdir())
@@ -188,14 +190,14 @@ def test_wrong_input_makes_nothing(
 
 def test_where_it_may_listen(tmp_path: Path) -> None:
     """Plain HTTP on this machine, or where the operator takes it upon himself."""
-    check(Place("127.0.0.1", 0, None, None, False))
-    check(Place("0.0.0.0", 0, None, None, True))
+    check_address(Place("127.0.0.1", 0, None, None, False))
+    check_address(Place("0.0.0.0", 0, None, None, True))
     with pytest.raises(ValueError, match="in clear"):
-        check(Place("0.0.0.0", 0, None, None, False))
+        check_address(Place("0.0.0.0", 0, None, None, False))
     with pytest.raises(ValueError, match="belong together"):
-        check(Place("0.0.0.0", 0, tmp_path, None, True))
+        check_address(Place("0.0.0.0", 0, tmp_path, None, True))
     with pytest.raises(ValueError, match="is no file"):
-        check(Place("0.0.0.0", 0, tmp_path, tmp_path, False))
+        check_address(Place("0.0.0.0", 0, tmp_path, tmp_path, False))
 
 
 def test_a_service_has_a_ledger_and_settings_of_its_own(
@@ -204,7 +206,7 @@ def test_a_service_has_a_ledger_and_settings_of_its_own(
     """RUN/budget.db where none is named; settings as `simulate` reads them."""
     given: list[tuple[Path, dict[str, Scalar]]] = []
     monkeypatch.setattr(
-        "sims.commands.run_service.serve", lambda *words: given.append((words[1], words[4]))
+        "sims.commands.run_service.run_service", lambda *words: given.append((words[1], words[4]))
     )
     assert main(["serve", str(tmp_path)]) == 0
     own = ["--set", "privacy.epsilon=2", "--set", "privacy.mechanism=gaussian"]

@@ -9,7 +9,7 @@ import torch
 from fedcel.attacks import averaging, gan_decoder, inversion_training
 from fedcel.federation import local_update
 from fedcel.files import read_json
-from sims.attacking.attack_run import attack
+from sims.attacking.attack_run import attack_run
 from tests.fedcel.elsewhere import pretended
 from tests.sims.trained import events, model, run
 
@@ -28,7 +28,8 @@ CHANGE = {
 def attacked(folder: Path) -> list[dict[str, Any]]:
     """Train and attack; return the attacks' rows without their times."""
     return [
-        {k: v for k, v in row.items() if k != "seconds"} for row in attack(run(folder, **CHANGE))
+        {k: v for k, v in row.items() if k != "seconds"}
+        for row in attack_run(run(folder, **CHANGE))
     ]
 
 

@@ -13,7 +13,7 @@ from fedcel.federation import client_update
 from fedcel.federation.server_round import begin_round, init_server_state
 from fedcel.files import read_json
 from fedcel.runs import run_folder
-from fedcel.settings.parsing import parse
+from fedcel.settings.parsing import parse_settings
 from sims.engines.client_workers import LocalClients, PooledClients
 from sims.engines.simulate import simulate
 from tests.sims.small import CLUSTERED
@@ -27,7 +27,7 @@ def test_ray_gives_the_result_of_the_loop(tmp_path: Path) -> None:
     two = run(tmp_path / "ray", engine="ray", **change)
     torch.testing.assert_close(model(one), model(two), rtol=0, atol=1e-6)
     for name in (one, two):
-        assert run_folder.chain(name, parse(CLUSTERED)).rounds() == [6]
+        assert run_folder.open_chain(name, parse_settings(CLUSTERED)).rounds() == [6]
     results: list[Any] = [read_json(folder / "result.json") for folder in (one, two)]
     for key in ("accuracy", "bits-beyond-label", "identification-optimal", "certificate-bits"):
         assert results[0][key] == pytest.approx(results[1][key], abs=1e-4), key
@@ -48,9 +48,9 @@ def test_several_processes_give_the_loop_s_model_to_the_bit(tmp_path: Path) -> N
 
 def test_a_pool_yields_gradients_in_order_and_errors_by_name(tmp_path: Path) -> None:
     """More clients than wait at once; a client that is not there is its own error."""
-    s = parse(CLUSTERED | {"clients": 6})
-    examples = {client: len(client_update.client_images(s, client).y) for client in range(6)}
-    state = init_server_state(client_update.client_net(s).vector)
+    s = parse_settings(CLUSTERED | {"clients": 6})
+    examples = {client: len(client_update.select_client_images(s, client).y) for client in range(6)}
+    state = init_server_state(client_update.build_client_net(s).vector)
     request = begin_round(s, state, examples)
     with ThreadPoolExecutor(1) as executor:
         pool = PooledClients(s, tmp_path, executor, 1)
@@ -124,13 +124,13 @@ def test_a_chain_stops_and_thins_itself_and_says_why(tmp_path: Path) -> None:
         "prior.mode": "none",
         "strategy.momentum": 0.0,
     }
-    found = run_folder.read(run(tmp_path / "run", **change))
+    found = run_folder.read_run(run(tmp_path / "run", **change))
     told = events(found.folder)
     assert 100 < len(told) < 500
     assert told[-1]["ess"] >= 100
     result: Any = read_json(found.folder / "result.json")
     assert result["convergence"].startswith("no evidence against convergence")
-    kept = run_folder.chain(found.folder, found.settings).rounds()
+    kept = run_folder.open_chain(found.folder, found.settings).rounds()
     assert 0 < kept[-1] - kept[-2] <= 2 * math.ceil(len(told[10:]) / told[-1]["ess"])
 
 
@@ -174,7 +174,7 @@ def test_other_stock_strategies_run_with_their_own_arguments(
 
 def test_all_samples_share_the_encoder_that_was_frozen(tmp_path: Path) -> None:
     """Scope head: one message serves all heads, so the encoders are equal to the bit."""
-    one = run_folder.read(run(tmp_path / "run", rounds=10))
+    one = run_folder.read_run(run(tmp_path / "run", rounds=10))
     assert len(one.samples) == 3
     for sample in one.samples:
         assert torch.equal(sample[: one.flat.cut], one.model[: one.flat.cut])
@@ -184,6 +184,6 @@ def test_all_samples_share_the_encoder_that_was_frozen(tmp_path: Path) -> None:
 
 def test_an_error_in_the_server_app_reaches_the_caller(tmp_path: Path) -> None:
     """A strategy that cannot be loaded ends a Ray run with its own words."""
-    settings = parse(CLUSTERED | {"engine": "ray", "strategy.name": "math:pi"})
+    settings = parse_settings(CLUSTERED | {"engine": "ray", "strategy.name": "math:pi"})
     with pytest.raises(SettingsError, match="'math:pi' is no Flower Strategy"):
         simulate(settings, tmp_path / "run")

@@ -11,9 +11,9 @@ from flwr.clientapp import ClientApp
 from fedcel.errors import FedcelError
 from fedcel.files import read_json, read_tensors
 from fedcel.runs import run_folder
-from fedcel.settings.parsing import parse
+from fedcel.settings.parsing import parse_settings
 from sims.engines import local
-from sims.engines.in_memory_grid import InMemoryGrid, as_server
+from sims.engines.in_memory_grid import InMemoryGrid, allow_messages
 from sims.engines.simulate import simulate
 from strategies import PosteriorStrategy
 from tests.sims.small import CLUSTERED
@@ -39,7 +39,7 @@ class Still(PosteriorStrategy):
 
 def run(folder: Path, **change: Any) -> Path:
     """Train a small federation."""
-    simulate(parse(CLUSTERED | change), folder)
+    simulate(parse_settings(CLUSTERED | change), folder)
     return folder
 
 
@@ -53,15 +53,15 @@ def test_the_built_in_strategy_by_import_string_is_the_loop_engine_to_the_bit(
 ) -> None:
     """Messages, checks and records in between change no bit; nor does a stop after round 3."""
     one, two = run(tmp_path / "loop"), tmp_path / "own"
-    settings = parse(CLUSTERED | {"strategy.name": "strategies:PosteriorStrategy"})
-    run_folder.create(two, settings)
+    settings = parse_settings(CLUSTERED | {"strategy.name": "strategies:PosteriorStrategy"})
+    run_folder.create_run(two, settings)
 
     def tell(event: dict[str, object]) -> None:
         if event["round"] == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        local.train(settings, two, tell)
+        local.train_locally(settings, two, tell)
     simulate(settings, two, resume=True)
     assert torch.equal(model(one), model(two))
     results: list[Any] = [read_json(folder / "result.json") for folder in (one, two)]
@@ -106,7 +106,7 @@ def test_a_wrong_part_is_refused_before_a_folder_is_made(
 ) -> None:
     """With its setting and what is missing."""
     stock = {"strategy.upload": "weights", "temperature": 0.0, "chain.scope": "full"}
-    settings = parse(CLUSTERED | (stock if "strategy.name" in change else {}) | change)
+    settings = parse_settings(CLUSTERED | (stock if "strategy.name" in change else {}) | change)
     with pytest.raises(FedcelError, match=message):
         simulate(settings, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -125,7 +125,7 @@ def test_a_nodes_failure_is_an_answer_and_no_node_changes_anothers_message() -> 
             raise RuntimeError("out of memory")
         return Message(message.content, reply_to=message)
 
-    with as_server():
+    with allow_messages():
         content, grid = RecordDict({"arrays": ArrayRecord()}), InMemoryGrid(app, 3)
         asked = [Message(content, node, "train") for node in grid.get_node_ids()]
         replies = [*grid.send_and_receive(asked)]

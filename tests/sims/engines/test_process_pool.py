@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 
 from fedcel.errors import FailedError
-from sims.engines.process_pool import work
+from sims.engines.process_pool import run_items
 
 
 def test_every_item_once() -> None:
     """In the order given."""
-    assert list(work(math.sqrt, [4.0, 9.0, 16.0], 1)) == [2.0, 3.0, 4.0]
+    assert list(run_items(math.sqrt, [4.0, 9.0, 16.0], 1)) == [2.0, 3.0, 4.0]
 
 
 def test_one_process_begins_an_item_when_it_is_asked_for() -> None:
     """So that what is done by then has been told."""
     begun: list[int] = []
-    running: Generator[None, None, None] = work(begun.append, [1, 2], 1)
+    running: Generator[None, None, None] = run_items(begun.append, [1, 2], 1)
     next(running)
     assert begun == [1]
 
@@ -41,10 +41,10 @@ def test_a_killed_process_takes_no_other_item_along() -> None:
     """Neither one that is at work beside it nor one that waits; no process is left over."""
     before = set(active_children())
     numbers = [0.0, 1.0, 0.0, 4.0, 9.0, 16.0]
-    assert sorted(work(root, numbers, 2, lambda number: number - 1)) == [-1, -1, 1, 2, 3, 4]
+    assert sorted(run_items(root, numbers, 2, lambda number: number - 1)) == [-1, -1, 1, 2, 3, 4]
     assert set(active_children()) == before
     with pytest.raises(FailedError, match="was killed, perhaps for want of memory; fewer --jobs"):
-        list(work(root, numbers, 2))
+        list(run_items(root, numbers, 2))
     assert set(active_children()) == before
 
 

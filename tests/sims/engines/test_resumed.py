@@ -9,10 +9,10 @@ import torch
 from fedcel.errors import RunError
 from fedcel.federation.server_round import init_server_state
 from fedcel.files import read_tensors, write_tensors
-from fedcel.losses.cel.adaptive_threshold import Control
+from fedcel.losses.cel.adaptive_threshold import ThresholdControl
 from fedcel.runs import run_folder
 from fedcel.runs.server_run import ServerRun
-from fedcel.settings.parsing import Settings, parse
+from fedcel.settings.parsing import Settings, parse_settings
 from sims.engines import local
 from sims.engines.simulate import simulate
 from tests.sims.small import CLUSTERED
@@ -22,7 +22,7 @@ from tests.sims.trained import STEERED, events, model, run
 def test_a_state_without_the_threshold_is_refused_by_name(tmp_path: Path) -> None:
     """An earlier version wrote it, or a run with a fixed threshold."""
     folder = run(tmp_path / "run")
-    fresh = init_server_state(model(folder))._replace(threshold=Control(1.0))
+    fresh = init_server_state(model(folder))._replace(threshold=ThresholdControl(1.0))
     with pytest.raises(RunError, match="holds no 'threshold'; start the run anew"):
         run_folder.read_state(folder, fresh)
     assert run_folder.read_state(folder, init_server_state(model(folder))).threshold is None
@@ -65,19 +65,19 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(
 ) -> None:
     """Model, events and samples, whatever the round it was stopped in."""
     whole = run(tmp_path / "whole", **change)
-    settings, part = parse(CLUSTERED | change), tmp_path / "part"
-    run_folder.create(part, settings)
+    settings, part = parse_settings(CLUSTERED | change), tmp_path / "part"
+    run_folder.create_run(part, settings)
 
     def tell(event: dict[str, object]) -> None:
         if event["round"] == moment:
             raise StopHereError
 
     with pytest.raises(StopHereError):
-        local.train(settings, part, tell)
+        local.train_locally(settings, part, tell)
     simulate(settings, part, resume=True)
     assert torch.equal(model(whole), model(part))
     assert events(whole) == events(part)
-    kept = [run_folder.chain(folder, settings).rounds() for folder in (whole, part)]
+    kept = [run_folder.open_chain(folder, settings).rounds() for folder in (whole, part)]
     assert kept[0] == kept[1]
     for one, two in zip(samples(whole), samples(part), strict=True):
         assert torch.equal(one, two)
@@ -85,14 +85,14 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(
 
 def samples(folder: Path) -> list[torch.Tensor]:
     """Return a run's posterior samples."""
-    return run_folder.read(folder).samples
+    return run_folder.read_run(folder).samples
 
 
 def test_a_round_killed_after_its_clients_moved_is_repeated_to_the_bit(tmp_path: Path) -> None:
     """The clients' states are one round ahead of the server's; the older ones are used."""
     whole = run(tmp_path / "whole")
-    settings, part = parse(CLUSTERED), tmp_path / "part"
-    run_folder.create(part, settings)
+    settings, part = parse_settings(CLUSTERED), tmp_path / "part"
+    run_folder.create_run(part, settings)
     calls = 0
 
     def tell(event: dict[str, object]) -> None:
@@ -109,7 +109,7 @@ def test_a_round_killed_after_its_clients_moved_is_repeated_to_the_bit(tmp_path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ServerRun, "conclude_round", dies_in_round_4)
         with pytest.raises(StopHereError):
-            local.train(settings, part, tell)
+            local.train_locally(settings, part, tell)
     assert calls == 3
     simulate(settings, part, resume=True)
     assert torch.equal(model(whole), model(part))
@@ -120,12 +120,12 @@ def test_a_run_folder_is_never_overwritten_and_resumes_only_with_its_own_setting
 ) -> None:
     """Each refusal says what to do."""
     folder = run(tmp_path / "run")
-    settings: Settings = parse(CLUSTERED)
+    settings: Settings = parse_settings(CLUSTERED)
     with pytest.raises(RunError, match="exists and is not empty.*--resume"):
         simulate(settings, folder)
     with pytest.raises(RunError, match="is finished"):
         simulate(settings, folder, resume=True)
     with pytest.raises(RunError, match="made with other settings"):
-        simulate(parse(CLUSTERED | {"seed": 5}), folder, resume=True)
+        simulate(parse_settings(CLUSTERED | {"seed": 5}), folder, resume=True)
     with pytest.raises(RunError, match="is not a folder"):
         simulate(settings, tmp_path / "nowhere", resume=True)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from sims.report import attacked, figures
-from sims.report.read import read
-from sims.report.summary import Summary, summarise
+from sims.report.read import read_book
+from sims.report.summary import Summary, summarise_book
 from sims.results.estimate import Estimate
 from tests.sims.report.made import cell, notes
 
@@ -22,42 +22,44 @@ def aimed(folder: Path, targets: int) -> tuple[Summary, ...]:
     for path in (folder / "runs").glob("*/attacks.json"):
         rows = json.loads(path.read_text())
         path.write_text(json.dumps([row | {"targets": targets} for row in rows]))
-    return summarise(read(folder))
+    return summarise_book(read_book(folder))
 
 
 def test_anchors_in_mse_plot(make_bench: Make) -> None:
     """The label-only line and the mean-image line are there."""
-    figure = attacked.trade_mse(summarise(read(make_bench())))
+    figure = attacked.draw_mse_trade_off(summarise_book(read_book(make_bench())))
     assert figure is not None
     assert notes(figure) == pytest.approx({"label only": 0.0434, "mean image": 0.0737})
 
 
 def test_points_of_the_identification_plot(make_bench: Make) -> None:
     """Each variant is drawn at (identified, accuracy), both in percent, intervals too."""
-    found = summarise(read(make_bench()))
+    found = summarise_book(read_book(make_bench()))
     rates = (Estimate(0.8, 0.02, 0.01, 3), Estimate(0.2), Estimate(0.3))
     found = tuple(replace(s, picked=rate) for s, rate in zip(found, rates, strict=True))
-    figure = attacked.trade_identification(found)
+    figure = attacked.draw_identification_trade_off(found)
     assert figure is not None
     drawn = [line for line in figure.axes[0].lines if str(line.get_marker()) in figures.MARKERS]
     points = np.array([np.asarray(line.get_xydata())[0] for line in drawn])
     np.testing.assert_allclose(points, [(80, 95.1), (20, 94.8), (30, 96.2)])
-    assert attacked.hundredfold(rates[0]) == Estimate(80, 2, 1, 3)
+    assert attacked.to_percent_estimate(rates[0]) == Estimate(80, 2, 1, 3)
 
 
 def test_only_who_was_attacked_is_drawn(make_bench: Make) -> None:
     """One cell with a trained attack is enough, and the others are left out; none is no figure."""
-    bare, *others = (replace(s, picked=Estimate()) for s in summarise(read(make_bench())))
-    assert attacked.trade_identification([bare, *others]) is None
-    assert attacked.trade_mse([cell("none", 0.9, 2.0)]) is None
-    figure = attacked.trade_identification([bare, replace(others[0], picked=Estimate(0.2))])
+    bare, *others = (replace(s, picked=Estimate()) for s in summarise_book(read_book(make_bench())))
+    assert attacked.draw_identification_trade_off([bare, *others]) is None
+    assert attacked.draw_mse_trade_off([cell("none", 0.9, 2.0)]) is None
+    figure = attacked.draw_identification_trade_off(
+        [bare, replace(others[0], picked=Estimate(0.2))]
+    )
     assert figure is not None
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["cluster"]
 
 
 def test_anchors_in_identification_plot(make_bench: Make) -> None:
     """Chance is 1 of 100, the label alone names 1 of 10; both are in view and named."""
-    figure = attacked.trade_identification(summarise(read(make_bench())))
+    figure = attacked.draw_identification_trade_off(summarise_book(read_book(make_bench())))
     assert figure is not None
     assert notes(figure) == pytest.approx({"chance": 1, "label only": 10})
     low, high = figure.axes[0].get_xlim()
@@ -67,10 +69,10 @@ def test_anchors_in_identification_plot(make_bench: Make) -> None:
 def test_fewer_targets_are_easier_to_tell_apart(make_bench: Make) -> None:
     """Of 20 rebuilt images one is found by chance in 5 %; the label's share of 100 is not shown."""
     folder = make_bench()
-    figure = attacked.trade_identification(aimed(folder, 20))
+    figure = attacked.draw_identification_trade_off(aimed(folder, 20))
     assert figure is not None
     assert notes(figure) == pytest.approx({"chance": 5})
-    figure = attacked.trade_identification(aimed(folder, 400))
+    figure = attacked.draw_identification_trade_off(aimed(folder, 400))
     assert figure is not None
     assert notes(figure) == pytest.approx({"chance": 1, "label only": 10})
 
@@ -85,4 +87,6 @@ def test_no_chance_where_the_attack_chose_among_different_numbers(make_bench: Ma
     rows = json.loads(path.read_text())
     for name, counts in (("logit-inversion", [100] * 3), ("decoder", [None, 100, 100])):
         path.write_text(json.dumps([*rows, rows[-1] | {"attack": name, "targets": 20}]))
-        assert [attacked.among(s) for s in summarise(read(folder))] == counts
+        assert [
+            attacked.describe_candidates(s) for s in summarise_book(read_book(folder))
+        ] == counts

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from sims.report import figures
-from sims.report.read import read
+from sims.report.read import read_book
 from sims.report.records import Bins
-from sims.report.summary import Summary, summarise
+from sims.report.summary import Summary, summarise_book
 from sims.results.estimate import Estimate
 from tests.sims.report.made import cell, notes
 
@@ -22,14 +22,14 @@ DRAWN = Estimate(0.5, 0.1)
 
 def test_looks_differ_without_colour() -> None:
     """The first eight differ by marker alone, the first 24 in colour and marker."""
-    assert len({figures.look(i).marker for i in range(8)}) == 8
-    assert len({figures.look(i)[:2] for i in range(24)}) == 24
-    assert len({figures.look(i) for i in range(48)}) == 48
+    assert len({figures.choose_look(i).marker for i in range(8)}) == 8
+    assert len({figures.choose_look(i)[:2] for i in range(24)}) == 24
+    assert len({figures.choose_look(i) for i in range(48)}) == 48
 
 
 def test_points_of_the_frontier(make_bench: Make) -> None:
     """Each variant is drawn at (bits, accuracy in percent)."""
-    figure = figures.trade_bits(summarise(read(make_bench())))
+    figure = figures.draw_bits_trade_off(summarise_book(read_book(make_bench())))
     assert figure is not None
     drawn = [line for line in figure.axes[0].lines if str(line.get_marker()) in figures.MARKERS]
     points = np.array([np.asarray(line.get_xydata())[0] for line in drawn])
@@ -39,7 +39,7 @@ def test_points_of_the_frontier(make_bench: Make) -> None:
 @pytest.mark.parametrize("accuracy", [1.0, 0.98, 0.5])
 def test_the_axis_of_a_single_point_ends_at_all_of_it(accuracy: float) -> None:
     """No accuracy above 100 % is written, and the point is in view."""
-    figure = figures.trade_bits([cell("none", accuracy, 5.0)])
+    figure = figures.draw_bits_trade_off([cell("none", accuracy, 5.0)])
     assert figure is not None
     axes = figure.axes[0]
     low, high = axes.get_ylim()
@@ -53,12 +53,12 @@ def test_strengths_are_joined_in_their_order() -> None:
         Summary("v", f"v, {n}", "v", n, accuracy=Estimate(1 - n / 10), bits=Estimate(5 - n))
         for n in (1.0, 0.3, 3.0)
     ]
-    figure = figures.trade_bits(swept)
+    figure = figures.draw_bits_trade_off(swept)
     assert figure is not None
     joined = np.asarray(figure.axes[0].lines[0].get_xydata())
     np.testing.assert_allclose(joined, [(4.7, 97), (4, 90), (2, 70)])
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["v"]
-    assert len({figures.looks(swept)[i] for i in range(3)}) == 1
+    assert len({figures.choose_looks(swept)[i] for i in range(3)}) == 1
 
 
 def test_many_variants_share_out_over_panels_with_the_undefended_in_each() -> None:
@@ -66,7 +66,7 @@ def test_many_variants_share_out_over_panels_with_the_undefended_in_each() -> No
     names = [f"v{n}" for n in range(13)]
     bare = Summary("none", "none", "none", undefended=True, accuracy=DRAWN, bits=DRAWN)
     many = [Summary(n, n, n, s, accuracy=DRAWN, bits=DRAWN) for n in names for s in (1.0, 2.0)]
-    figure = figures.trade_bits([*many[:6], bare, *many[6:]])
+    figure = figures.draw_bits_trade_off([*many[:6], bare, *many[6:]])
     assert figure is not None
     told = [
         [text.get_text() for text in legend.get_texts()]
@@ -85,12 +85,12 @@ def test_a_collapsed_net_does_not_press_the_others_into_a_line() -> None:
     bare = Summary("none", "none", "none", undefended=True, accuracy=Estimate(0.9), bits=DRAWN)
     near = Summary("a", "a", "a", accuracy=Estimate(0.85), bits=Estimate(2.0))
     far = Summary("b", "b", "b", accuracy=Estimate(0.3), bits=Estimate(1.0))
-    figure = figures.trade_bits([bare, near, far])
+    figure = figures.draw_bits_trade_off([bare, near, far])
     assert figure is not None
     assert figure.axes[0].get_ylim() == pytest.approx((78, 92))
     assert notes(figure) == {"↓ 30 %": 1.0, "label only": 0}
     for summaries in ([bare, near], [near, far]):
-        figure = figures.trade_bits(summaries)
+        figure = figures.draw_bits_trade_off(summaries)
         assert figure is not None and notes(figure) == {"label only": 0}
         low, high = figure.axes[0].get_ylim()
         assert all(low < 100 * (s.accuracy.mean or 0) < high for s in summaries)
@@ -98,7 +98,7 @@ def test_a_collapsed_net_does_not_press_the_others_into_a_line() -> None:
 
 def test_anchors_in_bits_plot(make_bench: Make) -> None:
     """The label alone tells no bit beyond it: a dashed line at 0, in view, named left of it."""
-    figure = figures.trade_bits(summarise(read(make_bench())))
+    figure = figures.draw_bits_trade_off(summarise_book(read_book(make_bench())))
     assert figure is not None
     assert notes(figure) == pytest.approx({"label only": 0, "all of it": 5.3})
     lines = {
@@ -111,8 +111,8 @@ def test_anchors_in_bits_plot(make_bench: Make) -> None:
 
 def test_curve_marks_burn_in(make_bench: Make) -> None:
     """0.8 of 41 rounds, rounded up to a whole round; the spread's axis is logarithmic."""
-    summaries = summarise(read(make_bench(seeds=2)))
-    figure = figures.curve(summaries, lambda e: e.within_class_spread, "spread", log=True)
+    summaries = summarise_book(read_book(make_bench(seeds=2)))
+    figure = figures.draw_curve(summaries, lambda e: e.within_class_spread, "spread", log=True)
     assert figure is not None
     assert notes(figure) == {"burn-in ends": 33}
     assert figure.axes[0].get_yscale() == "log"
@@ -120,9 +120,9 @@ def test_curve_marks_burn_in(make_bench: Make) -> None:
 
 def test_same_bytes(make_bench: Make) -> None:
     """The same numbers give the same SVG, which is well-formed."""
-    summaries = summarise(read(make_bench()))
-    drawn = [figures.trade_bits(summaries) for _ in range(2)]
-    once, twice = (figures.svg(figure, "bits") for figure in drawn if figure is not None)
+    summaries = summarise_book(read_book(make_bench()))
+    drawn = [figures.draw_bits_trade_off(summaries) for _ in range(2)]
+    once, twice = (figures.render_svg(figure, "bits") for figure in drawn if figure is not None)
     assert once == twice
     assert ElementTree.fromstring(once).tag.endswith("svg")
 
@@ -131,10 +131,10 @@ def test_same_bytes(make_bench: Make) -> None:
 def test_odd_labels(label: str) -> None:
     """Labels are text: no mathematics, no markup, nothing hidden."""
     summary = Summary("v", label, label, accuracy=Estimate(0.9), bits=Estimate(1.0))
-    figure = figures.trade_bits([summary])
+    figure = figures.draw_bits_trade_off([summary])
     assert figure is not None
     assert len(figure.legends[0].get_texts()) == 1
-    text = figures.svg(figure, "odd")
+    text = figures.render_svg(figure, "odd")
     ElementTree.fromstring(text)
     assert "<script" not in text
     assert "<b>" not in text
@@ -143,15 +143,15 @@ def test_odd_labels(label: str) -> None:
 def test_nothing_to_draw() -> None:
     """No numbers, no figure."""
     empty = [Summary("v", "v")]
-    assert figures.trade_bits(empty) is None
-    assert figures.curve(empty, lambda e: e.accuracy, "accuracy", log=False) is None
-    assert figures.reliability({}, "average") is None
+    assert figures.draw_bits_trade_off(empty) is None
+    assert figures.draw_curve(empty, lambda e: e.accuracy, "accuracy", log=False) is None
+    assert figures.draw_reliability({}, "average") is None
 
 
 def test_empty_bins_are_left_out() -> None:
     """A bin without samples has no point."""
     bins = Bins(confidence=(0.1, 0.9), accuracy=(0.0, 0.8), count=(0, 5))
-    figure = figures.reliability({"posterior": bins}, "last model")
+    figure = figures.draw_reliability({"posterior": bins}, "last model")
     assert figure is not None
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["last model"]
     assert np.array(figure.axes[0].lines[0].get_xydata()).tolist() == [[0.9, 0.8]]

@@ -7,9 +7,9 @@ import pytest
 
 from fedcel.attacks import ATTACKS
 from fedcel.settings.parsing import Settings
-from sims.report.limits import limits, rejected, seeds_sentence
+from sims.report.limits import count_rejections, describe_seeds, list_limits
 from sims.report.records import Attack, Event, Failed, Rejected, Result, Run
-from sims.report.words import verdict
+from sims.report.words import find_verdict
 from tests.sims.report.made import cell
 
 NONE = cell("none", 0.951, 4.46)
@@ -22,7 +22,7 @@ def run_with(result: Result, events: tuple[Event, ...] = ()) -> Run:
 
 def test_limits_print_m_and_cap() -> None:
     """M and the cap are always printed, and the number of seeds."""
-    text = " ".join(limits([NONE], verdict([NONE])))
+    text = " ".join(list_limits([NONE], find_verdict([NONE])))
     assert "best of" not in text
     assert "cannot be seeded" in text
     assert "M = 397" in text
@@ -52,15 +52,15 @@ def test_how_many_seeds_each_variant_has(numbers: list[int], words: str) -> None
     found = [
         replace(NONE, label=f"v{i}", seeds=tuple(range(number))) for i, number in enumerate(numbers)
     ]
-    assert words in seeds_sentence(found)
+    assert words in describe_seeds(found)
 
 
 def test_limits_name_what_failed() -> None:
     """Each cell and why; nothing where all went well."""
     cells = [Failed(cell="b-0", reason="it ran away"), Failed(cell="c-1", reason="no client")]
-    text = " ".join(limits([NONE], verdict([NONE]), cells))
+    text = " ".join(list_limits([NONE], find_verdict([NONE]), cells))
     assert "figure: b-0 (it ran away); c-1 (no client)." in text
-    assert "Failed" not in " ".join(limits([NONE], verdict([NONE])))
+    assert "Failed" not in " ".join(list_limits([NONE], find_verdict([NONE])))
 
 
 def test_limits_name_the_attacks_nobody_ran(outcome: Callable[..., Result]) -> None:
@@ -68,29 +68,31 @@ def test_limits_name_the_attacks_nobody_ran(outcome: Callable[..., Result]) -> N
     ran = [Attack(attack=name) for name in ("optimal", "decoder*16", "own.attack:Mine")]
     rows = (*ran, Attack(attack="unsplit", skipped="needs the architecture"))
     run = replace(run_with(outcome()), attacks=rows)
-    text = " ".join(limits([replace(NONE, runs=(run,))], verdict([NONE]), (), ["mi-face"]))
+    text = " ".join(
+        list_limits([replace(NONE, runs=(run,))], find_verdict([NONE]), (), ["mi-face"])
+    )
     told = text.partition("these were not run at all: ")[2].partition(". ")[0].split(", ")
     assert told == [name for name in ATTACKS if name not in ("decoder", "mi-face")]
-    assert "not run at all" not in " ".join(limits([NONE], verdict([NONE]), (), ATTACKS))
+    assert "not run at all" not in " ".join(list_limits([NONE], find_verdict([NONE]), (), ATTACKS))
 
 
 def test_limits_own_up_to_the_choice() -> None:
     """The best of several on the same test images is called slightly optimistic."""
     cells = [NONE, cell("a", 0.95, 2.0), cell("b", 0.95, 1.0), cell("c", 0.5, 0.1)]
-    text = limits(cells, verdict(cells))[0]
+    text = list_limits(cells, find_verdict(cells))[0]
     assert "b, named at the top, is the best of 3 variants" in text
     assert "slightly optimistic; test accuracy decides" in text
     scored = [replace(s, validation=s.accuracy) for s in cells]
-    assert "validation accuracy decides" in limits(scored, verdict(scored))[0]
+    assert "validation accuracy decides" in list_limits(scored, find_verdict(scored))[0]
 
 
 def test_limits_state_the_floor(outcome: Callable[..., Result]) -> None:
     """What the answers of the variant named at the top tell; nothing where it was not measured."""
     runs = tuple(run_with(outcome(answer_bits=bits)) for bits in (0.1, 0.3))
     best = replace(cell("a", 0.95, 0.5), runs=runs)
-    text = " ".join(limits([NONE, best], verdict([NONE, best])))
+    text = " ".join(list_limits([NONE, best], find_verdict([NONE, best])))
     assert "The answers of a alone tell 0.20 bits beyond the label" in text
-    assert "no encoder" not in " ".join(limits([NONE], verdict([NONE])))
+    assert "no encoder" not in " ".join(list_limits([NONE], find_verdict([NONE])))
 
 
 def test_rejected(outcome: Callable[..., Result]) -> None:
@@ -100,4 +102,4 @@ def test_rejected(outcome: Callable[..., Result]) -> None:
         for i, reason in enumerate(("late", "not finite", "late"))
     )
     run = run_with(outcome(), events)
-    assert rejected([run]) == [("late", 2), ("not finite", 1)]
+    assert count_rejections([run]) == [("late", 2), ("not finite", 1)]

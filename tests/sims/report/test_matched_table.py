@@ -10,7 +10,7 @@ import torch
 from fedcel.errors import RunError, SettingsError
 from fedcel.runs import per_image
 from sims.commands.main import main
-from sims.report.matched_table import COLUMNS, NEVER, table
+from sims.report.matched_table import COLUMNS, NEVER, make_matched_tables
 from sims.report.text import NOTHING
 
 SWEEP = {"none": [(None, 0.96, 5.0)], "cel": [(1.0, 0.95, 1.0), (2.0, 0.91, 0.5)]}
@@ -61,7 +61,7 @@ def cells(text: str, name: str, part: int = 0) -> list[str]:
 
 def test_by_hand(tmp_path: Path) -> None:
     """At 2 points: .94, a quarter between the sweep's two points."""
-    text = table(bench(tmp_path), "2")
+    text = make_matched_tables(bench(tmp_path), "2")
     # t(.975, 2) = 4.303, times .1 / sqrt(3): .25
     assert cells(text, "cel")[:3] == ["94.0 ± 0.0", "0.97 ± 0.25", "50.0 ± 0.0"]
     assert cells(text, "cel")[-3:] == ["16.6 ± 0.0", "0.033 ± 0.000", "256 ± 0"]
@@ -78,26 +78,26 @@ def test_by_hand(tmp_path: Path) -> None:
 
 def test_differences_are_paired_and_signed(tmp_path: Path) -> None:
     """Every seed's own rise cancels; a bound makes the difference one."""
-    text = table(bench(tmp_path), "2", "cel")
+    text = make_matched_tables(bench(tmp_path), "2", "cel")
     assert cells(text, "none", 1)[1] == "≤ 4.12 ± 0.00"
     assert cells(text, "none", 1)[-1] == "3"
     assert cells(text, "poor", 1) == ["–", "–", "–", "–", "0"]
     points = text.split("**Over all losses.**")[0]
     assert len([line for line in points.splitlines() if line.startswith("| the cel")]) == 1
-    assert cells(table(tmp_path, "2", "none"), "cel", 1)[1] == "≥ -4.12 ± 0.00"
-    assert cells(table(tmp_path, "2", "none"), "weak", 1)[1] == "≶ -2.00 ± 0.00"
+    assert cells(make_matched_tables(tmp_path, "2", "none"), "cel", 1)[1] == "≥ -4.12 ± 0.00"
+    assert cells(make_matched_tables(tmp_path, "2", "none"), "weak", 1)[1] == "≶ -2.00 ± 0.00"
 
 
 def test_the_area_is_over_the_largest_loss_asked_for(tmp_path: Path) -> None:
     """Least first, with differences paired by seed; none is drawn where no loss is allowed."""
-    text = table(bench(tmp_path), "0,2", "cel").split("**Over all losses.**")[1]
+    text = make_matched_tables(bench(tmp_path), "0,2", "cel").split("**Over all losses.**")[1]
     lines = [line for line in text.splitlines() if line.startswith("| the")]
     means = [float(line.replace("\\|", "/").split("|")[2].split()[0]) for line in lines]
     assert "0 to 2 points lost" in text
     assert means == sorted(means) and len(means) == len(SWEEP)
     gaps = {cells(text, name)[-2] for name in SWEEP}
     assert NOTHING in gaps and all(gap.endswith("± 0.00") for gap in gaps - {NOTHING})
-    assert "Over all losses" not in table(tmp_path, "0", "cel")
+    assert "Over all losses" not in make_matched_tables(tmp_path, "0", "cel")
 
 
 def vary(folder: Path, alike: bool) -> None:
@@ -111,7 +111,7 @@ def vary(folder: Path, alike: bool) -> None:
         found[f"runs/{number}|accuracy"] = torch.full((400,), row["accuracy"])
         bits = row["bits-beyond-label"] + 2 * (own - own.mean())
         found[f"runs/{number}|bits-beyond-label"] = torch.from_numpy(bits)
-    per_image.write(folder, found)
+    per_image.write_vectors(folder, found)
     (folder / "bench.json").write_text(json.dumps(rows))
 
 
@@ -123,14 +123,14 @@ def half(cell: str) -> float:
 def test_intervals_are_over_seeds_and_images(tmp_path: Path) -> None:
     """Bits of sd 2 over 400 images: .1 of standard error, .2 beside the .25 of the seeds."""
     bench(tmp_path)
-    assert "these test images are taken as given" in table(tmp_path, "2")
+    assert "these test images are taken as given" in make_matched_tables(tmp_path, "2")
     vary(tmp_path, alike=True)
-    text = table(tmp_path, "2", "cel")
+    text = make_matched_tables(tmp_path, "2", "cel")
     assert "a bootstrap over the test images, 200 samples" in text
     assert half(cells(text, "weak")[1]) == pytest.approx((0.25**2 + 0.196**2) ** 0.5, abs=0.03)
     assert half(cells(text, "weak", 1)[1]) < 0.01  # what is hard in all runs cancels
     vary(tmp_path, alike=False)
-    assert half(cells(table(tmp_path, "2", "cel"), "weak", 1)[1]) > 0.1
+    assert half(cells(make_matched_tables(tmp_path, "2", "cel"), "weak", 1)[1]) > 0.1
 
 
 def test_a_worse_attack_of_a_larger_budget_counts(tmp_path: Path) -> None:
@@ -152,27 +152,27 @@ def test_a_worse_attack_of_a_larger_budget_counts(tmp_path: Path) -> None:
     other = [{**weak, "seed": n, "mse": 0.002, "accuracy": 0.3, "budget": 2.0} for n in range(3)]
     rows = [*worse, *milder, *single, *other]
     (tmp_path / "escalated.json").write_text(json.dumps(rows))
-    text = table(tmp_path, "0")
+    text = make_matched_tables(tmp_path, "0")
     place = [column.key for column in COLUMNS].index("mse")
     assert cells(text, "none")[place] == "0.0100 ± 0.0000"
     assert cells(text, "weak")[place] == "0.0400 ± 0.0000"
     assert "MSE: the worst attack that every cell met (knowledge, budget): kernel-ridge, 4" in text
     assert "Not on every cell, and left out: kernel-ridge, held-out, 4; kernel-ridge, 10;" in text
     (tmp_path / "escalated.json").write_text(json.dumps([*worse[:-1], *milder]))
-    assert cells(table(tmp_path, "0"), "none")[place] == "0.0400 ± 0.0000"
+    assert cells(make_matched_tables(tmp_path, "0"), "none")[place] == "0.0400 ± 0.0000"
     (tmp_path / "escalated.json").write_text('[{"variant": "none"}]')
     with pytest.raises(RunError, match=r"escalated\.json is damaged"):
-        table(tmp_path)
+        make_matched_tables(tmp_path)
     (tmp_path / "escalated.json").write_text(json.dumps([{**row, "mse": "x"} for row in worse]))
     with pytest.raises(RunError, match="mse of 'none' is 'x', must be a number"):
-        table(tmp_path)
+        make_matched_tables(tmp_path)
 
 
 def test_a_variant_that_seldom_reaches_an_accuracy_is_said_to(tmp_path: Path) -> None:
     """Just above the line with these images, below it with many others."""
     bench(tmp_path)
     vary(tmp_path, alike=True)
-    found = per_image.read(tmp_path)
+    found = per_image.read_vectors(tmp_path)
     rows = json.loads((tmp_path / "bench.json").read_text())
     draw = torch.Generator().manual_seed(0)
     for row in rows:
@@ -181,41 +181,43 @@ def test_a_variant_that_seldom_reaches_an_accuracy_is_said_to(tmp_path: Path) ->
             own = 3 * (own - own.mean())
             row["accuracy"] = 0.961
             found[f"{row['run']}|accuracy"] = 0.961 + own
-    per_image.write(tmp_path, found)
+    per_image.write_vectors(tmp_path, found)
     (tmp_path / "bench.json").write_text(json.dumps(rows))
-    said = cells(table(tmp_path, "0"), "weak")[1]
+    said = cells(make_matched_tables(tmp_path, "0"), "weak")[1]
     assert " of 200 samples of images)" in said
 
 
 def test_a_missing_seed_is_counted(tmp_path: Path) -> None:
     """Two seeds have no interval."""
-    assert cells(table(bench(tmp_path, cel=1), "2"), "cel")[1] == "0.97 (2 of 3 seeds)"
+    assert (
+        cells(make_matched_tables(bench(tmp_path, cel=1), "2"), "cel")[1] == "0.97 (2 of 3 seeds)"
+    )
 
 
 def test_what_failed_is_named(tmp_path: Path) -> None:
     """A variant that diverges under one seed must not look like one with two seeds."""
     bench(tmp_path, cel=1)
     (tmp_path / "failed.json").write_text('[{"cell": "cel-1-1", "reason": "diverged"}]')
-    assert "Failed, and in no row: cel-1-1." in table(tmp_path, "2")
+    assert "Failed, and in no row: cel-1-1." in make_matched_tables(tmp_path, "2")
     (tmp_path / "failed.json").write_text("[]")
-    assert "Failed" not in table(tmp_path, "2")
+    assert "Failed" not in make_matched_tables(tmp_path, "2")
 
 
 @pytest.mark.parametrize("losses", ["", "a", "-1", "nan", "100", "0;2"])
 def test_wrong_losses(tmp_path: Path, losses: str) -> None:
     """What it is, and what is allowed."""
     with pytest.raises(SettingsError, match="--loss is"):
-        table(bench(tmp_path), losses)
+        make_matched_tables(bench(tmp_path), losses)
 
 
 def test_wrong_input_is_named(tmp_path: Path) -> None:
     """The variant, the file."""
     with pytest.raises(SettingsError, match="'cl', must be one of none, cel"):
-        table(bench(tmp_path), "0", "cl")
+        make_matched_tables(bench(tmp_path), "0", "cl")
     for damage in ("[]", "{}", "[1]", '[{"seed": 1}]'):
         (tmp_path / "bench.json").write_text(damage)
         with pytest.raises(RunError, match=r"bench\.json"):
-            table(tmp_path)
+            make_matched_tables(tmp_path)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

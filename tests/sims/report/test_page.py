@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedcel.errors import RunError
-from sims.report import table, write
+from sims.report import format_summary, write_report
 
 Make = Callable[..., Path]
 NEEDS_A_FILE = {"src", "href", "srcset", "data", "action", "poster", "xlink:href"}
@@ -48,7 +48,7 @@ class Page(HTMLParser):
 
 def page_of(folder: Path) -> Page:
     """Write the report and parse it."""
-    path = write(folder)
+    path = write_report(folder)
     assert path == folder / "report.html"
     return Page(path.read_text())
 
@@ -135,14 +135,14 @@ def test_hostile_names_are_text(make_bench: Make) -> None:
 def test_figures_are_written(make_bench: Make, seeds: int) -> None:
     """Every figure is a file of its own, and writing twice changes no byte."""
     folder = make_bench(seeds=seeds)
-    first = write(folder).read_bytes()
+    first = write_report(folder).read_bytes()
     names = {path.name for path in (folder / "figures").iterdir()}
     assert names == {
         *("bits.svg", "mse.svg", "identification.svg"),
         *("accuracy.svg", "spread.svg", "weight.svg"),
         *("reliability-defended.svg", "reliability-undefended.svg", "reconstructions.png"),
     }
-    assert write(folder).read_bytes() == first
+    assert write_report(folder).read_bytes() == first
 
 
 def test_single_run(make_bench: Make) -> None:
@@ -188,7 +188,7 @@ def test_contradictions_are_an_alarm(make_bench: Make) -> None:
     rows[1] = {key: value for key, value in rows[1].items() if key != "identification-optimal"}
     for run in (folder / "runs").iterdir():
         (run / "attacks.json").write_text(json.dumps(rows))
-    write(folder)
+    write_report(folder)
     text = (folder / "report.html").read_text()
     assert text.index('role="alert"') < text.index("All variants")
     assert text.count("decoder picks the right image in 0.900 of cases") == 6
@@ -226,7 +226,7 @@ def test_damage_writes_nothing(make_bench: Make) -> None:
     folder = make_bench()
     (folder / "runs" / "2-0" / "result.json").write_text("{")
     with pytest.raises(RunError, match=r"result\.json is damaged"):
-        write(folder)
+        write_report(folder)
     assert not (folder / "report.html").exists()
     assert not (folder / "figures").exists()
 
@@ -244,7 +244,7 @@ def test_little_is_known(make_bench: Make) -> None:
 
 def test_terminal_table(make_bench: Make) -> None:
     """One line a variant, aligned, at most 100 columns, with the headline below."""
-    lines = table(make_bench(seeds=3)).splitlines()
+    lines = format_summary(make_bench(seeds=3)).splitlines()
     cells = " ".join(next(line for line in lines if line.startswith("cluster")).split())
     assert cells == "cluster 94.8 ± 0.0 0.56 ± 0.05 22.0 ± 0.0 0.0427 ± 0.0002 decoder"
     assert max(map(len, lines)) <= 100

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fedcel.settings.parsing import Settings
-from sims.report.pictures import GAP, grid, png, strips, tiles
+from sims.report.pictures import GAP, encode_png, make_grid, make_strips, tile_images
 from sims.report.records import Images, Result, Run
 from sims.report.summary import Summary
 
@@ -22,7 +22,7 @@ def images(value: float) -> Images:
 
 def test_tiles() -> None:
     """8 px become 32, transparent gaps around, 0.5 becomes 128."""
-    found = tiles(images(0.5))
+    found = tile_images(images(0.5))
     assert found.shape == (32 + 2 * GAP, 2 * 32 + 3 * GAP, 4)
     inside = found[GAP:-GAP, GAP:-GAP]
     assert (inside[:, :32] == [128, 128, 128, 255]).all()
@@ -35,8 +35,8 @@ def test_colour_keeps_its_channels() -> None:
     """Red stays red; large images keep their size."""
     red = np.zeros((1, 3, 40, 40), np.float32)
     red[:, 0] = 1
-    assert (tiles(red) == [255, 0, 0, 255]).all()
-    assert tiles(red).shape == (40, 40, 4)
+    assert (tile_images(red) == [255, 0, 0, 255]).all()
+    assert tile_images(red).shape == (40, 40, 4)
 
 
 def test_originals_once(outcome: Callable[..., Result]) -> None:
@@ -44,7 +44,7 @@ def test_originals_once(outcome: Callable[..., Result]) -> None:
     same = {"targets": images(0.1), "class-mean": images(0.2), "decoder": images(0.3)}
     other = {"targets": images(0.9), "decoder": images(0.3)}
     runs = {"a": same, "b": same, "c": other}
-    found = strips([summary(label, outcome(), shown) for label, shown in runs.items()])
+    found = make_strips([summary(label, outcome(), shown) for label, shown in runs.items()])
     assert [(s.group, s.name) for s in found] == [
         ("", "originals"),
         ("", "label only (mean of the class)"),
@@ -53,4 +53,4 @@ def test_originals_once(outcome: Callable[..., Result]) -> None:
         ("c", "originals"),
         ("c", "decoder"),
     ]
-    assert png(grid(found)).startswith(b"\x89PNG")
+    assert encode_png(make_grid(found)).startswith(b"\x89PNG")

@@ -9,18 +9,18 @@ import pytest
 from safetensors.numpy import save_file
 
 from fedcel.errors import RunError
-from sims.report.page import write
-from sims.report.read import read, read_run
-from sims.report.summary import summarise
-from sims.report.text import held_to
-from sims.results.rows import read as rows_read
+from sims.report.page import write_report
+from sims.report.read import read_book, read_finished
+from sims.report.summary import summarise_book
+from sims.report.text import name_worst_attacks
+from sims.results.rows import read_bench_rows as rows_read
 
 Make = Callable[..., Path]
 
 
 def test_bench_is_read(make_bench: Make) -> None:
     """Rows, runs, settings, events, attacks and images are there."""
-    book = read(make_bench())
+    book = read_book(make_bench())
     assert (book.title, book.kind, len(book.rows)) == ("Digits: what leaks", "bench", 3)
     run = book.runs[book.rows[0].run]
     assert run.settings.chain.burn_in == 0.8
@@ -33,7 +33,7 @@ def test_bench_is_read(make_bench: Make) -> None:
 
 def test_run_is_a_bench_of_one_row(make_bench: Make) -> None:
     """The worst attack of a run is the one with the lowest mean MSE over its seeds."""
-    book = read(make_bench() / "runs" / "0-0")
+    book = read_book(make_bench() / "runs" / "0-0")
     (row,) = book.rows
     assert (book.kind, row.worst_attack, row.title) == ("run", "decoder", "0-0")
     assert row.mse == pytest.approx(0.0312 + 0.0002)  # seeds 0, 1, 2 add 0, 2e-4, 4e-4
@@ -46,25 +46,25 @@ def test_a_run_attacked_with_two_budgets(make_bench: Make) -> None:
     rows = json.loads((run / "attacks.json").read_text())
     more = [row | {"budget": 4.0, "mse": 0.02} for row in rows if row["attack"] == "decoder"]
     (run / "attacks.json").write_text(json.dumps(rows + more))
-    book = read(run)
+    book = read_book(run)
     assert (book.rows[0].worst_attack, book.rows[0].mse) == ("decoder", pytest.approx(0.02))
 
 
 def test_what_failed_is_read(make_bench: Make) -> None:
     """Nothing where no cell did."""
     folder = make_bench()
-    assert read(folder).failed == ()
+    assert read_book(folder).failed == ()
     (folder / "failed.json").write_text('[{"cell": "b-0", "reason": "it ran away"}]')
-    assert [(f.cell, f.reason) for f in read(folder).failed] == [("b-0", "it ran away")]
+    assert [(f.cell, f.reason) for f in read_book(folder).failed] == [("b-0", "it ran away")]
 
 
 def test_what_larger_budgets_brought_is_read(make_bench: Make) -> None:
     """Nothing where none was tried; a row without an attack has no MSE; damage is named."""
     folder = make_bench()
-    assert read(folder).escalated == ()
+    assert read_book(folder).escalated == ()
     path = folder / "escalated.json"
     path.write_text('[{"variant": "none", "attack": null, "budget": 4.0, "bits-cap": 5.3}]')
-    (row,) = read(folder).escalated
+    (row,) = read_book(folder).escalated
     assert (row.variant, row.attack, row.budget, row.mse) == ("none", None, 4.0, None)
     for text, said in (
         ('[{"variant": "none"}]', "0.budget: Field required"),
@@ -73,7 +73,7 @@ def test_what_larger_budgets_brought_is_read(make_bench: Make) -> None:
     ):
         path.write_text(text)
         with pytest.raises(RunError, match=rf"escalated\.json is damaged: {said}"):
-            read(folder)
+            read_book(folder)
 
 
 def test_the_page_is_held_to_the_attack_that_tables_are(make_bench: Make) -> None:
@@ -86,7 +86,7 @@ def test_the_page_is_held_to_the_attack_that_tables_are(make_bench: Make) -> Non
     more = [row | tried for row in rows]
     (folder / "bench.json").write_text(json.dumps(rows))
     (folder / "escalated.json").write_text(json.dumps(more))
-    told = [(row.worst_attack, row.mse) for row in read(folder).rows]
+    told = [(row.worst_attack, row.mse) for row in read_book(folder).rows]
     assert told == [(row["worst-attack"], row["mse"]) for row in rows_read(folder)]
     assert [mse for _, mse in told] == [0.05] * 3
 
@@ -94,16 +94,16 @@ def test_the_page_is_held_to_the_attack_that_tables_are(make_bench: Make) -> Non
 def test_curves_are_of_what_every_cell_met(make_bench: Make) -> None:
     """A stronger attack on one cell alone is the worst there, and no bend in its curve."""
     folder = make_bench()
-    assert read(folder).compared is None
-    before = (write(folder).parent / "figures" / "mse.svg").read_text()
+    assert read_book(folder).compared is None
+    before = (write_report(folder).parent / "figures" / "mse.svg").read_text()
     (row, *_) = json.loads((folder / "bench.json").read_text())
     one = row | {"attack": "hybrid", "budget": 1.0, "mse": 0.01}
     (folder / "escalated.json").write_text(json.dumps([one]))
-    book = read(folder)
+    book = read_book(folder)
     assert book.compared
     assert (book.rows[0].worst_attack, book.rows[0].mse) == ("hybrid", 0.01)
     assert book.compared.rows[0].mse == row["mse"]
-    after = (write(folder).parent / "figures" / "mse.svg").read_text()
+    after = (write_report(folder).parent / "figures" / "mse.svg").read_text()
     assert after == before and "0.0100" in (folder / "report.html").read_text()
 
 
@@ -113,9 +113,9 @@ def test_an_attack_that_failed_is_named_where_the_worst_is(make_bench: Make) -> 
     rows = json.loads((folder / "bench.json").read_text())
     rows[0]["failed-attacks"] = ["rmle"]
     (folder / "bench.json").write_text(json.dumps(rows))
-    first, *others = summarise(read(folder))
-    assert held_to(first) == f"{first.worst[0]} / rmle failed"
-    assert not any("failed" in held_to(summary) for summary in others)
+    first, *others = summarise_book(read_book(folder))
+    assert name_worst_attacks(first) == f"{first.worst[0]} / rmle failed"
+    assert not any("failed" in name_worst_attacks(summary) for summary in others)
 
 
 def test_an_older_bench_says_by_its_settings_who_is_undefended(make_bench: Make) -> None:
@@ -127,7 +127,7 @@ def test_an_older_bench_says_by_its_settings_who_is_undefended(make_bench: Make)
     (folder / "bench.json").write_text(json.dumps(rows))
     settings = folder / "runs" / "1-0" / "settings.toml"
     settings.write_text(settings.read_text() + "kind = 'plain'\n")
-    assert [row.undefended for row in read(folder).rows] == [True, False, False]
+    assert [row.undefended for row in read_book(folder).rows] == [True, False, False]
 
 
 def test_run_without_attacks(make_bench: Make) -> None:
@@ -135,7 +135,7 @@ def test_run_without_attacks(make_bench: Make) -> None:
     run = make_bench() / "runs" / "0-0"
     (run / "attacks.json").unlink()
     (run / "reconstructions.safetensors").unlink()
-    book = read(run)
+    book = read_book(run)
     assert book.rows[0].mse is None
     assert book.runs[""].images == {}
 
@@ -148,7 +148,7 @@ def test_result_lacks_a_key(make_bench: Make, key: str) -> None:
     del found[key]
     path.write_text(json.dumps(found))
     with pytest.raises(RunError, match=rf"0-0/result\.json is damaged: {key}: Field required"):
-        read(path.parent)
+        read_book(path.parent)
 
 
 @pytest.mark.parametrize("name", ["settings.toml", "events.jsonl", "result.json", "attacks.json"])
@@ -157,20 +157,20 @@ def test_not_text(make_bench: Make, name: str) -> None:
     run = make_bench() / "runs" / "0-0"
     (run / name).write_bytes(b"\xff\xfe")
     with pytest.raises(RunError, match=rf"0-0/{name} .*utf-8"):
-        read(run)
+        read_book(run)
 
 
 def test_no_folder(tmp_path: Path) -> None:
     """A folder without results says what to give."""
     with pytest.raises(RunError, match=r"neither bench\.json nor result\.json"):
-        read(tmp_path)
+        read_book(tmp_path)
 
 
 def test_unfinished_run(tmp_path: Path) -> None:
     """A run without a result says how to go on."""
     (tmp_path / "settings.toml").write_text("format = 1\n")
     with pytest.raises(RunError, match="--resume"):
-        read(tmp_path)
+        read_book(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["settings.toml", "events.jsonl", "result.json"])
@@ -179,7 +179,7 @@ def test_missing_file(make_bench: Make, name: str) -> None:
     folder = make_bench()
     (folder / "runs" / "1-0" / name).unlink()
     with pytest.raises(RunError, match=rf"1-0/{name} is missing"):
-        read(folder)
+        read_book(folder)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_damaged_file(make_bench: Make, name: str, text: str, message: str) -> N
     folder = make_bench()
     (folder / "runs" / "1-0" / name).write_text(text)
     with pytest.raises(RunError, match=message):
-        read(folder)
+        read_book(folder)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_images_of_other_shapes(
     tensors = {name: np.zeros(shape, np.float32) for name, shape in images.items()}
     save_file(tensors, run / "reconstructions.safetensors")
     with pytest.raises(RunError, match=message):
-        read_run(run)
+        read_finished(run)
 
 
 @pytest.mark.parametrize("value", [float("nan"), 2.0, -0.5])
@@ -233,4 +233,4 @@ def test_images_out_of_range(make_bench: Make, value: float) -> None:
     bad = np.full((2, 1, 8, 8), value, np.float32)
     save_file({"targets": bad}, run / "reconstructions.safetensors")
     with pytest.raises(RunError, match=r"values in \[0, 1\]"):
-        read_run(run)
+        read_finished(run)

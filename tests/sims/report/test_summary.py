@@ -11,8 +11,8 @@ import torch
 
 from fedcel.runs import per_image
 from fedcel.settings.parsing import burn_in_rounds
-from sims.report.read import read
-from sims.report.summary import summarise
+from sims.report.read import read_book
+from sims.report.summary import summarise_book
 from sims.results.estimate import Estimate, estimate
 
 Make = Callable[..., Path]
@@ -38,7 +38,7 @@ def test_nothing() -> None:
 
 def test_groups(make_bench: Make) -> None:
     """One summary a variant, seeds inside, decoder over 3 x 3 attack runs."""
-    found = summarise(read(make_bench(seeds=3)))
+    found = summarise_book(read_book(make_bench(seeds=3)))
     assert [s.variant for s in found] == ["none", "cluster", "gated"]
     assert found[1].seeds == (0, 1, 2)
     assert found[1].decoder_mse.n == 9
@@ -51,14 +51,16 @@ def test_groups(make_bench: Make) -> None:
 def test_intervals_are_over_images_too_where_their_values_were_kept(make_bench: Make) -> None:
     """Bits of sd 1 over 100 images, alike in all seeds: .196 beside the interval over seeds."""
     folder = make_bench(seeds=3)
-    before = summarise(read(folder))[1]
+    before = summarise_book(read_book(folder))[1]
     alone = before.bits
     hard = torch.linspace(-1, 1, 100) * 3**0.5
     rows = json.loads((folder / "bench.json").read_text())
     values = {f"{row['run']}|accuracy": torch.full((100,), row["accuracy"]) for row in rows}
     key = "bits-beyond-label"
-    per_image.write(folder, values | {f"{row['run']}|{key}": row[key] + hard for row in rows})
-    found = summarise(read(folder))[1]
+    per_image.write_vectors(
+        folder, values | {f"{row['run']}|{key}": row[key] + hard for row in rows}
+    )
+    found = summarise_book(read_book(folder))[1]
     assert alone.half is not None and found.bits.half is not None
     assert found.bits.half == pytest.approx(math.hypot(alone.half, 0.196), rel=0.1)
     assert found.bits.mean == alone.mean
@@ -73,11 +75,11 @@ def test_validation_is_the_mean_after_burn_in(make_bench: Make) -> None:
     (folder / "runs" / "1-0" / "events.jsonl").write_text(
         '{"round": 1, "accuracy": 0.1}\n{"round": 2, "accuracy": 0.5}\n'
     )
-    run = read(folder)
+    run = read_book(folder)
     first = burn_in_rounds(next(iter(run.runs.values())).settings) + 1
     late = [0.948 * (1 - 0.8 * 0.85**n) for n in range(first, 41)]
     want = (0.5 + sum(late) / len(late)) / 2
-    assert summarise(run)[1].validation.mean == pytest.approx(want)
+    assert summarise_book(run)[1].validation.mean == pytest.approx(want)
 
 
 def test_the_decoder_of_the_runs_own_settings(make_bench: Make) -> None:
@@ -88,7 +90,7 @@ def test_the_decoder_of_the_runs_own_settings(make_bench: Make) -> None:
     own = [row for row in rows if row["attack"] == "decoder"]
     more = [row | {"budget": 4.0, "mse": 0.01} for row in own]
     path.write_text(json.dumps(more + rows))
-    found = summarise(read(folder))[1].decoder_mse
+    found = summarise_book(read_book(folder))[1].decoder_mse
     assert (found.mean, found.n) == (pytest.approx(0.0427), 3)
     path.write_text(json.dumps(more))
-    assert summarise(read(folder))[1].decoder_mse.mean == pytest.approx(0.01)
+    assert summarise_book(read_book(folder))[1].decoder_mse.mean == pytest.approx(0.01)

@@ -8,7 +8,13 @@ import pytest
 from fedcel.settings.parsing import Settings
 from sims.report.records import Result, Run
 from sims.report.summary import Summary
-from sims.report.words import attack_sentence, cautions, price, verdict, weaker
+from sims.report.words import (
+    describe_attack,
+    describe_price,
+    describe_weak_attacks,
+    find_verdict,
+    list_cautions,
+)
 from sims.results.estimate import Estimate
 from tests.sims.report.made import cell
 
@@ -17,7 +23,7 @@ NONE = cell("none", 0.951, 4.46, 0.92)
 
 def said(*summaries: Summary) -> str:
     """Return the headline with plain spaces."""
-    return verdict(summaries).headline.replace("\N{NO-BREAK SPACE}", " ")
+    return find_verdict(summaries).headline.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_defence_helps() -> None:
@@ -34,7 +40,7 @@ def test_defence_helps() -> None:
 def test_best_is_at_matched_accuracy() -> None:
     """Fewer bits do not win when more than 2 points of accuracy are gone; 2 are allowed."""
     far, edge = cell("far", 0.930, 0.1), cell("edge", 0.931, 0.6)
-    found = verdict([NONE, far, edge, cell("near", 0.95, 0.7)])
+    found = find_verdict([NONE, far, edge, cell("near", 0.95, 0.7)])
     assert (found.kind, found.best) == ("helps", edge)
 
 
@@ -43,10 +49,10 @@ def test_best_is_matched_on_validation() -> None:
     base = replace(NONE, validation=Estimate(0.96))
     lucky = replace(cell("lucky", 0.96, 0.1), validation=Estimate(0.935))
     sound = replace(cell("sound", 0.93, 0.6), validation=Estimate(0.94))
-    found = verdict([base, lucky, sound])
+    found = find_verdict([base, lucky, sound])
     assert found.best == sound
     assert "a cost of 2.1 points" in found.headline
-    assert verdict([base, lucky, replace(sound, validation=Estimate())]).best == lucky
+    assert find_verdict([base, lucky, replace(sound, validation=Estimate())]).best == lucky
     text = said(base, lucky)
     assert "within 2.0 points of the undefended validation accuracy, 96.0 %" in text
     assert "lucky, costs 2.5 points: with it 0.10 bits leak" in text
@@ -65,7 +71,7 @@ def test_best_is_matched_on_validation() -> None:
 )
 def test_honest_when_it_loses(bits: float, kind: str, words: str) -> None:
     """More, the same, a little less and much less are told apart."""
-    found = verdict([NONE, cell("cluster", 0.95, bits)])
+    found = find_verdict([NONE, cell("cluster", 0.95, bits)])
     assert found.kind == kind
     assert words in found.headline
 
@@ -74,9 +80,9 @@ def test_seeds_that_overlap_do_not_help() -> None:
     """Differences paired by seed, 2, -1, 2: their mean is 1, their 95 % interval holds 0."""
     base = replace(NONE, bits=Estimate(4.0), bits_of_seed={0: 5.0, 1: 3.0, 2: 4.0})
     wild = replace(cell("wild", 0.95, 3.0), bits_of_seed={0: 3.0, 1: 4.0, 2: 2.0})
-    assert verdict([base, wild]).kind == "does-not-help"
+    assert find_verdict([base, wild]).kind == "does-not-help"
     sure = replace(wild, bits_of_seed={0: 4.0, 1: 2.1, 2: 2.9})
-    assert verdict([base, sure]).kind == "helps"
+    assert find_verdict([base, sure]).kind == "helps"
 
 
 def test_images_that_differ_do_not_help_where_seeds_agree() -> None:
@@ -87,9 +93,9 @@ def test_images_that_differ_do_not_help_where_seeds_agree() -> None:
     hard = replace(base, bits_again=dict.fromkeys(range(3), waves))
     flat = replace(best, bits_again={key: [3.0] * 200 for key in range(3)})
     both = replace(best, bits_again={key: [wave - 1 for wave in waves] for key in range(3)})
-    assert verdict([hard, flat]).kind == "does-not-help"
-    assert verdict([hard, both]).kind == "helps"  # the same images are hard for both
-    assert verdict([hard, best]).kind == "helps"  # kept by one alone: over seeds
+    assert find_verdict([hard, flat]).kind == "does-not-help"
+    assert find_verdict([hard, both]).kind == "helps"  # the same images are hard for both
+    assert find_verdict([hard, best]).kind == "helps"  # kept by one alone: over seeds
 
 
 def test_too_dear() -> None:
@@ -104,17 +110,17 @@ def test_the_undefended_variant_may_have_any_name() -> None:
     base = replace(cell("plain net", 0.95, 4.0), undefended=True)
     other = replace(cell("wide net", 0.95, 0.2), undefended=True)
     defence = replace(cell("none", 0.95, 0.5), undefended=False)
-    found = verdict([defence, base, other])
+    found = find_verdict([defence, base, other])
     assert (found.kind, found.base, found.best, found.compared) == ("helps", base, defence, 1)
     swept = replace(base, strength=1.0)
-    assert verdict([defence, swept]).kind == "no-baseline"
+    assert find_verdict([defence, swept]).kind == "no-baseline"
     text = said(base, other)
     assert text.startswith("Only undefended models were measured: with plain net 4.00 of")
 
 
 def test_no_undefended_variant() -> None:
     """Without one nothing is claimed about a gain."""
-    found = verdict([cell("a", 0.9, 2.0), cell("b", 0.95, 1.0)])
+    found = find_verdict([cell("a", 0.9, 2.0), cell("b", 0.95, 1.0)])
     assert found.kind == "no-baseline"
     assert found.base is None
     assert "no undefended variant" in found.headline
@@ -135,7 +141,7 @@ def test_unmeasured() -> None:
 @pytest.mark.parametrize(("bits", "words"), [(5.296, "all 5.3 bits"), (5.294, "5.29 of at most")])
 def test_all_bits_leak(bits: float, words: str) -> None:
     """Within 0.005 of the cap, 5.3 bits, it is all of them."""
-    found = verdict([replace(NONE, bits=Estimate(bits)), cell("a", 0.95, 0.5)])
+    found = find_verdict([replace(NONE, bits=Estimate(bits)), cell("a", 0.95, 0.5)])
     assert found.kind == "helps"
     assert f"Without a defence, {words}" in found.headline
     assert "bits leak beyond the label" in found.headline
@@ -147,19 +153,19 @@ def test_all_bits_leak(bits: float, words: str) -> None:
 )
 def test_price(accuracy: float, words: str) -> None:
     """Gain, loss and neither."""
-    assert words in price(NONE, cell("a", accuracy, 1.0))
+    assert words in describe_price(NONE, cell("a", accuracy, 1.0))
 
 
 def test_attack_sentence() -> None:
     """The worst attack stands beside the undefended one and label-only knowledge."""
     best = replace(cell("a", 0.95, 0.5), mse=Estimate(0.0425), worst=("decoder",))
     best = replace(best, oracle_mse=0.0434)
-    text = attack_sentence(verdict([replace(NONE, mse=Estimate(0.0312)), best]))
+    text = describe_attack(find_verdict([replace(NONE, mse=Estimate(0.0312)), best]))
     assert text == (
         "The best reconstruction from a trained attack (decoder) has MSE 0.0425, 0.0312 without a "
         "defence; one who knows only the label reaches 0.0434."
     )
-    assert attack_sentence(verdict([NONE])) is None
+    assert describe_attack(find_verdict([NONE])) is None
 
 
 def run_with(result: Result) -> Run:
@@ -170,14 +176,14 @@ def run_with(result: Result) -> Run:
 def test_cautions(outcome: Callable[..., Result]) -> None:
     """Unequal noise, an attack worse than the label alone, a broken bound; else none."""
     best = replace(cell("a", 0.95, 0.5), noise=0.3)
-    assert cautions([NONE, best], verdict([NONE, best])) == []
+    assert list_cautions([NONE, best], find_verdict([NONE, best])) == []
     base = replace(NONE, noise=0.1)
     bound = run_with(outcome(fano_identification=0.4))
     bad = replace(best, mse=Estimate(0.06), oracle_mse=0.0434, runs=(bound,))
-    noise, weak, broken = cautions([base, bad], verdict([base, bad]))
+    noise, weak, broken = list_cautions([base, bad], find_verdict([base, bad]))
     assert "sigma 0.1" in noise
     assert "sigma 0.3" in noise
     assert "weak attack" in weak and "label (MSE 0.0434) on a (0.0600)." in weak
-    two = weaker([bad, replace(bad, label="b")])
+    two = describe_weak_attacks([bad, replace(bad, label="b")])
     assert len(two) == 1 and "on a (0.0600); b (0.0600)." in two[0]
     assert "above the certificate's bound" in broken

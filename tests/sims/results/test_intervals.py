@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from sims.results.estimate import estimate
-from sims.results.intervals import NORMAL, REPLICATES, crossed, mean, means, redrawn
+from sims.results.intervals import (
+    NORMAL,
+    REPLICATES,
+    crossed_interval,
+    mean_samples,
+    resample_rows,
+    resampled_mean,
+)
 
 BITS = "bits-beyond-label"
 SEEDS, IMAGES, TRIED = 3, 60, 400
@@ -18,16 +25,16 @@ def vectors(*values: float) -> dict[str, np.ndarray]:
 def test_a_bootstrap_mean_by_hand() -> None:
     """Twice the first, once the last; a shorter vector has the first images alone."""
     times = np.array([[2.0, 0.0, 1.0], [1.0, 1.0, 1.0]])
-    assert mean(times, np.array([1.0, 5.0, 4.0])).tolist() == [2.0, pytest.approx(10 / 3)]
-    assert mean(times, np.array([1.0, 5.0])).tolist() == [1.0, 3.0]
-    assert np.isnan(mean(np.array([[0.0, 1.0]]), np.array([2.0]))[0])
+    assert resampled_mean(times, np.array([1.0, 5.0, 4.0])).tolist() == [2.0, pytest.approx(10 / 3)]
+    assert resampled_mean(times, np.array([1.0, 5.0])).tolist() == [1.0, 3.0]
+    assert np.isnan(resampled_mean(np.array([[0.0, 1.0]]), np.array([2.0]))[0])
 
 
 def test_rows_are_redrawn_alike_in_all_cells() -> None:
     """What two cells share cancels; what no vector says stays, but for an error."""
     rows = [{"run": "a", BITS: 2.0, "accuracy": 1.0, "mse": 0.1, "other": 7.0}]
     rows.append({**rows[0], "run": "b", BITS: 3.0})
-    found = redrawn(rows, {"a": vectors(1, 2, 3), "b": vectors(2, 3, 4)})
+    found = resample_rows(rows, {"a": vectors(1, 2, 3), "b": vectors(2, 3, 4)})
     assert len(found) == REPLICATES
     assert {round(float(str(b[BITS])) - float(str(a[BITS])), 9) for a, b in found} == {1.0}
     assert len({a[BITS] for a, _ in found}) > 3
@@ -38,24 +45,24 @@ def test_a_measure_that_one_run_lacks_is_of_no_use_and_few_targets_are_of_some()
     """None, so that no mean of fewer passes for one of all; so where no target is drawn."""
     rows = [{"run": run, BITS: 2.0, "accuracy": 1.0, "mse": 0.1} for run in "ab"]
     images = {"a": vectors(*range(50)) | {"mse": np.array([0.1])}, "b": vectors(*range(50))}
-    found = redrawn(rows, images)
+    found = resample_rows(rows, images)
     assert all(b["mse"] is None for _, b in found)
     known = [a["mse"] for a, _ in found]
     assert 0.2 < sum(value is None for value in known) / len(known) < 0.6  # (1 - 1/50)^50 is .36
-    assert means(found, "mse") == [None] * REPLICATES
+    assert mean_samples(found, "mse") == [None] * REPLICATES
 
 
 def test_runs_measured_on_other_images_are_not_paired() -> None:
     """Fifty and sixty: the same place is not the same image."""
     rows = [{"run": run, BITS: 2.0, "accuracy": 1.0} for run in "ab"]
-    assert redrawn(rows, {"a": vectors(*range(50)), "b": vectors(*range(60))}) == []
+    assert resample_rows(rows, {"a": vectors(*range(50)), "b": vectors(*range(60))}) == []
 
 
 def test_the_spread_over_samples_is_the_standard_error() -> None:
     """Of a plain mean it is sd / sqrt(T), to the noise of 200 samples."""
     values = np.random.default_rng(1).normal(size=400)
     rows = [{"run": "a", BITS: 1.0, "accuracy": 1.0}]
-    drawn = [float(str(row[BITS])) for (row,) in redrawn(rows, {"a": vectors(*values)})]
+    drawn = [float(str(row[BITS])) for (row,) in resample_rows(rows, {"a": vectors(*values)})]
     assert np.std(drawn) == pytest.approx(values.std() / 20, rel=0.15)
 
 
@@ -64,7 +71,7 @@ def test_nothing_is_known_of_images_where_a_run_kept_none(
     images: dict[str, dict[str, np.ndarray]],
 ) -> None:
     """Not a sample, rather than samples that do not vary."""
-    assert redrawn([{"run": "a", BITS: 1.0, "accuracy": 1.0}], images) == []
+    assert resample_rows([{"run": "a", BITS: 1.0, "accuracy": 1.0}], images) == []
 
 
 def test_the_parts_add_as_variances() -> None:
@@ -73,11 +80,11 @@ def test_the_parts_add_as_variances() -> None:
     alone = estimate(seeds)
     assert alone.half is not None
     images = [1.0, 1.0 + 4 / 3 * alone.half / NORMAL * 2**0.5]
-    found = crossed(seeds, images)
+    found = crossed_interval(seeds, images)
     assert found.half == pytest.approx(5 / 3 * alone.half)
-    assert crossed(seeds) == alone
-    assert crossed(seeds, [None, None]) == alone
-    assert crossed(seeds[:2], images).half is None
+    assert crossed_interval(seeds) == alone
+    assert crossed_interval(seeds, [None, None]) == alone
+    assert crossed_interval(seeds[:2], images).half is None
 
 
 def coverage(of_seeds: float, of_images: float, of_both: float) -> tuple[float, float]:
@@ -89,7 +96,9 @@ def coverage(of_seeds: float, of_images: float, of_both: float) -> tuple[float, 
         values = values + of_both * draw.normal(size=(SEEDS, IMAGES))
         means = values.mean(1).tolist()
         images = draw.multinomial(IMAGES, [1 / IMAGES] * IMAGES, 50) @ values.mean(0) / IMAGES
-        for number, found in enumerate((crossed(means), crossed(means, images.tolist()))):
+        for number, found in enumerate(
+            (crossed_interval(means), crossed_interval(means, images.tolist()))
+        ):
             assert found.mean is not None and found.half is not None
             holds = abs(found.mean) < found.half
             alone, both = alone + (holds and number == 0), both + (holds and number == 1)
@@ -116,6 +125,6 @@ def test_the_part_of_the_images_is_no_wider_than_their_standard_error() -> None:
     """Seeds alike: 1.96 sd / sqrt(T), and Student's part nothing."""
     values = np.random.default_rng(2).normal(size=400)
     rows = [{"run": run, BITS: float(values.mean()), "accuracy": 1.0} for run in "abc"]
-    found = redrawn(rows, {run: vectors(*values) for run in "abc"})
-    half = crossed([float(values.mean())] * 3, means(found, BITS)).half
+    found = resample_rows(rows, {run: vectors(*values) for run in "abc"})
+    half = crossed_interval([float(values.mean())] * 3, mean_samples(found, BITS)).half
     assert half == pytest.approx(1.96 * values.std() / 20, rel=0.15)

@@ -8,12 +8,12 @@ from fedcel.errors import RunError
 from sims.results.matched_accuracy import (
     BITS,
     Match,
-    areas,
-    at,
-    curves,
-    differences,
-    matched,
-    undefended,
+    bits_at,
+    curve_areas,
+    make_curves,
+    match_rows,
+    paired_differences,
+    undefended_rows,
 )
 
 
@@ -39,7 +39,7 @@ def row(
 def test_between_two_strengths_by_hand() -> None:
     """A quarter of the way in accuracy is a quarter of the way in every measure both have."""
     curve = [point(0.9, 4.0, mse=0.02, a=1.0), point(0.8, 2.0, mse=0.06, b=1.0)]
-    found = at(curve, 0.875)
+    found = bits_at(curve, 0.875)
     assert found is not None
     assert not found.bound
     assert found.values == pytest.approx(point(0.875, 3.5, mse=0.03))
@@ -62,7 +62,7 @@ def test_which_point_counts(
     points: list[tuple[float, float]], accuracy: float, bits: float, bound: bool
 ) -> None:
     """The fewest bits at this accuracy or above; `bound` where that is at a higher accuracy."""
-    found = at([point(*pair) for pair in points], accuracy)
+    found = bits_at([point(*pair) for pair in points], accuracy)
     assert found is not None
     assert found.values[BITS] == pytest.approx(bits)
     assert found.bound is bound
@@ -70,8 +70,8 @@ def test_which_point_counts(
 
 def test_never_this_accurate() -> None:
     """No value, rather than the nearest."""
-    assert at([point(0.9, 4.0), point(0.8, 2.0)], 0.91) is None
-    assert at([], 0.5) is None
+    assert bits_at([point(0.9, 4.0), point(0.8, 2.0)], 0.91) is None
+    assert bits_at([], 0.5) is None
 
 
 UNIT = st.floats(0, 1, allow_subnormal=False)
@@ -85,7 +85,7 @@ def test_a_larger_loss_never_leaks_more(
 ) -> None:
     """And there is a value exactly when some point is accurate enough."""
     low, high = sorted((one, two))
-    lax, strict = at(curve, low), at(curve, high)
+    lax, strict = bits_at(curve, low), bits_at(curve, high)
     assert (strict is not None) == (max(p["accuracy"] for p in curve) >= high)
     if strict is not None:
         assert lax is not None
@@ -98,7 +98,7 @@ def test_no_less_than_the_best_point_and_at_the_accuracy(
     curve: list[dict[str, float]], accuracy: float
 ) -> None:
     """Interpolation invents no bits below all points; what is no bound is at the accuracy."""
-    found = at(curve, accuracy)
+    found = bits_at(curve, accuracy)
     if found is None:
         return
     assert min(p[BITS] for p in curve) - 1e-9 <= found.values[BITS]
@@ -113,7 +113,7 @@ def test_the_direction_of_the_sweep_does_not_matter(
     curve: list[dict[str, float]], accuracy: float
 ) -> None:
     """From weak to strong or back."""
-    one, two = at(curve, accuracy), at(curve[::-1], accuracy)
+    one, two = bits_at(curve, accuracy), bits_at(curve[::-1], accuracy)
     assert (one is None) == (two is None)
     if one and two:
         assert one.values[BITS] == pytest.approx(two.values[BITS], abs=1e-9)
@@ -129,28 +129,32 @@ ROWS = [
 
 def test_rows_become_curves_in_the_order_of_their_strengths() -> None:
     """With the undefended net as the beginning of a sweep, at the method's own cost."""
-    found = curves(ROWS, undefended(ROWS))
+    found = make_curves(ROWS, undefended_rows(ROWS))
     swept = found["swept", 0]
     assert [p[BITS] for p in swept] == [5.0, 2.0, 1.0]
     assert [p["train-step-ratio"] for p in swept] == [3.0, 3.0, 3.0]
     assert "mse" in swept[0] and "mse" not in swept[1]
     assert [p[BITS] for p in found["own", 0]] == [1.5]
     zero = [*ROWS, row("swept", 0.0, 0.951, 4.9)]
-    assert [p[BITS] for p in curves(zero, undefended(zero))["swept", 0]] == [4.9, 2.0, 1.0]
+    assert [p[BITS] for p in make_curves(zero, undefended_rows(zero))["swept", 0]] == [
+        4.9,
+        2.0,
+        1.0,
+    ]
 
 
 def test_each_seed_is_matched_to_its_own_undefended_net() -> None:
     """Two points below .95 is .93, two below .97 is .95; the row `own` is below that."""
     more = [row("none", None, 0.97, 5.0, 1), row("swept", 1.0, 0.96, 3.0, 1)]
     more += [row("swept", 3.0, 0.94, 2.0, 1), row("own", 1.0, 0.94, 1.5, 1)]
-    found = matched([*ROWS, *more], 2.0)
+    found = match_rows([*ROWS, *more], 2.0)
     one, two = found["swept"][0], found["swept"][1]
     assert one and one.values[BITS] == pytest.approx(2.0)
     assert two and two.values[BITS] == pytest.approx(2.5)
     assert found["own"][0] == Match(point(0.94, 1.5), True)
     assert found["own"][1] is None
-    assert differences(found["swept"], found["own"], BITS) == {0: pytest.approx(0.5)}
-    assert differences(found["swept"], found["own"], "mse") == {}
+    assert paired_differences(found["swept"], found["own"], BITS) == {0: pytest.approx(0.5)}
+    assert paired_differences(found["swept"], found["own"], "mse") == {}
 
 
 @pytest.mark.parametrize(
@@ -166,36 +170,36 @@ def test_each_seed_is_matched_to_its_own_undefended_net() -> None:
 def test_rows_that_cannot_be_compared(rows: list[dict[str, object]], words: str) -> None:
     """What is missing, and what to do."""
     with pytest.raises(RunError, match=words):
-        matched(rows, 0.0)
+        match_rows(rows, 0.0)
 
 
 def test_the_first_undefended_variant_is_the_reference() -> None:
     """A second one is a row like the others."""
     rows = [*ROWS, {**row("other", None, 0.5, 1.0), "undefended": True}]
-    assert undefended(rows)[0]["accuracy"] == 0.95
+    assert undefended_rows(rows)[0]["accuracy"] == 0.95
 
 
 def test_an_area_by_hand() -> None:
     """Straight from 4 bits to none over ten points: 2 on average, 3 over the first five."""
     rows = [row("none", None, 0.9, 4.0), row("swept", 1.0, 0.8, 0.0)]
-    assert areas(rows, 10)["swept"] == {0: {BITS: pytest.approx(2.0)}}
-    assert areas(rows, 5)["swept"] == {0: {BITS: pytest.approx(3.0)}}
-    assert areas(rows, 5)["none"] == {0: {BITS: pytest.approx(4.0)}}
+    assert curve_areas(rows, 10)["swept"] == {0: {BITS: pytest.approx(2.0)}}
+    assert curve_areas(rows, 5)["swept"] == {0: {BITS: pytest.approx(3.0)}}
+    assert curve_areas(rows, 5)["none"] == {0: {BITS: pytest.approx(4.0)}}
 
 
 def test_the_error_along_a_curve_is_that_of_the_net_chosen_by_its_bits() -> None:
     """.02 to .06 over ten points is .04; worse in bits than the undefended net, it is .02."""
     rows = [row("none", None, 0.9, 4.0, mse=0.02), row("swept", 1.0, 0.8, 0.0, mse=0.06)]
     worse = row("own", 1.0, 0.95, 5.0, mse=0.06)
-    found = areas([*rows, worse], 10)
+    found = curve_areas([*rows, worse], 10)
     assert found["swept"][0]["mse"] == pytest.approx(0.04)
     assert found["own"][0]["mse"] == pytest.approx(0.02)
-    assert "mse" not in areas([rows[0], {**rows[1], "mse": None}], 10)["swept"][0]
+    assert "mse" not in curve_areas([rows[0], {**rows[1], "mse": None}], 10)["swept"][0]
 
 
 def test_where_a_curve_does_not_reach_the_undefended_net_counts() -> None:
     """Alone at five points' loss: nothing is gained before, and a worse curve never counts."""
     rows = [row("none", None, 0.9, 4.0), row("alone", 1.0, 0.85, 1.0), row("worse", 1.0, 0.85, 5.0)]
-    found = areas(rows, 10)
+    found = curve_areas(rows, 10)
     assert found["alone"][0][BITS] == pytest.approx((50 * 4 + 51 * 1) / 101)
     assert found["worse"][0][BITS] == pytest.approx(4.0)

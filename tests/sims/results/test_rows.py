@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fedcel.runs import per_image
-from sims.results.intervals import Values, images, of_images
-from sims.results.rows import gather, read
+from sims.results.intervals import Values, read_image_vectors, select_image_vectors
+from sims.results.rows import gather_vectors, read_bench_rows
 
 ERRORS = {"kernel": (0.05, 0.06), "hybrid": (0.04, None)}
 """Of either cell; one of them has met the stronger attack alone."""
@@ -27,10 +27,12 @@ def bench(folder: Path) -> Path:
             if (mse := errors[number]) is not None:
                 met = {"attack": name, "knowledge": "held-out", "budget": 1.0, "targets": 10}
                 more.append({**cell, **met, "mse": mse})
-                key = per_image.name({**met, "observation": "smashed-data", "seed": 0}, "mse")
+                key = per_image.vector_name(
+                    {**met, "observation": "smashed-data", "seed": 0}, "mse"
+                )
                 kept[key] = torch.full((10,), mse)
         (folder / "runs" / str(number)).mkdir(parents=True)
-        per_image.write(folder / "runs" / str(number), kept)
+        per_image.write_vectors(folder / "runs" / str(number), kept)
     (folder / "bench.json").write_text(json.dumps(rows))
     (folder / "escalated.json").write_text(json.dumps(more))
     return folder
@@ -38,25 +40,25 @@ def bench(folder: Path) -> Path:
 
 def test_images_of_tables_are_of_the_attack_that_tables_compare(tmp_path: Path) -> None:
     """The report shows the strongest of each cell, tables one that both cells have met."""
-    gather(bench(tmp_path))
-    compared = read(tmp_path, even=True)
+    gather_vectors(bench(tmp_path))
+    compared = read_bench_rows(tmp_path, even=True)
     assert [(row["worst-attack"], row["mse"]) for row in compared] == [
         ("kernel", 0.05),
         ("kernel", 0.06),
     ]
-    assert [row["worst-attack"] for row in read(tmp_path)] == ["hybrid", "kernel"]
-    assert mean_error(images(tmp_path, compared)) == pytest.approx([0.05, 0.06])
-    shown = of_images(tmp_path)
+    assert [row["worst-attack"] for row in read_bench_rows(tmp_path)] == ["hybrid", "kernel"]
+    assert mean_error(select_image_vectors(tmp_path, compared)) == pytest.approx([0.05, 0.06])
+    shown = read_image_vectors(tmp_path)
     assert mean_error(shown) == pytest.approx([0.04, 0.06])
     assert shown["runs/0"].keys() == {"accuracy", "bits-beyond-label", "mse"}
 
 
 def test_images_of_another_attack_are_left_out(tmp_path: Path) -> None:
     """As in folders that were gathered before a stronger attack, or by another version."""
-    gather(bench(tmp_path))
-    rows = [{**row, "mse": 0.01} for row in read(tmp_path, even=True)]
-    assert "mse" not in images(tmp_path, rows)["runs/0"]
-    assert "accuracy" in images(tmp_path, rows)["runs/0"]
+    gather_vectors(bench(tmp_path))
+    rows = [{**row, "mse": 0.01} for row in read_bench_rows(tmp_path, even=True)]
+    assert "mse" not in select_image_vectors(tmp_path, rows)["runs/0"]
+    assert "accuracy" in select_image_vectors(tmp_path, rows)["runs/0"]
 
 
 def mean_error(found: Mapping[str, Mapping[str, Values]]) -> list[float]:

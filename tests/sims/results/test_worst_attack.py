@@ -6,9 +6,16 @@ import pytest
 import torch
 
 from fedcel.runs import per_image
-from sims.results.worst_attack import Who, everywhere, merged, of_attack, who, worst_attack
+from sims.results.worst_attack import (
+    AttackId,
+    attack_id,
+    common_attacks,
+    merge_rows,
+    worst_attack,
+    worst_image_scores,
+)
 
-A, B = Who("a", "smashed-data"), Who("b", "private-logits")
+A, B = AttackId("a", "smashed-data"), AttackId("b", "private-logits")
 
 
 def test_the_lowest_mean_over_seeds_and_not_the_luckiest_seed() -> None:
@@ -25,9 +32,13 @@ def test_other_budgets_are_other_attacks() -> None:
 
 @pytest.mark.parametrize(
     "better",
-    [Who("gradient-inversion", "update"), Who("a*16", "smashed-data*16"), Who("optimal", "x*4")],
+    [
+        AttackId("gradient-inversion", "update"),
+        AttackId("a*16", "smashed-data*16"),
+        AttackId("optimal", "x*4"),
+    ],
 )
-def test_an_attack_on_more_than_one_inference_does_not_count(better: Who) -> None:
+def test_an_attack_on_more_than_one_inference_does_not_count(better: AttackId) -> None:
     """However exact the images of an upload, or of sixteen answers to one question."""
     assert worst_attack([(better, 0.0), (A, 0.2)]) == A
     assert worst_attack([(better, 0.0)]) is None
@@ -54,7 +65,7 @@ def tried(seed: int, attack: str, mse: float, **more: object) -> dict[str, objec
 
 def taken_by(rows: list[dict[str, object]], more: list[dict[str, object]]) -> list[object]:
     """Return each seed's attack and error once merged."""
-    return [(row["worst-attack"], row["mse"]) for row in merged(rows, more)]
+    return [(row["worst-attack"], row["mse"]) for row in merge_rows(rows, more)]
 
 
 def test_each_seed_has_its_own_worst_attack() -> None:
@@ -91,14 +102,14 @@ def test_a_curve_is_of_what_all_its_cells_met() -> None:
     rows = [row | {"strength": s} for s in (1.0, 2.0) for row in cells()]
     here = [tried(seed, "hybrid", 0.02) for seed in range(3)]
     there = [row | {"strength": 2.0} for row in here]
-    assert everywhere(rows, here) == (rows, [])
-    assert everywhere(rows, [*here, *there]) == (rows, [*here, *there])
+    assert common_attacks(rows, here) == (rows, [])
+    assert common_attacks(rows, [*here, *there]) == (rows, [*here, *there])
     for other in ({"budget": 4.0}, {"revision": 2}, {"mse": None}):
-        assert everywhere(rows, [*here, *(row | other for row in there)]).more == []
+        assert common_attacks(rows, [*here, *(row | other for row in there)]).more == []
     bare = [{key: value for key, value in row.items() if key != "mse"} for row in rows]
-    assert everywhere(bare, here).more == here  # cells that nothing else was run on
+    assert common_attacks(bare, here).more == here  # cells that nothing else was run on
     failed = [row | {"attack": None, "mse": None} for row in (*here, *there)]
-    assert everywhere(bare, [*failed, *here]).more == here  # what failed there compares nothing
+    assert common_attacks(bare, [*failed, *here]).more == here  # what failed there compares nothing
 
 
 def test_one_cell_that_lacks_an_attack_does_not_mix_them() -> None:
@@ -107,12 +118,12 @@ def test_one_cell_that_lacks_an_attack_does_not_mix_them() -> None:
     bare = [{key: value for key, value in row.items() if key != "mse"} for row in rows]
     ridge = [tried(seed, "ridge", 0.05) | {"strength": s} for s in (1.0, 2.0) for seed in range(3)]
     best = [tried(seed, "hybrid", 0.02) | {"strength": 1.0} for seed in range(3)]
-    assert everywhere(bare, [*best, *ridge[:-1]]).more == ridge[:-1]
-    found = merged(*everywhere(bare, [*best, *ridge[:-1]]))
+    assert common_attacks(bare, [*best, *ridge[:-1]]).more == ridge[:-1]
+    found = merge_rows(*common_attacks(bare, [*best, *ridge[:-1]]))
     assert [row.get("mse") for row in found] == [0.05] * 3 + [None] * 3
     partly = [*rows[:3], *bare[3:]]  # half of the cells have been attacked by the bench itself
-    assert everywhere(partly, best) == (partly, [])
-    found = merged(*everywhere(partly, ridge[:-1]))
+    assert common_attacks(partly, best) == (partly, [])
+    found = merge_rows(*common_attacks(partly, ridge[:-1]))
     assert [row.get("worst-attack") for row in found] == ["ridge"] * 3 + [None] * 3
 
 
@@ -124,17 +135,21 @@ def test_no_trained_attack() -> None:
 def test_what_a_row_says_of_its_attack() -> None:
     """The seed is left out; what a row does not say is not known."""
     row: dict[str, object] = {"attack": "a", "observation": "o", "knowledge": "k", "seed": 3}
-    assert who(row | {"budget": 2, "targets": 400}) == Who("a", "o", "k", 2.0, 400)
-    assert who({"attack": "a"}) == Who("a")
+    assert attack_id(row | {"budget": 2, "targets": 400}) == AttackId("a", "o", "k", 2.0, 400)
+    assert attack_id({"attack": "a"}) == AttackId("a")
 
 
 def test_images_are_of_the_attack_named_and_of_no_other_number_of_targets(tmp_path: Path) -> None:
     """Ten targets were attacked before four: the mean of four is that of its own four."""
     row = {"attack": "decoder", "observation": "smashed-data", "knowledge": "held-out"}
     many, few = ({**row, "budget": 1.0, "targets": count, "seed": 0} for count in (10, 4))
-    kept = {per_image.name(many, "mse"): torch.full((10,), 0.2)}
-    per_image.write(tmp_path, kept | {per_image.name(few, "mse"): torch.full((4,), 0.1)})
+    kept = {per_image.vector_name(many, "mse"): torch.full((10,), 0.2)}
+    per_image.write_vectors(
+        tmp_path, kept | {per_image.vector_name(few, "mse"): torch.full((4,), 0.1)}
+    )
     told = {f"worst-{key}": few[key] for key in ("attack", "knowledge", "budget", "targets")}
-    found = of_attack(tmp_path, {**told, "mse": 0.1})
+    found = worst_image_scores(tmp_path, {**told, "mse": 0.1})
     assert found["mse"].tolist() == pytest.approx([0.1] * 4)
-    assert of_attack(tmp_path, {**told, "mse": 0.3}) == {}  # of another run: not these images
+    assert (
+        worst_image_scores(tmp_path, {**told, "mse": 0.3}) == {}
+    )  # of another run: not these images

@@ -27,11 +27,11 @@ def tuned(
     plan: scenario.Scenario, many: int, overrides: search.Flat, jobs: int = 1
 ) -> dict[str, object]:
     """Return the tuned scenario; trials are kept beside the file."""
-    return tune.tune(plan, many, overrides, plan.path.with_suffix(".jsonl"), jobs)
+    return tune.tune_scenario(plan, many, overrides, plan.path.with_suffix(".jsonl"), jobs)
 
 
 def read(folder: Path, text: str = TEXT) -> scenario.Scenario:
     """Return the scenario of this text."""
     path = folder / "s.toml"
     path.write_text(text)
-    return scenario.read(str(path))
+    return scenario.read_scenario(str(path))

@@ -6,9 +6,9 @@ from sims.bench import scenario
 from sims.tuning import search
 
 
-def plan(among: dict[str, search.Among]) -> search.Plan:
+def plan(among: dict[str, search.Among]) -> search.SearchPlan:
     """Return a search among these values."""
-    return search.Plan(scenario.plain("mine"), {}, among, 0, True, None, "leak")
+    return search.SearchPlan(scenario.make_plain_variant("mine"), {}, among, 0, True, None, "leak")
 
 
 def test_the_floor_decides() -> None:
@@ -27,8 +27,8 @@ def test_the_sampler_learns_from_the_trials_before() -> None:
     for best in (0.2, 0.9):
         tried: list[search.Trial] = []
         for _ in range(20):
-            params = search.suggested(base, tried, None, 20)
-            assert params == search.suggested(base, tried, None, 20)
+            params = search.suggest_trial(base, tried, None, 20)
+            assert params == search.suggest_trial(base, tried, None, 20)
             score = search.Score(-abs(float(params["local.rate"]) - best), 0.0, 0.0)
             tried.append(search.Trial(params, {}, score))
         means.append(sum(float(t.params["local.rate"]) for t in tried[10:]) / 10)
@@ -42,7 +42,7 @@ def test_a_small_grid_is_tried_whole() -> None:
     def tried(trials: int) -> list[tuple[object, ...]]:
         past: list[search.Trial] = []
         for _ in range(trials):
-            params = search.suggested(grid, past, None, trials)
+            params = search.suggest_trial(grid, past, None, trials)
             past.append(search.Trial(params, {}, search.Score(0.5, 1.0, 0.4)))
         return [tuple(trial.params.values()) for trial in past]
 

@@ -8,7 +8,7 @@ import torch
 
 from fedcel.errors import DivergedError, SettingsError
 from fedcel.runs.run_folder import Run
-from fedcel.settings.parsing import Settings, flatten
+from fedcel.settings.parsing import Settings, flatten_settings
 from sims.bench import scenario
 from sims.tuning import search, trials, tune
 from tests.sims.tuning.plans import TEXT, read, tuned
@@ -19,8 +19,8 @@ def test_the_tuned_scenario_is_one_that_bench_reads(
 ) -> None:
     """Every value in its range, the same again, and no test image is ever looked at."""
     blind(monkeypatch)
-    tune.write(tuned(read(tmp_path), 2, {}), tmp_path / "tuned.toml")
-    found = scenario.cells(scenario.read(str(tmp_path / "tuned.toml")), {})
+    tune.write_scenario(tuned(read(tmp_path), 2, {}), tmp_path / "tuned.toml")
+    found = scenario.list_cells(scenario.read_scenario(str(tmp_path / "tuned.toml")), {})
     assert [cell.variant.name for cell in found] == ["none", "plain"]
     assert all(0.1 <= cell.settings.local.rate <= 1 for cell in found)
     assert 0.1 <= found[1].settings.cel.weight <= 1
@@ -77,7 +77,7 @@ def test_mistakes_are_named(
     tmp_path: Path, old: str, new: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before anything is trained."""
-    monkeypatch.setattr(search, "trained", lambda settings: pytest.fail("it was trained"))
+    monkeypatch.setattr(search, "train_trial", lambda settings: pytest.fail("it was trained"))
     with pytest.raises(SettingsError, match=message):
         tuned(read(tmp_path, TEXT.replace(old, new, 1)), 1, {})
 
@@ -105,7 +105,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         accuracy = 0.5 if settings.cel.kind == "none" else 0.47
         return search.Score(accuracy, 1.0, 0.4)
 
-    monkeypatch.setattr(search, "trained", trained)
+    monkeypatch.setattr(search, "train_trial", trained)
     return seen
 
 
@@ -115,18 +115,18 @@ def test_the_undefended_variant_comes_first(
     """The floor needs its accuracy; the tables stay in the order of the file."""
     seen = record(monkeypatch)
     floors = {}
-    look = tune.search
+    look = tune.run_search
 
-    def spy(plan: search.Plan, **more: object) -> search.Found:
+    def spy(plan: search.SearchPlan, **more: object) -> search.BestTrial:
         floors[plan.variant.name] = more["floor"]
         return look(plan, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(tune, "search", spy)
+    monkeypatch.setattr(tune, "run_search", spy)
     table = tuned(read(tmp_path, DEFENDED_FIRST), 2, {})
     assert [s.cel.kind for s in seen] == ["none", "none", "plain", "plain"]
     assert floors == {"none": None, "plain": pytest.approx(0.48)}
-    tune.write(table, tmp_path / "tuned.toml")
-    plan = scenario.read(str(tmp_path / "tuned.toml"))
+    tune.write_scenario(table, tmp_path / "tuned.toml")
+    plan = scenario.read_scenario(str(tmp_path / "tuned.toml"))
     assert [variant.name for variant in plan.variants] == ["plain", "none"]
 
 
@@ -147,9 +147,11 @@ def test_what_is_written_is_what_was_trained(
 ) -> None:
     """Every value has 4 digits before it is trained with; no other value is touched."""
     seen = record(monkeypatch)
-    tune.write(tuned(read(tmp_path, DEFENDED_FIRST), 3, {}), tmp_path / "tuned.toml")
+    tune.write_scenario(tuned(read(tmp_path, DEFENDED_FIRST), 3, {}), tmp_path / "tuned.toml")
     assert all(float(f"{s.local.rate:.4g}") == s.local.rate for s in seen)
-    found = scenario.cells(scenario.read(str(tmp_path / "tuned.toml")), {"engine": "loop"})
+    found = scenario.list_cells(
+        scenario.read_scenario(str(tmp_path / "tuned.toml")), {"engine": "loop"}
+    )
     assert all(cell.settings in seen for cell in found)
     assert found[0].settings.cel.weight == 0.123456789
 
@@ -159,11 +161,11 @@ def test_overrides_are_written_too(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     seen = record(monkeypatch)
     given: search.Flat = {"clients": 5, "net.noise": 0.2}
     table = tuned(read(tmp_path, DEFENDED_FIRST), 1, given)
-    assert flatten(table["settings"]) == given  # type: ignore[arg-type]
-    tune.write(table, tmp_path / "tuned.toml")
-    plan = scenario.read(str(tmp_path / "tuned.toml"))
+    assert flatten_settings(table["settings"]) == given  # type: ignore[arg-type]
+    tune.write_scenario(table, tmp_path / "tuned.toml")
+    plan = scenario.read_scenario(str(tmp_path / "tuned.toml"))
     assert plan.variants[1].settings.keys() == {"local.rate"}
-    found = scenario.cells(plan, {"engine": "loop"})
+    found = scenario.list_cells(plan, {"engine": "loop"})
     assert [cell.settings.clients for cell in found] == [5, 5]
     assert all(cell.settings in seen for cell in found)
     with pytest.raises(SettingsError, match="are at odds"):
@@ -178,7 +180,7 @@ def test_only_diverged_trials_are_an_error_of_ours(
     def diverge(settings: Settings) -> search.Score:
         raise DivergedError("the model is not finite")
 
-    monkeypatch.setattr(search, "trained", diverge)
+    monkeypatch.setattr(search, "train_trial", diverge)
     with pytest.raises(DivergedError, match="none: all 2 trials diverged"):
         tuned(read(tmp_path), 2, {})
 
@@ -188,7 +190,7 @@ def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
     """With real federations."""
     plan = read(tmp_path)
     one = tuned(plan, 1, {})
-    kept = trials.recall(tmp_path / "s.jsonl")
+    kept = trials.recall_trials(tmp_path / "s.jsonl")
     (tmp_path / "s.jsonl").unlink()
     assert tuned(plan, 1, {}, jobs=2) == one
-    assert trials.recall(tmp_path / "s.jsonl") == kept
+    assert trials.recall_trials(tmp_path / "s.jsonl") == kept

@@ -40,7 +40,7 @@ def landscape(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         rate = settings.local.rate
         return search.Score(1 - abs(rate - 0.5), 2 * rate, abs(rate - 0.3))
 
-    monkeypatch.setattr(search, "trained", trained)
+    monkeypatch.setattr(search, "train_trial", trained)
     return seen
 
 
@@ -50,13 +50,13 @@ def test_a_sweep_is_tuned_at_its_first_strength(
     """That is not 0; a rival defence is a defence; the floor is that of a net that sweeps not."""
     seen = landscape(monkeypatch)
     floors: list[object] = []
-    look = tune.search
+    look = tune.run_search
 
-    def spy(plan: search.Plan, **more: object) -> search.Found:
+    def spy(plan: search.SearchPlan, **more: object) -> search.BestTrial:
         floors.append(more["floor"])
         return look(plan, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(tune, "search", spy)
+    monkeypatch.setattr(tune, "run_search", spy)
     table = tuned(read(tmp_path, SEVERAL), 9, {})
     assert [s.defence.strength for s in seen] == [0.0] * 18 + [0.5] * 9
     assert [s.net.noise for s in seen[:18]] == [0.5] * 9 + [0.3] * 9
@@ -67,8 +67,8 @@ def test_a_sweep_is_tuned_at_its_first_strength(
     assert floors == [None, None, pytest.approx(found[2]["tuned"]["accuracy"] - 0.01)]
     assert found[1]["tuned"]["accuracy"] != found[2]["tuned"]["accuracy"]
     assert "strength" not in found[0]["settings"]["defence"]
-    tune.write(table, tmp_path / "tuned.toml")
-    cells = scenario.cells(scenario.read(str(tmp_path / "tuned.toml")), {})
+    tune.write_scenario(table, tmp_path / "tuned.toml")
+    cells = scenario.list_cells(scenario.read_scenario(str(tmp_path / "tuned.toml")), {})
     assert [cell.strength for cell in cells] == [0.5, 2, 8, 0, 0.5, None]
 
 
@@ -79,10 +79,10 @@ def test_a_strength_is_searched_with_the_rest_and_leads_the_sweep(
     seen: list[float] = []
 
     def trained(settings: Settings) -> search.Score:
-        seen.append(settings.defence.strength)
-        return search.Score(0.9, abs(settings.defence.strength - 3), 1.0)
+        seen.append(settings.defence.used_strength)
+        return search.Score(0.9, abs(settings.defence.used_strength - 3), 1.0)
 
-    monkeypatch.setattr(search, "trained", trained)
+    monkeypatch.setattr(search, "train_trial", trained)
     text = SEVERAL.replace(
         'settings = { defence = { name = "nopeek" } }',
         'settings = { defence = { name = "nopeek" } }\ntune = { defence = { strength = "1|2|4" } }',
@@ -95,10 +95,14 @@ def test_a_strength_is_searched_with_the_rest_and_leads_the_sweep(
     assert found[0]["strengths"] == "2,0.5,8"
     assert found[0]["settings"] == {"defence": {"name": "nopeek"}, "local": {"rate": 0.5}}
     assert "strengths" not in found[2]
-    tune.write(table, tmp_path / "tuned.toml")
-    plan = scenario.read(str(tmp_path / "tuned.toml"))
+    tune.write_scenario(table, tmp_path / "tuned.toml")
+    plan = scenario.read_scenario(str(tmp_path / "tuned.toml"))
     assert plan.variants[0].strengths == [2, 0.5, 8]
-    assert [cell.settings.defence.strength for cell in scenario.cells(plan, {})][:3] == [2, 0.5, 8]
+    assert [cell.settings.defence.used_strength for cell in scenario.list_cells(plan, {})][:3] == [
+        2,
+        0.5,
+        8,
+    ]
 
 
 @pytest.mark.parametrize("stop", [1, 9, 10, 26])

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.cel.penalties import linear
+from fedcel.losses.cel.penalties import linear_penalty
 
 POINTS = torch.tensor(
     [
@@ -19,7 +19,7 @@ LABELS = torch.arange(12) // 4
 def cluster(clusters: int, classes: int = 3, original: bool = False) -> Cluster:
     """Return the linear loss; its value is the share-weighted spread itself."""
     return Cluster(
-        linear, "batch-share", classes, clusters, "original" if original else "renormalised"
+        linear_penalty, "batch-share", classes, clusters, "original" if original else "renormalised"
     )
 
 

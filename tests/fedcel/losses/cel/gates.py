@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from fedcel.losses.cel.gated import Attention, Gated
-from fedcel.losses.cel.penalties import linear
-from fedcel.losses.cel.protocol import State, pieces
+from fedcel.losses.cel.penalties import linear_penalty
+from fedcel.losses.cel.protocol import State, split_pieces
 
 MODES: list[Attention] = ["ascend", "minimise", "detach", "floor"]
 
@@ -20,7 +20,7 @@ def gated(
     leave_out: bool = False,
 ) -> Gated:
     """Return the linear loss; its value is the share-weighted spread itself."""
-    shape = (linear, "batch-share", 3, features, attention, floor, hidden, rate)
+    shape = (linear_penalty, "batch-share", 3, features, attention, floor, hidden, rate)
     return Gated(*shape, entropy, leave_out)
 
 
@@ -29,7 +29,7 @@ def example(seed: int, count: int = 9) -> tuple[Tensor, Tensor, State]:
     generator = torch.Generator().manual_seed(seed)
     z = torch.randn(count, 4, generator=generator).double()
     y = torch.arange(count) % 3
-    return z, y, gated("ascend").refresh(None, pieces(z, y), generator)
+    return z, y, gated("ascend").refresh(None, split_pieces(z, y), generator)
 
 
 def slopes(mine: Gated, z: Tensor, y: Tensor, state: State) -> tuple[Tensor, Tensor]:

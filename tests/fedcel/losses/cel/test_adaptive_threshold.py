@@ -10,11 +10,11 @@ from fedcel.losses.cel.adaptive_threshold import (
     RATE,
     REACH,
     SMOOTHING,
-    Control,
-    initial,
+    ThresholdControl,
+    init_control,
     next_threshold,
 )
-from fedcel.losses.cel.penalties import penalty_of
+from fedcel.losses.cel.penalties import build_penalty
 from fedcel.settings.groups import Cel
 
 SPREAD = Cel(kind="plain", penalty="log", target="spread", goal=0.5)
@@ -24,7 +24,7 @@ ACCURACY = Cel(kind="plain", penalty="log", target="accuracy", goal=0.9)
 @pytest.mark.parametrize("power", [0.4, 0.7, 1.0])
 def test_the_closed_loop_reaches_the_spread(power: float) -> None:
     """A spread 0.8 tau^power that follows with a lag of three rounds ends at the goal."""
-    control, spread = Control(0.1), 0.3
+    control, spread = ThresholdControl(0.1), 0.3
     for _ in range(300):
         spread += (0.8 * control.threshold**power - spread) / 3
         control = next_threshold(control, {"spread": spread, "accuracy": 0.5}, SPREAD)
@@ -34,7 +34,7 @@ def test_the_closed_loop_reaches_the_spread(power: float) -> None:
 
 def test_the_closed_loop_reaches_the_accuracy() -> None:
     """An accuracy that rises with tau, as 0.95 + 0.03 ln tau, ends at the goal."""
-    control = Control(1.0)
+    control = ThresholdControl(1.0)
     for _ in range(200):
         told = {"spread": 0.5, "accuracy": 0.95 + 0.03 * math.log(control.threshold)}
         control = next_threshold(control, told, ACCURACY)
@@ -43,7 +43,7 @@ def test_the_closed_loop_reaches_the_accuracy() -> None:
 
 def test_one_round_by_hand() -> None:
     """A point of accuracy too little is half the full error, smoothed to SMOOTHING / 2."""
-    found = next_threshold(Control(0.2), {"spread": 0.2, "accuracy": 0.89}, ACCURACY)
+    found = next_threshold(ThresholdControl(0.2), {"spread": 0.2, "accuracy": 0.89}, ACCURACY)
     assert found.error == pytest.approx(SMOOTHING / 2)
     assert found.threshold == pytest.approx(0.2 * math.exp(RATE * SMOOTHING / 2))
 
@@ -60,7 +60,7 @@ def test_whatever_is_told_a_round_moves_it_by_the_rate_at_most(
 ) -> None:
     """Spreads that are absurd, negative or 0 included; the error stays in [-1, 1]."""
     told = {"spread": spread, "accuracy": accuracy}
-    found = next_threshold(Control(threshold, error), told, cel)
+    found = next_threshold(ThresholdControl(threshold, error), told, cel)
     assert abs(math.log(found.threshold / threshold)) <= RATE + 1e-9
     assert abs(found.error) <= 1
 
@@ -69,7 +69,7 @@ def test_whatever_is_told_a_round_moves_it_by_the_rate_at_most(
 def test_it_stops_where_moving_on_would_change_nothing(spread: float) -> None:
     """A goal that is never met leaves tau within REACH of the spread."""
     for accuracy, end in ((0.0, REACH * spread), (1.0, spread / REACH)):
-        control = Control(spread)
+        control = ThresholdControl(spread)
         for _ in range(100):
             control = next_threshold(control, {"spread": spread, "accuracy": accuracy}, ACCURACY)
         assert control.threshold == pytest.approx(end)
@@ -77,15 +77,19 @@ def test_it_stops_where_moving_on_would_change_nothing(spread: float) -> None:
 
 def test_it_starts_at_the_tau_of_the_penalty() -> None:
     """Set, or tied to the noise; nothing where tau is fixed or there is no loss."""
-    tied = initial(SPREAD, 0.3, 64)
-    kept = getattr(penalty_of(SPREAD, 0.3, 64), "keywords", {})
-    assert tied == Control(kept["threshold"])
-    assert initial(SPREAD.model_copy(update={"threshold": 0.7}), 0.3, 64) == Control(0.7)
-    assert initial(Cel(kind="plain"), 0.3, 64) is None
-    assert initial(Cel(target="spread"), 0.3, 64) is None
+    tied = init_control(SPREAD, 0.3, 64)
+    kept = getattr(build_penalty(SPREAD, 0.3, 64), "keywords", {})
+    assert tied == ThresholdControl(kept["threshold"])
+    assert init_control(SPREAD.model_copy(update={"threshold": 0.7}), 0.3, 64) == ThresholdControl(
+        0.7
+    )
+    assert init_control(Cel(kind="plain"), 0.3, 64) is None
+    assert init_control(Cel(target="spread"), 0.3, 64) is None
 
 
 def test_a_loss_that_measures_no_spread_is_named() -> None:
     """The threshold stands still, and not without a word."""
     with pytest.warns(UserWarning, match="told no 'spread'.*'plain' must measure it"):
-        assert next_threshold(Control(1.0), {"accuracy": 0.9}, SPREAD) == Control(1.0)
+        assert next_threshold(ThresholdControl(1.0), {"accuracy": 0.9}, SPREAD) == ThresholdControl(
+            1.0
+        )

@@ -11,30 +11,30 @@ from hypothesis import strategies as st
 
 from fedcel.errors import SettingsError
 from fedcel.losses.cel.averaged_centres import (
-    Averaged,
-    Shared,
-    Statistics,
+    AveragedCentres,
+    CentreStatistics,
+    SharedCentres,
     client_spread,
-    fault,
-    initial,
-    merged,
-    statistics,
+    find_statistics_fault,
+    init_centres,
+    merge_centres,
+    summarise_centres,
 )
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.cel.penalties import linear
-from fedcel.losses.cel.protocol import ConditionalEntropy, pieces
+from fedcel.losses.cel.penalties import linear_penalty
+from fedcel.losses.cel.protocol import ConditionalEntropy, split_pieces
 from fedcel.settings.groups import Cel
-from fedcel.testing.cel import CLASSES, FEATURES, CELContract, codes
+from fedcel.testing.cel import CLASSES, FEATURES, CELContract, make_features
 
-INNER = Cluster(linear, "batch-share", CLASSES, 2, "renormalised")
+INNER = Cluster(linear_penalty, "batch-share", CLASSES, 2, "renormalised")
 
 
-def around(seed: int, known: int = CLASSES) -> Shared:
+def around(seed: int, known: int = CLASSES) -> SharedCentres:
     """Return two random centres for each of the first `known` classes."""
     stream = torch.Generator().manual_seed(seed)
     weights = torch.full((CLASSES, 2), 0.5)
     weights[known:] = 0
-    return Shared(torch.randn(CLASSES, 2, FEATURES, generator=stream), weights)
+    return SharedCentres(torch.randn(CLASSES, 2, FEATURES, generator=stream), weights)
 
 
 class TestAveraged(CELContract):
@@ -44,11 +44,11 @@ class TestAveraged(CELContract):
 
     def build(self) -> ConditionalEntropy:
         """Return the loss around centres of its own seed."""
-        return Averaged(INNER, around(0))
+        return AveragedCentres(INNER, around(0))
 
     def test_no_variance(self) -> None:
         """Codes that lie on held centres cost nothing; equal ones elsewhere do."""
-        _, y = codes(12)
+        _, y = make_features(12)
         z = around(0).centres[y, 1]
         assert self.evaluate(self.state(z, y), z, y)[0] < 1e-6
         assert self.evaluate(self.state(z, y), z + 0.3, y)[0] > 0.01
@@ -58,20 +58,24 @@ def test_codes_of_another_size_than_the_shared_centres_are_refused() -> None:
     """A changed net.features, in a run that goes on."""
     z, y = torch.zeros(6, FEATURES + 1), torch.arange(6) % CLASSES
     with pytest.raises(SettingsError, match="averaged centres 4"):
-        Averaged(INNER, around(0)).refresh(None, pieces(z, y), torch.Generator())
+        AveragedCentres(INNER, around(0)).refresh(None, split_pieces(z, y), torch.Generator())
 
 
-def told(centres: list[list[float]], weights: list[list[float]], counts: list[int]) -> Statistics:
+def told(
+    centres: list[list[float]], weights: list[list[float]], counts: list[int]
+) -> CentreStatistics:
     """Return one client's statistics of one-dimensional codes, a row a class."""
-    return Statistics(torch.tensor(centres)[..., None], torch.tensor(weights), torch.tensor(counts))
+    return CentreStatistics(
+        torch.tensor(centres)[..., None], torch.tensor(weights), torch.tensor(counts)
+    )
 
 
 def test_centres_are_held_weights_and_spreads_are_the_clients_own() -> None:
     """Codes 0, 1, 9 around 0 and 10: weights 2/3 and 1/3, spreads 1/2 and 1."""
     z, y = torch.tensor([[0.0], [1.0], [9.0]]), torch.zeros(3, dtype=torch.long)
-    shared = Shared(torch.tensor([[[0.0], [10.0]]]), torch.tensor([[0.5, 0.5]]))
-    loss = Averaged(Cluster(linear, "batch-share", 1, 2, "renormalised"), shared)
-    state = loss.refresh(None, pieces(z, y, 2), torch.Generator())
+    shared = SharedCentres(torch.tensor([[[0.0], [10.0]]]), torch.tensor([[0.5, 0.5]]))
+    loss = AveragedCentres(Cluster(linear_penalty, "batch-share", 1, 2, "renormalised"), shared)
+    state = loss.refresh(None, split_pieces(z, y, 2), torch.Generator())
     assert torch.equal(state["centres"], shared.centres)
     torch.testing.assert_close(state["weights"], torch.tensor([[2 / 3, 1 / 3]]))
     torch.testing.assert_close(state["spreads"], torch.tensor([[0.5, 1.0]]))
@@ -81,10 +85,12 @@ def test_centres_are_held_weights_and_spreads_are_the_clients_own() -> None:
 
 def test_a_class_that_nobody_told_keeps_the_clients_own_clusters() -> None:
     """Class 2 is as the inner loss alone has it, the others are around the shared centres."""
-    z, y = codes(4)
+    z, y = make_features(4)
     shared = around(1, known=2)
-    state = Averaged(INNER, shared).refresh(None, pieces(z, y), torch.Generator().manual_seed(3))
-    own = INNER.refresh(None, pieces(z, y), torch.Generator().manual_seed(3))
+    state = AveragedCentres(INNER, shared).refresh(
+        None, split_pieces(z, y), torch.Generator().manual_seed(3)
+    )
+    own = INNER.refresh(None, split_pieces(z, y), torch.Generator().manual_seed(3))
     assert torch.equal(state["centres"][:2], shared.centres[:2])
     for name in ("centres", "weights", "spreads"):
         assert torch.equal(state[name][2], own[name][2]), name
@@ -92,22 +98,22 @@ def test_a_class_that_nobody_told_keeps_the_clients_own_clusters() -> None:
 
 def test_a_client_tells_the_means_of_its_members() -> None:
     """Means of its own clusters, whatever centres they were assigned by."""
-    z, y = codes(5)
-    state = Averaged(INNER, around(2)).refresh(None, pieces(z, y), torch.Generator())
-    found = statistics(state, pieces(z, y, 5))
+    z, y = make_features(5)
+    state = AveragedCentres(INNER, around(2)).refresh(None, split_pieces(z, y), torch.Generator())
+    found = summarise_centres(state, split_pieces(z, y, 5))
     for label in range(CLASSES):
         own = (found.weights[label][:, None] * found.centres[label]).sum(0)
         torch.testing.assert_close(own, z[y == label].mean(0))
     assert found.counts.tolist() == y.bincount(minlength=CLASSES).tolist()
     arrays = [tensor.numpy() for tensor in found]
-    assert fault(arrays, around(2), len(y), bounded=False) is None
+    assert find_statistics_fault(arrays, around(2), len(y), bounded=False) is None
 
 
 def test_the_merge_by_hand() -> None:
     """Centres 0 (3 images), 1 (1) and 10 (4): clusters at 1/4 and 10, half the weight each."""
     one, two = told([[0.0, 10.0]], [[0.75, 0.25]], [4]), told([[1.0, 10.0]], [[0.25, 0.75]], [4])
-    none = Shared(torch.zeros(1, 2, 1), torch.zeros(1, 2))
-    found = merged(none, [one, two], 2)
+    none = SharedCentres(torch.zeros(1, 2, 1), torch.zeros(1, 2))
+    found = merge_centres(none, [one, two], 2)
     order = found.centres[0, :, 0].argsort()
     assert found.centres[0, order, 0].tolist() == [0.25, 10.0]
     assert found.weights[0].tolist() == [0.5, 0.5]
@@ -119,16 +125,16 @@ def test_with_one_cluster_the_merge_is_the_mean_of_all_images() -> None:
         told([[1.0], [0.0]], [[1.0], [0.0]], [1, 0]),
         told([[4.0], [0.0]], [[1], [0]], [2, 0]),
     ]
-    last = Shared(torch.full((2, 1, 1), 7.0), torch.ones(2, 1))
-    found = merged(last, clients, 1)
+    last = SharedCentres(torch.full((2, 1, 1), 7.0), torch.ones(2, 1))
+    found = merge_centres(last, clients, 1)
     assert found.centres.flatten().tolist() == [3.0, 7.0]
     assert found.weights.flatten().tolist() == [1.0, 1.0]
 
 
 def test_a_centre_that_nobody_is_near_is_seeded_anew() -> None:
     """The last centre at 100 serves no client; the farthest of the clients' takes its place."""
-    last = Shared(torch.tensor([[[0.0], [100.0]]]), torch.tensor([[0.5, 0.5]]))
-    found = merged(last, [told([[0.0, 8.0]], [[0.5, 0.5]], [4])], 2)
+    last = SharedCentres(torch.tensor([[[0.0], [100.0]]]), torch.tensor([[0.5, 0.5]]))
+    found = merge_centres(last, [told([[0.0, 8.0]], [[0.5, 0.5]], [4])], 2)
     assert sorted(found.centres.flatten().tolist()) == [0.0, 8.0]
 
 
@@ -136,8 +142,8 @@ def test_a_centre_that_nobody_is_near_is_seeded_anew() -> None:
 def test_without_a_number_a_quarter_of_the_images_decides(images: int, used: int) -> None:
     """At least one cluster and at most five, as for a client's own."""
     share = [[1 / 5] * 5]
-    none = Shared(torch.zeros(1, 5, 1), torch.zeros(1, 5))
-    found = merged(none, [told([[0.0, 1.0, 3.0, 7.0, 15.0]], share, [images])], 0)
+    none = SharedCentres(torch.zeros(1, 5, 1), torch.zeros(1, 5))
+    found = merge_centres(none, [told([[0.0, 1.0, 3.0, 7.0, 15.0]], share, [images])], 0)
     assert int((found.weights > 0).sum()) == used
     assert found.weights.sum().item() == pytest.approx(1)
 
@@ -148,19 +154,19 @@ def test_the_clients_of_one_law_agree_on_its_clusters(seed: int) -> None:
     stream = torch.Generator().manual_seed(seed)
     true = torch.tensor([[0.0, 0.0], [5.0, 0.0], [0.0, 5.0]])
     clients = [
-        Statistics(
+        CentreStatistics(
             (true + 0.01 * torch.randn(3, 2, generator=stream))[None],
             torch.full((1, 3), 1 / 3),
             torch.tensor([12]),
         )
         for _ in range(4)
     ]
-    last = Shared(torch.zeros(1, 3, 2), torch.zeros(1, 3))
+    last = SharedCentres(torch.zeros(1, 3, 2), torch.zeros(1, 3))
     for _ in range(2):
-        last = merged(last, clients, 3)
+        last = merge_centres(last, clients, 3)
         gaps = torch.cdist(true, last.centres[0]).amin(1)
         assert gaps.max() < 0.1
-    back = merged(Shared(torch.zeros(1, 3, 2), torch.zeros(1, 3)), clients[::-1], 3)
+    back = merge_centres(SharedCentres(torch.zeros(1, 3, 2), torch.zeros(1, 3)), clients[::-1], 3)
     assert torch.cdist(last.centres[0], back.centres[0]).amin(1).max() < 1e-5
 
 
@@ -200,8 +206,8 @@ SOUND: dict[str, Any] = {
 )
 def test_what_the_server_refuses(change: dict[str, Any], reason: str | None) -> None:
     """Each with its reason; a sound one passes."""
-    shared = Shared(torch.zeros(2, 1, 2), torch.zeros(2, 1))
-    found = fault(list((SOUND | change).values()), shared, 3, bounded=True)
+    shared = SharedCentres(torch.zeros(2, 1, 2), torch.zeros(2, 1))
+    found = find_statistics_fault(list((SOUND | change).values()), shared, 3, bounded=True)
     if reason is None:
         assert found is None
     else:
@@ -211,8 +217,8 @@ def test_what_the_server_refuses(change: dict[str, Any], reason: str | None) -> 
 
 def test_a_user_without_averaging_shares_nothing() -> None:
     """The shape is known before any client is asked: (C, K, D), K as for a client's own."""
-    assert initial(Cel(kind="cluster"), 4, 3) is None
-    assert initial(Cel(kind="none", centres="averaged"), 4, 3) is None
-    found = initial(Cel(kind="cluster", clusters=0, centres="averaged"), 4, 3)
+    assert init_centres(Cel(kind="cluster"), 4, 3) is None
+    assert init_centres(Cel(kind="none", centres="averaged"), 4, 3) is None
+    found = init_centres(Cel(kind="cluster", clusters=0, centres="averaged"), 4, 3)
     assert found is not None
     assert (found.centres.shape, found.weights.any().item()) == ((3, 5, 4), False)

@@ -5,16 +5,16 @@ import torch
 
 from fedcel.errors import PluginError, SettingsError
 from fedcel.federation import client_update
-from fedcel.losses.cel import Bank, Gated, Hybrid, MutualInformation, Plain, build
-from fedcel.losses.cel.protocol import State, pieces
+from fedcel.losses.cel import Bank, Gated, Hybrid, MutualInformation, Plain, build_cel
+from fedcel.losses.cel.protocol import State, split_pieces
 from fedcel.settings.groups import Cel
-from fedcel.settings.parsing import parse
+from fedcel.settings.parsing import parse_settings
 
 
 def test_settings_reach_the_parts() -> None:
     """Every option of the attention, the bound, and the bank around whatever kind."""
     chosen = Cel(kind="hybrid", attention="floor", floor=0.3, entropy=0.2, leave_out=True, bank=7)
-    made = build(chosen, 0.3, 64, 10)
+    made = build_cel(chosen, 0.3, 64, 10)
     assert isinstance(made, Bank)
     assert (made.size, made.classes, made.features) == (7, 10, 64)
     assert isinstance(made.inner, Hybrid)
@@ -25,17 +25,17 @@ def test_settings_reach_the_parts() -> None:
         0.2,
         True,
     )
-    assert isinstance(build(Cel(kind="gated"), 0.3, 64, 10), Gated)
+    assert isinstance(build_cel(Cel(kind="gated"), 0.3, 64, 10), Gated)
     chosen = Cel(kind="mutual-information", share="none", bound="lower")
-    assert build(chosen, 0.6, 64, 10) == MutualInformation(0.6, "none", 10, "lower")
+    assert build_cel(chosen, 0.6, 64, 10) == MutualInformation(0.6, "none", 10, "lower")
 
 
 def test_refusals() -> None:
     """Sigma 0 by the loss's own name, and a bonus for an attention that stays."""
     with pytest.raises(SettingsError, match="mutual-information"):
-        build(Cel(kind="mutual-information"), 0.0, 64, 10)
+        build_cel(Cel(kind="mutual-information"), 0.0, 64, 10)
     with pytest.raises(SettingsError, match=r"cel\.entropy is 0\.5"):
-        build(Cel(kind="gated", attention="detach", entropy=0.5), 0.3, 64, 10)
+        build_cel(Cel(kind="gated", attention="detach", entropy=0.5), 0.3, 64, 10)
 
 
 def mine(cel: Cel, penalty: object, features: int, classes: int) -> object:
@@ -50,21 +50,21 @@ def nothing(cel: Cel, penalty: object, features: int, classes: int) -> object:
 
 def test_own_kinds() -> None:
     """An import string is built, banked too, and refused when it makes no loss."""
-    assert isinstance(build(Cel(kind=f"{__name__}:mine"), 0.0001, 64, 10), Plain)
-    banked = build(Cel(kind=f"{__name__}:mine", bank=2), 0.3, 64, 10)
+    assert isinstance(build_cel(Cel(kind=f"{__name__}:mine"), 0.0001, 64, 10), Plain)
+    banked = build_cel(Cel(kind=f"{__name__}:mine", bank=2), 0.3, 64, 10)
     assert isinstance(banked, Bank)
     with pytest.raises(PluginError, match="64, which lacks"):
-        build(Cel(kind=f"{__name__}:nothing"), 0.3, 64, 10)
+        build_cel(Cel(kind=f"{__name__}:nothing"), 0.3, 64, 10)
     with pytest.raises(PluginError, match="cannot be called"):
-        build(Cel(kind=f"{__name__}:__doc__"), 0.3, 64, 10)
+        build_cel(Cel(kind=f"{__name__}:__doc__"), 0.3, 64, 10)
 
 
 @pytest.mark.parametrize("kind", ["gated", "hybrid"])
 def test_no_attention_before_the_loss_acts(kind: str) -> None:
     """Up to the end of warm-up a client stores nothing; then theta and Adam's moments appear."""
     cel = {"kind": kind, "warm-up": 2, "clusters": 2}
-    settings = parse({"cel": cel, "local": {"steps": 2}, "rounds": 20})
-    model = client_update.client_net(settings).vector.clone()
+    settings = parse_settings({"cel": cel, "local": {"steps": 2}, "rounds": 20})
+    model = client_update.build_client_net(settings).vector.clone()
     state: State | None = None
     found = []
     for number in range(1, 5):
@@ -79,6 +79,6 @@ def test_no_attention_before_the_loss_acts(kind: str) -> None:
 def test_pieces_are_all_codes() -> None:
     """Pieces of any size give the codes back, each time anew."""
     z, y = torch.arange(5.0)[:, None], torch.arange(5)
-    codes = pieces(z, y, 2)
+    codes = split_pieces(z, y, 2)
     for _ in range(2):
         assert torch.equal(torch.cat([part for part, _ in codes()]), z)

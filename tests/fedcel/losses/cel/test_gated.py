@@ -7,11 +7,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedcel.errors import DataError, SettingsError
-from fedcel.losses.cel.class_spread import leave_one_out, means, members, spread
-from fedcel.losses.cel.gated import Attention, attend, hidden_size, scores
-from fedcel.losses.cel.penalties import linear, log, shares
+from fedcel.losses.cel.class_spread import (
+    class_members,
+    leave_one_out,
+    weighted_means,
+    weighted_spread,
+)
+from fedcel.losses.cel.gated import Attention, attention_log_weights, attention_scores, hidden_size
+from fedcel.losses.cel.penalties import class_shares, linear_penalty, log_penalty
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.protocol import ConditionalEntropy, pieces
+from fedcel.losses.cel.protocol import ConditionalEntropy, split_pieces
 from fedcel.testing import CELContract
 from tests.fedcel.losses.cel.gates import MODES, example, gated, slopes
 
@@ -59,11 +64,11 @@ class TestOptions(CELContract):
 def by_hand(points: list[list[float]], y: Tensor, gate: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return alpha, means and spreads for V = I, U = gate I, w = 1 and no normalisation."""
     z, eye = torch.tensor(points).double(), torch.eye(2).double()
-    group = members(y, int(y.max()) + 1, z)
+    group = class_members(y, int(y.max()) + 1, z)
     theta = torch.cat([eye.flatten(), gate * eye.flatten(), torch.ones(2).double()])
-    alpha = attend(scores(theta, z, 2), group).exp() * group.one_hot
-    centre = means(z, alpha)
-    return alpha, centre, spread(z, centre[y], alpha)
+    alpha = attention_log_weights(attention_scores(theta, z, 2), group).exp() * group.one_hot
+    centre = weighted_means(z, alpha)
+    return alpha, centre, weighted_spread(z, centre[y], alpha)
 
 
 def close(value: Tensor, hand: list[float], atol: float) -> None:
@@ -80,7 +85,7 @@ def test_worked_example_of_twelve_points() -> None:
     close(alpha[:4, 0], [0.2790, 0.2511, 0.2375, 0.2324], 5e-5)
     close(centre[0], [0.07022, 0.02696], 5e-6)
     close(v, [0.017474, 0.026496, 0.024330], 5e-7)
-    close(log(v, 0.002)[:1], [2.1671], 5e-5)
+    close(log_penalty(v, 0.002)[:1], [2.1671], 5e-5)
 
 
 def test_worked_example_of_six_points() -> None:
@@ -91,9 +96,9 @@ def test_worked_example_of_six_points() -> None:
     close(alpha[:3, 0], [0.318038, 0.371247, 0.310714], 5e-7)
     close(centre[0], [0.04318, 0.05266], 5e-6)
     close(v, [0.017809, 0.031006], 5e-7)
-    penalty = log(v, 0.02)
+    penalty = log_penalty(v, 0.02)
     close(penalty, [0, 0.43842], 5e-6)
-    loss = shares(torch.tensor([3.0, 3.0]).double(), "batch-share") @ penalty
+    loss = class_shares(torch.tensor([3.0, 3.0]).double(), "batch-share") @ penalty
     assert abs(loss.item() - 0.21921) < 5e-6
 
 
@@ -121,8 +126,8 @@ def test_gradcheck(leave_out: bool, floor: float) -> None:
 def test_gradcheck_of_detached_leave_one_out() -> None:
     """With alpha frozen, the gradient passes through the means of the others."""
     z, y, _ = example(1)
-    group = members(y, 3, z)
-    logs = attend(torch.linspace(-1, 2, 9).double(), group).mul(group.one_hot).sum(1)
+    group = class_members(y, 3, z)
+    logs = attention_log_weights(torch.linspace(-1, 2, 9).double(), group).mul(group.one_hot).sum(1)
     assert torch.autograd.gradcheck(lambda z: leave_one_out(z, logs, group), z.requires_grad_())
 
 
@@ -130,13 +135,13 @@ def test_detach_is_the_gradient_of_fixed_weights() -> None:
     """With alpha frozen: 2 beta_c alpha_i (z_i - zbar); nothing reaches theta."""
     z, y, state = example(1)
     z.requires_grad_()
-    mine, group = gated("detach"), members(y, 3, z)
+    mine, group = gated("detach"), class_members(y, 3, z)
     normal = torch.nn.functional.layer_norm(z, (4,))
     alpha = mine.weigh(state["theta"], normal, group).exp() * group.one_hot
     loss = mine.loss(state, z, y).loss
     torch.testing.assert_close(loss, gated("minimise").loss(state, z, y).loss)
     torch.autograd.backward(loss)
-    hand = 2 / 3 * alpha.sum(1, keepdim=True) * (z - means(z, alpha)[y])
+    hand = 2 / 3 * alpha.sum(1, keepdim=True) * (z - weighted_means(z, alpha)[y])
     torch.testing.assert_close(z.grad, hand.detach())
     assert state["theta"].grad is None
     assert mine.step(state, z, y) is state
@@ -163,7 +168,7 @@ def test_even_attention_is_plain(seed: int, attention: Attention) -> None:
     """A theta of 0 weighs all members alike: the plain loss, and a share of 1."""
     z, y, state = example(seed, count=10)
     term = gated(attention).loss({**state, "theta": torch.zeros_like(state["theta"])}, z, y)
-    plain = Plain(linear, "batch-share", 3).loss({}, z, y)
+    plain = Plain(linear_penalty, "batch-share", 3).loss({}, z, y)
     torch.testing.assert_close(term.loss, plain.loss)
     torch.testing.assert_close(term.metrics["spread"], plain.metrics["spread"])
     assert abs(term.metrics["attention-share"] - 1) < 1e-9
@@ -210,7 +215,7 @@ def test_refresh_makes_unpacked_attention_learn() -> None:
     """Values stay, and theta is a leaf that requires its gradient again."""
     z, y, state = example(6)
     unpacked = {name: tensor.detach().clone() for name, tensor in state.items()}
-    again = gated("ascend").refresh(unpacked, pieces(z, y), torch.Generator())
+    again = gated("ascend").refresh(unpacked, split_pieces(z, y), torch.Generator())
     assert torch.equal(again["theta"], state["theta"])
     assert again["theta"].is_leaf
     assert again["theta"].requires_grad
@@ -240,9 +245,9 @@ def test_another_size_is_refused() -> None:
     """A stored attention, or codes, of other features; both sizes are named."""
     z, y, state = example(10)
     with pytest.raises(SettingsError, match="45 weights, must have 65 for 6 features"):
-        gated("ascend", features=6).refresh(state, pieces(z, y), torch.Generator())
+        gated("ascend", features=6).refresh(state, split_pieces(z, y), torch.Generator())
     with pytest.raises(SettingsError, match="4 values, the attention was made for 6"):
-        gated("ascend", features=6).refresh(None, pieces(z, y), torch.Generator())
+        gated("ascend", features=6).refresh(None, split_pieces(z, y), torch.Generator())
     with pytest.raises(DataError, match="0 examples"):
         gated("ascend").refresh(None, lambda: iter(()), torch.Generator())
 

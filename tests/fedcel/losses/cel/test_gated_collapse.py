@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedcel.errors import SettingsError
-from fedcel.losses.cel.class_spread import means, members
-from fedcel.losses.cel.gated import Attention, scores
-from fedcel.losses.cel.penalties import linear
+from fedcel.losses.cel.class_spread import class_members, weighted_means
+from fedcel.losses.cel.gated import Attention, attention_scores
+from fedcel.losses.cel.penalties import linear_penalty
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.protocol import pieces
+from fedcel.losses.cel.protocol import split_pieces
 from tests.fedcel.losses.cel.gates import MODES, example, gated, slopes
 
 
@@ -23,7 +23,7 @@ def climb(attention: Attention, entropy: float = 0.0, leave_out: bool = False) -
     z = torch.rand(48, 64, generator=generator)
     y = torch.arange(48) % 3
     mine = gated(attention, hidden=0, features=64, entropy=entropy, leave_out=leave_out)
-    state = mine.refresh(None, pieces(z, y), generator)
+    state = mine.refresh(None, split_pieces(z, y), generator)
     for _ in range(50):
         torch.autograd.backward(mine.loss(state, z, y, measure=False).loss)
         state = mine.step(state, z, y)
@@ -82,7 +82,7 @@ def test_entropy_bonus_is_for_the_attention(
     (at_z, at_theta), (bare_z, bare_theta) = (slopes(m, z, y, state) for m in (mine, bare))
     torch.testing.assert_close(at_z, bare_z)
     theta = state["theta"].detach().requires_grad_()
-    a = scores(theta, torch.nn.functional.layer_norm(z.detach(), (4,)), 5)
+    a = attention_scores(theta, torch.nn.functional.layer_norm(z.detach(), (4,)), 5)
     total = z.new_zeros(())
     for c in range(3):
         alpha = a[y == c].softmax(0)
@@ -104,13 +104,13 @@ def test_no_bonus_for_an_attention_that_stays() -> None:
 def test_leave_one_out_in_closed_form(seed: int, attention: Attention) -> None:
     """sum_i alpha_i |z_i - zbar|^2 / (1 - alpha_i)^2; with even weights (n/(n - 1))^2 plain."""
     z, y, state = example(seed)
-    mine, group = gated(attention, leave_out=True), members(y, 3, z)
+    mine, group = gated(attention, leave_out=True), class_members(y, 3, z)
     normal = torch.nn.functional.layer_norm(z, (4,))
     alpha = mine.weigh(state["theta"], normal, group).exp() * group.one_hot
-    gap = (z - means(z, alpha)[y]).square().sum(1) / (1 - alpha.sum(1)).square()
+    gap = (z - weighted_means(z, alpha)[y]).square().sum(1) / (1 - alpha.sum(1)).square()
     torch.testing.assert_close(mine.loss(state, z, y).loss, (gap @ alpha).mean())
     even = {**state, "theta": torch.zeros_like(state["theta"])}
-    plain = Plain(linear, "batch-share", 3).loss({}, z, y).loss
+    plain = Plain(linear_penalty, "batch-share", 3).loss({}, z, y).loss
     torch.testing.assert_close(mine.loss(even, z, y).loss, (3 / 2) ** 2 * plain)
 
 
@@ -118,9 +118,9 @@ def test_leave_one_out_in_closed_form(seed: int, attention: Attention) -> None:
 def test_leave_one_out_at_a_weight_of_one(attention: Attention) -> None:
     """|z_i - zbar_-i|^2 of the heaviest, its others weighed among themselves, gradient finite."""
     z, y = torch.randn(3, 4, generator=torch.Generator().manual_seed(8)), torch.zeros(3).long()
-    state = gated(attention).refresh(None, pieces(z, y), torch.Generator().manual_seed(9))
+    state = gated(attention).refresh(None, split_pieces(z, y), torch.Generator().manual_seed(9))
     state["theta"] = (1e4 * state["theta"].detach()).requires_grad_()
-    a = scores(state["theta"].detach(), torch.nn.functional.layer_norm(z, (4,)), 5)
+    a = attention_scores(state["theta"].detach(), torch.nn.functional.layer_norm(z, (4,)), 5)
     top = a.argsort()[-1]
     assert a.sort().values.diff()[-1] > 200, "the others' weights underflow"
     rest = a[torch.arange(3) != top].softmax(0) @ z[torch.arange(3) != top]
@@ -148,7 +148,7 @@ def test_floor_bounds_the_spread(seed: int, floor: float, sharpness: float) -> N
     """At least r * plain for any attention, however sharp; r = 1 is plain."""
     z, y, state = example(seed)
     state = {**state, "theta": state["theta"].detach() * sharpness}
-    plain = Plain(linear, "batch-share", 3).loss({}, z, y).loss
+    plain = Plain(linear_penalty, "batch-share", 3).loss({}, z, y).loss
     mine, even = gated("floor", floor=floor), gated("floor", floor=1.0)
     assert mine.loss(state, z, y, measure=False).loss >= floor * plain - 1e-12
     torch.testing.assert_close(even.loss(state, z, y).loss, plain)

@@ -5,7 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedcel.losses.cel.kmeans import around, broad, clusters, distances, lloyd, scores, seeded
+from fedcel.losses.cel.kmeans import (
+    broad,
+    centre_distances,
+    centre_scores,
+    find_clusters,
+    make_clusters,
+    run_lloyd,
+    seed_centres,
+)
 
 every = torch.ones(1, 3, dtype=torch.bool)
 
@@ -28,8 +36,10 @@ def test_scores_are_distances_less_the_own_norm(seed: int) -> None:
     z, y = drawn(seed)
     centres = torch.randn(4, 5, 3, generator=fresh(seed)).double()
     usable = torch.rand(4, 5, generator=fresh(seed)) > 0.5
-    expected = torch.where(usable[y], distances(z, y, centres), torch.inf)
-    torch.testing.assert_close(scores(z, y, centres, usable) + z.square().sum(1, True), expected)
+    expected = torch.where(usable[y], centre_distances(z, y, centres), torch.inf)
+    torch.testing.assert_close(
+        centre_scores(z, y, centres, usable) + z.square().sum(1, True), expected
+    )
 
 
 @settings(deadline=None, max_examples=30)
@@ -42,7 +52,7 @@ def test_seeds_are_different_members_of_the_class(seed: int) -> None:
     kept = torch.zeros_like(wanted)
     kept[1, 0] = wanted[1, 0]
     start = torch.full((4, 4, 3), 7.0).double()
-    found = seeded(z, y, start, kept, wanted, fresh(seed))
+    found = seed_centres(z, y, start, kept, wanted, fresh(seed))
     assert found[1, 0].tolist() == found[:, 3].flatten()[:3].tolist() == [7, 7, 7]
     for c in y.unique().tolist():
         new = found[c][wanted[c] & ~kept[c]]
@@ -58,8 +68,8 @@ def test_lloyd_never_gets_worse(seed: int) -> None:
     z, y = drawn(seed)
     usable = torch.ones(4, 2, dtype=torch.bool)
     start = torch.randn(4, 2, 3, generator=fresh(seed)).double()
-    found = lloyd(z, y, start, usable)
-    before = y.bincount(distances(z, y, start).amin(1))
+    found = run_lloyd(z, y, start, usable)
+    before = y.bincount(centre_distances(z, y, start).amin(1))
     assert (y.bincount(found.distance) <= before + 1e-9).all()
     for s in found.slot.unique().tolist():
         torch.testing.assert_close(found.centres.flatten(0, 1)[s], z[found.slot == s].mean(0))
@@ -71,7 +81,7 @@ def test_wide_data_are_found_through_the_projection() -> None:
     z = torch.randn(60, 300, generator=fresh(6)) + centres.repeat(20, 1)
     z -= z.mean(0)
     for seed in range(20):
-        found = clusters(
+        found = find_clusters(
             z, torch.zeros(60, dtype=torch.long), None, every, every, None, fresh(seed)
         )
         assert len(set(found.slot[:3].tolist())) == 3
@@ -83,8 +93,8 @@ def test_outliers_are_seeded_anew() -> None:
     z = torch.tensor([-0.1] * 5 + [0.1] * 5 + [6.0] * 5 + [14.0] * 5).double()[:, None]
     y = torch.zeros(20, dtype=torch.long)
     start = torch.tensor([[[-0.1], [0.1], [10.0]]]).double()
-    stuck = clusters(z, y, start, every, every, None, fresh())
-    free = clusters(z, y, start, every, every, 3.0, fresh())
+    stuck = find_clusters(z, y, start, every, every, None, fresh())
+    free = find_clusters(z, y, start, every, every, 3.0, fresh())
     assert abs(float(stuck.distance.sum()) - 160) < 1e-6
     assert abs(float(free.distance.sum()) - 0.1) < 1e-6
 
@@ -96,7 +106,8 @@ def test_outliers_never_make_it_worse(seed: int, factor: float) -> None:
     z, y = drawn(seed)
     wanted = torch.ones(4, 3, dtype=torch.bool) & (y.bincount(minlength=4) > 2)[:, None]
     with_, without = (
-        clusters(z, y, None, wanted, wanted, outlier, fresh(seed)) for outlier in (factor, None)
+        find_clusters(z, y, None, wanted, wanted, outlier, fresh(seed))
+        for outlier in (factor, None)
     )
     assert (y.bincount(with_.distance) <= y.bincount(without.distance) + 1e-9).all()
 
@@ -112,5 +123,5 @@ def test_broad_is_against_the_lower_median_of_used_clusters() -> None:
 def test_around_measures_differences() -> None:
     """Far from the origin in float32 nothing is lost."""
     z = torch.tensor([[1e4], [1e4 + 0.125]])
-    found = around(z, torch.tensor([0, 0]), torch.tensor([[[1e4]]]))
+    found = make_clusters(z, torch.tensor([0, 0]), torch.tensor([[[1e4]]]))
     assert found.distance.tolist() == [0, 0.015625]

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fedcel.losses.cel import build
-from fedcel.losses.cel.protocol import pieces
+from fedcel.losses.cel import build_cel
+from fedcel.losses.cel.protocol import split_pieces
 from fedcel.settings.groups import Cel
 
 KINDS = ("plain", "cluster", "gated", "mutual-information", "hybrid")
@@ -13,10 +13,10 @@ KINDS = ("plain", "cluster", "gated", "mutual-information", "hybrid")
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_a_pair_no_spread_is_told(kind: str) -> None:
     """A mean over clients would take a 0 for a measurement; with a pair it is there."""
-    loss = build(Cel(kind=kind, clusters=2), 0.3, 4, 6)
+    loss = build_cel(Cel(kind=kind, clusters=2), 0.3, 4, 6)
     own = torch.arange(12) % 6
     z = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
-    state = loss.refresh(None, pieces(z, own), torch.Generator().manual_seed(1))
+    state = loss.refresh(None, split_pieces(z, own), torch.Generator().manual_seed(1))
     lone = loss.loss(state, z[:6], own[:6]).metrics
     assert not {"spread", "plain-spread", "attention-share", "information"} & lone.keys()
     assert loss.loss(state, z[:7], own[:7]).metrics["spread"] > 0

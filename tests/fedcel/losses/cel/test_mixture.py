@@ -12,10 +12,10 @@ from fedcel.losses.cel.class_spread import Members
 from fedcel.losses.cel.mixture import (
     Mixture,
     diagonal_nats,
-    fitted,
+    fit_mixture,
     full_nats,
     log_joint,
-    separated,
+    mixture_of_members,
 )
 
 KINDS = pytest.mark.parametrize("full", [False, True])
@@ -54,7 +54,7 @@ def covariances(found: Mixture) -> Tensor:
 def test_log_joint_is_the_density(full: bool) -> None:
     """Against torch's own Gaussians; a component of weight 0 is impossible."""
     z, slot = drawn()
-    found = separated(z, slot, 4, full)
+    found = mixture_of_members(z, slot, 4, full)
     law = torch.distributions.MultivariateNormal(found.centres, covariances(found))
     expected = law.log_prob(z[:, None]) + found.weights.log()
     torch.testing.assert_close(log_joint(z, found), expected)
@@ -67,19 +67,19 @@ def test_against_scikit_learn(full: bool, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(mixture, "TOLERANCE", 1e-12)
     monkeypatch.setattr(mixture, "SWEEPS", 2000)
     z, slot = drawn(seed=4)
-    start = separated(z, slot, 3, full)
+    start = mixture_of_members(z, slot, 3, full)
     inverse = torch.linalg.inv(covariances(start))
     other = GaussianMixture(
         3,
         covariance_type="full" if full else "diag",
         tol=1e-12,
-        reg_covar=mixture.floor_of(z),
+        reg_covar=mixture.variance_floor(z),
         max_iter=2000,
         weights_init=start.weights.numpy(),
         means_init=start.centres.numpy(),
         precisions_init=(inverse if full else inverse.diagonal(dim1=1, dim2=2)).numpy(),
     ).fit(z.numpy())
-    found = fitted(z, start)
+    found = fit_mixture(z, start)
     near = {"rtol": 1e-5, "atol": 1e-5}
     theirs = torch.from_numpy(other.covariances_)
     torch.testing.assert_close(found.weights, torch.from_numpy(other.weights_), **near)
@@ -92,13 +92,13 @@ def test_against_scikit_learn(full: bool, monkeypatch: pytest.MonkeyPatch) -> No
 def test_likelihood_never_falls(seed: int, full: bool) -> None:
     """Each iteration gains, up to what the floor costs."""
     z, slot = drawn(seed, apart=0.5)
-    found, reached = separated(z, slot, 3, full), -torch.inf
+    found, reached = mixture_of_members(z, slot, 3, full), -torch.inf
     for _ in range(10):
         joint = log_joint(z, found)
         evidence = joint.logsumexp(1)
         assert float(evidence.mean()) >= reached - 1e-7
         reached = float(evidence.mean())
-        found = mixture.maximised(z, (joint - evidence[:, None]).exp(), 1e-10, full)
+        found = mixture.maximise_likelihood(z, (joint - evidence[:, None]).exp(), 1e-10, full)
 
 
 @KINDS
@@ -106,11 +106,13 @@ def test_no_variance_below_the_floor(full: bool) -> None:
     """A lone point has a Gaussian of the floor's width; equal points one of the least."""
     z, _ = drawn()
     slot = (torch.arange(90) == 0).long()
-    floor = mixture.floor_of(z)
-    widths = torch.linalg.eigvalsh(covariances(separated(z, slot, 2, full)))
+    floor = mixture.variance_floor(z)
+    widths = torch.linalg.eigvalsh(covariances(mixture_of_members(z, slot, 2, full)))
     assert abs(floor - 1e-3 * z.square().mean() - 1e-9) < 1e-15
     torch.testing.assert_close(widths[1], torch.full((3,), floor).double())
-    same = fitted(torch.zeros(5, 2), separated(torch.zeros(5, 2), torch.zeros(5).long(), 2, full))
+    same = fit_mixture(
+        torch.zeros(5, 2), mixture_of_members(torch.zeros(5, 2), torch.zeros(5).long(), 2, full)
+    )
     torch.testing.assert_close(covariances(same)[0], mixture.LEAST * torch.eye(2).double())
     assert same.weights.tolist() == [1, 0]
     assert all(part.isfinite().all() for part in same)
@@ -119,8 +121,8 @@ def test_no_variance_below_the_floor(full: bool) -> None:
 @KINDS
 def test_a_class_without_examples(full: bool) -> None:
     """Weighs nothing and is finite."""
-    none = separated(torch.zeros(0, 3), torch.zeros(0).long(), 2, full)
-    assert fitted(torch.zeros(0, 3), none) is none
+    none = mixture_of_members(torch.zeros(0, 3), torch.zeros(0).long(), 2, full)
+    assert fit_mixture(torch.zeros(0, 3), none) is none
     assert not none.weights.any()
     assert covariances(none).eq(torch.eye(3)).all()
 

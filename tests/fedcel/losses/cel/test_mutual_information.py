@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedcel.errors import DataError, SettingsError
-from fedcel.losses.cel.class_spread import members
+from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.mutual_information import Bound, MutualInformation, squared_distances
-from fedcel.losses.cel.protocol import ConditionalEntropy, pieces
+from fedcel.losses.cel.protocol import ConditionalEntropy, split_pieces
 from fedcel.testing import CELContract
 
 
@@ -125,7 +125,7 @@ def test_distances_of_near_codes_in_a_wide_class() -> None:
     z, y = two_groups()
     exact = (z.double()[:, None] - z.double()).square().sum(2)
     near = (exact > 0) & (exact < 1)
-    ours = squared_distances(z, y, members(y, 1, z))
+    ours = squared_distances(z, y, class_members(y, 1, z))
     assert not ours.diagonal().any()
     torch.testing.assert_close(ours[near], exact[near], rtol=1e-9, atol=0)
     centred = z - z.mean(0)
@@ -168,5 +168,5 @@ def test_bad_codes_and_labels() -> None:
 def test_keeps_no_state() -> None:
     """Nothing to store, nothing to learn."""
     z, y = torch.zeros(2, 1), torch.zeros(2, dtype=torch.long)
-    assert information().refresh(None, pieces(z, y), fresh(0)) == {}
+    assert information().refresh(None, split_pieces(z, y), fresh(0)) == {}
     assert information().step({}, z, y) == {}

@@ -8,8 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcel.errors import SettingsError
-from fedcel.losses.cel import KINDS, build
-from fedcel.losses.cel.penalties import Share, channel, linear, log, penalty_of, shares
+from fedcel.losses.cel import KINDS, build_cel
+from fedcel.losses.cel.penalties import (
+    Share,
+    build_penalty,
+    channel_penalty,
+    class_shares,
+    linear_penalty,
+    log_penalty,
+)
 from fedcel.settings.groups import CEL_KINDS, Cel
 
 SPREADS = torch.tensor([0.0046875, 0.0079167, 0.0079167], dtype=torch.float64)
@@ -22,17 +29,17 @@ def chosen(**values: object) -> Cel:
 
 def test_log_by_hand() -> None:
     """Spreads of the 12-point example at tau .002, weighed 4/12 each."""
-    value = log(SPREADS, 0.002)
+    value = log_penalty(SPREADS, 0.002)
     hand = torch.tensor([0.85147, 1.37545, 1.37545], dtype=torch.float64)
     torch.testing.assert_close(value, hand, rtol=0, atol=1e-5)
-    loss = shares(torch.tensor([4.0, 4, 4], dtype=torch.float64), "batch-share") @ value
+    loss = class_shares(torch.tensor([4.0, 4, 4], dtype=torch.float64), "batch-share") @ value
     assert abs(loss.item() - 1.20079) < 1e-5
 
 
 def test_log_is_flat_below_the_threshold() -> None:
     """All three spreads lie below tau .05: no penalty, no gradient."""
     v = SPREADS.clone().requires_grad_()
-    loss = log(v, 0.05)
+    loss = log_penalty(v, 0.05)
     (slope,) = torch.autograd.grad(loss.sum(), v)
     assert not loss.any()
     assert not slope.any()
@@ -42,7 +49,7 @@ def test_channel_by_hand() -> None:
     """D = 2, sigma = .5, v = D sigma^2 (e - 1): each of the two values carries 1/2 nat."""
     v = torch.tensor([0.0, 0.5 * (math.e - 1)], dtype=torch.float64)
     hand = torch.tensor([0.0, 1.0], dtype=torch.float64)
-    torch.testing.assert_close(channel(v, 2, 0.5), hand)
+    torch.testing.assert_close(channel_penalty(v, 2, 0.5), hand)
 
 
 @settings(deadline=None, max_examples=30)
@@ -52,17 +59,21 @@ def test_penalties_rise_and_channel_is_below_its_tangent(
 ) -> None:
     """More spread never costs less; channel is concave: at most v / (2 sigma^2)."""
     pair = torch.tensor([v, v * factor], dtype=torch.float64)
-    for value in (linear(pair), log(pair, 0.01), channel(pair, features, sigma)):
+    for value in (
+        linear_penalty(pair),
+        log_penalty(pair, 0.01),
+        channel_penalty(pair, features, sigma),
+    ):
         assert 0 <= value[0] <= value[1]
-    assert (channel(pair, features, sigma) <= pair / (2 * sigma**2) * (1 + 1e-9)).all()
+    assert (channel_penalty(pair, features, sigma) <= pair / (2 * sigma**2) * (1 + 1e-9)).all()
 
 
 def test_gradients() -> None:
     """Each penalty's derivative, away from the kink of the log."""
     v = torch.tensor([0.01, 0.5, 3.0], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(linear, v)
-    assert torch.autograd.gradcheck(lambda v: log(v, 0.002), v)
-    assert torch.autograd.gradcheck(lambda v: channel(v, 64, 0.3), v)
+    assert torch.autograd.gradcheck(linear_penalty, v)
+    assert torch.autograd.gradcheck(lambda v: log_penalty(v, 0.002), v)
+    assert torch.autograd.gradcheck(lambda v: channel_penalty(v, 64, 0.3), v)
 
 
 @pytest.mark.parametrize(
@@ -71,31 +82,33 @@ def test_gradients() -> None:
 )
 def test_shares(share: Share, hand: list[float]) -> None:
     """Counts 3, 0, 2; absent classes have no share, and no counts give no NaN."""
-    torch.testing.assert_close(shares(torch.tensor([3.0, 0, 2]), share), torch.tensor(hand))
-    assert not shares(torch.zeros(3), share).any()
+    torch.testing.assert_close(class_shares(torch.tensor([3.0, 0, 2]), share), torch.tensor(hand))
+    assert not class_shares(torch.zeros(3), share).any()
 
 
 def test_settings_choose_the_penalty() -> None:
     """Names lead to their functions; the log's default threshold is .125 sigma^2 D."""
-    assert penalty_of(chosen(penalty="linear"), 0.0, 64) is linear
-    torch.testing.assert_close(penalty_of(chosen(), 0.3, 64)(SPREADS), channel(SPREADS, 64, 0.3))
-    tied = penalty_of(chosen(penalty="log"), 0.1, 2)(SPREADS)
-    torch.testing.assert_close(tied, log(SPREADS, 0.0025))
-    given_threshold = penalty_of(chosen(penalty="log", threshold=0.002), 0.0, 2)(SPREADS)
-    torch.testing.assert_close(given_threshold, log(SPREADS, 0.002))
+    assert build_penalty(chosen(penalty="linear"), 0.0, 64) is linear_penalty
+    torch.testing.assert_close(
+        build_penalty(chosen(), 0.3, 64)(SPREADS), channel_penalty(SPREADS, 64, 0.3)
+    )
+    tied = build_penalty(chosen(penalty="log"), 0.1, 2)(SPREADS)
+    torch.testing.assert_close(tied, log_penalty(SPREADS, 0.0025))
+    given_threshold = build_penalty(chosen(penalty="log", threshold=0.002), 0.0, 2)(SPREADS)
+    torch.testing.assert_close(given_threshold, log_penalty(SPREADS, 0.002))
 
 
 @pytest.mark.parametrize("penalty", ["channel", "log"])
 def test_no_noise_is_refused_where_it_divides(penalty: str) -> None:
     """The message names the setting and the remedy."""
     with pytest.raises(SettingsError, match=r"net\.noise is 0\.0, must be above 0.*linear"):
-        penalty_of(chosen(penalty=penalty), 0.0, 64)
+        build_penalty(chosen(penalty=penalty), 0.0, 64)
 
 
 def test_every_kind_of_the_settings_is_built() -> None:
     """The table and the setting's choices agree; `none` is no loss."""
     assert set(KINDS) == set(CEL_KINDS) - {"none"}
-    assert build(chosen(kind="none"), 0.3, 64, 10) is None
+    assert build_cel(chosen(kind="none"), 0.3, 64, 10) is None
     for kind in KINDS:
-        built = build(chosen(kind=kind), 0.3, 64, 10)
+        built = build_cel(chosen(kind=kind), 0.3, 64, 10)
         assert type(built).__name__.lower() == kind.replace("-", "")

@@ -4,12 +4,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcel.losses.cel.penalties import channel, linear
+from fedcel.losses.cel.penalties import channel_penalty, linear_penalty
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.protocol import ConditionalEntropy, pieces
+from fedcel.losses.cel.protocol import ConditionalEntropy, split_pieces
 from fedcel.testing import CELContract
 
-PLAIN = Plain(linear, "batch-share", 3)
+PLAIN = Plain(linear_penalty, "batch-share", 3)
 
 
 class TestPlain(CELContract):
@@ -40,9 +40,12 @@ def test_equals_the_definition(seed: int, labels: list[int], features: int) -> N
     """Class by class with torch.var, and invariant to rotation and shift."""
     generator = torch.Generator().manual_seed(seed)
     z = torch.randn(len(labels), features, generator=generator).double()
-    y, mine = torch.tensor(labels), Plain(lambda v: channel(v, features, 0.3), "mean-present", 4)
+    y, mine = (
+        torch.tensor(labels),
+        Plain(lambda v: channel_penalty(v, features, 0.3), "mean-present", 4),
+    )
     spreads = [z[y == c].var(0, correction=0).sum() for c in range(4) if labels.count(c) > 1]
-    hand = channel(torch.stack(spreads), features, 0.3).mean() if spreads else 0.0
+    hand = channel_penalty(torch.stack(spreads), features, 0.3).mean() if spreads else 0.0
     turn = torch.linalg.qr(torch.randn(features, features, generator=generator).double())[0]
     for moved in (z, z @ turn, z + torch.randn(features, generator=generator)):
         assert abs(mine.loss({}, moved, y).loss - hand) < 1e-9
@@ -52,7 +55,7 @@ def test_gradcheck() -> None:
     """The centre is a constant to autograd, and still the gradient is exact."""
     z = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)).double().requires_grad_()
     y = torch.tensor([0, 0, 0, 1, 1, 2, 0, 1])
-    mine = Plain(lambda v: channel(v, 3, 0.3), "batch-share", 3)
+    mine = Plain(lambda v: channel_penalty(v, 3, 0.3), "batch-share", 3)
     assert torch.autograd.gradcheck(lambda z: mine.loss({}, z, y).loss, z)
 
 
@@ -67,5 +70,5 @@ def test_no_cancellation_far_from_zero() -> None:
 def test_keeps_no_state() -> None:
     """Nothing to store, nothing to learn."""
     z, y = torch.zeros(2, 1), torch.zeros(2, dtype=torch.long)
-    assert PLAIN.refresh(None, pieces(z, y), torch.Generator()) == {}
+    assert PLAIN.refresh(None, split_pieces(z, y), torch.Generator()) == {}
     assert PLAIN.step({}, z, y) == {}

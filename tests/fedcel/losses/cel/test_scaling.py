@@ -12,9 +12,9 @@ from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.gated import Attention, Gated
 from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.mutual_information import MutualInformation
-from fedcel.losses.cel.penalties import channel, linear
+from fedcel.losses.cel.penalties import channel_penalty, linear_penalty
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.protocol import ConditionalEntropy, pieces
+from fedcel.losses.cel.protocol import ConditionalEntropy, split_pieces
 
 ATTENTIONS = get_args(Attention)
 SIGMA = 0.7
@@ -23,12 +23,12 @@ scales = st.floats(0.5, 20.0)
 
 def gated(attention: Attention) -> Gated:
     """Return the linear loss with five hidden units."""
-    return Gated(linear, "batch-share", 3, 4, attention, 0.5, 5, 0.1)
+    return Gated(linear_penalty, "batch-share", 3, 4, attention, 0.5, 5, 0.1)
 
 
 def value(mine: ConditionalEntropy, z: Tensor, y: Tensor) -> Tensor:
     """Return the loss of codes, its state learned from them."""
-    state = mine.refresh(None, pieces(z, y), torch.Generator().manual_seed(1))
+    state = mine.refresh(None, split_pieces(z, y), torch.Generator().manual_seed(1))
     return mine.loss(state, z, y, measure=False).loss.detach()
 
 
@@ -39,9 +39,9 @@ def drawn(seed: int) -> tuple[Tensor, Tensor]:
 
 
 SPREADS = {
-    "plain": Plain(linear, "batch-share", 3),
+    "plain": Plain(linear_penalty, "batch-share", 3),
     **{f"gated, {mode}": gated(mode) for mode in ATTENTIONS},
-    "hybrid": Hybrid(gated("ascend"), Cluster(linear, "batch-share", 3, 2, "renormalised")),
+    "hybrid": Hybrid(gated("ascend"), Cluster(linear_penalty, "batch-share", 3, 2, "renormalised")),
 }
 
 
@@ -66,7 +66,7 @@ def test_what_is_measured_against_the_noise_has_no_unit(
 
     def measured(unit: float) -> Tensor:
         if bound == "channel":
-            loss = Plain(lambda v: channel(v, 4, unit * SIGMA), "batch-share", 3)
+            loss = Plain(lambda v: channel_penalty(v, 4, unit * SIGMA), "batch-share", 3)
             return value(loss, unit * z, y)
         kind = "upper" if bound == "upper" else "lower"
         return value(MutualInformation(unit * SIGMA, "batch-share", 3, kind), unit * z, y)

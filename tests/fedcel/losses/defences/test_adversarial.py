@@ -7,19 +7,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from fedcel.attacks.decoder_networks import decoder_network
+from fedcel.attacks.decoder_networks import build_decoder_network
 from fedcel.errors import NetError, SettingsError
 from fedcel.federation.local_update import local_update
 from fedcel.leakage.observation import SmashedData
-from fedcel.leakage.optimal_attacker import optimal
+from fedcel.leakage.optimal_attacker import optimal_leak
 from fedcel.losses.composite import Losses
 from fedcel.losses.defences.adversarial import Adversarial
 from fedcel.losses.defences.protocol import Defence
 from fedcel.nets import split_net
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
-from fedcel.posterior.round_plan import Plan
-from fedcel.seeding import generator
+from fedcel.posterior.round_plan import RoundPlan
+from fedcel.seeding import make_generator
 from fedcel.settings.groups import Local, Net
 from fedcel.testing import DefenceContract
 
@@ -153,10 +153,12 @@ def trained(weight: float) -> FlatNet:
     """Return a small net trained on the strokes, with the adversary in the loss or without."""
     x, y = strokes(7, 256)
     flat = FlatNet(
-        split_net.build(Net(features=4, width=16), SHAPE, 2, generator(1, "net"), Cut(0.03))
+        split_net.build_net(
+            Net(features=4, width=16), SHAPE, 2, make_generator(1, "net"), Cut(0.03)
+        )
     )
     defence = Adversarial(SHAPE, 4, 32, 0.01) if weight else None
-    plan = Plan(0.3, 0.0, weight, 0.0, 0.0, 0.0, False, 0.0)
+    plan = RoundPlan(0.3, 0.0, weight, 0.0, 0.0, 0.0, False, 0.0)
     local = Local(steps=700, batch_size=32)
     losses = Losses(defence=defence, defence_weight=weight)
     local_update(
@@ -166,7 +168,7 @@ def trained(weight: float) -> FlatNet:
         y,
         plan=plan,
         local=local,
-        streams=lambda p: generator(1, p),
+        streams=lambda p: make_generator(1, p),
         losses=losses,
     )
     return flat
@@ -177,7 +179,7 @@ def decoded(flat: FlatNet) -> float:
     stream = torch.Generator().manual_seed(8)
     (x, _), (fresh, _) = strokes(96, 2048), strokes(99, 512)
     surface = SmashedData(flat.net)
-    decoder = decoder_network(surface.sample(x, stream), SHAPE, stream)
+    decoder = build_decoder_network(surface.sample(x, stream), SHAPE, stream)
     optimiser = torch.optim.Adam(decoder.parameters(), 0.003)
     for own in torch.randint(len(x), (300, 64), generator=stream):
         optimiser.zero_grad()
@@ -202,7 +204,7 @@ def test_less_is_found_behind_the_defence() -> None:
     bare, hidden = trained(0.0), trained(1.0)
     assert min(accuracy(bare), accuracy(hidden)) > 0.98
     bits = [
-        optimal(SmashedData(flat.net), x, y, torch.Generator()).bits_beyond_label
+        optimal_leak(SmashedData(flat.net), x, y, torch.Generator()).bits_beyond_label
         for flat in (bare, hidden)
     ]
     assert bits[1] < bits[0] / 3

@@ -11,7 +11,7 @@ from fedcel.losses.defences import Adversarial, Defence, NoPeek
 from fedcel.nets import split_net
 from fedcel.nets.cut import Cut
 from fedcel.settings.groups import DEFENCES
-from fedcel.settings.parsing import Settings, parse
+from fedcel.settings.parsing import Settings, parse_settings
 
 SHAPE = (1, 8, 8)
 
@@ -19,7 +19,9 @@ SHAPE = (1, 8, 8)
 def named(name: str, strength: float = 0.5, **more: float) -> Settings:
     """Return settings with a defence of that name."""
     keys = {f"defence.{key}": value for key, value in more.items()}
-    return parse({"defence.name": name, "defence.strength": strength, "net.noise": 0.1, **keys})
+    return parse_settings(
+        {"defence.name": name, "defence.strength": strength, "net.noise": 0.1, **keys}
+    )
 
 
 class Mine:
@@ -63,15 +65,19 @@ def useless(settings: Settings, shape: tuple[int, ...]) -> str:
 def test_each_name(name: str, cut: Cut, kind: type) -> None:
     """Its cut in training and in use, and its loss."""
     s = named(name, 3.0 if name == "bottleneck" else 0.5, noise=0.7)
-    assert defences.cut(s) == cut
-    assert type(defences.build(s, SHAPE)) is kind
-    assert defences.net(s).features == (3 if name == "bottleneck" else 64)
+    assert defences.build_cut(s) == cut
+    assert type(defences.build_defence(s, SHAPE)) is kind
+    assert defences.defended_net_settings(s).features == (3 if name == "bottleneck" else 64)
 
 
 def test_without_a_defence() -> None:
     """All is as the net's settings say."""
-    s = parse({"net.noise": 0.2})
-    assert (defences.cut(s), defences.net(s), defences.build(s, SHAPE)) == (Cut(0.2), s.net, None)
+    s = parse_settings({"net.noise": 0.2})
+    assert (
+        defences.build_cut(s),
+        defences.defended_net_settings(s),
+        defences.build_defence(s, SHAPE),
+    ) == (Cut(0.2), s.net, None)
 
 
 def test_every_name_can_be_built() -> None:
@@ -83,13 +89,15 @@ def test_every_name_can_be_built() -> None:
 def test_the_adversary_is_of_the_settings_and_the_images() -> None:
     """Shape, D, width and rate."""
     s = named("adversarial", width=9, rate=0.02)
-    assert defences.build(s, (3, 4, 5)) == Adversarial((3, 4, 5), 64, 9, 0.02)
+    assert defences.build_defence(s, (3, 4, 5)) == Adversarial((3, 4, 5), 64, 9, 0.02)
 
 
 def test_a_bottleneck_narrows_the_net_that_is_built() -> None:
     """Messages of as many values as the strength says, from the encoder on."""
     s = named("bottleneck", 3.0)
-    net = split_net.build(defences.net(s), SHAPE, 10, torch.Generator(), defences.cut(s))
+    net = split_net.build_net(
+        defences.defended_net_settings(s), SHAPE, 10, torch.Generator(), defences.build_cut(s)
+    )
     assert net.features == 3
     assert net.encode(torch.zeros(2, *SHAPE)).shape == (2, 3)
 
@@ -97,18 +105,18 @@ def test_a_bottleneck_narrows_the_net_that_is_built() -> None:
 def test_a_users_defence() -> None:
     """Called with all settings and the shape of the images; its cut is the net's."""
     s = named(f"{__name__}:Mine")
-    made = defences.build(s, SHAPE)
+    made = defences.build_defence(s, SHAPE)
     assert isinstance(made, Mine)
     assert isinstance(made, Defence)
     assert made.made == (s, SHAPE)
-    assert defences.cut(s) == Cut(0.1)
+    assert defences.build_cut(s) == Cut(0.1)
 
 
 def test_a_users_loss_that_would_never_act_is_refused() -> None:
     """Five rounds end before the ramp does; what only transforms has no ramp."""
-    s = parse({"defence.name": f"{__name__}:Mine", "defence.strength": 1, "rounds": 5})
+    s = parse_settings({"defence.name": f"{__name__}:Mine", "defence.strength": 1, "rounds": 5})
     with pytest.raises(SettingsError, match="Mine', .* must be fully on by then"):
-        defences.build(s, SHAPE)
+        defences.build_defence(s, SHAPE)
 
 
 @pytest.mark.parametrize(
@@ -123,4 +131,4 @@ def test_a_users_loss_that_would_never_act_is_refused() -> None:
 def test_refusals_name_the_part(name: str, message: str) -> None:
     """Before any training."""
     with pytest.raises(PluginError, match=message):
-        defences.build(named(name), SHAPE)
+        defences.build_defence(named(name), SHAPE)

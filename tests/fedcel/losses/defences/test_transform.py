@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from fedcel.attacks import SmashedData
-from fedcel.data import load
+from fedcel.data import load_splits
 from fedcel.errors import PluginError
 from fedcel.federation.initial_net import init_net
 from fedcel.losses import defences
 from fedcel.losses.cel.protocol import State, Term
 from fedcel.losses.defences import Defence
-from fedcel.settings.parsing import Settings, parse
+from fedcel.settings.parsing import Settings, parse_settings
 
 SHAPE = (1, 8, 8)
 
@@ -74,14 +74,14 @@ narrow, infinite, batch, random, flat = (
 def named(name: str) -> Settings:
     """Return settings with a defence of this module."""
     keys = {"defence.name": f"{__name__}:{name}", "defence.strength": 0.5, "net.noise": 0.1}
-    return parse({**keys, "clients": 2})
+    return parse_settings({**keys, "clients": 2})
 
 
 def test_what_is_sent_is_transformed_for_everybody() -> None:
     """The net of a run, and the attacker's likelihood, which peaks at the transformed code."""
     s = named("Halves")
-    splits = load(s.data, s.clients, s.seed)
-    plain = init_net(s.model_copy(update={"defence": parse({}).defence}), splits)
+    splits = load_splits(s.data, s.clients, s.seed)
+    plain = init_net(s.model_copy(update={"defence": parse_settings({}).defence}), splits)
     changed = init_net(s, splits)
     x = splits.test.x[:3]
     assert torch.equal(changed.vector, plain.vector)
@@ -89,14 +89,14 @@ def test_what_is_sent_is_transformed_for_everybody() -> None:
     law = SmashedData(changed.net).log_prob(0.5 * plain.net.encode(x).detach(), x)
     assert law.argmax(1).tolist() == [0, 1, 2]
     assert torch.equal(law.diagonal(), torch.zeros(3).double())
-    assert defences.build(s, SHAPE) is None
+    assert defences.build_defence(s, SHAPE) is None
 
 
 def test_a_transform_may_bring_a_loss() -> None:
     """The same object is asked for both."""
     s = named("Both")
-    assert isinstance(defences.build(s, SHAPE), Defence)
-    net = init_net(s, load(s.data, s.clients, s.seed)).net
+    assert isinstance(defences.build_defence(s, SHAPE), Defence)
+    net = init_net(s, load_splits(s.data, s.clients, s.seed)).net
     assert "Changed" in [type(layer).__name__ for layer in net.encoder]
 
 
@@ -114,4 +114,4 @@ def test_a_transform_that_breaks_a_rule_is_refused(name: str, message: str) -> N
     """Before a run begins, with the rule."""
     s = named(name)
     with pytest.raises(PluginError, match=message):
-        init_net(s, load(s.data, s.clients, s.seed))
+        init_net(s, load_splits(s.data, s.clients, s.seed))

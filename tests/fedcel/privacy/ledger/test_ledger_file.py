@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedcel.errors import LedgerError
-from fedcel.privacy.ledger.audit import audit
+from fedcel.privacy.ledger.audit import audit_ledger
 from fedcel.privacy.ledger.books import Books
 from fedcel.privacy.ledger.ledger import MICRO, Ledger
 from fedcel.privacy.ledger.log import Entry
@@ -74,7 +74,7 @@ def test_an_overdrawn_account_is_found(ledger: Ledger) -> None:
     books.append(Entry("charge", "a", "ann", "v1", 4 * MICRO, 0.0, bytes(32)))
     books.append(Entry("charge", "a", "ann", "v1", 1, 0.0, bytes(31) + b"\1"))
     books.append(Entry("answer", "b", content=bytes(32)))
-    found = "\n".join(audit(ledger.db))
+    found = "\n".join(audit_ledger(ledger.db))
     ledger.db.execute("ROLLBACK")
     assert "spent more than the 3000000 it had" in found
     assert "'a' was charged with two bodies" in found
