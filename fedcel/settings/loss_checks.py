@@ -52,11 +52,6 @@ def check_options(s: Settings) -> None:
             f"cel.entropy is {cel.entropy:g}, cel.attention 'detach', which never moves; set "
             "cel.entropy to 0 or cel.attention to 'ascend'"
         )
-    if mixes and cel.blend > 0:
-        raise SettingsError(
-            f"cel.blend is {cel.blend:g}, cel.form 'mixture', which has no spread to blend; set "
-            "cel.blend to 0 or cel.form to 'per-cluster'"
-        )
     if (mixes or cel.kind == "mutual-information") and not cut_sigma(s) > 0:
         raise SettingsError(
             f"net.noise is 0, cel.kind {cel.kind!r} and cel.form {cel.form!r} are measured "
@@ -110,11 +105,11 @@ def check_centres(s: Settings) -> None:
     """Refuse averaged centres where there are none to average or nobody averages them."""
     if s.cel.centres == "own":
         return
-    if s.cel.kind != "cluster" or s.cel.clustering != "k-means" or s.cel.bank:
+    if s.cel.kind != "cluster" or s.cel.clustering != "k-means":
         raise SettingsError(
             f"cel.centres is 'averaged', cel.kind {s.cel.kind!r}, cel.clustering "
-            f"{s.cel.clustering!r}, cel.bank {s.cel.bank}: only the K-means centres of the kind "
-            "'cluster' without a bank are averaged; set these, or cel.centres to 'own'"
+            f"{s.cel.clustering!r}: only the K-means centres of the kind 'cluster' are averaged; "
+            "set these, or cel.centres to 'own'"
         )
     if s.strategy.upload == "weights":
         raise SettingsError(

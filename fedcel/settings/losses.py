@@ -63,9 +63,6 @@ class Cel(Group):
         "renormalised",
         description="R of a class's spread (original: absent as 0), of each cluster's, or entropy.",
     )
-    blend: float = Field(
-        0.0, ge=0, description="a of rho = min(1, a n_batch/n), batch against epoch; 0: batch only."
-    )
     refresh: Literal["epoch", "round"] = Field(
         "epoch", description="When centres are computed anew: each local epoch or round start."
     )
@@ -90,16 +87,8 @@ class Cel(Group):
     entropy: float = Field(
         0.0, ge=0, description="Weight of the attention's entropy bonus, in nats; not for 'detach'."
     )
-    leave_out: bool = Field(
-        False, description="Measure each member against the mean of the others (leave-one-out)."
-    )
     bound: Literal["upper", "lower"] = Field(
         "upper", description="Which pairwise bound of the information mutual-information minimises."
-    )
-    bank: int = Field(
-        0,
-        ge=0,
-        description="m earlier codes of each class in the loss; each code then counts n/(n+m).",
     )
     clip: Positive | Off = Field(
         "none", description="Largest L2 norm of the loss's gradient at an image's smashed data."

@@ -156,5 +156,5 @@ def pretended(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> Iterator
     """Let the modules believe in a GPU."""
     with monkeypatch.context() as patch, Elsewhere():
         for module in modules:
-            patch.setattr(module, "fastest", lambda net: ELSEWHERE)
+            patch.setattr(module, "fastest_device", lambda net: ELSEWHERE)
         yield

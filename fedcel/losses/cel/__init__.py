@@ -7,7 +7,6 @@ from fedcel.errors import PluginError
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.hybrid import Hybrid
-from fedcel.losses.cel.memory_bank import Bank
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.penalties import (
     Penalty,
@@ -23,7 +22,6 @@ from fedcel.settings.groups import Cel
 
 __all__ = [
     "KINDS",
-    "Bank",
     "Cluster",
     "ConditionalEntropy",
     "Gated",
@@ -54,7 +52,6 @@ def _cluster(cel: Cel, sigma: float, features: int, classes: int) -> Cluster:
         cel.used_clusters,
         cel.form,
         cel.clustering,
-        cel.blend,
         cel.reservoir,
         None if cel.outlier == "none" else cel.outlier,
         sigma,
@@ -72,7 +69,6 @@ def _gated(cel: Cel, sigma: float, features: int, classes: int) -> Gated:
         cel.hidden,
         cel.attention_rate,
         cel.entropy,
-        cel.leave_out,
     )
 
 
@@ -97,17 +93,15 @@ KINDS: dict[str, Callable[[Cel, float, int, int], ConditionalEntropy]] = {
 def build_cel(cel: Cel, sigma: float, features: int, classes: int) -> ConditionalEntropy | None:
     """Return the loss that the settings name, for D = `features` values seen through noise sigma.
 
-    None for kind `none`; with `cel.bank` above 0 in a `Bank`. A user's kind
-    `package.module:object` takes (settings, penalty, D, classes). SettingsError where the loss
-    needs a sigma above 0, PluginError where the user's object is no such loss.
+    None for kind `none`. A user's kind `package.module:object` takes (settings, penalty, D,
+    classes). SettingsError where the loss needs a sigma above 0, PluginError where the user's
+    object is no such loss.
     """
     if cel.kind == "none":
         return None
     if cel.kind in KINDS:
-        made = KINDS[cel.kind](cel, sigma, features, classes)
-    else:
-        made = _loaded(cel, sigma, features, classes)
-    return Bank(made, cel.bank, classes, features) if cel.bank else made
+        return KINDS[cel.kind](cel, sigma, features, classes)
+    return _loaded(cel, sigma, features, classes)
 
 
 def _loaded(cel: Cel, sigma: float, features: int, classes: int) -> ConditionalEntropy:

@@ -50,21 +50,6 @@ def weighted_spread(
     return (z - centre).square().sum(1) @ weights
 
 
-def leave_one_out(
-    z: Float[Tensor, "B D"], log_weights: Float[Tensor, " B"], group: Members
-) -> Float[Tensor, " C"]:
-    """Return v_c = sum_i w_i |z_i - zbar_-i|^2, zbar_-i the weighted mean of i's class without i.
-
-    Weights sum to 1 within each class; 0 for single members. A softmax over the others, as z_i -
-    zbar_-i = (z_i - zbar) / (1 - w_i) loses all digits when one member has all the weight. Unlike
-    the class mean, zbar_-i is not stationary and takes part in the gradient.
-    """
-    others = (group.one_hot @ group.one_hot.T).fill_diagonal_(0)
-    masked = torch.where(others > 0, log_weights, torch.finfo(z.dtype).min)
-    weights = group.one_hot * log_weights.exp()[:, None]
-    return weighted_spread(z, (masked.softmax(1) * others) @ z, weights) * (group.counts > 1)
-
-
 def uniform_weights(group: Members) -> Float[Tensor, "B C"]:
     """Return weights 1/n_c for the members of each class c."""
     return group.one_hot / group.counts.clamp_min(1)

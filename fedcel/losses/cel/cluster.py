@@ -51,9 +51,8 @@ class Cluster:
       R(v_c), pi renormalised, s the batch's variances around mu_ck; with full covariances
       1/2 ln det(I + S_ck / sigma^2). `penalty` is not used.
 
-    `blend` a > 0: rho v_ck + (1 - rho) (the state's spread) in place of v_ck, with
-    rho = min(1, a n_ck / (pi_ck N_c)), n_ck in the batch and N_c of the client. `clusters` is K_c,
-    at most n_c; 0: a quarter of n_c, from 1 to 5. `sigma` is the noise at the cut, in units of z.
+    `clusters` is K_c, at most n_c; 0: a quarter of n_c, from 1 to 5. `sigma` is the noise at the
+    cut, in units of z.
 
     State: `centres` (C, K, D) in units of z, `weights` (C, K), `spreads` (C, K) in units of z
     squared, `counts` (C,), the client's examples; of mixtures `variances` (C, K, D) or
@@ -67,7 +66,6 @@ class Cluster:
     clusters: int
     form: Form
     clustering: Clustering = "k-means"
-    blend: float = 0.0
     reservoir: int = 1024
     outlier: float | None = None
     sigma: float = 0.0
@@ -78,11 +76,6 @@ class Cluster:
             raise SettingsError(
                 f"net.noise is {self.sigma}, must be above 0 for cel.form 'mixture', which is "
                 "measured against the noise; use 0.1, or cel.form 'renormalised'"
-            )
-        if self.form == "mixture" and self.blend > 0:
-            raise SettingsError(
-                f"cel.blend is {self.blend}, must be 0 for cel.form 'mixture', which has no "
-                "spread to blend; use 0, or cel.form 'per-cluster'"
             )
 
     @torch.no_grad()
@@ -202,7 +195,7 @@ class Cluster:
             )
             cost = torch.special.entr(part).sum(1) + (part * nats.view_as(pi)).sum(1)
         else:
-            cost = self._cost(self._blended(state, v, held.counts.view_as(pi)), part)
+            cost = self._cost(v, part)
         loss = class_shares(counts, self.share) @ cost
         if not measure:
             return Term(loss, {})
@@ -237,16 +230,6 @@ class Cluster:
             return present
         whole = present.sum(1, keepdim=True)
         return present / torch.where(whole > 0, whole, 1.0)
-
-    def _blended(
-        self, state: State, v: Float[Tensor, "C K"], here: Float[Tensor, "C K"]
-    ) -> Float[Tensor, "C K"]:
-        """Return rho v + (1 - rho) times the spreads of all the client's data."""
-        if self.blend == 0:
-            return v
-        expected = state["weights"] * state["counts"][:, None]
-        trust = self.blend * here / torch.where(expected > 0, expected, 1.0)
-        return torch.lerp(state["spreads"], v, trust.clamp_max(1))
 
     def _cost(self, v: Float[Tensor, "C K"], part: Float[Tensor, "C K"]) -> Float[Tensor, " C"]:
         """Return R of each class's spread, or the mean R of its clusters' spreads."""

@@ -16,7 +16,6 @@ from fedcel.losses.cel.class_spread import (
     Members,
     class_members,
     drop_singletons,
-    leave_one_out,
     plain_spread,
     weighted_mean,
     weighted_means,
@@ -74,10 +73,6 @@ class Gated:
     - `detach`: alpha is a constant to autograd.
     - `floor`: both descend on (1 - r) alpha + r/n, r = `floor`, so that v >= r * plain spread.
 
-    `leave_out` measures each member against the others: zbar_-i = sum_{j != i} alpha_j z_j /
-    (1 - alpha_i) in place of zbar_c, so that |z_i - zbar_-i| = |z_i - zbar| / (1 - alpha_i). As
-    alpha_i goes to 1, v goes to |z_i - zbar_-i|^2, not to 0. Even weights: (n/(n - 1))^2 of v.
-
     `entropy` > 0 keeps the weights apart from a single member: the attention also ascends
     entropy * sum_c beta_c H(alpha_c) in nats, that is it climbs L + entropy H in `ascend` and
     descends L - entropy H in `minimise` and `floor`. The encoder gets no gradient of it and the
@@ -98,7 +93,6 @@ class Gated:
     hidden: int
     rate: float
     entropy: float = 0.0
-    leave_out: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a bonus for an attention that never moves."""
@@ -160,10 +154,7 @@ class Gated:
         normal = functional.layer_norm(z, z.shape[1:])
         logs = self.weigh(state["theta"], normal, group)
         alpha = logs.exp() * group.one_hot
-        if self.leave_out:
-            v = leave_one_out(z, (logs * group.one_hot).sum(1), group)
-        else:
-            v = weighted_spread(z, weighted_means(z, alpha)[y], alpha)
+        v = weighted_spread(z, weighted_means(z, alpha)[y], alpha)
         loss = beta @ self.penalty(v)
         if self.entropy:
             loss = loss + self._bonus(state["theta"], normal.detach(), group, beta)

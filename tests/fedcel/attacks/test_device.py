@@ -102,7 +102,7 @@ def test_a_gpu_rebuilds_as_well(attack: Attack, monkeypatch: pytest.MonkeyPatch)
     errors = []
     for place in (fastest_device(one.net), CPU):
         for module in (inversion_training, gan_decoder, averaging):
-            monkeypatch.setattr(module, "fastest", lambda net, place=place: place)
+            monkeypatch.setattr(module, "fastest_device", lambda net, place=place: place)
         stream = torch.Generator().manual_seed(0)
         made = attack.reconstruct(one, own, one.sample(own.x[:5], stream), 0.1, stream)
         errors.append(mse(made, own.x[:5]))

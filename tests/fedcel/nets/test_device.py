@@ -23,12 +23,11 @@ NET = Net(name="strided", features=FEATURES, width=9, noise=0.3)
 PLAN = RoundPlan(0.1, 1.0, 1.0, 0.1, 0.1, 0.01, False, 1.0, common=0.01, clip=1.0)
 LOSSES = {
     "plain": {},
-    "cluster": {"clusters": 2, "blend": 1.0},
+    "cluster": {"clusters": 2},
     "cluster per-cluster": {"form": "per-cluster", "clusters": 2},
     "gated": {"entropy": 0.1},
     "hybrid": {"clusters": 2},
     "mutual-information": {},
-    "plain bank": {"bank": 3},
 }
 
 

@@ -68,7 +68,6 @@ def test_every_setting_has_a_sentence() -> None:
         (NOPEEK | {"rounds": 5}, "defence.name is 'nopeek', .* must be fully on by then"),
         (NOPEEK | {"cel.ramp": 1.0, "chain.burn-in": 0.3}, "defence.name is 'nopeek', .*fully on"),
         ({"cel.kind": "gated", "cel.attention": "detach", "cel.entropy": 0.1}, "never moves"),
-        ({"cel.kind": "cluster", "cel.form": "mixture", "cel.blend": 0.5}, "no spread to blend"),
         (
             {"cel.kind": "mutual-information", "net.noise": 0.0, "cel.penalty": "linear"},
             "against it",
@@ -161,7 +160,6 @@ WEIGHTS = {"strategy.upload": "weights", "strategy.name": "a:b", "engine": "ray"
         (STEERED | WEIGHTS, "sends no threshold"),
         (AVERAGED | {"cel.kind": "gated"}, "cel.kind 'gated'.*only the K-means centres"),
         (AVERAGED | {"cel.clustering": "full"}, "'full'.*only the K-means centres"),
-        (AVERAGED | {"cel.bank": 4}, "cel.bank 4: only the K-means centres"),
         (AVERAGED | WEIGHTS, "merges no centres"),
     ],
     ids=str,

@@ -89,7 +89,7 @@ def test_a_place_that_cannot_be_written(
     """One line, before anything is trained."""
     for module in ("sims.engines.simulate", "sims.tuning.search"):
         engine = importlib.import_module(module).local
-        monkeypatch.setattr(engine, "train", lambda *_, **__: pytest.fail("it was trained"))
+        monkeypatch.setattr(engine, "train_locally", lambda *_, **__: pytest.fail("it was trained"))
     (tmp_path / "file").write_text("mine")
     places = [tmp_path / "file" / "below"]
     places += [tmp_path] if command == "tune" else [tmp_path / "file"]

@@ -29,7 +29,7 @@ def test_the_tuned_scenario_is_one_that_bench_reads(
 
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turn the test images that tuning could reach into NaN."""
-    read_run = search.run_folder.read
+    read_run = search.run_folder.read_run
 
     def without_test(folder: Path) -> Run:
         run = read_run(folder)
@@ -37,16 +37,16 @@ def blind(monkeypatch: pytest.MonkeyPatch) -> None:
         run.splits.__dict__["test"] = run.splits.test._replace(x=x)
         return run
 
-    monkeypatch.setattr(search.run_folder, "read", without_test)
-    search.run_folder.load.cache_clear()
+    monkeypatch.setattr(search.run_folder, "read_run", without_test)
+    search.run_folder.load_splits.cache_clear()
 
 
 @pytest.fixture(autouse=True)
 def fresh_data() -> Iterator[None]:
     """Read the data anew, before and after: `blind` writes to what is shared."""
-    search.run_folder.load.cache_clear()
+    search.run_folder.load_splits.cache_clear()
     yield
-    search.run_folder.load.cache_clear()
+    search.run_folder.load_splits.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def fresh_data() -> Iterator[None]:
             "add one without",
         ),
         ("0.1..1", "0.1|0", "rate"),
-        ("clients = 3", "clients = 3\ntune = { cel = { bank = '4..64' } }", "bank"),
+        ("clients = 3", "clients = 3\ntune = { cel = { clusters = '1..4' } }", "clusters"),
         ("clients = 3", "clients = 3\ncel = { kind = 'plain', warm-up = 0 }", "add one without"),
         (TEXT[TEXT.index("[[variant]]") :], "", r"no \[\[variant\]\]"),
         (

@@ -17,11 +17,10 @@ def gated(
     floor: float = 0.5,
     features: int = 4,
     entropy: float = 0.0,
-    leave_out: bool = False,
 ) -> Gated:
     """Return the linear loss; its value is the share-weighted spread itself."""
     shape = (linear_penalty, "batch-share", 3, features, attention, floor, hidden, rate)
-    return Gated(*shape, entropy, leave_out)
+    return Gated(*shape, entropy)
 
 
 def example(seed: int, count: int = 9) -> tuple[Tensor, Tensor, State]:

@@ -5,26 +5,18 @@ import torch
 
 from fedcel.errors import PluginError, SettingsError
 from fedcel.federation import client_update
-from fedcel.losses.cel import Bank, Gated, Hybrid, MutualInformation, Plain, build_cel
+from fedcel.losses.cel import Gated, Hybrid, MutualInformation, Plain, build_cel
 from fedcel.losses.cel.protocol import State, split_pieces
 from fedcel.settings.groups import Cel
 from fedcel.settings.parsing import parse_settings
 
 
 def test_settings_reach_the_parts() -> None:
-    """Every option of the attention, the bound, and the bank around whatever kind."""
-    chosen = Cel(kind="hybrid", attention="floor", floor=0.3, entropy=0.2, leave_out=True, bank=7)
+    """Every option of the attention, and the bound."""
+    chosen = Cel(kind="hybrid", attention="floor", floor=0.3, entropy=0.2)
     made = build_cel(chosen, 0.3, 64, 10)
-    assert isinstance(made, Bank)
-    assert (made.size, made.classes, made.features) == (7, 10, 64)
-    assert isinstance(made.inner, Hybrid)
-    gated = made.inner.gated
-    assert (gated.attention, gated.floor, gated.entropy, gated.leave_out) == (
-        "floor",
-        0.3,
-        0.2,
-        True,
-    )
+    assert isinstance(made, Hybrid)
+    assert (made.gated.attention, made.gated.floor, made.gated.entropy) == ("floor", 0.3, 0.2)
     assert isinstance(build_cel(Cel(kind="gated"), 0.3, 64, 10), Gated)
     chosen = Cel(kind="mutual-information", share="none", bound="lower")
     assert build_cel(chosen, 0.6, 64, 10) == MutualInformation(0.6, "none", 10, "lower")
@@ -49,10 +41,8 @@ def nothing(cel: Cel, penalty: object, features: int, classes: int) -> object:
 
 
 def test_own_kinds() -> None:
-    """An import string is built, banked too, and refused when it makes no loss."""
+    """An import string is built, and refused when it makes no loss."""
     assert isinstance(build_cel(Cel(kind=f"{__name__}:mine"), 0.0001, 64, 10), Plain)
-    banked = build_cel(Cel(kind=f"{__name__}:mine", bank=2), 0.3, 64, 10)
-    assert isinstance(banked, Bank)
     with pytest.raises(PluginError, match="64, which lacks"):
         build_cel(Cel(kind=f"{__name__}:nothing"), 0.3, 64, 10)
     with pytest.raises(PluginError, match="cannot be called"):

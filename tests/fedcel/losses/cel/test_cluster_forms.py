@@ -1,4 +1,4 @@
-"""Forms of the loss of clusters: a penalty of each, blended spreads, Gaussian mixtures."""
+"""Forms of the loss of clusters: a penalty of each, Gaussian mixtures."""
 
 from dataclasses import replace
 from functools import partial
@@ -20,12 +20,12 @@ from tests.fedcel.losses.cel.clusters import LABELS, POINTS, blobs, cluster, fre
 
 
 class TestPerCluster(CELContract):
-    """The contract, with a penalty of each cluster and blended spreads."""
+    """The contract, with a penalty of each cluster."""
 
     def build(self) -> ConditionalEntropy:
         """Return the form per cluster."""
         penalty = partial(channel_penalty, features=4, sigma=0.5)
-        return Cluster(penalty, "mean-present", 3, 2, "per-cluster", blend=1.5)
+        return Cluster(penalty, "mean-present", 3, 2, "per-cluster")
 
 
 class TestDiagonal(CELContract):
@@ -49,7 +49,7 @@ class TestFull(CELContract):
 MODES = [
     cluster(2),
     cluster(2, original=True),
-    Cluster(partial(log_penalty, threshold=0.1), "none", 3, 2, "per-cluster", blend=0.7),
+    Cluster(partial(log_penalty, threshold=0.1), "none", 3, 2, "per-cluster"),
     *[
         Cluster(linear_penalty, "batch-share", 3, 2, "renormalised", kind)
         for kind in ("diagonal", "full")
@@ -90,22 +90,6 @@ def two_groups() -> tuple[Tensor, Tensor, Cluster]:
     """Return six points of one class, a 4 + 2 split with spreads 1 and 4, and their loss."""
     z = torch.tensor([[-1.0, 0], [1, 0], [-1, 0], [1, 0], [50, -2], [50, 2]]).double()
     return z, torch.zeros(6, dtype=torch.long), cluster(2, classes=1)
-
-
-def test_blend_by_hand() -> None:
-    """Three of 4 and one of 2 examples, shrunk: rho is 3 a / 4 and a / 2 until it is 1."""
-    z, y, mine = two_groups()
-    state = mine.refresh(None, split_pieces(z, y), fresh())
-    batch = torch.stack([0.5 * z[1], 0.5 * z[1], 0.5 * z[0], z[4] + torch.tensor([0, 1])])
-    for a, first, second in [(0.5, 0.375, 0.25), (1.0, 0.75, 0.5), (1.5, 1.0, 0.75)]:
-        loss = replace(mine, blend=a).loss(state, batch, y[:4]).loss.item()
-        one, two = 0.25 * first + 1 - first, second + 4 * (1 - second)
-        assert abs(loss - (2 / 3 * one + 1 / 3 * two)) < 1e-9
-    plain = mine.loss(state, batch, y[:4]).loss
-    assert torch.equal(replace(mine, blend=2.0).loss(state, batch, y[:4]).loss, plain)
-    assert abs(plain.item() - (2 / 3 * 0.25 + 1 / 3)) < 1e-9
-    alone = replace(mine, blend=1.0).loss(state, batch[:1], y[:1]).loss
-    assert abs(alone.item() - (0.25 / 4 + 3 / 4)) < 1e-9, "absent clusters stay out"
 
 
 def test_forms_by_hand() -> None:
@@ -181,11 +165,9 @@ def test_codes_that_are_no_numbers(mine: Cluster) -> None:
 
 
 def test_fields_at_odds() -> None:
-    """The form mixture needs noise and has nothing to blend."""
+    """The form mixture needs noise."""
     with pytest.raises(SettingsError, match="net.noise is 0.0"):
         Cluster(linear_penalty, "none", 3, 2, "mixture")
-    with pytest.raises(SettingsError, match="cel.blend is 1.0, must be 0"):
-        Cluster(linear_penalty, "none", 3, 2, "mixture", blend=1.0, sigma=0.1)
 
 
 def test_settings_reach_the_loss() -> None:
@@ -200,8 +182,8 @@ def test_settings_reach_the_loss() -> None:
         reservoir=77,
         outlier=3.0,
     )
-    mine = Cluster(linear_penalty, "none", 6, 4, "mixture", "full", 0.0, 77, 3.0, 0.2)
+    mine = Cluster(linear_penalty, "none", 6, 4, "mixture", "full", 77, 3.0, 0.2)
     assert build_cel(cel, 0.2, 5, 6) == mine
-    changed = cel.model_copy(update={"form": "original", "blend": 2.0, "outlier": "none"})
-    wanted = replace(mine, form="original", blend=2.0, outlier=None)
+    changed = cel.model_copy(update={"form": "original", "outlier": "none"})
+    wanted = replace(mine, form="original", outlier=None)
     assert build_cel(changed, 0.2, 5, 6) == wanted

@@ -9,7 +9,6 @@ from torch import Tensor
 from fedcel.errors import DataError, SettingsError
 from fedcel.losses.cel.class_spread import (
     class_members,
-    leave_one_out,
     weighted_means,
     weighted_spread,
 )
@@ -54,11 +53,11 @@ class TestFloor(CELContract):
 
 
 class TestOptions(CELContract):
-    """The contract, for leave-one-out with the entropy bonus."""
+    """The contract, with the entropy bonus."""
 
     def build(self) -> ConditionalEntropy:
-        """Return the loss that climbs, with both options."""
-        return gated("ascend", entropy=0.3, leave_out=True)
+        """Return the loss that climbs, with the bonus."""
+        return gated("ascend", entropy=0.3)
 
 
 def by_hand(points: list[list[float]], y: Tensor, gate: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -102,33 +101,24 @@ def test_worked_example_of_six_points() -> None:
     assert abs(loss.item() - 0.21921) < 5e-6
 
 
-@pytest.mark.parametrize("leave_out", [False, True])
 @pytest.mark.parametrize("floor", [0.0, 0.5, 1.0])
-def test_gradcheck(leave_out: bool, floor: float) -> None:
+def test_gradcheck(floor: float) -> None:
     """Codes see the true gradient, through the scores too; theta's is reversed in `ascend`."""
     z, y, state = example(0)
     z.requires_grad_()
     modes: list[Attention] = ["minimise", "floor"]
     for attention in modes:
-        mine = gated(attention, floor=floor, leave_out=leave_out)
+        mine = gated(attention, floor=floor)
         assert torch.autograd.gradcheck(
             lambda z, theta, m=mine: m.loss({**state, "theta": theta}, z, y).loss,
             (z, state["theta"]),
         )
-    mine = gated("ascend", leave_out=leave_out)
+    mine = gated("ascend")
     assert torch.autograd.gradcheck(lambda z: mine.loss(state, z, y).loss, z)
     up = slopes(mine, z, y, state)
-    down = slopes(gated("minimise", leave_out=leave_out), z, y, state)
+    down = slopes(gated("minimise"), z, y, state)
     torch.testing.assert_close(up[0], down[0])
     torch.testing.assert_close(up[1], -down[1])
-
-
-def test_gradcheck_of_detached_leave_one_out() -> None:
-    """With alpha frozen, the gradient passes through the means of the others."""
-    z, y, _ = example(1)
-    group = class_members(y, 3, z)
-    logs = attention_log_weights(torch.linspace(-1, 2, 9).double(), group).mul(group.one_hot).sum(1)
-    assert torch.autograd.gradcheck(lambda z: leave_one_out(z, logs, group), z.requires_grad_())
 
 
 def test_detach_is_the_gradient_of_fixed_weights() -> None:
@@ -230,14 +220,13 @@ def test_hidden_size(features: int, hidden: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("attention", MODES)
-@pytest.mark.parametrize("leave_out", [False, True])
-def test_nan_is_not_hidden(attention: Attention, leave_out: bool) -> None:
+def test_nan_is_not_hidden(attention: Attention) -> None:
     """One NaN among the codes, or a lone NaN of its class: the loss is NaN."""
     z, y, state = example(9)
     for labels in (y, torch.tensor([2, 0, 0, 0, 1, 1, 1, 0, 1])):
         bad = z.clone()
         bad[0, 1] = torch.nan
-        mine = gated(attention, leave_out=leave_out)
+        mine = gated(attention)
         assert mine.loss(state, bad, labels).loss.isnan()
 
 

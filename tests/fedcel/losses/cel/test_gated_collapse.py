@@ -1,4 +1,4 @@
-"""The collapse of a learned weighting, and what holds it up: floor, entropy, leave-one-out."""
+"""The collapse of a learned weighting, and what holds it up: floor and entropy."""
 
 import warnings
 
@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedcel.errors import SettingsError
-from fedcel.losses.cel.class_spread import class_members, weighted_means
 from fedcel.losses.cel.gated import Attention, attention_scores
 from fedcel.losses.cel.penalties import linear_penalty
 from fedcel.losses.cel.plain import Plain
@@ -17,12 +16,12 @@ from fedcel.losses.cel.protocol import split_pieces
 from tests.fedcel.losses.cel.gates import MODES, example, gated, slopes
 
 
-def climb(attention: Attention, entropy: float = 0.0, leave_out: bool = False) -> dict[str, Tensor]:
+def climb(attention: Attention, entropy: float = 0.0) -> dict[str, Tensor]:
     """Return the metrics after 50 steps of the attention on fixed codes, 16 a class."""
     generator = torch.Generator().manual_seed(2)
     z = torch.rand(48, 64, generator=generator)
     y = torch.arange(48) % 3
-    mine = gated(attention, hidden=0, features=64, entropy=entropy, leave_out=leave_out)
+    mine = gated(attention, hidden=0, features=64, entropy=entropy)
     state = mine.refresh(None, split_pieces(z, y), generator)
     for _ in range(50):
         torch.autograd.backward(mine.loss(state, z, y, measure=False).loss)
@@ -60,24 +59,18 @@ def test_entropy_bonus_keeps_the_members(attention: Attention) -> None:
     assert climb(attention, entropy=30.0)["attention-share"] > 0.9
 
 
-def test_leaving_out_takes_the_reward_from_the_collapse() -> None:
-    """A lone heavy member is measured against the others: the spread does not vanish."""
-    metrics = climb("minimise", leave_out=True)
-    assert metrics["weighted-spread"] > 0.5 * metrics["plain-spread"]
-
-
 @settings(deadline=None, max_examples=30)
-@given(st.integers(0, 2**32 - 1), st.sampled_from(MODES), st.floats(0, 2), st.booleans())
+@given(st.integers(0, 2**32 - 1), st.sampled_from(MODES), st.floats(0, 2))
 def test_entropy_bonus_is_for_the_attention(
-    seed: int, attention: Attention, entropy: float, leave_out: bool
+    seed: int, attention: Attention, entropy: float
 ) -> None:
     """Same value and codes' gradient; theta's moves by -+entropy * d sum_c beta_c H_c."""
     if attention == "detach":
         return
     z, y, state = example(seed)
     z.requires_grad_()
-    bare = gated(attention, leave_out=leave_out)
-    mine = gated(attention, entropy=entropy, leave_out=leave_out)
+    bare = gated(attention)
+    mine = gated(attention, entropy=entropy)
     assert torch.equal(mine.loss(state, z, y).loss, bare.loss(state, z, y).loss)
     (at_z, at_theta), (bare_z, bare_theta) = (slopes(m, z, y, state) for m in (mine, bare))
     torch.testing.assert_close(at_z, bare_z)
@@ -97,38 +90,6 @@ def test_no_bonus_for_an_attention_that_stays() -> None:
     """The message names setting, value and remedy."""
     with pytest.raises(SettingsError, match=r"cel\.entropy is 0\.1, must be 0.*'ascend'"):
         gated("detach", entropy=0.1)
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.integers(0, 2**32 - 1), st.sampled_from(MODES))
-def test_leave_one_out_in_closed_form(seed: int, attention: Attention) -> None:
-    """sum_i alpha_i |z_i - zbar|^2 / (1 - alpha_i)^2; with even weights (n/(n - 1))^2 plain."""
-    z, y, state = example(seed)
-    mine, group = gated(attention, leave_out=True), class_members(y, 3, z)
-    normal = torch.nn.functional.layer_norm(z, (4,))
-    alpha = mine.weigh(state["theta"], normal, group).exp() * group.one_hot
-    gap = (z - weighted_means(z, alpha)[y]).square().sum(1) / (1 - alpha.sum(1)).square()
-    torch.testing.assert_close(mine.loss(state, z, y).loss, (gap @ alpha).mean())
-    even = {**state, "theta": torch.zeros_like(state["theta"])}
-    plain = Plain(linear_penalty, "batch-share", 3).loss({}, z, y).loss
-    torch.testing.assert_close(mine.loss(even, z, y).loss, (3 / 2) ** 2 * plain)
-
-
-@pytest.mark.parametrize("attention", ["minimise", "ascend", "detach"])
-def test_leave_one_out_at_a_weight_of_one(attention: Attention) -> None:
-    """|z_i - zbar_-i|^2 of the heaviest, its others weighed among themselves, gradient finite."""
-    z, y = torch.randn(3, 4, generator=torch.Generator().manual_seed(8)), torch.zeros(3).long()
-    state = gated(attention).refresh(None, split_pieces(z, y), torch.Generator().manual_seed(9))
-    state["theta"] = (1e4 * state["theta"].detach()).requires_grad_()
-    a = attention_scores(state["theta"].detach(), torch.nn.functional.layer_norm(z, (4,)), 5)
-    top = a.argsort()[-1]
-    assert a.sort().values.diff()[-1] > 200, "the others' weights underflow"
-    rest = a[torch.arange(3) != top].softmax(0) @ z[torch.arange(3) != top]
-    z.requires_grad_()
-    loss = gated(attention, leave_out=True).loss(state, z, y, measure=False).loss
-    torch.testing.assert_close(loss, (z[top] - rest).square().sum())
-    (slope,) = torch.autograd.grad(loss, z)
-    assert slope.isfinite().all()
 
 
 @pytest.mark.parametrize("attention", ["minimise", "ascend", "detach"])

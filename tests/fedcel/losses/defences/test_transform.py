@@ -97,7 +97,7 @@ def test_a_transform_may_bring_a_loss() -> None:
     s = named("Both")
     assert isinstance(defences.build_defence(s, SHAPE), Defence)
     net = init_net(s, load_splits(s.data, s.clients, s.seed)).net
-    assert "Changed" in [type(layer).__name__ for layer in net.encoder]
+    assert "TransformedEncoder" in [type(layer).__name__ for layer in net.encoder]
 
 
 @pytest.mark.parametrize(
