@@ -1,8 +1,9 @@
-"""Adam on one flat vector, as a pure function of a state that can be packed."""
+"""PyTorch's Adam on one flat vector, as a pure function of a state that can be packed."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.optim.adam import adam
 
 BETAS = (0.9, 0.999)
 EPS = 1e-16
@@ -44,9 +45,15 @@ def step(state: State, rate: float) -> State:
     grad, theta.grad = theta.grad, None
     if grad is None or not grad.any():
         return state
-    t = state["t"] + 1
-    m = torch.lerp(grad, state["m"], BETAS[0])
-    v = torch.lerp(grad.square(), state["v"], BETAS[1])
-    rate = rate * (1 - BETAS[1] ** int(t)) ** 0.5 / (1 - BETAS[0] ** int(t))
-    moved = theta - rate * m / (v.sqrt() + EPS)
+    moved, m, v, t = (state[name].detach().clone() for name in NAMES)
+    adam(
+        *([moved], [grad], [m], [v], [], [t]),
+        amsgrad=False,
+        beta1=BETAS[0],
+        beta2=BETAS[1],
+        lr=rate,
+        weight_decay=0.0,
+        eps=EPS,
+        maximize=False,
+    )
     return {**state, "theta": moved.requires_grad_(), "m": m, "v": v, "t": t}

@@ -78,7 +78,7 @@ def test_both_apps_start_from_the_bundle_alone(bundle: bytes, tmp_path: Path) ->
         import clients.flower.evaluation_client, strategies.server_app
         assert "jinja2" not in sys.modules and "sims" not in sys.modules
         from sims.bench import scenario
-        assert scenario.read("digits").variants
+        assert scenario.read_scenario("digits").variants
         for name in ("fedcel", "strategies", "clients", "sims"):
             print(sys.modules[name].__file__)
     """

@@ -1,13 +1,15 @@
 """An adversary that learns to decode messages while the encoder learns to be undecodable."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from math import prod
 from typing import final
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 
 from fedcel.errors import NetError, SettingsError
@@ -32,6 +34,13 @@ class Adversarial:
     features: int
     width: int
     rate: float
+
+    @cached_property
+    def decoder(self) -> nn.Sequential:
+        """Return the decoder's layers, without memory for parameters: theta holds them."""
+        with torch.device("meta"):
+            first, second, last = (nn.Linear(*sizes) for sizes in pairwise(self.widths))
+        return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), last, nn.Sigmoid())
 
     @property
     def widths(self) -> list[int]:
@@ -71,15 +80,16 @@ class Adversarial:
                 f"the encoder sends {message.shape[1]} values, the adversary decodes "
                 f"{self.features}; set net.features to what the encoder makes"
             )
-        layers = list(pairwise(self.widths))
-        sizes = [count for inputs, outputs in layers for count in (inputs * outputs, outputs)]
+        decoder = self.decoder
+        parameters = dict(decoder.named_parameters())
         # split, not slices: the backward pass of a slice fills a whole theta with zeros.
-        parts = torch.split(theta, sizes)
-        values = message
-        for (inputs, outputs), weight, bias in zip(layers, parts[::2], parts[1::2], strict=True):
-            values = values if values is message else values.relu()
-            values = functional.linear(values, weight.view(outputs, inputs), bias)
-        return values.sigmoid()
+        parts = torch.split(theta, [parameter.numel() for parameter in parameters.values()])
+        shaped = {
+            name: part.view(parameter.shape)
+            for (name, parameter), part in zip(parameters.items(), parts, strict=True)
+        }
+        images: Tensor = functional_call(decoder, shaped, (message,))
+        return images
 
     def loss(
         self,

@@ -64,13 +64,13 @@ def test_finished_cells_that_are_not_asked_for_stay(
 ) -> None:
     """In the scenario's order and by seed, until their folder is removed; nothing is rewritten."""
     out = tmp_path / "b"
-    BENCH.bench(*planned(tmp_path, **{"bench.seeds": "1"}), out)
+    BENCH.run_bench(*planned(tmp_path, **{"bench.seeds": "1"}), out)
     (first,) = [
         row for row in json.loads((out / "bench.json").read_text()) if row["variant"] == "b"
     ]
     shutil.rmtree(out / "runs" / "b-1")
     capsys.readouterr()
-    BENCH.bench(*planned(tmp_path, **{"bench.seeds": "0"}), out)
+    BENCH.run_bench(*planned(tmp_path, **{"bench.seeds": "0"}), out)
     assert "earlier calls that stay in the table: 1\n" in capsys.readouterr().err
     rows = json.loads((out / "bench.json").read_text())
     assert [row["run"] for row in rows] == ["runs/a-0", "runs/a-1", "runs/b-0"]
@@ -80,7 +80,7 @@ def test_finished_cells_that_are_not_asked_for_stay(
     }
     before = (out / "bench.json").read_text()
     plan, cells = planned(tmp_path, **{"bench.seeds": "0"})
-    BENCH.bench(plan, cells[1:], out)
+    BENCH.run_bench(plan, cells[1:], out)
     assert (out / "bench.json").read_text() == before
 
 
@@ -91,11 +91,11 @@ def test_what_failed_is_named_until_it_is_finished(tmp_path: Path) -> None:
     out.mkdir()
     told = [{"cell": name, "reason": "ran away"} for name in ("a-0", "a-1")]
     (out / "failed.json").write_text(json.dumps(told))
-    BENCH.bench(plan, cells, out)
+    BENCH.run_bench(plan, cells, out)
     assert json.loads((out / "failed.json").read_text()) == told[1:]
     more = [*told, {"cell": "b-0", "reason": "ran away"}, {"cell": "a-0.5-0", "reason": "too"}]
     (out / "failed.json").write_text(json.dumps(more))
-    BENCH.bench(plan, cells, out)
+    BENCH.run_bench(plan, cells, out)
     assert json.loads((out / "failed.json").read_text()) == told[1:]
 
 
@@ -106,7 +106,7 @@ def test_cells_of_another_scenario_are_not_mixed_in(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     words = r"that .*s\.toml has not: runs/b-0, runs/c-0, runs/d-0 and 2 more; choose another"
     with pytest.raises(RunError, match=words):
-        BENCH.bench(*planned(tmp_path, "a"), out)
+        BENCH.run_bench(*planned(tmp_path, "a"), out)
     assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
 
 
@@ -115,7 +115,7 @@ def test_other_seeds_with_other_settings_are_not_mixed_in(tmp_path: Path) -> Non
     out = tmp_path / "b"
     left_there(*planned(tmp_path, "a", engine="ray"), out)
     with pytest.raises(RunError, match=r"a-0 of an earlier call.*: rounds is 5 there, 6 here;"):
-        BENCH.bench(*planned(tmp_path, "a", rounds=6, **{"bench.seeds": "1"}), out)
+        BENCH.run_bench(*planned(tmp_path, "a", rounds=6, **{"bench.seeds": "1"}), out)
     assert not (out / "runs" / "a-1").exists()
 
 
@@ -127,7 +127,7 @@ def test_a_damaged_table_is_named_before_the_work(tmp_path: Path) -> None:
     shutil.rmtree(out / "runs")
     (out / "bench.json").write_text('[{"variant": "a"}]')
     with pytest.raises(RunError, match=r"bench\.json is damaged: a list of objects with variant"):
-        BENCH.bench(plan, cells, out)
+        BENCH.run_bench(plan, cells, out)
     assert not (out / "runs").exists()
 
 
@@ -138,11 +138,11 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
     _, (other,) = planned(tmp_path, "a", rounds=6, clients=9, seed=3, **{"net.noise": 0.7})
     words = r"settings: seed is 0 there, 3 here, rounds is 5 there, 6 here, .* and 1 more; choose"
     with pytest.raises(RunError, match=words) as refused:
-        BENCH.finished(tmp_path / "runs" / "a", other)
+        BENCH.is_finished(tmp_path / "runs" / "a", other)
     assert "fedcel attack" not in str(refused.value)
     _, (more,) = planned(tmp_path, "a", **{"attack.names": "decoder*4", "attack.budget": 4.0})
     with pytest.raises(RunError, match=r"attack\.budget is 1\.0 there, 4\.0 here") as refused:
-        BENCH.finished(tmp_path / "runs" / "a", more)
+        BENCH.is_finished(tmp_path / "runs" / "a", more)
     place = tmp_path / "runs" / "a"
     given = "--set 'attack.names=decoder*4' --set attack.budget=4.0"
     assert f"`fedcel attack {place} {given}`" in str(refused.value)
@@ -158,7 +158,7 @@ def test_an_attack_that_cannot_be_made_any_more_ends_no_bench(tmp_path: Path) ->
     asked = json.dumps([ask | {"failed": ["flaky"]}])
     for name, text in (("attacks", "[]"), ("attack-settings", asked), ("cost", "{}")):
         (tmp_path / "a" / f"{name}.json").write_text(text)
-    assert not BENCH.finished(tmp_path / "a", cell)
+    assert not BENCH.is_finished(tmp_path / "a", cell)
 
 
 @pytest.mark.filterwarnings("ignore:flaky on smashed-data")
@@ -170,13 +170,13 @@ def test_a_failed_attack_is_tried_again(
     given: dict[str, Scalar] = {"attack.names": f"optimal, {__name__}:Flaky"}
     plan, cells = planned(tmp_path, "a", **given)
     for _ in range(2):
-        BENCH.bench(plan, cells, out)
+        BENCH.run_bench(plan, cells, out)
         (row,) = json.loads((out / "bench.json").read_text())
         assert row["failed-attacks"] == ["flaky"] and row["worst-attack"] is None
     first = json.loads((out / "runs" / "a-0" / "attacks.json").read_text())[0]
     monkeypatch.setattr(Flaky, "broken", False)
     capsys.readouterr()
-    BENCH.bench(plan, cells, out)
+    BENCH.run_bench(plan, cells, out)
     assert (
         "1 of 1 cells have attacks that failed or are of an earlier version: run again"
         in capsys.readouterr().err
@@ -184,5 +184,5 @@ def test_a_failed_attack_is_tried_again(
     (row,) = json.loads((out / "bench.json").read_text())
     assert "failed-attacks" not in row and row["worst-attack"] == "flaky"
     assert json.loads((out / "runs" / "a-0" / "attacks.json").read_text())[0] == first
-    BENCH.bench(plan, cells, out)
+    BENCH.run_bench(plan, cells, out)
     assert "1 of 1 cells are finished already: skipped" in capsys.readouterr().err

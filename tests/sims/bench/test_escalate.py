@@ -86,7 +86,7 @@ def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
     path = tmp_path / "s.toml"
     path.write_text(SWEPT)
     plan = scenario.read_scenario(str(path))
-    BENCH.bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")
+    BENCH.run_bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")
     given: dict[str, Scalar] = {"attack.names": "decoder", "attack.budget": 0.02}
     said = escalate(tmp_path / "b", given, 0, [0.04, 0.05], jobs=2)  # one file for both
     told = capsys.readouterr().err
@@ -117,7 +117,7 @@ def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
         escalate(tmp_path / "b", {"net.noise": 1.0}, 0, [])
     all_cells_have_their_worst_attack(tmp_path / "b", given)
     before = per_image.read_vectors(tmp_path / "b")
-    BENCH.bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")  # nothing is left to do
+    BENCH.run_bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")  # nothing is left to do
     after = per_image.read_vectors(tmp_path / "b")
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) for key in before)
@@ -241,7 +241,7 @@ def test_a_failed_attack_is_tried_again(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "s.toml"
     path.write_text("[[variant]]\nname = 'none'\n")
     plan = scenario.read_scenario(str(path))
-    BENCH.bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")
+    BENCH.run_bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")
     given: dict[str, Scalar] = {"attack.names": f"{__name__}:Flaky"}
     escalate(tmp_path / "b", given, 0, [])
     (first,) = json.loads((tmp_path / "b" / ESCALATED).read_text())

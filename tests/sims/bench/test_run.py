@@ -59,7 +59,7 @@ def test_a_diverged_cell_does_not_keep_the_others(
     plan, found = cells(tmp_path)
     out = tmp_path / "b"
     with pytest.raises(DivergedError, match=r"^b-0 failed.*report\.html"):
-        BENCH.bench(plan, found, out, jobs)
+        BENCH.run_bench(plan, found, out, jobs)
     assert "b-0 failed: the model is not finite" in capsys.readouterr().err
     rows = json.loads((out / "bench.json").read_text())
     assert [row["variant"] for row in rows] == ["a", "c"]
@@ -70,11 +70,11 @@ def test_a_diverged_cell_does_not_keep_the_others(
     assert failed[0]["reason"].startswith("the model is not finite")
     page = (out / "report.html").read_text()
     assert "in no number, table or figure: b-0 (the model is not finite" in page
-    BENCH.bench(plan, [found[0], found[2]], out)
+    BENCH.run_bench(plan, [found[0], found[2]], out)
     assert json.loads((out / "failed.json").read_text()) == failed
     assert "b-0" in (out / "report.html").read_text()
     plan.path.write_text(plan.path.read_text().replace("'b'", "'mended'"))
-    BENCH.bench(scenario.read_scenario(str(plan.path)), [found[0], found[2]], out)
+    BENCH.run_bench(scenario.read_scenario(str(plan.path)), [found[0], found[2]], out)
     assert json.loads((out / "failed.json").read_text()) == []
     assert "b-0" not in (out / "report.html").read_text()
 
@@ -83,7 +83,7 @@ def test_no_cell_is_finished(tmp_path: Path) -> None:
     """There is nothing to report, and the reason is the divergence."""
     plan, found = cells(tmp_path)
     with pytest.raises(DivergedError, match="b-0 failed.*no cell is finished"):
-        BENCH.bench(plan, found[1:2], tmp_path / "b")
+        BENCH.run_bench(plan, found[1:2], tmp_path / "b")
     assert "b-0" in (tmp_path / "b" / "failed.json").read_text()
 
 
@@ -97,7 +97,7 @@ def test_a_sweep_that_is_overridden_is_refused(tmp_path: Path) -> None:
     plan = scenario.read_scenario(str(path))
     fixed = scenario.list_cells(plan, QUICK | {"cel.weight": 0.5})
     with pytest.raises(SettingsError, match=r"cel.weight is 0.5.*'plain' sweeps it \(0.3, 1\)"):
-        BENCH.bench(plan, fixed, tmp_path / "b")
+        BENCH.run_bench(plan, fixed, tmp_path / "b")
     assert not (tmp_path / "b").exists()
     scenario.refuse_fixed_sweeps(scenario.list_cells(plan, QUICK | {"net.noise": 0.5}))
 
@@ -196,7 +196,7 @@ def test_a_cell_is_attacked_again_where_its_rows_are_gone(tmp_path: Path) -> Non
     plan, (cell, *_) = cells(tmp_path)
     out = tmp_path / "b"
     place, how = out / "runs" / cell.name, cell.settings.attack
-    BENCH.bench(plan, [cell], out)
+    BENCH.run_bench(plan, [cell], out)
     first = json.loads((place / "attacks.json").read_text())
     stamps = [(place / name).stat().st_mtime_ns for name in ("result.json", BENCH.COST)]
     more = how.model_copy(update={"names": "decoder", "budget": 0.02})
@@ -204,12 +204,12 @@ def test_a_cell_is_attacked_again_where_its_rows_are_gone(tmp_path: Path) -> Non
     after = (place / "attacks.json").stat()
     assert own_rows(place, how) == first
     assert [row["mse"] for row in own_rows(place, more) or []] != []
-    BENCH.bench(plan, [cell], out)
+    BENCH.run_bench(plan, [cell], out)
     assert (place / "attacks.json").stat().st_mtime_ns == after.st_mtime_ns
     attack_run(place, how.model_copy(update={"seeds": 2}))
     assert own_rows(place, how) is None
-    assert BENCH.rows([cell], out) == []
-    BENCH.bench(plan, [cell], out)
+    assert BENCH.make_rows([cell], out) == []
+    BENCH.run_bench(plan, [cell], out)
     kept = json.loads((place / "attacks.json").read_text())
     assert [(row["attack"], row["seed"]) for row in kept] == [("decoder", 0)] + [("optimal", 0)] * 2
     assert [(place / name).stat().st_mtime_ns for name in ("result.json", BENCH.COST)] == stamps
@@ -252,12 +252,12 @@ def test_what_an_attack_leaves_of_earlier_ones(tmp_path: Path) -> None:
 def test_refused_cells_leave_the_bench_as_it_was(tmp_path: Path) -> None:
     """The scenario in the folder is that of the runs beside it."""
     plan, found = cells(tmp_path)
-    BENCH.bench(plan, found[:1], tmp_path / "b")
+    BENCH.run_bench(plan, found[:1], tmp_path / "b")
     before = (tmp_path / "b" / "scenario.toml").read_text()
     _, other = cells(tmp_path, rounds=6)
     plan.path.write_text("# another\n" + plan.path.read_text())
     with pytest.raises(RunError, match="other settings"):
-        BENCH.bench(plan, other[:1], tmp_path / "b")
+        BENCH.run_bench(plan, other[:1], tmp_path / "b")
     assert (tmp_path / "b" / "scenario.toml").read_text() == before
 
 
@@ -291,7 +291,9 @@ def test_a_sweep_is_anchored_where_the_first_undefended_row_is(tmp_path: Path) -
         place = tmp_path / "runs" / cell.name
         attacked(place, [])
         (place / "result.json").write_text(json.dumps(dict.fromkeys(BENCH.COPIED, 1.0)))
-    told = {(r["variant"], r["undefended"], r["anchored"]) for r in BENCH.rows(found, tmp_path)}
+    told = {
+        (r["variant"], r["undefended"], r["anchored"]) for r in BENCH.make_rows(found, tmp_path)
+    }
     assert told == {("a", True, False), ("b", False, True), ("c", False, False)}
-    alone = BENCH.rows(found[2:], tmp_path)
+    alone = BENCH.make_rows(found[2:], tmp_path)
     assert not any(row["anchored"] for row in alone)
