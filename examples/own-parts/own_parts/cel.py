@@ -30,9 +30,8 @@ class Deviations:
 
     def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
         """Return the loss of z (B, D), unit of z, and the mean deviation as `deviation`."""
-        member = class_members(
-            y, self.classes, z
-        ).one_hot.T  # DataError on a label that is no class
+        # DataError on a label that is no class
+        member = class_members(y, self.classes, z).one_hot.T
         count = member.sum(1, keepdim=True)
         mean = member @ z / count.clamp_min(1)
         variance = member @ (z - mean[y]).square() / count.clamp_min(1)

@@ -58,7 +58,7 @@ def test_a_sweep_is_tuned_at_its_first_strength(
 
     monkeypatch.setattr(tune, "run_search", spy)
     table = tuned(read(tmp_path, SEVERAL), 9, {})
-    assert [s.defence.strength for s in seen] == [0.0] * 18 + [0.5] * 9
+    assert [s.defence.used_strength for s in seen] == [0.0] * 18 + [0.5] * 9
     assert [s.net.noise for s in seen[:18]] == [0.5] * 9 + [0.3] * 9
     found = table["variant"]
     assert isinstance(found, list)
