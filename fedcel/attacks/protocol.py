@@ -12,6 +12,8 @@ from fedcel.leakage.observation import Observation
 
 Progress = Callable[[str], None]
 REPORTS = 10  # progress lines of a training
+TellAttack = Callable[[float, int, str], None]
+"""Takes how many attacks are done, of how many, and the name of the one that begins."""
 
 
 class OtherClasses(Images):

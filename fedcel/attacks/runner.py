@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 from warnings import warn
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from fedcel.attacks.averaging import RepeatedObservation
 from fedcel.attacks.gradient_inversion import count_tuning_images
-from fedcel.attacks.protocol import Attack, Progress
+from fedcel.attacks.protocol import Attack, Progress, TellAttack
 from fedcel.attacks.registry import OPTIMAL, parse_attacks
 from fedcel.attacks.score_card import class_means, order_batches, score_reconstructions
 from fedcel.attacks.score_card import score_each_image as scored
@@ -58,6 +59,7 @@ def run_attacks(
     seed: int,
     progress: Progress,
     population: Images | None = None,
+    tell_attack: TellAttack | None = None,
 ) -> Attacked:
     """Return the rows of attacks.json, and pictures (n, C, H, W) in [0, 1], n at most 12.
 
@@ -67,7 +69,8 @@ def run_attacks(
     all, they are cheap to him. An attack that finds no observation of its kind, is not granted what
     it needs, or fails, see `record_failure`, gives a row with `skipped`: why. `seed` is the run's;
     each attack seed 0, 1, ... has its own streams. `queries`: the observations that a row paid for,
-    where they are paid. Before any work is done: SettingsError on an unknown name, or a batch
+    where they are paid. `tell_attack` is told before each attack seed how many attacks are done.
+    Before any work is done: SettingsError on an unknown name, or a batch
     larger than the attacker's images; DataError when a target is among these, or the anchors would
     be of other classes.
     """
@@ -78,20 +81,32 @@ def run_attacks(
     known = class_means(targets.y, population or auxiliary)
     shown = min(PICTURES, how.targets or PICTURES)  # as many as every attack rebuilds
     pictures: Pictures = {"targets": targets.x[:shown], "class-mean": known[:shown]}
-    for attack, repeats in attacks:
+    for number, (attack, repeats) in enumerate(attacks):
+        name = OPTIMAL if attack is None else attack.name
+        begin = partial(_begin_seed, tell_attack, (number, len(attacks)), how.seeds, name)
         seen = observations
         if repeats > 1:
             seen = [RepeatedObservation(observation, repeats) for observation in observations]
         if attack is None:
-            rows += run_optimal_attack(seen, how, targets, seed, progress)
+            rows += run_optimal_attack(seen, how, targets, seed, progress, begin)
             continue
         found = run_reconstruction(
-            attack, seen, how, auxiliary, targets, seed, progress, population
+            attack, seen, how, auxiliary, targets, seed, progress, population, begin
         )
         rows += found.rows
         pictures |= found.pictures
         values |= found.per_image
+    if tell_attack:
+        tell_attack(len(attacks), len(attacks), "writing")
     return Attacked(rows, pictures, values)
+
+
+def _begin_seed(
+    tell_attack: TellAttack | None, place: tuple[int, int], seeds: int, name: str, seed: int
+) -> None:
+    """Tell that an attack begins with one of its seeds."""
+    if tell_attack:
+        tell_attack(place[0] + seed / seeds, place[1], f"{name}, seed {seed}")
 
 
 def refuse_known(targets: Images, auxiliary: Images) -> None:
@@ -154,6 +169,7 @@ def run_optimal_attack(
     targets: Images,
     seed: int,
     progress: Progress,
+    begin_seed: Callable[[int], None],
 ) -> list[Row]:
     """Return the optimal attacker's rows on each observation whose law it is granted."""
     rows: list[Row] = []
@@ -164,6 +180,7 @@ def run_optimal_attack(
     for observation in known:
         for attack_seed in range(how.seeds):
             who = common | {"observation": observation.name, "seed": attack_seed}
+            begin_seed(attack_seed)
             with record_failure(rows, who):
                 begin = time.monotonic()
                 stream = make_generator(seed, f"attack/{OPTIMAL}/{observation.name}", attack_seed)
@@ -198,6 +215,7 @@ def run_reconstruction(
     seed: int,
     progress: Progress,
     population: Images | None,
+    begin_seed: Callable[[int], None],
 ) -> Attacked:
     """Return one attack's rows and the first reconstructions of its best seed."""
     who: Row = {"attack": attack.name, "observation": attack.observes, "knowledge": how.knowledge}
@@ -208,6 +226,7 @@ def run_reconstruction(
     rows, values = list[Row](), per_image.Vectors()
     pictures, lowest = Pictures(), torch.inf
     for attack_seed in range(how.seeds):
+        begin_seed(attack_seed)
         own, begin, asked = (
             who | {"seed": attack_seed},
             time.monotonic(),

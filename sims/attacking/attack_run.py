@@ -20,7 +20,7 @@ from fedcel.runs import per_image, run_folder
 from fedcel.settings.groups import Attack
 from fedcel.settings.parsing import Scalar
 from sims.attacking.private_answers import list_observations
-from sims.commands.progress import print_line, throttle_lines
+from sims.commands.progress import print_line, show_attacks
 from sims.results.worst_attack import AttackId, attack_id
 
 ROWS = "attacks.json"
@@ -42,7 +42,7 @@ class Asked(NamedTuple):
     """Of the attacks that were carried out."""
 
 
-def attack_run(folder: Path, how: Attack | None = None, title: str = "attack") -> Rows:
+def attack_run(folder: Path, how: Attack | None = None, title: str = "attacking") -> Rows:
     """Attack a finished run; add to attacks.json and reconstructions, and return the new rows.
 
     Rows of other attacks stay: of another name, observation, knowledge, budget or number of
@@ -54,15 +54,17 @@ def attack_run(folder: Path, how: Attack | None = None, title: str = "attack") -
     how = how or run.settings.attack
     read_earlier(folder)  # damage is named before the work
     result = read_result(folder)
-    found = run_attacks(
-        list_observations(run, how),
-        how,
-        select_auxiliary(run, how),
-        run.splits.test,
-        run.settings.seed,
-        throttle_lines(title),
-        run.splits.training,
-    )
+    with show_attacks(title) as (progress, tell_attack):
+        found = run_attacks(
+            list_observations(run, how),
+            how,
+            select_auxiliary(run, how),
+            run.splits.test,
+            run.settings.seed,
+            progress,
+            run.splits.training,
+            tell_attack,
+        )
     with lock_file(folder / f".{ROWS}.lock"):  # another attack may have ended meanwhile
         values, old, asks, shown = read_earlier(folder)
         stay = outlasting_vectors(values, found.rows)
@@ -147,7 +149,7 @@ def lacking_settings(folder: Path, how: Attack) -> Attack | None:
     return how.model_copy(update={"names": ",".join(names)}) if names else None
 
 
-def catch_up(folder: Path, how: Attack, title: str = "attack") -> None:
+def catch_up(folder: Path, how: Attack, title: str = "attacking") -> None:
     """Attack a run with what it lacks of `how`, if anything; errors as `attack_run` raises them."""
     rest = lacking_settings(folder, how)
     if rest is not None:

@@ -24,7 +24,7 @@ from fedcel.nets.split_net import SplitNet
 from fedcel.runs import run_folder
 from fedcel.settings.groups import Attack
 from sims.attacking.attack_run import select_auxiliary
-from sims.commands.progress import print_line, throttle_lines
+from sims.commands.progress import print_line, show_attacks, throttle_lines
 from sims.results.worst_attack import REPEATS
 
 FILE = "live.json"
@@ -119,19 +119,21 @@ def attack_service(folder: Path, place: Place, how: Attack | None = None) -> lis
             raise RunError(f"{place.url} serves {card.model}, which is not {folder}")
         before = client.budget().left
         targets, own, allowance = split_budget(run, how, int(before / card.price.answer))
-        live = LiveAnswers(client.ask, throttle_lines("asking"), before, allowance)
+        live = LiveAnswers(client.ask, throttle_lines("asking the service"), before, allowance)
         told = live.sample(targets.x, torch.Generator())
         few = max(2, min(how.candidates, len(targets.y)))
         how = how.model_copy(update={"targets": 0, "candidates": few})
-        found = run_attacks(
-            [live],
-            how,
-            own,
-            targets,
-            run.settings.seed,
-            throttle_lines("attack"),
-            run.splits.training,
-        ).rows
+        with show_attacks("attacking the service") as (progress, tell_attack):
+            found = run_attacks(
+                [live],
+                how,
+                own,
+                targets,
+                run.settings.seed,
+                progress,
+                run.splits.training,
+                tell_attack,
+            ).rows
     facts: Row = {
         "service": card.model,
         "mechanism": card.mechanism,

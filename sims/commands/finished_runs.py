@@ -73,8 +73,11 @@ def report(
     """Draw the report of a run or a bench again."""
     require_extra("report")
     from sims import report as pages
+    from sims.commands.progress import show_work
 
-    print(f"report: {pages.write_report(folder)}")
+    with show_work("drawing the report"):
+        page = pages.write_report(folder)
+    print(f"report: {page}")
 
 
 def table(
@@ -86,10 +89,13 @@ def table(
     """Compare a bench's variants at matched accuracy."""
     require_extra("report")
     from fedcel.files import check_writable
+    from sims.commands.progress import show_work
     from sims.report import matched_table
 
     check_writable(*filter(None, [out]))
-    write_or_print(matched_table.make_matched_tables(folder, loss, against), out)
+    with show_work("comparing the variants"):
+        text = matched_table.make_matched_tables(folder, loss, against)
+    write_or_print(text, out)
 
 
 def escalate(

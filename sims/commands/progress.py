@@ -9,39 +9,102 @@ from contextlib import contextmanager
 from multiprocessing import parent_process
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
+from fedcel.attacks.protocol import TellAttack
 from fedcel.federation.server_round import Event
 from fedcel.runs.server_run import ShowRound as Tell
 
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
+MEASURED = 0.1  # of the training's time, about, that the measurement after it takes
 
 
 @contextmanager
 def show_rounds(title: str, total: int) -> Iterator[Tell]:
-    """Yield a function that is told each round's event.
+    """Yield a function that is told each round's event; the bar ends with the block.
 
     Lines from a process that another began, too: bars of several would erase each other.
     """
-    console = Console(file=sys.stderr)
-    if parent_process() is not None or not console.is_terminal:
+    if not _has_own_terminal():
         yield _plain(title, total)
         return
-    with Progress(
+    with _open_bar() as bar:
+        whole = total * (1 + MEASURED)
+        task = bar.add_task(title, total=whole, state=f"round 0 of {total}")
+
+        def tell(event: Event) -> None:
+            done = int(str(event["round"]))
+            state = "measuring the leak" if done == total else f"round {done} of {total}"
+            bar.update(task, completed=done, state=f"{state}, {_state(event)}")
+
+        yield tell
+        bar.update(task, completed=whole, state=f"{total} rounds, measured")
+
+
+@contextmanager
+def show_attacks(title: str) -> Iterator[tuple[Callable[[str], None], TellAttack]]:
+    """Yield a function that says what an attack says of itself, and one that is told where we are.
+
+    That takes how many attacks are done, with a part for the seeds of the one under way, of how
+    many, and the name of what follows.
+    """
+    begin = time.monotonic()
+    if not _has_own_terminal():
+        say, place = throttle_lines(title), ""
+
+        def tell(done: float, total: int, name: str) -> None:
+            nonlocal place
+            seconds = [(time.monotonic() - begin) / done] if done else []
+            place = f", {done:.1f} of {total} attacks done{estimate_left(seconds, total - done)}"
+            say(f"{name}{place}")
+
+        yield lambda line: say(f"{line}{place}"), tell
+        return
+    with _open_bar() as bar:
+        task = bar.add_task(title, total=None, state="reading the run")
+
+        def advance(done: float, total: int, name: str) -> None:
+            bar.update(task, total=total, completed=done, state=name)
+
+        yield lambda line: bar.update(task, state=line), advance
+
+
+@contextmanager
+def show_work(title: str) -> Iterator[None]:
+    """Show on a terminal that something is being done, and for how long."""
+    if not _has_own_terminal():
+        yield
+        return
+    with _open_bar() as bar:
+        bar.add_task(title, total=None, state="")
+        yield
+
+
+def _has_own_terminal() -> bool:
+    return parent_process() is None and Console(file=sys.stderr).is_terminal
+
+
+def _open_bar() -> Progress:
+    return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[state]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
         TimeRemainingColumn(),
-        console=console,
-    ) as bar:
-        task = bar.add_task(title, total=total, state="starting")
-        yield lambda event: bar.update(
-            task, completed=float(str(event["round"])), state=_state(event)
-        )
+        TextColumn("{task.fields[state]}"),
+        console=Console(file=sys.stderr),
+    )
 
 
 def _state(event: Event) -> str:
-    return f"accuracy {event['accuracy']:.3f} spread {event['within-class-spread']:.3f}"
+    spread = f"{event['within-class-spread']:.3f}"
+    return f"accuracy {event['accuracy']:.3f}, spread within classes {spread}"
 
 
 def _plain(title: str, total: int) -> Tell:
@@ -70,14 +133,15 @@ def throttle_lines(title: str) -> Callable[[str], None]:
     return tell
 
 
-def estimate_left(seconds: Sequence[float], remaining: int, jobs: int) -> str:
+def estimate_left(seconds: Sequence[float], remaining: float, jobs: int = 1) -> str:
     """Return how long `remaining` items take, `jobs` at a time, each as long as the finished ones.
 
     Those at work count as if just begun. Nothing is said before the first is finished.
     """
     if not seconds:
         return ""
-    return f", about {statistics.fmean(seconds) * math.ceil(remaining / jobs):.0f} s left"
+    waves = math.ceil(remaining / jobs) if jobs > 1 else remaining
+    return f", about {statistics.fmean(seconds) * waves:.0f} s left"
 
 
 def print_line(line: str) -> None:

@@ -39,6 +39,27 @@ def without_seconds(rows: list[dict[str, object]]) -> list[dict[str, object]]:
     return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
 
+def test_each_seed_of_each_attack_is_told() -> None:
+    """How many attacks are done before each, and all of them at the end."""
+    told: list[tuple[float, int, str]] = []
+    how = QUICK.model_copy(update={"names": "optimal,kernel-ridge", "seeds": 2})
+    run_attacks(
+        [smashed()],
+        how,
+        *load_digit_targets(),
+        1,
+        lambda line: None,
+        tell_attack=lambda *place: told.append(place),
+    )
+    assert told == [
+        (0.0, 2, "optimal, seed 0"),
+        (0.5, 2, "optimal, seed 1"),
+        (1.0, 2, "kernel-ridge, seed 0"),
+        (1.5, 2, "kernel-ridge, seed 1"),
+        (2, 2, "writing"),
+    ]
+
+
 def test_one_row_a_seed_with_the_keys_of_the_file() -> None:
     """All attacks on both surfaces; pictures of the first 12 targets."""
     how = QUICK.model_copy(update={"names": "optimal, decoder, logit-inversion"})

@@ -22,7 +22,8 @@ def test_bars_of_several_processes_would_erase_each_other(
         tell(EVENT)
     said = capsys.readouterr().err
     assert ("\x1b" in said) == bar
-    assert bar or said == "cell: round 2/2, accuracy 0.500 spread 0.100\n"
+    assert bar or said == "cell: round 2/2, accuracy 0.500, spread within classes 0.100\n"
+    assert not bar or "2 rounds, measured" in said
 
 
 def test_the_time_left_is_shared_by_the_processes() -> None:
@@ -31,3 +32,36 @@ def test_the_time_left_is_shared_by_the_processes() -> None:
     assert progress.estimate_left([10.0], 3, 1) == ", about 30 s left"
     assert progress.estimate_left([10.0], 3, 4) == ", about 10 s left"
     assert progress.estimate_left([], 3, 4) == ""
+
+
+def test_an_attack_says_how_much_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where no terminal is: each line names the attacks that are done, and an estimate."""
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    with progress.show_attacks("attacking") as (say, tell):
+        tell(0, 4, "decoder, seed 0")
+        now = 20.0
+        tell(1, 4, "rmle, seed 0")
+        now = 31.0
+        say("step 3/9, loss 1.0")
+    assert capsys.readouterr().err.splitlines() == [
+        "attacking: rmle, seed 0, 1.0 of 4 attacks done, about 60 s left",
+        "attacking: step 3/9, loss 1.0, 1.0 of 4 attacks done, about 60 s left",
+    ]
+
+
+def test_a_bar_of_attacks_runs_to_its_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a terminal."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    with progress.show_attacks("attacking") as (say, tell):
+        tell(0, 2, "decoder, seed 0")
+        say("epoch 1/2")
+        tell(2, 2, "writing")
+    said = capsys.readouterr().err
+    assert "attacking" in said
+    assert "writing" in said
