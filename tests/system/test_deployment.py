@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import httpx
 import numpy as np
+import pytest
 from sklearn.datasets import load_digits
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +24,7 @@ BIN = Path(sys.executable).parent
 SCRIPTS = ROOT / "examples" / "deployment"
 SITES, HELD = 3, 399  # nodes, and images of each
 ROUNDS = 7  # enough for a node to be missed and to come back before the server is killed
+SHORT = 2  # where nobody dies: one round of burn-in, one that gives a sample
 LIMIT = 900  # seconds until a step that never ends is given up; none is expected to take as long
 
 
@@ -210,11 +212,13 @@ WORDS = {
 """What a node says that is turned away."""
 
 
-def asked(found: Federation, name: str, run: Path, **more: str) -> "subprocess.Popen[bytes]":
+def asked(
+    found: Federation, name: str, run: Path, rounds: int = ROUNDS, **more: str
+) -> "subprocess.Popen[bytes]":
     """Start a user's `flwr run` into a folder."""
     config = (
         f'out="{run}" data.source="npz" data.path="{found.folder}/server.npz" clients={SITES} '
-        f'rounds={ROUNDS} data.partition="iid" data.validation=150 data.auxiliary=150 '
+        f'rounds={rounds} data.partition="iid" data.validation=150 data.auxiliary=150 '
         'data.test=200 prior.mode="fixed" '
         'cel.kind="cluster" cel.warm-up=0 cel.ramp=0.3 chain.burn-in=0.5'
     )
@@ -246,11 +250,47 @@ def dies_and_returns(found: Federation, run: Path, node: "subprocess.Popen[bytes
     until(back, lambda: found.log("user") + found.log(f"site-{last}"))
 
 
-def test_three_sites_train_while_a_node_and_the_server_die_and_come_back(tmp_path: Path) -> None:
-    """TLS and keys on; the run that the broken server lost goes on, is attacked and reported.
+def is_completed(found: Federation) -> bool:
+    """Say whether the SuperLink's last run ended well."""
+    told = found.flwr("list", "ls", "here", "--limit", "1", "--format", "json")
+    return told.wait(LIMIT) == 0 and "finished:completed" in found.log("list")
+
+
+def check_turned_away(found: Federation, refused: dict[str, "subprocess.Popen[bytes]"]) -> None:
+    """Wait for nodes that may not take part, and see what they say."""
+    for name, words in WORDS.items():
+        assert refused[name].wait(LIMIT) == 1 and words in found.log(name), found.log(name)
+
+
+def check_own_images(run: Path, site: Path) -> None:
+    """See that the nodes trained on what they hold, and kept their state.
 
     eta kappa of the fixed prior of width 1 is eta/N: N is what the nodes hold, not the server.
     """
+    first = events(run)[0]
+    assert round(float(str(first["rate"])) / float(str(first["pull"]))) == SITES * HELD
+    assert json.loads((run / "result.json").read_text())["between-client-spread"] is None
+    assert list((site / "state").glob("run-*/*.safetensors"))
+
+
+def test_three_sites_train_over_tls(tmp_path: Path) -> None:
+    """Keys on: strangers are turned away, the others train on images of their own."""
+    run = tmp_path / "run"
+    with federation(tmp_path) as found:
+        for k in range(SITES):
+            found.node(k)
+        refused = turned_away(found)
+        user = asked(found, "user", run, SHORT)
+        assert user.wait(LIMIT) == 0 and (run / "result.json").exists(), found.log("user")
+        check_turned_away(found, refused)
+        assert is_completed(found)
+    assert [lost(one) for one in events(run)] == [[]] * SHORT
+    check_own_images(run, tmp_path / "site-0")
+
+
+@pytest.mark.long
+def test_three_sites_train_while_a_node_and_the_server_die_and_come_back(tmp_path: Path) -> None:
+    """The run that the broken server lost goes on, is attacked and reported."""
     run = tmp_path / "run"
     with federation(tmp_path) as found:
         nodes = [found.node(k) for k in range(SITES)]
@@ -261,23 +301,18 @@ def test_three_sites_train_while_a_node_and_the_server_die_and_come_back(tmp_pat
         dies_and_returns(found, run, nodes[-1])
         kill(f"FLWR_HOME={tmp_path}/link")
         broken = events(run)
-        for name, words in WORDS.items():
-            assert refused[name].wait(LIMIT) == 1 and words in found.log(name), found.log(name)
+        check_turned_away(found, refused)
         assert len(broken) < ROUNDS and not (run / "result.json").exists()
         found.link()
         again = asked(found, "again", run, resume="true")
         assert again.wait(LIMIT) == 0 and (run / "result.json").exists(), found.log("again")
-        told = found.flwr("list", "ls", "here", "--limit", "1", "--format", "json")
-        assert told.wait(LIMIT) == 0 and "finished:completed" in found.log("list")
+        assert is_completed(found)
     rounds = events(run)
     assert rounds[: len(broken)] == broken
     assert [one["round"] for one in rounds] == [*range(1, ROUNDS + 1)]
     assert lost(rounds[0]) == lost(rounds[-1]) == []
     assert [SITES - 1] in [lost(one) for one in rounds]
-    rate, pull = (float(str(rounds[0][key])) for key in ("rate", "pull"))
-    assert round(rate / pull) == SITES * HELD
-    assert json.loads((run / "result.json").read_text())["between-client-spread"] is None
-    assert list((tmp_path / "site-0" / "state").glob("run-*/*.safetensors"))
+    check_own_images(run, tmp_path / "site-0")
     for command in (["attack", str(run), "--set", "attack.names=optimal"], ["report", str(run)]):
         subprocess.run([sys.executable, "-m", "sims", *command], cwd=ROOT, check=True)
     rows = json.loads((run / "attacks.json").read_text())
