@@ -41,10 +41,21 @@ def measure_leak(
     labels: Int[Tensor, " M"],
     generator: torch.Generator,
 ) -> Leak:
-    """Return the leak of one message of `net`, exact for these images and fresh noise.
+    """Measure the leak of one message of `net`, exact for these images and fresh noise.
 
-    More images raise the cap and with it what an undefended encoder shows. LeakError below
-    20 images, NetError on an encoder that gives undefined values.
+    Args:
+        net: Encoder and cut; the head is not used.
+        images: (M, C, H, W) in [0, 1]. More of them raise the cap and with it what an undefended
+            encoder shows.
+        labels: (M,).
+        generator: Of the noise draws.
+
+    Returns:
+        Bits beyond the label, their half width and their cap.
+
+    Raises:
+        LeakError: Fewer than 20 images.
+        NetError: The encoder gives undefined values.
     """
     if len(images) < LEAST or len(images) != len(labels):
         raise LeakError(

@@ -130,7 +130,11 @@ def print_event(event: Event) -> None:
 
 
 def make_server_app() -> ServerApp:
-    """Return the app that reads its settings, `out` and `resume` from the run config."""
+    """Make the ServerApp, which reads settings, `out` and `resume` from the run config.
+
+    Returns:
+        The app for `flwr run` or a simulation of Flower's.
+    """
     app = ServerApp()
 
     @app.main()

@@ -1,5 +1,6 @@
 """The pages: every link leads somewhere, every command is one that runs."""
 
+import doctest
 import importlib.util
 import re
 import shlex
@@ -128,3 +129,11 @@ def test_settings_that_pages_name_exist() -> None:
             group, _, key = named.partition(".")
             if group in groups and key not in ("py", "json", "toml", "safetensors"):
                 assert named in known, f"{page.name} names {named}"
+
+
+def test_examples_of_docstrings() -> None:
+    """Those that a docstring shows give what it says."""
+    import fedcel.settings.parsing
+
+    failed, tried = doctest.testmod(fedcel.settings.parsing)
+    assert tried and not failed

@@ -51,15 +51,14 @@ class Splits:
 
 @lru_cache(maxsize=4)
 def load_splits(data: Data, clients: int, seed: int) -> Splits:
-    """Return the images of a run; the same arguments give the same split.
+    """Load the images of a run and deal them out; the same arguments give the same split.
 
     `data.seed` alone says who is test, validation and auxiliary image, so that runs of several
     training seeds share their targets and settings chosen on validation images never saw one;
     `seed` deals the rest out to the clients. Test images come from the source's own test part
     where it has one, else, like all others, from its training part. Whatever equals a test image
     is left out of the rest, so that no target of an attack was ever seen. The result is kept for
-    the life of the process and shared by all callers: never write to its tensors. DataError when
-    there are fewer images than asked for.
+    the life of the process and shared by all callers: never write to its tensors.
 
     With `data.held-out-classes` the attacker knows other classes than the targets' (other people,
     where classes are people): auxiliary are all images of classes that `data.seed` draws, of both
@@ -68,6 +67,17 @@ def load_splits(data: Data, clients: int, seed: int) -> Splits:
     `data.train` are as many of each remaining class as come out even.
 
     A node with images of its own has no others: with `Own`, everyone else's are empty.
+
+    Args:
+        data: Source, partition and how many images each part takes.
+        clients: Number of clients to deal the training images to.
+        seed: Of the deal.
+
+    Returns:
+        Each client's images, and those of test, validation and the attacker.
+
+    Raises:
+        DataError: There are fewer images than asked for.
     """
     if isinstance(data, Own):
         return load_node_splits(data, clients)

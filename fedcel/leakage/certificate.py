@@ -42,14 +42,29 @@ class Certificate(NamedTuple):
 def certificate(
     z: Float[Tensor, "M D"], y: Int[Tensor, " M"], sigma: float, candidates: int = 100
 ) -> Certificate:
-    """Return the bounds for codes z seen through Gaussian noise of sd `sigma`, unit of z.
+    """Bound from above what messages tell about these images, whoever attacks.
 
     The images are split into groups k, by a diagonal Gaussian mixture or by label; with shares
     pi_k and covariances S_k, I(image; message) <= H(pi) + sum_k pi_k min(log M_k,
     1/2 log det(1 + S_k / sigma^2)), because a Gaussian has the largest entropy of its covariance
-    (Cover and Thomas, 2006, theorem 8.6.5) and a group has no more than log M_k to tell. It holds
-    for every partition, a badly fitted one too, so the least over several is returned. NetError
-    unless z is finite; ValueError on a negative sigma or no codes.
+    and a group has no more than log M_k to tell. It holds for every partition, a badly fitted one
+    too, so the least over several is returned.
+
+    Args:
+        z: Features of the images, (M, D).
+        y: Their labels, (M,).
+        sigma: Standard deviation of the Gaussian noise at the cut, in units of z.
+        candidates: Images among which the attacker looks for the right one.
+
+    Returns:
+        The bounds in bits, and on identification.
+
+    Raises:
+        NetError: z is not finite.
+        ValueError: sigma is negative, or there is no image.
+
+    References:
+        Cover and Thomas, Elements of Information Theory, 2006, theorem 8.6.5.
     """
     if sigma < 0:
         raise ValueError(f"sigma is {sigma}, must be at least 0")

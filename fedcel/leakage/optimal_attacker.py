@@ -60,14 +60,31 @@ def optimal_leak(
     candidates: int = 100,
     draws: int | None = None,
 ) -> OptimalLeak:
-    """Return the exact leak about these M images, Monte Carlo over `draws` noise draws each.
+    """Measure what the best possible attacker learns from one message about these M images.
 
     The attacker picks argmax_j p(observed | image_j). Information is the mean over images i of
     log p(o_i | x_i) - log (1/M) sum_j p(o_i | x_j), with j over all images, or over those of the
-    same class (Cover and Thomas, 2006, equation 2.28, for a uniform input). Without `draws`:
-    `default_draws`. A noiseless observation tells images apart unless they give equal vectors: no
-    draws are needed. ValueError when the observation grants no likelihood, or on a single draw of
-    what is random; NetError when it is not finite.
+    same class. Exact but for Monte Carlo over noise draws. A noiseless observation tells images
+    apart unless they give equal vectors: no draws are needed.
+
+    Args:
+        observation: What is seen of an image, and its law.
+        images: (M, C, H, W) in [0, 1].
+        labels: (M,).
+        generator: Of the noise draws.
+        candidates: Images among which the right one is picked.
+        draws: Noise draws of each image; None: `default_draws`.
+
+    Returns:
+        Bits, bits beyond the label, and how often the right image is picked.
+
+    Raises:
+        ValueError: The observation grants no likelihood, or a single draw is asked for of what is
+            random.
+        NetError: A likelihood is not finite.
+
+    References:
+        Cover and Thomas, 2006, equation 2.28, for a uniform input.
     """
     count = len(images)
     draws = count_draws(draws, count, NOISELESS in observation.grants)

@@ -57,10 +57,21 @@ def predict(
     generator: torch.Generator,
     scope: str = "head",
 ) -> Prediction:
-    """Return the samples' probabilities for images.
+    """Predict with every posterior sample.
 
-    Scope `head`: the encoder is the same in all samples, one noisy message per image goes to all
-    heads. Scope `full`: each sampled encoder sends its own noisy message. ValueError on no sample.
+    Args:
+        flat: The net to work with; its parameters do not matter.
+        samples: Parameters of each sample, (P,).
+        x: Images (N, C, H, W) in [0, 1].
+        generator: Of the noise at the cut.
+        scope: `head`: the encoder is the same in all samples, one noisy message an image goes to
+            all heads. `full`: each sampled encoder sends its own noisy message.
+
+    Returns:
+        The samples' probabilities, and their mean.
+
+    Raises:
+        ValueError: There is no sample.
     """
     if not samples:
         raise ValueError("no posterior samples; run past burn-in, or pass the last model")

@@ -65,10 +65,19 @@ def _loaded(privacy: Privacy, classes: int) -> Mechanism:
 def private_logits(
     logits: Float[Tensor, "B C"], privacy: Privacy, epsilon: float | None = None
 ) -> Float[Tensor, "B C"]:
-    """Return private answers in the dtype of `logits`; not repeatable by a seed.
+    """Answer privately: clip logits and add the noise that an epsilon asks for.
 
-    Each row is one answer with privacy loss `epsilon`, by default `privacy.epsilon`. Mechanism
-    `none` returns the clipped logits as they are and protects nothing.
+    Args:
+        logits: (B, C); each row is one answer.
+        privacy: Mechanism, clip and delta.
+        epsilon: Privacy loss of each row; None: `privacy.epsilon`.
+
+    Returns:
+        Answers in the dtype of `logits`, not repeatable by a seed. Mechanism `none` returns the
+        clipped logits as they are and protects nothing.
+
+    Raises:
+        ValueError: Logits are undefined.
     """
     if privacy.mechanism == "none":
         return clip_rows(logits, privacy.clip_kind, privacy.clip).to(logits.dtype)

@@ -100,9 +100,17 @@ def open_trace(folder: Path, last: int | None = None) -> Trace:
 
 
 def read_run(folder: Path) -> Run:
-    """Return a run with its data, last model and posterior samples; RunError if incomplete.
+    """Read a run with its data, last model and posterior samples.
 
-    A run at temperature 0 is a point: it has no samples, whatever models its folder holds.
+    Args:
+        folder: As `fedcel simulate` wrote it.
+
+    Returns:
+        The run. One at temperature 0 is a point: it has no samples, whatever models its folder
+        holds.
+
+    Raises:
+        RunError: The folder is no run, or incomplete.
     """
     settings = read_settings(folder)
     splits = load_splits(settings.data, settings.clients, settings.seed)

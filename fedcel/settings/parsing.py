@@ -95,9 +95,21 @@ def describe_type(annotation: object, metadata: Sequence[object] = ()) -> str:
 
 
 def parse_settings(raw: Mapping[str, object]) -> Settings:
-    """Return checked settings of nested tables or flat dotted keys.
+    """Check the settings of a run.
 
-    Raises SettingsError, one line a problem: what, its value, what is allowed, the nearest name.
+    Example:
+        >>> settings = parse_settings({"cel.kind": "cluster", "rounds": 20})
+        >>> settings.cel.kind, settings.clients
+        ('cluster', 8)
+
+    Args:
+        raw: Nested tables as in a TOML file, or flat dotted keys. What is left out has its default.
+
+    Returns:
+        The settings of a run, all of them.
+
+    Raises:
+        SettingsError: One line a problem: what, its value, what is allowed, the nearest name.
     """
     flat = flatten_settings(raw)
     known = list_keys()
