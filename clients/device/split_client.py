@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self, TypeVar, final
+from typing import Protocol, Self, TypeVar, final, runtime_checkable
 from urllib.parse import urlsplit
 
 import httpx
@@ -29,6 +29,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 Found = TypeVar("Found")
 
 
+@runtime_checkable
 class Holder(Protocol):
     """Who makes a device of what a service sent."""
 

@@ -2,7 +2,7 @@
 
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from flwr.app import Array, ArrayRecord, Context
@@ -12,6 +12,7 @@ from fedcel.losses.cel.protocol import State
 from fedcel.runs import client_state
 
 
+@runtime_checkable
 class ClientMemory(Protocol):
     """Keeps one client's state from round to round."""
 

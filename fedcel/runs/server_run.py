@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -40,6 +40,7 @@ ShowRound = Callable[[Event], None]
 """Shows a round's event to people."""
 
 
+@runtime_checkable
 class Clients(Protocol):
     """Whoever trains the clients of a round; results come in the order of `request.weights`."""
 
