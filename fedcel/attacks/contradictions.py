@@ -37,7 +37,7 @@ BOUNDED = (
 
 
 def find_contradictions(rows: Sequence[Row], result: Row | None = None) -> list[str]:
-    """Return a sentence for each contradiction in the rows of attacks.json, and in `result`.json.
+    """Return a sentence for each contradiction in the rows of attacks, and in `result`.json.
 
     No trained attack identifies more often than the optimal one on the same observation, beyond
     the intervals of both; and that one not more often than its own information allows (Fano's

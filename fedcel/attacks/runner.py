@@ -43,7 +43,7 @@ Pictures = dict[str, Tensor]
 
 
 class Attacked(NamedTuple):
-    """Rows of attacks.json, pictures, and what the rows are means of."""
+    """Rows of attacks, pictures, and what the rows are means of."""
 
     rows: list[Row]
     pictures: Pictures
@@ -60,45 +60,67 @@ def run_attacks(
     progress: Progress,
     population: Images | None = None,
     tell_attack: TellAttack | None = None,
+    keep: Callable[[str, Attacked], None] | None = None,
 ) -> Attacked:
-    """Return the rows of attacks.json, and pictures (n, C, H, W) in [0, 1], n at most 12.
+    """Carry out each attack that `how` names; return one row per attack and attack seed.
 
-    Pictures: `targets`, `class-mean` (what the label alone tells), and under each attack's name the
-    first reconstructions of its best seed. The anchors come from `population`; see
-    `score_reconstructions`. Reconstructed are the first `how.targets`; the optimal attacker sees
-    all, they are cheap to him. An attack that finds no observation of its kind, is not granted what
-    it needs, or fails, see `record_failure`, gives a row with `skipped`: why. `seed` is the run's;
-    each attack seed 0, 1, ... has its own streams. `queries`: the observations that a row paid for,
-    where they are paid. `tell_attack` is told before each attack seed how many attacks are done.
-    Before any work is done: SettingsError on an unknown name, or a batch
-    larger than the attacker's images; DataError when a target is among these, or the anchors would
-    be of other classes.
+    An attack that finds no observation of its kind, is not granted what it needs, or fails, see
+    `record_failure`, gives a row with `skipped`: why.
+
+    Args:
+        observations: What can be attacked.
+        how: Which attacks, with what budget and knowledge. Reconstructed are the first
+            `how.targets`; the optimal attacker sees all, they are cheap to him.
+        auxiliary: The attacker's own images.
+        targets: Images that he wants to see.
+        seed: That of the run; each attack seed 0, 1, ... has its own streams.
+        progress: Told what goes on.
+        population: Images that the anchors are taken from; see `score_reconstructions`.
+        tell_attack: Told before each attack seed how many attacks are done.
+        keep: Given each name of `how.names` with what its attack found, as soon as it ended.
+
+    Returns:
+        Rows; a row's `queries` are the observations that it paid for, where they are paid. Pictures
+        (n, C, H, W) in [0, 1], n at most 12: `targets`, `class-mean` (what the label alone tells),
+        and under each attack's name the first reconstructions of its best seed.
+
+    Raises:
+        SettingsError: Before any work, on an unknown name, or a batch larger than the attacker's
+            images.
+        DataError: Before any work, when a target is among these, or the anchors would be of other
+            classes.
     """
     attacks = parse_attacks(how.names)
     refuse_known(targets, auxiliary)
     refuse_batches([attack for attack, _ in attacks if attack], observations, auxiliary)
-    rows, values = list[Row](), per_image.Vectors()
     known = class_means(targets.y, population or auxiliary)
     shown = min(PICTURES, how.targets or PICTURES)  # as many as every attack rebuilds
-    pictures: Pictures = {"targets": targets.x[:shown], "class-mean": known[:shown]}
-    for number, (attack, repeats) in enumerate(attacks):
+    anchors: Pictures = {"targets": targets.x[:shown], "class-mean": known[:shown]}
+    total = Attacked([], anchors, {})
+    for number, (entry, (attack, repeats)) in enumerate(
+        zip(how.names.split(","), attacks, strict=True)
+    ):
         name = OPTIMAL if attack is None else attack.name
         begin = partial(_begin_seed, tell_attack, (number, len(attacks)), how.seeds, name)
         seen = observations
         if repeats > 1:
             seen = [RepeatedObservation(observation, repeats) for observation in observations]
         if attack is None:
-            rows += run_optimal_attack(seen, how, targets, seed, progress, begin)
-            continue
-        found = run_reconstruction(
-            attack, seen, how, auxiliary, targets, seed, progress, population, begin
+            found = Attacked(run_optimal_attack(seen, how, targets, seed, progress, begin), {}, {})
+        else:
+            found = run_reconstruction(
+                attack, seen, how, auxiliary, targets, seed, progress, population, begin
+            )
+        if keep:
+            keep(entry.strip(), found._replace(pictures=anchors | found.pictures))
+        total = Attacked(
+            total.rows + found.rows,
+            total.pictures | found.pictures,
+            total.per_image | found.per_image,
         )
-        rows += found.rows
-        pictures |= found.pictures
-        values |= found.per_image
     if tell_attack:
         tell_attack(len(attacks), len(attacks), "writing")
-    return Attacked(rows, pictures, values)
+    return total
 
 
 def _begin_seed(

@@ -24,7 +24,7 @@ def score_reconstructions(
     candidates: int,
     population: Images | None = None,
 ) -> dict[str, float]:
-    """Return the score card of reconstructions; keys are those of attacks.json.
+    """Return the score card of reconstructions; keys are those of an attack's row.
 
     `known` are the attacker's images, the classifier learns from them. The anchors' mean images
     are taken from `population`, usually all training images, which are more: an anchor should not

@@ -1,11 +1,11 @@
 """What was measured of each test image, beside the means: intervals over images need it.
 
 Every run has `per-image.safetensors`: vectors with one value for each test image, in their order.
+The results of attacks have such vectors of their targets.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
@@ -18,42 +18,15 @@ APART = "|"
 Vectors = dict[str, Float[Tensor, " T"]]
 
 
-class Parts(NamedTuple):
-    """What the name of a vector says that is of an attack."""
-
-    attack: str
-    observation: str
-    knowledge: str
-    budget: str
-    targets: str
-    seed: str
-    measure: str
-
-
 def vector_name(row: Mapping[str, object], measure: str) -> str:
-    """Return the name of what a row of attacks.json has of each target."""
-    return APART.join([*(format_plain(row.get(key, "")) for key in Parts._fields[:-1]), measure])
-
-
-def format_plain(value: object) -> str:
-    """Return a part of a name: 1 and 1.0 are one."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def parse_vector_name(key: str) -> Parts | None:
-    """Return what a name says; None where it is of no attack."""
-    return Parts(*key.split(APART)) if APART in key else None
+    """Return the name of what an attack's row has of each target."""
+    return APART.join([str(row["attack"]), str(row["seed"]), measure])
 
 
 def read_vectors(folder: Path) -> Vectors:
-    """Return what is there, nothing in folders of older versions; RunError when it is damaged."""
+    """Return what is there, nothing where nothing was kept; RunError when it is damaged."""
     path = folder / FILE
     return read_tensors(path)[0] if path.exists() else {}
-
-
-def vectors_of_run(folder: Path) -> Vectors:
-    """Return what a run has of each image without any trained attack."""
-    return {key: value for key, value in read_vectors(folder).items() if APART not in key}
 
 
 def write_vectors(folder: Path, vectors: Vectors) -> None:

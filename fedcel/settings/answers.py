@@ -67,7 +67,7 @@ class Attack(Group):
         "held-out", description="Auxiliary images: a disjoint set, or the training images."
     )
     budget: Positive = Field(1.0, description="Multiple of each attack's default effort.")
-    seeds: int = Field(3, ge=1, description="Attack seeds; each is a row of attacks.json.")
+    seeds: int = Field(3, ge=1, description="Attack seeds; each is a row of the results.")
     candidates: int = Field(100, ge=2, description="Images to pick the right one from.")
     targets: int = Field(0, ge=0, description="Targets to rebuild, the first so many; 0: all.")
     batch: int = Field(1, ge=1, description="Images behind one attacked upload of a client.")

@@ -18,7 +18,7 @@ from fedcel.files import lock_file, write_json
 from fedcel.runs import per_image, run_folder
 from fedcel.settings.groups import Attack
 from fedcel.settings.parsing import Scalar
-from sims.attacking.attack_run import catch_up, lacking_settings, list_failures, own_rows
+from sims.attacking.attack_run import catch_up
 from sims.commands.overrides import override_group
 from sims.commands.progress import estimate_left, print_line
 from sims.engines.process_pool import run_items, time_call
@@ -28,6 +28,7 @@ from sims.report.read import ESCALATED
 from sims.report.records import Escalated
 from sims.report.table_columns import Column, format_markdown, format_spread, select_numbers
 from sims.report.text import NOTHING
+from sims.results.attack_results import lacking_settings, list_failures, own_rows
 from sims.results.intervals import mean_samples, resample_rows
 from sims.results.matched_accuracy import (
     BITS,
@@ -37,7 +38,12 @@ from sims.results.matched_accuracy import (
     row_values,
     undefended_rows,
 )
-from sims.results.rows import gather_vectors, read_bench_rows, read_escalated
+from sims.results.rows import (
+    gather_vectors,
+    read_bench_rows,
+    read_escalated,
+    worst_image_scores,
+)
 from sims.results.worst_attack import (
     ANCHORS,
     FAILED_ATTACKS,
@@ -46,7 +52,6 @@ from sims.results.worst_attack import (
     AttackId,
     attack_id,
     taken_scores,
-    worst_image_scores,
     worst_rows,
 )
 
@@ -232,9 +237,7 @@ def is_replaced_by(old: Row, new: Row) -> bool:
 def cell_vectors(folder: Path, row: Row) -> dict[str, Float[np.ndarray, " T"]]:
     """Return all that is known image by image of the cell that a row scores."""
     place = folder / str(row["run"])
-    found = per_image.vectors_of_run(place) | worst_image_scores(
-        place, {**row, **taken_scores(row)}
-    )
+    found = per_image.read_vectors(place) | worst_image_scores(place, {**row, **taken_scores(row)})
     return {key: value.double().numpy() for key, value in found.items()}
 
 
@@ -263,7 +266,7 @@ def attack_row(each: Task, counted: Sequence[Row]) -> dict[str, object]:
     named = {"attack": first.get("attack"), "targets": first.get("targets")}
     named["picked-among"] = first.get("identification-candidates")
     given = {"budget": each.how.budget, "knowledge": each.how.knowledge, "revision": REVISION}
-    lost = {FAILED_ATTACKS: list_failures(each.place)}
+    lost = {FAILED_ATTACKS: list_failures(own_rows(each.place, each.how) or [])}
     return kept | means_of | named | given | (lost if lost[FAILED_ATTACKS] else {})
 
 

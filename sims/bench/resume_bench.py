@@ -7,10 +7,10 @@ from fedcel.errors import RunError
 from fedcel.files import read_json
 from fedcel.runs import run_folder
 from fedcel.settings.parsing import Settings
-from sims.attacking.attack_run import Rows
 from sims.bench.run_cell import describe_differences, describe_list, find_differences
 from sims.bench.scenario import Cell, Scenario, Variant
 from sims.report.read import FAILED
+from sims.results.attack_results import Rows
 from sims.results.matched_accuracy import row_seed
 from sims.results.worst_attack import row_point
 

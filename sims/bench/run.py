@@ -10,10 +10,8 @@ from pathlib import Path
 from fedcel.errors import FedcelError, RunError, SettingsError
 from fedcel.files import lock_file, read_json, write_json, write_whole
 from fedcel.losses import defences
-from fedcel.settings.groups import Attack
 from fedcel.settings.parsing import Settings
 from sims import report
-from sims.attacking.attack_run import ROWS, Rows, list_failures, own_rows
 from sims.bench import resume_bench
 from sims.bench.run_cell import (
     COST,
@@ -27,6 +25,7 @@ from sims.bench.scenario import Cell, Scenario, is_anchored, is_undefended, refu
 from sims.commands.progress import estimate_left, print_line
 from sims.engines.process_pool import run_items, time_call
 from sims.report.read import FAILED
+from sims.results.attack_results import Rows, list_failures, own_rows
 from sims.results.rows import gather_vectors
 from sims.results.worst_attack import FAILED_ATTACKS, NAMED, REBUILT, worst_rows
 
@@ -164,7 +163,8 @@ def make_row(
 
     `bare` are the undefended settings of each seed, to say whose sweep begins there.
     """
-    seed = cell.settings.seed
+    seed, attacks = cell.settings.seed, own_rows(place, cell.settings.attack) or []
+    failed = list_failures(attacks)
     return {
         "variant": cell.variant.name,
         "title": cell.variant.title,
@@ -175,15 +175,19 @@ def make_row(
         "seed": seed,
         "engine": cell.settings.engine,
         "noise": defences.build_cut(cell.settings).sigma,
-        **measured_values(place, cell.settings.attack),
+        **measured_values(place, attacks),
         "run": str(place.relative_to(folder)),
-    } | ({FAILED_ATTACKS: failed} if (failed := list_failures(place)) else {})
+    } | (
+        {FAILED_ATTACKS: failed}
+        if (failed := list_failures(own_rows(place, cell.settings.attack) or []))
+        else {}
+    )
 
 
-def measured_values(place: Path, how: Attack) -> dict[str, object]:
+def measured_values(place: Path, attacks: Rows) -> dict[str, object]:
     """Return what a row copies of a run's files; RunError when what it needs is not there.
 
-    Of the attacks those that `how` asks for: others are not run on every cell.
+    `attacks` are the rows that the cell's settings ask for: others are not run on every cell.
     """
     result, cost = read_json(place / "result.json"), read_json(place / COST)
     try:
@@ -192,16 +196,11 @@ def measured_values(place: Path, how: Attack) -> dict[str, object]:
         known = {key: result[key] for key in OPTIONAL if key in result}
         copied = {key: result[key] for key in COPIED} | known
         ratio = {"train-step-ratio": cost["train-step-ratio"]}
-        return (
-            copied
-            | attention_share(place / "events.jsonl")
-            | worst_scores(own_rows(place, how) or [])
-            | ratio
-        )
+        return copied | attention_share(place / "events.jsonl") | worst_scores(attacks) | ratio
     except (KeyError, TypeError, ValueError) as error:
         what = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise RunError(
-            f"{place}: result.json, {ROWS}, {COST} or events.jsonl is damaged: {what}; "
+            f"{place}: result.json, {COST}, attacks or events.jsonl is damaged: {what}; "
             "remove the folder"
         ) from None
 

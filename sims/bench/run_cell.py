@@ -12,11 +12,12 @@ from fedcel.errors import FailedError, FedcelError, RunError, describe_origin, d
 from fedcel.files import write_json
 from fedcel.runs import run_folder
 from fedcel.settings.parsing import Scalar, Settings, dump_settings, flatten_settings
-from sims.attacking.attack_run import catch_up, lacking_settings, own_rows
+from sims.attacking.attack_run import catch_up
 from sims.bench.scenario import Cell
 from sims.bench.training_cost import measure_step_ratio
 from sims.engines.process_pool import FEWER, KILLED
 from sims.engines.simulate import simulate
+from sims.results.attack_results import lacking_settings, own_rows
 
 COST = "cost.json"
 """What a training step costs, in each cell's folder."""
@@ -45,12 +46,7 @@ def is_finished(folder: Path, cell: Cell) -> bool:
             f"{folder} was made with other settings: {describe_differences(others)}; "
             f"choose another --out or remove it{only_attack_settings(folder, others)}"
         )
-    if not is_complete(folder, cell):
-        return False
-    try:
-        return lacking_settings(folder, cell.settings.attack) is None
-    except Exception:  # of a user's attack that cannot be made: `attempt` says so of the cell
-        return False
+    return is_complete(folder, cell) and lacking_settings(folder, cell.settings.attack) is None
 
 
 def is_complete(place: Path, cell: Cell) -> bool:

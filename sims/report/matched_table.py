@@ -7,7 +7,6 @@ from statistics import fmean
 
 from fedcel.errors import SettingsError
 from fedcel.files import read_json
-from fedcel.runs.per_image import format_plain
 from sims.report.read import FAILED
 from sims.report.table_columns import Column, format_markdown, format_spread, select_numbers
 from sims.report.text import NOTHING, format_number
@@ -125,6 +124,10 @@ def describe_conditions(rows: Sequence[Row]) -> str:
     )
 
 
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def describe_attacks(rows: Sequence[Row], others: Sequence[Row]) -> str:
     """Return which trained attacks the rows' errors are of, and on how many targets if not all.
 
@@ -134,13 +137,11 @@ def describe_attacks(rows: Sequence[Row], others: Sequence[Row]) -> str:
     found: dict[str, None] = {}
     scored = [row for row in rows if row.get("mse") is not None]
     for row in scored:
-        said = ", ".join(format_plain(row[key]) for key in keys if row.get(key) is not None)
+        said = ", ".join(_plain(row[key]) for key in keys if row.get(key) is not None)
         count = row.get("worst-targets") or row.get("candidates")
         found[said if count == row.get("candidates") else f"{said}, {count} targets"] = None
     rest = dict.fromkeys(
-        ", ".join(
-            format_plain(row[key]) for key in ("attack", "knowledge", "budget") if row.get(key)
-        )
+        ", ".join(_plain(row[key]) for key in ("attack", "knowledge", "budget") if row.get(key))
         for row in others
         if row.get("attack")
     )

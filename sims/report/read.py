@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from fedcel.errors import RunError, SettingsError
 from fedcel.losses import defences
@@ -28,6 +26,7 @@ from sims.report.records import (
     Run,
     Vector,
 )
+from sims.results.attack_results import FOLDER, read_pictures, read_rows
 from sims.results.intervals import read_image_vectors, select_image_vectors
 from sims.results.worst_attack import common_attacks, merge_rows, worst_attack
 
@@ -55,14 +54,13 @@ def read_book(folder: Path) -> Book:
 
 def read_finished(folder: Path) -> Run:
     """Return one finished run; attacks and reconstructions may be absent, nothing else."""
-    images = folder / "reconstructions.safetensors"
     return Run(
         name=folder.resolve().name,
         settings=_settings(folder),
         events=_parsed(folder / "events.jsonl", _events),
         result=_parsed(folder / "result.json", Result.model_validate_json),
-        attacks=_beside(folder / "attacks.json", Attack),
-        images=_images(images) if images.exists() else {},
+        attacks=_attacks(folder),
+        images=_images(folder),
         trace=run_folder.open_trace(folder),
     )
 
@@ -145,21 +143,29 @@ def _events(text: str) -> tuple[Event, ...]:
     return tuple(rows)
 
 
-def _images(path: Path) -> dict[str, Images]:
+def _attacks(folder: Path) -> tuple[Attack, ...]:
     try:
-        found: dict[str, Images] = load_file(path)
-    except (OSError, TypeError, ValueError, SafetensorError) as error:  # a type numpy lacks, too
-        raise RunError(f"{path} is damaged: {error}; attack the run again") from error
-    shapes = {name: value.shape for name, value in found.items()}
-    wanted = shapes.get("targets", ())
-    if len(wanted) != 4 or set(shapes.values()) != {wanted}:
+        return tuple(Attack.model_validate(row) for row in read_rows(folder))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
         raise RunError(
-            f"{path}: shapes {shapes}, must all be one (N, C, H, W), 'targets' among them; "
-            "attack the run again"
-        )
+            f"{folder / FOLDER} is damaged: {where}: {first['msg']}; attack the run again"
+        ) from None
+
+
+def _images(folder: Path) -> dict[str, Images]:
+    try:
+        found: dict[str, Images] = {
+            name: value.numpy() for name, value in read_pictures(folder).items()
+        }
+    except TypeError as error:  # a type that numpy lacks
+        raise RunError(f"{folder / FOLDER} is damaged: {error}; attack the run again") from error
     for name, value in found.items():
         if not (value.size and value.min() >= -1e-4 and value.max() <= 1 + 1e-4):
-            raise RunError(f"{path}: {name!r} must hold values in [0, 1]; attack the run again")
+            raise RunError(
+                f"{folder / FOLDER}: {name!r} must hold values in [0, 1]; attack the run again"
+            )
     return found
 
 

@@ -205,7 +205,7 @@ ATTACK: tuple[tuple[str, Cell], ...] = (
 
 
 def make_attacks_table(summaries: Sequence[Summary]) -> Table:
-    """Return every row of every attacks.json that was run."""
+    """Return every row of every attack that was run."""
     rows = [
         (s.label, str(seed), *(cell(attack) for _, cell in ATTACK))
         for s in summaries
@@ -218,7 +218,7 @@ def make_attacks_table(summaries: Sequence[Summary]) -> Table:
 
 
 def format_attack_rows(rows: Sequence[Mapping[str, object]]) -> str:
-    """Return rows of attacks.json as plain text: what each attack found, or why it was not run."""
+    """Return rows of attacks as plain text: what each attack found, or why it was not run."""
     read = [Attack.model_validate(row) for row in rows]
     body = [[cell(one) for _, cell in ATTACK] for one in read if one.skipped is None]
     shown = [i for i in range(len(ATTACK)) if any(line[i] != NOTHING for line in body)]

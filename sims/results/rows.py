@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from fedcel.errors import RunError
 from fedcel.files import read_json
 from fedcel.runs import per_image
 from sims.report.read import ESCALATED
+from sims.results.attack_results import read_image_scores
 from sims.results.intervals import EVEN
 from sims.results.matched_accuracy import Row
-from sims.results.worst_attack import common_attacks, merge_rows, worst_image_scores
+from sims.results.worst_attack import NAMED, OF_ATTACKS, common_attacks, is_mean, merge_rows
 
 NEEDED = {"variant", "strength", "seed", "attack", "budget"}
 
@@ -62,10 +65,27 @@ def gather_vectors(folder: Path) -> None:
     even = merge_rows(*common_attacks(rows, more))
     for row, compared in zip(merge_rows(rows, more), even, strict=True):
         place = folder / str(row["run"])
-        each = per_image.vectors_of_run(place) | worst_image_scores(place, row)
+        each = per_image.read_vectors(place) | worst_image_scores(place, row)
         if row != compared:
             each |= {
                 f"{EVEN}{key}": value for key, value in worst_image_scores(place, compared).items()
             }
         vectors |= {f"{row['run']}{per_image.APART}{key}": value for key, value in each.items()}
     per_image.write_vectors(folder, vectors)
+
+
+def worst_image_scores(folder: Path, row: Row) -> per_image.Vectors:
+    """Return what the worst attack of a bench's row scored of each target, mean over its seeds.
+
+    {} where not all is kept. `folder` is the run's.
+    """
+    found = per_image.Vectors()
+    wanted = {key: row.get(f"worst-{key}") for key in NAMED}
+    for key in OF_ATTACKS:
+        each = read_image_scores(folder, wanted, key)
+        if not each:
+            continue
+        mean = torch.stack(each).mean(0)
+        if is_mean(row.get(key), mean.double().numpy()):
+            found[key] = mean
+    return found

@@ -3,15 +3,12 @@
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
 from fedcel.errors import RunError
-from fedcel.runs import per_image
 
 Row = Mapping[str, object]
 
@@ -47,7 +44,7 @@ class AttackId(NamedTuple):
 
 
 def attack_id(row: Row) -> AttackId:
-    """Return what a row of attacks.json says of its attack; KeyError when it names none."""
+    """Return what an attack's row says of its attack; KeyError when it names none."""
     budget, targets = row.get("budget"), row.get("targets")
     return AttackId(
         str(row["attack"]),
@@ -76,32 +73,10 @@ def worst_attack(scores: Iterable[tuple[AttackId, float]]) -> AttackId | None:
 
 
 def worst_rows(rows: Iterable[Row]) -> tuple[str | None, list[Row]]:
-    """Return the name of the attack that `worst_attack` finds in attacks.json, and its rows."""
+    """Return the name of the attack that `worst_attack` finds in rows of attacks, and its rows."""
     trained = [row for row in rows if "mse" in row]
     worst = worst_attack((attack_id(row), float(str(row["mse"]))) for row in trained)
     return worst and worst.attack, [row for row in trained if attack_id(row) == worst]
-
-
-def worst_image_scores(folder: Path, row: Row) -> per_image.Vectors:
-    """Return what the worst attack of a bench's row scored of each target, mean over its seeds.
-
-    {} where not all is kept. `folder` is the run's.
-    """
-    known, found = per_image.read_vectors(folder), per_image.Vectors()
-    asked = {key: per_image.format_plain(row.get(f"worst-{key}")) for key in NAMED}
-    for key in OF_ATTACKS:
-        each = [
-            vector
-            for name, vector in known.items()
-            if (parts := per_image.parse_vector_name(name)) and parts.measure == key
-            if asked.items() <= parts._asdict().items()
-        ]
-        if not each:
-            continue
-        mean = torch.stack(each).mean(0)
-        if is_mean(row.get(key), mean.double().numpy()):
-            found[key] = mean
-    return found
 
 
 def is_mean(value: object, vector: Float[np.ndarray, " T"]) -> bool:

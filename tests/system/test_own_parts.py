@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from fedcel import testing
+from sims.results.attack_results import read_rows
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-parts"
 KINDS = {
@@ -101,7 +102,7 @@ def test_all_own_parts_train_and_attack_together(installed: Installed) -> None:
     assert min(acting) > 0
 
     command(installed, "attack", "run")
-    rows = {row["attack"]: row for row in json.loads((run / "attacks.json").read_text())}
+    rows = {row["attack"]: row for row in read_rows(run)}
     assert rows.keys() == {"neighbours", "optimal"}
     assert rows["neighbours"]["targets"] == 200
     assert rows["neighbours"]["mse"] < rows["neighbours"]["mean-mse"]

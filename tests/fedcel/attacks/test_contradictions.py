@@ -1,4 +1,4 @@
-"""Contradictions in attacks.json."""
+"""Contradictions in rows of attacks."""
 
 import pytest
 

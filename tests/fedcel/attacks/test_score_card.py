@@ -124,7 +124,7 @@ def test_label_accuracy_of_one_class() -> None:
 
 
 def test_score_has_the_keys_of_the_file() -> None:
-    """The keys of attacks.json."""
+    """The keys of an attack's row."""
     digits = all_digits()
     known, targets = Images(digits.x[:100], digits.y[:100]), Images(digits.x[100:], digits.y[100:])
     assert list(score_reconstructions(targets.x, targets, known, 10)) == [

@@ -9,21 +9,20 @@ import torch
 from torch import Tensor
 
 from fedcel.errors import RunError
-from fedcel.runs import per_image, run_folder
+from fedcel.runs import run_folder
 from fedcel.settings.groups import Attack
 from fedcel.settings.parsing import parse_settings
-from sims.attacking.attack_run import (
-    ASKED,
-    attack_run,
-    catch_up,
+from sims.attacking.attack_run import attack_run, catch_up
+from sims.engines import local
+from sims.report.matched_table import describe_failed_attacks
+from sims.results.attack_results import (
     lacking_settings,
     list_failures,
     own_rows,
+    read_image_scores,
     read_pictures,
     read_rows,
 )
-from sims.engines import local
-from sims.report.matched_table import describe_failed_attacks
 from sims.results.worst_attack import FAILED_ATTACKS
 from tests.sims.small import QUICK
 
@@ -82,12 +81,8 @@ def test_attacks_at_the_same_time_keep_each_others_rows(tmp_path: Path) -> None:
         is lacking_settings(folder, Attack(names=f"{__name__}:Cheat", seeds=1))
         is None
     )
-    names = [
-        parts
-        for key in per_image.read_vectors(folder)
-        if (parts := per_image.parse_vector_name(key))
-    ]
-    assert {parts.attack for parts in names} == {"cheat", "meanwhile"}
+    for name in ("cheat", "meanwhile"):
+        assert len(read_image_scores(folder, {"attack": name}, "mse")) == 1
     assert {"cheat", "meanwhile"} < read_pictures(folder).keys()
 
 
@@ -97,13 +92,10 @@ def test_images_of_seeds_that_were_not_run_again_are_dropped(tmp_path: Path) -> 
     attack_run(folder, how)
     other = attack_run(folder, how.model_copy(update={"budget": 2.0, "seeds": 1}))
     attack_run(folder, how.model_copy(update={"seeds": 1}))
-    names = [
-        parts
-        for key in per_image.read_vectors(folder)
-        if (parts := per_image.parse_vector_name(key))
-    ]
-    assert {(parts.budget, parts.seed) for parts in names} == {("1", "0"), ("2", "0")}
-    assert len(names) == 4 and len(other) == 1  # error and identification
+    assert len(other) == 1
+    for budget in (1.0, 2.0):
+        for measure in ("mse", "identification-1"):
+            assert len(read_image_scores(folder, {"budget": budget}, measure)) == 1
 
 
 @pytest.mark.filterwarnings("ignore:broken on smashed-data")
@@ -111,8 +103,8 @@ def test_a_failed_attack_is_named_until_it_works(tmp_path: Path) -> None:
     """By the run, and by every table: the worst attack is that of the others."""
     folder = trained(tmp_path / "run")
     attack_run(folder, Attack(names=f"{__name__}:Broken,{__name__}:Cheat", seeds=2))
-    assert list_failures(folder) == ["broken"]
-    rows = [{"run": "runs/a", FAILED_ATTACKS: list_failures(folder)}, {"run": "runs/b"}]
+    assert list_failures(read_rows(folder)) == ["broken"]
+    rows = [{"run": "runs/a", FAILED_ATTACKS: list_failures(read_rows(folder))}, {"run": "runs/b"}]
     assert (
         describe_failed_attacks(rows)
         == " Attacks that failed, and so are in no number: runs/a (broken)."
@@ -134,30 +126,21 @@ def test_what_failed_is_lacking_until_it_works(
     alone = {"names": f"{__name__}:Broken"}
     assert lacking_settings(folder, small) == small.model_copy(update=alone)
     catch_up(folder, small)  # fails once more
-    assert [row["attack"] for row in own_rows(folder, small) or []] == ["cheat"]
+    assert [row["attack"] for row in own_rows(folder, small) or []] == [
+        "cheat",
+        "broken",
+    ]
     monkeypatch.setattr(Broken, "reconstruct", Cheat.reconstruct)
     catch_up(folder, small)
     assert [row["attack"] for row in own_rows(folder, small) or []] == ["cheat", "broken"]
     assert lacking_settings(folder, small) is None
     assert (
-        list_failures(folder) == []
+        list_failures(read_rows(folder)) == []
     )  # the row of one failure gave way, that of which budget is kept
     assert lacking_settings(folder, large) == large.model_copy(update=alone)
     catch_up(folder, large)
     assert lacking_settings(folder, large) is None
     assert len(own_rows(folder, large) or []) == len(own_rows(folder, small) or []) == 2
-
-
-@pytest.mark.filterwarnings("ignore:broken on smashed-data")
-def test_failures_that_were_not_recorded_are_read_from_the_rows(tmp_path: Path) -> None:
-    """Files of before name no failed attacks beside the settings."""
-    folder = trained(tmp_path / "run")
-    how = Attack(names=f"{__name__}:Cheat,{__name__}:Broken,first-layer", seeds=1)
-    attack_run(folder, how)
-    path = folder / ASKED
-    kept = [{k: v for k, v in ask.items() if k != "failed"} for ask in json.loads(path.read_text())]
-    path.write_text(json.dumps(kept))
-    assert lacking_settings(folder, how) == how.model_copy(update={"names": f"{__name__}:Broken"})
 
 
 def test_an_attack_that_saw_the_targets_is_named_whenever_it_ran(
@@ -199,4 +182,4 @@ def test_an_unfinished_run_is_not_attacked(tmp_path: Path, text: str | None) -> 
     path.unlink() if text is None else path.write_text(text)
     with pytest.raises(RunError, match=r"result\.json is (missing|damaged)"):
         attack_run(folder, Attack(names="optimal", seeds=1))
-    assert not (folder / "attacks.json").exists()
+    assert not (folder / "attacks").exists()

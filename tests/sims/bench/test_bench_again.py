@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcel.attacks.registry import REVISION
+from fedcel.attacks.runner import FAILED, Attacked
 from fedcel.errors import RunError
 from fedcel.runs import per_image, run_folder
 from fedcel.settings.parsing import Scalar
 from sims.bench import scenario
+from sims.results.attack_results import read_rows, write_result
 from tests.sims.small import QUICK
 
 BENCH = importlib.import_module("sims.bench.run")  # `sims.bench.run` itself is the function
@@ -153,11 +154,9 @@ def test_an_attack_that_cannot_be_made_any_more_ends_no_bench(tmp_path: Path) ->
     """A cell in which it failed is to be tried again, and will say why that cannot be."""
     _, (cell,) = planned(tmp_path, "a", **{"attack.names": "no_such:Attack"})
     run_folder.create_run(tmp_path / "a", cell.settings)
-    ask = {"settings": cell.settings.attack.model_dump(by_alias=True), "attacks": []}
-    ask["revision"] = REVISION
-    asked = json.dumps([ask | {"failed": ["flaky"]}])
-    for name, text in (("attacks", "[]"), ("attack-settings", asked), ("cost", "{}")):
-        (tmp_path / "a" / f"{name}.json").write_text(text)
+    (tmp_path / "a" / "cost.json").write_text("{}")
+    failed = {"attack": "flaky", "skipped": f"{FAILED} MemoryError"}
+    write_result(tmp_path / "a", cell.settings.attack, Attacked([failed], {}, {}))
     assert not BENCH.is_finished(tmp_path / "a", cell)
 
 
@@ -173,7 +172,7 @@ def test_a_failed_attack_is_tried_again(
         BENCH.run_bench(plan, cells, out)
         (row,) = json.loads((out / "bench.json").read_text())
         assert row["failed-attacks"] == ["flaky"] and row["worst-attack"] is None
-    first = json.loads((out / "runs" / "a-0" / "attacks.json").read_text())[0]
+    first = read_rows(out / "runs" / "a-0")[0]
     monkeypatch.setattr(Flaky, "broken", False)
     capsys.readouterr()
     BENCH.run_bench(plan, cells, out)
@@ -183,6 +182,6 @@ def test_a_failed_attack_is_tried_again(
     )
     (row,) = json.loads((out / "bench.json").read_text())
     assert "failed-attacks" not in row and row["worst-attack"] == "flaky"
-    assert json.loads((out / "runs" / "a-0" / "attacks.json").read_text())[0] == first
+    assert read_rows(out / "runs" / "a-0")[0] == first
     BENCH.run_bench(plan, cells, out)
     assert "1 of 1 cells are finished already: skipped" in capsys.readouterr().err

@@ -10,12 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcel.attacks.registry import REVISION
+from fedcel.attacks.runner import Attacked
 from fedcel.errors import RunError, SettingsError
 from fedcel.runs import per_image
 from fedcel.settings.groups import Attack
 from fedcel.settings.parsing import Scalar
-from sims.attacking.attack_run import ASKED, ROWS, Asked
 from sims.bench import scenario
 from sims.bench.escalate import (
     Task,
@@ -29,9 +28,10 @@ from sims.bench.escalate import (
     score_cell,
 )
 from sims.report.read import ESCALATED
+from sims.results.attack_results import write_result
 from sims.results.matched_accuracy import BITS
 from sims.results.rows import read_bench_rows
-from sims.results.worst_attack import attack_id, common_attacks
+from sims.results.worst_attack import common_attacks
 from tests.sims.small import QUICK
 
 BENCH = importlib.import_module("sims.bench.run")  # `sims.bench.run` itself is the function
@@ -149,7 +149,7 @@ def test_whether_a_larger_budget_still_helps_is_said() -> None:
 
 def test_each_of_several_attacks_has_its_row(tmp_path: Path) -> None:
     """The worst first. Tables find both on every cell, whichever won where."""
-    how = Attack(names="decoder,kernel-ridge", seeds=1)
+    how = Attack(names="decoder,kernel-ridge,decoder*4", seeds=1)
     common = {"observation": "smashed-data", "knowledge": "held-out", "budget": 1.0, "targets": 10}
     cells, more = [], []
     for name, errors in (("a", (0.05, 0.04)), ("b", (0.03, 0.06))):
@@ -160,9 +160,9 @@ def test_each_of_several_attacks_has_its_row(tmp_path: Path) -> None:
         ]
         rows.append(rows[0] | {"attack": "decoder*4", "observation": "smashed-data*4", "mse": 0.01})
         (tmp_path / name).mkdir()
-        (tmp_path / name / ROWS).write_text(json.dumps(rows))
-        ask = Asked(how.model_dump(by_alias=True), [attack_id(one) for one in rows], [], REVISION)
-        (tmp_path / name / ASKED).write_text(json.dumps([ask._asdict()]))
+        for each in rows:
+            alone = how.model_copy(update={"names": each["attack"]})
+            write_result(tmp_path / name, alone, Attacked([each], {}, {}))
         more.append(score_cell(Task(cells[-1], tmp_path / name, how)))
     told = [[(one["attack"], one["mse"]) for one in rows] for rows in more]
     assert told == [

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,25 +16,25 @@ import pytest
 import torch
 
 from fedcel.attacks.registry import REVISION
+from fedcel.attacks.runner import Attacked
 from fedcel.errors import DivergedError, RunError, SettingsError
 from fedcel.settings.groups import Attack
 from fedcel.settings.parsing import Scalar
-from sims.attacking.attack_run import (
-    Asked,
-    asked_settings,
-    attack_run,
-    lacking_settings,
-    merge_pictures,
-    own_rows,
-    read_pictures,
-    read_rows,
-    store_attacks,
-)
+from sims.attacking.attack_run import attack_run
 from sims.bench import scenario
 from sims.bench.run import measured_values
 from sims.bench.run_cell import run_cell
 from sims.engines.process_pool import run_items
-from sims.results.worst_attack import attack_id
+from sims.results.attack_results import (
+    lacking_settings,
+    own_rows,
+    read_pictures,
+    read_rows,
+    result_path,
+    split_settings,
+    write_result,
+)
+from tests.sims.attack_files import load_rows, save_rows
 from tests.sims.small import QUICK
 
 ROOT = Path(__file__).parents[3]
@@ -142,6 +143,7 @@ def test_ctrl_c_ends_the_other_processes(tmp_path: Path) -> None:
     assert len(list(out.glob("runs/*"))) == 2
 
 
+DECODER = Attack(names="decoder")
 WORST = ("worst-attack", "worst-knowledge", "worst-budget", "worst-targets")
 
 
@@ -152,41 +154,42 @@ WORST = ("worst-attack", "worst-knowledge", "worst-budget", "worst-targets")
         ([], [], "are expected"),
         (None, [{"attack": "decoder", "mse": 0.1}], "no 'psnr'"),
         (None, [{"attack": "decoder", "mse": None}], "None"),
-        (None, [1], "a list of objects"),
+        (None, [1], "is damaged"),
     ],
 )
 def test_a_damaged_file_is_named(
-    tmp_path: Path, result: object, attacks: object, words: str
+    tmp_path: Path, result: object, attacks: list[object], words: str
 ) -> None:
     """Not a KeyError."""
     sound = dict.fromkeys(BENCH.COPIED, 1.0)
     attacked(tmp_path, [])
     (tmp_path / "result.json").write_text(json.dumps(sound))
     untrained = dict.fromkeys((*WORST, *BENCH.REBUILT))
-    assert measured_values(tmp_path, Attack()) == sound | untrained | {"train-step-ratio": 2.5}
+    assert measured_values(
+        tmp_path, own_rows(tmp_path, Attack(names="decoder")) or []
+    ) == sound | untrained | {"train-step-ratio": 2.5}
     (tmp_path / "result.json").write_text(json.dumps(sound if result is None else result))
     attacked(tmp_path, attacks)
     with pytest.raises(RunError, match=words):
-        measured_values(tmp_path, Attack())
+        measured_values(tmp_path, own_rows(tmp_path, DECODER) or [])
 
 
-def attacked(place: Path, rows: object) -> None:
-    """Write the files of an attack with default settings, all rows with the same few keys."""
+def attacked(place: Path, rows: Sequence[object], how: Attack = DECODER) -> None:
+    """Write the files of a cell that was attacked, all rows with the same few keys."""
     place.mkdir(parents=True, exist_ok=True)
-    ask = {"settings": Attack().model_dump(by_alias=True), "attacks": [["decoder"]]}
-    ask["revision"] = REVISION
-    (place / "attacks.json").write_text(json.dumps(rows))
-    (place / "attack-settings.json").write_text(json.dumps([ask]))
+    for each in split_settings(how):
+        save_rows(result_path(place, each), rows)
     (place / BENCH.COST).write_text('{"train-step-ratio": 2.5}')
 
 
 def test_rows_that_the_settings_do_not_ask_for_do_not_count(tmp_path: Path) -> None:
     """An attack on one cell with ten times the budget is not what the others had to stand."""
-    attacked(tmp_path, [])
-    (tmp_path / "result.json").write_text(json.dumps(dict.fromkeys(BENCH.COPIED, 1.0)))
     mine = {"attack": "decoder"} | dict.fromkeys(BENCH.REBUILT, 0.5)
-    attacked(tmp_path, [mine, mine | {"mse": 0.01, "budget": 10.0}])
-    found = measured_values(tmp_path, Attack())
+    attacked(tmp_path, [mine])
+    (tmp_path / "result.json").write_text(json.dumps(dict.fromkeys(BENCH.COPIED, 1.0)))
+    how = Attack(names="decoder", budget=10.0)
+    write_result(tmp_path, how, Attacked([mine | {"mse": 0.01, "budget": 10.0}], {}, {}))
+    found = measured_values(tmp_path, own_rows(tmp_path, DECODER) or [])
     assert (found["worst-attack"], found["mse"]) == ("decoder", 0.5)
 
 
@@ -197,55 +200,61 @@ def test_a_cell_is_attacked_again_where_its_rows_are_gone(tmp_path: Path) -> Non
     out = tmp_path / "b"
     place, how = out / "runs" / cell.name, cell.settings.attack
     BENCH.run_bench(plan, [cell], out)
-    first = json.loads((place / "attacks.json").read_text())
-    stamps = [(place / name).stat().st_mtime_ns for name in ("result.json", BENCH.COST)]
+    first = own_rows(place, how)
+    own = result_path(place, how)
+    stamps = [path.stat().st_mtime_ns for path in (place / "result.json", place / BENCH.COST, own)]
     more = how.model_copy(update={"names": "decoder", "budget": 0.02})
     attack_run(place, more)
-    after = (place / "attacks.json").stat()
     assert own_rows(place, how) == first
     assert [row["mse"] for row in own_rows(place, more) or []] != []
     BENCH.run_bench(plan, [cell], out)
-    assert (place / "attacks.json").stat().st_mtime_ns == after.st_mtime_ns
-    attack_run(place, how.model_copy(update={"seeds": 2}))
+    assert own.stat().st_mtime_ns == stamps[-1]
+    own.unlink()
     assert own_rows(place, how) is None
     assert BENCH.make_rows([cell], out) == []
     BENCH.run_bench(plan, [cell], out)
-    kept = json.loads((place / "attacks.json").read_text())
-    assert [(row["attack"], row["seed"]) for row in kept] == [("decoder", 0)] + [("optimal", 0)] * 2
-    assert [(place / name).stat().st_mtime_ns for name in ("result.json", BENCH.COST)] == stamps
+    assert [row["attack"] for row in read_rows(place)] == ["decoder", "optimal", "optimal"]
+    kept = [path.stat().st_mtime_ns for path in (place / "result.json", place / BENCH.COST)]
+    assert kept == stamps[:2]
 
 
 def test_what_an_attack_leaves_of_earlier_ones(tmp_path: Path) -> None:
     """Other rows, and each attack's best images; what was skipped, or run so before, gives way."""
-    how = Attack(names="a,b", budget=2.0)
     say = {"observation": "o", "knowledge": "k"}
-    old = [{"attack": "a", **say, "budget": budget, "mse": 0.1} for budget in (1.0, 2.0)]
-    old += [{"attack": "b", **say, "skipped": "no"}, {"attack": "c", **say, "budget": 2.0}]
-    new = [{"attack": name, **say, "budget": 2.0, "mse": 0.2} for name in ("a", "b")]
-    asks = [
-        Asked(
-            Attack(budget=n).model_dump(by_alias=True), [attack_id(old[n - 1])], revision=REVISION
-        )
-        for n in (1, 2)
-    ]
-    shown = {name: torch.full((2, 1, 2, 2), 0.1) for name in ("targets", "a", "b")}
-    made = {"targets": shown["targets"], "a": shown["a"] + 0.5, "b": shown["b"] + 0.5}
-    store_attacks(tmp_path, how, new, made, old, asks, shown)
-    assert read_rows(tmp_path) == [old[0], old[3], *new]
-    assert own_rows(tmp_path, Attack(budget=1.0)) == old[:1]
-    assert own_rows(tmp_path, Attack(budget=2.0)) == new[:1]  # names alone differ: its like
-    assert own_rows(tmp_path, Attack(budget=2.0, seeds=1)) is None
-    earlier = [ask._replace(revision=REVISION - 1)._asdict() for ask in asked_settings(tmp_path)]
-    (tmp_path / "attack-settings.json").write_text(json.dumps(earlier))
-    assert (
-        own_rows(tmp_path, how) == new and lacking_settings(tmp_path, how) == how
-    )  # till it is done again
+    one, two = ({"attack": "a", **say, "budget": budget, "mse": 0.1} for budget in (1.0, 2.0))
+    skipped: dict[str, object] = {"attack": "b", **say, "skipped": "no"}
+    shown = {name: torch.full((2, 1, 2, 2), 0.1) for name in ("targets", "a")}
+    for names, budget, rows in (("a", 1.0, [one]), ("a", 2.0, [two]), ("b", 1.0, [skipped])):
+        write_result(tmp_path, Attack(names=names, budget=budget), Attacked(rows, shown, {}))
+    worse = two | {"mse": 0.2}
+    other: dict[str, object] = {"attack": "b", **say, "budget": 2.0, "mse": 0.2}
+    made = shown | {"a": shown["a"] + 0.5, "b": shown["a"] + 0.4}
+    write_result(tmp_path, Attack(names="a", budget=2.0, seeds=1), Attacked([worse], made, {}))
+    write_result(tmp_path, Attack(names="b", budget=2.0), Attacked([other], made, {}))
+    assert read_rows(tmp_path) == [one, worse, other]
+    both = Attack(names="a, b", budget=1.0)
+    assert own_rows(tmp_path, both) == [one, skipped]
+    assert lacking_settings(tmp_path, both) is None
+    assert own_rows(tmp_path, Attack(names="a,c", budget=1.0)) is None
+    assert lacking_settings(tmp_path, Attack(names="a,c")) == Attack(names="c")
     kept = read_pictures(tmp_path)
     assert torch.equal(kept["a"], shown["a"]) and torch.equal(kept["b"], made["b"])
-    other = shown | {"targets": shown["targets"] + 0.3}
-    assert merge_pictures(other, made, old, new) == made
-    (tmp_path / "attack-settings.json").write_text('[{"settings": 1}]')
-    with pytest.raises(RunError, match="attack-settings.json is damaged"):
+    more = {name: torch.full((3, 1, 2, 2), 0.3) for name in ("targets", "c")}
+    write_result(tmp_path, Attack(names="c"), Attacked([], more, {}))
+    assert read_pictures(tmp_path).keys() == {"targets", "c"}
+
+
+def test_results_of_an_earlier_revision_are_made_again(tmp_path: Path) -> None:
+    """Till then they count; a damaged one is named."""
+    how = Attack(names="decoder")
+    path = result_path(tmp_path, how)
+    save_rows(path, [{"attack": "decoder"}])
+    assert lacking_settings(tmp_path, how) is None
+    earlier = json.loads(path.read_text()) | {"revision": REVISION - 1}
+    path.write_text(json.dumps(earlier))
+    assert own_rows(tmp_path, how) == load_rows(path) and lacking_settings(tmp_path, how) == how
+    path.write_text('{"settings": 1}')
+    with pytest.raises(RunError, match=r"decoder-\w+\.json is damaged"):
         own_rows(tmp_path, how)
 
 
@@ -269,12 +278,12 @@ def test_what_only_some_runs_have_is_copied(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text(
         '{"attention-share": 0.1}\n{"attention-share": 0.7}\n{}\n'
     )
-    found = measured_values(tmp_path, Attack())
+    found = measured_values(tmp_path, own_rows(tmp_path, DECODER) or [])
     assert found.items() >= (sound | {"attention-share": 0.7}).items()
     assert "seconds" not in found and "bits-cap" not in found
     (tmp_path / "events.jsonl").write_text("{")
     with pytest.raises(RunError, match="damaged"):
-        measured_values(tmp_path, Attack())
+        measured_values(tmp_path, own_rows(tmp_path, DECODER) or [])
 
 
 def test_a_sweep_is_anchored_where_the_first_undefended_row_is(tmp_path: Path) -> None:
@@ -289,7 +298,7 @@ def test_a_sweep_is_anchored_where_the_first_undefended_row_is(tmp_path: Path) -
     found = scenario.list_cells(scenario.read_scenario(str(path)), {"engine": "loop"})
     for cell in found:
         place = tmp_path / "runs" / cell.name
-        attacked(place, [])
+        attacked(place, [], cell.settings.attack)
         (place / "result.json").write_text(json.dumps(dict.fromkeys(BENCH.COPIED, 1.0)))
     told = {
         (r["variant"], r["undefended"], r["anchored"]) for r in BENCH.make_rows(found, tmp_path)

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -15,6 +16,7 @@ import pytest
 from fedcel.settings.parsing import Settings, dump_settings
 from sims.bench import scenario
 from sims.commands.main import main
+from sims.results.attack_results import read_rows
 
 ROOT = Path(__file__).parents[3]
 QUICK = ["--engine", "loop", "--set", "rounds=5", "--set", "local.steps=3"]
@@ -154,11 +156,11 @@ def test_simulate_attack_report_in_turn(capsys: pytest.CaptureFixture[str], tmp_
         "model.safetensors",
         "chain",
         "state",
-        "attacks.json",
+        "attacks",
         "report.html",
         "figures",
     }
-    rows = json.loads((run / "attacks.json").read_text())
+    rows = read_rows(run)
     assert {row["attack"] for row in rows} == {
         "optimal",
         "decoder",
@@ -196,7 +198,7 @@ def test_bench_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["bench", "digits", *out, *QUICK]) == 0
     rows = json.loads((tmp_path / "b" / "bench.json").read_text())
     stamp = (tmp_path / "b" / rows[0]["run"] / "model.safetensors").stat().st_mtime_ns
-    (tmp_path / "b" / rows[-1]["run"] / "attacks.json").unlink()
+    shutil.rmtree(tmp_path / "b" / rows[-1]["run"] / "attacks")
     assert main(["bench", "digits", *out, *QUICK]) == 0
     assert "cells are finished already" in capsys.readouterr().err
     again = json.loads((tmp_path / "b" / "bench.json").read_text())

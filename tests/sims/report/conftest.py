@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from sims.report.records import Result
+from tests.sims.attack_files import save_rows
 
 Make = Callable[..., Path]
 CELLS: dict[str, tuple[float, float, float, float]] = {  # accuracy, bits, identification, MSE
@@ -19,7 +20,7 @@ CELLS: dict[str, tuple[float, float, float, float]] = {  # accuracy, bits, ident
 
 
 def attack_rows(mse: float) -> list[dict[str, object]]:
-    """Return attacks.json: the optimal attacker, two attacks x 3 seeds, one skipped.
+    """Return rows of attacks: the optimal attacker, two attacks x 3 seeds, one skipped.
 
     And two that rebuild better images from more than one inference: from an upload, from repeats.
     """
@@ -98,11 +99,11 @@ def write_run(folder: Path, name: str, cell: tuple[float, float, float, float]) 
     ]  # fmt: skip
     (folder / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
     (folder / "result.json").write_text(json.dumps(result_of(accuracy, bits, identification)))
-    (folder / "attacks.json").write_text(json.dumps(attack_rows(mse)))
+    save_rows(folder / "attacks" / "all.json", attack_rows(mse))
     images = np.random.default_rng(0).random((12, 1, 8, 8), dtype=np.float32)
     names = {"targets": 1.0, "class-mean": 0.5, "decoder": 0.8, "logit-inversion": 0.6}
     save_file({key: images * scale for key, scale in names.items()},
-              folder / "reconstructions.safetensors")  # fmt: skip
+              folder / "attacks" / "all.safetensors")  # fmt: skip
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Frontiers of trained attacks: where the points are, and what needs no attack beside them."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from sims.report import attacked, figures
 from sims.report.read import read_book
 from sims.report.summary import Summary, summarise_book
 from sims.results.estimate import Estimate
+from tests.sims.attack_files import load_rows, save_rows
 from tests.sims.report.made import cell, notes
 
 Make = Callable[..., Path]
@@ -19,9 +19,9 @@ Make = Callable[..., Path]
 
 def aimed(folder: Path, targets: int) -> tuple[Summary, ...]:
     """Return the summaries of a bench whose attacks all rebuilt so many images."""
-    for path in (folder / "runs").glob("*/attacks.json"):
-        rows = json.loads(path.read_text())
-        path.write_text(json.dumps([row | {"targets": targets} for row in rows]))
+    for path in (folder / "runs").glob("*/attacks/all.json"):
+        rows = load_rows(path)
+        save_rows(path, [row | {"targets": targets} for row in rows])
     return summarise_book(read_book(folder))
 
 
@@ -83,10 +83,10 @@ def test_no_chance_where_the_attack_chose_among_different_numbers(make_bench: Ma
     What another attack than the worst one chose among is no matter.
     """
     folder = make_bench()
-    path = folder / "runs" / "0-0" / "attacks.json"
-    rows = json.loads(path.read_text())
+    path = folder / "runs" / "0-0" / "attacks" / "all.json"
+    rows = load_rows(path)
     for name, counts in (("logit-inversion", [100] * 3), ("decoder", [None, 100, 100])):
-        path.write_text(json.dumps([*rows, rows[-1] | {"attack": name, "targets": 20}]))
+        save_rows(path, [*rows, rows[-1] | {"attack": name, "targets": 20}])
         assert [
             attacked.describe_candidates(s) for s in summarise_book(read_book(folder))
         ] == counts

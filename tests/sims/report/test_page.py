@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from fedcel.errors import RunError
 from sims.report import format_summary, write_report
+from tests.sims.attack_files import save_rows
 
 Make = Callable[..., Path]
 NEEDS_A_FILE = {"src", "href", "srcset", "data", "action", "poster", "xlink:href"}
@@ -157,8 +159,7 @@ def test_single_run(make_bench: Make) -> None:
 def test_run_nobody_attacked(make_bench: Make) -> None:
     """Without attacks the page says so and stands."""
     folder = make_bench() / "runs" / "1-0"
-    (folder / "attacks.json").unlink()
-    (folder / "reconstructions.safetensors").unlink()
+    shutil.rmtree(folder / "attacks")
     assert "img" not in page_of(folder).tags
     assert "None was run" in (folder / "report.html").read_text()
 
@@ -187,7 +188,7 @@ def test_contradictions_are_an_alarm(make_bench: Make) -> None:
     rows = [best, best | {"attack": "decoder", "identification-1": 0.9, "targets": 100}]
     rows[1] = {key: value for key, value in rows[1].items() if key != "identification-optimal"}
     for run in (folder / "runs").iterdir():
-        (run / "attacks.json").write_text(json.dumps(rows))
+        save_rows(run / "attacks" / "all.json", rows)
     write_report(folder)
     text = (folder / "report.html").read_text()
     assert text.index('role="alert"') < text.index("All variants")
@@ -234,7 +235,7 @@ def test_damage_writes_nothing(make_bench: Make) -> None:
 def test_little_is_known(make_bench: Make) -> None:
     """A result with nothing but what is required has a page, and dashes for the rest."""
     folder = make_bench() / "runs" / "0-0"
-    (folder / "attacks.json").unlink()
+    (folder / "attacks" / "all.json").unlink()
     keys = ("bits-beyond-label", "information-bits", "identification-optimal", "certificate-bits")
     least = {"accuracy": 0.5, "candidates": 9} | dict.fromkeys(keys)  # null: not measured
     (folder / "result.json").write_text(json.dumps(least))

@@ -1,6 +1,7 @@
 """Missing and damaged files are named, with the remedy; whole ones are read as written."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from sims.report.read import read_book, read_finished
 from sims.report.summary import summarise_book
 from sims.report.text import name_worst_attacks
 from sims.results.rows import read_bench_rows as rows_read
+from tests.sims.attack_files import load_rows, save_rows
 
 Make = Callable[..., Path]
 
@@ -43,9 +45,9 @@ def test_run_is_a_bench_of_one_row(make_bench: Make) -> None:
 def test_a_run_attacked_with_two_budgets(make_bench: Make) -> None:
     """The worst is one of them; runs of several budgets are not averaged."""
     run = make_bench() / "runs" / "0-0"
-    rows = json.loads((run / "attacks.json").read_text())
+    rows = load_rows(run / "attacks" / "all.json")
     more = [row | {"budget": 4.0, "mse": 0.02} for row in rows if row["attack"] == "decoder"]
-    (run / "attacks.json").write_text(json.dumps(rows + more))
+    save_rows(run / "attacks" / "all.json", rows + more)
     book = read_book(run)
     assert (book.rows[0].worst_attack, book.rows[0].mse) == ("decoder", pytest.approx(0.02))
 
@@ -133,8 +135,7 @@ def test_an_older_bench_says_by_its_settings_who_is_undefended(make_bench: Make)
 def test_run_without_attacks(make_bench: Make) -> None:
     """A run that nobody attacked is still a run."""
     run = make_bench() / "runs" / "0-0"
-    (run / "attacks.json").unlink()
-    (run / "reconstructions.safetensors").unlink()
+    shutil.rmtree(run / "attacks")
     book = read_book(run)
     assert book.rows[0].mse is None
     assert book.runs[""].images == {}
@@ -151,7 +152,9 @@ def test_result_lacks_a_key(make_bench: Make, key: str) -> None:
         read_book(path.parent)
 
 
-@pytest.mark.parametrize("name", ["settings.toml", "events.jsonl", "result.json", "attacks.json"])
+@pytest.mark.parametrize(
+    "name", ["settings.toml", "events.jsonl", "result.json", "attacks/all.json"]
+)
 def test_not_text(make_bench: Make, name: str) -> None:
     """Bytes that are not UTF-8 are damage of the file named."""
     run = make_bench() / "runs" / "0-0"
@@ -194,9 +197,9 @@ def test_missing_file(make_bench: Make, name: str) -> None:
         ("result.json", '{"accuracy": NaN}', "result.json .* accuracy: .*finite"),
         ("result.json", "[]", "result.json is damaged: the file: .*object"),
         ("result.json", "{", "result.json is damaged"),
-        ("attacks.json", '[{"mse": 0.1}]', "0.attack: Field required"),
-        ("attacks.json", '{"attack": "decoder"}', "attacks.json is damaged: the file: .*array"),
-        ("reconstructions.safetensors", "no tensors", "reconstructions.safetensors is damaged"),
+        ("attacks/all.json", '{"rows": [{"mse": 0.1}]}', "a row names no attack"),
+        ("attacks/all.json", '{"rows": []}', "all.json is damaged: Field required"),
+        ("attacks/all.safetensors", "no tensors", "all.safetensors is damaged"),
     ],
 )
 def test_damaged_file(make_bench: Make, name: str, text: str, message: str) -> None:
@@ -221,7 +224,7 @@ def test_images_of_other_shapes(
     """Images that cannot stand beside each other are refused."""
     run = make_bench() / "runs" / "0-0"
     tensors = {name: np.zeros(shape, np.float32) for name, shape in images.items()}
-    save_file(tensors, run / "reconstructions.safetensors")
+    save_file(tensors, run / "attacks" / "all.safetensors")
     with pytest.raises(RunError, match=message):
         read_finished(run)
 
@@ -231,6 +234,6 @@ def test_images_out_of_range(make_bench: Make, value: float) -> None:
     """Nothing is clamped in silence."""
     run = make_bench() / "runs" / "0-0"
     bad = np.full((2, 1, 8, 8), value, np.float32)
-    save_file({"targets": bad}, run / "reconstructions.safetensors")
+    save_file({"targets": bad}, run / "attacks" / "all.safetensors")
     with pytest.raises(RunError, match=r"values in \[0, 1\]"):
         read_finished(run)

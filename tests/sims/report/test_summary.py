@@ -14,6 +14,7 @@ from fedcel.settings.parsing import burn_in_rounds
 from sims.report.read import read_book
 from sims.report.summary import summarise_book
 from sims.results.estimate import Estimate, estimate
+from tests.sims.attack_files import load_rows, save_rows
 
 Make = Callable[..., Path]
 
@@ -85,12 +86,12 @@ def test_validation_is_the_mean_after_burn_in(make_bench: Make) -> None:
 def test_the_decoder_of_the_runs_own_settings(make_bench: Make) -> None:
     """A stronger one on one cell alone is not beside the others' own; without any, it is."""
     folder = make_bench()
-    path = folder / "runs" / "1-0" / "attacks.json"
-    rows = json.loads(path.read_text())
+    path = folder / "runs" / "1-0" / "attacks" / "all.json"
+    rows = load_rows(path)
     own = [row for row in rows if row["attack"] == "decoder"]
     more = [row | {"budget": 4.0, "mse": 0.01} for row in own]
-    path.write_text(json.dumps(more + rows))
+    save_rows(path, more + rows)
     found = summarise_book(read_book(folder))[1].decoder_mse
     assert (found.mean, found.n) == (pytest.approx(0.0427), 3)
-    path.write_text(json.dumps(more))
+    save_rows(path, more)
     assert summarise_book(read_book(folder))[1].decoder_mse.mean == pytest.approx(0.01)

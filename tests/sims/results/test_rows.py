@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedcel.attacks.runner import Attacked
 from fedcel.runs import per_image
+from fedcel.settings.groups import Attack
+from sims.results.attack_results import write_result
 from sims.results.intervals import Values, read_image_vectors, select_image_vectors
 from sims.results.rows import gather_vectors, read_bench_rows
 
@@ -27,11 +30,11 @@ def bench(folder: Path) -> Path:
             if (mse := errors[number]) is not None:
                 met = {"attack": name, "knowledge": "held-out", "budget": 1.0, "targets": 10}
                 more.append({**cell, **met, "mse": mse})
-                key = per_image.vector_name(
-                    {**met, "observation": "smashed-data", "seed": 0}, "mse"
-                )
-                kept[key] = torch.full((10,), mse)
-        (folder / "runs" / str(number)).mkdir(parents=True)
+                row = {**met, "observation": "smashed-data", "seed": 0}
+                vectors = {per_image.vector_name(row, "mse"): torch.full((10,), mse)}
+                place = folder / "runs" / str(number)
+                place.mkdir(parents=True, exist_ok=True)
+                write_result(place, Attack(names=name), Attacked([row], {}, vectors))
         per_image.write_vectors(folder / "runs" / str(number), kept)
     (folder / "bench.json").write_text(json.dumps(rows))
     (folder / "escalated.json").write_text(json.dumps(more))

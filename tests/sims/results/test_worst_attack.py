@@ -5,14 +5,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedcel.attacks.runner import Attacked
 from fedcel.runs import per_image
+from fedcel.settings.groups import Attack
+from sims.results.attack_results import write_result
+from sims.results.rows import worst_image_scores
 from sims.results.worst_attack import (
     AttackId,
     attack_id,
     common_attacks,
     merge_rows,
     worst_attack,
-    worst_image_scores,
 )
 
 A, B = AttackId("a", "smashed-data"), AttackId("b", "private-logits")
@@ -141,12 +144,18 @@ def test_what_a_row_says_of_its_attack() -> None:
 
 def test_images_are_of_the_attack_named_and_of_no_other_number_of_targets(tmp_path: Path) -> None:
     """Ten targets were attacked before four: the mean of four is that of its own four."""
-    row = {"attack": "decoder", "observation": "smashed-data", "knowledge": "held-out"}
-    many, few = ({**row, "budget": 1.0, "targets": count, "seed": 0} for count in (10, 4))
-    kept = {per_image.vector_name(many, "mse"): torch.full((10,), 0.2)}
-    per_image.write_vectors(
-        tmp_path, kept | {per_image.vector_name(few, "mse"): torch.full((4,), 0.1)}
-    )
+    row: dict[str, object] = {
+        "attack": "decoder",
+        "observation": "smashed-data",
+        "knowledge": "held-out",
+    }
+    many, few = (row | {"budget": 1.0, "targets": count, "seed": 0} for count in (10, 4))
+    for each, error in ((many, 0.2), (few, 0.1)):
+        vectors = {
+            per_image.vector_name(each, "mse"): torch.full((int(str(each["targets"])),), error)
+        }
+        how = Attack(names="decoder", targets=int(str(each["targets"])))
+        write_result(tmp_path, how, Attacked([each], {}, vectors))
     told = {f"worst-{key}": few[key] for key in ("attack", "knowledge", "budget", "targets")}
     found = worst_image_scores(tmp_path, {**told, "mse": 0.1})
     assert found["mse"].tolist() == pytest.approx([0.1] * 4)
