@@ -36,7 +36,7 @@ def test_a_wheel_is_whole_and_runs(tmp_path: Path) -> None:
         str(path.relative_to(ROOT))
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
-        if path.suffix in data
+        if path.suffix in data or path.name == "py.typed"
     }
     assert wanted <= names
     others = {name.split("/")[0] for name in names - wanted}
