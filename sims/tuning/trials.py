@@ -1,4 +1,10 @@
-"""What tuning has trained already: one line a trial, so that a stopped search goes on."""
+"""What tuning has trained already: one line a trial, so that a stopped search goes on.
+
+Not a storage of optuna's: it keeps trials of one study under their numbers. Here a federation is
+known by all settings it was trained with, so that searches of other variants, goals or lengths
+take it, and a search that was stopped ends as one that was not; optuna's sampler, drawn anew from
+the trials before each, has no state to lose.
+"""
 
 import json
 from pathlib import Path
