@@ -26,7 +26,8 @@ from sims.report.budgets import find_sweeps, make_sweeps_table
 from sims.report.matched_table import describe_failed_attacks, describe_intervals, make_anchor_lines
 from sims.report.read import ESCALATED
 from sims.report.records import Escalated
-from sims.report.table_columns import Column, format_markdown, format_spread, select_numbers
+from sims.report.table import format_markdown, make_table
+from sims.report.table_columns import Column, format_spread, select_numbers
 from sims.report.text import NOTHING
 from sims.results.attack_results import lacking_settings, list_failures, own_rows
 from sims.results.intervals import mean_samples, resample_rows
@@ -281,10 +282,11 @@ def format_table(base: Sequence[Row], again: Sequence[Sequence[Row]], loss: floa
         variant_line([base[i] for i in group], [[each[i] for i in group] for each in again])
         for group in groups.values()
     ]
+    told = make_table("Trained attacks", head, [*body, *known])
     return (
         f"**Trained attacks, each variant where it is nearest to {loss:g} points below the "
         f"undefended accuracy**{describe_targets(base)}{describe_intervals(again)}"
-        f"{describe_failed_attacks(base)}\n\n{format_markdown(head, [*body, *known])}\n"
+        f"{describe_failed_attacks(base)}\n\n{format_markdown(told)}\n"
     )
 
 
@@ -313,5 +315,5 @@ def variant_line(group: Sequence[Row], again: Sequence[Sequence[Row]]) -> list[s
 
 def budget_table(found: Iterable[Row]) -> str:
     """Return the MSE at each budget of the variants that were attacked with several."""
-    told = make_sweeps_table(find_sweeps(Escalated.model_validate(dict(row)) for row in found))
-    return format_markdown(told.head, told.rows)
+    rows = (Escalated.model_validate(dict(row)) for row in found)
+    return format_markdown(make_sweeps_table(find_sweeps(rows)))

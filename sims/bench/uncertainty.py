@@ -27,7 +27,8 @@ from sims.bench.scenario import Cell
 from sims.commands.progress import print_line
 from sims.engines import local
 from sims.engines.process_pool import run_items
-from sims.report.table_columns import format_markdown, select_numbers
+from sims.report.table import format_markdown, make_table
+from sims.report.table_columns import select_numbers
 from sims.report.text import format_interval
 from sims.results.estimate import estimate
 
@@ -108,14 +109,14 @@ def format_table(found: Sequence[Score], against: str | None = None) -> str:
         groups = {n: [s for s in found if (s.name, s.strength) == (n, strength)] for n in names}
         there = {name: group for name, group in groups.items() if group}
         parts += [] if strength is None else [f"**At {strength:g}**"]
-        parts.append(
-            format_markdown(["variant", *HEADS, "runs trained"], map(variant_line, there.values()))
-        )
+        lines = map(variant_line, there.values())
+        scores = make_table("Scores", ["variant", *HEADS, "runs trained"], lines)
+        parts.append(format_markdown(scores))
         if against in there:
             base = there[against]
             pairs = [pair_scores(g, base) for name, g in there.items() if name != against]
             parts.append(f"Difference to {base[0].title}, paired by seed:")
-            parts.append(format_markdown(["variant", *HEADS], pairs))
+            parts.append(format_markdown(make_table("Differences", ["variant", *HEADS], pairs)))
     return "\n\n".join(parts) + "\n"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sims.report.records import Escalated
-from sims.report.tables import Table
+from sims.report.table import Table, make_table
 from sims.report.text import format_number
 
 FALLS = 0.98
@@ -61,7 +61,7 @@ def make_sweeps_table(found: Sequence[Sweep], labels: Mapping[Which, str] | None
         )
         for sweep in found
     )
-    return Table("MSE by budget", head, rows, words=2)
+    return make_table("MSE by budget", head, rows, words=2)
 
 
 def describe_sweeps(found: Sequence[Sweep]) -> str:

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from fedcel.errors import RunError
 from fedcel.files import read_json
 from sims.report.figures import FAINT, INK, WIDTH, choose_look, escape_label
-from sims.report.tables import Table
-from sims.report.text import align_columns, format_interval, format_number
+from sims.report.table import Table, format_columns, make_table
+from sims.report.text import format_interval, format_number
 from sims.results.estimate import estimate
 
 FILE = "live.json"
@@ -79,7 +79,7 @@ def make_live_table(rows: Sequence[Live]) -> Table:
                 format_number(one.oracle, 4),
             )
         )
-    return Table("Attacks on the live service", head, tuple(lines), words=2)
+    return make_table("Attacks on the live service", head, lines, words=2)
 
 
 def draw_live_figure(rows: Sequence[Live]) -> Figure | None:
@@ -109,5 +109,4 @@ def draw_live_figure(rows: Sequence[Live]) -> Figure | None:
 
 def format_live_table(folder: Path) -> str:
     """Return the table of a run's service as plain text."""
-    found = make_live_table(read_live(folder))
-    return align_columns(found.head, found.rows) + "\n"
+    return format_columns(make_live_table(read_live(folder))) + "\n"

@@ -8,7 +8,8 @@ from statistics import fmean
 from fedcel.errors import SettingsError
 from fedcel.files import read_json
 from sims.report.read import FAILED
-from sims.report.table_columns import Column, format_markdown, format_spread, select_numbers
+from sims.report.table import format_markdown, make_table
+from sims.report.table_columns import Column, format_spread, select_numbers
 from sims.report.text import NOTHING, format_number
 from sims.results.estimate import estimate
 from sims.results.intervals import complete_mean, resample_rows, select_image_vectors
@@ -183,8 +184,9 @@ def make_main_table(
         [titles[name], *format_match(matches, [each[name] for each in again], seeds)]
         for name, matches in found.items()
     ]
+    head = ("variant", *(c.head for c in COLUMNS))
     return format_markdown(
-        ["variant", *(c.head for c in COLUMNS)], [*lines, *make_anchor_lines(rows)]
+        make_table("At matched accuracy", head, [*lines, *make_anchor_lines(rows)])
     )
 
 
@@ -267,7 +269,9 @@ def make_paired_table(
         }
         texts[BITS] = f"{format_bound(ours, theirs, each[BITS])}{texts[BITS]}"
         lines.append([titles[name], *texts.values(), str(len(each[BITS]))])
-    return format_markdown(["variant", *(c.head for c in columns), "seeds"], lines)
+    return format_markdown(
+        make_table("Differences", ["variant", *(c.head for c in columns), "seeds"], lines)
+    )
 
 
 def make_overall_table(
@@ -302,7 +306,7 @@ def make_overall_table(
         "**Over all losses.** The area under each curve, over its width: at every loss the fewest "
         "bits that the variant reaches, or the undefended net's, and the MSE of the same net."
     )
-    return f"{said}\n\n{format_markdown(head, lines)}"
+    return f"{said}\n\n{format_markdown(make_table('Over all losses', head, lines))}"
 
 
 def subtract_areas(found: Areas, name: str, other: str | None, key: str) -> dict[int, float]:

@@ -1,6 +1,6 @@
-"""Columns of measures, and Markdown tables of them."""
+"""Columns of measures."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from sims.report.text import format_interval
@@ -19,13 +19,6 @@ class Column(NamedTuple):
 def select_numbers(rows: Iterable[Mapping[str, object]], key: str) -> list[float]:
     """Return a key's numbers, where rows have one."""
     return [float(str(row[key])) for row in rows if row.get(key) is not None]
-
-
-def format_markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table; a bar within a cell would end it and is escaped."""
-    rule = ["---"] * len(head)
-    rows = [[cell.replace("|", "\\|") for cell in line] for line in (head, rule, *lines)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def format_spread(

@@ -1,14 +1,13 @@
 """The tables of the page: rows of text, formatted once, from the numbers that were read."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from fedcel.settings.parsing import dump_settings, flatten_settings
 from sims.report.records import Attack, Private, Result, Scores
 from sims.report.summary import Summary
+from sims.report.table import Table, format_columns, make_table
 from sims.report.text import (
     NOTHING,
-    align_columns,
     format_deviation,
     format_interval,
     format_number,
@@ -16,16 +15,6 @@ from sims.report.text import (
     name_worst_attacks,
 )
 from sims.results.estimate import Estimate, estimate
-
-
-class Table(NamedTuple):
-    """A header and rows of equal length; `words` columns are text and read from the left."""
-
-    name: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    words: int = 1
-
 
 MAIN = (
     "variant",
@@ -64,7 +53,7 @@ def make_main_table(summaries: Sequence[Summary]) -> Table:
         )
         for s in summaries
     ]
-    return Table("Variants", MAIN, (*rows, *_anchors(summaries)))
+    return make_table("Variants", MAIN, (*rows, *_anchors(summaries)))
 
 
 def _anchors(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
@@ -110,7 +99,7 @@ def make_details_table(summaries: Sequence[Summary]) -> Table:
             format_interval(estimate(getattr(r, k) for r in results), n) for _, k, n in DETAILS
         )
         rows.append((s.label, NOTHING if s.noise is None else f"{s.noise:g}", *cells))
-    return Table("Behind the leak", head, tuple(rows))
+    return make_table("Behind the leak", head, rows)
 
 
 def make_posterior_table(summaries: Sequence[Summary]) -> Table:
@@ -123,7 +112,7 @@ def make_posterior_table(summaries: Sequence[Summary]) -> Table:
         points = [r.point for r in results if r.point is not None]
         if points:
             rows.append((s.label, "point model", *_scores(points)))
-    return Table("Posterior average and point model", head, tuple(rows), words=2)
+    return make_table("Posterior average and point model", head, rows, words=2)
 
 
 def name_predictor(results: Sequence[Result]) -> str:
@@ -145,7 +134,7 @@ def make_device_table(summaries: Sequence[Summary]) -> Table:
         costs = (estimate(getattr(r, key) for r in results).mean for key in keys)
         step = format_number(s.step_ratio.mean, 2)
         rows.append((s.label, *(format_number(cost, 0) for cost in costs), step))
-    return Table("Cost on the device", head, tuple(rows))
+    return make_table("Cost on the device", head, rows)
 
 
 def _scores(scores: Sequence[Scores]) -> tuple[str, ...]:
@@ -169,7 +158,7 @@ def make_private_table(summaries: Sequence[Summary]) -> Table:
         for epsilon in sorted(epsilons, key=_size):
             found = [r.private[epsilon] for r in results if epsilon in r.private]
             rows.append((s.label, epsilon, *_utility(found)))
-    return Table("Private answers", head, tuple(rows))
+    return make_table("Private answers", head, rows)
 
 
 def _utility(found: Sequence[Private]) -> tuple[str, ...]:
@@ -214,7 +203,7 @@ def make_attacks_table(summaries: Sequence[Summary]) -> Table:
         if attack.skipped is None
     ]
     head = ("variant", "training seed", *(name for name, _ in ATTACK))
-    return Table("Every attack and seed", head, tuple(rows))
+    return make_table("Every attack and seed", head, rows)
 
 
 def format_attack_rows(rows: Sequence[Mapping[str, object]]) -> str:
@@ -223,7 +212,8 @@ def format_attack_rows(rows: Sequence[Mapping[str, object]]) -> str:
     body = [[cell(one) for _, cell in ATTACK] for one in read if one.skipped is None]
     shown = [i for i in range(len(ATTACK)) if any(line[i] != NOTHING for line in body)]
     head = [ATTACK[i][0] for i in shown]
-    lines = [align_columns(head, [[line[i] for i in shown] for line in body])] if body else []
+    found = [[line[i] for i in shown] for line in body]
+    lines = [format_columns(make_table("Attacks", head, found))] if body else []
     lines += [
         f"{a.attack} on {a.observation or 'anything'}: {a.skipped}" for a in read if a.skipped
     ]
@@ -246,7 +236,7 @@ def list_skipped(summaries: Sequence[Summary]) -> list[str]:
 def make_settings_table(summaries: Sequence[Summary]) -> Table:
     """Return the settings in which the variants differ, one column a variant."""
     tables = _settings(summaries)
-    return Table(
+    return make_table(
         "Settings that differ",
         ("setting", *(s.label for s in summaries)),
         tuple(row for row in _spread(tables) if len(set(row[1:])) > 1),
@@ -256,7 +246,7 @@ def make_settings_table(summaries: Sequence[Summary]) -> Table:
 def make_all_settings_table(summaries: Sequence[Summary]) -> Table:
     """Return every setting, one column a variant."""
     head = ("setting", *(s.label for s in summaries))
-    return Table("All settings", head, tuple(_spread(_settings(summaries))))
+    return make_table("All settings", head, tuple(_spread(_settings(summaries))))
 
 
 def _settings(summaries: Sequence[Summary]) -> list[dict[str, object]]:

@@ -1,12 +1,12 @@
 """Numbers as text, and the table that a terminal shows."""
 
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 
 from sims.report.limits import describe_seeds
 from sims.report.read import read_book
 from sims.report.summary import Summary, summarise_book
+from sims.report.table import format_columns, make_table
 from sims.report.words import describe_attack, find_verdict
 from sims.results.estimate import Estimate
 
@@ -45,7 +45,7 @@ def format_summary(folder: Path) -> str:
     """
     summaries = summarise_book(read_book(folder))
     chosen = find_verdict(summaries)
-    head = ["variant", "accuracy %", "bits beyond label", "picked of M %", "decoder MSE", "worst"]
+    head = ("variant", "accuracy %", "bits beyond label", "picked of M %", "decoder MSE", "worst")
     body = [_cells(summary) for summary in summaries]
     anchors = (("(label only)", "oracle_mse"), ("(mean image)", "mean_mse"))
     for name, key in anchors:
@@ -55,7 +55,7 @@ def format_summary(folder: Path) -> str:
             body.append([name, NOTHING, NOTHING, NOTHING, mse, NOTHING])
     said = (chosen.headline, describe_attack(chosen), describe_seeds(summaries))
     parts = [textwrap.fill(part, 96) for part in said if part]
-    return "\n\n".join([align_columns(head, body), *parts]) + "\n"
+    return "\n\n".join([format_columns(make_table("Summary", head, body)), *parts]) + "\n"
 
 
 def _cells(summary: Summary) -> list[str]:
@@ -73,15 +73,3 @@ def name_worst_attacks(summary: Summary) -> str:
     """Name the worst attacks of its seeds, and those that failed and so could not be it."""
     failed = f"{', '.join(summary.failed)} failed" if summary.failed else ""
     return " / ".join([*summary.worst, *([failed] if failed else [])]) or NOTHING
-
-
-def align_columns(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """Return lines of equally wide columns, the first from the left."""
-    widths = [max(len(row[i]) for row in [head, *body]) for i in range(len(head))]
-
-    def line(row: Sequence[str]) -> str:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        return "  ".join(cells).rstrip()
-
-    return "\n".join([line(head), "  ".join("-" * width for width in widths), *map(line, body)])

@@ -32,7 +32,7 @@ from fedcel.settings.parsing import Settings, parse_settings
 from sims.commands.progress import print_line
 from sims.engines.client_workers import LocalClients
 from sims.engines.process_pool import run_items
-from sims.report.table_columns import format_markdown
+from sims.report.table import format_markdown, make_table
 from sims.report.text import format_interval
 from sims.results.estimate import estimate
 
@@ -160,7 +160,7 @@ def table(found: dict[Case, float], attacks: list[tuple[str, int]], alpha: float
             for rule in RULES
         ]
         lines.append([f"{attack}, {hostile} of {CLIENTS}", *cells])
-    return format_markdown(["hostile clients", *RULES], lines)
+    return format_markdown(make_table("Hostile clients", ["hostile clients", *RULES], lines))
 
 
 if __name__ == "__main__":
