@@ -43,7 +43,10 @@ def brier(probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> flo
 
 
 def ece(probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"], bins: int = BINS) -> float:
-    """Return the expected calibration error of the top class; Guo et al., ICML 2017, equation 3."""
+    """Return the expected calibration error of the top class; Guo et al., ICML 2017, equation 3.
+
+    From the bins of `reliability`, which a library that returns the error alone does not show.
+    """
     count, confidence, right = _bin_sums(probabilities, labels, bins)
     return float((confidence - right).abs().sum() / count.sum())
 
@@ -108,10 +111,10 @@ def auroc(inside: Float[Tensor, " N"], outside: Float[Tensor, " M"]) -> float:
     The area under the ROC curve of telling them apart by their uncertainty (Hendrycks and Gimpel,
     ICLR 2017, section 2).
     """
-    ordered = inside.sort().values
-    below = torch.searchsorted(ordered, outside, right=False)
-    upto = torch.searchsorted(ordered, outside, right=True)
-    return float((below + upto).double().mean() / (2 * len(inside)))
+    from sklearn.metrics import roc_auc_score  # a second, for its estimators
+
+    strange = torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))])
+    return float(roc_auc_score(strange.numpy(), torch.cat([inside, outside]).numpy()))
 
 
 def within_class_spread(z: Float[Tensor, "N D"], y: Int[Tensor, " N"]) -> Float[Tensor, ""]:

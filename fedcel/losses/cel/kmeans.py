@@ -3,6 +3,9 @@
 Data are sorted by class, and centred on their class's mean: nearest centres are chosen by
 |mu|^2 - 2 z mu, one matrix product, which loses digits far from the origin. Every distance that is
 returned is a sum of squared differences.
+
+Own code beside scikit-learn's: that one knows no classes, and clients fit at every refresh. The
+benchmark `tests.bench.clusters` has both.
 """
 
 from math import log, sqrt
