@@ -4,8 +4,8 @@ All in float64, in the log domain. A covariance is kept as what scoring needs, s
 factorises nothing: diagonal ones as variances (K, D), full ones as whitening matrices
 W (K, D, D), W = L^-1 of the Cholesky factor L L' of the covariance.
 
-Own code beside scikit-learn's: a component may be out of use here, the floor follows the class's own
-variance, and one M step serves EM and members that are known.
+Own code beside scikit-learn's: a component may be out of use here, the floor follows the class's
+own variance, and one M step serves EM and members that are known.
 """
 
 from math import log, pi
