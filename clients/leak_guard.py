@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedcel.attacks import SmashedData
 from fedcel.errors import LeakError
-from fedcel.leakage.optimal_attacker import optimal_leak
-from fedcel.nets.split_net import SplitNet
+from fedcel.leakage import optimal_leak
+from fedcel.nets import SplitNet
 
 LEAST = 20  # images below which a measurement says nothing
 

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from fedcel.nets.split_net import SplitNet
     from fedcel.posterior.chain import Chain
     from fedcel.posterior.predict import Prediction, predict
-    from fedcel.posterior.run_posterior import Posterior
     from fedcel.privacy import Mechanism, private_logits
     from fedcel.privacy.ledger.ledger import Ledger
+    from fedcel.runs.posterior import Posterior
     from fedcel.runs.run_folder import Run, read_run
     from fedcel.settings.parsing import Settings, parse_settings
 
@@ -134,7 +134,7 @@ MODULES = {
     "fedcel.nets.split_net": ("SplitNet",),
     "fedcel.posterior.chain": ("Chain",),
     "fedcel.posterior.predict": ("Prediction", "predict"),
-    "fedcel.posterior.run_posterior": ("Posterior",),
+    "fedcel.runs.posterior": ("Posterior",),
     "fedcel.privacy": ("Mechanism", "private_logits"),
     "fedcel.privacy.ledger.ledger": ("Ledger",),
     "fedcel.runs.run_folder": ("Run", "read_run"),

@@ -9,9 +9,8 @@ from flwr.serverapp.strategy import Strategy
 
 from fedcel import plugins
 from fedcel.errors import RoundError, SettingsError
-from fedcel.federation.server_round import Rejection, ServerState
-from fedcel.settings.groups import Strategy as StrategySettings
-from fedcel.settings.parsing import OWN_STRATEGY, Settings
+from fedcel.federation import Rejection, ServerState
+from fedcel.settings import OWN_STRATEGY, Settings, StrategySettings
 from strategies.posterior import PosteriorStrategy
 from strategies.validate_reply import describe_failure
 

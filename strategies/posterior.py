@@ -18,10 +18,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from fedcel.errors import RoundError
-from fedcel.federation import record_names
-from fedcel.federation.aggregation import mean_metrics
-from fedcel.federation.client_update import ClientUpdate
-from fedcel.federation.server_round import (
+from fedcel.federation import (
+    ClientUpdate,
     Rejection,
     RoundReport,
     RoundRequest,
@@ -30,9 +28,11 @@ from fedcel.federation.server_round import (
     advance_model,
     begin_round,
     finish_round,
+    mean_metrics,
+    record_names,
 )
-from fedcel.nets.flat_parameters import to_arrays, to_vector
-from fedcel.settings.parsing import Settings
+from fedcel.nets import to_arrays, to_vector
+from fedcel.settings import Settings
 from strategies.node_registry import (
     ANSWER_SECONDS,
     NodeRegistry,

@@ -11,13 +11,10 @@ from flwr.serverapp.strategy import Strategy
 
 from fedcel.data import Splits, list_classes, load_splits
 from fedcel.errors import RunError
-from fedcel.federation import record_names
-from fedcel.federation.server_round import Event, RoundReport, ServerState
-from fedcel.nets.flat_parameters import to_arrays, to_vector
-from fedcel.runs import run_folder
-from fedcel.runs.evaluation import evaluate_run, store_evaluation
-from fedcel.runs.server_run import ServerRun, ShowRound
-from fedcel.settings.parsing import Settings, parse_settings
+from fedcel.federation import Event, RoundReport, ServerState, record_names
+from fedcel.nets import to_arrays, to_vector
+from fedcel.runs import ServerRun, ShowRound, evaluate_run, run_folder, store_evaluation
+from fedcel.settings import Settings, parse_settings
 from strategies.build_strategy import ReplyRecorder, build_strategy
 from strategies.posterior import PosteriorStrategy
 

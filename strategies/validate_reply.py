@@ -10,11 +10,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcel.federation import record_names
-from fedcel.federation.client_update import ClientUpdate
-from fedcel.losses.cel import averaged_centres
-from fedcel.losses.cel.averaged_centres import CentreStatistics, SharedCentres
-from fedcel.nets.flat_parameters import to_vector
+from fedcel.federation import ClientUpdate, record_names
+from fedcel.losses.cel import CentreStatistics, SharedCentres, averaged_centres
+from fedcel.nets import to_vector
 
 LONGEST_REASON = 300  # characters of a client's own words that reach the log
 _FAR = 1000.0  # times the model's own norm, plus 1: no honest update is as long

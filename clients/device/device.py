@@ -16,7 +16,7 @@ from clients.leak_guard import Leak
 from clients.service.schema import ModelCard
 from fedcel.errors import DataError, LeakLimitError, RunError
 from fedcel.files import lock_file
-from fedcel.nets.split_net import SplitNet
+from fedcel.nets import SplitNet
 
 MARK = 16  # bytes kept of a message's fingerprint
 

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from clients.service.schema import ModelCard
 from fedcel.errors import NetError, ServiceError
-from fedcel.nets.cut import Cut
-from fedcel.nets.split_net import BUILDERS, SplitNet
-from fedcel.settings.groups import Net
+from fedcel.nets import BUILDERS, Cut, SplitNet
+from fedcel.settings import NetSettings
 
 MOST_BYTES = 256 * 2**20
 
@@ -29,7 +28,7 @@ def read_encoder(card: ModelCard, data: bytes, own: nn.Module | None = None) -> 
     try:
         tensors = load(data)
         about = read_metadata(data)
-        net = Net.model_validate(json.loads(about["net"]))
+        net = NetSettings.model_validate(json.loads(about["net"]))
         cut = Cut(card.sigma, card.dropout)
         stated = about["model"], json.loads(about["shape"]), int(about["classes"])
     except (SafetensorError, ValidationError, KeyError, ValueError) as error:
@@ -55,7 +54,7 @@ def read_metadata(data: bytes) -> dict[str, str]:
     return found
 
 
-def build_encoder(net: Net, shape: tuple[int, ...], classes: int) -> nn.Module:
+def build_encoder(net: NetSettings, shape: tuple[int, ...], classes: int) -> nn.Module:
     """Return an encoder of the project's own, without memory: its size is not checked yet."""
     if net.name not in BUILDERS:
         raise ServiceError(

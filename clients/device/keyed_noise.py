@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, UInt64
 from torch import Tensor
 
-from fedcel.nets.cut import Cut, apply_noise
+from fedcel.nets import Cut, apply_noise
 
 KEY_BYTES = 32
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from clients.device.encoder import MOST_BYTES, read_encoder
 from clients.service import schema
 from fedcel.errors import ServiceError, SpentError
-from fedcel.nets.split_net import SplitNet
-from fedcel.privacy.clip import project_simplex
+from fedcel.nets import SplitNet
+from fedcel.privacy import project_simplex
 
 SMALL = 2**20  # bytes of any reply but an encoder
 ATTEMPTS = 6  # that may be refused

@@ -21,7 +21,7 @@ from clients.device.protocol import Answer, Flow, Reply, Send, Wait
 from clients.leak_guard import LeakGuard
 from clients.service.schema import Budget, ModelCard
 from fedcel.errors import ServiceError
-from fedcel.nets.split_net import SplitNet
+from fedcel.nets import SplitNet
 
 TIMEOUT = httpx.Timeout(30.0, connect=5.0)  # seconds for one attempt
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

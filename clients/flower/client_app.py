@@ -14,14 +14,14 @@ from clients.flower.client_memory import choose_memory, forget_states_after, sta
 from clients.flower.posterior_client import PosteriorClient
 from fedcel.data import Own
 from fedcel.errors import SettingsError
-from fedcel.federation import record_names
-from fedcel.federation.client_update import (
+from fedcel.federation import (
     build_client_net,
     compute_client_gradient,
+    record_names,
     select_client_images,
 )
-from fedcel.nets.flat_parameters import to_vector
-from fedcel.settings.parsing import Settings, parse_settings
+from fedcel.nets import to_vector
+from fedcel.settings import Settings, parse_settings
 
 if TYPE_CHECKING:
     from clients.flower.evaluation_client import Account, EvaluationClient

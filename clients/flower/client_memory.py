@@ -8,7 +8,7 @@ import torch
 from flwr.app import Array, ArrayRecord, Context
 
 from fedcel.federation import record_names
-from fedcel.losses.cel.protocol import State
+from fedcel.losses.cel import State
 from fedcel.runs import client_state
 
 

@@ -21,12 +21,12 @@ from clients.service.answering import PrivateAnswerer, Query, to_micro_epsilon
 from clients.service.model import build_served
 from fedcel.data import Images
 from fedcel.metrics import calibration
-from fedcel.nets.flat_parameters import FlatNet, to_vector
-from fedcel.posterior.predict import Prediction, answer_all, predict
+from fedcel.nets import FlatNet, to_vector
+from fedcel.posterior import Prediction, answer_all, predict
 from fedcel.privacy import build_mechanism, measure_utility, private_logits
-from fedcel.privacy.ledger.ledger import MICRO, Ledger, Refusal
+from fedcel.privacy.ledger import MICRO, Ledger, Refusal
 from fedcel.seeding import make_generator
-from fedcel.settings.parsing import Settings
+from fedcel.settings import Settings
 
 
 class Account(NamedTuple):

@@ -7,16 +7,17 @@ from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 
 from clients.flower.client_memory import ClientMemory
-from fedcel.federation import client_update, record_names
-from fedcel.federation.client_update import (
+from fedcel.federation import (
     ClientUpdate,
     RoundInputs,
+    client_update,
     is_state_usable,
+    record_names,
     update_client,
 )
-from fedcel.losses.cel.averaged_centres import SharedCentres
-from fedcel.nets.flat_parameters import to_arrays, to_vector
-from fedcel.settings.parsing import Settings
+from fedcel.losses.cel import SharedCentres
+from fedcel.nets import to_arrays, to_vector
+from fedcel.settings import Settings
 
 FitResult = tuple[NDArrays, int, dict[str, Scalar]]
 

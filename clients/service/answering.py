@@ -20,9 +20,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clients.service.model import ServedModel, uncertainty_scores, uncertainty_sensitivity
-from fedcel.posterior.predict import Prediction
+from fedcel.posterior import Prediction
 from fedcel.privacy import Mechanism, perturb_rows
-from fedcel.privacy.ledger.ledger import MICRO, Charge, Ledger, Receipt, Refusal
+from fedcel.privacy.ledger import MICRO, Charge, Ledger, Receipt, Refusal
 
 Observe = Callable[[str, float], None]
 

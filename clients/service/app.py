@@ -21,7 +21,7 @@ from clients.service.body import BINARY, JSON, parse_query
 from clients.service.middleware import Watch
 from clients.service.problems import MEDIA, Kinds, ProblemError
 from clients.service.state import Service
-from fedcel.privacy.ledger.ledger import MICRO
+from fedcel.privacy.ledger import MICRO
 
 KEY: dict[str, Any] = {"security": [{"key": []}]}
 QUESTION: dict[str, Any] = {

@@ -15,14 +15,11 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from fedcel.errors import RunError, SettingsError
 from fedcel.losses import defences
-from fedcel.metrics.calibration import bald, predictive_entropy
-from fedcel.nets.flat_parameters import FlatNet
-from fedcel.nets.split_net import SplitNet
-from fedcel.posterior.predict import Prediction, what_is_sent
-from fedcel.runs.evaluation import posterior_samples
-from fedcel.runs.run_folder import Run
-from fedcel.settings.groups import Net, Privacy
-from fedcel.settings.parsing import Settings
+from fedcel.metrics import bald, predictive_entropy
+from fedcel.nets import FlatNet, SplitNet
+from fedcel.posterior import Prediction, what_is_sent
+from fedcel.runs import Run, posterior_samples
+from fedcel.settings import NetSettings, PrivacySettings, Settings
 
 ENCODER_FORMAT = "1"
 
@@ -37,8 +34,8 @@ class ServedModel:
     samples: int
     shape: tuple[int, ...]
     classes: int
-    net_settings: Net
-    privacy: Privacy
+    net_settings: NetSettings
+    privacy: PrivacySettings
     version: str
     encoder: bytes
 
@@ -99,7 +96,7 @@ def hash_version(net: SplitNet, heads: dict[str, Tensor]) -> str:
 
 
 def serialise_encoder(
-    net: SplitNet, own: Net, shape: tuple[int, ...], classes: int, version: str
+    net: SplitNet, own: NetSettings, shape: tuple[int, ...], classes: int, version: str
 ) -> bytes:
     """Return the encoder as safetensors; the metadata says how to build its net."""
     tensors = {n: p.detach().contiguous().clone() for n, p in net.encoder.named_parameters()}

@@ -18,7 +18,7 @@ from clients.service.problems import Kinds, ProblemError
 from clients.service.rates import Rates
 from fedcel.errors import LedgerError
 from fedcel.privacy import Mechanism
-from fedcel.privacy.ledger.ledger import MICRO, Balance, Ledger, Refusal
+from fedcel.privacy.ledger import MICRO, Balance, Ledger, Refusal
 
 Found = TypeVar("Found")
 

@@ -12,15 +12,14 @@ from fedcel.attacks.hybrid_inversion import Hybrid
 from fedcel.attacks.inversion_training import Effort, train_and_invert
 from fedcel.attacks.logit_inversion import LogitInversion
 from fedcel.attacks.mi_face import MIFace
-from fedcel.attacks.protocol import Attack, Progress
-from fedcel.attacks.registry import ATTACKS, find_attack, parse_attacks
+from fedcel.attacks.protocol import Attack, OtherClasses, Progress, TellAttack
+from fedcel.attacks.registry import ATTACKS, REVISION, find_attack, list_entries, parse_attacks
 from fedcel.attacks.rmle import RMLE
-from fedcel.attacks.runner import run_attacks
-from fedcel.attacks.score_card import score_reconstructions
+from fedcel.attacks.runner import FAILED, Attacked, run_attacks
+from fedcel.attacks.score_card import mean_image, mse, score_reconstructions
 from fedcel.attacks.shadow import Shadow
 from fedcel.attacks.unsplit import UnSplit
-from fedcel.leakage.identification import identification
-from fedcel.leakage.observation import (
+from fedcel.leakage import (
     ARCHITECTURE,
     FIRST_LAYER,
     FREE_QUERIES,
@@ -41,13 +40,16 @@ from fedcel.leakage.observation import (
     ObservationPaid,
     ObservationPooled,
     ObservationUpdate,
+    OptimalLeak,
     SmashedData,
+    identification,
+    optimal_leak,
 )
-from fedcel.leakage.optimal_attacker import OptimalLeak, optimal_leak
 
 __all__ = [
     "ARCHITECTURE",
     "ATTACKS",
+    "FAILED",
     "FIRST_LAYER",
     "FREE_QUERIES",
     "HEAD",
@@ -55,9 +57,11 @@ __all__ = [
     "LOG_PROB",
     "MEAN",
     "NOISELESS",
+    "REVISION",
     "RMLE",
     "UPDATE",
     "Attack",
+    "Attacked",
     "Averaging",
     "BlackBoxSearch",
     "Decoder",
@@ -80,15 +84,20 @@ __all__ = [
     "ObservationPooled",
     "ObservationUpdate",
     "OptimalLeak",
+    "OtherClasses",
     "Progress",
     "RepeatedObservation",
     "Shadow",
     "SmashedData",
+    "TellAttack",
     "UnSplit",
     "find_attack",
     "find_contradictions",
     "hijack_encoder",
     "identification",
+    "list_entries",
+    "mean_image",
+    "mse",
     "optimal_leak",
     "parse_attacks",
     "run_attacks",

@@ -14,11 +14,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.attacks.protocol import Attack, Progress
-from fedcel.data.images import Images
-from fedcel.leakage.observation import (
+from fedcel.data import Images
+from fedcel.leakage import (
     FIRST_LAYER,
     LOG_PROB,
     UPDATE,
+    Law,
     Observation,
     ObservationArchitecture,
     ObservationHead,
@@ -26,9 +27,9 @@ from fedcel.leakage.observation import (
     ObservationMean,
     ObservationPooled,
     SmashedData,
+    find_law,
 )
-from fedcel.leakage.observation_law import Law, find_law
-from fedcel.nets.device import CPU, fastest_device
+from fedcel.nets import CPU, fastest_device
 
 
 @final

@@ -20,10 +20,10 @@ from fedcel.attacks.inversion_training import apply_network
 from fedcel.attacks.logit_inversion import centre_logits
 from fedcel.attacks.protocol import Progress, report_progress
 from fedcel.attacks.vae import fit_vae
-from fedcel.data.images import Images
+from fedcel.data import Images
 from fedcel.errors import SpentError
 from fedcel.extras import import_optional
-from fedcel.leakage.observation import Observation, ObservationPaid
+from fedcel.leakage import Observation, ObservationPaid
 
 if TYPE_CHECKING:
     from cmaes import CMA

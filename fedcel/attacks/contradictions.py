@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import log, sqrt
 from statistics import fmean
 
-from fedcel.leakage.certificate import fano_bound
+from fedcel.leakage import fano_bound
 
 Row = Mapping[str, object]
 NORMAL = 1.96  # half widths are of 95 % intervals

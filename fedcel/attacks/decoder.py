@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedcel.attacks.inversion_training import DEFAULT, Effort, train_and_invert
 from fedcel.attacks.protocol import Progress
-from fedcel.data.images import Images
-from fedcel.leakage.observation import Observation
+from fedcel.data import Images
+from fedcel.leakage import Observation
 
 
 def pass_through(observed: Float[Tensor, "N F"]) -> Float[Tensor, "N F"]:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedcel.nets.split_net import initialise_parameters
+from fedcel.nets import initialise_parameters
 
 LARGEST_FLAT = 256  # pixels a channel up to which a plain network does
 HIDDEN = 256

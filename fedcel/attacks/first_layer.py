@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.attacks.protocol import Progress, report_progress
-from fedcel.data.images import Images
-from fedcel.leakage.observation import FIRST_LAYER, Observation, ObservationFirstLayer, make_refusal
+from fedcel.data import Images
+from fedcel.leakage import FIRST_LAYER, Observation, ObservationFirstLayer, make_refusal
 
 SAME = 1e-3  # rows nearer than this a pixel, root mean square, show the same image
 

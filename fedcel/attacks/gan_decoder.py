@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from fedcel.attacks.decoder_networks import build_decoder_network, is_flat
 from fedcel.attacks.inversion_training import Draw, apply_network, make_observer, split_held_out
 from fedcel.attacks.protocol import Progress, report_progress
-from fedcel.data.images import Images
-from fedcel.leakage.observation import Observation
-from fedcel.nets.device import fastest_device, use_full_precision
-from fedcel.nets.split_net import initialise_parameters
+from fedcel.data import Images
+from fedcel.leakage import Observation
+from fedcel.nets import fastest_device, initialise_parameters, use_full_precision
 
 BETAS = (0.5, 0.999)
 HELD_DRAWS = 8  # observations of each held image, so that the choice of epoch is not one of noise

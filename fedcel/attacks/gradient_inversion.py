@@ -16,9 +16,9 @@ from torch.nn.functional import cosine_similarity
 from fedcel.attacks.pixel_descent import total_variation
 from fedcel.attacks.protocol import Progress, report_progress
 from fedcel.attacks.score_card import order_batches
-from fedcel.data.images import Images
+from fedcel.data import Images
 from fedcel.errors import SettingsError
-from fedcel.leakage.observation import UPDATE, Observation, ObservationUpdate, make_refusal
+from fedcel.leakage import UPDATE, Observation, ObservationUpdate, make_refusal
 
 TUNED_ON = 8  # own images on which the weight is chosen, or one batch where that is more
 PRIOR = 1e-4  # weight of the noise's mean square, in units of its variance, beside the distance

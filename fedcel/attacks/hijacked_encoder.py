@@ -12,8 +12,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedcel.attacks.decoder_networks import build_decoder_network
-from fedcel.data.images import Images
-from fedcel.nets.split_net import SplitNet
+from fedcel.data import Images
+from fedcel.nets import SplitNet
 
 EPOCHS = 200
 BATCH = 64

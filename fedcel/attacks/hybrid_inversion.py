@@ -19,8 +19,8 @@ from fedcel.attacks.kernel_ridge import IMAGES, ROWS, choose_regression, count_r
 from fedcel.attacks.pixel_descent import Loss, Steps, descend_pixels
 from fedcel.attacks.protocol import Progress
 from fedcel.attacks.rmle import TUNED_ON, objective
-from fedcel.data.images import Images
-from fedcel.leakage.observation import MEAN, Observation, ObservationMean, make_refusal
+from fedcel.data import Images
+from fedcel.leakage import MEAN, Observation, ObservationMean, make_refusal
 
 STEPS = Steps(300, 0.01)
 Start = Callable[[Float[Tensor, "N F"]], Float[Tensor, "N C H W"]]

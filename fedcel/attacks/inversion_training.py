@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from fedcel.attacks.decoder_networks import SMALL, Size, build_decoder_network, is_flat
 from fedcel.attacks.protocol import Progress, report_progress
 from fedcel.errors import DataError
-from fedcel.leakage.observation import FREE_QUERIES, Observation
-from fedcel.nets.device import fastest_device, use_full_precision
+from fedcel.leakage import FREE_QUERIES, Observation
+from fedcel.nets import fastest_device, use_full_precision
 
 HELD = 0.2  # share of the attacker's images on which he chooses the best epoch
 HELD_DRAWS = 8  # observations of each, so that the choice is not one of noise

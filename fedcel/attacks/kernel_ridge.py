@@ -15,8 +15,8 @@ from torch import Tensor
 from fedcel.attacks.decoder import pass_through
 from fedcel.attacks.inversion_training import HELD, make_observer, split_held_out
 from fedcel.attacks.protocol import Progress, report_progress
-from fedcel.data.images import Images
-from fedcel.leakage.observation import Observation
+from fedcel.data import Images
+from fedcel.leakage import Observation
 
 IMAGES, ROWS = 2000, 500
 WIDTHS = (0.5, 2.0, 8.0, 32.0)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedcel.attacks.pixel_descent import total_variation
 from fedcel.attacks.protocol import Progress, report_progress
-from fedcel.data.images import Images
-from fedcel.leakage.observation import LOGITS, Observation, ObservationLogits, make_refusal
+from fedcel.data import Images
+from fedcel.leakage import LOGITS, Observation, ObservationLogits, make_refusal
 
 
 @dataclass(frozen=True)

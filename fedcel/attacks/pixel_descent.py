@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.attacks.protocol import Progress, report_progress
-from fedcel.nets.device import use_full_precision
+from fedcel.nets import use_full_precision
 
 Loss = Callable[[Float[Tensor, "N C H W"]], Float[Tensor, " N"]]
 

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.data.images import Images
-from fedcel.leakage.observation import Observation
+from fedcel.data import Images
+from fedcel.leakage import Observation
 
 Progress = Callable[[str], None]
 REPORTS = 10  # progress lines of a training

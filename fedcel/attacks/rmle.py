@@ -12,8 +12,8 @@ from torch import Tensor
 from fedcel.attacks.averaging import move_to_device
 from fedcel.attacks.pixel_descent import Loss, Steps, descend_pixels, total_variation
 from fedcel.attacks.protocol import Progress
-from fedcel.data.images import Images
-from fedcel.leakage.observation import (
+from fedcel.data import Images
+from fedcel.leakage import (
     MEAN,
     Observation,
     ObservationMean,

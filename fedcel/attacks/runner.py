@@ -17,20 +17,20 @@ from fedcel.attacks.protocol import Attack, Progress, TellAttack
 from fedcel.attacks.registry import OPTIMAL, parse_attacks
 from fedcel.attacks.score_card import class_means, order_batches, score_reconstructions
 from fedcel.attacks.score_card import score_each_image as scored
-from fedcel.data.images import Images
+from fedcel.data import Images
 from fedcel.errors import DataError, FedcelError, ServiceError, describe_origin, describe_unforeseen
-from fedcel.leakage.observation import (
+from fedcel.leakage import (
     LOG_PROB,
     NOISELESS,
     UPDATE,
     Observation,
     ObservationPaid,
     ObservationUpdate,
+    optimal_leak,
 )
-from fedcel.leakage.optimal_attacker import optimal_leak
 from fedcel.runs import per_image
 from fedcel.seeding import make_generator
-from fedcel.settings.groups import Attack as How
+from fedcel.settings import AttackSettings
 
 SAME = 1.5 / 255  # root mean square of pixels' differences below which two images are one
 CHUNK = 256  # targets compared at once
@@ -53,7 +53,7 @@ class Attacked(NamedTuple):
 
 def run_attacks(
     observations: Sequence[Observation],
-    how: How,
+    how: AttackSettings,
     auxiliary: Images,
     targets: Images,
     seed: int,
@@ -187,7 +187,7 @@ def record_failure(rows: list[Row], who: Row) -> Iterator[None]:
 
 def run_optimal_attack(
     observations: Sequence[Observation],
-    how: How,
+    how: AttackSettings,
     targets: Images,
     seed: int,
     progress: Progress,
@@ -231,7 +231,7 @@ def run_optimal_attack(
 def run_reconstruction(
     attack: Attack,
     observations: Sequence[Observation],
-    how: How,
+    how: AttackSettings,
     auxiliary: Images,
     targets: Images,
     seed: int,

@@ -7,10 +7,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.attacks.protocol import OtherClasses
-from fedcel.data.images import Images
+from fedcel.data import Images
 from fedcel.errors import DataError
 from fedcel.extras import import_optional
-from fedcel.leakage.identification import identification
+from fedcel.leakage import identification
 
 SMALL_WINDOW, WINDOW = 3, 11  # Wang et al., 2004, take 11; an 8x8 image has no room for it
 LARGEST_TRAINING = 5000  # images the independent classifier learns from, at most

@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy
 from fedcel.attacks.decoder import pass_through
 from fedcel.attacks.inversion_training import DEFAULT, Effort, train_and_invert
 from fedcel.attacks.protocol import OtherClasses, Progress, report_progress
-from fedcel.data.images import Images
-from fedcel.leakage.observation import (
+from fedcel.data import Images
+from fedcel.leakage import (
     ARCHITECTURE,
     FREE_QUERIES,
     HEAD,
@@ -26,7 +26,7 @@ from fedcel.leakage.observation import (
     ObservationHead,
     make_refusal,
 )
-from fedcel.nets.split_net import initialise_parameters
+from fedcel.nets import initialise_parameters
 
 HIDDEN = 128  # units of the encoder of an attacker who does not know the real one
 BATCH = 64

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fedcel.attacks.pixel_descent import total_variation
 from fedcel.attacks.protocol import Progress, report_progress
-from fedcel.data.images import Images
-from fedcel.leakage.observation import (
+from fedcel.data import Images
+from fedcel.leakage import (
     ARCHITECTURE,
     Observation,
     ObservationArchitecture,

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedcel.attacks.protocol import Progress, report_progress
-from fedcel.nets.split_net import initialise_parameters
+from fedcel.nets import initialise_parameters
 
 HIDDEN = 256
 BATCH = 64

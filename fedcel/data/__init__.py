@@ -1,9 +1,10 @@
 """Sources of images, and who gets which of them."""
 
+from fedcel.data.augmentation import augment_images
 from fedcel.data.images import Images
 from fedcel.data.node_data import Own, list_classes
 from fedcel.data.partition import partition_examples
-from fedcel.data.sources import Source
+from fedcel.data.sources import Source, SourceData, read_source
 from fedcel.data.splits import Indices, Splits, load_splits
 
 __all__ = [
@@ -11,8 +12,11 @@ __all__ = [
     "Indices",
     "Own",
     "Source",
+    "SourceData",
     "Splits",
+    "augment_images",
     "list_classes",
     "load_splits",
     "partition_examples",
+    "read_source",
 ]

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedcel.data.image_folder import number_names, stack_images, to_pixels
 from fedcel.data.images import Images, Labels
 from fedcel.errors import DataError
-from fedcel.settings.groups import Data
+from fedcel.settings import DataSettings
 
 SAVED = ("dataset_dict.json", "state.json")  # what save_to_disk writes at the top
 
@@ -25,7 +25,7 @@ class Columns(NamedTuple):
     holder: str
 
 
-def read_hugging_face(data: Data) -> tuple[Images, Images | None, Labels | None]:
+def read_hugging_face(data: DataSettings) -> tuple[Images, Images | None, Labels | None]:
     """Return the images of the splits `train` and, where there is one, `test`; and the holders.
 
     `data.path` is a folder that `save_to_disk` wrote, or one that `datasets.load_dataset` reads;
@@ -58,7 +58,7 @@ def read_hugging_face(data: Data) -> tuple[Images, Images | None, Labels | None]
     return train, test, holders
 
 
-def open_splits(data: Data) -> dict[str, datasets.Dataset]:
+def open_splits(data: DataSettings) -> dict[str, datasets.Dataset]:
     """Return all splits; a data set without any is its own `train`.
 
     DataError when neither or both of path and repository are given, or it cannot be loaded.
@@ -86,7 +86,7 @@ def open_splits(data: Data) -> dict[str, datasets.Dataset]:
         raise DataError(f"{asked} cannot be loaded ({error}); check name, files, rows") from error
 
 
-def choose_columns(part: datasets.Dataset, data: Data, where: str) -> Columns:
+def choose_columns(part: datasets.Dataset, data: DataSettings, where: str) -> Columns:
     """Return which columns hold what; DataError lists the columns where that is in doubt."""
     types = {name: type(feature).__name__ for name, feature in part.features.items()}
     pictures = [name for name, kind in types.items() if kind == "Image"]
@@ -112,7 +112,7 @@ def choose_columns(part: datasets.Dataset, data: Data, where: str) -> Columns:
 
 
 def decode_split(
-    part: datasets.Dataset, own: Columns, data: Data, names: list[object] | None, where: str
+    part: datasets.Dataset, own: Columns, data: DataSettings, names: list[object] | None, where: str
 ) -> Images:
     """Return one split's images; `names` numbers labels that are no ClassLabel."""
     labels = read_column(part, own.label, where)
@@ -149,7 +149,7 @@ def read_column(part: datasets.Dataset, column: str, where: str) -> list[Any]:
 
 
 def decode_image(
-    part: datasets.Dataset, column: str, position: int, where: str, data: Data
+    part: datasets.Dataset, column: str, position: int, where: str, data: DataSettings
 ) -> Float[Tensor, "C H W"]:
     """Return one image in [0, 1]; DataError when it is missing or Pillow cannot read it."""
     try:

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from fedcel.data.images import Images, check_images, check_known, count_classes
 from fedcel.errors import DataError
-from fedcel.settings.groups import Data
+from fedcel.settings import DataSettings
 
 UNSIGNED_BYTES = 0x08
 
 
-def read_idx(data: Data) -> tuple[Images, Images]:
+def read_idx(data: DataSettings) -> tuple[Images, Images]:
     """Return training and test images (N, 1, H, W) of the folder `data.path`.
 
     The folder holds train-images-idx3-ubyte, train-labels-idx1-ubyte, and the same for t10k, each
@@ -38,12 +38,12 @@ def read_idx(data: Data) -> tuple[Images, Images]:
     return train, test
 
 
-def read_idx_training(data: Data) -> Images:
+def read_idx_training(data: DataSettings) -> Images:
     """Return the training images alone; no other file is looked at. DataError as `read_idx`."""
     return _part(_folder(data), "train")[0]
 
 
-def _folder(data: Data) -> Path:
+def _folder(data: DataSettings) -> Path:
     folder = Path(data.path)
     if data.path == "none" or not folder.is_dir():
         raise DataError(

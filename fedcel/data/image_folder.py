@@ -11,7 +11,7 @@ from torch import Tensor
 from fedcel.data.images import Images, Labels, fit_to_settings
 from fedcel.errors import DataError
 from fedcel.extras import import_optional
-from fedcel.settings.groups import Data
+from fedcel.settings import DataSettings
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -20,7 +20,7 @@ MODES = {"1": "L", "L": "L", "P": "RGB", "RGB": "RGB", "CMYK": "RGB", "YCbCr": "
 """Pillow's modes of 8 bits a channel that become grey or red, green, blue without loss of range."""
 
 
-def read_image_folder(data: Data) -> tuple[Images, Images | None, Labels | None]:
+def read_image_folder(data: DataSettings) -> tuple[Images, Images | None, Labels | None]:
     """Return training images, test images or None, and each training image's holder or None.
 
     `data.path` is CLASS/IMAGE or CLASS/HOLDER/IMAGE, or two such trees `train` and `test`. Classes
@@ -41,7 +41,7 @@ def read_image_folder(data: Data) -> tuple[Images, Images | None, Labels | None]
     return train, read_tree(root / "test", classes, data)[0], holders
 
 
-def find_class_folders(data: Data) -> tuple[Path, list[str]]:
+def find_class_folders(data: DataSettings) -> tuple[Path, list[str]]:
     """Return the folder above the training images' classes, and the classes in their order."""
     root = Path(data.path)
     if data.path == "none" or not root.is_dir():
@@ -54,7 +54,7 @@ def find_class_folders(data: Data) -> tuple[Path, list[str]]:
     return root / "train", [path.name for path in list_folders(root / "train")]
 
 
-def read_training_folder(data: Data, classes: list[str]) -> Images:
+def read_training_folder(data: DataSettings, classes: list[str]) -> Images:
     """Return the training images alone, numbered by these classes, which may be empty folders.
 
     Labels are places in the order of names, so a folder more or less would shift all that follow:
@@ -70,7 +70,7 @@ def read_training_folder(data: Data, classes: list[str]) -> Images:
     return read_tree(place, classes, data)[0]
 
 
-def read_tree(root: Path, classes: list[str], data: Data) -> tuple[Images, Labels | None]:
+def read_tree(root: Path, classes: list[str], data: DataSettings) -> tuple[Images, Labels | None]:
     """Return the images below a folder, and their holders where all lie in folders of holders."""
     files = [
         (path, label)
@@ -116,7 +116,7 @@ def list_class_files(root: Path) -> list[Path]:
     return sorted(path for path in found if not path.name.startswith("."))
 
 
-def open_image(path: Path, data: Data) -> Float[Tensor, "C H W"]:
+def open_image(path: Path, data: DataSettings) -> Float[Tensor, "C H W"]:
     """Return one image file in [0, 1]; DataError when Pillow cannot read it."""
     Image = import_optional("PIL.Image")  # noqa: N806 - a module of that name
     try:
@@ -131,7 +131,7 @@ def open_image(path: Path, data: Data) -> Float[Tensor, "C H W"]:
         raise DataError(f"{path} {what} ({error}); remove it or copy it anew") from error
 
 
-def to_pixels(picture: "PIL.Image.Image", data: Data, where: str) -> Float[Tensor, "C H W"]:
+def to_pixels(picture: "PIL.Image.Image", data: DataSettings, where: str) -> Float[Tensor, "C H W"]:
     """Return a picture the right way up, in [0, 1], 1 or 3 channels, as the settings size it."""
     if picture.mode not in MODES or picture.has_transparency_data:
         raise DataError(

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from fedcel.errors import DataError
-from fedcel.settings.groups import Data
+from fedcel.settings import DataSettings
 
 Labels = Int[Tensor, " _"]
 LUMINANCE = (0.299, 0.587, 0.114)  # red, green, blue
@@ -68,7 +68,7 @@ def check_known(y: Labels, classes: int, where: str) -> None:
 
 
 def fit_to_settings(
-    x: Float[Tensor, "N C H W"], data: Data, where: str
+    x: Float[Tensor, "N C H W"], data: DataSettings, where: str
 ) -> Float[Tensor, "N c h w"]:
     """Return images in [0, 1] as grey and as large as `data.grey` and `data.size` ask for.
 

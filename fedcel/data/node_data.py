@@ -9,10 +9,10 @@ from fedcel.data import idx, image_folder, npz
 from fedcel.data.images import Images, check_images, fit_to_settings
 from fedcel.data.sources import SOURCES, call_source
 from fedcel.errors import DataError
-from fedcel.settings.groups import Data
+from fedcel.settings import DataSettings
 
 
-class Own(Data):
+class Own(DataSettings):
     """The operator's data settings at a node with images of its own; `path` is where they are.
 
     The rest is what the node's images have to fit, as the server says.
@@ -24,7 +24,7 @@ class Own(Data):
     names: tuple[str, ...] = Field((), description="The server's class folders, 'image-folder'.")
 
 
-def list_classes(data: Data) -> list[str]:
+def list_classes(data: DataSettings) -> list[str]:
     """Return the class folders of 'image-folder' in their order, none for any other source."""
     return image_folder.find_class_folders(data)[1] if data.source == "image-folder" else []
 

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from fedcel.data.images import Images, check_images, check_known, count_classes
 from fedcel.errors import DataError
-from fedcel.settings.groups import Data
+from fedcel.settings import DataSettings
 
 CHANNELS = (1, 3)
 
 
-def read_npz(data: Data) -> tuple[Images, Images | None]:
+def read_npz(data: DataSettings) -> tuple[Images, Images | None]:
     """Return training and test images (N, C, H, W) of the file `data.path`.
 
     Images are unsigned bytes or floats in [0, 1], one (N, H, W), or with 1 or 3 channels (N, H, W,
@@ -37,7 +37,7 @@ def read_npz(data: Data) -> tuple[Images, Images | None]:
     return train, test
 
 
-def read_npz_training(data: Data) -> Images:
+def read_npz_training(data: DataSettings) -> Images:
     """Return the training images alone; DataError as `read_npz`."""
     path = Path(data.path)
     return read_part(read_arrays(path, ("x_train", "y_train")), "train", path)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedcel.errors import DataError
 from fedcel.extras import import_optional
-from fedcel.settings.groups import Data
+from fedcel.settings import DataSettings
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
@@ -30,7 +30,7 @@ KNOWN_WARNINGS = (
 def partition_examples(
     y: Int[Tensor, " N"],
     clients: int,
-    data: Data,
+    data: DataSettings,
     seed: int,
     holders: Int[Tensor, " N"] | None = None,
 ) -> tuple[Int[Tensor, " _"], ...]:
@@ -77,7 +77,7 @@ def _positions(dealer: "Partitioner", client: int) -> Int[Tensor, " _"]:
 
 
 def _natural(
-    clients: int, data: Data, seed: int, holders: Int[Tensor, " N"] | None
+    clients: int, data: DataSettings, seed: int, holders: Int[Tensor, " N"] | None
 ) -> tuple[Int[Tensor, " _"], ...]:
     if holders is None:
         raise DataError(
@@ -94,7 +94,7 @@ def _natural(
     return tuple(torch.from_numpy((owner == client).nonzero()[0]) for client in range(clients))
 
 
-def _dealer(images: int, clients: int, data: Data, seed: int) -> "Partitioner":
+def _dealer(images: int, clients: int, data: DataSettings, seed: int) -> "Partitioner":
     partitioners = import_optional("flwr_datasets.partitioner")
     if data.partition == "iid":
         return partitioners.IidPartitioner(clients)

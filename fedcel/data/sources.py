@@ -19,10 +19,10 @@ from fedcel.data.images import (
     fit_to_settings,
 )
 from fedcel.errors import DataError
-from fedcel.settings.groups import Data
+from fedcel.settings import DataSettings
 
 Parts = tuple[Images, Images | None]
-Source = Callable[[Data], Parts | tuple[Images, Images | None, Labels | None]]
+Source = Callable[[DataSettings], Parts | tuple[Images, Images | None, Labels | None]]
 """What `data.source` names: the settings group in, training images and test images, if any, out.
 
 A third item numbers the holder of each training image, for the partition `natural`.
@@ -43,7 +43,7 @@ class SourceData(NamedTuple):
         return self.train.y if self.test is None else torch.cat([self.train.y, self.test.y])
 
 
-def load_embedded_digits(data: Data) -> tuple[Images, None]:
+def load_embedded_digits(data: DataSettings) -> tuple[Images, None]:
     """Return the 1 797 handwritten digits that come with scikit-learn, (N, 1, 8, 8) in [0, 1].
 
     They are the test part of UCI's "Optical Recognition of Handwritten Digits", Alpaydin and
@@ -56,7 +56,7 @@ def load_embedded_digits(data: Data) -> tuple[Images, None]:
     return Images(x, torch.from_numpy(found.target.astype(np.int64))), None
 
 
-def load_hugging_face(data: Data) -> tuple[Images, Images | None, Labels | None]:
+def load_hugging_face(data: DataSettings) -> tuple[Images, Images | None, Labels | None]:
     """Return what `fedcel.data.hugging_face` reads."""
     from fedcel.data import hugging_face as hub  # needs the extra `simulation`
 
@@ -72,7 +72,7 @@ SOURCES: dict[str, Source] = {
 }
 
 
-def read_source(data: Data) -> SourceData:
+def read_source(data: DataSettings) -> SourceData:
     """Return the checked images of `data.source`, as grey and as large as the settings ask for.
 
     DataError when the source is unknown or breaks its contract, PluginError when an import string
@@ -103,7 +103,7 @@ def read_source(data: Data) -> SourceData:
     return SourceData(train, test, classes, holders)
 
 
-def call_source(data: Data) -> tuple[Images, Images | None, Labels | None]:
+def call_source(data: DataSettings) -> tuple[Images, Images | None, Labels | None]:
     """Return what the source gives, before any look at the images."""
     if data.source not in SOURCES and ":" not in data.source:
         near = get_close_matches(data.source, SOURCES, 1, cutoff=0)

@@ -14,7 +14,7 @@ from fedcel.data.partition import partition_examples
 from fedcel.data.sources import SourceData, read_source
 from fedcel.errors import DataError
 from fedcel.seeding import make_generator, stream_seed
-from fedcel.settings.groups import Data
+from fedcel.settings import DataSettings
 
 Positions = Int[Tensor, " _"]
 
@@ -50,7 +50,7 @@ class Splits:
 
 
 @lru_cache(maxsize=4)
-def load_splits(data: Data, clients: int, seed: int) -> Splits:
+def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
     """Load the images of a run and deal them out; the same arguments give the same split.
 
     `data.seed` alone says who is test, validation and auxiliary image, so that runs of several
@@ -117,7 +117,9 @@ def load_node_splits(data: Own, clients: int) -> Splits:
     )
 
 
-def hold_out_classes(source: SourceData, data: Data) -> tuple[SourceData, Bool[Tensor, " N"]]:
+def hold_out_classes(
+    source: SourceData, data: DataSettings
+) -> tuple[SourceData, Bool[Tensor, " N"]]:
     """Return a source with its labels numbered anew, and which images are of held-out classes.
 
     DataError when fewer than two classes or fewer than are held out would be left.
@@ -141,7 +143,7 @@ def hold_out_classes(source: SourceData, data: Data) -> tuple[SourceData, Bool[T
 
 
 def assign_roles(
-    source: SourceData, strange: Bool[Tensor, " N"], data: Data
+    source: SourceData, strange: Bool[Tensor, " N"], data: DataSettings
 ) -> tuple[Indices, int]:
     """Return who is what, all clients as one, and how many images equal a test image.
 

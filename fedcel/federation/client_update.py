@@ -22,22 +22,19 @@ from fedcel.federation.local_update import (
     encode_in_pieces,
     local_update,
 )
-from fedcel.losses import cel, defences
-from fedcel.losses.cel.averaged_centres import (
+from fedcel.losses import CEL, Losses, Streams, cel, defences, select_state
+from fedcel.losses.cel import (
     AveragedCentres,
     CentreStatistics,
     SharedCentres,
+    State,
     summarise_centres,
 )
-from fedcel.losses.cel.protocol import State
-from fedcel.losses.composite import CEL, Losses, Streams, select_state
-from fedcel.nets.flat_parameters import FlatNet
-from fedcel.posterior import round_plan
-from fedcel.posterior.round_plan import RoundPlan, is_encoder_frozen
-from fedcel.privacy.update_noise import add_update_noise, clip_update
+from fedcel.nets import FlatNet
+from fedcel.posterior import RoundPlan, is_encoder_frozen, round_plan
+from fedcel.privacy import add_update_noise, clip_update
 from fedcel.seeding import make_generator
-from fedcel.settings.groups import Updates
-from fedcel.settings.parsing import Settings
+from fedcel.settings import Settings, UpdateSettings
 
 _OWN_GRADIENT, _OWN_ROUND = "control.gradient", "control.round"
 """In a client's state: its gradient at the model of a round, and which round."""
@@ -279,7 +276,7 @@ def is_state_usable(state: State) -> bool:
 
 
 def protect_update(
-    protection: Updates, train: Callable[[], ClientUpdate], received: Float[Tensor, " P"]
+    protection: UpdateSettings, train: Callable[[], ClientUpdate], received: Float[Tensor, " P"]
 ) -> ClientUpdate:
     """Make the update one that may leave its client: under noise without metrics of its images.
 

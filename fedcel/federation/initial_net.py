@@ -2,10 +2,9 @@
 
 from fedcel.data import Splits
 from fedcel.losses import defences
-from fedcel.nets import split_net
-from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets import FlatNet, split_net
 from fedcel.seeding import make_generator
-from fedcel.settings.parsing import Settings
+from fedcel.settings import Settings
 
 
 def init_net(settings: Settings, splits: Splits) -> FlatNet:

@@ -7,21 +7,19 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fedcel.data.augmentation import augment_images
-from fedcel.losses import composite
-from fedcel.losses.cel.protocol import Codes, State
-from fedcel.losses.composite import NOTHING, Batch, Losses, Streams
-from fedcel.nets.device import CPU, fastest_device, place_state, use_full_precision
-from fedcel.nets.flat_parameters import FlatNet
-from fedcel.posterior.langevin_step import (
+from fedcel.data import augment_images
+from fedcel.losses import NOTHING, Batch, Losses, Streams, composite
+from fedcel.losses.cel import Codes, State
+from fedcel.nets import CPU, FlatNet, fastest_device, place_state, use_full_precision
+from fedcel.posterior import (
     RoundConstants,
+    RoundPlan,
+    init_sampler,
     langevin_step,
     moving_parameters,
     noise_scale,
 )
-from fedcel.posterior.round_plan import RoundPlan
-from fedcel.posterior.samplers import init_sampler
-from fedcel.settings.groups import Local
+from fedcel.settings import LocalSettings
 
 SHARED_NOISE = "langevin-common"
 """Purpose of the random stream that all clients of a round share."""
@@ -63,7 +61,7 @@ def local_update(
     y: Int[Tensor, " N"],
     *,
     plan: RoundPlan,
-    local: Local,
+    local: LocalSettings,
     streams: Streams,
     losses: Losses = NOTHING,
     state: State | None = None,
@@ -148,7 +146,7 @@ def round_constants(
     received: Float[Tensor, " P"],
     *,
     plan: RoundPlan,
-    local: Local,
+    local: LocalSettings,
     streams: Streams,
     corrections: StepCorrections,
 ) -> RoundConstants:
@@ -216,7 +214,7 @@ def compute_full_gradient(
 
 
 def draw_batches(
-    y: Int[Tensor, " N"], local: Local, generator: torch.Generator
+    y: Int[Tensor, " N"], local: LocalSettings, generator: torch.Generator
 ) -> Int[Tensor, "steps b"]:
     """Draw each step's batch: shuffled epochs in a row, cut into equal pieces.
 

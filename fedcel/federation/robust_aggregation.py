@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedcel.errors import RoundError
 from fedcel.federation.aggregation import weighted_sum
-from fedcel.settings.training import Strategy
+from fedcel.settings import StrategySettings
 
 _HALF = 0.5 - 1e-7
 """A trimmed mean of this trim is the median, the mean of the two middle values where it is even."""
@@ -21,7 +21,7 @@ _ENOUGH = 1e-9  # a pass that moves the centre by less, in the same units, is th
 
 
 def combine_deltas(
-    rule: Strategy, deltas: Iterable[Float[Tensor, " P"]], weights: Sequence[float]
+    rule: StrategySettings, deltas: Iterable[Float[Tensor, " P"]], weights: Sequence[float]
 ) -> Float[Tensor, " P"]:
     """Make one delta of m clients', by the rule `strategy.aggregation`, in units of w.
 

@@ -24,16 +24,17 @@ from fedcel.federation.aggregation import (
 )
 from fedcel.federation.client_update import ClientUpdate, RoundInputs
 from fedcel.federation.robust_aggregation import combine_deltas
-from fedcel.losses.cel import adaptive_threshold, averaged_centres
-from fedcel.losses.cel.adaptive_threshold import ThresholdControl
-from fedcel.losses.cel.averaged_centres import CentreStatistics, SharedCentres
-from fedcel.nets.split_net import SplitNet
-from fedcel.posterior import round_plan
-from fedcel.posterior.diagnostics import Diagnosis
-from fedcel.posterior.langevin_step import noise_scale, nominal_temperature
-from fedcel.posterior.round_plan import RoundPlan
+from fedcel.losses.cel import (
+    CentreStatistics,
+    SharedCentres,
+    ThresholdControl,
+    adaptive_threshold,
+    averaged_centres,
+)
+from fedcel.nets import SplitNet
+from fedcel.posterior import Diagnosis, RoundPlan, noise_scale, nominal_temperature, round_plan
 from fedcel.seeding import make_generator
-from fedcel.settings.parsing import OWN_STRATEGY, Settings, burn_in_rounds
+from fedcel.settings import OWN_STRATEGY, Settings, burn_in_rounds
 
 HEAVIEST = "heaviest-update"
 """Metric: the largest weight of a round's mean over the root of the sum of all weights' squares."""

@@ -1,17 +1,68 @@
 """What the optimal attacker learns from one message, exactly, and bounds on it."""
 
 from fedcel.leakage.answer_leakage import answer_bits
-from fedcel.leakage.certificate import Certificate
-from fedcel.leakage.gaussianity import Gaussianity
-from fedcel.leakage.observation import Observation, SmashedData
+from fedcel.leakage.certificate import Certificate, certificate, fano_bound
+from fedcel.leakage.gaussianity import Gaussianity, gaussianity
+from fedcel.leakage.identification import identification
+from fedcel.leakage.observation import (
+    ARCHITECTURE,
+    FIRST_LAYER,
+    FREE_QUERIES,
+    HEAD,
+    LOG_PROB,
+    LOGITS,
+    MEAN,
+    NOISELESS,
+    UPDATE,
+    Observation,
+    ObservationArchitecture,
+    ObservationFirstLayer,
+    ObservationHead,
+    ObservationLikelihood,
+    ObservationLogits,
+    ObservationMean,
+    ObservationMisfit,
+    ObservationPaid,
+    ObservationPooled,
+    ObservationUpdate,
+    SmashedData,
+    make_refusal,
+)
+from fedcel.leakage.observation_law import Law, find_law
 from fedcel.leakage.optimal_attacker import OptimalLeak, optimal_leak
 
 __all__ = [
+    "ARCHITECTURE",
+    "FIRST_LAYER",
+    "FREE_QUERIES",
+    "HEAD",
+    "LOGITS",
+    "LOG_PROB",
+    "MEAN",
+    "NOISELESS",
+    "UPDATE",
     "Certificate",
     "Gaussianity",
+    "Law",
     "Observation",
+    "ObservationArchitecture",
+    "ObservationFirstLayer",
+    "ObservationHead",
+    "ObservationLikelihood",
+    "ObservationLogits",
+    "ObservationMean",
+    "ObservationMisfit",
+    "ObservationPaid",
+    "ObservationPooled",
+    "ObservationUpdate",
     "OptimalLeak",
     "SmashedData",
     "answer_bits",
+    "certificate",
+    "fano_bound",
+    "find_law",
+    "gaussianity",
+    "identification",
+    "make_refusal",
     "optimal_leak",
 ]

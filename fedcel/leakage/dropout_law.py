@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from fedcel.nets.cut import Cut
+from fedcel.nets import Cut
 
 STEPS = 10
 """Of expectation and maximisation; values have nearly settled by then."""

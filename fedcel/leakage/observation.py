@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedcel.leakage.dropout_law import mixture_misfit, most_likely_features
-from fedcel.nets.split_net import SplitNet, initialise_parameters
+from fedcel.nets import SplitNet, initialise_parameters
 
 CHUNK = 1024  # images encoded at once where no gradient is wanted
 

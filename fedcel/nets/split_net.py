@@ -13,10 +13,10 @@ from fedcel import plugins
 from fedcel.errors import NetError
 from fedcel.nets.cut import Cut
 from fedcel.nets.pretrained import KEPT
-from fedcel.settings.groups import Net
+from fedcel.settings import NetSettings
 
 Potential = Callable[[Tensor, Tensor], Tensor]
-Builder = Callable[[tuple[int, ...], int, Net], tuple[nn.Module, nn.Module]]
+Builder = Callable[[tuple[int, ...], int, NetSettings], tuple[nn.Module, nn.Module]]
 
 
 class SplitNet(nn.Module):
@@ -66,7 +66,7 @@ BOUNDS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def mlp(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+def mlp(shape: tuple[int, ...], classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
     """Return a one-hidden-layer encoder and head for small images."""
     inputs = shape[0] * shape[1] * shape[2]
     encoder = nn.Sequential(
@@ -79,7 +79,7 @@ def mlp(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module, nn.M
     return encoder, build_head(classes, net)
 
 
-def cnn(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+def cnn(shape: tuple[int, ...], classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
     """Return two convolutions with GroupNorm and pooling, then D features; for 28 or 32 px."""
     channels, height, width = shape
     if height % 4 or width % 4:
@@ -102,7 +102,7 @@ def cnn(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module, nn.M
     return encoder, build_head(classes, net)
 
 
-def strided(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+def strided(shape: tuple[int, ...], classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
     """Return two convolutions of stride 2 with GroupNorm: an eighth of `cnn`'s time on a CPU."""
     channels, height, width = shape
     encoder = nn.Sequential(
@@ -121,7 +121,7 @@ def strided(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module, 
     return encoder, build_head(classes, net)
 
 
-def vgg11(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+def vgg11(shape: tuple[int, ...], classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
     """Return VGG11's eight convolutions in five blocks, cut after block `net.cut-after`.
 
     Simonyan and Zisserman, ICLR 2015, table 1, A, with GroupNorm (8 channels a group) where VGG11
@@ -154,7 +154,7 @@ def vgg11(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module, nn
     return encoder, answering
 
 
-def feature_map_size(shape: tuple[int, ...], net: Net) -> tuple[int, int]:
+def feature_map_size(shape: tuple[int, ...], net: NetSettings) -> tuple[int, int]:
     """Return height and width at the cut of `vgg11`; NetError where images or D do not fit."""
     _, height, width = shape
     if height % 8 or width % 8:
@@ -185,7 +185,7 @@ def build_blocks(channels: int, plan: list[list[int]]) -> list[nn.Module]:
     return layers
 
 
-def build_head(classes: int, net: Net) -> nn.Module:
+def build_head(classes: int, net: NetSettings) -> nn.Module:
     """Return a linear head, or one with a hidden layer of `net.head-width`."""
     if net.head_width == 0:
         return nn.Linear(net.features, classes)
@@ -198,7 +198,7 @@ BUILDERS: dict[str, Builder] = {"mlp": mlp, "cnn": cnn, "strided": strided, "vgg
 
 
 def build_net(
-    net: Net,
+    net: NetSettings,
     shape: tuple[int, ...],
     classes: int,
     generator: torch.Generator,
@@ -225,7 +225,7 @@ def build_net(
 
 
 def call_builder(
-    builder: object, name: str, shape: tuple[int, ...], classes: int, net: Net
+    builder: object, name: str, shape: tuple[int, ...], classes: int, net: NetSettings
 ) -> tuple[nn.Module, nn.Module]:
     """Return what a builder makes; NetError when it is none or does not make a pair."""
     if not callable(builder):

@@ -15,7 +15,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedcel.extras import import_optional
-from fedcel.settings.training import LEAST_DRAWS
+from fedcel.settings import LEAST_DRAWS
 
 ENOUGH = 100.0  # effective samples
 CLOSE = 1.05  # R-hat

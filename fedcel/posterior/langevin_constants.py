@@ -11,11 +11,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.errors import SettingsError
-from fedcel.settings.groups import Prior
+from fedcel.settings import PriorSettings
 
 
 def prior_pull(
-    prior: Prior, rate: float, steps: int, total: int, temperature: float = 1.0
+    prior: PriorSettings, rate: float, steps: int, total: int, temperature: float = 1.0
 ) -> float:
     """Return kappa, the pull per unit step towards the received model.
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets import FlatNet
 from fedcel.posterior.langevin_constants import temperature_ratio
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.posterior.samplers import PLAIN, SamplerState

@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedcel.nets.flat_parameters import FlatNet
-from fedcel.nets.split_net import SplitNet
+from fedcel.nets import FlatNet, SplitNet
 
 
 class Prediction(NamedTuple):

@@ -8,7 +8,7 @@ import torch
 from fedcel.errors import SettingsError
 from fedcel.posterior.langevin_constants import noise_variance, prior_pull
 from fedcel.seeding import make_generator
-from fedcel.settings.parsing import Settings, burn_in_rounds
+from fedcel.settings import Settings, burn_in_rounds
 
 
 class RoundPlan(NamedTuple):

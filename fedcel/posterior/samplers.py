@@ -9,10 +9,9 @@ from torch import Tensor
 
 from fedcel import plugins
 from fedcel.errors import PluginError
-from fedcel.losses.cel.protocol import State
+from fedcel.losses.cel import State
 from fedcel.posterior.round_plan import RoundPlan
-from fedcel.settings.groups import Local
-from fedcel.settings.training import SAMPLERS
+from fedcel.settings import SAMPLERS, LocalSettings
 
 Kick = Callable[[Tensor, float], None]
 """kick(into, scale) adds `scale` times a fresh draw of a Langevin step's noise to `into`, in place.
@@ -88,7 +87,7 @@ PLAIN = SamplerState(Langevin(), {})
 """Langevin steps; they keep nothing, so all rounds may share it."""
 
 
-def build_sampler(local: Local) -> Sampler:
+def build_sampler(local: LocalSettings) -> Sampler:
     """Return the sampler that `local.sampler` names.
 
     A user's `package.module:object` takes the group of settings; PluginError where it does not make
@@ -103,7 +102,7 @@ def build_sampler(local: Local) -> Sampler:
     return made
 
 
-def init_sampler(local: Local, w: Float[Tensor, " M"], plan: RoundPlan) -> SamplerState:
+def init_sampler(local: LocalSettings, w: Float[Tensor, " M"], plan: RoundPlan) -> SamplerState:
     """Return the sampler of the settings before a round that starts at `w`."""
     made = build_sampler(local)
     return SamplerState(made, made.start(w, plan))

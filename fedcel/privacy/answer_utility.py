@@ -12,12 +12,11 @@ from torch import Tensor
 from fedcel.privacy.build_mechanism import build_mechanism
 from fedcel.privacy.clip import clip_rows, project_simplex
 from fedcel.privacy.noise_mechanisms import Unit, clip_unit
-from fedcel.settings.answers import NOISES
-from fedcel.settings.groups import Privacy
+from fedcel.settings import NOISES, PrivacySettings
 
 
 def measure_utility(
-    logits: Float[Tensor, "N C"], labels: Int[Tensor, " N"], privacy: Privacy
+    logits: Float[Tensor, "N C"], labels: Int[Tensor, " N"], privacy: PrivacySettings
 ) -> dict[str, float]:
     """Return, for one draw of noise at `privacy.epsilon`, shares in [0, 1].
 
@@ -45,7 +44,7 @@ def measure_utility(
 
 
 def rows_before_noise(
-    logits: Float[Tensor, "N C"], privacy: Privacy
+    logits: Float[Tensor, "N C"], privacy: PrivacySettings
 ) -> tuple[Float[Tensor, "N C"], Unit]:
     """Return the rows that the mechanism disturbs, and their unit."""
     if privacy.mechanism in (*NOISES, "none"):

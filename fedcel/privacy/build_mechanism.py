@@ -16,12 +16,10 @@ from fedcel.privacy.discrete_laplace import add_grid_noise
 from fedcel.privacy.label_only import LabelOnly
 from fedcel.privacy.noise_mechanisms import Gaussian, Laplace, perturb_rows
 from fedcel.privacy.protocol import Mechanism
-from fedcel.settings.answers import NOISES
-from fedcel.settings.groups import Privacy
-from fedcel.settings.privacy_checks import check_sensitivity
+from fedcel.settings import NOISES, PrivacySettings, check_sensitivity
 
 
-def build_mechanism(privacy: Privacy, classes: int) -> Mechanism:
+def build_mechanism(privacy: PrivacySettings, classes: int) -> Mechanism:
     """Return the mechanism that the settings name, for answers of `classes` logits.
 
     A user's `package.module:object` takes (settings, classes). SettingsError for `none`, which
@@ -45,7 +43,7 @@ def build_mechanism(privacy: Privacy, classes: int) -> Mechanism:
     return Laplace(epsilon, classes, kind, privacy.clip, bound, name, disturb)
 
 
-def _loaded(privacy: Privacy, classes: int) -> Mechanism:
+def _loaded(privacy: PrivacySettings, classes: int) -> Mechanism:
     """Return the mechanism that the user's object makes."""
     name = privacy.mechanism
     made = plugins.make_part("privacy.mechanism", name, privacy, classes)
@@ -63,7 +61,7 @@ def _loaded(privacy: Privacy, classes: int) -> Mechanism:
 
 
 def private_logits(
-    logits: Float[Tensor, "B C"], privacy: Privacy, epsilon: float | None = None
+    logits: Float[Tensor, "B C"], privacy: PrivacySettings, epsilon: float | None = None
 ) -> Float[Tensor, "B C"]:
     """Answer privately: clip logits and add the noise that an epsilon asks for.
 

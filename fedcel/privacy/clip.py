@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.settings.answers import sensitivity
+from fedcel.settings import sensitivity
 
 LARGEST = 1e100  # logits beyond are taken as this, so that centring cannot overflow
 MARGIN = 1 - 1e-12  # clipped rows shrink by this, so that rounding cannot exceed the sensitivity

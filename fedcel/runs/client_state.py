@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fedcel.files import read_tensors, write_tensors
-from fedcel.losses.cel.protocol import State
+from fedcel.losses.cel import State
 
 
 def save_client_state(folder: Path, number: int, state: State) -> None:

@@ -13,26 +13,24 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.federation.server_round import HEAVIEST
+from fedcel.federation import HEAVIEST
 from fedcel.files import write_json
-from fedcel.leakage.answer_leakage import answer_bits
-from fedcel.leakage.certificate import certificate
-from fedcel.leakage.gaussianity import gaussianity
-from fedcel.leakage.observation import SmashedData
-from fedcel.leakage.optimal_attacker import OptimalLeak, optimal_leak
+from fedcel.leakage import (
+    OptimalLeak,
+    SmashedData,
+    answer_bits,
+    certificate,
+    gaussianity,
+    optimal_leak,
+)
 from fedcel.metrics import calibration
-from fedcel.nets.cut import Cut
-from fedcel.nets.inference_cost import measure_cost
-from fedcel.nets.split_net import SplitNet
-from fedcel.posterior import round_plan
-from fedcel.posterior.diagnostics import diagnose
-from fedcel.posterior.predict import Prediction, answer_all, predict, what_is_sent
-from fedcel.privacy.answer_utility import measure_utility
-from fedcel.privacy.update_noise import Round, account_updates
+from fedcel.nets import Cut, SplitNet, measure_cost
+from fedcel.posterior import Prediction, answer_all, diagnose, predict, round_plan, what_is_sent
+from fedcel.privacy import Round, account_updates, measure_utility
 from fedcel.runs import per_image, run_folder
 from fedcel.runs.run_folder import Run
 from fedcel.seeding import make_generator
-from fedcel.settings.training import LEAST_DRAWS
+from fedcel.settings import LEAST_DRAWS
 
 NOISE_DRAWS = 8  # messages per image over which accuracy is averaged
 ANSWER_DRAWS = 128  # messages per image whose answers are counted

@@ -8,11 +8,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.errors import RunError
-from fedcel.federation.server_round import Event, ServerState
+from fedcel.federation import Event, ServerState
 from fedcel.files import write_json, write_tensors, write_whole
-from fedcel.posterior.chain import Chain
+from fedcel.posterior import Chain
 from fedcel.runs import run_folder
-from fedcel.settings.parsing import Settings
+from fedcel.settings import Settings
 
 
 class RoundLog:

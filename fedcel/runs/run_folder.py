@@ -9,15 +9,12 @@ from torch import Tensor
 
 from fedcel.data import Splits, load_splits
 from fedcel.errors import RunError
-from fedcel.federation.initial_net import init_net
-from fedcel.federation.server_round import ServerState
+from fedcel.federation import ServerState, init_net
 from fedcel.files import read_json, read_tensors, read_toml, write_tensors, write_toml
-from fedcel.losses.cel.adaptive_threshold import ThresholdControl
-from fedcel.losses.cel.averaged_centres import SharedCentres
-from fedcel.nets.flat_parameters import FlatNet
-from fedcel.posterior.chain import Chain
-from fedcel.posterior.trace import Trace
-from fedcel.settings.parsing import Settings, dump_settings, parse_settings
+from fedcel.losses.cel import SharedCentres, ThresholdControl
+from fedcel.nets import FlatNet
+from fedcel.posterior import Chain, Trace
+from fedcel.settings import Settings, dump_settings, parse_settings
 
 FORMAT = 1
 ASKED = "uploads.json"

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from fedcel.data import Images, Splits
 from fedcel.errors import DivergedError
-from fedcel.federation.client_update import ClientUpdate
-from fedcel.federation.initial_net import init_net
-from fedcel.federation.server_round import (
+from fedcel.federation import (
+    ClientUpdate,
     Event,
     RoundReport,
     RoundRequest,
@@ -23,18 +22,19 @@ from fedcel.federation.server_round import (
     begin_round,
     describe_round,
     finish_round,
+    init_net,
     init_server_state,
     is_sample_due,
     may_stop,
     move_threshold,
 )
 from fedcel.metrics import calibration
-from fedcel.nets.flat_parameters import FlatNet
-from fedcel.posterior.round_plan import is_kept
+from fedcel.nets import FlatNet
+from fedcel.posterior import is_kept
 from fedcel.runs import run_folder
 from fedcel.runs.round_log import RoundLog
 from fedcel.seeding import make_generator
-from fedcel.settings.parsing import Settings
+from fedcel.settings import Settings
 
 ShowRound = Callable[[Event], None]
 """Shows a round's event to people."""

@@ -12,7 +12,7 @@ NOISES = ("laplace", "discrete-laplace", "gaussian")
 MECHANISMS = (*NOISES, "label-only", "none")
 
 
-class Privacy(Group):
+class PrivacySettings(Group):
     """How served logits are perturbed."""
 
     mechanism: Annotated[str, part_name(MECHANISMS), part_words(MECHANISMS)] = Field(
@@ -56,7 +56,7 @@ def sensitivity(kind: str, c: float, classes: int, norm: int = 1) -> float:
     return found[kind][norm - 1]
 
 
-class Attack(Group):
+class AttackSettings(Group):
     """Who attacks, and with what."""
 
     names: str = Field(

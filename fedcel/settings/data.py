@@ -7,7 +7,7 @@ from pydantic import Field
 from fedcel.settings.group_base import Group, Positive
 
 
-class Data(Group):
+class DataSettings(Group):
     """Where images come from and who holds which."""
 
     source: str = Field(
@@ -48,7 +48,7 @@ class Data(Group):
     test: int = Field(400, ge=2, description="Test images; they are the targets of the attacks.")
 
 
-class Net(Group):
+class NetSettings(Group):
     """The split network."""
 
     name: str = Field("mlp", description="mlp, cnn, strided, vgg11, or 'package.module:object'.")

@@ -1,28 +1,34 @@
 """The groups of settings, one table of the TOML file each."""
 
-from fedcel.settings.answers import Attack, Privacy
-from fedcel.settings.data import Data, Net
+from fedcel.settings.answers import AttackSettings, PrivacySettings
+from fedcel.settings.data import DataSettings, NetSettings
 from fedcel.settings.group_base import Group, Off, Positive, PositiveList, to_kebab
-from fedcel.settings.losses import CEL_KINDS, DEFENCES, Cel, Defence
-from fedcel.settings.training import Chain, Local, Prior, Strategy, Updates
+from fedcel.settings.losses import CEL_KINDS, DEFENCES, CelSettings, DefenceSettings
+from fedcel.settings.training import (
+    ChainSettings,
+    LocalSettings,
+    PriorSettings,
+    StrategySettings,
+    UpdateSettings,
+)
 
 __all__ = [
     "CEL_KINDS",
     "DEFENCES",
-    "Attack",
-    "Cel",
-    "Chain",
-    "Data",
-    "Defence",
+    "AttackSettings",
+    "CelSettings",
+    "ChainSettings",
+    "DataSettings",
+    "DefenceSettings",
     "Group",
-    "Local",
-    "Net",
+    "LocalSettings",
+    "NetSettings",
     "Off",
     "Positive",
     "PositiveList",
-    "Prior",
-    "Privacy",
-    "Strategy",
-    "Updates",
+    "PriorSettings",
+    "PrivacySettings",
+    "StrategySettings",
+    "UpdateSettings",
     "to_kebab",
 ]

@@ -19,7 +19,7 @@ DEFENCES = (
 )
 
 
-class Cel(Group):
+class CelSettings(Group):
     """The conditional entropy loss."""
 
     kind: Annotated[str, part_name(CEL_KINDS), part_words(CEL_KINDS)] = Field(
@@ -109,7 +109,7 @@ USUAL_STRENGTHS = {"none": 0.0, "noise": 0.3, "bottleneck": 16.0, "dropout": 0.5
 """Strengths of `auto`; a weight of 1 for all other defences."""
 
 
-class Defence(Group):
+class DefenceSettings(Group):
     """A rival defence, alone or beside the conditional entropy loss."""
 
     name: Annotated[str, part_name(DEFENCES), part_words(DEFENCES)] = Field(

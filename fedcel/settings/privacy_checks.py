@@ -1,7 +1,7 @@
 """What settings of private answers and private updates have to fulfil."""
 
 from fedcel.errors import SettingsError
-from fedcel.settings.answers import NOISES, Privacy, sensitivity
+from fedcel.settings.answers import NOISES, PrivacySettings, sensitivity
 from fedcel.settings.run_settings import Settings
 
 SMALLEST, LARGEST = 1e-20, 1e20  # of an update's clip and noise
@@ -24,7 +24,7 @@ def check_privacy(s: Settings) -> None:
         )
 
 
-def check_sensitivity(p: Privacy, classes: int) -> float:
+def check_sensitivity(p: PrivacySettings, classes: int) -> float:
     """Return the sensitivity to add noise for, L2 for 'gaussian', else L1.
 
     SettingsError where one is stated below what the clip enforces for this number of classes.

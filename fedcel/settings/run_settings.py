@@ -5,11 +5,17 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedcel.settings.answers import Attack, Privacy
-from fedcel.settings.data import Data, Net
+from fedcel.settings.answers import AttackSettings, PrivacySettings
+from fedcel.settings.data import DataSettings, NetSettings
 from fedcel.settings.group_base import to_kebab
-from fedcel.settings.losses import Cel, Defence
-from fedcel.settings.training import Chain, Local, Prior, Strategy, Updates
+from fedcel.settings.losses import CelSettings, DefenceSettings
+from fedcel.settings.training import (
+    ChainSettings,
+    LocalSettings,
+    PriorSettings,
+    StrategySettings,
+    UpdateSettings,
+)
 
 
 class Settings(BaseModel):
@@ -31,17 +37,17 @@ class Settings(BaseModel):
     temperature: float = Field(
         1.0, ge=0, description="Temperature of the chain after burn-in; 1 is the posterior, 0 SGD."
     )
-    data: Data = Data()
-    net: Net = Net()
-    defence: Defence = Defence()
-    cel: Cel = Cel()
-    local: Local = Local()
-    prior: Prior = Prior()
-    strategy: Strategy = Strategy()
-    update: Updates = Updates()
-    chain: Chain = Chain()
-    privacy: Privacy = Privacy()
-    attack: Attack = Attack()
+    data: DataSettings = DataSettings()
+    net: NetSettings = NetSettings()
+    defence: DefenceSettings = DefenceSettings()
+    cel: CelSettings = CelSettings()
+    local: LocalSettings = LocalSettings()
+    prior: PriorSettings = PriorSettings()
+    strategy: StrategySettings = StrategySettings()
+    update: UpdateSettings = UpdateSettings()
+    chain: ChainSettings = ChainSettings()
+    privacy: PrivacySettings = PrivacySettings()
+    attack: AttackSettings = AttackSettings()
 
 
 def cut_sigma(settings: Settings) -> float:

@@ -9,7 +9,7 @@ from fedcel.settings.group_base import Group, Off, Positive, part_name, part_wor
 SAMPLERS = ("langevin",)
 
 
-class Local(Group):
+class LocalSettings(Group):
     """What a client does in a round."""
 
     sampler: Annotated[str, part_name(SAMPLERS), part_words(SAMPLERS)] = Field(
@@ -49,7 +49,7 @@ class Local(Group):
     )
 
 
-class Prior(Group):
+class PriorSettings(Group):
     """The Gaussian priors of the local posterior."""
 
     mode: Literal["none", "fixed", "consistent", "patent-code"] = Field(
@@ -67,7 +67,7 @@ class Prior(Group):
     )
 
 
-class Strategy(Group):
+class StrategySettings(Group):
     """The server's side."""
 
     name: str = Field(
@@ -105,7 +105,7 @@ LEAST_DRAWS = 20
 """Sampled rounds below which nothing is said of a chain."""
 
 
-class Chain(Group):
+class ChainSettings(Group):
     """Which global models are kept as posterior samples."""
 
     scope: Literal["head", "full"] = Field(
@@ -130,7 +130,7 @@ class Chain(Group):
     samples: int = Field(16, ge=1, description="Samples kept at most; the oldest goes first.")
 
 
-class Updates(Group):
+class UpdateSettings(Group):
     """How an update is bounded and perturbed before it leaves its holder."""
 
     clip: Positive | Off = Field(

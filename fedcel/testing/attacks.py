@@ -12,12 +12,10 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedcel.attacks.protocol import Attack
-from fedcel.attacks.score_card import mean_image, mse
-from fedcel.data.images import Images
-from fedcel.leakage.observation import FREE_QUERIES, LOG_PROB, MEAN, NOISELESS, Observation
-from fedcel.nets.cut import Cut
-from fedcel.nets.split_net import SplitNet, initialise_parameters
+from fedcel.attacks import Attack, mean_image, mse
+from fedcel.data import Images
+from fedcel.leakage import FREE_QUERIES, LOG_PROB, MEAN, NOISELESS, Observation
+from fedcel.nets import Cut, SplitNet, initialise_parameters
 
 KNOWN, TARGETS, FEATURES = 250, 60, 32
 EPOCHS = 12  # of the net to attack

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedcel.errors import DataError, DivergedError, SettingsError
-from fedcel.losses.cel.protocol import ConditionalEntropy, State, split_pieces
+from fedcel.losses.cel import ConditionalEntropy, State, split_pieces
 
 FEATURES, CLASSES = 4, 3
 

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.errors import DivergedError, SettingsError
-from fedcel.losses.cel.protocol import State
-from fedcel.losses.defences.protocol import Defence
+from fedcel.losses.cel import State
+from fedcel.losses.defences import Defence
 
 SHAPE, FEATURES = (1, 4, 4), 4
 

@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.privacy.empirical_bounds import measure_epsilon
-from fedcel.privacy.protocol import Mechanism
+from fedcel.privacy import Mechanism, measure_epsilon
 
 CLASSES = 3
 ANSWERS = 10_000

@@ -7,11 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedcel.nets import split_net
-from fedcel.nets.cut import Cut
-from fedcel.nets.flat_parameters import FlatNet
-from fedcel.nets.split_net import SplitNet
-from fedcel.settings.groups import Net
+from fedcel.nets import Cut, FlatNet, SplitNet, split_net
+from fedcel.settings import NetSettings
 
 CLASSES = 3
 STEPS, RATE = 40, 3e-3  # of Adam, to see that the net learns at all
@@ -29,9 +26,9 @@ class NetContract:
     shape: tuple[int, int, int] = (1, 8, 8)
     bounded = True
 
-    def settings(self) -> Net:
+    def settings(self) -> NetSettings:
         """Return the settings of the net."""
-        return Net(name=self.name, features=12, width=16)
+        return NetSettings(name=self.name, features=12, width=16)
 
     def build(self, seed: int = 1) -> SplitNet:
         """Return the net as a run would build it, without noise at the cut."""

@@ -6,18 +6,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedcel.federation import aggregation
-from fedcel.federation.local_update import SHARED_NOISE, local_update
-from fedcel.federation.server_round import advance_model, init_server_state
-from fedcel.nets import split_net
-from fedcel.nets.cut import Cut
-from fedcel.nets.flat_parameters import FlatNet
-from fedcel.nets.split_net import SplitNet
-from fedcel.posterior import round_plan
-from fedcel.posterior.round_plan import RoundPlan
+from fedcel.federation import (
+    SHARED_NOISE,
+    advance_model,
+    aggregation,
+    init_server_state,
+    local_update,
+)
+from fedcel.nets import Cut, FlatNet, SplitNet, split_net
+from fedcel.posterior import RoundPlan, round_plan
 from fedcel.seeding import make_generator
-from fedcel.settings.groups import Local, Net
-from fedcel.settings.parsing import Settings, parse_settings
+from fedcel.settings import LocalSettings, NetSettings, Settings, parse_settings
 
 COUNTS = (4, 12)  # examples of the two clients: unequal shares need unequal noise
 CURVATURES = (1.0, 0.25)
@@ -148,7 +147,11 @@ class SamplerContract:
     def test_a_frozen_encoder_stands_still(self) -> None:
         """After burn-in the head moves alone, every parameter of it; all stays finite."""
         net = split_net.build_net(
-            Net(features=6, width=9), (1, 4, 4), 3, torch.Generator().manual_seed(1), Cut(0.1)
+            NetSettings(features=6, width=9),
+            (1, 4, 4),
+            3,
+            torch.Generator().manual_seed(1),
+            Cut(0.1),
         )
         flat, stream = FlatNet(net), torch.Generator().manual_seed(2)
         received, plan = (
@@ -156,7 +159,7 @@ class SamplerContract:
             RoundPlan(0.1, 0.0, 0.0, 0.0, 0.0, 0.05, True, 1.0, steps=3),
         )
         x, y = torch.rand(12, 1, 4, 4, generator=stream), torch.arange(12) % 3
-        local = Local(sampler=self.name, steps=3, batch_size=4)
+        local = LocalSettings(sampler=self.name, steps=3, batch_size=4)
         found = local_update(
             flat, received, x, y, plan=plan, local=local, streams=lambda p: make_generator(3, p)
         )

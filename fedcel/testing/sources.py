@@ -4,9 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.data import load_splits
-from fedcel.data.sources import SourceData, read_source
-from fedcel.settings.groups import Data
+from fedcel.data import SourceData, load_splits, read_source
+from fedcel.settings import DataSettings
 
 DISTINCT = 0.5  # share of the images that must differ from all others
 SHARE = 8  # one image in so many is a test image, as many are validation and auxiliary ones
@@ -20,7 +19,7 @@ class SourceContract:
 
     learnable = True
 
-    def settings(self) -> Data:
+    def settings(self) -> DataSettings:
         """Return the group of settings that names your source."""
         raise NotImplementedError
 

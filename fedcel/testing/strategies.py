@@ -12,10 +12,9 @@ from flwr.serverapp.strategy import Strategy
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedcel.errors import RoundError
-from fedcel.federation import record_names
-from fedcel.federation.server_round import ServerState, init_server_state
-from fedcel.nets.flat_parameters import to_vector
-from fedcel.settings.parsing import Settings, parse_settings
+from fedcel.federation import ServerState, init_server_state, record_names
+from fedcel.nets import to_vector
+from fedcel.settings import Settings, parse_settings
 
 SHAPES = [(3, 2), (2,)]
 CUT, SIZE = 6, 8  # encoder parameters, all parameters

@@ -5,11 +5,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import vmap
 
-from fedcel.losses.defences.protocol import Transform
-from fedcel.losses.defences.transform import append_transform
-from fedcel.nets import split_net
-from fedcel.nets.cut import Cut
-from fedcel.settings.groups import Net
+from fedcel.losses.defences import Transform, append_transform
+from fedcel.nets import Cut, split_net
+from fedcel.settings import NetSettings
 
 SHAPE, FEATURES = (1, 4, 4), 12
 
@@ -31,7 +29,9 @@ class TransformContract:
     def test_it_is_taken_at_the_door(self) -> None:
         """A net whose encoder ends in it can be built, with as many parameters as without."""
         stream = torch.Generator().manual_seed(1)
-        plain = split_net.build_net(Net(features=FEATURES, width=9), SHAPE, 3, stream, Cut(0.1))
+        plain = split_net.build_net(
+            NetSettings(features=FEATURES, width=9), SHAPE, 3, stream, Cut(0.1)
+        )
         net = append_transform(self.build(), plain, SHAPE, "mine")
         x = torch.rand(5, *SHAPE, generator=stream)
         assert torch.equal(net.encode(x), self.build().transform(plain.encode(x)))

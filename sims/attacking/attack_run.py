@@ -2,21 +2,18 @@
 
 from pathlib import Path
 
-from fedcel.attacks import run_attacks
-from fedcel.attacks.contradictions import find_contradictions
-from fedcel.attacks.protocol import OtherClasses
-from fedcel.attacks.runner import Attacked
+from fedcel.attacks import Attacked, OtherClasses, find_contradictions, run_attacks
 from fedcel.data import Images
 from fedcel.errors import RunError
 from fedcel.files import read_json
 from fedcel.runs import run_folder
-from fedcel.settings.groups import Attack
+from fedcel.settings import AttackSettings
 from sims.attacking.private_answers import list_observations
 from sims.commands.progress import print_line, show_attacks
 from sims.results.attack_results import Rows, lacking_settings, read_rows, write_result
 
 
-def attack_run(folder: Path, how: Attack | None = None, title: str = "attacking") -> Rows:
+def attack_run(folder: Path, how: AttackSettings | None = None, title: str = "attacking") -> Rows:
     """Attack a finished run; keep each attack's result as soon as it ends, and return all rows.
 
     Results of other attacks, or with other settings, stay. Says what in all rows and the result
@@ -48,14 +45,14 @@ def attack_run(folder: Path, how: Attack | None = None, title: str = "attacking"
     return found.rows
 
 
-def catch_up(folder: Path, how: Attack, title: str = "attacking") -> None:
+def catch_up(folder: Path, how: AttackSettings, title: str = "attacking") -> None:
     """Attack a run with what it lacks of `how`, if anything; errors as `attack_run` raises them."""
     lacking = lacking_settings(folder, how)
     if lacking is not None:
         attack_run(folder, lacking, title)
 
 
-def select_auxiliary(run: run_folder.Run, how: Attack) -> Images:
+def select_auxiliary(run: run_folder.Run, how: AttackSettings) -> Images:
     """Return the attacker's own images: a disjoint set, or the training images themselves."""
     if how.knowledge != "held-out":
         return run.splits.training

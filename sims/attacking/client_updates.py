@@ -11,14 +11,12 @@ from torch.nn.functional import cross_entropy
 
 from fedcel.data import Images
 from fedcel.errors import DataError
-from fedcel.federation.client_update import ClientUpdate, protect_update
-from fedcel.federation.local_update import local_update
-from fedcel.leakage.observation import FIRST_LAYER, UPDATE
-from fedcel.nets.flat_parameters import FlatNet
-from fedcel.nets.split_net import SplitNet
-from fedcel.posterior.round_plan import RoundPlan
+from fedcel.federation import ClientUpdate, local_update, protect_update
+from fedcel.leakage import FIRST_LAYER, UPDATE
+from fedcel.nets import FlatNet, SplitNet
+from fedcel.posterior import RoundPlan
 from fedcel.seeding import make_generator as stream
-from fedcel.settings.groups import Local, Updates
+from fedcel.settings import LocalSettings, UpdateSettings
 
 TRIED = (
     33  # factors of a clip between the least that fits and 1, each the same multiple of the last
@@ -53,8 +51,8 @@ class Uploads:
     flat: FlatNet
     received: Float[Tensor, " P"]
     plan: RoundPlan
-    local: Local
-    updates: Updates
+    local: LocalSettings
+    updates: UpdateSettings
     """How holders bound and perturb what they upload."""
     book: Images
     """All images that a client may hold, with the labels it gives them."""

@@ -20,9 +20,9 @@ from fedcel.attacks import BlackBoxSearch, parse_attacks, run_attacks
 from fedcel.data import Images
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import read_json, write_json
-from fedcel.nets.split_net import SplitNet
+from fedcel.nets import SplitNet
 from fedcel.runs import run_folder
-from fedcel.settings.groups import Attack
+from fedcel.settings import AttackSettings
 from sims.attacking.attack_run import select_auxiliary
 from sims.commands.progress import print_line, show_attacks, throttle_lines
 from sims.results.worst_attack import REPEATS
@@ -97,7 +97,7 @@ class LiveAnswers:
         return torch.stack(rows)
 
 
-def attack_service(folder: Path, place: Place, how: Attack | None = None) -> list[Row]:
+def attack_service(folder: Path, place: Place, how: AttackSettings | None = None) -> list[Row]:
     """Attack the service of a finished run; return the rows that were added to its live.json.
 
     All answers are paid by the same client; see `split_budget`. A row's `queries` are the new ones
@@ -158,7 +158,9 @@ def write_rows(path: Path, old: Sequence[Row], facts: Row, found: Sequence[Row])
     return rows
 
 
-def split_budget(run: run_folder.Run, how: Attack, affordable: int) -> tuple[Images, Images, int]:
+def split_budget(
+    run: run_folder.Run, how: AttackSettings, affordable: int
+) -> tuple[Images, Images, int]:
     """Return the targets, the attacker's own images, and the answers for one search.
 
     At most half of what can be paid goes to targets. A search that makes its images up shares the

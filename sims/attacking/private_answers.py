@@ -13,19 +13,14 @@ from torch.nn.functional import one_hot
 from clients import EvaluationClient
 from fedcel.attacks import LOG_PROB, LOGITS, Observation, SmashedData
 from fedcel.data import Images
-from fedcel.federation.initial_net import init_net
-from fedcel.leakage.observation_law import Law
-from fedcel.nets.cut import Cut, apply_noise
-from fedcel.nets.flat_parameters import FlatNet
-from fedcel.nets.split_net import SplitNet
-from fedcel.posterior import round_plan
-from fedcel.posterior.langevin_constants import noise_variance
-from fedcel.posterior.predict import Prediction, predict, what_is_sent
+from fedcel.federation import init_net
+from fedcel.leakage import Law
+from fedcel.nets import Cut, FlatNet, SplitNet, apply_noise
+from fedcel.posterior import Prediction, noise_variance, predict, round_plan, what_is_sent
 from fedcel.privacy import Gaussian, LabelOnly, Laplace, Mechanism, build_mechanism, clip_rows
-from fedcel.runs.evaluation import posterior_samples
-from fedcel.runs.run_folder import Run
+from fedcel.runs import Run, posterior_samples
 from fedcel.seeding import make_generator as stream
-from fedcel.settings.groups import Attack
+from fedcel.settings import AttackSettings
 from sims.attacking.client_updates import Uploads
 
 LAW_DRAWS = 256  # messages over which an answer's likelihood is averaged
@@ -177,7 +172,7 @@ def log_density(
     return (gap / mechanism.sigma).square() / -2
 
 
-def list_observations(run: Run, how: Attack | None = None) -> list[Observation]:
+def list_observations(run: Run, how: AttackSettings | None = None) -> list[Observation]:
     """Return the surfaces of a run: smashed data, private logits, and a first round's uploads.
 
     In scope `full` a single message fits one encoder only, so the last sample answers alone.
@@ -211,7 +206,7 @@ def sample_heads(run: Run, samples: Sequence[Float[Tensor, " P"]]) -> list[nn.Mo
     return found
 
 
-def client_uploads(run: Run, how: Attack) -> Uploads:
+def client_uploads(run: Run, how: AttackSettings) -> Uploads:
     """Return what clients upload in round 1 after a step on `how.batch` images.
 
     With `how.langevin` they add the noise of the full temperature, which as a rule they add after

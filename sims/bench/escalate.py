@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from fedcel.attacks.registry import REVISION, list_entries, parse_attacks
+from fedcel.attacks import REVISION, list_entries, parse_attacks
 from fedcel.errors import SettingsError
 from fedcel.files import lock_file, write_json
 from fedcel.runs import per_image, run_folder
-from fedcel.settings.groups import Attack
-from fedcel.settings.parsing import Scalar
+from fedcel.settings import AttackSettings, Scalar
 from sims.attacking.attack_run import catch_up
 from sims.commands.overrides import override_group
 from sims.commands.progress import estimate_left, print_line
@@ -80,7 +79,7 @@ class Task(NamedTuple):
 
     row: Row
     place: Path
-    how: Attack
+    how: AttackSettings
 
 
 def escalate(

@@ -6,7 +6,7 @@ from pathlib import Path
 from fedcel.errors import RunError
 from fedcel.files import read_json
 from fedcel.runs import run_folder
-from fedcel.settings.parsing import Settings
+from fedcel.settings import Settings
 from sims.bench.run_cell import describe_differences, describe_list, find_differences
 from sims.bench.scenario import Cell, Scenario, Variant
 from sims.report.read import FAILED

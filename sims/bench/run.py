@@ -10,7 +10,7 @@ from pathlib import Path
 from fedcel.errors import FedcelError, RunError, SettingsError
 from fedcel.files import lock_file, read_json, write_json, write_whole
 from fedcel.losses import defences
-from fedcel.settings.parsing import Settings
+from fedcel.settings import Settings
 from sims import report
 from sims.bench import resume_bench
 from sims.bench.run_cell import (

@@ -11,7 +11,7 @@ import torch
 from fedcel.errors import FailedError, FedcelError, RunError, describe_origin, describe_unforeseen
 from fedcel.files import write_json
 from fedcel.runs import run_folder
-from fedcel.settings.parsing import Scalar, Settings, dump_settings, flatten_settings
+from fedcel.settings import Scalar, Settings, dump_settings, flatten_settings
 from sims.attacking.attack_run import catch_up
 from sims.bench.scenario import Cell
 from sims.bench.training_cost import measure_step_ratio

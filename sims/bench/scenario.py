@@ -10,8 +10,8 @@ from typing import NamedTuple
 from fedcel.errors import SettingsError
 from fedcel.files import read_toml
 from fedcel.losses import defences
-from fedcel.runs.run_folder import parse_run_settings
-from fedcel.settings.parsing import (
+from fedcel.runs import parse_run_settings
+from fedcel.settings import (
     Scalar,
     Settings,
     dump_settings,

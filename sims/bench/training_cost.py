@@ -4,10 +4,9 @@ import statistics
 import time
 
 from fedcel.data import load_splits
-from fedcel.federation.client_update import RoundInputs, build_client_net, update_client
+from fedcel.federation import RoundInputs, build_client_net, update_client
 from fedcel.losses.cel import State
-from fedcel.settings.groups import Cel, Defence
-from fedcel.settings.parsing import Settings
+from fedcel.settings import CelSettings, DefenceSettings, Settings
 from sims.bench.scenario import is_defended
 
 REPEATS = range(3, 16)  # rounds of each, in turn, so that a drifting machine hits both alike
@@ -19,7 +18,7 @@ def measure_step_ratio(settings: Settings) -> float:
     """Return the median ratio of a round's time with the loss fully on to one without it."""
     if not is_defended(settings):
         return 1.0
-    off = {"cel": Cel(), "defence": Defence()}
+    off = {"cel": CelSettings(), "defence": DefenceSettings()}
     plain = settings.model_copy(update=off)
     _, state = time_round(settings, None)  # from then on, statistics are warm as in a real run
     ratios: list[float] = []

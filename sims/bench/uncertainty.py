@@ -16,12 +16,11 @@ from fedcel.data import load_splits
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import write_json
 from fedcel.metrics import calibration
-from fedcel.posterior.predict import predict
+from fedcel.posterior import predict
+from fedcel.runs import Run, posterior_samples
 from fedcel.runs import run_folder as runs
-from fedcel.runs.evaluation import posterior_samples
-from fedcel.runs.run_folder import Run
 from fedcel.seeding import make_generator
-from fedcel.settings.parsing import Scalar, Settings, parse_settings
+from fedcel.settings import Scalar, Settings, parse_settings
 from sims.bench import scenario
 from sims.bench.scenario import Cell
 from sims.commands.progress import print_line

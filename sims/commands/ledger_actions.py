@@ -10,7 +10,7 @@ from clients.service import auth
 from clients.service.schema import VERSION
 from fedcel.errors import FailedError, SettingsError
 from fedcel.privacy import compose_prices
-from fedcel.privacy.ledger.ledger import MICRO, Ledger
+from fedcel.privacy.ledger import MICRO, Ledger
 
 SLIGHT = 1e-6  # of delta, beside that of the answers themselves
 NEW = 100.0  # epsilon of a new client

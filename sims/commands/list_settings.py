@@ -19,7 +19,7 @@ def settings(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """List every setting: its type and range, its default, and what it does."""
-    from fedcel.settings.parsing import describe_settings
+    from fedcel.settings import describe_settings
 
     rows = [
         {"key": key, "default": default, "type": kind, "description": text}

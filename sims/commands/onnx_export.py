@@ -8,9 +8,8 @@ import torch
 
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import write_whole
-from fedcel.posterior.predict import what_is_sent
-from fedcel.runs import run_folder
-from fedcel.runs.evaluation import posterior_samples
+from fedcel.posterior import what_is_sent
+from fedcel.runs import posterior_samples, run_folder
 
 LIBRARIES = "onnx", "onnxscript"
 

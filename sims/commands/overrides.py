@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fedcel.errors import SettingsError
 
 if TYPE_CHECKING:
-    from fedcel.settings.parsing import Scalar, Settings
+    from fedcel.settings import Scalar, Settings
 
 
 def parse_overrides(
@@ -44,7 +44,7 @@ def override_group(settings: "Settings", values: "Mapping[str, Scalar]", group: 
     Raises:
         SettingsError: A value is of another group, which a finished run keeps.
     """
-    from fedcel.settings.parsing import dump_settings, flatten_settings, parse_settings
+    from fedcel.settings import dump_settings, flatten_settings, parse_settings
 
     for key in values:
         if not key.startswith(f"{group}."):

@@ -17,9 +17,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fedcel.attacks.protocol import TellAttack
-from fedcel.federation.server_round import Event
-from fedcel.runs.server_run import ShowRound as Tell
+from fedcel.attacks import TellAttack
+from fedcel.federation import Event
+from fedcel.runs import ShowRound as Tell
 
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
 MEASURED = 0.1  # of the training's time, about, that the measurement after it takes

@@ -19,9 +19,8 @@ from clients.service.model import ServedModel, load_served
 from clients.service.state import Limits, Service
 from fedcel.errors import RunError, SettingsError
 from fedcel.privacy import Mechanism, build_mechanism
-from fedcel.runs import run_folder
-from fedcel.runs.run_folder import Run
-from fedcel.settings.parsing import Scalar
+from fedcel.runs import Run, run_folder
+from fedcel.settings import Scalar
 from sims.commands.overrides import override_group
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

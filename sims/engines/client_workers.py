@@ -12,18 +12,17 @@ from typing import TypeVar
 
 import torch
 
-from fedcel.federation.client_update import (
+from fedcel.federation import (
     ClientUpdate,
     RoundInputs,
+    RoundRequest,
     compute_client_gradient,
     is_state_usable,
     update_client,
 )
-from fedcel.federation.server_round import RoundRequest
-from fedcel.losses.cel.protocol import State
-from fedcel.runs import client_state
-from fedcel.runs.server_run import Clients
-from fedcel.settings.parsing import Settings
+from fedcel.losses.cel import State
+from fedcel.runs import Clients, client_state
+from fedcel.settings import Settings
 from sims.engines.process_pool import open_pool
 
 Result = TypeVar("Result")

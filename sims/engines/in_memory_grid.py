@@ -15,8 +15,8 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from clients import make_client_app
-from fedcel.runs.server_run import ShowRound
-from fedcel.settings.parsing import Settings
+from fedcel.runs import ShowRound
+from fedcel.settings import Settings
 from sims.engines.ray import filter_log
 from strategies.server_app import train_over_grid
 

@@ -6,10 +6,8 @@ from pathlib import Path
 import torch
 
 from fedcel.data import load_splits
-from fedcel.runs import run_folder
-from fedcel.runs.evaluation import evaluate_run, store_evaluation
-from fedcel.runs.server_run import ServerRun, ShowRound
-from fedcel.settings.parsing import OWN_STRATEGY, Settings
+from fedcel.runs import ServerRun, ShowRound, evaluate_run, run_folder, store_evaluation
+from fedcel.settings import OWN_STRATEGY, Settings
 from sims.engines import in_memory_grid
 from sims.engines.client_workers import open_clients
 

@@ -15,8 +15,8 @@ from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
 from clients import make_client_app
-from fedcel.runs.server_run import ShowRound
-from fedcel.settings.parsing import Settings
+from fedcel.runs import ShowRound
+from fedcel.settings import Settings
 from strategies.server_app import train_over_grid
 
 PULL_SECONDS = 0.01  # between two looks for replies

@@ -4,12 +4,11 @@ from pathlib import Path
 
 from fedcel import attacks, privacy
 from fedcel.data import load_splits
-from fedcel.federation.initial_net import init_net
-from fedcel.federation.server_round import init_server_state
+from fedcel.federation import init_net, init_server_state
 from fedcel.losses import cel, defences
 from fedcel.posterior import samplers
 from fedcel.runs import run_folder
-from fedcel.settings.parsing import Settings
+from fedcel.settings import Settings
 from sims.commands import progress
 from sims.engines import local, ray
 from strategies.build_strategy import build_strategy

@@ -4,9 +4,8 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedcel.posterior.diagnostics import CLOSE, ENOUGH, diagnose
-from fedcel.posterior.trace import EVERY, Trace
-from fedcel.settings.training import LEAST_DRAWS
+from fedcel.posterior import CLOSE, ENOUGH, EVERY, Trace, diagnose
+from fedcel.settings import LEAST_DRAWS
 from sims.report.figures import FAINT, INK, WIDTH, choose_look
 
 SHOWN = 3  # probes

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedcel.settings.parsing import burn_in_rounds
+from fedcel.settings import burn_in_rounds
 from sims.report.records import Bins, Event, Run
 from sims.report.summary import Summary
 from sims.results.estimate import Estimate

@@ -16,15 +16,20 @@ from matplotlib.patches import Circle
 from torch import Tensor
 
 from fedcel.files import read_json, write_json
-from fedcel.leakage.observation import SmashedData
-from fedcel.losses.cel import Gated, Penalty, channel_penalty, linear_penalty, log_penalty
-from fedcel.losses.cel.gated import Attention
-from fedcel.losses.cel.penalties import THRESHOLD
-from fedcel.losses.cel.protocol import split_pieces
-from fedcel.posterior.predict import what_is_sent
-from fedcel.runs import run_folder
-from fedcel.runs.evaluation import posterior_samples
-from fedcel.settings.parsing import Scalar, parse_settings
+from fedcel.leakage import SmashedData
+from fedcel.losses.cel import (
+    THRESHOLD,
+    Attention,
+    Gated,
+    Penalty,
+    channel_penalty,
+    linear_penalty,
+    log_penalty,
+    split_pieces,
+)
+from fedcel.posterior import what_is_sent
+from fedcel.runs import posterior_samples, run_folder
+from fedcel.settings import Scalar, parse_settings
 from sims.commands import progress
 from sims.engines.simulate import simulate
 from sims.report.figures import COLOURS, FAINT, INK, LINES, MARKERS

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from fedcel.files import write_whole
-from fedcel.posterior.trace import Trace
+from fedcel.posterior import Trace
 from sims.report import (
     alarms,
     attacked,

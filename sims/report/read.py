@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from fedcel.errors import RunError, SettingsError
 from fedcel.losses import defences
 from fedcel.runs import run_folder
-from fedcel.settings.parsing import Settings
+from fedcel.settings import Settings
 from sims.bench.scenario import is_undefended
 from sims.report.records import (
     Attack,

@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
-from fedcel.posterior.trace import Trace
-from fedcel.settings.parsing import Settings
+from fedcel.posterior import Trace
+from fedcel.settings import Settings
 from sims.results.worst_attack import AttackId
 
 Images = Float[np.ndarray, "N C H W"]

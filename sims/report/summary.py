@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fedcel.settings.parsing import burn_in_rounds
+from fedcel.settings import burn_in_rounds
 from sims.report.records import Attack, Book, Row, Run
 from sims.results.estimate import UNKNOWN, Estimate, estimate
 from sims.results.intervals import crossed_interval, mean_samples, resample_rows

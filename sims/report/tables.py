@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from fedcel.settings.parsing import dump_settings, flatten_settings
+from fedcel.settings import dump_settings, flatten_settings
 from sims.report.records import Attack, Private, Result, Scores
 from sims.report.summary import Summary
 from sims.report.table import Table, format_columns, make_table

@@ -16,13 +16,11 @@ import torch
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from fedcel.attacks.registry import REVISION
-from fedcel.attacks.runner import FAILED, Attacked
+from fedcel.attacks import FAILED, REVISION, Attacked
 from fedcel.errors import RunError
 from fedcel.files import lock_file, read_tensors, write_json, write_tensors
 from fedcel.runs import per_image
-from fedcel.settings.groups import Attack
-from fedcel.settings.parsing import Scalar
+from fedcel.settings import AttackSettings, Scalar
 from sims.results.worst_attack import AttackId, attack_id
 
 FOLDER = "attacks"
@@ -43,20 +41,20 @@ class AttackResult(BaseModel):
     path: Path = Field(exclude=True)
 
 
-def split_settings(how: Attack) -> list[Attack]:
+def split_settings(how: AttackSettings) -> list[AttackSettings]:
     """Return the settings of each attack that `how` names, each name once."""
     names = dict.fromkeys(name.strip() for name in how.names.split(","))
     return [how.model_copy(update={"names": name}) for name in names]
 
 
-def result_path(folder: Path, how: Attack) -> Path:
+def result_path(folder: Path, how: AttackSettings) -> Path:
     """Return where the result of one attack on a run is; the name repeats that of the attack."""
     told = json.dumps(how.model_dump(by_alias=True), sort_keys=True)
     name = re.sub(r"[^\w.-]+", "-", how.names)
     return folder / FOLDER / f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:12]}.json"
 
 
-def write_result(folder: Path, how: Attack, found: Attacked) -> None:
+def write_result(folder: Path, how: AttackSettings, found: Attacked) -> None:
     """Write what one attack with these settings found, in the place of what it found before."""
     path = result_path(folder, how)
     path.parent.mkdir(exist_ok=True)
@@ -113,7 +111,7 @@ def read_rows(folder: Path) -> Rows:
     return [row for result in select_standing(read_results(folder)) for row in result.rows]
 
 
-def own_rows(folder: Path, how: Attack) -> Rows | None:
+def own_rows(folder: Path, how: AttackSettings) -> Rows | None:
     """Return the rows that `how` asks for; None where one of its attacks was not carried out.
 
     Those of an attack that failed, or of an earlier revision, count; see `lacking_settings`.
@@ -124,7 +122,7 @@ def own_rows(folder: Path, how: Attack) -> Rows | None:
     return [row for path in paths for row in read_result(path).rows]
 
 
-def lacking_settings(folder: Path, how: Attack) -> Attack | None:
+def lacking_settings(folder: Path, how: AttackSettings) -> AttackSettings | None:
     """Return what a run is still to be attacked with for `how`; None where it has all of it.
 
     That is each attack that was not carried out, that finds more now than it did, or that failed

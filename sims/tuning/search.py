@@ -15,13 +15,12 @@ from optuna.trial import TrialState, create_trial
 
 from fedcel.attacks import SmashedData
 from fedcel.errors import DivergedError
-from fedcel.leakage.optimal_attacker import optimal_leak
-from fedcel.metrics.calibration import score_probabilities
-from fedcel.posterior.predict import predict, what_is_sent
-from fedcel.runs import run_folder
-from fedcel.runs.evaluation import NOISE_DRAWS, posterior_samples
+from fedcel.leakage import optimal_leak
+from fedcel.metrics import score_probabilities
+from fedcel.posterior import predict, what_is_sent
+from fedcel.runs import NOISE_DRAWS, posterior_samples, run_folder
 from fedcel.seeding import make_generator, stream_seed
-from fedcel.settings.parsing import Scalar, Settings, parse_settings
+from fedcel.settings import Scalar, Settings, parse_settings
 from sims.bench.scenario import Variant
 from sims.commands.progress import print_line
 from sims.engines import local

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from fedcel.errors import RunError
 from fedcel.files import write_whole
-from fedcel.settings.parsing import Settings, dump_settings, flatten_settings
+from fedcel.settings import Settings, dump_settings, flatten_settings
 
 
 class Score(NamedTuple):

@@ -10,8 +10,7 @@ import tomli_w
 from fedcel.data import load_splits
 from fedcel.errors import SettingsError
 from fedcel.files import read_toml, write_whole
-from fedcel.settings.groups import Data
-from fedcel.settings.parsing import Scalar, Settings, parse_settings
+from fedcel.settings import DataSettings, Scalar, Settings, parse_settings
 from sims.bench.scenario import Scenario, Variant, is_defended
 from sims.commands.progress import estimate_left, print_line
 from sims.engines.process_pool import run_items, time_call
@@ -90,7 +89,7 @@ def starting_settings(plan: SearchPlan) -> Settings:
     return parse_settings(plan.base | {key: values[0] for key, values in plan.among.items()})
 
 
-def check_measurable(data: Data, clients: int, seed: int) -> None:
+def check_measurable(data: DataSettings, clients: int, seed: int) -> None:
     """Refuse data whose validation images have nothing that tells two of a class apart."""
     labels = load_splits(data, clients, seed).validation.y
     if len(set(labels.tolist())) == len(labels):

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from fedcel.data import Images, sources
-from fedcel.settings.groups import Data
+from fedcel.settings.groups import DataSettings
 from fedcel.settings.parsing import parse_settings
 from sims.engines.simulate import simulate
 
@@ -21,11 +21,11 @@ MARK = "FEDCEL_TEST_CLUSTER"
 """In the environment of the cluster's processes alone: the file that shows that they worked."""
 
 
-def images(data: Data) -> tuple[Images, None]:
+def images(data: DataSettings) -> tuple[Images, None]:
     """Return the digits, and leave a mark where the cluster's processes read them."""
     if MARK in os.environ:
         Path(os.environ[MARK]).write_text(str(os.getpid()))
-    return sources.read_source(Data()).train, None
+    return sources.read_source(DataSettings()).train, None
 
 
 @pytest.fixture

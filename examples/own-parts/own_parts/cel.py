@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from fedcel import Term
-from fedcel.losses.cel import Penalty, State
-from fedcel.losses.cel.class_spread import class_members
-from fedcel.settings.groups import Cel
+from fedcel.losses.cel import Penalty, State, class_members
+from fedcel.settings import CelSettings
 
 EPS = 1e-8  # keeps the root's slope finite at 0
 
@@ -46,6 +45,6 @@ class Deviations:
         return state
 
 
-def deviations(cel: Cel, penalty: Penalty, features: int, classes: int) -> Deviations:
+def deviations(cel: CelSettings, penalty: Penalty, features: int, classes: int) -> Deviations:
     """Return the loss; it has a form of its own, so `cel.penalty` plays no part."""
     return Deviations(classes)

@@ -9,12 +9,12 @@ import torch
 from sklearn.datasets import load_digits
 
 from fedcel.data import Images
-from fedcel.settings.groups import Data
+from fedcel.settings import DataSettings
 
 TURNS = 4  # by 0, 90, 180 and 270 degrees, to the pixel
 
 
-def rotated(data: Data) -> tuple[Images, None, torch.Tensor]:
+def rotated(data: DataSettings) -> tuple[Images, None, torch.Tensor]:
     """Return 1 797 images (N, 1, 8, 8) in [0, 1], no test part, and the holder of each image."""
     found = load_digits()
     x = torch.from_numpy((found.images[:, None] / 16).astype(np.float32))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedcel.settings.groups import Privacy
+from fedcel.settings import PrivacySettings
 
 CHANCE = secrets.SystemRandom()
 ROUNDING = 1e-12  # by how much the truth is told less often than allowed, for rounding's sake
@@ -54,7 +54,7 @@ class SubsetSelection:
         return answer
 
 
-def subset(privacy: Privacy, classes: int) -> SubsetSelection:
+def subset(privacy: PrivacySettings, classes: int) -> SubsetSelection:
     """Return the mechanism with the best size for its epsilon, from 1 to C - 1."""
     best = round(classes / (1 + math.exp(privacy.epsilon)))
     return SubsetSelection(privacy.epsilon, classes, min(max(best, 1), classes - 1))

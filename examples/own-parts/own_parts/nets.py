@@ -4,7 +4,7 @@ from math import prod
 
 from torch import Tensor, nn
 
-from fedcel.settings.groups import Net
+from fedcel.settings import NetSettings
 
 
 class SoftBound(nn.Module):
@@ -15,7 +15,7 @@ class SoftBound(nn.Module):
         return z / (1 + z.square().mean(1, keepdim=True)).sqrt()
 
 
-def build(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+def build(shape: tuple[int, ...], classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
     """Return (encoder, head) for images of `shape` (C, H, W)."""
     encoder = nn.Sequential(
         nn.Flatten(),

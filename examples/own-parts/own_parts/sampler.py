@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from fedcel.losses.cel import State
-from fedcel.posterior.round_plan import RoundPlan
-from fedcel.posterior.samplers import Kick
-from fedcel.settings.groups import Local
+from fedcel.posterior import Kick, RoundPlan
+from fedcel.settings import LocalSettings
 
 FRICTION = 0.3  # a
 
@@ -19,7 +18,7 @@ class Hamiltonian:
     way when the round ends: the noise is raised to fit that. Exact for small steps, like Langevin.
     """
 
-    def __init__(self, local: Local) -> None:
+    def __init__(self, local: LocalSettings) -> None:
         way = [1 - (1 - FRICTION) ** j for j in range(1, local.steps + 1)]
         self.raised = (sum(way) / sum(c * c for c in way)) ** 0.5
 

@@ -4,7 +4,7 @@ import torch
 from flwr.app import ArrayRecord, Message
 
 from fedcel.federation import record_names
-from fedcel.nets.flat_parameters import to_vector
+from fedcel.nets import to_vector
 from strategies import PosteriorStrategy
 
 WARM_UP = 3  # rounds until the whole mean delta is taken

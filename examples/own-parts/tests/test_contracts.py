@@ -10,7 +10,7 @@ from own_parts.mechanism import SubsetSelection, subset
 from own_parts.strategy import Wary
 
 from fedcel import parse_settings
-from fedcel.settings.groups import Cel, Data, Privacy
+from fedcel.settings import CelSettings, DataSettings, PrivacySettings
 from fedcel.testing import (
     AttackContract,
     CELContract,
@@ -32,9 +32,9 @@ class TestNet(NetContract):
 class TestSource(SourceContract):
     """Four holders, by direction."""
 
-    def settings(self) -> Data:
+    def settings(self) -> DataSettings:
         """Return the settings that name the source."""
-        return Data(source="own_parts.data:rotated")
+        return DataSettings(source="own_parts.data:rotated")
 
 
 class TestCEL(CELContract):
@@ -42,7 +42,7 @@ class TestCEL(CELContract):
 
     def build(self) -> Deviations:
         """Return the loss."""
-        return deviations(Cel(), lambda v: v, 4, 3)
+        return deviations(CelSettings(), lambda v: v, 4, 3)
 
 
 class TestDefence(TransformContract):
@@ -88,7 +88,7 @@ class TestMechanism(MechanismContract):
 
 def test_a_set_holds_the_top_class_as_often_as_said() -> None:
     """2 e / (2 e + 8) of 10 000 times at epsilon 1, ten classes, three members; within 2 %."""
-    mine = subset(Privacy(epsilon=1.0), 10)
+    mine = subset(PrivacySettings(epsilon=1.0), 10)
     assert mine.size == 3
     logits = torch.zeros(10_000, 10)
     logits[:, 7] = 1.0

@@ -1,14 +1,20 @@
 """Conditional entropy losses: a small spread of smashed data within each class."""
 
-from collections.abc import Callable
-
-from fedcel import plugins
-from fedcel.errors import PluginError
+from fedcel.losses.cel.adaptive_threshold import ThresholdControl
+from fedcel.losses.cel.averaged_centres import (
+    AveragedCentres,
+    CentreStatistics,
+    SharedCentres,
+    summarise_centres,
+)
+from fedcel.losses.cel.build_cel import KINDS, build_cel
+from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.cel.gated import Gated
+from fedcel.losses.cel.gated import Attention, Gated
 from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.penalties import (
+    THRESHOLD,
     Penalty,
     build_penalty,
     channel_penalty,
@@ -17,97 +23,33 @@ from fedcel.losses.cel.penalties import (
     log_penalty,
 )
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.protocol import ConditionalEntropy, State, Term
-from fedcel.settings.groups import Cel
+from fedcel.losses.cel.protocol import Codes, ConditionalEntropy, State, Term, split_pieces
 
 __all__ = [
     "KINDS",
+    "THRESHOLD",
+    "Attention",
+    "AveragedCentres",
+    "CentreStatistics",
     "Cluster",
+    "Codes",
     "ConditionalEntropy",
     "Gated",
     "Hybrid",
     "MutualInformation",
     "Penalty",
     "Plain",
+    "SharedCentres",
     "State",
     "Term",
+    "ThresholdControl",
     "build_cel",
     "build_penalty",
     "channel_penalty",
+    "class_members",
     "class_shares",
     "linear_penalty",
     "log_penalty",
+    "split_pieces",
+    "summarise_centres",
 ]
-
-
-def _plain(cel: Cel, sigma: float, features: int, classes: int) -> Plain:
-    return Plain(build_penalty(cel, sigma, features), cel.share, classes)
-
-
-def _cluster(cel: Cel, sigma: float, features: int, classes: int) -> Cluster:
-    return Cluster(
-        build_penalty(cel, sigma, features),
-        cel.share,
-        classes,
-        cel.used_clusters,
-        cel.form,
-        cel.clustering,
-        cel.reservoir,
-        None if cel.outlier == "none" else cel.outlier,
-        sigma,
-    )
-
-
-def _gated(cel: Cel, sigma: float, features: int, classes: int) -> Gated:
-    return Gated(
-        build_penalty(cel, sigma, features),
-        cel.share,
-        classes,
-        features,
-        cel.attention,
-        cel.floor,
-        cel.hidden,
-        cel.attention_rate,
-        cel.entropy,
-    )
-
-
-def _hybrid(cel: Cel, sigma: float, features: int, classes: int) -> Hybrid:
-    return Hybrid(_gated(cel, sigma, features, classes), _cluster(cel, sigma, features, classes))
-
-
-def _information(cel: Cel, sigma: float, features: int, classes: int) -> MutualInformation:
-    return MutualInformation(sigma, cel.share, classes, cel.bound)
-
-
-KINDS: dict[str, Callable[[Cel, float, int, int], ConditionalEntropy]] = {
-    "plain": _plain,
-    "cluster": _cluster,
-    "gated": _gated,
-    "hybrid": _hybrid,
-    "mutual-information": _information,
-}
-"""Each built-in kind's constructor from settings, sigma, D and number of classes."""
-
-
-def build_cel(cel: Cel, sigma: float, features: int, classes: int) -> ConditionalEntropy | None:
-    """Return the loss that the settings name, for D = `features` values seen through noise sigma.
-
-    None for kind `none`. A user's kind `package.module:object` takes (settings, penalty, D,
-    classes). SettingsError where the loss needs a sigma above 0, PluginError where the user's
-    object is no such loss.
-    """
-    if cel.kind == "none":
-        return None
-    if cel.kind in KINDS:
-        return KINDS[cel.kind](cel, sigma, features, classes)
-    return _loaded(cel, sigma, features, classes)
-
-
-def _loaded(cel: Cel, sigma: float, features: int, classes: int) -> ConditionalEntropy:
-    """Return the loss that the user's object makes."""
-    penalty = build_penalty(cel, sigma, features)
-    made = plugins.make_part("cel.kind", cel.kind, cel, penalty, features, classes)
-    if not isinstance(made, ConditionalEntropy):
-        raise PluginError(f"cel.kind {cel.kind!r} made {made!r}, which lacks refresh, loss or step")
-    return made

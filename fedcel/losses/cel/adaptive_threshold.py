@@ -6,7 +6,7 @@ from typing import NamedTuple
 from warnings import warn
 
 from fedcel.losses.cel.penalties import EPS, penalty_threshold
-from fedcel.settings.groups import Cel
+from fedcel.settings import CelSettings
 
 RATE = 0.2
 """Largest change of ln tau in a round."""
@@ -28,7 +28,7 @@ class ThresholdControl(NamedTuple):
     error: float = 0.0  # smoothed, in [-1, 1]; above 0 where tau has to rise
 
 
-def init_control(cel: Cel, sigma: float, features: int) -> ThresholdControl | None:
+def init_control(cel: CelSettings, sigma: float, features: int) -> ThresholdControl | None:
     """Return the control before round 1 with the penalty's own tau, or None where tau is fixed.
 
     `sigma` is the noise on D = `features` values.
@@ -39,7 +39,7 @@ def init_control(cel: Cel, sigma: float, features: int) -> ThresholdControl | No
 
 
 def next_threshold(
-    control: ThresholdControl, measured: Mapping[str, float], cel: Cel
+    control: ThresholdControl, measured: Mapping[str, float], cel: CelSettings
 ) -> ThresholdControl:
     """Return the control after a round in which the loss acted.
 

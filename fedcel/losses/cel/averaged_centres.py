@@ -20,7 +20,7 @@ from fedcel.losses.cel.cluster import DEFAULT_CLUSTERS
 from fedcel.losses.cel.kmeans import SWEEPS, centre_distances
 from fedcel.losses.cel.protocol import Codes, ConditionalEntropy, State, Term
 from fedcel.losses.cel.reservoir import check_finite
-from fedcel.settings.groups import Cel
+from fedcel.settings import CelSettings
 
 Arrays = Sequence[NDArray[np.generic]]
 SLACK = 1e-3
@@ -49,7 +49,7 @@ class _Sums(NamedTuple):
     counts: Int[Tensor, " C"]
 
 
-def init_centres(cel: Cel, features: int, classes: int) -> SharedCentres | None:
+def init_centres(cel: CelSettings, features: int, classes: int) -> SharedCentres | None:
     """Return centres that know no class, or None where each client has its own."""
     if cel.kind == "none" or cel.centres == "own":
         return None

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.errors import SettingsError
-from fedcel.settings.groups import Cel
+from fedcel.settings import CelSettings
 
 Penalty = Callable[[Float[Tensor, " C"]], Float[Tensor, " C"]]
 Share = Literal["batch-share", "mean-present", "none"]
@@ -45,7 +45,7 @@ def channel_penalty(v: Float[Tensor, " C"], features: int, sigma: float) -> Floa
     return features / 2 * torch.log1p(v / (features * sigma**2))
 
 
-def build_penalty(cel: Cel, sigma: float, features: int) -> Penalty:
+def build_penalty(cel: CelSettings, sigma: float, features: int) -> Penalty:
     """Return the penalty that the settings name, for noise sigma on D = `features` values.
 
     SettingsError where sigma is 0 and the penalty divides by it or takes its threshold from it.
@@ -63,7 +63,7 @@ def build_penalty(cel: Cel, sigma: float, features: int) -> Penalty:
     return partial(log_penalty, threshold=penalty_threshold(cel, sigma, features))
 
 
-def penalty_threshold(cel: Cel, sigma: float, features: int) -> float:
+def penalty_threshold(cel: CelSettings, sigma: float, features: int) -> float:
     """Return tau of the log penalty as set, or tied to the noise on D = `features` values."""
     return THRESHOLD * sigma**2 * features if cel.threshold == "none" else cel.threshold
 

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from fedcel.errors import PluginError
 from fedcel.losses.defences.protocol import Transform
-from fedcel.nets.split_net import SplitNet
+from fedcel.nets import SplitNet
 
 PROBES = 4  # images on which a transform is tried
 

@@ -12,18 +12,20 @@ from fedcel.data.images import Images
 from fedcel.errors import DataError, ServiceError
 from fedcel.leakage.observation import Observation, SmashedData
 from fedcel.nets.split_net import build_net
-from fedcel.settings.groups import Attack, Net
+from fedcel.settings.groups import AttackSettings, NetSettings
 from fedcel.testing.attacks import LinearObservation, load_digit_targets
 
-QUICK = Attack(names="decoder", seeds=2, budget=0.02, candidates=20)
+QUICK = AttackSettings(names="decoder", seeds=2, budget=0.02, candidates=20)
 
 
 def smashed() -> SmashedData:
     """Return the smashed data of an untrained network for digits."""
-    return SmashedData(build_net(Net(), (1, 8, 8), 10, torch.Generator().manual_seed(3)))
+    return SmashedData(build_net(NetSettings(), (1, 8, 8), 10, torch.Generator().manual_seed(3)))
 
 
-def go(how: Attack, *seen: Observation) -> tuple[list[dict[str, object]], dict[str, torch.Tensor]]:
+def go(
+    how: AttackSettings, *seen: Observation
+) -> tuple[list[dict[str, object]], dict[str, torch.Tensor]]:
     """Run on the contract's digits."""
     return run_attacks(seen, how, *load_digit_targets(), 1, lambda line: None)[:2]
 

@@ -8,7 +8,7 @@ from fedcel.attacks.averaging import Averaging
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.registry import ATTACKS, find_attack, list_entries, parse_attacks, parse_repeats
 from fedcel.errors import PluginError, SettingsError
-from fedcel.settings.groups import Attack as How
+from fedcel.settings.groups import AttackSettings
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -30,7 +30,7 @@ def test_list_in_order() -> None:
 
 def test_default_is_cheap() -> None:
     """No search and no critic unless asked for."""
-    assert [attack and attack.name for attack, _ in parse_attacks(How().names)] == [
+    assert [attack and attack.name for attack, _ in parse_attacks(AttackSettings().names)] == [
         None,
         "decoder",
         "kernel-ridge",

@@ -13,23 +13,25 @@ from fedcel.data.images import Images
 from fedcel.errors import DataError, PluginError, SettingsError
 from fedcel.leakage.observation import FIRST_LAYER, UPDATE, Observation, SmashedData
 from fedcel.nets.split_net import build_net
-from fedcel.settings.groups import Attack, Net
+from fedcel.settings.groups import AttackSettings, NetSettings
 from fedcel.testing.attacks import LinearObservation, load_digit_targets
 
 SCORES = ["mse", "psnr", "ssim", "identification-1", "identification-5", "label-accuracy"]
 ANCHORS = ["mean-mse", "oracle-mse", "seconds"]
 COUNTS = ["targets", "identification-candidates"]
 KEYS = ["attack", "observation", "knowledge", "seed", "budget", *COUNTS, *SCORES, *ANCHORS]
-QUICK = Attack(names="decoder", seeds=2, budget=0.02, candidates=20)
+QUICK = AttackSettings(names="decoder", seeds=2, budget=0.02, candidates=20)
 
 
 def smashed(sigma: float = 0.1) -> SmashedData:
     """Return the smashed data of an untrained network for digits."""
-    net = build_net(Net(noise=sigma), (1, 8, 8), 10, torch.Generator().manual_seed(3))
+    net = build_net(NetSettings(noise=sigma), (1, 8, 8), 10, torch.Generator().manual_seed(3))
     return SmashedData(net)
 
 
-def go(how: Attack, *seen: Observation, seed: int = 1) -> tuple[list[dict[str, object]], dict]:  # type: ignore[type-arg]
+def go(
+    how: AttackSettings, *seen: Observation, seed: int = 1
+) -> tuple[list[dict[str, object]], dict]:  # type: ignore[type-arg]
     """Run on the contract's digits."""
     return run_attacks(seen, how, *load_digit_targets(), seed, lambda line: None)[:2]
 

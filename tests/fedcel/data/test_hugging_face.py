@@ -12,7 +12,7 @@ from fedcel.data.hugging_face import read_hugging_face
 from fedcel.data.image_folder import read_image_folder as read_folder
 from fedcel.data.sources import read_source as read_any
 from fedcel.errors import DataError
-from fedcel.settings.groups import Data
+from fedcel.settings.groups import DataSettings
 
 PIXELS = np.arange(4 * 20, dtype=np.uint8).reshape(4, 5, 4) * 3
 FEATURES = datasets.Features(
@@ -39,11 +39,11 @@ def rows(count: int) -> datasets.Dataset:
 NO_PICTURES = rows(4).remove_columns("picture")  # without pictures an empty split can be saved
 
 
-def saved(folder: Path, parts: datasets.Dataset | dict[str, datasets.Dataset]) -> Data:
+def saved(folder: Path, parts: datasets.Dataset | dict[str, datasets.Dataset]) -> DataSettings:
     """Write a data set as `save_to_disk` does."""
     found = datasets.DatasetDict(parts) if isinstance(parts, dict) else parts
     found.save_to_disk(str(folder / "set"))
-    return Data(source="huggingface", path=str(folder / "set"))
+    return DataSettings(source="huggingface", path=str(folder / "set"))
 
 
 def test_reads_back_what_was_saved(tmp_path: Path) -> None:
@@ -71,8 +71,12 @@ def test_a_folder_that_load_dataset_reads(tmp_path: Path, monkeypatch: pytest.Mo
         path = tmp_path / "tree" / "train" / label / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(PIXELS[number]).save(path)
-    train, test, _ = read_hugging_face(Data(source="huggingface", path=str(tmp_path / "tree")))
-    want, _, _ = read_folder(Data(source="image-folder", path=str(tmp_path / "tree" / "train")))
+    train, test, _ = read_hugging_face(
+        DataSettings(source="huggingface", path=str(tmp_path / "tree"))
+    )
+    want, _, _ = read_folder(
+        DataSettings(source="image-folder", path=str(tmp_path / "tree" / "train"))
+    )
     assert test is None
     order = train.x.flatten(1).sum(1).argsort(), want.x.flatten(1).sum(1).argsort()
     assert torch.equal(train.x[order[0]], want.x[order[1]])
@@ -162,8 +166,8 @@ def test_nowhere_to_read_from(tmp_path: Path) -> None:
     """Neither or both named, no folder, a folder without data."""
     for path, repository in (("none", "none"), (str(tmp_path), "name")):
         with pytest.raises(DataError, match="one of the two must be 'none'"):
-            read_hugging_face(Data(source="huggingface", path=path, repository=repository))
+            read_hugging_face(DataSettings(source="huggingface", path=path, repository=repository))
     with pytest.raises(DataError, match="is no folder"):
-        read_hugging_face(Data(source="huggingface", path=str(tmp_path / "nowhere")))
+        read_hugging_face(DataSettings(source="huggingface", path=str(tmp_path / "nowhere")))
     with pytest.raises(DataError, match="cannot be loaded"):
-        read_hugging_face(Data(source="huggingface", path=str(tmp_path)))
+        read_hugging_face(DataSettings(source="huggingface", path=str(tmp_path)))

@@ -10,7 +10,7 @@ import pytest
 
 from fedcel.data.idx import read_idx
 from fedcel.errors import DataError
-from fedcel.settings.groups import Data
+from fedcel.settings.groups import DataSettings
 
 FASHION = Path(__file__).parents[4] / "shared" / "data" / "fashion-mnist"
 PIXELS = np.arange(5 * 3 * 2, dtype=np.uint8).reshape(5, 3, 2) * 8
@@ -23,13 +23,13 @@ def idx(array: np.ndarray) -> bytes:
     return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
 
 
-def write(folder: Path) -> Data:
+def write(folder: Path) -> DataSettings:
     """Write a folder of four small files, two of them compressed."""
     (folder / IMAGES).write_bytes(idx(PIXELS))
     (folder / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(LABELS)))
     (folder / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(PIXELS[:2])))
     (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(LABELS[:2]))
-    return Data(source="idx", path=str(folder))
+    return DataSettings(source="idx", path=str(folder))
 
 
 def test_reads_back_what_was_written(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_missing_things_are_named(tmp_path: Path) -> None:
     data = write(tmp_path)
     for path in ("none", str(tmp_path / "nowhere"), str(tmp_path / IMAGES)):
         with pytest.raises(DataError, match="is no folder"):
-            read_idx(Data(source="idx", path=path))
+            read_idx(DataSettings(source="idx", path=path))
     (tmp_path / "t10k-labels-idx1-ubyte").unlink()
     with pytest.raises(DataError, match="no file t10k-labels-idx1-ubyte or .*train-images"):
         read_idx(data)
@@ -109,7 +109,7 @@ def test_missing_things_are_named(tmp_path: Path) -> None:
 @pytest.mark.skipif(not FASHION.is_dir(), reason="no folder ../shared/data/fashion-mnist")
 def test_fashion_mnist() -> None:
     """The published counts and the published mean pixel, .2860."""
-    train, test = read_idx(Data(source="idx", path=str(FASHION)))
+    train, test = read_idx(DataSettings(source="idx", path=str(FASHION)))
     assert train.x.shape == (60000, 1, 28, 28) and test.x.shape == (10000, 1, 28, 28)
     assert train.y.bincount().tolist() == [6000] * 10
     assert test.y.bincount().tolist() == [1000] * 10

@@ -10,7 +10,7 @@ from PIL import Image
 from fedcel.data.image_folder import read_image_folder
 from fedcel.data.sources import read_source as read_any
 from fedcel.errors import DataError
-from fedcel.settings.groups import Data
+from fedcel.settings.groups import DataSettings
 
 FACES = Path(__file__).parents[4] / "shared" / "data" / "att-faces"
 GREY = np.arange(20, dtype=np.uint8).reshape(5, 4) * 12
@@ -24,7 +24,7 @@ def save(path: Path, pixels: np.ndarray, mode: str | None = None) -> None:
     (picture.convert(mode) if mode else picture).save(path)
 
 
-def small(root: Path) -> Data:
+def small(root: Path) -> DataSettings:
     """Write three grey pictures of two classes, and what is to be left out."""
     save(root / "b" / "2.png", GREY)
     save(root / "a" / "10.pgm", GREY + 1)
@@ -32,7 +32,7 @@ def small(root: Path) -> Data:
     (root / "README").write_text("beside the classes")
     (root / "a" / ".DS_Store").write_bytes(b"hidden")
     (root / ".git").mkdir()
-    return Data(source="image-folder", path=str(root))
+    return DataSettings(source="image-folder", path=str(root))
 
 
 def test_classes_and_files_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_training_and_test_trees(tmp_path: Path) -> None:
     """A class may lack test images, not training images."""
     small(tmp_path / "train")
     save(tmp_path / "test" / "b" / "1.png", GREY)
-    data = Data(source="image-folder", path=str(tmp_path))
+    data = DataSettings(source="image-folder", path=str(tmp_path))
     train, test, _ = read_image_folder(data)
     assert test is not None and test.y.tolist() == [1] and len(train.y) == 3
     save(tmp_path / "test" / "c" / "1.png", GREY)
@@ -59,7 +59,7 @@ def test_second_level_names_holders(tmp_path: Path) -> None:
     """A holder is the same in every class; all images have one or none has."""
     for name in ("a/zoe/1.png", "a/ann/1.png", "b/zoe/1.png", "b/ann/2.png"):
         save(tmp_path / name, GREY)
-    data = Data(source="image-folder", path=str(tmp_path))
+    data = DataSettings(source="image-folder", path=str(tmp_path))
     train, _, holders = read_image_folder(data)
     assert train.y.tolist() == [0, 0, 1, 1] and holders is not None
     assert holders.tolist() == [0, 1, 0, 1]
@@ -93,7 +93,7 @@ def test_a_photograph_stands_upright(tmp_path: Path) -> None:
     turned = Image.Exif()
     turned[0x0112] = 6
     Image.fromarray(np.rot90(GREY)).save(tmp_path / "a" / "0.png", exif=turned)
-    train, _, _ = read_image_folder(Data(source="image-folder", path=str(tmp_path)))
+    train, _, _ = read_image_folder(DataSettings(source="image-folder", path=str(tmp_path)))
     want = torch.from_numpy(GREY.astype(np.float32) / np.float32(255))
     assert torch.equal(train.x[0, 0], want)
 
@@ -127,8 +127,8 @@ def test_missing_things_are_named(tmp_path: Path) -> None:
     """No path, no folder, no class, one class, an empty class."""
     for path in ("none", str(tmp_path / "nowhere")):
         with pytest.raises(DataError, match="is no folder; give one with a folder per class"):
-            read_image_folder(Data(source="image-folder", path=path))
-    data = Data(source="image-folder", path=str(tmp_path))
+            read_image_folder(DataSettings(source="image-folder", path=path))
+    data = DataSettings(source="image-folder", path=str(tmp_path))
     with pytest.raises(DataError, match="has 0 folders with 0 images"):
         read_image_folder(data)
     save(tmp_path / "a" / "1.png", GREY)
@@ -143,6 +143,6 @@ def test_missing_things_are_named(tmp_path: Path) -> None:
 @pytest.mark.skipif(not FACES.is_dir(), reason="no folder ../shared/data/att-faces")
 def test_att_faces() -> None:
     """Forty people, ten images each, 92 pixels wide, 112 high."""
-    train, test, holders = read_image_folder(Data(source="image-folder", path=str(FACES)))
+    train, test, holders = read_image_folder(DataSettings(source="image-folder", path=str(FACES)))
     assert train.x.shape == (400, 1, 112, 92) and test is None and holders is None
     assert train.y.bincount().tolist() == [10] * 40

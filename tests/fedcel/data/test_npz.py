@@ -9,19 +9,19 @@ import torch
 from fedcel.data.npz import read_npz
 from fedcel.data.sources import read_source as read_any
 from fedcel.errors import DataError
-from fedcel.settings.groups import Data
+from fedcel.settings.groups import DataSettings
 
 CIFAR = Path(__file__).parents[4] / "shared" / "data" / "cifar10-subset"
 X = np.arange(4 * 5 * 6 * 3, dtype=np.uint8).reshape(4, 5, 6, 3)
 Y = np.array([0, 1, 2, 1])
 
 
-def write(folder: Path, **arrays: np.ndarray) -> Data:
+def write(folder: Path, **arrays: np.ndarray) -> DataSettings:
     """Write an archive; these arrays over sound ones, None leaves one out."""
     sound = {"x_train": X, "y_train": Y, "x_test": X[:2], "y_test": Y[:2]} | arrays
     path = folder / "images.npz"
     np.savez(path, **{name: array for name, array in sound.items() if array is not None})
-    return Data(source="npz", path=str(path))
+    return DataSettings(source="npz", path=str(path))
 
 
 @pytest.mark.parametrize("kind", ["bytes", "floats", "channels first", "column of labels"])
@@ -86,7 +86,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     data = write(tmp_path)
     for path in ("none", str(tmp_path)):
         with pytest.raises(DataError, match="is no file; give the .npz file"):
-            read_npz(Data(source="npz", path=path))
+            read_npz(DataSettings(source="npz", path=path))
     whole = Path(data.path).read_bytes()
     np.save(tmp_path / "one.npy", X)
     alone = (tmp_path / "one.npy").read_bytes()
@@ -101,6 +101,6 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 def test_cifar_subset() -> None:
     """Sizes as documented; ten classes of about a tenth each."""
     path = CIFAR / "cifar10_first4000_test1000.npz"
-    train, test = read_npz(Data(source="npz", path=str(path)))
+    train, test = read_npz(DataSettings(source="npz", path=str(path)))
     assert test is not None and train.x.shape == (4000, 3, 32, 32) and len(test.y) == 1000
     assert train.y.bincount().float().div(400).sub(1).abs().max() < 0.15

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from fedcel.data import partition_examples
 from fedcel.errors import DataError
-from fedcel.settings.groups import Data
+from fedcel.settings.groups import DataSettings
 
 Y = torch.arange(1003) % 10
 KINDS = ("iid", "dirichlet", "shards")
 
 
-def kind(name: str, **more: object) -> Data:
+def kind(name: str, **more: object) -> DataSettings:
     """Return data settings with this partition."""
-    return Data.model_validate({"partition": name, **more})
+    return DataSettings.model_validate({"partition": name, **more})
 
 
 @settings(deadline=None, max_examples=30)

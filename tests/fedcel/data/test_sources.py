@@ -10,23 +10,23 @@ from sklearn.datasets import load_digits
 from fedcel.data import Images
 from fedcel.data.sources import read_source
 from fedcel.errors import DataError, PluginError
-from fedcel.settings.groups import Data
+from fedcel.settings.groups import DataSettings
 
 X = torch.tensor([0.0, 0.25, 0.5, 1.0]).reshape(4, 1, 1, 1)
 Y = torch.tensor([0, 1, 0, 1])
 
 
-def own(monkeypatch: pytest.MonkeyPatch, thing: object) -> Data:
+def own(monkeypatch: pytest.MonkeyPatch, thing: object) -> DataSettings:
     """Return settings whose source is `thing`, by import string."""
     module = ModuleType("own_images")
     vars(module)["thing"] = thing
     monkeypatch.setitem(sys.modules, "own_images", module)
-    return Data(source="own_images:thing")
+    return DataSettings(source="own_images:thing")
 
 
 def test_digits_are_the_originals() -> None:
     """Sixteen grey levels, scaled to [0, 1], in their order."""
-    train, test, classes, holders = read_source(Data())
+    train, test, classes, holders = read_source(DataSettings())
     original = load_digits()
     assert test is None and holders is None and classes == 10
     assert train.x.shape == (1797, 1, 8, 8) and train.x.dtype == torch.float32
@@ -37,9 +37,9 @@ def test_digits_are_the_originals() -> None:
 
 def test_own_source_gets_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """An import string is called with the settings group; its parts come back as they are."""
-    asked: list[Data] = []
+    asked: list[DataSettings] = []
 
-    def source(data: Data) -> tuple[Images, Images]:
+    def source(data: DataSettings) -> tuple[Images, Images]:
         asked.append(data)
         return Images(X, Y), Images(X[:1], Y[:1])
 
@@ -98,7 +98,7 @@ def test_any_source_is_resized(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_keys_that_a_source_does_not_read_are_refused(key: str) -> None:
     """Only Hugging Face data have names and columns."""
     with pytest.raises(DataError, match=f"data.{key.replace('_', '-')} is 'x' .*'digits'.*only"):
-        read_source(Data.model_validate({key: "x"}))
+        read_source(DataSettings.model_validate({key: "x"}))
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ def test_other_answers_are_refused(monkeypatch: pytest.MonkeyPatch, answer: obje
 def test_unknown_sources_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A typo gets the nearest name, a wrong import string its wrong part."""
     with pytest.raises(DataError, match="did you mean 'digits'"):
-        read_source(Data(source="digit"))
+        read_source(DataSettings(source="digit"))
     with pytest.raises(PluginError, match="no module"):
-        read_source(Data(source="there_is.no_such:source"))
+        read_source(DataSettings(source="there_is.no_such:source"))
     with pytest.raises(DataError, match="cannot be called"):
         read_source(own(monkeypatch, 7))

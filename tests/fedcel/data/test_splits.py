@@ -11,7 +11,7 @@ import torch
 from fedcel.data import Images, Splits, load_splits
 from fedcel.data.sources import read_source
 from fedcel.errors import DataError
-from fedcel.settings.groups import Data
+from fedcel.settings.groups import DataSettings
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 FASHION, FACES = SHARED / "fashion-mnist", SHARED / "att-faces"
@@ -36,8 +36,8 @@ def contents(images: Images) -> set[bytes]:
 @pytest.mark.parametrize("seed", range(5))
 def test_digits_are_dealt_without_overlap(seed: int) -> None:
     """All 1 797 images have one place, no image is in two sets, every class is everywhere."""
-    splits = load_splits(Data(seed=seed), 8, seed)
-    source = read_source(Data()).train
+    splits = load_splits(DataSettings(seed=seed), 8, seed)
+    source = read_source(DataSettings()).train
     found = sets(splits)
     everything = torch.cat([positions for _, positions in found.values()])
     assert sorted(everything.tolist()) == list(range(1797)) and splits.dropped == 0
@@ -54,15 +54,15 @@ def test_digits_are_dealt_without_overlap(seed: int) -> None:
 def test_the_seed_decides_and_the_process_remembers() -> None:
     """Read anew the split is the same; data.seed draws it, seed deals it out; equal calls share."""
     one, other, dealt = (
-        load_splits(Data(), 8, 0),
-        load_splits(Data(seed=1), 8, 0),
-        load_splits(Data(), 8, 1),
+        load_splits(DataSettings(), 8, 0),
+        load_splits(DataSettings(seed=1), 8, 0),
+        load_splits(DataSettings(), 8, 1),
     )
     for name in ("validation", "auxiliary", "test"):
         assert torch.equal(getattr(one.indices, name), getattr(dealt.indices, name))
     assert not torch.equal(one.indices.clients[0], dealt.indices.clients[0])
-    assert load_splits(Data(), 8, 0) is one
-    again = load_splits.__wrapped__(Data(), 8, 0)
+    assert load_splits(DataSettings(), 8, 0) is one
+    again = load_splits.__wrapped__(DataSettings(), 8, 0)
     for name, (images, positions) in sets(one).items():
         assert torch.equal(images.x, sets(again)[name][0].x)
         assert torch.equal(positions, sets(again)[name][1])
@@ -71,18 +71,23 @@ def test_the_seed_decides_and_the_process_remembers() -> None:
 
 def test_who_trains_does_not_move_the_targets() -> None:
     """Clients and partition change the holders, never validation, auxiliary and test."""
-    one, other = load_splits(Data(), 8, 0), load_splits(Data(partition="iid", train=300), 3, 0)
+    one, other = (
+        load_splits(DataSettings(), 8, 0),
+        load_splits(DataSettings(partition="iid", train=300), 3, 0),
+    )
     for name in ("validation", "auxiliary", "test"):
         assert torch.equal(sets(one)[name][1], sets(other)[name][1])
     assert [len(images.y) for images in other.clients] == [100, 100, 100]
 
 
-def own(monkeypatch: pytest.MonkeyPatch, name: str, train: Images, test: Images | None) -> Data:
+def own(
+    monkeypatch: pytest.MonkeyPatch, name: str, train: Images, test: Images | None
+) -> DataSettings:
     """Return small settings of a source that gives these parts."""
     module = ModuleType(name)
     vars(module)["source"] = lambda data: (train, test)
     monkeypatch.setitem(sys.modules, name, module)
-    return Data(source=f"{name}:source", partition="iid", validation=2, auxiliary=3, test=4)
+    return DataSettings(source=f"{name}:source", partition="iid", validation=2, auxiliary=3, test=4)
 
 
 def numbered(start: int, count: int) -> Images:
@@ -124,10 +129,12 @@ def test_too_few_images_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         load_splits(data, 2, 0)
     for keys, wanted in (({"train": 1398 - 400}, 1398), ({"auxiliary": 1247}, 1398)):
         with pytest.raises(DataError, match=f"asks for {wanted} images, the source has 1397"):
-            load_splits(Data(**keys), 8, 0)
+            load_splits(DataSettings(**keys), 8, 0)
     with pytest.raises(DataError, match="clients is 998"):
-        load_splits(Data(), 998, 0)
-    assert sum(len(images.y) for images in load_splits(Data(train=997), 8, 0).clients) == 997
+        load_splits(DataSettings(), 998, 0)
+    assert (
+        sum(len(images.y) for images in load_splits(DataSettings(train=997), 8, 0).clients) == 997
+    )
 
 
 def people(start: int, each: int) -> Images:
@@ -200,7 +207,9 @@ def test_natural_holders_reach_the_clients(monkeypatch: pytest.MonkeyPatch) -> N
     module = ModuleType("held")
     vars(module)["source"] = lambda data: (train, None, torch.arange(90) % 5)
     monkeypatch.setitem(sys.modules, "held", module)
-    data = Data(source="held:source", partition="natural", validation=2, auxiliary=3, test=4)
+    data = DataSettings(
+        source="held:source", partition="natural", validation=2, auxiliary=3, test=4
+    )
     splits = load_splits(data, 5, 0)
     held = [set((positions % 5).tolist()) for positions in splits.indices.clients]
     assert sorted(map(tuple, held)) == [(0,), (1,), (2,), (3,), (4,)]
@@ -209,7 +218,7 @@ def test_natural_holders_reach_the_clients(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.skipif(not FACES.is_dir(), reason="no folder ../shared/data/att-faces")
 def test_faces() -> None:
     """Thirty people to classify, three targets each; ten more people for the attacker."""
-    data = Data(
+    data = DataSettings(
         source="image-folder", path=str(FACES), size=32, held_out_classes=10, test=90, validation=30
     )
     splits = load_splits(data, 4, 0)
@@ -222,7 +231,7 @@ def test_faces() -> None:
 def test_fashion_mnist() -> None:
     """Asked-for sizes; targets from the test files only."""
     splits = load_splits(
-        Data(source="idx", path=str(FASHION), train=1000, partition="shards"), 20, 0
+        DataSettings(source="idx", path=str(FASHION), train=1000, partition="shards"), 20, 0
     )
     assert sum(len(images.y) for images in splits.clients) == 1000
     assert len(splits.test.y) == 400 and splits.indices.test.min() >= 60000

@@ -1,6 +1,7 @@
 """The local update against arithmetic written out by hand."""
 
 import math
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -15,10 +16,10 @@ from fedcel.nets import split_net
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.seeding import make_generator
-from fedcel.settings.groups import Local, Net
+from fedcel.settings.groups import LocalSettings, NetSettings
 
 PLAIN = RoundPlan(0.3, 0.0, 0.0, 0.0, 0.0, 0.0, False, 0.0)
-LOCAL = Local(steps=7, batch_size=5)
+LOCAL = LocalSettings(steps=7, batch_size=5)
 
 
 def streams(purpose: str) -> torch.Generator:
@@ -28,7 +29,7 @@ def streams(purpose: str) -> torch.Generator:
 
 def flat_net(sigma: float = 0.1) -> FlatNet:
     """Return a small split net."""
-    net = Net(features=6, width=9, noise=sigma)
+    net = NetSettings(features=6, width=9, noise=sigma)
     return FlatNet(split_net.build_net(net, (1, 4, 4), 3, make_generator(0, "net")))
 
 
@@ -50,7 +51,7 @@ def test_without_noise_prior_and_loss_it_is_plain_sgd_to_the_bit() -> None:
     received = flat_net().vector.clone()
     found = update(PLAIN, received).delta
     net = split_net.build_net(
-        Net(features=6, width=9, noise=0.1), (1, 4, 4), 3, make_generator(0, "net")
+        NetSettings(features=6, width=9, noise=0.1), (1, 4, 4), 3, make_generator(0, "net")
     )
     optimiser = torch.optim.SGD(net.parameters(), lr=PLAIN.rate)
     x, y = data()
@@ -99,7 +100,7 @@ def test_langevin_noise_has_the_planned_deviation() -> None:
 def test_priors_pull_towards_the_received_model_and_zero() -> None:
     """One step of decay is -eta decay w; a pull does nothing where the round starts."""
     received = flat_net().vector.clone()
-    one = Local(steps=1, batch_size=5)
+    one = LocalSettings(steps=1, batch_size=5)
     x, y = data()
     base = local_update(flat_net(), received, x, y, plan=PLAIN, local=one, streams=streams).delta
     decayed = local_update(
@@ -133,7 +134,7 @@ def test_a_client_with_few_images_works(examples: int) -> None:
 def test_batches_are_epochs_in_a_row() -> None:
     """Every image is drawn once before any is drawn twice."""
     batches = draw_batches(
-        torch.zeros(10, dtype=torch.long), Local(steps=4, batch_size=5), streams("batch")
+        torch.zeros(10, dtype=torch.long), LocalSettings(steps=4, batch_size=5), streams("batch")
     )
     assert sorted(batches[:2].flatten().tolist()) == list(range(10))
     assert sorted(batches[2:].flatten().tolist()) == list(range(10))
@@ -148,7 +149,7 @@ def uneven() -> torch.Tensor:
 def test_balanced_batches_have_every_class_equally_often() -> None:
     """Three places each; within a class everyone once before anyone again."""
     y = uneven()
-    local = Local(steps=8, batch_size=11, balance=True)
+    local = LocalSettings(steps=8, batch_size=11, balance=True)
     batches = draw_batches(y, local, streams("batch"))
     assert batches.shape == (8, 9)
     for label in (0, 2, 4):
@@ -162,7 +163,9 @@ def test_balanced_batches_have_every_class_equally_often() -> None:
 
 def test_balance_never_leaves_a_class_out() -> None:
     """More classes than places: two of each, which have a spread, in a batch larger than asked."""
-    batches = draw_batches(uneven(), Local(steps=5, batch_size=2, balance=True), streams("batch"))
+    batches = draw_batches(
+        uneven(), LocalSettings(steps=5, batch_size=2, balance=True), streams("batch")
+    )
     assert batches.shape == (5, 6)
     for batch in batches:
         assert uneven()[batch].sort().values.tolist() == [0, 0, 2, 2, 4, 4]
@@ -195,7 +198,7 @@ class Watching:
         return state
 
 
-def watched(local: Local, y: torch.Tensor | None = None) -> list[torch.Tensor]:
+def watched(local: LocalSettings, y: torch.Tensor | None = None) -> list[torch.Tensor]:
     """Return the images that each step of a round sees."""
     watching, (x, own) = Watching([]), data()
     losses = Losses(defence=watching, defence_weight=1.0)
@@ -209,7 +212,7 @@ def watched(local: Local, y: torch.Tensor | None = None) -> list[torch.Tensor]:
 
 def test_augmentation_is_repeatable_and_knows_no_labels() -> None:
     """The same bits twice and under other labels, and anew for every epoch."""
-    local = Local(steps=6, batch_size=6, augment="affine")
+    local = LocalSettings(steps=6, batch_size=6, augment="affine")
     first, second = watched(local), watched(local, torch.zeros(12, dtype=torch.long))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     x, y = data()
@@ -223,7 +226,7 @@ def test_augmentation_is_repeatable_and_knows_no_labels() -> None:
 
 def test_without_augmentation_images_are_those_given() -> None:
     """To the bit, in the order of the batches."""
-    local = Local(steps=4, batch_size=5)
+    local = LocalSettings(steps=4, batch_size=5)
     x, y = data()
     batches = draw_batches(y, local, streams("batch"))
     assert all(torch.equal(a, x[b]) for a, b in zip(watched(local), batches, strict=True))
@@ -231,9 +234,9 @@ def test_without_augmentation_images_are_those_given() -> None:
 
 def test_gathering_in_pieces_gives_each_step_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many steps are gathered at once."""
-    local = Local(steps=7, batch_size=5)
+    local = LocalSettings(steps=7, batch_size=5)
     whole = watched(local)
-    monkeypatch.setattr("fedcel.federation.local_update._VALUES_AT_ONCE", 2 * 5 * 16)
+    monkeypatch.setattr(sys.modules[local_update.__module__], "_VALUES_AT_ONCE", 2 * 5 * 16)
     assert all(torch.equal(a, b) for a, b in zip(watched(local), whole, strict=True))
 
 

@@ -18,14 +18,14 @@ from fedcel.federation.robust_aggregation import (
 )
 from fedcel.federation.server_round import begin_round, finish_round, init_server_state
 from fedcel.settings.parsing import parse_settings
-from fedcel.settings.training import Strategy
+from fedcel.settings.training import StrategySettings
 from sims.engines.client_workers import LocalClients
 
 RULES = ["clipped", "median", "trimmed", "krum", "multi-krum", "geometric-median"]
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def rule(name: str, trim: float = 0.3, byzantine: int = 3) -> Strategy:
+def rule(name: str, trim: float = 0.3, byzantine: int = 3) -> StrategySettings:
     """Return the settings of a rule, for 3 hostile of 10 unless said otherwise."""
     return parse_settings(
         {

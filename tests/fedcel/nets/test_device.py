@@ -1,10 +1,11 @@
 """Training on a GPU, stood in for by a device that mixes with no other; who uses one."""
 
+import sys
+
 import pytest
 import torch
 from torch import nn
 
-from fedcel.federation import local_update as training
 from fedcel.federation.local_update import LocalUpdate, StepCorrections, local_update
 from fedcel.losses import cel
 from fedcel.losses.cel.protocol import ConditionalEntropy
@@ -15,11 +16,12 @@ from fedcel.nets.device import CPU, fastest_device, place_state, use_full_precis
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.seeding import make_generator
-from fedcel.settings.groups import Cel, Local, Net
+from fedcel.settings.groups import CelSettings, LocalSettings, NetSettings
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere, pretended
 
+training = sys.modules[local_update.__module__]
 SHAPE, CLASSES, FEATURES = (1, 8, 8), 3, 6
-NET = Net(name="strided", features=FEATURES, width=9, noise=0.3)
+NET = NetSettings(name="strided", features=FEATURES, width=9, noise=0.3)
 PLAN = RoundPlan(0.1, 1.0, 1.0, 0.1, 0.1, 0.01, False, 1.0, common=0.01, clip=1.0)
 LOSSES = {
     "plain": {},
@@ -33,7 +35,7 @@ LOSSES = {
 
 def build(name: str) -> ConditionalEntropy:
     """Return a loss by its kind and what else is set."""
-    settings = Cel.model_validate({"kind": name.split()[0]} | LOSSES[name])
+    settings = CelSettings.model_validate({"kind": name.split()[0]} | LOSSES[name])
     made = cel.build_cel(settings, 0.3, FEATURES, CLASSES)
     assert made is not None
     return made
@@ -62,7 +64,7 @@ def update(extra: Losses, plan: RoundPlan = PLAN) -> LocalUpdate:
     x, y = torch.rand(24, *SHAPE, generator=stream), torch.arange(24) % CLASSES
     received = flat.vector.clone()
     steer = StepCorrections(torch.zeros_like(received), torch.ones_like(received))
-    local = Local(steps=6, batch_size=12, augment="affine-flip", balance=True)
+    local = LocalSettings(steps=6, batch_size=12, augment="affine-flip", balance=True)
     return local_update(
         flat,
         received,
@@ -125,7 +127,11 @@ def test_the_model_is_where_the_round_ended(monkeypatch: pytest.MonkeyPatch) -> 
     flat = FlatNet(split_net.build_net(NET, SHAPE, CLASSES, make_generator(0, "net")))
     received = flat.vector.clone()
     x, y = torch.rand(24, *SHAPE, generator=make_generator(1, "x")), torch.arange(24) % CLASSES
-    rest = {"plan": PLAN, "local": Local(steps=3), "streams": lambda p: make_generator(3, p)}
+    rest = {
+        "plan": PLAN,
+        "local": LocalSettings(steps=3),
+        "streams": lambda p: make_generator(3, p),
+    }
     here = local_update(flat, received, x, y, **rest)
     monkeypatch.setattr(training, "fastest_device", lambda net: torch.device("cpu", 0))
     there = local_update(flat, received, x, y, **rest)

@@ -10,12 +10,14 @@ from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet, to_arrays, to_vector
 from fedcel.nets.split_net import SplitNet, build_net
 from fedcel.seeding import make_generator
-from fedcel.settings.groups import Net
+from fedcel.settings.groups import NetSettings
 
 
 def test_vector_and_gradient_are_the_nets_own() -> None:
     """A write to the vector is seen by the net, a backward pass by the gradient."""
-    flat = FlatNet(build_net(Net(features=4, width=5), (1, 2, 2), 3, make_generator(0, "net")))
+    flat = FlatNet(
+        build_net(NetSettings(features=4, width=5), (1, 2, 2), 3, make_generator(0, "net"))
+    )
     flat.load(torch.zeros_like(flat.vector))
     x = torch.rand(2, 1, 2, 2)
     assert not flat.net.answer(flat.net.encode(x)).any()

@@ -4,12 +4,14 @@ import torch
 
 from fedcel.nets.inference_cost import Cost, measure_cost
 from fedcel.nets.split_net import build_net
-from fedcel.settings.groups import Net
+from fedcel.settings.groups import NetSettings
 
 
 def test_mlp_by_hand() -> None:
     """64 -> 128 -> 32: two operations a weight, weights and biases, four bytes a feature."""
-    net = build_net(Net(width=128, features=32), (1, 8, 8), 10, torch.Generator().manual_seed(0))
+    net = build_net(
+        NetSettings(width=128, features=32), (1, 8, 8), 10, torch.Generator().manual_seed(0)
+    )
     weights = 64 * 128 + 128 * 32
     wanted = Cost(2 * weights, weights + 128 + 32, 4 * 32)
     assert (
@@ -19,7 +21,7 @@ def test_mlp_by_hand() -> None:
 
 def test_convolutions_by_hand() -> None:
     """Per output pixel 2 x 9 x channels in x channels out, then the linear layers."""
-    settings = Net(name="cnn", width=16, features=8)
+    settings = NetSettings(name="cnn", width=16, features=8)
     net = build_net(settings, (1, 8, 8), 10, torch.Generator().manual_seed(0))
     found = measure_cost(net, torch.zeros(1, 8, 8))
     convolutions = 64 * 9 * 1 * 16 + 16 * 9 * 16 * 32

@@ -12,7 +12,7 @@ from fedcel.errors import NetError
 from fedcel.nets import split_net
 from fedcel.nets.pretrained import fold_batch_norms, keep_parameters
 from fedcel.seeding import make_generator
-from fedcel.settings.groups import Net
+from fedcel.settings.groups import NetSettings
 
 WEIGHTS = Path("weights.pt")
 
@@ -43,12 +43,12 @@ class Backbone(nn.Module):
         return self.bound(self.net(images))
 
 
-def backbone(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+def backbone(shape: tuple[int, ...], classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
     """Return encoder and head; a user's builder looks like this."""
     return Backbone(net.features), nn.Linear(net.features, classes)
 
 
-def resnet(shape: tuple[int, ...], classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+def resnet(shape: tuple[int, ...], classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
     """Return a ResNet with weights of a file and an adapter of our own, and the head."""
     trunk = resnet18()
     trunk.load_state_dict(torch.load(WEIGHTS, weights_only=True))
@@ -74,7 +74,7 @@ def test_a_folded_net_answers_as_before() -> None:
 
 def test_a_split_net_keeps_pretrained_parameters() -> None:
     """Built by import string: the encoder is the pretrained one, the head is drawn by the seed."""
-    net = Net(name=f"{__name__}:backbone", features=16)
+    net = NetSettings(name=f"{__name__}:backbone", features=16)
     one, two = (
         split_net.build_net(net, (3, 64, 64), 4, make_generator(seed, "net")) for seed in (0, 1)
     )
@@ -95,7 +95,7 @@ def test_a_trunk_of_a_file_is_kept_and_what_follows_it_is_drawn(
     weights = tmp_path / "resnet.pt"
     torch.save(trained(resnet18()).state_dict(), weights)
     monkeypatch.setattr(sys.modules[__name__], "WEIGHTS", weights)
-    net = Net(name=f"{__name__}:resnet", features=16)
+    net = NetSettings(name=f"{__name__}:resnet", features=16)
     one, two = (
         split_net.build_net(net, (3, 64, 64), 4, make_generator(seed, "net")) for seed in (0, 1)
     )

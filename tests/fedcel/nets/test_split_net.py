@@ -10,22 +10,22 @@ from fedcel.errors import NetError
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import build_net
 from fedcel.seeding import make_generator
-from fedcel.settings.groups import Net
+from fedcel.settings.groups import NetSettings
 
 
-def with_batch_norm(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+def with_batch_norm(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
     """Build an encoder that must be refused."""
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.BatchNorm1d(4))
     return encoder, nn.Linear(4, classes)
 
 
-def tied(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+def tied(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
     """Build a head whose layer the encoder ends with as well."""
     last = nn.Linear(classes, classes)
     return nn.Sequential(nn.Flatten(), nn.Linear(16, classes), last), last
 
 
-def wrong_head(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+def wrong_head(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
     """Build a head with a class too many."""
     return nn.Sequential(nn.Flatten(), nn.Linear(16, 4)), nn.Linear(4, classes + 1)
 
@@ -36,7 +36,9 @@ def wrong_head(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Mod
 @pytest.mark.parametrize("bound", ["sigmoid", "norm"])
 def test_features_are_bounded_and_shapes_fit(name: str, side: int, bound: str) -> None:
     """Even for huge parameters: |z|^2 <= D."""
-    net = build_net(Net(name=name, bound=bound), (1, side, side), 10, make_generator(0, "net"))
+    net = build_net(
+        NetSettings(name=name, bound=bound), (1, side, side), 10, make_generator(0, "net")
+    )
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.mul_(50)
@@ -48,7 +50,7 @@ def test_features_are_bounded_and_shapes_fit(name: str, side: int, bound: str) -
 
 def test_noise_has_its_deviation_and_zero_adds_none() -> None:
     """The sd of z~ - z is sigma."""
-    net = build_net(Net(noise=0.3), (1, 8, 8), 10, make_generator(0, "net"))
+    net = build_net(NetSettings(noise=0.3), (1, 8, 8), 10, make_generator(0, "net"))
     z = torch.zeros(2000, 64)
     assert net.add_noise(z, make_generator(0, "x")).std().item() == pytest.approx(0.3, rel=0.02)
     net.cut = Cut()
@@ -57,29 +59,29 @@ def test_noise_has_its_deviation_and_zero_adds_none() -> None:
 
 def test_same_seed_same_parameters() -> None:
     """Global random state plays no part."""
-    a = build_net(Net(), (1, 8, 8), 10, make_generator(4, "net"))
+    a = build_net(NetSettings(), (1, 8, 8), 10, make_generator(4, "net"))
     torch.rand(7)
-    b = build_net(Net(), (1, 8, 8), 10, make_generator(4, "net"))
+    b = build_net(NetSettings(), (1, 8, 8), 10, make_generator(4, "net"))
     pairs = zip(a.parameters(), b.parameters(), strict=True)
     assert all(torch.equal(p, q) for p, q in pairs)
 
 
-def with_dropout(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+def with_dropout(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
     """Build an encoder whose law changes with a draw."""
     return nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(16, 4)), nn.Linear(4, classes)
 
 
-def too_small(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+def too_small(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
     """Build an encoder for other images."""
     return nn.Sequential(nn.Flatten(), nn.Linear(9, 4)), nn.Linear(4, classes)
 
 
-def not_a_pair(shape: object, classes: int, net: Net) -> nn.Module:
+def not_a_pair(shape: object, classes: int, net: NetSettings) -> nn.Module:
     """Build a single module."""
     return nn.Linear(16, classes)
 
 
-def prelu(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
+def prelu(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
     """Build an encoder with an embedding-like parameter drawn outside Linear and Conv2d."""
     return nn.Sequential(nn.Flatten(1, 2), nn.Conv1d(4, 1, 1), nn.Flatten()), nn.Linear(4, classes)
 
@@ -87,11 +89,11 @@ def prelu(shape: object, classes: int, net: Net) -> tuple[nn.Module, nn.Module]:
 def test_layers_of_any_kind_are_drawn_from_the_seed() -> None:
     """A Conv1d is not redrawn by us; the global state still plays no part and is left alone."""
     torch.manual_seed(1)
-    a = build_net(Net(name=f"{__name__}:prelu"), (1, 4, 4), 3, make_generator(4, "net"))
+    a = build_net(NetSettings(name=f"{__name__}:prelu"), (1, 4, 4), 3, make_generator(4, "net"))
     after = torch.rand(1)
     torch.manual_seed(1)
     assert torch.equal(after, torch.rand(1))
-    b = build_net(Net(name=f"{__name__}:prelu"), (1, 4, 4), 3, make_generator(4, "net"))
+    b = build_net(NetSettings(name=f"{__name__}:prelu"), (1, 4, 4), 3, make_generator(4, "net"))
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
 
 
@@ -115,12 +117,12 @@ def test_layers_of_any_kind_are_drawn_from_the_seed() -> None:
 def test_what_cannot_be_split_is_refused(name: str, shape: tuple[int, ...], message: str) -> None:
     """With the reason and the remedy."""
     with pytest.raises(NetError, match=message):
-        build_net(Net(name=name), shape, 3, make_generator(0, "net"))
+        build_net(NetSettings(name=name), shape, 3, make_generator(0, "net"))
 
 
-def vgg(**more: object) -> Net:
+def vgg(**more: object) -> NetSettings:
     """Return settings of a narrow VGG11."""
-    return Net.model_validate({"name": "vgg11", "width": 16, **more})
+    return NetSettings.model_validate({"name": "vgg11", "width": 16, **more})
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,9 @@ def test_vgg11_at_its_own_width() -> None:
 
     Widths 64, 128, 256, 256, 512, 512, 512, 512; D = 512 of 8 channels; 10 classes.
     """
-    net = build_net(Net(name="vgg11", features=512), (3, 32, 32), 10, make_generator(0, "net"))
+    net = build_net(
+        NetSettings(name="vgg11", features=512), (3, 32, 32), 10, make_generator(0, "net")
+    )
     wide = [3, 64, 128, 256, 256, 512, 512, 512, 512]
     own = [9 * a * b + 3 * b for a, b in pairwise(wide)]
     count = [sum(p.numel() for p in half.parameters()) for half in (net.encoder, net.head)]

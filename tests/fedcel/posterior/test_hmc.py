@@ -14,7 +14,7 @@ from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.round_plan import RoundPlan
-from fedcel.settings.groups import Data
+from fedcel.settings.groups import DataSettings
 from tests.fedcel.posterior.truth import Change, Federation, settings
 
 SCALE = 0.15  # s0, the prior's standard deviation
@@ -24,7 +24,7 @@ CLIENTS = 10
 @lru_cache(maxsize=1)
 def digits() -> Splits:
     """Return digits at ten holders of few classes."""
-    return load_splits(Data(partition="dirichlet", alpha=0.3), CLIENTS, 0)
+    return load_splits(DataSettings(partition="dirichlet", alpha=0.3), CLIENTS, 0)
 
 
 def potential(w: Tensor, x: Tensor, y: Tensor) -> Tensor:

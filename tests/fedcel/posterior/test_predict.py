@@ -7,7 +7,7 @@ from fedcel.nets import split_net
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.posterior.predict import Prediction, predict, what_is_sent
 from fedcel.seeding import make_generator
-from fedcel.settings.groups import Net
+from fedcel.settings.groups import NetSettings
 
 X = torch.rand(5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 
@@ -15,7 +15,7 @@ X = torch.rand(5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 def chain(scope: str) -> tuple[FlatNet, list[torch.Tensor]]:
     """Return a net and three samples, of the head alone or of everything."""
     net = split_net.build_net(
-        Net(features=6, width=9, noise=0.2), (1, 4, 4), 3, make_generator(0, "net")
+        NetSettings(features=6, width=9, noise=0.2), (1, 4, 4), 3, make_generator(0, "net")
     )
     flat = FlatNet(net)
     stream = torch.Generator().manual_seed(1)

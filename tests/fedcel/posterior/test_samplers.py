@@ -13,7 +13,7 @@ from fedcel.posterior import samplers
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.posterior.samplers import Kick
 from fedcel.seeding import make_generator
-from fedcel.settings.groups import Local, Net
+from fedcel.settings.groups import LocalSettings, NetSettings
 from fedcel.settings.parsing import parse_settings
 
 PLAN = RoundPlan(0.3, 0.0, 0.0, 0.0, 0.0, 0.02, False, 1.0, steps=4)
@@ -22,7 +22,7 @@ PLAN = RoundPlan(0.3, 0.0, 0.0, 0.0, 0.0, 0.02, False, 1.0, steps=4)
 class Counting:
     """Moves by the number of the step, and by half a draw of noise."""
 
-    def __init__(self, local: Local) -> None:
+    def __init__(self, local: LocalSettings) -> None:
         self.most = local.steps
 
     def start(self, w: torch.Tensor, plan: RoundPlan) -> State:
@@ -43,10 +43,10 @@ class Counting:
 def delta(name: str, plan: RoundPlan = PLAN) -> torch.Tensor:
     """Return the update of a round of four steps."""
     net = split_net.build_net(
-        Net(features=6, width=9), (1, 4, 4), 3, make_generator(0, "net"), Cut()
+        NetSettings(features=6, width=9), (1, 4, 4), 3, make_generator(0, "net"), Cut()
     )
     flat, x = FlatNet(net), torch.rand(12, 1, 4, 4, generator=make_generator(1, "x"))
-    local = Local(sampler=name, steps=4, batch_size=6)
+    local = LocalSettings(sampler=name, steps=4, batch_size=6)
     streams = lambda purpose: make_generator(3, purpose)  # noqa: E731
     labels = torch.arange(12) % 3
     return local_update(
@@ -75,7 +75,7 @@ def test_a_users_sampler_moves_and_is_given_the_noise() -> None:
 def test_what_is_no_sampler_is_refused(name: str, message: str) -> None:
     """By name, with what is missing."""
     with pytest.raises(PluginError, match=message):
-        samplers.build_sampler(Local(sampler=name))
+        samplers.build_sampler(LocalSettings(sampler=name))
 
 
 def test_a_typo_is_refused_with_the_nearest_name() -> None:

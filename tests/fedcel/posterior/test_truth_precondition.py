@@ -1,5 +1,6 @@
 """A step size for each parameter, with a prior at 0 and one that moves: the target stays."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,8 @@ def test_step_sizes_leave_the_posterior(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_noise_must_be_scaled_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of eta G with the noise of eta: too cold where G is large, too hot where small."""
-    monkeypatch.setattr(local_update, "noise_scale", lambda scale, plan: torch.ones_like(scale))
+    training = sys.modules[local_update.__module__]
+    monkeypatch.setattr(training, "noise_scale", lambda scale, plan: torch.ones_like(scale))
     found = federation()
     installed(found, monkeypatch)
     _, ratio, _ = measured(found, tmp_path)

@@ -8,7 +8,7 @@ from scipy.stats import binom
 
 from fedcel.privacy import measure_utility
 from fedcel.privacy.answer_utility import accuracy_ceiling
-from fedcel.settings.groups import Privacy
+from fedcel.settings.groups import PrivacySettings
 
 N = 1500
 LABELS = torch.arange(N) % 10
@@ -21,7 +21,7 @@ def test_without_noise_everything_is_kept(kind: str) -> None:
     """Mechanism none: accuracy and top-1 of the logits, equal confidences, ceiling 1."""
     wrong = SURE.roll(1, 1)
     wrong[: N // 4] = SURE[: N // 4]
-    found = measure_utility(wrong, LABELS, Privacy(mechanism="none", clip_kind=kind))
+    found = measure_utility(wrong, LABELS, PrivacySettings(mechanism="none", clip_kind=kind))
     assert found["accuracy"] == 0.25 and found["top1-kept"] == 1 and found["ceiling"] == 1
     assert abs(found["confidence-before"] - found["confidence-after"]) < 1e-9
 
@@ -33,7 +33,7 @@ def test_without_noise_everything_is_kept(kind: str) -> None:
 def test_confidence_by_hand(kind: str, want: float) -> None:
     """One-hot logits of 50: centred 45 and -5, so (4, -4...) clamped and (4, 0...) projected."""
     want = want or exp(4) / (exp(4) + 9)
-    found = measure_utility(SURE, LABELS, Privacy(clip_kind=kind, clip=4.0))
+    found = measure_utility(SURE, LABELS, PrivacySettings(clip_kind=kind, clip=4.0))
     assert abs(found["confidence-before"] - want) < 1e-9
 
 
@@ -41,9 +41,9 @@ def test_confidence_by_hand(kind: str, want: float) -> None:
 def test_huge_and_tiny_epsilon(kind: str) -> None:
     """Much noise leaves chance, .1; hardly any leaves all."""
     low, high = binom.interval(1 - 1e-6, N, 0.1)
-    lost = measure_utility(SURE, LABELS, Privacy(clip_kind=kind, epsilon=1e-4))
+    lost = measure_utility(SURE, LABELS, PrivacySettings(clip_kind=kind, epsilon=1e-4))
     assert low / N < lost["accuracy"] < high / N
-    kept = measure_utility(SURE, LABELS, Privacy(clip_kind=kind, epsilon=1e5))
+    kept = measure_utility(SURE, LABELS, PrivacySettings(clip_kind=kind, epsilon=1e5))
     assert kept["accuracy"] == kept["top1-kept"] == 1
     assert abs(kept["confidence-after"] - kept["confidence-before"]) < 0.01
 
@@ -53,7 +53,7 @@ def test_huge_and_tiny_epsilon(kind: str) -> None:
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
 def test_nothing_beats_the_ceiling(mechanism: str, kind: str, epsilon: float) -> None:
     """Right, sure, balanced logits stay below the ceiling, and above chance."""
-    privacy = Privacy(mechanism=mechanism, clip_kind=kind, epsilon=epsilon)
+    privacy = PrivacySettings(mechanism=mechanism, clip_kind=kind, epsilon=epsilon)
     found = measure_utility(SURE[:500], LABELS[:500], privacy)
     assert found["accuracy"] <= binom.ppf(1 - 1e-6, 500, found["ceiling"]) / 500
     assert found["accuracy"] >= binom.ppf(1e-6, 500, 0.1) / 500
@@ -61,7 +61,7 @@ def test_nothing_beats_the_ceiling(mechanism: str, kind: str, epsilon: float) ->
 
 def test_labels_attain_the_ceiling() -> None:
     """A reader is as sure as he may be; before, as sure as the unclipped logits."""
-    found = measure_utility(SURE, LABELS, Privacy(mechanism="label-only", epsilon=2.0))
+    found = measure_utility(SURE, LABELS, PrivacySettings(mechanism="label-only", epsilon=2.0))
     low, high = binom.interval(1 - 1e-6, N, found["ceiling"])
     assert low / N <= found["accuracy"] <= high / N
     assert abs(found["confidence-after"] - found["ceiling"]) < 1e-9
@@ -72,7 +72,7 @@ def test_accuracy_of_the_largest_of_laplace_values() -> None:
     """Probabilities 1 and 0 at epsilon 2, scale 1: P(L' - L > 1) = 3/(4e)."""
     y = torch.arange(N) % 2
     sure = 50 * torch.nn.functional.one_hot(y, 2).float()
-    found = measure_utility(sure, y, Privacy(clip_kind="probabilities", epsilon=2.0))
+    found = measure_utility(sure, y, PrivacySettings(clip_kind="probabilities", epsilon=2.0))
     miss = 3 * exp(-1) / 4  # P(L' - L > t) = exp(-t) (2 + t) / 4
     low, high = binom.interval(1 - 1e-6, N, 1 - miss)
     assert low / N <= found["accuracy"] <= high / N
@@ -88,4 +88,4 @@ def test_ceiling_in_numbers() -> None:
 def test_no_logits_are_refused() -> None:
     """A mean over nothing is not reported."""
     with pytest.raises(ValueError, match="at least one row"):
-        measure_utility(SURE[:0], LABELS[:0], Privacy())
+        measure_utility(SURE[:0], LABELS[:0], PrivacySettings())

@@ -22,7 +22,7 @@ from fedcel.privacy import (
 )
 from fedcel.privacy.protocol import PROTECTS
 from fedcel.settings.answers import MECHANISMS
-from fedcel.settings.groups import Privacy
+from fedcel.settings.groups import PrivacySettings
 from fedcel.settings.parsing import parse_settings
 from fedcel.testing import MechanismContract
 
@@ -35,7 +35,7 @@ class Noise:
 
     name, delta, protects, unit = "noise", 0.0, PROTECTS, "logits"
 
-    def __init__(self, privacy: Privacy, classes: int) -> None:
+    def __init__(self, privacy: PrivacySettings, classes: int) -> None:
         self.epsilon = privacy.epsilon / 2
         self.classes = classes
 
@@ -46,12 +46,12 @@ class Noise:
         return perturb_rows(torch.zeros(len(logits), 1), 1.0, 1.0).expand(-1, self.classes)
 
 
-def dear(privacy: Privacy, classes: int) -> Mechanism:
+def dear(privacy: PrivacySettings, classes: int) -> Mechanism:
     """Return what costs more than it may."""
     return LabelOnly(2 * privacy.epsilon, classes)
 
 
-def nothing(privacy: Privacy, classes: int) -> int:
+def nothing(privacy: PrivacySettings, classes: int) -> int:
     """Return what is no mechanism."""
     return classes
 
@@ -61,7 +61,7 @@ class TestOwn(MechanismContract):
 
     def build(self) -> Mechanism:
         """Return it from its import string."""
-        return build_mechanism(Privacy(mechanism=f"{__name__}:Noise", epsilon=2.0), 3)
+        return build_mechanism(PrivacySettings(mechanism=f"{__name__}:Noise", epsilon=2.0), 3)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ class TestOwn(MechanismContract):
 )
 def test_each_name(name: str, want: Mechanism) -> None:
     """With the sensitivity of its norm, and its own price."""
-    made = build_mechanism(Privacy(mechanism=name, clip_kind="clamp", clip=2.0), 5)
+    made = build_mechanism(PrivacySettings(mechanism=name, clip_kind="clamp", clip=2.0), 5)
     assert made == want
     assert (made.name, made.epsilon) == (name, 4.0)
     assert made.delta == (1e-6 if name == "gaussian" else 0)
@@ -85,9 +85,9 @@ def test_none_is_refused_where_an_answer_must_be_private() -> None:
     for name in MECHANISMS:
         if name == "none":
             with pytest.raises(SettingsError, match="this answer must be private"):
-                build_mechanism(Privacy(mechanism=name), 3)
+                build_mechanism(PrivacySettings(mechanism=name), 3)
         else:
-            assert isinstance(build_mechanism(Privacy(mechanism=name), 3), Mechanism)
+            assert isinstance(build_mechanism(PrivacySettings(mechanism=name), 3), Mechanism)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_none_is_refused_where_an_answer_must_be_private() -> None:
 def test_own_objects_that_do_not_fit(name: str, message: str) -> None:
     """Each with the reason."""
     with pytest.raises(PluginError, match=message):
-        build_mechanism(Privacy(mechanism=f"{__name__}:{name}"), 3)
+        build_mechanism(PrivacySettings(mechanism=f"{__name__}:{name}"), 3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -109,7 +109,7 @@ def test_a_stated_sensitivity_must_be_enforced(kind: str) -> None:
     """At least the clip's, in the mechanism's norm; more is more noise."""
     for name, norm in (("laplace", 1), ("gaussian", 2)):
         least = sensitivity(kind, 2.0, 5, norm)
-        told = Privacy(mechanism=name, clip_kind=kind, clip=2.0, sensitivity=1.5 * least)
+        told = PrivacySettings(mechanism=name, clip_kind=kind, clip=2.0, sensitivity=1.5 * least)
         made = build_mechanism(told, 5)
         assert isinstance(made, Laplace | Gaussian)
         assert made.sensitivity == 1.5 * least
@@ -151,7 +151,7 @@ def test_settings_that_fit() -> None:
 def test_private_logits_use_the_settings(kind: str) -> None:
     """Scale Delta/epsilon of the settings or of the argument; `none` adds nothing."""
     logits = torch.zeros(600, 10)
-    privacy = Privacy(clip_kind=kind, clip=3.0, epsilon=2.0)
+    privacy = PrivacySettings(clip_kind=kind, clip=3.0, epsilon=2.0)
     clipped = clip_rows(logits, kind, 3.0)
     for epsilon in (2.0, 0.5):
         answer = private_logits(logits, privacy, None if epsilon == 2 else epsilon)
@@ -167,4 +167,4 @@ def test_private_logits_use_the_settings(kind: str) -> None:
 def test_no_mechanism_lets_clipped_logits_through(name: str) -> None:
     """What leaves is not what went in."""
     logits = torch.zeros(100, 3)
-    assert not torch.equal(private_logits(logits, Privacy(mechanism=name)), logits)
+    assert not torch.equal(private_logits(logits, PrivacySettings(mechanism=name)), logits)

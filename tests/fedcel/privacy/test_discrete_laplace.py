@@ -21,7 +21,7 @@ from fedcel.privacy.discrete_laplace import (
     draw_offsets,
     draw_runs,
 )
-from fedcel.settings.groups import Privacy
+from fedcel.settings.groups import PrivacySettings
 
 ALPHA = 1e-6  # chance that a sound sampler fails a test of its law
 SAMPLES = 200_000
@@ -132,7 +132,7 @@ def test_hardly_any_noise_leaves_the_rows() -> None:
     """Every value is disturbed at its own place."""
     rows = torch.randn(7, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     torch.testing.assert_close(add_grid_noise(rows, LARGEST, 1.0), rows, atol=1e-4, rtol=0)
-    mine = build_mechanism(Privacy(mechanism="discrete-laplace", epsilon=1.0), 3)
+    mine = build_mechanism(PrivacySettings(mechanism="discrete-laplace", epsilon=1.0), 3)
     assert mine.name == "discrete-laplace"
     assert len(mine.answer(rows.float()).unique()) == 21
 

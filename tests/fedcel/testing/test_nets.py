@@ -1,7 +1,7 @@
 """Every built-in net holds the contract of nets."""
 
 from fedcel.nets.split_net import BUILDERS
-from fedcel.settings.groups import Net
+from fedcel.settings.groups import NetSettings
 from fedcel.testing.nets import NetContract
 
 
@@ -24,9 +24,9 @@ class TestStrided(NetContract):
     name = "strided"
     shape = (1, 28, 28)
 
-    def settings(self) -> Net:
+    def settings(self) -> NetSettings:
         """Return the settings of a net with more layers."""
-        return Net(name=self.name, features=12, width=16, head_width=8, bound="norm")
+        return NetSettings(name=self.name, features=12, width=16, head_width=8, bound="norm")
 
 
 class TestVGG(NetContract):
@@ -35,9 +35,9 @@ class TestVGG(NetContract):
     name = "vgg11"
     shape = (3, 32, 32)
 
-    def settings(self) -> Net:
+    def settings(self) -> NetSettings:
         """Return the settings of a narrow VGG11."""
-        return Net(name=self.name, features=64, width=16)
+        return NetSettings(name=self.name, features=64, width=16)
 
 
 def test_every_net_is_here() -> None:

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from fedcel.data.sources import SOURCES, load_embedded_digits
-from fedcel.settings.groups import Data
+from fedcel.settings.groups import DataSettings
 from fedcel.testing.sources import SourceContract
 from tests.fedcel.data.test_idx import idx
 
@@ -18,16 +18,16 @@ WRITERS = 5
 
 def written() -> tuple[np.ndarray, np.ndarray]:
     """Return the first digits as bytes (300, 8, 8) and their labels."""
-    x, y = load_embedded_digits(Data())[0]
+    x, y = load_embedded_digits(DataSettings())[0]
     return (x[:COUNT, 0] * 255).round().numpy().astype(np.uint8), y[:COUNT].numpy()
 
 
 class TestDigits(SourceContract):
     """Embedded."""
 
-    def settings(self) -> Data:
+    def settings(self) -> DataSettings:
         """Return the defaults."""
-        return Data()
+        return DataSettings()
 
 
 class OnDisk(SourceContract):
@@ -43,9 +43,9 @@ class OnDisk(SourceContract):
         """Write images and labels into the folder."""
         raise NotImplementedError
 
-    def settings(self) -> Data:
+    def settings(self) -> DataSettings:
         """Return the settings that name the folder."""
-        return Data(source=self.source, path=str(self.folder))
+        return DataSettings(source=self.source, path=str(self.folder))
 
     source: str
 
@@ -71,9 +71,9 @@ class TestNpz(OnDisk):
         """Write the arrays."""
         np.savez(self.folder / "digits.npz", x_train=x[..., None], y_train=y)
 
-    def settings(self) -> Data:
+    def settings(self) -> DataSettings:
         """Return the settings that name the file."""
-        return Data(source="npz", path=str(self.folder / "digits.npz"))
+        return DataSettings(source="npz", path=str(self.folder / "digits.npz"))
 
 
 class TestFolder(OnDisk):
@@ -111,9 +111,11 @@ class TestHub(OnDisk):
         found = datasets.Dataset.from_dict(table, features=features)
         found.save_to_disk(str(self.folder / "set"))
 
-    def settings(self) -> Data:
+    def settings(self) -> DataSettings:
         """Return the settings that name the folder and the holders."""
-        return Data(source="huggingface", path=str(self.folder / "set"), holder_column="writer")
+        return DataSettings(
+            source="huggingface", path=str(self.folder / "set"), holder_column="writer"
+        )
 
 
 def test_every_source_is_here() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedcel.errors import RunError
 from fedcel.runs import run_folder
-from fedcel.settings.groups import Attack
+from fedcel.settings.groups import AttackSettings
 from fedcel.settings.parsing import parse_settings
 from sims.attacking.attack_run import attack_run, catch_up
 from sims.engines import local
@@ -66,19 +66,19 @@ class Meanwhile(Cheat):
 
     def reconstruct(self, observation: object, *rest: object) -> Tensor:
         """Let the other one end, and cheat."""
-        attack_run(self.folder, Attack(names=f"{__name__}:Cheat", seeds=1))
+        attack_run(self.folder, AttackSettings(names=f"{__name__}:Cheat", seeds=1))
         return self.targets
 
 
 def test_attacks_at_the_same_time_keep_each_others_rows(tmp_path: Path) -> None:
     """And what they scored of each image, and their pictures."""
     Meanwhile.folder = folder = trained(tmp_path / "run")
-    how = Attack(names=f"{__name__}:Meanwhile", seeds=1)
+    how = AttackSettings(names=f"{__name__}:Meanwhile", seeds=1)
     attack_run(folder, how)
     assert [row["attack"] for row in read_rows(folder)] == ["cheat", "meanwhile"]
     assert (
         lacking_settings(folder, how)
-        is lacking_settings(folder, Attack(names=f"{__name__}:Cheat", seeds=1))
+        is lacking_settings(folder, AttackSettings(names=f"{__name__}:Cheat", seeds=1))
         is None
     )
     for name in ("cheat", "meanwhile"):
@@ -88,7 +88,7 @@ def test_attacks_at_the_same_time_keep_each_others_rows(tmp_path: Path) -> None:
 
 def test_images_of_seeds_that_were_not_run_again_are_dropped(tmp_path: Path) -> None:
     """One seed in the place of three: the rows' mean is that of one, so is the images'."""
-    folder, how = trained(tmp_path / "run"), Attack(names=f"{__name__}:Cheat", seeds=3)
+    folder, how = trained(tmp_path / "run"), AttackSettings(names=f"{__name__}:Cheat", seeds=3)
     attack_run(folder, how)
     other = attack_run(folder, how.model_copy(update={"budget": 2.0, "seeds": 1}))
     attack_run(folder, how.model_copy(update={"seeds": 1}))
@@ -102,7 +102,7 @@ def test_images_of_seeds_that_were_not_run_again_are_dropped(tmp_path: Path) -> 
 def test_a_failed_attack_is_named_until_it_works(tmp_path: Path) -> None:
     """By the run, and by every table: the worst attack is that of the others."""
     folder = trained(tmp_path / "run")
-    attack_run(folder, Attack(names=f"{__name__}:Broken,{__name__}:Cheat", seeds=2))
+    attack_run(folder, AttackSettings(names=f"{__name__}:Broken,{__name__}:Cheat", seeds=2))
     assert list_failures(read_rows(folder)) == ["broken"]
     rows = [{"run": "runs/a", FAILED_ATTACKS: list_failures(read_rows(folder))}, {"run": "runs/b"}]
     assert (
@@ -119,7 +119,7 @@ def test_what_failed_is_lacking_until_it_works(
     """It alone, with the settings it failed under; others' rows stay, and so does its record."""
     folder = trained(tmp_path / "run")
     names = f"{__name__}:Cheat,{__name__}:Broken"
-    small, large = (Attack(names=names, seeds=1, budget=budget) for budget in (1.0, 4.0))
+    small, large = (AttackSettings(names=names, seeds=1, budget=budget) for budget in (1.0, 4.0))
     assert lacking_settings(folder, small) == small
     attack_run(folder, small)
     attack_run(folder, large)
@@ -148,10 +148,10 @@ def test_an_attack_that_saw_the_targets_is_named_whenever_it_ran(
 ) -> None:
     """Against the optimal attacker's row of an earlier call, and not before there is one."""
     folder, often = trained(tmp_path / "run"), "cheat picks the right image in 1.000 of cases"
-    cheating = Attack(names=f"{__name__}:Cheat", seeds=1)
+    cheating = AttackSettings(names=f"{__name__}:Cheat", seeds=1)
     attack_run(folder, cheating)
     assert often not in capsys.readouterr().err
-    attack_run(folder, Attack(names="optimal", seeds=1))
+    attack_run(folder, AttackSettings(names="optimal", seeds=1))
     assert often in capsys.readouterr().err
     attack_run(folder, cheating)
     assert often in capsys.readouterr().err
@@ -164,7 +164,7 @@ def test_says_that_the_result_contradicts_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A certificate below what was measured: said as often as the run is attacked."""
-    folder, how = trained(tmp_path / "run"), Attack(names="optimal", seeds=1)
+    folder, how = trained(tmp_path / "run"), AttackSettings(names="optimal", seeds=1)
     attack_run(folder, how)
     assert "certificate" not in capsys.readouterr().err
     path = folder / "result.json"
@@ -181,5 +181,5 @@ def test_an_unfinished_run_is_not_attacked(tmp_path: Path, text: str | None) -> 
     path = folder / "result.json"
     path.unlink() if text is None else path.write_text(text)
     with pytest.raises(RunError, match=r"result\.json is (missing|damaged)"):
-        attack_run(folder, Attack(names="optimal", seeds=1))
+        attack_run(folder, AttackSettings(names="optimal", seeds=1))
     assert not (folder / "attacks").exists()

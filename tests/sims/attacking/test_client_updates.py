@@ -19,7 +19,7 @@ from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import build_net
 from fedcel.posterior.round_plan import plan_round
-from fedcel.settings.groups import Attack, Local, Net, Updates
+from fedcel.settings.groups import AttackSettings, LocalSettings, NetSettings, UpdateSettings
 from fedcel.settings.parsing import parse_settings
 from fedcel.testing.attacks import LinearObservation, load_digit_targets
 from sims.attacking.client_updates import Uploads
@@ -34,7 +34,9 @@ def stream(seed: int = 0) -> torch.Generator:
 def uploads(batch: int = 1, sigma: float = 0.0, noise: float = 0.0, name: str = "mlp") -> Uploads:
     """Return the uploads of clients of an untrained net."""
     known, targets = load_digit_targets()
-    net = build_net(Net(name=name, width=48, features=16, noise=sigma), (1, 8, 8), 10, stream(3))
+    net = build_net(
+        NetSettings(name=name, width=48, features=16, noise=sigma), (1, 8, 8), 10, stream(3)
+    )
     flat = FlatNet(net)
     received = flat.vector.clone()
     with torch.no_grad():
@@ -43,7 +45,7 @@ def uploads(batch: int = 1, sigma: float = 0.0, noise: float = 0.0, name: str = 
     asked = plan_round(parse_settings({}), 1, 1 / 8, 1000)._replace(
         noise=noise, rate=0.5, decay=0.01
     )
-    return Uploads(flat, received, asked, Local(), Updates(), book, expected, batch)
+    return Uploads(flat, received, asked, LocalSettings(), UpdateSettings(), book, expected, batch)
 
 
 def clipped(seen: Uploads, limit: float) -> Uploads:
@@ -224,7 +226,7 @@ def test_gradient_inversion_with_few_images_of_its_own() -> None:
 def test_too_large_batches_are_refused_before_any_work() -> None:
     """Nothing is lost: no attack has said a word."""
     lines: list[str] = []
-    how = Attack(names="optimal,gradient-inversion", seeds=1)
+    how = AttackSettings(names="optimal,gradient-inversion", seeds=1)
     seen = [LinearObservation("smashed-data"), uploads(300)]
     with pytest.raises(SettingsError, match="attack.batch is 300, must be at most 250"):
         run_attacks(seen, how, *load_digit_targets(), 1, lines.append)
@@ -274,7 +276,7 @@ def test_needs_are_checked() -> None:
 
 def test_what_is_attacked_is_what_leaves_the_holder() -> None:
     """Clipped, and labels are read off all the same: of one image always, of four mostly."""
-    (x, y), short = first(16), Updates(clip=0.02)
+    (x, y), short = first(16), UpdateSettings(clip=0.02)
     for batch, fewest in ((1, 1.0), (4, 0.9)):
         seen = replace(uploads(batch), updates=short)
         sent = seen.sample(x, stream())
@@ -283,5 +285,5 @@ def test_what_is_attacked_is_what_leaves_the_holder() -> None:
         right = y.view(-1, batch).sort(1).values
         pairs = zip(found.tolist(), right.tolist(), strict=True)
         assert sum((Counter(a) & Counter(b)).total() for a, b in pairs) / len(y) >= fewest
-    noisy = replace(uploads(1), updates=Updates(clip=0.02, noise=1.0))
+    noisy = replace(uploads(1), updates=UpdateSettings(clip=0.02, noise=1.0))
     assert not torch.equal(noisy.sample(x, stream()), noisy.sample(x, stream()))

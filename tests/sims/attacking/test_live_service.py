@@ -11,7 +11,7 @@ import pytest
 from fedcel.errors import RunError, ServiceError, SettingsError
 from fedcel.privacy.ledger.ledger import MICRO, Ledger
 from fedcel.runs import run_folder
-from fedcel.settings.groups import Attack
+from fedcel.settings.groups import AttackSettings
 from fedcel.settings.parsing import Scalar, parse_settings
 from sims.attacking.live_service import Place, attack_service
 from sims.engines.simulate import simulate
@@ -26,8 +26,8 @@ QUICK: dict[str, Scalar] = {
     "net.width": 16,
     "cel.kind": "none",
 }
-HOW = Attack(names="optimal,logit-inversion", seeds=2, budget=0.02, candidates=20)
-SEARCH = Attack(names="blackbox-search", seeds=1, budget=0.1, targets=2, candidates=20)
+HOW = AttackSettings(names="optimal,logit-inversion", seeds=2, budget=0.02, candidates=20)
+SEARCH = AttackSettings(names="blackbox-search", seeds=1, budget=0.1, targets=2, candidates=20)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def paying(folder: Path, run: Path, answers: int) -> Iterator[Running]:
         yield service
 
 
-def attacked(folder: Path, service: Running, how: Attack) -> list[dict[str, Any]]:
+def attacked(folder: Path, service: Running, how: AttackSettings) -> list[dict[str, Any]]:
     """Return what an attack added to live.json."""
     new = attack_service(folder, Place(service.url, service.key), how)
     return [row for row in json.loads((folder / "live.json").read_text()) if row in new]

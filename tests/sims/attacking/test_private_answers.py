@@ -19,7 +19,7 @@ from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.predict import what_is_sent
 from fedcel.privacy import build_mechanism
-from fedcel.settings.groups import Attack
+from fedcel.settings.groups import AttackSettings
 from fedcel.settings.parsing import Settings, parse_settings
 from fedcel.testing.attacks import FEATURES, load_digit_targets, train_undefended
 from sims.attacking.private_answers import (
@@ -281,7 +281,7 @@ def test_no_head_reads_the_messages_of_several_encoders() -> None:
     both = send_messages(flat, [sample, sample + 0.01], "full")
     assert both.net.features == 2 * FEATURES
     assert HEAD not in both.grants
-    how = Attack(names="shadow,shadow-other,decoder", seeds=1, budget=0.01)
+    how = AttackSettings(names="shadow,shadow-other,decoder", seeds=1, budget=0.01)
     rows = run_attacks([both], how, *load_digit_targets(), 1, lambda line: None).rows
     assert [row.get("skipped") for row in rows] == ["needs head, which is not granted"] * 2 + [None]
     for samples, scope in (([sample], "full"), ([sample, sample], "head")):

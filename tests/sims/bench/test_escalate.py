@@ -13,7 +13,7 @@ from torch import Tensor
 from fedcel.attacks.runner import Attacked
 from fedcel.errors import RunError, SettingsError
 from fedcel.runs import per_image
-from fedcel.settings.groups import Attack
+from fedcel.settings.groups import AttackSettings
 from fedcel.settings.parsing import Scalar
 from sims.bench import scenario
 from sims.bench.escalate import (
@@ -149,7 +149,7 @@ def test_whether_a_larger_budget_still_helps_is_said() -> None:
 
 def test_each_of_several_attacks_has_its_row(tmp_path: Path) -> None:
     """The worst first. Tables find both on every cell, whichever won where."""
-    how = Attack(names="decoder,kernel-ridge,decoder*4", seeds=1)
+    how = AttackSettings(names="decoder,kernel-ridge,decoder*4", seeds=1)
     common = {"observation": "smashed-data", "knowledge": "held-out", "budget": 1.0, "targets": 10}
     cells, more = [], []
     for name, errors in (("a", (0.05, 0.04)), ("b", (0.03, 0.06))):

@@ -18,7 +18,7 @@ import torch
 from fedcel.attacks.registry import REVISION
 from fedcel.attacks.runner import Attacked
 from fedcel.errors import DivergedError, RunError, SettingsError
-from fedcel.settings.groups import Attack
+from fedcel.settings.groups import AttackSettings
 from fedcel.settings.parsing import Scalar
 from sims.attacking.attack_run import attack_run
 from sims.bench import scenario
@@ -143,7 +143,7 @@ def test_ctrl_c_ends_the_other_processes(tmp_path: Path) -> None:
     assert len(list(out.glob("runs/*"))) == 2
 
 
-DECODER = Attack(names="decoder")
+DECODER = AttackSettings(names="decoder")
 WORST = ("worst-attack", "worst-knowledge", "worst-budget", "worst-targets")
 
 
@@ -166,7 +166,7 @@ def test_a_damaged_file_is_named(
     (tmp_path / "result.json").write_text(json.dumps(sound))
     untrained = dict.fromkeys((*WORST, *BENCH.REBUILT))
     assert measured_values(
-        tmp_path, own_rows(tmp_path, Attack(names="decoder")) or []
+        tmp_path, own_rows(tmp_path, AttackSettings(names="decoder")) or []
     ) == sound | untrained | {"train-step-ratio": 2.5}
     (tmp_path / "result.json").write_text(json.dumps(sound if result is None else result))
     attacked(tmp_path, attacks)
@@ -174,7 +174,7 @@ def test_a_damaged_file_is_named(
         measured_values(tmp_path, own_rows(tmp_path, DECODER) or [])
 
 
-def attacked(place: Path, rows: Sequence[object], how: Attack = DECODER) -> None:
+def attacked(place: Path, rows: Sequence[object], how: AttackSettings = DECODER) -> None:
     """Write the files of a cell that was attacked, all rows with the same few keys."""
     place.mkdir(parents=True, exist_ok=True)
     for each in split_settings(how):
@@ -187,7 +187,7 @@ def test_rows_that_the_settings_do_not_ask_for_do_not_count(tmp_path: Path) -> N
     mine = {"attack": "decoder"} | dict.fromkeys(BENCH.REBUILT, 0.5)
     attacked(tmp_path, [mine])
     (tmp_path / "result.json").write_text(json.dumps(dict.fromkeys(BENCH.COPIED, 1.0)))
-    how = Attack(names="decoder", budget=10.0)
+    how = AttackSettings(names="decoder", budget=10.0)
     write_result(tmp_path, how, Attacked([mine | {"mse": 0.01, "budget": 10.0}], {}, {}))
     found = measured_values(tmp_path, own_rows(tmp_path, DECODER) or [])
     assert (found["worst-attack"], found["mse"]) == ("decoder", 0.5)
@@ -225,28 +225,32 @@ def test_what_an_attack_leaves_of_earlier_ones(tmp_path: Path) -> None:
     skipped: dict[str, object] = {"attack": "b", **say, "skipped": "no"}
     shown = {name: torch.full((2, 1, 2, 2), 0.1) for name in ("targets", "a")}
     for names, budget, rows in (("a", 1.0, [one]), ("a", 2.0, [two]), ("b", 1.0, [skipped])):
-        write_result(tmp_path, Attack(names=names, budget=budget), Attacked(rows, shown, {}))
+        write_result(
+            tmp_path, AttackSettings(names=names, budget=budget), Attacked(rows, shown, {})
+        )
     worse = two | {"mse": 0.2}
     other: dict[str, object] = {"attack": "b", **say, "budget": 2.0, "mse": 0.2}
     made = shown | {"a": shown["a"] + 0.5, "b": shown["a"] + 0.4}
-    write_result(tmp_path, Attack(names="a", budget=2.0, seeds=1), Attacked([worse], made, {}))
-    write_result(tmp_path, Attack(names="b", budget=2.0), Attacked([other], made, {}))
+    write_result(
+        tmp_path, AttackSettings(names="a", budget=2.0, seeds=1), Attacked([worse], made, {})
+    )
+    write_result(tmp_path, AttackSettings(names="b", budget=2.0), Attacked([other], made, {}))
     assert read_rows(tmp_path) == [one, worse, other]
-    both = Attack(names="a, b", budget=1.0)
+    both = AttackSettings(names="a, b", budget=1.0)
     assert own_rows(tmp_path, both) == [one, skipped]
     assert lacking_settings(tmp_path, both) is None
-    assert own_rows(tmp_path, Attack(names="a,c", budget=1.0)) is None
-    assert lacking_settings(tmp_path, Attack(names="a,c")) == Attack(names="c")
+    assert own_rows(tmp_path, AttackSettings(names="a,c", budget=1.0)) is None
+    assert lacking_settings(tmp_path, AttackSettings(names="a,c")) == AttackSettings(names="c")
     kept = read_pictures(tmp_path)
     assert torch.equal(kept["a"], shown["a"]) and torch.equal(kept["b"], made["b"])
     more = {name: torch.full((3, 1, 2, 2), 0.3) for name in ("targets", "c")}
-    write_result(tmp_path, Attack(names="c"), Attacked([], more, {}))
+    write_result(tmp_path, AttackSettings(names="c"), Attacked([], more, {}))
     assert read_pictures(tmp_path).keys() == {"targets", "c"}
 
 
 def test_results_of_an_earlier_revision_are_made_again(tmp_path: Path) -> None:
     """Till then they count; a damaged one is named."""
-    how = Attack(names="decoder")
+    how = AttackSettings(names="decoder")
     path = result_path(tmp_path, how)
     save_rows(path, [{"attack": "decoder"}])
     assert lacking_settings(tmp_path, how) is None

@@ -9,7 +9,7 @@ import torch
 from fedcel.nets import split_net
 from fedcel.runs import run_folder
 from fedcel.seeding import make_generator
-from fedcel.settings.groups import Net
+from fedcel.settings.groups import NetSettings
 from fedcel.settings.parsing import parse_settings
 from sims.commands.main import main
 from sims.commands.onnx_export import convert_encoder
@@ -52,12 +52,12 @@ def test_an_exported_encoder_is_the_runs(
 @pytest.mark.parametrize(
     ("net", "shape"),
     [
-        (Net(name="cnn", bound="norm"), (1, 28, 28)),
-        (Net(name="strided"), (1, 28, 28)),
-        (Net(name="vgg11", features=512, width=32), (3, 32, 32)),
+        (NetSettings(name="cnn", bound="norm"), (1, 28, 28)),
+        (NetSettings(name="strided"), (1, 28, 28)),
+        (NetSettings(name="vgg11", features=512, width=32), (3, 32, 32)),
     ],
 )
-def test_every_net_can_be_exported(net: Net, shape: tuple[int, ...]) -> None:
+def test_every_net_can_be_exported(net: NetSettings, shape: tuple[int, ...]) -> None:
     """Equal features in the other runtime."""
     encoder = split_net.build_net(net, shape, 10, make_generator(0, "net")).encoder.eval()
     images = torch.rand(3, *shape, generator=make_generator(0, "images"))

@@ -1,5 +1,6 @@
 """A whole run on a second device: a federation of convolutional nets, and attacks on it."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ def attacked(folder: Path) -> list[dict[str, Any]]:
 def test_a_run_elsewhere_is_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Model, rounds and result to the bit; attacks' scores up to what an order of sums changes."""
     here = attacked(tmp_path / "here")
-    with pretended(monkeypatch, local_update, inversion_training, gan_decoder, averaging):
+    training = sys.modules[local_update.__module__]
+    with pretended(monkeypatch, training, inversion_training, gan_decoder, averaging):
         there = attacked(tmp_path / "there")
     one, two = tmp_path / "here", tmp_path / "there"
     assert torch.equal(model(one), model(two))

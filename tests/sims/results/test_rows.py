@@ -9,7 +9,7 @@ import torch
 
 from fedcel.attacks.runner import Attacked
 from fedcel.runs import per_image
-from fedcel.settings.groups import Attack
+from fedcel.settings.groups import AttackSettings
 from sims.results.attack_results import write_result
 from sims.results.intervals import Values, read_image_vectors, select_image_vectors
 from sims.results.rows import gather_vectors, read_bench_rows
@@ -34,7 +34,7 @@ def bench(folder: Path) -> Path:
                 vectors = {per_image.vector_name(row, "mse"): torch.full((10,), mse)}
                 place = folder / "runs" / str(number)
                 place.mkdir(parents=True, exist_ok=True)
-                write_result(place, Attack(names=name), Attacked([row], {}, vectors))
+                write_result(place, AttackSettings(names=name), Attacked([row], {}, vectors))
         per_image.write_vectors(folder / "runs" / str(number), kept)
     (folder / "bench.json").write_text(json.dumps(rows))
     (folder / "escalated.json").write_text(json.dumps(more))

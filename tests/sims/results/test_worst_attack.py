@@ -7,7 +7,7 @@ import torch
 
 from fedcel.attacks.runner import Attacked
 from fedcel.runs import per_image
-from fedcel.settings.groups import Attack
+from fedcel.settings.groups import AttackSettings
 from sims.results.attack_results import write_result
 from sims.results.rows import worst_image_scores
 from sims.results.worst_attack import (
@@ -154,7 +154,7 @@ def test_images_are_of_the_attack_named_and_of_no_other_number_of_targets(tmp_pa
         vectors = {
             per_image.vector_name(each, "mse"): torch.full((int(str(each["targets"])),), error)
         }
-        how = Attack(names="decoder", targets=int(str(each["targets"])))
+        how = AttackSettings(names="decoder", targets=int(str(each["targets"])))
         write_result(tmp_path, how, Attacked([each], {}, vectors))
     told = {f"worst-{key}": few[key] for key in ("attack", "knowledge", "budget", "targets")}
     found = worst_image_scores(tmp_path, {**told, "mse": 0.1})

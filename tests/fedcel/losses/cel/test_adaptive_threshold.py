@@ -15,10 +15,10 @@ from fedcel.losses.cel.adaptive_threshold import (
     next_threshold,
 )
 from fedcel.losses.cel.penalties import build_penalty
-from fedcel.settings.groups import Cel
+from fedcel.settings.groups import CelSettings
 
-SPREAD = Cel(kind="plain", penalty="log", target="spread", goal=0.5)
-ACCURACY = Cel(kind="plain", penalty="log", target="accuracy", goal=0.9)
+SPREAD = CelSettings(kind="plain", penalty="log", target="spread", goal=0.5)
+ACCURACY = CelSettings(kind="plain", penalty="log", target="accuracy", goal=0.9)
 
 
 @pytest.mark.parametrize("power", [0.4, 0.7, 1.0])
@@ -56,7 +56,7 @@ def test_one_round_by_hand() -> None:
     st.sampled_from([SPREAD, ACCURACY]),
 )
 def test_whatever_is_told_a_round_moves_it_by_the_rate_at_most(
-    threshold: float, error: float, spread: float, accuracy: float, cel: Cel
+    threshold: float, error: float, spread: float, accuracy: float, cel: CelSettings
 ) -> None:
     """Spreads that are absurd, negative or 0 included; the error stays in [-1, 1]."""
     told = {"spread": spread, "accuracy": accuracy}
@@ -83,8 +83,8 @@ def test_it_starts_at_the_tau_of_the_penalty() -> None:
     assert init_control(SPREAD.model_copy(update={"threshold": 0.7}), 0.3, 64) == ThresholdControl(
         0.7
     )
-    assert init_control(Cel(kind="plain"), 0.3, 64) is None
-    assert init_control(Cel(target="spread"), 0.3, 64) is None
+    assert init_control(CelSettings(kind="plain"), 0.3, 64) is None
+    assert init_control(CelSettings(target="spread"), 0.3, 64) is None
 
 
 def test_a_loss_that_measures_no_spread_is_named() -> None:

@@ -23,7 +23,7 @@ from fedcel.losses.cel.averaged_centres import (
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.penalties import linear_penalty
 from fedcel.losses.cel.protocol import ConditionalEntropy, split_pieces
-from fedcel.settings.groups import Cel
+from fedcel.settings.groups import CelSettings
 from fedcel.testing.cel import CLASSES, FEATURES, CELContract, make_features
 
 INNER = Cluster(linear_penalty, "batch-share", CLASSES, 2, "renormalised")
@@ -217,8 +217,8 @@ def test_what_the_server_refuses(change: dict[str, Any], reason: str | None) -> 
 
 def test_a_user_without_averaging_shares_nothing() -> None:
     """The shape is known before any client is asked: (C, K, D), K as for a client's own."""
-    assert init_centres(Cel(kind="cluster"), 4, 3) is None
-    assert init_centres(Cel(kind="none", centres="averaged"), 4, 3) is None
-    found = init_centres(Cel(kind="cluster", clusters=0, centres="averaged"), 4, 3)
+    assert init_centres(CelSettings(kind="cluster"), 4, 3) is None
+    assert init_centres(CelSettings(kind="none", centres="averaged"), 4, 3) is None
+    found = init_centres(CelSettings(kind="cluster", clusters=0, centres="averaged"), 4, 3)
     assert found is not None
     assert (found.centres.shape, found.weights.any().item()) == ((3, 5, 4), False)

@@ -14,7 +14,7 @@ from fedcel.losses.cel import build_cel
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.penalties import channel_penalty, linear_penalty, log_penalty
 from fedcel.losses.cel.protocol import ConditionalEntropy, split_pieces
-from fedcel.settings.groups import Cel
+from fedcel.settings.groups import CelSettings
 from fedcel.testing import CELContract
 from tests.fedcel.losses.cel.clusters import LABELS, POINTS, blobs, cluster, fresh
 
@@ -172,7 +172,7 @@ def test_fields_at_odds() -> None:
 
 def test_settings_reach_the_loss() -> None:
     """Each key has its field."""
-    cel = Cel(
+    cel = CelSettings(
         kind="cluster",
         penalty="linear",
         share="none",

@@ -5,7 +5,7 @@ import torch
 
 from fedcel.losses.cel import build_cel
 from fedcel.losses.cel.protocol import split_pieces
-from fedcel.settings.groups import Cel
+from fedcel.settings.groups import CelSettings
 
 KINDS = ("plain", "cluster", "gated", "mutual-information", "hybrid")
 
@@ -13,7 +13,7 @@ KINDS = ("plain", "cluster", "gated", "mutual-information", "hybrid")
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_a_pair_no_spread_is_told(kind: str) -> None:
     """A mean over clients would take a 0 for a measurement; with a pair it is there."""
-    loss = build_cel(Cel(kind=kind, clusters=2), 0.3, 4, 6)
+    loss = build_cel(CelSettings(kind=kind, clusters=2), 0.3, 4, 6)
     own = torch.arange(12) % 6
     z = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
     state = loss.refresh(None, split_pieces(z, own), torch.Generator().manual_seed(1))

@@ -17,14 +17,14 @@ from fedcel.losses.cel.penalties import (
     linear_penalty,
     log_penalty,
 )
-from fedcel.settings.groups import CEL_KINDS, Cel
+from fedcel.settings.groups import CEL_KINDS, CelSettings
 
 SPREADS = torch.tensor([0.0046875, 0.0079167, 0.0079167], dtype=torch.float64)
 
 
-def chosen(**values: object) -> Cel:
+def chosen(**values: object) -> CelSettings:
     """Return the group with these values, the rest by default."""
-    return Cel.model_validate(values)
+    return CelSettings.model_validate(values)
 
 
 def test_log_by_hand() -> None:

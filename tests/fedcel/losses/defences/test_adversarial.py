@@ -20,7 +20,7 @@ from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.seeding import make_generator
-from fedcel.settings.groups import Local, Net
+from fedcel.settings.groups import LocalSettings, NetSettings
 from fedcel.testing import DefenceContract
 
 SHAPE = (1, 4, 4)
@@ -154,12 +154,12 @@ def trained(weight: float) -> FlatNet:
     x, y = strokes(7, 256)
     flat = FlatNet(
         split_net.build_net(
-            Net(features=4, width=16), SHAPE, 2, make_generator(1, "net"), Cut(0.03)
+            NetSettings(features=4, width=16), SHAPE, 2, make_generator(1, "net"), Cut(0.03)
         )
     )
     defence = Adversarial(SHAPE, 4, 32, 0.01) if weight else None
     plan = RoundPlan(0.3, 0.0, weight, 0.0, 0.0, 0.0, False, 0.0)
-    local = Local(steps=700, batch_size=32)
+    local = LocalSettings(steps=700, batch_size=32)
     losses = Losses(defence=defence, defence_weight=weight)
     local_update(
         flat,

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.metrics import calibration
-from fedcel.posterior.predict import predict
+from fedcel.posterior import predict
 from fedcel.runs import run_folder
 from fedcel.seeding import make_generator
 

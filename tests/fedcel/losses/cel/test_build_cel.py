@@ -7,46 +7,46 @@ from fedcel.errors import PluginError, SettingsError
 from fedcel.federation import client_update
 from fedcel.losses.cel import Gated, Hybrid, MutualInformation, Plain, build_cel
 from fedcel.losses.cel.protocol import State, split_pieces
-from fedcel.settings.groups import Cel
+from fedcel.settings.groups import CelSettings
 from fedcel.settings.parsing import parse_settings
 
 
 def test_settings_reach_the_parts() -> None:
     """Every option of the attention, and the bound."""
-    chosen = Cel(kind="hybrid", attention="floor", floor=0.3, entropy=0.2)
+    chosen = CelSettings(kind="hybrid", attention="floor", floor=0.3, entropy=0.2)
     made = build_cel(chosen, 0.3, 64, 10)
     assert isinstance(made, Hybrid)
     assert (made.gated.attention, made.gated.floor, made.gated.entropy) == ("floor", 0.3, 0.2)
-    assert isinstance(build_cel(Cel(kind="gated"), 0.3, 64, 10), Gated)
-    chosen = Cel(kind="mutual-information", share="none", bound="lower")
+    assert isinstance(build_cel(CelSettings(kind="gated"), 0.3, 64, 10), Gated)
+    chosen = CelSettings(kind="mutual-information", share="none", bound="lower")
     assert build_cel(chosen, 0.6, 64, 10) == MutualInformation(0.6, "none", 10, "lower")
 
 
 def test_refusals() -> None:
     """Sigma 0 by the loss's own name, and a bonus for an attention that stays."""
     with pytest.raises(SettingsError, match="mutual-information"):
-        build_cel(Cel(kind="mutual-information"), 0.0, 64, 10)
+        build_cel(CelSettings(kind="mutual-information"), 0.0, 64, 10)
     with pytest.raises(SettingsError, match=r"cel\.entropy is 0\.5"):
-        build_cel(Cel(kind="gated", attention="detach", entropy=0.5), 0.3, 64, 10)
+        build_cel(CelSettings(kind="gated", attention="detach", entropy=0.5), 0.3, 64, 10)
 
 
-def mine(cel: Cel, penalty: object, features: int, classes: int) -> object:
+def mine(cel: CelSettings, penalty: object, features: int, classes: int) -> object:
     """Return a loss of one's own."""
     return Plain(lambda v: v, cel.share, classes)
 
 
-def nothing(cel: Cel, penalty: object, features: int, classes: int) -> object:
+def nothing(cel: CelSettings, penalty: object, features: int, classes: int) -> object:
     """Return what is no loss."""
     return features
 
 
 def test_own_kinds() -> None:
     """An import string is built, and refused when it makes no loss."""
-    assert isinstance(build_cel(Cel(kind=f"{__name__}:mine"), 0.0001, 64, 10), Plain)
+    assert isinstance(build_cel(CelSettings(kind=f"{__name__}:mine"), 0.0001, 64, 10), Plain)
     with pytest.raises(PluginError, match="64, which lacks"):
-        build_cel(Cel(kind=f"{__name__}:nothing"), 0.3, 64, 10)
+        build_cel(CelSettings(kind=f"{__name__}:nothing"), 0.3, 64, 10)
     with pytest.raises(PluginError, match="cannot be called"):
-        build_cel(Cel(kind=f"{__name__}:__doc__"), 0.3, 64, 10)
+        build_cel(CelSettings(kind=f"{__name__}:__doc__"), 0.3, 64, 10)
 
 
 @pytest.mark.parametrize("kind", ["gated", "hybrid"])
