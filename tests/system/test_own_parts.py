@@ -75,7 +75,6 @@ def flat(table: dict[str, Any]) -> dict[str, Any]:
     return {f"{g}.{key}": value for g, inner in groups.items() for key, value in inner.items()}
 
 
-@pytest.mark.long
 def test_all_own_parts_train_and_attack_together(installed: Installed) -> None:
     """One run in one process, then the own attack: every part left its mark in the files."""
     command(installed, "simulate", "scenario.toml", "--engine", "loop", "--out", "run")
@@ -109,7 +108,6 @@ def test_all_own_parts_train_and_attack_together(installed: Installed) -> None:
     assert rows["optimal"]["bits-beyond-label"] > 0
 
 
-@pytest.mark.long
 def test_each_part_holds_its_contract_where_it_is_installed(installed: Installed) -> None:
     """The example's own tests inherit a suite for every kind of part, and none is skipped."""
     said, _ = installed.tests.communicate(timeout=300)

@@ -118,19 +118,19 @@ def paid(ledger: Path) -> set[str]:
     return set(charged)
 
 
-@pytest.mark.long
+@pytest.mark.parametrize("kills", [3, pytest.param(KILLS, marks=pytest.mark.long)])
 def test_no_answer_without_a_charge_though_it_is_killed(
-    tmp_path: Path, folder: Path, fork: ForkServerContext
+    tmp_path: Path, folder: Path, fork: ForkServerContext, kills: int
 ) -> None:
     """SIGKILL again and again under load; every answer that came out is in the ledger."""
     ledger, answered = tmp_path / "ledger.db", []
     key, chance = new_key(ledger), random.Random(0)
-    for _ in range(KILLS):
+    for _ in range(kills):
         with forked(fork, folder, ledger) as service, loaded([service], key) as found:
             time.sleep(0.3 + chance.random())
             service.process.kill()
         answered += found
-    assert len(answered) > KILLS and len(set(answered)) == len(answered)
+    assert len(answered) > kills and len(set(answered)) == len(answered)
     assert set(answered) <= paid(ledger)
 
 

@@ -221,7 +221,6 @@ def by_n_alone(found: Federation) -> Federation:
     return dataclasses.replace(found, change=wrong)
 
 
-@pytest.mark.long
 def test_intervals_cover() -> None:
     """400 repeated data sets: 90 % intervals of the chains hold 87 to 93 % of the coefficients.
 
@@ -237,7 +236,6 @@ def test_intervals_cover() -> None:
     assert covered[1] < 0.8
 
 
-@pytest.mark.long
 def test_the_split_among_clients_changes_nothing() -> None:
     """1, 4 and 16 holders of the same data: the posterior's mean and variance, each time."""
     for parts in (1, 4, 16):
