@@ -15,7 +15,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedcel.extras import import_optional
-from fedcel.settings import LEAST_DRAWS
+from fedcel.settings import MIN_SAMPLED_ROUNDS
 
 ENOUGH = 100.0  # effective samples
 CLOSE = 1.05  # R-hat
@@ -62,7 +62,7 @@ def diagnose(trace: Float[Tensor, "R F"]) -> Diagnosis | None:
 
     values = trace.double().numpy()
     values = values[len(values) % 2 :]  # two equal halves
-    if len(values) < LEAST_DRAWS:
+    if len(values) < MIN_SAMPLED_ROUNDS:
         return None
     moving = values[:, np.ptp(values, axis=0) > 0]
     if moving.shape[1] == 0:

@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedcel.posterior import CLOSE, ENOUGH, EVERY, Trace, diagnose
-from fedcel.settings import LEAST_DRAWS
+from fedcel.settings import MIN_SAMPLED_ROUNDS
 from sims.report.figures import FAINT, INK, WIDTH, choose_look
 
 SHOWN = 3  # probes
@@ -30,7 +30,7 @@ def draw_chain_path(trace: Trace) -> Figure | None:
 def draw_convergence(trace: Trace) -> Figure | None:
     """Draw R-hat and the effective sample size over the rounds, with what is asked of them."""
     rows = torch.stack(trace.rows) if trace.rows else torch.empty(0, 1)
-    ends = [n for n in range(EVERY, len(rows) + 1, EVERY) if n >= LEAST_DRAWS]
+    ends = [n for n in range(EVERY, len(rows) + 1, EVERY) if n >= MIN_SAMPLED_ROUNDS]
     told = [(trace.rounds[n - 1], found) for n in ends if (found := diagnose(rows[:n]))]
     if not told:
         return None

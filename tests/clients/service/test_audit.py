@@ -96,7 +96,7 @@ class FloatingPoint:
     def answer(self, logits: Tensor) -> Tensor:
         """Return rows plus Laplace noise of the right scale."""
         mine = self.honest
-        rows = clip_rows(logits, mine.kind, mine.c)
+        rows = clip_rows(logits, mine.clip_kind, mine.clip)
         scale = mine.sensitivity / mine.epsilon
         return rows + torch.distributions.Laplace(torch.zeros_like(rows), scale).sample()
 

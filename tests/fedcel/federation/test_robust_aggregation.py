@@ -17,8 +17,7 @@ from fedcel.federation.robust_aggregation import (
     trimmed_mean,
 )
 from fedcel.federation.server_round import begin_round, finish_round, init_server_state
-from fedcel.settings.parsing import parse_settings
-from fedcel.settings.training import StrategySettings
+from fedcel.settings import StrategySettings, parse_settings
 from sims.engines.client_workers import LocalClients
 
 RULES = ["clipped", "median", "trimmed", "krum", "multi-krum", "geometric-median"]

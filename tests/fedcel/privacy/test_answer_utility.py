@@ -8,7 +8,7 @@ from scipy.stats import binom
 
 from fedcel.privacy import measure_utility
 from fedcel.privacy.answer_utility import accuracy_ceiling
-from fedcel.settings.groups import PrivacySettings
+from fedcel.settings import PrivacySettings
 
 N = 1500
 LABELS = torch.arange(N) % 10

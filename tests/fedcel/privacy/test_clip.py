@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from fedcel.privacy import clip_rows, sensitivity
+from fedcel.privacy import clip_rows, clip_sensitivity
 from fedcel.privacy.clip import project_l1, project_simplex
 
 KINDS = ("clamp", "l1", "probabilities")
@@ -31,8 +31,8 @@ def test_no_two_inputs_are_further_apart(
 ) -> None:
     """Exact L1 and L2 distances never exceed the sensitivities, however huge the logits."""
     a, b = clip_rows(torch.tensor(pair, dtype=torch.float64), kind, c).tolist()
-    assert fsum(abs(x - y) for x, y in zip(a, b, strict=True)) <= sensitivity(kind, c, len(a))
-    assert dist(a, b) <= sensitivity(kind, c, len(a), 2)
+    assert fsum(abs(x - y) for x, y in zip(a, b, strict=True)) <= clip_sensitivity(kind, c, len(a))
+    assert dist(a, b) <= clip_sensitivity(kind, c, len(a), 2)
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,8 @@ def test_no_two_inputs_are_further_apart(
 )
 def test_the_sensitivity_is_attained(kind: str, l1: float, l2: float) -> None:
     """2cC, 2c and 2 in L1; 2c sqrt(C), 2c and sqrt(2) in L2: c = 4, two or three classes."""
-    assert sensitivity(kind, 4.0, 2) == l1
-    assert sensitivity(kind, 4.0, 2, 2) == l2
+    assert clip_sensitivity(kind, 4.0, 2) == l1
+    assert clip_sensitivity(kind, 4.0, 2, 2) == l2
     one, two = torch.eye(2) if kind != "l1" else torch.tensor([[1.0, 0, 0], [-1.0, 0, 0]])
     a, b = clip_rows(1e3 * torch.stack([one, two]), kind, 4.0)
     assert abs(float((a - b).abs().sum()) - l1) < 1e-2
@@ -116,7 +116,7 @@ def test_undefined_logits_are_refused(bad: float, kind: str) -> None:
 @pytest.mark.parametrize("bad", [0.0, -1.0, inf, nan])
 def test_impossible_clips_are_refused(bad: float) -> None:
     """C is finite and above 0; kinds are the three."""
-    with pytest.raises(ValueError, match="c is"):
+    with pytest.raises(ValueError, match="clip is"):
         clip_rows(torch.zeros(1, 2), "l1", bad)
     with pytest.raises(ValueError, match="must be one of clamp, l1, probabilities"):
         clip_rows(torch.zeros(1, 2), "l2", 4.0)

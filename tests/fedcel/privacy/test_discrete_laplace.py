@@ -13,15 +13,15 @@ from scipy.stats import laplace as continuous
 
 from fedcel.privacy import add_grid_noise, build_mechanism, perturb_rows
 from fedcel.privacy.discrete_laplace import (
-    LARGEST,
-    choose_grid,
     draw_below,
     draw_decayed,
     draw_discrete_laplace,
     draw_offsets,
     draw_runs,
 )
-from fedcel.settings.groups import PrivacySettings
+from fedcel.privacy.epsilon_range import LARGEST_GRID
+from fedcel.privacy.noise_grid import choose_integer_grid
+from fedcel.settings import PrivacySettings
 
 ALPHA = 1e-6  # chance that a sound sampler fails a test of its law
 SAMPLES = 200_000
@@ -112,10 +112,10 @@ def test_any_number_can_be_drawn() -> None:
 
 
 @settings(deadline=None, max_examples=200)
-@given(st.floats(1e-3, LARGEST), st.floats(1e-6, 1e6), st.integers(1, 1000))
+@given(st.floats(1e-3, LARGEST_GRID), st.floats(1e-6, 1e6), st.integers(1, 1000))
 def test_the_scale_covers_rows_moved_by_rounding(epsilon: float, bound: float, values: int) -> None:
     """In exact numbers: all steps that two rows may differ by, over t, are at most epsilon."""
-    power, t = choose_grid(epsilon, bound, values)
+    power, t = choose_integer_grid(epsilon, bound, values)
     step = Fraction(2) ** power
     assert (Fraction(bound) / step + values - 1) / t <= Fraction(epsilon)
     assert t * step <= (Fraction(bound) + (values + 1) * step) / Fraction(epsilon) + step
@@ -123,7 +123,7 @@ def test_the_scale_covers_rows_moved_by_rounding(epsilon: float, bound: float, v
 
 def test_an_answer_lies_on_the_grid() -> None:
     """Its low bits tell nothing of the row: any row gives whole steps."""
-    power, _ = choose_grid(4.0, 2.0, 10)
+    power, _ = choose_integer_grid(4.0, 2.0, 10)
     steps = add_grid_noise(torch.rand(50, 10, dtype=torch.float64), 4.0, 2.0) / 2.0**power
     assert torch.equal(steps, steps.round())
 
@@ -131,13 +131,13 @@ def test_an_answer_lies_on_the_grid() -> None:
 def test_hardly_any_noise_leaves_the_rows() -> None:
     """Every value is disturbed at its own place."""
     rows = torch.randn(7, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    torch.testing.assert_close(add_grid_noise(rows, LARGEST, 1.0), rows, atol=1e-4, rtol=0)
+    torch.testing.assert_close(add_grid_noise(rows, LARGEST_GRID, 1.0), rows, atol=1e-4, rtol=0)
     mine = build_mechanism(PrivacySettings(mechanism="discrete-laplace", epsilon=1.0), 3)
     assert mine.name == "discrete-laplace"
     assert len(mine.answer(rows.float()).unique()) == 21
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan, 2 * LARGEST])
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan, 2 * LARGEST_GRID])
 def test_impossible_numbers_are_refused(bad: float) -> None:
     """Epsilon and sensitivity are finite and above 0, rows are finite."""
     zeros = torch.zeros(1, 2)

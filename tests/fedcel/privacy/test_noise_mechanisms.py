@@ -17,9 +17,9 @@ from fedcel.privacy import (
     Laplace,
     Mechanism,
     add_grid_noise,
+    clip_sensitivity,
     measure_epsilon,
     perturb_rows,
-    sensitivity,
 )
 from fedcel.privacy.gaussian_calibration import calibrate_sigma
 from fedcel.testing import MechanismContract
@@ -32,12 +32,14 @@ SAMPLES = 20_000
 
 def laplace_of(epsilon: float, kind: str = "l1", c: float = 2.0) -> Laplace:
     """Return the mechanism for 3 classes."""
-    return Laplace(epsilon, 3, kind, c, sensitivity(kind, c, 3))
+    return Laplace(epsilon, 3, clip_kind=kind, clip=c, sensitivity=clip_sensitivity(kind, c, 3))
 
 
 def gaussian_of(epsilon: float, delta: float, kind: str = "l1", c: float = 2.0) -> Gaussian:
     """Return the mechanism for 3 classes."""
-    return Gaussian(epsilon, delta, 3, kind, c, sensitivity(kind, c, 3, 2))
+    return Gaussian(
+        epsilon, delta, 3, clip_kind=kind, clip=c, sensitivity=clip_sensitivity(kind, c, 3, 2)
+    )
 
 
 class TestLaplace(MechanismContract):
@@ -147,7 +149,7 @@ def test_opendp_confirms_every_epsilon(epsilon: float, delta: float) -> None:
 @given(st.floats(1e-3, 1e3), st.floats(1e-9, 0.9), st.floats(1e-3, 1e4))
 def test_opendp_confirms_every_sigma(epsilon: float, delta: float, bound: float) -> None:
     """The stated rho is at most that of the sensitivity and sigma, or `answer` would raise."""
-    mine = Gaussian(epsilon, delta, 3, "l1", bound / 2, bound)
+    mine = Gaussian(epsilon, delta, 3, clip_kind="l1", clip=bound / 2, sensitivity=bound)
     assert mine.answer(torch.zeros(1, 3)).isfinite().all()
 
 

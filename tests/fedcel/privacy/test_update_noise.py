@@ -87,10 +87,16 @@ def test_models_tell_less_the_more_holders_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("noise", "rounds", "delta"),
-    [(0.0, [Round([0], 1.0)], 1e-6), (1.0, [], 1e-6), (1.0, [Round([0], 1.0)], 0.0)],
+    ("noise", "rounds", "delta", "message"),
+    [
+        (0.0, [Round([0], 1.0)], 1e-6, "noise is 0.0, must be finite and above 0"),
+        (1.0, [], 1e-6, "no holder took part"),
+        (1.0, [Round([0], 1.0)], 0.0, "delta is 0.0, must be above 0 and below 1"),
+    ],
 )
-def test_nothing_is_claimed_for_nothing(noise: float, rounds: list[Round], delta: float) -> None:
+def test_nothing_is_claimed_for_nothing(
+    noise: float, rounds: list[Round], delta: float, message: str
+) -> None:
     """No noise, no round, no delta."""
-    with pytest.raises(ValueError, match="noise must be above 0"):
+    with pytest.raises(ValueError, match=message):
         account_updates(noise, rounds, delta)

@@ -1,22 +1,16 @@
-"""The conditional entropy loss and the rival defences."""
+"""Settings of the conditional entropy loss, and what its options must fulfil together.
+
+The losses in `fedcel.losses.cel` call the same checks, so that each is refused in the same words.
+"""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from fedcel.errors import SettingsError
 from fedcel.settings.group_base import Group, Off, Positive, part_name, part_words
 
 CEL_KINDS = ("none", "plain", "cluster", "gated", "hybrid", "mutual-information")
-DEFENCES = (
-    "none",
-    "noise",
-    "bottleneck",
-    "dropout",
-    "nopeek",
-    "adversarial",
-    "noise+nopeek",
-    "noise+adversarial",
-)
 
 
 class CelSettings(Group):
@@ -105,30 +99,89 @@ class CelSettings(Group):
         return 0 if self.kind == "hybrid" else 1
 
 
-USUAL_STRENGTHS = {"none": 0.0, "noise": 0.3, "bottleneck": 16.0, "dropout": 0.5}
-"""Strengths of `auto`; a weight of 1 for all other defences."""
+def check_cel(cel: CelSettings, sigma: float) -> None:
+    """Refuse options of a loss that contradict each other, do nothing or need more than no noise.
+
+    Args:
+        cel: The loss; its kind is not `none`.
+        sigma: Standard deviation of the noise at the cut, in units of z.
+
+    Raises:
+        SettingsError: The first rule that is broken.
+    """
+    is_mixture = cel.kind in ("cluster", "hybrid") and cel.form == "mixture"
+    if cel.kind == "mutual-information":
+        check_information(sigma)
+    if is_mixture:
+        check_mixture(sigma)
+    check_penalty(cel, sigma)
+    if cel.kind in ("gated", "hybrid"):
+        check_entropy_bonus(cel.entropy, cel.attention)
+    if cel.kind == "hybrid":
+        check_hybrid_clusters(cel.used_clusters)
+    if cel.refresh == "round" and cel.refresh_every != 1:
+        raise SettingsError(
+            f"cel.refresh-every is {cel.refresh_every} epochs, cel.refresh 'round'; set "
+            "cel.refresh to 'epoch' or cel.refresh-every to 1"
+        )
+    has_penalty = cel.kind != "mutual-information" and not is_mixture
+    if cel.target != "none" and (cel.penalty != "log" or not has_penalty):
+        raise SettingsError(
+            f"cel.target is {cel.target!r}, cel.penalty {cel.penalty!r}, cel.kind {cel.kind!r}, "
+            f"cel.form {cel.form!r}: only the penalty 'log' has a threshold, 'mutual-information' "
+            "and 'mixture' use no penalty; set cel.penalty to 'log' and another kind or form, or "
+            "cel.target to 'none'"
+        )
+    if cel.target == "accuracy" and cel.goal >= 1:
+        raise SettingsError(
+            f"cel.goal is {cel.goal:g}, must be a validation accuracy below 1; try 0.95"
+        )
+    if cel.centres == "averaged" and (cel.kind != "cluster" or cel.clustering != "k-means"):
+        raise SettingsError(
+            f"cel.centres is 'averaged', cel.kind {cel.kind!r}, cel.clustering "
+            f"{cel.clustering!r}: only the K-means centres of the kind 'cluster' are averaged; "
+            "set these, or cel.centres to 'own'"
+        )
 
 
-class DefenceSettings(Group):
-    """A rival defence, alone or beside the conditional entropy loss."""
+def check_penalty(cel: CelSettings, sigma: float) -> None:
+    """Refuse a penalty that divides by the noise, or takes its threshold from it, without noise."""
+    if cel.penalty == "channel" or (cel.penalty == "log" and cel.threshold == "none"):
+        _check_noise(sigma, f"cel.penalty {cel.penalty!r}", "cel.penalty 'linear'")
 
-    name: Annotated[str, part_name(DEFENCES), part_words(DEFENCES)] = Field(
-        "none", description="A defence of smashed data, or an import string; noise+... for two."
-    )
-    strength: Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal["auto"] = Field(
-        "auto",
-        description="noise: sigma; bottleneck: values sent; dropout: chance; else the weight; "
-        "auto: 0.3, 16, 0.5, 1.",
-    )
-    noise: Positive = Field(
-        0.3, description="Sigma of noise+nopeek and noise+adversarial, in place of net.noise."
-    )
-    rate: Positive = Field(0.001, description="Adam step of the adversary's decoder.")
-    width: int = Field(256, ge=1, description="Hidden width of the adversary's decoder.")
 
-    @property
-    def used_strength(self) -> float:
-        """Return the strength as a number, also where it is `auto`."""
-        if self.strength != "auto":
-            return self.strength
-        return USUAL_STRENGTHS.get(self.name, 1.0)
+def check_mixture(sigma: float) -> None:
+    """Refuse the entropy of clusters without noise."""
+    _check_noise(sigma, "cel.form 'mixture'", "cel.form 'renormalised'")
+
+
+def check_information(sigma: float) -> None:
+    """Refuse a channel without noise, which tells everything."""
+    _check_noise(sigma, "cel.kind 'mutual-information'", "cel.kind 'plain'")
+
+
+def _check_noise(sigma: float, part: str, alternative: str) -> None:
+    if not sigma > 0:
+        raise SettingsError(
+            f"net.noise is {sigma}, must be above 0 for {part}, which is measured against the "
+            f"noise; use 0.3, or {alternative}"
+        )
+
+
+def check_entropy_bonus(entropy: float, attention: str) -> None:
+    """Refuse a bonus for an attention that never moves."""
+    if entropy > 0 and attention == "detach":
+        raise SettingsError(
+            f"cel.entropy is {entropy:g}, must be 0 for cel.attention 'detach', whose attention "
+            "never moves; set it to 0, or use cel.attention 'ascend'"
+        )
+
+
+def check_hybrid_clusters(clusters: int) -> None:
+    """Refuse a single cluster whose start an attention draws."""
+    if clusters == 1:
+        raise SettingsError(
+            "cel.clusters is 1, cel.kind 'hybrid': one centre is the class mean wherever it "
+            "starts; set cel.clusters to 0 (by the class's size) or more than 1, or cel.kind to "
+            "'cluster'"
+        )

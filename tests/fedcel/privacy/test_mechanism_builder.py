@@ -16,14 +16,12 @@ from fedcel.privacy import (
     Mechanism,
     build_mechanism,
     clip_rows,
+    clip_sensitivity,
     perturb_rows,
     private_logits,
-    sensitivity,
 )
 from fedcel.privacy.protocol import PROTECTS
-from fedcel.settings.answers import MECHANISMS
-from fedcel.settings.groups import PrivacySettings
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import MECHANISMS, PrivacySettings, parse_settings
 from fedcel.testing import MechanismContract
 
 KINDS = ("clamp", "l1", "probabilities")
@@ -67,8 +65,11 @@ class TestOwn(MechanismContract):
 @pytest.mark.parametrize(
     ("name", "want"),
     [
-        ("laplace", Laplace(4.0, 5, "clamp", 2.0, 20.0)),
-        ("gaussian", Gaussian(4.0, 1e-6, 5, "clamp", 2.0, 4 * math.sqrt(5))),
+        ("laplace", Laplace(4.0, 5, clip_kind="clamp", clip=2.0, sensitivity=20.0)),
+        (
+            "gaussian",
+            Gaussian(4.0, 1e-6, 5, clip_kind="clamp", clip=2.0, sensitivity=4 * math.sqrt(5)),
+        ),
         ("label-only", LabelOnly(4.0, 5)),
     ],
 )
@@ -108,7 +109,7 @@ def test_own_objects_that_do_not_fit(name: str, message: str) -> None:
 def test_a_stated_sensitivity_must_be_enforced(kind: str) -> None:
     """At least the clip's, in the mechanism's norm; more is more noise."""
     for name, norm in (("laplace", 1), ("gaussian", 2)):
-        least = sensitivity(kind, 2.0, 5, norm)
+        least = clip_sensitivity(kind, 2.0, 5, norm)
         told = PrivacySettings(mechanism=name, clip_kind=kind, clip=2.0, sensitivity=1.5 * least)
         made = build_mechanism(told, 5)
         assert isinstance(made, Laplace | Gaussian)
@@ -126,7 +127,7 @@ def test_a_stated_sensitivity_must_be_enforced(kind: str) -> None:
         ({"privacy.sensitivity": 1.4, "privacy.clip-kind": "probabilities"}, "at least 2"),
         ({"privacy.sensitivity": 9, "privacy.mechanism": "label-only"}, "set it to 'none'"),
         ({"privacy.sensitivity": 9, "privacy.mechanism": "none"}, "set it to 'none'"),
-        ({"privacy.sensitivity": 0}, "privacy.sensitivity is 0.*greater than 0"),
+        ({"privacy.sensitivity": 0}, "privacy.sensitivity is 0, must be .* above 0, or .none"),
         ({"privacy.budget": 3.0}, r"budget is 3, must be at least privacy.epsilon \(4\)"),
         ({"privacy.mechanism": "laplcae"}, "nearest: 'laplace'"),
         ({"privacy.delta": 1.0}, "privacy.delta is 1.0"),
@@ -157,7 +158,7 @@ def test_private_logits_use_the_settings(kind: str) -> None:
         answer = private_logits(logits, privacy, None if epsilon == 2 else epsilon)
         assert answer.dtype == torch.float32 and answer.shape == logits.shape
         found = (answer - clipped).flatten().numpy()
-        scale = sensitivity(kind, 3.0, 10) / epsilon
+        scale = clip_sensitivity(kind, 3.0, 10) / epsilon
         assert kstest(found, laplace(scale=scale).cdf).pvalue > ALPHA
     off = privacy.model_copy(update={"mechanism": "none"})
     torch.testing.assert_close(private_logits(logits, off), clipped.float())
