@@ -66,58 +66,27 @@ __all__ = [
     "project_simplex",
 ]
 
-MODULES = {
-    "fedcel.privacy.answer_utility": ("measure_utility",),
-    "fedcel.privacy.clip": (
-        "clip_rows",
-        "project_simplex",
-    ),
-    "fedcel.privacy.composition": (
-        "Composition",
-        "compose_basic",
-        "compose_exactly",
-        "compose_prices",
-    ),
-    "fedcel.privacy.discrete_laplace": ("add_grid_noise",),
-    "fedcel.privacy.empirical_bounds": (
-        "EstimatedSensitivity",
-        "estimate_sensitivity",
-        "measure_epsilon",
-    ),
-    "fedcel.privacy.epsilon_range": ("check_epsilon",),
-    "fedcel.privacy.label_only": ("LabelOnly",),
-    "fedcel.privacy.mechanism_builder": (
-        "build_mechanism",
-        "private_logits",
-    ),
-    "fedcel.privacy.noise_mechanisms": (
-        "Gaussian",
-        "Laplace",
-        "perturb_rows",
-    ),
-    "fedcel.privacy.protocol": ("Mechanism",),
-    "fedcel.privacy.sensitivity": (
-        "ClipKind",
-        "clip_sensitivity",
-        "noise_sensitivity",
-    ),
-    "fedcel.privacy.update_noise": (
-        "Round",
-        "SpentPrivacy",
-        "account_updates",
-        "add_update_noise",
-        "clip_update",
-    ),
-}
-"""Where each public name is defined."""
-
-_MODULE_OF_NAME = {name: module for module, names in MODULES.items() for name in names}
+_MODULES = (
+    "sensitivity",  # first what needs no tensors
+    "epsilon_range",
+    "answer_utility",
+    "clip",
+    "composition",
+    "discrete_laplace",
+    "empirical_bounds",
+    "label_only",
+    "mechanism_builder",
+    "noise_mechanisms",
+    "protocol",
+    "update_noise",
+)
 
 
 def __getattr__(name: str) -> object:
     """Return a public name, loaded now."""
-    if name not in _MODULE_OF_NAME:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_MODULE_OF_NAME[name]), name)
+    modules = (import_module(f"{__name__}.{module}") for module in _MODULES)
+    value: object = next(vars(module)[name] for module in modules if name in vars(module))
     globals()[name] = value
     return value

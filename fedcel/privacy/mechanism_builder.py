@@ -6,6 +6,8 @@ exp(epsilon), up to delta, for each query on its own. Answers to repeated querie
 Where the asker owns the input, it is protected from whoever else reads the answer.
 """
 
+from dataclasses import replace
+
 from jaxtyping import Float
 from torch import Tensor
 
@@ -14,7 +16,7 @@ from fedcel.errors import PluginError, SettingsError
 from fedcel.privacy.clip import clip_rows
 from fedcel.privacy.discrete_laplace import add_grid_noise
 from fedcel.privacy.label_only import LabelOnly
-from fedcel.privacy.noise_mechanisms import Gaussian, Laplace, perturb_rows
+from fedcel.privacy.noise_mechanisms import Gaussian, Laplace
 from fedcel.privacy.protocol import Mechanism
 from fedcel.settings import NOISES, PrivacySettings
 
@@ -45,25 +47,15 @@ def build_mechanism(privacy: PrivacySettings, classes: int) -> Mechanism:
         return LabelOnly(privacy.epsilon, classes)
     if name not in NOISES:
         return _load_mechanism(privacy, classes)
-    sensitivity = privacy.used_sensitivity(classes)
+    epsilon, kind, clip = privacy.epsilon, privacy.clip_kind, privacy.clip
+    bound = privacy.used_sensitivity(classes)
     if name == "gaussian":
-        return Gaussian(
-            privacy.epsilon,
-            privacy.delta,
-            classes,
-            clip_kind=privacy.clip_kind,
-            clip=privacy.clip,
-            sensitivity=sensitivity,
-        )
-    return Laplace(
-        privacy.epsilon,
-        classes,
-        clip_kind=privacy.clip_kind,
-        clip=privacy.clip,
-        sensitivity=sensitivity,
-        name=name,
-        disturb=add_grid_noise if name == "discrete-laplace" else perturb_rows,
-    )
+        delta = privacy.delta
+        return Gaussian(epsilon, delta, classes, clip_kind=kind, clip=clip, sensitivity=bound)
+    mechanism = Laplace(epsilon, classes, clip_kind=kind, clip=clip, sensitivity=bound)
+    if name == "discrete-laplace":
+        return replace(mechanism, name=name, disturb=add_grid_noise)
+    return mechanism
 
 
 def _load_mechanism(privacy: PrivacySettings, classes: int) -> Mechanism:

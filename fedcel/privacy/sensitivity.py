@@ -4,7 +4,7 @@ Plain numbers, no tensors: settings are checked by the same functions.
 """
 
 import math
-from typing import Literal, get_args
+from typing import Literal
 
 from fedcel.errors import SettingsError
 from fedcel.ranges import POSITIVE
@@ -38,7 +38,7 @@ def clip_sensitivity(kind: str, clip: float, classes: int, norm: int = 1) -> flo
         "probabilities": (2.0, math.sqrt(2)),
     }
     if kind not in distances:
-        raise ValueError(f"clip-kind is {kind!r}, must be one of {', '.join(get_args(ClipKind))}")
+        raise ValueError(f"clip-kind is {kind!r}, must be 'clamp', 'l1' or 'probabilities'")
     return distances[kind][norm - 1]
 
 

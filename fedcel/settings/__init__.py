@@ -6,8 +6,7 @@ from fedcel.settings.cel import (
     CelSettings,
     check_entropy_bonus,
     check_hybrid_clusters,
-    check_information,
-    check_mixture,
+    check_noise,
     check_penalty,
 )
 from fedcel.settings.chain import MIN_SAMPLED_ROUNDS, ChainSettings
@@ -52,8 +51,7 @@ __all__ = [
     "burn_in_rounds",
     "check_entropy_bonus",
     "check_hybrid_clusters",
-    "check_information",
-    "check_mixture",
+    "check_noise",
     "check_penalty",
     "check_schedule",
     "cut_sigma",

@@ -111,9 +111,9 @@ def check_cel(cel: CelSettings, sigma: float) -> None:
     """
     is_mixture = cel.kind in ("cluster", "hybrid") and cel.form == "mixture"
     if cel.kind == "mutual-information":
-        check_information(sigma)
+        check_noise("kind", cel.kind, sigma)
     if is_mixture:
-        check_mixture(sigma)
+        check_noise("form", cel.form, sigma)
     check_penalty(cel, sigma)
     if cel.kind in ("gated", "hybrid"):
         check_entropy_bonus(cel.entropy, cel.attention)
@@ -145,31 +145,51 @@ def check_cel(cel: CelSettings, sigma: float) -> None:
 
 
 def check_penalty(cel: CelSettings, sigma: float) -> None:
-    """Refuse a penalty that divides by the noise, or takes its threshold from it, without noise."""
+    """Refuse a penalty that divides by the noise, or takes its threshold from it, without noise.
+
+    Args:
+        cel: The loss.
+        sigma: Standard deviation of the noise at the cut, in units of z.
+
+    Raises:
+        SettingsError: There is no noise.
+    """
     if cel.penalty == "channel" or (cel.penalty == "log" and cel.threshold == "none"):
-        _check_noise(sigma, f"cel.penalty {cel.penalty!r}", "cel.penalty 'linear'")
+        check_noise("penalty", cel.penalty, sigma)
 
 
-def check_mixture(sigma: float) -> None:
-    """Refuse the entropy of clusters without noise."""
-    _check_noise(sigma, "cel.form 'mixture'", "cel.form 'renormalised'")
+NOISELESS = {"penalty": "linear", "form": "renormalised", "kind": "plain"}
+"""What can do without noise, of each option that may need it."""
 
 
-def check_information(sigma: float) -> None:
-    """Refuse a channel without noise, which tells everything."""
-    _check_noise(sigma, "cel.kind 'mutual-information'", "cel.kind 'plain'")
+def check_noise(option: str, value: str, sigma: float) -> None:
+    """Refuse an option of a loss that is measured against the noise at the cut without noise.
 
+    Args:
+        option: `penalty`, `form` or `kind`.
+        value: What it is set to.
+        sigma: Standard deviation of the noise at the cut, in units of z.
 
-def _check_noise(sigma: float, part: str, alternative: str) -> None:
+    Raises:
+        SettingsError: There is no noise.
+    """
     if not sigma > 0:
         raise SettingsError(
-            f"net.noise is {sigma}, must be above 0 for {part}, which is measured against the "
-            f"noise; use 0.3, or {alternative}"
+            f"net.noise is {sigma}, must be above 0 for cel.{option} {value!r}, which is measured "
+            f"against the noise; use 0.3, or cel.{option} {NOISELESS[option]!r}"
         )
 
 
 def check_entropy_bonus(entropy: float, attention: str) -> None:
-    """Refuse a bonus for an attention that never moves."""
+    """Refuse a bonus for an attention that never moves.
+
+    Args:
+        entropy: Weight of the bonus, in nats.
+        attention: Who moves the attention, as in `cel.attention`.
+
+    Raises:
+        SettingsError: There is a bonus, and nobody moves the attention.
+    """
     if entropy > 0 and attention == "detach":
         raise SettingsError(
             f"cel.entropy is {entropy:g}, must be 0 for cel.attention 'detach', whose attention "
@@ -178,7 +198,14 @@ def check_entropy_bonus(entropy: float, attention: str) -> None:
 
 
 def check_hybrid_clusters(clusters: int) -> None:
-    """Refuse a single cluster whose start an attention draws."""
+    """Refuse a single cluster whose start an attention draws.
+
+    Args:
+        clusters: Clusters a class; 0: by the class's size.
+
+    Raises:
+        SettingsError: It is 1.
+    """
     if clusters == 1:
         raise SettingsError(
             "cel.clusters is 1, cel.kind 'hybrid': one centre is the class mean wherever it "

@@ -15,7 +15,18 @@ Scalar = str | int | float | bool
 
 
 def flatten_settings(tree: Mapping[str, object], prefix: str = "") -> dict[str, Scalar]:
-    """Return {"cel.weight": 0.1, ...} of nested tables; SettingsError on a list."""
+    """Flatten nested tables to dotted keys: {"cel.weight": 0.1, ...}.
+
+    Args:
+        tree: Tables as in a TOML file, or dotted keys already.
+        prefix: What is put before each key.
+
+    Returns:
+        Every value by its dotted key.
+
+    Raises:
+        SettingsError: A value is no scalar.
+    """
     flat: dict[str, Scalar] = {}
     for key, value in tree.items():
         path = f"{prefix}{key}"
@@ -33,7 +44,15 @@ def flatten_settings(tree: Mapping[str, object], prefix: str = "") -> dict[str, 
 def describe_settings(
     model: type[BaseModel] = Settings, prefix: str = ""
 ) -> Iterator[tuple[str, object, str, str]]:
-    """Yield (key, default, sentence, type and range) of every setting."""
+    """List every setting.
+
+    Args:
+        model: The settings, or a group of them.
+        prefix: What is put before each key.
+
+    Yields:
+        Key, default, one sentence of what it does, type and range in words.
+    """
     for field in model.model_fields.values():
         path = f"{prefix}{field.alias}"
         kind = field.annotation
@@ -143,5 +162,12 @@ def _describe_problems(error: ValidationError, known_keys: Sequence[str]) -> str
 
 
 def dump_settings(settings: Settings) -> dict[str, object]:
-    """Return nested kebab-case tables that `parse_settings` reads back unchanged."""
+    """Return settings as tables for a TOML file.
+
+    Args:
+        settings: Of a run.
+
+    Returns:
+        Nested tables with kebab-case keys, which `parse_settings` reads back unchanged.
+    """
     return settings.model_dump(by_alias=True)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Literal
 from warnings import warn
 
@@ -60,7 +61,14 @@ class Settings(BaseModel):
 
 
 def cut_sigma(settings: Settings) -> float:
-    """Return the sd of the noise at the cut, in units of z, in training and in use."""
+    """Return how much noise is added at the cut, in training and in use.
+
+    Args:
+        settings: Of the run; noise as a defence takes the place of `net.noise`.
+
+    Returns:
+        The standard deviation, in units of the features z.
+    """
     defence = settings.defence
     if defence.name == "noise":
         return defence.used_strength
@@ -68,7 +76,14 @@ def cut_sigma(settings: Settings) -> float:
 
 
 def burn_in_rounds(settings: Settings) -> int:
-    """Return the number of the last round of burn-in."""
+    """Return the number of the last round of burn-in.
+
+    Args:
+        settings: Of the run.
+
+    Returns:
+        The number, 0 to `rounds`; the rounds after it are sampled.
+    """
     return math.ceil(round(settings.chain.burn_in * settings.rounds, 9))  # .55 of 100 is 55
 
 
@@ -139,13 +154,16 @@ def check_goal(settings: Settings) -> None:
         )
 
 
-Requirement = tuple[str, object, tuple[object, ...], str]
-"""A key, its value, the values that are allowed, and why no other is."""
+Requirement = tuple[str, tuple[object, ...], str]
+"""A key, the values that are allowed, and why no other is."""
 
 
-def require_values(subject: str, requirements: Iterable[Requirement], remedy: str = "") -> None:
+def require_values(
+    settings: Settings, subject: str, requirements: Iterable[Requirement], remedy: str = ""
+) -> None:
     """Refuse the first value that what the subject says does not go with: SettingsError."""
-    for key, value, allowed, reason in requirements:
+    for key, allowed, reason in requirements:
+        value = attrgetter(key.replace("-", "_"))(settings)
         if value not in allowed:
             choices = " or ".join(map(format_value, allowed))
             raise SettingsError(
@@ -181,50 +199,40 @@ def check_averaged_weights(settings: Settings) -> None:
     """Refuse what a server that averages weights, as Flower's own do, neither sends nor takes."""
     if settings.strategy.upload != "weights":
         return
-    local, cel = settings.local, settings.cel
     total = "such a server does not tell a client how many examples there are in all"
     sends = "such a server sends nothing of it"
-    target, centres = ("none", "own") if cel.kind == "none" else (cel.target, cel.centres)
-    require_values(
-        "strategy.upload is 'weights'",
-        [
-            ("temperature", settings.temperature, (0,), "such a server tells no client its share"),
-            (
-                "chain.scope",
-                settings.chain.scope,
-                ("full",),
-                "averaged weights do not keep a frozen encoder equal to the bit",
-            ),
-            ("prior.mode", settings.prior.mode, ("consistent", "none"), total),
-            ("prior.scale", settings.prior.scale, ("none",), total),
-            ("local.control", local.control, ("none",), sends),
-            ("local.precondition", local.precondition, ("none",), sends),
-            ("local.shared-noise", local.shared_noise, (0,), sends),
-            ("cel.target", target, ("none",), "such a server sends no threshold"),
-            ("cel.centres", centres, ("own",), "such a server merges no centres"),
-            ("update.clip", settings.update.clip, ("none",), "only a 'delta' is clipped"),
-        ],
-    )
+    requirements: list[Requirement] = [
+        ("temperature", (0,), "such a server tells no client its share"),
+        ("chain.scope", ("full",), "averaged weights keep no frozen encoder equal to the bit"),
+        ("prior.mode", ("consistent", "none"), total),
+        ("prior.scale", ("none",), total),
+        ("local.control", ("none",), sends),
+        ("local.precondition", ("none",), sends),
+        ("local.shared-noise", (0,), sends),
+        ("update.clip", ("none",), "only a 'delta' is clipped"),
+    ]
+    if settings.cel.kind != "none":
+        requirements += [
+            ("cel.target", ("none",), "such a server sends no threshold"),
+            ("cel.centres", ("own",), "such a server merges no centres"),
+        ]
+    require_values(settings, "strategy.upload is 'weights'", requirements)
 
 
 def check_robust_aggregation(settings: Settings) -> None:
     """Refuse a robust rule that has a way around it, or too few clients."""
-    rule, cel = settings.strategy, settings.cel
+    rule = settings.strategy
     if rule.aggregation == "mean":
         return
     subject = f"strategy.aggregation is {rule.aggregation!r}"
     reason = "what that sends is averaged, one hostile client moves it at will"
-    require_values(
-        subject,
-        [
-            ("strategy.upload", rule.upload, ("delta",), reason),
-            ("local.control", settings.local.control, ("none",), reason),
-            ("cel.centres", cel.centres, ("own",), reason),
-            # The accuracy is the server's own figure.
-            ("cel.target", cel.target, ("none", "accuracy"), reason),
-        ],
-        ", or strategy.aggregation to 'mean'",
-    )
+    requirements = [
+        ("strategy.upload", ("delta",), reason),
+        ("local.control", ("none",), reason),
+        ("cel.centres", ("own",), reason),
+        ("cel.target", ("none", "accuracy"), reason),  # the accuracy is the server's own figure
+    ]
+    require_values(settings, subject, requirements, ", or strategy.aggregation to 'mean'")
     clients = settings.clients_per_round or settings.clients
     needed = 3
     if rule.aggregation == "trimmed":
@@ -241,61 +249,24 @@ def check_robust_aggregation(settings: Settings) -> None:
 
 def check_temperature(settings: Settings) -> None:
     """Refuse what makes another temperature of it, and what means nothing without one."""
-    strategy = settings.strategy
     if math.isinf(settings.temperature):
         raise SettingsError("temperature is infinite; set a number")
     if settings.temperature == 0:
-        require_values(
-            "temperature is 0",
-            [
-                (
-                    "prior.mode",
-                    settings.prior.mode,
-                    ("none", "fixed", "consistent"),
-                    "its width is that of the noise",
-                ),
-                (
-                    "chain.stop",
-                    settings.chain.stop,
-                    (False,),
-                    "there is no chain whose convergence could be judged",
-                ),
-            ],
-            ", or temperature above 0",
-        )
+        requirements: list[Requirement] = [
+            ("prior.mode", ("none", "fixed", "consistent"), "its width is that of the noise"),
+            ("chain.stop", (False,), "there is no chain whose convergence could be judged"),
+        ]
+        require_values(settings, "temperature is 0", requirements, ", or temperature above 0")
         return
-    require_values(
-        f"temperature is {settings.temperature:g}",
-        [
-            (
-                "strategy.damped",
-                strategy.damped,
-                (True,),
-                f"momentum {strategy.momentum:g} undamped makes the chain 1/(1 - momentum) times "
-                "as hot",
-            ),
-            (
-                "strategy.proximal",
-                strategy.proximal,
-                (0,),
-                "a pull that no prior accounts for cools the chain, which prior.mode does rightly",
-            ),
-            (
-                "strategy.aggregation",
-                strategy.aggregation,
-                ("mean",),
-                "the noise is right for the mean alone, any other rule makes another temperature "
-                "of it",
-            ),
-            (
-                "update.clip",
-                settings.update.clip,
-                ("none",),
-                "clipped and noisy updates have another heat, and the chain would be no posterior",
-            ),
-        ],
-        ", or temperature to 0",
-    )
+    momentum = f"momentum {settings.strategy.momentum:g} undamped"
+    requirements = [
+        ("strategy.damped", (True,), f"{momentum} makes the chain 1/(1 - momentum) times as hot"),
+        ("strategy.proximal", (0,), "a pull that no prior accounts for cools the chain"),
+        ("strategy.aggregation", ("mean",), "any other rule makes another temperature of it"),
+        ("update.clip", ("none",), "clipped and noisy updates make another temperature of it"),
+    ]
+    subject = f"temperature is {settings.temperature:g}"
+    require_values(settings, subject, requirements, ", or temperature to 0")
 
 
 def check_chain(settings: Settings) -> None:
@@ -364,15 +335,13 @@ def check_update_noise(settings: Settings) -> None:
     if not settings.update.noise:
         return
     reason = "each holder would send more than its noisy update"
-    require_values(
-        f"update.noise is {settings.update.noise:g}",
-        [
-            ("local.control", settings.local.control, ("none",), reason),
-            ("cel.centres", settings.cel.centres, ("own",), reason),
-            ("cel.target", settings.cel.target, ("none",), reason),
-        ],
-        ", or update.noise to 0",
-    )
+    requirements: list[Requirement] = [
+        ("local.control", ("none",), reason),
+        ("cel.centres", ("own",), reason),
+        ("cel.target", ("none",), reason),
+    ]
+    subject = f"update.noise is {settings.update.noise:g}"
+    require_values(settings, subject, requirements, ", or update.noise to 0")
 
 
 def warn_of_unwise(settings: Settings) -> None:

@@ -18,7 +18,7 @@ from fedcel.losses.cel.class_spread import (
 )
 from fedcel.losses.cel.penalties import Share, class_shares
 from fedcel.losses.cel.protocol import Codes, State, Term
-from fedcel.settings import check_information
+from fedcel.settings import check_noise
 
 Bound = Literal["upper", "lower"]
 DIVISORS: dict[Bound, float] = {"upper": 2.0, "lower": 8.0}
@@ -47,7 +47,7 @@ class MutualInformation:
 
     def __post_init__(self) -> None:
         """Refuse a channel without noise, which tells everything."""
-        check_information(self.sigma)
+        check_noise("kind", "mutual-information", self.sigma)
 
     def refresh(self, state: State | None, codes: Codes, generator: torch.Generator) -> State:
         """Return an empty state."""

@@ -118,5 +118,5 @@ def test_impossible_clips_are_refused(bad: float) -> None:
     """C is finite and above 0; kinds are the three."""
     with pytest.raises(ValueError, match="clip is"):
         clip_rows(torch.zeros(1, 2), "l1", bad)
-    with pytest.raises(ValueError, match="must be one of clamp, l1, probabilities"):
+    with pytest.raises(ValueError, match="must be 'clamp', 'l1' or 'probabilities'"):
         clip_rows(torch.zeros(1, 2), "l2", 4.0)
