@@ -10,18 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fedcel.privacy.answer_utility import measure_utility
     from fedcel.privacy.clip import clip_rows, project_simplex
-    from fedcel.privacy.composition import (
-        Composition,
-        compose_basic,
-        compose_exactly,
-        compose_prices,
-    )
-    from fedcel.privacy.discrete_laplace import add_grid_noise
-    from fedcel.privacy.empirical_bounds import (
-        EstimatedSensitivity,
-        estimate_sensitivity,
-        measure_epsilon,
-    )
+    from fedcel.privacy.composition import compose_exactly, compose_prices
+    from fedcel.privacy.empirical_bounds import estimate_sensitivity, measure_epsilon
     from fedcel.privacy.epsilon_range import check_epsilon
     from fedcel.privacy.label_only import LabelOnly
     from fedcel.privacy.mechanism_builder import build_mechanism, private_logits
@@ -30,7 +20,6 @@ if TYPE_CHECKING:
     from fedcel.privacy.sensitivity import ClipKind, clip_sensitivity, noise_sensitivity
     from fedcel.privacy.update_noise import (
         Round,
-        SpentPrivacy,
         account_updates,
         add_update_noise,
         clip_update,
@@ -38,23 +27,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClipKind",
-    "Composition",
-    "EstimatedSensitivity",
     "Gaussian",
     "LabelOnly",
     "Laplace",
     "Mechanism",
     "Round",
-    "SpentPrivacy",
     "account_updates",
-    "add_grid_noise",
     "add_update_noise",
     "build_mechanism",
     "check_epsilon",
     "clip_rows",
     "clip_sensitivity",
     "clip_update",
-    "compose_basic",
     "compose_exactly",
     "compose_prices",
     "estimate_sensitivity",
@@ -72,7 +56,6 @@ _MODULES = (
     "answer_utility",
     "clip",
     "composition",
-    "discrete_laplace",
     "empirical_bounds",
     "label_only",
     "mechanism_builder",

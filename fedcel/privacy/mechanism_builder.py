@@ -12,13 +12,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel import plugins
-from fedcel.errors import PluginError, SettingsError
+from fedcel.errors import PluginError
 from fedcel.privacy.clip import clip_rows
 from fedcel.privacy.discrete_laplace import add_grid_noise
 from fedcel.privacy.label_only import LabelOnly
 from fedcel.privacy.noise_mechanisms import Gaussian, Laplace
 from fedcel.privacy.protocol import Mechanism
-from fedcel.settings import NOISES, PrivacySettings
+from fedcel.settings import NOISES, PrivacySettings, check_private
 
 
 def build_mechanism(privacy: PrivacySettings, classes: int) -> Mechanism:
@@ -37,12 +37,8 @@ def build_mechanism(privacy: PrivacySettings, classes: int) -> Mechanism:
             stated sensitivity.
         PluginError: The user's object is no mechanism, or costs more than the settings allow.
     """
+    check_private(privacy)
     name = privacy.mechanism
-    if name == "none":
-        raise SettingsError(
-            "privacy.mechanism is 'none', this answer must be private: set 'laplace', "
-            "'discrete-laplace', 'gaussian' or 'label-only'"
-        )
     if name == "label-only":
         return LabelOnly(privacy.epsilon, classes)
     if name not in NOISES:

@@ -22,7 +22,7 @@ from fedcel.settings.parsing import (
     parse_settings,
 )
 from fedcel.settings.prior import PriorSettings
-from fedcel.settings.privacy import MECHANISMS, NOISES, PrivacySettings
+from fedcel.settings.privacy import MECHANISMS, NOISES, PrivacySettings, check_private
 from fedcel.settings.run_settings import Settings, burn_in_rounds, check_schedule, cut_sigma
 from fedcel.settings.strategy import OWN_STRATEGY, StrategySettings
 from fedcel.settings.update import UpdateSettings
@@ -53,6 +53,7 @@ __all__ = [
     "check_hybrid_clusters",
     "check_noise",
     "check_penalty",
+    "check_private",
     "check_schedule",
     "cut_sigma",
     "describe_settings",

@@ -58,6 +58,22 @@ class PrivacySettings(Group):
         return noise_sensitivity(self.clip_kind, self.clip, classes, norm, stated=stated)
 
 
+def check_private(privacy: PrivacySettings) -> None:
+    """Refuse to answer without a mechanism.
+
+    Args:
+        privacy: Of what answers.
+
+    Raises:
+        SettingsError: The mechanism is `none`.
+    """
+    if privacy.mechanism == "none":
+        raise SettingsError(
+            "privacy.mechanism is 'none': answers would not be private; set it to "
+            f"{', '.join(map(repr, NOISES))} or 'label-only'"
+        )
+
+
 def check_privacy(privacy: PrivacySettings) -> None:
     """Refuse a budget for not even one answer, and a sensitivity that nothing enforces."""
     if privacy.mechanism != "none" and privacy.budget < privacy.epsilon:

@@ -6,14 +6,13 @@ import pytest
 from scipy.optimize import brentq
 
 from fedcel.privacy import (
-    Composition,
     Gaussian,
     LabelOnly,
     Laplace,
-    compose_basic,
     compose_exactly,
     compose_prices,
 )
+from fedcel.privacy.composition import Composition, compose_basic
 from fedcel.privacy.gaussian_calibration import smallest_delta
 
 LAPLACE = Laplace(0.5, 10, clip_kind="l1", clip=1.0, sensitivity=2.0)

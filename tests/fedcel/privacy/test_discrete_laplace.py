@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare, ks_2samp, kstest
 from scipy.stats import laplace as continuous
 
-from fedcel.privacy import add_grid_noise, build_mechanism, perturb_rows
+from fedcel.privacy import build_mechanism, perturb_rows
 from fedcel.privacy.discrete_laplace import (
+    add_grid_noise,
     draw_below,
     draw_decayed,
     draw_discrete_laplace,

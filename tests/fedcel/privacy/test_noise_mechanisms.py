@@ -16,11 +16,11 @@ from fedcel.privacy import (
     Gaussian,
     Laplace,
     Mechanism,
-    add_grid_noise,
     clip_sensitivity,
     measure_epsilon,
     perturb_rows,
 )
+from fedcel.privacy.discrete_laplace import add_grid_noise
 from fedcel.privacy.gaussian_calibration import calibrate_sigma
 from fedcel.testing import MechanismContract
 from fedcel.testing.mechanisms import ANSWERS, CONFIDENCE, extreme_pairs

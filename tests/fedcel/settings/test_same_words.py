@@ -13,13 +13,13 @@ from fedcel.privacy import (
     Gaussian,
     LabelOnly,
     Laplace,
-    add_grid_noise,
     build_mechanism,
     clip_rows,
-    compose_basic,
     noise_sensitivity,
     perturb_rows,
 )
+from fedcel.privacy.composition import compose_basic
+from fedcel.privacy.discrete_laplace import add_grid_noise
 from fedcel.settings import CelSettings, PrivacySettings, parse_settings
 
 ROWS = torch.zeros(2, 3)
@@ -27,7 +27,8 @@ ROWS = torch.zeros(2, 3)
 
 def gated(attention: str = "ascend", entropy: float = 0.0) -> Gated:
     """Return the loss for 3 classes of 4 features."""
-    return Gated(linear_penalty, "batch-share", 3, 4, attention, 0.5, 5, 0.1, entropy)
+    shape = {"attention": attention, "floor": 0.5, "hidden": 5, "rate": 0.1}
+    return Gated(linear_penalty, "batch-share", 3, 4, **shape, entropy=entropy)
 
 
 def laplace(**changes: float) -> Laplace:
@@ -51,7 +52,7 @@ LOSSES: dict[str, Case] = {
     ),
     "clusters": (
         {"cel.kind": "cluster", "cel.form": "mixture", "net.noise": 0.0},
-        lambda: Cluster(linear_penalty, "batch-share", 3, 2, "mixture"),
+        lambda: Cluster(linear_penalty, "batch-share", 3, clusters=2, form="mixture"),
         "net.noise is 0.0, must be above 0 for cel.form 'mixture'",
     ),
     "information": (
@@ -66,7 +67,9 @@ LOSSES: dict[str, Case] = {
     ),
     "hybrid": (
         {"cel.kind": "hybrid", "cel.clusters": 1},
-        lambda: Hybrid(gated(), Cluster(linear_penalty, "batch-share", 3, 1, "renormalised")),
+        lambda: Hybrid(
+            gated(), Cluster(linear_penalty, "batch-share", 3, clusters=1, form="renormalised")
+        ),
         "cel.clusters is 1, cel.kind 'hybrid'",
     ),
 }
