@@ -161,13 +161,13 @@ Requirement = tuple[str, tuple[object, ...], str]
 def require_values(
     settings: Settings, subject: str, requirements: Iterable[Requirement], remedy: str = ""
 ) -> None:
-    """Refuse the first value that what the subject says does not go with: SettingsError."""
+    """Refuse the first value that does not go with what the subject says: SettingsError."""
     for key, allowed, reason in requirements:
         value = attrgetter(key.replace("-", "_"))(settings)
         if value not in allowed:
             choices = " or ".join(map(format_value, allowed))
             raise SettingsError(
-                f"{subject} and {key} {format_value(value)}: {reason}; set {key} to "
+                f"{key} is {format_value(value)} and {subject}: {reason}; set {key} to "
                 f"{choices}{remedy}"
             )
 
@@ -216,7 +216,7 @@ def check_averaged_weights(settings: Settings) -> None:
             ("cel.target", ("none",), "such a server sends no threshold"),
             ("cel.centres", ("own",), "such a server merges no centres"),
         ]
-    require_values(settings, "strategy.upload is 'weights'", requirements)
+    require_values(settings, "strategy.upload 'weights'", requirements)
 
 
 def check_robust_aggregation(settings: Settings) -> None:
@@ -224,7 +224,7 @@ def check_robust_aggregation(settings: Settings) -> None:
     rule = settings.strategy
     if rule.aggregation == "mean":
         return
-    subject = f"strategy.aggregation is {rule.aggregation!r}"
+    subject = f"strategy.aggregation {rule.aggregation!r}"
     reason = "what that sends is averaged, one hostile client moves it at will"
     requirements = [
         ("strategy.upload", ("delta",), reason),
@@ -241,9 +241,10 @@ def check_robust_aggregation(settings: Settings) -> None:
         needed = 2 * rule.byzantine + 3
     if clients < needed:
         raise SettingsError(
-            f"{subject}, strategy.trim {rule.trim:g}, strategy.byzantine {rule.byzantine} and "
-            f"{clients} clients train in a round, must be {needed} or more for one to be outvoted; "
-            "raise clients or clients-per-round, lower strategy.byzantine or raise strategy.trim"
+            f"strategy.aggregation is {rule.aggregation!r}, strategy.trim {rule.trim:g}, "
+            f"strategy.byzantine {rule.byzantine} and {clients} clients train in a round, must be "
+            f"{needed} or more for one to be outvoted; raise clients or clients-per-round, lower "
+            "strategy.byzantine or raise strategy.trim"
         )
 
 
@@ -256,16 +257,16 @@ def check_temperature(settings: Settings) -> None:
             ("prior.mode", ("none", "fixed", "consistent"), "its width is that of the noise"),
             ("chain.stop", (False,), "there is no chain whose convergence could be judged"),
         ]
-        require_values(settings, "temperature is 0", requirements, ", or temperature above 0")
+        require_values(settings, "temperature 0", requirements, ", or temperature above 0")
         return
     momentum = f"momentum {settings.strategy.momentum:g} undamped"
     requirements = [
         ("strategy.damped", (True,), f"{momentum} makes the chain 1/(1 - momentum) times as hot"),
         ("strategy.proximal", (0,), "a pull that no prior accounts for cools the chain"),
-        ("strategy.aggregation", ("mean",), "any other rule makes another temperature of it"),
-        ("update.clip", ("none",), "clipped and noisy updates make another temperature of it"),
+        ("strategy.aggregation", ("mean",), "the noise is right for the mean alone"),
+        ("update.clip", ("none",), "with clipped, noisy updates the chain would be no posterior"),
     ]
-    subject = f"temperature is {settings.temperature:g}"
+    subject = f"temperature {settings.temperature:g}"
     require_values(settings, subject, requirements, ", or temperature to 0")
 
 
@@ -340,7 +341,7 @@ def check_update_noise(settings: Settings) -> None:
         ("cel.centres", ("own",), reason),
         ("cel.target", ("none",), reason),
     ]
-    subject = f"update.noise is {settings.update.noise:g}"
+    subject = f"update.noise {settings.update.noise:g}"
     require_values(settings, subject, requirements, ", or update.noise to 0")
 
 
