@@ -46,7 +46,7 @@ def within(limits: Range) -> AfterValidator:
 def part_name(names: tuple[str, ...]) -> AfterValidator:
     """Return a validator that takes these names or an import string."""
 
-    def known(name: str) -> str:
+    def check(name: str) -> str:
         if name in names or ":" in name:
             return name
         near = get_close_matches(name, names, 1, cutoff=0)[0]
@@ -54,7 +54,7 @@ def part_name(names: tuple[str, ...]) -> AfterValidator:
             f"must be one of {', '.join(names)} or 'package.module:object'; nearest: {near!r}"
         )
 
-    return AfterValidator(known)
+    return AfterValidator(check)
 
 
 def part_words(names: tuple[str, ...]) -> Words:

@@ -63,7 +63,7 @@ class TestOwn(MechanismContract):
 
 
 @pytest.mark.parametrize(
-    ("name", "want"),
+    ("name", "expected"),
     [
         ("laplace", Laplace(4.0, 5, clip_kind="clamp", clip=2.0, sensitivity=20.0)),
         (
@@ -73,12 +73,12 @@ class TestOwn(MechanismContract):
         ("label-only", LabelOnly(4.0, 5)),
     ],
 )
-def test_each_name(name: str, want: Mechanism) -> None:
+def test_each_name(name: str, expected: Mechanism) -> None:
     """With the sensitivity of its norm, and its own price."""
-    made = build_mechanism(PrivacySettings(mechanism=name, clip_kind="clamp", clip=2.0), 5)
-    assert made == want
-    assert (made.name, made.epsilon) == (name, 4.0)
-    assert made.delta == (1e-6 if name == "gaussian" else 0)
+    mechanism = build_mechanism(PrivacySettings(mechanism=name, clip_kind="clamp", clip=2.0), 5)
+    assert mechanism == expected
+    assert (mechanism.name, mechanism.epsilon) == (name, 4.0)
+    assert mechanism.delta == (1e-6 if name == "gaussian" else 0)
 
 
 def test_none_is_refused_where_an_answer_must_be_private() -> None:
@@ -110,11 +110,11 @@ def test_a_stated_sensitivity_must_be_enforced(kind: str) -> None:
     """At least the clip's, in the mechanism's norm; more is more noise."""
     for name, norm in (("laplace", 1), ("gaussian", 2)):
         least = clip_sensitivity(kind, 2.0, 5, norm)
-        told = PrivacySettings(mechanism=name, clip_kind=kind, clip=2.0, sensitivity=1.5 * least)
-        made = build_mechanism(told, 5)
-        assert isinstance(made, Laplace | Gaussian)
-        assert made.sensitivity == 1.5 * least
-        short = told.model_copy(update={"sensitivity": 0.99 * least})
+        stated = PrivacySettings(mechanism=name, clip_kind=kind, clip=2.0, sensitivity=1.5 * least)
+        mechanism = build_mechanism(stated, 5)
+        assert isinstance(mechanism, Laplace | Gaussian)
+        assert mechanism.sensitivity == 1.5 * least
+        short = stated.model_copy(update={"sensitivity": 0.99 * least})
         with pytest.raises(SettingsError, match="lets two answers .* be that far apart"):
             build_mechanism(short, 5)
 
@@ -157,9 +157,9 @@ def test_private_logits_use_the_settings(kind: str) -> None:
     for epsilon in (2.0, 0.5):
         answer = private_logits(logits, privacy, None if epsilon == 2 else epsilon)
         assert answer.dtype == torch.float32 and answer.shape == logits.shape
-        found = (answer - clipped).flatten().numpy()
+        draws = (answer - clipped).flatten().numpy()
         scale = clip_sensitivity(kind, 3.0, 10) / epsilon
-        assert kstest(found, laplace(scale=scale).cdf).pvalue > ALPHA
+        assert kstest(draws, laplace(scale=scale).cdf).pvalue > ALPHA
     off = privacy.model_copy(update={"mechanism": "none"})
     torch.testing.assert_close(private_logits(logits, off), clipped.float())
 

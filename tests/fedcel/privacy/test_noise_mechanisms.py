@@ -100,28 +100,28 @@ def noise(epsilon: float, delta: float) -> np.ndarray:
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 8.0), (4.0, 2.0), (1.0, 0.01)])
 def test_noise_is_laplace_of_delta_over_epsilon(epsilon: float, delta: float) -> None:
     """Kolmogorov-Smirnov against Laplace(b); half and double the scale are told apart."""
-    found = noise(epsilon, delta)
-    assert kstest(found, laplace(scale=delta / epsilon).cdf).pvalue > ALPHA
+    draws = noise(epsilon, delta)
+    assert kstest(draws, laplace(scale=delta / epsilon).cdf).pvalue > ALPHA
     for wrong in (0.5, 2.0):
-        assert kstest(found, laplace(scale=wrong * delta / epsilon).cdf).pvalue < ALPHA
+        assert kstest(draws, laplace(scale=wrong * delta / epsilon).cdf).pvalue < ALPHA
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-6), (4.0, 1e-3), (30.0, 0.5)])
 def test_noise_is_gaussian_of_the_calibrated_sigma(epsilon: float, delta: float) -> None:
     """Kolmogorov-Smirnov against N(0, sigma); half and double are told apart."""
-    mine = gaussian_of(epsilon, delta)
+    mechanism = gaussian_of(epsilon, delta)
     sigma = calibrate_sigma(epsilon, delta, 4.0)
-    assert mine.sigma == sigma
-    found = mine.answer(torch.zeros(SAMPLES // 3, 3)).flatten().numpy()
-    assert kstest(found, norm(scale=sigma).cdf).pvalue > ALPHA
+    assert mechanism.sigma == sigma
+    draws = mechanism.answer(torch.zeros(SAMPLES // 3, 3)).flatten().numpy()
+    assert kstest(draws, norm(scale=sigma).cdf).pvalue > ALPHA
     for wrong in (0.5, 2.0):
-        assert kstest(found, norm(scale=wrong * sigma).cdf).pvalue < ALPHA
+        assert kstest(draws, norm(scale=wrong * sigma).cdf).pvalue < ALPHA
 
 
 def test_noise_values_are_independent() -> None:
     """No correlation between neighbours in a row, nor between rows."""
-    found = noise(1.0, 1.0).reshape(-1, 10)
-    for a, b in ((found[:, :-1], found[:, 1:]), (found[:-1], found[1:])):
+    draws = noise(1.0, 1.0).reshape(-1, 10)
+    for a, b in ((draws[:, :-1], draws[:, 1:]), (draws[:-1], draws[1:])):
         assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 5 / np.sqrt(a.size)
 
 
@@ -149,8 +149,8 @@ def test_opendp_confirms_every_epsilon(epsilon: float, delta: float) -> None:
 @given(st.floats(1e-3, 1e3), st.floats(1e-9, 0.9), st.floats(1e-3, 1e4))
 def test_opendp_confirms_every_sigma(epsilon: float, delta: float, bound: float) -> None:
     """The stated rho is at most that of the sensitivity and sigma, or `answer` would raise."""
-    mine = Gaussian(epsilon, delta, 3, clip_kind="l1", clip=bound / 2, sensitivity=bound)
-    assert mine.answer(torch.zeros(1, 3)).isfinite().all()
+    mechanism = Gaussian(epsilon, delta, 3, clip_kind="l1", clip=bound / 2, sensitivity=bound)
+    assert mechanism.answer(torch.zeros(1, 3)).isfinite().all()
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, inf, nan])
