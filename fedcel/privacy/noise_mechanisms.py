@@ -23,7 +23,7 @@ from fedcel.privacy.epsilon_range import check_epsilon
 from fedcel.privacy.gaussian_calibration import SLACK, calibrate_sigma
 from fedcel.privacy.noise_grid import choose_opendp_grid
 from fedcel.privacy.protocol import PROTECTS
-from fedcel.privacy.sensitivity import clip_sensitivity
+from fedcel.privacy.sensitivity import noise_sensitivity
 from fedcel.ranges import FRACTION, POSITIVE
 
 Unit = Literal["logits", "probabilities"]
@@ -72,7 +72,7 @@ class Laplace:
         classes: Logits of an answer.
         clip_kind: As in `clip_rows`.
         clip: As in `clip_rows`.
-        sensitivity: Largest L1 distance of two clipped rows, in their unit; `clip_sensitivity`.
+        sensitivity: L1 distance that the noise covers, at least `clip_sensitivity`.
         name: The setting's word for it.
         disturb: What draws the noise: `perturb_rows` or `add_grid_noise`.
         delta: 0.
@@ -91,8 +91,9 @@ class Laplace:
     protects: str = PROTECTS
 
     def __post_init__(self) -> None:
-        """Refuse a clip that enforces nothing, and an epsilon that cannot be kept: ValueError."""
-        clip_sensitivity(self.clip_kind, self.clip, self.classes)
+        """Refuse a sensitivity that the clip exceeds, and what cannot be kept: ValueError."""
+        kind, clip, stated = self.clip_kind, self.clip, self.sensitivity
+        noise_sensitivity(kind, clip, self.classes, stated=stated)
         check_epsilon(self.epsilon, self.name)
 
     @property
@@ -128,7 +129,7 @@ class Gaussian:
         classes: Logits of an answer.
         clip_kind: As in `clip_rows`.
         clip: As in `clip_rows`.
-        sensitivity: Largest L2 distance of two clipped rows, in their unit; `clip_sensitivity`.
+        sensitivity: L2 distance that the noise covers, at least `clip_sensitivity`.
         name: The setting's word for it.
         protects: What is protected against whom.
     """
@@ -144,8 +145,9 @@ class Gaussian:
     protects: str = PROTECTS
 
     def __post_init__(self) -> None:
-        """Refuse a clip that enforces nothing, and what cannot be kept: ValueError."""
-        clip_sensitivity(self.clip_kind, self.clip, self.classes)
+        """Refuse a sensitivity that the clip exceeds, and what cannot be kept: ValueError."""
+        kind, clip, stated = self.clip_kind, self.clip, self.sensitivity
+        noise_sensitivity(kind, clip, self.classes, norm=2, stated=stated)
         check_epsilon(self.epsilon)
         FRACTION.check("delta", self.delta)
 

@@ -62,7 +62,7 @@ def noise_sensitivity(
         ValueError: As `clip_sensitivity`.
     """
     enforced = clip_sensitivity(kind, clip, classes, norm)
-    if stated is not None and stated < enforced:
+    if stated is not None and not stated >= enforced:
         raise SettingsError(
             f"privacy.sensitivity is {stated:g}, must be at least {enforced:g}: the clip {kind!r} "
             f"at privacy.clip {clip:g} lets two answers of {classes} classes be that far apart "

@@ -134,6 +134,11 @@ ANSWERS: dict[str, Case] = {
         "sensitivity is 1, must be at least 4: the clip 'l1' at privacy.clip 2 lets two answers of "
         "2 classes be that far apart (L1)",
     ),
+    "sensitivity-of-laplace": (
+        {"sensitivity": 1.0},
+        lambda: Laplace(1.0, 2, clip_kind="l1", clip=1.0, sensitivity=1.0),
+        "sensitivity is 1, must be at least 2: the clip 'l1'",
+    ),
     "sensitivity-of-a-mechanism": (
         {"sensitivity": 1.0, "clip": 2.0},
         lambda: build_mechanism(PrivacySettings(sensitivity=1.0, clip=2.0), 2),
