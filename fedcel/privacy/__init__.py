@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedcel.privacy.protocol import Mechanism
     from fedcel.privacy.sensitivity import ClipKind, clip_sensitivity, noise_sensitivity
     from fedcel.privacy.update_noise import (
-        Round,
+        NoisyRound,
         account_updates,
         add_update_noise,
         clip_update,
@@ -31,7 +31,7 @@ __all__ = [
     "LabelOnly",
     "Laplace",
     "Mechanism",
-    "Round",
+    "NoisyRound",
     "account_updates",
     "add_update_noise",
     "build_mechanism",

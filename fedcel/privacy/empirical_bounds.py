@@ -120,10 +120,12 @@ def measure_epsilon(
     return max(0.0, epsilon_bound(hits, other_hits, delta, confidence))
 
 
-Score = Callable[[Float[Tensor, "N C"]], Float[Tensor, " N"]]
+ScoreFunction = Callable[[Float[Tensor, "N C"]], Float[Tensor, " N"]]
 
 
-def distinguishing_scores(first: Float[Tensor, "N C"], second: Float[Tensor, "N C"]) -> list[Score]:
+def distinguishing_scores(
+    first: Float[Tensor, "N C"], second: Float[Tensor, "N C"]
+) -> list[ScoreFunction]:
     """Return what tells answers about the first input from those about the second.
 
     The projection on the difference of their means, and the smallest value along it, which is best

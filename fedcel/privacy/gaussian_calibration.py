@@ -56,19 +56,19 @@ def calibrate_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
     POSITIVE.check("sensitivity", sensitivity)
     FRACTION.check("delta", delta)
 
-    def wide(v: float) -> float:
+    def b_plus(v: float) -> float:
         """B+, of noise below D/sqrt(2 eps): grows with v."""
         return _difference(epsilon, math.sqrt(epsilon * v), -math.sqrt(epsilon * (v + 2)))
 
-    def narrow(u: float) -> float:
+    def b_minus(u: float) -> float:
         """B-, of noise above it: falls with u."""
         return _difference(epsilon, -math.sqrt(epsilon * u), -math.sqrt(epsilon * (u + 2)))
 
-    if delta >= wide(0.0):
-        v, _ = _edge(lambda v: wide(v) <= delta)
+    if delta >= b_plus(0.0):
+        v, _ = _find_edge(lambda v: b_plus(v) <= delta)
         alpha = 1 / (math.sqrt(1 + v / 2) + math.sqrt(v / 2))  # their difference, without its loss
     else:
-        _, u = _edge(lambda u: narrow(u) > delta)
+        _, u = _find_edge(lambda u: b_minus(u) > delta)
         alpha = math.sqrt(1 + u / 2) + math.sqrt(u / 2)
     sigma = SLACK * alpha * sensitivity / math.sqrt(2 * epsilon)
     if not sigma < math.inf:
@@ -82,7 +82,7 @@ def _difference(epsilon: float, a: float, b: float) -> float:
     return -math.exp(first) * math.expm1(second - first) if first > -math.inf else 0.0
 
 
-def _edge(holds: Callable[[float], bool]) -> tuple[float, float]:
+def _find_edge(holds: Callable[[float], bool]) -> tuple[float, float]:
     """Return where a test that holds at 0 ceases to: the last that holds, the first that fails."""
     low, high = 0.0, 1.0
     while holds(high):

@@ -62,16 +62,16 @@ def add_update_noise(delta: Float[Tensor, " P"], clip: float, noise: float) -> F
     return draw_noise(mechanism, clip_update(delta, clip), sensitivity, allowed).to(delta.dtype)
 
 
-class Round(NamedTuple):
+class NoisyRound(NamedTuple):
     """Whose updates a round took, and how much one counts in their mean.
 
     Attributes:
         holders: Their numbers.
-        heaviest: The largest weight over the root of the sum of all weights' squares, in (0, 1].
+        largest_weight: The largest over the root of the sum of all weights' squares, in (0, 1].
     """
 
     holders: Collection[int]
-    heaviest: float
+    largest_weight: float
 
 
 class SpentPrivacy(NamedTuple):
@@ -88,7 +88,7 @@ class SpentPrivacy(NamedTuple):
     rounds: int
 
 
-def account_updates(noise: float, rounds: Iterable[Round], delta: float) -> SpentPrivacy:
+def account_updates(noise: float, rounds: Iterable[NoisyRound], delta: float) -> SpentPrivacy:
     """Return what all noisy updates cost together, never understated.
 
     All of a holder's images are protected together: whether these or any others were there. How
@@ -108,9 +108,9 @@ def account_updates(noise: float, rounds: Iterable[Round], delta: float) -> Spen
     """
     count: Counter[int] = Counter()
     squares: Counter[int] = Counter()
-    for holders, heaviest in rounds:
+    for holders, largest_weight in rounds:
         count.update(holders)
-        squares.update(dict.fromkeys(holders, heaviest**2))
+        squares.update(dict.fromkeys(holders, largest_weight**2))
     POSITIVE.check("noise", noise)
     if not count:
         raise ValueError("no holder took part in a round; nothing was spent")

@@ -26,7 +26,7 @@ from fedcel.leakage import (
 from fedcel.metrics import calibration
 from fedcel.nets import Cut, SplitNet, measure_cost
 from fedcel.posterior import Prediction, answer_all, diagnose, predict, round_plan, what_is_sent
-from fedcel.privacy import Round, account_updates, measure_utility
+from fedcel.privacy import NoisyRound, account_updates, measure_utility
 from fedcel.runs import per_image, run_folder
 from fedcel.runs.run_folder import Run
 from fedcel.seeding import make_generator
@@ -98,7 +98,7 @@ def account_update_privacy(run: Run) -> dict[str, object]:
     heaviest = {event["round"]: float(event[HEAVIEST]) for event in lines}
     # Once each round was taken into the model; an upload of a round begun again stands alone.
     rounds = [
-        Round(round_plan.select_clients(run.settings, number), heaviest.pop(number, 1.0))
+        NoisyRound(round_plan.select_clients(run.settings, number), heaviest.pop(number, 1.0))
         for number in run_folder.read_asked_rounds(run.folder)
     ]
     found = account_updates(how.noise, rounds, how.delta)

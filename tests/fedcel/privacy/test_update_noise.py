@@ -7,7 +7,7 @@ import torch
 from scipy.special import log_ndtr
 from scipy.stats import kstest
 
-from fedcel.privacy.update_noise import Round, account_updates, add_update_noise, clip_update
+from fedcel.privacy.update_noise import NoisyRound, account_updates, add_update_noise, clip_update
 
 
 def delta_of(shift: float, epsilon: float) -> float:
@@ -40,7 +40,7 @@ def test_an_update_that_is_not_finite_is_as_good_as_none(bad: float) -> None:
 @pytest.mark.parametrize("noise", [1e-9, 1e-4, 1e6])
 def test_any_noise_has_a_finite_price(noise: float) -> None:
     """However much it is."""
-    result = account_updates(noise, [Round([0], 1.0)] * 1000, 1e-15)
+    result = account_updates(noise, [NoisyRound([0], 1.0)] * 1000, 1e-15)
     assert 0 <= result.server < math.inf
 
 
@@ -62,7 +62,7 @@ def test_the_noise_is_gaussian_fresh_and_as_large_as_said() -> None:
 @pytest.mark.parametrize(("noise", "rounds"), [(1.0, 1), (4.0, 30), (20.0, 100)])
 def test_epsilon_is_that_of_one_gaussian(noise: float, rounds: int) -> None:
     """All rounds together are one Gaussian, sqrt(rounds) 2/noise apart; at most .2 % above it."""
-    alone = Round([0, 1], 1.0)
+    alone = NoisyRound([0, 1], 1.0)
     result = account_updates(noise, [alone] * rounds, 1e-5)
     shift = 2 * math.sqrt(rounds) / noise
     assert result.server == result.models
@@ -73,29 +73,29 @@ def test_epsilon_is_that_of_one_gaussian(noise: float, rounds: int) -> None:
 
 def test_models_tell_less_the_more_holders_there_are() -> None:
     """Of n equal ones as one update under sqrt(n) times the noise; who was drawn less, less."""
-    equal = Round(range(100), 0.1)
+    equal = NoisyRound(range(100), 0.1)
     assert account_updates(2.0, [equal] * 5, 1e-6).models == pytest.approx(
-        account_updates(20.0, [Round([0], 1.0)] * 5, 1e-6).server
+        account_updates(20.0, [NoisyRound([0], 1.0)] * 5, 1e-6).server
     )
-    drawn = [Round([0, 1], 1.0), Round([0, 2], 0.5), Round([1, 2], 0.5)]
+    drawn = [NoisyRound([0, 1], 1.0), NoisyRound([0, 2], 0.5), NoisyRound([1, 2], 0.5)]
     result = account_updates(3.0, drawn, 1e-6)
     assert result.rounds == 2
     # holder 1 as holder 0: 1 + 1/4 of a round, holder 2 a half
     assert result.models == pytest.approx(
-        account_updates(3.0, [Round([0], 1.0), Round([0], 0.5)], 1e-6).models
+        account_updates(3.0, [NoisyRound([0], 1.0), NoisyRound([0], 0.5)], 1e-6).models
     )
 
 
 @pytest.mark.parametrize(
     ("noise", "rounds", "delta", "message"),
     [
-        (0.0, [Round([0], 1.0)], 1e-6, "noise is 0.0, must be finite and above 0"),
+        (0.0, [NoisyRound([0], 1.0)], 1e-6, "noise is 0.0, must be finite and above 0"),
         (1.0, [], 1e-6, "no holder took part"),
-        (1.0, [Round([0], 1.0)], 0.0, "delta is 0.0, must be above 0 and below 1"),
+        (1.0, [NoisyRound([0], 1.0)], 0.0, "delta is 0.0, must be above 0 and below 1"),
     ],
 )
 def test_nothing_is_claimed_for_nothing(
-    noise: float, rounds: list[Round], delta: float, message: str
+    noise: float, rounds: list[NoisyRound], delta: float, message: str
 ) -> None:
     """No noise, no round, no delta."""
     with pytest.raises(ValueError, match=message):
