@@ -9,7 +9,7 @@ from fedcel.settings.cel import (
     check_noise,
     check_penalty,
 )
-from fedcel.settings.chain import MIN_SAMPLED_ROUNDS, ChainSettings
+from fedcel.settings.chain import MIN_ESS, MIN_SAMPLED_ROUNDS, ChainSettings
 from fedcel.settings.data import DataSettings
 from fedcel.settings.defence import DEFENCES, DefenceSettings
 from fedcel.settings.local import SAMPLERS, LocalSettings
@@ -31,6 +31,7 @@ __all__ = [
     "CEL_KINDS",
     "DEFENCES",
     "MECHANISMS",
+    "MIN_ESS",
     "MIN_SAMPLED_ROUNDS",
     "NOISES",
     "OWN_STRATEGY",

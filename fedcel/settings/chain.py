@@ -6,6 +6,8 @@ from pydantic import Field
 
 from fedcel.settings.group_base import Group
 
+MIN_ESS = 100.0
+"""Effective samples below which a chain is not said to have converged."""
 MIN_SAMPLED_ROUNDS = 20
 """Sampled rounds below which nothing is said of a chain."""
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedcel.errors import SettingsError
 from fedcel.settings.attack import AttackSettings
 from fedcel.settings.cel import CelSettings, check_cel
-from fedcel.settings.chain import MIN_SAMPLED_ROUNDS, ChainSettings
+from fedcel.settings.chain import MIN_ESS, MIN_SAMPLED_ROUNDS, ChainSettings
 from fedcel.settings.data import DataSettings
 from fedcel.settings.defence import DefenceSettings, check_defence
 from fedcel.settings.group_base import to_kebab
@@ -24,8 +24,6 @@ from fedcel.settings.update import UpdateSettings, check_update
 
 MIN_FOLLOWED_ROUNDS = 3
 """Rounds at full strength below which no threshold can follow an accuracy."""
-MIN_EFFECTIVE_SAMPLES = 100
-"""What `chain.stop` waits for."""
 
 
 class Settings(BaseModel):
@@ -305,8 +303,8 @@ def check_chain(settings: Settings) -> None:
             "chain.burn-in to 1 - 1/cycles or less",
         ),
         (
-            chain.stop and sampled <= MIN_EFFECTIVE_SAMPLES,
-            f"chain.stop with {sampled} rounds after burn-in: it needs {MIN_EFFECTIVE_SAMPLES} "
+            chain.stop and sampled <= MIN_ESS,
+            f"chain.stop with {sampled} rounds after burn-in: it needs {MIN_ESS:g} "
             "effective samples; raise rounds or lower chain.burn-in",
         ),
         (
