@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from fedcel.privacy.ledger.ledger import Ledger
     from fedcel.runs.posterior import Posterior
     from fedcel.runs.run_folder import Run, read_run
-    from fedcel.settings.parsing import Settings, parse_settings
+    from fedcel.settings import Settings, parse_settings
 
 __all__ = [
     "Chain",
@@ -138,7 +138,7 @@ MODULES = {
     "fedcel.privacy": ("Mechanism", "private_logits"),
     "fedcel.privacy.ledger.ledger": ("Ledger",),
     "fedcel.runs.run_folder": ("Run", "read_run"),
-    "fedcel.settings.parsing": ("Settings", "parse_settings"),
+    "fedcel.settings": ("Settings", "parse_settings"),
 }
 """Where each public name is defined."""
 

@@ -19,7 +19,7 @@ from fedcel.metrics import bald, predictive_entropy
 from fedcel.nets import FlatNet, SplitNet
 from fedcel.posterior import Prediction, what_is_sent
 from fedcel.runs import Run, posterior_samples
-from fedcel.settings import NetSettings, PrivacySettings, Settings
+from fedcel.settings import NetSettings, PrivacySettings, Settings, check_private
 
 ENCODER_FORMAT = "1"
 
@@ -63,11 +63,7 @@ def build_served(
     SettingsError where it answers without a mechanism or would need several messages an image,
     RunError where the samples do not share one encoder.
     """
-    if s.privacy.mechanism == "none":
-        raise SettingsError(
-            "privacy.mechanism is 'none': answers would not be private; train or attack such a "
-            "run, serve one with 'laplace', 'discrete-laplace', 'gaussian' or 'label-only'"
-        )
+    check_private(s.privacy)
     if s.chain.scope == "full":
         raise SettingsError(
             "chain.scope is 'full': its samples have encoders of their own, a device would send "

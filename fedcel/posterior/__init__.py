@@ -1,7 +1,7 @@
 """Sampling the posterior: the constants of a round, the chain and its judge, the predictions."""
 
 from fedcel.posterior.chain import Chain
-from fedcel.posterior.diagnostics import CLOSE, ENOUGH, Diagnosis, diagnose
+from fedcel.posterior.diagnostics import CLOSE, Diagnosis, diagnose
 from fedcel.posterior.langevin_constants import noise_variance, prior_pull, temperature_ratio
 from fedcel.posterior.langevin_step import (
     RoundConstants,
@@ -17,7 +17,6 @@ from fedcel.posterior.trace import EVERY, Trace
 
 __all__ = [
     "CLOSE",
-    "ENOUGH",
     "EVERY",
     "Chain",
     "Diagnosis",

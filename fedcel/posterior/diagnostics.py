@@ -15,9 +15,8 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedcel.extras import import_optional
-from fedcel.settings import LEAST_DRAWS
+from fedcel.settings import MIN_ESS, MIN_SAMPLED_ROUNDS
 
-ENOUGH = 100.0  # effective samples
 CLOSE = 1.05  # R-hat
 DEVIATIONS = 3.0  # of Geweke's z, for one functional
 NO_EVIDENCE = "no evidence against convergence"
@@ -39,14 +38,14 @@ class Diagnosis(NamedTuple):
     @property
     def passes(self) -> bool:
         """Say whether nothing speaks against convergence."""
-        return self.r_hat < CLOSE and self.ess >= ENOUGH and self.geweke < DEVIATIONS
+        return self.r_hat < CLOSE and self.ess >= MIN_ESS and self.geweke < DEVIATIONS
 
     def __str__(self) -> str:
         """Return the verdict in plain words, with its numbers."""
         said = f"R-hat {self.r_hat:.3f}, ESS {self.ess:.0f} of {self.draws}, z {self.geweke:.1f}"
         if self.passes:
             return f"{NO_EVIDENCE}: {said}"
-        wanted = f"wanted below {CLOSE}, at least {ENOUGH:.0f}, below {DEVIATIONS:.0f}"
+        wanted = f"wanted below {CLOSE}, at least {MIN_ESS:.0f}, below {DEVIATIONS:.0f}"
         return f"round limit reached without convergence shown: {said}; {wanted}"
 
 
@@ -62,7 +61,7 @@ def diagnose(trace: Float[Tensor, "R F"]) -> Diagnosis | None:
 
     values = trace.double().numpy()
     values = values[len(values) % 2 :]  # two equal halves
-    if len(values) < LEAST_DRAWS:
+    if len(values) < MIN_SAMPLED_ROUNDS:
         return None
     moving = values[:, np.ptp(values, axis=0) > 0]
     if moving.shape[1] == 0:

@@ -1,50 +1,75 @@
-"""Private answers: each protects the INPUT of one query against whoever reads the answer."""
+"""Private answers: each protects the INPUT of one query against whoever reads the answer.
 
-from fedcel.privacy.answer_utility import measure_utility
-from fedcel.privacy.build_mechanism import build_mechanism, private_logits
-from fedcel.privacy.clip import clip_rows, project_simplex
-from fedcel.privacy.composition import Composition, compose_basic, compose_exactly, compose_prices
-from fedcel.privacy.discrete_laplace import add_grid_noise
-from fedcel.privacy.empirical_bounds import (
-    EstimatedSensitivity,
-    estimate_sensitivity,
-    measure_epsilon,
-)
-from fedcel.privacy.label_only import LabelOnly
-from fedcel.privacy.noise_mechanisms import Gaussian, Laplace, perturb_rows
-from fedcel.privacy.protocol import Mechanism
-from fedcel.privacy.update_noise import (
-    Round,
-    SpentPrivacy,
-    account_updates,
-    add_update_noise,
-    clip_update,
-)
-from fedcel.settings import sensitivity
+Names are loaded when they are first used: settings check their sensitivity here, and need neither
+tensors nor what else the mechanisms import. (So no file may have the name of what it offers.)
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedcel.privacy.answer_utility import measure_utility
+    from fedcel.privacy.clip import clip_rows, project_simplex
+    from fedcel.privacy.composition import compose_exactly, compose_prices
+    from fedcel.privacy.empirical_bounds import estimate_sensitivity, measure_epsilon
+    from fedcel.privacy.epsilon_range import check_epsilon
+    from fedcel.privacy.label_only import LabelOnly
+    from fedcel.privacy.mechanism_builder import build_mechanism, private_logits
+    from fedcel.privacy.noise_mechanisms import Gaussian, Laplace, perturb_rows
+    from fedcel.privacy.protocol import Mechanism
+    from fedcel.privacy.sensitivity import ClipKind, clip_sensitivity, noise_sensitivity
+    from fedcel.privacy.update_noise import (
+        NoisyRound,
+        account_updates,
+        add_update_noise,
+        clip_update,
+    )
 
 __all__ = [
-    "Composition",
-    "EstimatedSensitivity",
+    "ClipKind",
     "Gaussian",
     "LabelOnly",
     "Laplace",
     "Mechanism",
-    "Round",
-    "SpentPrivacy",
+    "NoisyRound",
     "account_updates",
-    "add_grid_noise",
     "add_update_noise",
     "build_mechanism",
+    "check_epsilon",
     "clip_rows",
+    "clip_sensitivity",
     "clip_update",
-    "compose_basic",
     "compose_exactly",
     "compose_prices",
     "estimate_sensitivity",
     "measure_epsilon",
     "measure_utility",
+    "noise_sensitivity",
     "perturb_rows",
     "private_logits",
     "project_simplex",
-    "sensitivity",
 ]
+
+_MODULES = (
+    "sensitivity",  # first what needs no tensors
+    "epsilon_range",
+    "answer_utility",
+    "clip",
+    "composition",
+    "empirical_bounds",
+    "label_only",
+    "mechanism_builder",
+    "noise_mechanisms",
+    "protocol",
+    "update_noise",
+)
+
+
+def __getattr__(name: str) -> object:
+    """Return a public name, loaded now."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    modules = (import_module(f"{__name__}.{module}") for module in _MODULES)
+    value: object = next(vars(module)[name] for module in modules if name in vars(module))
+    globals()[name] = value
+    return value

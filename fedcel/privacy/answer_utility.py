@@ -1,7 +1,7 @@
 """What private answers are still good for.
 
 The answers measured here protect the INPUT of one query against whoever reads the answer; see
-`fedcel.privacy.build_mechanism`.
+`fedcel.privacy.mechanism_builder`.
 """
 
 import math
@@ -9,8 +9,8 @@ import math
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.privacy.build_mechanism import build_mechanism
 from fedcel.privacy.clip import clip_rows, project_simplex
+from fedcel.privacy.mechanism_builder import build_mechanism
 from fedcel.privacy.noise_mechanisms import Unit, clip_unit
 from fedcel.settings import NOISES, PrivacySettings
 
@@ -18,28 +18,37 @@ from fedcel.settings import NOISES, PrivacySettings
 def measure_utility(
     logits: Float[Tensor, "N C"], labels: Int[Tensor, " N"], privacy: PrivacySettings
 ) -> dict[str, float]:
-    """Return, for one draw of noise at `privacy.epsilon`, shares in [0, 1].
+    """Measure what one draw of private answers is still good for.
 
-    `accuracy` of the answers' top class; `top1-kept`, how often it is the top class of `logits`;
-    `confidence-before` and `-after` the noise, the mean largest probability, before it of clipped
-    logits where the mechanism clips; `accuracy_ceiling`, the accuracy that no answer as private
-    exceeds on balanced classes. ValueError on no logits.
+    Args:
+        logits: (N, C), before any clip.
+        labels: (N,), the true classes.
+        privacy: Mechanism, epsilon, delta and clip.
+
+    Returns:
+        Shares in [0, 1]: `accuracy` of the answers' top class; `top1-kept`, how often that is the
+        top class of `logits`; `confidence-before` and `confidence-after` the noise, the mean
+        largest probability, before it of clipped logits where the mechanism clips; `ceiling`, the
+        accuracy that no answer as private exceeds on balanced classes.
+
+    Raises:
+        ValueError: There are no logits, or they are undefined.
     """
     if len(logits) == 0:
         raise ValueError("no logits to measure, must be at least one row")
     before, unit = rows_before_noise(logits.double(), privacy)
-    answer, read_as, best = before, unit, 1.0
+    answer, answer_unit, ceiling = before, unit, 1.0
     if privacy.mechanism != "none":
         mechanism = build_mechanism(privacy, logits.shape[1])
-        answer, read_as = mechanism.answer(logits.double()), mechanism.unit
-        best = accuracy_ceiling(mechanism.epsilon, mechanism.delta, logits.shape[1])
+        answer, answer_unit = mechanism.answer(logits.double()), mechanism.unit
+        ceiling = accuracy_ceiling(mechanism.epsilon, mechanism.delta, logits.shape[1])
     top = answer.argmax(1)
     return {
         "accuracy": float((top == labels).double().mean()),
         "top1-kept": float((top == logits.argmax(1)).double().mean()),
         "confidence-before": mean_confidence(before, unit),
-        "confidence-after": mean_confidence(answer, read_as),
-        "ceiling": best,
+        "confidence-after": mean_confidence(answer, answer_unit),
+        "ceiling": ceiling,
     }
 
 
@@ -68,5 +77,5 @@ def accuracy_ceiling(epsilon: float, delta: float, classes: int) -> float:
     From P(A_i | i) <= e^eps P(A_i | j) + delta, summed over all pairs i, j. K-ary randomised
     response attains it at delta 0: Kairouz, Oh and Viswanath, JMLR 2016, section 3.
     """
-    others = (classes - 1) * math.exp(-epsilon)
-    return (1 + others * delta) / (1 + others)
+    odds = (classes - 1) * math.exp(-epsilon)
+    return (1 + odds * delta) / (1 + odds)

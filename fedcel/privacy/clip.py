@@ -4,26 +4,36 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.settings import sensitivity
+from fedcel.privacy.sensitivity import clip_sensitivity
 
-LARGEST = 1e100  # logits beyond are taken as this, so that centring cannot overflow
+LARGEST_LOGIT = 1e100  # those beyond are taken as this, so that centring cannot overflow
 MARGIN = 1 - 1e-12  # clipped rows shrink by this, so that rounding cannot exceed the sensitivity
 
 
-def clip_rows(logits: Float[Tensor, "B C"], kind: str, c: float) -> Float[Tensor, "B C"]:
-    """Return rows in double precision, any two of which differ by at most `sensitivity`.
+def clip_rows(logits: Float[Tensor, "B C"], kind: str, clip: float) -> Float[Tensor, "B C"]:
+    """Clip logits, so that any two rows differ by at most `clip_sensitivity`.
 
-    `clamp`: centred, each value in [-c, c]. `l1`: centred, Euclidean projection onto |row|_1 <= c.
-    `probabilities`: softmax, c is not used. Ties may arise, the order of classes never turns.
-    ValueError on undefined logits, an unknown kind or c not above 0.
+    Ties may arise, the order of classes never turns.
+
+    Args:
+        logits: (B, C).
+        kind: `clamp`: centred, each value in [-clip, clip]. `l1`: centred, the nearest row whose
+            L1 norm is at most the clip. `probabilities`: softmax, the clip is not used.
+        clip: In units of a logit, above 0.
+
+    Returns:
+        Clipped rows, in double precision.
+
+    Raises:
+        ValueError: Logits are undefined, there is no such kind, or the clip is not above 0.
     """
-    sensitivity(kind, c, 1)
+    clip_sensitivity(kind, clip, 1)
     check_logits(logits, logits.shape[1])
-    wide = logits.double().clamp(-LARGEST, LARGEST)
+    wide = logits.double().clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
     if kind == "probabilities":
         return wide.softmax(1) * MARGIN
     centred = wide - wide.mean(1, keepdim=True)
-    clipped = centred.clamp(-c, c) if kind == "clamp" else project_l1(centred, c)
+    clipped = centred.clamp(-clip, clip) if kind == "clamp" else project_l1(centred, clip)
     return clipped * MARGIN
 
 
@@ -49,11 +59,20 @@ def project_l1(rows: Float[Tensor, "B C"], radius: float) -> Float[Tensor, "B C"
 
 
 def project_simplex(rows: Float[Tensor, "B C"], total: float) -> Float[Tensor, "B C"]:
-    """Return the nearest rows with values >= 0 and sum `total`; Duchi et al., ICML 2008, fig. 1.
+    """Project rows onto the simplex: the nearest ones with values >= 0 and a given sum.
 
-    Computed relative to each row's maximum: what lies more than `total` below it becomes 0 in any
-    case, and huge values lose no digits.
+    Args:
+        rows: (B, C).
+        total: The sum, above 0.
+
+    Returns:
+        Projected rows (B, C).
+
+    References:
+        Duchi et al., ICML 2008, figure 1.
     """
+    # Relative to each row's maximum: what lies more than `total` below it becomes 0 in any case,
+    # and huge values lose no digits.
     below = (rows - rows.amax(1, keepdim=True)).clamp_min(-total)
     ordered = below.sort(1, descending=True).values
     rank = torch.arange(1, rows.shape[1] + 1, dtype=rows.dtype)

@@ -10,17 +10,26 @@ from functools import reduce
 from typing import Literal, NamedTuple
 
 from fedcel.extras import import_optional
+from fedcel.privacy.epsilon_range import check_epsilon
 from fedcel.privacy.gaussian_calibration import least_epsilon
 from fedcel.privacy.noise_mechanisms import Gaussian
 from fedcel.privacy.protocol import Mechanism
+from fedcel.ranges import FRACTION
 
-FINEST = 1e-4
-"""Step of the grid of losses of several prices, in nats; coarser where the losses reach far."""
-STEPS = 100_000
+SMALLEST_STEP = 1e-4
+"""Of the grid of losses of several prices, in nats; coarser where the losses reach far."""
+MAX_STEPS = 100_000
 
 
 class Composition(NamedTuple):
-    """The privacy of so many answers together, and which theorem says so."""
+    """The privacy of so many answers together, and which theorem says so.
+
+    Attributes:
+        method: `basic`, the sum, or `pld`, exact.
+        answers: How many.
+        epsilon: Of all together, in nats.
+        delta: Of all together.
+    """
 
     method: Literal["basic", "pld"]
     answers: int
@@ -29,13 +38,23 @@ class Composition(NamedTuple):
 
 
 def compose_basic(epsilon: float, delta: float, count: int) -> Composition:
-    """Return (count epsilon, count delta); Dwork and Roth, 2014, theorem 3.16.
+    """Add up what equal answers cost: (count epsilon, count delta).
 
-    ValueError unless epsilon is finite and above 0, delta in [0, 1) and count 1 or more. A delta of
-    1 or more promises nothing.
+    Args:
+        epsilon: Privacy loss of one answer, in nats.
+        delta: Of one answer, in [0, 1).
+        count: Answers, 1 or more.
+
+    Returns:
+        The sum. A delta of 1 or more promises nothing.
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    References:
+        Dwork and Roth, 2014, theorem 3.16.
     """
-    if not 0 < epsilon < math.inf:
-        raise ValueError(f"epsilon is {epsilon}, must be finite and above 0")
+    check_epsilon(epsilon)
     if not 0 <= delta < 1:
         raise ValueError(f"delta is {delta}, must be in [0, 1)")
     if count < 1:
@@ -44,17 +63,29 @@ def compose_basic(epsilon: float, delta: float, count: int) -> Composition:
 
 
 def compose_exactly(mechanism: Mechanism, count: int, delta: float) -> Composition:
-    """Return the smallest epsilon at a `delta` for all answers together, never understated.
+    """Return the smallest epsilon of equal answers together, never understated.
 
-    For inputs that may depend on earlier answers, `count` fixed beforehand. Gaussians are one with
-    a larger sensitivity (Balle and Wang, ICML 2018); others compose as privacy loss distributions
-    (Sommer, Meiser and Mohammadi, PoPETs 2019), each as the worst one with its epsilon and delta
-    (Kairouz, Oh and Viswanath, ICML 2015). Infinity where `delta` is less than the mechanism's own
-    deltas leave. ValueError as `compose_basic`, and on a delta that is not in (0, 1).
+    For inputs that may depend on earlier answers. Gaussians are one with a larger sensitivity;
+    others compose as privacy loss distributions, each as the worst one with its epsilon and delta.
+
+    Args:
+        mechanism: What gives the answers.
+        count: Answers, 1 or more, fixed beforehand.
+        delta: At which epsilon is stated, in (0, 1).
+
+    Returns:
+        The composition; its epsilon is infinite where `delta` is less than the answers' own deltas
+        leave.
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    References:
+        Balle and Wang, ICML 2018; Sommer, Meiser and Mohammadi, PoPETs 2019; Kairouz, Oh and
+        Viswanath, ICML 2015.
     """
     compose_basic(mechanism.epsilon, mechanism.delta, count)
-    if not 0 < delta < 1:
-        raise ValueError(f"delta is {delta}, must be above 0 and below 1; try 1e-6")
+    FRACTION.check("delta", delta)
     if not isinstance(mechanism, Gaussian):
         return compose_prices({(mechanism.epsilon, mechanism.delta): count}, delta)
     # So many Gaussians are one, of a sensitivity sqrt(count) times as large.
@@ -63,27 +94,35 @@ def compose_exactly(mechanism: Mechanism, count: int, delta: float) -> Compositi
 
 
 def compose_prices(prices: Mapping[tuple[float, float], int], delta: float) -> Composition:
-    """Return the smallest epsilon at `delta` of answers of several prices, never understated.
+    """Return the smallest epsilon of answers of several prices together, never understated.
 
-    `prices`: how many answers cost each (epsilon, delta); every one counts as the worst mechanism
-    of its price, composed as in `compose_exactly`. Infinity where `delta` is less than theirs
-    leave.
-    ValueError as `compose_basic`, without any answer, and on a delta that is not in (0, 1).
+    Every one counts as the worst mechanism of its price, composed as in `compose_exactly`.
+
+    Args:
+        prices: How many answers cost each (epsilon, delta).
+        delta: At which epsilon is stated, in (0, 1).
+
+    Returns:
+        The composition; its epsilon is infinite where `delta` is less than the answers' own deltas
+        leave.
+
+    Raises:
+        ValueError: There is no answer, or a number is out of range.
     """
     # Imported here: a second, for SciPy's laws.
     parameters = import_optional("dp_accounting.pld.common").DifferentialPrivacyParameters
     losses_of = import_optional("dp_accounting.pld.privacy_loss_distribution")
     if not prices:
         raise ValueError("there are no answers; nothing was spent")
-    if not 0 < delta < 1:
-        raise ValueError(f"delta is {delta}, must be above 0 and below 1; try 1e-6")
+    FRACTION.check("delta", delta)
     sums = [compose_basic(*price, count) for price, count in prices.items()]
-    (first, _), *others = prices
-    whole = math.fsum(each.epsilon for each in sums)
-    step = max(FINEST, whole / STEPS) if others else first  # of one price, losses are on the grid
+    (step, _), *further = prices  # of one price, losses are on its own grid
+    if further:
+        step = max(SMALLEST_STEP, math.fsum(part.epsilon for part in sums) / MAX_STEPS)
     losses = [
         losses_of.from_privacy_parameters(parameters(*price), step).self_compose(count)
         for price, count in prices.items()
     ]
-    found = reduce(losses_of.PrivacyLossDistribution.compose, losses).get_epsilon_for_delta(delta)
-    return Composition("pld", sum(prices.values()), float(found), delta)
+    together = reduce(losses_of.PrivacyLossDistribution.compose, losses)
+    epsilon = float(together.get_epsilon_for_delta(delta))
+    return Composition("pld", sum(prices.values()), epsilon, delta)

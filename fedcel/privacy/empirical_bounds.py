@@ -21,7 +21,14 @@ THRESHOLDS = 32
 
 
 class EstimatedSensitivity(NamedTuple):
-    """The largest distances among a net's answers, without a clip."""
+    """The largest distances among a net's answers, without a clip.
+
+    Attributes:
+        l1: Largest L1 distance, in units of a logit.
+        l2: Largest L2 distance.
+        inputs: How many were compared.
+        label: What the figures are not.
+    """
 
     l1: float
     l2: float
@@ -29,26 +36,35 @@ class EstimatedSensitivity(NamedTuple):
     label: str = "not a guarantee"
 
     def __str__(self) -> str:
-        """Say what was found and what it is not."""
-        found = f"L1 {self.l1:.4g}, L2 {self.l2:.4g} among {self.inputs} inputs"
-        return f"estimated sensitivity ({self.label}): {found}; others may lie further apart"
+        """Return the distances, and what they are not, in words."""
+        distances = f"L1 {self.l1:.4g}, L2 {self.l2:.4g} among {self.inputs} inputs"
+        return f"estimated sensitivity ({self.label}): {distances}; others may lie further apart"
 
 
 def estimate_sensitivity(
     answers: Callable[[Tensor], Float[Tensor, "N C"]], inputs: Float[Tensor, "N *shape"]
 ) -> EstimatedSensitivity:
-    """Return how far the net's answers to boundary inputs lie apart, in units of a logit.
+    """Measure how far apart a net's answers to some inputs lie: a diagnostic, not a guarantee.
 
-    A diagnostic that helps to choose `privacy.clip`; only a clip bounds all inputs. ValueError on
-    fewer than two inputs, or undefined answers.
+    It helps to choose `privacy.clip`; only a clip bounds all inputs.
+
+    Args:
+        answers: The net: inputs to logits (N, C).
+        inputs: (N, ...), two or more, best at the boundary of what is allowed.
+
+    Returns:
+        The largest distances, in units of a logit.
+
+    Raises:
+        ValueError: There are fewer than two inputs, or answers are undefined.
     """
     if len(inputs) < 2:
         raise ValueError(f"there are {len(inputs)} inputs, must be 2 or more to be apart")
     with torch.no_grad():
-        found = answers(inputs).double()
-    if not found.isfinite().all():
+        logits = answers(inputs).double()
+    if not logits.isfinite().all():
         raise ValueError("the net's answers hold NaN or infinity, must be finite; check its inputs")
-    l1, l2 = (float(torch.cdist(found, found, p, EXACT).max()) for p in (1.0, 2.0))
+    l1, l2 = (float(torch.cdist(logits, logits, p, EXACT).max()) for p in (1.0, 2.0))
     return EstimatedSensitivity(l1, l2, len(inputs))
 
 
@@ -61,36 +77,55 @@ def measure_epsilon(
     answers: int = 20_000,
     confidence: float = 0.95,
 ) -> float:
-    """Return a lower bound on the mechanism's epsilon at its delta, from answers about two inputs.
+    """Attack a mechanism: a lower bound on its epsilon at its delta, from answers about two inputs.
 
-    Half of the `answers` about each input pick the event (a threshold on a score), the other half
-    count it; Clopper-Pearson bounds of both frequencies hold together with `confidence`. 0 where
-    nothing is told apart. ValueError on fewer than 100 answers.
+    Half of the answers about each input pick the event (a threshold on a score), the other half
+    count it; Clopper-Pearson bounds of both frequencies hold together.
+
+    Args:
+        mechanism: What gives the answers.
+        pair: (2, C), the logits of the two inputs.
+        answers: Drawn about each input, 100 or more.
+        confidence: With which the bound holds, in (0, 1).
+
+    Returns:
+        The bound, in nats; 0 where nothing is told apart.
+
+    Raises:
+        ValueError: Fewer than 100 answers.
+
+    References:
+        Jagielski, Ullman and Oprea, NeurIPS 2020, section 4.
     """
     if answers < 100:
         raise ValueError(f"answers are {answers}, must be 100 or more; try 20000")
     first, second = (mechanism.answer(row.expand(answers, -1)) for row in pair)
     half, delta = answers // 2, mechanism.delta
-    best, event = -math.inf, None
+    best_bound, event = -math.inf, None
     for score in distinguishing_scores(first[:half], second[:half]):
         for sign in (1.0, -1.0):
-            ours, theirs = sign * score(first[:half]), sign * score(second[:half])
+            scores = sign * score(first[:half])
+            other_scores = sign * score(second[:half])
             steps = torch.linspace(0.002, 0.998, THRESHOLDS, dtype=torch.float64)
-            for threshold in ours.quantile(steps).tolist():
-                found = epsilon_bound(ours >= threshold, theirs >= threshold, delta, confidence)
-                if found > best:
-                    best, event = found, (score, sign, threshold)
+            for threshold in scores.quantile(steps).tolist():
+                bound = epsilon_bound(
+                    scores >= threshold, other_scores >= threshold, delta, confidence
+                )
+                if bound > best_bound:
+                    best_bound, event = bound, (score, sign, threshold)
     if event is None:
         return 0.0
     score, sign, threshold = event
-    ours, theirs = (sign * score(rows[half:]) >= threshold for rows in (first, second))
-    return max(0.0, epsilon_bound(ours, theirs, delta, confidence))
+    hits, other_hits = (sign * score(rows[half:]) >= threshold for rows in (first, second))
+    return max(0.0, epsilon_bound(hits, other_hits, delta, confidence))
 
 
-Score = Callable[[Float[Tensor, "N C"]], Float[Tensor, " N"]]
+ScoreFunction = Callable[[Float[Tensor, "N C"]], Float[Tensor, " N"]]
 
 
-def distinguishing_scores(first: Float[Tensor, "N C"], second: Float[Tensor, "N C"]) -> list[Score]:
+def distinguishing_scores(
+    first: Float[Tensor, "N C"], second: Float[Tensor, "N C"]
+) -> list[ScoreFunction]:
     """Return what tells answers about the first input from those about the second.
 
     The projection on the difference of their means, and the smallest value along it, which is best
@@ -101,12 +136,17 @@ def distinguishing_scores(first: Float[Tensor, "N C"], second: Float[Tensor, "N 
     return [lambda rows: rows @ apart, lambda rows: (rows * apart.sign())[:, far].amin(1)]
 
 
-def epsilon_bound(ours: Tensor, theirs: Tensor, delta: float, confidence: float) -> float:
-    """Return log((p - delta)/q) for the smallest p and largest q that fit the counts."""
+def epsilon_bound(hits: Tensor, other_hits: Tensor, delta: float, confidence: float) -> float:
+    """Return log((p - delta)/q) for the smallest p and largest q that fit the counts.
+
+    `hits` and `other_hits` say which answers about either input show the event.
+    """
     risk = (1 - confidence) / 2
-    hits, count = int(ours.sum()), len(ours)
-    others, total = int(theirs.sum()), len(theirs)
+    k, n = int(hits.sum()), len(hits)
+    other_k, other_n = int(other_hits.sum()), len(other_hits)
     quantile = scipy.stats.beta.ppf  # Clopper and Pearson, Biometrika 1934
-    low = float(quantile(risk, hits, count - hits + 1)) if hits else 0.0
-    high = float(quantile(1 - risk, others + 1, total - others)) if others < total else 1.0
+    low = float(quantile(risk, k, n - k + 1)) if k else 0.0
+    high = 1.0
+    if other_k < other_n:
+        high = float(quantile(1 - risk, other_k + 1, other_n - other_k))
     return math.log((low - delta) / high) if low > delta else -math.inf

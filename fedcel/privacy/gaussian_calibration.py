@@ -12,6 +12,9 @@ from collections.abc import Callable
 
 from scipy.special import log_ndtr
 
+from fedcel.privacy.epsilon_range import check_epsilon
+from fedcel.ranges import FRACTION, POSITIVE
+
 SLACK = 1 + 1e-9  # above rounding: of the search, to a grid, of a sum over it for an integral
 HALVINGS = 120
 
@@ -32,8 +35,8 @@ def least_epsilon(delta: float, shift: float) -> float:
     2016, proposition 1.3). So many Gaussians are one, of the root of the sum of squared shifts.
     ValueError unless delta lies in (0, 1) and shift is finite and above 0.
     """
-    if not (0 < delta < 1 and 0 < shift < math.inf):
-        raise ValueError(f"delta is {delta}, must be in (0, 1), and shift {shift} above 0, finite")
+    FRACTION.check("delta", delta)
+    POSITIVE.check("shift", shift)
     if smallest_delta(0.0, 1.0, shift) <= delta:
         return 0.0
     low, high = 0.0, shift**2 / 2 + shift * math.sqrt(-2 * math.log(delta))
@@ -49,25 +52,23 @@ def calibrate_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
     Balle and Wang, algorithm 1. ValueError unless epsilon and sensitivity are finite and above 0,
     and delta lies in (0, 1).
     """
-    for name, value in (("epsilon", epsilon), ("sensitivity", sensitivity)):
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} is {value}, must be finite and above 0")
-    if not 0 < delta < 1:
-        raise ValueError(f"delta is {delta}, must be above 0 and below 1; try 1e-6")
+    check_epsilon(epsilon, "gaussian")
+    POSITIVE.check("sensitivity", sensitivity)
+    FRACTION.check("delta", delta)
 
-    def wide(v: float) -> float:
+    def b_plus(v: float) -> float:
         """B+, of noise below D/sqrt(2 eps): grows with v."""
         return _difference(epsilon, math.sqrt(epsilon * v), -math.sqrt(epsilon * (v + 2)))
 
-    def narrow(u: float) -> float:
+    def b_minus(u: float) -> float:
         """B-, of noise above it: falls with u."""
         return _difference(epsilon, -math.sqrt(epsilon * u), -math.sqrt(epsilon * (u + 2)))
 
-    if delta >= wide(0.0):
-        v, _ = _edge(lambda v: wide(v) <= delta)
+    if delta >= b_plus(0.0):
+        v, _ = _find_edge(lambda v: b_plus(v) <= delta)
         alpha = 1 / (math.sqrt(1 + v / 2) + math.sqrt(v / 2))  # their difference, without its loss
     else:
-        _, u = _edge(lambda u: narrow(u) > delta)
+        _, u = _find_edge(lambda u: b_minus(u) > delta)
         alpha = math.sqrt(1 + u / 2) + math.sqrt(u / 2)
     sigma = SLACK * alpha * sensitivity / math.sqrt(2 * epsilon)
     if not sigma < math.inf:
@@ -81,7 +82,7 @@ def _difference(epsilon: float, a: float, b: float) -> float:
     return -math.exp(first) * math.expm1(second - first) if first > -math.inf else 0.0
 
 
-def _edge(holds: Callable[[float], bool]) -> tuple[float, float]:
+def _find_edge(holds: Callable[[float], bool]) -> tuple[float, float]:
     """Return where a test that holds at 0 ceases to: the last that holds, the first that fails."""
     low, high = 0.0, 1.0
     while holds(high):

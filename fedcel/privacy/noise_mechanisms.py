@@ -10,7 +10,7 @@ and Steinke, NeurIPS 2020). It comes from the system's secure generator and cann
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, final
 
 import torch
@@ -19,11 +19,13 @@ from torch import Tensor
 
 from fedcel.extras import import_optional
 from fedcel.privacy.clip import check_finite, check_logits, clip_rows
+from fedcel.privacy.epsilon_range import check_epsilon
 from fedcel.privacy.gaussian_calibration import SLACK, calibrate_sigma
+from fedcel.privacy.noise_grid import choose_opendp_grid
 from fedcel.privacy.protocol import PROTECTS
+from fedcel.privacy.sensitivity import noise_sensitivity
+from fedcel.ranges import FRACTION, POSITIVE
 
-BITS = 80
-FINEST = -1074  # of doubles
 Unit = Literal["logits", "probabilities"]
 Disturb = Callable[[Tensor, float, float], Tensor]
 """Clipped rows, epsilon, sensitivity to disturbed rows, as `perturb_rows`."""
@@ -32,67 +34,127 @@ Disturb = Callable[[Tensor, float, float], Tensor]
 def perturb_rows(
     clipped: Float[Tensor, "B C"], epsilon: float, sensitivity: float
 ) -> Float[Tensor, "B C"]:
-    """Return rows plus independent Laplace noise, each row's release epsilon-DP in that row.
+    """Add Laplace noise: each row's release is epsilon-DP in that row.
 
-    `sensitivity` is the largest L1 distance of two rows. ValueError on values that are not finite,
-    or not above 0. RuntimeError when OpenDP does not confirm epsilon.
+    Args:
+        clipped: (B, C); no two possible rows are further apart than `sensitivity`.
+        epsilon: Privacy loss of each row, above 0.
+        sensitivity: Largest L1 distance of two rows, in their unit.
+
+    Returns:
+        Noisy rows in double precision; no seed repeats them.
+
+    Raises:
+        ValueError: A value is not finite, or epsilon or sensitivity is out of range.
+        RuntimeError: OpenDP does not confirm epsilon.
+
+    References:
+        Dwork et al., TCC 2006, proposition 1.
     """
-    for name, value in (("epsilon", epsilon), ("sensitivity", sensitivity)):
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} is {value}, must be finite and above 0")
+    check_epsilon(epsilon)
+    POSITIVE.check("sensitivity", sensitivity)
     scale = SLACK * sensitivity / epsilon  # rounding to the grid moves two rows apart
     if scale == math.inf:
         raise ValueError(f"epsilon is {epsilon}, too small for any finite noise; try 0.5")
     opendp = import_opendp()
     space = row_domain(clipped.numel()), opendp.l1_distance(T=float)
-    mechanism = opendp.m.make_laplace(*space, scale=scale, k=choose_grid(scale, sensitivity))
+    mechanism = opendp.m.make_laplace(*space, scale=scale, k=choose_opendp_grid(scale, sensitivity))
     return draw_noise(mechanism, clipped, sensitivity, epsilon)
 
 
 @final
 @dataclass(frozen=True)
 class Laplace:
-    """Pure epsilon-DP answers; `sensitivity` is the largest L1 distance of two clipped rows."""
+    """Pure epsilon-DP answers: clipped logits plus Laplace noise.
+
+    Attributes:
+        epsilon: Privacy loss of one answer, in nats.
+        classes: Logits of an answer.
+        clip_kind: As in `clip_rows`.
+        clip: As in `clip_rows`.
+        sensitivity: L1 distance that the noise covers, at least `clip_sensitivity`.
+        name: The setting's word for it.
+        disturb: What draws the noise: `perturb_rows` or `add_grid_noise`.
+        delta: 0.
+        protects: What is protected against whom.
+    """
 
     epsilon: float
     classes: int
-    kind: str
-    c: float
+    _: KW_ONLY
+    clip_kind: str
+    clip: float
     sensitivity: float
     name: str = "laplace"
     disturb: Disturb = perturb_rows
     delta: float = 0.0
     protects: str = PROTECTS
 
+    def __post_init__(self) -> None:
+        """Refuse a sensitivity that the clip exceeds, and what cannot be kept: ValueError."""
+        kind, clip, stated = self.clip_kind, self.clip, self.sensitivity
+        noise_sensitivity(kind, clip, self.classes, stated=stated)
+        check_epsilon(self.epsilon, self.name)
+
     @property
     def unit(self) -> Unit:
         """What the values of an answer are."""
-        return clip_unit(self.kind)
+        return clip_unit(self.clip_kind)
 
     def answer(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
-        """Return clipped rows plus noise, in double precision."""
+        """Return clipped rows plus noise, in double precision.
+
+        Args:
+            logits: (B, C); each row is one answer.
+
+        Returns:
+            Noisy rows (B, C).
+
+        Raises:
+            ValueError: Logits are undefined, or of another number of classes.
+        """
         check_logits(logits, self.classes)
-        return self.disturb(clip_rows(logits, self.kind, self.c), self.epsilon, self.sensitivity)
+        clipped = clip_rows(logits, self.clip_kind, self.clip)
+        return self.disturb(clipped, self.epsilon, self.sensitivity)
 
 
 @final
 @dataclass(frozen=True)
 class Gaussian:
-    """(epsilon, delta)-DP answers; `sensitivity` is the largest L2 distance of two clipped rows."""
+    """(epsilon, delta)-DP answers: clipped logits plus Gaussian noise.
+
+    Attributes:
+        epsilon: Privacy loss of one answer, in nats.
+        delta: Chance by which it may be exceeded, above 0 and below 1.
+        classes: Logits of an answer.
+        clip_kind: As in `clip_rows`.
+        clip: As in `clip_rows`.
+        sensitivity: L2 distance that the noise covers, at least `clip_sensitivity`.
+        name: The setting's word for it.
+        protects: What is protected against whom.
+    """
 
     epsilon: float
     delta: float
     classes: int
-    kind: str
-    c: float
+    _: KW_ONLY
+    clip_kind: str
+    clip: float
     sensitivity: float
     name: str = "gaussian"
     protects: str = PROTECTS
 
+    def __post_init__(self) -> None:
+        """Refuse a sensitivity that the clip exceeds, and what cannot be kept: ValueError."""
+        kind, clip, stated = self.clip_kind, self.clip, self.sensitivity
+        noise_sensitivity(kind, clip, self.classes, norm=2, stated=stated)
+        check_epsilon(self.epsilon)
+        FRACTION.check("delta", self.delta)
+
     @property
     def unit(self) -> Unit:
         """What the values of an answer are."""
-        return clip_unit(self.kind)
+        return clip_unit(self.clip_kind)
 
     @property
     def sigma(self) -> float:
@@ -100,9 +162,19 @@ class Gaussian:
         return calibrate_sigma(self.epsilon, self.delta, self.sensitivity)
 
     def answer(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
-        """Return clipped rows plus noise, in double precision."""
+        """Return clipped rows plus noise, in double precision.
+
+        Args:
+            logits: (B, C); each row is one answer.
+
+        Returns:
+            Noisy rows (B, C).
+
+        Raises:
+            ValueError: Logits are undefined, or of another number of classes.
+        """
         check_logits(logits, self.classes)
-        clipped = clip_rows(logits, self.kind, self.c)
+        clipped = clip_rows(logits, self.clip_kind, self.clip)
         sigma = self.sigma
         mechanism = gaussian_measurement(clipped.numel(), sigma, self.sensitivity)
         allowed = (self.sensitivity * SLACK / sigma) ** 2 / 2
@@ -135,12 +207,7 @@ def gaussian_measurement(values: int, sigma: float, sensitivity: float) -> Any:
     """Return OpenDP's discrete Gaussian noise on so many values, by their L2 distance."""
     opendp = import_opendp()
     space = row_domain(values), opendp.l2_distance(T=float)
-    return opendp.m.make_gaussian(*space, scale=sigma, k=choose_grid(sigma, sensitivity))
-
-
-def choose_grid(scale: float, sensitivity: float) -> int:
-    """Return the power of 2 of the grid's step, fine against both."""
-    return max(math.frexp(min(scale, sensitivity))[1] - BITS, FINEST)
+    return opendp.m.make_gaussian(*space, scale=sigma, k=choose_opendp_grid(sigma, sensitivity))
 
 
 def draw_noise(

@@ -43,6 +43,13 @@ class Mechanism(Protocol):
     def answer(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
         """Return one private answer a row, with noise of the system's secure generator.
 
-        The top class of a row is its label. ValueError on undefined logits.
+        Args:
+            logits: (B, C); each row is one answer.
+
+        Returns:
+            Rows (B, C); the top class of one is its label.
+
+        Raises:
+            ValueError: Logits are undefined.
         """
         ...

@@ -15,12 +15,19 @@ from torch import Tensor
 
 from fedcel.privacy.gaussian_calibration import SLACK, least_epsilon
 from fedcel.privacy.noise_mechanisms import draw_noise, gaussian_measurement
+from fedcel.ranges import POSITIVE
 
 
 def clip_update(delta: Float[Tensor, " P"], clip: float) -> Float[Tensor, " P"]:
-    """Return the update in double precision, scaled down to the L2 norm `clip` if it is longer.
+    """Scale an update down to an L2 norm, if it is longer.
 
-    One that is not finite becomes 0, with a warning: what is sent must not depend on it.
+    Args:
+        delta: (P,). One that is not finite becomes 0, with a warning: what is sent must not depend
+            on it.
+        clip: Largest norm, above 0.
+
+    Returns:
+        The update (P,), in double precision.
     """
     if not delta.isfinite().all():
         warnings.warn("the update is not finite and counts as 0; lower local.rate", stacklevel=2)
@@ -30,56 +37,86 @@ def clip_update(delta: Float[Tensor, " P"], clip: float) -> Float[Tensor, " P"]:
 
 
 def add_update_noise(delta: Float[Tensor, " P"], clip: float, noise: float) -> Float[Tensor, " P"]:
-    """Return the clipped update with Gaussian noise of `noise` times `clip` on each parameter.
+    """Clip an update and add Gaussian noise to each parameter.
 
     The noise is discrete, from the system's secure generator, and cannot be seeded: nobody can draw
-    it again. Two updates are at most 2 `clip` apart. RuntimeError when OpenDP states a larger loss
-    than a sigma of `noise` times `clip` has.
+    it again. Two updates are at most twice the clip apart.
+
+    Args:
+        delta: (P,).
+        clip: Largest L2 norm, above 0.
+        noise: Standard deviation, in units of the clip, above 0.
+
+    Returns:
+        The noisy update (P,), in the dtype of `delta`.
+
+    Raises:
+        RuntimeError: OpenDP states a larger loss than such noise has.
+
+    References:
+        McMahan et al., ICLR 2018.
     """
-    short, sigma, apart = clip_update(delta, clip), noise * clip, 2 * clip
-    mechanism = gaussian_measurement(delta.numel(), sigma, apart)
-    return draw_noise(mechanism, short, apart, (SLACK * apart / sigma) ** 2 / 2).to(delta.dtype)
+    sigma, sensitivity = noise * clip, 2 * clip
+    mechanism = gaussian_measurement(delta.numel(), sigma, sensitivity)
+    allowed = (SLACK * sensitivity / sigma) ** 2 / 2
+    return draw_noise(mechanism, clip_update(delta, clip), sensitivity, allowed).to(delta.dtype)
 
 
-class Round(NamedTuple):
-    """Whose updates a round took, and how much one counts in their mean."""
+class NoisyRound(NamedTuple):
+    """Whose updates a round took, and how much one counts in their mean.
+
+    Attributes:
+        holders: Their numbers.
+        largest_weight: The largest over the root of the sum of all weights' squares, in (0, 1].
+    """
 
     holders: Collection[int]
-    heaviest: float
-    """The largest weight over the root of the sum of all weights' squares, in (0, 1]."""
+    largest_weight: float
 
 
 class SpentPrivacy(NamedTuple):
-    """Epsilon of all rounds together, at one delta, of the holder who loses most."""
+    """Epsilon of all rounds together, at one delta, of the holder who loses most.
+
+    Attributes:
+        server: For who sees each update, the server included.
+        models: For who sees the models alone and holds no images: all holders' noise is in them.
+        rounds: The most in which one holder took part.
+    """
 
     server: float
-    """For who sees each update, the server included."""
     models: float
-    """For who sees the models alone and holds no images: all holders' noise is in them."""
     rounds: int
-    """The most in which one holder took part."""
 
 
-def account_updates(noise: float, rounds: Iterable[Round], delta: float) -> SpentPrivacy:
-    """Return what updates with this noise cost, never understated.
+def account_updates(noise: float, rounds: Iterable[NoisyRound], delta: float) -> SpentPrivacy:
+    """Return what all noisy updates cost together, never understated.
 
     All of a holder's images are protected together: whether these or any others were there. How
     many they are, and who takes part, are taken to be known; no gain is counted for chance in who
     is drawn. The sum of uploads that were each rounded to single precision counts as their sum.
-    ValueError without noise, without a round, or on a delta that is not in (0, 1).
+
+    Args:
+        noise: Standard deviation, in units of the clip, above 0.
+        rounds: Those in which updates were sent.
+        delta: At which epsilon is stated, in (0, 1).
+
+    Returns:
+        Epsilons of the holder who loses most.
+
+    Raises:
+        ValueError: There is no noise or no round, or delta is out of range.
     """
     count: Counter[int] = Counter()
     squares: Counter[int] = Counter()
-    for holders, heaviest in rounds:
+    for holders, largest_weight in rounds:
         count.update(holders)
-        squares.update(dict.fromkeys(holders, heaviest**2))
-    if not noise > 0 or not count or not 0 < delta < 1:
-        raise ValueError(
-            f"noise is {noise}, delta {delta} and {len(count)} holders took part: noise must be "
-            "above 0, delta in (0, 1), and one update sent"
-        )
-    most, apart = max(count.values()), 2 * SLACK / noise
-    server = least_epsilon(delta, apart * math.sqrt(most))
+        squares.update(dict.fromkeys(holders, largest_weight**2))
+    POSITIVE.check("noise", noise)
+    if not count:
+        raise ValueError("no holder took part in a round; nothing was spent")
+    most_rounds, shift = max(count.values()), 2 * SLACK / noise
     return SpentPrivacy(
-        server, least_epsilon(delta, apart * math.sqrt(max(squares.values()))), most
+        server=least_epsilon(delta, shift * math.sqrt(most_rounds)),
+        models=least_epsilon(delta, shift * math.sqrt(max(squares.values()))),
+        rounds=most_rounds,
     )

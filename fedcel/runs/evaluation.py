@@ -26,11 +26,11 @@ from fedcel.leakage import (
 from fedcel.metrics import calibration
 from fedcel.nets import Cut, SplitNet, measure_cost
 from fedcel.posterior import Prediction, answer_all, diagnose, predict, round_plan, what_is_sent
-from fedcel.privacy import Round, account_updates, measure_utility
+from fedcel.privacy import NoisyRound, account_updates, measure_utility
 from fedcel.runs import per_image, run_folder
 from fedcel.runs.run_folder import Run
 from fedcel.seeding import make_generator
-from fedcel.settings import LEAST_DRAWS
+from fedcel.settings import MIN_SAMPLED_ROUNDS
 
 NOISE_DRAWS = 8  # messages per image over which accuracy is averaged
 ANSWER_DRAWS = 128  # messages per image whose answers are counted
@@ -98,7 +98,7 @@ def account_update_privacy(run: Run) -> dict[str, object]:
     heaviest = {event["round"]: float(event[HEAVIEST]) for event in lines}
     # Once each round was taken into the model; an upload of a round begun again stands alone.
     rounds = [
-        Round(round_plan.select_clients(run.settings, number), heaviest.pop(number, 1.0))
+        NoisyRound(round_plan.select_clients(run.settings, number), heaviest.pop(number, 1.0))
         for number in run_folder.read_asked_rounds(run.folder)
     ]
     found = account_updates(how.noise, rounds, how.delta)
@@ -128,9 +128,10 @@ def describe_convergence(run: Run) -> str:
     """Return in plain words whether anything speaks against the chain's convergence."""
     rows = run_folder.open_trace(run.folder).rows
     found = diagnose(torch.stack(rows)) if rows and run.settings.temperature > 0 else None
-    few = f"{len(rows)} sampled rounds, {LEAST_DRAWS} are needed"
+    few = f"{len(rows)} sampled rounds, {MIN_SAMPLED_ROUNDS} are needed"
     still = "nothing moves that it could be judged by, or in one half of its rounds only"
-    return str(found) if found else f"not judged: {few if len(rows) < LEAST_DRAWS else still}"
+    reason = few if len(rows) < MIN_SAMPLED_ROUNDS else still
+    return str(found) if found else f"not judged: {reason}"
 
 
 def attack_test_images(run: Run) -> tuple[SplitNet, OptimalLeak]:

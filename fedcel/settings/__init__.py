@@ -1,10 +1,19 @@
 """Every setting of a run, its range, and the rules between settings."""
 
-from fedcel.settings.answers import NOISES, AttackSettings, PrivacySettings, sensitivity
-from fedcel.settings.checks import OWN_STRATEGY
-from fedcel.settings.data import DataSettings, NetSettings
-from fedcel.settings.loss_checks import check_schedule
-from fedcel.settings.losses import CelSettings, DefenceSettings
+from fedcel.settings.attack import AttackSettings
+from fedcel.settings.cel import (
+    CEL_KINDS,
+    CelSettings,
+    check_entropy_bonus,
+    check_hybrid_clusters,
+    check_noise,
+    check_penalty,
+)
+from fedcel.settings.chain import MIN_ESS, MIN_SAMPLED_ROUNDS, ChainSettings
+from fedcel.settings.data import DataSettings
+from fedcel.settings.defence import DEFENCES, DefenceSettings
+from fedcel.settings.local import SAMPLERS, LocalSettings
+from fedcel.settings.net import NetSettings
 from fedcel.settings.parsing import (
     Scalar,
     describe_settings,
@@ -12,24 +21,24 @@ from fedcel.settings.parsing import (
     flatten_settings,
     parse_settings,
 )
-from fedcel.settings.privacy_checks import check_sensitivity
-from fedcel.settings.run_settings import Settings, burn_in_rounds, cut_sigma
-from fedcel.settings.training import (
-    LEAST_DRAWS,
-    SAMPLERS,
-    LocalSettings,
-    PriorSettings,
-    StrategySettings,
-    UpdateSettings,
-)
+from fedcel.settings.prior import PriorSettings
+from fedcel.settings.privacy import MECHANISMS, NOISES, PrivacySettings, check_private
+from fedcel.settings.run_settings import Settings, burn_in_rounds, check_schedule, cut_sigma
+from fedcel.settings.strategy import OWN_STRATEGY, StrategySettings
+from fedcel.settings.update import UpdateSettings
 
 __all__ = [
-    "LEAST_DRAWS",
+    "CEL_KINDS",
+    "DEFENCES",
+    "MECHANISMS",
+    "MIN_ESS",
+    "MIN_SAMPLED_ROUNDS",
     "NOISES",
     "OWN_STRATEGY",
     "SAMPLERS",
     "AttackSettings",
     "CelSettings",
+    "ChainSettings",
     "DataSettings",
     "DefenceSettings",
     "LocalSettings",
@@ -41,12 +50,15 @@ __all__ = [
     "StrategySettings",
     "UpdateSettings",
     "burn_in_rounds",
+    "check_entropy_bonus",
+    "check_hybrid_clusters",
+    "check_noise",
+    "check_penalty",
+    "check_private",
     "check_schedule",
-    "check_sensitivity",
     "cut_sigma",
     "describe_settings",
     "dump_settings",
     "flatten_settings",
     "parse_settings",
-    "sensitivity",
 ]

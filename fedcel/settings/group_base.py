@@ -3,7 +3,9 @@
 from difflib import get_close_matches
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from fedcel.ranges import FRACTION, POSITIVE, Range
 
 Off = Literal["none"]
 
@@ -20,17 +22,31 @@ def to_kebab(name: str) -> str:
 
 
 def parse_numbers(text: str) -> str:
-    """Return a comma-separated list of finite numbers above 0; ValueError, which pydantic tells."""
-    values = [float(part) for part in text.split(",")]
-    if not all(0 < value < float("inf") for value in values):
-        raise ValueError("each number must be finite and above 0")
+    """Return a comma-separated list of numbers as it is; ValueError unless all are positive."""
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if not values or not all(map(POSITIVE.holds, values)):
+        raise ValueError(f"must be numbers, separated by commas, each {POSITIVE.words}")
     return text
+
+
+def within(limits: Range) -> AfterValidator:
+    """Return a validator that takes the numbers of a range."""
+
+    def check(value: float) -> float:
+        if limits.holds(value):
+            return value
+        raise ValueError(f"must be {limits.words}")
+
+    return AfterValidator(check)
 
 
 def part_name(names: tuple[str, ...]) -> AfterValidator:
     """Return a validator that takes these names or an import string."""
 
-    def known(name: str) -> str:
+    def check(name: str) -> str:
         if name in names or ":" in name:
             return name
         near = get_close_matches(name, names, 1, cutoff=0)[0]
@@ -38,7 +54,7 @@ def part_name(names: tuple[str, ...]) -> AfterValidator:
             f"must be one of {', '.join(names)} or 'package.module:object'; nearest: {near!r}"
         )
 
-    return AfterValidator(known)
+    return AfterValidator(check)
 
 
 def part_words(names: tuple[str, ...]) -> Words:
@@ -47,7 +63,8 @@ def part_words(names: tuple[str, ...]) -> Words:
 
 
 PositiveList = Annotated[str, AfterValidator(parse_numbers), Words("numbers > 0, comma-separated")]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Positive = Annotated[float, within(POSITIVE), Words("number > 0")]
+Fraction = Annotated[float, within(FRACTION), Words("number > 0 and < 1")]
 
 
 class Group(BaseModel):

@@ -1,4 +1,4 @@
-"""Every setting: typed, frozen, documented, refused when unknown or impossible."""
+"""Settings read from TOML tables or flat keys, and what is said of those that cannot be."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -8,27 +8,25 @@ from typing import Annotated, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from fedcel.errors import SettingsError
-from fedcel.settings.checks import OWN_STRATEGY, check_settings
 from fedcel.settings.group_base import Words
-from fedcel.settings.run_settings import Settings, burn_in_rounds
-
-__all__ = [
-    "OWN_STRATEGY",
-    "Scalar",
-    "Settings",
-    "burn_in_rounds",
-    "describe_settings",
-    "dump_settings",
-    "flatten_settings",
-    "list_keys",
-    "parse_settings",
-]
+from fedcel.settings.run_settings import Settings, check_settings
 
 Scalar = str | int | float | bool
 
 
 def flatten_settings(tree: Mapping[str, object], prefix: str = "") -> dict[str, Scalar]:
-    """Return {"cel.weight": 0.1, ...} of nested tables; SettingsError on a list."""
+    """Flatten nested tables to dotted keys: {"cel.weight": 0.1, ...}.
+
+    Args:
+        tree: Tables as in a TOML file, or dotted keys already.
+        prefix: What is put before each key.
+
+    Returns:
+        Every value by its dotted key.
+
+    Raises:
+        SettingsError: A value is no scalar.
+    """
     flat: dict[str, Scalar] = {}
     for key, value in tree.items():
         path = f"{prefix}{key}"
@@ -43,15 +41,18 @@ def flatten_settings(tree: Mapping[str, object], prefix: str = "") -> dict[str, 
     return flat
 
 
-def list_keys() -> dict[str, tuple[object, str]]:
-    """Return every flat key with its default and its one sentence."""
-    return {path: (default, text) for path, default, text, _ in describe_settings()}
-
-
 def describe_settings(
     model: type[BaseModel] = Settings, prefix: str = ""
 ) -> Iterator[tuple[str, object, str, str]]:
-    """Yield (key, default, sentence, type and range) of every setting."""
+    """List every setting.
+
+    Args:
+        model: The settings, or a group of them.
+        prefix: What is put before each key.
+
+    Yields:
+        Key, default, one sentence of what it does, type and range in words.
+    """
     for field in model.model_fields.values():
         path = f"{prefix}{field.alias}"
         kind = field.annotation
@@ -73,9 +74,9 @@ def describe_type(annotation: object, metadata: Sequence[object] = ()) -> str:
         annotation: The setting's type.
         metadata: pydantic's constraints on it, and this project's, which say it themselves.
     """
-    said = next((item.words for item in metadata if isinstance(item, Words)), None)
-    if said is not None:
-        return said
+    words = next((item.words for item in metadata if isinstance(item, Words)), None)
+    if words is not None:
+        return words
     if get_origin(annotation) is Annotated:
         inner, *more = get_args(annotation)
         return describe_type(inner, (*more, *metadata))
@@ -112,9 +113,9 @@ def parse_settings(raw: Mapping[str, object]) -> Settings:
         SettingsError: One line a problem: what, its value, what is allowed, the nearest name.
     """
     flat = flatten_settings(raw)
-    known = list_keys()
-    for key in sorted(flat.keys() - known.keys()):
-        near = get_close_matches(key, known, 1, cutoff=0)
+    known_keys = [key for key, *_ in describe_settings()]
+    for key in sorted(flat.keys() - set(known_keys)):
+        near = get_close_matches(key, known_keys, 1, cutoff=0)
         raise SettingsError(f"unknown setting {key!r}; did you mean {near[0]!r}?")
     tree: dict[str, object] = {}
     for key, value in flat.items():
@@ -125,22 +126,48 @@ def parse_settings(raw: Mapping[str, object]) -> Settings:
     try:
         settings = Settings.model_validate(tree)
     except ValidationError as error:
-        raise SettingsError("\n".join(_line(problem) for problem in error.errors())) from None
+        raise SettingsError(_describe_problems(error, known_keys)) from None
     check_settings(settings)
     return settings
 
 
-def _line(problem: Mapping[str, object]) -> str:
-    where = problem["loc"]
-    assert isinstance(where, tuple)
-    keys = [part for part in where if isinstance(part, str) and part in _names()]
-    return f"{'.'.join(keys)} is {problem['input']!r}: {problem['msg']}"
+LIMITS = {
+    "bool_parsing": "true or false",
+    "finite_number": "finite",
+    "float_parsing": "a number",
+    "greater_than": "above {gt:g}",
+    "greater_than_equal": "{ge:g} or more",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "less_than": "below {lt:g}",
+    "less_than_equal": "{le:g} or less",
+    "literal_error": "{expected}",
+}
+"""What pydantic's kinds of error mean for a value, in words."""
 
 
-def _names() -> set[str]:
-    return {part for key in list_keys() for part in key.split(".")}
+def _describe_problems(error: ValidationError, known_keys: Sequence[str]) -> str:
+    """Return a line a setting: its value, and what it must be."""
+    names = {part for key in known_keys for part in key.split(".")}
+    limits: dict[str, list[str]] = {}
+    for problem in error.errors():
+        key = ".".join(part for part in problem["loc"] if isinstance(part, str) and part in names)
+        context = problem.get("ctx", {})
+        words = LIMITS.get(problem["type"], problem["msg"]).format(**context)
+        words = words.removeprefix("Input should be ")
+        if "error" in context:  # of a validator of this project
+            words = str(context["error"]).removeprefix("must be ")
+        limits.setdefault(f"{key} is {problem['input']!r}", []).append(words)
+    return "\n".join(f"{value}, must be {', or '.join(words)}" for value, words in limits.items())
 
 
 def dump_settings(settings: Settings) -> dict[str, object]:
-    """Return nested kebab-case tables that `parse_settings` reads back unchanged."""
+    """Return settings as tables for a TOML file.
+
+    Args:
+        settings: Of a run.
+
+    Returns:
+        Nested tables with kebab-case keys, which `parse_settings` reads back unchanged.
+    """
     return settings.model_dump(by_alias=True)

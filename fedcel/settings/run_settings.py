@@ -1,21 +1,29 @@
-"""All groups together."""
+"""All settings of a run, and the rules between its groups."""
 
 import math
+from collections.abc import Iterable
+from operator import attrgetter
 from typing import Literal
+from warnings import warn
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedcel.settings.answers import AttackSettings, PrivacySettings
-from fedcel.settings.data import DataSettings, NetSettings
+from fedcel.errors import SettingsError
+from fedcel.settings.attack import AttackSettings
+from fedcel.settings.cel import CelSettings, check_cel
+from fedcel.settings.chain import MIN_ESS, MIN_SAMPLED_ROUNDS, ChainSettings
+from fedcel.settings.data import DataSettings
+from fedcel.settings.defence import DefenceSettings, check_defence
 from fedcel.settings.group_base import to_kebab
-from fedcel.settings.losses import CelSettings, DefenceSettings
-from fedcel.settings.training import (
-    ChainSettings,
-    LocalSettings,
-    PriorSettings,
-    StrategySettings,
-    UpdateSettings,
-)
+from fedcel.settings.local import LocalSettings
+from fedcel.settings.net import NetSettings
+from fedcel.settings.prior import PriorSettings
+from fedcel.settings.privacy import PrivacySettings, check_privacy
+from fedcel.settings.strategy import OWN_STRATEGY, StrategySettings, check_strategy
+from fedcel.settings.update import UpdateSettings, check_update
+
+MIN_FOLLOWED_ROUNDS = 3
+"""Rounds at full strength below which no threshold can follow an accuracy."""
 
 
 class Settings(BaseModel):
@@ -51,7 +59,14 @@ class Settings(BaseModel):
 
 
 def cut_sigma(settings: Settings) -> float:
-    """Return the sd of the noise at the cut, in units of z, in training and in use."""
+    """Return how much noise is added at the cut, in training and in use.
+
+    Args:
+        settings: Of the run; noise as a defence takes the place of `net.noise`.
+
+    Returns:
+        The standard deviation, in units of the features z.
+    """
     defence = settings.defence
     if defence.name == "noise":
         return defence.used_strength
@@ -59,5 +74,293 @@ def cut_sigma(settings: Settings) -> float:
 
 
 def burn_in_rounds(settings: Settings) -> int:
-    """Return the number of the last round of burn-in."""
+    """Return the number of the last round of burn-in.
+
+    Args:
+        settings: Of the run.
+
+    Returns:
+        The number, 0 to `rounds`; the rounds after it are sampled.
+    """
     return math.ceil(round(settings.chain.burn_in * settings.rounds, 9))  # .55 of 100 is 55
+
+
+def check_settings(settings: Settings) -> None:
+    """Refuse settings that are each allowed but do not fit together; warn of the merely unwise.
+
+    Raises:
+        SettingsError: The first rule that is broken.
+    """
+    if settings.clients_per_round > settings.clients:
+        raise SettingsError(
+            f"clients-per-round is {settings.clients_per_round}, must be at most clients "
+            f"({settings.clients})"
+        )
+    check_defence(settings.defence)
+    if settings.cel.kind != "none":
+        check_schedule(settings, "cel.kind", settings.cel.kind)
+        check_cel(settings.cel, cut_sigma(settings))
+        check_goal(settings)
+    if settings.defence.name.removeprefix("noise+") in ("nopeek", "adversarial"):
+        check_schedule(settings, "defence.name", settings.defence.name)
+    check_strategy(settings.strategy)
+    check_engine(settings)
+    check_averaged_weights(settings)
+    check_robust_aggregation(settings)
+    check_temperature(settings)
+    check_chain(settings)
+    check_privacy(settings.privacy)
+    check_update(settings.update)
+    check_update_noise(settings)
+    warn_of_unwise(settings)
+
+
+def check_schedule(settings: Settings, key: str, name: str) -> None:
+    """Refuse a schedule on which a loss, or a defence by one, would never act in full.
+
+    Args:
+        settings: Of the run.
+        key: The setting that names the loss.
+        name: What it is set to.
+
+    Raises:
+        SettingsError: Burn-in ends before the loss is fully on, or before it is on at all.
+    """
+    cel, burn_in = settings.cel, burn_in_rounds(settings)
+    if max(cel.warm_up, round(cel.ramp * settings.rounds, 9)) > burn_in:
+        raise SettingsError(
+            f"{key} is {name!r}, cel.warm-up {cel.warm_up} rounds and cel.ramp {cel.ramp:g} of "
+            f"{settings.rounds}, burn-in ends after {burn_in}: the loss must be fully on by then; "
+            "lower them, or raise chain.burn-in or rounds"
+        )
+    if cel.warm_up >= burn_in:
+        raise SettingsError(
+            f"{key} is {name!r}, cel.warm-up {cel.warm_up}, burn-in ends after round {burn_in}: "
+            "the loss would never act; lower cel.warm-up or raise rounds"
+        )
+
+
+def check_goal(settings: Settings) -> None:
+    """Refuse an accuracy that no threshold has the time to follow."""
+    full_strength = math.ceil(round(settings.cel.ramp * settings.rounds, 9))
+    followed = burn_in_rounds(settings) - full_strength
+    if settings.cel.target == "accuracy" and followed < MIN_FOLLOWED_ROUNDS:
+        raise SettingsError(
+            f"cel.target is 'accuracy', {followed} rounds lie between cel.ramp's end and burn-in, "
+            f"must be {MIN_FOLLOWED_ROUNDS} or more for a threshold to follow it; lower cel.ramp "
+            "or raise rounds"
+        )
+
+
+Requirement = tuple[str, tuple[object, ...], str]
+"""A key, the values that are allowed, and why no other is."""
+
+
+def require_values(
+    settings: Settings, subject: str, requirements: Iterable[Requirement], remedy: str = ""
+) -> None:
+    """Refuse the first value that does not go with what the subject says: SettingsError."""
+    for key, allowed, reason in requirements:
+        value = attrgetter(key.replace("-", "_"))(settings)
+        if value not in allowed:
+            choices = " or ".join(map(format_value, allowed))
+            raise SettingsError(
+                f"{key} is {format_value(value)} and {subject}: {reason}; set {key} to "
+                f"{choices}{remedy}"
+            )
+
+
+def format_value(value: object) -> str:
+    """Return a value as a message shows it, as TOML spells it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if isinstance(value, str) else f"{value:g}"
+
+
+def check_engine(settings: Settings) -> None:
+    """Refuse an engine that does not run the strategy as set."""
+    strategy, engine = settings.strategy, settings.engine
+    is_own = strategy.name == OWN_STRATEGY
+    if engine != "ray" and is_own and strategy.max_norm != "none":
+        raise SettingsError(
+            f"strategy.max-norm is {strategy.max_norm:g} and engine {engine!r}, whose "
+            f"{OWN_STRATEGY!r} trusts its own clients; set engine to 'ray'"
+        )
+    if engine == "processes" and not is_own:
+        raise SettingsError(
+            f"engine is 'processes' and strategy.name {strategy.name!r}: only {OWN_STRATEGY!r} "
+            "runs in several processes; set engine to 'loop' or 'ray'"
+        )
+
+
+def check_averaged_weights(settings: Settings) -> None:
+    """Refuse what a server that averages weights, as Flower's own do, neither sends nor takes."""
+    if settings.strategy.upload != "weights":
+        return
+    total = "such a server does not tell a client how many examples there are in all"
+    sends = "such a server sends nothing of it"
+    requirements: list[Requirement] = [
+        ("temperature", (0,), "such a server tells no client its share"),
+        ("chain.scope", ("full",), "averaged weights keep no frozen encoder equal to the bit"),
+        ("prior.mode", ("consistent", "none"), total),
+        ("prior.scale", ("none",), total),
+        ("local.control", ("none",), sends),
+        ("local.precondition", ("none",), sends),
+        ("local.shared-noise", (0,), sends),
+        ("update.clip", ("none",), "only a 'delta' is clipped"),
+    ]
+    if settings.cel.kind != "none":
+        requirements += [
+            ("cel.target", ("none",), "such a server sends no threshold"),
+            ("cel.centres", ("own",), "such a server merges no centres"),
+        ]
+    require_values(settings, "strategy.upload 'weights'", requirements)
+
+
+def check_robust_aggregation(settings: Settings) -> None:
+    """Refuse a robust rule that has a way around it, or too few clients."""
+    rule = settings.strategy
+    if rule.aggregation == "mean":
+        return
+    subject = f"strategy.aggregation {rule.aggregation!r}"
+    reason = "what that sends is averaged, one hostile client moves it at will"
+    requirements = [
+        ("strategy.upload", ("delta",), reason),
+        ("local.control", ("none",), reason),
+        ("cel.centres", ("own",), reason),
+        ("cel.target", ("none", "accuracy"), reason),  # the accuracy is the server's own figure
+    ]
+    require_values(settings, subject, requirements, ", or strategy.aggregation to 'mean'")
+    clients = settings.clients_per_round or settings.clients
+    needed = 3
+    if rule.aggregation == "trimmed":
+        needed = max(needed, math.ceil(round(1 / rule.trim, 9)))
+    elif rule.aggregation in ("krum", "multi-krum"):
+        needed = 2 * rule.byzantine + 3
+    if clients < needed:
+        raise SettingsError(
+            f"strategy.aggregation is {rule.aggregation!r}, strategy.trim {rule.trim:g}, "
+            f"strategy.byzantine {rule.byzantine} and {clients} clients train in a round, must be "
+            f"{needed} or more for one to be outvoted; raise clients or clients-per-round, lower "
+            "strategy.byzantine or raise strategy.trim"
+        )
+
+
+def check_temperature(settings: Settings) -> None:
+    """Refuse what makes another temperature of it, and what means nothing without one."""
+    if math.isinf(settings.temperature):
+        raise SettingsError("temperature is infinite; set a number")
+    if settings.temperature == 0:
+        requirements: list[Requirement] = [
+            ("prior.mode", ("none", "fixed", "consistent"), "its width is that of the noise"),
+            ("chain.stop", (False,), "there is no chain whose convergence could be judged"),
+        ]
+        require_values(settings, "temperature 0", requirements, ", or temperature above 0")
+        return
+    momentum = f"momentum {settings.strategy.momentum:g} undamped"
+    requirements = [
+        ("strategy.damped", (True,), f"{momentum} makes the chain 1/(1 - momentum) times as hot"),
+        ("strategy.proximal", (0,), "a pull that no prior accounts for cools the chain"),
+        ("strategy.aggregation", ("mean",), "the noise is right for the mean alone"),
+        ("update.clip", ("none",), "with clipped, noisy updates the chain would be no posterior"),
+    ]
+    subject = f"temperature {settings.temperature:g}"
+    require_values(settings, subject, requirements, ", or temperature to 0")
+
+
+def check_chain(settings: Settings) -> None:
+    """Refuse options of the chain that would do nothing, or make another target of it."""
+    local, chain = settings.local, settings.chain
+    draws_clients = settings.clients_per_round not in (0, settings.clients)
+    sampled = settings.rounds - burn_in_rounds(settings)
+    faults = [
+        (
+            local.control == "stale" and draws_clients,
+            f"local.control is 'stale' and clients-per-round {settings.clients_per_round} of "
+            f"{settings.clients}: last round's gradients are other clients'; set local.control to "
+            "'fresh', which leaves a part of the drift where clients are drawn, or let all take "
+            "part",
+        ),
+        (
+            local.shared_noise > 0 and draws_clients,
+            "local.shared-noise above 0 and clients drawn at random: their weights do not add up "
+            "to 1, and the noise would not fit them; set local.shared-noise to 0",
+        ),
+        (
+            local.balance and is_whole_net_sampled(settings),
+            "local.balance and chain.scope 'full' above temperature 0: balanced batches weight the "
+            "classes, and the chain would sample another posterior; set local.balance to false",
+        ),
+        (
+            local.precondition != "none" and chain.burn_in == 0,
+            "local.precondition 'rms' and chain.burn-in 0: it learns in burn-in alone; raise "
+            "chain.burn-in",
+        ),
+        (
+            local.schedule == "cyclical" and sampled * local.cycles < settings.rounds,
+            f"local.schedule 'cyclical' with {settings.rounds} rounds, {local.cycles} cycles and "
+            f"burn-in {chain.burn_in:g}: less than one whole cycle is left to sample; lower "
+            "chain.burn-in to 1 - 1/cycles or less",
+        ),
+        (
+            chain.stop and sampled <= MIN_ESS,
+            f"chain.stop with {sampled} rounds after burn-in: it needs {MIN_ESS:g} "
+            "effective samples; raise rounds or lower chain.burn-in",
+        ),
+        (
+            sampled == settings.rounds and chain.scope == "head" and ":" not in settings.net.name,
+            "chain.burn-in 0 and chain.scope 'head': the encoder would stand still, untrained, "
+            "from round 1 on; raise chain.burn-in, or set chain.scope to 'full'",
+        ),
+        (
+            settings.temperature > 0 and chain.thin == 0 and 0 < sampled < MIN_SAMPLED_ROUNDS,
+            f"chain.thin 0 with {sampled} rounds after burn-in: the autocorrelation time, which "
+            f"would thin the chain, takes {MIN_SAMPLED_ROUNDS} to know; set chain.thin to 1 or "
+            "more",
+        ),
+    ]
+    for is_wrong, message in faults:
+        if is_wrong:
+            raise SettingsError(message)
+
+
+def is_whole_net_sampled(settings: Settings) -> bool:
+    """Return whether the chain runs over encoder and head together."""
+    return settings.chain.scope == "full" and settings.temperature > 0
+
+
+def check_update_noise(settings: Settings) -> None:
+    """Refuse whatever a holder would send past the noise on its update."""
+    if not settings.update.noise:
+        return
+    reason = "each holder would send more than its noisy update"
+    requirements: list[Requirement] = [
+        ("local.control", ("none",), reason),
+        ("cel.centres", ("own",), reason),
+        ("cel.target", ("none",), reason),
+    ]
+    subject = f"update.noise {settings.update.noise:g}"
+    require_values(settings, subject, requirements, ", or update.noise to 0")
+
+
+def warn_of_unwise(settings: Settings) -> None:
+    """Warn of what trains but protects little, or samples something else than usual."""
+    warnings = [
+        (
+            settings.cel.kind != "none" and cut_sigma(settings) == 0,
+            "net.noise is 0: a small spread only slows an attacker down, every image still leaks "
+            "whole",
+        ),
+        (
+            settings.net.bound == "none",
+            "net.bound is 'none': an encoder may outgrow any noise; only for study",
+        ),
+        (
+            settings.local.augment != "none" and is_whole_net_sampled(settings),
+            "local.augment and chain.scope 'full' above temperature 0: the chain samples the "
+            "posterior given changed images",
+        ),
+    ]
+    for is_unwise, message in warnings:
+        if is_unwise:
+            warn(message, stacklevel=4)  # of who parses the settings

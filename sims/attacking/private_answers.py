@@ -150,7 +150,7 @@ def undisturbed_answers(
         return one_hot(logits.argmax(1), logits.shape[1]).double()
     if not isinstance(mechanism, Laplace | Gaussian):
         raise ValueError(f"the law of {mechanism!r} is not known; use a built-in mechanism")
-    return clip_rows(logits, mechanism.kind, mechanism.c)
+    return clip_rows(logits, mechanism.clip_kind, mechanism.clip)
 
 
 def log_density(

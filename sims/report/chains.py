@@ -4,8 +4,8 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedcel.posterior import CLOSE, ENOUGH, EVERY, Trace, diagnose
-from fedcel.settings import LEAST_DRAWS
+from fedcel.posterior import CLOSE, EVERY, Trace, diagnose
+from fedcel.settings import MIN_ESS, MIN_SAMPLED_ROUNDS
 from sims.report.figures import FAINT, INK, WIDTH, choose_look
 
 SHOWN = 3  # probes
@@ -30,7 +30,7 @@ def draw_chain_path(trace: Trace) -> Figure | None:
 def draw_convergence(trace: Trace) -> Figure | None:
     """Draw R-hat and the effective sample size over the rounds, with what is asked of them."""
     rows = torch.stack(trace.rows) if trace.rows else torch.empty(0, 1)
-    ends = [n for n in range(EVERY, len(rows) + 1, EVERY) if n >= LEAST_DRAWS]
+    ends = [n for n in range(EVERY, len(rows) + 1, EVERY) if n >= MIN_SAMPLED_ROUNDS]
     told = [(trace.rounds[n - 1], found) for n in ends if (found := diagnose(rows[:n]))]
     if not told:
         return None
@@ -39,7 +39,7 @@ def draw_convergence(trace: Trace) -> Figure | None:
     rounds = [number for number, _ in told]
     for pane, name, values, asked, style in (
         (panes[0], "split R-hat", [found.r_hat for _, found in told], CLOSE, choose_look(0)),
-        (panes[1], "bulk ESS", [found.ess for _, found in told], ENOUGH, choose_look(1)),
+        (panes[1], "bulk ESS", [found.ess for _, found in told], MIN_ESS, choose_look(1)),
     ):
         pane.plot(rounds, values, color=style.colour, marker=style.marker, markersize=4)
         pane.axhline(asked, color=FAINT, linestyle=":", linewidth=1.2)

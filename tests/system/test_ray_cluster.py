@@ -12,8 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from fedcel.data import Images, sources
-from fedcel.settings.groups import DataSettings
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import DataSettings, parse_settings
 from sims.engines.simulate import simulate
 
 ROOT = Path(__file__).parents[2]

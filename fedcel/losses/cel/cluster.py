@@ -24,6 +24,7 @@ from fedcel.losses.cel.penalties import Penalty, Share, class_shares
 from fedcel.losses.cel.protocol import Codes, State, Term
 from fedcel.losses.cel.reservoir import check_finite, sample_reservoir
 from fedcel.losses.cel.state_names import check_holds
+from fedcel.settings import check_noise
 
 DEFAULT_CLUSTERS = 5
 LARGEST = 2**27
@@ -72,11 +73,8 @@ class Cluster:
 
     def __post_init__(self) -> None:
         """Check the form against the other fields."""
-        if self.form == "mixture" and not self.sigma > 0:
-            raise SettingsError(
-                f"net.noise is {self.sigma}, must be above 0 for cel.form 'mixture', which is "
-                "measured against the noise; use 0.1, or cel.form 'renormalised'"
-            )
+        if self.form == "mixture":
+            check_noise("form", self.form, self.sigma)
 
     @torch.no_grad()
     def refresh(self, state: State | None, codes: Codes, generator: torch.Generator) -> State:

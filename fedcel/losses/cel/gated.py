@@ -24,6 +24,7 @@ from fedcel.losses.cel.class_spread import (
 from fedcel.losses.cel.penalties import Penalty, Share, class_shares
 from fedcel.losses.cel.protocol import Codes, State, Term
 from fedcel.losses.cel.state_names import check_holds
+from fedcel.settings import check_entropy_bonus
 
 Attention = Literal["ascend", "minimise", "detach", "floor"]
 
@@ -96,11 +97,7 @@ class Gated:
 
     def __post_init__(self) -> None:
         """Refuse a bonus for an attention that never moves."""
-        if self.entropy > 0 and self.attention == "detach":
-            raise SettingsError(
-                f"cel.entropy is {self.entropy}, must be 0 for cel.attention 'detach', whose "
-                "attention never moves; set it to 0, or use cel.attention 'ascend'"
-            )
+        check_entropy_bonus(self.entropy, self.attention)
 
     @torch.no_grad()
     def refresh(self, state: State | None, codes: Codes, generator: torch.Generator) -> State:

@@ -14,6 +14,7 @@ from fedcel.losses.cel.gated import Gated, attention_scores, hidden_size
 from fedcel.losses.cel.protocol import Codes, State, Term, split_pieces
 from fedcel.losses.cel.reservoir import check_finite
 from fedcel.losses.cel.state_names import add_prefix, select_prefix
+from fedcel.settings import check_hybrid_clusters
 
 GATED, CLUSTER = "gated.", "cluster."
 
@@ -36,6 +37,10 @@ class Hybrid:
 
     gated: Gated
     cluster: Cluster
+
+    def __post_init__(self) -> None:
+        """Refuse a single cluster whose start an attention draws."""
+        check_hybrid_clusters(self.cluster.clusters)
 
     def refresh(self, state: State | None, codes: Codes, generator: torch.Generator) -> State:
         """Return both parts' states; errors are those of the parts."""

@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.errors import SettingsError
 from fedcel.losses.cel.class_spread import (
     Members,
     class_members,
@@ -19,6 +18,7 @@ from fedcel.losses.cel.class_spread import (
 )
 from fedcel.losses.cel.penalties import Share, class_shares
 from fedcel.losses.cel.protocol import Codes, State, Term
+from fedcel.settings import check_noise
 
 Bound = Literal["upper", "lower"]
 DIVISORS: dict[Bound, float] = {"upper": 2.0, "lower": 8.0}
@@ -47,11 +47,7 @@ class MutualInformation:
 
     def __post_init__(self) -> None:
         """Refuse a channel without noise, which tells everything."""
-        if not self.sigma > 0:
-            raise SettingsError(
-                f"net.noise is {self.sigma}, must be above 0 for cel.kind 'mutual-information', "
-                "which is measured against the noise; use 0.1, or cel.kind 'plain'"
-            )
+        check_noise("kind", "mutual-information", self.sigma)
 
     def refresh(self, state: State | None, codes: Codes, generator: torch.Generator) -> State:
         """Return an empty state."""

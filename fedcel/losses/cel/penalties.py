@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.errors import SettingsError
-from fedcel.settings import CelSettings
+from fedcel.settings import CelSettings, check_penalty
 
 Penalty = Callable[[Float[Tensor, " C"]], Float[Tensor, " C"]]
 Share = Literal["batch-share", "mean-present", "none"]
@@ -50,14 +49,9 @@ def build_penalty(cel: CelSettings, sigma: float, features: int) -> Penalty:
 
     SettingsError where sigma is 0 and the penalty divides by it or takes its threshold from it.
     """
+    check_penalty(cel, sigma)
     if cel.penalty == "linear":
         return linear_penalty
-    tied = cel.penalty == "channel" or cel.threshold == "none"
-    if tied and not sigma > 0:
-        raise SettingsError(
-            f"net.noise is {sigma}, must be above 0 for cel.penalty {cel.penalty!r}, which is "
-            "measured against the noise; use 0.1, or cel.penalty 'linear'"
-        )
     if cel.penalty == "channel":
         return partial(channel_penalty, features=features, sigma=sigma)
     return partial(log_penalty, threshold=penalty_threshold(cel, sigma, features))

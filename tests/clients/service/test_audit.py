@@ -96,7 +96,7 @@ class FloatingPoint:
     def answer(self, logits: Tensor) -> Tensor:
         """Return rows plus Laplace noise of the right scale."""
         mine = self.honest
-        rows = clip_rows(logits, mine.kind, mine.c)
+        rows = clip_rows(logits, mine.clip_kind, mine.clip)
         scale = mine.sensitivity / mine.epsilon
         return rows + torch.distributions.Laplace(torch.zeros_like(rows), scale).sample()
 
@@ -130,7 +130,9 @@ def test_half_the_noise_is_caught(tmp_path: Path) -> None:
     run = extreme_run("laplace")
     honest = build_mechanism(run.settings.privacy, CLASSES)
     assert isinstance(honest, Laplace)
-    unsound: Mechanism = replace(honest, sensitivity=honest.sensitivity / 2)
+    unsound: Mechanism = replace(
+        honest, disturb=lambda rows, epsilon, bound: honest.disturb(rows, 2 * epsilon, bound)
+    )
     with running(tmp_path, run, mechanism=unsound) as up:
         assert measure_epsilon(Live(up), pair(1e3, -1e3), ANSWERS, CONFIDENCE) > EPSILON
 

@@ -32,7 +32,7 @@ from fedcel.errors import DataError
 from fedcel.leakage.observation import FREE_QUERIES, SmashedData
 from fedcel.leakage.optimal_attacker import optimal_leak
 from fedcel.nets.split_net import build_net
-from fedcel.settings.groups import NetSettings
+from fedcel.settings import NetSettings
 from fedcel.testing.attacks import (
     AttackContract,
     LinearObservation,

@@ -21,7 +21,7 @@ from fedcel.leakage.observation import SmashedData
 from fedcel.nets.cut import Cut
 from fedcel.nets.device import CPU, fastest_device
 from fedcel.nets.split_net import SplitNet, strided
-from fedcel.settings.groups import NetSettings
+from fedcel.settings import NetSettings
 from tests.fedcel.elsewhere import ELSEWHERE, pretended
 
 ATTACKS = [Decoder(), GANDecoder(), RMLE(), Hybrid()]

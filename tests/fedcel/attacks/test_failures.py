@@ -12,7 +12,7 @@ from fedcel.data.images import Images
 from fedcel.errors import DataError, ServiceError
 from fedcel.leakage.observation import Observation, SmashedData
 from fedcel.nets.split_net import build_net
-from fedcel.settings.groups import AttackSettings, NetSettings
+from fedcel.settings import AttackSettings, NetSettings
 from fedcel.testing.attacks import LinearObservation, load_digit_targets
 
 QUICK = AttackSettings(names="decoder", seeds=2, budget=0.02, candidates=20)

@@ -8,7 +8,7 @@ from fedcel.attacks.averaging import Averaging
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.registry import ATTACKS, find_attack, list_entries, parse_attacks, parse_repeats
 from fedcel.errors import PluginError, SettingsError
-from fedcel.settings.groups import AttackSettings
+from fedcel.settings import AttackSettings
 
 
 @pytest.mark.parametrize("name", ATTACKS)

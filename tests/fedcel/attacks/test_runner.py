@@ -13,7 +13,7 @@ from fedcel.data.images import Images
 from fedcel.errors import DataError, PluginError, SettingsError
 from fedcel.leakage.observation import FIRST_LAYER, UPDATE, Observation, SmashedData
 from fedcel.nets.split_net import build_net
-from fedcel.settings.groups import AttackSettings, NetSettings
+from fedcel.settings import AttackSettings, NetSettings
 from fedcel.testing.attacks import LinearObservation, load_digit_targets
 
 SCORES = ["mse", "psnr", "ssim", "identification-1", "identification-5", "label-accuracy"]

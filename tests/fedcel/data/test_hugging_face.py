@@ -12,7 +12,7 @@ from fedcel.data.hugging_face import read_hugging_face
 from fedcel.data.image_folder import read_image_folder as read_folder
 from fedcel.data.sources import read_source as read_any
 from fedcel.errors import DataError
-from fedcel.settings.groups import DataSettings
+from fedcel.settings import DataSettings
 
 PIXELS = np.arange(4 * 20, dtype=np.uint8).reshape(4, 5, 4) * 3
 FEATURES = datasets.Features(

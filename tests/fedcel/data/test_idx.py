@@ -10,7 +10,7 @@ import pytest
 
 from fedcel.data.idx import read_idx
 from fedcel.errors import DataError
-from fedcel.settings.groups import DataSettings
+from fedcel.settings import DataSettings
 
 FASHION = Path(__file__).parents[4] / "shared" / "data" / "fashion-mnist"
 PIXELS = np.arange(5 * 3 * 2, dtype=np.uint8).reshape(5, 3, 2) * 8

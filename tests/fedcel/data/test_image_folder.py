@@ -10,7 +10,7 @@ from PIL import Image
 from fedcel.data.image_folder import read_image_folder
 from fedcel.data.sources import read_source as read_any
 from fedcel.errors import DataError
-from fedcel.settings.groups import DataSettings
+from fedcel.settings import DataSettings
 
 FACES = Path(__file__).parents[4] / "shared" / "data" / "att-faces"
 GREY = np.arange(20, dtype=np.uint8).reshape(5, 4) * 12

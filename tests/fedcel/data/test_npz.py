@@ -9,7 +9,7 @@ import torch
 from fedcel.data.npz import read_npz
 from fedcel.data.sources import read_source as read_any
 from fedcel.errors import DataError
-from fedcel.settings.groups import DataSettings
+from fedcel.settings import DataSettings
 
 CIFAR = Path(__file__).parents[4] / "shared" / "data" / "cifar10-subset"
 X = np.arange(4 * 5 * 6 * 3, dtype=np.uint8).reshape(4, 5, 6, 3)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedcel.data import partition_examples
 from fedcel.errors import DataError
-from fedcel.settings.groups import DataSettings
+from fedcel.settings import DataSettings
 
 Y = torch.arange(1003) % 10
 KINDS = ("iid", "dirichlet", "shards")

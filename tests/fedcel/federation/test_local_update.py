@@ -16,7 +16,7 @@ from fedcel.nets import split_net
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.seeding import make_generator
-from fedcel.settings.groups import LocalSettings, NetSettings
+from fedcel.settings import LocalSettings, NetSettings
 
 PLAIN = RoundPlan(0.3, 0.0, 0.0, 0.0, 0.0, 0.0, False, 0.0)
 LOCAL = LocalSettings(steps=7, batch_size=5)

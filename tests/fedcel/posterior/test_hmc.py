@@ -14,7 +14,7 @@ from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.round_plan import RoundPlan
-from fedcel.settings.groups import DataSettings
+from fedcel.settings import DataSettings
 from tests.fedcel.posterior.truth import Change, Federation, settings
 
 SCALE = 0.15  # s0, the prior's standard deviation

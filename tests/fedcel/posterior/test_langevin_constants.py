@@ -4,7 +4,7 @@ import pytest
 
 from fedcel.errors import SettingsError
 from fedcel.posterior.langevin_constants import noise_variance, prior_pull, temperature_ratio
-from fedcel.settings.groups import PriorSettings
+from fedcel.settings import PriorSettings
 
 
 def test_consistent_prior_goes_back_the_stated_share_of_a_round() -> None:

@@ -7,7 +7,7 @@ from fedcel.nets import split_net
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.posterior.predict import Prediction, predict, what_is_sent
 from fedcel.seeding import make_generator
-from fedcel.settings.groups import NetSettings
+from fedcel.settings import NetSettings
 
 X = torch.rand(5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 

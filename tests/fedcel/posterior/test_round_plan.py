@@ -12,7 +12,7 @@ from fedcel.posterior.round_plan import (
     select_clients,
     step_size,
 )
-from fedcel.settings.parsing import burn_in_rounds, parse_settings
+from fedcel.settings import burn_in_rounds, parse_settings
 
 S = parse_settings(
     {

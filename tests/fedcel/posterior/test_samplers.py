@@ -13,8 +13,7 @@ from fedcel.posterior import samplers
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.posterior.samplers import Kick
 from fedcel.seeding import make_generator
-from fedcel.settings.groups import LocalSettings, NetSettings
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import LocalSettings, NetSettings, parse_settings
 
 PLAN = RoundPlan(0.3, 0.0, 0.0, 0.0, 0.0, 0.02, False, 1.0, steps=4)
 

@@ -6,18 +6,17 @@ import pytest
 from scipy.optimize import brentq
 
 from fedcel.privacy import (
-    Composition,
     Gaussian,
     LabelOnly,
     Laplace,
-    compose_basic,
     compose_exactly,
     compose_prices,
 )
+from fedcel.privacy.composition import Composition, compose_basic
 from fedcel.privacy.gaussian_calibration import smallest_delta
 
-LAPLACE = Laplace(0.5, 10, "l1", 1.0, 2.0)
-GAUSSIAN = Gaussian(0.5, 1e-6, 10, "l1", 1.0, 2.0)
+LAPLACE = Laplace(0.5, 10, clip_kind="l1", clip=1.0, sensitivity=2.0)
+GAUSSIAN = Gaussian(0.5, 1e-6, 10, clip_kind="l1", clip=1.0, sensitivity=2.0)
 
 
 def worst(epsilon: float, total: float, count: int) -> float:
@@ -42,36 +41,36 @@ def test_pure_answers_are_the_worst_of_their_epsilon(
     mechanism: Laplace | LabelOnly, count: int
 ) -> None:
     """The delta that binomials give at the epsilon found is the delta asked for."""
-    found = compose_exactly(mechanism, count, 1e-5)
-    assert found.method == "pld"
-    assert worst(0.5, found.epsilon, count) == pytest.approx(1e-5, rel=1e-6)
-    assert found.epsilon < compose_basic(0.5, 0.0, count).epsilon
+    composition = compose_exactly(mechanism, count, 1e-5)
+    assert composition.method == "pld"
+    assert worst(0.5, composition.epsilon, count) == pytest.approx(1e-5, rel=1e-6)
+    assert composition.epsilon < compose_basic(0.5, 0.0, count).epsilon
 
 
 @pytest.mark.parametrize("count", [1, 10, 1000])
 def test_gaussian_answers_are_one_gaussian(count: int) -> None:
     """Of sqrt(count) times the sensitivity; the grid never understates, by less than 1 %."""
-    found = compose_exactly(GAUSSIAN, count, 1e-6)
+    composition = compose_exactly(GAUSSIAN, count, 1e-6)
     bound, sigma = 2.0 * count**0.5, GAUSSIAN.sigma
-    want = brentq(lambda e: smallest_delta(e, sigma, bound) - 1e-6, 1e-3, 1e3, xtol=1e-12)
-    assert want <= found.epsilon <= 1.01 * want
+    exact = brentq(lambda e: smallest_delta(e, sigma, bound) - 1e-6, 1e-3, 1e3, xtol=1e-12)
+    assert exact <= composition.epsilon <= 1.01 * exact
     if count == 1:
-        assert found.epsilon == pytest.approx(0.5, rel=1e-2)
+        assert composition.epsilon == pytest.approx(0.5, rel=1e-2)
 
 
 def test_one_price_together_is_the_exact_curve_of_that_mechanism() -> None:
     """Nine answers of .5, and of .5 with a delta each."""
-    found = compose_prices({(0.5, 0.0): 9}, 1e-5)
-    assert found == compose_exactly(LAPLACE, 9, 1e-5)
-    some = compose_prices({(0.5, 1e-7): 9}, 1e-5)
-    assert found.epsilon < some.epsilon < 4.5
+    composition = compose_prices({(0.5, 0.0): 9}, 1e-5)
+    assert composition == compose_exactly(LAPLACE, 9, 1e-5)
+    with_deltas = compose_prices({(0.5, 1e-7): 9}, 1e-5)
+    assert composition.epsilon < with_deltas.epsilon < 4.5
 
 
 def test_prices_add_up_and_are_never_understated() -> None:
     """Two prices lie between one alone and the sum; binomials of both agree within a step."""
-    found = compose_prices({(0.5, 0.0): 4, (1.0, 0.0): 4}, 1e-5)
-    assert found.answers == 8 and found.method == "pld"
-    assert compose_prices({(1.0, 0.0): 4}, 1e-5).epsilon < found.epsilon <= 6.0 + 1e-3
+    composition = compose_prices({(0.5, 0.0): 4, (1.0, 0.0): 4}, 1e-5)
+    assert composition.answers == 8 and composition.method == "pld"
+    assert compose_prices({(1.0, 0.0): 4}, 1e-5).epsilon < composition.epsilon <= 6.0 + 1e-3
     split = compose_prices({(0.5, 0.0): 40, (0.5000001, 0.0): 40}, 1e-5)
     assert split.epsilon == pytest.approx(compose_exactly(LAPLACE, 80, 1e-5).epsilon, rel=2e-3)
     assert split.epsilon >= compose_exactly(LAPLACE, 80, 1e-5).epsilon

@@ -20,8 +20,8 @@ def test_the_bound_is_clopper_pearson_s() -> None:
     p = binomtest(700, 1000).proportion_ci(0.95, "exact").low
     q = binomtest(90, 1000).proportion_ci(0.95, "exact").high
     for delta in (0.0, 0.05):
-        got = epsilon_bound(events(700, 1000), events(90, 1000), delta, 0.95)
-        assert got == pytest.approx(log((p - delta) / q), rel=1e-9)
+        bound = epsilon_bound(events(700, 1000), events(90, 1000), delta, 0.95)
+        assert bound == pytest.approx(log((p - delta) / q), rel=1e-9)
 
 
 def test_bounds_at_the_edges() -> None:
@@ -35,21 +35,21 @@ def test_bounds_at_the_edges() -> None:
 
 def test_a_known_epsilon_is_nearly_reached() -> None:
     """Randomised response at epsilon 1 is nearly measured; equal inputs give 0."""
-    one, two, _ = torch.eye(3)
-    mine = LabelOnly(1.0, 3)
-    assert 0.6 < measure_epsilon(mine, torch.stack([one, two]), 5000, 0.999) < 1.0
-    assert measure_epsilon(mine, torch.stack([one, one]), 1000, 0.999999) == 0
+    first, second, _ = torch.eye(3)
+    mechanism = LabelOnly(1.0, 3)
+    assert 0.6 < measure_epsilon(mechanism, torch.stack([first, second]), 5000, 0.999) < 1.0
+    assert measure_epsilon(mechanism, torch.stack([first, first]), 1000, 0.999999) == 0
     with pytest.raises(ValueError, match="answers are 99"):
-        measure_epsilon(mine, torch.stack([one, two]), 99)
+        measure_epsilon(mechanism, torch.stack([first, second]), 99)
 
 
 def test_estimated_sensitivity_by_hand() -> None:
     """Of a doubling net at (0,0), (3,4), (1,0): 14 in L1, 10 in L2."""
     inputs = torch.tensor([[0.0, 0.0], [3.0, 4.0], [1.0, 0.0]])
-    found = estimate_sensitivity(lambda x: 2 * x, inputs)
-    assert (found.l1, found.l2, found.inputs) == (14.0, 10.0, 3)
-    assert found.label == "not a guarantee"
-    assert "not a guarantee" in str(found)
+    estimate = estimate_sensitivity(lambda x: 2 * x, inputs)
+    assert (estimate.l1, estimate.l2, estimate.inputs) == (14.0, 10.0, 3)
+    assert estimate.label == "not a guarantee"
+    assert "not a guarantee" in str(estimate)
 
 
 def test_what_cannot_be_estimated() -> None:

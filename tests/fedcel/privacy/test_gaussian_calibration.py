@@ -24,15 +24,15 @@ def test_the_closed_form_gives_delta_back(epsilon: float, delta: float, bound: f
 @pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.3])
 def test_against_another_library(epsilon: float, delta: float) -> None:
     """The same sigma for sensitivity 1, scaled by the sensitivity."""
-    want = get_sigma_gaussian(epsilon, delta)
-    assert calibrate_sigma(epsilon, delta, 1.0) == pytest.approx(want, rel=1e-4)
-    assert calibrate_sigma(epsilon, delta, 7.0) == pytest.approx(7 * want, rel=1e-4)
+    expected = get_sigma_gaussian(epsilon, delta)
+    assert calibrate_sigma(epsilon, delta, 1.0) == pytest.approx(expected, rel=1e-4)
+    assert calibrate_sigma(epsilon, delta, 7.0) == pytest.approx(7 * expected, rel=1e-4)
 
 
 def test_delta_by_the_normal_tables() -> None:
     """Phi(.5 - 1) - e Phi(-.5 - 1) at sigma 1, sensitivity 1, epsilon 1."""
-    want = norm.cdf(-0.5) - 2.718281828459045 * norm.cdf(-1.5)
-    assert smallest_delta(1.0, 1.0, 1.0) == pytest.approx(want, rel=1e-12)
+    expected = norm.cdf(-0.5) - 2.718281828459045 * norm.cdf(-1.5)
+    assert smallest_delta(1.0, 1.0, 1.0) == pytest.approx(expected, rel=1e-12)
 
 
 @settings(deadline=None)

@@ -46,8 +46,8 @@ def test_the_chances_keep_epsilon_exactly(epsilon: float, classes: int) -> None:
         p = Decimal(truth_chance(epsilon, classes))
         assert p * (classes - 1) <= Decimal(epsilon).exp() * (1 - p)
         assert p * classes >= 1
-    want = 1 / (1 + (classes - 1) * exp(-epsilon))
-    assert float(p) == pytest.approx(want, rel=1e-12)
+    expected = 1 / (1 + (classes - 1) * exp(-epsilon))
+    assert float(p) == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_law_of_the_labels() -> None:
@@ -61,8 +61,8 @@ def test_the_law_of_the_labels() -> None:
 def test_softmax_of_an_answer_is_the_chance_of_each_class() -> None:
     """e^eps/(e^eps + C - 1) at the label, the others alike."""
     (row,) = LabelOnly(1.0, 3).answer(torch.zeros(1, 3)).softmax(1)
-    want = [exp(1) / (exp(1) + 2), *[1 / (exp(1) + 2)] * 2]
-    assert sorted(row.tolist(), reverse=True) == pytest.approx(want)
+    expected = [exp(1) / (exp(1) + 2), *[1 / (exp(1) + 2)] * 2]
+    assert sorted(row.tolist(), reverse=True) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, 1e-10, inf, nan])

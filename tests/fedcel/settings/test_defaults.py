@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedcel.settings.losses import CEL_KINDS, DEFENCES
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import CEL_KINDS, DEFENCES, parse_settings
 from sims.engines.simulate import check_parts
 
 

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from fedcel.errors import RunError
 from fedcel.runs import run_folder
-from fedcel.settings.groups import AttackSettings
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import AttackSettings, parse_settings
 from sims.attacking.attack_run import attack_run, catch_up
 from sims.engines import local
 from sims.report.matched_table import describe_failed_attacks

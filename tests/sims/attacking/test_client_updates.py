@@ -19,8 +19,13 @@ from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import build_net
 from fedcel.posterior.round_plan import plan_round
-from fedcel.settings.groups import AttackSettings, LocalSettings, NetSettings, UpdateSettings
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import (
+    AttackSettings,
+    LocalSettings,
+    NetSettings,
+    UpdateSettings,
+    parse_settings,
+)
 from fedcel.testing.attacks import LinearObservation, load_digit_targets
 from sims.attacking.client_updates import Uploads
 

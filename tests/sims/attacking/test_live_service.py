@@ -11,8 +11,7 @@ import pytest
 from fedcel.errors import RunError, ServiceError, SettingsError
 from fedcel.privacy.ledger.ledger import MICRO, Ledger
 from fedcel.runs import run_folder
-from fedcel.settings.groups import AttackSettings
-from fedcel.settings.parsing import Scalar, parse_settings
+from fedcel.settings import AttackSettings, Scalar, parse_settings
 from sims.attacking.live_service import Place, attack_service
 from sims.engines.simulate import simulate
 from tests.clients.serving import Running, made_run, running

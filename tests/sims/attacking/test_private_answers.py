@@ -19,8 +19,7 @@ from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.predict import what_is_sent
 from fedcel.privacy import build_mechanism
-from fedcel.settings.groups import AttackSettings
-from fedcel.settings.parsing import Settings, parse_settings
+from fedcel.settings import AttackSettings, Settings, parse_settings
 from fedcel.testing.attacks import FEATURES, load_digit_targets, train_undefended
 from sims.attacking.private_answers import (
     PrivateLogits,

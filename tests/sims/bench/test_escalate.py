@@ -13,8 +13,7 @@ from torch import Tensor
 from fedcel.attacks.runner import Attacked
 from fedcel.errors import RunError, SettingsError
 from fedcel.runs import per_image
-from fedcel.settings.groups import AttackSettings
-from fedcel.settings.parsing import Scalar
+from fedcel.settings import AttackSettings, Scalar
 from sims.bench import scenario
 from sims.bench.escalate import (
     Task,

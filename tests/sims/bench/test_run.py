@@ -18,8 +18,7 @@ import torch
 from fedcel.attacks.registry import REVISION
 from fedcel.attacks.runner import Attacked
 from fedcel.errors import DivergedError, RunError, SettingsError
-from fedcel.settings.groups import AttackSettings
-from fedcel.settings.parsing import Scalar
+from fedcel.settings import AttackSettings, Scalar
 from sims.attacking.attack_run import attack_run
 from sims.bench import scenario
 from sims.bench.run import measured_values

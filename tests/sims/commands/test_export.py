@@ -9,8 +9,7 @@ import torch
 from fedcel.nets import split_net
 from fedcel.runs import run_folder
 from fedcel.seeding import make_generator
-from fedcel.settings.groups import NetSettings
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import NetSettings, parse_settings
 from sims.commands.main import main
 from sims.commands.onnx_export import convert_encoder
 from sims.engines import local

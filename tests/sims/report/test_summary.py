@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedcel.runs import per_image
-from fedcel.settings.parsing import burn_in_rounds
+from fedcel.settings import burn_in_rounds
 from sims.report.read import read_book
 from sims.report.summary import summarise_book
 from sims.results.estimate import Estimate, estimate

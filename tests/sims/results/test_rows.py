@@ -9,7 +9,7 @@ import torch
 
 from fedcel.attacks.runner import Attacked
 from fedcel.runs import per_image
-from fedcel.settings.groups import AttackSettings
+from fedcel.settings import AttackSettings
 from sims.results.attack_results import write_result
 from sims.results.intervals import Values, read_image_vectors, select_image_vectors
 from sims.results.rows import gather_vectors, read_bench_rows

@@ -7,7 +7,7 @@ import torch
 
 from fedcel.attacks.runner import Attacked
 from fedcel.runs import per_image
-from fedcel.settings.groups import AttackSettings
+from fedcel.settings import AttackSettings
 from sims.results.attack_results import write_result
 from sims.results.rows import worst_image_scores
 from sims.results.worst_attack import (

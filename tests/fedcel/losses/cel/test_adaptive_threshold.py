@@ -15,7 +15,7 @@ from fedcel.losses.cel.adaptive_threshold import (
     next_threshold,
 )
 from fedcel.losses.cel.penalties import build_penalty
-from fedcel.settings.groups import CelSettings
+from fedcel.settings import CelSettings
 
 SPREAD = CelSettings(kind="plain", penalty="log", target="spread", goal=0.5)
 ACCURACY = CelSettings(kind="plain", penalty="log", target="accuracy", goal=0.9)

@@ -23,7 +23,7 @@ from fedcel.losses.cel.averaged_centres import (
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.penalties import linear_penalty
 from fedcel.losses.cel.protocol import ConditionalEntropy, split_pieces
-from fedcel.settings.groups import CelSettings
+from fedcel.settings import CelSettings
 from fedcel.testing.cel import CLASSES, FEATURES, CELContract, make_features
 
 INNER = Cluster(linear_penalty, "batch-share", CLASSES, 2, "renormalised")

@@ -69,16 +69,16 @@ def test_gradcheck() -> None:
 
 
 def test_starts_are_drawn_in_proportion_to_the_attention() -> None:
-    """One start of four members, 1000 times in pieces: chi-squared below its .9999 quantile."""
+    """The first of four members, 1000 times in pieces: chi-squared below its .9999 quantile."""
     z, y = torch.randn(4, 4, generator=fresh(5)), torch.zeros(4, dtype=torch.long)
-    mine = hybrid(1, classes=1)
+    mine = hybrid(2, classes=1)
     theta = 6 * mine.gated.refresh(None, split_pieces(z, y), fresh(6))["theta"].detach()
     a = attention_scores(theta, torch.nn.functional.layer_norm(z, (4,)), 5)
     alpha = attention_log_weights(a, class_members(y, 1, z)).exp()[:, 0]
     assert alpha.max() > 2 * alpha.min()
     generator, hits = fresh(7), torch.zeros(4)
     for _ in range(1000):
-        (start,), _ = mine._starts(theta, split_pieces(z, y, 3), generator)
+        (start, _), _ = mine._starts(theta, split_pieces(z, y, 3), generator)
         hits += (z == start).all(1)
     assert ((hits - 1000 * alpha).square() / (1000 * alpha)).sum() < 21.1
 

@@ -17,7 +17,7 @@ from fedcel.losses.cel.penalties import (
     linear_penalty,
     log_penalty,
 )
-from fedcel.settings.groups import CEL_KINDS, CelSettings
+from fedcel.settings import CEL_KINDS, CelSettings
 
 SPREADS = torch.tensor([0.0046875, 0.0079167, 0.0079167], dtype=torch.float64)
 

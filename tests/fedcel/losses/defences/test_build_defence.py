@@ -10,8 +10,7 @@ from fedcel.losses.cel.protocol import State, Term
 from fedcel.losses.defences import Adversarial, Defence, NoPeek
 from fedcel.nets import split_net
 from fedcel.nets.cut import Cut
-from fedcel.settings.groups import DEFENCES
-from fedcel.settings.parsing import Settings, parse_settings
+from fedcel.settings import DEFENCES, Settings, parse_settings
 
 SHAPE = (1, 8, 8)
 

@@ -16,14 +16,12 @@ from fedcel.privacy import (
     Mechanism,
     build_mechanism,
     clip_rows,
+    clip_sensitivity,
     perturb_rows,
     private_logits,
-    sensitivity,
 )
 from fedcel.privacy.protocol import PROTECTS
-from fedcel.settings.answers import MECHANISMS
-from fedcel.settings.groups import PrivacySettings
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import MECHANISMS, PrivacySettings, parse_settings
 from fedcel.testing import MechanismContract
 
 KINDS = ("clamp", "l1", "probabilities")
@@ -65,26 +63,29 @@ class TestOwn(MechanismContract):
 
 
 @pytest.mark.parametrize(
-    ("name", "want"),
+    ("name", "expected"),
     [
-        ("laplace", Laplace(4.0, 5, "clamp", 2.0, 20.0)),
-        ("gaussian", Gaussian(4.0, 1e-6, 5, "clamp", 2.0, 4 * math.sqrt(5))),
+        ("laplace", Laplace(4.0, 5, clip_kind="clamp", clip=2.0, sensitivity=20.0)),
+        (
+            "gaussian",
+            Gaussian(4.0, 1e-6, 5, clip_kind="clamp", clip=2.0, sensitivity=4 * math.sqrt(5)),
+        ),
         ("label-only", LabelOnly(4.0, 5)),
     ],
 )
-def test_each_name(name: str, want: Mechanism) -> None:
+def test_each_name(name: str, expected: Mechanism) -> None:
     """With the sensitivity of its norm, and its own price."""
-    made = build_mechanism(PrivacySettings(mechanism=name, clip_kind="clamp", clip=2.0), 5)
-    assert made == want
-    assert (made.name, made.epsilon) == (name, 4.0)
-    assert made.delta == (1e-6 if name == "gaussian" else 0)
+    mechanism = build_mechanism(PrivacySettings(mechanism=name, clip_kind="clamp", clip=2.0), 5)
+    assert mechanism == expected
+    assert (mechanism.name, mechanism.epsilon) == (name, 4.0)
+    assert mechanism.delta == (1e-6 if name == "gaussian" else 0)
 
 
 def test_none_is_refused_where_an_answer_must_be_private() -> None:
     """And every other name can be built."""
     for name in MECHANISMS:
         if name == "none":
-            with pytest.raises(SettingsError, match="this answer must be private"):
+            with pytest.raises(SettingsError, match="answers would not be private"):
                 build_mechanism(PrivacySettings(mechanism=name), 3)
         else:
             assert isinstance(build_mechanism(PrivacySettings(mechanism=name), 3), Mechanism)
@@ -108,12 +109,12 @@ def test_own_objects_that_do_not_fit(name: str, message: str) -> None:
 def test_a_stated_sensitivity_must_be_enforced(kind: str) -> None:
     """At least the clip's, in the mechanism's norm; more is more noise."""
     for name, norm in (("laplace", 1), ("gaussian", 2)):
-        least = sensitivity(kind, 2.0, 5, norm)
-        told = PrivacySettings(mechanism=name, clip_kind=kind, clip=2.0, sensitivity=1.5 * least)
-        made = build_mechanism(told, 5)
-        assert isinstance(made, Laplace | Gaussian)
-        assert made.sensitivity == 1.5 * least
-        short = told.model_copy(update={"sensitivity": 0.99 * least})
+        least = clip_sensitivity(kind, 2.0, 5, norm)
+        stated = PrivacySettings(mechanism=name, clip_kind=kind, clip=2.0, sensitivity=1.5 * least)
+        mechanism = build_mechanism(stated, 5)
+        assert isinstance(mechanism, Laplace | Gaussian)
+        assert mechanism.sensitivity == 1.5 * least
+        short = stated.model_copy(update={"sensitivity": 0.99 * least})
         with pytest.raises(SettingsError, match="lets two answers .* be that far apart"):
             build_mechanism(short, 5)
 
@@ -126,7 +127,7 @@ def test_a_stated_sensitivity_must_be_enforced(kind: str) -> None:
         ({"privacy.sensitivity": 1.4, "privacy.clip-kind": "probabilities"}, "at least 2"),
         ({"privacy.sensitivity": 9, "privacy.mechanism": "label-only"}, "set it to 'none'"),
         ({"privacy.sensitivity": 9, "privacy.mechanism": "none"}, "set it to 'none'"),
-        ({"privacy.sensitivity": 0}, "privacy.sensitivity is 0.*greater than 0"),
+        ({"privacy.sensitivity": 0}, "privacy.sensitivity is 0, must be .* above 0, or .none"),
         ({"privacy.budget": 3.0}, r"budget is 3, must be at least privacy.epsilon \(4\)"),
         ({"privacy.mechanism": "laplcae"}, "nearest: 'laplace'"),
         ({"privacy.delta": 1.0}, "privacy.delta is 1.0"),
@@ -156,9 +157,9 @@ def test_private_logits_use_the_settings(kind: str) -> None:
     for epsilon in (2.0, 0.5):
         answer = private_logits(logits, privacy, None if epsilon == 2 else epsilon)
         assert answer.dtype == torch.float32 and answer.shape == logits.shape
-        found = (answer - clipped).flatten().numpy()
-        scale = sensitivity(kind, 3.0, 10) / epsilon
-        assert kstest(found, laplace(scale=scale).cdf).pvalue > ALPHA
+        draws = (answer - clipped).flatten().numpy()
+        scale = clip_sensitivity(kind, 3.0, 10) / epsilon
+        assert kstest(draws, laplace(scale=scale).cdf).pvalue > ALPHA
     off = privacy.model_copy(update={"mechanism": "none"})
     torch.testing.assert_close(private_logits(logits, off), clipped.float())
 

@@ -1,0 +1,35 @@
+"""Epsilons at which each mechanism can answer; plain numbers, so that settings check the same."""
+
+import math
+
+from fedcel.ranges import POSITIVE, Range
+
+SMALLEST_RESPONSE = 1e-9
+"""Of label-only answers: below, the chances of two labels are too few doubles apart."""
+LARGEST_GRID = 2.0**20
+"""Of discrete Laplace noise: clipped rows then have at most 2^51 steps, exact in doubles."""
+
+RANGES = {
+    "label-only": Range(
+        f"finite and {SMALLEST_RESPONSE} or more for 'label-only'",
+        lambda epsilon: SMALLEST_RESPONSE <= epsilon < math.inf,
+    ),
+    "discrete-laplace": Range(
+        f"above 0 and at most {LARGEST_GRID:g} for 'discrete-laplace'",
+        lambda epsilon: 0 < epsilon <= LARGEST_GRID,
+    ),
+}
+
+
+def check_epsilon(epsilon: float, mechanism: str = "laplace", name: str = "epsilon") -> None:
+    """Refuse an epsilon that a mechanism cannot keep.
+
+    Args:
+        epsilon: Privacy loss of one answer, in nats.
+        mechanism: Its name, as in `privacy.mechanism`.
+        name: What the message calls the value.
+
+    Raises:
+        ValueError: It is out of range.
+    """
+    RANGES.get(mechanism, POSITIVE).check(name, epsilon)

@@ -1,0 +1,27 @@
+"""Settings of the attacks: who attacks, and with what."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from fedcel.settings.group_base import Group, Positive
+
+
+class AttackSettings(Group):
+    """Who attacks, and with what."""
+
+    names: str = Field(
+        "optimal,decoder,kernel-ridge,logit-inversion",
+        description="Attacks or import strings; NAME*M sees M independent answers to each target.",
+    )
+    knowledge: Literal["held-out", "training-size"] = Field(
+        "held-out", description="Auxiliary images: a disjoint set, or the training images."
+    )
+    budget: Positive = Field(1.0, description="Multiple of each attack's default effort.")
+    seeds: int = Field(3, ge=1, description="Attack seeds; each is a row of the results.")
+    candidates: int = Field(100, ge=2, description="Images to pick the right one from.")
+    targets: int = Field(0, ge=0, description="Targets to rebuild, the first so many; 0: all.")
+    batch: int = Field(1, ge=1, description="Images behind one attacked upload of a client.")
+    langevin: bool = Field(
+        False, description="Add the full temperature's Langevin noise to attacked uploads."
+    )

@@ -1,0 +1,214 @@
+"""Settings of the conditional entropy loss, and what its options must fulfil together.
+
+The losses in `fedcel.losses.cel` call the same checks, so that each is refused in the same words.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fedcel.errors import SettingsError
+from fedcel.settings.group_base import Group, Off, Positive, part_name, part_words
+
+CEL_KINDS = ("none", "plain", "cluster", "gated", "hybrid", "mutual-information")
+
+
+class CelSettings(Group):
+    """The conditional entropy loss."""
+
+    kind: Annotated[str, part_name(CEL_KINDS), part_words(CEL_KINDS)] = Field(
+        "none",
+        description="none, plain, cluster, gated, hybrid, mutual-information, or an import string.",
+    )
+    weight: float = Field(0.3, ge=0, allow_inf_nan=False, description="Lambda, once ramped up.")
+    penalty: Literal["linear", "log", "channel"] = Field(
+        "channel",
+        description="R(v) of spread v; channel: (D/2)log(1+v/(D sigma^2)). Not for information.",
+    )
+    threshold: Positive | Off = Field(
+        "none", description="Tau of the log penalty; none: 0.125 sigma^2 D."
+    )
+    target: Literal["none", "spread", "accuracy"] = Field(
+        "none", description="What an adaptive tau follows, to reach `cel.goal`; none: tau is fixed."
+    )
+    goal: Positive = Field(
+        0.95,
+        description="Spread in the batches, or validation accuracy, that `cel.target` steers to.",
+    )
+    share: Literal["batch-share", "mean-present", "none"] = Field(
+        "batch-share", description="Beta, a class's share in the loss: n_c/B, 1/present, or 1."
+    )
+    warm_up: int = Field(5, ge=0, description="Rounds before the loss is switched on.")
+    schedule: Literal["ramp", "constant", "rate"] = Field(
+        "ramp", description="Gamma after warm-up: a linear ramp, constant, or falling with eta."
+    )
+    ramp: float = Field(
+        0.6, ge=0, le=1, description="Fraction of the rounds at which lambda is fully on."
+    )
+    end: float = Field(1.0, gt=0, le=1, description="Gamma's largest value.")
+    clusters: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
+        "auto",
+        description="Clusters a class; 0: 5, at most a quarter of n_c; auto: 1, of `hybrid` 0.",
+    )
+    clustering: Literal["k-means", "diagonal", "full"] = Field(
+        "k-means", description="How clusters are found: K-means, or Gaussians of that covariance."
+    )
+    form: Literal["renormalised", "original", "per-cluster", "mixture"] = Field(
+        "renormalised",
+        description="R of a class's spread (original: absent as 0), of each cluster's, or entropy.",
+    )
+    refresh: Literal["epoch", "round"] = Field(
+        "epoch", description="When centres are computed anew: each local epoch or round start."
+    )
+    refresh_every: int = Field(
+        1, ge=1, description="Local epochs of a round from one refresh to the next."
+    )
+    reservoir: int = Field(
+        1024, ge=2, description="Smashed data kept for a refresh, at most, of each class."
+    )
+    outlier: Positive | Off = Field(
+        "none", description="Clusters above this multiple of the median spread are seeded anew."
+    )
+    centres: Literal["own", "averaged"] = Field(
+        "own", description="averaged: over clients; tells the server each one's means and counts."
+    )
+    attention: Literal["ascend", "minimise", "detach", "floor"] = Field(
+        "ascend", description="Who moves the gated attention: against, with, or without the loss."
+    )
+    floor: float = Field(0.5, ge=0, le=1, description="Uniform share r of the attention 'floor'.")
+    hidden: int = Field(0, ge=0, description="Hidden size of the attention; 0: D/4 in 64..256.")
+    attention_rate: Positive = Field(0.01, description="Adam step of the attention's weights.")
+    entropy: float = Field(
+        0.0, ge=0, description="Weight of the attention's entropy bonus, in nats; not for 'detach'."
+    )
+    bound: Literal["upper", "lower"] = Field(
+        "upper", description="Which pairwise bound of the information mutual-information minimises."
+    )
+    clip: Positive | Off = Field(
+        "none", description="Largest L2 norm of the loss's gradient at an image's smashed data."
+    )
+
+    @property
+    def used_clusters(self) -> int:
+        """Return the clusters a class as a number, 0 by the class's size, also where `auto`.
+
+        One centre of a hybrid would be the class mean wherever it starts, so it takes several.
+        """
+        if self.clusters != "auto":
+            return self.clusters
+        return 0 if self.kind == "hybrid" else 1
+
+
+def check_cel(cel: CelSettings, sigma: float) -> None:
+    """Refuse options of a loss that contradict each other, do nothing or need more than no noise.
+
+    Args:
+        cel: The loss; its kind is not `none`.
+        sigma: Standard deviation of the noise at the cut, in units of z.
+
+    Raises:
+        SettingsError: The first rule that is broken.
+    """
+    is_mixture = cel.kind in ("cluster", "hybrid") and cel.form == "mixture"
+    if cel.kind == "mutual-information":
+        check_noise("kind", cel.kind, sigma)
+    if is_mixture:
+        check_noise("form", cel.form, sigma)
+    check_penalty(cel, sigma)
+    if cel.kind in ("gated", "hybrid"):
+        check_entropy_bonus(cel.entropy, cel.attention)
+    if cel.kind == "hybrid":
+        check_hybrid_clusters(cel.used_clusters)
+    if cel.refresh == "round" and cel.refresh_every != 1:
+        raise SettingsError(
+            f"cel.refresh-every is {cel.refresh_every} epochs, cel.refresh 'round'; set "
+            "cel.refresh to 'epoch' or cel.refresh-every to 1"
+        )
+    has_penalty = cel.kind != "mutual-information" and not is_mixture
+    if cel.target != "none" and (cel.penalty != "log" or not has_penalty):
+        raise SettingsError(
+            f"cel.target is {cel.target!r}, cel.penalty {cel.penalty!r}, cel.kind {cel.kind!r}, "
+            f"cel.form {cel.form!r}: only the penalty 'log' has a threshold, 'mutual-information' "
+            "and 'mixture' use no penalty; set cel.penalty to 'log' and another kind or form, or "
+            "cel.target to 'none'"
+        )
+    if cel.target == "accuracy" and cel.goal >= 1:
+        raise SettingsError(
+            f"cel.goal is {cel.goal:g}, must be a validation accuracy below 1; try 0.95"
+        )
+    if cel.centres == "averaged" and (cel.kind != "cluster" or cel.clustering != "k-means"):
+        raise SettingsError(
+            f"cel.centres is 'averaged', cel.kind {cel.kind!r}, cel.clustering "
+            f"{cel.clustering!r}: only the K-means centres of the kind 'cluster' are averaged; "
+            "set these, or cel.centres to 'own'"
+        )
+
+
+def check_penalty(cel: CelSettings, sigma: float) -> None:
+    """Refuse a penalty that divides by the noise, or takes its threshold from it, without noise.
+
+    Args:
+        cel: The loss.
+        sigma: Standard deviation of the noise at the cut, in units of z.
+
+    Raises:
+        SettingsError: There is no noise.
+    """
+    if cel.penalty == "channel" or (cel.penalty == "log" and cel.threshold == "none"):
+        check_noise("penalty", cel.penalty, sigma)
+
+
+NOISELESS = {"penalty": "linear", "form": "renormalised", "kind": "plain"}
+"""What can do without noise, of each option that may need it."""
+
+
+def check_noise(option: str, value: str, sigma: float) -> None:
+    """Refuse an option of a loss that is measured against the noise at the cut without noise.
+
+    Args:
+        option: `penalty`, `form` or `kind`.
+        value: What it is set to.
+        sigma: Standard deviation of the noise at the cut, in units of z.
+
+    Raises:
+        SettingsError: There is no noise.
+    """
+    if not sigma > 0:
+        raise SettingsError(
+            f"net.noise is {sigma}, must be above 0 for cel.{option} {value!r}, which is measured "
+            f"against the noise; use 0.3, or cel.{option} {NOISELESS[option]!r}"
+        )
+
+
+def check_entropy_bonus(entropy: float, attention: str) -> None:
+    """Refuse a bonus for an attention that never moves.
+
+    Args:
+        entropy: Weight of the bonus, in nats.
+        attention: Who moves the attention, as in `cel.attention`.
+
+    Raises:
+        SettingsError: There is a bonus, and nobody moves the attention.
+    """
+    if entropy > 0 and attention == "detach":
+        raise SettingsError(
+            f"cel.entropy is {entropy:g}, must be 0 for cel.attention 'detach', whose attention "
+            "never moves; set it to 0, or use cel.attention 'ascend'"
+        )
+
+
+def check_hybrid_clusters(clusters: int) -> None:
+    """Refuse a single cluster whose start an attention draws.
+
+    Args:
+        clusters: Clusters a class; 0: by the class's size.
+
+    Raises:
+        SettingsError: It is 1.
+    """
+    if clusters == 1:
+        raise SettingsError(
+            "cel.clusters is 1, cel.kind 'hybrid': one centre is the class mean wherever it "
+            "starts; set cel.clusters to 0 (by the class's size) or more than 1, or cel.kind to "
+            "'cluster'"
+        )

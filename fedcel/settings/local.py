@@ -1,0 +1,49 @@
+"""What clients and the server do in a round, and which models are kept."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fedcel.settings.group_base import Group, Off, Positive, part_name, part_words
+
+SAMPLERS = ("langevin",)
+
+
+class LocalSettings(Group):
+    """What a client does in a round."""
+
+    sampler: Annotated[str, part_name(SAMPLERS), part_words(SAMPLERS)] = Field(
+        "langevin", description="How a client steps: langevin, or an import string."
+    )
+    steps: int = Field(20, ge=1, description="Steps a client takes in a round.")
+    batch_size: int = Field(32, ge=1, description="Images a step; at most what the client holds.")
+    balance: bool = Field(
+        False, description="Draw batches with equally many images of each class that a client has."
+    )
+    augment: Literal["none", "affine", "affine-flip"] = Field(
+        "none", description="Small random turns, scalings and shifts of training images; mirrored."
+    )
+    rate: Positive = Field(1.0, description="Step size eta at the start.")
+    schedule: Literal["cosine", "constant", "decay", "cyclical"] = Field(
+        "cosine",
+        description="eta: cosine or power law (decay) until burn-in ends, constant, or cyclical.",
+    )
+    rate_end: float = Field(
+        0.05, gt=0, le=1, description="Eta at the end of the cosine, as a share of local.rate."
+    )
+    cycles: int = Field(4, ge=1, description="Cycles of the schedule 'cyclical' over all rounds.")
+    explore: float = Field(
+        0.8, ge=0, lt=1, description="Share of a cycle that only explores: no noise, no samples."
+    )
+    clip: Positive | Off = Field(
+        "none", description="Largest L2 norm of a step's gradient; clipping changes the target."
+    )
+    control: Literal["none", "fresh", "stale"] = Field(
+        "none", description="Control variate against drift in sampling, of this or last gradients."
+    )
+    shared_noise: float = Field(
+        0.0, ge=0, lt=1, description="rho: share of the Langevin noise that all clients draw alike."
+    )
+    precondition: Literal["none", "rms"] = Field(
+        "none", description="rms: a step size a parameter, adapted by the server in burn-in."
+    )

@@ -1,0 +1,55 @@
+"""Settings of the server's side, and which strategy takes what."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from fedcel.errors import SettingsError
+from fedcel.settings.group_base import Group, Off, Positive
+
+OWN_STRATEGY = "posterior"
+
+
+class StrategySettings(Group):
+    """The server's side."""
+
+    name: str = Field(
+        OWN_STRATEGY, description="posterior, or a Flower strategy as 'package.module:object'."
+    )
+    upload: Literal["delta", "weights"] = Field(
+        "delta", description="What a client sends; stock strategies of Flower average weights."
+    )
+    momentum: float = Field(0.5, ge=0, lt=1, description="Beta of the sliding average of deltas.")
+    damped: bool = Field(
+        True, description="m <- beta m + (1-beta) D; false: + D, Flower's FedAvgM, never sampling."
+    )
+    gain: Positive = Field(1.0, description="Gamma, the server's step along that average.")
+    proximal: float = Field(
+        0.0, ge=0, description="Mu of Flower's FedProx: the pull mu (w - w_received) per step."
+    )
+    timeout: Positive = Field(
+        3600.0, description="Seconds a round waits for replies; who is later is left out of it."
+    )
+    max_norm: Positive | Off = Field(
+        "none",
+        description="Largest L2 norm of a delta that the server accepts; none: a thousand times "
+        "the model's own, plus 1.",
+    )
+    aggregation: Literal[
+        "mean", "clipped", "median", "trimmed", "krum", "multi-krum", "geometric-median"
+    ] = Field("mean", description="How deltas become one; all but mean are for temperature 0.")
+    trim: float = Field(
+        0.2, gt=0, lt=0.5, description="Share of the weight that 'trimmed' cuts off at each end."
+    )
+    byzantine: int = Field(1, ge=1, description="Hostile clients that Krum is to bear in a round.")
+
+
+def check_strategy(strategy: StrategySettings) -> None:
+    """Refuse a strategy that has no such name, or takes other uploads."""
+    if strategy.name != OWN_STRATEGY and ":" not in strategy.name:
+        raise SettingsError(
+            f"strategy.name is {strategy.name!r}, must be {OWN_STRATEGY!r} or "
+            "'package.module:object'"
+        )
+    if strategy.name == OWN_STRATEGY and strategy.upload == "weights":
+        raise SettingsError(f"strategy.upload is 'weights'; {OWN_STRATEGY!r} aggregates 'delta'")

@@ -1,0 +1,160 @@
+"""Rules of settings: what does not fit together is refused, what is unwise warns."""
+
+import pytest
+
+from fedcel.errors import SettingsError
+from fedcel.losses import defences
+from fedcel.settings import parse_settings
+
+STOCK = {
+    "strategy.name": "flwr.serverapp.strategy:FedAvg",
+    "strategy.upload": "weights",
+    "temperature": 0,
+    "chain.scope": "full",
+}
+
+
+STEERED = {"cel.kind": "plain", "cel.penalty": "log", "cel.target": "spread"}
+NOPEEK = {"defence.name": "nopeek", "defence.strength": 3}
+
+
+def test_unwise_settings_warn() -> None:
+    """Without noise, or with unbounded features, for study only."""
+    with pytest.warns(UserWarning, match="every image still leaks whole"):
+        parse_settings({"cel.kind": "plain", "cel.penalty": "linear", "net.noise": 0})
+    with pytest.warns(UserWarning, match="only for study"):
+        parse_settings({"net.bound": "none"})
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"clients-per-round": 9}, r"clients-per-round is 9, must be at most clients \(8\)"),
+        ({"cel.kind": "plain", "chain.burn-in": 0.5}, "must be fully on by then"),
+        ({"cel.kind": "plain", "cel.warm-up": 5, "rounds": 5}, "must be fully on by then"),
+        ({"cel.kind": "plain", "cel.warm-up": 4, "rounds": 5}, "would never act"),
+        (NOPEEK | {"rounds": 5}, "defence.name is 'nopeek', .* must be fully on by then"),
+        (NOPEEK | {"cel.ramp": 1.0, "chain.burn-in": 0.3}, "defence.name is 'nopeek', .*fully on"),
+        ({"cel.kind": "gated", "cel.attention": "detach", "cel.entropy": 0.1}, "never moves"),
+        (
+            {"cel.kind": "mutual-information", "net.noise": 0.0, "cel.penalty": "linear"},
+            "against the noise",
+        ),
+        (
+            {"cel.kind": "hybrid", "cel.clusters": 1},
+            "cel.clusters is 1, .* the class mean wherever it starts",
+        ),
+        ({"cel.kind": "cluster", "cel.refresh": "round", "cel.refresh-every": 2}, "to 'epoch' or"),
+        (STEERED | {"cel.target": "accuracy", "cel.ramp": 0.8}, "0 rounds lie between"),
+        ({"cel.kind": "plain", "net.noise": 0}, "is measured against the noise"),
+        ({"strategy.upload": "weights"}, "'posterior' aggregates 'delta'"),
+        ({"strategy.damped": False}, "times as hot"),
+        ({"strategy.proximal": 0.1}, "cools the chain"),
+        ({"temperature": 0, "prior.mode": "patent-code"}, "its width is that of the noise"),
+        ({"local.control": "stale", "clients-per-round": 2}, "other clients'"),
+        ({"local.shared-noise": 0.5, "clients-per-round": 2}, "do not add up to 1"),
+        ({"local.balance": True, "chain.scope": "full"}, "sample another posterior"),
+        ({"local.precondition": "rms", "chain.burn-in": 0}, "learns in burn-in alone"),
+        ({"local.schedule": "cyclical"}, "less than one whole cycle"),
+        ({"chain.stop": True}, "needs 100 effective samples"),
+        ({"chain.stop": True, "temperature": 0, "rounds": 999}, "no chain whose convergence"),
+        ({"temperature": float("inf")}, "infinite"),
+        ({**STOCK, "temperature": 1}, "set temperature to 0"),
+        ({**STOCK, "chain.scope": "head"}, "set chain.scope to 'full'"),
+        ({**STOCK, "prior.scale": 1.0}, "how many examples there are"),
+        ({"strategy.max-norm": 1.0, "engine": "loop"}, "trusts its own clients"),
+        ({"defence.strength": 0.1}, "defence.strength is 0.1, defence.name 'none': name one"),
+        (
+            {"defence.name": "noise", "defence.strength": 0.0},
+            "defence.strength is 0.0, must be above 0 for 'noise'",
+        ),
+        (
+            {"defence.name": "noise+nopeek", "defence.strength": 0.0},
+            "must be above 0 for 'noise.nopeek'",
+        ),
+        ({"defence.name": "a:b", "defence.strength": 0.0}, "must be above 0 for 'a:b'"),
+        ({"defence.name": "bottleneck", "defence.strength": 2.5}, "number of values sent, 1 or"),
+        ({"defence.name": "bottleneck", "defence.strength": 0}, "number of values sent, 1 or"),
+        ({"defence.name": "dropout", "defence.strength": 1}, r"chance .* dropped, in \(0, 1\)"),
+        (
+            {"defence.name": "dropout", "defence.strength": 0.0},
+            r"chance that a value is dropped, in \(0, 1\)",
+        ),
+        ({"strategy.name": "fedavg"}, "must be 'posterior' or 'package.module:object'"),
+    ],
+)
+def test_refusals_name_value_limit_and_remedy(raw: dict[str, object], message: str) -> None:
+    """Each in one line."""
+    with pytest.raises(SettingsError, match=message):
+        parse_settings(raw)
+
+
+@pytest.mark.parametrize(
+    ("name", "strength"),
+    [("noise", 0.5), ("bottleneck", 3), ("dropout", 0.5), ("nopeek", 9.0), ("mine:Own", 0.1)],
+)
+def test_strengths_that_mean_something(name: str, strength: float) -> None:
+    """Each in its own unit."""
+    assert (
+        parse_settings({"defence.name": name, "defence.strength": strength}).defence.strength
+        == strength
+    )
+
+
+AVERAGED = {"cel.kind": "cluster", "cel.centres": "averaged"}
+WEIGHTS = STOCK | {"strategy.name": "a:b"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (STEERED | {"cel.penalty": "channel"}, "only the penalty 'log' has a threshold"),
+        (STEERED | {"cel.kind": "mutual-information"}, "use no penalty"),
+        (STEERED | {"cel.kind": "cluster", "cel.form": "mixture"}, "use no penalty"),
+        (
+            STEERED | {"cel.target": "accuracy", "cel.goal": 1.0},
+            "cel.goal is 1, must be .* below 1",
+        ),
+        (STEERED | WEIGHTS, "sends no threshold"),
+        (AVERAGED | {"cel.kind": "gated"}, "cel.kind 'gated'.*only the K-means centres"),
+        (AVERAGED | {"cel.clustering": "full"}, "'full'.*only the K-means centres"),
+        (AVERAGED | WEIGHTS, "merges no centres"),
+    ],
+    ids=str,
+)
+def test_what_the_server_cannot_steer_or_merge_is_refused(
+    raw: dict[str, object], message: str
+) -> None:
+    """Each refusal has its reason; without a loss the settings mean nothing and pass."""
+    with pytest.raises(SettingsError, match=message):
+        parse_settings(raw)
+    if "strategy.upload" not in raw:
+        parse_settings(raw | {"cel.kind": "none"})
+
+
+def test_a_form_that_the_kind_does_not_read_is_no_obstacle() -> None:
+    """Only clusters have a form."""
+    assert parse_settings(STEERED | {"cel.form": "mixture"}).cel.target == "spread"
+    assert parse_settings(STEERED | AVERAGED).cel.centres == "averaged"
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        ({"chain.burn-in": 0.0}, "untrained, from round 1 on"),
+        ({"rounds": 40, "chain.burn-in": 0.6, "chain.thin": 0}, "takes 20 to know"),
+    ],
+)
+def test_a_chain_that_cannot_be_one_is_refused(raw: dict[str, object], reason: str) -> None:
+    """An encoder frozen before it learnt anything; a thinning that is never known."""
+    with pytest.raises(SettingsError, match=reason):
+        parse_settings(raw)
+
+
+def test_the_noise_that_a_loss_is_measured_against_is_that_of_the_cut() -> None:
+    """Noise as a defence takes the place of `net.noise`, which may then be 0."""
+    raw = {"cel.kind": "plain", "cel.penalty": "channel", "net.noise": 0.0}
+    with pytest.raises(SettingsError, match="measured against the noise"):
+        parse_settings(raw)
+    noisy = parse_settings(raw | {"defence.name": "noise", "defence.strength": 0.4})
+    assert defences.build_cut(noisy).sigma == 0.4

@@ -1,0 +1,159 @@
+"""A part is refused in the same words, by settings and by who makes it without settings."""
+
+import re
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+
+from fedcel.errors import SettingsError
+from fedcel.losses.cel import Cluster, Gated, Hybrid, MutualInformation, build_penalty
+from fedcel.losses.cel.penalties import linear_penalty
+from fedcel.privacy import (
+    Gaussian,
+    LabelOnly,
+    Laplace,
+    build_mechanism,
+    clip_rows,
+    noise_sensitivity,
+    perturb_rows,
+)
+from fedcel.privacy.composition import compose_basic
+from fedcel.privacy.discrete_laplace import add_grid_noise
+from fedcel.settings import CelSettings, PrivacySettings, parse_settings
+
+ROWS = torch.zeros(2, 3)
+
+
+def gated(attention: str = "ascend", entropy: float = 0.0) -> Gated:
+    """Return the loss for 3 classes of 4 features."""
+    shape = {"attention": attention, "floor": 0.5, "hidden": 5, "rate": 0.1}
+    return Gated(linear_penalty, "batch-share", 3, 4, **shape, entropy=entropy)
+
+
+def laplace(**changes: float) -> Laplace:
+    """Return the mechanism for 3 classes."""
+    values = {"epsilon": 1.0, "clip": 1.0, "sensitivity": 2.0} | changes
+    return Laplace(classes=3, clip_kind="l1", **values)
+
+
+Case = tuple[Mapping[str, object], Callable[[], object], str]
+
+LOSSES: dict[str, Case] = {
+    "penalty": (
+        {"cel.kind": "plain", "net.noise": 0.0},
+        lambda: build_penalty(CelSettings(kind="plain"), 0.0, 4),
+        "net.noise is 0.0, must be above 0 for cel.penalty 'channel'",
+    ),
+    "threshold": (
+        {"cel.kind": "plain", "cel.penalty": "log", "net.noise": 0.0},
+        lambda: build_penalty(CelSettings(kind="plain", penalty="log"), 0.0, 4),
+        "net.noise is 0.0, must be above 0 for cel.penalty 'log'",
+    ),
+    "clusters": (
+        {"cel.kind": "cluster", "cel.form": "mixture", "net.noise": 0.0},
+        lambda: Cluster(linear_penalty, "batch-share", 3, clusters=2, form="mixture"),
+        "net.noise is 0.0, must be above 0 for cel.form 'mixture'",
+    ),
+    "information": (
+        {"cel.kind": "mutual-information", "net.noise": 0.0},
+        lambda: MutualInformation(0.0, "batch-share", 3),
+        "net.noise is 0.0, must be above 0 for cel.kind 'mutual-information'",
+    ),
+    "attention": (
+        {"cel.kind": "gated", "cel.attention": "detach", "cel.entropy": 0.1},
+        lambda: gated("detach", 0.1),
+        "cel.entropy is 0.1, must be 0 for cel.attention 'detach'",
+    ),
+    "hybrid": (
+        {"cel.kind": "hybrid", "cel.clusters": 1},
+        lambda: Hybrid(
+            gated(), Cluster(linear_penalty, "batch-share", 3, clusters=1, form="renormalised")
+        ),
+        "cel.clusters is 1, cel.kind 'hybrid'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("raw", "make", "words"), LOSSES.values(), ids=LOSSES)
+def test_losses(raw: Mapping[str, object], make: Callable[[], object], words: str) -> None:
+    """The whole message is the same."""
+    with pytest.raises(SettingsError) as by_settings:
+        parse_settings(raw)
+    with pytest.raises(SettingsError) as by_constructor:
+        make()
+    assert str(by_settings.value) == str(by_constructor.value)
+    assert words in str(by_settings.value)
+
+
+ANSWERS: dict[str, Case] = {
+    "clip": ({"clip": 0}, lambda: laplace(clip=0), "clip is 0, must be finite and above 0"),
+    "clip-kind": (
+        {"clip-kind": "l3"},
+        lambda: clip_rows(ROWS, "l3", 1.0),
+        "clip-kind is 'l3', must be 'clamp', 'l1' or 'probabilities'",
+    ),
+    "clip-rows": (
+        {"clip": -1},
+        lambda: clip_rows(ROWS, "l1", -1),
+        "clip is -1, must be finite and above 0",
+    ),
+    "epsilon": (
+        {"epsilon": 0},
+        lambda: laplace(epsilon=0),
+        "epsilon is 0, must be finite and above 0",
+    ),
+    "epsilon-of-noise": (
+        {"epsilon": 0},
+        lambda: perturb_rows(ROWS, 0, 1.0),
+        "epsilon is 0, must be finite and above 0",
+    ),
+    "epsilon-of-many": (
+        {"epsilon": -1},
+        lambda: compose_basic(-1, 0.0, 1),
+        "epsilon is -1, must be finite and above 0",
+    ),
+    "epsilon-of-labels": (
+        {"epsilon": 1e-12, "mechanism": "label-only"},
+        lambda: LabelOnly(1e-12, 3),
+        "epsilon is 1e-12, must be finite and 1e-09 or more for 'label-only'",
+    ),
+    "epsilon-of-the-grid": (
+        {"epsilon": 1e7, "budget": 1e8, "mechanism": "discrete-laplace"},
+        lambda: add_grid_noise(ROWS, 1e7, 1.0),
+        "epsilon is 10000000.0, must be above 0 and at most 1.04858e+06 for 'discrete-laplace'",
+    ),
+    "delta": (
+        {"delta": 1.0, "mechanism": "gaussian"},
+        lambda: Gaussian(1.0, 1.0, 3, clip_kind="l1", clip=1.0, sensitivity=2.0),
+        "delta is 1.0, must be above 0 and below 1",
+    ),
+    "sensitivity": (
+        {"sensitivity": 1.0, "clip": 2.0},
+        lambda: noise_sensitivity("l1", 2.0, 2, stated=1.0),
+        "sensitivity is 1, must be at least 4: the clip 'l1' at privacy.clip 2 lets two answers of "
+        "2 classes be that far apart (L1)",
+    ),
+    "sensitivity-of-laplace": (
+        {"sensitivity": 1.0},
+        lambda: Laplace(1.0, 2, clip_kind="l1", clip=1.0, sensitivity=1.0),
+        "sensitivity is 1, must be at least 2: the clip 'l1'",
+    ),
+    "sensitivity-of-a-mechanism": (
+        {"sensitivity": 1.0, "clip": 2.0},
+        lambda: build_mechanism(PrivacySettings(sensitivity=1.0, clip=2.0), 2),
+        "sensitivity is 1, must be at least 4: the clip 'l1'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("raw", "make", "words"), ANSWERS.values(), ids=ANSWERS)
+def test_private_answers(raw: Mapping[str, object], make: Callable[[], object], words: str) -> None:
+    """Settings put the group's name before it."""
+    with pytest.raises(SettingsError) as by_settings:
+        parse_settings({f"privacy.{key}": value for key, value in raw.items()})
+    with pytest.raises(ValueError, match=re.escape(words)) as by_constructor:
+        make()
+    assert str(by_settings.value).removeprefix("privacy.") == str(
+        by_constructor.value
+    ).removeprefix("privacy.")

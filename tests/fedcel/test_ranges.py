@@ -1,0 +1,25 @@
+"""Ranges of numbers, and how one outside is refused."""
+
+from math import inf, nan
+
+import pytest
+
+from fedcel.ranges import FRACTION, POSITIVE, Range
+
+
+@pytest.mark.parametrize(
+    ("limits", "inside", "outside"),
+    [
+        (POSITIVE, [1e-300, 1, 1e300], [0, -1, inf, -inf, nan]),
+        (FRACTION, [1e-300, 0.5], [0, 1, -0.5, 2, nan]),
+    ],
+)
+def test_a_number_outside_is_refused(
+    limits: Range, inside: list[float], outside: list[float]
+) -> None:
+    """With its name, its value and what is allowed."""
+    for value in inside:
+        limits.check("x", value)
+    for value in outside:
+        with pytest.raises(ValueError, match=f"x is {value}, must be {limits.words}"):
+            limits.check("x", value)
