@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedcel.data import augment_images
-from fedcel.losses import NOTHING, Batch, Losses, Streams, composite
-from fedcel.losses.cel import Codes, State
+from fedcel.losses import NO_LOSSES, Batch, Losses, Streams, composite
+from fedcel.losses.cel import FeatureBatches, State
 from fedcel.nets import CPU, FlatNet, fastest_device, place_state, use_full_precision
 from fedcel.posterior import (
     RoundConstants,
@@ -63,7 +63,7 @@ def local_update(
     plan: RoundPlan,
     local: LocalSettings,
     streams: Streams,
-    losses: Losses = NOTHING,
+    losses: Losses = NO_LOSSES,
     state: State | None = None,
     refresh_every: int = 0,
     corrections: StepCorrections = NO_CORRECTIONS,
@@ -119,12 +119,14 @@ def local_update(
     for step, (chosen, seen) in enumerate(zip(batches, images, strict=True)):
         if step and period and step % period == 0:
             on_cpu = place_state(state, CPU), encode_in_pieces(flat, x, y)
-            state = place_state(composite.refresh_losses(losses, *on_cpu, streams, step), place)
+            state = place_state(
+                composite.refresh_losses(losses, *on_cpu, streams, step=step), place
+            )
         flat.gradient.zero_()
         z = seen if plan.freeze else flat.net.encode(seen)
         masked = z if mask is None else z * mask[step]
         batch = Batch(seen, z, masked if xi is None else masked + xi[step], y[chosen])
-        loss = flat.net.potential(flat.net.answer(batch.message), batch.y)
+        loss = flat.net.potential(flat.net.answer(batch.smashed), batch.y)
         potentials.append(loss.detach())
         if losses.acts:
             term = composite.add_losses(losses, state, batch, measure=step == last)
@@ -282,7 +284,9 @@ def _encode(flat: FlatNet, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
         return flat.net.encode(x)
 
 
-def encode_in_pieces(flat: FlatNet, x: Float[Tensor, "N C H W"], y: Int[Tensor, " N"]) -> Codes:
+def encode_in_pieces(
+    flat: FlatNet, x: Float[Tensor, "N C H W"], y: Int[Tensor, " N"]
+) -> FeatureBatches:
     """Return the client's features and labels, encoded as they are read, on the processor."""
     return lambda: (
         (_encode(flat, images).cpu(), labels.cpu())

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedcel.errors import DataError, DivergedError, SettingsError
-from fedcel.losses.cel import ConditionalEntropy, State, split_pieces
+from fedcel.losses.cel import ConditionalEntropy, State, split_features
 
 FEATURES, CLASSES = 4, 3
 
@@ -34,7 +34,7 @@ class CELContract:
 
     def state(self, z: Float[Tensor, "N D"], y: Int[Tensor, " N"]) -> State:
         """Return the state that a client of these examples would start with."""
-        return self.build().refresh(None, split_pieces(z, y), torch.Generator().manual_seed(3))
+        return self.build().refresh(None, split_features(z, y), torch.Generator().manual_seed(3))
 
     def evaluate(
         self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]
@@ -114,7 +114,7 @@ class CELContract:
             with pytest.raises(DataError):
                 self.build().loss(state, z[:6], bad)
             with suppress(DataError):  # a loss that reads no statistics never sees it there
-                self.build().refresh(None, split_pieces(z[:6], bad), torch.Generator())
+                self.build().refresh(None, split_features(z[:6], bad), torch.Generator())
             with suppress(DataError):
                 self.build().step(state, z[:6], bad)
 
@@ -128,7 +128,7 @@ class CELContract:
             with suppress(DivergedError):
                 assert not self.build().loss(state, bad, y).loss.isfinite()
             with suppress(DivergedError):
-                fresh = self.build().refresh(None, split_pieces(bad, y), torch.Generator())
+                fresh = self.build().refresh(None, split_features(bad, y), torch.Generator())
                 assert all(tensor.isfinite().all() for tensor in fresh.values())
             with suppress(DivergedError):
                 stepped = self.build().step(state, bad, y)
@@ -140,7 +140,7 @@ class CELContract:
         foreign = {"foreign": torch.ones(3)}
         with suppress(SettingsError):
             state = self.build().refresh(
-                foreign, split_pieces(z, y), torch.Generator().manual_seed(3)
+                foreign, split_features(z, y), torch.Generator().manual_seed(3)
             )
             self.evaluate(state, z, y)
 
@@ -169,14 +169,14 @@ class CELContract:
             again = self.evaluate(packed, z, y)
             assert torch.equal(loss, again[0])
             assert torch.equal(slope, again[1])
-            names = self.build().refresh(packed, split_pieces(z, y), torch.Generator()).keys()
+            names = self.build().refresh(packed, split_features(z, y), torch.Generator()).keys()
             assert names == state.keys()
 
     def rounds(self, z: Float[Tensor, "N D"], y: Int[Tensor, " N"]) -> Iterator[State]:
         """Yield the state of three rounds: refresh, loss, backward, step."""
         mine, state = self.build(), None
         for seed in range(3):
-            state = mine.refresh(state, split_pieces(z, y), torch.Generator().manual_seed(seed))
+            state = mine.refresh(state, split_features(z, y), torch.Generator().manual_seed(seed))
             torch.autograd.backward(mine.loss(state, z.clone().requires_grad_(), y).loss)
             state = mine.step(state, z, y)
             yield state

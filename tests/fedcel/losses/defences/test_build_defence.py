@@ -8,6 +8,7 @@ from fedcel.errors import PluginError, SettingsError
 from fedcel.losses import defences
 from fedcel.losses.cel.protocol import State, Term
 from fedcel.losses.defences import Adversarial, Defence, NoPeek
+from fedcel.losses.defences.build_defence import DEFENCE_BUILDERS
 from fedcel.nets import split_net
 from fedcel.nets.cut import Cut
 from fedcel.settings.groups import DEFENCES
@@ -82,7 +83,7 @@ def test_without_a_defence() -> None:
 
 def test_every_name_can_be_built() -> None:
     """None is promised by the settings alone."""
-    tested = {"noise", "bottleneck", "dropout", "none", *defences.KINDS}
+    tested = {"noise", "bottleneck", "dropout", "none", *DEFENCE_BUILDERS}
     assert {name.removeprefix("noise+") for name in DEFENCES} == tested
 
 
