@@ -96,7 +96,7 @@ def local_update(
         Welling and Teh, ICML 2011, eq. 4.
     """
     place = fastest_device(flat.net)
-    flat = flat if place == CPU else flat.on(place)
+    flat = flat if place == CPU else flat.copy_to(place)
     received, x, y = received.to(place), x.to(place), y.to(place)
     flat.load(received)
     # A posterior weights no class.
@@ -274,7 +274,7 @@ def _draw_cut_noise(
     """Return the round's masks and noise at the cut, each None where the cut has none."""
     shape = (*batches.shape, flat.net.features)
     cut, place = flat.net.cut, flat.vector.device
-    mask, xi = cut.masks(shape, generator), cut.noise(shape, generator)
+    mask, xi = cut.draw_mask(shape, generator), cut.draw_noise(shape, generator)
     return None if mask is None else mask.to(place), None if xi is None else xi.to(place)
 
 

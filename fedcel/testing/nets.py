@@ -33,7 +33,7 @@ class NetContract:
     def build(self, seed: int = 1) -> SplitNet:
         """Return the net as a run would build it, without noise at the cut."""
         stream = torch.Generator().manual_seed(seed)
-        return split_net.build_net(self.settings(), self.shape, CLASSES, stream, Cut())
+        return split_net.build_net(self.settings(), self.shape, CLASSES, stream, cut=Cut())
 
     def images(self, count: int = 6, seed: int = 2) -> Float[Tensor, "B C H W"]:
         """Return images of noise, a black and a white one first."""

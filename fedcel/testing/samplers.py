@@ -151,7 +151,7 @@ class SamplerContract:
             (1, 4, 4),
             3,
             torch.Generator().manual_seed(1),
-            Cut(0.1),
+            cut=Cut(0.1),
         )
         flat, stream = FlatNet(net), torch.Generator().manual_seed(2)
         received, plan = (

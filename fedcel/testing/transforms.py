@@ -30,7 +30,7 @@ class TransformContract:
         """A net whose encoder ends in it can be built, with as many parameters as without."""
         stream = torch.Generator().manual_seed(1)
         plain = split_net.build_net(
-            NetSettings(features=FEATURES, width=9), SHAPE, 3, stream, Cut(0.1)
+            NetSettings(features=FEATURES, width=9), SHAPE, 3, stream, cut=Cut(0.1)
         )
         net = append_transform(self.build(), plain, SHAPE, "mine")
         x = torch.rand(5, *SHAPE, generator=stream)

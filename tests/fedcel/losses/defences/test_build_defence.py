@@ -97,7 +97,7 @@ def test_a_bottleneck_narrows_the_net_that_is_built() -> None:
     """Messages of as many values as the strength says, from the encoder on."""
     s = named("bottleneck", 3.0)
     net = split_net.build_net(
-        defences.defended_net_settings(s), SHAPE, 10, torch.Generator(), defences.build_cut(s)
+        defences.defended_net_settings(s), SHAPE, 10, torch.Generator(), cut=defences.build_cut(s)
     )
     assert net.features == 3
     assert net.encode(torch.zeros(2, *SHAPE)).shape == (2, 3)
