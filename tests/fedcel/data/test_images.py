@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedcel.data.images import fit_to_settings
 from fedcel.errors import DataError
-from fedcel.settings.groups import DataSettings
+from fedcel.settings import DataSettings
 
 
 def test_untouched_by_default() -> None:

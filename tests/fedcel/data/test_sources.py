@@ -7,10 +7,9 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from fedcel.data import Images
-from fedcel.data.sources import read_source
+from fedcel.data import Images, read_source
 from fedcel.errors import DataError, PluginError
-from fedcel.settings.groups import DataSettings
+from fedcel.settings import DataSettings
 
 X = torch.tensor([0.0, 0.25, 0.5, 1.0]).reshape(4, 1, 1, 1)
 Y = torch.tensor([0, 1, 0, 1])

@@ -8,10 +8,9 @@ from types import ModuleType
 import pytest
 import torch
 
-from fedcel.data import Images, Splits, load_splits
-from fedcel.data.sources import read_source
+from fedcel.data import Images, Splits, load_splits, read_source
 from fedcel.errors import DataError
-from fedcel.settings.groups import DataSettings
+from fedcel.settings import DataSettings
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 FASHION, FACES = SHARED / "fashion-mnist", SHARED / "att-faces"

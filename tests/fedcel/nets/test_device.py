@@ -16,7 +16,7 @@ from fedcel.nets.device import CPU, fastest_device, place_state, use_full_precis
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.seeding import make_generator
-from fedcel.settings.groups import CelSettings, LocalSettings, NetSettings
+from fedcel.settings import CelSettings, LocalSettings, NetSettings
 from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere, pretended
 
 training = sys.modules[local_update.__module__]

@@ -10,7 +10,7 @@ from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet, to_arrays, to_vector
 from fedcel.nets.split_net import SplitNet, build_net
 from fedcel.seeding import make_generator
-from fedcel.settings.groups import NetSettings
+from fedcel.settings import NetSettings
 
 
 def test_vector_and_gradient_are_the_nets_own() -> None:

@@ -4,7 +4,7 @@ import torch
 
 from fedcel.nets.inference_cost import InferenceCost, measure_cost
 from fedcel.nets.split_net import build_net
-from fedcel.settings.groups import NetSettings
+from fedcel.settings import NetSettings
 
 
 def test_mlp_by_hand() -> None:

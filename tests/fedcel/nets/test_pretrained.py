@@ -12,7 +12,7 @@ from fedcel.errors import NetError
 from fedcel.nets import split_net
 from fedcel.nets.pretrained import fold_batch_norms, keep_parameters
 from fedcel.seeding import make_generator
-from fedcel.settings.groups import NetSettings
+from fedcel.settings import NetSettings
 
 WEIGHTS = Path("weights.pt")
 

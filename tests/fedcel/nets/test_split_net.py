@@ -10,7 +10,7 @@ from fedcel.errors import NetError
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import build_net
 from fedcel.seeding import make_generator
-from fedcel.settings.groups import NetSettings
+from fedcel.settings import NetSettings
 
 
 def with_batch_norm(shape: object, classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:

@@ -1,7 +1,7 @@
 """Every built-in net holds the contract of nets."""
 
 from fedcel.nets.split_net import NET_BUILDERS
-from fedcel.settings.groups import NetSettings
+from fedcel.settings import NetSettings
 from fedcel.testing.nets import NetContract
 
 

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from fedcel.data.sources import SOURCES, load_embedded_digits
-from fedcel.settings.groups import DataSettings
+from fedcel.settings import DataSettings
 from fedcel.testing.sources import SourceContract
 from tests.fedcel.data.test_idx import idx
 

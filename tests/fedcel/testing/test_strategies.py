@@ -3,7 +3,7 @@
 from typing import Any, ClassVar
 
 from fedcel.federation.server_round import ServerState
-from fedcel.settings.parsing import Settings
+from fedcel.settings import Settings
 from fedcel.testing import StrategyContract
 from strategies import PosteriorStrategy
 

@@ -7,8 +7,7 @@ from fedcel.errors import PluginError, SettingsError
 from fedcel.federation import client_update
 from fedcel.losses.cel import Gated, Hybrid, MutualInformation, Plain, build_cel
 from fedcel.losses.cel.protocol import State, split_features
-from fedcel.settings.groups import CelSettings
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import CelSettings, parse_settings
 
 
 def test_settings_reach_the_parts() -> None:

@@ -14,7 +14,7 @@ from fedcel.losses.cel import build_cel
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.penalties import channel_penalty, linear_penalty, log_penalty
 from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
-from fedcel.settings.groups import CelSettings
+from fedcel.settings import CelSettings
 from fedcel.testing import CELContract
 from tests.fedcel.losses.cel.clusters import LABELS, POINTS, blobs, cluster, fresh
 

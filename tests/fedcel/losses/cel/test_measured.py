@@ -5,7 +5,7 @@ import torch
 
 from fedcel.losses.cel import build_cel
 from fedcel.losses.cel.protocol import split_features
-from fedcel.settings.groups import CelSettings
+from fedcel.settings import CelSettings
 
 KINDS = ("plain", "cluster", "gated", "mutual-information", "hybrid")
 

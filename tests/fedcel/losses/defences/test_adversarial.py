@@ -20,7 +20,7 @@ from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.seeding import make_generator
-from fedcel.settings.groups import LocalSettings, NetSettings
+from fedcel.settings import LocalSettings, NetSettings
 from fedcel.testing import DefenceContract
 
 SHAPE = (1, 4, 4)

@@ -11,8 +11,8 @@ from fedcel.losses.defences import Adversarial, Defence, NoPeek
 from fedcel.losses.defences.build_defence import DEFENCE_BUILDERS
 from fedcel.nets import split_net
 from fedcel.nets.cut import Cut
+from fedcel.settings import Settings, parse_settings
 from fedcel.settings.groups import DEFENCES
-from fedcel.settings.parsing import Settings, parse_settings
 
 SHAPE = (1, 8, 8)
 
