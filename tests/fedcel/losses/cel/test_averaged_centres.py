@@ -46,12 +46,12 @@ class TestAveraged(CELContract):
         """Return the loss around centres of its own seed."""
         return AveragedCentres(INNER, around(0))
 
-    def test_no_variance(self) -> None:
+    def test_equal_features_cost_nothing(self) -> None:
         """Features that lie on held centres cost nothing; equal ones elsewhere do."""
         _, y = make_features(12)
         z = around(0).centres[y, 1]
-        assert self.evaluate(self.state(z, y), z, y)[0] < 1e-6
-        assert self.evaluate(self.state(z, y), z + 0.3, y)[0] > 0.01
+        assert self.evaluate(self.init_state(z, y), z, y)[0] < 1e-6
+        assert self.evaluate(self.init_state(z, y), z + 0.3, y)[0] > 0.01
 
 
 def test_codes_of_another_size_than_the_shared_centres_are_refused() -> None:
