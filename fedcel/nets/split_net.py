@@ -1,6 +1,7 @@
 """A network cut in two: encoder, noise at the cut, head."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from math import prod
 from typing import cast
 
@@ -103,16 +104,20 @@ BOUNDS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+def build_feature_layers(inputs: int, net: NetSettings) -> list[nn.Module]:
+    """Return a hidden layer, the layer that makes D features, and their bound."""
+    widths = [inputs, net.width, net.features]
+    hidden, last = (nn.Linear(*pair) for pair in pairwise(widths))
+    return [hidden, nn.ReLU(), last, BOUNDS[net.bound]()]
+
+
 def build_mlp(
     shape: tuple[int, ...], classes: int, net: NetSettings
 ) -> tuple[nn.Module, nn.Module]:
     """Return a one-hidden-layer encoder and head for small images."""
     encoder = nn.Sequential(
         nn.Flatten(),
-        nn.Linear(prod(shape), net.width),
-        nn.ReLU(),
-        nn.Linear(net.width, net.features),
-        BOUNDS[net.bound](),
+        *build_feature_layers(prod(shape), net),
     )
     return encoder, build_head(classes, net)
 
@@ -134,10 +139,7 @@ def build_cnn(
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(32 * height * width // 16, net.width),
-        nn.ReLU(),
-        nn.Linear(net.width, net.features),
-        BOUNDS[net.bound](),
+        *build_feature_layers(32 * height * width // 16, net),
     )
     return encoder, build_head(classes, net)
 
@@ -155,10 +157,7 @@ def build_strided(
         nn.GroupNorm(8, 32),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(32 * -(-height // 4) * -(-width // 4), net.width),
-        nn.ReLU(),
-        nn.Linear(net.width, net.features),
-        BOUNDS[net.bound](),
+        *build_feature_layers(32 * -(-height // 4) * -(-width // 4), net),
     )
     return encoder, build_head(classes, net)
 

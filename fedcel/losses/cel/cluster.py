@@ -18,7 +18,7 @@ from fedcel.losses.cel.class_spread import (
     uniform_weights,
     weighted_mean,
 )
-from fedcel.losses.cel.kmeans import Clusters
+from fedcel.losses.cel.kmeans import Clusters, Problem
 from fedcel.losses.cel.mixture import Mixture, diagonal_nats, full_nats
 from fedcel.losses.cel.penalties import Penalty, Share, class_shares
 from fedcel.losses.cel.protocol import FeatureBatches, State, Term
@@ -118,19 +118,12 @@ class Cluster:
         if state is not None:
             retained = (state["weights"] > 0) & active
             start = state["centres"].to(z.dtype) - means[:, None]
+        problem = Problem(z, y, active, generator)
         if self.clustering == "k-means":
-            clusters = kmeans.find_clusters(
-                *(z, y, start),
-                retained=retained,
-                active=active,
-                outlier=self.outlier,
-                generator=generator,
-            )
+            clusters = kmeans.find_clusters(problem, start, retained, self.outlier)
             weights = kmeans.measure_clusters(clusters)[0].to(z.dtype) / sizes.clamp_min(1)[:, None]
             return _pack_state(clusters, weights, counts, means)
-        starts = self._start_mixtures(
-            *(z, y, state, start), retained=retained, active=active, generator=generator
-        )
+        starts = self._start_mixtures(problem, state, start, retained)
         class_parts = torch.split(z, sizes.tolist())
         fits = [mixture.fit_mixture(*pair) for pair in zip(class_parts, starts, strict=True)]
         slots = mixture.assign_components(z, y, fits)
@@ -167,43 +160,34 @@ class Cluster:
 
     def _start_mixtures(
         self,
-        z: Float[Tensor, "N D"],
-        y: Int[Tensor, " N"],
+        problem: Problem,
         state: State | None,
         start: Float[Tensor, "C K D"] | None,
-        *,
         retained: Bool[Tensor, "C K"],
-        active: Bool[Tensor, "C K"],
-        generator: torch.Generator,
     ) -> list[Mixture]:
         """Return where EM starts in each class: the stored mixture if complete, else K-means."""
+        z, y, active, _ = problem
         scale_name = SCALE_NAMES[self.clustering]
         stored: list[Mixture] = []
         if state is not None and start is not None and scale_name in state:
             if self.outlier is not None:
-                retained = retained & ~kmeans.find_outliers(
-                    state["spreads"], retained, self.outlier
-                )
+                outliers = kmeans.find_outliers(state["spreads"], retained, self.outlier)
+                retained = retained & ~outliers
             stored = _unstack_mixtures(state["weights"], start, state[scale_name])
         is_complete = retained.eq(active).all(1) if stored else active.new_zeros(self.classes)
         if is_complete.all():
             return stored
-        clusters = kmeans.find_clusters(
-            *(z, y, start),
-            retained=retained,
-            active=active,
-            outlier=self.outlier,
-            generator=generator,
-        )
+        slots = kmeans.find_clusters(problem, start, retained, self.outlier).slots
         per_class, full = active.shape[1], self.clustering == "full"
-        return [
-            stored[c]
-            if is_complete[c]
-            else mixture.mixture_of_members(
-                z[members], clusters.slots[members] % per_class, per_class, full
+        starts = []
+        for c in range(self.classes):
+            members, components = z[y == c], slots[y == c] % per_class
+            starts.append(
+                stored[c]
+                if is_complete[c]
+                else mixture.mixture_of_members(members, components, per_class, full)
             )
-            for c, members in enumerate(torch.eq(y, c) for c in range(self.classes))
-        ]
+        return starts
 
     def loss(
         self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True

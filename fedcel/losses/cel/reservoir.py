@@ -33,8 +33,7 @@ def sample_reservoir(
     DataError when there is no example or a label is not one of the classes; DivergedError when
     features are not finite.
     """
-    rows, keys = torch.empty(0, 0), torch.empty(0, dtype=torch.long)
-    counts = torch.zeros(classes, dtype=torch.long)
+    rows, counts = _Rows(classes * size), torch.zeros(classes, dtype=torch.long)
     for z, y in batches():
         check_finite(z, y)
         batch_counts = class_members(y, classes, z).counts.long()
@@ -42,8 +41,7 @@ def sample_reservoir(
         counts = counts + batch_counts
         is_late = arrival >= size
         early = (~is_late).nonzero()[:, 0]
-        rows = _append_rows(rows, len(keys), z, early, max_rows=classes * size)
-        keys = torch.cat([keys, (y * size + arrival)[early]])
+        rows.append(z, early, (y * size + arrival)[early])
         if is_late.any():
             # The n-th example of a class replaces place floor(n u), if there is such a place.
             late = is_late.nonzero()[:, 0]
@@ -51,11 +49,11 @@ def sample_reservoir(
             place = (u * (arrival[late] + 1)).long()
             accepted = place < size
             late, place = late[accepted], place[accepted]
-            _replace_rows(rows, keys, z, late, target_keys=y[late] * size + place)
-    if not len(keys):
+            rows.replace(z, late, y[late] * size + place)
+    if not len(rows.keys):
         raise DataError("a client has 0 examples, must have 1 or more; leave it out")
-    order = keys.argsort()
-    return Reservoir(rows.index_select(0, order), keys[order] // size, counts)
+    order = rows.keys.argsort()
+    return Reservoir(rows.values.index_select(0, order), rows.keys[order] // size, counts)
 
 
 def check_finite(z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> None:
@@ -76,38 +74,34 @@ def _rank_in_class(y: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
     return torch.empty_like(y).scatter(0, order, torch.arange(len(y)) - first[y[order]])
 
 
-def _append_rows(
-    rows: Float[Tensor, "R E"],
-    used: int,
-    z: Float[Tensor, "B D"],
-    chosen: Int[Tensor, " A"],
-    *,
-    max_rows: int,
-) -> Float[Tensor, "S D"]:
-    """Return rows with the chosen ones of z after the first `used`; a full one grows."""
-    end = used + len(chosen)
-    if end > len(rows) or not used:
-        # Memory that is not written is not taken: room for four times as much costs nothing yet.
-        grown = z.new_empty(min(max(4 * used, end), max_rows), z.shape[1])
-        if used:
-            grown[:used] = rows[:used]
-        rows = grown
-    torch.index_select(z, 0, chosen, out=rows[used:end])
-    return rows
+class _Rows:
+    """Rows of features by key, in memory that grows up to a limit."""
 
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.values, self.keys = torch.empty(0, 0), torch.empty(0, dtype=torch.long)
 
-def _replace_rows(
-    rows: Float[Tensor, "R D"],
-    keys: Int[Tensor, " M"],
-    z: Float[Tensor, "B D"],
-    chosen: Int[Tensor, " T"],
-    *,
-    target_keys: Int[Tensor, " T"],
-) -> None:
-    """Overwrite the row of each target key by the chosen one of z; of several the last stays."""
-    target_keys, order = target_keys.sort(stable=True)
-    is_last = torch.ones_like(target_keys, dtype=torch.bool)
-    is_last[:-1] = target_keys[1:] != target_keys[:-1]
-    sorted_keys, places = keys.sort()
-    targets = places[torch.searchsorted(sorted_keys, target_keys[is_last])]
-    rows.index_copy_(0, targets, z.index_select(0, chosen[order[is_last]]))
+    def append(
+        self, z: Float[Tensor, "B D"], chosen: Int[Tensor, " A"], keys: Int[Tensor, " A"]
+    ) -> None:
+        """Add the chosen rows of z."""
+        used, end = len(self.keys), len(self.keys) + len(chosen)
+        if end > len(self.values) or not used:
+            # Memory that is not written is not taken: four times as much costs nothing yet.
+            grown = z.new_empty(min(max(4 * used, end), self.limit), z.shape[1])
+            if used:
+                grown[:used] = self.values[:used]
+            self.values = grown
+        torch.index_select(z, 0, chosen, out=self.values[used:end])
+        self.keys = torch.cat([self.keys, keys])
+
+    def replace(
+        self, z: Float[Tensor, "B D"], chosen: Int[Tensor, " T"], keys: Int[Tensor, " T"]
+    ) -> None:
+        """Overwrite the row of each key by the chosen one of z; of several the last stays."""
+        keys, order = keys.sort(stable=True)
+        is_last = torch.ones_like(keys, dtype=torch.bool)
+        is_last[:-1] = keys[1:] != keys[:-1]
+        sorted_keys, places = self.keys.sort()
+        targets = places[torch.searchsorted(sorted_keys, keys[is_last])]
+        self.values.index_copy_(0, targets, z.index_select(0, chosen[order[is_last]]))
