@@ -4,159 +4,63 @@ Names are loaded when they are first used, so that the command line answers at o
 that one part needs is not asked for by another.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from fedcel.lazy import export_lazily as _export_lazily
+
 if TYPE_CHECKING:
-    from fedcel.attacks import SmashedData
-    from fedcel.data import Images, Splits, load_splits
-    from fedcel.errors import (
-        DataError,
-        DivergedError,
-        FailedError,
-        FedcelError,
-        LeakError,
-        LeakLimitError,
-        LedgerError,
-        NetError,
-        PluginError,
-        RoundError,
-        RunError,
-        ServiceError,
-        SettingsError,
-        SpentError,
-    )
-    from fedcel.extras import MissingExtraError
-    from fedcel.federation.local_update import LocalUpdate, local_update
-    from fedcel.leakage.certificate import certificate
-    from fedcel.leakage.optimal_attacker import optimal_leak
-    from fedcel.losses.cel import ConditionalEntropy, Term
-    from fedcel.losses.composite import Losses
-    from fedcel.losses.defences import Defence
-    from fedcel.nets.cut import Cut
-    from fedcel.nets.flat_parameters import FlatNet
-    from fedcel.nets.split_net import SplitNet
-    from fedcel.posterior.chain import Chain
-    from fedcel.posterior.predict import Prediction, predict
-    from fedcel.privacy import Mechanism, private_logits
-    from fedcel.privacy.ledger.ledger import Ledger
-    from fedcel.runs.posterior import Posterior
-    from fedcel.runs.run_folder import Run, read_run
-    from fedcel.settings import Settings, parse_settings
-
-__all__ = [
-    "Chain",
-    "ConditionalEntropy",
-    "Cut",
-    "DataError",
-    "Defence",
-    "DivergedError",
-    "FailedError",
-    "FedcelError",
-    "FlatNet",
-    "Images",
-    "LeakError",
-    "LeakLimitError",
-    "Ledger",
-    "LedgerError",
-    "LocalUpdate",
-    "Losses",
-    "Mechanism",
-    "MissingExtraError",
-    "NetError",
-    "PluginError",
-    "Posterior",
-    "Prediction",
-    "RoundError",
-    "Run",
-    "RunError",
-    "ServiceError",
-    "Settings",
-    "SettingsError",
-    "SmashedData",
-    "SpentError",
-    "SplitNet",
-    "Splits",
-    "Term",
-    "certificate",
-    "load_splits",
-    "local_update",
-    "optimal_leak",
-    "parse_settings",
-    "predict",
-    "private_logits",
-    "read_run",
-]
-
-_SUBPACKAGES = (
-    "attacks",
-    "data",
-    "federation",
-    "leakage",
-    "losses",
-    "metrics",
-    "nets",
-    "posterior",
-    "privacy",
-    "runs",
-    "settings",
-    "testing",
-)
-
-MODULES = {
-    "fedcel.attacks": ("SmashedData",),
-    "fedcel.data": ("Images", "Splits", "load_splits"),
-    "fedcel.errors": (
-        "DataError",
-        "DivergedError",
-        "FailedError",
-        "FedcelError",
-        "LeakError",
-        "LeakLimitError",
-        "LedgerError",
-        "NetError",
-        "PluginError",
-        "RoundError",
-        "RunError",
-        "ServiceError",
-        "SettingsError",
-        "SpentError",
-    ),
-    "fedcel.extras": ("MissingExtraError",),
-    "fedcel.federation.local_update": ("LocalUpdate", "local_update"),
-    "fedcel.leakage.certificate": ("certificate",),
-    "fedcel.leakage.optimal_attacker": ("optimal_leak",),
-    "fedcel.losses.cel": ("ConditionalEntropy", "Term"),
-    "fedcel.losses.composite": ("Losses",),
-    "fedcel.losses.defences": ("Defence",),
-    "fedcel.nets.cut": ("Cut",),
-    "fedcel.nets.flat_parameters": ("FlatNet",),
-    "fedcel.nets.split_net": ("SplitNet",),
-    "fedcel.posterior.chain": ("Chain",),
-    "fedcel.posterior.predict": ("Prediction", "predict"),
-    "fedcel.runs.posterior": ("Posterior",),
-    "fedcel.privacy": ("Mechanism", "private_logits"),
-    "fedcel.privacy.ledger.ledger": ("Ledger",),
-    "fedcel.runs.run_folder": ("Run", "read_run"),
-    "fedcel.settings": ("Settings", "parse_settings"),
-}
-"""Where each public name is defined."""
-
-_MODULE_OF_NAME = {name: module for module, names in MODULES.items() for name in names}
-
-
-def __getattr__(name: str) -> object:
-    """Return a public name or a subpackage, loaded now."""
-    if name in _MODULE_OF_NAME:
-        value: object = getattr(import_module(_MODULE_OF_NAME[name]), name)
-    elif name in _SUBPACKAGES:
-        value = import_module(f"fedcel.{name}")
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """Return all public names, loaded or not."""
-    return [*__all__, *_SUBPACKAGES]
+    from fedcel import attacks as attacks
+    from fedcel import data as data
+    from fedcel import federation as federation
+    from fedcel import leakage as leakage
+    from fedcel import losses as losses
+    from fedcel import metrics as metrics
+    from fedcel import nets as nets
+    from fedcel import posterior as posterior
+    from fedcel import privacy as privacy
+    from fedcel import runs as runs
+    from fedcel import settings as settings
+    from fedcel import testing as testing
+    from fedcel.attacks import SmashedData as SmashedData
+    from fedcel.data import Images as Images
+    from fedcel.data import Splits as Splits
+    from fedcel.data import load_splits as load_splits
+    from fedcel.errors import DataError as DataError
+    from fedcel.errors import DivergedError as DivergedError
+    from fedcel.errors import FailedError as FailedError
+    from fedcel.errors import FedcelError as FedcelError
+    from fedcel.errors import LeakError as LeakError
+    from fedcel.errors import LeakLimitError as LeakLimitError
+    from fedcel.errors import LedgerError as LedgerError
+    from fedcel.errors import NetError as NetError
+    from fedcel.errors import PluginError as PluginError
+    from fedcel.errors import RoundError as RoundError
+    from fedcel.errors import RunError as RunError
+    from fedcel.errors import ServiceError as ServiceError
+    from fedcel.errors import SettingsError as SettingsError
+    from fedcel.errors import SpentError as SpentError
+    from fedcel.extras import MissingExtraError as MissingExtraError
+    from fedcel.federation import LocalUpdate as LocalUpdate
+    from fedcel.federation.local_update import local_update as local_update
+    from fedcel.leakage import optimal_leak as optimal_leak
+    from fedcel.leakage.certificate import certificate as certificate
+    from fedcel.losses import Losses as Losses
+    from fedcel.losses.cel import ConditionalEntropy as ConditionalEntropy
+    from fedcel.losses.cel import Term as Term
+    from fedcel.losses.defences import Defence as Defence
+    from fedcel.nets import Cut as Cut
+    from fedcel.nets import FlatNet as FlatNet
+    from fedcel.nets import SplitNet as SplitNet
+    from fedcel.posterior import Chain as Chain
+    from fedcel.posterior import Prediction as Prediction
+    from fedcel.posterior.predict import predict as predict
+    from fedcel.privacy import Mechanism as Mechanism
+    from fedcel.privacy import private_logits as private_logits
+    from fedcel.privacy.ledger import Ledger as Ledger
+    from fedcel.runs import Run as Run
+    from fedcel.runs import read_run as read_run
+    from fedcel.runs.posterior import Posterior as Posterior
+    from fedcel.settings import Settings as Settings
+    from fedcel.settings import parse_settings as parse_settings
+else:
+    __all__, __getattr__, __dir__ = _export_lazily(__name__, __file__)

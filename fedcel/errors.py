@@ -1,8 +1,8 @@
-"""Every error that a user's input can cause, and how one that nobody foresaw is told."""
+"""Every error that a user's input can cause, and how to describe one that nobody foresaw."""
 
 from traceback import extract_tb
 
-FRAMES = 2  # of a traceback: where an error rose, and who called
+SHOWN_FRAMES = 2  # of a traceback: where an error rose, and who called
 
 
 class FedcelError(Exception):
@@ -62,11 +62,11 @@ class LedgerError(FailedError):
 
 
 def describe_unforeseen(error: BaseException) -> str:
-    """Return an error's kind and words in a line: those of others may have several, or none."""
+    """Return an error's type and message in a line; messages may have several lines, or none."""
     return ": ".join(filter(None, [type(error).__name__, " ".join(str(error).split())]))
 
 
 def describe_origin(error: BaseException) -> str:
     """Return where an error that was raised rose, and who called."""
-    frames = reversed(extract_tb(error.__traceback__)[-FRAMES:])
+    frames = reversed(extract_tb(error.__traceback__)[-SHOWN_FRAMES:])
     return ", called from ".join(f"{frame.filename}, line {frame.lineno}" for frame in frames)

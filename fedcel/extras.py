@@ -36,12 +36,12 @@ class MissingExtraError(FedcelError, ImportError):
 
 def list_packages(extra: str) -> tuple[str, ...]:
     """Return all packages that an extra brings, those of the extras that it includes as well."""
-    included = (package for other in INCLUDES.get(extra, ()) for package in list_packages(other))
+    included = (package for name in INCLUDES.get(extra, ()) for package in list_packages(name))
     return (*PACKAGES[extra], *included)
 
 
 def missing_extra_error(package: str, extra: str | None = None) -> MissingExtraError | None:
-    """Return the error for a missing package, with the install command that brings it.
+    """Make the error for a missing package, with the install command that brings it.
 
     Args:
         package: Name of the module whose import failed, with or without submodules.
@@ -51,17 +51,20 @@ def missing_extra_error(package: str, extra: str | None = None) -> MissingExtraE
         None for a package that no extra brings.
     """
     top = package.partition(".")[0]
-    found = extra or next((name for name, brought in PACKAGES.items() if top in brought), None)
-    if found is None:
+    extra = extra or next((name for name, packages in PACKAGES.items() if top in packages), None)
+    if extra is None:
         return None
     return MissingExtraError(
-        f'the package {top!r} is not installed; it comes with: pip install "fedcel[{found}]"',
+        f'the package {top!r} is not installed; it comes with: pip install "fedcel[{extra}]"',
         name=top,
     )
 
 
 def require_extra(extra: str) -> None:
     """Refuse to begin what an extra is needed for.
+
+    Args:
+        extra: Name of the extra.
 
     Raises:
         MissingExtraError: One of its packages is missing.
@@ -72,7 +75,13 @@ def require_extra(extra: str) -> None:
 
 
 def import_optional(module: str) -> ModuleType:
-    """Return an optional module, imported now.
+    """Import an optional module now.
+
+    Args:
+        module: Its dotted name.
+
+    Returns:
+        The module.
 
     Raises:
         MissingExtraError: Its package is missing; names the extra that brings it.

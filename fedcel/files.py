@@ -35,20 +35,19 @@ def check_writable(*paths: Path) -> None:
     for path in paths:
         if path.is_dir():
             raise RunError(f"{path} is a folder; --out names the file to write")
-        there = next(up for up in path.absolute().parents if up.exists() or up.is_symlink())
-        if not there.is_dir():
-            raise RunError(f"{there} is no folder; --out names a file in one, made if need be")
-        with NamedTemporaryFile(dir=there):
+        parents = path.absolute().parents
+        folder = next(parent for parent in parents if parent.exists() or parent.is_symlink())
+        if not folder.is_dir():
+            raise RunError(f"{folder} is no folder; --out names a file in one, made if need be")
+        with NamedTemporaryFile(dir=folder):
             pass
 
 
 def write_whole(path: Path, data: bytes | str, mode: int = 0o644) -> None:
     """Replace `path` by `data` in one step; a killed process leaves the old file or the new one.
 
-    Nothing is said of a machine that loses power: waiting for the disk would cost each round more
-    than its training.
-
-    `mode`: who may read it, from the first byte on.
+    A machine that loses power may lose both: waiting for the disk would cost each round more than
+    its training. `mode` says who may read the file, from the first byte on.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     raw = data.encode() if isinstance(data, str) else data
@@ -98,8 +97,8 @@ def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
     """Write named tensors as safetensors, with string metadata."""
-    owned = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
-    write_whole(path, save(owned, dict(metadata or {})))
+    copies = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
+    write_whole(path, save(copies, dict(metadata or {})))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from clients.service.schema import ModelCard
 from fedcel.errors import NetError, ServiceError
-from fedcel.nets import BUILDERS, Cut, SplitNet
+from fedcel.nets import NET_BUILDERS, Cut, SplitNet
 from fedcel.settings import NetSettings
 
 MOST_BYTES = 256 * 2**20
@@ -56,7 +56,7 @@ def read_metadata(data: bytes) -> dict[str, str]:
 
 def build_encoder(net: NetSettings, shape: tuple[int, ...], classes: int) -> nn.Module:
     """Return an encoder of the project's own, without memory: its size is not checked yet."""
-    if net.name not in BUILDERS:
+    if net.name not in NET_BUILDERS:
         raise ServiceError(
             f"the service's net is {net.name!r}; pass your own as `encoder`: parts are never "
             "loaded from a message"
@@ -64,7 +64,7 @@ def build_encoder(net: NetSettings, shape: tuple[int, ...], classes: int) -> nn.
     narrow = net.model_copy(update={"head_width": 0})
     try:
         with torch.device("meta"):
-            return BUILDERS[net.name](shape, classes, narrow)[0]
+            return NET_BUILDERS[net.name](shape, classes, narrow)[0]
     except (NetError, RuntimeError, ValueError, TypeError) as error:
         raise ServiceError(f"the service's net cannot be built: {error}") from None
 

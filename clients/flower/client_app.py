@@ -12,7 +12,7 @@ from flwr.common import NDArrays, Scalar
 
 from clients.flower.client_memory import choose_memory, forget_states_after, state_folder
 from clients.flower.posterior_client import PosteriorClient
-from fedcel.data import Own
+from fedcel.data import NodeDataSettings
 from fedcel.errors import SettingsError
 from fedcel.federation import (
     build_client_net,
@@ -86,7 +86,7 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
         numbers: dict[str, Scalar] = {
             record_names.EXAMPLES: len(select_client_images(run, partition).y),
             record_names.PARTITION: partition,
-            record_names.OWN: int(isinstance(run.data, Own)),
+            record_names.OWN: int(isinstance(run.data, NodeDataSettings)),
         }
         return make_reply(message, {}, make_metric_record(numbers))
 
@@ -143,7 +143,7 @@ def resolve_node_settings(settings: Settings, message: Message, context: Context
         "classes": config[record_names.CLASSES],
         "names": config.get(record_names.NAMES, []),
     }
-    return settings.model_copy(update={"data": Own.model_validate(data)})
+    return settings.model_copy(update={"data": NodeDataSettings.model_validate(data)})
 
 
 def refuse_to_tell_more(settings: Settings) -> None:

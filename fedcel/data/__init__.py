@@ -2,21 +2,18 @@
 
 from fedcel.data.augmentation import augment_images
 from fedcel.data.images import Images
-from fedcel.data.node_data import Own, list_classes
-from fedcel.data.partition import partition_examples
+from fedcel.data.node_data import NodeDataSettings, list_classes
 from fedcel.data.sources import Source, SourceData, read_source
-from fedcel.data.splits import Indices, Splits, load_splits
+from fedcel.data.splits import Splits, load_splits
 
 __all__ = [
     "Images",
-    "Indices",
-    "Own",
+    "NodeDataSettings",
     "Source",
     "SourceData",
     "Splits",
     "augment_images",
     "list_classes",
     "load_splits",
-    "partition_examples",
     "read_source",
 ]

@@ -6,15 +6,14 @@ from typing import Any, NamedTuple
 
 import datasets
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from fedcel.data.image_folder import number_names, stack_images, to_pixels
+from fedcel.data.image_folder import decode_picture, number_names, stack_images
 from fedcel.data.images import Images, Labels
 from fedcel.errors import DataError
 from fedcel.settings import DataSettings
 
-SAVED = ("dataset_dict.json", "state.json")  # what save_to_disk writes at the top
+SAVED_MARKS = ("dataset_dict.json", "state.json")
+"""Files that `save_to_disk` writes at the top of a folder."""
 
 
 class Columns(NamedTuple):
@@ -33,32 +32,34 @@ def read_hugging_face(data: DataSettings) -> tuple[Images, Images | None, Labels
     of type ClassLabel unless `data.label-column` names them, holders `data.holder-column`. Labels
     that are no ClassLabel are numbered in their order. DataError says what is wrong and what to do.
     """
-    parts = open_splits(data)
+    splits = _open_splits(data)
     where = data.path if data.repository == "none" else data.repository
-    if "train" not in parts:
-        raise DataError(f"{where} has splits {sorted(parts)}, must have 'train'; rename one")
-    if "test" in parts and parts["test"].features != parts["train"].features:
+    if "train" not in splits:
+        raise DataError(f"{where} has splits {sorted(splits)}, must have 'train'; rename one")
+    train_split, test_split = splits["train"], splits.get("test")
+    if test_split is not None and test_split.features != train_split.features:
         raise DataError(
-            f"{where}: split test has columns {parts['test'].features}, must have those of split "
-            f"train, {parts['train'].features}; cast them"
+            f"{where}: split test has columns {test_split.features}, must have those of split "
+            f"train, {train_split.features}; cast them"
         )
-    own = choose_columns(parts["train"], data, where)
+    columns = _choose_columns(train_split, data, where)
+    where_train, where_test = f"{where}, split train", f"{where}, split test"
     names = None
-    if not isinstance(parts["train"].features[own.label], datasets.ClassLabel):
-        found = set(read_column(parts["train"], own.label, f"{where}, split train"))
-        names = sorted(found, key=lambda name: (str(type(name)), name))
-    train = decode_split(parts["train"], own, data, names, f"{where}, split train")
+    if not isinstance(train_split.features[columns.label], datasets.ClassLabel):
+        labels = set(_read_column(train_split, columns.label, where_train))
+        names = sorted(labels, key=lambda name: (str(type(name)), name))
+    train = _decode_split(train_split, columns, data, names=names, where=where_train)
     holders = None
-    if own.holder != "none":
-        named = read_column(parts["train"], own.holder, f"{where}, split train")
-        holders = number_names([str(holder) for holder in named])
+    if columns.holder != "none":
+        holder_names = _read_column(train_split, columns.holder, where_train)
+        holders = number_names([str(name) for name in holder_names])
     test = None
-    if "test" in parts:
-        test = decode_split(parts["test"], own, data, names, f"{where}, split test")
+    if test_split is not None:
+        test = _decode_split(test_split, columns, data, names=names, where=where_test)
     return train, test, holders
 
 
-def open_splits(data: DataSettings) -> dict[str, datasets.Dataset]:
+def _open_splits(data: DataSettings) -> dict[str, datasets.Dataset]:
     """Return all splits; a data set without any is its own `train`.
 
     DataError when neither or both of path and repository are given, or it cannot be loaded.
@@ -74,21 +75,21 @@ def open_splits(data: DataSettings) -> dict[str, datasets.Dataset]:
             return dict(datasets.load_dataset(data.repository))
         if not folder.is_dir():
             raise DataError(f"data.path is {data.path!r}, which is no folder; give the data set's")
-        if any((folder / name).is_file() for name in SAVED):
-            found = datasets.load_from_disk(str(folder))
-            return dict(found) if isinstance(found, dict) else {"train": found}
+        if any((folder / name).is_file() for name in SAVED_MARKS):
+            saved = datasets.load_from_disk(str(folder))
+            return dict(saved) if isinstance(saved, dict) else {"train": saved}
         return dict(datasets.load_dataset(str(folder)))
     except (OSError, ValueError, IndexError, datasets.exceptions.DatasetsError) as error:
         # IndexError: a saved split without rows
         if isinstance(error, DataError):
             raise
-        asked = data.path if data.repository == "none" else data.repository
-        raise DataError(f"{asked} cannot be loaded ({error}); check name, files, rows") from error
+        where = data.path if data.repository == "none" else data.repository
+        raise DataError(f"{where} cannot be loaded ({error}); check name, files, rows") from error
 
 
-def choose_columns(part: datasets.Dataset, data: DataSettings, where: str) -> Columns:
+def _choose_columns(split: datasets.Dataset, data: DataSettings, where: str) -> Columns:
     """Return which columns hold what; DataError lists the columns where that is in doubt."""
-    types = {name: type(feature).__name__ for name, feature in part.features.items()}
+    types = {name: type(feature).__name__ for name, feature in split.features.items()}
     pictures = [name for name, kind in types.items() if kind == "Image"]
     labels = [name for name, kind in types.items() if kind == "ClassLabel"]
     if data.label_column != "none":
@@ -111,11 +112,16 @@ def choose_columns(part: datasets.Dataset, data: DataSettings, where: str) -> Co
     return Columns(pictures[0], labels[0], data.holder_column)
 
 
-def decode_split(
-    part: datasets.Dataset, own: Columns, data: DataSettings, names: list[object] | None, where: str
+def _decode_split(
+    split: datasets.Dataset,
+    columns: Columns,
+    data: DataSettings,
+    *,
+    names: list[object] | None,
+    where: str,
 ) -> Images:
     """Return one split's images; `names` numbers labels that are no ClassLabel."""
-    labels = read_column(part, own.label, where)
+    labels = _read_column(split, columns.label, where)
     if names is not None:
         if unknown := set(labels) - set(names):
             raise DataError(
@@ -125,16 +131,17 @@ def decode_split(
         number = {name: position for position, name in enumerate(names)}
         labels = [number[label] for label in labels]
     titles = [f"{where}, image {position}" for position in range(len(labels))]
-    x = stack_images(
-        [decode_image(part, own.image, *title, data) for title in enumerate(titles)], titles
-    )
-    return Images(x, torch.tensor(labels, dtype=torch.int64))
+    images = [
+        decode_picture(_read_picture(split, columns.image, position, title), data, title)
+        for position, title in enumerate(titles)
+    ]
+    return Images(stack_images(images, titles), torch.tensor(labels, dtype=torch.int64))
 
 
-def read_column(part: datasets.Dataset, column: str, where: str) -> list[Any]:
+def _read_column(split: datasets.Dataset, column: str, where: str) -> list[Any]:
     """Return what a column says of each row; DataError on a row without one value of its own."""
-    found = list(part[column][:])
-    for position, value in enumerate(found):
+    values = list(split[column][:])
+    for position, value in enumerate(values):
         if value is None:
             raise DataError(
                 f"{where}, image {position} has no value in column {column!r}, each row must have "
@@ -145,17 +152,15 @@ def read_column(part: datasets.Dataset, column: str, where: str) -> list[Any]:
                 f"{where}, image {position} has {value!r:.60} in column {column!r}, must be one "
                 "number or text; name another column"
             )
-    return found
+    return values
 
 
-def decode_image(
-    part: datasets.Dataset, column: str, position: int, where: str, data: DataSettings
-) -> Float[Tensor, "C H W"]:
-    """Return one image in [0, 1]; DataError when it is missing or Pillow cannot read it."""
+def _read_picture(split: datasets.Dataset, column: str, position: int, where: str) -> Any:
+    """Return one picture; DataError when it is missing or Pillow cannot read it."""
     try:
-        picture = part[position][column]
+        picture = split[position][column]
     except (OSError, SyntaxError) as error:
         raise DataError(f"{where} cannot be read ({error}); remove it or load it anew") from error
     if picture is None:
         raise DataError(f"{where} is missing, each row must have one; remove the row")
-    return to_pixels(picture, data, where)
+    return picture

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedcel.data.images import Images, check_images, check_known, count_classes
+from fedcel.data.images import Images, scale_bytes
 from fedcel.errors import DataError
 from fedcel.settings import DataSettings
 
@@ -26,58 +26,38 @@ def read_idx(data: DataSettings) -> tuple[Images, Images]:
     The folder holds train-images-idx3-ubyte, train-labels-idx1-ubyte, and the same for t10k, each
     plain or with `.gz`. DataError names the file, what is wrong with it and what to do.
     """
-    folder = _folder(data)
-    train, train_labels = _part(folder, "train")
-    test, test_labels = _part(folder, "t10k")
-    check_known(test.y, count_classes(train.y, str(train_labels)), str(test_labels))
-    if train.x.shape[1:] != test.x.shape[1:]:
-        raise DataError(
-            f"{folder}: training images are {_size(train)}, test images are {_size(test)}, "
-            "must be of one size; check that the files belong together"
-        )
-    return train, test
+    return read_idx_training(data), _read_part(Path(data.path), "t10k")
 
 
 def read_idx_training(data: DataSettings) -> Images:
     """Return the training images alone; no other file is looked at. DataError as `read_idx`."""
-    return _part(_folder(data), "train")[0]
-
-
-def _folder(data: DataSettings) -> Path:
     folder = Path(data.path)
     if data.path == "none" or not folder.is_dir():
         raise DataError(
             f"data.path is {data.path!r}, which is no folder; "
             "give the folder that holds train-images-idx3-ubyte(.gz) and the three others"
         )
-    return folder
+    return _read_part(folder, "train")
 
 
-def _size(images: Images) -> str:
-    return f"{images.x.shape[2]}x{images.x.shape[3]}"
-
-
-def _part(folder: Path, name: str) -> tuple[Images, Path]:
-    images, labels = (_find(folder, f"{name}-{end}") for end in ("images-idx3", "labels-idx1"))
+def _read_part(folder: Path, name: str) -> Images:
+    images, labels = (_find_file(folder, f"{name}-{end}") for end in ("images-idx3", "labels-idx1"))
     pixels, y = read_array(images, 3), read_array(labels, 1)
     if len(pixels) != len(y):
         raise DataError(
             f"{images} has {len(pixels)} images, {labels} has {len(y)} labels, must be as many; "
             "check that the files belong together"
         )
-    x = torch.from_numpy(pixels[:, None].astype(np.float32)).div_(255)
-    part = Images(x, torch.from_numpy(y.astype(np.int64)))
-    check_images(part, str(images))
-    return part, labels
+    return Images(scale_bytes(pixels[:, None]), torch.from_numpy(y.astype(np.int64)))
 
 
-def _find(folder: Path, stem: str) -> Path:
+def _find_file(folder: Path, stem: str) -> Path:
     for path in (folder / f"{stem}-ubyte", folder / f"{stem}-ubyte.gz"):
         if path.is_file():
             return path
-    found = sorted(path.name for path in folder.iterdir())[:8]
+    files = sorted(path.name for path in folder.iterdir())[:8]
     raise DataError(
-        f"{folder}: no file {stem}-ubyte or {stem}-ubyte.gz among {found}; "
+        f"{folder}: no file {stem}-ubyte or {stem}-ubyte.gz among {files}; "
         "copy it there, or set data.path to its folder"
     )
 

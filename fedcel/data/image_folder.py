@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.data.images import Images, Labels, fit_to_settings
+from fedcel.data.images import Images, Labels, fit_to_settings, scale_bytes
 from fedcel.errors import DataError
 from fedcel.extras import import_optional
 from fedcel.settings import DataSettings
@@ -28,17 +28,17 @@ def read_image_folder(data: DataSettings) -> tuple[Images, Images | None, Labels
     dot and files beside the folders of classes are left out. DataError names the file or folder,
     what is wrong with it and what to do.
     """
-    root, (place, classes) = Path(data.path), find_class_folders(data)
-    if place == root:
-        train, holders = read_tree(place, classes, data)
+    root, (folder, classes) = Path(data.path), find_class_folders(data)
+    if folder == root:
+        train, holders = _read_tree(folder, classes, data)
         return train, None, holders
-    if unknown := {path.name for path in list_folders(root / "test")} - set(classes):
+    if unknown := {path.name for path in _list_folders(root / "test")} - set(classes):
         raise DataError(
             f"{root / 'test'}: no training image is of {sorted(unknown)[:5]}, must be classes of "
             f"{root / 'train'}; move these folders away or add training images"
         )
-    train, holders = read_tree(place, classes, data)
-    return train, read_tree(root / "test", classes, data)[0], holders
+    train, holders = _read_tree(folder, classes, data)
+    return train, _read_tree(root / "test", classes, data)[0], holders
 
 
 def find_class_folders(data: DataSettings) -> tuple[Path, list[str]]:
@@ -48,10 +48,10 @@ def find_class_folders(data: DataSettings) -> tuple[Path, list[str]]:
         raise DataError(
             f"data.path is {data.path!r}, which is no folder; give one with a folder per class"
         )
-    names = [path.name for path in list_folders(root)]
+    names = [path.name for path in _list_folders(root)]
     if names != ["test", "train"]:
         return root, names
-    return root / "train", [path.name for path in list_folders(root / "train")]
+    return root / "train", [path.name for path in _list_folders(root / "train")]
 
 
 def read_training_folder(data: DataSettings, classes: list[str]) -> Images:
@@ -60,22 +60,22 @@ def read_training_folder(data: DataSettings, classes: list[str]) -> Images:
     Labels are places in the order of names, so a folder more or less would shift all that follow:
     DataError unless the folders are exactly these.
     """
-    place, found = find_class_folders(data)
-    if found != classes:
+    folder, names = find_class_folders(data)
+    if names != classes:
         raise DataError(
-            f"{place}: folders of classes lack {sorted(set(classes) - set(found))[:5]} and have "
-            f"{sorted(set(found) - set(classes))[:5]} beyond, must be the server's "
+            f"{folder}: folders of classes lack {sorted(set(classes) - set(names))[:5]} and have "
+            f"{sorted(set(names) - set(classes))[:5]} beyond, must be the server's "
             f"{len(classes)}; make an empty folder of a class without images, move others away"
         )
-    return read_tree(place, classes, data)[0]
+    return _read_tree(folder, classes, data)[0]
 
 
-def read_tree(root: Path, classes: list[str], data: DataSettings) -> tuple[Images, Labels | None]:
+def _read_tree(root: Path, classes: list[str], data: DataSettings) -> tuple[Images, Labels | None]:
     """Return the images below a folder, and their holders where all lie in folders of holders."""
     files = [
         (path, label)
         for label, name in enumerate(classes)
-        for path in list_class_files(root / name)
+        for path in _list_class_files(root / name)
     ]
     if len(classes) < 2 or not files:
         raise DataError(
@@ -83,55 +83,57 @@ def read_tree(root: Path, classes: list[str], data: DataSettings) -> tuple[Image
             "class, of two classes at least; set data.path to the folder above the classes"
         )
     paths = [path for path, _ in files]
-    held = [path.parent.name for path in paths if len(path.relative_to(root).parts) == 3]
-    if held and len(held) < len(paths):
+    holders = [path.parent.name for path in paths if len(path.relative_to(root).parts) == 3]
+    if holders and len(holders) < len(paths):
         raise DataError(
-            f"{root}: {len(held)} of {len(paths)} images are in a folder of their holder, must be "
-            "all or none; sort them as CLASS/IMAGE or as CLASS/HOLDER/IMAGE"
+            f"{root}: {len(holders)} of {len(paths)} images are in a folder of their holder, must "
+            "be all or none; sort them as CLASS/IMAGE or as CLASS/HOLDER/IMAGE"
         )
-    x = stack_images([open_image(path, data) for path in paths], [str(path) for path in paths])
-    return Images(x, torch.tensor([label for _, label in files])), number_names(held)
+    x = stack_images([_open_image(path, data) for path in paths], [str(path) for path in paths])
+    labels = torch.tensor([label for _, label in files])
+    return Images(x, labels), number_names(holders) if holders else None
 
 
-def number_names(names: list[str]) -> Labels | None:
-    """Return 0, 1, ... in the order of the names, or None where there are none."""
-    if not names:
-        return None
+def number_names(names: list[str]) -> Labels:
+    """Return 0, 1, ... in the order of the names."""
     return torch.from_numpy(np.unique(names, return_inverse=True)[1].astype(np.int64))
 
 
-def list_folders(root: Path) -> list[Path]:
+def _list_folders(root: Path) -> list[Path]:
     """Return the visible folders in a folder by name."""
-    return sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    return sorted(
+        path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")
+    )
 
 
-def list_class_files(root: Path) -> list[Path]:
+def _list_class_files(root: Path) -> list[Path]:
     """Return the visible files of a class, which are at most one folder down, by name."""
     if not root.is_dir():
         return []
-    own = list_folders(root)
-    if deeper := [path for holder in own for path in list_folders(holder)]:
+    holders = _list_folders(root)
+    if deeper := [path for holder in holders for path in _list_folders(holder)]:
         raise DataError(f"{deeper[0]} is too deep, must be CLASS/HOLDER/IMAGE; move its images up")
-    found = [path for place in (root, *own) for path in place.iterdir() if path.is_file()]
-    return sorted(path for path in found if not path.name.startswith("."))
+    files = [path for folder in (root, *holders) for path in folder.iterdir() if path.is_file()]
+    return sorted(path for path in files if not path.name.startswith("."))
 
 
-def open_image(path: Path, data: DataSettings) -> Float[Tensor, "C H W"]:
+def _open_image(path: Path, data: DataSettings) -> Float[Tensor, "C H W"]:
     """Return one image file in [0, 1]; DataError when Pillow cannot read it."""
     Image = import_optional("PIL.Image")  # noqa: N806 - a module of that name
     try:
         with Image.open(path) as picture:
-            return to_pixels(picture, data, str(path))
+            return decode_picture(picture, data, str(path))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         if isinstance(error, DataError):
             raise
-        what = (
-            "is no image" if isinstance(error, Image.UnidentifiedImageError) else "cannot be read"
-        )
-        raise DataError(f"{path} {what} ({error}); remove it or copy it anew") from error
+        is_image = not isinstance(error, Image.UnidentifiedImageError)
+        fault = "cannot be read" if is_image else "is no image"
+        raise DataError(f"{path} {fault} ({error}); remove it or copy it anew") from error
 
 
-def to_pixels(picture: "PIL.Image.Image", data: DataSettings, where: str) -> Float[Tensor, "C H W"]:
+def decode_picture(
+    picture: "PIL.Image.Image", data: DataSettings, where: str
+) -> Float[Tensor, "C H W"]:
     """Return a picture the right way up, in [0, 1], 1 or 3 channels, as the settings size it."""
     if picture.mode not in MODES or picture.has_transparency_data:
         raise DataError(
@@ -139,8 +141,8 @@ def to_pixels(picture: "PIL.Image.Image", data: DataSettings, where: str) -> Flo
             "transparency; save it as 8-bit grey or RGB"
         )
     upright = import_optional("PIL.ImageOps").exif_transpose(picture).convert(MODES[picture.mode])
-    values = torch.from_numpy(np.array(upright, dtype=np.float32)).div_(255)
-    x = values[None] if values.dim() == 2 else values.permute(2, 0, 1)
+    pixels = scale_bytes(np.array(upright))
+    x = pixels[None] if pixels.dim() == 2 else pixels.permute(2, 0, 1)
     return fit_to_settings(x[None], data, where)[0]
 
 

@@ -2,8 +2,10 @@
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
@@ -15,14 +17,27 @@ LUMINANCE = (0.299, 0.587, 0.114)  # red, green, blue
 
 
 class Images(NamedTuple):
-    """Images x (N, C, H, W), float32 in [0, 1], and their labels y (N,), int64."""
+    """Images and their labels.
+
+    Attributes:
+        x: Images (N, C, H, W), float32 in [0, 1].
+        y: Labels (N,), int64, from 0.
+    """
 
     x: Float[Tensor, "N C H W"]
     y: Int[Tensor, " N"]
 
 
-def check_images(images: Images, where: str) -> None:
-    """Refuse what is no stack of images in [0, 1] with a label each; DataError names `where`."""
+def scale_bytes(pixels: NDArray[np.generic]) -> Tensor:
+    """Return unsigned bytes as float32 in [0, 1]."""
+    return torch.from_numpy(np.ascontiguousarray(pixels, np.float32)).div_(255)
+
+
+def prepare_images(images: Images, data: DataSettings, where: str) -> Images:
+    """Return checked images, as grey and as large as the settings ask for.
+
+    DataError, which names `where`, for what is no stack of images in [0, 1] with a label each.
+    """
     x, y = images
     if x.dim() != 4 or x.dtype != torch.float32 or 0 in x.shape:
         raise DataError(
@@ -37,6 +52,7 @@ def check_images(images: Images, where: str) -> None:
     low, high = x.min().item(), x.max().item()  # NaN comes through both
     if not 0 <= low <= high <= 1:
         raise DataError(f"{where}: pixels are in [{low}, {high}], must be in [0, 1]; scale them")
+    return Images(fit_to_settings(x, data, where), y)
 
 
 def count_classes(y: Labels, where: str) -> int:
@@ -57,13 +73,12 @@ def count_classes(y: Labels, where: str) -> int:
     return classes
 
 
-def check_known(y: Labels, classes: int, where: str) -> None:
-    """Refuse test labels that no training image has; DataError names `where`."""
+def check_labels(y: Labels, classes: int, where: str, remedy: str) -> None:
+    """Refuse labels that are none of the classes; DataError names `where` and the remedy."""
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= classes:
         raise DataError(
-            f"{where}: labels are in {low}..{high}, must be in 0..{classes - 1} as the training "
-            "labels are; check that both parts belong together"
+            f"{where}: labels are in {low}..{high}, must be in 0..{classes - 1}{remedy}"
         )
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from pydantic import Field
 
 from fedcel.data import idx, image_folder, npz
-from fedcel.data.images import Images, check_images, fit_to_settings
+from fedcel.data.images import Images, check_labels, prepare_images
 from fedcel.data.sources import SOURCES, call_source
 from fedcel.errors import DataError
 from fedcel.settings import DataSettings
 
 
-class Own(DataSettings):
+class NodeDataSettings(DataSettings):
     """The operator's data settings at a node with images of its own; `path` is where they are.
 
     The rest is what the node's images have to fit, as the server says.
@@ -25,14 +25,21 @@ class Own(DataSettings):
 
 
 def list_classes(data: DataSettings) -> list[str]:
-    """Return the class folders of 'image-folder' in their order, none for any other source."""
+    """List the class folders of the server, which those of every node have to equal.
+
+    Args:
+        data: The settings group `data`.
+
+    Returns:
+        The folders of 'image-folder' in their order, none for any other source.
+    """
     return image_folder.find_class_folders(data)[1] if data.source == "image-folder" else []
 
 
-def load_node_images(data: Own) -> Images:
-    """Return the holder's images, labels below `data.classes`, shape `data.shape`.
+def load_node_images(data: NodeDataSettings) -> Images:
+    """Return the node's images, labels below `data.classes`, shape `data.shape`.
 
-    DataError names the path, what is wrong with it and what to do: nothing there, a source that
+    DataError names the path, what is wrong with it and what to do: nothing at it, a source that
     reads no path, no image, another shape, an unknown label, other class folders than the server's.
     """
     where = f"data-path {data.path!r}"
@@ -46,31 +53,25 @@ def load_node_images(data: Own) -> Images:
             f"data.held-out-classes is {data.held_out_classes}: a node does not know which classes "
             "of its own images the server drew; set it to 0"
         )
-    images = find_reader(data, where)(data)
-    check_images(images, where)
-    images = images._replace(x=fit_to_settings(images.x, data, where))
+    images = prepare_images(_find_reader(data, where)(data), data, where)
     if (shape := tuple(images.x.shape[1:])) != data.shape:
         raise DataError(
             f"{where}: images are {shape} (channels, height, width), the net takes {data.shape}; "
             "convert them, or set data.size and data.grey"
         )
-    low, high = int(images.y.min()), int(images.y.max())
-    if low < 0 or high >= data.classes:
-        raise DataError(
-            f"{where}: labels are in {low}..{high}, must be in 0..{data.classes - 1}, the net's "
-            "classes; number them as the server does"
-        )
+    remedy = ", the net's classes; number them as the server does"
+    check_labels(images.y, data.classes, where, remedy)
     return images
 
 
-def find_reader(data: Own, where: str) -> Callable[[Own], Images]:
+def _find_reader(data: NodeDataSettings, where: str) -> Callable[[NodeDataSettings], Images]:
     """Return what reads the training images of a source; DataError for one that reads no path."""
     if data.source == "image-folder" and len(data.names) != data.classes:
         raise DataError(
             f"{where}: the server has {len(data.names)} folders of classes and a net of "
             f"{data.classes}; give the server an image of each class"
         )
-    readers: dict[str, Callable[[Own], Images]] = {
+    readers: dict[str, Callable[[NodeDataSettings], Images]] = {
         "idx": idx.read_idx_training,
         "npz": npz.read_npz_training,
         "image-folder": lambda d: image_folder.read_training_folder(d, list(d.names)),

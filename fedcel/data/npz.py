@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedcel.data.images import Images, check_images, check_known, count_classes
+from fedcel.data.images import Images, scale_bytes
 from fedcel.errors import DataError
 from fedcel.settings import DataSettings
 
@@ -28,41 +28,33 @@ def read_npz(data: DataSettings) -> tuple[Images, Images | None]:
             f"data.path is {data.path!r}, which is no file; give the .npz file that holds x_train, "
             "y_train and, if there is a test part, x_test, y_test"
         )
-    arrays = read_arrays(path)
-    train = read_part(arrays, "train", path)
-    if not {"x_test", "y_test"} & arrays.keys():
-        return train, None
-    test = read_part(arrays, "test", path)
-    check_known(test.y, count_classes(train.y, f"{path}: y_train"), f"{path}: y_test")
-    return train, test
+    arrays = _load_arrays(path)
+    has_test = bool({"x_test", "y_test"} & arrays.keys())
+    return _read_part(arrays, "train", path), _read_part(arrays, "test", path) if has_test else None
 
 
 def read_npz_training(data: DataSettings) -> Images:
     """Return the training images alone; DataError as `read_npz`."""
     path = Path(data.path)
-    return read_part(read_arrays(path, ("x_train", "y_train")), "train", path)
+    return _read_part(_load_arrays(path, ("x_train", "y_train")), "train", path)
 
 
-def read_arrays(
-    path: Path, wanted: tuple[str, ...] | None = None
+def _load_arrays(
+    path: Path, names: tuple[str, ...] | None = None
 ) -> dict[str, NDArray[np.generic]]:
-    """Return the arrays of a numpy archive, or the wanted ones of them that are there.
-
-    DataError when it is none or damaged.
-    """
+    """Return the arrays of an archive, or those of these names; DataError when it is damaged."""
     try:
         with zipfile.ZipFile(path):  # numpy takes single arrays for archives as well
             pass
-        with np.load(path, allow_pickle=False) as found:
-            names = [name for name in found.files if wanted is None or name in wanted]
-            return {name: found[name] for name in names}
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files if names is None or name in names}
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
             f"{path} cannot be read ({error}); write it with numpy.savez from arrays of numbers"
         ) from error
 
 
-def read_part(arrays: dict[str, NDArray[np.generic]], name: str, path: Path) -> Images:
+def _read_part(arrays: dict[str, NDArray[np.generic]], name: str, path: Path) -> Images:
     """Return the images of one part; DataError names the array."""
     for key in (f"x_{name}", f"y_{name}"):
         if key not in arrays:
@@ -75,22 +67,23 @@ def read_part(arrays: dict[str, NDArray[np.generic]], name: str, path: Path) -> 
             f"{path}: y_{name} is {y.dtype} {y.shape}, must be integers of shape ({len(x)},), one "
             f"label for each of x_{name}; convert it"
         )
-    images = Images(to_pixels(x, f"{path}: x_{name}"), torch.from_numpy(y.ravel().astype(np.int64)))
-    check_images(images, f"{path}: x_{name}")
-    return images
+    labels = torch.from_numpy(y.ravel().astype(np.int64))
+    return Images(_arrange_pixels(x, f"{path}: x_{name}"), labels)
 
 
-def to_pixels(x: NDArray[np.generic], where: str) -> torch.Tensor:
+def _arrange_pixels(x: NDArray[np.generic], where: str) -> torch.Tensor:
     """Return float32 (N, C, H, W), bytes divided by 255; DataError where the axes are in doubt."""
     if x.dtype != np.uint8 and x.dtype.kind != "f":
         raise DataError(f"{where} is {x.dtype}, must be uint8, or float in [0, 1]; convert it")
     if x.ndim == 3:
         x = x[:, None]
-    first, last = (x.ndim == 4 and x.shape[axis] in CHANNELS for axis in (1, 3))
-    if first == last:
+    is_first, is_last = (x.ndim == 4 and x.shape[axis] in CHANNELS for axis in (1, 3))
+    if is_first == is_last:
         raise DataError(
             f"{where} has shape {x.shape}, must be (N, H, W), or (N, H, W, C) or (N, C, H, W) with "
             "C, and no other side, 1 or 3; reshape it"
         )
-    found = torch.from_numpy(np.ascontiguousarray(x.transpose(0, 3, 1, 2) if last else x, "f4"))
-    return found.div_(255) if x.dtype == np.uint8 else found
+    x = x.transpose(0, 3, 1, 2) if is_last else x
+    return (
+        scale_bytes(x) if x.dtype == np.uint8 else torch.from_numpy(np.ascontiguousarray(x, "f4"))
+    )

@@ -32,16 +32,33 @@ def partition_examples(
     clients: int,
     data: DataSettings,
     seed: int,
+    *,
     holders: Int[Tensor, " N"] | None = None,
 ) -> tuple[Int[Tensor, " _"], ...]:
-    """Return each client's positions in labels y; every position goes to exactly one client.
+    """Deal training images to clients.
 
-    `dirichlet`: each class is dealt out in shares drawn from Dirichlet(alpha) (Yurochkin et al.,
-    ICML 2019, section 4), redrawn up to ten times until every client has an image. `shards`: y
-    sorted is cut into clients * shards pieces (McMahan et al., AISTATS 2017, section 3), dealt at
-    random; where they do not come out even, the last is smaller and some clients get one less.
-    `natural`: a client has all images of one holder or, drawn at random, of several. The same seed
-    gives the same result. DataError when a client would have no image, or nobody names holders.
+    `iid`: at random, evenly. `dirichlet`: each class is dealt out in shares drawn from
+    Dirichlet(alpha), redrawn up to ten times until every client has an image. `shards`: y sorted is
+    cut into clients * shards pieces, dealt at random; where they do not come out even, the last is
+    smaller and some clients get one less. `natural`: a client has all images of one holder or,
+    drawn at random, of several.
+
+    Args:
+        y: Labels (N,).
+        clients: Number of clients, in 1..N.
+        data: The settings group `data`: `partition`, `alpha`, `shards`.
+        seed: The same seed gives the same result.
+        holders: Number of each image's holder (N,), for `natural`.
+
+    Returns:
+        Each client's positions in y; every position goes to exactly one client.
+
+    Raises:
+        DataError: A client would have no image, or nobody names holders.
+
+    References:
+        Yurochkin et al., ICML 2019, section 4 (`dirichlet`). McMahan et al., AISTATS 2017, section
+        3 (`shards`).
     """
     if not 1 <= clients <= len(y):
         raise DataError(
@@ -49,20 +66,20 @@ def partition_examples(
             "take fewer clients or raise data.train"
         )
     if data.partition == "natural":
-        return _natural(clients, data, seed, holders)
+        return _deal_holders(clients, data, seed, holders)
     # A second of imports that a node with images of its own spares.
     dataset_class = import_optional("datasets").Dataset
 
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(y))  # IidPartitioner cuts in order, the others within a class
-    dealer = _dealer(len(y), clients, data, int(rng.integers(2**63)))
-    dealer.dataset = dataset_class.from_dict({"position": order, "label": y.numpy()[order]})
+    partitioner = _make_partitioner(len(y), clients, data, int(rng.integers(2**63)))
+    partitioner.dataset = dataset_class.from_dict({"position": order, "label": y.numpy()[order]})
     with warnings.catch_warnings():
         for message in KNOWN_WARNINGS:
             warnings.filterwarnings("ignore", message)
         try:
             # A part's table is dropped at once: ten thousand of them are some 20 MB.
-            return tuple(_positions(dealer, client) for client in range(clients))
+            return tuple(_load_positions(partitioner, client) for client in range(clients))
         except ValueError as error:
             if data.partition != "dirichlet":
                 raise
@@ -72,11 +89,11 @@ def partition_examples(
             ) from error
 
 
-def _positions(dealer: "Partitioner", client: int) -> Int[Tensor, " _"]:
-    return torch.tensor(dealer.load_partition(client).with_format("numpy")["position"][:])
+def _load_positions(partitioner: "Partitioner", client: int) -> Int[Tensor, " _"]:
+    return torch.tensor(partitioner.load_partition(client).with_format("numpy")["position"][:])
 
 
-def _natural(
+def _deal_holders(
     clients: int, data: DataSettings, seed: int, holders: Int[Tensor, " N"] | None
 ) -> tuple[Int[Tensor, " _"], ...]:
     if holders is None:
@@ -94,7 +111,7 @@ def _natural(
     return tuple(torch.from_numpy((owner == client).nonzero()[0]) for client in range(clients))
 
 
-def _dealer(images: int, clients: int, data: DataSettings, seed: int) -> "Partitioner":
+def _make_partitioner(images: int, clients: int, data: DataSettings, seed: int) -> "Partitioner":
     partitioners = import_optional("flwr_datasets.partitioner")
     if data.partition == "iid":
         return partitioners.IidPartitioner(clients)

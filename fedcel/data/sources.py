@@ -1,4 +1,4 @@
-"""Where images come from: embedded digits, files, the Hub, or a user's own object."""
+"""The sources of images by name, and a user's own object."""
 
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -13,16 +13,17 @@ from fedcel.data import idx, image_folder, npz
 from fedcel.data.images import (
     Images,
     Labels,
-    check_images,
-    check_known,
+    check_labels,
     count_classes,
-    fit_to_settings,
+    prepare_images,
 )
 from fedcel.errors import DataError
 from fedcel.settings import DataSettings
 
-Parts = tuple[Images, Images | None]
-Source = Callable[[DataSettings], Parts | tuple[Images, Images | None, Labels | None]]
+SourceParts = tuple[Images, Images | None, Labels | None]
+"""Training images, test images and the number of each training image's holder."""
+
+Source = Callable[[DataSettings], tuple[Images, Images | None] | SourceParts]
 """What `data.source` names: the settings group in, training images and test images, if any, out.
 
 A third item numbers the holder of each training image, for the partition `natural`.
@@ -30,7 +31,14 @@ A third item numbers the holder of each training image, for the partition `natur
 
 
 class SourceData(NamedTuple):
-    """All images of a source, checked and of one shape; `holders` of the training images."""
+    """All images of a source, checked and of one shape.
+
+    Attributes:
+        train: The training images.
+        test: The test images, or None where the source has no such part.
+        classes: C; labels are 0..C-1.
+        holders: Number of each training image's holder, or None.
+    """
 
     train: Images
     test: Images | None
@@ -39,7 +47,7 @@ class SourceData(NamedTuple):
 
     @property
     def y(self) -> Labels:
-        """Return the labels of the training images, followed by those of the test images."""
+        """The labels of the training images, followed by those of the test images."""
         return self.train.y if self.test is None else torch.cat([self.train.y, self.test.y])
 
 
@@ -49,18 +57,18 @@ def load_embedded_digits(data: DataSettings) -> tuple[Images, None]:
     They are the test part of UCI's "Optical Recognition of Handwritten Digits", Alpaydin and
     Kaynak, 1998; there is no test set of its own here.
     """
-    from sklearn.datasets import load_digits  # imported where it is needed: see `hugging_face`
+    from sklearn.datasets import load_digits  # a second of imports that other sources spare
 
-    found = load_digits()
-    x = torch.from_numpy((found.images[:, None] / 16).astype(np.float32))
-    return Images(x, torch.from_numpy(found.target.astype(np.int64))), None
+    digits = load_digits()
+    x = torch.from_numpy((digits.images[:, None] / 16).astype(np.float32))
+    return Images(x, torch.from_numpy(digits.target.astype(np.int64))), None
 
 
-def load_hugging_face(data: DataSettings) -> tuple[Images, Images | None, Labels | None]:
+def load_hugging_face(data: DataSettings) -> SourceParts:
     """Return what `fedcel.data.hugging_face` reads."""
-    from fedcel.data import hugging_face as hub  # needs the extra `simulation`
+    from fedcel.data import hugging_face  # needs the extra `simulation`
 
-    return hub.read_hugging_face(data)
+    return hugging_face.read_hugging_face(data)
 
 
 SOURCES: dict[str, Source] = {
@@ -73,43 +81,48 @@ SOURCES: dict[str, Source] = {
 
 
 def read_source(data: DataSettings) -> SourceData:
-    """Return the checked images of `data.source`, as grey and as large as the settings ask for.
+    """Read all images of a source and check them.
 
-    DataError when the source is unknown or breaks its contract, PluginError when an import string
-    leads nowhere.
+    Args:
+        data: The settings group `data`, which names the source, its path, size and greyness.
+
+    Returns:
+        The images, as grey and as large as the settings ask for.
+
+    Raises:
+        DataError: The source is unknown, or what it gives is no set of labelled images.
+        PluginError: An import string leads nowhere.
     """
     train, test, holders = call_source(data)
-    where = f"{data.source}: training part"
-    check_images(train, where)
-    train, classes = (
-        train._replace(x=fit_to_settings(train.x, data, where)),
-        count_classes(train.y, where),
-    )
+    source = data.source if data.path == "none" else f"{data.source} {data.path}"
+    where = f"{source}: training part"
+    train = prepare_images(train, data, where)
+    classes = count_classes(train.y, where)
     if holders is not None and holders.shape != train.y.shape:
         raise DataError(
             f"{where}: holders are {tuple(holders.shape)}, must be {tuple(train.y.shape)}, one for "
             "each image; number the holders from 0"
         )
     if test is not None:
-        where = f"{data.source}: test part"
-        check_images(test, where)
-        test = test._replace(x=fit_to_settings(test.x, data, where))
-        check_known(test.y, classes, where)
+        where = f"{source}: test part"
+        test = prepare_images(test, data, where)
+        remedy = " as the training labels are; check that both parts belong together"
+        check_labels(test.y, classes, where, remedy)
         if test.x.shape[1:] != train.x.shape[1:]:
             raise DataError(
-                f"{data.source}: test images are {tuple(test.x.shape[1:])}, must be "
+                f"{source}: test images are {tuple(test.x.shape[1:])}, must be "
                 f"{tuple(train.x.shape[1:])} as the training images are; resize them"
             )
     return SourceData(train, test, classes, holders)
 
 
-def call_source(data: DataSettings) -> tuple[Images, Images | None, Labels | None]:
+def call_source(data: DataSettings) -> SourceParts:
     """Return what the source gives, before any look at the images."""
     if data.source not in SOURCES and ":" not in data.source:
-        near = get_close_matches(data.source, SOURCES, 1, cutoff=0)
+        nearest = get_close_matches(data.source, SOURCES, 1, cutoff=0)
         raise DataError(
             f"data.source is {data.source!r}, must be {', '.join(SOURCES)} or "
-            f"'package.module:object'; did you mean {near[0]!r}?"
+            f"'package.module:object'; did you mean {nearest[0]!r}?"
         )
     unread = {
         "data.repository": data.repository,
@@ -128,21 +141,21 @@ def call_source(data: DataSettings) -> tuple[Images, Images | None, Labels | Non
             f"data.source is {data.source!r}, which is {type(source).__name__} and cannot be "
             "called; name a function that takes the data settings"
         )
-    return _parts(source(data), data.source)
+    return _check_parts(source(data), data.source)
 
 
-def _parts(found: object, source: str) -> tuple[Images, Images | None, Labels | None]:
-    three = (*found, None)[:3] if isinstance(found, tuple) and len(found) in (2, 3) else ()
-    fits = (
-        len(three) == 3
-        and isinstance(three[0], Images)
-        and isinstance(three[1], Images | None)
-        and isinstance(three[2], Tensor | None)
-    )
-    if not fits:
+def _check_parts(answer: object, source: str) -> SourceParts:
+    """Return a source's answer with None for holders that it leaves out; DataError for others."""
+    parts = (*answer, None)[:3] if isinstance(answer, tuple) and len(answer) in (2, 3) else ()
+    if (
+        len(parts) != 3
+        or not isinstance(parts[0], Images)
+        or not isinstance(parts[1], Images | None)
+        or not isinstance(parts[2], Tensor | None)
+    ):
         raise DataError(
-            f"data.source {source!r} returned {type(found).__name__}, must be a pair "
+            f"data.source {source!r} returned {type(answer).__name__}, must be a pair "
             "(fedcel.data.Images, fedcel.data.Images or None), or these and the holder of each "
             "training image"
         )
-    return cast(tuple[Images, Images | None, Labels | None], three)
+    return cast(SourceParts, parts)

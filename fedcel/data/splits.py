@@ -9,7 +9,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from fedcel.data.images import Images, Labels
-from fedcel.data.node_data import Own, load_node_images
+from fedcel.data.node_data import NodeDataSettings, load_node_images
 from fedcel.data.partition import partition_examples
 from fedcel.data.sources import SourceData, read_source
 from fedcel.errors import DataError
@@ -19,7 +19,7 @@ from fedcel.settings import DataSettings
 Positions = Int[Tensor, " _"]
 
 
-class Indices(NamedTuple):
+class SplitPositions(NamedTuple):
     """Positions in the source: its training images, followed by its test images if it has any."""
 
     clients: tuple[Positions, ...]
@@ -30,7 +30,18 @@ class Indices(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """Disjoint sets of images of one shape (C, H, W); treat the tensors as read-only."""
+    """All images of a run, in disjoint sets; treat the tensors as read-only.
+
+    Attributes:
+        shape: Of an image, (C, H, W).
+        classes: Number of classes of the net.
+        clients: Training images of each client.
+        validation: The server's images, on which settings are chosen.
+        auxiliary: The attacker's own images.
+        test: Images on which runs are scored, targets of the attacks among them.
+        indices: Where each image is in the source.
+        dropped: Number of images left out because they equal a test image pixel by pixel.
+    """
 
     shape: tuple[int, ...]
     classes: int
@@ -38,22 +49,20 @@ class Splits:
     validation: Images
     auxiliary: Images
     test: Images
-    indices: Indices
+    indices: SplitPositions
     dropped: int
-    """Images left out because they equal a test image pixel by pixel."""
 
     @property
     def training(self) -> Images:
-        """Return the training images of all clients together."""
-        parts = self.clients
-        return Images(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
+        """The training images of all clients together."""
+        return Images(*(torch.cat(parts) for parts in zip(*self.clients, strict=True)))
 
 
 @lru_cache(maxsize=4)
 def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
     """Load the images of a run and deal them out; the same arguments give the same split.
 
-    `data.seed` alone says who is test, validation and auxiliary image, so that runs of several
+    `data.seed` alone decides what is a test, validation or auxiliary image, so that runs of several
     training seeds share their targets and settings chosen on validation images never saw one;
     `seed` deals the rest out to the clients. Test images come from the source's own test part
     where it has one, else, like all others, from its training part. Whatever equals a test image
@@ -66,7 +75,7 @@ def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
     are alike, not which class of the net it is. Test images, then validation images, then those of
     `data.train` are as many of each remaining class as come out even.
 
-    A node with images of its own has no others: with `Own`, everyone else's are empty.
+    A node with images of its own has no others: with `NodeDataSettings`, everyone else's are empty.
 
     Args:
         data: Source, partition and how many images each part takes.
@@ -79,16 +88,19 @@ def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
     Raises:
         DataError: There are fewer images than asked for.
     """
-    if isinstance(data, Own):
-        return load_node_splits(data, clients)
-    source, strange = hold_out_classes(read_source(data), data)
-    places, dropped = assign_roles(source, strange, data)
-    dealt, holders = places.clients[0], source.holders
-    whose = None if holders is None else holders[dealt]
+    if isinstance(data, NodeDataSettings):
+        return _load_node_splits(data, clients)
+    source, is_held_out = hold_out_classes(read_source(data), data)
+    roles, dropped = assign_roles(source, is_held_out, data)
+    training = roles.clients[0]
     parts = partition_examples(
-        source.train.y[dealt], clients, data, stream_seed(seed, "data-partition"), whose
+        source.train.y[training],
+        clients,
+        data,
+        stream_seed(seed, "data-partition"),
+        holders=None if source.holders is None else source.holders[training],
     )
-    indices = places._replace(clients=tuple(dealt[part] for part in parts))
+    indices = roles._replace(clients=tuple(training[part] for part in parts))
     return Splits(
         shape=tuple(source.train.x.shape[1:]),
         classes=source.classes,
@@ -101,18 +113,18 @@ def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
     )
 
 
-def load_node_splits(data: Own, clients: int) -> Splits:
+def _load_node_splits(data: NodeDataSettings, clients: int) -> Splits:
     """Return the splits of a node with one holder's images; DataError as `load_node_images`."""
-    held = load_node_images(data)
-    none, nowhere = Images(held.x[:0], held.y[:0]), torch.arange(0)
+    images = load_node_images(data)
+    empty, nowhere = Images(images.x[:0], images.y[:0]), torch.arange(0)
     return Splits(
         shape=data.shape,
         classes=data.classes,
-        clients=tuple(held if client == data.holder else none for client in range(clients)),
-        validation=none,
-        auxiliary=none,
-        test=none,
-        indices=Indices((), nowhere, nowhere, nowhere),
+        clients=tuple(images if client == data.holder else empty for client in range(clients)),
+        validation=empty,
+        auxiliary=empty,
+        test=empty,
+        indices=SplitPositions((), nowhere, nowhere, nowhere),
         dropped=0,
     )
 
@@ -124,51 +136,54 @@ def hold_out_classes(
 
     DataError when fewer than two classes or fewer than are held out would be left.
     """
-    held, most = data.held_out_classes, min(source.classes // 2, source.classes - 2)
-    if held > most:
+    count, limit = data.held_out_classes, min(source.classes // 2, source.classes - 2)
+    if count > limit:
         raise DataError(
-            f"data.held-out-classes is {held}, must be in 0..{most}: of {source.classes} classes "
+            f"data.held-out-classes is {count}, must be in 0..{limit}: of {source.classes} classes "
             "two or more, and no fewer than are held out, are left for the net; lower it"
         )
-    stream, out = make_generator(data.seed, "held-out-classes"), torch.zeros(source.classes).bool()
-    out[torch.randperm(source.classes, generator=stream)[:held]] = True
-    number = torch.where(out, out.cumsum(0), (~out).cumsum(0)) - 1
+    stream = make_generator(data.seed, "held-out-classes")
+    is_out = torch.zeros(source.classes).bool()
+    is_out[torch.randperm(source.classes, generator=stream)[:count]] = True
+    number = torch.where(is_out, is_out.cumsum(0), (~is_out).cumsum(0)) - 1
     train, test = source.train, source.test
     renumbered = source._replace(
         train=train._replace(y=number[train.y]),
         test=None if test is None else test._replace(y=number[test.y]),
-        classes=source.classes - held,
+        classes=source.classes - count,
     )
-    return renumbered, out[source.y]
+    return renumbered, is_out[source.y]
 
 
 def assign_roles(
-    source: SourceData, strange: Bool[Tensor, " N"], data: DataSettings
-) -> tuple[Indices, int]:
-    """Return who is what, all clients as one, and how many images equal a test image.
+    source: SourceData, is_held_out: Bool[Tensor, " N"], data: DataSettings
+) -> tuple[SplitPositions, int]:
+    """Return what each image is for, all clients as one, and how many images equal a test image.
 
     DataError when there are fewer images than asked for.
     """
-    stream, count = make_generator(data.seed, "data-split"), len(source.train.y)
-    orders = [torch.randperm(count, generator=stream)]
+    stream, train_count = make_generator(data.seed, "data-split"), len(source.train.y)
+    orders = [torch.randperm(train_count, generator=stream)]
     if source.test is not None:
-        orders.append(torch.randperm(len(source.test.y), generator=stream) + count)
-    outside = torch.cat([order[strange[order]] for order in orders])
+        orders.append(torch.randperm(len(source.test.y), generator=stream) + train_count)
+    held_out = torch.cat([order[is_held_out[order]] for order in orders])
     if data.held_out_classes:
-        orders = [stratified_order(source.y, order[~strange[order]]) for order in orders]
-    drawn = orders[-1][: data.test]
-    check_count("data.test", data.test, len(drawn), "test")
+        orders = [stratified_order(source.y, order[~is_held_out[order]]) for order in orders]
+    test = orders[-1][: data.test]
+    check_count("data.test", data.test, len(test), "test")
     pool = orders[0] if source.test is not None else orders[0][data.test :]
-    seen = match_targets(source, torch.cat([pool, outside]), take_images(source, drawn))
-    left, outside = pool[~seen[: len(pool)]], outside[~seen[len(pool) :]]
+    is_target = match_targets(source, torch.cat([pool, held_out]), take_images(source, test))
+    pool = pool[~is_target[: len(pool)]]
+    held_out = held_out[~is_target[len(is_target) - len(held_out) :]]
     keys, used = "data.validation + data.train", data.validation
     if not data.held_out_classes:
         keys, used = "data.validation + data.auxiliary + data.train", used + data.auxiliary
-    check_count(keys, used + (data.train or 1), len(left), "other")
-    validation, auxiliary = left[: data.validation], left[data.validation : used]
-    dealt = left[used : used + data.train] if data.train else left[used:]
-    known = outside if data.held_out_classes else auxiliary
-    return Indices((dealt,), validation, known, drawn), int(seen.sum())
+    check_count(keys, used + (data.train or 1), len(pool), "other")
+    validation, auxiliary = pool[: data.validation], pool[data.validation : used]
+    training = pool[used : used + data.train] if data.train else pool[used:]
+    if data.held_out_classes:
+        auxiliary = held_out
+    return SplitPositions((training,), validation, auxiliary, test), int(is_target.sum())
 
 
 def stratified_order(y: Labels, positions: Positions) -> Positions:
@@ -177,40 +192,41 @@ def stratified_order(y: Labels, positions: Positions) -> Positions:
     Within a class, and among the classes of one turn, the order stays.
     """
     turn = torch.empty_like(positions)
-    own = y[positions]
+    labels = y[positions]
     for label in range(int(y.max()) + 1):
-        turn[own == label] = torch.arange(int((own == label).sum()))
+        is_member = labels == label
+        turn[is_member] = torch.arange(int(is_member.sum()))
     return positions[turn.argsort(stable=True)]
 
 
 def take_images(source: SourceData, positions: Positions) -> Images:
     """Return a copy of the images at these positions, those of the training part first."""
-    count = len(source.train.y)
-    inside = positions[positions < count]
-    found = Images(source.train.x[inside], source.train.y[inside])
-    if source.test is None or len(inside) == len(positions):
-        return found
-    other = positions[positions >= count] - count
+    train_count = len(source.train.y)
+    train = positions[positions < train_count]
+    images = Images(source.train.x[train], source.train.y[train])
+    if source.test is None or len(train) == len(positions):
+        return images
+    test = positions[positions >= train_count] - train_count
     return Images(
-        torch.cat([found.x, source.test.x[other]]), torch.cat([found.y, source.test.y[other]])
+        torch.cat([images.x, source.test.x[test]]), torch.cat([images.y, source.test.y[test]])
     )
 
 
-def check_count(keys: str, wanted: int, found: int, kind: str) -> None:
+def check_count(keys: str, needed: int, available: int, kind: str) -> None:
     """Refuse to hand out more images than there are."""
-    if found < wanted:
+    if available < needed:
         raise DataError(
-            f"{keys} asks for {wanted} images, the source has {found} {kind} images; "
+            f"{keys} asks for {needed} images, the source has {available} {kind} images; "
             "lower it or take a larger source"
         )
 
 
 def match_targets(source: SourceData, positions: Positions, targets: Images) -> Bool[Tensor, " n"]:
     """Return for each position whether that image equals one of the targets in every pixel."""
-    known = {image.numpy().tobytes() for image in targets.x}
+    target_bytes = {image.numpy().tobytes() for image in targets.x}
     count = len(source.train.y)
-    found = []
+    matches = []
     for p in positions.tolist():
         image = source.train.x[p] if source.test is None or p < count else source.test.x[p - count]
-        found.append(image.numpy().tobytes() in known)
-    return torch.tensor(found, dtype=torch.bool)
+        matches.append(image.numpy().tobytes() in target_bytes)
+    return torch.tensor(matches, dtype=torch.bool)

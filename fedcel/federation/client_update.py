@@ -22,7 +22,7 @@ from fedcel.federation.local_update import (
     encode_in_pieces,
     local_update,
 )
-from fedcel.losses import CEL, Losses, Streams, cel, defences, select_state
+from fedcel.losses import CEL_PREFIX, Losses, Streams, cel, defences, select_state
 from fedcel.losses.cel import (
     AveragedCentres,
     CentreStatistics,
@@ -187,7 +187,7 @@ def _train_client(
     if settings.cel.centres != "own" and plan.cel_acts:
         flat.load(update.model)
         centres = summarise_centres(
-            select_state(update.state, CEL) or {}, encode_in_pieces(flat, x, y)
+            select_state(update.state, CEL_PREFIX) or {}, encode_in_pieces(flat, x, y)
         )
     return ClientUpdate(
         update.delta,

@@ -24,6 +24,6 @@ def init_net(settings: Settings, splits: Splits) -> FlatNet:
         splits.shape,
         splits.classes,
         stream,
-        defences.build_cut(settings),
+        cut=defences.build_cut(settings),
     )
     return FlatNet(defences.apply_transform(settings, splits.shape, plain))

@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedcel.data import augment_images
-from fedcel.losses import NOTHING, Batch, Losses, Streams, composite
-from fedcel.losses.cel import Codes, State
+from fedcel.losses import NO_LOSSES, Batch, Losses, Streams, composite
+from fedcel.losses.cel import FeatureBatches, State
 from fedcel.nets import CPU, FlatNet, fastest_device, place_state, use_full_precision
 from fedcel.posterior import (
     RoundConstants,
@@ -63,7 +63,7 @@ def local_update(
     plan: RoundPlan,
     local: LocalSettings,
     streams: Streams,
-    losses: Losses = NOTHING,
+    losses: Losses = NO_LOSSES,
     state: State | None = None,
     refresh_every: int = 0,
     corrections: StepCorrections = NO_CORRECTIONS,
@@ -96,7 +96,7 @@ def local_update(
         Welling and Teh, ICML 2011, eq. 4.
     """
     place = fastest_device(flat.net)
-    flat = flat if place == CPU else flat.on(place)
+    flat = flat if place == CPU else flat.copy_to(place)
     received, x, y = received.to(place), x.to(place), y.to(place)
     flat.load(received)
     # A posterior weights no class.
@@ -119,12 +119,14 @@ def local_update(
     for step, (chosen, seen) in enumerate(zip(batches, images, strict=True)):
         if step and period and step % period == 0:
             on_cpu = place_state(state, CPU), encode_in_pieces(flat, x, y)
-            state = place_state(composite.refresh_losses(losses, *on_cpu, streams, step), place)
+            state = place_state(
+                composite.refresh_losses(losses, *on_cpu, streams, step=step), place
+            )
         flat.gradient.zero_()
         z = seen if plan.freeze else flat.net.encode(seen)
         masked = z if mask is None else z * mask[step]
         batch = Batch(seen, z, masked if xi is None else masked + xi[step], y[chosen])
-        loss = flat.net.potential(flat.net.answer(batch.message), batch.y)
+        loss = flat.net.potential(flat.net.answer(batch.smashed), batch.y)
         potentials.append(loss.detach())
         if losses.acts:
             term = composite.add_losses(losses, state, batch, measure=step == last)
@@ -272,7 +274,7 @@ def _draw_cut_noise(
     """Return the round's masks and noise at the cut, each None where the cut has none."""
     shape = (*batches.shape, flat.net.features)
     cut, place = flat.net.cut, flat.vector.device
-    mask, xi = cut.masks(shape, generator), cut.noise(shape, generator)
+    mask, xi = cut.draw_mask(shape, generator), cut.draw_noise(shape, generator)
     return None if mask is None else mask.to(place), None if xi is None else xi.to(place)
 
 
@@ -282,7 +284,9 @@ def _encode(flat: FlatNet, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
         return flat.net.encode(x)
 
 
-def encode_in_pieces(flat: FlatNet, x: Float[Tensor, "N C H W"], y: Int[Tensor, " N"]) -> Codes:
+def encode_in_pieces(
+    flat: FlatNet, x: Float[Tensor, "N C H W"], y: Int[Tensor, " N"]
+) -> FeatureBatches:
     """Return the client's features and labels, encoded as they are read, on the processor."""
     return lambda: (
         (_encode(flat, images).cpu(), labels.cpu())

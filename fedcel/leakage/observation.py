@@ -222,7 +222,7 @@ class SmashedData:
     @property
     def grants(self) -> frozenset[str]:
         """Return a message's grants: no likelihood of z itself, no head that cannot read it."""
-        law = LOG_PROB if self.net.cut.random else NOISELESS
+        law = LOG_PROB if self.net.cut.is_random else NOISELESS
         head = {HEAD} if self.fits_head else set()
         return frozenset({MEAN, FREE_QUERIES, ARCHITECTURE, law} | head)
 

@@ -3,20 +3,23 @@
 from fedcel.nets.cut import Cut, apply_noise
 from fedcel.nets.device import CPU, fastest_device, place_state, use_full_precision
 from fedcel.nets.flat_parameters import FlatNet, to_arrays, to_vector
-from fedcel.nets.inference_cost import Cost, measure_cost
-from fedcel.nets.split_net import BUILDERS, SplitNet, build_net, initialise_parameters
+from fedcel.nets.inference_cost import InferenceCost, measure_cost
+from fedcel.nets.pretrained import fold_batch_norms, keep_parameters
+from fedcel.nets.split_net import NET_BUILDERS, SplitNet, build_net, initialise_parameters
 
 __all__ = [
-    "BUILDERS",
     "CPU",
-    "Cost",
+    "NET_BUILDERS",
     "Cut",
     "FlatNet",
+    "InferenceCost",
     "SplitNet",
     "apply_noise",
     "build_net",
     "fastest_device",
+    "fold_batch_norms",
     "initialise_parameters",
+    "keep_parameters",
     "measure_cost",
     "place_state",
     "to_arrays",

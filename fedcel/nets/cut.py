@@ -1,4 +1,4 @@
-"""What happens to smashed data between encoder and head: the law that the optimal attacker uses."""
+"""What happens to features between encoder and head: the law that the optimal attacker uses."""
 
 from dataclasses import dataclass
 from math import log
@@ -10,32 +10,52 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Cut:
-    """z~ = m * z + sigma * xi: each value is kept with chance 1 - dropout, then noise is added.
+    """Turns features z into smashed data z~ = m * z + sigma * xi.
 
-    xi ~ N(0, I) and the mask m ~ Bernoulli(1 - dropout)^D are drawn afresh for every message, in
-    training and in use; `sigma` in units of z, 0 <= `dropout` < 1.
+    Each value is kept with chance 1 - dropout, then noise is added: xi ~ N(0, I) and the mask
+    m ~ Bernoulli(1 - dropout)^D are drawn afresh for every image, in training and in use.
+
+    Args:
+        sigma: Standard deviation of the noise, in units of z, 0 or more.
+        dropout: Chance that a value is sent as 0, in [0, 1).
     """
 
     sigma: float = 0.0
     dropout: float = 0.0
 
     @property
-    def random(self) -> bool:
-        """Say whether the same z gives different messages."""
+    def is_random(self) -> bool:
+        """Whether the same features give different smashed data."""
         return self.sigma > 0 or self.dropout > 0
 
-    def masks(
+    def draw_mask(
         self, shape: tuple[int, ...], generator: torch.Generator
     ) -> Bool[Tensor, "*shape"] | None:
-        """Return which values are kept, or None where all are."""
+        """Draw which values are kept.
+
+        Args:
+            shape: Of the features.
+            generator: The only source of random numbers.
+
+        Returns:
+            The mask, or None where all values are kept.
+        """
         if self.dropout == 0:
             return None
         return torch.rand(shape, generator=generator) >= self.dropout
 
-    def noise(
+    def draw_noise(
         self, shape: tuple[int, ...], generator: torch.Generator
     ) -> Float[Tensor, "*shape"] | None:
-        """Return sigma * xi, or None where sigma is 0."""
+        """Draw the noise.
+
+        Args:
+            shape: Of the features.
+            generator: The only source of random numbers.
+
+        Returns:
+            sigma * xi, or None where sigma is 0.
+        """
         if self.sigma == 0:
             return None
         return torch.randn(shape, generator=generator) * self.sigma
@@ -43,47 +63,69 @@ class Cut:
     def disturb(
         self, z: Float[Tensor, "*shape"], generator: torch.Generator
     ) -> Float[Tensor, "*shape"]:
-        """Return one message z~ for each z; z itself when nothing is random."""
+        """Make smashed data from features.
+
+        Args:
+            z: Features of any shape.
+            generator: The only source of random numbers.
+
+        Returns:
+            One z~ for each z, of its dtype; z itself when nothing is random.
+        """
         shape = tuple(z.shape)
-        mask = self.masks(shape, generator)
-        xi = None
+        mask = self.draw_mask(shape, generator)
+        noise = None
         if self.sigma:
-            xi = torch.randn(shape, generator=generator, dtype=torch.float64) * self.sigma
-        return apply_noise(z, mask, xi)
+            noise = torch.randn(shape, generator=generator, dtype=torch.float64) * self.sigma
+        return apply_noise(z, mask, noise)
 
     def log_prob(
-        self, observed: Float[Tensor, "Q D"], codes: Float[Tensor, "M D"]
+        self, smashed: Float[Tensor, "Q D"], z: Float[Tensor, "M D"]
     ) -> Float[Tensor, "Q M"]:
-        """Return log p(z~_q | z_j) in nats and float64, up to one constant for all pairs.
+        """Compute how likely smashed data are, given features.
 
         Values are independent given z: each is N(z, sigma^2), or with dropout p the mixture
-        (1 - p) N(z, sigma^2) + p N(0, sigma^2), at sigma 0 a choice between z and 0. ValueError
-        when nothing is random. Distances are sums of squared differences: the expansion
-        |a|^2 - 2ab + |b|^2 loses all digits when sigma is small, and breaks ties between equals.
+        (1 - p) N(z, sigma^2) + p N(0, sigma^2), at sigma 0 a choice between z and 0. Distances are
+        sums of squared differences: the expansion |a|^2 - 2ab + |b|^2 loses all digits when sigma
+        is small, and breaks ties between equals.
+
+        Args:
+            smashed: Smashed data (Q, D).
+            z: Features (M, D).
+
+        Returns:
+            log p(z~_q | z_j) (Q, M) in nats and float64, up to one constant for all pairs.
+
+        Raises:
+            ValueError: Nothing is random.
         """
-        if not self.random:
-            raise ValueError("sigma is 0: z~ has no density; an attacker compares codes instead")
+        if not self.is_random:
+            raise ValueError("sigma is 0: z~ has no density; an attacker compares features instead")
+        smashed, z = smashed.double(), z.double()
         if self.dropout == 0:
-            scaled = observed.double() / self.sigma, codes.double() / self.sigma
-            distance = torch.cdist(*scaled, compute_mode="donot_use_mm_for_euclid_dist")
+            distance = torch.cdist(
+                smashed / self.sigma, z / self.sigma, compute_mode="donot_use_mm_for_euclid_dist"
+            )
             return distance.square() / -2
-        total = torch.zeros(len(observed), len(codes), dtype=torch.float64)
+        total = torch.zeros(len(smashed), len(z), dtype=torch.float64)
         # One feature at a time: (Q, M, D) at once would not fit for thousands of images.
-        for seen, code in zip(observed.double().T, codes.double().T, strict=True):
-            total += self._one(seen[:, None], code[None])
+        for sent, value in zip(smashed.T, z.T, strict=True):
+            total += self._dropout_log_prob(sent[:, None], value[None])
         return total
 
-    def _one(self, seen: Float[Tensor, "Q 1"], code: Float[Tensor, "1 M"]) -> Float[Tensor, "Q M"]:
-        """Return the log-likelihood of one value under dropout."""
-        kept, dropped = log(1 - self.dropout), log(self.dropout)
+    def _dropout_log_prob(
+        self, sent: Float[Tensor, "Q 1"], value: Float[Tensor, "1 M"]
+    ) -> Float[Tensor, "Q M"]:
+        """Return the log-likelihood of one feature under dropout."""
+        log_keep, log_drop = log(1 - self.dropout), log(self.dropout)
         if self.sigma == 0:
             impossible = -torch.inf
-            own = torch.where(torch.eq(seen, code), kept, impossible)
-            gone = torch.where(torch.eq(seen, 0.0), dropped, impossible)
-            return torch.logaddexp(own, gone.expand_as(own))
-        own = kept - (seen - code).square() / (2 * self.sigma**2)
-        gone = dropped - seen.square() / (2 * self.sigma**2)
-        return torch.logaddexp(own, gone.expand_as(own))
+            kept = torch.where(torch.eq(sent, value), log_keep, impossible)
+            dropped = torch.where(torch.eq(sent, 0.0), log_drop, impossible)
+        else:
+            kept = log_keep - (sent - value).square() / (2 * self.sigma**2)
+            dropped = log_drop - sent.square() / (2 * self.sigma**2)
+        return torch.logaddexp(kept, dropped.expand_as(kept))
 
 
 def apply_noise(
@@ -91,11 +133,19 @@ def apply_noise(
     mask: Bool[Tensor, "*shape"] | None,
     noise: Float[Tensor, "*shape"] | None,
 ) -> Float[Tensor, "*shape"]:
-    """Return m * z + noise in the precision of z; None for what is not random.
+    """Apply a mask and noise that were drawn before.
 
     The noise is of double precision, and so is the sum before it is rounded. In single precision
     the low bits of most sums tell which z they can be a sum of, and with them the image, at any
-    sigma (Mironov, CCS 2012): the law above would not be that of what is sent.
+    sigma (Mironov, CCS 2012): the law of `Cut` would not be that of what is sent.
+
+    Args:
+        z: Features of any shape.
+        mask: Which values are kept, or None for all.
+        noise: What is added, in units of z, or None.
+
+    Returns:
+        m * z + noise, in the precision of z.
     """
     kept = z if mask is None else z * mask
     return kept if noise is None else (kept.double() + noise).to(z.dtype)

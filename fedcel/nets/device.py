@@ -16,20 +16,33 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d)
 
 
 def fastest_device(net: nn.Module) -> torch.device:
-    """Return the GPU that PyTorch would use for a net with convolutions, else the processor.
+    """Choose the device to train a net on.
 
-    `CUDA_VISIBLE_DEVICES=` in the environment hides a GPU.
+    Args:
+        net: The net.
+
+    Returns:
+        The GPU that PyTorch would use for a net with convolutions, else the processor.
+        `CUDA_VISIBLE_DEVICES=` in the environment hides a GPU.
     """
     convolves = any(isinstance(layer, CONVOLUTIONS) for layer in net.modules())
     return torch.device("cuda") if convolves and torch.cuda.is_available() else CPU
 
 
-def place_state(state: Mapping[str, Tensor], place: torch.device) -> dict[str, Tensor]:
-    """Return a state on a device; what gathers a gradient does so there, and starts anew."""
-    if all(tensor.device.type == place.type for tensor in state.values()):
+def place_state(state: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """Copy a state to a device.
+
+    Args:
+        state: Named tensors.
+        device: Where they are needed.
+
+    Returns:
+        The tensors there; what gathers a gradient does so there, and starts anew.
+    """
+    if all(tensor.device.type == device.type for tensor in state.values()):
         return dict(state)
     return {
-        name: tensor.detach().to(place).requires_grad_(tensor.requires_grad)
+        name: tensor.detach().to(device).requires_grad_(tensor.requires_grad)
         for name, tensor in state.items()
     }
 

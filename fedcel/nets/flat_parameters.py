@@ -12,48 +12,86 @@ from torch import Tensor
 from fedcel.errors import NetError
 from fedcel.nets.split_net import SplitNet
 
-Arrays = list[NDArray[np.float32]]
-
 
 class FlatNet:
-    """A split net whose parameters are views of `vector`, their gradients views of `gradient`.
+    """A split net whose parameters are views of one vector: one addition moves them all.
 
-    One addition then moves all parameters at once. Encoder parameters come first, `cut` of them.
+    Attributes:
+        net: The net.
+        vector: All parameters (P,), those of the encoder first.
+        gradient: Their gradients (P,).
+        cut: Number of the encoder's parameters.
+        shapes: Of each parameter, in the order of the vector.
     """
 
     def __init__(self, net: SplitNet) -> None:
+        """Move a net's parameters into one vector.
+
+        Args:
+            net: The net, whose parameters become views.
+
+        Raises:
+            NetError: It has no parameters, or they are of several dtypes.
+        """
         parameters = list(net.parameters())
         self.net = net
         self.shapes = [tuple(p.shape) for p in parameters]
         self.cut = sum(p.numel() for p in net.encoder.parameters())
-        size = sum(p.numel() for p in parameters)
-        if not size or any(p.dtype != parameters[0].dtype for p in parameters):
-            raise NetError("a net needs parameters, all of one dtype")
-        self.vector = parameters[0].new_empty(size, requires_grad=False)
-        self.gradient = torch.zeros_like(self.vector)
         sizes = [p.numel() for p in parameters]
+        if not sum(sizes) or any(p.dtype != parameters[0].dtype for p in parameters):
+            raise NetError("a net needs parameters, all of one dtype")
+        self.vector = parameters[0].new_empty(sum(sizes), requires_grad=False)
+        self.gradient = torch.zeros_like(self.vector)
         views = zip(torch.split(self.vector, sizes), torch.split(self.gradient, sizes), strict=True)
-        for parameter, (value, slope) in zip(parameters, views, strict=True):
-            value.copy_(parameter.detach().flatten())
-            parameter.data = value.view(parameter.shape)
-            parameter.grad = slope.view(parameter.shape)
+        for parameter, (values, gradient) in zip(parameters, views, strict=True):
+            values.copy_(parameter.detach().flatten())
+            parameter.data = values.view(parameter.shape)
+            parameter.grad = gradient.view(parameter.shape)
 
-    def on(self, place: torch.device) -> "FlatNet":
-        """Return the same net on another device, of memory of its own."""
-        return FlatNet(deepcopy(self.net).to(place))
+    def copy_to(self, device: torch.device) -> "FlatNet":
+        """Copy the net to another device.
+
+        Args:
+            device: Where it is needed.
+
+        Returns:
+            The same net there, with memory of its own.
+        """
+        return FlatNet(deepcopy(self.net).to(device))
 
     def load(self, vector: Float[Tensor, " P"]) -> None:
-        """Overwrite all parameters."""
+        """Overwrite all parameters.
+
+        Args:
+            vector: The new values (P,).
+        """
         self.vector.copy_(vector)
 
 
-def to_arrays(vector: Float[Tensor, " P"], shapes: Sequence[tuple[int, ...]]) -> Arrays:
-    """Return one array per parameter, copied out of the flat vector."""
+def to_arrays(
+    vector: Float[Tensor, " P"], shapes: Sequence[tuple[int, ...]]
+) -> list[NDArray[np.float32]]:
+    """Cut a flat vector into the arrays that travel.
+
+    Args:
+        vector: All parameters (P,).
+        shapes: Of each parameter; their sizes sum to P.
+
+    Returns:
+        One array per parameter, copied.
+    """
     sizes = [int(np.prod(shape)) for shape in shapes]
     parts = torch.split(vector.detach(), sizes)
     return [part.numpy().reshape(shape).copy() for part, shape in zip(parts, shapes, strict=True)]
 
 
 def to_vector(arrays: Sequence[NDArray[np.float32]]) -> Float[Tensor, " P"]:
-    """Return the flat vector of a list of arrays."""
+    """Join arrays that have travelled.
+
+    Args:
+        arrays: One per parameter.
+
+    Returns:
+        The flat vector (P,).
+    """
     return torch.from_numpy(np.concatenate([np.ravel(array) for array in arrays]))

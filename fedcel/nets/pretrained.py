@@ -10,17 +10,25 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from fedcel.errors import NetError
 
-KEPT = "keeps_parameters"
-"""Attribute of a module whose parameters `fedcel.nets.split_net.build_net` leaves as they are."""
+PRETRAINED_MARK = "keeps_parameters"
+"""Attribute of a module whose parameters `fedcel.nets.build_net` leaves as they are."""
 
 
 def fold_batch_norms(module: nn.Module) -> nn.Module:
-    """Return a copy in which every BatchNorm is part of the layer before it.
+    """Make a pretrained net fit for a federation: each BatchNorm becomes part of the layer before.
 
     With its running statistics a BatchNorm is an affine map a channel, so that of W x + b it is
-    another convolution or linear layer; in evaluation the copy answers as `module` does, up to
-    rounding. It trains on without statistics of batches, and its parameters are kept when a split
-    net is built. NetError when a BatchNorm follows no layer of its own, or has no statistics.
+    another convolution or linear layer. The copy trains on without statistics of batches, and its
+    parameters are kept when a split net is built.
+
+    Args:
+        module: The net, with running statistics.
+
+    Returns:
+        A copy without BatchNorm; in evaluation it answers as `module` does, up to rounding.
+
+    Raises:
+        NetError: A BatchNorm follows no layer of its own, or has no statistics.
     """
     try:
         traced = fx.symbolic_trace(copy.deepcopy(module).eval())
@@ -32,7 +40,7 @@ def fold_batch_norms(module: nn.Module) -> nn.Module:
         if not isinstance(norm, _BatchNorm):
             continue
         before = cast(fx.Node, node.args[0])
-        _put(layers, str(before.target), _fused(layers, before, node, norm))
+        _replace_layer(layers, str(before.target), _fuse_layers(layers, before, node, norm))
         node.replace_all_uses_with(before)
         traced.graph.erase_node(node)
     traced.delete_all_unused_submodules()
@@ -41,30 +49,38 @@ def fold_batch_norms(module: nn.Module) -> nn.Module:
 
 
 def keep_parameters(module: nn.Module) -> nn.Module:
-    """Return the module, marked: building a split net does not draw its parameters anew."""
-    setattr(module, KEPT, True)
+    """Mark a pretrained module: building a split net does not draw its parameters anew.
+
+    Args:
+        module: The module, with all its layers.
+
+    Returns:
+        The module itself.
+    """
+    setattr(module, PRETRAINED_MARK, True)
     return module
 
 
-def _fused(
+def _fuse_layers(
     layers: dict[str, nn.Module], before: fx.Node, node: fx.Node, norm: _BatchNorm
 ) -> nn.Module:
     """Return one layer for the layer before and its BatchNorm."""
-    own = layers.get(str(before.target)) if before.op == "call_module" else None
+    layer = layers.get(str(before.target)) if before.op == "call_module" else None
     if norm.running_mean is None:
         raise NetError(f"BatchNorm {node.target!r} has no running statistics; use nn.GroupNorm")
-    if len(before.users) > 1 or not isinstance(own, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear):
+    fusible = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear
+    if len(before.users) > 1 or not isinstance(layer, fusible):
         raise NetError(
             f"BatchNorm {node.target!r} follows no convolution or linear layer of its own; "
             "replace it by nn.GroupNorm and train on"
         )
     with torch.no_grad():
-        if isinstance(own, nn.Linear):
-            return fuse_linear_bn_eval(own, norm)
-        return fuse_conv_bn_eval(own, norm)
+        if isinstance(layer, nn.Linear):
+            return fuse_linear_bn_eval(layer, norm)
+        return fuse_conv_bn_eval(layer, norm)
 
 
-def _put(layers: dict[str, nn.Module], path: str, layer: nn.Module) -> None:
+def _replace_layer(layers: dict[str, nn.Module], path: str, layer: nn.Module) -> None:
     """Replace the module at a dotted path, in the net and in the table of its layers."""
     parent, _, name = path.rpartition(".")
     setattr(layers[parent], name, layer)

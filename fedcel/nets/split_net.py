@@ -1,6 +1,7 @@
 """A network cut in two: encoder, noise at the cut, head."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from math import prod
 from typing import cast
 
@@ -12,22 +13,37 @@ from torch.nn.functional import cross_entropy
 from fedcel import plugins
 from fedcel.errors import NetError
 from fedcel.nets.cut import Cut
-from fedcel.nets.pretrained import KEPT
+from fedcel.nets.pretrained import PRETRAINED_MARK
 from fedcel.settings import NetSettings
 
 Potential = Callable[[Tensor, Tensor], Tensor]
+"""(logits, labels) -> mean negative log-likelihood in nats."""
+
 Builder = Callable[[tuple[int, ...], int, NetSettings], tuple[nn.Module, nn.Module]]
+"""(shape of an image, classes, settings) -> (encoder, head)."""
 
 
 class SplitNet(nn.Module):
-    """Encoder f on the device, head g on the server, the cut's noise between.
+    """A network cut in two: an encoder on the device, a head on the server, noise between.
 
-    Images are (B, C, H, W) in [0, 1], smashed data (B, D), logits (B, classes). A head may bring
-    its own `potential(answers, labels)`, the mean negative log-likelihood of a batch in nats; the
-    cross-entropy of logits is what others are trained on.
+    Attributes:
+        encoder: Images (B, C, H, W) in [0, 1] to features (B, D).
+        head: Smashed data (B, D) to logits (B, classes).
+        cut: The noise between.
+        features: D.
+        potential: What is minimised: (logits, labels) to the mean negative log-likelihood of a
+            batch in nats. The head's own method of that name, else the cross-entropy.
     """
 
     def __init__(self, encoder: nn.Module, head: nn.Module, cut: Cut, features: int) -> None:
+        """Join two halves.
+
+        Args:
+            encoder: The half on the device.
+            head: The half on the server.
+            cut: The noise between.
+            features: D, what the encoder makes of an image.
+        """
         super().__init__()
         self.encoder = encoder
         self.head = head
@@ -36,18 +52,40 @@ class SplitNet(nn.Module):
         self.potential: Potential = getattr(head, "potential", cross_entropy)
 
     def encode(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
-        """Return z, before any noise."""
+        """Compute the features of images.
+
+        Args:
+            images: (B, C, H, W), in [0, 1].
+
+        Returns:
+            z (B, D), before any noise.
+        """
         return cast(Tensor, self.encoder(images))
 
     def add_noise(
         self, z: Float[Tensor, "B D"], generator: torch.Generator
     ) -> Float[Tensor, "B D"]:
-        """Return the messages z~, the cut's noise drawn afresh."""
+        """Make smashed data from features, the noise of the cut drawn afresh.
+
+        Args:
+            z: Features (B, D).
+            generator: The only source of random numbers.
+
+        Returns:
+            Smashed data (B, D).
+        """
         return self.cut.disturb(z, generator)
 
-    def answer(self, message: Float[Tensor, "B D"]) -> Float[Tensor, "B K"]:
-        """Return the head's logits for smashed data as it was received."""
-        return cast(Tensor, self.head(message))
+    def answer(self, smashed: Float[Tensor, "B D"]) -> Float[Tensor, "B K"]:
+        """Classify smashed data as it was received.
+
+        Args:
+            smashed: Smashed data (B, D).
+
+        Returns:
+            Logits (B, K).
+        """
+        return cast(Tensor, self.head(smashed))
 
 
 class NormBound(nn.Module):
@@ -66,20 +104,27 @@ BOUNDS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def mlp(shape: tuple[int, ...], classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
+def build_feature_layers(inputs: int, net: NetSettings) -> list[nn.Module]:
+    """Return a hidden layer, the layer that makes D features, and their bound."""
+    widths = [inputs, net.width, net.features]
+    hidden, last = (nn.Linear(*pair) for pair in pairwise(widths))
+    return [hidden, nn.ReLU(), last, BOUNDS[net.bound]()]
+
+
+def build_mlp(
+    shape: tuple[int, ...], classes: int, net: NetSettings
+) -> tuple[nn.Module, nn.Module]:
     """Return a one-hidden-layer encoder and head for small images."""
-    inputs = shape[0] * shape[1] * shape[2]
     encoder = nn.Sequential(
         nn.Flatten(),
-        nn.Linear(inputs, net.width),
-        nn.ReLU(),
-        nn.Linear(net.width, net.features),
-        BOUNDS[net.bound](),
+        *build_feature_layers(prod(shape), net),
     )
     return encoder, build_head(classes, net)
 
 
-def cnn(shape: tuple[int, ...], classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
+def build_cnn(
+    shape: tuple[int, ...], classes: int, net: NetSettings
+) -> tuple[nn.Module, nn.Module]:
     """Return two convolutions with GroupNorm and pooling, then D features; for 28 or 32 px."""
     channels, height, width = shape
     if height % 4 or width % 4:
@@ -94,15 +139,14 @@ def cnn(shape: tuple[int, ...], classes: int, net: NetSettings) -> tuple[nn.Modu
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(32 * height * width // 16, net.width),
-        nn.ReLU(),
-        nn.Linear(net.width, net.features),
-        BOUNDS[net.bound](),
+        *build_feature_layers(32 * height * width // 16, net),
     )
     return encoder, build_head(classes, net)
 
 
-def strided(shape: tuple[int, ...], classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
+def build_strided(
+    shape: tuple[int, ...], classes: int, net: NetSettings
+) -> tuple[nn.Module, nn.Module]:
     """Return two convolutions of stride 2 with GroupNorm: an eighth of `cnn`'s time on a CPU."""
     channels, height, width = shape
     encoder = nn.Sequential(
@@ -113,15 +157,14 @@ def strided(shape: tuple[int, ...], classes: int, net: NetSettings) -> tuple[nn.
         nn.GroupNorm(8, 32),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(32 * -(-height // 4) * -(-width // 4), net.width),
-        nn.ReLU(),
-        nn.Linear(net.width, net.features),
-        BOUNDS[net.bound](),
+        *build_feature_layers(32 * -(-height // 4) * -(-width // 4), net),
     )
     return encoder, build_head(classes, net)
 
 
-def vgg11(shape: tuple[int, ...], classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
+def build_vgg11(
+    shape: tuple[int, ...], classes: int, net: NetSettings
+) -> tuple[nn.Module, nn.Module]:
     """Return VGG11's eight convolutions in five blocks, cut after block `net.cut-after`.
 
     Simonyan and Zisserman, ICLR 2015, table 1, A, with GroupNorm (8 channels a group) where VGG11
@@ -132,26 +175,26 @@ def vgg11(shape: tuple[int, ...], classes: int, net: NetSettings) -> tuple[nn.Mo
     has 77 064 parameters and takes 41 million operations an image, the head 9 156 234 and 264
     million (a multiplication and an addition are two). NetError where `feature_map_size` gives one.
     """
-    places = feature_map_size(shape, net)
-    sent = net.features // prod(places)
+    map_size = feature_map_size(shape, net)
+    channels = net.features // prod(map_size)
     half, wide = net.width // 2, 4 * net.width
-    plan = [[half], [net.width], [2 * net.width] * 2, [wide] * 2, [wide] * 2]
-    before, after = plan[: net.cut_after], plan[net.cut_after :]
+    blocks = [[half], [net.width], [2 * net.width] * 2, [wide] * 2, [wide] * 2]
+    before, after = blocks[: net.cut_after], blocks[net.cut_after :]
     encoder = nn.Sequential(
         *build_blocks(shape[0], before),
-        nn.Conv2d(before[-1][-1], sent, 1),
+        nn.Conv2d(before[-1][-1], channels, 1),
         nn.Flatten(),
         BOUNDS[net.bound](),
     )
-    answering = nn.Sequential(
-        nn.Unflatten(1, (sent, *places)),
-        nn.Conv2d(sent, before[-1][-1], 1),
+    head = nn.Sequential(
+        nn.Unflatten(1, (channels, *map_size)),
+        nn.Conv2d(channels, before[-1][-1], 1),
         *build_blocks(before[-1][-1], after),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
         build_head(classes, net.model_copy(update={"features": wide})),
     )
-    return encoder, answering
+    return encoder, head
 
 
 def feature_map_size(shape: tuple[int, ...], net: NetSettings) -> tuple[int, int]:
@@ -170,17 +213,17 @@ def feature_map_size(shape: tuple[int, ...], net: NetSettings) -> tuple[int, int
     return rows, columns
 
 
-def build_blocks(channels: int, plan: list[list[int]]) -> list[nn.Module]:
+def build_blocks(channels: int, blocks: list[list[int]]) -> list[nn.Module]:
     """Return blocks of 3x3 convolutions with GroupNorm and ReLU, each ended by a pool of 2.
 
     A side of 1 stays 1, an odd one is rounded up.
     """
     layers: list[nn.Module] = []
-    for block in plan:
-        for wide in block:
-            layers += [nn.Conv2d(channels, wide, 3, padding=1), nn.GroupNorm(wide // 8, wide)]
+    for widths in blocks:
+        for width in widths:
+            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.GroupNorm(width // 8, width)]
             layers += [nn.ReLU()]
-            channels = wide
+            channels = width
         layers.append(nn.MaxPool2d(2, ceil_mode=True))
     return layers
 
@@ -194,7 +237,13 @@ def build_head(classes: int, net: NetSettings) -> nn.Module:
     )
 
 
-BUILDERS: dict[str, Builder] = {"mlp": mlp, "cnn": cnn, "strided": strided, "vgg11": vgg11}
+NET_BUILDERS: dict[str, Builder] = {
+    "mlp": build_mlp,
+    "cnn": build_cnn,
+    "strided": build_strided,
+    "vgg11": build_vgg11,
+}
+"""Of encoder and head by `net.name`, from the shape of an image, the classes and the settings."""
 
 
 def build_net(
@@ -202,67 +251,85 @@ def build_net(
     shape: tuple[int, ...],
     classes: int,
     generator: torch.Generator,
+    *,
     cut: Cut | None = None,
 ) -> SplitNet:
-    """Return a checked split network with parameters drawn from `generator`.
+    """Build a split network and check that it can be trained in a federation.
 
-    Without a `cut` there is Gaussian noise of `net.noise`. A user's builder
-    `package.module:object` takes (shape (C, H, W), classes, settings) and returns (encoder, head).
-    Raises NetError when they do not fit together.
+    Args:
+        net: The settings group `net`. A user's builder `package.module:object` is called with
+            (shape, classes, settings) and returns (encoder, head).
+        shape: Of an image, (C, H, W).
+        classes: Number of logits.
+        generator: The parameters are drawn from it.
+        cut: What happens between encoder and head; without it Gaussian noise of `net.noise`.
+
+    Returns:
+        The net.
+
+    Raises:
+        NetError: Encoder and head do not fit together, or hold what cannot be averaged.
+        PluginError: The import string leads nowhere.
     """
-    if net.name not in BUILDERS and ":" not in net.name:
-        raise NetError(
-            f"net.name is {net.name!r}, must be {', '.join(BUILDERS)} or 'package.module:object'"
-        )
-    builder = BUILDERS.get(net.name) or cast(Builder, plugins.load_object(net.name))
+    if net.name not in NET_BUILDERS and ":" not in net.name:
+        names = ", ".join(NET_BUILDERS)
+        raise NetError(f"net.name is {net.name!r}, must be {names} or 'package.module:object'")
+    builder = NET_BUILDERS.get(net.name) or plugins.load_object(net.name)
     with torch.random.fork_rng(devices=[]):  # layers draw their first values from the global state
         torch.manual_seed(generator.initial_seed())
-        encoder, classifier = call_builder(builder, net.name, shape, classes, net)
-    features = check_net(encoder, classifier, shape, classes)
-    model = SplitNet(encoder, classifier, cut or Cut(net.noise), features)
-    initialise_parameters(model, generator)
-    return model
+        encoder, head = _call_builder(builder, shape, classes, net)
+    features = _check_net(encoder, head, shape, classes)
+    split_net = SplitNet(encoder, head, cut or Cut(net.noise), features)
+    initialise_parameters(split_net, generator)
+    return split_net
 
 
-def call_builder(
-    builder: object, name: str, shape: tuple[int, ...], classes: int, net: NetSettings
+def _call_builder(
+    builder: object, shape: tuple[int, ...], classes: int, net: NetSettings
 ) -> tuple[nn.Module, nn.Module]:
     """Return what a builder makes; NetError when it is none or does not make a pair."""
     if not callable(builder):
-        raise NetError(f"net.name {name!r} is no builder: it cannot be called")
+        raise NetError(f"net.name {net.name!r} is no builder: it cannot be called")
     try:
-        encoder, classifier = builder(shape, classes, net)
+        encoder, head = builder(shape, classes, net)
     except (TypeError, ValueError) as error:
-        raise NetError(f"net.name {name!r}: (shape, classes, settings) gave {error}") from error
-    if not (isinstance(encoder, nn.Module) and isinstance(classifier, nn.Module)):
-        raise NetError(f"net.name {name!r} must return (encoder, head), two torch modules")
-    return encoder, classifier
+        raise NetError(f"net.name {net.name!r}: (shape, classes, settings) gave {error}") from error
+    if not (isinstance(encoder, nn.Module) and isinstance(head, nn.Module)):
+        raise NetError(f"net.name {net.name!r} must return (encoder, head), two torch modules")
+    return encoder, head
 
 
-def initialise_parameters(model: nn.Module, generator: torch.Generator) -> None:
-    """Redraw weights of linear and convolution layers, U(-1/sqrt(n), 1/sqrt(n)), n the fan-in.
+def initialise_parameters(module: nn.Module, generator: torch.Generator) -> None:
+    """Redraw the parameters of linear and convolution layers: U(-1/sqrt(n), 1/sqrt(n)), n fan-in.
 
-    Not those of a module that `fedcel.nets.pretrained.keep_parameters` marked.
+    Those of a module that `keep_parameters` marked stay.
+
+    Args:
+        module: Any module.
+        generator: The only source of random numbers.
     """
-    spared = {one for root in model.modules() if hasattr(root, KEPT) for one in root.modules()}
-    for layer in model.modules():
-        if isinstance(layer, nn.Linear | nn.Conv2d) and layer not in spared:
+    pretrained = {
+        layer
+        for root in module.modules()
+        if hasattr(root, PRETRAINED_MARK)
+        for layer in root.modules()
+    }
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d) and layer not in pretrained:
             bound = layer.weight[0].numel() ** -0.5
             for parameter in layer.parameters(recurse=False):
                 nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
 
-def check_net(
-    encoder: nn.Module, classifier: nn.Module, shape: tuple[int, ...], classes: int
-) -> int:
+def _check_net(encoder: nn.Module, head: nn.Module, shape: tuple[int, ...], classes: int) -> int:
     """Return D; NetError on buffers, wrong shapes or undefined values says why."""
-    for part in (encoder, classifier):
+    for part in (encoder, head):
         for name, layer in part.named_modules():
             if isinstance(layer, nn.modules.batchnorm._BatchNorm):
                 raise NetError(
                     f"layer {name!r} is {type(layer).__name__}: its running statistics mix "
                     "examples and cannot be averaged over clients or sampled; use nn.GroupNorm, "
-                    "or fedcel.nets.pretrained.fold_batch_norms for a pretrained net"
+                    "or fedcel.nets.fold_batch_norms for a pretrained net"
                 )
             if isinstance(layer, nn.modules.dropout._DropoutNd):
                 raise NetError(
@@ -271,28 +338,21 @@ def check_net(
                 )
         for name, _ in part.named_buffers():
             raise NetError(f"buffer {name!r} is not trained or averaged; make it a parameter")
-    common = {*encoder.parameters()} & {*classifier.parameters()}
-    for name, parameter in classifier.named_parameters():
-        if parameter in common:
+    shared = {*encoder.parameters()} & {*head.parameters()}
+    for name, parameter in head.named_parameters():
+        if parameter in shared:
             raise NetError(
                 f"the encoder has the head's parameter {name!r}, too, which could not be frozen "
                 "without it; give each its own"
             )
     try:
-        return probe_net(encoder, classifier, shape, classes)
+        with torch.no_grad():
+            z = encoder(torch.full((2, *shape), 0.5))
+            if z.dim() != 2 or not z.isfinite().all():
+                raise NetError(f"the encoder returned {tuple(z.shape)}, must be a finite (B, D)")
+            logits = head(z)
     except RuntimeError as error:
         raise NetError(f"the net does not fit images of shape {shape}: {error}") from error
-
-
-def probe_net(
-    encoder: nn.Module, classifier: nn.Module, shape: tuple[int, ...], classes: int
-) -> int:
-    """Return D of two grey images; NetError on wrong shapes or undefined values."""
-    with torch.no_grad():
-        z = encoder(torch.full((2, *shape), 0.5))
-        if z.dim() != 2 or not z.isfinite().all():
-            raise NetError(f"the encoder returned {tuple(z.shape)}, must be a finite (B, D)")
-        logits = classifier(z)
     if logits.shape != (2, classes):
         raise NetError(f"the head returned {tuple(logits.shape)}, must be (B, {classes})")
     return int(z.shape[1])

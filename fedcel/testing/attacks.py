@@ -8,20 +8,20 @@ from unittest.mock import patch
 
 import torch
 from jaxtyping import Float
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedcel.attacks import Attack, mean_image, mse
-from fedcel.data import Images
+from fedcel.data import Images, read_source
 from fedcel.leakage import FREE_QUERIES, LOG_PROB, MEAN, NOISELESS, Observation
 from fedcel.nets import Cut, SplitNet, initialise_parameters
+from fedcel.settings import DataSettings
 
 KNOWN, TARGETS, FEATURES = 250, 60, 32
 EPOCHS = 12  # of the net to attack
 QUICK = 0.1  # share of the effort where the result does not matter
-PART = re.compile(r"(\d+)/(\d+)")
-Made = Float[Tensor, "T C H W"]
+PROGRESS = re.compile(r"(\d+)/(\d+)")
+Reconstructions = Float[Tensor, "T C H W"]
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,7 @@ def projection() -> Float[Tensor, "64 32"]:
 @cache
 def load_digit_targets() -> tuple[Images, Images]:
     """Return the attacker's own digits and the targets, disjoint."""
-    data = load_digits()
-    x = torch.from_numpy(data.images).float()[:, None] / 16
-    y = torch.from_numpy(data.target).long()
+    x, y = read_source(DataSettings()).train
     last = KNOWN + TARGETS
     return Images(x[:KNOWN], y[:KNOWN]), Images(x[KNOWN:last], y[KNOWN:last])
 
@@ -76,82 +74,106 @@ def train_undefended(sigma: float = 0.1, layers: int = 2) -> SplitNet:
     Of 32 features, its encoder with one or two layers. It learned from digits that are neither the
     attacker's nor targets.
     """
-    data = load_digits()
-    last = KNOWN + TARGETS
-    x = torch.from_numpy(data.images[last:]).float()[:, None] / 16
-    y = torch.from_numpy(data.target[last:]).long()
+    x, y = (part[KNOWN + TARGETS :] for part in read_source(DataSettings()).train)
     stream = torch.Generator().manual_seed(7)
-    deep = [nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, FEATURES)]
-    encoder = nn.Sequential(nn.Flatten(), *(deep if layers == 2 else [nn.Linear(64, FEATURES)]))
+    hidden = [nn.Linear(64, 64), nn.ReLU()] if layers == 2 else []
+    encoder = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(64, FEATURES))
     net = SplitNet(encoder, nn.Linear(FEATURES, 10), Cut(sigma), FEATURES)
     initialise_parameters(net, stream)
     adam = torch.optim.Adam(net.parameters(), 3e-3)
     for _ in range(EPOCHS):
         for part in torch.split(torch.randperm(len(y), generator=stream), 64):
             adam.zero_grad()
-            message = net.add_noise(net.encode(x[part]), stream)
-            torch.autograd.backward(cross_entropy(net.answer(message), y[part]))
+            smashed = net.add_noise(net.encode(x[part]), stream)
+            torch.autograd.backward(cross_entropy(net.answer(smashed), y[part]))
             adam.step()
     return net
 
 
 class AttackContract:
-    """Name your subclass `TestMine`, define `build`; pytest runs the rest.
+    """Tests that an attack must pass; see `fedcel.attacks.Attack`.
 
-    `budget` multiplies your attack's effort and keeps the suite short. `share` is the part of the
-    global mean image's MSE that must be beaten: a weak attack passes for privacy. Ridge regression
-    reaches .12 here, the mean of the right class .72. `targets` is the number of images attacked.
-    Where your attack needs more than `LinearObservation` grants, return an observation of your own.
+    Name your subclass `TestMine`, define `build`; pytest runs the rest.
+
+    Attributes:
+        budget: Multiplies your attack's effort and keeps the suite short.
+        share: The attack's MSE must be below this share of the global mean image's: a weak attack
+            passes for privacy. Ridge regression reaches .12 here, the mean of the right class .72.
+        targets: Number of images that are attacked.
     """
 
     budget = 0.3
     share = 0.25
     targets = TARGETS
-    made: ClassVar[Made]
+    _reconstructions: ClassVar[Reconstructions]
 
     def build(self) -> Attack:
-        """Return your attack."""
+        """Make your attack.
+
+        Returns:
+            The attack.
+        """
         raise NotImplementedError
 
     def observation(self) -> Observation:
-        """Return what is attacked."""
+        """Make what is attacked; override it where your attack needs more than this grants.
+
+        Returns:
+            Projections of 8x8 digits with a little noise, no defence.
+        """
         return LinearObservation(self.build().observes)
 
-    def truth(self) -> Images:
-        """Return the targets."""
+    def target_images(self) -> Images:
+        """Select the images that are to be reconstructed.
+
+        Returns:
+            The targets, with labels.
+        """
         return Images(*(part[: self.targets] for part in load_digit_targets()[1]))
 
-    def attack(self, seed: int = 1, effort: float = 1.0, lines: list[str] | None = None) -> Made:
-        """Return the reconstructions of the targets; progress goes to `lines`."""
+    def run_attack(self, effort: float = 1.0, lines: list[str] | None = None) -> Reconstructions:
+        """Run the attack on the targets.
+
+        Args:
+            effort: Share of the suite's budget.
+            lines: Gets a line of progress each.
+
+        Returns:
+            The reconstructions (T, C, H, W).
+        """
         observation = self.observation()
-        observed = observation.sample(self.truth().x, torch.Generator().manual_seed(5))
+        observed = observation.sample(self.target_images().x, torch.Generator().manual_seed(5))
         return self.build().reconstruct(
             observation,
             load_digit_targets()[0],
             observed,
             self.budget * effort,
-            torch.Generator().manual_seed(seed),
+            torch.Generator().manual_seed(1),
             None if lines is None else lines.append,
         )
 
-    def full(self) -> Made:
-        """Return the reconstructions at full effort, made once for all tests of a suite."""
-        kind = type(self)
-        if "made" not in vars(kind):  # a parent's are those of another attack
-            kind.made = self.attack()
-        return kind.made
+    def reconstruct_targets(self) -> Reconstructions:
+        """Run the attack at full effort, once for all tests of a suite.
 
-    def test_declares_itself(self) -> None:
-        """It has a name, names what it observes, and is recognised as an attack."""
+        Returns:
+            The reconstructions (T, C, H, W).
+        """
+        suite = type(self)
+        if "_reconstructions" not in vars(suite):  # a parent's are those of another attack
+            suite._reconstructions = self.run_attack()
+        return suite._reconstructions
+
+    def test_it_says_what_it_needs_and_observes(self) -> None:
+        """It has a name, and is recognised as an attack."""
         attack = self.build()
         assert isinstance(attack, Attack)
         assert attack.name
         assert attack.observes
         assert attack.needs <= self.observation().grants
 
-    def test_one_image_per_target(self) -> None:
+    def test_it_returns_one_image_per_target(self) -> None:
         """Images have the targets' shape, are finite, in [0, 1], and carry no gradient."""
-        images, targets = self.full(), self.truth()
+        images, targets = self.reconstruct_targets(), self.target_images()
         assert images.shape == targets.x.shape
         assert images.isfinite().all()
         assert images.min() >= 0
@@ -160,47 +182,47 @@ class AttackContract:
 
     def test_far_better_than_the_mean_image(self) -> None:
         """Without a defence it must see a good deal more than the global mean image."""
-        known, targets = load_digit_targets()[0], self.truth()
-        guess = mse(mean_image(targets.y, known), targets.x)
-        assert mse(self.full(), targets.x) < self.share * guess
+        auxiliary, targets = load_digit_targets()[0], self.target_images()
+        mean_error = mse(mean_image(targets.y, auxiliary), targets.x)
+        assert mse(self.reconstruct_targets(), targets.x) < self.share * mean_error
 
-    def test_repeatable(self) -> None:
+    def test_the_same_seed_gives_the_same_images(self) -> None:
         """The same generator seed gives the same bits, and draws nothing from global streams."""
         before = torch.random.get_rng_state()
-        first = self.attack(effort=QUICK)
+        first = self.run_attack(effort=QUICK)
         torch.manual_seed(99)
-        second = self.attack(effort=QUICK)
+        second = self.run_attack(effort=QUICK)
         torch.random.set_rng_state(before)
         assert torch.equal(first, second)
 
-    def test_own_images_are_left_alone(self) -> None:
+    def test_the_attackers_images_are_not_changed(self) -> None:
         """The attacker's images and labels are not written to."""
         copies = [part.clone() for part in load_digit_targets()[0]]
-        self.attack(effort=QUICK)
+        self.run_attack(effort=QUICK)
         assert all(map(torch.equal, load_digit_targets()[0], copies))
 
     def test_each_query_draws_its_own_noise(self) -> None:
         """No generator state is used twice: what is trained on one draw knows no other."""
         states: list[bytes] = []
         observation = self.observation()
-        real = type(observation).sample
+        original = type(observation).sample
 
-        def sample(seen: Observation, images: Tensor, generator: torch.Generator) -> Tensor:
+        def sample(self: Observation, images: Tensor, generator: torch.Generator) -> Tensor:
             states.append(generator.get_state().numpy().tobytes())
-            return real(seen, images, generator)
+            return original(self, images, generator)
 
         with patch.object(type(observation), "sample", sample):
-            self.attack(effort=QUICK)
+            self.run_attack(effort=QUICK)
         assert NOISELESS in observation.grants or len(set(states)) == len(states)
 
-    def test_budget_scales_the_effort(self) -> None:
+    def test_a_larger_budget_means_more_work(self) -> None:
         """Progress names the part done as k/n: the last line is at its end, the n follow budget."""
         totals = []
         for effort in (QUICK, 1.0):
             lines: list[str] = []
-            self.attack(effort=effort, lines=lines)
-            parts = [tuple(map(int, found)) for line in lines for found in PART.findall(line)]
-            assert parts
-            assert parts[-1][0] == parts[-1][1]
-            totals.append(sum({total for _, total in parts}))  # one n for each part of the work
+            self.run_attack(effort=effort, lines=lines)
+            steps = [tuple(map(int, pair)) for line in lines for pair in PROGRESS.findall(line)]
+            assert steps
+            assert steps[-1][0] == steps[-1][1]
+            totals.append(sum({total for _, total in steps}))  # one n for each part of the work
         assert totals[1] > totals[0]

@@ -9,197 +9,202 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedcel.errors import DataError, DivergedError, SettingsError
-from fedcel.losses.cel import ConditionalEntropy, State, split_pieces
+from fedcel.losses.cel import ConditionalEntropy, State, split_features
+from fedcel.testing.loss_checks import check_unchanged, evaluate_term, store_state
 
 FEATURES, CLASSES = 4, 3
 
 
 def make_features(seed: int, count: int = 24) -> tuple[Float[Tensor, "N D"], Int[Tensor, " N"]]:
-    """Return normal codes (count, 4) and labels that go round the 3 classes."""
+    """Return normal features (count, 4) and labels that go round the 3 classes."""
     z = torch.randn(count, FEATURES, generator=torch.Generator().manual_seed(seed))
     return z, torch.arange(count) % CLASSES
 
 
-class CELContract:
-    """Name your subclass `TestMine`, define `build`; pytest runs the rest.
+def make_stream(seed: int = 3) -> torch.Generator:
+    """Return a generator."""
+    return torch.Generator().manual_seed(seed)
 
-    Set `shift_invariant` to False for a loss that changes when one number is added to all values.
+
+class CELContract:
+    """Tests that a conditional entropy loss must pass; see `ConditionalEntropy`.
+
+    Name your subclass `TestMine`, define `build`; pytest runs the rest.
+
+    Attributes:
+        shift_invariant: False for a loss that changes when one number is added to all values.
     """
 
     shift_invariant = True
 
     def build(self) -> ConditionalEntropy:
-        """Return your loss for 4 features, 3 classes; its penalty must not be flat at spread 4."""
+        """Make your loss.
+
+        Returns:
+            A loss of 4 features and 3 classes; its penalty must not be flat at spread 4.
+        """
         raise NotImplementedError
 
-    def state(self, z: Float[Tensor, "N D"], y: Int[Tensor, " N"]) -> State:
-        """Return the state that a client of these examples would start with."""
-        return self.build().refresh(None, split_pieces(z, y), torch.Generator().manual_seed(3))
+    def init_state(self, z: Float[Tensor, "N D"], y: Int[Tensor, " N"]) -> State:
+        """Make the state that a client would start with.
+
+        Args:
+            z: All its features (N, 4).
+            y: Its labels (N,).
+
+        Returns:
+            The state after the first `refresh`.
+        """
+        return self.build().refresh(None, split_features(z, y), make_stream())
 
     def evaluate(
         self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]
     ) -> tuple[Float[Tensor, ""], Float[Tensor, "B D"]]:
-        """Return the loss and its gradient at z, after checking all that holds for any batch."""
-        z = z.detach().clone().requires_grad_()
-        term = self.build().loss(state, z, y)
-        (slope,) = torch.autograd.grad(term.loss, z)
-        assert term.loss.shape == ()
-        assert 0 <= term.loss < torch.inf
-        assert slope.isfinite().all()
-        for name, value in term.metrics.items():
-            assert value.shape == (), name
-            assert value.isfinite(), name
-            assert not value.requires_grad, name
-        bare = self.build().loss(state, z, y, measure=False)
-        assert torch.equal(bare.loss, term.loss)
-        assert not bare.metrics
-        return term.loss.detach(), slope
+        """Compute the loss after checking all that holds for any batch.
 
-    def test_scalar_gradient_repeatable(self) -> None:
-        """Scalar >= 0; every code has a gradient; the same bits twice, state included."""
+        Args:
+            state: The client's state.
+            z: Features of the batch (B, 4).
+            y: Labels (B,).
+
+        Returns:
+            The loss, and its gradient at z.
+        """
+        loss, gradient = evaluate_term(
+            lambda leaf, measure: self.build().loss(state, leaf, y, measure), z
+        )
+        assert loss >= 0
+        return loss, gradient
+
+    def test_the_same_batch_gives_the_same_gradient(self) -> None:
+        """Every image's features have a gradient; the same bits twice, state included."""
         z, y = make_features(7)
-        loss, slope = self.evaluate(self.state(z, y), z[:12], y[:12])
-        again = self.evaluate(self.state(z, y), z[:12], y[:12])
-        assert slope.any(1).all()
+        loss, gradient = self.evaluate(self.init_state(z, y), z[:12], y[:12])
+        again = self.evaluate(self.init_state(z, y), z[:12], y[:12])
+        assert gradient.any(1).all()
         assert torch.equal(loss, again[0])
-        assert torch.equal(slope, again[1])
+        assert torch.equal(gradient, again[1])
 
-    def test_order_does_not_matter(self) -> None:
-        """Shuffling a batch changes neither loss nor gradient by more than 1e-6, relatively."""
+    def test_the_order_of_a_batch_does_not_matter(self) -> None:
+        """Shuffling changes neither loss nor gradient by more than 1e-6, relatively."""
         z, y = make_features(8)
-        state, order = self.state(z, y), torch.randperm(12, generator=torch.Generator())
-        loss, slope = self.evaluate(state, z[:12], y[:12])
-        moved = self.evaluate(state, z[order], y[order])
-        torch.testing.assert_close(moved[0], loss, rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(moved[1], slope[order], rtol=1e-5, atol=1e-6)
+        state, order = self.init_state(z, y), torch.randperm(12, generator=torch.Generator())
+        loss, gradient = self.evaluate(state, z[:12], y[:12])
+        shuffled = self.evaluate(state, z[order], y[order])
+        torch.testing.assert_close(shuffled[0], loss, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(shuffled[1], gradient[order], rtol=1e-5, atol=1e-6)
 
-    def test_shift_changes_nothing(self) -> None:
+    def test_a_shift_of_all_features_changes_nothing(self) -> None:
         """One number added to all values, those of the state's examples included."""
         z, y = make_features(9)
         if self.shift_invariant:
-            loss, _ = self.evaluate(self.state(z, y), z[:12], y[:12])
-            moved, _ = self.evaluate(self.state(z + 2, y), z[:12] + 2, y[:12])
-            torch.testing.assert_close(moved, loss, rtol=1e-4, atol=1e-5)
+            loss, _ = self.evaluate(self.init_state(z, y), z[:12], y[:12])
+            shifted, _ = self.evaluate(self.init_state(z + 2, y), z[:12] + 2, y[:12])
+            torch.testing.assert_close(shifted, loss, rtol=1e-4, atol=1e-5)
 
-    def test_absent_and_single_classes(self) -> None:
-        """Classes may be missing in the batch, in the client's data, or have one member."""
+    def test_classes_may_be_absent_or_have_one_member(self) -> None:
+        """In the batch, or in the client's data."""
         z, y = make_features(10)
-        everything, two = self.state(z, y), self.state(z[y < 2], y[y < 2])
+        three_classes, two_classes = self.init_state(z, y), self.init_state(z[y < 2], y[y < 2])
         for chosen in (y == 1, y < 2, (y < 2) | (torch.arange(len(y)) == 2)):
-            loss, _ = self.evaluate(everything, z[chosen], y[chosen])
-            partial, _ = self.evaluate(two, z[chosen], y[chosen])
-            assert min(loss, partial) > 0
+            for state in (three_classes, two_classes):
+                assert self.evaluate(state, z[chosen], y[chosen])[0] > 0
 
-    def test_empty_signal_is_exactly_zero(self) -> None:
+    def test_without_a_signal_the_loss_is_exactly_zero(self) -> None:
         """One lone member of a class that the client never had: 0, with a gradient of 0."""
         z, y = make_features(11)
         lone = torch.tensor([2])
-        loss, slope = self.evaluate(self.state(z[y < 2], y[y < 2]), z[lone], y[lone])
+        loss, gradient = self.evaluate(self.init_state(z[y < 2], y[y < 2]), z[lone], y[lone])
         assert loss == 0
-        assert not slope.any()
+        assert not gradient.any()
 
-    def test_no_variance(self) -> None:
-        """Equal codes have no spread and a finite gradient."""
+    def test_equal_features_cost_nothing(self) -> None:
+        """They have no spread, and a finite gradient."""
         _, y = make_features(12)
         z = torch.full((len(y), FEATURES), 0.3)
-        loss, _ = self.evaluate(self.state(z, y), z, y)
+        loss, _ = self.evaluate(self.init_state(z, y), z, y)
         assert loss < 1e-6
 
     def test_labels_that_are_no_class_are_refused(self) -> None:
         """DataError: a negative one would count from the end, the last class would be wrong."""
         z, y = make_features(17)
-        state = self.state(z, y)
+        state = self.init_state(z, y)
         for wrong in (-1, CLASSES):
             bad = torch.cat([y[:5], torch.tensor([wrong])])
             with pytest.raises(DataError):
                 self.build().loss(state, z[:6], bad)
             with suppress(DataError):  # a loss that reads no statistics never sees it there
-                self.build().refresh(None, split_pieces(z[:6], bad), torch.Generator())
+                self.build().refresh(None, split_features(z[:6], bad), torch.Generator())
             with suppress(DataError):
                 self.build().step(state, z[:6], bad)
 
-    def test_codes_that_are_no_numbers_do_not_pass_for_some(self) -> None:
-        """The loss is not finite or DivergedError; a state, if there is one, stays finite."""
+    def test_undefined_features_are_never_hidden(self) -> None:
+        """Of NaN the loss is not finite, or DivergedError says so; a state stays finite."""
         z, y = make_features(18)
-        state = self.state(z, y)
+        state = self.init_state(z, y)
         for wrong in (torch.nan, torch.inf):
             bad = z.clone()
             bad[2, 1] = wrong
             with suppress(DivergedError):
                 assert not self.build().loss(state, bad, y).loss.isfinite()
             with suppress(DivergedError):
-                fresh = self.build().refresh(None, split_pieces(bad, y), torch.Generator())
-                assert all(tensor.isfinite().all() for tensor in fresh.values())
+                store_state(self.build().refresh(None, split_features(bad, y), torch.Generator()))
             with suppress(DivergedError):
-                stepped = self.build().step(state, bad, y)
-                assert all(tensor.isfinite().all() for tensor in stepped.values())
+                store_state(self.build().step(state, bad, y))
 
     def test_a_state_of_another_loss_is_refused_or_replaced(self) -> None:
         """SettingsError, or a state that the loss can use."""
         z, y = make_features(19)
         foreign = {"foreign": torch.ones(3)}
         with suppress(SettingsError):
-            state = self.build().refresh(
-                foreign, split_pieces(z, y), torch.Generator().manual_seed(3)
-            )
-            self.evaluate(state, z, y)
+            self.evaluate(self.build().refresh(foreign, split_features(z, y), make_stream()), z, y)
 
-    def test_loss_leaves_the_state_alone(self) -> None:
-        """Neither values nor version of any tensor change, backward pass included."""
+    def test_the_loss_does_not_change_the_state(self) -> None:
+        """Neither values nor version of any tensor, backward pass included."""
         z, y = make_features(13)
-        state = self.state(z, y)
-        before = {name: (t, t.detach().clone(), t._version) for name, t in state.items()}
-        torch.autograd.backward(self.build().loss(state, z.requires_grad_(), y).loss)
-        assert state.keys() == before.keys()
-        for name, (tensor, value, version) in before.items():
-            assert state[name] is tensor, name
-            assert tensor._version == version, name
-            assert torch.equal(tensor.detach(), value), name
+        state = self.init_state(z, y)
+        term = self.build().loss
+        check_unchanged(
+            state, lambda: torch.autograd.backward(term(state, z.requires_grad_(), y).loss)
+        )
 
-    def test_state_survives_packing(self) -> None:
-        """Finite, contiguous tensors; from arrays the same bits, and refresh and step go on."""
+    def test_a_stored_state_gives_the_same_bits(self) -> None:
+        """Its tensors can be stored; from what is read again, refresh and step go on."""
         z, y = make_features(14)
-        for state in self.rounds(z, y):
-            for name, tensor in state.items():
-                assert tensor.is_contiguous(), name
-                assert tensor.isfinite().all(), name
-            arrays = {name: tensor.detach().numpy().copy() for name, tensor in state.items()}
-            packed = {name: torch.from_numpy(array) for name, array in arrays.items()}
-            loss, slope = self.evaluate(state, z, y)
-            again = self.evaluate(packed, z, y)
+        for state in self._run_rounds(z, y):
+            stored = store_state(state)
+            loss, gradient = self.evaluate(state, z, y)
+            again = self.evaluate(stored, z, y)
             assert torch.equal(loss, again[0])
-            assert torch.equal(slope, again[1])
-            names = self.build().refresh(packed, split_pieces(z, y), torch.Generator()).keys()
-            assert names == state.keys()
+            assert torch.equal(gradient, again[1])
+            refreshed = self.build().refresh(stored, split_features(z, y), torch.Generator())
+            assert refreshed.keys() == state.keys()
 
-    def rounds(self, z: Float[Tensor, "N D"], y: Int[Tensor, " N"]) -> Iterator[State]:
-        """Yield the state of three rounds: refresh, loss, backward, step."""
-        mine, state = self.build(), None
+    def _run_rounds(self, z: Float[Tensor, "N D"], y: Int[Tensor, " N"]) -> Iterator[State]:
+        """Yield the state after each of three rounds: refresh, loss, backward, step."""
+        loss, state = self.build(), None
         for seed in range(3):
-            state = mine.refresh(state, split_pieces(z, y), torch.Generator().manual_seed(seed))
-            torch.autograd.backward(mine.loss(state, z.clone().requires_grad_(), y).loss)
-            state = mine.step(state, z, y)
+            state = loss.refresh(state, split_features(z, y), make_stream(seed))
+            torch.autograd.backward(loss.loss(state, z.clone().requires_grad_(), y).loss)
+            state = loss.step(state, z, y)
             yield state
 
-    def test_one_backward_is_the_two_pass_recipe(self) -> None:
+    def test_one_backward_pass_equals_two(self) -> None:
         """CE + w CEL at once, or the CEL for the encoder, then the CE, merged: 1e-12 apart."""
-        images = torch.rand(12, 6, generator=torch.Generator().manual_seed(15)).double()
+        images = torch.rand(12, 6, generator=make_stream(15)).double()
         y, weight = torch.arange(12) % CLASSES, 0.3
         encoder = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, FEATURES)).double()
-        head = nn.Linear(FEATURES, CLASSES).double()
-        seeded = torch.Generator().manual_seed(16)
-        for parameter in [*encoder.parameters(), *head.parameters()]:
-            nn.init.normal_(parameter, generator=seeded)
-        own, both = list(encoder.parameters()), [*encoder.parameters(), *head.parameters()]
+        head, stream = nn.Linear(FEATURES, CLASSES).double(), make_stream(16)
+        encoder_parameters = list(encoder.parameters())
+        parameters = [*encoder_parameters, *head.parameters()]
+        for parameter in parameters:
+            nn.init.normal_(parameter, generator=stream)
         z = encoder(images)
         cross_entropy = nn.functional.cross_entropy(head(z), y)
-        loss = weight * self.build().loss(self.state(z.detach(), y), z, y).loss
-        first = torch.autograd.grad(loss, own, retain_graph=True)
-        second = torch.autograd.grad(cross_entropy, both, retain_graph=True)
-        merged = [a + b for a, b in zip(first, second[: len(own)], strict=True)]
-        for one, two in zip(
-            torch.autograd.grad(cross_entropy + loss, both),
-            [*merged, *second[len(own) :]],
-            strict=True,
-        ):
-            torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
+        loss = weight * self.build().loss(self.init_state(z.detach(), y), z, y).loss
+        of_cel = torch.autograd.grad(loss, encoder_parameters, retain_graph=True)
+        of_task = torch.autograd.grad(cross_entropy, parameters, retain_graph=True)
+        merged = [a + b for a, b in zip(of_cel, of_task, strict=False)]
+        at_once = torch.autograd.grad(cross_entropy + loss, parameters)
+        expected = [*merged, *of_task[len(merged) :]]
+        torch.testing.assert_close(list(at_once), expected, rtol=1e-12, atol=1e-12)

@@ -11,142 +11,140 @@ from torch import Tensor
 from fedcel.errors import DivergedError, SettingsError
 from fedcel.losses.cel import State
 from fedcel.losses.defences import Defence
+from fedcel.testing.loss_checks import check_unchanged, evaluate_term, store_state
 
 SHAPE, FEATURES = (1, 4, 4), 4
 
 
-class Sent(NamedTuple):
-    """Images, their smashed data, and the noise between these and the messages."""
+class SentBatch(NamedTuple):
+    """Images, their features, and the noise between these and the smashed data."""
 
     x: Float[Tensor, "B C H W"]
     z: Float[Tensor, "B D"]
     xi: Float[Tensor, "B D"]
 
 
-def make_sent(seed: int, count: int = 12) -> Sent:
-    """Return images (count, 1, 4, 4) in [0, 1], normal codes (count, 4) and noise of sd 0.1."""
+def make_batch(seed: int, count: int = 12) -> SentBatch:
+    """Return images (count, 1, 4, 4) in [0, 1], normal features (count, 4), noise of sd 0.1."""
     generator = torch.Generator().manual_seed(seed)
     z, xi = torch.randn(2, count, FEATURES, generator=generator)
-    return Sent(torch.rand(count, *SHAPE, generator=generator), z, 0.1 * xi)
-
-
-def copy_state(state: State) -> State:
-    """Return the state as it comes back from a file."""
-    arrays = {name: tensor.detach().numpy().copy() for name, tensor in state.items()}
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return SentBatch(torch.rand(count, *SHAPE, generator=generator), z, 0.1 * xi)
 
 
 class DefenceContract:
-    """Name your subclass `TestMine`, define `build`; pytest runs the rest."""
+    """Tests that a defence with a loss must pass; see `fedcel.losses.defences.Defence`.
+
+    Name your subclass `TestMine`, define `build`; pytest runs the rest.
+    """
 
     def build(self) -> Defence:
-        """Return your defence of images (1, 4, 4) with 4 features."""
+        """Make your defence.
+
+        Returns:
+            A defence of images (1, 4, 4) with 4 features.
+        """
         raise NotImplementedError
 
-    def state(self) -> State:
-        """Return the state that a client would start with."""
+    def init_state(self) -> State:
+        """Make the state that a client would start with.
+
+        Returns:
+            The state after the first `refresh`.
+        """
         return self.build().refresh(None, torch.Generator().manual_seed(3))
 
-    def evaluate(self, state: State, batch: Sent) -> tuple[Float[Tensor, ""], Float[Tensor, "B D"]]:
-        """Return the loss and its gradient at z, after checking all that holds for any batch."""
-        z = batch.z.detach().clone().requires_grad_()
-        term = self.build().loss(state, batch.x, z, z + batch.xi)
-        (slope,) = torch.autograd.grad(term.loss, z)
-        assert term.loss.shape == ()
-        assert term.loss.isfinite()
-        assert slope.isfinite().all()
-        for name, value in term.metrics.items():
-            assert value.shape == (), name
-            assert value.isfinite(), name
-            assert not value.requires_grad, name
-        bare = self.build().loss(state, batch.x, z, z + batch.xi, measure=False)
-        assert torch.equal(bare.loss, term.loss)
-        assert not bare.metrics
-        return term.loss.detach(), slope
+    def evaluate(
+        self, state: State, batch: SentBatch
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, "B D"]]:
+        """Compute the loss after checking all that holds for any batch.
 
-    def test_scalar_gradient_repeatable(self) -> None:
-        """Scalar; every code has a gradient; the same bits twice, state included."""
-        loss, slope = self.evaluate(self.state(), make_sent(7))
-        again = self.evaluate(self.state(), make_sent(7))
-        assert slope.any(1).all()
+        Args:
+            state: The client's state.
+            batch: What is sent.
+
+        Returns:
+            The loss, and its gradient at the features.
+        """
+        return evaluate_term(
+            lambda z, measure: self.build().loss(state, batch.x, z, z + batch.xi, measure), batch.z
+        )
+
+    def test_the_same_batch_gives_the_same_gradient(self) -> None:
+        """Every image's features have a gradient; the same bits twice, state included."""
+        loss, gradient = self.evaluate(self.init_state(), make_batch(7))
+        again = self.evaluate(self.init_state(), make_batch(7))
+        assert gradient.any(1).all()
         assert torch.equal(loss, again[0])
-        assert torch.equal(slope, again[1])
+        assert torch.equal(gradient, again[1])
 
-    def test_order_does_not_matter(self) -> None:
-        """Shuffling a batch changes neither loss nor gradient by more than 1e-5, relatively."""
-        batch, state = make_sent(8), self.state()
+    def test_the_order_of_a_batch_does_not_matter(self) -> None:
+        """Shuffling changes neither loss nor gradient by more than 1e-5, relatively."""
+        batch, state = make_batch(8), self.init_state()
         order = torch.randperm(12, generator=torch.Generator().manual_seed(1))
-        loss, slope = self.evaluate(state, batch)
-        moved = self.evaluate(state, Sent(*(part[order] for part in batch)))
-        torch.testing.assert_close(moved[0], loss, rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(moved[1], slope[order], rtol=1e-4, atol=1e-6)
+        loss, gradient = self.evaluate(state, batch)
+        shuffled = self.evaluate(state, SentBatch(*(part[order] for part in batch)))
+        torch.testing.assert_close(shuffled[0], loss, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(shuffled[1], gradient[order], rtol=1e-4, atol=1e-6)
 
-    def test_batches_with_nothing_to_tell_apart(self) -> None:
-        """One image, two equal ones, equal codes of different images: all finite."""
-        one, many = make_sent(9, 1), make_sent(10)
-        self.evaluate(self.state(), one)
-        self.evaluate(self.state(), Sent(*(part.expand(2, *part.shape[1:]) for part in one)))
-        self.evaluate(self.state(), many._replace(z=many.z[:1].expand(12, -1)))
+    def test_batches_without_differences_are_finite(self) -> None:
+        """One image, two equal ones, equal features of different images."""
+        single, batch = make_batch(9, 1), make_batch(10)
+        pair = SentBatch(*(part.expand(2, *part.shape[1:]) for part in single))
+        equal = batch._replace(z=batch.z[:1].expand(12, -1))
+        for each in (single, pair, equal):
+            self.evaluate(self.init_state(), each)
 
-    def test_codes_that_are_no_numbers_do_not_pass_for_some(self) -> None:
-        """The loss of NaN codes is not finite, or DivergedError says so."""
-        batch = make_sent(21)
+    def test_undefined_features_are_never_hidden(self) -> None:
+        """Of NaN the loss is not finite, or DivergedError says so."""
+        batch = make_batch(21)
         z = batch.z.clone()
         z[2, 1] = torch.nan
         with suppress(DivergedError):
-            assert not self.build().loss(self.state(), batch.x, z, z + batch.xi).loss.isfinite()
+            loss = self.build().loss(self.init_state(), batch.x, z, z + batch.xi).loss
+            assert not loss.isfinite()
 
     def test_a_state_of_another_defence_is_refused_or_replaced(self) -> None:
         """SettingsError, or a state that the defence can use."""
+        foreign = {"foreign": torch.ones(3)}
         with suppress(SettingsError):
-            foreign = {"foreign": torch.ones(3)}
-            self.evaluate(
-                self.build().refresh(foreign, torch.Generator().manual_seed(3)), make_sent(22)
-            )
+            state = self.build().refresh(foreign, torch.Generator().manual_seed(3))
+            self.evaluate(state, make_batch(22))
 
-    def test_loss_leaves_the_state_alone(self) -> None:
-        """Neither values nor version of any tensor change, backward pass included."""
-        batch, state = make_sent(11), self.state()
-        before = {name: (t, t.detach().clone(), t._version) for name, t in state.items()}
-        self.backward(state, batch)
-        assert state.keys() == before.keys()
-        for name, (tensor, value, version) in before.items():
-            assert state[name] is tensor, name
-            assert tensor._version == version, name
-            assert torch.equal(tensor.detach(), value), name
+    def test_the_loss_does_not_change_the_state(self) -> None:
+        """Neither values nor version of any tensor, backward pass included."""
+        state = self.init_state()
+        check_unchanged(state, lambda: self._run_backward(state, make_batch(11)))
 
-    def backward(self, state: State, batch: Sent) -> None:
+    def _run_backward(self, state: State, batch: SentBatch) -> None:
         """Let the state's tensors that learn gather their gradient."""
         z = batch.z.detach().clone().requires_grad_()
         torch.autograd.backward(self.build().loss(state, batch.x, z, z + batch.xi).loss)
 
-    def rounds(self, packed: bool) -> Iterator[State]:
-        """Yield the state after each of three rounds of two steps, `packed` between rounds."""
-        mine, state = self.build(), None
+    def _run_rounds(self, stored: bool) -> Iterator[State]:
+        """Yield the state after each of three rounds of two steps, `stored` between rounds."""
+        defence, state = self.build(), None
         for seed in range(3):
-            known = copy_state(state) if packed and state is not None else state
-            state = mine.refresh(known, torch.Generator().manual_seed(seed))
+            last = store_state(state) if stored and state is not None else state
+            state = defence.refresh(last, torch.Generator().manual_seed(seed))
             for step in range(2):
-                self.backward(state, make_sent(12 + step))
-                state = mine.step(state)
+                self._run_backward(state, make_batch(12 + step))
+                state = defence.step(state)
             yield state
 
     def test_step_takes_the_gradient_once(self) -> None:
         """Without another backward pass a second step changes nothing."""
-        for state in self.rounds(packed=False):
+        for state in self._run_rounds(stored=False):
             again = self.build().step(state)
             assert again.keys() == state.keys()
             assert all(torch.equal(again[name], state[name]) for name in state)
 
-    def test_state_survives_packing(self) -> None:
-        """Finite, contiguous tensors; rounds from arrays end in the same bits."""
-        for kept, packed in zip(self.rounds(packed=False), self.rounds(packed=True), strict=True):
-            assert kept.keys() == packed.keys()
-            for name, tensor in kept.items():
-                assert tensor.is_contiguous(), name
-                assert tensor.isfinite().all(), name
-                assert torch.equal(packed[name], tensor), name
-            loss, slope = self.evaluate(kept, make_sent(20))
-            again = self.evaluate(copy_state(kept), make_sent(20))
+    def test_a_stored_state_gives_the_same_bits(self) -> None:
+        """Its tensors can be stored; rounds from what is read again end in the same bits."""
+        rounds = zip(self._run_rounds(stored=False), self._run_rounds(stored=True), strict=True)
+        for state, restored in rounds:
+            assert state.keys() == restored.keys()
+            assert all(torch.equal(restored[name], state[name]) for name in state)
+            loss, gradient = self.evaluate(state, make_batch(20))
+            again = self.evaluate(store_state(state), make_batch(20))
             assert torch.equal(loss, again[0])
-            assert torch.equal(slope, again[1])
+            assert torch.equal(gradient, again[1])

@@ -10,9 +10,9 @@ from fedcel.privacy import Mechanism, measure_epsilon
 
 CLASSES = 3
 ANSWERS = 10_000
-"""About each of two inputs."""
+"""Drawn about each of two inputs."""
 CONFIDENCE = 1 - 1e-6
-"""At 95 % a sound mechanism would be called unsound once in some forty runs."""
+"""At 95 % a valid mechanism would be called invalid once in some forty runs."""
 
 
 def extreme_pairs() -> Float[Tensor, "pairs 2 C"]:
@@ -22,24 +22,31 @@ def extreme_pairs() -> Float[Tensor, "pairs 2 C"]:
 
 
 class MechanismContract:
-    """Name your subclass `TestMine`, define `build`; pytest runs the rest."""
+    """Tests that a mechanism of private answers must pass; see `fedcel.Mechanism`.
+
+    Name your subclass `TestMine`, define `build`; pytest runs the rest.
+    """
 
     def build(self) -> Mechanism:
-        """Return your mechanism for 3 classes; epsilon about 1, a delta of .05 can be measured."""
+        """Make your mechanism.
+
+        Returns:
+            A mechanism for 3 classes; epsilon about 1, a delta of .05 can be measured.
+        """
         raise NotImplementedError
 
-    def test_it_is_a_mechanism(self) -> None:
-        """It says what it costs and what it protects, the same each time."""
-        mine, again = self.build(), self.build()
-        assert isinstance(mine, Mechanism)
-        assert 0 < mine.epsilon < math.inf
-        assert 0 <= mine.delta < 1
-        assert (mine.epsilon, mine.delta) == (again.epsilon, again.delta)
-        assert mine.unit in ("logits", "probabilities")
-        assert mine.name
-        assert mine.protects.endswith(".")
+    def test_it_says_what_it_costs_and_protects(self) -> None:
+        """The same each time."""
+        mechanism, again = self.build(), self.build()
+        assert isinstance(mechanism, Mechanism)
+        assert 0 < mechanism.epsilon < math.inf
+        assert 0 <= mechanism.delta < 1
+        assert (mechanism.epsilon, mechanism.delta) == (again.epsilon, again.delta)
+        assert mechanism.unit in ("logits", "probabilities")
+        assert mechanism.name
+        assert mechanism.protects.endswith(".")
 
-    def test_a_row_is_an_answer(self) -> None:
+    def test_every_row_is_answered(self) -> None:
         """Any number of rows, none too; finite, however large the logits; the input is left."""
         for rows in (0, 1, 7):
             for size in (1.0, 1e30):
@@ -58,7 +65,7 @@ class MechanismContract:
             logits[2, 1] = bad
             assert refuses(self.build(), logits), bad
 
-    def test_other_classes_are_refused(self) -> None:
+    def test_another_number_of_classes_is_refused(self) -> None:
         """What an answer costs may depend on their number."""
         for classes in (CLASSES - 1, CLASSES + 1):
             assert refuses(self.build(), torch.zeros(2, classes)), classes
@@ -66,19 +73,19 @@ class MechanismContract:
     def test_no_seed_repeats_the_noise(self) -> None:
         """Torch's global generator decides nothing and is not drawn from."""
         before = torch.random.get_rng_state()
-        drawn = []
+        answers = []
         for _ in range(2):
             torch.manual_seed(7)
-            drawn.append(self.build().answer(torch.zeros(500, CLASSES)))
+            answers.append(self.build().answer(torch.zeros(500, CLASSES)))
             assert torch.equal(torch.random.get_rng_state(), manual_state(7))
         torch.random.set_rng_state(before)
-        assert not torch.equal(*drawn)
+        assert not torch.equal(*answers)
 
     def test_no_attacker_measures_more_than_epsilon(self) -> None:
         """Answers about inputs as far apart as they may be, told apart by the best threshold."""
         for pair in extreme_pairs():
-            mine = self.build()
-            assert measure_epsilon(mine, pair, ANSWERS, CONFIDENCE) <= mine.epsilon
+            mechanism = self.build()
+            assert measure_epsilon(mechanism, pair, ANSWERS, CONFIDENCE) <= mechanism.epsilon
 
 
 def manual_state(seed: int) -> Tensor:

@@ -23,144 +23,190 @@ NODE = 100  # node NODE + k holds partition k
 
 
 class StrategyContract:
-    """Name your subclass `TestMine`, define `build`; pytest runs the rest.
+    """Tests that a subclass of `strategies.PosteriorStrategy` must pass.
 
-    For subclasses of `strategies.PosteriorStrategy`: a stock strategy of Flower averages weights
-    and ends the run on a bad reply. `raw` are settings beyond temperature 0.
+    Name your subclass `TestMine`, define `build`; pytest runs the rest. A stock strategy of Flower
+    cannot pass: it averages weights and ends the run on a bad reply.
+
+    Attributes:
+        extra_settings: Settings beyond temperature 0, as flat keys.
     """
 
-    raw: ClassVar[dict[str, Any]] = {}
+    extra_settings: ClassVar[dict[str, Any]] = {}
 
     def build(
         self, settings: Settings, state: ServerState, shapes: list[tuple[int, ...]], cut: int
     ) -> Strategy:
-        """Return your strategy, as the ServerApp makes it."""
+        """Make your strategy, as the ServerApp does.
+
+        Args:
+            settings: Of the run.
+            state: The server's state, with the model that training starts from.
+            shapes: Of the model's arrays.
+            cut: Number of the encoder's parameters.
+
+        Returns:
+            The strategy.
+        """
         raise NotImplementedError
 
     def settings(self) -> Settings:
-        """Return the settings of ten rounds, burn-in ends after five."""
+        """Make the settings of a run.
+
+        Returns:
+            Ten rounds, of which burn-in takes five.
+        """
         base = {"clients": len(EXAMPLES), "rounds": 10, "temperature": 0.0, "chain.burn-in": 0.5}
-        return parse_settings(base | self.raw)
+        return parse_settings(base | self.extra_settings)
 
-    def met(self, state: ServerState | None = None) -> Any:
-        """Return a strategy that has met its four nodes."""
-        begun = state or init_server_state(torch.linspace(-1, 1, SIZE))
-        found: Any = self.build(self.settings(), begun, SHAPES, CUT)
+    def build_registered(self, state: ServerState | None = None) -> Any:
+        """Make a strategy whose four nodes are registered.
+
+        Args:
+            state: The server's state, or None for that before round 1.
+
+        Returns:
+            The strategy.
+        """
+        state = state or init_server_state(torch.linspace(-1, 1, SIZE))
+        strategy: Any = self.build(self.settings(), state, SHAPES, CUT)
         partitions = {NODE + k: k for k in EXAMPLES}
-        found.registry = found.registry._replace(partitions=partitions, examples=dict(EXAMPLES))
-        return found
+        strategy.registry = strategy.registry._replace(
+            partitions=partitions, examples=dict(EXAMPLES)
+        )
+        return strategy
 
-    def round(
-        self, strategy: Any, deltas: Sequence[Any], order: Sequence[int] = ()
+    def run_round(
+        self, strategy: Any, deltas: Sequence[Any], order: Sequence[int] = range(len(EXAMPLES))
     ) -> torch.Tensor:
-        """Return the model after a round; `deltas[k]` is client k's arrays, or its whole reply."""
+        """Run one round.
+
+        Args:
+            strategy: The strategy.
+            deltas: For each client its arrays, or a function (message, client) that makes its
+                reply.
+            order: In which the clients' replies arrive.
+
+        Returns:
+            The model after the round, flat.
+        """
         with allow_messages():
             number = strategy.state.round + 1 - strategy.first
-            model = ArrayRecord(model_arrays(strategy.state.model))
-            asked = [*strategy.configure_train(number, model, ConfigRecord(), cast(Any, Nodes()))]
-            replies = [
-                make_reply(message, k, deltas[k])
-                for message in asked
-                for k in [message.metadata.dst_node_id - NODE]
-            ]
-            arranged = [replies[i] for i in order] if order else replies
-            after, _ = strategy.aggregate_train(number, arranged)
-        vector = to_vector(after.to_numpy_ndarrays())
+            replies = []
+            for message in ask_clients(strategy, number):
+                client = message.metadata.dst_node_id - NODE
+                replies.append(make_reply(message, client, deltas[client]))
+            model, _ = strategy.aggregate_train(number, [replies[i] for i in order])
+        vector = to_vector(model.to_numpy_ndarrays())
         assert torch.equal(vector, strategy.state.model)
         return vector
 
-    def deltas(self, seed: int) -> list[Any]:
-        """Return small sound deltas with most of their direction in common, in every round."""
-        draw, same = np.random.default_rng(seed), np.random.default_rng(0)
-        common = [same.normal(size=s) for s in SHAPES]
+    def make_deltas(self, seed: int) -> list[Any]:
+        """Draw small valid deltas that have most of their direction in common.
+
+        Args:
+            seed: Of what differs; the common part is the same for every seed.
+
+        Returns:
+            The arrays of each client.
+        """
+        different, common = np.random.default_rng(seed), np.random.default_rng(0)
+        arrays = [common.normal(size=shape) for shape in SHAPES]
         return [
-            [(0.1 * (c + 0.3 * draw.normal(size=c.shape))).astype(np.float32) for c in common]
+            [(0.1 * (a + 0.3 * different.normal(size=a.shape))).astype(np.float32) for a in arrays]
             for _ in EXAMPLES
         ]
 
-    def test_each_client_learns_what_it_counts(self) -> None:
+    def test_each_client_is_told_its_weight(self) -> None:
         """Every message has the round, the client's weight, the sum of examples, the model."""
-        strategy = self.met()
+        strategy = self.build_registered()
         with allow_messages():
-            model = ArrayRecord(model_arrays(strategy.state.model))
-            asked = [*strategy.configure_train(1, model, ConfigRecord(), cast(Any, Nodes()))]
-        said = [message.content.config_records[record_names.CONFIG] for message in asked]
+            messages = ask_clients(strategy, 1)
+        configs: list[Any] = [m.content.config_records[record_names.CONFIG] for m in messages]
         total = sum(EXAMPLES.values())
-        assert {int(cast(int, one[record_names.ROUND])) for one in said} == {1}
-        assert {int(cast(int, one[record_names.TOTAL])) for one in said} == {total}
-        shares = [float(cast(float, one[record_names.SHARE])) for one in said]
+        assert {config[record_names.ROUND] for config in configs} == {1}
+        assert {config[record_names.TOTAL] for config in configs} == {total}
+        shares = [config[record_names.SHARE] for config in configs]
         np.testing.assert_allclose(shares, [n / total for n in EXAMPLES.values()], rtol=1e-6)
-        for message in asked:
-            sent = message.content.array_records[record_names.ARRAYS].to_numpy_ndarrays()
-            assert torch.equal(to_vector(sent), strategy.state.model)
+        for message in messages:
+            arrays = message.content.array_records[record_names.ARRAYS].to_numpy_ndarrays()
+            assert torch.equal(to_vector(arrays), strategy.state.model)
 
-    def test_a_sound_round_moves_the_model(self) -> None:
-        """Along what the clients have in common, finite, one round on, everyone kept."""
-        strategy = self.met()
-        before, sent = strategy.state.model.clone(), self.deltas(1)
-        moved = self.round(strategy, sent) - before
-        mean = torch.stack([to_vector(d) for d in sent]).mean(0)
-        assert moved.isfinite().all()
-        assert torch.cosine_similarity(moved, mean, 0) > 0.5
+    def test_a_valid_round_moves_the_model(self) -> None:
+        """Along what the clients have in common, finite, one round on, nobody left out."""
+        strategy = self.build_registered()
+        before, deltas = strategy.state.model.clone(), self.make_deltas(1)
+        move = self.run_round(strategy, deltas) - before
+        mean = torch.stack([to_vector(delta) for delta in deltas]).mean(0)
+        assert move.isfinite().all()
+        assert torch.cosine_similarity(move, mean, 0) > 0.5
         assert strategy.state.round == 1
         assert (strategy.report.clients, strategy.rejected) == ([*EXAMPLES], [])
 
     def test_the_order_of_arrival_changes_no_bit(self) -> None:
-        """Replies come as they come."""
-        one, two = self.met(), self.met()
+        """Replies arrive as they are sent, from fast and slow nodes."""
+        ordered, shuffled = self.build_registered(), self.build_registered()
         for seed in (1, 2):
-            first = self.round(one, self.deltas(seed))
-            assert torch.equal(self.round(two, self.deltas(seed), (2, 0, 3, 1)), first)
+            deltas = self.make_deltas(seed)
+            model = self.run_round(ordered, deltas)
+            assert torch.equal(self.run_round(shuffled, deltas, (2, 0, 3, 1)), model)
 
     @pytest.mark.parametrize("kind", ["nan", "shape", "dtype", "count", "error", "record"])
     def test_a_bad_reply_is_left_out(self, kind: str) -> None:
         """With its reason and its client, and the round goes on with the others."""
-        strategy, sent = self.met(), self.deltas(1)
+        strategy, deltas = self.build_registered(), self.make_deltas(1)
         before = strategy.state.model.clone()
-        sent[2] = make_bad_content(kind, sent[2])
-        moved = self.round(strategy, sent) - before
-        assert moved.isfinite().all()
-        assert moved.any()
+        deltas[2] = make_bad_content(kind, deltas[2])
+        move = self.run_round(strategy, deltas) - before
+        assert move.isfinite().all()
+        assert move.any()
         assert 2 not in strategy.report.clients
         (rejection,) = [r for r in strategy.rejected if r.client == 2]
         assert rejection.reason
 
-    def test_no_sound_reply_ends_the_round_by_name(self) -> None:
+    def test_a_round_without_valid_replies_is_an_error(self) -> None:
         """RoundError, and the state is that of before."""
-        strategy = self.met()
+        strategy = self.build_registered()
         before = strategy.state
-        sent = [make_bad_content("nan", one) for one in self.deltas(1)]
+        deltas = [make_bad_content("nan", delta) for delta in self.make_deltas(1)]
         with pytest.raises(RoundError):
-            self.round(strategy, sent)
+            self.run_round(strategy, deltas)
         assert strategy.state.round == before.round
         assert torch.equal(strategy.state.model, before.model)
 
-    def test_the_encoder_stands_still_after_burn_in(self) -> None:
+    def test_the_encoder_is_frozen_after_burn_in(self) -> None:
         """Round six on: one message serves all heads because the encoder is equal to the bit."""
-        strategy = self.met()
+        strategy = self.build_registered()
         for seed in range(5):
-            last = self.round(strategy, self.deltas(seed)).clone()
+            last = self.run_round(strategy, self.make_deltas(seed)).clone()
         for seed in (5, 6):
-            after = self.round(strategy, self.deltas(seed))
-            assert torch.equal(after[:CUT], last[:CUT])
-            assert not torch.equal(after[CUT:], last[CUT:])
+            model = self.run_round(strategy, self.make_deltas(seed))
+            assert torch.equal(model[:CUT], last[:CUT])
+            assert not torch.equal(model[CUT:], last[CUT:])
 
-    def test_a_resumed_run_goes_on_to_the_same_bits(self) -> None:
+    def test_a_resumed_run_ends_in_the_same_bits(self) -> None:
         """Whatever the strategy remembers beyond its `state` would be lost."""
-        whole, part = self.met(), self.met()
+        whole, resumed = self.build_registered(), self.build_registered()
         for seed in range(4):
-            first = self.round(whole, self.deltas(seed))
-            second = self.round(part, self.deltas(seed))
-            part = self.met(part.state)
+            first = self.run_round(whole, self.make_deltas(seed))
+            second = self.run_round(resumed, self.make_deltas(seed))
+            resumed = self.build_registered(resumed.state)
             assert torch.equal(first, second)
 
 
-class Nodes:
-    """A grid whose nodes are all connected; nobody is asked anything."""
+class ConnectedNodes:
+    """A grid whose nodes are all connected."""
 
     def get_node_ids(self) -> list[int]:
         """Return the nodes."""
         return [NODE + k for k in EXAMPLES]
+
+
+def ask_clients(strategy: Any, number: int) -> list[Message]:
+    """Return the strategy's messages to all clients in a round."""
+    parts = zip(torch.split(strategy.state.model, [CUT, SIZE - CUT]), SHAPES, strict=True)
+    model = ArrayRecord([part.numpy().reshape(shape).copy() for part, shape in parts])
+    return [*strategy.configure_train(number, model, ConfigRecord(), ConnectedNodes())]
 
 
 @contextmanager
@@ -177,45 +223,39 @@ def allow_messages() -> Iterator[None]:
             setattr(TaskIdentity, name, value)
 
 
-def model_arrays(vector: torch.Tensor) -> list[Any]:
-    """Return a model's arrays."""
-    parts = zip(torch.split(vector, [CUT, SIZE - CUT]), SHAPES, strict=True)
-    return [part.numpy().reshape(shape).copy() for part, shape in parts]
-
-
-def make_reply(message: Message, client: int, sent: Any) -> Message:
-    """Return a client's reply: `sent` are arrays, or a function of the message."""
-    if callable(sent):
-        return cast(Message, sent(message, client))
-    asked = message.content.config_records[record_names.CONFIG]
-    told = {record_names.EXAMPLES: EXAMPLES[client], record_names.PARTITION: client, "loss": 1.0}
-    metrics = MetricRecord({**told, record_names.ROUND: int(cast(int, asked[record_names.ROUND]))})
-    content = RecordDict({record_names.DELTA: ArrayRecord(sent), record_names.METRICS: metrics})
+def make_reply(message: Message, client: int, delta: Any) -> Message:
+    """Return a client's reply: `delta` are arrays, or a function that makes the reply."""
+    if callable(delta):
+        return cast(Message, delta(message, client))
+    config: Any = message.content.config_records[record_names.CONFIG]
+    metrics = MetricRecord(
+        {
+            record_names.EXAMPLES: EXAMPLES[client],
+            record_names.PARTITION: client,
+            record_names.ROUND: config[record_names.ROUND],
+            "loss": 1.0,
+        }
+    )
+    content = RecordDict({record_names.DELTA: ArrayRecord(delta), record_names.METRICS: metrics})
     return Message(content, reply_to=message)
 
 
 def make_bad_content(kind: str, delta: list[Any]) -> Any:
     """Return what a faulty client sends in the place of its delta."""
 
-    def failed(message: Message, client: int) -> Message:
-        return Message(Error(2, "out of memory"), reply_to=message)
+    def claim_too_many_examples(message: Message, client: int) -> Message:
+        reply = make_reply(message, client, delta)
+        reply.content.metric_records[record_names.METRICS][record_names.EXAMPLES] = 10**6
+        return reply
 
-    def miscounted(message: Message, client: int) -> Message:
-        found = make_reply(message, client, delta)
-        found.content.metric_records[record_names.METRICS][record_names.EXAMPLES] = 10**6
-        return found
-
-    def empty(message: Message, client: int) -> Message:
-        return Message(RecordDict(), reply_to=message)
-
-    hole = [one.copy() for one in delta]
-    hole[0].flat[0] = np.nan
-    kinds: dict[str, Any] = {
-        "nan": hole,
-        "shape": [one.T for one in delta],
-        "dtype": [one.astype(np.float64) for one in delta],
-        "count": miscounted,
-        "error": failed,
-        "record": empty,
+    with_nan = [array.copy() for array in delta]
+    with_nan[0].flat[0] = np.nan
+    contents: dict[str, Any] = {
+        "nan": with_nan,
+        "shape": [array.T for array in delta],
+        "dtype": [array.astype(np.float64) for array in delta],
+        "count": claim_too_many_examples,
+        "error": lambda m, client: Message(Error(2, "out of memory"), reply_to=m),
+        "record": lambda m, client: Message(RecordDict(), reply_to=m),
     }
-    return kinds[kind]
+    return contents[kind]

@@ -1,4 +1,4 @@
-"""What every defence that changes smashed data must hold."""
+"""What every defence that changes features must hold."""
 
 import torch
 from jaxtyping import Float
@@ -6,79 +6,76 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedcel.losses.defences import Transform, append_transform
-from fedcel.nets import Cut, split_net
+from fedcel.nets import Cut, build_net
 from fedcel.settings import NetSettings
+from fedcel.testing.global_stream import make_twice
 
 SHAPE, FEATURES = (1, 4, 4), 12
 
 
-def bounded_features(seed: int, count: int = 10) -> Float[Tensor, "B D"]:
-    """Return codes in [0, 1], as encoders with a sigmoid send them; the first are 0, 1 and .5."""
+def make_bounded_features(seed: int, count: int = 10) -> Float[Tensor, "B D"]:
+    """Return features in [0, 1], as a sigmoid makes them; the first are 0, 1 and .5."""
     z = torch.rand(count, FEATURES, generator=torch.Generator().manual_seed(seed))
     z[0], z[1], z[2] = 0.0, 1.0, 0.5
     return z
 
 
 class TransformContract:
-    """Name your subclass `TestMine`, define `build`; pytest runs the rest."""
+    """Tests that a defence which changes features must pass; see `Transform`.
+
+    Name your subclass `TestMine`, define `build`; pytest runs the rest.
+    """
 
     def build(self) -> Transform:
-        """Return your transform of 12 features."""
+        """Make your transform.
+
+        Returns:
+            A transform of 12 features.
+        """
         raise NotImplementedError
 
-    def test_it_is_taken_at_the_door(self) -> None:
-        """A net whose encoder ends in it can be built, with as many parameters as without."""
+    def test_a_net_can_end_in_it(self) -> None:
+        """With as many parameters as without it."""
         stream = torch.Generator().manual_seed(1)
-        plain = split_net.build_net(
-            NetSettings(features=FEATURES, width=9), SHAPE, 3, stream, Cut(0.1)
-        )
+        plain = build_net(NetSettings(features=FEATURES, width=9), SHAPE, 3, stream, cut=Cut(0.1))
         net = append_transform(self.build(), plain, SHAPE, "mine")
         x = torch.rand(5, *SHAPE, generator=stream)
         assert torch.equal(net.encode(x), self.build().transform(plain.encode(x)))
         assert len([*net.parameters()]) == len([*plain.parameters()])
 
     def test_it_changes_something(self) -> None:
-        """Shape, type and finiteness stay, the input is left alone, the codes are others."""
-        z = bounded_features(2)
+        """Shape, type and finiteness stay, the input is not written to, the features are others."""
+        z = make_bounded_features(2)
         before = z.clone()
-        sent = self.build().transform(z)
-        assert sent.shape == z.shape
-        assert sent.dtype == z.dtype
-        assert sent.isfinite().all()
+        changed = self.build().transform(z)
+        assert changed.shape == z.shape
+        assert changed.dtype == z.dtype
+        assert changed.isfinite().all()
         assert torch.equal(z, before)
-        assert not torch.equal(sent, z)
+        assert not torch.equal(changed, z)
 
-    def test_nothing_is_drawn(self) -> None:
-        """The same bits twice: the law of the message is that of the cut, which attackers know."""
-        before = torch.random.get_rng_state()
-        first = self.build().transform(bounded_features(3))
-        assert torch.equal(torch.random.get_rng_state(), before)
-        torch.rand(3)
-        second = self.build().transform(bounded_features(3))
-        torch.random.set_rng_state(before)
-        assert torch.equal(first, second)
+    def test_it_draws_nothing_at_random(self) -> None:
+        """The same bits twice: the law of what is sent is that of the cut, which attackers know."""
+        assert torch.equal(*make_twice(lambda: self.build().transform(make_bounded_features(3))))
 
-    def test_each_code_by_itself(self) -> None:
-        """Alone or mapped over a batch, as attacks on uploads do, a code becomes the same."""
-        mine, z = self.build(), bounded_features(4)
-        whole = mine.transform(z)
-        torch.testing.assert_close(
-            torch.cat([mine.transform(row) for row in torch.split(z, 1)]), whole
-        )
-        mapped = vmap(lambda row: mine.transform(row[None])[0])(z)
-        torch.testing.assert_close(mapped, whole)
+    def test_it_sees_one_image_at_a_time(self) -> None:
+        """Alone or mapped over a batch, as attacks on uploads do, features become the same."""
+        transform, z = self.build().transform, make_bounded_features(4)
+        changed = transform(z)
+        row_by_row = torch.cat([transform(row) for row in torch.split(z, 1)])
+        torch.testing.assert_close(row_by_row, changed)
+        torch.testing.assert_close(vmap(lambda row: transform(row[None])[0])(z), changed)
 
-    def test_bounded_codes_stay_bounded(self) -> None:
-        """|z|^2 is at most D before, so it is after: a code that grew would outgrow the noise."""
-        assert (
-            self.build().transform(bounded_features(5)).square().sum(1) <= FEATURES * (1 + 1e-5)
-        ).all()
+    def test_bounded_features_stay_bounded(self) -> None:
+        """|z|^2 is at most D before, so it is after: features that grew would outgrow the noise."""
+        squared = self.build().transform(make_bounded_features(5)).square().sum(1)
+        assert (squared <= FEATURES * (1 + 1e-5)).all()
 
-    def test_a_gradient_comes_through(self) -> None:
-        """Each code has a finite one that is not 0, or the encoder could not learn behind it."""
-        z = bounded_features(6)[3:].requires_grad_()
-        sent = self.build().transform(z)
-        weights = torch.randn(sent.shape, generator=torch.Generator().manual_seed(7))
-        (slope,) = torch.autograd.grad((sent * weights).sum(), z)
-        assert slope.isfinite().all()
-        assert slope.any(1).all()
+    def test_it_lets_a_gradient_through(self) -> None:
+        """A finite one for each image that is not 0, or the encoder could not learn behind it."""
+        z = make_bounded_features(6)[3:].requires_grad_()
+        changed = self.build().transform(z)
+        weights = torch.randn(changed.shape, generator=torch.Generator().manual_seed(7))
+        (gradient,) = torch.autograd.grad((changed * weights).sum(), z)
+        assert gradient.isfinite().all()
+        assert gradient.any(1).all()

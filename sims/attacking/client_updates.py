@@ -145,9 +145,9 @@ class Uploads:
         parts = zip(torch.split(self.received, sizes), self.flat.shapes, strict=True)
         weights = dict(zip(names, (part.view(shape) for part, shape in parts), strict=True))
         shape = (*labels.shape, self.flat.net.features)
-        drawn = cut.noise(shape, generator) if noise is None else cut.sigma * noise
+        drawn = cut.draw_noise(shape, generator) if noise is None else cut.sigma * noise
         if mask is None:
-            drops = cut.masks(shape, generator)
+            drops = cut.draw_mask(shape, generator)
             mask = torch.ones(shape) if drops is None else drops.float()
         xi = torch.zeros(shape) if drawn is None else drawn
 

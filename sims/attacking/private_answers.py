@@ -91,7 +91,7 @@ class PrivateLogits:
 
     def law_of(self, images: Float[Tensor, "M C H W"]) -> Law:
         """Return `log_prob` of these images; holds `LAW_DRAWS` answers to each in memory."""
-        draws = LAW_DRAWS if self.net.cut.random else 1
+        draws = LAW_DRAWS if self.net.cut.is_random else 1
         noise = stream(self.client.settings.seed, "answer-law")
         with torch.no_grad():
             sent = sample_messages(self.net.cut, self.net.encode(images), draws, noise)
@@ -113,9 +113,9 @@ def sample_messages(
     """
     shape, xi = (1, z.shape[1]), None
     for number in range(draws):
-        mask = cut.masks(shape, generator)
+        mask = cut.draw_mask(shape, generator)
         if number % 2 == 0:
-            xi = cut.noise(shape, generator)
+            xi = cut.draw_noise(shape, generator)
         elif xi is not None:
             xi = -xi
         kept = None if mask is None else mask.expand_as(z)

@@ -18,14 +18,14 @@ from torch import Tensor
 from fedcel.files import read_json, write_json
 from fedcel.leakage import SmashedData
 from fedcel.losses.cel import (
-    THRESHOLD,
+    THRESHOLD_SHARE,
     Attention,
     Gated,
     Penalty,
     channel_penalty,
     linear_penalty,
     log_penalty,
-    split_pieces,
+    split_features,
 )
 from fedcel.posterior import what_is_sent
 from fedcel.runs import posterior_samples, run_folder
@@ -153,8 +153,17 @@ def draw_attention() -> tuple[Figure, dict[str, object]]:
     left, right = figure.subplots(1, 2, sharex=True)
     said: dict[str, object] = {"members": MEMBERS}
     for mode, colour, marker in zip(get_args(Attention), COLOURS, MARKERS, strict=False):
-        loss = Gated(linear_penalty, "batch-share", 1, FEATURES, mode, 0.5, 0, 0.01)
-        state, count, ratio = loss.refresh(None, split_pieces(z, y), torch.Generator()), [], []
+        loss = Gated(
+            linear_penalty,
+            "batch-share",
+            1,
+            FEATURES,
+            attention=mode,
+            floor=0.5,
+            hidden=0,
+            rate=0.01,
+        )
+        state, count, ratio = loss.refresh(None, split_features(z, y), torch.Generator()), [], []
         for _ in range(STEPS + 1):
             with warnings.catch_warnings():  # of the collapse, which is what is drawn
                 warnings.filterwarnings("ignore", "attention-share", UserWarning)
@@ -179,7 +188,7 @@ def draw_penalties() -> tuple[Figure, dict[str, object]]:
     """Draw the penalties and their slopes, and the pairwise bound that saturates."""
     ratio = torch.logspace(-2, 1.5, 200, dtype=torch.float64)  # v in units of D sigma^2
     v = (ratio * FEATURES * SIGMA**2).requires_grad_()
-    tau = THRESHOLD * SIGMA**2 * FEATURES
+    tau = THRESHOLD_SHARE * SIGMA**2 * FEATURES
     curves: dict[str, Penalty] = {
         "linear": linear_penalty,
         "log": partial(log_penalty, threshold=tau),

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
-from fedcel.losses.cel.gated import Gated, hidden_size
+from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.penalties import Penalty, channel_penalty
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.protocol import ConditionalEntropy, State, split_pieces
+from fedcel.losses.cel.protocol import ConditionalEntropy, State, split_features
 from tests.bench.ratios import line
 
 Pair = tuple[str, str, Callable[[], None], Callable[[], None]]
@@ -37,8 +37,17 @@ def pairs(batch: int, features: int, hidden: int) -> list[Pair]:
     z, y = torch.rand(batch, features, generator=generator), torch.arange(batch) % CLASSES
     size = f"B {batch}, D {features}"
     penalty = partial(channel_penalty, features=features, sigma=SIGMA)
-    gated = Gated(penalty, "batch-share", CLASSES, features, "ascend", 0.5, hidden, 0.01)
-    state = gated.refresh(None, split_pieces(z, y), generator)
+    gated = Gated(
+        penalty,
+        "batch-share",
+        CLASSES,
+        features,
+        attention="ascend",
+        floor=0.5,
+        hidden=hidden,
+        rate=0.01,
+    )
+    state = gated.refresh(None, split_features(z, y), generator)
     ours, loop = slope(gated, state, z, y), gated_loop(penalty, state["theta"], z, y)
     plain = slope(Plain(penalty, "batch-share", CLASSES), {}, z, y)
     information = slope(MutualInformation(SIGMA, "batch-share", CLASSES), {}, z, y)
@@ -86,7 +95,7 @@ def looped(
 def gated_loop(penalty: Penalty, theta: Tensor, z: Tensor, y: Tensor) -> Callable[[], None]:
     """Return the attention as its formula reads: V, U and w apart, one class at a time."""
     features = z.shape[1]
-    hidden = hidden_size(features, theta.numel() // (2 * features + 1))
+    hidden = theta.numel() // (2 * features + 1)
     value, gate, last = torch.split(theta.detach(), [hidden * features] * 2 + [hidden])
     weights = [value.view(hidden, -1).clone(), gate.view(hidden, -1).clone(), last.clone()]
     for weight in weights:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.penalties import linear_penalty
-from fedcel.losses.cel.protocol import Codes, State, split_pieces
+from fedcel.losses.cel.protocol import FeatureBatches, State, split_features
 from tests.bench.ratios import line
 
 CLASSES, CLUSTERS, FEATURES = 10, 5, 4096
@@ -47,7 +47,7 @@ def main() -> None:
 
 def measured() -> Cluster:
     """Return the loss whose value is the spread itself."""
-    return Cluster(linear_penalty, "batch-share", CLASSES, CLUSTERS, "renormalised")
+    return Cluster(linear_penalty, "batch-share", CLASSES, clusters=CLUSTERS)
 
 
 def clustered(count: int, apart: float = 0.5) -> tuple[Tensor, Tensor]:
@@ -65,7 +65,7 @@ def loss() -> Pair:
     """Return forward and backward pass of one batch, and the same by a loop over classes."""
     data = clustered(2000)
     mine, z, y = measured(), data[0][:BATCH].clone().requires_grad_(), data[1][:BATCH]
-    state = mine.refresh(None, split_pieces(*data), torch.Generator().manual_seed(1))
+    state = mine.refresh(None, split_features(*data), torch.Generator().manual_seed(1))
 
     def ours() -> None:
         torch.autograd.grad(mine.loss(state, z, y, measure=False).loss, z)
@@ -100,7 +100,7 @@ def looped(state: State, z: Tensor, y: Tensor) -> Tensor:
 def fit(data: tuple[Tensor, Tensor]) -> Pair:
     """Return a first refresh, and scikit-learn's K-means class by class."""
     z, y = data
-    codes = split_pieces(z, y, PIECE)
+    codes = split_features(z, y, PIECE)
 
     def ours() -> None:
         refreshed(codes, 0)
@@ -111,7 +111,7 @@ def fit(data: tuple[Tensor, Tensor]) -> Pair:
     return Pair("refresh of 50 000 x 4096", "scikit-learn's KMeans by class", ours, theirs)
 
 
-def refreshed(codes: Codes, seed: int) -> Tensor:
+def refreshed(codes: FeatureBatches, seed: int) -> Tensor:
     """Return the centres that a client finds."""
     return measured().refresh(None, codes, torch.Generator().manual_seed(seed))["centres"]
 
@@ -128,7 +128,7 @@ def fitted(z: Tensor, y: Tensor, seed: int) -> Tensor:
 def inertias(data: tuple[Tensor, Tensor], seed: int) -> tuple[float, float]:
     """Return the sum of |z - nearest own centre|^2 under both sides' centres."""
     z, y = data
-    ours, theirs = refreshed(split_pieces(z, y, PIECE), seed), fitted(z, y, seed)
+    ours, theirs = refreshed(split_features(z, y, PIECE), seed), fitted(z, y, seed)
     return inertia(z, y, ours), inertia(z, y, theirs)
 
 

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from fedcel.losses.cel import Cluster, Gated
 from fedcel.losses.cel.penalties import channel_penalty
-from fedcel.losses.cel.protocol import split_pieces
+from fedcel.losses.cel.protocol import split_features
 from tests.bench.attention import CLASSES, SIGMA, slope
 from tests.bench.ratios import line
 
@@ -28,12 +28,21 @@ def main() -> None:
     generator = torch.Generator().manual_seed(0)
     z, y = torch.rand(BATCH, FEATURES, generator=generator), torch.arange(BATCH) % CLASSES
     penalty = partial(channel_penalty, features=FEATURES, sigma=SIGMA)
-    cluster = Cluster(penalty, "batch-share", CLASSES, CLUSTERS, "renormalised")
-    gated = Gated(penalty, "batch-share", CLASSES, FEATURES, "ascend", 0.5, HIDDEN, 0.01)
+    cluster = Cluster(penalty, "batch-share", CLASSES, clusters=CLUSTERS)
+    gated = Gated(
+        penalty,
+        "batch-share",
+        CLASSES,
+        FEATURES,
+        attention="ascend",
+        floor=0.5,
+        hidden=HIDDEN,
+        rate=0.01,
+    )
     print("| what | against | ratio | quartiles | seconds |\n|---|---|---|---|---|")
     whole = step()
     for name, loss in (("cluster, K 5", cluster), ("gated, h 128", gated)):
-        state = loss.refresh(None, split_pieces(z, y), generator)
+        state = loss.refresh(None, split_features(z, y), generator)
         alone = slope(loss, state, z, y)
         line(f"{name}, the loss alone", "a VGG11-like step", alone, whole, pairs=PAIRS)
 

@@ -12,7 +12,7 @@ from fedcel.data import Images, load_splits
 from fedcel.errors import LeakError
 from fedcel.federation.initial_net import init_net
 from fedcel.losses.cel import build_cel
-from fedcel.losses.cel.protocol import ConditionalEntropy, split_pieces
+from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 from fedcel.settings.parsing import parse_settings
@@ -83,7 +83,7 @@ def packed(fresh: SplitNet, cel: ConditionalEntropy, known: Images) -> SplitNet:
     adam = torch.optim.Adam(fresh.parameters(), 5e-3)
     for epoch in range(15):
         with torch.no_grad():
-            state = cel.refresh(state, split_pieces(fresh.encode(x), y), draws)
+            state = cel.refresh(state, split_features(fresh.encode(x), y), draws)
         for part in torch.split(torch.randperm(len(y), generator=draws), 64):
             z = fresh.encode(x[part])
             task = cross_entropy(fresh.answer(fresh.add_noise(z, draws)), y[part])

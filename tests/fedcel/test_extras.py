@@ -48,13 +48,3 @@ def test_a_missing_package_names_the_command_that_brings_it(
     with pytest.raises(ModuleNotFoundError, match="another_that_is_missing"):
         extras.import_optional("another_that_is_missing")
     extras.require_extra("simulation")
-
-
-def test_public_names_are_loaded_when_asked_for() -> None:
-    """Each is there and listed; another is refused as Python does."""
-    for name in fedcel.__all__:
-        assert getattr(fedcel, name) is not None
-    assert set(fedcel.__all__) == set(fedcel._MODULE_OF_NAME)
-    assert set(fedcel.__all__) <= set(dir(fedcel))
-    with pytest.raises(AttributeError, match="no_such_name"):
-        fedcel.no_such_name  # noqa: B018

@@ -167,8 +167,8 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Any:
     def client_fn(context: Context) -> Any:
         settings = parse_settings({"clients": NODES})
         net = init_net(settings, load_splits(settings.data, NODES, 0)).net
-        own = client_update.select_client_images(settings, flower.partition(context))
-        return flower.Plain(torch.nn.Sequential(net.encoder, net.head), *own)
+        own = client_update.select_client_images(settings, flower.read_partition(context))
+        return flower.SGDClient(torch.nn.Sequential(net.encoder, net.head), *own)
 
     return flower, client_fn
 
@@ -193,7 +193,7 @@ def test_our_strategy_trains_plain_numpy_clients(tmp_path: Path, plain: Any) -> 
     folder, first = tmp_path / "run", begun(settings)
     run_folder.create_run(folder, settings)
     with allow_messages():
-        grid = InMemoryGrid(flower.client_app(client_fn), NODES)
+        grid = InMemoryGrid(flower.make_client_app(client_fn), NODES)
         train_over_grid(grid, settings, folder, lambda event: None, measure=False)
     shapes = client_update.build_client_net(settings).shapes
     want = averaged(client_fn, to_arrays(first, shapes))

@@ -19,13 +19,13 @@ from sims.results.attack_results import read_rows
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-parts"
 KINDS = {
-    "data.source": "own_parts.data:rotated",
-    "net.name": "own_parts.nets:build",
+    "data.source": "own_parts.data:read_rotated_digits",
+    "net.name": "own_parts.nets:build_net",
     "defence.name": "own_parts.defence:Largest",
-    "cel.kind": "own_parts.cel:deviations",
+    "cel.kind": "own_parts.cel:build_deviations",
     "local.sampler": "own_parts.sampler:Hamiltonian",
     "strategy.name": "own_parts.strategy:Wary",
-    "privacy.mechanism": "own_parts.mechanism:subset",
+    "privacy.mechanism": "own_parts.mechanism:build_subset_selection",
 }
 PIXELS, WIDTH, FEATURES, CLASSES = 64, 64, 32, 10
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from fedcel import Images
 from fedcel.attacks import FREE_QUERIES, Observation, Progress
 
-DRAWS = 16  # messages about each own image at budget 1, averaged
+DRAWS = 16  # of the smashed data of each auxiliary image at budget 1, averaged
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Neighbours:
     ) -> Tensor:
         """Return one image in [0, 1] for each row observed (T, F)."""
         draws = max(1, round(DRAWS * budget))
-        codes = torch.zeros(len(auxiliary.y), observed.shape[1])
-        for done in range(1, draws + 1):
-            codes += observation.sample(auxiliary.x, generator) / draws
+        features = torch.zeros(len(auxiliary.y), observed.shape[1])
+        for draw in range(1, draws + 1):
+            features += observation.sample(auxiliary.x, generator) / draws
             if progress:
-                progress(f"draw {done}/{draws}")
-        nearest = torch.cdist(observed, codes).topk(self.near, 1, largest=False).indices
+                progress(f"draw {draw}/{draws}")
+        nearest = torch.cdist(observed, features).topk(self.near, 1, largest=False).indices
         return auxiliary.x[nearest].mean(1)

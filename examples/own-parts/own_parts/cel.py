@@ -1,20 +1,19 @@
 """A conditional entropy loss: standard deviations instead of variances."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedcel import Term
-from fedcel.losses.cel import Penalty, State, class_members
+from fedcel.losses.cel import Penalty, State, Stateless, class_members
 from fedcel.settings import CelSettings
 
-EPS = 1e-8  # keeps the root's slope finite at 0
+OFFSET = 1e-8  # keeps the root's slope finite at 0
 
 
 @dataclass(frozen=True)
-class Deviations:
+class Deviations(Stateless):
     """sum_c beta_c sum_d sd_cd, of the classes with two members or more in the batch.
 
     A root pulls a small deviation as hard as a large one, so single features become constant in a
@@ -23,10 +22,6 @@ class Deviations:
 
     classes: int
 
-    def refresh(self, state: State | None, codes: Callable, generator: torch.Generator) -> State:
-        """Return an empty state: there are no statistics of other batches."""
-        return {}
-
     def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
         """Return the loss of z (B, D), unit of z, and the mean deviation as `deviation`."""
         # DataError on a label that is no class
@@ -34,17 +29,13 @@ class Deviations:
         count = member.sum(1, keepdim=True)
         mean = member @ z / count.clamp_min(1)
         variance = member @ (z - mean[y]).square() / count.clamp_min(1)
-        deviation = (variance + EPS).sqrt() - EPS**0.5
+        deviation = (variance + OFFSET).sqrt() - OFFSET**0.5
         paired = torch.where(count > 1, count, 0)
         beta = paired / paired.sum().clamp_min(1)
         loss = (beta * deviation).sum()
         return Term(loss, {"deviation": loss.detach() / z.shape[1]} if measure else {})
 
-    def step(self, state: State, z: Tensor, y: Tensor) -> State:
-        """Return the state: nothing is learned."""
-        return state
 
-
-def deviations(cel: CelSettings, penalty: Penalty, features: int, classes: int) -> Deviations:
+def build_deviations(cel: CelSettings, penalty: Penalty, features: int, classes: int) -> Deviations:
     """Return the loss; it has a form of its own, so `cel.penalty` plays no part."""
     return Deviations(classes)

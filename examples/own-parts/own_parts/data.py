@@ -14,12 +14,12 @@ from fedcel.settings import DataSettings
 TURNS = 4  # by 0, 90, 180 and 270 degrees, to the pixel
 
 
-def rotated(data: DataSettings) -> tuple[Images, None, torch.Tensor]:
+def read_rotated_digits(data: DataSettings) -> tuple[Images, None, torch.Tensor]:
     """Return 1 797 images (N, 1, 8, 8) in [0, 1], no test part, and the holder of each image."""
-    found = load_digits()
-    x = torch.from_numpy((found.images[:, None] / 16).astype(np.float32))
-    holder = torch.arange(len(x)) % TURNS
+    digits = load_digits()
+    x = torch.from_numpy((digits.images[:, None] / 16).astype(np.float32))
+    holders = torch.arange(len(x)) % TURNS
     turned = torch.stack(
-        [torch.rot90(image, int(k), (1, 2)) for image, k in zip(x, holder, strict=True)]
+        [torch.rot90(image, int(k), (1, 2)) for image, k in zip(x, holders, strict=True)]
     )
-    return Images(turned, torch.from_numpy(found.target.astype(np.int64))), None, holder
+    return Images(turned, torch.from_numpy(digits.target.astype(np.int64))), None, holders

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 
-class Plain(NumPyClient):
+class SGDClient(NumPyClient):
     """Trains any torch module on images of its own by SGD; it knows nothing of fedcel."""
 
     def __init__(self, net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
@@ -31,16 +31,16 @@ class Plain(NumPyClient):
             with torch.no_grad():
                 for value in self.net.parameters():
                     value -= 0.5 * value.grad
-        sent = [value.detach().numpy() for value in self.net.parameters()]
-        return sent, len(self.y), {"loss": loss.item()}
+        arrays = [value.detach().numpy() for value in self.net.parameters()]
+        return arrays, len(self.y), {"loss": loss.item()}
 
     def evaluate(self, parameters: list[Any], config: dict[str, Any]) -> tuple[float, int, dict]:
         """Return the loss, the number of images, the accuracy."""
         self.load(parameters)
         with torch.no_grad():
             logits = self.net(self.x)
-        right = torch.eq(logits.argmax(1), self.y).double().mean()
-        return cross_entropy(logits, self.y).item(), len(self.y), {"accuracy": right.item()}
+        accuracy = torch.eq(logits.argmax(1), self.y).double().mean()
+        return cross_entropy(logits, self.y).item(), len(self.y), {"accuracy": accuracy.item()}
 
     def load(self, parameters: list[Any]) -> None:
         """Write the arrays into the net."""
@@ -48,7 +48,7 @@ class Plain(NumPyClient):
             value.data = torch.tensor(array)
 
 
-def client_app(client_fn: Callable[[Context], NumPyClient]) -> ClientApp:
+def make_client_app(client_fn: Callable[[Context], NumPyClient]) -> ClientApp:
     """Return the app of any NumPyClient that trains weights: it sends their difference.
 
     `PosteriorStrategy` asks how many examples a node holds before round 1, and takes from each one
@@ -58,35 +58,35 @@ def client_app(client_fn: Callable[[Context], NumPyClient]) -> ClientApp:
 
     @app.query("count")
     def count(message: Message, context: Context) -> Message:
-        held = client_fn(context).get_properties({})["num-examples"]
-        return answer(message, {"num-examples": held, "partition": partition(context)})
+        count = client_fn(context).get_properties({})["num-examples"]
+        return make_reply(message, {"num-examples": count, "partition": read_partition(context)})
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        received, asked = told(message)
-        sent, held, metrics = client_fn(context).fit(received, asked)
-        delta = [new - old for new, old in zip(sent, received, strict=True)]
-        return answer(message, {**metrics, "num-examples": held}, delta=ArrayRecord(delta))
+        received, config = read_message(message)
+        trained, count, metrics = client_fn(context).fit(received, config)
+        delta = [new - old for new, old in zip(trained, received, strict=True)]
+        return make_reply(message, {**metrics, "num-examples": count}, delta=ArrayRecord(delta))
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        loss, held, metrics = client_fn(context).evaluate(*told(message))
-        return answer(message, {**metrics, "nll": loss, "num-examples": held})
+        loss, count, metrics = client_fn(context).evaluate(*read_message(message))
+        return make_reply(message, {**metrics, "nll": loss, "num-examples": count})
 
     return app
 
 
-def told(message: Message) -> tuple[list[Any], dict[str, Any]]:
-    """Return the model's arrays, which a client may overwrite, and what the round asks."""
+def read_message(message: Message) -> tuple[list[Any], dict[str, Any]]:
+    """Return the model's arrays, which a client may overwrite, and the round's settings."""
     received = message.content["arrays"].to_numpy_ndarrays()
     return [array.copy() for array in received], dict(message.content["config"])
 
 
-def answer(message: Message, metrics: dict[str, Any], **records: ArrayRecord) -> Message:
+def make_reply(message: Message, metrics: dict[str, Any], **records: ArrayRecord) -> Message:
     """Return the reply."""
     return Message(RecordDict({"metrics": MetricRecord(metrics), **records}), reply_to=message)
 
 
-def partition(context: Context) -> int:
+def read_partition(context: Context) -> int:
     """Return which of the run's holders this node is."""
     return int(context.node_config["partition-id"])

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fedcel.settings import PrivacySettings
 
-CHANCE = secrets.SystemRandom()
-ROUNDING = 1e-12  # by how much the truth is told less often than allowed, for rounding's sake
+RANDOM = secrets.SystemRandom()
+ROUNDING = 1e-12  # share by which the top class is told less often than allowed
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class SubsetSelection:
     unit: str = "logits"
     protects: str = "the input of one query, against whoever reads its answer; answers add up."
 
-    def truth(self) -> float:
+    def truth_chance(self) -> float:
         """Return the chance that the set holds the top class: d e^eps / (d e^eps + C - d)."""
-        others = (self.classes - self.size) / self.size * math.exp(-self.epsilon)
-        return (1 - ROUNDING) / (1 + others)
+        odds_against = (self.classes - self.size) / self.size * math.exp(-self.epsilon)
+        return (1 - ROUNDING) / (1 + odds_against)
 
     def answer(self, logits: Tensor) -> Tensor:
         """Return rows of epsilon at the members and 0 elsewhere; one member by lot a bit more.
@@ -46,15 +46,15 @@ class SubsetSelection:
             )
         answer = torch.zeros(logits.shape, dtype=torch.float64)
         for row, top in zip(answer, logits.argmax(1).tolist(), strict=True):
-            others = [label for label in range(self.classes) if label != top]
-            told = CHANCE.random() < self.truth()
-            members = CHANCE.sample(others, self.size - told) + [top] * told
+            wrong = [label for label in range(self.classes) if label != top]
+            has_top = RANDOM.random() < self.truth_chance()
+            members = RANDOM.sample(wrong, self.size - has_top) + [top] * has_top
             row[members] = self.epsilon
-            row[CHANCE.choice(members)] *= 1 + 1e-6
+            row[RANDOM.choice(members)] *= 1 + 1e-6
         return answer
 
 
-def subset(privacy: PrivacySettings, classes: int) -> SubsetSelection:
+def build_subset_selection(privacy: PrivacySettings, classes: int) -> SubsetSelection:
     """Return the mechanism with the best size for its epsilon, from 1 to C - 1."""
     best = round(classes / (1 + math.exp(privacy.epsilon)))
     return SubsetSelection(privacy.epsilon, classes, min(max(best, 1), classes - 1))

@@ -15,7 +15,9 @@ class SoftBound(nn.Module):
         return z / (1 + z.square().mean(1, keepdim=True)).sqrt()
 
 
-def build(shape: tuple[int, ...], classes: int, net: NetSettings) -> tuple[nn.Module, nn.Module]:
+def build_net(
+    shape: tuple[int, ...], classes: int, net: NetSettings
+) -> tuple[nn.Module, nn.Module]:
     """Return (encoder, head) for images of `shape` (C, H, W)."""
     encoder = nn.Sequential(
         nn.Flatten(),

@@ -19,8 +19,8 @@ class Hamiltonian:
     """
 
     def __init__(self, local: LocalSettings) -> None:
-        way = [1 - (1 - FRICTION) ** j for j in range(1, local.steps + 1)]
-        self.raised = (sum(way) / sum(c * c for c in way)) ** 0.5
+        shares = [1 - (1 - FRICTION) ** j for j in range(1, local.steps + 1)]
+        self.noise_factor = (sum(shares) / sum(c * c for c in shares)) ** 0.5
 
     def start(self, w: Tensor, plan: RoundPlan) -> State:
         """Return no velocity: the server's mean of models has none."""
@@ -29,6 +29,6 @@ class Hamiltonian:
     def step(self, state: State, w: Tensor, gradient: Tensor, kick: Kick, plan: RoundPlan) -> State:
         """Push, then move `w` in place."""
         v = state["velocity"].mul_(1 - FRICTION).add_(gradient, alpha=-FRICTION * plan.rate)
-        kick(v, FRICTION * self.raised)
+        kick(v, FRICTION * self.noise_factor)
         w.add_(v)
         return {"velocity": v}

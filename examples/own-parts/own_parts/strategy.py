@@ -8,7 +8,7 @@ from fedcel.nets import to_vector
 from strategies import PosteriorStrategy
 
 WARM_UP = 3  # rounds until the whole mean delta is taken
-LEAST = -0.5  # cosine with the sliding average
+MIN_COSINE = -0.5  # with the sliding average
 
 
 class Wary(PosteriorStrategy):
@@ -16,7 +16,7 @@ class Wary(PosteriorStrategy):
 
     Both only while no noise is added: a chain whose updates are picked by their direction, or
     shortened, would sample something else. A client with other data than most pulls the other way
-    for a good reason, so LEAST is far below 0, and the reason given is in the log.
+    for a good reason, so MIN_COSINE is far below 0, and the reason given is in the log.
     """
 
     def fault(self, reply: Message) -> str | None:
@@ -27,8 +27,8 @@ class Wary(PosteriorStrategy):
             return None
         delta = to_vector(reply.content.array_records[record_names.DELTA].to_numpy_ndarrays())
         cosine = float(torch.cosine_similarity(delta, self.state.average, 0))
-        if cosine < LEAST:
-            return f"its cosine with the last rounds' mean is {cosine:.2f}, must be {LEAST} or more"
+        if cosine < MIN_COSINE:
+            return f"its cosine with the mean is {cosine:.2f}, must be {MIN_COSINE} or more"
         return None
 
     def step(self, delta: ArrayRecord) -> ArrayRecord:

@@ -4,9 +4,9 @@ import math
 
 import torch
 from own_parts.attack import Neighbours
-from own_parts.cel import Deviations, deviations
+from own_parts.cel import Deviations, build_deviations
 from own_parts.defence import Largest
-from own_parts.mechanism import SubsetSelection, subset
+from own_parts.mechanism import SubsetSelection, build_subset_selection
 from own_parts.strategy import Wary
 
 from fedcel import parse_settings
@@ -26,7 +26,7 @@ from fedcel.testing import (
 class TestNet(NetContract):
     """A net is named: the suite builds it as a run does."""
 
-    name = "own_parts.nets:build"
+    name = "own_parts.nets:build_net"
 
 
 class TestSource(SourceContract):
@@ -34,7 +34,7 @@ class TestSource(SourceContract):
 
     def settings(self) -> DataSettings:
         """Return the settings that name the source."""
-        return DataSettings(source="own_parts.data:rotated")
+        return DataSettings(source="own_parts.data:read_rotated_digits")
 
 
 class TestCEL(CELContract):
@@ -42,7 +42,7 @@ class TestCEL(CELContract):
 
     def build(self) -> Deviations:
         """Return the loss."""
-        return deviations(CelSettings(), lambda v: v, 4, 3)
+        return build_deviations(CelSettings(), lambda v: v, 4, 3)
 
 
 class TestDefence(TransformContract):
@@ -88,11 +88,11 @@ class TestMechanism(MechanismContract):
 
 def test_a_set_holds_the_top_class_as_often_as_said() -> None:
     """2 e / (2 e + 8) of 10 000 times at epsilon 1, ten classes, three members; within 2 %."""
-    mine = subset(PrivacySettings(epsilon=1.0), 10)
-    assert mine.size == 3
+    mechanism = build_subset_selection(PrivacySettings(epsilon=1.0), 10)
+    assert mechanism.size == 3
     logits = torch.zeros(10_000, 10)
     logits[:, 7] = 1.0
-    sets = mine.answer(logits) > 0
+    sets = mechanism.answer(logits) > 0
     assert (sets.sum(1) == 3).all()
-    want = 3 * math.e / (3 * math.e + 7)
-    assert abs(sets[:, 7].double().mean() - want) < 0.02
+    expected = 3 * math.e / (3 * math.e + 7)
+    assert abs(sets[:, 7].double().mean() - expected) < 0.02

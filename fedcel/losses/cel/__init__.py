@@ -1,4 +1,4 @@
-"""Conditional entropy losses: a small spread of smashed data within each class."""
+"""Conditional entropy losses: a small spread of features within each class."""
 
 from fedcel.losses.cel.adaptive_threshold import ThresholdControl
 from fedcel.losses.cel.averaged_centres import (
@@ -7,14 +7,14 @@ from fedcel.losses.cel.averaged_centres import (
     SharedCentres,
     summarise_centres,
 )
-from fedcel.losses.cel.build_cel import KINDS, build_cel
+from fedcel.losses.cel.build_cel import build_cel
 from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.gated import Attention, Gated
 from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.penalties import (
-    THRESHOLD,
+    THRESHOLD_SHARE,
     Penalty,
     build_penalty,
     channel_penalty,
@@ -23,17 +23,23 @@ from fedcel.losses.cel.penalties import (
     log_penalty,
 )
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.protocol import Codes, ConditionalEntropy, State, Term, split_pieces
+from fedcel.losses.cel.protocol import (
+    ConditionalEntropy,
+    FeatureBatches,
+    State,
+    Stateless,
+    Term,
+    split_features,
+)
 
 __all__ = [
-    "KINDS",
-    "THRESHOLD",
+    "THRESHOLD_SHARE",
     "Attention",
     "AveragedCentres",
     "CentreStatistics",
     "Cluster",
-    "Codes",
     "ConditionalEntropy",
+    "FeatureBatches",
     "Gated",
     "Hybrid",
     "MutualInformation",
@@ -41,6 +47,7 @@ __all__ = [
     "Plain",
     "SharedCentres",
     "State",
+    "Stateless",
     "Term",
     "ThresholdControl",
     "build_cel",
@@ -50,6 +57,6 @@ __all__ = [
     "class_shares",
     "linear_penalty",
     "log_penalty",
-    "split_pieces",
+    "split_features",
     "summarise_centres",
 ]

@@ -5,27 +5,32 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from warnings import warn
 
-from fedcel.losses.cel.penalties import EPS, penalty_threshold
+from fedcel.losses.cel.penalties import LOG_OFFSET, penalty_threshold
 from fedcel.settings import CelSettings
 
-RATE = 0.2
+MAX_LOG_STEP = 0.2
 """Largest change of ln tau in a round."""
 
-SMOOTHING = 0.4
-"""Share of the newest error in the error that is acted upon."""
+NEW_ERROR_WEIGHT = 0.4
+"""Share of the newest error in the smoothed one that is acted upon."""
 
-FULL = {"spread": 0.5, "accuracy": 0.02}
-"""Error at which tau moves at the full rate: in ln(spread), and in accuracy."""
+FULL_STEP_ERROR = {"spread": 0.5, "accuracy": 0.02}
+"""Error at which tau takes the largest step: in ln(spread), and in accuracy."""
 
-REACH = 4.0
+MAX_RATIO = 4.0
 """Beyond this multiple or fraction of the spread, moving tau on would change nothing."""
 
 
 class ThresholdControl(NamedTuple):
-    """What the next round's threshold depends on."""
+    """What the next round's threshold depends on.
 
-    threshold: float  # tau, units of z squared
-    error: float = 0.0  # smoothed, in [-1, 1]; above 0 where tau has to rise
+    Attributes:
+        threshold: tau, in units of z squared.
+        error: Smoothed, in [-1, 1]; above 0 where tau has to rise.
+    """
+
+    threshold: float
+    error: float = 0.0
 
 
 def init_control(cel: CelSettings, sigma: float, features: int) -> ThresholdControl | None:
@@ -43,15 +48,16 @@ def next_threshold(
 ) -> ThresholdControl:
     """Return the control after a round in which the loss acted.
 
-    ln tau moves by RATE e, e the smoothed error: ln(goal / `spread`) of what the clients told
-    (their batches' spread, weighted mean), or goal less the validation `accuracy`, each as a share
-    of FULL and at most 1 in size. So tau rises while classes are tighter, or answers worse, than
-    the goal, and falls otherwise; a single round, whatever a client tells, moves it by 22 % at
-    most. tau never moves beyond REACH times the spread, nor below a REACH-th of it (or EPS), where
-    it acts on every class or on none: else it would take as long to come back as it went on.
+    ln tau moves by MAX_LOG_STEP e, e the smoothed error: ln(goal / `spread`) of what the clients
+    measured (their batches' spread, weighted mean), or goal less the validation `accuracy`, each as
+    a share of FULL_STEP_ERROR and at most 1 in size. So tau rises while classes are tighter, or
+    answers worse, than the goal, and falls otherwise; a single round, whatever a client reports,
+    moves it by 22 % at most. tau never moves beyond MAX_RATIO times the spread, nor below that
+    fraction of it (or LOG_OFFSET), where it acts on every class or on none: else it would take as
+    long to come back as it went on.
 
-    Where most clients told no spread the threshold stays, with a warning: their batches had no two
-    of a class, or the loss does not measure it.
+    Where most clients report no spread the threshold stays, with a warning: their batches had no
+    two of a class, or the loss does not measure it.
     """
     if "spread" not in measured:
         warn(
@@ -63,12 +69,12 @@ def next_threshold(
         return control
     spread = max(measured["spread"], 0.0)
     if cel.target == "spread":
-        miss = math.log((cel.goal + EPS) / (spread + EPS))
+        deviation = math.log((cel.goal + LOG_OFFSET) / (spread + LOG_OFFSET))
     else:
-        miss = cel.goal - measured["accuracy"]
-    error = max(-1.0, min(1.0, miss / FULL[cel.target]))
-    error = control.error + SMOOTHING * (error - control.error)
-    lowest = min(control.threshold, max(EPS, spread / REACH))
-    highest = max(control.threshold, REACH * spread)
-    moved = control.threshold * math.exp(RATE * error)
-    return ThresholdControl(max(lowest, min(highest, moved)), error)
+        deviation = cel.goal - measured["accuracy"]
+    error = max(-1.0, min(1.0, deviation / FULL_STEP_ERROR[cel.target]))
+    error = control.error + NEW_ERROR_WEIGHT * (error - control.error)
+    lowest = min(control.threshold, max(LOG_OFFSET, spread / MAX_RATIO))
+    highest = max(control.threshold, MAX_RATIO * spread)
+    threshold = control.threshold * math.exp(MAX_LOG_STEP * error)
+    return ThresholdControl(max(lowest, min(highest, threshold)), error)

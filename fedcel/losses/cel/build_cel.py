@@ -8,84 +8,90 @@ from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.mutual_information import MutualInformation
-from fedcel.losses.cel.penalties import (
-    build_penalty,
-)
+from fedcel.losses.cel.penalties import build_penalty
 from fedcel.losses.cel.plain import Plain
 from fedcel.losses.cel.protocol import ConditionalEntropy
 from fedcel.settings import CelSettings
 
 
-def _plain(cel: CelSettings, sigma: float, features: int, classes: int) -> Plain:
+def _build_plain(cel: CelSettings, sigma: float, features: int, classes: int) -> Plain:
     return Plain(build_penalty(cel, sigma, features), cel.share, classes)
 
 
-def _cluster(cel: CelSettings, sigma: float, features: int, classes: int) -> Cluster:
+def _build_cluster(cel: CelSettings, sigma: float, features: int, classes: int) -> Cluster:
     return Cluster(
         build_penalty(cel, sigma, features),
         cel.share,
         classes,
-        cel.used_clusters,
-        cel.form,
-        cel.clustering,
-        cel.reservoir,
-        None if cel.outlier == "none" else cel.outlier,
-        sigma,
+        clusters=cel.used_clusters,
+        form=cel.form,
+        clustering=cel.clustering,
+        reservoir=cel.reservoir,
+        outlier=None if cel.outlier == "none" else cel.outlier,
+        sigma=sigma,
     )
 
 
-def _gated(cel: CelSettings, sigma: float, features: int, classes: int) -> Gated:
+def _build_gated(cel: CelSettings, sigma: float, features: int, classes: int) -> Gated:
     return Gated(
         build_penalty(cel, sigma, features),
         cel.share,
         classes,
         features,
-        cel.attention,
-        cel.floor,
-        cel.hidden,
-        cel.attention_rate,
-        cel.entropy,
+        attention=cel.attention,
+        floor=cel.floor,
+        hidden=cel.hidden,
+        rate=cel.attention_rate,
+        entropy=cel.entropy,
     )
 
 
-def _hybrid(cel: CelSettings, sigma: float, features: int, classes: int) -> Hybrid:
-    return Hybrid(_gated(cel, sigma, features, classes), _cluster(cel, sigma, features, classes))
+def _build_hybrid(cel: CelSettings, sigma: float, features: int, classes: int) -> Hybrid:
+    parts = cel, sigma, features, classes
+    return Hybrid(_build_gated(*parts), _build_cluster(*parts))
 
 
-def _information(cel: CelSettings, sigma: float, features: int, classes: int) -> MutualInformation:
+def _build_mutual_information(
+    cel: CelSettings, sigma: float, features: int, classes: int
+) -> MutualInformation:
     return MutualInformation(sigma, cel.share, classes, cel.bound)
 
 
-KINDS: dict[str, Callable[[CelSettings, float, int, int], ConditionalEntropy]] = {
-    "plain": _plain,
-    "cluster": _cluster,
-    "gated": _gated,
-    "hybrid": _hybrid,
-    "mutual-information": _information,
+CEL_BUILDERS: dict[str, Callable[[CelSettings, float, int, int], ConditionalEntropy]] = {
+    "plain": _build_plain,
+    "cluster": _build_cluster,
+    "gated": _build_gated,
+    "hybrid": _build_hybrid,
+    "mutual-information": _build_mutual_information,
 }
-"""Each built-in kind's constructor from settings, sigma, D and number of classes."""
+"""Of each kind of loss, from settings, sigma, D and the number of classes."""
 
 
 def build_cel(
     cel: CelSettings, sigma: float, features: int, classes: int
 ) -> ConditionalEntropy | None:
-    """Return the loss that the settings name, for D = `features` values seen through noise sigma.
+    """Make the conditional entropy loss that the settings name.
 
-    None for kind `none`. A user's kind `package.module:object` takes (settings, penalty, D,
-    classes). SettingsError where the loss needs a sigma above 0, PluginError where the user's
-    object is no such loss.
+    Args:
+        cel: The settings group `cel`. A user's kind `package.module:object` is called with
+            (settings, penalty, D, classes).
+        sigma: Standard deviation of the noise at the cut, in units of z.
+        features: D, the number of features.
+        classes: C.
+
+    Returns:
+        The loss, or None for kind `none`.
+
+    Raises:
+        SettingsError: The loss needs a sigma above 0.
+        PluginError: The user's object makes no such loss.
     """
     if cel.kind == "none":
         return None
-    if cel.kind in KINDS:
-        return KINDS[cel.kind](cel, sigma, features, classes)
-    return _loaded(cel, sigma, features, classes)
-
-
-def _loaded(cel: CelSettings, sigma: float, features: int, classes: int) -> ConditionalEntropy:
-    """Return the loss that the user's object makes."""
+    if cel.kind in CEL_BUILDERS:
+        return CEL_BUILDERS[cel.kind](cel, sigma, features, classes)
     penalty = build_penalty(cel, sigma, features)
-    made = plugins.make_part("cel.kind", cel.kind, cel, penalty, features, classes)
-    if not isinstance(made, ConditionalEntropy):
-        raise PluginError(f"cel.kind {cel.kind!r} made {made!r}, which lacks refresh, loss or step")
-    return made
+    loss = plugins.make_part("cel.kind", cel.kind, cel, penalty, features, classes)
+    if not isinstance(loss, ConditionalEntropy):
+        raise PluginError(f"cel.kind {cel.kind!r} made {loss!r}, which lacks refresh, loss or step")
+    return loss

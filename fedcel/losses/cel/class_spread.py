@@ -15,16 +15,30 @@ from fedcel.errors import DataError
 
 
 class Members(NamedTuple):
-    """Who is in which class: `one_hot` (B, C) and its column sums `counts` (C,)."""
+    """Which examples are in which class.
+
+    Attributes:
+        one_hot: (B, C), 1 where example i is of class c, else 0.
+        counts: Column sums (C,), the number of members of each class.
+    """
 
     one_hot: Float[Tensor, "B C"]
     counts: Float[Tensor, " C"]
 
 
 def class_members(y: Int[Tensor, " B"], classes: int, like: Float[Tensor, "B D"]) -> Members:
-    """Return the classes' members, in the dtype of `like`.
+    """Find the members of each class in a batch.
 
-    DataError when a label is not in 0..classes-1: a negative one would count from the end.
+    Args:
+        y: Labels (B,).
+        classes: C.
+        like: A tensor whose dtype and device the result has.
+
+    Returns:
+        The members; classes may have none.
+
+    Raises:
+        DataError: A label is not in 0..C-1; a negative one would count from the end.
     """
     if len(y):
         low, high = (int(label) for label in y.aminmax())
@@ -50,16 +64,16 @@ def weighted_spread(
     return (z - centre).square().sum(1) @ weights
 
 
-def uniform_weights(group: Members) -> Float[Tensor, "B C"]:
+def uniform_weights(members: Members) -> Float[Tensor, "B C"]:
     """Return weights 1/n_c for the members of each class c."""
-    return group.one_hot / group.counts.clamp_min(1)
+    return members.one_hot / members.counts.clamp_min(1)
 
 
 def plain_spread(
-    z: Float[Tensor, "B D"], y: Int[Tensor, " B"], group: Members
+    z: Float[Tensor, "B D"], y: Int[Tensor, " B"], members: Members
 ) -> Float[Tensor, " C"]:
     """Return each class's mean |z - class mean|^2; 0 for absent classes and single members."""
-    weights = uniform_weights(group)
+    weights = uniform_weights(members)
     return weighted_spread(z, weighted_means(z, weights)[y], weights)
 
 

@@ -1,6 +1,6 @@
 """Spread around a few centres in each class, learned from all the client's data."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from math import prod
 from typing import Literal, final
 
@@ -18,54 +18,67 @@ from fedcel.losses.cel.class_spread import (
     uniform_weights,
     weighted_mean,
 )
-from fedcel.losses.cel.kmeans import Clusters
+from fedcel.losses.cel.kmeans import Clusters, Problem
 from fedcel.losses.cel.mixture import Mixture, diagonal_nats, full_nats
 from fedcel.losses.cel.penalties import Penalty, Share, class_shares
-from fedcel.losses.cel.protocol import Codes, State, Term
+from fedcel.losses.cel.protocol import FeatureBatches, State, Term
 from fedcel.losses.cel.reservoir import check_finite, sample_reservoir
-from fedcel.losses.cel.state_names import check_holds
+from fedcel.losses.cel.state_names import check_state_names
 from fedcel.settings import check_noise
 
 DEFAULT_CLUSTERS = 5
-LARGEST = 2**27
+MAX_COVARIANCE_VALUES = 2**27
 """Values of full covariances at most, C K D D: half a gigabyte in float32."""
 
 Form = Literal["renormalised", "original", "per-cluster", "mixture"]
 Clustering = Literal["k-means", "diagonal", "full"]
-SCALES = {"diagonal": "variances", "full": "whitenings"}
+SCALE_NAMES = {"diagonal": "variances", "full": "whitenings"}
 """What the covariances of each kind of mixture are called in the state."""
 
 
 @final
 @dataclass(frozen=True)
 class Cluster:
-    """sum_c beta_c R(v_c), v_c = sum_k pi_ck v_ck, v_ck = mean |z_i - mu_ck|^2 in the batch.
+    """Keeps each class close to a few centres of its own.
 
-    The conditional entropy loss of Xia et al., CVPR 2025. Each example belongs to one cluster of
-    its own class: the nearest, or for Gaussian mixtures (`clustering` diagonal, full) that of the
-    largest posterior. Centres are constants. `form`:
-
-    - `renormalised`: pi over the class's clusters that are in the batch, to sum 1;
-    - `original`: an absent cluster counts as spread 0, which biases v_c down;
-    - `per-cluster`: sum_k pi_ck R(v_ck) in place of R(v_c), pi renormalised;
-    - `mixture`: sum_k pi_ck (-ln pi_ck + 1/2 sum_d ln(1 + s_ckd / sigma^2)) nats in place of
-      R(v_c), pi renormalised, s the batch's variances around mu_ck; with full covariances
-      1/2 ln det(I + S_ck / sigma^2). `penalty` is not used.
-
-    `clusters` is K_c, at most n_c; 0: a quarter of n_c, from 1 to 5. `sigma` is the noise at the
-    cut, in units of z.
+    sum_c beta_c R(v_c), v_c = sum_k pi_ck v_ck, v_ck = mean |z_i - mu_ck|^2 over the members of
+    cluster k of class c in the batch. Each example belongs to one cluster of its class: the
+    nearest, or for Gaussian mixtures that of the largest posterior. Centres are constants.
 
     State: `centres` (C, K, D) in units of z, `weights` (C, K), `spreads` (C, K) in units of z
     squared, `counts` (C,), the client's examples; of mixtures `variances` (C, K, D) or
     `whitenings` (C, K, D, D), inverse Cholesky factors. Unused clusters and absent classes weigh 0.
-    SettingsError where the form and other fields are at odds.
+
+    Args:
+        penalty: R.
+        share: Which beta, see `class_shares`.
+        classes: C; labels are in 0..C-1.
+        clusters: K_c, at most n_c; 0: a quarter of n_c, from 1 to 5.
+        form: `renormalised`: pi over the class's clusters that are in the batch, to sum 1.
+            `original`: an absent cluster counts as spread 0, which biases v_c down.
+            `per-cluster`: sum_k pi_ck R(v_ck) in place of R(v_c), pi renormalised.
+            `mixture`: sum_k pi_ck (-ln pi_ck + 1/2 sum_d ln(1 + s_ckd / sigma^2)) nats in place of
+            R(v_c), pi renormalised, s the batch's variances around mu_ck; with full covariances
+            1/2 ln det(I + S_ck / sigma^2). `penalty` is not used.
+        clustering: K-means, or a Gaussian mixture with diagonal or full covariances.
+        reservoir: Examples of a class that the clusters are fitted on, at most.
+        outlier: Clusters of a spread above this multiple of their class's median are seeded anew.
+        sigma: Standard deviation of the noise at the cut, in units of z; `mixture` needs it.
+
+    Raises:
+        SettingsError: The form needs noise and there is none.
+
+    References:
+        Xia et al., CVPR 2025: `original` with the logarithmic penalty. `mixture` is their entropy
+        of a Gaussian mixture, measured against the noise.
     """
 
     penalty: Penalty
     share: Share
     classes: int
+    _: KW_ONLY
     clusters: int
-    form: Form
+    form: Form = "renormalised"
     clustering: Clustering = "k-means"
     reservoir: int = 1024
     outlier: float | None = None
@@ -77,45 +90,49 @@ class Cluster:
             check_noise("form", self.form, self.sigma)
 
     @torch.no_grad()
-    def refresh(self, state: State | None, codes: Codes, generator: torch.Generator) -> State:
-        """Return the clusters of each class, started from those of `state`.
+    def refresh(
+        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
+    ) -> State:
+        """Fit the clusters of each class anew; see `ConditionalEntropy.refresh`.
 
         Fitted on at most `reservoir` examples of each class, drawn uniformly: centres, weights and
         spreads are those of the draw, counts are exact; classes that fit in are taken whole.
-        `outlier` f: clusters of a spread above f times the class's (lower) median are seeded anew
-        and all refitted, once; a class takes that where its total distance is smaller. Mixtures:
-        EM starts from the clusters of K-means, later from the last covariances; a class that
-        lacks a component, or had one above f times the median, starts from K-means again. Memory:
-        3 C reservoir D values and one piece of the codes; full covariances C K D^2.
+        K-means starts from the last centres. With `outlier`, a class is refitted once and takes
+        that where its total distance is smaller. Mixtures: EM starts from the clusters of K-means,
+        later from the last covariances; a class that lacks a component, or had an outlier, starts
+        from K-means again. Memory: 3 C reservoir D values and one batch; full covariances C K D^2.
 
-        DataError when there is no example or a wrong label, DivergedError when z is not finite,
-        SettingsError when `state` is of another shape or full covariances are too large.
+        Raises:
+            DataError: There is no example, or a label is not one of the classes.
+            DivergedError: Features are not finite.
+            SettingsError: `state` is of another shape, or full covariances are too large.
         """
-        z, y, counts = sample_reservoir(codes, self.classes, self.reservoir, generator)
-        self._check((self.classes, self.clusters or DEFAULT_CLUSTERS, z.shape[1]), state)
-        held = y.bincount(minlength=self.classes)
-        wanted = self._wanted(counts, held)
-        mean = _centre_features(z, held)
-        kept, start = torch.zeros_like(wanted), None
+        z, y, counts = sample_reservoir(batches, self.classes, self.reservoir, generator)
+        self._check_size((self.classes, self.clusters or DEFAULT_CLUSTERS, z.shape[1]), state)
+        sizes = y.bincount(minlength=self.classes)
+        active = self._active_slots(counts, sizes)
+        means = _subtract_class_means(z, sizes)
+        retained, start = torch.zeros_like(active), None
         if state is not None:
-            kept = (state["weights"] > 0) & wanted
-            start = state["centres"].to(z.dtype) - mean[:, None]
+            retained = (state["weights"] > 0) & active
+            start = state["centres"].to(z.dtype) - means[:, None]
+        problem = Problem(z, y, active, generator)
         if self.clustering == "k-means":
-            found = kmeans.find_clusters(z, y, start, kept, wanted, self.outlier, generator)
-            weights = kmeans.tallies(found)[0].to(z.dtype) / held.clamp_min(1)[:, None]
-            return _pack_state(found, weights, counts, mean)
-        starts = self._starts(z, y, state, start, kept, wanted, generator)
-        parts = torch.split(z, held.tolist())
-        fits = [mixture.fit_mixture(*pair) for pair in zip(parts, starts, strict=True)]
-        slot = mixture.assign_components(z, y, fits)
-        weights, centres, scale = mixture.stack_components(fits, z.dtype)
-        fitted = _pack_state(kmeans.make_clusters(z, slot, centres), weights, counts, mean)
-        return fitted | {SCALES[self.clustering]: scale.contiguous()}
+            clusters = kmeans.find_clusters(problem, start, retained, self.outlier)
+            weights = kmeans.measure_clusters(clusters)[0].to(z.dtype) / sizes.clamp_min(1)[:, None]
+            return _pack_state(clusters, weights, counts, means)
+        starts = self._start_mixtures(problem, state, start, retained)
+        class_parts = torch.split(z, sizes.tolist())
+        fits = [mixture.fit_mixture(*pair) for pair in zip(class_parts, starts, strict=True)]
+        slots = mixture.assign_components(z, y, fits)
+        weights, centres, scales = mixture.stack_components(fits, z.dtype)
+        packed = _pack_state(kmeans.make_clusters(z, slots, centres), weights, counts, means)
+        return packed | {SCALE_NAMES[self.clustering]: scales.contiguous()}
 
-    def _check(self, shape: tuple[int, int, int], state: State | None) -> None:
+    def _check_size(self, shape: tuple[int, int, int], state: State | None) -> None:
         """Raise SettingsError unless the state fits the shape, and covariances the memory."""
         if state is not None:
-            check_holds(state, ("centres", "weights", "spreads", "counts"), "clusters")
+            check_state_names(state, ("centres", "weights", "spreads", "counts"), "clusters")
             if tuple(state["centres"].shape) != shape:
                 raise SettingsError(
                     f"a client's stored centres are {tuple(state['centres'].shape)}, must be "
@@ -123,150 +140,159 @@ class Cluster:
                     "state"
                 )
         size = prod(shape) * shape[2]
-        if self.clustering == "full" and size > LARGEST:
+        if self.clustering == "full" and size > MAX_COVARIANCE_VALUES:
             raise SettingsError(
-                f"cel.clustering 'full' keeps C K D^2 = {size} values, must be at most {LARGEST}; "
-                "use 'diagonal', or lower net.features"
+                f"cel.clustering 'full' keeps C K D^2 = {size} values, must be at most "
+                f"{MAX_COVARIANCE_VALUES}; use 'diagonal', or lower net.features"
             )
 
-    def _wanted(self, counts: Int[Tensor, " C"], held: Int[Tensor, " C"]) -> Bool[Tensor, "C K"]:
-        """Return which slots are to be used; no more than there are examples."""
-        number = torch.full_like(counts, self.clusters)
+    def _active_slots(
+        self, counts: Int[Tensor, " C"], sizes: Int[Tensor, " C"]
+    ) -> Bool[Tensor, "C K"]:
+        """Return which slots are to be used; no more than there are examples in the draw."""
+        per_class = torch.full_like(counts, self.clusters)
         if not self.clusters:
-            number = (counts // 4).clamp(1, DEFAULT_CLUSTERS)
-        each = torch.arange(self.clusters or DEFAULT_CLUSTERS)
-        return each < number.minimum(held)[:, None]
+            per_class = (counts // 4).clamp(1, DEFAULT_CLUSTERS)
+        slots = torch.arange(self.clusters or DEFAULT_CLUSTERS)
+        return slots < per_class.minimum(sizes)[:, None]
 
-    def _starts(
+    def _start_mixtures(
         self,
-        z: Float[Tensor, "N D"],
-        y: Int[Tensor, " N"],
+        problem: Problem,
         state: State | None,
         start: Float[Tensor, "C K D"] | None,
-        kept: Bool[Tensor, "C K"],
-        wanted: Bool[Tensor, "C K"],
-        generator: torch.Generator,
+        retained: Bool[Tensor, "C K"],
     ) -> list[Mixture]:
-        """Return where EM starts in each class."""
-        name, classes = SCALES[self.clustering], range(self.classes)
+        """Return where EM starts in each class: the stored mixture if complete, else K-means."""
+        z, y, active, _ = problem
+        scale_name = SCALE_NAMES[self.clustering]
         stored: list[Mixture] = []
-        if state is not None and start is not None and name in state:
+        if state is not None and start is not None and scale_name in state:
             if self.outlier is not None:
-                kept = kept & ~kmeans.broad(state["spreads"], kept, self.outlier)
-            whole = zip(state["weights"], start, state[name], strict=True)
-            stored = [Mixture(*each) for each in whole]
-        ready = kept.eq(wanted).all(1) if stored else wanted.new_zeros(self.classes)
-        if ready.all():
+                outliers = kmeans.find_outliers(state["spreads"], retained, self.outlier)
+                retained = retained & ~outliers
+            stored = _unstack_mixtures(state["weights"], start, state[scale_name])
+        is_complete = retained.eq(active).all(1) if stored else active.new_zeros(self.classes)
+        if is_complete.all():
             return stored
-        found = kmeans.find_clusters(z, y, start, kept, wanted, self.outlier, generator)
-        each, full = wanted.shape[1], self.clustering == "full"
-        return [
-            stored[c]
-            if ready[c]
-            else mixture.mixture_of_members(z[own], found.slot[own] % each, each, full)
-            for c, own in enumerate(torch.eq(y, c) for c in classes)
-        ]
+        slots = kmeans.find_clusters(problem, start, retained, self.outlier).slots
+        per_class, full = active.shape[1], self.clustering == "full"
+        starts = []
+        for c in range(self.classes):
+            members, components = z[y == c], slots[y == c] % per_class
+            starts.append(
+                stored[c]
+                if is_complete[c]
+                else mixture.mixture_of_members(members, components, per_class, full)
+            )
+        return starts
 
     def loss(
         self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True
     ) -> Term:
-        """Return the loss, exactly 0 when the state knows none of the batch's classes.
+        """Compute the loss of one batch; see `ConditionalEntropy.loss`.
 
-        Logged: `spread`, the total one within classes, and `cluster-spread`, that within clusters
-        by this batch alone; they differ by the spread between a class's clusters. DataError when a
-        label is wrong, DivergedError when z is not finite.
+        Exactly 0 when the state knows none of the batch's classes. Logged: `spread`, the total one
+        within classes, and `cluster-spread`, that within clusters by this batch alone; they differ
+        by the spread between a class's clusters.
+
+        Raises:
+            DataError: A label is not one of the classes.
+            DivergedError: Features are not finite.
         """
-        pi, group = state["weights"], class_members(y, self.classes, z)
-        slot = self._slots(state, z, y)
-        held = _slot_members(slot, pi.numel(), z)
-        part = self._parts(pi, held.counts.view_as(pi))
-        gap = z - state["centres"].flatten(0, 1).index_select(0, slot)
-        own = torch.linalg.vecdot(gap, gap)
-        if not own.isfinite().all():
+        pi, members = state["weights"], class_members(y, self.classes, z)
+        slots = self._assign_slots(state, z, y)
+        slot_members = _find_slot_members(slots, pi.numel(), z)
+        parts = self._cluster_parts(pi, slot_members.counts.view_as(pi))
+        gap = z - state["centres"].flatten(0, 1).index_select(0, slots)
+        squared = torch.linalg.vecdot(gap, gap)
+        if not squared.isfinite().all():
             check_finite(z, y)
-        v = (own @ uniform_weights(held)).view_as(pi)
-        counts = group.counts * (state["counts"] > 0)
+        v = (squared @ uniform_weights(slot_members)).view_as(pi)
+        counts = members.counts * (state["counts"] > 0)
         if self.form == "mixture":
-            full = self.clustering == "full"
-            nats = (
-                full_nats(gap, held, self.sigma) if full else diagonal_nats(gap, held, self.sigma)
-            )
-            cost = torch.special.entr(part).sum(1) + (part * nats.view_as(pi)).sum(1)
+            slot_nats = full_nats if self.clustering == "full" else diagonal_nats
+            nats = slot_nats(gap, slot_members, self.sigma).view_as(pi)
+            cost = torch.special.entr(parts).sum(1) + (parts * nats).sum(1)
+        elif self.form == "per-cluster":
+            cost = (parts * self.penalty(v.flatten()).view_as(v)).sum(1)
         else:
-            cost = self._cost(v, part)
+            cost = self.penalty((parts * v).sum(1))
         loss = class_shares(counts, self.share) @ cost
         if not measure:
             return Term(loss, {})
-        metrics = (
-            {"cluster-spread": weighted_mean((part * v).sum(1), counts)} if counts.any() else {}
-        )
-        pairs = drop_singletons(group.counts)
-        if pairs.any():
-            metrics["spread"] = weighted_mean(plain_spread(z.detach(), y, group), pairs)
+        metrics = {}
+        if counts.any():
+            metrics["cluster-spread"] = weighted_mean((parts * v).sum(1), counts)
+        pair_counts = drop_singletons(members.counts)
+        if pair_counts.any():
+            metrics["spread"] = weighted_mean(plain_spread(z.detach(), y, members), pair_counts)
         return Term(loss, metrics)
 
     @torch.no_grad()
-    def _slots(
+    def _assign_slots(
         self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]
     ) -> Int[Tensor, " B"]:
         """Return the slot c K + k of each example's cluster."""
         pi, centres = state["weights"], state["centres"]
         if self.clustering == "k-means":
-            middle = torch.einsum("ck,ckd->cd", pi, centres)  # a matrix product is exact near 0
-            offset = centres - middle[:, None]
-            return y * pi.shape[1] + kmeans.centre_scores(z - middle[y], y, offset, pi > 0).argmin(
-                1
-            )
-        scale = state[SCALES[self.clustering]]
-        fits = [Mixture(*each) for each in zip(pi, centres, scale, strict=True)]
+            means = torch.einsum("ck,ckd->cd", pi, centres)  # a matrix product is exact near 0
+            scores = kmeans.centre_scores(z - means[y], y, centres - means[:, None], pi > 0)
+            return y * pi.shape[1] + scores.argmin(1)
+        fits = _unstack_mixtures(pi, centres, state[SCALE_NAMES[self.clustering]])
         return mixture.assign_components(z, y, fits)
 
-    def _parts(self, pi: Float[Tensor, "C K"], here: Float[Tensor, "C K"]) -> Float[Tensor, "C K"]:
+    def _cluster_parts(
+        self, pi: Float[Tensor, "C K"], batch_counts: Float[Tensor, "C K"]
+    ) -> Float[Tensor, "C K"]:
         """Return each cluster's part in its class: pi over those in the batch."""
-        present = pi * (here > 0)
+        present = pi * (batch_counts > 0)
         if self.form == "original":
             return present
-        whole = present.sum(1, keepdim=True)
-        return present / torch.where(whole > 0, whole, 1.0)
-
-    def _cost(self, v: Float[Tensor, "C K"], part: Float[Tensor, "C K"]) -> Float[Tensor, " C"]:
-        """Return R of each class's spread, or the mean R of its clusters' spreads."""
-        if self.form == "per-cluster":
-            return (part * self.penalty(v.flatten()).view_as(v)).sum(1)
-        return self.penalty((part * v).sum(1))
+        total = present.sum(1, keepdim=True)
+        return present / torch.where(total > 0, total, 1.0)
 
     def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
-        """Return the state: centres move in `refresh` only."""
+        """Return the state as it is: centres move in `refresh` only."""
         return state
 
 
-def _slot_members(slot: Int[Tensor, " B"], slots: int, like: Float[Tensor, "B D"]) -> Members:
+def _unstack_mixtures(
+    weights: Float[Tensor, "C K"], centres: Float[Tensor, "C K D"], scales: Float[Tensor, "C K ..."]
+) -> list[Mixture]:
+    """Return the mixture of each class."""
+    return [Mixture(*parts) for parts in zip(weights, centres, scales, strict=True)]
+
+
+def _find_slot_members(slots: Int[Tensor, " B"], count: int, like: Float[Tensor, "B D"]) -> Members:
     """Return the members of each slot; an identity matrix of all slots could be large."""
-    one_hot = slot[:, None].eq(torch.arange(slots, device=slot.device)).to(like.dtype)
+    one_hot = slots[:, None].eq(torch.arange(count, device=slots.device)).to(like.dtype)
     return Members(one_hot, one_hot.sum(0))
 
 
-def _centre_features(z: Float[Tensor, "N D"], held: Int[Tensor, " C"]) -> Float[Tensor, "C D"]:
+def _subtract_class_means(
+    z: Float[Tensor, "N D"], sizes: Int[Tensor, " C"]
+) -> Float[Tensor, "C D"]:
     """Return the class means, after taking them from z in place; classes follow each other."""
-    mean = z.new_zeros(len(held), z.shape[1])
-    for c, part in enumerate(torch.split(z, held.tolist())):
+    means = z.new_zeros(len(sizes), z.shape[1])
+    for c, part in enumerate(torch.split(z, sizes.tolist())):
         if len(part):
-            mean[c] = part.mean(0)
-            part.sub_(mean[c])
-    return mean
+            means[c] = part.mean(0)
+            part.sub_(means[c])
+    return means
 
 
 def _pack_state(
-    found: Clusters,
+    clusters: Clusters,
     weights: Float[Tensor, "C K"],
     counts: Int[Tensor, " C"],
-    mean: Float[Tensor, "C D"],
+    means: Float[Tensor, "C D"],
 ) -> State:
     """Return the state of clusters around class means that were taken off."""
     used = (weights > 0)[..., None]
     return {
-        "centres": torch.where(used, found.centres + mean[:, None], 0.0),
+        "centres": torch.where(used, clusters.centres + means[:, None], 0.0),
         "weights": weights.contiguous(),
-        "spreads": kmeans.tallies(found)[1],
+        "spreads": kmeans.measure_clusters(clusters)[1],
         "counts": counts,
     }

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal, final
 
 import torch
@@ -22,19 +22,14 @@ from fedcel.losses.cel.class_spread import (
     weighted_spread,
 )
 from fedcel.losses.cel.penalties import Penalty, Share, class_shares
-from fedcel.losses.cel.protocol import Codes, State, Term
-from fedcel.losses.cel.state_names import check_holds
+from fedcel.losses.cel.protocol import FeatureBatches, State, Term
+from fedcel.losses.cel.state_names import check_state_names
 from fedcel.settings import check_entropy_bonus
 
 Attention = Literal["ascend", "minimise", "detach", "floor"]
 
-COLLAPSE = 0.5
+COLLAPSED_SHARE = 0.5
 """Mean n_eff/n below which a warning is given."""
-
-
-def hidden_size(features: int, hidden: int = 0) -> int:
-    """Return `hidden`, or for 0 a quarter of the features, from 64 to 256."""
-    return hidden or min(256, max(64, features // 4))
 
 
 def attention_scores(
@@ -45,50 +40,66 @@ def attention_scores(
     Gated attention without biases: Ilse et al., ICML 2018, eq. 9 before its softmax.
     """
     # split and chunk, not slices: the backward pass of a slice fills a whole theta with zeros.
-    inner, last = torch.split(theta, [theta.numel() - hidden, hidden])
+    inner, w = torch.split(theta, [theta.numel() - hidden, hidden])
     value, gate = torch.chunk(n @ inner.view(2 * hidden, -1).T, 2, 1)
-    return value.tanh().mul(gate.sigmoid()).mv(last)
+    return value.tanh().mul(gate.sigmoid()).mv(w)
 
 
-def attention_log_weights(a: Float[Tensor, " B"], group: Members) -> Float[Tensor, "B C"]:
+def attention_log_weights(a: Float[Tensor, " B"], members: Members) -> Float[Tensor, "B C"]:
     """Return log alpha_ic, the log-softmax of the scores over the members of each class.
 
     Close to the lowest finite number for others, not -inf: an absent class would be inf - inf.
     """
-    masked = torch.where(group.one_hot > 0, a[:, None], torch.finfo(a.dtype).min)
+    masked = torch.where(members.one_hot > 0, a[:, None], torch.finfo(a.dtype).min)
     return masked.log_softmax(0)
 
 
 @final
 @dataclass(frozen=True)
 class Gated:
-    """sum_c beta_c R(v_c), v_c = sum_i alpha_i |z_i - zbar_c|^2, zbar_c = sum_i alpha_i z_i.
+    """Keeps each class close together under weights that a gated attention gives its members.
 
-    alpha: gated attention (Ilse et al., ICML 2018) on LayerNorm(z) without affine, within the
-    class; the spread is taken on raw z. dv/da_j = alpha_j (|z_j - zbar|^2 - v): an attention that
-    minimises v ends with all weight on one member and v = 0, the encoder untouched. Modes:
-
-    - `ascend`: gradient reversal (Ganin et al., JMLR 2016): the attention climbs, the encoder
-      descends, on the worst weighting.
-    - `minimise`: both descend, for comparison; watch `attention-share`.
-    - `detach`: alpha is a constant to autograd.
-    - `floor`: both descend on (1 - r) alpha + r/n, r = `floor`, so that v >= r * plain spread.
-
-    `entropy` > 0 keeps the weights apart from a single member: the attention also ascends
-    entropy * sum_c beta_c H(alpha_c) in nats, that is it climbs L + entropy H in `ascend` and
-    descends L - entropy H in `minimise` and `floor`. The encoder gets no gradient of it and the
-    loss's value is without it. SettingsError in `detach`, where no attention moves.
+    sum_c beta_c R(v_c), v_c = sum_i alpha_i |z_i - zbar_c|^2, zbar_c = sum_i alpha_i z_i, alpha the
+    softmax within the class of a gated attention on LayerNorm(z) without affine; the spread is
+    taken on raw z. dv/da_j = alpha_j (|z_j - zbar|^2 - v): an attention that minimises v ends with
+    all weight on one member and v = 0, the encoder untouched.
 
     Classes with fewer than 2 members carry no signal: they are left out and beta is taken over the
-    rest. NaN codes give a NaN loss. State: `theta` (P,), a leaf that gathers its gradient in
-    `backward`; Adam's moments `m`, `v` (P,) and step count `t`; `step` moves theta by about `rate`
-    whatever the loss's weight.
+    rest. Features that are NaN give a NaN loss.
+
+    State: `theta` (P,), a leaf that gathers its gradient in `backward`; Adam's moments `m`, `v`
+    (P,) and step count `t`.
+
+    Args:
+        penalty: R.
+        share: Which beta, see `class_shares`.
+        classes: C; labels are in 0..C-1.
+        features: D.
+        attention: How the attention moves. `ascend`: it climbs while the encoder descends, on the
+            worst weighting, by gradient reversal. `minimise`: both descend, for comparison; watch
+            `attention-share`. `detach`: alpha is a constant to autograd. `floor`: both descend on
+            (1 - r) alpha + r/n, so that v >= r * plain spread.
+        floor: r, in [0, 1].
+        hidden: Width h of the attention; 0: a quarter of the features, from 64 to 256.
+        rate: By about how much a step moves theta, whatever the loss's weight.
+        entropy: Above 0 it keeps the weights apart from a single member: the attention also
+            ascends entropy * sum_c beta_c H(alpha_c) in nats, that is it climbs L + entropy H in
+            `ascend` and descends L - entropy H in `minimise` and `floor`. The encoder gets no
+            gradient of it and the loss's value is without it.
+
+    Raises:
+        SettingsError: `entropy` is above 0 in `detach`, where no attention moves.
+
+    References:
+        Ilse et al., ICML 2018, eq. 9 (gated attention). Ganin et al., JMLR 2016 (gradient
+        reversal).
     """
 
     penalty: Penalty
     share: Share
     classes: int
     features: int
+    _: KW_ONLY
     attention: Attention
     floor: float
     hidden: int
@@ -99,36 +110,46 @@ class Gated:
         """Refuse a bonus for an attention that never moves."""
         check_entropy_bonus(self.entropy, self.attention)
 
-    @torch.no_grad()
-    def refresh(self, state: State | None, codes: Codes, generator: torch.Generator) -> State:
-        """Return `state` with theta ready to learn; without one, theta drawn as linear layers are.
+    @property
+    def hidden_size(self) -> int:
+        """The width h of the attention, also where it follows from the features."""
+        return self.hidden or min(256, max(64, self.features // 4))
 
-        Needed once after a state was unpacked: arrays do not remember that theta learns. DataError
-        when there is no example; SettingsError when theta or the codes are of another size.
+    @torch.no_grad()
+    def refresh(
+        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
+    ) -> State:
+        """Make theta ready to learn, drawn as linear layers are at a client's first round.
+
+        Needed once after a state was unpacked: arrays do not remember that theta learns. See
+        `ConditionalEntropy.refresh`.
+
+        Raises:
+            DataError: There is no example.
+            SettingsError: theta or the features are of another size.
         """
-        hidden = hidden_size(self.features, self.hidden)
+        hidden = self.hidden_size
         size = (2 * self.features + 1) * hidden
         if state is not None:
-            check_holds(state, adam.NAMES, "an attention")
+            check_state_names(state, adam.STATE_NAMES, "an attention")
             if state["theta"].numel() != size:
                 raise SettingsError(
                     f"a client's stored attention has {state['theta'].numel()} weights, must have "
                     f"{size} for {self.features} features and hidden size {hidden}: net.features "
                     "or cel.hidden changed; start from an empty state"
                 )
-            return adam.resume(state)
-        dtype = self._dtype(codes)
+            return adam.resume_state(state)
+        dtype = self._feature_dtype(batches)
         gates = torch.rand(2 * hidden * self.features, generator=generator, dtype=dtype)
-        last = torch.rand(hidden, generator=generator, dtype=dtype)
-        bounds = [self.features**-0.5, hidden**-0.5]
-        theta = torch.cat([(2 * gates - 1) * bounds[0], (2 * last - 1) * bounds[1]])
-        return adam.start(theta)
+        w = torch.rand(hidden, generator=generator, dtype=dtype)
+        parts = [(2 * gates - 1) * self.features**-0.5, (2 * w - 1) * hidden**-0.5]
+        return adam.init_state(torch.cat(parts))
 
-    def _dtype(self, codes: Codes) -> torch.dtype:
-        for z, _ in codes():
+    def _feature_dtype(self, batches: FeatureBatches) -> torch.dtype:
+        for z, _ in batches():
             if z.shape[1] != self.features:
                 raise SettingsError(
-                    f"smashed data have {z.shape[1]} values, the attention was made for "
+                    f"the encoder makes {z.shape[1]} features, the attention was made for "
                     f"{self.features}; set net.features to what the encoder returns"
                 )
             return z.dtype
@@ -137,64 +158,62 @@ class Gated:
     def loss(
         self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True
     ) -> Term:
-        """Return the loss, exactly 0 when no class has 2 members.
+        """Compute the loss, exactly 0 when no class has 2 members; see `ConditionalEntropy.loss`.
 
-        Logged, over classes of 2 or more: `weighted_spread` weighs classes by members; means over
-        classes of `plain-spread`, `weighted-spread` and `attention-share` = n_eff/n, n_eff = 1/sum
-        alpha^2, and each of these for every such class c as `attention-share-c`. Without such a
-        class the means are 0. Measuring warns (UserWarning) when the mean share is below 0.5,
-        whatever the mode: the loss then sees few of the members.
+        Logged, over classes of 2 or more: `spread`, the plain one, weighs classes by members; means
+        over classes of `plain-spread`, `weighted-spread` and `attention-share` = n_eff/n, n_eff =
+        1/sum alpha^2, and each of these for every such class c as `attention-share-c`. Measuring
+        warns (UserWarning) when the mean share is below 0.5, whatever the mode: the loss then sees
+        few of the members.
         """
-        group = class_members(y, self.classes, z)
-        counts = drop_singletons(group.counts)
+        members = class_members(y, self.classes, z)
+        counts = drop_singletons(members.counts)
         beta = class_shares(counts, self.share)
         normal = functional.layer_norm(z, z.shape[1:])
-        logs = self.weigh(state["theta"], normal, group)
-        alpha = logs.exp() * group.one_hot
+        log_alpha = self._log_weights(state["theta"], normal, members)
+        alpha = log_alpha.exp() * members.one_hot
         v = weighted_spread(z, weighted_means(z, alpha)[y], alpha)
         loss = beta @ self.penalty(v)
         if self.entropy:
-            loss = loss + self._bonus(state["theta"], normal.detach(), group, beta)
+            loss = loss + self._entropy_bonus(state["theta"], normal.detach(), members, beta)
         if not (measure and counts.any()):  # without a pair there is nothing to measure
             return Term(loss, {})
         metrics = _measure_attention(
-            plain_spread(z.detach(), y, group), v.detach(), alpha.detach(), counts
+            plain_spread(z.detach(), y, members), v.detach(), alpha.detach(), counts
         )
-        if metrics["attention-share"] < COLLAPSE:
-            self._warn(float(metrics["attention-share"]))
+        if metrics["attention-share"] < COLLAPSED_SHARE:
+            self._warn_of_collapse(float(metrics["attention-share"]))
         return Term(loss, metrics)
 
-    def weigh(
-        self, theta: Float[Tensor, " P"], n: Float[Tensor, "B D"], group: Members
+    def _log_weights(
+        self, theta: Float[Tensor, " P"], n: Float[Tensor, "B D"], members: Members
     ) -> Float[Tensor, "B C"]:
         """Return the logarithm of each member's weight in its class from its normalised n."""
-        hidden = hidden_size(self.features, self.hidden)
         if self.attention == "detach":
-            with torch.no_grad():
-                return attention_log_weights(attention_scores(theta, n, hidden), group)
+            theta, n = theta.detach(), n.detach()
         if self.attention == "ascend":
             theta = 2 * theta.detach() - theta  # the same bits, the gradient reversed
-        logs = attention_log_weights(attention_scores(theta, n, hidden), group)
-        if self.attention == "floor":
-            # Logarithms of tensors: both r = 0 and r = 1 are allowed and have one of -inf.
-            part, even = logs.new_tensor([1 - self.floor, self.floor]).log()
-            return torch.logaddexp(logs + part, even - group.counts.clamp_min(1).log())
-        return logs
+        log_alpha = attention_log_weights(attention_scores(theta, n, self.hidden_size), members)
+        if self.attention != "floor":
+            return log_alpha
+        # Logarithms of tensors: both r = 0 and r = 1 are allowed and have one of -inf.
+        learned, uniform = log_alpha.new_tensor([1 - self.floor, self.floor]).log()
+        return torch.logaddexp(log_alpha + learned, uniform - members.counts.clamp_min(1).log())
 
-    def _bonus(
+    def _entropy_bonus(
         self,
         theta: Float[Tensor, " P"],
         n: Float[Tensor, "B D"],
-        group: Members,
+        members: Members,
         beta: Float[Tensor, " C"],
     ) -> Float[Tensor, ""]:
         """Return 0 whose gradient moves theta alone, towards a larger entropy."""
-        logs = self.weigh(theta, n, group)
-        entropy = -(logs.exp() * logs * group.one_hot).sum(0) @ beta
+        log_alpha = self._log_weights(theta, n, members)
+        entropy = -(log_alpha.exp() * log_alpha * members.one_hot).sum(0) @ beta
         bonus = self.entropy * (entropy if self.attention == "ascend" else -entropy)
         return bonus - bonus.detach()
 
-    def _warn(self, share: float) -> None:
+    def _warn_of_collapse(self, share: float) -> None:
         """Warn, in at most five wordings, so that Python's default filter prints each once."""
         warnings.warn(
             f"attention-share is below {math.ceil(10 * share) / 10:.1f} (1: all members weigh "
@@ -204,8 +223,8 @@ class Gated:
         )
 
     def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
-        """Return the state after a step of Adam, itself where no gradient arrived."""
-        return adam.step(state, self.rate)
+        """Move theta by a step of Adam where a gradient arrived; see `ConditionalEntropy.step`."""
+        return adam.take_step(state, self.rate)
 
 
 def _measure_attention(
@@ -217,9 +236,9 @@ def _measure_attention(
     """Return the metrics, over classes whose count is not 0."""
     share = (alpha.square().sum(0) * counts).clamp_min(1).reciprocal()
     metrics = {"spread": weighted_mean(plain, counts)}
-    each = {"plain-spread": plain, "weighted-spread": weighted, "attention-share": share}
+    per_class = {"plain-spread": plain, "weighted-spread": weighted, "attention-share": share}
     present = counts > 0
-    for name, values in each.items():
+    for name, values in per_class.items():
         metrics[name] = weighted_mean(values, present.to(values.dtype))
         metrics |= {f"{name}-{c}": values[c] for c in present.nonzero()[:, 0].tolist()}
     return metrics

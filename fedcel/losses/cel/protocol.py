@@ -10,15 +10,20 @@ from torch import Tensor
 State = dict[str, Tensor]
 """Named tensors that one client keeps from round to round; never part of the upload."""
 
-Codes = Callable[[], Iterator[tuple[Tensor, Tensor]]]
-"""All the client's smashed data and labels in pieces (n, D), (n,), encoded as they are asked for.
+FeatureBatches = Callable[[], Iterator[tuple[Tensor, Tensor]]]
+"""Reads all the client's features (n, D) and labels (n,), encoded batch by batch on the way.
 
 Each call starts anew; a loss without statistics never calls it.
 """
 
 
 class Term(NamedTuple):
-    """One batch's loss in nats, and what there is to log about it."""
+    """One batch's loss, and what there is to log about it.
+
+    Attributes:
+        loss: A scalar with a gradient, in the unit that the loss names (mostly nats).
+        metrics: Scalars without a gradient, by the name under which they are logged.
+    """
 
     loss: Float[Tensor, ""]
     metrics: dict[str, Float[Tensor, ""]]
@@ -26,29 +31,81 @@ class Term(NamedTuple):
 
 @runtime_checkable
 class ConditionalEntropy(Protocol):
-    """A loss of smashed data z (B, D) and labels y (B,) that keeps each class close together."""
+    """A loss that keeps the features of each class close together.
 
-    def refresh(self, state: State | None, codes: Codes, generator: torch.Generator) -> State:
-        """Return statistics of all the client's data, warm-started from `state` if there is one."""
+    All arguments are passed by position, so that a loss of your own may name them as it likes.
+    """
+
+    def refresh(
+        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
+    ) -> State:
+        """Compute the statistics that the loss needs, before a round and each local epoch.
+
+        Args:
+            state: The state of the last step, to start from; None at a client's first round.
+            batches: Reads all the client's features and labels.
+            generator: The only source of random numbers.
+
+        Returns:
+            The state for the next batches.
+        """
         ...
 
     def loss(
         self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True
     ) -> Term:
-        """Return the differentiable loss of one batch; `state` is not changed.
+        """Compute the loss of one batch.
 
-        Without `measure` there are no metrics: measuring takes as long as the loss.
+        Args:
+            state: The current state, which is not changed.
+            z: Features (B, D), with a gradient.
+            y: Labels (B,), from 0.
+            measure: Whether to compute metrics, which takes as long as the loss.
+
+        Returns:
+            The loss, and its metrics or an empty dictionary.
         """
         ...
 
     def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
-        """Return the state after the backward pass of this batch, z without a gradient.
+        """Move what the loss learns itself, such as an attention, after the backward pass.
 
-        A learned attention moves here, a memory bank takes the batch in.
+        Args:
+            state: The state whose tensors gathered their gradient.
+            z: Features of the batch (B, D), without a gradient.
+            y: Labels (B,).
+
+        Returns:
+            The state for the next batch.
         """
         ...
 
 
-def split_pieces(z: Float[Tensor, "N D"], y: Int[Tensor, " N"], size: int = 1024) -> Codes:
-    """Return smashed data that are there already as what `refresh` reads, `size` at a time."""
+class Stateless:
+    """Base of losses that keep nothing between batches: `refresh` and `step` have no effect."""
+
+    def refresh(
+        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
+    ) -> State:
+        """Return an empty state."""
+        return {}
+
+    def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
+        """Return the state as it is."""
+        return state
+
+
+def split_features(
+    z: Float[Tensor, "N D"], y: Int[Tensor, " N"], size: int = 1024
+) -> FeatureBatches:
+    """Turn features that are in memory into what `ConditionalEntropy.refresh` reads.
+
+    Args:
+        z: Features (N, D).
+        y: Labels (N,).
+        size: Examples in each batch, 1 or more.
+
+    Returns:
+        A function that yields the batches in order, from the first at each call.
+    """
     return lambda: zip(torch.split(z, size), torch.split(y, size), strict=True)

@@ -6,11 +6,11 @@ from fedcel.errors import SettingsError
 from fedcel.losses.cel.protocol import State
 
 
-def check_holds(state: State, names: Iterable[str], what: str) -> None:
+def check_state_names(state: State, names: Iterable[str], part: str) -> None:
     """Raise SettingsError unless a client's state has all these tensors: else it is another's."""
-    if lacking := sorted(set(names) - state.keys()):
+    if missing := sorted(set(names) - state.keys()):
         raise SettingsError(
-            f"a client's state holds {sorted(state)}, must hold {lacking} for {what}: the loss or "
+            f"a client's state holds {sorted(state)}, must hold {missing} for {part}: the loss or "
             "defence changed; start from an empty state"
         )
 

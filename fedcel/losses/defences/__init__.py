@@ -1,20 +1,17 @@
-"""Rival defences of smashed data: what they make of the net, the cut, the loss, the message."""
+"""Rival defences of smashed data: what they make of the net, the cut, the loss, what is sent."""
 
 from fedcel.losses.defences.adversarial import Adversarial
 from fedcel.losses.defences.build_defence import (
-    KINDS,
     apply_transform,
     build_cut,
     build_defence,
     defended_net_settings,
-    load_own_defence,
 )
 from fedcel.losses.defences.nopeek import NoPeek
 from fedcel.losses.defences.protocol import Defence, Transform
 from fedcel.losses.defences.transform import append_transform
 
 __all__ = [
-    "KINDS",
     "Adversarial",
     "Defence",
     "NoPeek",
@@ -24,5 +21,4 @@ __all__ = [
     "build_cut",
     "build_defence",
     "defended_net_settings",
-    "load_own_defence",
 ]

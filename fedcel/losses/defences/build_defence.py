@@ -13,72 +13,101 @@ from fedcel.settings import NetSettings, Settings, check_schedule, cut_sigma
 
 
 def defended_net_settings(settings: Settings) -> NetSettings:
-    """Return the split network's settings, as narrow as a bottleneck makes it."""
+    """Choose the split network that a defence needs: a bottleneck makes it narrow.
+
+    Args:
+        settings: Of the run.
+
+    Returns:
+        The settings group `net`, its `features` replaced under the defence `bottleneck`.
+    """
     if settings.defence.name != "bottleneck":
         return settings.net
     return settings.net.model_copy(update={"features": int(settings.defence.used_strength)})
 
 
 def build_cut(settings: Settings) -> Cut:
-    """Return what happens between encoder and head, in training and in use."""
+    """Make what happens between encoder and head, in training and in use.
+
+    Args:
+        settings: Of the run.
+
+    Returns:
+        The cut, with noise and, under the defence `dropout`, values left out at random.
+    """
     sigma, defence = cut_sigma(settings), settings.defence
     return Cut(sigma, defence.used_strength) if defence.name == "dropout" else Cut(sigma)
 
 
-def _nopeek(settings: Settings, shape: tuple[int, ...]) -> Defence:
+def _build_nopeek(settings: Settings, shape: tuple[int, ...]) -> Defence:
     return NoPeek()
 
 
-def _adversarial(settings: Settings, shape: tuple[int, ...]) -> Defence:
+def _build_adversarial(settings: Settings, shape: tuple[int, ...]) -> Defence:
     defence = settings.defence
     return Adversarial(shape, settings.net.features, defence.width, defence.rate)
 
 
-KINDS: dict[str, Callable[[Settings, tuple[int, ...]], Defence]] = {
-    "nopeek": _nopeek,
-    "adversarial": _adversarial,
+DEFENCE_BUILDERS: dict[str, Callable[[Settings, tuple[int, ...]], Defence]] = {
+    "nopeek": _build_nopeek,
+    "adversarial": _build_adversarial,
 }
-"""Constructors of the losses, from settings and the images' shape."""
+"""Of each defence that is a loss, from settings and the images' shape."""
 
 
 def build_defence(settings: Settings, shape: tuple[int, ...]) -> Defence | None:
-    """Return the loss of the defence for images of `shape` (C, H, W), or None if it has none.
+    """Make the loss of the defence that the settings name.
 
-    `noise+...` is the same loss behind another cut. PluginError as `load_own_defence`;
-    SettingsError for an own loss on a schedule on which it would never act in full.
+    Args:
+        settings: Of the run. `defence.name` `noise+...` is the same loss behind another cut; a
+            user's `package.module:object` is called with (settings, shape).
+        shape: Of an image, (C, H, W).
+
+    Returns:
+        The loss, or None for a defence without one.
+
+    Raises:
+        PluginError: The user's object makes neither a loss nor a transform.
+        SettingsError: A user's loss is on a schedule on which it would never act in full.
     """
     name = settings.defence.name
     if name in ("none", "noise", "bottleneck", "dropout"):
         return None
-    known = KINDS.get(name.removeprefix("noise+"))
-    if known:
-        return known(settings, shape)
-    made = load_own_defence(settings, shape)
-    if not isinstance(made, Defence):
+    if builder := DEFENCE_BUILDERS.get(name.removeprefix("noise+")):
+        return builder(settings, shape)
+    defence = _load_defence(settings, shape)
+    if not isinstance(defence, Defence):
         return None
     check_schedule(settings, "defence.name", name)
-    return made
+    return defence
 
 
-def load_own_defence(settings: Settings, shape: tuple[int, ...]) -> Defence | Transform:
-    """Return the user's defence: a loss, a transform of what is sent, or both.
-
-    `package.module:object` takes (settings, shape); PluginError where it makes neither.
-    """
+def _load_defence(settings: Settings, shape: tuple[int, ...]) -> Defence | Transform:
+    """Return the user's defence: a loss, a transform of what is sent, or both."""
     name = settings.defence.name
-    made = plugins.make_part("defence.name", name, settings, shape)
-    if not isinstance(made, Defence | Transform):
+    part = plugins.make_part("defence.name", name, settings, shape)
+    if not isinstance(part, Defence | Transform):
         raise PluginError(
-            f"defence.name {name!r} made {made!r}, which lacks refresh, loss or step, or transform"
+            f"defence.name {name!r} made {part!r}, which lacks refresh, loss or step, or transform"
         )
-    return made
+    return part
 
 
 def apply_transform(settings: Settings, shape: tuple[int, ...], net: SplitNet) -> SplitNet:
-    """Return the net whose encoder ends as a user's defence wants it; as it is without one.
+    """Let the encoder of a net end as a user's defence wants it.
 
-    PluginError as `load_own_defence` and `append_transform`.
+    Args:
+        settings: Of the run.
+        shape: Of an image, (C, H, W).
+        net: The net that the settings name.
+
+    Returns:
+        The net with the transform, or `net` itself without one.
+
+    Raises:
+        PluginError: The user's object is no defence, or its transform changes features in a way
+            that nobody could train behind; see `append_transform`.
     """
     name = settings.defence.name
-    made = load_own_defence(settings, shape) if ":" in name else None
-    return append_transform(made, net, shape, name) if isinstance(made, Transform) else net
+    defence = _load_defence(settings, shape) if ":" in name else None
+    return append_transform(defence, net, shape, name) if isinstance(defence, Transform) else net

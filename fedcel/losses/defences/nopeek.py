@@ -1,4 +1,4 @@
-"""Smashed data whose distances say little about the distances of the images."""
+"""Features whose distances say little about the distances of the images."""
 
 from dataclasses import dataclass
 from typing import final
@@ -29,19 +29,23 @@ def distance_correlation(x: Float[Tensor, "B N"], z: Float[Tensor, "B D"]) -> Fl
     and D, and near 1 for N and D large against B.
     """
     a, b = double_centre(x), double_centre(z)
-    joint = (a * b).mean()
+    covariance = (a * b).mean()
     scale = a.square().mean().sqrt() * b.square().mean().sqrt()
-    if not min(joint, scale) > 0:
+    if not min(covariance, scale) > 0:
         return 0 * b.sum()
-    return (joint / scale).sqrt()
+    return (covariance / scale).sqrt()
 
 
 @final
 @dataclass(frozen=True)
 class NoPeek:
-    """The distance correlation of images and smashed data in the batch.
+    """Makes the distances between features independent of the distances between images.
 
-    Vepakomma et al., NoPeek, ICDM workshops 2020; of z before the cut's noise. There is no state.
+    The loss is the distance correlation of images and features in the batch, before the noise of
+    the cut. There is no state.
+
+    References:
+        Vepakomma et al., NoPeek, ICDM workshops 2020.
     """
 
     def refresh(self, state: State | None, generator: torch.Generator) -> State:
@@ -53,13 +57,16 @@ class NoPeek:
         state: State,
         x: Float[Tensor, "B C H W"],
         z: Float[Tensor, "B D"],
-        message: Float[Tensor, "B D"],
+        smashed: Float[Tensor, "B D"],
         measure: bool = True,
     ) -> Term:
-        """Return the correlation, which is also what is logged as `distance-correlation`."""
-        found = distance_correlation(x.flatten(1), z)
-        return Term(found, {"distance-correlation": found.detach()} if measure else {})
+        """Compute the correlation, in [0, 1]; see `Defence.loss`.
+
+        It is also what is logged, as `distance-correlation`.
+        """
+        correlation = distance_correlation(x.flatten(1), z)
+        return Term(correlation, {"distance-correlation": correlation.detach()} if measure else {})
 
     def step(self, state: State) -> State:
-        """Return the state."""
+        """Return the state as it is."""
         return state

@@ -20,7 +20,7 @@ from fedcel.data.images import Images
 from fedcel.leakage.observation import SmashedData
 from fedcel.nets.cut import Cut
 from fedcel.nets.device import CPU, fastest_device
-from fedcel.nets.split_net import SplitNet, strided
+from fedcel.nets.split_net import SplitNet, build_strided
 from fedcel.settings import NetSettings
 from tests.fedcel.elsewhere import ELSEWHERE, pretended
 
@@ -36,7 +36,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def net() -> SplitNet:
     """Return an untrained net for 3x32x32."""
-    encoder, head = strided((3, 32, 32), 10, NetSettings(name="strided"))
+    encoder, head = build_strided((3, 32, 32), 10, NetSettings(name="strided"))
     return SplitNet(encoder, head, Cut(sigma=0.1, dropout=0.2), 64)
 
 

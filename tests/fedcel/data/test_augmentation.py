@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcel.data.augmentation import SCALE, SHIFT, TURN, augment_images
+from fedcel.data.augmentation import MAX_SCALE, MAX_SHIFT, MAX_TURN, augment_images
 
 KINDS = ["affine", "affine-flip"]
 
@@ -65,20 +65,20 @@ def test_every_image_moves_on_its_own_within_bounds() -> None:
     Each bound is reached, within a fifth.
     """
     right, down = centre_of_mass(augment_images(spot(500), "affine", stream(6)))
-    far = 0.5 * (1 + SCALE) + 2 * SHIFT * (1 + SCALE)
+    far = 0.5 * (1 + MAX_SCALE) + 2 * MAX_SHIFT * (1 + MAX_SCALE)
     assert len(set(right.tolist())) > 490
     assert 0.9 * far < right.max() < far + 0.01
-    low = 0.5 * (1 - SCALE) - 2 * SHIFT * (1 + SCALE) - 0.5 * TURN**2
+    low = 0.5 * (1 - MAX_SCALE) - 2 * MAX_SHIFT * (1 + MAX_SCALE) - 0.5 * MAX_TURN**2
     assert low - 0.01 < right.min() < low + 0.1 * far
-    sideways = 0.5 * (1 + SCALE) * TURN + 2 * SHIFT * (1 + SCALE)
+    sideways = 0.5 * (1 + MAX_SCALE) * MAX_TURN + 2 * MAX_SHIFT * (1 + MAX_SCALE)
     assert 0.75 * sideways < down.abs().max() < sideways + 0.01
 
 
 def test_sizes_differ_by_up_to_a_tenth() -> None:
     """A disc's light is its area: from .81 to 1.21 of what it was, both reached."""
     light = augment_images(spot(500), "affine", stream(8)).sum((1, 2, 3)) / spot(1).sum()
-    assert (1 - SCALE) ** 2 - 0.02 < light.min() < 0.84
-    assert 1.18 < light.max() < (1 + SCALE) ** 2 + 0.02
+    assert (1 - MAX_SCALE) ** 2 - 0.02 < light.min() < 0.84
+    assert 1.18 < light.max() < (1 + MAX_SCALE) ** 2 + 0.02
 
 
 def test_half_are_mirrored() -> None:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
+from fedcel.data import read_source
 from fedcel.data.hugging_face import read_hugging_face
 from fedcel.data.image_folder import read_image_folder as read_folder
-from fedcel.data.sources import read_source as read_any
 from fedcel.errors import DataError
 from fedcel.settings import DataSettings
 
@@ -49,7 +49,7 @@ def saved(folder: Path, parts: datasets.Dataset | dict[str, datasets.Dataset]) -
 def test_reads_back_what_was_saved(tmp_path: Path) -> None:
     """Both splits, columns by type, bytes over 255."""
     data = saved(tmp_path, {"train": rows(4), "test": rows(2)})
-    train, test, classes, holders = read_any(data)
+    train, test, classes, holders = read_source(data)
     want = torch.from_numpy(PIXELS[:, None].astype(np.float32) / np.float32(255))
     assert torch.equal(train.x, want) and train.y.tolist() == [0, 1, 1, 0] and classes == 2
     assert test is not None and torch.equal(test.x, want[:2]) and holders is None

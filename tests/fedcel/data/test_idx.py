@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedcel.data import read_source
 from fedcel.data.idx import read_idx
 from fedcel.errors import DataError
 from fedcel.settings import DataSettings
@@ -60,7 +61,11 @@ def squeeze(raw: bytes) -> bytes:
         (IMAGES, lambda raw: struct.pack(">HBB3I", 0, 8, 3, *[2**32 - 1] * 3), "has 16 bytes"),
         (IMAGES, lambda raw: idx(PIXELS[:0]), "nothing is in it"),
         (IMAGES, lambda raw: idx(PIXELS[:4]), "has 4 images, .* has 5 labels"),
-        (IMAGES, lambda raw: idx(PIXELS[:, :2]), "are 2x2, test images are 3x2"),
+        (
+            IMAGES,
+            lambda raw: idx(PIXELS[:, :2]),
+            r"test images are \(1, 3, 2\), must be \(1, 2, 2\)",
+        ),
         (f"{IMAGES}.gz", squeeze, "cannot be read"),
         (f"{IMAGES}.gz", lambda raw: gzip.compress(raw)[:-9], "cannot be read"),
         (f"{IMAGES}.gz", lambda raw: raw, "cannot be read"),
@@ -75,24 +80,24 @@ def test_damaged_images_are_refused(
     (tmp_path / IMAGES).unlink()
     (tmp_path / name).write_bytes(damage(raw))
     with pytest.raises(DataError, match=message) as caught:
-        read_idx(data)
+        read_source(data)
     assert str(tmp_path) in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("name", "labels", "message"),
     [
-        ("train-labels-idx1-ubyte.gz", [0, 1, 3, 1, 0], r"train-labels.*\[2\] do not occur"),
-        ("t10k-labels-idx1-ubyte", [0, 9], r"t10k-labels.*0\.\.9, must be in 0\.\.2"),
+        ("train-labels-idx1-ubyte.gz", [0, 1, 3, 1, 0], r"training part: .*\[2\] do not occur"),
+        ("t10k-labels-idx1-ubyte", [0, 9], r"test part: .*0\.\.9, must be in 0\.\.2"),
     ],
 )
 def test_labels_out_of_range(tmp_path: Path, name: str, labels: list[int], message: str) -> None:
-    """The file of the wrong labels is named."""
+    """The folder and the part with the wrong labels are named."""
     data = write(tmp_path)
     raw = idx(np.array(labels, dtype=np.uint8))
     (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith("gz") else raw)
-    with pytest.raises(DataError, match=message):
-        read_idx(data)
+    with pytest.raises(DataError, match=f"{tmp_path}: {message}"):
+        read_source(data)
 
 
 def test_missing_things_are_named(tmp_path: Path) -> None:

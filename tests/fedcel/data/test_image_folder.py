@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
+from fedcel.data import read_source
 from fedcel.data.image_folder import read_image_folder
-from fedcel.data.sources import read_source as read_any
 from fedcel.errors import DataError
 from fedcel.settings import DataSettings
 
@@ -37,7 +37,7 @@ def small(root: Path) -> DataSettings:
 
 def test_classes_and_files_in_the_order_of_their_names(tmp_path: Path) -> None:
     """Bytes over 255, rows before columns, in several formats."""
-    train, test, classes, holders = read_any(small(tmp_path))
+    train, test, classes, holders = read_source(small(tmp_path))
     assert test is None and holders is None and classes == 2 and train.y.tolist() == [0, 1, 1]
     want = np.stack([GREY + 1, GREY + 2, GREY])[:, None].astype(np.float32) / np.float32(255)
     assert torch.equal(train.x, torch.from_numpy(want))
@@ -137,7 +137,7 @@ def test_missing_things_are_named(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     save(tmp_path / "c" / "1.png", GREY)
     with pytest.raises(DataError, match=r"\[1\] do not occur|b has no image"):
-        read_any(data)
+        read_source(data)
 
 
 @pytest.mark.skipif(not FACES.is_dir(), reason="no folder ../shared/data/att-faces")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedcel.data import Own, load_splits
+from fedcel.data import NodeDataSettings, load_splits
 from fedcel.errors import DataError
 
 X = np.arange(4 * 5 * 6, dtype=np.uint8).reshape(4, 5, 6)
@@ -44,11 +44,11 @@ def pictures(folder: Path) -> Path:
     return folder
 
 
-def made(source: str, path: Path | str, **change: object) -> Own:
+def made(source: str, path: Path | str, **change: object) -> NodeDataSettings:
     """Return the settings of the second node of three."""
     names = NAMES if source == "image-folder" else ()
     fits = {"holder": 1, "shape": (1, 5, 6), "classes": 3, "names": names}
-    return Own(**{"source": source, "path": str(path), **fits, **change})
+    return NodeDataSettings(**{"source": source, "path": str(path), **fits, **change})
 
 
 @pytest.mark.parametrize(

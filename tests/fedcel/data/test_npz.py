@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedcel.data import read_source
 from fedcel.data.npz import read_npz
-from fedcel.data.sources import read_source as read_any
 from fedcel.errors import DataError
 from fedcel.settings import DataSettings
 
@@ -34,7 +34,7 @@ def test_layouts_agree(tmp_path: Path, kind: str) -> None:
         x = X.transpose(0, 3, 1, 2)
     if kind == "column of labels":
         y = Y[:, None].astype(np.uint8)
-    train, test, classes, _ = read_any(
+    train, test, classes, _ = read_source(
         write(tmp_path, x_train=x, y_train=y, x_test=x[:2], y_test=y[:2])
     )
     want = torch.from_numpy(X.transpose(0, 3, 1, 2).astype(np.float32) / np.float32(255))
@@ -56,7 +56,7 @@ def test_grey_images_and_no_test_part(tmp_path: Path) -> None:
         ({"y_test": None}, "no array y_test among .*x_train"),
         ({"x_train": None}, "no array x_train"),
         ({"x_train": X.astype(np.int32)}, "x_train is int32, must be uint8"),
-        ({"x_train": X.astype(np.float64)}, r"x_train: pixels are in \[0.0, 255.0\]"),
+        ({"x_train": X.astype(np.float64)}, r"training part: pixels are in \[0.0, 255.0\]"),
         ({"x_train": X / 255 - 1}, "pixels are in"),
         ({"x_train": X[:, :3]}, r"has shape \(4, 3, 6, 3\), must be"),
         ({"x_train": X[..., :2]}, r"has shape \(4, 5, 6, 2\), must be"),
@@ -67,17 +67,17 @@ def test_grey_images_and_no_test_part(tmp_path: Path) -> None:
         ({"y_train": Y[:3]}, r"y_train is int64 \(3,\), must be integers of shape \(4,\)"),
         ({"y_train": Y / 2}, "y_train is float64"),
         ({"y_train": Y.astype(object)}, "cannot be read .*allow_pickle"),
-        ({"y_train": Y * 2}, r"y_train: .*\[1, 3\] do not occur"),
-        ({"y_test": Y[:2] + 8}, r"y_test: labels are in 8\.\.9, must be in 0\.\.2"),
+        ({"y_train": Y * 2}, r"training part: .*\[1, 3\] do not occur"),
+        ({"y_test": Y[:2] + 8}, r"test part: labels are in 8\.\.9, must be in 0\.\.2"),
     ],
 )
 def test_wrong_arrays_are_refused(
     tmp_path: Path, arrays: dict[str, np.ndarray], message: str
 ) -> None:
-    """The error names file and array, what was found and what is allowed."""
+    """The error names file and array or part, what was found and what is allowed."""
     data = write(tmp_path, **arrays)
     with pytest.raises(DataError, match=message) as caught:
-        read_npz(data)
+        read_source(data)
     assert data.path in str(caught.value)
 
 

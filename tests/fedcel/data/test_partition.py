@@ -7,7 +7,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedcel.data import partition_examples
+from fedcel.data.partition import partition_examples
 from fedcel.errors import DataError
 from fedcel.settings import DataSettings
 
@@ -116,7 +116,7 @@ def test_natural_keeps_holders_whole(names: list[int], data: st.DataObject) -> N
     holders, count = torch.tensor(names), len(set(names))
     clients, seed = data.draw(st.integers(1, count)), data.draw(st.integers(0, 2**63 - 1))
     y = torch.zeros(len(names), dtype=torch.int64)
-    parts = partition_examples(y, clients, kind("natural"), seed, holders)
+    parts = partition_examples(y, clients, kind("natural"), seed, holders=holders)
     assert sorted(torch.cat(parts).tolist()) == list(range(len(names)))
     own = [set(holders[part].tolist()) for part in parts]
     assert sum(map(len, own)) == count
@@ -130,7 +130,9 @@ def test_natural_needs_holders() -> None:
     with pytest.raises(
         DataError, match=r"clients is 11.*must be in 1\.\.10, the number of holders"
     ):
-        partition_examples(Y, 11, kind("natural"), 0, Y)
-    one, same, other = (partition_examples(Y, 5, kind("natural"), seed, Y) for seed in (3, 3, 4))
+        partition_examples(Y, 11, kind("natural"), 0, holders=Y)
+    one, same, other = (
+        partition_examples(Y, 5, kind("natural"), seed, holders=Y) for seed in (3, 3, 4)
+    )
     assert all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))

@@ -7,8 +7,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from fedcel.data import Images
-from fedcel.data.sources import read_source
+from fedcel.data import Images, read_source
 from fedcel.errors import DataError, PluginError
 from fedcel.settings import DataSettings
 

@@ -8,8 +8,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from fedcel.data import Images, Splits, load_splits
-from fedcel.data.sources import read_source
+from fedcel.data import Images, Splits, load_splits, read_source
 from fedcel.errors import DataError
 from fedcel.settings import DataSettings
 

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from fedcel.federation.local_update import LocalUpdate, draw_batches, local_update
 from fedcel.losses.cel.protocol import State, Term
-from fedcel.losses.composite import NOTHING, Losses
+from fedcel.losses.composite import NO_LOSSES, Losses
 from fedcel.losses.defences import Adversarial
 from fedcel.nets import split_net
 from fedcel.nets.flat_parameters import FlatNet
@@ -282,7 +282,7 @@ def test_losses_move_the_encoder_and_an_idle_state_is_kept() -> None:
         plan=PLAIN._replace(freeze=True),
         local=LOCAL,
         streams=streams,
-        losses=NOTHING,
+        losses=NO_LOSSES,
         state=again.state,
     )
     assert idle.state.keys() == again.state.keys()

@@ -17,12 +17,12 @@ def normal(seed: int) -> torch.Tensor:
 @given(st.integers(0, 2**31), st.floats(1e-4, 1.0))
 def test_it_is_torchs_adam(seed: int, rate: float) -> None:
     """Ten steps on changing gradients, 1e-12 apart."""
-    state, theirs = adam.start(normal(seed)), normal(seed).requires_grad_()
-    optimiser = torch.optim.Adam([theirs], rate, adam.BETAS, adam.EPS)
+    state, theirs = adam.init_state(normal(seed)), normal(seed).requires_grad_()
+    optimiser = torch.optim.Adam([theirs], rate, adam.BETAS, adam.EPSILON)
     for number in range(10):
         state["theta"].grad = normal(seed + number)
         theirs.grad = normal(seed + number)
-        state = adam.step(state, rate)
+        state = adam.take_step(state, rate)
         optimiser.step()
     torch.testing.assert_close(state["theta"], theirs, rtol=1e-12, atol=1e-12)
     assert state["t"] == 10
@@ -31,29 +31,29 @@ def test_it_is_torchs_adam(seed: int, rate: float) -> None:
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
 def test_the_first_step_is_the_rate(scale: float) -> None:
     """In the direction of minus the gradient's sign, whatever its scale."""
-    state = adam.start(normal(1))
+    state = adam.init_state(normal(1))
     state["theta"].grad = scale * normal(2)
-    moved = adam.step(state, 0.01)["theta"] - state["theta"]
+    moved = adam.take_step(state, 0.01)["theta"] - state["theta"]
     torch.testing.assert_close(moved.detach(), -0.01 * normal(2).sign(), rtol=1e-4, atol=0)
 
 
 def test_no_gradient_no_step() -> None:
     """The state itself, when none arrived or all of it is 0; what arrived is cleared."""
-    state = adam.start(normal(3))
-    assert adam.step(state, 0.1) is state
+    state = adam.init_state(normal(3))
+    assert adam.take_step(state, 0.1) is state
     state["theta"].grad = torch.zeros(7, dtype=torch.float64)
-    assert adam.step(state, 0.1) is state
+    assert adam.take_step(state, 0.1) is state
     state["theta"].grad = normal(4)
-    assert adam.step(state, 0.1) is not state
+    assert adam.take_step(state, 0.1) is not state
     assert state["theta"].grad is None
 
 
 def test_step_is_pure_and_keeps_other_names() -> None:
     """The old state holds its values; the new theta learns."""
-    state = {**adam.start(normal(5)), "bank": torch.ones(2)}
+    state = {**adam.init_state(normal(5)), "bank": torch.ones(2)}
     before = {name: tensor.detach().clone() for name, tensor in state.items()}
     state["theta"].grad = normal(6)
-    after = adam.step(state, 0.1)
+    after = adam.take_step(state, 0.1)
     assert all(torch.equal(state[name].detach(), before[name]) for name in before)
     assert after["bank"] is state["bank"]
     assert after["theta"].is_leaf
@@ -62,8 +62,8 @@ def test_step_is_pure_and_keeps_other_names() -> None:
 
 def test_resume_gives_a_theta_of_its_own() -> None:
     """Ready to learn, the same bits."""
-    state = {name: tensor.detach() for name, tensor in adam.start(normal(7)).items()}
-    again = adam.resume(state)
+    state = {name: tensor.detach() for name, tensor in adam.init_state(normal(7)).items()}
+    again = adam.resume_state(state)
     assert torch.equal(again["theta"], state["theta"])
     assert again["theta"].requires_grad
     assert again["theta"].data_ptr() != state["theta"].data_ptr()

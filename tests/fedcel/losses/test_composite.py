@@ -11,12 +11,14 @@ from fedcel.losses import composite
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.penalties import linear_penalty
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.protocol import Codes, ConditionalEntropy, State, split_pieces
-from fedcel.losses.composite import NOTHING, Batch, Losses
+from fedcel.losses.cel.protocol import ConditionalEntropy, FeatureBatches, State, split_features
+from fedcel.losses.composite import NO_LOSSES, Batch, Losses
 from fedcel.losses.defences import Adversarial, NoPeek
 
 PLAIN = Plain(linear_penalty, "batch-share", 3)
-GATED = Gated(linear_penalty, "batch-share", 3, 4, "ascend", 0.5, 5, 0.1)
+GATED = Gated(
+    linear_penalty, "batch-share", 3, 4, attention="ascend", floor=0.5, hidden=5, rate=0.1
+)
 ADVERSARY = Adversarial((1, 4, 4), 4, 5, 0.01)
 
 
@@ -33,9 +35,9 @@ def batch(seed: int = 1, count: int = 9) -> Batch:
     return Batch(x, z, z + 0.1 * torch.randn(count, 4, generator=stream), torch.arange(count) % 3)
 
 
-def codes() -> Codes:
+def codes() -> FeatureBatches:
     """Return the smashed data of a client."""
-    return split_pieces(batch(2, 24).z.detach(), torch.arange(24) % 3)
+    return split_features(batch(2, 24).z.detach(), torch.arange(24) % 3)
 
 
 def slope(found: Losses, state: State, own: Batch) -> Tensor:
@@ -48,11 +50,11 @@ def slope(found: Losses, state: State, own: Batch) -> Tensor:
 
 def test_nothing_acts() -> None:
     """No state, no loss."""
-    assert not NOTHING.acts
-    assert composite.start_losses(NOTHING, None, codes(), streams) == {}
-    found = composite.add_losses(NOTHING, {}, batch(), measure=True)
+    assert not NO_LOSSES.acts
+    assert composite.start_losses(NO_LOSSES, None, codes(), streams) == {}
+    found = composite.add_losses(NO_LOSSES, {}, batch(), measure=True)
     assert (found.loss.item(), found.metrics) == (0.0, {})
-    assert composite.step_losses(NOTHING, {}, batch()) == {}
+    assert composite.step_losses(NO_LOSSES, {}, batch()) == {}
 
 
 def test_parts_share_a_state_by_prefix() -> None:
@@ -73,7 +75,7 @@ def test_weighted_sum() -> None:
     state = composite.start_losses(both, None, codes(), streams)
     term = composite.add_losses(both, state, own, measure=True)
     cel = PLAIN.loss({}, own.z, own.y)
-    defence = NoPeek().loss({}, own.x, own.z, own.message)
+    defence = NoPeek().loss({}, own.x, own.z, own.smashed)
     want = 0.5 * cel.loss + 2.0 * defence.loss
     torch.testing.assert_close(term.loss, want)
     assert term.metrics.keys() == cel.metrics.keys() | defence.metrics.keys()
@@ -142,7 +144,7 @@ def test_one_backward_moves_both_parts() -> None:
     (alone,) = torch.autograd.grad(added.loss, own.z, retain_graph=True)
     state["cel.theta"].grad = state["defence.theta"].grad = None
     head = torch.randn(4, 3, generator=torch.Generator().manual_seed(4))
-    loss = cross_entropy(own.message @ head, own.y)
+    loss = cross_entropy(own.smashed @ head, own.y)
     (base,) = torch.autograd.grad(loss, own.z, retain_graph=True)
     torch.autograd.backward(loss + added.loss)
     torch.testing.assert_close(own.z.grad, alone + base)
@@ -160,7 +162,7 @@ def test_a_part_that_does_not_act_keeps_its_state() -> None:
     state = composite.start_losses(both, None, codes(), streams)
     for idle, prefix in ((both._replace(cel=None), "cel."), (both._replace(defence=None), "def")):
         later = composite.start_losses(idle, state, codes(), streams)
-        later = composite.refresh_losses(idle, later, codes(), streams, 7)
+        later = composite.refresh_losses(idle, later, codes(), streams, step=7)
         torch.autograd.backward(composite.add_losses(idle, later, batch(), measure=False).loss)
         later = composite.step_losses(idle, later, batch())
         for name in state:
@@ -171,7 +173,9 @@ def test_a_part_that_does_not_act_keeps_its_state() -> None:
 class Counting:
     """A loss whose state is the number that its generator draws, and how often it was."""
 
-    def refresh(self, state: State | None, codes: Codes, generator: torch.Generator) -> State:
+    def refresh(
+        self, state: State | None, codes: FeatureBatches, generator: torch.Generator
+    ) -> State:
         """Return a fresh draw and one more call."""
         calls = torch.zeros(()) if state is None else state["calls"]
         return {"draw": torch.rand((), generator=generator), "calls": calls + 1}
@@ -184,7 +188,7 @@ def test_each_refresh_draws_anew() -> None:
     """The step's number names the stream; the state of the last one is handed on."""
     found = Losses(Counting(), 1.0)
     first = composite.start_losses(found, None, codes(), streams)
-    second = composite.refresh_losses(found, first, codes(), streams, 5)
-    other = composite.refresh_losses(found, first, codes(), streams, 6)
+    second = composite.refresh_losses(found, first, codes(), streams, step=5)
+    other = composite.refresh_losses(found, first, codes(), streams, step=6)
     assert len({float(s["cel.draw"]) for s in (first, second, other)}) == 3
     assert second["cel.calls"] == 2

@@ -95,7 +95,7 @@ def test_messages_come_from_the_generator_alone() -> None:
     """The same bits twice, those of mask and noise drawn apart in this order; the dtype is z's."""
     cut, z = Cut(0.1, 0.5), torch.ones(6, 4, dtype=torch.float64)
     seen, again = cut.disturb(z, stream(4)), stream(4)
-    mask = cut.masks((6, 4), again)
+    mask = cut.draw_mask((6, 4), again)
     xi = 0.1 * torch.randn(6, 4, generator=again, dtype=torch.float64)
     assert mask is not None
     assert torch.equal(seen, z * mask + xi)
@@ -108,7 +108,7 @@ def test_nothing_random() -> None:
     before = generator.get_state()
     assert bare.disturb(z, generator) is z
     assert torch.equal(generator.get_state(), before)
-    assert (bare.random, Cut(0.1).random, Cut(0.0, 0.1).random) == (False, True, True)
+    assert (bare.is_random, Cut(0.1).is_random, Cut(0.0, 0.1).is_random) == (False, True, True)
     with pytest.raises(ValueError, match="sigma is 0"):
         bare.log_prob(z, z)
 

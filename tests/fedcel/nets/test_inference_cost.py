@@ -2,7 +2,7 @@
 
 import torch
 
-from fedcel.nets.inference_cost import Cost, measure_cost
+from fedcel.nets.inference_cost import InferenceCost, measure_cost
 from fedcel.nets.split_net import build_net
 from fedcel.settings import NetSettings
 
@@ -13,7 +13,7 @@ def test_mlp_by_hand() -> None:
         NetSettings(width=128, features=32), (1, 8, 8), 10, torch.Generator().manual_seed(0)
     )
     weights = 64 * 128 + 128 * 32
-    wanted = Cost(2 * weights, weights + 128 + 32, 4 * 32)
+    wanted = InferenceCost(2 * weights, weights + 128 + 32, 4 * 32)
     assert (
         measure_cost(net, torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(1))) == wanted
     )

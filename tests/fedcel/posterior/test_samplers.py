@@ -42,7 +42,7 @@ class Counting:
 def delta(name: str, plan: RoundPlan = PLAN) -> torch.Tensor:
     """Return the update of a round of four steps."""
     net = split_net.build_net(
-        NetSettings(features=6, width=9), (1, 4, 4), 3, make_generator(0, "net"), Cut()
+        NetSettings(features=6, width=9), (1, 4, 4), 3, make_generator(0, "net"), cut=Cut()
     )
     flat, x = FlatNet(net), torch.rand(12, 1, 4, 4, generator=make_generator(1, "x"))
     local = LocalSettings(sampler=name, steps=4, batch_size=6)

@@ -26,7 +26,7 @@ from fedcel.federation.server_round import (
     finish_round,
     init_server_state,
 )
-from fedcel.losses.composite import NOTHING
+from fedcel.losses.composite import NO_LOSSES
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
@@ -140,7 +140,7 @@ def installed(found: Federation, own: pytest.MonkeyPatch) -> None:
     own.setattr(
         client_update, "select_client_images", lambda settings, client: Images(*found.parts[client])
     )
-    own.setattr(client_update, "build_client_losses", lambda settings, threshold=None: NOTHING)
+    own.setattr(client_update, "build_client_losses", lambda settings, threshold=None: NO_LOSSES)
     own.setattr(client_update, "build_client_net", lambda settings: found.flat)
 
 

@@ -1,6 +1,6 @@
 """Every built-in net holds the contract of nets."""
 
-from fedcel.nets.split_net import BUILDERS
+from fedcel.nets.split_net import NET_BUILDERS
 from fedcel.settings import NetSettings
 from fedcel.testing.nets import NetContract
 
@@ -43,4 +43,4 @@ class TestVGG(NetContract):
 def test_every_net_is_here() -> None:
     """None is left out."""
     tested = {kind.name for kind in NetContract.__subclasses__()}
-    assert tested == BUILDERS.keys()
+    assert tested == NET_BUILDERS.keys()

@@ -3,7 +3,7 @@
 from typing import Any, ClassVar
 
 from fedcel.federation.server_round import ServerState
-from fedcel.settings.parsing import Settings
+from fedcel.settings import Settings
 from fedcel.testing import StrategyContract
 from strategies import PosteriorStrategy
 
@@ -25,7 +25,7 @@ class TestMean(Built):
 class TestMomentumAndGain(Built):
     """A long memory, undamped, and a limit on norms."""
 
-    raw: ClassVar[dict[str, Any]] = {
+    extra_settings: ClassVar[dict[str, Any]] = {
         "strategy.momentum": 0.9,
         "strategy.damped": False,
         "strategy.gain": 0.5,
@@ -36,28 +36,31 @@ class TestMomentumAndGain(Built):
 class TestMedian(Built):
     """A robust rule that looks at values."""
 
-    raw: ClassVar[dict[str, Any]] = {"strategy.aggregation": "median"}
+    extra_settings: ClassVar[dict[str, Any]] = {"strategy.aggregation": "median"}
 
 
 class TestGeometricMedian(Built):
     """A robust rule that looks at whole deltas."""
 
-    raw: ClassVar[dict[str, Any]] = {"strategy.aggregation": "geometric-median"}
+    extra_settings: ClassVar[dict[str, Any]] = {"strategy.aggregation": "geometric-median"}
 
 
 class TestClipped(Built):
     """A robust rule that looks at norms."""
 
-    raw: ClassVar[dict[str, Any]] = {"strategy.aggregation": "clipped"}
+    extra_settings: ClassVar[dict[str, Any]] = {"strategy.aggregation": "clipped"}
 
 
 class TestTrimmed(Built):
     """A robust rule that drops the extremes of each value."""
 
-    raw: ClassVar[dict[str, Any]] = {"strategy.aggregation": "trimmed", "strategy.trim": 0.3}
+    extra_settings: ClassVar[dict[str, Any]] = {
+        "strategy.aggregation": "trimmed",
+        "strategy.trim": 0.3,
+    }
 
 
 class TestPreconditioned(Built):
     """Step sizes that the server learns in burn-in."""
 
-    raw: ClassVar[dict[str, Any]] = {"local.precondition": "rms"}
+    extra_settings: ClassVar[dict[str, Any]] = {"local.precondition": "rms"}

@@ -19,7 +19,11 @@ LABELS = torch.arange(12) // 4
 def cluster(clusters: int, classes: int = 3, original: bool = False) -> Cluster:
     """Return the linear loss; its value is the share-weighted spread itself."""
     return Cluster(
-        linear_penalty, "batch-share", classes, clusters, "original" if original else "renormalised"
+        linear_penalty,
+        "batch-share",
+        classes,
+        clusters=clusters,
+        form="original" if original else "renormalised",
     )
 
 

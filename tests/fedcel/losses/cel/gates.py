@@ -5,7 +5,7 @@ from torch import Tensor
 
 from fedcel.losses.cel.gated import Attention, Gated
 from fedcel.losses.cel.penalties import linear_penalty
-from fedcel.losses.cel.protocol import State, split_pieces
+from fedcel.losses.cel.protocol import State, split_features
 
 MODES: list[Attention] = ["ascend", "minimise", "detach", "floor"]
 
@@ -19,8 +19,14 @@ def gated(
     entropy: float = 0.0,
 ) -> Gated:
     """Return the linear loss; its value is the share-weighted spread itself."""
-    shape = (linear_penalty, "batch-share", 3, features, attention, floor, hidden, rate)
-    return Gated(*shape, entropy)
+    return Gated(
+        *(linear_penalty, "batch-share", 3, features),
+        attention=attention,
+        floor=floor,
+        hidden=hidden,
+        rate=rate,
+        entropy=entropy,
+    )
 
 
 def example(seed: int, count: int = 9) -> tuple[Tensor, Tensor, State]:
@@ -28,7 +34,7 @@ def example(seed: int, count: int = 9) -> tuple[Tensor, Tensor, State]:
     generator = torch.Generator().manual_seed(seed)
     z = torch.randn(count, 4, generator=generator).double()
     y = torch.arange(count) % 3
-    return z, y, gated("ascend").refresh(None, split_pieces(z, y), generator)
+    return z, y, gated("ascend").refresh(None, split_features(z, y), generator)
 
 
 def slopes(mine: Gated, z: Tensor, y: Tensor, state: State) -> tuple[Tensor, Tensor]:

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcel.losses.cel.adaptive_threshold import (
-    RATE,
-    REACH,
-    SMOOTHING,
+    MAX_LOG_STEP,
+    MAX_RATIO,
+    NEW_ERROR_WEIGHT,
     ThresholdControl,
     init_control,
     next_threshold,
@@ -42,10 +42,10 @@ def test_the_closed_loop_reaches_the_accuracy() -> None:
 
 
 def test_one_round_by_hand() -> None:
-    """A point of accuracy too little is half the full error, smoothed to SMOOTHING / 2."""
+    """A point of accuracy too little is half the full error, smoothed to NEW_ERROR_WEIGHT / 2."""
     found = next_threshold(ThresholdControl(0.2), {"spread": 0.2, "accuracy": 0.89}, ACCURACY)
-    assert found.error == pytest.approx(SMOOTHING / 2)
-    assert found.threshold == pytest.approx(0.2 * math.exp(RATE * SMOOTHING / 2))
+    assert found.error == pytest.approx(NEW_ERROR_WEIGHT / 2)
+    assert found.threshold == pytest.approx(0.2 * math.exp(MAX_LOG_STEP * NEW_ERROR_WEIGHT / 2))
 
 
 @given(
@@ -61,14 +61,14 @@ def test_whatever_is_told_a_round_moves_it_by_the_rate_at_most(
     """Spreads that are absurd, negative or 0 included; the error stays in [-1, 1]."""
     told = {"spread": spread, "accuracy": accuracy}
     found = next_threshold(ThresholdControl(threshold, error), told, cel)
-    assert abs(math.log(found.threshold / threshold)) <= RATE + 1e-9
+    assert abs(math.log(found.threshold / threshold)) <= MAX_LOG_STEP + 1e-9
     assert abs(found.error) <= 1
 
 
 @given(st.floats(0.01, 100))
 def test_it_stops_where_moving_on_would_change_nothing(spread: float) -> None:
-    """A goal that is never met leaves tau within REACH of the spread."""
-    for accuracy, end in ((0.0, REACH * spread), (1.0, spread / REACH)):
+    """A goal that is never met leaves tau within MAX_RATIO of the spread."""
+    for accuracy, end in ((0.0, MAX_RATIO * spread), (1.0, spread / MAX_RATIO)):
         control = ThresholdControl(spread)
         for _ in range(100):
             control = next_threshold(control, {"spread": spread, "accuracy": accuracy}, ACCURACY)

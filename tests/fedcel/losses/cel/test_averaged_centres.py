@@ -22,11 +22,11 @@ from fedcel.losses.cel.averaged_centres import (
 )
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.penalties import linear_penalty
-from fedcel.losses.cel.protocol import ConditionalEntropy, split_pieces
+from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
 from fedcel.settings import CelSettings
 from fedcel.testing.cel import CLASSES, FEATURES, CELContract, make_features
 
-INNER = Cluster(linear_penalty, "batch-share", CLASSES, 2, "renormalised")
+INNER = Cluster(linear_penalty, "batch-share", CLASSES, clusters=2)
 
 
 def around(seed: int, known: int = CLASSES) -> SharedCentres:
@@ -46,19 +46,19 @@ class TestAveraged(CELContract):
         """Return the loss around centres of its own seed."""
         return AveragedCentres(INNER, around(0))
 
-    def test_no_variance(self) -> None:
-        """Codes that lie on held centres cost nothing; equal ones elsewhere do."""
+    def test_equal_features_cost_nothing(self) -> None:
+        """Features that lie on held centres cost nothing; equal ones elsewhere do."""
         _, y = make_features(12)
         z = around(0).centres[y, 1]
-        assert self.evaluate(self.state(z, y), z, y)[0] < 1e-6
-        assert self.evaluate(self.state(z, y), z + 0.3, y)[0] > 0.01
+        assert self.evaluate(self.init_state(z, y), z, y)[0] < 1e-6
+        assert self.evaluate(self.init_state(z, y), z + 0.3, y)[0] > 0.01
 
 
 def test_codes_of_another_size_than_the_shared_centres_are_refused() -> None:
     """A changed net.features, in a run that goes on."""
     z, y = torch.zeros(6, FEATURES + 1), torch.arange(6) % CLASSES
-    with pytest.raises(SettingsError, match="averaged centres 4"):
-        AveragedCentres(INNER, around(0)).refresh(None, split_pieces(z, y), torch.Generator())
+    with pytest.raises(SettingsError, match="averaged centres have 4"):
+        AveragedCentres(INNER, around(0)).refresh(None, split_features(z, y), torch.Generator())
 
 
 def told(
@@ -71,11 +71,11 @@ def told(
 
 
 def test_centres_are_held_weights_and_spreads_are_the_clients_own() -> None:
-    """Codes 0, 1, 9 around 0 and 10: weights 2/3 and 1/3, spreads 1/2 and 1."""
+    """Features 0, 1, 9 around 0 and 10: weights 2/3 and 1/3, spreads 1/2 and 1."""
     z, y = torch.tensor([[0.0], [1.0], [9.0]]), torch.zeros(3, dtype=torch.long)
     shared = SharedCentres(torch.tensor([[[0.0], [10.0]]]), torch.tensor([[0.5, 0.5]]))
-    loss = AveragedCentres(Cluster(linear_penalty, "batch-share", 1, 2, "renormalised"), shared)
-    state = loss.refresh(None, split_pieces(z, y, 2), torch.Generator())
+    loss = AveragedCentres(Cluster(linear_penalty, "batch-share", 1, clusters=2), shared)
+    state = loss.refresh(None, split_features(z, y, 2), torch.Generator())
     assert torch.equal(state["centres"], shared.centres)
     torch.testing.assert_close(state["weights"], torch.tensor([[2 / 3, 1 / 3]]))
     torch.testing.assert_close(state["spreads"], torch.tensor([[0.5, 1.0]]))
@@ -88,9 +88,9 @@ def test_a_class_that_nobody_told_keeps_the_clients_own_clusters() -> None:
     z, y = make_features(4)
     shared = around(1, known=2)
     state = AveragedCentres(INNER, shared).refresh(
-        None, split_pieces(z, y), torch.Generator().manual_seed(3)
+        None, split_features(z, y), torch.Generator().manual_seed(3)
     )
-    own = INNER.refresh(None, split_pieces(z, y), torch.Generator().manual_seed(3))
+    own = INNER.refresh(None, split_features(z, y), torch.Generator().manual_seed(3))
     assert torch.equal(state["centres"][:2], shared.centres[:2])
     for name in ("centres", "weights", "spreads"):
         assert torch.equal(state[name][2], own[name][2]), name
@@ -99,8 +99,8 @@ def test_a_class_that_nobody_told_keeps_the_clients_own_clusters() -> None:
 def test_a_client_tells_the_means_of_its_members() -> None:
     """Means of its own clusters, whatever centres they were assigned by."""
     z, y = make_features(5)
-    state = AveragedCentres(INNER, around(2)).refresh(None, split_pieces(z, y), torch.Generator())
-    found = summarise_centres(state, split_pieces(z, y, 5))
+    state = AveragedCentres(INNER, around(2)).refresh(None, split_features(z, y), torch.Generator())
+    found = summarise_centres(state, split_features(z, y, 5))
     for label in range(CLASSES):
         own = (found.weights[label][:, None] * found.centres[label]).sum(0)
         torch.testing.assert_close(own, z[y == label].mean(0))

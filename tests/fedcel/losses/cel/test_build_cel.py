@@ -6,7 +6,7 @@ import torch
 from fedcel.errors import PluginError, SettingsError
 from fedcel.federation import client_update
 from fedcel.losses.cel import Gated, Hybrid, MutualInformation, Plain, build_cel
-from fedcel.losses.cel.protocol import State, split_pieces
+from fedcel.losses.cel.protocol import State, split_features
 from fedcel.settings import CelSettings, parse_settings
 
 
@@ -68,6 +68,6 @@ def test_no_attention_before_the_loss_acts(kind: str) -> None:
 def test_pieces_are_all_codes() -> None:
     """Pieces of any size give the codes back, each time anew."""
     z, y = torch.arange(5.0)[:, None], torch.arange(5)
-    codes = split_pieces(z, y, 2)
+    codes = split_features(z, y, 2)
     for _ in range(2):
         assert torch.equal(torch.cat([part for part, _ in codes()]), z)

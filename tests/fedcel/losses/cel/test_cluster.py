@@ -12,7 +12,7 @@ from fedcel.errors import DataError, SettingsError
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.penalties import linear_penalty, log_penalty
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.protocol import ConditionalEntropy, split_pieces
+from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
 from fedcel.testing import CELContract
 from tests.fedcel.losses.cel.clusters import LABELS, POINTS, blobs, cluster, fresh
 
@@ -38,12 +38,12 @@ class TestReservoir(CELContract):
 
     def build(self) -> ConditionalEntropy:
         """Return the loss with a small reservoir."""
-        return Cluster(linear_penalty, "batch-share", 3, 1, "renormalised", reservoir=3)
+        return Cluster(linear_penalty, "batch-share", 3, clusters=1, reservoir=3)
 
 
 def test_worked_example() -> None:
     """Twelve points, two clusters: the optimal splits are 2 + 2, 1 + 3 and 1 + 3."""
-    state = cluster(2).refresh(None, split_pieces(POINTS, LABELS), fresh())
+    state = cluster(2).refresh(None, split_features(POINTS, LABELS), fresh())
     spreads, weights = state["spreads"].sort(1), state["weights"].sort(1)
     third = 0.0079167 / 0.75
     hand = torch.tensor([[0.003125, 0.00625], [0, third], [0, third]]).double()
@@ -55,7 +55,11 @@ def test_worked_example() -> None:
         assert abs(cluster(2).loss(state, POINTS[own], LABELS[own]).loss.item() - v) < 1e-7
     for threshold, value in [(0.05, 0.0), (0.002, 1.20079)]:
         mine = Cluster(
-            partial(log_penalty, threshold=threshold), "batch-share", 3, 2, "renormalised"
+            partial(log_penalty, threshold=threshold),
+            "batch-share",
+            3,
+            clusters=2,
+            form="renormalised",
         )
         assert abs(mine.loss(state, POINTS, LABELS).loss.item() - value) < 1e-5
 
@@ -64,7 +68,7 @@ def test_absent_cluster() -> None:
     """A batch from one cluster: pi .75 renormalised gives its spread, the original .75 of it."""
     own = LABELS == 1
     z, y = POINTS[own], LABELS[own]
-    state = cluster(2).refresh(None, split_pieces(z, y), fresh())
+    state = cluster(2).refresh(None, split_features(z, y), fresh())
     far = int(state["weights"][1].argmin())
     kept = (z - state["centres"][1, far]).square().sum(1) > 1e-9
     assert int(kept.sum()) == 3
@@ -76,7 +80,7 @@ def test_absent_cluster() -> None:
 
 def test_a_class_the_client_never_had_takes_no_share() -> None:
     """Examples of an unknown class change neither the loss nor the other classes' shares."""
-    state = cluster(2).refresh(None, split_pieces(POINTS[:8], LABELS[:8]), fresh())
+    state = cluster(2).refresh(None, split_features(POINTS[:8], LABELS[:8]), fresh())
     known = cluster(2).loss(state, POINTS[:8], LABELS[:8])
     term = cluster(2).loss(state, POINTS, LABELS)
     torch.testing.assert_close(term.loss, known.loss)
@@ -90,7 +94,7 @@ def test_one_cluster_is_plain(seed: int, count: int, features: int) -> None:
     z = torch.randn(count, features, generator=fresh(seed)).double().requires_grad_()
     y = torch.arange(count) % 2
     one, plain = cluster(1), Plain(linear_penalty, "none", 3)
-    state = one.refresh(None, split_pieces(z, y), fresh())
+    state = one.refresh(None, split_features(z, y), fresh())
     spread = [plain.loss({}, z[y == c], y[y == c]).loss * (y == c).sum() / count for c in (0, 1)]
     loss = one.loss(state, z, y).loss
     torch.testing.assert_close(loss, spread[0] + spread[1])
@@ -101,11 +105,11 @@ def test_one_cluster_is_plain(seed: int, count: int, features: int) -> None:
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5))
 def test_rotation_and_shift(seed: int, clusters: int) -> None:
-    """Codes and centres moved together keep the loss."""
+    """Features and centres moved together keep the loss."""
     z = torch.randn(30, 4, generator=fresh(seed)).double()
     y = torch.arange(30) % 3
     turn = torch.linalg.qr(torch.randn(4, 4, generator=fresh(seed + 1)).double())[0]
-    state = cluster(clusters).refresh(None, split_pieces(z, y), fresh())
+    state = cluster(clusters).refresh(None, split_features(z, y), fresh())
     moved = {**state, "centres": state["centres"] @ turn + 3}
     loss = cluster(clusters).loss(state, z[:12], y[:12]).loss
     torch.testing.assert_close(cluster(clusters).loss(moved, z[:12] @ turn + 3, y[:12]).loss, loss)
@@ -118,7 +122,7 @@ def test_state_is_a_fixed_point(seed: int, labels: list[int]) -> None:
     y = torch.tensor(labels)
     z = torch.randn(len(labels), 2, generator=fresh(seed)).double()
     mine = cluster(3, classes=4)
-    state = mine.refresh(None, split_pieces(z, y), fresh(seed))
+    state = mine.refresh(None, split_features(z, y), fresh(seed))
     total = 0.0
     for c in range(4):
         own, weights = z[y == c], state["weights"][c]
@@ -140,9 +144,9 @@ def test_finds_what_is_there_and_stays() -> None:
     """Far groups are found; from a warm start the slots keep their order while codes move."""
     z, y = blobs()
     mine = cluster(3, classes=1)
-    state = mine.refresh(None, split_pieces(z, y), fresh(1))
+    state = mine.refresh(None, split_features(z, y), fresh(1))
     assert float(state["spreads"].max()) < 0.1
-    moved = mine.refresh(state, split_pieces(z + 0.5, y), fresh(2))
+    moved = mine.refresh(state, split_features(z + 0.5, y), fresh(2))
     torch.testing.assert_close(moved["centres"], state["centres"] + 0.5)
 
 
@@ -150,9 +154,9 @@ def test_warm_start_refills_an_empty_cluster() -> None:
     """A slot that lost its members is seeded anew, not left dead."""
     z, y = blobs()
     mine = cluster(3, classes=1)
-    state = mine.refresh(None, split_pieces(z, y), fresh(1))
+    state = mine.refresh(None, split_features(z, y), fresh(1))
     dead = {**state, "weights": state["weights"] * torch.tensor([1, 0, 1])}
-    assert float(mine.refresh(dead, split_pieces(z, y), fresh(2))["spreads"].max()) < 0.1
+    assert float(mine.refresh(dead, split_features(z, y), fresh(2))["spreads"].max()) < 0.1
 
 
 @pytest.mark.parametrize(
@@ -162,7 +166,7 @@ def test_number_of_clusters(clusters: int, held: int, used: int) -> None:
     """A quarter of n_c from 1 to 5 by default, an explicit number as it is, never above n_c."""
     z = torch.randn(held, 3, generator=fresh(3))
     state = cluster(clusters).refresh(
-        None, split_pieces(z, torch.ones(held, dtype=torch.long)), fresh()
+        None, split_features(z, torch.ones(held, dtype=torch.long)), fresh()
     )
     assert (state["weights"] > 0).sum(1).tolist() == [0, used, 0]
 
@@ -170,7 +174,7 @@ def test_number_of_clusters(clusters: int, held: int, used: int) -> None:
 def test_equal_points_need_one_cluster() -> None:
     """Duplicates leave the other clusters empty, with weight 0 and no NaN."""
     state = cluster(3).refresh(
-        None, split_pieces(torch.ones(6, 2), torch.zeros(6, dtype=torch.long)), fresh()
+        None, split_features(torch.ones(6, 2), torch.zeros(6, dtype=torch.long)), fresh()
     )
     assert (state["weights"] > 0).sum().item() == 1
     assert not state["spreads"].any()
@@ -181,9 +185,9 @@ def test_classes_within_the_reservoir_are_taken_whole() -> None:
     """The same bits as with a reservoir for all; a smaller one has exact counts."""
     z, y = torch.randn(50, 3, generator=fresh(1)), torch.arange(50) % 3
     mine = cluster(2)
-    whole = replace(mine, reservoir=10**6).refresh(None, split_pieces(z, y), fresh())
-    same = replace(mine, reservoir=17).refresh(None, split_pieces(z, y, 7), fresh())
-    few = replace(mine, reservoir=5).refresh(None, split_pieces(z, y, 7), fresh())
+    whole = replace(mine, reservoir=10**6).refresh(None, split_features(z, y), fresh())
+    same = replace(mine, reservoir=17).refresh(None, split_features(z, y, 7), fresh())
+    few = replace(mine, reservoir=5).refresh(None, split_features(z, y, 7), fresh())
     for name, tensor in whole.items():
         assert torch.equal(tensor, same[name]), name
     assert few["counts"].tolist() == [17, 17, 16]
@@ -195,14 +199,14 @@ def test_precision_far_from_the_origin() -> None:
     """In float32, groups .1 apart at 1000 are told apart, their spread is that of differences."""
     z = torch.tensor([[0.0], [1 / 64], [0.125], [0.125 + 1 / 64]]).repeat(4, 1) + 1000
     y, mine = torch.zeros(16, dtype=torch.long), cluster(2, classes=1)
-    state = mine.refresh(None, split_pieces(z, y), fresh())
+    state = mine.refresh(None, split_features(z, y), fresh())
     assert mine.loss(state, z, y).loss.item() == pytest.approx(1 / 128**2, rel=0.02)
 
 
 def test_spread_between_clusters_is_reported() -> None:
     """`spread` is the total; `cluster-spread` leaves out the corners' distances."""
     z, y = blobs()
-    state = cluster(3, classes=1).refresh(None, split_pieces(z, y), fresh(1))
+    state = cluster(3, classes=1).refresh(None, split_features(z, y), fresh(1))
     metrics = cluster(3, classes=1).loss(state, z, y).metrics
     torch.testing.assert_close(metrics["spread"], z.var(0, correction=0).sum())
     assert metrics["cluster-spread"] < 0.1
@@ -212,15 +216,15 @@ def test_refusals() -> None:
     """No examples, or a state from other settings."""
     with pytest.raises(DataError, match="0 examples"):
         cluster(2).refresh(
-            None, split_pieces(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long)), fresh()
+            None, split_features(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long)), fresh()
         )
-    state = cluster(2).refresh(None, split_pieces(POINTS, LABELS), fresh())
+    state = cluster(2).refresh(None, split_features(POINTS, LABELS), fresh())
     with pytest.raises(SettingsError, match=r"\(3, 2, 2\), must be \(3, 4, 2\)"):
-        cluster(4).refresh(state, split_pieces(POINTS, LABELS), fresh())
+        cluster(4).refresh(state, split_features(POINTS, LABELS), fresh())
     with pytest.raises(SettingsError, match=r"\(3, 2, 2\), must be \(3, 2, 5\)"):
-        cluster(2).refresh(state, split_pieces(torch.zeros(12, 5), LABELS), fresh())
+        cluster(2).refresh(state, split_features(torch.zeros(12, 5), LABELS), fresh())
     with pytest.raises(DataError, match="must be in 0..2"):
-        cluster(2).refresh(state, split_pieces(POINTS, LABELS + 1), fresh())
-    wide = Cluster(linear_penalty, "none", 3, 3, "renormalised", "full")
+        cluster(2).refresh(state, split_features(POINTS, LABELS + 1), fresh())
+    wide = Cluster(linear_penalty, "none", 3, clusters=3, clustering="full")
     with pytest.raises(SettingsError, match="150994944 values, must be at most 134217728"):
-        wide.refresh(None, split_pieces(torch.zeros(3, 4096), torch.arange(3)), fresh())
+        wide.refresh(None, split_features(torch.zeros(3, 4096), torch.arange(3)), fresh())

@@ -13,7 +13,7 @@ from fedcel.errors import DivergedError, SettingsError
 from fedcel.losses.cel import build_cel
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.penalties import channel_penalty, linear_penalty, log_penalty
-from fedcel.losses.cel.protocol import ConditionalEntropy, split_pieces
+from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
 from fedcel.settings import CelSettings
 from fedcel.testing import CELContract
 from tests.fedcel.losses.cel.clusters import LABELS, POINTS, blobs, cluster, fresh
@@ -25,7 +25,7 @@ class TestPerCluster(CELContract):
     def build(self) -> ConditionalEntropy:
         """Return the form per cluster."""
         penalty = partial(channel_penalty, features=4, sigma=0.5)
-        return Cluster(penalty, "mean-present", 3, 2, "per-cluster")
+        return Cluster(penalty, "mean-present", 3, clusters=2, form="per-cluster")
 
 
 class TestDiagonal(CELContract):
@@ -33,7 +33,15 @@ class TestDiagonal(CELContract):
 
     def build(self) -> ConditionalEntropy:
         """Return the form mixture."""
-        return Cluster(linear_penalty, "batch-share", 3, 2, "mixture", "diagonal", sigma=0.5)
+        return Cluster(
+            linear_penalty,
+            "batch-share",
+            3,
+            clusters=2,
+            form="mixture",
+            clustering="diagonal",
+            sigma=0.5,
+        )
 
 
 class TestFull(CELContract):
@@ -42,20 +50,29 @@ class TestFull(CELContract):
     def build(self) -> ConditionalEntropy:
         """Return the form mixture."""
         return Cluster(
-            linear_penalty, "batch-share", 3, 2, "mixture", "full", outlier=2.0, sigma=0.5
+            linear_penalty,
+            "batch-share",
+            3,
+            clusters=2,
+            form="mixture",
+            clustering="full",
+            outlier=2.0,
+            sigma=0.5,
         )
 
 
 MODES = [
     cluster(2),
     cluster(2, original=True),
-    Cluster(partial(log_penalty, threshold=0.1), "none", 3, 2, "per-cluster"),
+    Cluster(partial(log_penalty, threshold=0.1), "none", 3, clusters=2, form="per-cluster"),
     *[
-        Cluster(linear_penalty, "batch-share", 3, 2, "renormalised", kind)
+        Cluster(linear_penalty, "batch-share", 3, clusters=2, clustering=kind)
         for kind in ("diagonal", "full")
     ],
     *[
-        Cluster(linear_penalty, "batch-share", 3, 2, "mixture", kind, sigma=0.3)
+        Cluster(
+            linear_penalty, "batch-share", 3, clusters=2, form="mixture", clustering=kind, sigma=0.3
+        )
         for kind in ("k-means", "diagonal", "full")
     ],
 ]
@@ -66,7 +83,7 @@ def test_gradcheck(mine: Cluster) -> None:
     """Centres are constants, the assignment is locally constant."""
     z = torch.randn(20, 3, generator=fresh(4)).double()
     y = torch.arange(20) % 3
-    state = mine.refresh(None, split_pieces(z, y), fresh())
+    state = mine.refresh(None, split_features(z, y), fresh())
     batch = (z[:7] + 0.1).requires_grad_()
     assert torch.autograd.gradcheck(lambda b: mine.loss(state, b, y[:7]).loss, batch)
 
@@ -76,13 +93,23 @@ def test_gradcheck(mine: Cluster) -> None:
     st.integers(0, 2**32 - 1), st.floats(0.1, 10), st.sampled_from(["k-means", "diagonal", "full"])
 )
 def test_scaling(seed: int, scale: float, clustering: str) -> None:
-    """Codes s times as large: a spread s^2 times as large; information alike with s sigma."""
+    """Features s times as large: a spread s^2 times as large; information alike with s sigma."""
     z, y = torch.randn(30, 3, generator=fresh(seed)).double(), torch.arange(30) % 3
     for form, power in (("renormalised", 2), ("mixture", 0)):
-        mine = Cluster(linear_penalty, "batch-share", 3, 2, form, clustering, sigma=0.3)
+        mine = Cluster(
+            linear_penalty,
+            "batch-share",
+            3,
+            clusters=2,
+            form=form,
+            clustering=clustering,
+            sigma=0.3,
+        )
         wide = replace(mine, sigma=0.3 * scale)
-        one = mine.loss(mine.refresh(None, split_pieces(z, y), fresh()), z, y).loss
-        two = wide.loss(wide.refresh(None, split_pieces(scale * z, y), fresh()), scale * z, y).loss
+        one = mine.loss(mine.refresh(None, split_features(z, y), fresh()), z, y).loss
+        two = wide.loss(
+            wide.refresh(None, split_features(scale * z, y), fresh()), scale * z, y
+        ).loss
         torch.testing.assert_close(two, scale**power * one, rtol=1e-4, atol=1e-9)
 
 
@@ -97,7 +124,7 @@ def test_forms_by_hand() -> None:
     z, y, mine = two_groups()
     sigma, third = 0.5, torch.tensor([2 / 3, 1 / 3]).double()
     spreads = torch.tensor([1, 4]).double()
-    state = mine.refresh(None, split_pieces(z, y), fresh())
+    state = mine.refresh(None, split_features(z, y), fresh())
     inside = replace(
         mine, penalty=partial(channel_penalty, features=2, sigma=sigma), form="per-cluster"
     )
@@ -106,7 +133,7 @@ def test_forms_by_hand() -> None:
     hand = third @ (torch.log1p(spreads / sigma**2) / 2 - third.log())
     for clustering in ("k-means", "diagonal", "full"):
         mixed = replace(mine, form="mixture", clustering=clustering, sigma=sigma)
-        state = mixed.refresh(None, split_pieces(z, y), fresh())
+        state = mixed.refresh(None, split_features(z, y), fresh())
         torch.testing.assert_close(mixed.loss(state, z, y).loss, hand)
         alone = mixed.loss(state, z[:4], y[:4]).loss
         torch.testing.assert_close(alone, torch.tensor(5.0).double().log() / 2)
@@ -118,7 +145,7 @@ def test_mixtures_see_shapes(clustering: str) -> None:
     z = torch.randn(200, 2, generator=fresh(2)).double() * torch.tensor([4.0, 0.1])
     z[:, 1] += torch.arange(200) % 2
     y = torch.zeros(200, dtype=torch.long)
-    mine = Cluster(linear_penalty, "none", 1, 2, "renormalised", clustering, sigma=0.1)
+    mine = Cluster(linear_penalty, "none", 1, clusters=2, clustering=clustering, sigma=0.1)
     start = {
         "centres": torch.tensor([[[0, 0], [0, 1]]]).double(),
         "weights": torch.full((1, 2), 0.5).double(),
@@ -130,14 +157,14 @@ def test_mixtures_see_shapes(clustering: str) -> None:
         start["variances"] = shape.expand(1, 2, 2)
     else:
         start["whitenings"] = shape.rsqrt().diag().expand(1, 2, 2, 2)
-    state = mine.refresh(start, split_pieces(z, y), fresh())
+    state = mine.refresh(start, split_features(z, y), fresh())
     torch.testing.assert_close(
         state["centres"][0, :, 1], torch.tensor([0, 1]).double(), rtol=0, atol=0.1
     )
     hand = [z[k::2].var(0, correction=0).sum() for k in (0, 1)]
     torch.testing.assert_close(state["spreads"][0], torch.stack(hand), rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(mine.loss(state, z, y).loss, state["spreads"].mean())
-    again = mine.refresh(state, split_pieces(z, y), fresh(9))
+    again = mine.refresh(state, split_features(z, y), fresh(9))
     torch.testing.assert_close(again["centres"], state["centres"], rtol=0, atol=1e-2)
 
 
@@ -145,21 +172,21 @@ def test_a_mixture_starts_from_clusters_without_covariances() -> None:
     """From the state of K-means, slots keep their order."""
     z, y = blobs()
     mine = cluster(3, classes=1)
-    state = mine.refresh(None, split_pieces(z, y), fresh(1))
+    state = mine.refresh(None, split_features(z, y), fresh(1))
     for clustering in ("diagonal", "full"):
-        mixed = replace(mine, clustering=clustering).refresh(state, split_pieces(z, y), fresh(2))
+        mixed = replace(mine, clustering=clustering).refresh(state, split_features(z, y), fresh(2))
         torch.testing.assert_close(mixed["centres"], state["centres"])
 
 
 @pytest.mark.parametrize("mine", MODES)
 def test_codes_that_are_no_numbers(mine: Cluster) -> None:
     """Refused in the refresh and in the loss, with the class."""
-    state = mine.refresh(None, split_pieces(POINTS, LABELS), fresh())
+    state = mine.refresh(None, split_features(POINTS, LABELS), fresh())
     for value in (torch.nan, torch.inf):
         broken = POINTS.clone()
         broken[5, 1] = value
         with pytest.raises(DivergedError, match="class 1.*lower local.rate"):
-            mine.refresh(state, split_pieces(broken, LABELS), fresh())
+            mine.refresh(state, split_features(broken, LABELS), fresh())
         with pytest.raises(DivergedError, match="class 1.*lower local.rate"):
             mine.loss(state, broken, LABELS)
 
@@ -167,7 +194,7 @@ def test_codes_that_are_no_numbers(mine: Cluster) -> None:
 def test_fields_at_odds() -> None:
     """The form mixture needs noise."""
     with pytest.raises(SettingsError, match="net.noise is 0.0"):
-        Cluster(linear_penalty, "none", 3, 2, "mixture")
+        Cluster(linear_penalty, "none", 3, clusters=2, form="mixture")
 
 
 def test_settings_reach_the_loss() -> None:
@@ -182,7 +209,17 @@ def test_settings_reach_the_loss() -> None:
         reservoir=77,
         outlier=3.0,
     )
-    mine = Cluster(linear_penalty, "none", 6, 4, "mixture", "full", 77, 3.0, 0.2)
+    mine = Cluster(
+        linear_penalty,
+        "none",
+        6,
+        clusters=4,
+        form="mixture",
+        clustering="full",
+        reservoir=77,
+        outlier=3.0,
+        sigma=0.2,
+    )
     assert build_cel(cel, 0.2, 5, 6) == mine
     changed = cel.model_copy(update={"form": "original", "outlier": "none"})
     wanted = replace(mine, form="original", outlier=None)

@@ -12,10 +12,10 @@ from fedcel.losses.cel.class_spread import (
     weighted_means,
     weighted_spread,
 )
-from fedcel.losses.cel.gated import Attention, attention_log_weights, attention_scores, hidden_size
+from fedcel.losses.cel.gated import Attention, attention_log_weights, attention_scores
 from fedcel.losses.cel.penalties import class_shares, linear_penalty, log_penalty
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.protocol import ConditionalEntropy, split_pieces
+from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
 from fedcel.testing import CELContract
 from tests.fedcel.losses.cel.gates import MODES, example, gated, slopes
 
@@ -103,7 +103,7 @@ def test_worked_example_of_six_points() -> None:
 
 @pytest.mark.parametrize("floor", [0.0, 0.5, 1.0])
 def test_gradcheck(floor: float) -> None:
-    """Codes see the true gradient, through the scores too; theta's is reversed in `ascend`."""
+    """Features see the true gradient, through the scores too; theta's is reversed in `ascend`."""
     z, y, state = example(0)
     z.requires_grad_()
     modes: list[Attention] = ["minimise", "floor"]
@@ -127,7 +127,7 @@ def test_detach_is_the_gradient_of_fixed_weights() -> None:
     z.requires_grad_()
     mine, group = gated("detach"), class_members(y, 3, z)
     normal = torch.nn.functional.layer_norm(z, (4,))
-    alpha = mine.weigh(state["theta"], normal, group).exp() * group.one_hot
+    alpha = mine._log_weights(state["theta"], normal, group).exp() * group.one_hot
     loss = mine.loss(state, z, y).loss
     torch.testing.assert_close(loss, gated("minimise").loss(state, z, y).loss)
     torch.autograd.backward(loss)
@@ -205,7 +205,7 @@ def test_refresh_makes_unpacked_attention_learn() -> None:
     """Values stay, and theta is a leaf that requires its gradient again."""
     z, y, state = example(6)
     unpacked = {name: tensor.detach().clone() for name, tensor in state.items()}
-    again = gated("ascend").refresh(unpacked, split_pieces(z, y), torch.Generator())
+    again = gated("ascend").refresh(unpacked, split_features(z, y), torch.Generator())
     assert torch.equal(again["theta"], state["theta"])
     assert again["theta"].is_leaf
     assert again["theta"].requires_grad
@@ -216,7 +216,7 @@ def test_refresh_makes_unpacked_attention_learn() -> None:
 )
 def test_hidden_size(features: int, hidden: int, size: int) -> None:
     """A quarter of the features, from 64 to 256, unless set."""
-    assert hidden_size(features, hidden) == size
+    assert gated("ascend", hidden, features=features).hidden_size == size
 
 
 @pytest.mark.parametrize("attention", MODES)
@@ -234,9 +234,9 @@ def test_another_size_is_refused() -> None:
     """A stored attention, or codes, of other features; both sizes are named."""
     z, y, state = example(10)
     with pytest.raises(SettingsError, match="45 weights, must have 65 for 6 features"):
-        gated("ascend", features=6).refresh(state, split_pieces(z, y), torch.Generator())
-    with pytest.raises(SettingsError, match="4 values, the attention was made for 6"):
-        gated("ascend", features=6).refresh(None, split_pieces(z, y), torch.Generator())
+        gated("ascend", features=6).refresh(state, split_features(z, y), torch.Generator())
+    with pytest.raises(SettingsError, match="4 features, the attention was made for 6"):
+        gated("ascend", features=6).refresh(None, split_features(z, y), torch.Generator())
     with pytest.raises(DataError, match="0 examples"):
         gated("ascend").refresh(None, lambda: iter(()), torch.Generator())
 

@@ -12,7 +12,7 @@ from fedcel.errors import SettingsError
 from fedcel.losses.cel.gated import Attention, attention_scores
 from fedcel.losses.cel.penalties import linear_penalty
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.protocol import split_pieces
+from fedcel.losses.cel.protocol import split_features
 from tests.fedcel.losses.cel.gates import MODES, example, gated, slopes
 
 
@@ -22,7 +22,7 @@ def climb(attention: Attention, entropy: float = 0.0) -> dict[str, Tensor]:
     z = torch.rand(48, 64, generator=generator)
     y = torch.arange(48) % 3
     mine = gated(attention, hidden=0, features=64, entropy=entropy)
-    state = mine.refresh(None, split_pieces(z, y), generator)
+    state = mine.refresh(None, split_features(z, y), generator)
     for _ in range(50):
         torch.autograd.backward(mine.loss(state, z, y, measure=False).loss)
         state = mine.step(state, z, y)

@@ -9,7 +9,7 @@ from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.gated import Gated, attention_log_weights, attention_scores
 from fedcel.losses.cel.hybrid import Hybrid, first_of_each_class
 from fedcel.losses.cel.penalties import linear_penalty
-from fedcel.losses.cel.protocol import ConditionalEntropy, split_pieces
+from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
 from fedcel.losses.cel.state_names import add_prefix, select_prefix
 from fedcel.testing import CELContract
 
@@ -17,8 +17,17 @@ from fedcel.testing import CELContract
 def hybrid(clusters: int, features: int = 4, classes: int = 3) -> Hybrid:
     """Return the linear loss, its attention climbing."""
     return Hybrid(
-        Gated(linear_penalty, "batch-share", classes, features, "ascend", 0.5, 5, 0.1),
-        Cluster(linear_penalty, "batch-share", classes, clusters, "renormalised"),
+        Gated(
+            linear_penalty,
+            "batch-share",
+            classes,
+            features,
+            attention="ascend",
+            floor=0.5,
+            hidden=5,
+            rate=0.1,
+        ),
+        Cluster(linear_penalty, "batch-share", classes, clusters=clusters),
     )
 
 
@@ -47,7 +56,7 @@ def test_loss_is_the_clusters_and_the_attentions_gradient_is_gated() -> None:
     """Value, metrics and codes' gradient of one part, theta's gradient of the other."""
     z, y = torch.randn(18, 4, generator=fresh(1)), torch.arange(18) % 3
     mine = hybrid(2)
-    state = mine.refresh(None, split_pieces(z, y), fresh(2))
+    state = mine.refresh(None, split_features(z, y), fresh(2))
     batch, own = (z[:12] + 0.1).requires_grad_(), y[:12]
     term = mine.loss(state, batch, own)
     around = mine.cluster.loss(select_prefix(state, "cluster."), batch, own)
@@ -63,7 +72,7 @@ def test_loss_is_the_clusters_and_the_attentions_gradient_is_gated() -> None:
 def test_gradcheck() -> None:
     """The codes' gradient, centres constant."""
     z, y = torch.randn(12, 4, generator=fresh(3)).double(), torch.arange(12) % 3
-    state = hybrid(2).refresh(None, split_pieces(z, y), fresh(4))
+    state = hybrid(2).refresh(None, split_features(z, y), fresh(4))
     batch = (z + 0.05).requires_grad_()
     assert torch.autograd.gradcheck(lambda z: hybrid(2).loss(state, z, y).loss, batch)
 
@@ -72,13 +81,13 @@ def test_starts_are_drawn_in_proportion_to_the_attention() -> None:
     """The first of four members, 1000 times in pieces: chi-squared below its .9999 quantile."""
     z, y = torch.randn(4, 4, generator=fresh(5)), torch.zeros(4, dtype=torch.long)
     mine = hybrid(2, classes=1)
-    theta = 6 * mine.gated.refresh(None, split_pieces(z, y), fresh(6))["theta"].detach()
+    theta = 6 * mine.gated.refresh(None, split_features(z, y), fresh(6))["theta"].detach()
     a = attention_scores(theta, torch.nn.functional.layer_norm(z, (4,)), 5)
     alpha = attention_log_weights(a, class_members(y, 1, z)).exp()[:, 0]
     assert alpha.max() > 2 * alpha.min()
     generator, hits = fresh(7), torch.zeros(4)
     for _ in range(1000):
-        (start, _), _ = mine._starts(theta, split_pieces(z, y, 3), generator)
+        (start, _), _ = mine._draw_members(theta, split_features(z, y, 3), generator)
         hits += (z == start).all(1)
     assert ((hits - 1000 * alpha).square() / (1000 * alpha)).sum() < 21.1
 
@@ -87,7 +96,7 @@ def test_centres_start_at_the_draws() -> None:
     """As many clusters as members drawn: the fit on the very draws has them for centres."""
     z, y = torch.randn(6, 4, generator=fresh(8)), torch.arange(6) % 2
     mine = hybrid(3, classes=2)
-    state = mine.refresh(None, split_pieces(z, y), fresh(9))
+    state = mine.refresh(None, split_features(z, y), fresh(9))
     for c in range(2):
         found = state["cluster.centres"][c]
         torch.testing.assert_close(found[found[:, 0].argsort()], z[y == c][z[y == c, 0].argsort()])
@@ -101,14 +110,14 @@ def test_the_draws_decide_which_optimum() -> None:
     z = torch.tensor([[0.0, 0, 1, 2], [1, 0, 1, 2], [0, 1.2, 1, 2], [1, 1.2, 1, 2]])
     y, mine, splits = torch.zeros(4, dtype=torch.long), hybrid(2, classes=1), set()
     for seed in range(20):
-        attention = mine.gated.refresh(None, split_pieces(z, y), fresh(seed))
+        attention = mine.gated.refresh(None, split_features(z, y), fresh(seed))
         theta = attention["theta"].detach().clone()
         theta[-5:] *= 1e6
         a = attention_scores(theta, torch.nn.functional.layer_norm(z, (4,)), 5)
         apart = z[a.argsort()[-2:]].diff(dim=0)[0] != 0
         if apart.sum() == 1:
             state = add_prefix("gated.", {**attention, "theta": theta})
-            centres = mine.refresh(state, split_pieces(z, y), fresh(seed))["cluster.centres"][0]
+            centres = mine.refresh(state, split_features(z, y), fresh(seed))["cluster.centres"][0]
             assert torch.equal(centres.diff(dim=0)[0] != 0, apart)
             splits.add(apart.tolist().index(True))
     assert splits == {0, 1}
@@ -118,7 +127,7 @@ def test_states_keep_their_names() -> None:
     """All tensors come back under their prefix, also after a step; the attention moves."""
     z, y = torch.randn(18, 4, generator=fresh(13)), torch.arange(18) % 3
     mine = hybrid(2)
-    state = mine.refresh(None, split_pieces(z, y), fresh(14))
+    state = mine.refresh(None, split_features(z, y), fresh(14))
     torch.autograd.backward(mine.loss(state, z, y).loss)
     after = mine.step(state, z, y)
     assert after.keys() == state.keys()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedcel.losses.cel import build_cel
-from fedcel.losses.cel.protocol import split_pieces
+from fedcel.losses.cel.protocol import split_features
 from fedcel.settings import CelSettings
 
 KINDS = ("plain", "cluster", "gated", "mutual-information", "hybrid")
@@ -16,7 +16,7 @@ def test_without_a_pair_no_spread_is_told(kind: str) -> None:
     loss = build_cel(CelSettings(kind=kind, clusters=2), 0.3, 4, 6)
     own = torch.arange(12) % 6
     z = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
-    state = loss.refresh(None, split_pieces(z, own), torch.Generator().manual_seed(1))
+    state = loss.refresh(None, split_features(z, own), torch.Generator().manual_seed(1))
     lone = loss.loss(state, z[:6], own[:6]).metrics
     assert not {"spread", "plain-spread", "attention-share", "information"} & lone.keys()
     assert loss.loss(state, z[:7], own[:7]).metrics["spread"] > 0

@@ -45,9 +45,9 @@ def members(slot: Tensor, slots: int) -> Members:
 
 def covariances(found: Mixture) -> Tensor:
     """Return the covariance matrices (K, D, D)."""
-    if found.scale.dim() == 2:
-        return found.scale.diag_embed()
-    return torch.linalg.inv(found.scale.mT @ found.scale)
+    if found.scales.dim() == 2:
+        return found.scales.diag_embed()
+    return torch.linalg.inv(found.scales.mT @ found.scales)
 
 
 @KINDS
@@ -65,7 +65,7 @@ def test_log_joint_is_the_density(full: bool) -> None:
 def test_against_scikit_learn(full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the same start, with the same floor, to the same fixed point."""
     monkeypatch.setattr(mixture, "TOLERANCE", 1e-12)
-    monkeypatch.setattr(mixture, "SWEEPS", 2000)
+    monkeypatch.setattr(mixture, "MAX_ITERATIONS", 2000)
     z, slot = drawn(seed=4)
     start = mixture_of_members(z, slot, 3, full)
     inverse = torch.linalg.inv(covariances(start))
@@ -113,7 +113,7 @@ def test_no_variance_below_the_floor(full: bool) -> None:
     same = fit_mixture(
         torch.zeros(5, 2), mixture_of_members(torch.zeros(5, 2), torch.zeros(5).long(), 2, full)
     )
-    torch.testing.assert_close(covariances(same)[0], mixture.LEAST * torch.eye(2).double())
+    torch.testing.assert_close(covariances(same)[0], mixture.MIN_FLOOR * torch.eye(2).double())
     assert same.weights.tolist() == [1, 0]
     assert all(part.isfinite().all() for part in same)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedcel.errors import DataError, SettingsError
 from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.mutual_information import Bound, MutualInformation, squared_distances
-from fedcel.losses.cel.protocol import ConditionalEntropy, split_pieces
+from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
 from fedcel.testing import CELContract
 
 
@@ -68,7 +68,7 @@ def test_equals_the_definition(seed: int, labels: list[int], sigma: float, bound
 
 
 def test_cap_is_reached_by_far_codes() -> None:
-    """Codes many sigma apart are all told from each other: log n_c, and no gradient is left."""
+    """Features many sigma apart are all told from each other: log n_c, and no gradient is left."""
     z = torch.eye(5).double().requires_grad_()
     y = torch.tensor([0, 0, 0, 1, 1])
     term = information(0.01).loss({}, z, y)
@@ -168,5 +168,5 @@ def test_bad_codes_and_labels() -> None:
 def test_keeps_no_state() -> None:
     """Nothing to store, nothing to learn."""
     z, y = torch.zeros(2, 1), torch.zeros(2, dtype=torch.long)
-    assert information().refresh(None, split_pieces(z, y), fresh(0)) == {}
+    assert information().refresh(None, split_features(z, y), fresh(0)) == {}
     assert information().step({}, z, y) == {}

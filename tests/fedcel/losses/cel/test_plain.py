@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedcel.losses.cel.penalties import channel_penalty, linear_penalty
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.protocol import ConditionalEntropy, split_pieces
+from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
 from fedcel.testing import CELContract
 
 PLAIN = Plain(linear_penalty, "batch-share", 3)
@@ -70,5 +70,5 @@ def test_no_cancellation_far_from_zero() -> None:
 def test_keeps_no_state() -> None:
     """Nothing to store, nothing to learn."""
     z, y = torch.zeros(2, 1), torch.zeros(2, dtype=torch.long)
-    assert PLAIN.refresh(None, split_pieces(z, y), torch.Generator()) == {}
+    assert PLAIN.refresh(None, split_features(z, y), torch.Generator()) == {}
     assert PLAIN.step({}, z, y) == {}

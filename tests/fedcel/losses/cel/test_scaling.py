@@ -14,7 +14,7 @@ from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.penalties import channel_penalty, linear_penalty
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.protocol import ConditionalEntropy, split_pieces
+from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
 
 ATTENTIONS = get_args(Attention)
 SIGMA = 0.7
@@ -23,12 +23,14 @@ scales = st.floats(0.5, 20.0)
 
 def gated(attention: Attention) -> Gated:
     """Return the linear loss with five hidden units."""
-    return Gated(linear_penalty, "batch-share", 3, 4, attention, 0.5, 5, 0.1)
+    return Gated(
+        linear_penalty, "batch-share", 3, 4, attention=attention, floor=0.5, hidden=5, rate=0.1
+    )
 
 
 def value(mine: ConditionalEntropy, z: Tensor, y: Tensor) -> Tensor:
     """Return the loss of codes, its state learned from them."""
-    state = mine.refresh(None, split_pieces(z, y), torch.Generator().manual_seed(1))
+    state = mine.refresh(None, split_features(z, y), torch.Generator().manual_seed(1))
     return mine.loss(state, z, y, measure=False).loss.detach()
 
 
@@ -41,7 +43,7 @@ def drawn(seed: int) -> tuple[Tensor, Tensor]:
 SPREADS = {
     "plain": Plain(linear_penalty, "batch-share", 3),
     **{f"gated, {mode}": gated(mode) for mode in ATTENTIONS},
-    "hybrid": Hybrid(gated("ascend"), Cluster(linear_penalty, "batch-share", 3, 2, "renormalised")),
+    "hybrid": Hybrid(gated("ascend"), Cluster(linear_penalty, "batch-share", 3, clusters=2)),
 }
 
 
@@ -61,7 +63,7 @@ def test_spreads_grow_with_the_square_of_the_unit(name: str, seed: int, scale: f
 def test_what_is_measured_against_the_noise_has_no_unit(
     bound: str, seed: int, scale: float
 ) -> None:
-    """Codes and noise in another unit: the same nats."""
+    """Features and noise in another unit: the same nats."""
     z, y = drawn(seed)
 
     def measured(unit: float) -> Tensor:

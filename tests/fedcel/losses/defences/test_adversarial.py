@@ -154,7 +154,7 @@ def trained(weight: float) -> FlatNet:
     x, y = strokes(7, 256)
     flat = FlatNet(
         split_net.build_net(
-            NetSettings(features=4, width=16), SHAPE, 2, make_generator(1, "net"), Cut(0.03)
+            NetSettings(features=4, width=16), SHAPE, 2, make_generator(1, "net"), cut=Cut(0.03)
         )
     )
     defence = Adversarial(SHAPE, 4, 32, 0.01) if weight else None

@@ -8,6 +8,7 @@ from fedcel.errors import PluginError, SettingsError
 from fedcel.losses import defences
 from fedcel.losses.cel.protocol import State, Term
 from fedcel.losses.defences import Adversarial, Defence, NoPeek
+from fedcel.losses.defences.build_defence import DEFENCE_BUILDERS
 from fedcel.nets import split_net
 from fedcel.nets.cut import Cut
 from fedcel.settings import DEFENCES, Settings, parse_settings
@@ -81,7 +82,7 @@ def test_without_a_defence() -> None:
 
 def test_every_name_can_be_built() -> None:
     """None is promised by the settings alone."""
-    tested = {"noise", "bottleneck", "dropout", "none", *defences.KINDS}
+    tested = {"noise", "bottleneck", "dropout", "none", *DEFENCE_BUILDERS}
     assert {name.removeprefix("noise+") for name in DEFENCES} == tested
 
 
@@ -95,7 +96,7 @@ def test_a_bottleneck_narrows_the_net_that_is_built() -> None:
     """Messages of as many values as the strength says, from the encoder on."""
     s = named("bottleneck", 3.0)
     net = split_net.build_net(
-        defences.defended_net_settings(s), SHAPE, 10, torch.Generator(), defences.build_cut(s)
+        defences.defended_net_settings(s), SHAPE, 10, torch.Generator(), cut=defences.build_cut(s)
     )
     assert net.features == 3
     assert net.encode(torch.zeros(2, *SHAPE)).shape == (2, 3)

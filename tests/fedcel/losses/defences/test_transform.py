@@ -13,7 +13,7 @@ from fedcel.federation.initial_net import init_net
 from fedcel.losses import defences
 from fedcel.losses.cel.protocol import State, Term
 from fedcel.losses.defences import Defence
-from fedcel.settings.parsing import Settings, parse_settings
+from fedcel.settings import Settings, parse_settings
 
 SHAPE = (1, 8, 8)
 
