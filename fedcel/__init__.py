@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedcel.attacks import SmashedData
     from fedcel.data import Images, Splits, load_splits
     from fedcel.errors import (
         DataError,
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     )
     from fedcel.extras import MissingExtraError
     from fedcel.federation.local_update import LocalUpdate, local_update
+    from fedcel.leakage import SmashedData, optimal_leak
     from fedcel.leakage.certificate import certificate
-    from fedcel.leakage.optimal_attacker import optimal_leak
     from fedcel.losses.cel import ConditionalEntropy, Term
     from fedcel.losses.composite import Losses
     from fedcel.losses.defences import Defence
@@ -104,7 +103,6 @@ _SUBPACKAGES = (
 )
 
 MODULES = {
-    "fedcel.attacks": ("SmashedData",),
     "fedcel.data": ("Images", "Splits", "load_splits"),
     "fedcel.errors": (
         "DataError",
@@ -124,8 +122,8 @@ MODULES = {
     ),
     "fedcel.extras": ("MissingExtraError",),
     "fedcel.federation.local_update": ("LocalUpdate", "local_update"),
+    "fedcel.leakage": ("SmashedData", "optimal_leak"),
     "fedcel.leakage.certificate": ("certificate",),
-    "fedcel.leakage.optimal_attacker": ("optimal_leak",),
     "fedcel.losses.cel": ("ConditionalEntropy", "Term"),
     "fedcel.losses.composite": ("Losses",),
     "fedcel.losses.defences": ("Defence",),

@@ -61,8 +61,8 @@ class RepeatedObservation:
         """Return m fresh observations per image in a row."""
         times = range(self.repeats)
         if isinstance(self.once, SmashedData):  # one encoding, m messages
-            codes, net = self.once.codes(images), self.once.net
-            return torch.cat([net.add_noise(codes, generator) for _ in times], 1)
+            features, net = self.once.encode(images), self.once.net
+            return torch.cat([net.add_noise(features, generator) for _ in times], 1)
         return torch.cat([self.once.sample(images, generator) for _ in times], 1)
 
     def log_prob(

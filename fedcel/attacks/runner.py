@@ -206,7 +206,7 @@ def run_optimal_attack(
             with record_failure(rows, who):
                 begin = time.monotonic()
                 stream = make_generator(seed, f"attack/{OPTIMAL}/{observation.name}", attack_seed)
-                leak = optimal_leak(observation, *targets, stream, how.candidates)
+                leak = optimal_leak(observation, *targets, stream, candidates=how.candidates)
                 bits, cap = leak.bits_beyond_label, leak.cap_beyond_label
                 progress(
                     f"{OPTIMAL} on {observation.name}, seed {attack_seed}: "

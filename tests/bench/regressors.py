@@ -29,7 +29,7 @@ from fedcel.attacks.hybrid_inversion import Hybrid
 from fedcel.attacks.kernel_ridge import KernelRidge as OurRidge
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.score_card import class_means, identification_rate, mse
-from fedcel.leakage.observation import SmashedData
+from fedcel.leakage import SmashedData
 from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import load_digit_targets, train_undefended
 

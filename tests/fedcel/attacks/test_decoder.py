@@ -29,8 +29,7 @@ from fedcel.attacks.registry import find_attack
 from fedcel.attacks.score_card import class_means, identification_rate, mse
 from fedcel.data.images import Images
 from fedcel.errors import DataError
-from fedcel.leakage.observation import FREE_QUERIES, SmashedData
-from fedcel.leakage.optimal_attacker import optimal_leak
+from fedcel.leakage import FREE_QUERIES, SmashedData, optimal_leak
 from fedcel.nets.split_net import build_net
 from fedcel.settings.groups import NetSettings
 from fedcel.testing.attacks import (

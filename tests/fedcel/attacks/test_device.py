@@ -17,7 +17,7 @@ from fedcel.attacks.protocol import Attack
 from fedcel.attacks.rmle import RMLE
 from fedcel.attacks.score_card import mse
 from fedcel.data.images import Images
-from fedcel.leakage.observation import SmashedData
+from fedcel.leakage import SmashedData
 from fedcel.nets.cut import Cut
 from fedcel.nets.device import CPU, fastest_device
 from fedcel.nets.split_net import SplitNet, strided

@@ -9,7 +9,7 @@ from fedcel.attacks.hybrid_inversion import Hybrid, add_proximal_term
 from fedcel.attacks.kernel_ridge import KernelRidge
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.score_card import class_means, mean_image, mse
-from fedcel.leakage.observation import SmashedData
+from fedcel.leakage import SmashedData
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import AttackContract, load_digit_targets, train_undefended

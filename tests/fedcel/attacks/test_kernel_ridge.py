@@ -20,7 +20,7 @@ from fedcel.attacks.kernel_ridge import (
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.score_card import mean_image, mse
 from fedcel.data.images import Images
-from fedcel.leakage.observation import SmashedData
+from fedcel.leakage import SmashedData
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import (

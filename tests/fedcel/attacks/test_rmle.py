@@ -8,7 +8,7 @@ from fedcel.attacks.pixel_descent import Steps
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.rmle import RMLE
 from fedcel.attacks.score_card import class_means, mse
-from fedcel.leakage.observation import FREE_QUERIES, SmashedData
+from fedcel.leakage import FREE_QUERIES, SmashedData
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import AttackContract, load_digit_targets, train_undefended

@@ -11,7 +11,7 @@ from fedcel.attacks.registry import ATTACKS, find_attack
 from fedcel.attacks.runner import run_attacks
 from fedcel.data.images import Images
 from fedcel.errors import DataError, PluginError, SettingsError
-from fedcel.leakage.observation import FIRST_LAYER, UPDATE, Observation, SmashedData
+from fedcel.leakage import FIRST_LAYER, UPDATE, Observation, SmashedData
 from fedcel.nets.split_net import build_net
 from fedcel.settings.groups import AttackSettings, NetSettings
 from fedcel.testing.attacks import LinearObservation, load_digit_targets

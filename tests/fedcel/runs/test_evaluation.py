@@ -7,7 +7,7 @@ import torch
 
 from fedcel.data import load_splits
 from fedcel.federation.initial_net import init_net
-from fedcel.metrics.calibration import between_group_spread, within_class_spread
+from fedcel.metrics import between_group_spread, within_class_spread
 from fedcel.nets.cut import Cut
 from fedcel.posterior.predict import predict
 from fedcel.runs.evaluation import (

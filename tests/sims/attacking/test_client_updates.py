@@ -14,7 +14,7 @@ from fedcel.attacks.runner import run_attacks
 from fedcel.attacks.score_card import class_means, mean_image, mse, order_batches
 from fedcel.data import Images
 from fedcel.errors import DataError, SettingsError
-from fedcel.leakage.observation import FIRST_LAYER, ObservationFirstLayer, ObservationUpdate
+from fedcel.leakage import FIRST_LAYER, ObservationFirstLayer, ObservationUpdate
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import build_net
