@@ -1,20 +1,18 @@
-"""Query-free shadow: train an encoder of one's own to please the server's head, then invert it.
-
-The attacker, a curious server, has the head, images of his own and the messages he was sent; he
-knows the defence at the cut and trains through it, and never asks a device anything. After the
-pseudo-client of Xu et al., CVPR 2024 (FORA), whose messages are made to look like those received,
-and the shadow model of He et al., ACSAC 2019, section 6.
-"""
+"""Query-free shadow: train an encoder of one's own to please the server's head, then invert it."""
 
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedcel.attacks.decoder import pass_through
-from fedcel.attacks.inversion_training import DEFAULT, Effort, train_and_invert
+from fedcel.attacks.inversion_training import (
+    DEFAULT_EFFORT,
+    Effort,
+    minimise_loss,
+    train_and_invert,
+)
 from fedcel.attacks.protocol import OtherClasses, Progress, report_progress
 from fedcel.data import Images
 from fedcel.leakage import (
@@ -28,16 +26,29 @@ from fedcel.leakage import (
 )
 from fedcel.nets import initialise_parameters
 
-HIDDEN = 128  # units of the encoder of an attacker who does not know the real one
-BATCH = 64
+HIDDEN_UNITS = 128  # of the encoder of an attacker who does not know the real one
 
 
 @dataclass(frozen=True)
 class Shadow:
-    """Cross-entropy of the frozen head, and the moments of what was received; then the decoder.
+    """Train an encoder that the server's head understands, then a decoder that inverts it.
 
-    Where the attacker's images are of other classes than the net's, the moments alone.
-    `clone` says whether the encoder has the layers of the real one, or one hidden layer.
+    The attacker, a curious server, has the head, images of his own and the messages he was sent; he
+    knows the defence at the cut and trains through it, and never asks a device anything. The
+    encoder's loss is the cross-entropy of the frozen head, and the distance of its messages'
+    moments from those received; the latter alone where his images are of other classes.
+
+    Args:
+        clone: Whether the encoder has the layers of the real one, or one hidden layer.
+        observes: See `Attack`.
+        epochs: Of the encoder at budget 1.
+        rate: Adam's step for the encoder.
+        weight: Of the distance of moments beside the cross-entropy in nats.
+        effort: How the decoder is trained.
+
+    References:
+        Xu et al., CVPR 2024 (FORA: a pseudo-client whose messages look like those received).
+        He et al., ACSAC 2019, section 6 (the shadow model).
     """
 
     clone: bool = True
@@ -45,17 +56,16 @@ class Shadow:
     epochs: int = 200
     rate: float = 1e-3
     weight: float = 1.0
-    """Of the distance of the moments, beside the cross-entropy in nats."""
-    effort: Effort = DEFAULT
+    effort: Effort = DEFAULT_EFFORT
 
     @property
     def name(self) -> str:
-        """Return `shadow`, or `shadow-other` where the encoder's layers are not known."""
+        """`shadow`, or `shadow-other` where the encoder's layers are not known."""
         return "shadow" if self.clone else "shadow-other"
 
     @property
     def needs(self) -> frozenset[str]:
-        """Return the head, and the encoder's layers for a clone."""
+        """The head, and the encoder's layers for a clone."""
         return frozenset({HEAD, ARCHITECTURE} if self.clone else {HEAD})
 
     def reconstruct(
@@ -67,7 +77,7 @@ class Shadow:
         generator: torch.Generator,
         progress: Progress | None = None,
     ) -> Float[Tensor, "T C H W"]:
-        """Return one image in [0, 1] per message; ValueError where a need is not granted."""
+        """Reconstruct one image per message; see `Attack.reconstruct`."""
         if not isinstance(observation, ObservationHead):
             raise make_refusal(observation, HEAD)
         if not self.clone:
@@ -77,24 +87,34 @@ class Shadow:
         else:
             raise make_refusal(observation, ARCHITECTURE)
         epochs = max(1, round(self.epochs * budget))
-        adam = torch.optim.Adam(encoder.parameters(), self.rate)
-        for epoch in range(1, epochs + 1):
-            order = torch.randperm(len(auxiliary.y), generator=generator)
-            for part in torch.split(order, BATCH):
-                sent = observation.disturb(encoder(auxiliary.x[part]), generator)
-                loss = self.weight * moment_distance(sent, observed)
-                if not isinstance(auxiliary, OtherClasses):
-                    loss = loss + cross_entropy(observation.answer(sent), auxiliary.y[part])
-                adam.zero_grad()
-                torch.autograd.backward(loss, inputs=[*encoder.parameters()])
-                adam.step()
-            report_progress(
-                progress, "shadow epoch", epoch, epochs, f"loss {float(loss.detach()):.3f}"
-            )
-        missing = residual_sd(encoder, observation, auxiliary.x, observed, generator)
-        own = Imitation(encoder, observation, missing)
+
+        def batch_loss(batch: Int[Tensor, " b"]) -> Float[Tensor, ""]:
+            sent = observation.disturb(encoder(auxiliary.x[batch]), generator)
+            loss = self.weight * moment_distance(sent, observed)
+            if not isinstance(auxiliary, OtherClasses):
+                loss = loss + cross_entropy(observation.answer(sent), auxiliary.y[batch])
+            return loss
+
+        def tell_epoch(epoch: int, loss: float) -> None:
+            report_progress(progress, "shadow epoch", epoch, epochs, detail=f"loss {loss:.3f}")
+
+        minimise_loss(
+            encoder.parameters(),
+            batch_loss,
+            len(auxiliary.y),
+            epochs,
+            generator=generator,
+            rate=self.rate,
+            tell_epoch=tell_epoch,
+        )
+        sigma = residual_sd(encoder, observation, auxiliary.x, observed, generator=generator)
         return train_and_invert(
-            own, auxiliary.x, observed, self.effort, pass_through, budget, generator, progress
+            Imitation(encoder, observation, sigma),
+            auxiliary.x,
+            observed,
+            self.effort.scaled(budget),
+            generator=generator,
+            progress=progress,
         )
 
 
@@ -138,6 +158,7 @@ def residual_sd(
     defence: ObservationHead,
     images: Float[Tensor, "A C H W"],
     observed: Float[Tensor, "T F"],
+    *,
     generator: torch.Generator,
 ) -> Float[Tensor, " F"]:
     """Return the sd of what has to be added for messages to vary as much as those received."""
@@ -152,9 +173,9 @@ def build_plain_encoder(
     """Return an encoder with one hidden layer."""
     net = nn.Sequential(
         nn.Flatten(),
-        nn.Linear(images[0].numel(), HIDDEN),
+        nn.Linear(images[0].numel(), HIDDEN_UNITS),
         nn.ReLU(),
-        nn.Linear(HIDDEN, features),
+        nn.Linear(HIDDEN_UNITS, features),
     )
     initialise_parameters(net, generator)
     return net

@@ -11,7 +11,7 @@ from fedcel.attacks.averaging import Averaging, RepeatedObservation, move_to_dev
 from fedcel.attacks.decoder import Decoder
 from fedcel.attacks.decoder_networks import build_decoder_network
 from fedcel.attacks.gan_decoder import GANDecoder
-from fedcel.attacks.hybrid_inversion import Hybrid
+from fedcel.attacks.hybrid_inversion import HybridInversion
 from fedcel.attacks.inversion_training import apply_network
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.rmle import RMLE
@@ -24,7 +24,7 @@ from fedcel.nets.split_net import SplitNet, strided
 from fedcel.settings.groups import NetSettings
 from tests.fedcel.elsewhere import ELSEWHERE, pretended
 
-ATTACKS = [Decoder(), GANDecoder(), RMLE(), Hybrid()]
+ATTACKS = [Decoder(), GANDecoder(), RMLE(), HybridInversion()]
 
 
 @pytest.fixture

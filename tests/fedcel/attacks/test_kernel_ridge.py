@@ -73,7 +73,7 @@ class Dull(AttackContract):
 
 def test_contract_catches_a_regression_that_learns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """It gives the mean image."""
-    monkeypatch.setattr(kernel_ridge, "RIDGES", (1e12,))
+    monkeypatch.setattr(kernel_ridge, "PENALTIES", (1e12,))
     with pytest.raises(AssertionError):
         Dull().test_far_better_than_the_mean_image()
 
@@ -89,7 +89,7 @@ def test_it_is_what_scikit_learn_computes(width: float | None) -> None:
     """Linear: ridge regression with an intercept; Gaussian: their kernel ridge."""
     known, asked = data()
     own = Kernel(known.z.mean(0), width)
-    weight = ridge_penalty(0.01, torch.linalg.eigvalsh(own.of(known.z, known.z)))
+    weight = ridge_penalty(0.01, torch.linalg.eigvalsh(own.matrix(known.z, known.z)))
     found = regress_images(Choice(0.0, own, 0.01), known, asked)
     if width is None:
         theirs = Ridge(weight).fit(known.z, known.x).predict(asked)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedcel.attacks.averaging import AveragedObservation, RepeatedObservation
-from fedcel.attacks.pixel_descent import Steps
+from fedcel.attacks.pixel_descent import DescentSteps
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.rmle import RMLE
 from fedcel.attacks.score_card import class_means, mse
@@ -34,7 +34,7 @@ class Still(AttackContract):
 
     def build(self) -> Attack:
         """Return it."""
-        return RMLE(steps=Steps(100, 0.0))
+        return RMLE(steps=DescentSteps(100, 0.0))
 
 
 def test_contract_catches_a_search_that_stands_still() -> None:

@@ -229,7 +229,7 @@ def test_too_large_batches_are_refused_before_any_work() -> None:
     how = AttackSettings(names="optimal,gradient-inversion", seeds=1)
     seen = [LinearObservation("smashed-data"), uploads(300)]
     with pytest.raises(SettingsError, match="attack.batch is 300, must be at most 250"):
-        run_attacks(seen, how, *load_digit_targets(), 1, lines.append)
+        run_attacks(seen, how, *load_digit_targets(), seed=1, progress=lines.append)
     assert lines == []
 
 
