@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks.protocol import Attack, Progress
-from fedcel.data import Images
+from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
+from fedcel.attacks.protocol import Attack
 from fedcel.leakage import (
     FIRST_LAYER,
     LOG_PROB,
@@ -171,7 +171,7 @@ def move_to_device(observation: ObservationMean) -> tuple[ObservationMean, torch
 
 @final
 @dataclass(frozen=True)
-class Averaging:
+class Averaging(BaseAttack):
     """Attack the mean of several observations of each target.
 
     Args:
@@ -197,29 +197,22 @@ class Averaging:
         """The kind of observation, such as `smashed-data*16`."""
         return f"{self.single.observes}*{self.repeats}"
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        auxiliary: Images,
-        observed: Float[Tensor, "T mF"],
-        budget: float,
-        generator: torch.Generator,
-        progress: Progress | None = None,
-    ) -> Float[Tensor, "T C H W"]:
-        """Reconstruct one image per row of m observations; see `Attack.reconstruct`.
+    def invert(self, attacker: Attacker, observed: Float[Tensor, "T mF"]) -> Reconstructions:
+        """Return one image per row of m observations.
 
         Raises:
             ValueError: `observation` is no `RepeatedObservation`.
         """
+        observation = attacker.observation
         if not isinstance(observation, RepeatedObservation):
             raise ValueError(
                 f"{observation.name!r} is a single observation; wrap it in RepeatedObservation"
             )
         return self.single.reconstruct(
             AveragedObservation(observation),
-            auxiliary,
+            attacker.auxiliary,
             observation.average(observed),
-            budget,
-            generator,
-            progress,
+            attacker.budget,
+            attacker.generator,
+            attacker.progress,
         )

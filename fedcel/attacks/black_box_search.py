@@ -1,27 +1,19 @@
 """Black-box search: ask the service about made-up images until its answers are the target's."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
+from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
 from fedcel.attacks.inversion_training import apply_network
 from fedcel.attacks.logit_inversion import centre_logits
-from fedcel.attacks.protocol import Progress, report_progress
 from fedcel.attacks.vae import fit_vae
-from fedcel.data import Images
 from fedcel.errors import SpentError
 from fedcel.extras import import_optional
 from fedcel.leakage import Observation, ObservationPaid
-
-if TYPE_CHECKING:
-    from cmaes import CMA
 
 MAX_PROBES = 32  # own images whose answers tell how noisy answers are
 PROBES_DIVISOR = 4  # of what is allowed, at most one part in so many goes to them
@@ -30,7 +22,7 @@ MIN_RELATIVE_VARIANCE = 1e-6  # of an answer, in units of its square: keeps nois
 
 
 @dataclass(frozen=True)
-class BlackBoxSearch:
+class BlackBoxSearch(BaseAttack):
     """Search the image whose answers are the target's, among those of a small autoencoder.
 
     It maximises log p(answer) + log p(latent). An answer that the service gives to a made-up image
@@ -61,29 +53,21 @@ class BlackBoxSearch:
     epochs: int = 200
     width: float = 0.5
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        auxiliary: Images,
-        observed: Float[Tensor, "T F"],
-        budget: float,
-        generator: torch.Generator,
-        progress: Progress | None = None,
-    ) -> Float[Tensor, "T C H W"]:
-        """Reconstruct one image per answer; see `Attack.reconstruct`.
+    def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
+        """Return one image per answer.
 
         Raises:
             SpentError: Not one round of queries can be paid.
         """
+        observation, generator = attacker.observation, attacker.generator
         CMA = import_optional("cmaes").CMA  # noqa: N806 - a class; a second, for its whole toolbox
 
         size = CMA(np.zeros(self.latents), self.width).population_size
-        rounds, probes = plan_queries(
-            observation, max(1, round(self.queries * budget) // size), len(observed) * size
-        )
-        epochs = max(1, round(self.epochs * budget))
-        decoder = fit_vae(auxiliary.x, self.latents, epochs, generator, progress=progress)
-        variance = estimate_answer_variance(observation, auxiliary.x[:probes], generator)
+        rounds = max(1, round(self.queries * attacker.budget) // size)
+        rounds, probes = plan_queries(observation, rounds, len(observed) * size)
+        decoder = fit_vae(attacker, self.latents, attacker.scale(self.epochs))
+        own = attacker.auxiliary.x[:probes]
+        variance = estimate_answer_variance(observation, own, generator)
         seeds = torch.randint(2**31, (len(observed),), generator=generator).tolist()
         searches = [CMA(np.zeros(self.latents), self.width, seed=seed) for seed in seeds]
         goal = centre_logits(observed).repeat_interleave(size, 0)
@@ -97,7 +81,7 @@ class BlackBoxSearch:
                 if number == 1:
                     raise
                 done = (number - 1) * size
-                report_progress(progress, "queries", done, done, detail="the budget is spent")
+                attacker.report("queries", done, done, "the budget is spent")
                 break
             gap = answers - goal
             nats = gap.square().sum(1) / (4 * variance) + latents.square().sum(1) / 2
@@ -106,9 +90,10 @@ class BlackBoxSearch:
                 searches, populations, costs.tolist(), strict=True
             ):
                 search.tell(list(zip(population, values, strict=True)))
-            detail = f"cost {costs.mean():.3g}"
-            report_progress(progress, "queries", number * size, rounds * size, detail=detail)
-        return decode_centres(decoder, searches)
+            cost = f"cost {costs.mean():.3g}"
+            attacker.report("queries", number * size, rounds * size, cost)
+        centres = np.stack([search.mean for search in searches])
+        return apply_network(decoder, torch.from_numpy(centres).float())
 
 
 def plan_queries(observation: Observation, rounds: int, price: int) -> tuple[int, int]:
@@ -143,9 +128,3 @@ def estimate_answer_variance(
     )
     least = MIN_RELATIVE_VARIANCE * first.square().mean()
     return float(((first - second).square().mean() / 2).clamp_min(least))
-
-
-def decode_centres(decoder: nn.Module, searches: list[CMA]) -> Float[Tensor, "T C H W"]:
-    """Return the images at the means of the search distributions."""
-    means: NDArray[np.float64] = np.stack([search.mean for search in searches])
-    return apply_network(decoder, torch.from_numpy(means).float())

@@ -1,9 +1,8 @@
 """What in a run's numbers cannot be: signs that an attack, a law or a measurement is wrong."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import log, sqrt
 from statistics import fmean
-from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -15,8 +14,14 @@ RULE_OF_THREE = 3.0
 CERTIFICATE_MARGIN = 2.0  # half widths above a bound: by chance one time in 20 000
 ROUNDING_BITS = 1e-6  # that double precision leaves of nothing
 
-Way = tuple[str | None, str, str | None, float | None, int]
-"""How a trained attack was carried out: observation, attack, knowledge, budget, targets."""
+OPTIMAL_FIELDS = (
+    "identification_optimal",
+    "identification_half_width",
+    "identification_candidates",
+    "candidates",
+    "information_bits",
+)
+"""What the optimal attacker's row must say to be looked at."""
 
 
 class MeasuredLeak(BaseModel):
@@ -35,24 +40,6 @@ class MeasuredLeak(BaseModel):
     bits_beyond_label: float | None = None
     bits_half_width: float | None = None
     certificate_bits_within_class: float | None = None
-
-
-class OptimalScores(NamedTuple):
-    """What the optimal attacker's rows say on one observation, mean over attack seeds."""
-
-    identification: float
-    half_width: float
-    identification_candidates: float
-    candidates: float
-    information_bits: float
-
-
-class TrainedScores(NamedTuple):
-    """What a trained attack's row says of one attack seed."""
-
-    identification: float
-    targets: float
-    candidates: float
 
 
 def find_contradictions(rows: Iterable[AttackRow], leak: MeasuredLeak | None = None) -> list[str]:
@@ -76,70 +63,57 @@ def find_contradictions(rows: Iterable[AttackRow], leak: MeasuredLeak | None = N
         Cover and Thomas, Elements of Information Theory, 2006, theorem 2.10.1 (Fano's inequality).
     """
     rows = list(rows)
-    optimal = summarise_optimal(rows)
-    sentences = [text for name, best in optimal.items() for text in check_fano(name, best)]
-    trained: dict[Way, list[TrainedScores]] = {}
+    optimal: dict[object, list[AttackRow]] = {}
+    trained: dict[tuple[object, ...], list[AttackRow]] = {}
     for row in rows:
+        if all(getattr(row, name) is not None for name in OPTIMAL_FIELDS):
+            optimal.setdefault(row.observation, []).append(row)
         if row.identification_1 is not None and row.targets is not None:
-            candidates = row.identification_candidates or row.targets
-            scores = TrainedScores(row.identification_1, row.targets, candidates)
             way = row.observation, row.attack, row.knowledge, row.budget, row.targets
-            trained.setdefault(way, []).append(scores)
-    for (observation, attack, *_), seeds in trained.items():
-        if observation in optimal:
-            scores = TrainedScores(*map(fmean, zip(*seeds, strict=True)))
-            sentences += check_optimal(observation, attack, scores, optimal[observation])
+            trained.setdefault(way, []).append(row)
+    sentences = [text for seeds in optimal.values() for text in check_fano(seeds)]
+    for seeds in trained.values():
+        best = optimal.get(seeds[0].observation)
+        sentences += check_optimal(seeds, best) if best else []
     return list(dict.fromkeys(sentences)) + check_certificate(leak or MeasuredLeak())
 
 
-def summarise_optimal(rows: Iterable[AttackRow]) -> dict[str | None, OptimalScores]:
-    """Return the optimal attacker's scores by observation, of the rows that say all of them."""
-    seeds: dict[str | None, list[OptimalScores]] = {}
-    for row in rows:
-        values = (
-            row.identification_optimal,
-            row.identification_half_width,
-            row.identification_candidates,
-            row.candidates,
-            row.information_bits,
-        )
-        measured = [value for value in values if value is not None]
-        if len(measured) == len(values):
-            seeds.setdefault(row.observation, []).append(OptimalScores(*measured))
-    return {
-        observation: OptimalScores(*map(fmean, zip(*scores, strict=True)))
-        for observation, scores in seeds.items()
-    }
+def mean_of(rows: Iterable[AttackRow], field: str) -> float:
+    """Return the mean of a field that all rows have."""
+    return fmean(getattr(row, field) for row in rows)
 
 
-def check_fano(observation: str | None, best: OptimalScores) -> list[str]:
+def check_fano(best: Sequence[AttackRow]) -> list[str]:
     """Return what is wrong where identification is above what the information allows."""
+    rate = mean_of(best, "identification_optimal")
     # A bootstrap of M successes has no width; by the rule of three 3 / M of cases may still fail.
-    width = max(best.half_width, RULE_OF_THREE / best.candidates)
-    nats = max(0.0, best.information_bits * log(2))
-    limit = fano_bound(nats, round(best.identification_candidates))
-    if best.identification - width <= limit:
+    half_width = max(
+        mean_of(best, "identification_half_width"), RULE_OF_THREE / mean_of(best, "candidates")
+    )
+    nats = max(0.0, mean_of(best, "information_bits") * log(2))
+    limit = fano_bound(nats, round(mean_of(best, "identification_candidates")))
+    if rate - half_width <= limit:
         return []
     return [
-        f"On {observation} the optimal attacker picks the right image in {best.identification:.3f} "
-        f"of cases; its information allows {limit:.3f} (Fano): the law or the information is wrong."
+        f"On {best[0].observation} the optimal attacker picks the right image in {rate:.3f} of "
+        f"cases; its information allows {limit:.3f} (Fano): the law or the information is wrong."
     ]
 
 
-def check_optimal(
-    observation: str | None, attack: str, trained: TrainedScores, best: OptimalScores
-) -> list[str]:
+def check_optimal(seeds: Sequence[AttackRow], best: Sequence[AttackRow]) -> list[str]:
     """Return what is wrong where a trained attack identifies more often than the optimal one."""
-    rate, limit = trained.identification, best.identification
-    chance = sqrt(limit * (1 - limit) / trained.targets)
-    half_width = NORMAL_QUANTILE * chance + best.half_width
-    # Among fewer candidates the right one is easier to pick.
-    if trained.candidates < best.identification_candidates or rate <= limit + half_width:
+    rate, limit = mean_of(seeds, "identification_1"), mean_of(best, "identification_optimal")
+    chance = sqrt(limit * (1 - limit) / mean_of(seeds, "targets"))
+    half_width = NORMAL_QUANTILE * chance + mean_of(best, "identification_half_width")
+    among = fmean(row.identification_candidates or row.targets or 0 for row in seeds)
+    is_easier = among < mean_of(best, "identification_candidates")
+    if is_easier or rate <= limit + half_width:
         return []
+    attack = seeds[0].attack
     return [
-        f"On {observation} {attack} picks the right image in {rate:.3f} of cases, the optimal "
-        f"attacker in {limit:.3f} +- {half_width:.3f}: the law is not that of the observation, or "
-        f"{attack} saw targets."
+        f"On {seeds[0].observation} {attack} picks the right image in {rate:.3f} of cases, the "
+        f"optimal attacker in {limit:.3f} +- {half_width:.3f}: the law is not that of the "
+        f"observation, or {attack} saw targets."
     ]
 
 

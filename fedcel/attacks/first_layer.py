@@ -6,15 +6,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks.protocol import Progress, report_progress
-from fedcel.data import Images
-from fedcel.leakage import FIRST_LAYER, Observation, ObservationFirstLayer, make_refusal
+from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
+from fedcel.leakage import FIRST_LAYER, ObservationFirstLayer, make_refusal
 
 SAME_IMAGE_DISTANCE = 1e-3  # a pixel, root mean square, below which rows show the same image
 
 
 @dataclass(frozen=True)
-class FirstLayer:
+class FirstLayer(BaseAttack):
     """Read images off what an upload has of the first layer.
 
     A layer W x + b that sees pixels has the gradients delta x^T and delta: each of its rows,
@@ -34,20 +33,13 @@ class FirstLayer:
     needs: frozenset[str] = frozenset({FIRST_LAYER})
     observes: str = "update"
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        auxiliary: Images,
-        observed: Float[Tensor, "T P"],
-        budget: float,
-        generator: torch.Generator,
-        progress: Progress | None = None,
-    ) -> Float[Tensor, "T C H W"]:
-        """Reconstruct one image per row, a batch in any order; see `Attack.reconstruct`."""
+    def invert(self, attacker: Attacker, observed: Float[Tensor, "T P"]) -> Reconstructions:
+        """Return one image per row, a batch in any order."""
+        observation, own = attacker.observation, attacker.auxiliary.x
         if not isinstance(observation, ObservationFirstLayer):
             raise make_refusal(observation, FIRST_LAYER)
         images, batch = [], observation.batch
-        centre = auxiliary.x.mean(0).flatten()
+        centre = own.mean(0).flatten()
         for start in range(0, len(observed), batch):
             count = min(batch, len(observed) - start)
             weight, bias = observation.first_layer(observed[start])
@@ -55,8 +47,8 @@ class FirstLayer:
                 images.append((bias @ weight / bias.square().sum())[None])
             else:
                 images.append(select_most_frequent(weight / bias[:, None], count, centre))
-            report_progress(progress, "image", start + count, len(observed), detail="read")
-        return torch.cat(images).nan_to_num(0.0).clamp(0, 1).view(-1, *auxiliary.x.shape[1:])
+            attacker.report("image", start + count, len(observed), "read")
+        return torch.cat(images).nan_to_num(0.0).clamp(0, 1).view(-1, *own.shape[1:])
 
 
 def select_most_frequent(

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
 from fedcel.attacks.decoder_networks import build_decoder_network, is_flat
 from fedcel.attacks.inversion_training import (
     HELD_OUT_DRAWS,
@@ -14,9 +15,6 @@ from fedcel.attacks.inversion_training import (
     keep_best_epoch,
     observe_own_images,
 )
-from fedcel.attacks.protocol import Progress
-from fedcel.data import Images
-from fedcel.leakage import Observation
 from fedcel.nets import fastest_device, initialise_parameters, use_full_precision
 
 ADAM_BETAS = (0.5, 0.999)
@@ -27,7 +25,7 @@ CRITIC_CHANNELS = (16, 32, 64, 64)  # of the critic of larger images
 
 
 @dataclass(frozen=True)
-class GANDecoder:
+class GANDecoder(BaseAttack):
     """Train a decoder network against a critic that tells its images from real ones.
 
     The generator's loss is `weight` times the squared error to the known image, less the critic's
@@ -58,24 +56,10 @@ class GANDecoder:
     weight: float = 100.0
     repeats: int = 16
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        auxiliary: Images,
-        observed: Float[Tensor, "T F"],
-        budget: float,
-        generator: torch.Generator,
-        progress: Progress | None = None,
-    ) -> Float[Tensor, "T C H W"]:
-        """Reconstruct one image per message; see `Attack.reconstruct`."""
-        own = observe_own_images(
-            observation,
-            auxiliary.x,
-            repeats=self.repeats,
-            draws=HELD_OUT_DRAWS,
-            generator=generator,
-        )
-        shape = tuple(auxiliary.x.shape[1:])
+    def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
+        """Return one image per message."""
+        generator, shape = attacker.generator, tuple(attacker.auxiliary.x.shape[1:])
+        own = observe_own_images(attacker, self.repeats, HELD_OUT_DRAWS)
         net = build_decoder_network(own.observe(generator), shape, generator)
         device = fastest_device(net)
         net, critic = net.to(device), build_critic(shape, generator).to(device)
@@ -106,8 +90,8 @@ class GANDecoder:
                 (self.weight * error - critic(fake).mean()).backward()
                 net_adam.step()
 
-        epochs = max(1, round(self.epochs * budget))
-        best = keep_best_epoch(net, own, train_epoch, epochs, progress=progress)
+        epochs = attacker.scale(self.epochs)
+        best = keep_best_epoch(attacker, net, own, train_epoch, epochs=epochs)
         return apply_network(best, observed)
 
 

@@ -7,12 +7,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
+from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
 from fedcel.attacks.pixel_descent import total_variation
-from fedcel.attacks.protocol import Progress, report_progress
 from fedcel.attacks.score_card import order_batches
-from fedcel.data import Images
 from fedcel.errors import SettingsError
-from fedcel.leakage import UPDATE, Observation, ObservationUpdate, make_refusal
+from fedcel.leakage import UPDATE, ObservationUpdate, make_refusal
 
 TUNING_IMAGES = 8  # own images on which the weight is chosen, or one batch where that is more
 NOISE_WEIGHT = 1e-4  # of the noise's mean square, in units of its variance, beside the distance
@@ -20,7 +19,7 @@ START_SPREAD = 0.1  # sd of the first images around the mean: those of one class
 
 
 @dataclass(frozen=True)
-class GradientInversion:
+class GradientInversion(BaseAttack):
     """Search the images whose update points where the uploaded one does.
 
     It minimises 1 - cosine(update(x, y, u, m), uploaded) + tv TV(x) + 1e-4 mean u^2 by Adam on the
@@ -51,54 +50,39 @@ class GradientInversion:
     rate: float = 0.1
     weights: tuple[float, ...] = (0.0, 0.001, 0.01, 0.1)
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        auxiliary: Images,
-        observed: Float[Tensor, "T P"],
-        budget: float,
-        generator: torch.Generator,
-        progress: Progress | None = None,
-    ) -> Float[Tensor, "T C H W"]:
-        """Reconstruct one image per row, a batch in any order; see `Attack.reconstruct`.
+    def invert(self, attacker: Attacker, observed: Float[Tensor, "T P"]) -> Reconstructions:
+        """Return one image per row, a batch in any order.
 
         Raises:
             SettingsError: There are fewer own images than are behind an upload.
         """
+        observation, x = attacker.observation, attacker.auxiliary.x
         if not isinstance(observation, ObservationUpdate):
             raise make_refusal(observation, UPDATE)
-        count = count_tuning_images(observation.batch, len(auxiliary.y))
-        order = torch.randperm(len(auxiliary.y), generator=generator)
-        search = UploadSearch(
-            observation,
-            centre=auxiliary.x.mean(0),
-            rate=self.rate,
-            steps=max(1, round(self.steps * budget)),
-            generator=generator,
-            progress=progress,
-        )
-        tv, share = search.tune(auxiliary.x[order[:count]], self.weights)
-        images = search.invert(observed, tv)
-        return search.centre + share * (images - search.centre)
+        count = count_tuning_images(observation.batch, len(x))
+        own = x[torch.randperm(len(x), generator=attacker.generator)[:count]]
+        steps = attacker.scale(self.steps)
+        search = UploadSearch(attacker, observation, x.mean(0), self.rate, steps)
+        tv, share = search.tune(own, self.weights)
+        return search.centre + share * (search.invert(observed, tv) - search.centre)
 
 
 @dataclass(frozen=True)
 class UploadSearch:
-    """The search of the images behind uploads: where it starts, how long and fast it goes."""
+    """The search of the images behind uploads: where it starts, how fast and long it goes."""
 
+    attacker: Attacker
     observation: ObservationUpdate
     centre: Float[Tensor, "C H W"]
     rate: float
     steps: int
-    generator: torch.Generator
-    progress: Progress | None
 
     def tune(
         self, own: Float[Tensor, "N C H W"], weights: tuple[float, ...]
     ) -> tuple[float, float]:
         """Return the weight with the lowest MSE on own images, and the share it is reached with."""
         batch = self.observation.batch
-        uploads = self.observation.sample(own, self.generator)[::batch]
+        uploads = self.observation.sample(own, self.attacker.generator)[::batch]
         labels = self.observation.labels(uploads, batch).repeat(len(weights), 1)
         tv = torch.tensor(weights).repeat_interleave(len(uploads))
         images = self.descend(uploads.repeat(len(weights), 1), labels, tv)
@@ -134,14 +118,14 @@ class UploadSearch:
     ) -> Float[Tensor, "G b C H W"]:
         """Return images in [0, 1] for each client's upload."""
         shape = (*labels.shape, *self.centre.shape)
-        start = torch.randn(shape, generator=self.generator)
+        start = torch.randn(shape, generator=self.attacker.generator)
         images = (self.centre + START_SPREAD * start).clamp(0, 1).requires_grad_()
         noise, mask = init_unknowns(self.observation, labels)
         unknowns = [leaf for leaf in (images, noise, mask) if leaf is not None]
         adam = torch.optim.Adam(unknowns, self.rate)
         cosine = torch.optim.lr_scheduler.CosineAnnealingLR(adam, self.steps)
         for step in range(1, self.steps + 1):
-            update = self.observation.update(images, labels, self.generator, noise, mask)
+            update = self.observation.update(images, labels, self.attacker.generator, noise, mask)
             distance = 1 - cosine_similarity(update, uploads, dim=1)
             roughness = total_variation(images.flatten(0, 1)).view(labels.shape).mean(1)
             loss = (distance + tv * roughness).sum()
@@ -156,8 +140,7 @@ class UploadSearch:
                 if mask is not None:
                     mask.clamp_(0, 1)
             similarity = 1 - float(distance.detach().mean())
-            detail = f"cosine {similarity:.3f}"
-            report_progress(self.progress, "step", step, self.steps, detail=detail)
+            self.attacker.report("step", step, self.steps, f"cosine {similarity:.3f}")
         return images.detach()
 
 

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
 from fedcel.attacks.averaging import move_to_device
 from fedcel.attacks.inversion_training import (
     DEFAULT_EFFORT,
@@ -25,10 +26,8 @@ from fedcel.attacks.kernel_ridge import (
     solve_regression,
 )
 from fedcel.attacks.pixel_descent import DescentSteps, PixelLoss, descend_pixels
-from fedcel.attacks.protocol import Progress
 from fedcel.attacks.rmle import MAX_TUNING_IMAGES, penalised_misfit
-from fedcel.data import Images
-from fedcel.leakage import MEAN, Observation, ObservationMean, make_refusal
+from fedcel.leakage import MEAN, ObservationMean, make_refusal
 
 DEFAULT_STEPS = DescentSteps(300, 0.01)
 Inverter = Callable[[Float[Tensor, "N F"]], Float[Tensor, "N C H W"]]
@@ -36,7 +35,7 @@ Inverter = Callable[[Float[Tensor, "N F"]], Float[Tensor, "N C H W"]]
 
 
 @dataclass(frozen=True)
-class HybridInversion:
+class HybridInversion(BaseAttack):
     """Search the image that fits the message, from a decoder's image and near it.
 
     It minimises the misfit of x to z~ + tv TV(x) + mu mean (x - D(z~))^2 from D(z~). D is the
@@ -63,35 +62,20 @@ class HybridInversion:
     weights: tuple[float, ...] = (0.0, 0.01, 0.1)
     ties: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        auxiliary: Images,
-        observed: Float[Tensor, "T F"],
-        budget: float,
-        generator: torch.Generator,
-        progress: Progress | None = None,
-    ) -> Float[Tensor, "T C H W"]:
-        """Reconstruct one image per message; see `Attack.reconstruct`."""
+    def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
+        """Return one image per message."""
+        observation = attacker.observation
         if not isinstance(observation, ObservationMean):
             raise make_refusal(observation, MEAN)
-        net, images = train_inverter(
-            observation,
-            auxiliary.x,
-            self.effort.scaled(budget),
-            generator=generator,
-            progress=progress,
-        )
-        steps = self.steps.scaled(budget)
+        net, images = train_inverter(attacker, self.effort)
+        steps = self.steps.scaled(attacker.budget)
         moved, device = move_to_device(observation)
         own = images.held_out[:MAX_TUNING_IMAGES]
-        own_observed = observation.sample(own, generator).to(device)
+        own_observed = observation.sample(own, attacker.generator).to(device)
         own = own.to(device)
         pairs = torch.tensor(list(product(self.weights, self.ties)))
         tv, mu = pairs.to(device).repeat_interleave(len(own), 0).T
-        invert = self.choose_inverter(
-            observation, net, images, budget=budget, generator=generator, progress=progress
-        )
+        invert = self.choose_inverter(attacker, net, images)
         own_start = invert(own_observed)
         starts = own_start.repeat(len(pairs), 1, 1, 1)
         misfit = penalised_misfit(moved, own_observed.repeat(len(pairs), 1), tv)
@@ -104,28 +88,15 @@ class HybridInversion:
             return start.cpu()
         best_tv, best_mu = pairs[int(best)].tolist()
         loss = add_proximal_term(penalised_misfit(moved, observed, best_tv), start, best_mu)
-        return descend_pixels(loss, start, steps, progress).cpu()
+        return descend_pixels(loss, start, steps, attacker).cpu()
 
-    def choose_inverter(
-        self,
-        observation: Observation,
-        net: nn.Module,
-        images: OwnImages,
-        *,
-        budget: float,
-        generator: torch.Generator,
-        progress: Progress | None,
-    ) -> Inverter:
+    def choose_inverter(self, attacker: Attacker, net: nn.Module, images: OwnImages) -> Inverter:
         """Return D: the network, a regression on the same images, or their mean."""
-        factor = budget ** (1 / 3)
+        factor = attacker.budget ** (1 / 3)
+        training = images.training[: max(2, round(MAX_IMAGES * factor))]
+        rows = count_rows(min(len(images.training), MAX_IMAGES), USUAL_ROWS, factor)
         learned = choose_regression(
-            observation,
-            images.training[: max(2, round(MAX_IMAGES * factor))],
-            images.held_out,
-            rows=count_rows(min(len(images.training), MAX_IMAGES), USUAL_ROWS, factor),
-            repeats=self.effort.repeats,
-            generator=generator,
-            progress=progress,
+            attacker, training, images.held_out, rows=rows, repeats=self.effort.repeats
         )
         regression = solve_regression(learned.choice.kernel, learned.known)
         shape = images.held_out.shape[1:]

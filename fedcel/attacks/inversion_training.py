@@ -2,20 +2,20 @@
 
 from collections.abc import Callable, Iterable
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from fedcel.attacks.attacker import Attacker
 from fedcel.attacks.decoder_networks import (
     SMALL_DECODER,
     DecoderSize,
     build_decoder_network,
     is_flat,
 )
-from fedcel.attacks.protocol import Progress, report_progress
 from fedcel.errors import DataError
 from fedcel.leakage import FREE_QUERIES, Observation
 from fedcel.nets import fastest_device, use_full_precision
@@ -41,10 +41,6 @@ class Pace(NamedTuple):
     def batch_size(self, images: int) -> int:
         """Return the images of a batch."""
         return min(self.max_batch, max(32, images // 4))
-
-    def scaled(self, budget: float) -> "Pace":
-        """Return the same with `budget` times the epochs, at least one."""
-        return self._replace(epochs=max(1, round(self.epochs * budget)))
 
 
 FLAT_PACE = Pace(300, 1e-3, 256)
@@ -74,15 +70,10 @@ class Effort:
     repeats: int = 16
     size: DecoderSize = SMALL_DECODER
 
-    def scaled(self, budget: float) -> "Effort":
-        """Return the same with `budget` times the epochs, at least one."""
-        return replace(
-            self, flat=self.flat.scaled(budget), convolution=self.convolution.scaled(budget)
-        )
-
-    def pace(self, shape: tuple[int, ...]) -> Pace:
-        """Return the pace for images (C, H, W) of this shape."""
-        return self.flat if is_flat(shape) else self.convolution
+    def pace(self, shape: tuple[int, ...], budget: float) -> Pace:
+        """Return the pace for images (C, H, W), its epochs multiplied by the budget."""
+        pace = self.flat if is_flat(shape) else self.convolution
+        return pace._replace(epochs=max(1, round(pace.epochs * budget)))
 
 
 DEFAULT_EFFORT = Effort()
@@ -106,44 +97,28 @@ class OwnImages(NamedTuple):
 
 
 def train_and_invert(
-    observation: Observation,
-    auxiliary: Float[Tensor, "A C H W"],
-    observed: Float[Tensor, "T F"],
-    effort: Effort,
-    *,
-    generator: torch.Generator,
-    progress: Progress | None = None,
+    attacker: Attacker, observed: Float[Tensor, "T F"], effort: Effort
 ) -> Float[Tensor, "T C H W"]:
     """Return the targets as a network sees them that was trained on the attacker's images.
 
     DataError on fewer than two auxiliary images.
     """
-    net, _ = train_inverter(observation, auxiliary, effort, generator=generator, progress=progress)
+    net, _ = train_inverter(attacker, effort)
     return apply_network(net, observed)
 
 
-def train_inverter(
-    observation: Observation,
-    auxiliary: Float[Tensor, "A C H W"],
-    effort: Effort,
-    *,
-    generator: torch.Generator,
-    progress: Progress | None = None,
-) -> tuple[nn.Module, OwnImages]:
+def train_inverter(attacker: Attacker, effort: Effort) -> tuple[nn.Module, OwnImages]:
     """Return a network that was trained on the attacker's images, and these.
 
     A fifth of the images is held out and decides the epoch that is kept. DataError on fewer than
     two auxiliary images.
     """
-    rows = count_held_out(len(auxiliary))
-    draws = max(1, min(HELD_OUT_DRAWS, MAX_HELD_OUT_ROWS // rows))
-    own = observe_own_images(
-        observation, auxiliary, repeats=effort.repeats, draws=draws, generator=generator
-    )
-    seen = torch.cat([own.observe(generator) for _ in range(draws)])
-    shape = tuple(auxiliary.shape[1:])
-    net = build_decoder_network(seen, shape, generator, effort.size)
-    return train_decoder(net, own, effort, generator=generator, progress=progress), own
+    x = attacker.auxiliary.x
+    draws = max(1, min(HELD_OUT_DRAWS, MAX_HELD_OUT_ROWS // count_held_out(len(x))))
+    own = observe_own_images(attacker, effort.repeats, draws)
+    seen = torch.cat([own.observe(attacker.generator) for _ in range(draws)])
+    net = build_decoder_network(seen, tuple(x.shape[1:]), attacker.generator, effort.size)
+    return train_decoder(attacker, net, own, effort), own
 
 
 def count_held_out(images: int) -> int:
@@ -162,16 +137,10 @@ def split_held_out(
     return images[order[count:]], images[order[:count]]
 
 
-def observe_own_images(
-    observation: Observation,
-    auxiliary: Float[Tensor, "A C H W"],
-    *,
-    repeats: int,
-    draws: int,
-    generator: torch.Generator,
-) -> OwnImages:
+def observe_own_images(attacker: Attacker, repeats: int, draws: int) -> OwnImages:
     """Split the attacker's images, and observe those held out `draws` times each."""
-    training, held_out = split_held_out(auxiliary, generator)
+    observation, generator = attacker.observation, attacker.generator
+    training, held_out = split_held_out(attacker.auxiliary.x, generator)
     observe = make_observer(observation, training, repeats, generator)
     observe_held_out = make_observer(observation, held_out, repeats, generator)
     observed = torch.cat([observe_held_out(generator) for _ in range(draws)])
@@ -201,14 +170,7 @@ def make_observer(
 
 
 @use_full_precision()
-def train_decoder(
-    net: nn.Module,
-    own: OwnImages,
-    effort: Effort,
-    *,
-    generator: torch.Generator,
-    progress: Progress | None,
-) -> nn.Module:
+def train_decoder(attacker: Attacker, net: nn.Module, own: OwnImages, effort: Effort) -> nn.Module:
     """Return the network of the epoch with the lowest mean squared error on held-out images.
 
     By Adam, its step falling as a cosine. The network ends on its fastest device; everything else
@@ -217,30 +179,30 @@ def train_decoder(
     device = fastest_device(net)
     net, images = net.to(device), own.training.to(device)
     net = net.to(memory_format=torch.channels_last)  # faster
-    pace = effort.pace(tuple(images.shape[1:]))
+    pace = effort.pace(tuple(images.shape[1:]), attacker.budget)
     adam = torch.optim.Adam(net.parameters(), pace.rate, weight_decay=effort.decay)
     end = pace.rate * effort.rate_end
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(adam, pace.epochs, eta_min=end)
 
     def train_epoch() -> None:
-        inputs = own.observe(generator).to(device)
-        order = torch.randperm(len(images), generator=generator).to(device)
+        inputs = own.observe(attacker.generator).to(device)
+        order = torch.randperm(len(images), generator=attacker.generator).to(device)
         for part in torch.split(order, pace.batch_size(len(images))):
             adam.zero_grad()
             (net(inputs[part]) - images[part]).square().mean().backward()
             adam.step()
         cosine.step()
 
-    return keep_best_epoch(net, own, train_epoch, pace.epochs, progress=progress)
+    return keep_best_epoch(attacker, net, own, train_epoch, epochs=pace.epochs)
 
 
 def keep_best_epoch(
+    attacker: Attacker,
     net: nn.Module,
     own: OwnImages,
     train_epoch: Callable[[], None],
-    epochs: int,
     *,
-    progress: Progress | None,
+    epochs: int,
 ) -> nn.Module:
     """Train a network in place for some epochs; return that of the lowest held-out error."""
     best, lowest = net, torch.inf
@@ -249,7 +211,7 @@ def keep_best_epoch(
         error = own.error(net)
         if error < lowest:
             best, lowest = deepcopy(net), error
-        report_progress(progress, "epoch", epoch, epochs, detail=f"MSE {error:.4f} on held images")
+        attacker.report("epoch", epoch, epochs, f"MSE {error:.4f} on held images")
     return best
 
 

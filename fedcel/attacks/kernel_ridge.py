@@ -11,10 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
 from fedcel.attacks.inversion_training import HELD_OUT_SHARE, make_observer, split_held_out
-from fedcel.attacks.protocol import Progress, report_progress
-from fedcel.data import Images
-from fedcel.leakage import Observation
 
 MAX_IMAGES = 2000  # that are learned from, at budget 1
 USUAL_ROWS = 500  # messages that are learned from, where there are fewer images
@@ -88,7 +86,7 @@ class Learned(NamedTuple):
 
 
 @dataclass(frozen=True)
-class KernelRidge:
+class KernelRidge(BaseAttack):
     """Rebuild the image of least penalised squared error that is linear in a kernel of the message.
 
     Kernel and penalty are those that rebuild best a fifth of the attacker's images, seen through
@@ -113,34 +111,20 @@ class KernelRidge:
     rows: int = USUAL_ROWS
     repeats: int = 16
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        auxiliary: Images,
-        observed: Float[Tensor, "T F"],
-        budget: float,
-        generator: torch.Generator,
-        progress: Progress | None = None,
-    ) -> Float[Tensor, "T C H W"]:
-        """Reconstruct one image per message; see `Attack.reconstruct`."""
-        factor = budget ** (1 / 3)
+    def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
+        """Return one image per message."""
+        x = attacker.auxiliary.x
+        factor = attacker.budget ** (1 / 3)
         count = max(2, round(self.images * factor))
-        order = torch.randperm(len(auxiliary.x), generator=generator)[:count]
-        training, held_out = split_held_out(auxiliary.x[order], generator)
-        usual = max(1, round((1 - HELD_OUT_SHARE) * min(len(auxiliary.x), self.images)))
-        learned = choose_regression(
-            observation,
-            training,
-            held_out,
-            rows=count_rows(usual, self.rows, factor),
-            repeats=self.repeats,
-            generator=generator,
-            progress=progress,
-        )
+        order = torch.randperm(len(x), generator=attacker.generator)[:count]
+        images = split_held_out(x[order], attacker.generator)
+        usual = max(1, round((1 - HELD_OUT_SHARE) * min(len(x), self.images)))
+        rows = count_rows(usual, self.rows, factor)
+        learned = choose_regression(attacker, *images, rows=rows, repeats=self.repeats)
         pairs = zip(learned.known, learned.held_out, strict=True)
         everything = Pairs(*(torch.cat(both) for both in pairs))
         flat = regress_images(learned.choice, everything, observed.double())
-        return flat.to(auxiliary.x.dtype).view(len(observed), *auxiliary.x.shape[1:])
+        return flat.to(x.dtype).view(len(observed), *x.shape[1:])
 
 
 def count_rows(images: int, rows: int, factor: float) -> int:
@@ -153,46 +137,32 @@ def count_rows(images: int, rows: int, factor: float) -> int:
 
 
 def choose_regression(
-    observation: Observation,
+    attacker: Attacker,
     training: Float[Tensor, "A C H W"],
     held_out: Float[Tensor, "V C H W"],
     *,
     rows: int,
     repeats: int,
-    generator: torch.Generator,
-    progress: Progress | None = None,
 ) -> Learned:
     """Return the kernel and penalty for `rows` messages of images, best on those held out."""
     draws = -(-rows // len(training))
-    z, x = sample_pairs(observation, training, draws, repeats=repeats, generator=generator)
+    z, x = sample_pairs(attacker, training, draws, repeats)
     known = Pairs(z[:rows], x[:rows])
-    checks = sample_pairs(
-        observation, held_out, HELD_OUT_DRAWS, repeats=repeats, generator=generator
-    )
+    checks = sample_pairs(attacker, held_out, HELD_OUT_DRAWS, repeats)
     kernels, choices = list_kernels(known.z), list[Choice]()
     for number, kernel in enumerate(kernels, 1):
         choices.append(choose_penalty(kernel, known, checks))
-        report_progress(
-            progress,
-            "row",
-            number * len(known.z),
-            len(kernels) * len(known.z),
-            detail=f"MSE {choices[-1].error:.4f} on held images",
-        )
+        done, total = number * len(known.z), len(kernels) * len(known.z)
+        attacker.report("row", done, total, f"MSE {choices[-1].error:.4f} on held images")
     return Learned(min(choices, key=lambda choice: choice.error), known, checks)
 
 
 def sample_pairs(
-    observation: Observation,
-    images: Float[Tensor, "A C H W"],
-    draws: int,
-    *,
-    repeats: int,
-    generator: torch.Generator,
+    attacker: Attacker, images: Float[Tensor, "A C H W"], draws: int, repeats: int
 ) -> Pairs:
     """Return `draws` messages of each image, with it."""
-    observe = make_observer(observation, images, repeats, generator)
-    z = torch.cat([observe(generator) for _ in range(draws)])
+    observe = make_observer(attacker.observation, images, repeats, attacker.generator)
+    z = torch.cat([observe(attacker.generator) for _ in range(draws)])
     return Pairs(z.double(), images.flatten(1).double().repeat(draws, 1))
 
 

@@ -1,14 +1,13 @@
 """Logit inversion: learn images from the answers of a service that counts its queries."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
 from fedcel.attacks.inversion_training import DEFAULT_EFFORT, Effort, train_and_invert
-from fedcel.attacks.protocol import Progress
-from fedcel.data import Images
 from fedcel.leakage import Observation
 
 
@@ -41,7 +40,7 @@ class CentredLogits:
 
 
 @dataclass(frozen=True)
-class LogitInversion:
+class LogitInversion(BaseAttack):
     """Train a network from a service's answers back to images.
 
     Each of the attacker's images is asked about `effort.repeats` times, because the service adds
@@ -60,21 +59,7 @@ class LogitInversion:
     observes: str = "private-logits"
     effort: Effort = DEFAULT_EFFORT
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        auxiliary: Images,
-        observed: Float[Tensor, "T F"],
-        budget: float,
-        generator: torch.Generator,
-        progress: Progress | None = None,
-    ) -> Float[Tensor, "T C H W"]:
-        """Reconstruct one image per answer; see `Attack.reconstruct`."""
-        return train_and_invert(
-            CentredLogits(observation),
-            auxiliary.x,
-            centre_logits(observed),
-            self.effort.scaled(budget),
-            generator=generator,
-            progress=progress,
-        )
+    def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
+        """Return one image per answer."""
+        centred = replace(attacker, observation=CentredLogits(attacker.observation))
+        return train_and_invert(centred, centre_logits(observed), self.effort)

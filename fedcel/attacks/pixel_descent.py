@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks.protocol import Progress, report_progress
+from fedcel.attacks.attacker import Attacker
 from fedcel.nets import use_full_precision
 
 PixelLoss = Callable[[Float[Tensor, "N C H W"]], Float[Tensor, " N"]]
@@ -31,9 +31,11 @@ def descend_pixels(
     loss: PixelLoss,
     start: Float[Tensor, "N C H W"],
     steps: DescentSteps,
-    progress: Progress | None = None,
+    attacker: Attacker | None = None,
 ) -> Float[Tensor, "N C H W"]:
     """Return images in [0, 1] near a minimum of each row's loss, clipped after each step.
+
+    The attacker, where there is one, reports the steps.
 
     Rows do not mix: Adam's step with the largest of its second moments (Reddi et al., ICLR 2018,
     algorithm 2) is pixel by pixel, and the losses are summed.
@@ -48,9 +50,9 @@ def descend_pixels(
         adam.step()
         with torch.no_grad():
             images.clamp_(0, 1)
-        if progress:  # to read a loss is to wait for the device
+        if attacker and attacker.progress:  # to read a loss is to wait for the device
             mean_loss = float(losses.detach().mean())
-            report_progress(progress, "step", step, steps.number, detail=f"loss {mean_loss:.4g}")
+            attacker.report("step", step, steps.number, f"loss {mean_loss:.4g}")
     return images.detach()
 
 

@@ -14,7 +14,6 @@ Progress = Callable[[str], None]
 """Takes a line such as `step 200/2000, loss 0.03`."""
 TellAttack = Callable[[float, int, str], None]
 """Takes how many attacks are done, of how many, and the name of the one that begins."""
-PROGRESS_LINES = 10  # of a training, about
 
 
 class OtherClasses(Images):
@@ -75,11 +74,3 @@ class Attack(Protocol):
             DataError: There are too few own images.
         """
         ...
-
-
-def report_progress(
-    progress: Progress | None, unit: str, done: int, total: int, *, detail: str
-) -> None:
-    """Tell `unit done/total, detail` about ten times in all, the last time at the end."""
-    if progress and (done % max(1, total // PROGRESS_LINES) == 0 or done == total):
-        progress(f"{unit} {done}/{total}, {detail}")

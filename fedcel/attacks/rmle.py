@@ -1,23 +1,23 @@
 """Regularised maximum likelihood: search the image that explains the message."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
 from fedcel.attacks.averaging import move_to_device
 from fedcel.attacks.pixel_descent import DescentSteps, PixelLoss, descend_pixels, total_variation
-from fedcel.attacks.protocol import Progress
-from fedcel.data import Images
-from fedcel.leakage import MEAN, Observation, ObservationMean, ObservationMisfit, make_refusal
+from fedcel.leakage import MEAN, ObservationMean, ObservationMisfit, make_refusal
 
 DEFAULT_STEPS = DescentSteps(2000, 0.02)
 MAX_TUNING_IMAGES = 64  # of the attacker's own, on which he chooses the weight
 
 
 @dataclass(frozen=True)
-class RMLE:
+class RMLE(BaseAttack):
     """Search the image whose message fits what was seen, by descent on its pixels.
 
     It minimises the misfit of x to z~ + tv TV(x), all targets at once. The weight tv and the share
@@ -42,55 +42,38 @@ class RMLE:
     weights: tuple[float, ...] = (0.0, 0.01, 0.1, 1.0)
     shares: tuple[float, ...] = (0.01, 0.05, 0.2, 1.0)
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        auxiliary: Images,
-        observed: Float[Tensor, "T F"],
-        budget: float,
-        generator: torch.Generator,
-        progress: Progress | None = None,
-    ) -> Float[Tensor, "T C H W"]:
-        """Reconstruct one image per message; see `Attack.reconstruct`."""
+    def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
+        """Return one image in [0, 1] per message."""
+        observation, x = attacker.observation, attacker.auxiliary.x
         if not isinstance(observation, ObservationMean):
             raise make_refusal(observation, MEAN)
-        steps = self.steps.scaled(budget)
-        order = torch.randperm(len(auxiliary.x), generator=generator)[:MAX_TUNING_IMAGES]
-        own = auxiliary.x[order]
-        own_observed = observation.sample(own, generator)
-        observation, device = move_to_device(observation)
-        centre = auxiliary.x.mean(0).to(device)
-        tv, share = self.tune(
-            observation,
-            own.to(device),
-            own_observed.to(device),
-            centre=centre,
-            steps=steps,
-            progress=progress,
-        )
-        start = centre.repeat(len(observed), 1, 1, 1)
-        loss = penalised_misfit(observation, observed.to(device), tv)
-        return descend_pixels(loss, start, steps.scaled(share), progress).cpu()
+        own = x[torch.randperm(len(x), generator=attacker.generator)[:MAX_TUNING_IMAGES]]
+        own_observed = observation.sample(own, attacker.generator)
+        moved, device = move_to_device(observation)
+        steps, centre = self.steps.scaled(attacker.budget), x.mean(0).to(device)
+
+        def descend(
+            observed: Float[Tensor, "N F"], tv: float | Float[Tensor, " N"], share: float
+        ) -> Float[Tensor, "N C H W"]:
+            loss = penalised_misfit(moved, observed, tv)
+            start = centre.repeat(len(observed), 1, 1, 1)
+            return descend_pixels(loss, start, steps.scaled(share), attacker)
+
+        tv, share = self.tune(own.to(device), own_observed.to(device), descend)
+        return descend(observed.to(device), tv, share).cpu()
 
     def tune(
         self,
-        observation: ObservationMean,
         own: Float[Tensor, "N C H W"],
         own_observed: Float[Tensor, "N F"],
-        *,
-        centre: Float[Tensor, "C H W"],
-        steps: DescentSteps,
-        progress: Progress | None,
+        descend: Callable[[Tensor, Tensor, float], Tensor],
     ) -> tuple[float, float]:
         """Return the weight and the share of the steps with the lowest MSE on own images."""
         count = len(self.weights)
         tv = torch.tensor(self.weights, device=own.device).repeat_interleave(len(own))
-        start = centre.repeat(len(tv), 1, 1, 1)
-        loss = penalised_misfit(observation, own_observed.repeat(count, 1), tv)
         errors = []
         for share in self.shares:
-            rebuilt = descend_pixels(loss, start, steps.scaled(share), progress)
-            gap = rebuilt - own.repeat(count, 1, 1, 1)
+            gap = descend(own_observed.repeat(count, 1), tv, share) - own.repeat(count, 1, 1, 1)
             errors.append(gap.square().view(count, -1).mean(1))
         best = int(torch.stack(errors, 1).nan_to_num(torch.inf).argmin())
         return self.weights[best // len(self.shares)], self.shares[best % len(self.shares)]

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import NamedTuple
 from warnings import warn
 
@@ -60,7 +59,7 @@ class Attacked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Assignment:
+class AttackTask:
     """What one attack is carried out with: all but the attack itself and what it sees."""
 
     settings: AttackSettings
@@ -118,24 +117,23 @@ def run_attacks(
     shown = min(MAX_PICTURES, settings.targets or MAX_PICTURES)  # as many as every attack rebuilds
     guesses = class_means(targets.y, population or auxiliary)
     anchors: Pictures = {"targets": targets.x[:shown], "class-mean": guesses[:shown]}
+    tell = tell_attack or (lambda done, total, name: None)
     total = Attacked([], anchors, {})
     entries = zip(settings.names.split(","), attacks, strict=True)
     for number, (entry, (attack, repeats)) in enumerate(entries):
         name = OPTIMAL if attack is None else attack.name
-        begin_seed = partial(
-            _tell_seed, tell_attack, name, done=number, total=len(attacks), seeds=settings.seeds
-        )
-        assignment = Assignment(
-            settings, auxiliary, targets, population, seed, progress, begin_seed
-        )
-        repeated = observations
+
+        def begin_seed(attack_seed: int, done: int = number, name: str = name) -> None:
+            tell(done + attack_seed / settings.seeds, len(attacks), f"{name}, seed {attack_seed}")
+
+        task = AttackTask(settings, auxiliary, targets, population, seed, progress, begin_seed)
+        surfaces = observations
         if repeats > 1:
-            repeated = [RepeatedObservation(observation, repeats) for observation in observations]
-        attacked = (
-            run_optimal_attack(repeated, assignment)
-            if attack is None
-            else run_reconstruction(attack, repeated, assignment)
-        )
+            surfaces = [RepeatedObservation(observation, repeats) for observation in observations]
+        if attack is None:
+            attacked = Attacked(run_optimal_attack(surfaces, task), {}, {})
+        else:
+            attacked = run_reconstruction(attack, surfaces, task)
         if keep:
             keep(entry.strip(), attacked._replace(pictures=anchors | attacked.pictures))
         total = Attacked(
@@ -143,17 +141,8 @@ def run_attacks(
             total.pictures | attacked.pictures,
             total.per_image | attacked.per_image,
         )
-    if tell_attack:
-        tell_attack(len(attacks), len(attacks), "writing")
+    tell(len(attacks), len(attacks), "writing")
     return total
-
-
-def _tell_seed(
-    tell_attack: TellAttack | None, name: str, seed: int, *, done: int, total: int, seeds: int
-) -> None:
-    """Tell that an attack begins with one of its seeds."""
-    if tell_attack:
-        tell_attack(done + seed / seeds, total, f"{name}, seed {seed}")
 
 
 def refuse_known_targets(targets: Images, auxiliary: Images) -> None:
@@ -209,107 +198,98 @@ def record_failure(rows: list[AttackRow], row: AttackRow) -> Iterator[None]:
         warn(f"{place} {failure} ({describe_origin(error)})", stacklevel=4)
 
 
-def run_optimal_attack(observations: Sequence[Observation], assignment: Assignment) -> Attacked:
+def run_optimal_attack(observations: Sequence[Observation], task: AttackTask) -> list[AttackRow]:
     """Return the optimal attacker's rows on each observation whose law it is granted."""
-    settings, rows = assignment.settings, list[AttackRow]()
-    identity = AttackRow(attack=OPTIMAL, knowledge="white-box")
+    settings, rows = task.settings, list[AttackRow]()
+    identity = AttackRow(attack=OPTIMAL, observation="", knowledge="white-box")
     lawful = [surface for surface in observations if surface.grants & {LOG_PROB, NOISELESS}]
     if not lawful:
-        skipped = f"needs {LOG_PROB}, granted nowhere"
-        return Attacked([identity.with_results(observation="", skipped=skipped)], {}, {})
+        return [identity.with_results(skipped=f"needs {LOG_PROB}, granted nowhere")]
     for observation in lawful:
         for attack_seed in range(settings.seeds):
             row = identity.with_results(observation=observation.name, seed=attack_seed)
-            assignment.begin_seed(attack_seed)
+            task.begin_seed(attack_seed)
             with record_failure(rows, row):
-                rows.append(measure_optimal(observation, row, assignment))
-    return Attacked(rows, {}, {})
-
-
-def measure_optimal(observation: Observation, row: AttackRow, assignment: Assignment) -> AttackRow:
-    """Return the row with what the optimal attacker learns from one observation."""
-    settings, begin = assignment.settings, time.monotonic()
-    purpose = f"attack/{OPTIMAL}/{observation.name}"
-    stream = make_generator(assignment.seed, purpose, row.seed or 0)
-    leak = optimal_leak(observation, *assignment.targets, stream, candidates=settings.candidates)
-    assignment.progress(
-        f"{OPTIMAL} on {observation.name}, seed {row.seed}: "
-        f"{leak.bits_beyond_label:.2f} of {leak.cap_beyond_label:.2f} bits beyond the label"
-    )
-    return row.with_results(
-        budget=settings.budget,
-        identification_optimal=leak.identification,
-        identification_candidates=leak.identification_candidates,
-        identification_half_width=leak.identification_half_width,
-        information_bits=leak.information_bits,
-        information_cap=leak.cap_bits,
-        bits_beyond_label=leak.bits_beyond_label,
-        bits_cap=leak.cap_beyond_label,
-        candidates=leak.candidates,
-        seconds=time.monotonic() - begin,
-    )
+                begin, purpose = time.monotonic(), f"attack/{OPTIMAL}/{observation.name}"
+                stream = make_generator(task.seed, purpose, attack_seed)
+                leak = optimal_leak(
+                    observation, *task.targets, stream, candidates=settings.candidates
+                )
+                task.progress(
+                    f"{OPTIMAL} on {observation.name}, seed {attack_seed}: "
+                    f"{leak.bits_beyond_label:.2f} of {leak.cap_beyond_label:.2f} bits beyond the "
+                    "label"
+                )
+                row = row.with_results(
+                    budget=settings.budget,
+                    identification_optimal=leak.identification,
+                    identification_candidates=leak.identification_candidates,
+                    identification_half_width=leak.identification_half_width,
+                    information_bits=leak.information_bits,
+                    information_cap=leak.cap_bits,
+                    bits_beyond_label=leak.bits_beyond_label,
+                    bits_cap=leak.cap_beyond_label,
+                    candidates=leak.candidates,
+                    seconds=time.monotonic() - begin,
+                )
+                rows.append(row)
+    return rows
 
 
 def run_reconstruction(
-    attack: Attack, observations: Sequence[Observation], assignment: Assignment
+    attack: Attack, observations: Sequence[Observation], task: AttackTask
 ) -> Attacked:
     """Return one attack's rows and the first reconstructions of its best seed."""
-    settings = assignment.settings
-    identity = AttackRow(
-        attack=attack.name, observation=attack.observes, knowledge=settings.knowledge
-    )
-    observation = next(
-        (surface for surface in observations if surface.name == attack.observes), None
-    )
-    if observation is None:
-        skipped = f"nothing here is observed as {attack.observes!r}"
-        return Attacked([identity.with_results(skipped=skipped)], {}, {})
-    if missing := sorted(attack.needs - observation.grants):
-        skipped = f"needs {', '.join(missing)}, which is not granted"
-        return Attacked([identity.with_results(skipped=skipped)], {}, {})
-    targets = Images(*(part[: settings.targets or None] for part in assignment.targets))
+    settings, name, kind = task.settings, attack.name, attack.observes
+    identity = AttackRow(attack=name, observation=kind, knowledge=settings.knowledge)
+    observation = next((surface for surface in observations if surface.name == kind), None)
+    if observation is None or not attack.needs <= observation.grants:
+        return Attacked(
+            [identity.with_results(skipped=explain_refusal(attack, observation))], {}, {}
+        )
+    targets = Images(*(part[: settings.targets or None] for part in task.targets))
     rows, vectors = list[AttackRow](), per_image.Vectors()
     pictures, lowest = Pictures(), torch.inf
     for attack_seed in range(settings.seeds):
         row = identity.with_results(seed=attack_seed)
-        assignment.begin_seed(attack_seed)
+        task.begin_seed(attack_seed)
         with record_failure(rows, row):
             begin, paid = time.monotonic(), count_paid(observation)
             images = reconstruct_targets(
-                attack, observation, targets, assignment, attack_seed=attack_seed
+                attack, observation, targets, task, attack_seed=attack_seed
             )
-            queries = None if paid is None else (count_paid(observation) or 0) - paid
-            seconds = time.monotonic() - begin
-            scores = score_reconstructions(
-                images,
-                targets,
-                assignment.auxiliary,
-                settings.candidates,
-                population=assignment.population,
+            is_paid = isinstance(observation, ObservationPaid)
+            row = row.with_results(
+                budget=settings.budget,
+                targets=len(targets.y),
+                identification_candidates=min(settings.candidates, len(targets.y)),
+                queries=count_paid(observation) - paid if is_paid else None,
+                seconds=time.monotonic() - begin,
             )
-            image_scores = score_each_image(images, targets.x, settings.candidates)
-            rows.append(
-                row.with_results(
-                    budget=settings.budget,
-                    targets=len(targets.y),
-                    identification_candidates=min(settings.candidates, len(targets.y)),
-                    queries=queries,
-                    **asdict(scores),
-                    seconds=seconds,
-                )
-            )
+            auxiliary, population, among = task.auxiliary, task.population, settings.candidates
+            scores = score_reconstructions(images, targets, auxiliary, among, population=population)
+            image_scores = score_each_image(images, targets.x, among)
+            rows.append(row.with_results(**asdict(scores)))
             for measure, vector in image_scores.items():
-                vectors[per_image.vector_name(rows[-1].to_dict(), measure)] = vector
+                vectors[per_image.vector_name(row.to_dict(), measure)] = vector
             if scores.mse < lowest:
-                lowest, pictures = scores.mse, {attack.name: images[:MAX_PICTURES]}
+                lowest, pictures = scores.mse, {name: images[:MAX_PICTURES]}
     return Attacked(rows, pictures, vectors)
+
+
+def explain_refusal(attack: Attack, observation: Observation | None) -> str:
+    """Return why an attack cannot run on what there is."""
+    if observation is None:
+        return f"nothing here is observed as {attack.observes!r}"
+    missing = sorted(attack.needs - observation.grants)
+    return f"needs {', '.join(missing)}, which is not granted"
 
 
 def reconstruct_targets(
     attack: Attack,
     observation: Observation,
     targets: Images,
-    assignment: Assignment,
+    task: AttackTask,
     *,
     attack_seed: int,
 ) -> Float[Tensor, "T C H W"]:
@@ -317,30 +297,26 @@ def reconstruct_targets(
 
     ValueError unless there is one image in [0, 1] for each target.
     """
-    noise = make_generator(assignment.seed, f"targets/{observation.name}", attack_seed)
+    name, shape = attack.name, tuple(targets.x.shape)
+    noise = make_generator(task.seed, f"targets/{observation.name}", attack_seed)
     images = attack.reconstruct(
         observation,
-        assignment.auxiliary,
+        task.auxiliary,
         observation.sample(targets.x, noise),
-        assignment.settings.budget,
-        make_generator(assignment.seed, f"attack/{attack.name}", attack_seed),
-        lambda line: assignment.progress(f"{attack.name}, seed {attack_seed}: {line}"),
+        task.settings.budget,
+        make_generator(task.seed, f"attack/{name}", attack_seed),
+        lambda line: task.progress(f"{name}, seed {attack_seed}: {line}"),
     )
     if images.shape != targets.x.shape:
-        raise ValueError(
-            f"attack {attack.name!r} returned {tuple(images.shape)}, "
-            f"must be {tuple(targets.x.shape)}"
-        )
+        raise ValueError(f"attack {name!r} returned {tuple(images.shape)}, must be {shape}")
     low, high = images.min().item(), images.max().item()  # NaN comes through both
     if not 0 <= low <= high <= 1:
-        raise ValueError(
-            f"attack {attack.name!r} returned pixels in [{low}, {high}], must be in [0, 1]"
-        )
+        raise ValueError(f"attack {name!r} returned pixels in [{low}, {high}], must be in [0, 1]")
     if isinstance(observation, ObservationUpdate):
         return order_batches(images, targets.x, observation.batch)
     return images
 
 
-def count_paid(observation: Observation) -> int | None:
-    """Return how many observations were paid so far; None where they are free."""
-    return observation.paid if isinstance(observation, ObservationPaid) else None
+def count_paid(observation: Observation) -> int:
+    """Return how many observations were paid so far, 0 where they are free."""
+    return observation.paid if isinstance(observation, ObservationPaid) else 0

@@ -1,25 +1,24 @@
 """Query-free shadow: train an encoder of one's own to please the server's head, then invert it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
 from fedcel.attacks.inversion_training import (
     DEFAULT_EFFORT,
     Effort,
     minimise_loss,
     train_and_invert,
 )
-from fedcel.attacks.protocol import OtherClasses, Progress, report_progress
-from fedcel.data import Images
+from fedcel.attacks.protocol import OtherClasses
 from fedcel.leakage import (
     ARCHITECTURE,
     FREE_QUERIES,
     HEAD,
-    Observation,
     ObservationArchitecture,
     ObservationHead,
     make_refusal,
@@ -30,7 +29,7 @@ HIDDEN_UNITS = 128  # of the encoder of an attacker who does not know the real o
 
 
 @dataclass(frozen=True)
-class Shadow:
+class Shadow(BaseAttack):
     """Train an encoder that the server's head understands, then a decoder that inverts it.
 
     The attacker, a curious server, has the head, images of his own and the messages he was sent; he
@@ -68,54 +67,42 @@ class Shadow:
         """The head, and the encoder's layers for a clone."""
         return frozenset({HEAD, ARCHITECTURE} if self.clone else {HEAD})
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        auxiliary: Images,
-        observed: Float[Tensor, "T F"],
-        budget: float,
-        generator: torch.Generator,
-        progress: Progress | None = None,
-    ) -> Float[Tensor, "T C H W"]:
-        """Reconstruct one image per message; see `Attack.reconstruct`."""
+    def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
+        """Return one image per message."""
+        observation, generator = attacker.observation, attacker.generator
+        x, y = attacker.auxiliary
         if not isinstance(observation, ObservationHead):
             raise make_refusal(observation, HEAD)
         if not self.clone:
-            encoder = build_plain_encoder(auxiliary.x, observed.shape[1], generator)
+            encoder = build_plain_encoder(x, observed.shape[1], generator)
         elif isinstance(observation, ObservationArchitecture):
             encoder = observation.fresh_encoder(generator)
         else:
             raise make_refusal(observation, ARCHITECTURE)
-        epochs = max(1, round(self.epochs * budget))
+        epochs = attacker.scale(self.epochs)
 
         def batch_loss(batch: Int[Tensor, " b"]) -> Float[Tensor, ""]:
-            sent = observation.disturb(encoder(auxiliary.x[batch]), generator)
+            sent = observation.disturb(encoder(x[batch]), generator)
             loss = self.weight * moment_distance(sent, observed)
-            if not isinstance(auxiliary, OtherClasses):
-                loss = loss + cross_entropy(observation.answer(sent), auxiliary.y[batch])
+            if not isinstance(attacker.auxiliary, OtherClasses):
+                loss = loss + cross_entropy(observation.answer(sent), y[batch])
             return loss
 
         def tell_epoch(epoch: int, loss: float) -> None:
-            report_progress(progress, "shadow epoch", epoch, epochs, detail=f"loss {loss:.3f}")
+            attacker.report("shadow epoch", epoch, epochs, f"loss {loss:.3f}")
 
         minimise_loss(
             encoder.parameters(),
             batch_loss,
-            len(auxiliary.y),
+            len(y),
             epochs,
             generator=generator,
             rate=self.rate,
             tell_epoch=tell_epoch,
         )
-        sigma = residual_sd(encoder, observation, auxiliary.x, observed, generator=generator)
-        return train_and_invert(
-            Imitation(encoder, observation, sigma),
-            auxiliary.x,
-            observed,
-            self.effort.scaled(budget),
-            generator=generator,
-            progress=progress,
-        )
+        sigma = residual_sd(encoder, observation, x, observed, generator=generator)
+        imitation = Imitation(encoder, observation, sigma)
+        return train_and_invert(replace(attacker, observation=imitation), observed, self.effort)
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
 from fedcel.attacks.pixel_descent import total_variation
-from fedcel.attacks.protocol import Progress, report_progress
-from fedcel.data import Images
-from fedcel.leakage import ARCHITECTURE, Observation, ObservationArchitecture, make_refusal
+from fedcel.leakage import ARCHITECTURE, ObservationArchitecture, make_refusal
 
 
 @dataclass(frozen=True)
-class UnSplit:
+class UnSplit(BaseAttack):
     """Search images and an encoder that together explain the messages.
 
     It minimises mean (f'(x) - z~)^2 + weight TV(x), in turn over the images x and over f'. All
@@ -40,23 +39,16 @@ class UnSplit:
     rate: float = 1e-3
     weight: float = 0.01
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        auxiliary: Images,
-        observed: Float[Tensor, "T F"],
-        budget: float,
-        generator: torch.Generator,
-        progress: Progress | None = None,
-    ) -> Float[Tensor, "T C H W"]:
-        """Reconstruct one image per message; see `Attack.reconstruct`."""
+    def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
+        """Return one image per message."""
+        observation = attacker.observation
         if not isinstance(observation, ObservationArchitecture):
             raise make_refusal(observation, ARCHITECTURE)
-        encoder = observation.fresh_encoder(generator)
-        images = auxiliary.x.mean(0).repeat(len(observed), 1, 1, 1).requires_grad_()
+        encoder = observation.fresh_encoder(attacker.generator)
+        images = attacker.auxiliary.x.mean(0).repeat(len(observed), 1, 1, 1).requires_grad_()
         unknowns: list[list[Tensor]] = [[images], list(encoder.parameters())]
         adams = [torch.optim.Adam(unknown, self.rate, amsgrad=True) for unknown in unknowns]
-        rounds = max(1, round(self.rounds * budget))
+        rounds = attacker.scale(self.rounds)
         for number in range(1, rounds + 1):
             for unknown, adam in zip(unknowns, adams, strict=True):
                 for _ in range(self.steps):
@@ -68,5 +60,5 @@ class UnSplit:
                     with torch.no_grad():
                         images.clamp_(0, 1)
             mean_loss = float(loss.detach().mean())
-            report_progress(progress, "round", number, rounds, detail=f"loss {mean_loss:.4g}")
+            attacker.report("round", number, rounds, f"loss {mean_loss:.4g}")
         return images.detach()

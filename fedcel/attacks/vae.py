@@ -6,26 +6,20 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from fedcel.attacks.attacker import Attacker
 from fedcel.attacks.inversion_training import minimise_loss
-from fedcel.attacks.protocol import Progress, report_progress
 from fedcel.nets import initialise_parameters
 
 HIDDEN_UNITS = 256
 PIXEL_VARIANCE = 0.02  # around the decoder's image, so that the two terms weigh about the same
 
 
-def fit_vae(
-    images: Float[Tensor, "A C H W"],
-    latents: int,
-    epochs: int,
-    generator: torch.Generator,
-    *,
-    progress: Progress | None = None,
-) -> nn.Module:
-    """Return a decoder (B, latents) to images in [0, 1] whose latents are about N(0, I).
+def fit_vae(attacker: Attacker, latents: int, epochs: int) -> nn.Module:
+    """Return a decoder (B, latents) of the attacker's images whose latents are about N(0, I).
 
     Kingma and Welling, ICLR 2014, equation 10, with a Gaussian decoder.
     """
+    images, generator = attacker.auxiliary.x, attacker.generator
     shape = tuple(images.shape[1:])
     encoder = nn.Sequential(
         nn.Flatten(),
@@ -53,7 +47,7 @@ def fit_vae(
         return loss
 
     def tell_epoch(epoch: int, loss: float) -> None:
-        report_progress(progress, "prior epoch", epoch, epochs, detail=f"loss {loss:.2f} nats")
+        attacker.report("prior epoch", epoch, epochs, f"loss {loss:.2f} nats")
 
     minimise_loss(
         both.parameters(),

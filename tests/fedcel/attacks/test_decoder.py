@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
+from fedcel.attacks.attacker import Attacker
 from fedcel.attacks.decoder import Decoder
 from fedcel.attacks.decoder_networks import (
     LARGE_DECODER,
@@ -155,8 +156,7 @@ def test_queries_are_asked_once(budget: float) -> None:
     """Without free queries each image costs `repeats` answers, however long the training."""
     known, targets = load_digit_targets()
     seen, observed = counting(), LinearObservation("linear").sample(targets.x, stream())
-    effort = Effort(repeats=3).scaled(budget)
-    train_and_invert(seen, known.x, observed, effort, generator=stream())
+    train_and_invert(Attacker(seen, known, budget, stream()), observed, Effort(repeats=3))
     assert seen.asked == 3 * len(known.x)
 
 
@@ -180,10 +180,9 @@ def test_kept_answers_are_those_given() -> None:
 
 def test_epochs_follow_images_and_budget() -> None:
     """Small images take the plain network; the budget multiplies, and one epoch is the least."""
-    assert DEFAULT_EFFORT.pace((1, 8, 8)) == FLAT_PACE
-    doubled = DEFAULT_EFFORT.scaled(2.0).pace((3, 32, 32))
-    assert doubled == CONVOLUTION_PACE._replace(epochs=100)
-    assert DEFAULT_EFFORT.scaled(1e-9).pace((1, 8, 8)).epochs == 1
+    assert DEFAULT_EFFORT.pace((1, 8, 8), 1.0) == FLAT_PACE
+    assert DEFAULT_EFFORT.pace((3, 32, 32), 2.0) == CONVOLUTION_PACE._replace(epochs=100)
+    assert DEFAULT_EFFORT.pace((1, 8, 8), 1e-9).epochs == 1
 
 
 def test_batches_follow_the_number_of_images() -> None:
@@ -247,8 +246,8 @@ def test_convolutions_learn(size: DecoderSize, budget: float) -> None:
     order = torch.randperm(64, generator=stream())
     known, target = x[order[:56]], x[order[56:]]
     seen = Whole().sample(target, stream())
-    effort = Effort(size=size).scaled(budget)
-    found = train_and_invert(Whole(), known, seen, effort, generator=stream())
+    attacker = Attacker(Whole(), Images(known, torch.zeros(56).long()), budget, stream())
+    found = train_and_invert(attacker, seen, Effort(size=size))
     assert (found - target).square().mean() < 0.5 * target.var()
 
 
