@@ -66,8 +66,8 @@ class BlackBoxSearch(BaseAttack):
         rounds = max(1, round(self.queries * attacker.budget) // size)
         rounds, probes = plan_queries(observation, rounds, len(observed) * size)
         decoder = fit_vae(attacker, self.latents, attacker.scale(self.epochs))
-        own = attacker.auxiliary.x[:probes]
-        variance = estimate_answer_variance(observation, own, generator)
+        probe_images = attacker.auxiliary.x[:probes]
+        variance = estimate_answer_variance(observation, probe_images, generator)
         seeds = torch.randint(2**31, (len(observed),), generator=generator).tolist()
         searches = [CMA(np.zeros(self.latents), self.width, seed=seed) for seed in seeds]
         goal = centre_logits(observed).repeat_interleave(size, 0)

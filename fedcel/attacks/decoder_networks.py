@@ -44,9 +44,9 @@ class ResidualBlock(nn.Module):
 class Standardisation(nn.Module):
     """Subtract the mean and divide by the sd of what the attacker saw in training."""
 
-    def __init__(self, seen: Float[Tensor, "N F"]) -> None:
+    def __init__(self, examples: Float[Tensor, "N F"]) -> None:
         super().__init__()
-        sd, mean = torch.std_mean(seen, 0, correction=0)
+        sd, mean = torch.std_mean(examples, 0, correction=0)
         self.mean, self.sd = nn.Buffer(mean), nn.Buffer(sd.where(sd > 0, 1.0))  # dead stays 0
 
     def forward(self, x: Float[Tensor, "B F"]) -> Float[Tensor, "B F"]:
@@ -61,24 +61,24 @@ def is_flat(shape: tuple[int, ...]) -> bool:
 
 
 def build_decoder_network(
-    seen: Float[Tensor, "N F"],
+    examples: Float[Tensor, "N F"],
     shape: tuple[int, ...],
     generator: torch.Generator,
     size: DecoderSize = SMALL_DECODER,
 ) -> nn.Module:
-    """Return an untrained decoder for vectors like `seen` and images `shape` (C, H, W).
+    """Return an untrained decoder for vectors like `examples` and images `shape` (C, H, W).
 
     Small images: F-256-256-pixels, whatever the `size`. Others: linear to (channels, H/4, W/4),
     residual blocks, 2 transposed convolutions, after the inversion networks of Xia et al., CVPR
     2025.
     """
-    features = seen.shape[1]
+    features = examples.shape[1]
     layers = (
         build_flat_layers(features, shape)
         if is_flat(shape)
         else build_convolution_layers(features, shape, size)
     )
-    net = nn.Sequential(Standardisation(seen), *layers, nn.Sigmoid())
+    net = nn.Sequential(Standardisation(examples), *layers, nn.Sigmoid())
     initialise_parameters(net, generator)
     for layer in net.modules():
         if isinstance(layer, nn.ConvTranspose2d):

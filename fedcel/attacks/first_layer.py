@@ -35,11 +35,11 @@ class FirstLayer(BaseAttack):
 
     def invert(self, attacker: Attacker, observed: Float[Tensor, "T P"]) -> Reconstructions:
         """Return one image per row, a batch in any order."""
-        observation, own = attacker.observation, attacker.auxiliary.x
+        observation, x = attacker.observation, attacker.auxiliary.x
         if not isinstance(observation, ObservationFirstLayer):
             raise make_refusal(observation, FIRST_LAYER)
         images, batch = [], observation.batch
-        centre = own.mean(0).flatten()
+        centre = x.mean(0).flatten()
         for start in range(0, len(observed), batch):
             count = min(batch, len(observed) - start)
             weight, bias = observation.first_layer(observed[start])
@@ -48,7 +48,7 @@ class FirstLayer(BaseAttack):
             else:
                 images.append(select_most_frequent(weight / bias[:, None], count, centre))
             attacker.report("image", start + count, len(observed), "read")
-        return torch.cat(images).nan_to_num(0.0).clamp(0, 1).view(-1, *own.shape[1:])
+        return torch.cat(images).nan_to_num(0.0).clamp(0, 1).view(-1, *x.shape[1:])
 
 
 def select_most_frequent(

@@ -59,11 +59,11 @@ class GANDecoder(BaseAttack):
     def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
         """Return one image per message."""
         generator, shape = attacker.generator, tuple(attacker.auxiliary.x.shape[1:])
-        own = observe_own_images(attacker, self.repeats, HELD_OUT_DRAWS)
-        net = build_decoder_network(own.observe(generator), shape, generator)
+        own_images = observe_own_images(attacker, self.repeats, HELD_OUT_DRAWS)
+        net = build_decoder_network(own_images.observe(generator), shape, generator)
         device = fastest_device(net)
         net, critic = net.to(device), build_critic(shape, generator).to(device)
-        images = own.training.to(device)
+        images = own_images.training.to(device)
         net_adam = torch.optim.Adam(net.parameters(), self.rate, ADAM_BETAS)
         critic_adam = torch.optim.Adam(critic.parameters(), self.critic_rate, ADAM_BETAS)
         size = min(MAX_BATCH, len(images))
@@ -80,7 +80,7 @@ class GANDecoder(BaseAttack):
 
         @use_full_precision()
         def train_epoch() -> None:
-            inputs = own.observe(generator).to(device)
+            inputs = own_images.observe(generator).to(device)
             for batch in torch.split(torch.randperm(len(images), generator=generator), size):
                 for _ in range(self.critic_steps):
                     train_critic(inputs)
@@ -91,7 +91,7 @@ class GANDecoder(BaseAttack):
                 net_adam.step()
 
         epochs = attacker.scale(self.epochs)
-        best = keep_best_epoch(attacker, net, own, train_epoch, epochs=epochs)
+        best = keep_best_epoch(attacker, net, own_images, train_epoch, epochs=epochs)
         return apply_network(best, observed)
 
 

@@ -60,10 +60,10 @@ class GradientInversion(BaseAttack):
         if not isinstance(observation, ObservationUpdate):
             raise make_refusal(observation, UPDATE)
         count = count_tuning_images(observation.batch, len(x))
-        own = x[torch.randperm(len(x), generator=attacker.generator)[:count]]
+        tuning_images = x[torch.randperm(len(x), generator=attacker.generator)[:count]]
         steps = attacker.scale(self.steps)
         search = UploadSearch(attacker, observation, x.mean(0), self.rate, steps)
-        tv, share = search.tune(own, self.weights)
+        tv, share = search.tune(tuning_images, self.weights)
         return search.centre + share * (search.invert(observed, tv) - search.centre)
 
 
@@ -78,18 +78,18 @@ class UploadSearch:
     steps: int
 
     def tune(
-        self, own: Float[Tensor, "N C H W"], weights: tuple[float, ...]
+        self, images: Float[Tensor, "N C H W"], weights: tuple[float, ...]
     ) -> tuple[float, float]:
         """Return the weight with the lowest MSE on own images, and the share it is reached with."""
         batch = self.observation.batch
-        uploads = self.observation.sample(own, self.attacker.generator)[::batch]
+        uploads = self.observation.sample(images, self.attacker.generator)[::batch]
         labels = self.observation.labels(uploads, batch).repeat(len(weights), 1)
         tv = torch.tensor(weights).repeat_interleave(len(uploads))
-        images = self.descend(uploads.repeat(len(weights), 1), labels, tv)
+        rebuilt = self.descend(uploads.repeat(len(weights), 1), labels, tv)
         best = (torch.inf, weights[0], 0.0)
-        true = own - self.centre
-        for weight, rebuilt in zip(weights, images.chunk(len(weights)), strict=True):
-            moved = order_batches(rebuilt.flatten(0, 1), own, batch) - self.centre
+        true = images - self.centre
+        for weight, part in zip(weights, rebuilt.chunk(len(weights)), strict=True):
+            moved = order_batches(part.flatten(0, 1), images, batch) - self.centre
             share = fit_shrinkage(moved, true)
             error = float((share * moved - true).square().mean())
             best = min(best, (error, weight, share))
@@ -159,14 +159,14 @@ def fit_shrinkage(moved: Float[Tensor, "N C H W"], true: Float[Tensor, "N C H W"
     return min(max(share, 0.0), 1.0)
 
 
-def count_tuning_images(batch: int, own: int) -> int:
+def count_tuning_images(batch: int, images: int) -> int:
     """Return how many own images the weight is chosen on, a multiple of the batch.
 
     SettingsError where they do not make one batch.
     """
-    if batch > own:
+    if batch > images:
         raise SettingsError(
-            f"attack.batch is {batch}, must be at most {own}, the attacker's own images, of which "
-            "he makes uploads to choose a weight on; lower it, or raise data.auxiliary"
+            f"attack.batch is {batch}, must be at most {images}, the attacker's own images, of "
+            "which he makes uploads to choose a weight on; lower it, or raise data.auxiliary"
         )
-    return min(max(1, TUNING_IMAGES // batch), own // batch) * batch
+    return min(max(1, TUNING_IMAGES // batch), images // batch) * batch

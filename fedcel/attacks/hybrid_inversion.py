@@ -70,21 +70,21 @@ class HybridInversion(BaseAttack):
         net, images = train_inverter(attacker, self.effort)
         steps = self.steps.scaled(attacker.budget)
         moved, device = move_to_device(observation)
-        own = images.held_out[:MAX_TUNING_IMAGES]
-        own_observed = observation.sample(own, attacker.generator).to(device)
-        own = own.to(device)
+        tuning_images = images.held_out[:MAX_TUNING_IMAGES]
+        tuning_observed = observation.sample(tuning_images, attacker.generator).to(device)
+        tuning_images = tuning_images.to(device)
         pairs = torch.tensor(list(product(self.weights, self.ties)))
-        tv, mu = pairs.to(device).repeat_interleave(len(own), 0).T
+        tv, mu = pairs.to(device).repeat_interleave(len(tuning_images), 0).T
         invert = self.choose_inverter(attacker, net, images)
-        own_start = invert(own_observed)
-        starts = own_start.repeat(len(pairs), 1, 1, 1)
-        misfit = penalised_misfit(moved, own_observed.repeat(len(pairs), 1), tv)
+        tuning_start = invert(tuning_observed)
+        starts = tuning_start.repeat(len(pairs), 1, 1, 1)
+        misfit = penalised_misfit(moved, tuning_observed.repeat(len(pairs), 1), tv)
         rebuilt = descend_pixels(add_proximal_term(misfit, starts, mu), starts, steps)
-        errors = (rebuilt - own.repeat(len(pairs), 1, 1, 1)).square().flatten(1).mean(1)
+        errors = (rebuilt - tuning_images.repeat(len(pairs), 1, 1, 1)).square().flatten(1).mean(1)
         lowest, best = errors.view(len(pairs), -1).mean(1).nan_to_num(torch.inf).min(0)
         observed = observed.to(device)
         start = invert(observed)
-        if lowest >= (own_start - own).square().mean():
+        if lowest >= (tuning_start - tuning_images).square().mean():
             return start.cpu()
         best_tv, best_mu = pairs[int(best)].tolist()
         loss = add_proximal_term(penalised_misfit(moved, observed, best_tv), start, best_mu)
@@ -98,7 +98,7 @@ class HybridInversion(BaseAttack):
         learned = choose_regression(
             attacker, training, images.held_out, rows=rows, repeats=self.effort.repeats
         )
-        regression = solve_regression(learned.choice.kernel, learned.known)
+        regression = solve_regression(learned.choice.kernel, learned.training)
         shape = images.held_out.shape[1:]
 
         def regress(z: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:

@@ -115,10 +115,10 @@ def train_inverter(attacker: Attacker, effort: Effort) -> tuple[nn.Module, OwnIm
     """
     x = attacker.auxiliary.x
     draws = max(1, min(HELD_OUT_DRAWS, MAX_HELD_OUT_ROWS // count_held_out(len(x))))
-    own = observe_own_images(attacker, effort.repeats, draws)
-    seen = torch.cat([own.observe(attacker.generator) for _ in range(draws)])
-    net = build_decoder_network(seen, tuple(x.shape[1:]), attacker.generator, effort.size)
-    return train_decoder(attacker, net, own, effort), own
+    own_images = observe_own_images(attacker, effort.repeats, draws)
+    observed = torch.cat([own_images.observe(attacker.generator) for _ in range(draws)])
+    net = build_decoder_network(observed, tuple(x.shape[1:]), attacker.generator, effort.size)
+    return train_decoder(attacker, net, own_images, effort), own_images
 
 
 def count_held_out(images: int) -> int:
@@ -170,14 +170,16 @@ def make_observer(
 
 
 @use_full_precision()
-def train_decoder(attacker: Attacker, net: nn.Module, own: OwnImages, effort: Effort) -> nn.Module:
+def train_decoder(
+    attacker: Attacker, net: nn.Module, own_images: OwnImages, effort: Effort
+) -> nn.Module:
     """Return the network of the epoch with the lowest mean squared error on held-out images.
 
     By Adam, its step falling as a cosine. The network ends on its fastest device; everything else
     stays where it is.
     """
     device = fastest_device(net)
-    net, images = net.to(device), own.training.to(device)
+    net, images = net.to(device), own_images.training.to(device)
     net = net.to(memory_format=torch.channels_last)  # faster
     pace = effort.pace(tuple(images.shape[1:]), attacker.budget)
     adam = torch.optim.Adam(net.parameters(), pace.rate, weight_decay=effort.decay)
@@ -185,7 +187,7 @@ def train_decoder(attacker: Attacker, net: nn.Module, own: OwnImages, effort: Ef
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(adam, pace.epochs, eta_min=end)
 
     def train_epoch() -> None:
-        inputs = own.observe(attacker.generator).to(device)
+        inputs = own_images.observe(attacker.generator).to(device)
         order = torch.randperm(len(images), generator=attacker.generator).to(device)
         for part in torch.split(order, pace.batch_size(len(images))):
             adam.zero_grad()
@@ -193,13 +195,13 @@ def train_decoder(attacker: Attacker, net: nn.Module, own: OwnImages, effort: Ef
             adam.step()
         cosine.step()
 
-    return keep_best_epoch(attacker, net, own, train_epoch, epochs=pace.epochs)
+    return keep_best_epoch(attacker, net, own_images, train_epoch, epochs=pace.epochs)
 
 
 def keep_best_epoch(
     attacker: Attacker,
     net: nn.Module,
-    own: OwnImages,
+    own_images: OwnImages,
     train_epoch: Callable[[], None],
     *,
     epochs: int,
@@ -208,7 +210,7 @@ def keep_best_epoch(
     best, lowest = net, torch.inf
     for epoch in range(1, epochs + 1):
         train_epoch()
-        error = own.error(net)
+        error = own_images.error(net)
         if error < lowest:
             best, lowest = deepcopy(net), error
         attacker.report("epoch", epoch, epochs, f"MSE {error:.4f} on held images")

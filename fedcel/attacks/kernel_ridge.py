@@ -53,23 +53,23 @@ class Choice(NamedTuple):
 
 
 class Regression(NamedTuple):
-    """A kernel solved on known pairs: x(z) = mean + k(z) V (values + lambda)^-1 V'(x - mean).
+    """A kernel solved on pairs (z_i, x_i), once for all penalties lambda.
 
-    k(z) is the kernel of a message with the known ones, V and `values` are the eigenvectors and
-    eigenvalues of that of the known ones: solved once, it serves all penalties.
+    The image of a message z is mean + k(z) V (values + lambda)^-1 V'(x - mean): k(z) is the kernel
+    of z with all z_i, V and `values` are the eigenvectors and eigenvalues of the kernel of all z_i.
     """
 
     kernel: Kernel
-    known_messages: Float[Tensor, "N F"]
+    messages: Float[Tensor, "N F"]
     values: Float[Tensor, " N"]
     vectors: Float[Tensor, "N N"]
     coefficients: Float[Tensor, "N P"]
-    """V'(x - mean) of the known images x."""
+    """V'(x - mean)."""
     mean: Float[Tensor, " P"]
 
     def project(self, observed: Float[Tensor, "T F"]) -> Float[Tensor, "T N"]:
         """Return k(z) V of messages."""
-        return self.kernel.matrix(observed, self.known_messages) @ self.vectors
+        return self.kernel.matrix(observed, self.messages) @ self.vectors
 
     def rebuild(self, projected: Float[Tensor, "T N"], penalty: float) -> Float[Tensor, "T P"]:
         """Return the flat images in [0, 1] of projected messages."""
@@ -81,7 +81,7 @@ class Learned(NamedTuple):
     """What was chosen, what it learns from, and the messages of held-out images that chose it."""
 
     choice: Choice
-    known: Pairs
+    training: Pairs
     held_out: Pairs
 
 
@@ -121,7 +121,7 @@ class KernelRidge(BaseAttack):
         usual = max(1, round((1 - HELD_OUT_SHARE) * min(len(x), self.images)))
         rows = count_rows(usual, self.rows, factor)
         learned = choose_regression(attacker, *images, rows=rows, repeats=self.repeats)
-        pairs = zip(learned.known, learned.held_out, strict=True)
+        pairs = zip(learned.training, learned.held_out, strict=True)
         everything = Pairs(*(torch.cat(both) for both in pairs))
         flat = regress_images(learned.choice, everything, observed.double())
         return flat.to(x.dtype).view(len(observed), *x.shape[1:])
@@ -147,14 +147,15 @@ def choose_regression(
     """Return the kernel and penalty for `rows` messages of images, best on those held out."""
     draws = -(-rows // len(training))
     z, x = sample_pairs(attacker, training, draws, repeats)
-    known = Pairs(z[:rows], x[:rows])
-    checks = sample_pairs(attacker, held_out, HELD_OUT_DRAWS, repeats)
-    kernels, choices = list_kernels(known.z), list[Choice]()
+    training_pairs = Pairs(z[:rows], x[:rows])
+    held_out_pairs = sample_pairs(attacker, held_out, HELD_OUT_DRAWS, repeats)
+    kernels, choices = list_kernels(training_pairs.z), list[Choice]()
     for number, kernel in enumerate(kernels, 1):
-        choices.append(choose_penalty(kernel, known, checks))
-        done, total = number * len(known.z), len(kernels) * len(known.z)
-        attacker.report("row", done, total, f"MSE {choices[-1].error:.4f} on held images")
-    return Learned(min(choices, key=lambda choice: choice.error), known, checks)
+        choices.append(choose_penalty(kernel, training_pairs, held_out_pairs))
+        error, rows = choices[-1].error, len(training_pairs.z)
+        detail = f"MSE {error:.4f} on held images"
+        attacker.report("row", number * rows, len(kernels) * rows, detail)
+    return Learned(min(choices, key=lambda choice: choice.error), training_pairs, held_out_pairs)
 
 
 def sample_pairs(
@@ -173,9 +174,9 @@ def list_kernels(z: Float[Tensor, "N F"]) -> Sequence[Kernel]:
     return [Kernel(centre, None), *gaussian]
 
 
-def choose_penalty(kernel: Kernel, known: Pairs, held_out: Pairs) -> Choice:
+def choose_penalty(kernel: Kernel, training: Pairs, held_out: Pairs) -> Choice:
     """Return a kernel with the penalty that rebuilds the held-out images best."""
-    regression = solve_regression(kernel, known)
+    regression = solve_regression(kernel, training)
     projected = regression.project(held_out.z)
     choices = []
     for penalty in PENALTIES:
@@ -189,17 +190,17 @@ def ridge_penalty(penalty: float, values: Float[Tensor, " N"]) -> float:
     return penalty * float(values[-1]) / len(values) or 1.0
 
 
-def solve_regression(kernel: Kernel, known: Pairs) -> Regression:
+def solve_regression(kernel: Kernel, pairs: Pairs) -> Regression:
     """Return what is solved once for all penalties and messages."""
-    values, vectors = torch.linalg.eigh(kernel.matrix(known.z, known.z))
-    mean = known.x.mean(0)
-    coefficients = vectors.T @ (known.x - mean)
-    return Regression(kernel, known.z, values.clamp_min(0), vectors, coefficients, mean)
+    values, vectors = torch.linalg.eigh(kernel.matrix(pairs.z, pairs.z))
+    mean = pairs.x.mean(0)
+    coefficients = vectors.T @ (pairs.x - mean)
+    return Regression(kernel, pairs.z, values.clamp_min(0), vectors, coefficients, mean)
 
 
 def regress_images(
-    choice: Choice, known: Pairs, observed: Float[Tensor, "T F"]
+    choice: Choice, pairs: Pairs, observed: Float[Tensor, "T F"]
 ) -> Float[Tensor, "T P"]:
-    """Return the flat images of messages, all that is known used."""
-    regression = solve_regression(choice.kernel, known)
+    """Return the flat images of messages, as pairs of both tell them."""
+    regression = solve_regression(choice.kernel, pairs)
     return regression.rebuild(regression.project(observed), choice.penalty)

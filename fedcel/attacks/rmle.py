@@ -13,7 +13,7 @@ from fedcel.attacks.pixel_descent import DescentSteps, PixelLoss, descend_pixels
 from fedcel.leakage import MEAN, ObservationMean, ObservationMisfit, make_refusal
 
 DEFAULT_STEPS = DescentSteps(2000, 0.02)
-MAX_TUNING_IMAGES = 64  # of the attacker's own, on which he chooses the weight
+MAX_TUNING_IMAGES = 64  # of the attacker's tuning_images, on which he chooses the weight
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class RMLE(BaseAttack):
         observation, x = attacker.observation, attacker.auxiliary.x
         if not isinstance(observation, ObservationMean):
             raise make_refusal(observation, MEAN)
-        own = x[torch.randperm(len(x), generator=attacker.generator)[:MAX_TUNING_IMAGES]]
-        own_observed = observation.sample(own, attacker.generator)
+        tuning_images = x[torch.randperm(len(x), generator=attacker.generator)[:MAX_TUNING_IMAGES]]
+        tuning_observed = observation.sample(tuning_images, attacker.generator)
         moved, device = move_to_device(observation)
         steps, centre = self.steps.scaled(attacker.budget), x.mean(0).to(device)
 
@@ -59,21 +59,23 @@ class RMLE(BaseAttack):
             start = centre.repeat(len(observed), 1, 1, 1)
             return descend_pixels(loss, start, steps.scaled(share), attacker)
 
-        tv, share = self.tune(own.to(device), own_observed.to(device), descend)
+        tv, share = self.tune(tuning_images.to(device), tuning_observed.to(device), descend)
         return descend(observed.to(device), tv, share).cpu()
 
     def tune(
         self,
-        own: Float[Tensor, "N C H W"],
-        own_observed: Float[Tensor, "N F"],
+        tuning_images: Float[Tensor, "N C H W"],
+        tuning_observed: Float[Tensor, "N F"],
         descend: Callable[[Tensor, Tensor, float], Tensor],
     ) -> tuple[float, float]:
         """Return the weight and the share of the steps with the lowest MSE on own images."""
         count = len(self.weights)
-        tv = torch.tensor(self.weights, device=own.device).repeat_interleave(len(own))
+        weights = torch.tensor(self.weights, device=tuning_images.device)
+        tv = weights.repeat_interleave(len(tuning_images))
         errors = []
         for share in self.shares:
-            gap = descend(own_observed.repeat(count, 1), tv, share) - own.repeat(count, 1, 1, 1)
+            rebuilt = descend(tuning_observed.repeat(count, 1), tv, share)
+            gap = rebuilt - tuning_images.repeat(count, 1, 1, 1)
             errors.append(gap.square().view(count, -1).mean(1))
         best = int(torch.stack(errors, 1).nan_to_num(torch.inf).argmin())
         return self.weights[best // len(self.shares)], self.shares[best % len(self.shares)]

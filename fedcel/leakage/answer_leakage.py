@@ -40,12 +40,12 @@ def answer_bits(answers: Int[Tensor, "R N"], labels: Int[Tensor, " N"], classes:
         raise ValueError(f"answers hold {len(answers)} draw, must hold at least 2; pass 64 or more")
     total = 0.0
     for label in torch.unique(labels):
-        drawn = one_hot(answers[:, labels == label], classes).double()  # (R, n, classes)
-        counts = drawn.sum(0) - drawn  # of the other draws
+        given_answers = one_hot(answers[:, labels == label], classes).double()  # (R, n, classes)
+        counts = given_answers.sum(0) - given_answers  # of the other draws
         smooth = counts + CLASS_WEIGHT * counts.mean(1, keepdim=True) / (len(answers) - 1)
         # An answer that no other draw gave anywhere in the class tells q nothing: it is uniform.
         per_answer = smooth.sum(1, keepdim=True)
-        ratio = drawn.shape[1] * smooth / per_answer.clamp_min(1e-9)
+        ratio = given_answers.shape[1] * smooth / per_answer.clamp_min(1e-9)
         ratio = torch.where(per_answer > 0, ratio, 1.0)
-        total += float((ratio * drawn).sum(2).log2().mean(0).sum())
+        total += float((ratio * given_answers).sum(2).log2().mean(0).sum())
     return total / len(labels)

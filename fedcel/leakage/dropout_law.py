@@ -26,9 +26,9 @@ def mixture_misfit(
     if cut.sigma == 0:
         return torch.where(torch.eq(observed, 0.0), 0.0, squared_gap).mean(1)
     double = 2 * cut.sigma**2
-    kept = log(1 - cut.dropout) - squared_gap / double
-    dropped = log(cut.dropout) - observed.square() / double
-    return -double * torch.logaddexp(kept, dropped).mean(1)
+    log_kept = log(1 - cut.dropout) - squared_gap / double
+    log_dropped = log(cut.dropout) - observed.square() / double
+    return -double * torch.logaddexp(log_kept, log_dropped).mean(1)
 
 
 def most_likely_features(parts: Float[Tensor, "B m D"], cut: Cut) -> Float[Tensor, "B D"]:

@@ -10,7 +10,7 @@ TIE_TOLERANCE = 1e-9  # scores that differ by less, relative to the right one's,
 
 
 def identification(
-    scores: Float[Tensor, "Q M"], own: Int[Tensor, " Q"], candidates: int, top: int = 1
+    scores: Float[Tensor, "Q M"], own_column: Int[Tensor, " Q"], candidates: int, top: int = 1
 ) -> Float[Tensor, " Q"]:
     """Compute each query's chance that its own image is among the best of the candidates.
 
@@ -21,7 +21,7 @@ def identification(
 
     Args:
         scores: Of each query with each image, (Q, M); more is better.
-        own: Column of each query's own image, (Q,).
+        own_column: Column of each query's own image, (Q,).
         candidates: Images among which the right one is picked, 1 or more; all M if they are fewer.
         top: Number of best candidates, 1 or more, among which it must be.
 
@@ -36,12 +36,12 @@ def identification(
     if scores.isnan().any():
         raise ValueError("a score is NaN, must be a number; check for a diverged model")
     wrong = scores.shape[1] - 1
-    own_score = scores.double().gather(1, own[:, None])
+    own_score = scores.double().gather(1, own_column[:, None])
     margin = torch.where(own_score.isfinite(), TIE_TOLERANCE * (1 + own_score.abs()), 0.0)
     better = (scores > own_score + margin).sum(1)
     ties = (scores >= own_score - margin).sum(1) - better - 1
-    drawn = min(candidates - 1, wrong)
+    drawn_wrong = min(candidates - 1, wrong)
     ahead = np.arange(wrong + 1)
-    chance = scipy.stats.hypergeom.cdf(top - 1, wrong, ahead, drawn) if wrong else np.ones(1)
+    chance = scipy.stats.hypergeom.cdf(top - 1, wrong, ahead, drawn_wrong) if wrong else np.ones(1)
     below = torch.from_numpy(np.concatenate([[0.0], np.cumsum(chance)]))
     return (below[better + ties + 1] - below[better]) / (ties + 1)

@@ -124,13 +124,13 @@ def score_moments(
     law, count = find_law(observation, images), len(images)
     sums, squares = torch.zeros(2, 3, count, dtype=torch.float64)
     senders = torch.arange(count).repeat(draws)
-    for own in torch.split(senders, max(1, PAIRS_AT_ONCE // count)):
-        observed = observation.sample(images[own], generator)
+    for part in torch.split(senders, max(1, PAIRS_AT_ONCE // count)):
+        observed = observation.sample(images[part], generator)
         if not observed.isfinite().all():
             raise NetError("the observation holds NaN or infinity; lower local.rate")
-        scores = score_messages(law(observed), own, labels[own, None] == labels, candidates)
-        sums.index_add_(1, own, scores)
-        squares.index_add_(1, own, scores.square())
+        scores = score_messages(law(observed), part, labels[part, None] == labels, candidates)
+        sums.index_add_(1, part, scores)
+        squares.index_add_(1, part, scores.square())
     return sums / draws, squares / draws  # at the end: shares of what is sure sum to 1
 
 
@@ -163,7 +163,7 @@ def noise_half_width(means: Float[Tensor, " M"], squares: Float[Tensor, " M"], d
 
 def score_messages(
     log_prob: Float[Tensor, "Q M"],
-    own: Int[Tensor, " Q"],
+    senders: Int[Tensor, " Q"],
     same_class: Bool[Tensor, "Q M"],
     candidates: int,
 ) -> Float[Tensor, "3 Q"]:
@@ -171,7 +171,7 @@ def score_messages(
 
     NetError where an image could not have sent its own message: it was encoded to other bits.
     """
-    own_log_prob = log_prob.gather(1, own[:, None])[:, 0]
+    own_log_prob = log_prob.gather(1, senders[:, None])[:, 0]
     if not own_log_prob.isfinite().all():
         raise NetError(
             "a message is impossible for the image that sent it: the encoder gives other bits in "
@@ -180,7 +180,7 @@ def score_messages(
     within = log_prob.masked_fill(~same_class, -torch.inf)
     information = (own_log_prob - log_prob.logsumexp(1)) / log(2)
     beyond = (own_log_prob - within.logsumexp(1)) / log(2)
-    return torch.stack([identification(log_prob, own, candidates), information, beyond])
+    return torch.stack([identification(log_prob, senders, candidates), information, beyond])
 
 
 def bootstrap_half_width(values: Float[Tensor, " M"], generator: torch.Generator) -> float:
