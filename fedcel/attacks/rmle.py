@@ -13,7 +13,7 @@ from fedcel.attacks.pixel_descent import DescentSteps, PixelLoss, descend_pixels
 from fedcel.leakage import MEAN, ObservationMean, ObservationMisfit, make_refusal
 
 DEFAULT_STEPS = DescentSteps(2000, 0.02)
-MAX_TUNING_IMAGES = 64  # of the attacker's tuning_images, on which he chooses the weight
+MAX_TUNING_IMAGES = 64  # of the attacker's own, on which he chooses the weight
 
 
 @dataclass(frozen=True)
