@@ -1,7 +1,6 @@
 """The record of one attack with one attack seed, as it stands in the files of a run."""
 
 from collections.abc import Mapping
-from typing import Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -63,7 +62,7 @@ class AttackRow(BaseModel):
     """Of the 95 % interval of `identification_optimal`."""
     seconds: float | None = None
 
-    def with_results(self, **results: object) -> Self:
+    def with_results(self, **results: object) -> "AttackRow":
         """Make the same row with more fields set.
 
         Args:
@@ -78,7 +77,7 @@ class AttackRow(BaseModel):
         return self.model_validate(self.model_dump(exclude_none=True) | results)
 
     @classmethod
-    def from_dict(cls, row: Mapping[str, object]) -> Self:
+    def from_dict(cls, row: Mapping[str, object]) -> "AttackRow":
         """Read a row of a JSON file; keys that an attack's row does not have are left out.
 
         Args:
