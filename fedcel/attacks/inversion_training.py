@@ -107,18 +107,38 @@ def train_and_invert(
     return apply_network(net, observed)
 
 
+@use_full_precision()
 def train_inverter(attacker: Attacker, effort: Effort) -> tuple[nn.Module, OwnImages]:
     """Return a network that was trained on the attacker's images, and these.
 
-    A fifth of the images is held out and decides the epoch that is kept. DataError on fewer than
-    two auxiliary images.
+    By Adam, its step falling as a cosine. A fifth of the images is held out: the epoch with the
+    lowest mean squared error on them is kept. The network ends on its fastest device; everything
+    else stays where it is. DataError on fewer than two auxiliary images.
     """
-    x = attacker.auxiliary.x
+    x, generator = attacker.auxiliary.x, attacker.generator
     draws = max(1, min(HELD_OUT_DRAWS, MAX_HELD_OUT_ROWS // count_held_out(len(x))))
     own_images = observe_own_images(attacker, effort.repeats, draws)
-    observed = torch.cat([own_images.observe(attacker.generator) for _ in range(draws)])
-    net = build_decoder_network(observed, tuple(x.shape[1:]), attacker.generator, effort.size)
-    return train_decoder(attacker, net, own_images, effort), own_images
+    observed = torch.cat([own_images.observe(generator) for _ in range(draws)])
+    net = build_decoder_network(observed, tuple(x.shape[1:]), generator, effort.size)
+    device = fastest_device(net)
+    net, images = net.to(device), own_images.training.to(device)
+    net = net.to(memory_format=torch.channels_last)  # faster
+    pace = effort.pace(tuple(x.shape[1:]), attacker.budget)
+    adam = torch.optim.Adam(net.parameters(), pace.rate, weight_decay=effort.decay)
+    end = pace.rate * effort.rate_end
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(adam, pace.epochs, eta_min=end)
+
+    def train_epoch() -> None:
+        inputs = own_images.observe(generator).to(device)
+        order = torch.randperm(len(images), generator=generator).to(device)
+        for part in torch.split(order, pace.batch_size(len(images))):
+            adam.zero_grad()
+            (net(inputs[part]) - images[part]).square().mean().backward()
+            adam.step()
+        cosine.step()
+
+    best = keep_best_epoch(attacker, net, own_images, train_epoch, epochs=pace.epochs)
+    return best, own_images
 
 
 def count_held_out(images: int) -> int:
@@ -167,35 +187,6 @@ def make_observer(
         return answers[which, torch.arange(len(images))]
 
     return pick_answers
-
-
-@use_full_precision()
-def train_decoder(
-    attacker: Attacker, net: nn.Module, own_images: OwnImages, effort: Effort
-) -> nn.Module:
-    """Return the network of the epoch with the lowest mean squared error on held-out images.
-
-    By Adam, its step falling as a cosine. The network ends on its fastest device; everything else
-    stays where it is.
-    """
-    device = fastest_device(net)
-    net, images = net.to(device), own_images.training.to(device)
-    net = net.to(memory_format=torch.channels_last)  # faster
-    pace = effort.pace(tuple(images.shape[1:]), attacker.budget)
-    adam = torch.optim.Adam(net.parameters(), pace.rate, weight_decay=effort.decay)
-    end = pace.rate * effort.rate_end
-    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(adam, pace.epochs, eta_min=end)
-
-    def train_epoch() -> None:
-        inputs = own_images.observe(attacker.generator).to(device)
-        order = torch.randperm(len(images), generator=attacker.generator).to(device)
-        for part in torch.split(order, pace.batch_size(len(images))):
-            adam.zero_grad()
-            (net(inputs[part]) - images[part]).square().mean().backward()
-            adam.step()
-        cosine.step()
-
-    return keep_best_epoch(attacker, net, own_images, train_epoch, epochs=pace.epochs)
 
 
 def keep_best_epoch(

@@ -123,7 +123,9 @@ class KernelRidge(BaseAttack):
         learned = choose_regression(attacker, *images, rows=rows, repeats=self.repeats)
         pairs = zip(learned.training, learned.held_out, strict=True)
         everything = Pairs(*(torch.cat(both) for both in pairs))
-        flat = regress_images(learned.choice, everything, observed.double())
+        regression = solve_regression(learned.choice.kernel, everything)
+        projected = regression.project(observed.double())
+        flat = regression.rebuild(projected, learned.choice.penalty)
         return flat.to(x.dtype).view(len(observed), *x.shape[1:])
 
 
@@ -196,11 +198,3 @@ def solve_regression(kernel: Kernel, pairs: Pairs) -> Regression:
     mean = pairs.x.mean(0)
     coefficients = vectors.T @ (pairs.x - mean)
     return Regression(kernel, pairs.z, values.clamp_min(0), vectors, coefficients, mean)
-
-
-def regress_images(
-    choice: Choice, pairs: Pairs, observed: Float[Tensor, "T F"]
-) -> Float[Tensor, "T P"]:
-    """Return the flat images of messages, as pairs of both tell them."""
-    regression = solve_regression(choice.kernel, pairs)
-    return regression.rebuild(regression.project(observed), choice.penalty)

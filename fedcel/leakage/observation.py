@@ -236,6 +236,8 @@ class ObservationUpdate(Observation, Protocol):
     ) -> Float[Tensor, "G P"]:
         """Compute the mean upload of G clients that hold these images, with a gradient.
 
+        Called with positional arguments.
+
         Args:
             images: (G, b, C, H, W) in [0, 1].
             labels: (G, b).

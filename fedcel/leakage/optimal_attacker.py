@@ -88,10 +88,22 @@ def optimal_leak(
         Cover and Thomas, Elements of Information Theory, 2006, equation 2.28, for a uniform input.
     """
     count = len(images)
-    draws = count_draws(draws, count, NOISELESS in observation.grants)
-    means, squares = score_moments(
-        observation, images, labels, generator, candidates=candidates, draws=draws
-    )
+    if NOISELESS in observation.grants:
+        draws = 1
+    elif draws is None:
+        draws = default_draws(count)
+    elif draws < 2:
+        raise ValueError(f"draws is {draws}, must be at least 2 for an error; leave it out")
+    law, senders = find_law(observation, images), torch.arange(count).repeat(draws)
+    means, squares = torch.zeros(2, 3, count, dtype=torch.float64)
+    for part in torch.split(senders, max(1, PAIRS_AT_ONCE // count)):
+        observed = observation.sample(images[part], generator)
+        if not observed.isfinite().all():
+            raise NetError("the observation holds NaN or infinity; lower local.rate")
+        scores = score_messages(law(observed), part, labels[part, None] == labels, candidates)
+        means.index_add_(1, part, scores)
+        squares.index_add_(1, part, scores.square())
+    means, squares = means / draws, squares / draws  # at the end: shares of what is sure sum to 1
     cap_beyond = (labels[:, None] == labels).sum(1).double().log2()
     identified, information, beyond = means[0], means[1] + log2(count), means[2] + cap_beyond
     return OptimalLeak(
@@ -111,43 +123,9 @@ def optimal_leak(
     )
 
 
-def score_moments(
-    observation: Observation,
-    images: Float[Tensor, "M C H W"],
-    labels: Int[Tensor, " M"],
-    generator: torch.Generator,
-    *,
-    candidates: int,
-    draws: int,
-) -> tuple[Float[Tensor, "3 M"], Float[Tensor, "3 M"]]:
-    """Return the mean and the mean square of `score_messages` over each image's noise draws."""
-    law, count = find_law(observation, images), len(images)
-    sums, squares = torch.zeros(2, 3, count, dtype=torch.float64)
-    senders = torch.arange(count).repeat(draws)
-    for part in torch.split(senders, max(1, PAIRS_AT_ONCE // count)):
-        observed = observation.sample(images[part], generator)
-        if not observed.isfinite().all():
-            raise NetError("the observation holds NaN or infinity; lower local.rate")
-        scores = score_messages(law(observed), part, labels[part, None] == labels, candidates)
-        sums.index_add_(1, part, scores)
-        squares.index_add_(1, part, scores.square())
-    return sums / draws, squares / draws  # at the end: shares of what is sure sum to 1
-
-
 def default_draws(count: int) -> int:
     """Return how many noise draws each of M images needs: `MIN_MESSAGES` together, 8 at least."""
     return max(MIN_DRAWS, ceil(MIN_MESSAGES / count))
-
-
-def count_draws(draws: int | None, count: int, noiseless: bool) -> int:
-    """Return the number of noise draws; ValueError when one alone would tell no error."""
-    if noiseless:
-        return 1
-    if draws is None:
-        return default_draws(count)
-    if draws < 2:
-        raise ValueError(f"draws is {draws}, must be at least 2 for an error; leave it out")
-    return draws
 
 
 def noise_half_width(means: Float[Tensor, " M"], squares: Float[Tensor, " M"], draws: int) -> float:

@@ -9,13 +9,12 @@ from torch import Tensor
 from fedcel.attacks import kernel_ridge
 from fedcel.attacks.decoder import Decoder
 from fedcel.attacks.kernel_ridge import (
-    Choice,
     Kernel,
     KernelRidge,
     Pairs,
     list_kernels,
-    regress_images,
     ridge_penalty,
+    solve_regression,
 )
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.score_card import mean_image, mse
@@ -90,7 +89,8 @@ def test_it_is_what_scikit_learn_computes(width: float | None) -> None:
     known, asked = data()
     own = Kernel(known.z.mean(0), width)
     weight = ridge_penalty(0.01, torch.linalg.eigvalsh(own.matrix(known.z, known.z)))
-    found = regress_images(Choice(0.0, own, 0.01), known, asked)
+    regression = solve_regression(own, known)
+    found = regression.rebuild(regression.project(asked), 0.01)
     if width is None:
         theirs = Ridge(weight).fit(known.z, known.x).predict(asked)
     else:
