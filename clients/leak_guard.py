@@ -11,9 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.attacks import SmashedData
 from fedcel.errors import LeakError
-from fedcel.leakage import optimal_leak
+from fedcel.leakage import SmashedData, optimal_leak
 from fedcel.nets import SplitNet
 
 LEAST = 20  # images below which a measurement says nothing

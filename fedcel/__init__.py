@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from fedcel import runs as runs
     from fedcel import settings as settings
     from fedcel import testing as testing
-    from fedcel.attacks import SmashedData as SmashedData
     from fedcel.data import Images as Images
     from fedcel.data import Splits as Splits
     from fedcel.data import load_splits as load_splits
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from fedcel.extras import MissingExtraError as MissingExtraError
     from fedcel.federation import LocalUpdate as LocalUpdate
     from fedcel.federation.local_update import local_update as local_update
+    from fedcel.leakage import SmashedData as SmashedData
     from fedcel.leakage import optimal_leak as optimal_leak
     from fedcel.leakage.certificate import certificate as certificate
     from fedcel.losses import Losses as Losses

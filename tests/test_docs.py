@@ -11,7 +11,7 @@ import click
 import pytest
 import typer
 
-from fedcel.settings.parsing import flatten_settings, parse_settings
+from fedcel.settings import flatten_settings, parse_settings
 from sims.bench import scenario
 from sims.commands.main import app
 from sims.commands.overrides import parse_overrides
@@ -120,7 +120,7 @@ def test_the_changelog_has_no_links_into_the_repository() -> None:
 
 def test_settings_that_pages_name_exist() -> None:
     """`group.key` in backticks, of a group of settings, is one of its keys."""
-    from fedcel.settings.parsing import Settings, dump_settings
+    from fedcel.settings import Settings, dump_settings
 
     known = set(flatten_settings(dump_settings(Settings())))
     groups = {key.partition(".")[0] for key in known if "." in key}

@@ -1,66 +1,42 @@
-"""Attacks: what they see, what they do, how they are scored."""
+"""Attacks that reconstruct images from what is observed, and how they are scored.
 
+Observations and the optimal attacker are in `fedcel.leakage`.
+"""
+
+from fedcel.attacks.attack_row import AttackRow
 from fedcel.attacks.averaging import Averaging, RepeatedObservation
 from fedcel.attacks.black_box_search import BlackBoxSearch
-from fedcel.attacks.contradictions import find_contradictions
+from fedcel.attacks.contradictions import MeasuredLeak, find_contradictions
 from fedcel.attacks.decoder import Decoder
 from fedcel.attacks.first_layer import FirstLayer
 from fedcel.attacks.gan_decoder import GANDecoder
 from fedcel.attacks.gradient_inversion import GradientInversion
 from fedcel.attacks.hijacked_encoder import hijack_encoder
-from fedcel.attacks.hybrid_inversion import Hybrid
-from fedcel.attacks.inversion_training import Effort, train_and_invert
+from fedcel.attacks.hybrid_inversion import HybridInversion
+from fedcel.attacks.inversion_training import Effort
+from fedcel.attacks.kernel_ridge import KernelRidge
 from fedcel.attacks.logit_inversion import LogitInversion
 from fedcel.attacks.mi_face import MIFace
 from fedcel.attacks.protocol import Attack, OtherClasses, Progress, TellAttack
 from fedcel.attacks.registry import ATTACKS, REVISION, find_attack, list_entries, parse_attacks
 from fedcel.attacks.rmle import RMLE
-from fedcel.attacks.runner import FAILED, Attacked, run_attacks
-from fedcel.attacks.score_card import mean_image, mse, score_reconstructions
+from fedcel.attacks.runner import FAILURE_PREFIX, Attacked, run_attacks
+from fedcel.attacks.score_card import (
+    ReconstructionScores,
+    mean_image,
+    mse,
+    score_reconstructions,
+)
 from fedcel.attacks.shadow import Shadow
 from fedcel.attacks.unsplit import UnSplit
-from fedcel.leakage import (
-    ARCHITECTURE,
-    FIRST_LAYER,
-    FREE_QUERIES,
-    HEAD,
-    LOG_PROB,
-    LOGITS,
-    MEAN,
-    NOISELESS,
-    UPDATE,
-    Observation,
-    ObservationArchitecture,
-    ObservationFirstLayer,
-    ObservationHead,
-    ObservationLikelihood,
-    ObservationLogits,
-    ObservationMean,
-    ObservationMisfit,
-    ObservationPaid,
-    ObservationPooled,
-    ObservationUpdate,
-    OptimalLeak,
-    SmashedData,
-    identification,
-    optimal_leak,
-)
 
 __all__ = [
-    "ARCHITECTURE",
     "ATTACKS",
-    "FAILED",
-    "FIRST_LAYER",
-    "FREE_QUERIES",
-    "HEAD",
-    "LOGITS",
-    "LOG_PROB",
-    "MEAN",
-    "NOISELESS",
+    "FAILURE_PREFIX",
     "REVISION",
     "RMLE",
-    "UPDATE",
     "Attack",
+    "AttackRow",
     "Attacked",
     "Averaging",
     "BlackBoxSearch",
@@ -69,38 +45,25 @@ __all__ = [
     "FirstLayer",
     "GANDecoder",
     "GradientInversion",
-    "Hybrid",
+    "HybridInversion",
+    "KernelRidge",
     "LogitInversion",
     "MIFace",
-    "Observation",
-    "ObservationArchitecture",
-    "ObservationFirstLayer",
-    "ObservationHead",
-    "ObservationLikelihood",
-    "ObservationLogits",
-    "ObservationMean",
-    "ObservationMisfit",
-    "ObservationPaid",
-    "ObservationPooled",
-    "ObservationUpdate",
-    "OptimalLeak",
+    "MeasuredLeak",
     "OtherClasses",
     "Progress",
+    "ReconstructionScores",
     "RepeatedObservation",
     "Shadow",
-    "SmashedData",
     "TellAttack",
     "UnSplit",
     "find_attack",
     "find_contradictions",
     "hijack_encoder",
-    "identification",
     "list_entries",
     "mean_image",
     "mse",
-    "optimal_leak",
     "parse_attacks",
     "run_attacks",
     "score_reconstructions",
-    "train_and_invert",
 ]

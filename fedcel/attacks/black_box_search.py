@@ -1,47 +1,48 @@
-"""Black-box search: ask the service about made-up images until its answers are the target's.
-
-After An et al., CVPR 2022 (MIRROR, a search of a generator's latents without gradients), by
-covariance matrix adaptation (Hansen, 2016) instead of a genetic algorithm, and for the image that
-was sent instead of its class.
-"""
-
-from __future__ import annotations
+"""Black-box search: ask the service about made-up images until its answers are the target's."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
+from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
 from fedcel.attacks.inversion_training import apply_network
 from fedcel.attacks.logit_inversion import centre_logits
-from fedcel.attacks.protocol import Progress, report_progress
 from fedcel.attacks.vae import fit_vae
-from fedcel.data import Images
 from fedcel.errors import SpentError
 from fedcel.extras import import_optional
 from fedcel.leakage import Observation, ObservationPaid
 
-if TYPE_CHECKING:
-    from cmaes import CMA
-
-PROBES = 32  # own images whose answers tell how noisy answers are
-SHARE = 4  # of what is allowed, at most one part in so many goes to them
-NUDGE = 1e-4  # towards grey: another image to whoever remembers answers, the same to all others
+MAX_PROBES = 32  # own images whose answers tell how noisy answers are
+PROBES_DIVISOR = 4  # of what is allowed, at most one part in so many goes to them
+PROBE_SHIFT = 1e-4  # towards grey: another image to whoever remembers answers, to all others none
+MIN_RELATIVE_VARIANCE = 1e-6  # of an answer, in units of its square: keeps noiseless ones in reach
 
 
 @dataclass(frozen=True)
-class BlackBoxSearch:
-    """Maximise log p(answer) + log p(latent) over the latents of a small autoencoder.
+class BlackBoxSearch(BaseAttack):
+    """Search the image whose answers are the target's, among those of a small autoencoder.
 
-    An answer that the service gives to a made-up image is as noisy as the target's, so the gap of
-    the two has twice the variance v of one: minimise |gap|^2 / (4 v) + |latent|^2 / 2. The result
-    is the mean of the last search distribution, over which the noise has averaged out. The
-    attacker pays `queries` answers for each target, or as many whole rounds of them as are allowed
-    where answers are paid for. When they are spent before, the search ends with what it has.
+    It maximises log p(answer) + log p(latent). An answer that the service gives to a made-up image
+    is as noisy as the target's, so the gap of the two has twice the variance v of one: minimise
+    |gap|^2 / (4 v) + |latent|^2 / 2. The result is the mean of the last search distribution, over
+    which the noise has averaged out. When the answers are spent before, the search ends with what
+    it has.
+
+    Args:
+        name, needs, observes: See `Attack`.
+        queries: Answers paid for each target at budget 1, or as many whole rounds of them as are
+            allowed where answers are paid for.
+        latents: Of the autoencoder.
+        epochs: Of the autoencoder at budget 1, on the attacker's own images.
+        width: Standard deviation of the first search distribution, around latent 0.
+
+    References:
+        An et al., CVPR 2022 (MIRROR: a search of a generator's latents without gradients), here for
+        the image that was sent instead of its class.
+        Hansen, 2016 (covariance matrix adaptation), here instead of a genetic algorithm.
     """
 
     name: str = "blackbox-search"
@@ -50,52 +51,49 @@ class BlackBoxSearch:
     queries: int = 2000
     latents: int = 16
     epochs: int = 200
-    """Of the autoencoder, on the attacker's own images."""
     width: float = 0.5
-    """Standard deviation of the first search distribution, around latent 0."""
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        auxiliary: Images,
-        observed: Float[Tensor, "T F"],
-        budget: float,
-        generator: torch.Generator,
-        progress: Progress | None = None,
-    ) -> Float[Tensor, "T C H W"]:
-        """Return one image in [0, 1] per answer; SpentError where not one round can be paid."""
+    def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
+        """Return one image per answer.
+
+        Raises:
+            SpentError: Not one round of queries can be paid.
+        """
+        observation, generator = attacker.observation, attacker.generator
         CMA = import_optional("cmaes").CMA  # noqa: N806 - a class; a second, for its whole toolbox
 
         size = CMA(np.zeros(self.latents), self.width).population_size
-        wanted = max(1, round(self.queries * budget) // size)
-        rounds, probes = plan_queries(observation, wanted, len(observed) * size)
-        epochs = max(1, round(self.epochs * budget))
-        decoder = fit_vae(auxiliary.x, self.latents, epochs, generator, progress)
-        variance = estimate_answer_variance(observation, auxiliary.x[:probes], generator)
+        rounds = max(1, round(self.queries * attacker.budget) // size)
+        rounds, probes = plan_queries(observation, rounds, len(observed) * size)
+        decoder = fit_vae(attacker, self.latents, attacker.scale(self.epochs))
+        probe_images = attacker.auxiliary.x[:probes]
+        variance = estimate_answer_variance(observation, probe_images, generator)
         seeds = torch.randint(2**31, (len(observed),), generator=generator).tolist()
         searches = [CMA(np.zeros(self.latents), self.width, seed=seed) for seed in seeds]
+        goal = centre_logits(observed).repeat_interleave(size, 0)
         for number in range(1, rounds + 1):
-            asked = np.stack([[search.ask() for _ in range(size)] for search in searches])
-            latents = torch.from_numpy(asked).flatten(0, 1).float()
+            populations = np.stack([[search.ask() for _ in range(size)] for search in searches])
+            latents = torch.from_numpy(populations).flatten(0, 1).float()
+            images = apply_network(decoder, latents)
             try:
-                answers = centre_logits(
-                    observation.sample(apply_network(decoder, latents), generator)
-                )
+                answers = centre_logits(observation.sample(images, generator))
             except SpentError:
                 if number == 1:
                     raise
                 done = (number - 1) * size
-                report_progress(progress, "queries", done, done, "the budget is spent")
+                attacker.report("queries", done, done, "the budget is spent")
                 break
-            gap = answers - centre_logits(observed).repeat_interleave(size, 0)
+            gap = answers - goal
             nats = gap.square().sum(1) / (4 * variance) + latents.square().sum(1) / 2
-            cost = nats.view(-1, size)
-            for search, places, values in zip(searches, asked, cost.tolist(), strict=True):
-                search.tell(list(zip(places, values, strict=True)))
-            report_progress(
-                progress, "queries", number * size, rounds * size, f"cost {cost.mean():.3g}"
-            )
-        return decode_centres(decoder, searches)
+            costs = nats.view(-1, size)
+            for search, population, values in zip(
+                searches, populations, costs.tolist(), strict=True
+            ):
+                search.tell(list(zip(population, values, strict=True)))
+            cost = f"cost {costs.mean():.3g}"
+            attacker.report("queries", number * size, rounds * size, cost)
+        centres = np.stack([search.mean for search in searches])
+        return apply_network(decoder, torch.from_numpy(centres).float())
 
 
 def plan_queries(observation: Observation, rounds: int, price: int) -> tuple[int, int]:
@@ -104,32 +102,29 @@ def plan_queries(observation: Observation, rounds: int, price: int) -> tuple[int
     SpentError where not one round is.
     """
     if not isinstance(observation, ObservationPaid):
-        return rounds, PROBES
+        return rounds, MAX_PROBES
     allowed = observation.allowance
-    probes = min(PROBES, allowed // (2 * SHARE))
-    most = (allowed - 2 * probes) // price
-    if not (probes and most):
+    probes = min(MAX_PROBES, allowed // (2 * PROBES_DIVISOR))
+    affordable = (allowed - 2 * probes) // price
+    if not (probes and affordable):
         raise SpentError(
             f"{allowed} answers are allowed for a search, a round takes {price} and a quarter goes "
             "to probes; ask for fewer attack.targets or attack.seeds, or grant more"
         )
-    return min(rounds, most), probes
+    return min(rounds, affordable), probes
 
 
 def estimate_answer_variance(
     observation: Observation, images: Float[Tensor, "N C H W"], generator: torch.Generator
 ) -> float:
-    """Return the variance of one value of an answer about one image, at least 1e-6 of its square.
+    """Return the variance of one value of an answer about one image.
 
     From the answers to each image and to one that hardly differs, because a service may answer the
-    same image the same. The floor keeps a service without noise searchable.
+    same image the same.
     """
-    both = images, images.lerp(torch.full_like(images, 0.5), NUDGE)
-    one, two = (centre_logits(observation.sample(part, generator)) for part in both)
-    return float(((one - two).square().mean() / 2).clamp_min(1e-6 * one.square().mean()))
-
-
-def decode_centres(decoder: nn.Module, searches: list[CMA]) -> Float[Tensor, "T C H W"]:
-    """Return the images at the means of the search distributions."""
-    means: NDArray[np.float64] = np.stack([search.mean for search in searches])
-    return apply_network(decoder, torch.from_numpy(means).float())
+    shifted = images.lerp(torch.full_like(images, 0.5), PROBE_SHIFT)
+    first, second = (
+        centre_logits(observation.sample(probes, generator)) for probes in (images, shifted)
+    )
+    least = MIN_RELATIVE_VARIANCE * first.square().mean()
+    return float(((first - second).square().mean() / 2).clamp_min(least))

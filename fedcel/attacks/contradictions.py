@@ -1,125 +1,144 @@
 """What in a run's numbers cannot be: signs that an attack, a law or a measurement is wrong."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import log, sqrt
 from statistics import fmean
 
+from pydantic import BaseModel, ConfigDict
+
+from fedcel.attacks.attack_row import AttackRow
 from fedcel.leakage import fano_bound
 
-Row = Mapping[str, object]
-NORMAL = 1.96  # half widths are of 95 % intervals
+NORMAL_QUANTILE = 1.96  # half widths are of 95 % intervals
 RULE_OF_THREE = 3.0
-WIDTHS = 2.0  # half widths beyond which bits are above a bound: by chance one time in 20 000
-ROUNDING = 1e-6  # bits that double precision leaves of nothing
+CERTIFICATE_MARGIN = 2.0  # half widths above a bound: by chance one time in 20 000
+ROUNDING_BITS = 1e-6  # that double precision leaves of nothing
 
-BEST = (
-    "identification-optimal",
-    "identification-half-width",
-    "identification-candidates",
+OPTIMAL_FIELDS = (
+    "identification_optimal",
+    "identification_half_width",
+    "identification_candidates",
     "candidates",
-    "information-bits",
+    "information_bits",
 )
 """What the optimal attacker's row must say to be looked at."""
-TRAINED = ("identification-1", "targets")
-"""What a trained attack's row must say."""
-WAY = ("observation", "attack", "knowledge", "budget", "targets")
-"""How an attack was carried out: rows that differ in nothing else are its seeds."""
-BOUNDED = (
-    ("information-bits", "information-half-width", "certificate-bits", "bits"),
-    (
-        "bits-beyond-label",
-        "bits-half-width",
-        "certificate-bits-within-class",
-        "bits beyond the label",
-    ),
-)
-"""What result.json says was measured, its error, its upper bound, and their unit."""
 
 
-def find_contradictions(rows: Sequence[Row], result: Row | None = None) -> list[str]:
-    """Return a sentence for each contradiction in the rows of attacks, and in `result`.json.
+class MeasuredLeak(BaseModel):
+    """What result.json says of a message's leak: bits, their error and their upper bound.
+
+    None where a version stored less.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="ignore", alias_generator=lambda name: name.replace("_", "-")
+    )
+
+    information_bits: float | None = None
+    information_half_width: float | None = None
+    certificate_bits: float | None = None
+    bits_beyond_label: float | None = None
+    bits_half_width: float | None = None
+    certificate_bits_within_class: float | None = None
+
+
+def find_contradictions(rows: Iterable[AttackRow], leak: MeasuredLeak | None = None) -> list[str]:
+    """Find what cannot be in the rows of a run's attacks and in its measured leak.
 
     No trained attack identifies more often than the optimal one on the same observation, beyond
-    the intervals of both; and that one not more often than its own information allows (Fano's
-    inequality; Cover and Thomas, 2006, theorem 2.10.1). Each attack is held to it as it was carried
-    out: a mean over budgets, or over what the attacker knows, would hide that one cannot be.
-    Observations without an optimal attacker, attacks on fewer targets than it has candidates, and
-    rows of versions that stored too little are not looked at. Nor is a `result` that holds no
-    half widths: without them, bits above a certificate may be chance; see `check_certificate`.
+    the intervals of both; and that one not more often than its own information allows. Each attack
+    is held to it as it was carried out: a mean over budgets, or over what the attacker knows, would
+    hide that one cannot be. Not looked at are observations without an optimal attacker, attacks on
+    fewer targets than it has candidates, and rows of versions that stored too little; nor bits
+    without half widths, which may be above a certificate by chance.
+
+    Args:
+        rows: Of all attacks on one run.
+        leak: What the run's result.json says; `MeasuredLeak.model_validate` reads it.
+
+    Returns:
+        A sentence for each contradiction.
+
+    References:
+        Cover and Thomas, Elements of Information Theory, 2006, theorem 2.10.1 (Fano's inequality).
     """
-    best = group_rows(rows, BEST, WAY[:1])
-    found = [said for (seen,), mine in best.items() for said in check_fano(seen, mine)]
-    for (seen, attack, *_), theirs in group_rows(rows, TRAINED, WAY).items():
-        if (seen,) in best:
-            found += check_optimal(seen, attack, theirs, best[seen,])
-    return list(dict.fromkeys(found)) + check_certificate(result or {})
+    rows = list(rows)
+    optimal: dict[object, list[AttackRow]] = {}
+    trained: dict[tuple[object, ...], list[AttackRow]] = {}
+    for row in rows:
+        if all(getattr(row, name) is not None for name in OPTIMAL_FIELDS):
+            optimal.setdefault(row.observation, []).append(row)
+        if row.identification_1 is not None and row.targets is not None:
+            way = row.observation, row.attack, row.knowledge, row.budget, row.targets
+            trained.setdefault(way, []).append(row)
+    sentences = [text for seeds in optimal.values() for text in check_fano(seeds)]
+    for seeds in trained.values():
+        best = optimal.get(seeds[0].observation)
+        sentences += check_optimal(seeds, best) if best else []
+    return list(dict.fromkeys(sentences)) + check_certificate(leak or MeasuredLeak())
 
 
-def check_certificate(result: Row) -> list[str]:
+def mean_of(rows: Iterable[AttackRow], field: str) -> float:
+    """Return the mean of a field that all rows have."""
+    return fmean(getattr(row, field) for row in rows)
+
+
+def check_fano(best: Sequence[AttackRow]) -> list[str]:
+    """Return what is wrong where identification is above what the information allows."""
+    rate = mean_of(best, "identification_optimal")
+    # A bootstrap of M successes has no width; by the rule of three 3 / M of cases may still fail.
+    half_width = max(
+        mean_of(best, "identification_half_width"), RULE_OF_THREE / mean_of(best, "candidates")
+    )
+    nats = max(0.0, mean_of(best, "information_bits") * log(2))
+    limit = fano_bound(nats, round(mean_of(best, "identification_candidates")))
+    if rate - half_width <= limit:
+        return []
+    return [
+        f"On {best[0].observation} the optimal attacker picks the right image in {rate:.3f} of "
+        f"cases; its information allows {limit:.3f} (Fano): the law or the information is wrong."
+    ]
+
+
+def check_optimal(seeds: Sequence[AttackRow], best: Sequence[AttackRow]) -> list[str]:
+    """Return what is wrong where a trained attack identifies more often than the optimal one."""
+    rate, limit = mean_of(seeds, "identification_1"), mean_of(best, "identification_optimal")
+    chance = sqrt(limit * (1 - limit) / mean_of(seeds, "targets"))
+    half_width = NORMAL_QUANTILE * chance + mean_of(best, "identification_half_width")
+    among = fmean(row.identification_candidates or row.targets or 0 for row in seeds)
+    is_easier = among < mean_of(best, "identification_candidates")
+    if is_easier or rate <= limit + half_width:
+        return []
+    attack = seeds[0].attack
+    return [
+        f"On {seeds[0].observation} {attack} picks the right image in {rate:.3f} of cases, the "
+        f"optimal attacker in {limit:.3f} +- {half_width:.3f}: the law is not that of the "
+        f"observation, or {attack} saw targets."
+    ]
+
+
+def check_certificate(leak: MeasuredLeak) -> list[str]:
     """Return what is wrong where the message leaks more bits than its certificate allows.
 
-    The certificate bounds the information of exactly the codes that the bits are measured of, so
-    no more than the noise drawn may lift them above it. It is attained where codes differ by far
+    The certificate bounds the information of exactly the images that the bits are measured of, so
+    no more than the noise drawn may lift them above it. It is attained where features differ by far
     less than the noise: twice the half width keeps hundreds of runs from a false alarm.
     """
-    found = []
-    for measured, half_width, bound, unit in BOUNDED:
-        if any(result.get(key) is None for key in (measured, half_width, bound)):
+    sentences = []
+    for bits, half_width, bound, unit in (
+        (leak.information_bits, leak.information_half_width, leak.certificate_bits, "bits"),
+        (
+            leak.bits_beyond_label,
+            leak.bits_half_width,
+            leak.certificate_bits_within_class,
+            "bits beyond the label",
+        ),
+    ):
+        if bits is None or half_width is None or bound is None:
             continue
-        bits, width, limit = (mean_score([result], key) for key in (measured, half_width, bound))
-        if bits - WIDTHS * width > limit + ROUNDING:
-            found.append(
-                f"The message tells {bits:.3f} +- {width:.3f} {unit}; its certificate allows "
-                f"{limit:.3f}: the law, the bits or the certificate is wrong."
+        if bits - CERTIFICATE_MARGIN * half_width > bound + ROUNDING_BITS:
+            sentences.append(
+                f"The message tells {bits:.3f} +- {half_width:.3f} {unit}; its certificate allows "
+                f"{bound:.3f}: the law, the bits or the certificate is wrong."
             )
-    return found
-
-
-def group_rows(
-    rows: Sequence[Row], needed: Sequence[str], way: Sequence[str]
-) -> dict[tuple[str, ...], list[Row]]:
-    """Return the rows that say all that is needed, by what they say of `way`."""
-    found: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        if all(row.get(key) is not None for key in needed):
-            found.setdefault(tuple(str(row.get(key)) for key in way), []).append(row)
-    return found
-
-
-def mean_score(rows: Sequence[Row], key: str) -> float:
-    """Return the mean of a number over rows."""
-    return fmean(float(str(row[key])) for row in rows)
-
-
-def check_fano(seen: str, best: Sequence[Row]) -> list[str]:
-    """Return what is wrong where identification is above what the information allows."""
-    rate = mean_score(best, "identification-optimal")
-    # A bootstrap of M successes has no width; by the rule of three 3 / M of cases may still fail.
-    width = max(
-        mean_score(best, "identification-half-width"),
-        RULE_OF_THREE / mean_score(best, "candidates"),
-    )
-    nats = max(0.0, mean_score(best, "information-bits") * log(2))
-    limit = fano_bound(nats, round(mean_score(best, "identification-candidates")))
-    if rate - width <= limit:
-        return []
-    return [
-        f"On {seen} the optimal attacker picks the right image in {rate:.3f} of cases; its "
-        f"information allows {limit:.3f} (Fano): the law or the information is wrong."
-    ]
-
-
-def check_optimal(seen: str, attack: str, theirs: Sequence[Row], best: Sequence[Row]) -> list[str]:
-    """Return what is wrong where a trained attack identifies more often than the optimal one."""
-    rate, limit = mean_score(theirs, "identification-1"), mean_score(best, "identification-optimal")
-    chance = sqrt(limit * (1 - limit) / mean_score(theirs, "targets"))
-    width = NORMAL * chance + mean_score(best, "identification-half-width")
-    among = [row.get("identification-candidates", row["targets"]) for row in theirs]
-    few = fmean(float(str(one)) for one in among) < mean_score(best, "identification-candidates")
-    if few or rate <= limit + width:  # among fewer candidates the right one is easier to pick
-        return []
-    return [
-        f"On {seen} {attack} picks the right image in {rate:.3f} of cases, the optimal attacker "
-        f"in {limit:.3f} +- {width:.3f}: the law is not that of the observation, or {attack} saw "
-        "targets."
-    ]
+    return sentences

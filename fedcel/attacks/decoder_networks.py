@@ -9,23 +9,23 @@ from torch import Tensor, nn
 
 from fedcel.nets import initialise_parameters
 
-LARGEST_FLAT = 256  # pixels a channel up to which a plain network does
-HIDDEN = 256
+MAX_FLAT_PIXELS = 256  # a channel, up to which a plain network does
+HIDDEN_UNITS = 256
 
 
-class Size(NamedTuple):
+class DecoderSize(NamedTuple):
     """Of the convolutional decoder: residual blocks at a quarter of the sides, and their width."""
 
     blocks: int
     channels: int
 
 
-SMALL = Size(2, 32)
-LARGE = Size(8, 64)
+SMALL_DECODER = DecoderSize(2, 32)
+LARGE_DECODER = DecoderSize(8, 64)
 """The decoder of Xia et al., CVPR 2025."""
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3x3 convolutions around which the input is carried; He et al., CVPR 2016, figure 2."""
 
     def __init__(self, channels: int) -> None:
@@ -41,12 +41,12 @@ class Residual(nn.Module):
         return torch.relu(x + self.body(x))
 
 
-class Standardised(nn.Module):
+class Standardisation(nn.Module):
     """Subtract the mean and divide by the sd of what the attacker saw in training."""
 
-    def __init__(self, seen: Float[Tensor, "N F"]) -> None:
+    def __init__(self, examples: Float[Tensor, "N F"]) -> None:
         super().__init__()
-        sd, mean = torch.std_mean(seen, 0, correction=0)
+        sd, mean = torch.std_mean(examples, 0, correction=0)
         self.mean, self.sd = nn.Buffer(mean), nn.Buffer(sd.where(sd > 0, 1.0))  # dead stays 0
 
     def forward(self, x: Float[Tensor, "B F"]) -> Float[Tensor, "B F"]:
@@ -57,28 +57,28 @@ class Standardised(nn.Module):
 def is_flat(shape: tuple[int, ...]) -> bool:
     """Say whether images (C, H, W) are for the plain network: small, or not divisible by 4."""
     height, width = shape[1:]
-    return height * width <= LARGEST_FLAT or bool(height % 4 or width % 4)
+    return height * width <= MAX_FLAT_PIXELS or bool(height % 4 or width % 4)
 
 
 def build_decoder_network(
-    seen: Float[Tensor, "N F"],
+    examples: Float[Tensor, "N F"],
     shape: tuple[int, ...],
     generator: torch.Generator,
-    size: Size = SMALL,
+    size: DecoderSize = SMALL_DECODER,
 ) -> nn.Module:
-    """Return an untrained decoder for vectors like `seen` and images `shape` (C, H, W).
+    """Return an untrained decoder for vectors like `examples` and images `shape` (C, H, W).
 
     Small images: F-256-256-pixels, whatever the `size`. Others: linear to (channels, H/4, W/4),
     residual blocks, 2 transposed convolutions, after the inversion networks of Xia et al., CVPR
     2025.
     """
-    flat, features = is_flat(shape), seen.shape[1]
+    features = examples.shape[1]
     layers = (
         build_flat_layers(features, shape)
-        if flat
+        if is_flat(shape)
         else build_convolution_layers(features, shape, size)
     )
-    net = nn.Sequential(Standardised(seen), *layers, nn.Sigmoid())
+    net = nn.Sequential(Standardisation(examples), *layers, nn.Sigmoid())
     initialise_parameters(net, generator)
     for layer in net.modules():
         if isinstance(layer, nn.ConvTranspose2d):
@@ -91,25 +91,26 @@ def build_decoder_network(
 def build_flat_layers(features: int, shape: tuple[int, ...]) -> list[nn.Module]:
     """Return the layers of the plain network."""
     return [
-        nn.Linear(features, HIDDEN),
+        nn.Linear(features, HIDDEN_UNITS),
         nn.ReLU(),
-        nn.Linear(HIDDEN, HIDDEN),
+        nn.Linear(HIDDEN_UNITS, HIDDEN_UNITS),
         nn.ReLU(),
-        nn.Linear(HIDDEN, prod(shape)),
+        nn.Linear(HIDDEN_UNITS, prod(shape)),
         nn.Unflatten(1, shape),
     ]
 
 
-def build_convolution_layers(features: int, shape: tuple[int, ...], size: Size) -> list[nn.Module]:
+def build_convolution_layers(
+    features: int, shape: tuple[int, ...], size: DecoderSize
+) -> list[nn.Module]:
     """Return the layers of the network for images whose sides divide by 4."""
     channels, height, width = shape
-    wide = size.channels
-    small = (wide, height // 4, width // 4)
+    quarter = (size.channels, height // 4, width // 4)
     return [
-        nn.Linear(features, prod(small)),
-        nn.Unflatten(1, small),
-        *(Residual(wide) for _ in range(size.blocks)),
-        nn.ConvTranspose2d(wide, wide, 4, stride=2, padding=1),
+        nn.Linear(features, prod(quarter)),
+        nn.Unflatten(1, quarter),
+        *(ResidualBlock(size.channels) for _ in range(size.blocks)),
+        nn.ConvTranspose2d(size.channels, size.channels, 4, stride=2, padding=1),
         nn.ReLU(),
-        nn.ConvTranspose2d(wide, channels, 4, stride=2, padding=1),
+        nn.ConvTranspose2d(size.channels, channels, 4, stride=2, padding=1),
     ]

@@ -1,10 +1,5 @@
-"""Decoder trained against a critic: images that also look like images.
+"""Decoder trained against a critic: images that also look like images."""
 
-Source: Gulrajani et al., NIPS 2017, algorithm 1, with the squared error to the known image added
-to the generator's loss.
-"""
-
-from copy import deepcopy
 from dataclasses import dataclass
 from math import prod
 
@@ -12,20 +7,43 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
 from fedcel.attacks.decoder_networks import build_decoder_network, is_flat
-from fedcel.attacks.inversion_training import Draw, apply_network, make_observer, split_held_out
-from fedcel.attacks.protocol import Progress, report_progress
-from fedcel.data import Images
-from fedcel.leakage import Observation
+from fedcel.attacks.inversion_training import (
+    HELD_OUT_DRAWS,
+    apply_network,
+    keep_best_epoch,
+    observe_own_images,
+)
 from fedcel.nets import fastest_device, initialise_parameters, use_full_precision
 
-BETAS = (0.5, 0.999)
-HELD_DRAWS = 8  # observations of each held image, so that the choice of epoch is not one of noise
+ADAM_BETAS = (0.5, 0.999)
+MAX_BATCH = 64
+LEAKY_SLOPE = 0.2
+CRITIC_UNITS = 128  # of each hidden layer of the plain critic
+CRITIC_CHANNELS = (16, 32, 64, 64)  # of the critic of larger images
 
 
 @dataclass(frozen=True)
-class GANDecoder:
-    """The decoder's network as generator, a critic of its size, the best epoch is kept."""
+class GANDecoder(BaseAttack):
+    """Train a decoder network against a critic that tells its images from real ones.
+
+    The generator's loss is `weight` times the squared error to the known image, less the critic's
+    opinion. The best epoch is kept.
+
+    Args:
+        name, needs, observes: See `Attack`.
+        epochs: Passes over the attacker's images at budget 1.
+        critic_steps: Of the critic for each step of the decoder.
+        critic_rate: Step size of the critic.
+        rate: Step size of the decoder.
+        penalty: Weight of the critic's gradient penalty.
+        weight: Of the mean squared error beside the critic's opinion.
+        repeats: Answers asked for each image where asking is not free.
+
+    References:
+        Gulrajani et al., NIPS 2017, algorithm 1.
+    """
 
     name: str = "gan-decoder"
     needs: frozenset[str] = frozenset()
@@ -36,72 +54,45 @@ class GANDecoder:
     rate: float = 5e-4
     penalty: float = 10.0
     weight: float = 100.0
-    """Of the mean squared error beside the critic's opinion."""
     repeats: int = 16
-    """Answers asked for each image, where asking is not free."""
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        auxiliary: Images,
-        observed: Float[Tensor, "T F"],
-        budget: float,
-        generator: torch.Generator,
-        progress: Progress | None = None,
-    ) -> Float[Tensor, "T C H W"]:
-        """Return one image in [0, 1] per message; DataError on fewer than two own images."""
-        images, held = split_held_out(auxiliary.x, generator)
-        draw = make_observer(observation, images, self.repeats, torch.clone, generator)
-        check = make_observer(observation, held, self.repeats, torch.clone, generator)
-        checks = torch.cat([check(generator) for _ in range(HELD_DRAWS)])
-        truth = held.repeat(HELD_DRAWS, 1, 1, 1)
-        shape = tuple(images.shape[1:])
-        net = build_decoder_network(draw(generator), shape, generator)
-        place = fastest_device(net)
-        net, critic = net.to(place), build_critic(shape, generator).to(place)
-        images = images.to(place)
-        optimisers = (
-            torch.optim.Adam(net.parameters(), self.rate, BETAS),
-            torch.optim.Adam(critic.parameters(), self.critic_rate, BETAS),
-        )
-        best, lowest = net, torch.inf
-        epochs = max(1, round(self.epochs * budget))
-        for epoch in range(1, epochs + 1):
-            self.epoch(net, critic, optimisers, draw, images, generator)
-            error = float((apply_network(net, checks) - truth).square().mean())
-            if error < lowest:
-                best, lowest = deepcopy(net), error
-            report_progress(progress, "epoch", epoch, epochs, f"MSE {error:.4f} on held images")
+    def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
+        """Return one image per message."""
+        generator, shape = attacker.generator, tuple(attacker.auxiliary.x.shape[1:])
+        own_images = observe_own_images(attacker, self.repeats, HELD_OUT_DRAWS)
+        net = build_decoder_network(own_images.observe(generator), shape, generator)
+        device = fastest_device(net)
+        net, critic = net.to(device), build_critic(shape, generator).to(device)
+        images = own_images.training.to(device)
+        net_adam = torch.optim.Adam(net.parameters(), self.rate, ADAM_BETAS)
+        critic_adam = torch.optim.Adam(critic.parameters(), self.critic_rate, ADAM_BETAS)
+        size = min(MAX_BATCH, len(images))
+
+        def train_critic(inputs: Float[Tensor, "A F"]) -> None:
+            picked = torch.randint(len(images), (size,), generator=generator)
+            with torch.no_grad():
+                fake = net(inputs[picked])
+            critic_adam.zero_grad()
+            gap = critic(fake).mean() - critic(images[picked]).mean()
+            slope = gradient_penalty(critic, images[picked], fake, generator)
+            (gap + self.penalty * slope).backward()
+            critic_adam.step()
+
+        @use_full_precision()
+        def train_epoch() -> None:
+            inputs = own_images.observe(generator).to(device)
+            for batch in torch.split(torch.randperm(len(images), generator=generator), size):
+                for _ in range(self.critic_steps):
+                    train_critic(inputs)
+                net_adam.zero_grad()
+                fake = net(inputs[batch])
+                error = (fake - images[batch]).square().mean()
+                (self.weight * error - critic(fake).mean()).backward()
+                net_adam.step()
+
+        epochs = attacker.scale(self.epochs)
+        best = keep_best_epoch(attacker, net, own_images, train_epoch, epochs=epochs)
         return apply_network(best, observed)
-
-    @use_full_precision()
-    def epoch(
-        self,
-        net: nn.Module,
-        critic: nn.Module,
-        optimisers: tuple[torch.optim.Optimizer, torch.optim.Optimizer],
-        draw: Draw,
-        images: Float[Tensor, "A C H W"],
-        generator: torch.Generator,
-    ) -> None:
-        """Train both in place, on every image once, `critic_steps` of the critic for one."""
-        inputs = draw(generator).to(images.device)
-        size = min(64, len(images))
-        for part in torch.split(torch.randperm(len(images), generator=generator), size):
-            for _ in range(self.critic_steps):
-                pick = torch.randint(len(images), (size,), generator=generator)
-                with torch.no_grad():
-                    fake = net(inputs[pick])
-                optimisers[1].zero_grad()
-                gap = critic(fake).mean() - critic(images[pick]).mean()
-                slope = gradient_penalty(critic, images[pick], fake, generator)
-                (gap + self.penalty * slope).backward()
-                optimisers[1].step()
-            optimisers[0].zero_grad()
-            made = net(inputs[part])
-            error = (made - images[part]).square().mean()
-            (self.weight * error - critic(made).mean()).backward()
-            optimisers[0].step()
 
 
 def gradient_penalty(
@@ -120,25 +111,23 @@ def gradient_penalty(
 def build_critic(shape: tuple[int, ...], generator: torch.Generator) -> nn.Module:
     """Return an untrained critic: two hidden layers for small images, else 4 strided convolutions.
 
-    Without normalisation over the batch, which the penalty forbids (section 4 there).
+    Without normalisation over the batch, which the penalty forbids (Gulrajani et al., section 4).
     """
-    net = nn.Sequential(
-        *(build_flat_critic(shape) if is_flat(shape) else build_strided_critic(shape))
-    )
+    layers = build_flat_critic(shape) if is_flat(shape) else build_strided_critic(shape)
+    net = nn.Sequential(*layers)
     initialise_parameters(net, generator)
     return net
 
 
 def build_flat_critic(shape: tuple[int, ...]) -> list[nn.Module]:
     """Return the layers of the plain critic."""
-    sizes, slope = (prod(shape), 128, 128), 0.2
     return [
         nn.Flatten(),
-        nn.Linear(sizes[0], sizes[1]),
-        nn.LeakyReLU(slope),
-        nn.Linear(sizes[1], sizes[2]),
-        nn.LeakyReLU(slope),
-        nn.Linear(sizes[2], 1),
+        nn.Linear(prod(shape), CRITIC_UNITS),
+        nn.LeakyReLU(LEAKY_SLOPE),
+        nn.Linear(CRITIC_UNITS, CRITIC_UNITS),
+        nn.LeakyReLU(LEAKY_SLOPE),
+        nn.Linear(CRITIC_UNITS, 1),
     ]
 
 
@@ -146,7 +135,8 @@ def build_strided_critic(shape: tuple[int, ...]) -> list[nn.Module]:
     """Return the layers of the critic of larger images, each convolution halving the sides."""
     layers: list[nn.Module] = []
     channels, (height, width) = shape[0], shape[1:]
-    for wide in (16, 32, 64, 64):
-        layers += [nn.Conv2d(channels, wide, 3, stride=2, padding=1), nn.LeakyReLU(0.2)]
-        channels, height, width = wide, -(-height // 2), -(-width // 2)
+    for out_channels in CRITIC_CHANNELS:
+        convolution = nn.Conv2d(channels, out_channels, 3, stride=2, padding=1)
+        layers += [convolution, nn.LeakyReLU(LEAKY_SLOPE)]
+        channels, height, width = out_channels, -(-height // 2), -(-width // 2)
     return [*layers, nn.Flatten(), nn.Linear(channels * height * width, 1)]

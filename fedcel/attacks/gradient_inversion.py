@@ -1,10 +1,4 @@
-"""Gradient inversion: find the images whose update points where the uploaded one does.
-
-Source: Geiping et al., NeurIPS 2020, equation 4. Labels need not be known: the head's bias shows
-how many images each class has; see `Uploads` for a batch of one, Zhao et al., 2020 (iDLG). Noise at
-the cut, and what is dropped there, were drawn once for each image and are searched for with it: an
-upload has far more values than all of them together, so they hide nothing.
-"""
+"""Gradient inversion: find the images whose update points where the uploaded one does."""
 
 from dataclasses import dataclass
 
@@ -13,27 +7,40 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
+from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
 from fedcel.attacks.pixel_descent import total_variation
-from fedcel.attacks.protocol import Progress, report_progress
 from fedcel.attacks.score_card import order_batches
-from fedcel.data import Images
 from fedcel.errors import SettingsError
-from fedcel.leakage import UPDATE, Observation, ObservationUpdate, make_refusal
+from fedcel.leakage import UPDATE, ObservationUpdate, make_refusal
 
-TUNED_ON = 8  # own images on which the weight is chosen, or one batch where that is more
-PRIOR = 1e-4  # weight of the noise's mean square, in units of its variance, beside the distance
-SPREAD = 0.1  # sd of the first images around the mean: images of one class must not start equal
+TUNING_IMAGES = 8  # own images on which the weight is chosen, or one batch where that is more
+NOISE_WEIGHT = 1e-4  # of the noise's mean square, in units of its variance, beside the distance
+START_SPREAD = 0.1  # sd of the first images around the mean: those of one class must differ
 
 
 @dataclass(frozen=True)
-class GradientInversion:
-    """Minimise 1 - cosine(update(x, y, u, m), uploaded) + tv TV(x) + 1e-4 mean u^2.
+class GradientInversion(BaseAttack):
+    """Search the images whose update points where the uploaded one does.
 
-    By Adam on the gradient's signs, over the images x, the noise u at the cut, in units of its
-    standard deviation, and the mask m there, in [0, 1].
-    Starts at the mean of the attacker's own images. The weight tv is that which rebuilds best his
-    own images from their uploads; what is found is drawn back to that mean by the share that
+    It minimises 1 - cosine(update(x, y, u, m), uploaded) + tv TV(x) + 1e-4 mean u^2 by Adam on the
+    gradient's signs, over the images x, the noise u at the cut, in units of its standard deviation,
+    and the mask m there, in [0, 1]. Noise and mask were drawn once for each image: an upload has
+    far more values than all of them together, so they hide nothing. The labels y are read off the
+    upload, see `ObservationUpdate.labels`.
+
+    It starts at the mean of the attacker's own images. The weight tv is that which rebuilds best
+    his own images from their uploads; what comes out is drawn back to that mean by the share that
     rebuilds them best, all the way where noise leaves nothing to find.
+
+    Args:
+        name, needs, observes: See `Attack`.
+        steps: Of the descent at budget 1.
+        rate: Adam's first step; it falls to 0 as a cosine.
+        weights: Tried for tv, 0 or more.
+
+    References:
+        Geiping et al., NeurIPS 2020, equation 4.
+        Zhao et al., 2020 (iDLG: the label of a batch of one).
     """
 
     name: str = "gradient-inversion"
@@ -43,115 +50,88 @@ class GradientInversion:
     rate: float = 0.1
     weights: tuple[float, ...] = (0.0, 0.001, 0.01, 0.1)
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        auxiliary: Images,
-        observed: Float[Tensor, "T P"],
-        budget: float,
-        generator: torch.Generator,
-        progress: Progress | None = None,
-    ) -> Float[Tensor, "T C H W"]:
-        """Return one image in [0, 1] per row, a batch in any order.
+    def invert(self, attacker: Attacker, observed: Float[Tensor, "T P"]) -> Reconstructions:
+        """Return one image per row, a batch in any order.
 
-        ValueError without updates, SettingsError on fewer own images than are behind an upload.
+        Raises:
+            SettingsError: There are fewer own images than are behind an upload.
         """
+        observation, x = attacker.observation, attacker.auxiliary.x
         if not isinstance(observation, ObservationUpdate):
             raise make_refusal(observation, UPDATE)
-        steps, size = max(1, round(self.steps * budget)), observation.batch
-        centre = auxiliary.x.mean(0)
-        count = count_tuning_images(size, len(auxiliary.y))
-        own = auxiliary.x[torch.randperm(len(auxiliary.y), generator=generator)[:count]]
-        weight, share = self.tuned(observation, own, centre, steps, generator, progress)
-        found = self.search(observation, centre, observed, weight, steps, generator, progress)
-        return centre + share * (found - centre)
+        count = count_tuning_images(observation.batch, len(x))
+        tuning_images = x[torch.randperm(len(x), generator=attacker.generator)[:count]]
+        steps = attacker.scale(self.steps)
+        search = UploadSearch(attacker, observation, x.mean(0), self.rate, steps)
+        tv, share = search.tune(tuning_images, self.weights)
+        return search.centre + share * (search.invert(observed, tv) - search.centre)
 
-    def tuned(
-        self,
-        observation: ObservationUpdate,
-        own: Float[Tensor, "N C H W"],
-        centre: Float[Tensor, "C H W"],
-        steps: int,
-        generator: torch.Generator,
-        progress: Progress | None,
+
+@dataclass(frozen=True)
+class UploadSearch:
+    """The search of the images behind uploads: where it starts, how fast and long it goes."""
+
+    attacker: Attacker
+    observation: ObservationUpdate
+    centre: Float[Tensor, "C H W"]
+    rate: float
+    steps: int
+
+    def tune(
+        self, images: Float[Tensor, "N C H W"], weights: tuple[float, ...]
     ) -> tuple[float, float]:
         """Return the weight with the lowest MSE on own images, and the share it is reached with."""
-        size, count = observation.batch, len(self.weights)
-        uploads = observation.sample(own, generator)[::size]
-        labels = observation.labels(uploads, size).repeat(count, 1)
-        weights = torch.tensor(self.weights).repeat_interleave(len(uploads))
-        found = self.descend(
-            observation,
-            centre,
-            labels,
-            uploads.repeat(count, 1),
-            weights,
-            steps,
-            generator,
-            progress,
-        )
-        best = (torch.inf, self.weights[0], 0.0)
-        for tried, images in zip(self.weights, found.chunk(count), strict=True):
-            moved = order_batches(images.flatten(0, 1), own, size) - centre
-            share = fit_shrinkage(moved, own - centre)
-            best = min(
-                best, (float((share * moved - (own - centre)).square().mean()), tried, share)
-            )
+        batch = self.observation.batch
+        uploads = self.observation.sample(images, self.attacker.generator)[::batch]
+        labels = self.observation.labels(uploads, batch).repeat(len(weights), 1)
+        tv = torch.tensor(weights).repeat_interleave(len(uploads))
+        rebuilt = self.descend(uploads.repeat(len(weights), 1), labels, tv)
+        best = (torch.inf, weights[0], 0.0)
+        true = images - self.centre
+        for weight, part in zip(weights, rebuilt.chunk(len(weights)), strict=True):
+            moved = order_batches(part.flatten(0, 1), images, batch) - self.centre
+            share = fit_shrinkage(moved, true)
+            error = float((share * moved - true).square().mean())
+            best = min(best, (error, weight, share))
         return best[1:]
 
-    def search(
-        self,
-        observation: ObservationUpdate,
-        centre: Float[Tensor, "C H W"],
-        observed: Float[Tensor, "T P"],
-        weight: float,
-        steps: int,
-        generator: torch.Generator,
-        progress: Progress | None,
-    ) -> Float[Tensor, "T C H W"]:
+    def invert(self, observed: Float[Tensor, "T P"], tv: float) -> Float[Tensor, "T C H W"]:
         """Return the images of all uploads; a last, smaller batch is searched on its own."""
-        size = observation.batch
-        whole = len(observed) // size * size
-        parts = [
-            (observed[:whole:size], size),
+        batch = self.observation.batch
+        whole = len(observed) // batch * batch
+        groups = [
+            (observed[:whole:batch], batch),
             (observed[whole : whole + 1], len(observed) - whole),
         ]
-        found = []
-        for uploads, batch in parts:
+        images = []
+        for uploads, size in groups:
             if len(uploads):
-                labels = observation.labels(uploads, batch)
-                images = self.descend(
-                    observation, centre, labels, uploads, weight, steps, generator, progress
-                )
-                found.append(images.flatten(0, 1))
-        return torch.cat(found)
+                labels = self.observation.labels(uploads, size)
+                images.append(self.descend(uploads, labels, tv).flatten(0, 1))
+        return torch.cat(images)
 
     def descend(
         self,
-        observation: ObservationUpdate,
-        centre: Float[Tensor, "C H W"],
-        labels: Int[Tensor, "G b"],
         uploads: Float[Tensor, "G P"],
-        weight: float | Float[Tensor, " G"],
-        steps: int,
-        generator: torch.Generator,
-        progress: Progress | None,
+        labels: Int[Tensor, "G b"],
+        tv: float | Float[Tensor, " G"],
     ) -> Float[Tensor, "G b C H W"]:
-        """Return images in [0, 1] for each client's upload; steps fall to 0 in a cosine."""
-        start = torch.randn((*labels.shape, *centre.shape), generator=generator)
-        images = (centre + SPREAD * start).clamp(0, 1).requires_grad_()
-        noise, mask = init_unknowns(observation, labels)
-        sought = [leaf for leaf in (images, noise, mask) if leaf is not None]
-        adam = torch.optim.Adam(sought, self.rate)
-        cosine = torch.optim.lr_scheduler.CosineAnnealingLR(adam, steps)
-        for step in range(1, steps + 1):
-            made = observation.update(images, labels, generator, noise, mask)
-            gap = 1 - cosine_similarity(made, uploads, dim=1)
-            rough = total_variation(images.flatten(0, 1)).view(labels.shape).mean(1)
-            loss = (gap + weight * rough).sum()
+        """Return images in [0, 1] for each client's upload."""
+        shape = (*labels.shape, *self.centre.shape)
+        start = torch.randn(shape, generator=self.attacker.generator)
+        images = (self.centre + START_SPREAD * start).clamp(0, 1).requires_grad_()
+        noise, mask = init_unknowns(self.observation, labels)
+        unknowns = [leaf for leaf in (images, noise, mask) if leaf is not None]
+        adam = torch.optim.Adam(unknowns, self.rate)
+        cosine = torch.optim.lr_scheduler.CosineAnnealingLR(adam, self.steps)
+        for step in range(1, self.steps + 1):
+            update = self.observation.update(images, labels, self.attacker.generator, noise, mask)
+            distance = 1 - cosine_similarity(update, uploads, dim=1)
+            roughness = total_variation(images.flatten(0, 1)).view(labels.shape).mean(1)
+            loss = (distance + tv * roughness).sum()
             if noise is not None:
-                loss = loss + PRIOR * noise.square().mean((1, 2)).sum()
-            for leaf, slope in zip(sought, torch.autograd.grad(loss, sought), strict=True):
+                loss = loss + NOISE_WEIGHT * noise.square().mean((1, 2)).sum()
+            for leaf, slope in zip(unknowns, torch.autograd.grad(loss, unknowns), strict=True):
                 leaf.grad = slope.sign()
             adam.step()
             cosine.step()
@@ -159,9 +139,8 @@ class GradientInversion:
                 images.clamp_(0, 1)
                 if mask is not None:
                     mask.clamp_(0, 1)
-            report_progress(
-                progress, "step", step, steps, f"cosine {1 - float(gap.detach().mean()):.3f}"
-            )
+            similarity = 1 - float(distance.detach().mean())
+            self.attacker.report("step", step, self.steps, f"cosine {similarity:.3f}")
         return images.detach()
 
 
@@ -176,18 +155,18 @@ def init_unknowns(
 
 def fit_shrinkage(moved: Float[Tensor, "N C H W"], true: Float[Tensor, "N C H W"]) -> float:
     """Return the share s in [0, 1] with the least mean (s moved - true)^2."""
-    along = float((moved * true).sum() / moved.square().sum().clamp_min(torch.finfo().tiny))
-    return min(max(along, 0.0), 1.0)
+    share = float((moved * true).sum() / moved.square().sum().clamp_min(torch.finfo().tiny))
+    return min(max(share, 0.0), 1.0)
 
 
-def count_tuning_images(batch: int, own: int) -> int:
+def count_tuning_images(batch: int, images: int) -> int:
     """Return how many own images the weight is chosen on, a multiple of the batch.
 
     SettingsError where they do not make one batch.
     """
-    if batch > own:
+    if batch > images:
         raise SettingsError(
-            f"attack.batch is {batch}, must be at most {own}, the attacker's own images, of which "
-            "he makes uploads to choose a weight on; lower it, or raise data.auxiliary"
+            f"attack.batch is {batch}, must be at most {images}, the attacker's own images, of "
+            "which he makes uploads to choose a weight on; lower it, or raise data.auxiliary"
         )
-    return min(max(1, TUNED_ON // batch), own // batch) * batch
+    return min(max(1, TUNING_IMAGES // batch), images // batch) * batch

@@ -1,7 +1,4 @@
-"""Regression and search in one: start at a decoder's image, stay near it, fit the message.
-
-After the initialised search of He et al., ACSAC 2019, with the decoder as the prior's mean.
-"""
+"""Regression and search in one: start at a decoder's image, stay near it, fit the message."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,119 +7,121 @@ from itertools import product
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
+from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
 from fedcel.attacks.averaging import move_to_device
-from fedcel.attacks.decoder import pass_through
-from fedcel.attacks.inversion_training import DEFAULT, Effort, Fitted, apply_network, train_inverter
-from fedcel.attacks.kernel_ridge import IMAGES, ROWS, choose_regression, count_rows, fit_regression
-from fedcel.attacks.pixel_descent import Loss, Steps, descend_pixels
-from fedcel.attacks.protocol import Progress
-from fedcel.attacks.rmle import TUNED_ON, objective
-from fedcel.data import Images
-from fedcel.leakage import MEAN, Observation, ObservationMean, make_refusal
+from fedcel.attacks.inversion_training import (
+    DEFAULT_EFFORT,
+    Effort,
+    OwnImages,
+    apply_network,
+    train_inverter,
+)
+from fedcel.attacks.kernel_ridge import (
+    MAX_IMAGES,
+    USUAL_ROWS,
+    choose_regression,
+    count_rows,
+    solve_regression,
+)
+from fedcel.attacks.pixel_descent import DescentSteps, PixelLoss, descend_pixels
+from fedcel.attacks.rmle import MAX_TUNING_IMAGES, penalised_misfit
+from fedcel.leakage import MEAN, ObservationMean, make_refusal
 
-STEPS = Steps(300, 0.01)
-Start = Callable[[Float[Tensor, "N F"]], Float[Tensor, "N C H W"]]
+DEFAULT_STEPS = DescentSteps(300, 0.01)
+Inverter = Callable[[Float[Tensor, "N F"]], Float[Tensor, "N C H W"]]
 """Images from messages."""
 
 
 @dataclass(frozen=True)
-class Hybrid:
-    """Minimise the misfit of x to z~ + tv TV(x) + mu mean (x - D(z~))^2 from D(z~).
+class HybridInversion(BaseAttack):
+    """Search the image that fits the message, from a decoder's image and near it.
 
-    D is the trained decoder, the one in closed form (`kernel-ridge`) or the mean of both. That, tv
-    and mu are those which rebuild best the attacker's images that D was not trained on; where D
-    alone does, under much noise, its image stays.
+    It minimises the misfit of x to z~ + tv TV(x) + mu mean (x - D(z~))^2 from D(z~). D is the
+    trained decoder, the one in closed form (`kernel-ridge`) or the mean of both. That, tv and mu
+    are those which rebuild best the attacker's images that D was not trained on; where D alone
+    does, under much noise, its image stays.
+
+    Args:
+        name, needs, observes: See `Attack`.
+        effort: How the decoder is trained.
+        steps: Of the descent at budget 1.
+        weights: Tried for tv, 0 or more.
+        ties: Tried for mu, above 0.
+
+    References:
+        He et al., ACSAC 2019 (initialised search), with the decoder as the prior's mean.
     """
 
     name: str = "hybrid-inversion"
     needs: frozenset[str] = frozenset({MEAN})
     observes: str = "smashed-data"
-    effort: Effort = DEFAULT
-    steps: Steps = STEPS
+    effort: Effort = DEFAULT_EFFORT
+    steps: DescentSteps = DEFAULT_STEPS
     weights: tuple[float, ...] = (0.0, 0.01, 0.1)
-    """Tried for tv."""
     ties: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-    """Tried for mu."""
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        auxiliary: Images,
-        observed: Float[Tensor, "T F"],
-        budget: float,
-        generator: torch.Generator,
-        progress: Progress | None = None,
-    ) -> Float[Tensor, "T C H W"]:
-        """Return one image in [0, 1] per message; ValueError where E[z~|x] is not granted."""
+    def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
+        """Return one image per message."""
+        observation = attacker.observation
         if not isinstance(observation, ObservationMean):
             raise make_refusal(observation, MEAN)
-        found = train_inverter(
-            observation, auxiliary.x, self.effort, pass_through, budget, generator, progress
-        )
-        steps = self.steps.times(budget)
-        own = found.held[:TUNED_ON]
-        there, place = move_to_device(observation)
-        seen, own = observation.sample(own, generator).to(place), own.to(place)
+        net, images = train_inverter(attacker, self.effort)
+        steps = self.steps.scaled(attacker.budget)
+        moved, device = move_to_device(observation)
+        tuning_images = images.held_out[:MAX_TUNING_IMAGES]
+        tuning_observed = observation.sample(tuning_images, attacker.generator).to(device)
+        tuning_images = tuning_images.to(device)
         pairs = torch.tensor(list(product(self.weights, self.ties)))
-        tv, mu = pairs.to(place).repeat_interleave(len(own), 0).T
-        start = self.start(observation, found, budget, generator, progress)
-        near_own = start(seen)
-        guess = near_own.repeat(len(pairs), 1, 1, 1)
-        tried = descend_pixels(
-            add_proximal_term(objective(there, seen.repeat(len(pairs), 1), tv), guess, mu),
-            guess,
-            steps,
-        )
-        errors = (tried - own.repeat(len(pairs), 1, 1, 1)).square().flatten(1).mean(1)
-        lowest, which = errors.view(len(pairs), -1).mean(1).nan_to_num(torch.inf).min(0)
-        observed = observed.to(place)
-        guess = start(observed)
-        if lowest >= (near_own - own).square().mean():
-            return guess.cpu()
-        best, near = pairs[int(which)].tolist()
-        loss = add_proximal_term(objective(there, observed, best), guess, near)
-        return descend_pixels(loss, guess, steps, progress).cpu()
+        tv, mu = pairs.to(device).repeat_interleave(len(tuning_images), 0).T
+        invert = self.choose_inverter(attacker, net, images)
+        tuning_start = invert(tuning_observed)
+        starts = tuning_start.repeat(len(pairs), 1, 1, 1)
+        misfit = penalised_misfit(moved, tuning_observed.repeat(len(pairs), 1), tv)
+        rebuilt = descend_pixels(add_proximal_term(misfit, starts, mu), starts, steps)
+        errors = (rebuilt - tuning_images.repeat(len(pairs), 1, 1, 1)).square().flatten(1).mean(1)
+        lowest, best = errors.view(len(pairs), -1).mean(1).nan_to_num(torch.inf).min(0)
+        observed = observed.to(device)
+        start = invert(observed)
+        if lowest >= (tuning_start - tuning_images).square().mean():
+            return start.cpu()
+        best_tv, best_mu = pairs[int(best)].tolist()
+        loss = add_proximal_term(penalised_misfit(moved, observed, best_tv), start, best_mu)
+        return descend_pixels(loss, start, steps, attacker).cpu()
 
-    def start(
-        self,
-        observation: Observation,
-        found: Fitted,
-        budget: float,
-        generator: torch.Generator,
-        progress: Progress | None,
-    ) -> Start:
+    def choose_inverter(self, attacker: Attacker, net: nn.Module, images: OwnImages) -> Inverter:
         """Return D: the network, a regression on the same images, or their mean."""
-        times, repeats = budget ** (1 / 3), self.effort.repeats
-        known = found.own[: max(2, round(IMAGES * times))]
-        rows = count_rows(min(len(found.own), IMAGES), ROWS, times)
-        other = choose_regression(
-            observation, known, found.held, rows, repeats, generator, progress
+        factor = attacker.budget ** (1 / 3)
+        training = images.training[: max(2, round(MAX_IMAGES * factor))]
+        rows = count_rows(min(len(images.training), MAX_IMAGES), USUAL_ROWS, factor)
+        learned = choose_regression(
+            attacker, training, images.held_out, rows=rows, repeats=self.effort.repeats
         )
+        regression = solve_regression(learned.choice.kernel, learned.training)
+        shape = images.held_out.shape[1:]
 
-        flat = fit_regression(other.choice, other.known)
+        def regress(z: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:
+            projected = regression.project(z.double().cpu())
+            return regression.rebuild(projected, learned.choice.penalty).to(z).view(-1, *shape)
 
-        def closed(z: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:
-            return flat(z.double().cpu()).to(z).view(len(z), *found.held.shape[1:])
+        def average(z: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:
+            return (apply_network(net, z) + regress(z)) / 2
 
-        def mean(z: Float[Tensor, "N F"]) -> Float[Tensor, "N C H W"]:
-            return (apply_network(found.net, z) + closed(z)) / 2
+        def held_out_error(invert: Inverter) -> float:
+            rebuilt = invert(learned.held_out.z.float()).flatten(1)
+            return float((rebuilt - learned.held_out.x).square().mean())
 
-        def error(start: Start) -> float:
-            made = start(other.checks.z.float()).flatten(1)
-            return float((made - other.checks.x).square().mean())
-
-        tried: list[Start] = [partial(apply_network, found.net), closed, mean]
-        return min(tried, key=error)
+        inverters: list[Inverter] = [partial(apply_network, net), regress, average]
+        return min(inverters, key=held_out_error)
 
 
 def add_proximal_term(
-    fits: Loss, centre: Float[Tensor, "N C H W"], mu: float | Float[Tensor, " N"]
-) -> Loss:
+    loss: PixelLoss, centre: Float[Tensor, "N C H W"], mu: float | Float[Tensor, " N"]
+) -> PixelLoss:
     """Return the loss plus mu times each image's mean squared distance from its centre."""
 
-    def loss(images: Float[Tensor, "N C H W"]) -> Float[Tensor, " N"]:
-        return fits(images) + mu * (images - centre).square().flatten(1).mean(1)
+    def proximal_loss(images: Float[Tensor, "N C H W"]) -> Float[Tensor, " N"]:
+        return loss(images) + mu * (images - centre).square().flatten(1).mean(1)
 
-    return loss
+    return proximal_loss

@@ -1,10 +1,9 @@
 """Kernel ridge regression from messages to images: a decoder in closed form.
 
-Source: Saunders, Gammerman and Vovk, ICML 1998, equation 7; with the linear kernel it is the ridge
-regression of Hoerl and Kennard, 1970. Of few images it makes more than a network does.
+Of few images it makes more than a network does.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,23 +11,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks.decoder import pass_through
-from fedcel.attacks.inversion_training import HELD, make_observer, split_held_out
-from fedcel.attacks.protocol import Progress, report_progress
-from fedcel.data import Images
-from fedcel.leakage import Observation
+from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
+from fedcel.attacks.inversion_training import HELD_OUT_SHARE, make_observer, split_held_out
 
-IMAGES, ROWS = 2000, 500
-WIDTHS = (0.5, 2.0, 8.0, 32.0)
-"""Of the Gaussian kernels, squared, in units of the median squared distance."""
-RIDGES = tuple(10.0**power for power in range(-5, 3))
+MAX_IMAGES = 2000  # that are learned from, at budget 1
+USUAL_ROWS = 500  # messages that are learned from, where there are fewer images
+KERNEL_WIDTHS = (0.5, 2.0, 8.0, 32.0)
+"""Of the Gaussian kernels, squared, in units of the median squared distance of messages."""
+PENALTIES = tuple(10.0**power for power in range(-5, 3))
 """Tried as lambda, in units of the kernel's largest eigenvalue over the number of rows."""
-TYPICAL = 500  # messages whose distances give the unit of width
-CHECKS = 2  # messages of each held image
-
-
-Regressor = Callable[[Float[Tensor, "T F"]], Float[Tensor, "T P"]]
-"""Flat images in [0, 1] from messages, both in float64."""
+MEDIAN_ROWS = 500  # messages whose distances give the unit of width
+HELD_OUT_DRAWS = 2  # messages of each held-out image
 
 
 class Pairs(NamedTuple):
@@ -39,12 +32,12 @@ class Pairs(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """exp(-|a - b|^2 / width) of centred messages; without a width the product a'b."""
+    """exp(-|a - b|^2 / width) of messages; without a width the product of centred a and b."""
 
     centre: Float[Tensor, " F"]
     width: float | None
 
-    def of(self, a: Float[Tensor, "N F"], b: Float[Tensor, "M F"]) -> Float[Tensor, "N M"]:
+    def matrix(self, a: Float[Tensor, "N F"], b: Float[Tensor, "M F"]) -> Float[Tensor, "N M"]:
         """Return the kernel of all pairs."""
         if self.width is None:
             return (a - self.centre) @ (b - self.centre).T
@@ -52,165 +45,156 @@ class Kernel(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A kernel and its lambda, and their mean squared error on held images."""
+    """A kernel and its penalty, and their mean squared error on held-out images."""
 
     error: float
     kernel: Kernel
-    ridge: float
+    penalty: float
+
+
+class Regression(NamedTuple):
+    """A kernel solved on pairs (z_i, x_i), once for all penalties lambda.
+
+    The image of a message z is mean + k(z) V (values + lambda)^-1 V'(x - mean): k(z) is the kernel
+    of z with all z_i, V and `values` are the eigenvectors and eigenvalues of the kernel of all z_i.
+    """
+
+    kernel: Kernel
+    messages: Float[Tensor, "N F"]
+    values: Float[Tensor, " N"]
+    vectors: Float[Tensor, "N N"]
+    coefficients: Float[Tensor, "N P"]
+    """V'(x - mean)."""
+    mean: Float[Tensor, " P"]
+
+    def project(self, observed: Float[Tensor, "T F"]) -> Float[Tensor, "T N"]:
+        """Return k(z) V of messages."""
+        return self.kernel.matrix(observed, self.messages) @ self.vectors
+
+    def rebuild(self, projected: Float[Tensor, "T N"], penalty: float) -> Float[Tensor, "T P"]:
+        """Return the flat images in [0, 1] of projected messages."""
+        shrunk = self.coefficients / (self.values + ridge_penalty(penalty, self.values))[:, None]
+        return torch.addmm(self.mean, projected, shrunk).clamp(0, 1)
+
+
+class Learned(NamedTuple):
+    """What was chosen, what it learns from, and the messages of held-out images that chose it."""
+
+    choice: Choice
+    training: Pairs
+    held_out: Pairs
 
 
 @dataclass(frozen=True)
-class KernelRidge:
-    """The image of least penalised squared error that is linear in a kernel of the message.
+class KernelRidge(BaseAttack):
+    """Rebuild the image of least penalised squared error that is linear in a kernel of the message.
 
     Kernel and penalty are those that rebuild best a fifth of the attacker's images, seen through
-    fresh noise. Of more than `images` so many are drawn; of fewer than `rows` each has several
-    messages. The effort grows as the cube of both, so a budget's cube root multiplies them.
+    fresh noise. The effort grows as the cube of `images` and `rows`, so a budget's cube root
+    multiplies them.
+
+    Args:
+        name, needs, observes: See `Attack`.
+        images: That are learned from; of more so many are drawn.
+        rows: Messages that are learned from; of fewer images each has several.
+        repeats: Answers asked for each image where asking is not free.
+
+    References:
+        Saunders, Gammerman and Vovk, ICML 1998, equation 7; with the linear kernel it is the ridge
+        regression of Hoerl and Kennard, 1970.
     """
 
     name: str = "kernel-ridge"
     needs: frozenset[str] = frozenset()
     observes: str = "smashed-data"
-    images: int = IMAGES
-    rows: int = ROWS
+    images: int = MAX_IMAGES
+    rows: int = USUAL_ROWS
     repeats: int = 16
-    """Answers asked for each image, where asking is not free."""
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        auxiliary: Images,
-        observed: Float[Tensor, "T F"],
-        budget: float,
-        generator: torch.Generator,
-        progress: Progress | None = None,
-    ) -> Float[Tensor, "T C H W"]:
-        """Return one image in [0, 1] per message; DataError on fewer than two own images."""
-        times = budget ** (1 / 3)
-        most = max(2, round(self.images * times))
-        order = torch.randperm(len(auxiliary.x), generator=generator)[:most]
-        own, held = split_held_out(auxiliary.x[order], generator)
-        usual = max(1, round((1 - HELD) * min(len(auxiliary.x), self.images)))
-        rows = count_rows(usual, self.rows, times)
-        found = choose_regression(observation, own, held, rows, self.repeats, generator, progress)
-        every = Pairs(*(torch.cat(both) for both in zip(found.known, found.checks, strict=True)))
-        made = regress_images(found.choice, every, observed.double())
-        return made.to(auxiliary.x.dtype).view(len(observed), *auxiliary.x.shape[1:])
+    def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
+        """Return one image per message."""
+        x = attacker.auxiliary.x
+        factor = attacker.budget ** (1 / 3)
+        count = max(2, round(self.images * factor))
+        order = torch.randperm(len(x), generator=attacker.generator)[:count]
+        images = split_held_out(x[order], attacker.generator)
+        usual = max(1, round((1 - HELD_OUT_SHARE) * min(len(x), self.images)))
+        rows = count_rows(usual, self.rows, factor)
+        learned = choose_regression(attacker, *images, rows=rows, repeats=self.repeats)
+        pairs = zip(learned.training, learned.held_out, strict=True)
+        everything = Pairs(*(torch.cat(both) for both in pairs))
+        regression = solve_regression(learned.choice.kernel, everything)
+        projected = regression.project(observed.double())
+        flat = regression.rebuild(projected, learned.choice.penalty)
+        return flat.to(x.dtype).view(len(observed), *x.shape[1:])
 
 
-def count_rows(images: int, rows: int, times: float) -> int:
+def count_rows(images: int, rows: int, factor: float) -> int:
     """Return how many messages are learned from: of the usual number of images about `rows`.
 
-    One of each at least, and `times` as many where the budget asks for it: some images have one
-    more or less than others then.
+    One of each at least, and `factor` times as many where the budget asks for it: some images have
+    one more or less than others then.
     """
-    return max(2, round(times * images * max(1, rows // images)))
-
-
-class Regression(NamedTuple):
-    """What was chosen, what it learns from, and the messages of the held images that chose it."""
-
-    choice: Choice
-    known: Pairs
-    checks: Pairs
+    return max(2, round(factor * images * max(1, rows // images)))
 
 
 def choose_regression(
-    observation: Observation,
-    own: Float[Tensor, "A C H W"],
-    held: Float[Tensor, "V C H W"],
+    attacker: Attacker,
+    training: Float[Tensor, "A C H W"],
+    held_out: Float[Tensor, "V C H W"],
+    *,
     rows: int,
     repeats: int,
-    generator: torch.Generator,
-    progress: Progress | None = None,
-) -> Regression:
-    """Return the kernel and penalty for `rows` messages of `own`, best on `held`."""
-    drawn = sample_pairs(observation, own, -(-rows // len(own)), repeats, generator)
-    known = Pairs(drawn.z[:rows], drawn.x[:rows])
-    checks = sample_pairs(observation, held, CHECKS, repeats, generator)
-    options, found = list_kernels(known.z), list[Choice]()
-    for number, kernel in enumerate(options, 1):
-        found.append(choose_penalty(kernel, known, checks))
-        done = number * len(known.z), len(options) * len(known.z)
-        report_progress(progress, "row", *done, f"MSE {found[-1].error:.4f} on held images")
-    return Regression(min(found, key=lambda choice: choice.error), known, checks)
+) -> Learned:
+    """Return the kernel and penalty for `rows` messages of images, best on those held out."""
+    draws = -(-rows // len(training))
+    z, x = sample_pairs(attacker, training, draws, repeats)
+    training_pairs = Pairs(z[:rows], x[:rows])
+    held_out_pairs = sample_pairs(attacker, held_out, HELD_OUT_DRAWS, repeats)
+    kernels, choices = list_kernels(training_pairs.z), list[Choice]()
+    for number, kernel in enumerate(kernels, 1):
+        choices.append(choose_penalty(kernel, training_pairs, held_out_pairs))
+        error, rows = choices[-1].error, len(training_pairs.z)
+        detail = f"MSE {error:.4f} on held images"
+        attacker.report("row", number * rows, len(kernels) * rows, detail)
+    return Learned(min(choices, key=lambda choice: choice.error), training_pairs, held_out_pairs)
 
 
 def sample_pairs(
-    observation: Observation,
-    images: Float[Tensor, "A C H W"],
-    draws: int,
-    repeats: int,
-    generator: torch.Generator,
+    attacker: Attacker, images: Float[Tensor, "A C H W"], draws: int, repeats: int
 ) -> Pairs:
     """Return `draws` messages of each image, with it."""
-    draw = make_observer(observation, images, repeats, pass_through, generator)
-    z = torch.cat([draw(generator) for _ in range(draws)])
+    observe = make_observer(attacker.observation, images, repeats, attacker.generator)
+    z = torch.cat([observe(attacker.generator) for _ in range(draws)])
     return Pairs(z.double(), images.flatten(1).double().repeat(draws, 1))
 
 
 def list_kernels(z: Float[Tensor, "N F"]) -> Sequence[Kernel]:
     """Return what is tried: the linear kernel, and Gaussian ones where messages differ at all."""
-    centre, typical = z.mean(0), float(torch.pdist(z[:TYPICAL]).square().median())
-    wide = [Kernel(centre, width * typical) for width in WIDTHS] if typical > 0 else []
-    return [Kernel(centre, None), *wide]
+    centre, median = z.mean(0), float(torch.pdist(z[:MEDIAN_ROWS]).square().median())
+    gaussian = [Kernel(centre, width * median) for width in KERNEL_WIDTHS] if median > 0 else []
+    return [Kernel(centre, None), *gaussian]
 
 
-def choose_penalty(kernel: Kernel, known: Pairs, checks: Pairs) -> Choice:
-    """Return a kernel with the penalty that rebuilds the held images best."""
-    solved = decompose_kernel(kernel, known)
-    seen = kernel.of(checks.z, known.z) @ solved.vectors
-    found = [
-        Choice(
-            float((rebuild_images(solved, seen, ridge) - checks.x).square().mean()), kernel, ridge
-        )
-        for ridge in RIDGES
-    ]
-    return min(found, key=lambda choice: choice.error)
+def choose_penalty(kernel: Kernel, training: Pairs, held_out: Pairs) -> Choice:
+    """Return a kernel with the penalty that rebuilds the held-out images best."""
+    regression = solve_regression(kernel, training)
+    projected = regression.project(held_out.z)
+    choices = []
+    for penalty in PENALTIES:
+        error = (regression.rebuild(projected, penalty) - held_out.x).square().mean()
+        choices.append(Choice(float(error), kernel, penalty))
+    return min(choices, key=lambda choice: choice.error)
 
 
-def ridge_penalty(ridge: float, values: Float[Tensor, " N"]) -> float:
+def ridge_penalty(penalty: float, values: Float[Tensor, " N"]) -> float:
     """Return lambda; that of a kernel that is 0 everywhere is 1, and nothing is learned."""
-    return ridge * float(values[-1]) / len(values) or 1.0
+    return penalty * float(values[-1]) / len(values) or 1.0
 
 
-def regress_images(
-    choice: Choice, known: Pairs, observed: Float[Tensor, "T F"]
-) -> Float[Tensor, "T P"]:
-    """Return the images of messages, all that is known used."""
-    return fit_regression(choice, known)(observed)
-
-
-def fit_regression(choice: Choice, known: Pairs) -> Regressor:
-    """Return what gives the images of any messages; it is solved once, here."""
-    solved = decompose_kernel(choice.kernel, known)
-
-    def images(observed: Float[Tensor, "T F"]) -> Float[Tensor, "T P"]:
-        seen = choice.kernel.of(observed, known.z) @ solved.vectors
-        return rebuild_images(solved, seen, choice.ridge)
-
-    return images
-
-
-class Spectrum(NamedTuple):
-    """Eigenvalues and vectors of the kernel of what is known, its images in that basis, centred."""
-
-    values: Float[Tensor, " N"]
-    vectors: Float[Tensor, "N N"]
-    turned: Float[Tensor, "N P"]
-    mean: Float[Tensor, " P"]
-
-
-def decompose_kernel(kernel: Kernel, known: Pairs) -> Spectrum:
-    """Return what is solved once for all penalties."""
-    values, vectors = torch.linalg.eigh(kernel.of(known.z, known.z))
-    mean = known.x.mean(0)
-    return Spectrum(values.clamp_min(0), vectors, vectors.T @ (known.x - mean), mean)
-
-
-def rebuild_images(
-    solved: Spectrum, seen: Float[Tensor, "T N"], ridge: float
-) -> Float[Tensor, "T P"]:
-    """Return the images of messages whose kernel with what is known is `seen`, in that basis."""
-    shrunk = solved.turned / (solved.values + ridge_penalty(ridge, solved.values))[:, None]
-    return torch.addmm(solved.mean, seen, shrunk).clamp(0, 1)
+def solve_regression(kernel: Kernel, pairs: Pairs) -> Regression:
+    """Return what is solved once for all penalties and messages."""
+    values, vectors = torch.linalg.eigh(kernel.matrix(pairs.z, pairs.z))
+    mean = pairs.x.mean(0)
+    coefficients = vectors.T @ (pairs.x - mean)
+    return Regression(kernel, pairs.z, values.clamp_min(0), vectors, coefficients, mean)

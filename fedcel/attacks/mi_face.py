@@ -1,8 +1,4 @@
-"""MI-FACE: the picture that the network is surest shows the answered class.
-
-Source: Fredrikson et al., CCS 2015, algorithm 1. It finds what a class looks like, not who sent
-the image: all targets of a class get the same picture.
-"""
+"""MI-FACE: the picture that the network is surest shows the answered class."""
 
 from dataclasses import dataclass
 
@@ -10,15 +6,28 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
 from fedcel.attacks.pixel_descent import total_variation
-from fedcel.attacks.protocol import Progress, report_progress
-from fedcel.data import Images
-from fedcel.leakage import LOGITS, Observation, ObservationLogits, make_refusal
+from fedcel.leakage import LOGITS, ObservationLogits, make_refusal
 
 
 @dataclass(frozen=True)
-class MIFace:
-    """Descend 1 - p_y(x) + tv TV(x) from the attacker's mean image, y the most probable answer."""
+class MIFace(BaseAttack):
+    """Search the picture that the network is surest shows the answered class.
+
+    It descends 1 - p_y(x) + weight TV(x) from the attacker's mean image, y the most probable
+    answer. It finds what a class looks like, not who sent the image: all targets of a class get the
+    same picture.
+
+    Args:
+        name, needs, observes: See `Attack`.
+        steps: Of the descent at budget 1.
+        rate: Step size.
+        weight: Of the total variation, 0 or more.
+
+    References:
+        Fredrikson et al., CCS 2015, algorithm 1.
+    """
 
     name: str = "mi-face"
     needs: frozenset[str] = frozenset({LOGITS})
@@ -27,28 +36,21 @@ class MIFace:
     rate: float = 0.1
     weight: float = 0.1
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        auxiliary: Images,
-        observed: Float[Tensor, "T F"],
-        budget: float,
-        generator: torch.Generator,
-        progress: Progress | None = None,
-    ) -> Float[Tensor, "T C H W"]:
-        """Return its class's picture per answer; ValueError where no gradient is granted."""
+    def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
+        """Return its class's picture per answer."""
+        observation = attacker.observation
         if not isinstance(observation, ObservationLogits):
             raise make_refusal(observation, LOGITS)
-        classes, which = torch.unique(observed.argmax(1), return_inverse=True)
-        images = auxiliary.x.mean(0).repeat(len(classes), 1, 1, 1)
-        steps = max(1, round(self.steps * budget))
+        classes, class_of_target = torch.unique(observed.argmax(1), return_inverse=True)
+        rows = torch.arange(len(classes))
+        images = attacker.auxiliary.x.mean(0).repeat(len(classes), 1, 1, 1)
+        steps = attacker.scale(self.steps)
         for step in range(1, steps + 1):
             images.requires_grad_()
-            sure = observation.logits(images).softmax(1)[torch.arange(len(classes)), classes]
-            loss = 1 - sure + self.weight * total_variation(images)
+            probability = observation.logits(images).softmax(1)[rows, classes]
+            loss = 1 - probability + self.weight * total_variation(images)
             (slope,) = torch.autograd.grad(loss.sum(), images)
             images = (images - self.rate * slope).detach().clamp(0, 1)
-            report_progress(
-                progress, "step", step, steps, f"sure to {float(sure.detach().min()):.3f} or more"
-            )
-        return images[which]
+            least = float(probability.detach().min())
+            attacker.report("step", step, steps, f"sure to {least:.3f} or more")
+        return images[class_of_target]

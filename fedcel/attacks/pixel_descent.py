@@ -8,30 +8,36 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.attacks.protocol import Progress, report_progress
+from fedcel.attacks.attacker import Attacker
 from fedcel.nets import use_full_precision
 
-Loss = Callable[[Float[Tensor, "N C H W"]], Float[Tensor, " N"]]
+PixelLoss = Callable[[Float[Tensor, "N C H W"]], Float[Tensor, " N"]]
+"""One number per image."""
 
 
-class Steps(NamedTuple):
-    """Adam with the largest of its second moments, the step falling to 0 as a cosine."""
+class DescentSteps(NamedTuple):
+    """How long and fast to descend: Adam's steps, their size falling to 0 as a cosine."""
 
     number: int
     rate: float
 
-    def times(self, budget: float) -> "Steps":
+    def scaled(self, factor: float) -> "DescentSteps":
         """Return as many times the steps, at least one."""
-        return self._replace(number=max(1, round(self.number * budget)))
+        return self._replace(number=max(1, round(self.number * factor)))
 
 
 @use_full_precision()
 def descend_pixels(
-    loss: Loss, start: Float[Tensor, "N C H W"], steps: Steps, progress: Progress | None = None
+    loss: PixelLoss,
+    start: Float[Tensor, "N C H W"],
+    steps: DescentSteps,
+    attacker: Attacker | None = None,
 ) -> Float[Tensor, "N C H W"]:
     """Return images in [0, 1] near a minimum of each row's loss, clipped after each step.
 
-    `loss` gives one number per image. Rows do not mix: Adam's step (Reddi et al., ICLR 2018,
+    The attacker, where there is one, reports the steps.
+
+    Rows do not mix: Adam's step with the largest of its second moments (Reddi et al., ICLR 2018,
     algorithm 2) is pixel by pixel, and the losses are summed.
     """
     images = start.detach().clone().requires_grad_()
@@ -39,15 +45,14 @@ def descend_pixels(
     for step in range(1, steps.number + 1):
         for group in adam.param_groups:
             group["lr"] = steps.rate * (1 + cos(pi * (step - 1) / steps.number)) / 2
-        rows = loss(images)
-        (images.grad,) = torch.autograd.grad(rows.sum(), images)
+        losses = loss(images)
+        (images.grad,) = torch.autograd.grad(losses.sum(), images)
         adam.step()
         with torch.no_grad():
             images.clamp_(0, 1)
-        if progress:  # to read a loss is to wait for the device
-            report_progress(
-                progress, "step", step, steps.number, f"loss {float(rows.detach().mean()):.4g}"
-            )
+        if attacker and attacker.progress:  # to read a loss is to wait for the device
+            mean_loss = float(losses.detach().mean())
+            attacker.report("step", step, steps.number, f"loss {mean_loss:.4g}")
     return images.detach()
 
 

@@ -11,7 +11,7 @@ from fedcel.data import Images
 from fedcel.leakage import Observation
 
 Progress = Callable[[str], None]
-REPORTS = 10  # progress lines of a training
+"""Takes a line such as `step 200/2000, loss 0.03`."""
 TellAttack = Callable[[float, int, str], None]
 """Takes how many attacks are done, of how many, and the name of the one that begins."""
 
@@ -24,21 +24,24 @@ class OtherClasses(Images):
 
 @runtime_checkable
 class Attack(Protocol):
-    """An attacker: his own images and what he observed of the targets, never the targets."""
+    """An attacker who reconstructs images: implement it to add an attack of your own.
+
+    He has images of his own and what he observed of the targets, never the targets.
+    """
 
     @property
     def name(self) -> str:
-        """Return the short name of the attack."""
+        """The short name of the attack, as rows of results give it."""
         ...
 
     @property
     def needs(self) -> frozenset[str]:
-        """Return the grants without which it cannot run; see `fedcel.leakage.observation`."""
+        """The grants without which it cannot run, such as `fedcel.leakage.MEAN`."""
         ...
 
     @property
     def observes(self) -> str:
-        """Return the kind of observation it attacks, such as `smashed-data`."""
+        """The kind of observation it attacks, such as `smashed-data`."""
         ...
 
     def reconstruct(
@@ -50,17 +53,24 @@ class Attack(Protocol):
         generator: torch.Generator,
         progress: Progress | None = None,
     ) -> Float[Tensor, "T C H W"]:
-        """Return one image in [0, 1] per observed target.
+        """Reconstruct one image per observed target.
 
-        `auxiliary` are the attacker's own images; their labels are classes of the net unless they
-        are `OtherClasses`. `budget` multiplies the attack's default effort; `generator` decides all
-        its chances. `progress` is told lines with the part done, such as `step 200/2000`, the last
-        one at the end.
+        Called with positional arguments, so that an attack may name them as it likes.
+
+        Args:
+            observation: What is attacked, and what it grants.
+            auxiliary: The attacker's own images; their labels are classes of the net unless they
+                are `OtherClasses`.
+            observed: What was seen of each target, (T, F).
+            budget: Multiplies the attack's default effort, above 0.
+            generator: Decides all its chances.
+            progress: Told lines with the part done, the last one at the end; None: nobody listens.
+
+        Returns:
+            Images (T, C, H, W) in [0, 1], without a gradient.
+
+        Raises:
+            ValueError: The observation does not grant what the attack needs.
+            DataError: There are too few own images.
         """
         ...
-
-
-def report_progress(progress: Progress | None, what: str, done: int, total: int, rest: str) -> None:
-    """Tell `what done/total, rest` about ten times in all, the last time at the end."""
-    if progress and (done % max(1, total // REPORTS) == 0 or done == total):
-        progress(f"{what} {done}/{total}, {rest}")

@@ -8,11 +8,11 @@ from fedcel import plugins
 from fedcel.attacks.averaging import Averaging
 from fedcel.attacks.black_box_search import BlackBoxSearch
 from fedcel.attacks.decoder import Decoder
-from fedcel.attacks.decoder_networks import LARGE
+from fedcel.attacks.decoder_networks import LARGE_DECODER
 from fedcel.attacks.first_layer import FirstLayer
 from fedcel.attacks.gan_decoder import GANDecoder
 from fedcel.attacks.gradient_inversion import GradientInversion
-from fedcel.attacks.hybrid_inversion import Hybrid
+from fedcel.attacks.hybrid_inversion import HybridInversion
 from fedcel.attacks.inversion_training import Effort
 from fedcel.attacks.kernel_ridge import KernelRidge
 from fedcel.attacks.logit_inversion import LogitInversion
@@ -24,16 +24,17 @@ from fedcel.attacks.unsplit import UnSplit
 from fedcel.errors import PluginError, SettingsError
 
 OPTIMAL = "optimal"
+"""The name of the optimal attacker, who identifies images and reconstructs none."""
 REVISION = 2
 """Of all attacks: raised when one finds more with the same settings. Cells attacked by an earlier
 one are attacked again when asked for, and what `fedcel escalate` wrote is told apart."""
 ATTACKS: dict[str, Callable[[], Attack]] = {
     "decoder": Decoder,
-    "decoder-large": partial(Decoder, "decoder-large", effort=Effort(size=LARGE)),
+    "decoder-large": partial(Decoder, "decoder-large", effort=Effort(size=LARGE_DECODER)),
     "kernel-ridge": KernelRidge,
     "gan-decoder": GANDecoder,
     "rmle": RMLE,
-    "hybrid-inversion": Hybrid,
+    "hybrid-inversion": HybridInversion,
     "shadow": Shadow,
     "shadow-other": partial(Shadow, clone=False),
     "unsplit": UnSplit,
@@ -47,24 +48,46 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
 
 
 def parse_attacks(names: str) -> list[tuple[Attack | None, int]]:
-    """Return each attack of a comma-separated list, None for the optimal one, and its repeats.
+    """Build the attacks of a list such as `optimal, decoder*4, package.module:object`.
 
-    SettingsError or PluginError on the first name that is wrong; see `find_attack`.
+    Args:
+        names: Names or import strings, separated by commas, each with `*M` for M observations of
+            each target.
+
+    Returns:
+        Each attack in order, None for the optimal one, and its number of observations.
+
+    Raises:
+        SettingsError: A name is wrong; the nearest right one is said.
+        PluginError: An import string leads to no attack.
     """
-    found: list[tuple[Attack | None, int]] = []
-    for name in names.split(","):
-        base, repeats = parse_repeats(name.strip())
-        found.append((None if base == OPTIMAL else find_attack(name.strip()), repeats))
-    return found
+    attacks: list[tuple[Attack | None, int]] = []
+    for entry in names.split(","):
+        base, repeats = parse_repeats(entry.strip())
+        attacks.append((None if base == OPTIMAL else build_attack(base, repeats), repeats))
+    return attacks
 
 
 def list_entries(names: str) -> list[tuple[str, str]]:
-    """Return each entry of the list as typed, and the name that rows have of its attack.
+    """List the entries of such a list beside the names that rows have of their attacks.
 
-    An own attack's name is not the import string. Errors as of `parse_attacks`.
+    The name of an attack of your own is not its import string.
+
+    Args:
+        names: As of `parse_attacks`.
+
+    Returns:
+        Each entry as typed, and the name of its attack.
+
+    Raises:
+        SettingsError: A name is wrong; the nearest right one is said.
+        PluginError: An import string leads to no attack.
     """
-    each = zip(names.split(","), parse_attacks(names), strict=True)
-    return [(entry.strip(), made.name if made else OPTIMAL) for entry, (made, _) in each]
+    attacks = (attack for attack, _ in parse_attacks(names))
+    return [
+        (entry.strip(), attack.name if attack else OPTIMAL)
+        for entry, attack in zip(names.split(","), attacks, strict=True)
+    ]
 
 
 def parse_repeats(name: str) -> tuple[str, int]:
@@ -79,27 +102,39 @@ def parse_repeats(name: str) -> tuple[str, int]:
 
 
 def find_attack(name: str) -> Attack:
-    """Return the attack that a name or import string means, `*M` for one on M observations.
+    """Build the attack that a name or import string means.
 
-    SettingsError with the nearest right name; PluginError when the object is no attack.
+    Args:
+        name: Such as `decoder`, `decoder*4` or `package.module:object`.
+
+    Returns:
+        The attack; with `*M` one on M observations of each target.
+
+    Raises:
+        SettingsError: The name is wrong; the nearest right one is said.
+        PluginError: The import string leads to no attack.
     """
-    base, repeats = parse_repeats(name)
+    return build_attack(*parse_repeats(name))
+
+
+def build_attack(base: str, repeats: int) -> Attack:
+    """Return an attack by its name without repeats; errors as of `find_attack`."""
     single = ATTACKS[base]() if base in ATTACKS else load_attack(base)
     return single if repeats == 1 else Averaging(single, repeats)
 
 
 def load_attack(name: str) -> Attack:
-    """Return a user's own attack."""
+    """Return a user's own attack; SettingsError or PluginError where there is none."""
     if not name:
         raise SettingsError("attack.names has an empty name; between two commas goes one, as rmle")
     if ":" not in name:
-        near = get_close_matches(name, [OPTIMAL, *ATTACKS], 1, cutoff=0)
+        nearest = get_close_matches(name, [OPTIMAL, *ATTACKS], 1, cutoff=0)
         raise SettingsError(
-            f"attack.names has {name!r}; did you mean {near[0]!r}? "
+            f"attack.names has {name!r}; did you mean {nearest[0]!r}? "
             "An own attack is 'package.module:object'"
         )
-    found = plugins.load_object(name)
-    made = plugins.make_part("attack.names", name) if isinstance(found, type) else found
-    if not isinstance(made, Attack):
+    plugin = plugins.load_object(name)
+    attack = plugins.make_part("attack.names", name) if isinstance(plugin, type) else plugin
+    if not isinstance(attack, Attack):
         raise PluginError(f"{name!r} is no attack: it needs name, needs, observes, reconstruct()")
-    return made
+    return attack

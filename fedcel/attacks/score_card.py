@@ -1,5 +1,7 @@
 """How close reconstructions come to their originals, beside what needs no attack at all."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import scipy
 import torch
@@ -12,42 +14,67 @@ from fedcel.errors import DataError
 from fedcel.extras import import_optional
 from fedcel.leakage import identification
 
-SMALL_WINDOW, WINDOW = 3, 11  # Wang et al., 2004, take 11; an 8x8 image has no room for it
-LARGEST_TRAINING = 5000  # images the independent classifier learns from, at most
-BRIGHTEST_PSNR = 100.0  # dB, of a reconstruction without any error
+UNIFORM_WINDOW, GAUSSIAN_WINDOW = 3, 11  # Wang et al. take 11; an 8x8 image has no room for it
+MIN_GAUSSIAN_SIDE = 16  # pixels, from which the window is Gaussian
+MAX_CLASSIFIER_IMAGES = 5000
+MAX_PSNR = 100.0  # dB, of a reconstruction without any error
+
+
+@dataclass(frozen=True)
+class ReconstructionScores:
+    """The score card of one attack's reconstructions; fields are those of an `AttackRow`."""
+
+    mse: float
+    psnr: float
+    ssim: float | None
+    """None where images are too small for its window."""
+    identification_1: float
+    identification_5: float
+    label_accuracy: float | None
+    """None where nobody can teach the classifier the targets' classes."""
+    mean_mse: float
+    oracle_mse: float
 
 
 def score_reconstructions(
     images: Float[Tensor, "T C H W"],
     targets: Images,
-    known: Images,
+    auxiliary: Images,
     candidates: int,
+    *,
     population: Images | None = None,
-) -> dict[str, float]:
-    """Return the score card of reconstructions; keys are those of an attack's row.
+) -> ReconstructionScores:
+    """Score reconstructions against their originals, and what needs no attack beside them.
 
-    `known` are the attacker's images, the classifier learns from them. The anchors' mean images
-    are taken from `population`, usually all training images, which are more: an anchor should not
-    be weak because an attacker is. Without it, from `known`. There is no `label-accuracy` where
-    `known` are of other classes than the targets: nobody tells the classifier what it should read.
-    There is no `ssim` of images too small for its window.
+    The anchors' mean images are taken from all training images where these are given, because an
+    anchor should not be weak because an attacker is.
+
+    Args:
+        images: Reconstructions (T, C, H, W) in [0, 1].
+        targets: The originals and their labels.
+        auxiliary: The attacker's own images, which the classifier learns from.
+        candidates: Images among which the right one is picked, 1 or more.
+        population: Images that the anchors are means of; None: `auxiliary`.
+
+    Returns:
+        The scores.
+
+    Raises:
+        DataError: There is no image to take the anchors from.
     """
-    originals, everyone = targets.x, population or known
-    alike, read = dict[str, float](), dict[str, float]()
-    if min(originals.shape[2:]) >= SMALL_WINDOW:
-        alike["ssim"] = ssim(images, originals)
-    if not isinstance(known, OtherClasses):
-        read["label-accuracy"] = label_accuracy(images, targets.y, known)
-    return {
-        "mse": mse(images, originals),
-        "psnr": psnr(images, originals),
-        **alike,
-        "identification-1": identification_rate(images, originals, candidates, 1),
-        "identification-5": identification_rate(images, originals, candidates, 5),
-        **read,
-        "mean-mse": mse(mean_image(targets.y, everyone), originals),
-        "oracle-mse": mse(class_means(targets.y, everyone), originals),
-    }
+    originals, population = targets.x, population or auxiliary
+    has_room = min(originals.shape[2:]) >= UNIFORM_WINDOW
+    is_same_classes = not isinstance(auxiliary, OtherClasses)
+    return ReconstructionScores(
+        mse=mse(images, originals),
+        psnr=psnr(images, originals),
+        ssim=ssim(images, originals) if has_room else None,
+        identification_1=identification_rate(images, originals, candidates, 1),
+        identification_5=identification_rate(images, originals, candidates, 5),
+        label_accuracy=label_accuracy(images, targets.y, auxiliary) if is_same_classes else None,
+        mean_mse=mse(mean_image(targets.y, population), originals),
+        oracle_mse=mse(class_means(targets.y, population), originals),
+    )
 
 
 def score_each_image(
@@ -69,14 +96,23 @@ def order_batches(
     that flatters the attack is that of the worst case. The last batch may be smaller.
     """
     ordered = []
-    for found, true in zip(torch.split(images, batch), torch.split(originals, batch), strict=True):
-        distance = torch.cdist(true.flatten(1).double(), found.flatten(1).double()).square()
-        ordered.append(found[scipy.optimize.linear_sum_assignment(distance.numpy())[1]])
+    batches = zip(torch.split(images, batch), torch.split(originals, batch), strict=True)
+    for rebuilt, true in batches:
+        distance = torch.cdist(true.flatten(1).double(), rebuilt.flatten(1).double()).square()
+        ordered.append(rebuilt[scipy.optimize.linear_sum_assignment(distance.numpy())[1]])
     return torch.cat(ordered)
 
 
 def mse(images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]) -> float:
-    """Return the mean squared error, unit: pixel squared."""
+    """Measure the mean squared error of reconstructions.
+
+    Args:
+        images: Reconstructions (T, C, H, W) in [0, 1].
+        originals: (T, C, H, W) in [0, 1].
+
+    Returns:
+        The error, unit: pixel squared.
+    """
     return float(squared_errors(images, originals).mean())
 
 
@@ -90,7 +126,7 @@ def squared_errors(
 def psnr(images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]) -> float:
     """Return the mean over images of -10 log10(MSE) in dB, at most 100 dB an image."""
     decibels = -10 * squared_errors(images, originals).log10()
-    return float(decibels.clamp_max(BRIGHTEST_PSNR).mean())
+    return float(decibels.clamp_max(MAX_PSNR).mean())
 
 
 def ssim(images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]) -> float:
@@ -99,16 +135,15 @@ def ssim(images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"]) 
     An 11x11 Gaussian window of sd 1.5; below 16 pixels a side a uniform 3x3 window. Sides of 3 at
     least.
     """
-    side = min(images.shape[2:])
-    # Imported here: it brings seconds of imports that training never needs.
-    value = import_optional("torchmetrics.functional.image").structural_similarity_index_measure(
-        images,
-        originals,
-        gaussian_kernel=side >= 16,
-        kernel_size=WINDOW if side >= 16 else SMALL_WINDOW,
-        data_range=1.0,
+    # From torchmetrics although it serves this one function: SSIM depends on its windows, edges and
+    # constants, so only that of a library compares with published numbers. Neither scikit-learn nor
+    # SciPy has it. Imported here: it brings seconds of imports that training never needs.
+    measure = import_optional("torchmetrics.functional.image").structural_similarity_index_measure
+    is_gaussian = min(images.shape[2:]) >= MIN_GAUSSIAN_SIDE
+    window = GAUSSIAN_WINDOW if is_gaussian else UNIFORM_WINDOW
+    value = measure(
+        images, originals, gaussian_kernel=is_gaussian, kernel_size=window, data_range=1.0
     )
-    assert isinstance(value, Tensor)
     return float(value)
 
 
@@ -138,7 +173,7 @@ def identification_chances(
 
 
 def label_accuracy(
-    images: Float[Tensor, "T C H W"], labels: Int[Tensor, " T"], known: Images
+    images: Float[Tensor, "T C H W"], labels: Int[Tensor, " T"], auxiliary: Images
 ) -> float:
     """Return how often an independent classifier reads the right label off a reconstruction.
 
@@ -147,36 +182,44 @@ def label_accuracy(
     """
     from sklearn.svm import SVC  # a second that most commands need not wait
 
-    order = torch.randperm(len(known.y), generator=torch.Generator().manual_seed(0))
-    some = order[:LARGEST_TRAINING]
-    x, y = known.x[some].flatten(1).numpy(), known.y[some].numpy()
+    order = torch.randperm(len(auxiliary.y), generator=torch.Generator().manual_seed(0))
+    rows = order[:MAX_CLASSIFIER_IMAGES]
+    x, y = auxiliary.x[rows].flatten(1).numpy(), auxiliary.y[rows].numpy()
     if (y == y[0]).all():  # nothing to tell apart
         return float((labels == int(y[0])).double().mean())
-    read = SVC().fit(x, y).predict(images.flatten(1).numpy())
-    return float(np.mean(read == labels.numpy()))
+    predicted = SVC().fit(x, y).predict(images.flatten(1).numpy())
+    return float(np.mean(predicted == labels.numpy()))
 
 
-def mean_image(labels: Int[Tensor, " T"], known: Images) -> Float[Tensor, "T C H W"]:
-    """Return for each target what one guesses who knows nothing: the mean of all images."""
-    return known.x.mean(0, keepdim=True).expand(len(labels), -1, -1, -1)
+def mean_image(labels: Int[Tensor, " T"], population: Images) -> Float[Tensor, "T C H W"]:
+    """Guess each target as one who knows nothing: by the mean of all images.
 
+    Args:
+        labels: Of the targets, (T,).
+        population: The images.
 
-def class_means(labels: Int[Tensor, " T"], known: Images) -> Float[Tensor, "T C H W"]:
-    """Return for each target what one guesses who knows the label: the mean of its class.
-
-    A class without a known image gives the mean of all. DataError when there is no image at all,
-    or none whose label is a class of the targets.
+    Returns:
+        The same image for each target, (T, C, H, W).
     """
-    if isinstance(known, OtherClasses):
+    return population.x.mean(0, keepdim=True).expand(len(labels), -1, -1, -1)
+
+
+def class_means(labels: Int[Tensor, " T"], population: Images) -> Float[Tensor, "T C H W"]:
+    """Guess each target as one who knows its label: by the mean of its class.
+
+    A class without an image gives the mean of all. DataError when there is no image at all, or none
+    whose label is a class of the targets.
+    """
+    if isinstance(population, OtherClasses):
         raise DataError(
             "the anchors are means of images of other classes, must be of the targets'; pass the "
             "training images as population"
         )
-    if len(known.y) == 0:
+    if len(population.y) == 0:
         raise DataError("the attacker has no images; raise data.auxiliary")
-    classes = int(torch.cat([labels, known.y]).max()) + 1
-    share = torch.nn.functional.one_hot(known.y, classes).to(known.x.dtype)
-    count = share.sum(0)[:, None, None, None]
-    sums = torch.einsum("nk,nchw->kchw", share, known.x)
-    means = torch.where(count > 0, sums / count.clamp_min(1), known.x.mean(0))
+    classes = int(torch.cat([labels, population.y]).max()) + 1
+    is_class = torch.nn.functional.one_hot(population.y, classes).to(population.x.dtype)
+    count = is_class.sum(0)[:, None, None, None]
+    sums = torch.einsum("nk,nchw->kchw", is_class, population.x)
+    means = torch.where(count > 0, sums / count.clamp_min(1), population.x.mean(0))
     return means[labels]

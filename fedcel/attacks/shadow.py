@@ -1,43 +1,53 @@
-"""Query-free shadow: train an encoder of one's own to please the server's head, then invert it.
+"""Query-free shadow: train an encoder of one's own to please the server's head, then invert it."""
 
-The attacker, a curious server, has the head, images of his own and the messages he was sent; he
-knows the defence at the cut and trains through it, and never asks a device anything. After the
-pseudo-client of Xu et al., CVPR 2024 (FORA), whose messages are made to look like those received,
-and the shadow model of He et al., ACSAC 2019, section 6.
-"""
-
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedcel.attacks.decoder import pass_through
-from fedcel.attacks.inversion_training import DEFAULT, Effort, train_and_invert
-from fedcel.attacks.protocol import OtherClasses, Progress, report_progress
-from fedcel.data import Images
+from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
+from fedcel.attacks.inversion_training import (
+    DEFAULT_EFFORT,
+    Effort,
+    minimise_loss,
+    train_and_invert,
+)
+from fedcel.attacks.protocol import OtherClasses
 from fedcel.leakage import (
     ARCHITECTURE,
     FREE_QUERIES,
     HEAD,
-    Observation,
     ObservationArchitecture,
     ObservationHead,
     make_refusal,
 )
 from fedcel.nets import initialise_parameters
 
-HIDDEN = 128  # units of the encoder of an attacker who does not know the real one
-BATCH = 64
+HIDDEN_UNITS = 128  # of the encoder of an attacker who does not know the real one
 
 
 @dataclass(frozen=True)
-class Shadow:
-    """Cross-entropy of the frozen head, and the moments of what was received; then the decoder.
+class Shadow(BaseAttack):
+    """Train an encoder that the server's head understands, then a decoder that inverts it.
 
-    Where the attacker's images are of other classes than the net's, the moments alone.
-    `clone` says whether the encoder has the layers of the real one, or one hidden layer.
+    The attacker, a curious server, has the head, images of his own and the messages he was sent; he
+    knows the defence at the cut and trains through it, and never asks a device anything. The
+    encoder's loss is the cross-entropy of the frozen head, and the distance of its messages'
+    moments from those received; the latter alone where his images are of other classes.
+
+    Args:
+        clone: Whether the encoder has the layers of the real one, or one hidden layer.
+        observes: See `Attack`.
+        epochs: Of the encoder at budget 1.
+        rate: Adam's step for the encoder.
+        weight: Of the distance of moments beside the cross-entropy in nats.
+        effort: How the decoder is trained.
+
+    References:
+        Xu et al., CVPR 2024 (FORA: a pseudo-client whose messages look like those received).
+        He et al., ACSAC 2019, section 6 (the shadow model).
     """
 
     clone: bool = True
@@ -45,57 +55,54 @@ class Shadow:
     epochs: int = 200
     rate: float = 1e-3
     weight: float = 1.0
-    """Of the distance of the moments, beside the cross-entropy in nats."""
-    effort: Effort = DEFAULT
+    effort: Effort = DEFAULT_EFFORT
 
     @property
     def name(self) -> str:
-        """Return `shadow`, or `shadow-other` where the encoder's layers are not known."""
+        """`shadow`, or `shadow-other` where the encoder's layers are not known."""
         return "shadow" if self.clone else "shadow-other"
 
     @property
     def needs(self) -> frozenset[str]:
-        """Return the head, and the encoder's layers for a clone."""
+        """The head, and the encoder's layers for a clone."""
         return frozenset({HEAD, ARCHITECTURE} if self.clone else {HEAD})
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        auxiliary: Images,
-        observed: Float[Tensor, "T F"],
-        budget: float,
-        generator: torch.Generator,
-        progress: Progress | None = None,
-    ) -> Float[Tensor, "T C H W"]:
-        """Return one image in [0, 1] per message; ValueError where a need is not granted."""
+    def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
+        """Return one image per message."""
+        observation, generator = attacker.observation, attacker.generator
+        x, y = attacker.auxiliary
         if not isinstance(observation, ObservationHead):
             raise make_refusal(observation, HEAD)
         if not self.clone:
-            encoder = build_plain_encoder(auxiliary.x, observed.shape[1], generator)
+            encoder = build_plain_encoder(x, observed.shape[1], generator)
         elif isinstance(observation, ObservationArchitecture):
             encoder = observation.fresh_encoder(generator)
         else:
             raise make_refusal(observation, ARCHITECTURE)
-        epochs = max(1, round(self.epochs * budget))
-        adam = torch.optim.Adam(encoder.parameters(), self.rate)
-        for epoch in range(1, epochs + 1):
-            order = torch.randperm(len(auxiliary.y), generator=generator)
-            for part in torch.split(order, BATCH):
-                sent = observation.disturb(encoder(auxiliary.x[part]), generator)
-                loss = self.weight * moment_distance(sent, observed)
-                if not isinstance(auxiliary, OtherClasses):
-                    loss = loss + cross_entropy(observation.answer(sent), auxiliary.y[part])
-                adam.zero_grad()
-                torch.autograd.backward(loss, inputs=[*encoder.parameters()])
-                adam.step()
-            report_progress(
-                progress, "shadow epoch", epoch, epochs, f"loss {float(loss.detach()):.3f}"
-            )
-        missing = residual_sd(encoder, observation, auxiliary.x, observed, generator)
-        own = Imitation(encoder, observation, missing)
-        return train_and_invert(
-            own, auxiliary.x, observed, self.effort, pass_through, budget, generator, progress
+        epochs = attacker.scale(self.epochs)
+
+        def batch_loss(batch: Int[Tensor, " b"]) -> Float[Tensor, ""]:
+            sent = observation.disturb(encoder(x[batch]), generator)
+            loss = self.weight * moment_distance(sent, observed)
+            if not isinstance(attacker.auxiliary, OtherClasses):
+                loss = loss + cross_entropy(observation.answer(sent), y[batch])
+            return loss
+
+        def tell_epoch(epoch: int, loss: float) -> None:
+            attacker.report("shadow epoch", epoch, epochs, f"loss {loss:.3f}")
+
+        minimise_loss(
+            encoder.parameters(),
+            batch_loss,
+            len(y),
+            epochs,
+            generator=generator,
+            rate=self.rate,
+            tell_epoch=tell_epoch,
         )
+        sigma = residual_sd(encoder, observation, x, observed, generator=generator)
+        imitation = Imitation(encoder, observation, sigma)
+        return train_and_invert(replace(attacker, observation=imitation), observed, self.effort)
 
 
 @dataclass(frozen=True)
@@ -138,6 +145,7 @@ def residual_sd(
     defence: ObservationHead,
     images: Float[Tensor, "A C H W"],
     observed: Float[Tensor, "T F"],
+    *,
     generator: torch.Generator,
 ) -> Float[Tensor, " F"]:
     """Return the sd of what has to be added for messages to vary as much as those received."""
@@ -152,9 +160,9 @@ def build_plain_encoder(
     """Return an encoder with one hidden layer."""
     net = nn.Sequential(
         nn.Flatten(),
-        nn.Linear(images[0].numel(), HIDDEN),
+        nn.Linear(images[0].numel(), HIDDEN_UNITS),
         nn.ReLU(),
-        nn.Linear(HIDDEN, features),
+        nn.Linear(HIDDEN_UNITS, features),
     )
     initialise_parameters(net, generator)
     return net

@@ -1,7 +1,4 @@
-"""UnSplit: nothing but the encoder's layers is known; images and parameters are searched in turn.
-
-Source: Erdogan et al., WPES 2022, algorithm 1.
-"""
+"""UnSplit: only the encoder's layers are known; images and parameters are searched in turn."""
 
 from dataclasses import dataclass
 
@@ -9,24 +6,29 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
 from fedcel.attacks.pixel_descent import total_variation
-from fedcel.attacks.protocol import Progress, report_progress
-from fedcel.data import Images
-from fedcel.leakage import (
-    ARCHITECTURE,
-    Observation,
-    ObservationArchitecture,
-    make_refusal,
-)
+from fedcel.leakage import ARCHITECTURE, ObservationArchitecture, make_refusal
 
 
 @dataclass(frozen=True)
-class UnSplit:
-    """Minimise mean (f'(x) - z~)^2 + tv TV(x), in turn over the images x and over f'.
+class UnSplit(BaseAttack):
+    """Search images and an encoder that together explain the messages.
 
-    All targets share one f'. It starts at the mean of the attacker's own images, which the source,
+    It minimises mean (f'(x) - z~)^2 + weight TV(x), in turn over the images x and over f'. All
+    targets share one f'. It starts at the mean of the attacker's own images, which the source,
     whose attacker has none, does not. Pixels and parameters are known only up to what the other
     undoes: it works on a shallow convolution, and on little else.
+
+    Args:
+        name, needs, observes: See `Attack`.
+        rounds: Turns at budget 1.
+        steps: Of each of both in a turn.
+        rate: Adam's step.
+        weight: Of the total variation, 0 or more.
+
+    References:
+        Erdogan et al., WPES 2022, algorithm 1.
     """
 
     name: str = "unsplit"
@@ -37,34 +39,26 @@ class UnSplit:
     rate: float = 1e-3
     weight: float = 0.01
 
-    def reconstruct(
-        self,
-        observation: Observation,
-        auxiliary: Images,
-        observed: Float[Tensor, "T F"],
-        budget: float,
-        generator: torch.Generator,
-        progress: Progress | None = None,
-    ) -> Float[Tensor, "T C H W"]:
-        """Return one image in [0, 1] per message; ValueError where no layers are granted."""
+    def invert(self, attacker: Attacker, observed: Float[Tensor, "T F"]) -> Reconstructions:
+        """Return one image per message."""
+        observation = attacker.observation
         if not isinstance(observation, ObservationArchitecture):
             raise make_refusal(observation, ARCHITECTURE)
-        encoder = observation.fresh_encoder(generator)
-        images = auxiliary.x.mean(0).repeat(len(observed), 1, 1, 1).requires_grad_()
-        parts: list[list[Tensor]] = [[images], list(encoder.parameters())]
-        adams = [torch.optim.Adam(part, self.rate, amsgrad=True) for part in parts]
-        rounds = max(1, round(self.rounds * budget))
+        encoder = observation.fresh_encoder(attacker.generator)
+        images = attacker.auxiliary.x.mean(0).repeat(len(observed), 1, 1, 1).requires_grad_()
+        unknowns: list[list[Tensor]] = [[images], list(encoder.parameters())]
+        adams = [torch.optim.Adam(unknown, self.rate, amsgrad=True) for unknown in unknowns]
+        rounds = attacker.scale(self.rounds)
         for number in range(1, rounds + 1):
-            for part, adam in zip(parts, adams, strict=True):
+            for unknown, adam in zip(unknowns, adams, strict=True):
                 for _ in range(self.steps):
                     gap = (encoder(images) - observed).square().mean(1)
                     loss = gap + self.weight * total_variation(images)
                     adam.zero_grad()
-                    loss.sum().backward(inputs=part)
+                    loss.sum().backward(inputs=unknown)
                     adam.step()
                     with torch.no_grad():
                         images.clamp_(0, 1)
-            report_progress(
-                progress, "round", number, rounds, f"loss {float(loss.detach().mean()):.4g}"
-            )
+            mean_loss = float(loss.detach().mean())
+            attacker.report("round", number, rounds, f"loss {mean_loss:.4g}")
         return images.detach()

@@ -1,4 +1,4 @@
-"""What the optimal attacker learns from one message, exactly, and bounds on it."""
+"""What can be observed of an image, and what the best attacker learns from it, exactly."""
 
 from fedcel.leakage.answer_leakage import answer_bits
 from fedcel.leakage.certificate import Certificate, certificate, fano_bound
@@ -25,11 +25,11 @@ from fedcel.leakage.observation import (
     ObservationPaid,
     ObservationPooled,
     ObservationUpdate,
-    SmashedData,
     make_refusal,
 )
 from fedcel.leakage.observation_law import Law, find_law
 from fedcel.leakage.optimal_attacker import OptimalLeak, optimal_leak
+from fedcel.leakage.smashed_data import SmashedData
 
 __all__ = [
     "ARCHITECTURE",

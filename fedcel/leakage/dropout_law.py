@@ -1,4 +1,4 @@
-"""What messages tell of z where each value of it is dropped at times: the law is a mixture."""
+"""The law of a message whose values are dropped at times: a mixture of what came through and 0."""
 
 from math import log
 
@@ -9,9 +9,9 @@ from torch.nn.functional import softplus
 
 from fedcel.nets import Cut
 
-STEPS = 10
+EM_STEPS = 10
 """Of expectation and maximisation; values have nearly settled by then."""
-LEAST = 1e-6  # messages that came through: fewer would divide by nothing
+MIN_MESSAGES = 1e-6  # that came through: fewer would divide by nothing
 
 
 def mixture_misfit(
@@ -22,12 +22,13 @@ def mixture_misfit(
     The law of `Cut.log_prob`, row by row and with a gradient; unit of z squared. At sigma 0, where
     it has no gradient: the squared gap of what came through, a value of 0 says nothing.
     """
-    kept = (observed - z).square()
+    squared_gap = (observed - z).square()
     if cut.sigma == 0:
-        return torch.where(torch.eq(observed, 0.0), 0.0, kept).mean(1)
+        return torch.where(torch.eq(observed, 0.0), 0.0, squared_gap).mean(1)
     double = 2 * cut.sigma**2
-    own, gone = log(1 - cut.dropout) - kept / double, log(cut.dropout) - observed.square() / double
-    return -double * torch.logaddexp(own, gone).mean(1)
+    log_kept = log(1 - cut.dropout) - squared_gap / double
+    log_dropped = log(cut.dropout) - observed.square() / double
+    return -double * torch.logaddexp(log_kept, log_dropped).mean(1)
 
 
 def most_likely_features(parts: Float[Tensor, "B m D"], cut: Cut) -> Float[Tensor, "B D"]:
@@ -42,17 +43,17 @@ def most_likely_features(parts: Float[Tensor, "B m D"], cut: Cut) -> Float[Tenso
         return parts.sum(1) / parts.ne(0).sum(1).clamp_min(1)
     odds, scaled = log((1 - cut.dropout) / cut.dropout), parts / cut.sigma**2
 
-    def evidence(z: Float[Tensor, "B D"]) -> Float[Tensor, "B m D"]:
+    def log_odds(z: Float[Tensor, "B D"]) -> Float[Tensor, "B m D"]:
         """Return the log-odds that z came through in each message."""
         return odds + z[:, None] * scaled - (z.square() / (2 * cut.sigma**2))[:, None]
 
-    def settled(z: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
-        for _ in range(STEPS):
-            kept = torch.sigmoid(evidence(z))
-            z = (kept * parts).sum(1) / kept.sum(1).clamp_min(LEAST)
+    def climb(z: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
+        for _ in range(EM_STEPS):
+            chance = torch.sigmoid(log_odds(z))
+            z = (chance * parts).sum(1) / chance.sum(1).clamp_min(MIN_MESSAGES)
         return z
 
     farthest = parts.gather(1, parts.abs().argmax(1, keepdim=True)).squeeze(1)
-    one, other = settled(parts.mean(1) / (1 - cut.dropout)), settled(farthest)
-    better = softplus(evidence(one)).sum(1) >= softplus(evidence(other)).sum(1)
-    return torch.where(better, one, other)
+    from_mean, from_farthest = climb(parts.mean(1) / (1 - cut.dropout)), climb(farthest)
+    better = softplus(log_odds(from_mean)).sum(1) >= softplus(log_odds(from_farthest)).sum(1)
+    return torch.where(better, from_mean, from_farthest)

@@ -9,13 +9,13 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-STEP = 0.5
-"""Of the grid, in units of sigma: the trapezoid rule is within 1e-5 nats at this width."""
-REACH = 18
-"""Grid steps that are kept on either side of every code, 9 sigma."""
-LARGEST = 2**22
-"""Pairs of a cell of the grid and a code that are in memory at once: 32 MiB."""
-FEWEST = 4
+GRID_STEP = 0.5
+"""In units of sigma: the trapezoid rule is within 1e-5 nats at this width."""
+GRID_REACH = 18
+"""Grid steps that are kept on either side of every value, 9 sigma."""
+PAIRS_AT_ONCE = 2**22
+"""Pairs of a cell of the grid and a value that are in memory at once: 32 MiB."""
+MIN_KURTOSIS_IMAGES = 4
 """Images of a class that a sample kurtosis needs."""
 
 
@@ -28,49 +28,70 @@ class Gaussianity(NamedTuple):
     direction_bits: float
     """The part of the negentropy that shows in single principal directions."""
     kurtosis: float | None
-    """Excess kurtosis of the codes along principal directions, weighted by variance; 0: Gaussian,
-    above: heavy tails, below: flat or in two groups. None where nothing varies."""
+    """Excess kurtosis of the features along principal directions, weighted by variance; None where
+    nothing varies. 0: Gaussian, above: heavy tails, below: flat or in two groups."""
 
 
 def gaussianity(z: Float[Tensor, "M D"], y: Int[Tensor, " M"], sigma: float) -> Gaussianity:
-    """Return how Gaussian the messages z + sigma xi of each class are, for exactly these images.
+    """Measure how Gaussian the messages z + sigma xi of each class are, for exactly these images.
 
-    Why not Mardia's (1970) statistics of whitened codes: with fewer images than directions every
-    whitened code lies equally far out, whatever the law. The message has a density, a mixture of
+    Why not Mardia's statistics of whitened features: with fewer images than directions every
+    whitened row lies equally far out, whatever the law. The message has a density, a mixture of
     one Gaussian an image, so its negentropy J is defined at any M and D; for uncorrelated
-    directions J = sum_d J_d + their dependence (Comon, Signal Processing, 1994). The J_d are
-    integrated. A finite M counts as not Gaussian too. ValueError unless sigma > 0.
+    directions J = sum_d J_d + their dependence. The J_d are integrated. A finite M counts as not
+    Gaussian too.
+
+    Args:
+        z: Features of the images, (M, D).
+        y: Their labels, (M,).
+        sigma: Standard deviation of the Gaussian noise at the cut, above 0, in units of z.
+
+    Returns:
+        Bits of the Gaussian approximation, what single directions give away, and the kurtosis.
+
+    Raises:
+        ValueError: sigma is not above 0.
+
+    References:
+        Comon, Signal Processing, 1994 (negentropy of directions); Mardia, 1970 (the alternative).
     """
     if not sigma > 0:
         raise ValueError(f"sigma is {sigma}, must be above 0: without noise nothing has a density")
-    labels, codes = y.numpy(), z.double().numpy()
-    gaussian = single = weighted = variance = 0.0
+    labels, features = y.numpy(), z.double().numpy()
+    gaussian_nats = direction_nats = weighted_kurtosis = variance = 0.0
     for label in np.unique(labels):
-        own = codes[labels == label] / sigma
-        along = principal_components(own)
-        power = along.var(0)
-        gaussian += len(own) * float(np.log1p(power).sum() / 2)
-        single += len(own) * sum(negentropy(line) for line in along.T)
-        seen = power > 1e-12 * (1 + power.sum())
-        if len(own) >= FEWEST and seen.any():
-            weight = len(own) * power[seen]
-            weighted += float(weight @ scipy.stats.kurtosis(along[:, seen], bias=False))
+        scaled = features[labels == label] / sigma
+        count = len(scaled)
+        components = principal_components(scaled)
+        power = components.var(0)
+        gaussian_nats += count * float(np.log1p(power).sum() / 2)
+        direction_nats += count * sum(negentropy(line) for line in components.T)
+        varying = power > 1e-12 * (1 + power.sum())
+        if count >= MIN_KURTOSIS_IMAGES and varying.any():
+            weight = count * power[varying]
+            kurtosis = scipy.stats.kurtosis(components[:, varying], bias=False)
+            weighted_kurtosis += float(weight @ kurtosis)
             variance += float(weight.sum())
-    bits = len(labels) * log(2)
-    return Gaussianity(gaussian / bits, single / bits, weighted / variance if variance else None)
+    divisor = len(labels) * log(2)  # from a sum of nats to the mean of an image's bits
+    return Gaussianity(
+        gaussian_nats / divisor,
+        direction_nats / divisor,
+        weighted_kurtosis / variance if variance else None,
+    )
 
 
-def principal_components(codes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the centred codes along their principal directions, which are uncorrelated."""
-    left, scale, _ = np.linalg.svd(codes - codes.mean(0), full_matrices=False)
+def principal_components(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the centred rows along their principal directions, which are uncorrelated."""
+    left, scale, _ = np.linalg.svd(rows - rows.mean(0), full_matrices=False)
     return np.asarray(left * scale, dtype=np.float64)
 
 
 def negentropy(line: NDArray[np.float64]) -> float:
-    """Return J = h(Gaussian of the same variance) - h of codes + N(0, 1) on a line, in nats."""
-    cells = np.unique(np.rint(line / STEP)[:, None] + np.arange(-REACH, REACH + 1))
-    pieces = np.array_split(cells, -(-cells.size * line.size // LARGEST))
-    each = [np.exp(-((piece[:, None] * STEP - line) ** 2) / 2).mean(1) for piece in pieces]
-    density = np.concatenate(each) / np.sqrt(2 * pi)
-    own = -STEP * float((density * np.log(density)).sum())
-    return log(2 * pi * e * (1 + float(line.var()))) / 2 - own
+    """Return J = h(Gaussian of the same variance) - h(values + N(0, 1)) on a line, in nats."""
+    reach = np.arange(-GRID_REACH, GRID_REACH + 1)
+    cells = np.unique(np.rint(line / GRID_STEP)[:, None] + reach)
+    pieces = np.array_split(cells, -(-cells.size * line.size // PAIRS_AT_ONCE))
+    sums = [np.exp(-((piece[:, None] * GRID_STEP - line) ** 2) / 2).mean(1) for piece in pieces]
+    density = np.concatenate(sums) / np.sqrt(2 * pi)
+    entropy = -GRID_STEP * float((density * np.log(density)).sum())
+    return log(2 * pi * e * (1 + float(line.var()))) / 2 - entropy

@@ -12,11 +12,11 @@ from fedcel.leakage.identification import identification
 from fedcel.leakage.observation import NOISELESS, Observation
 from fedcel.leakage.observation_law import find_law
 
-BLOCK = 16_000_000  # entries of log p(observed | image) held at once
-RESAMPLES = 1000  # of the bootstrap
-LEAST_DRAWS = 8  # of noise, for each image
-MESSAGES = 3200  # of all images together: with fewer, chance lifts bits above their certificate
-NORMAL = 1.96  # half widths are of 95 % intervals
+PAIRS_AT_ONCE = 16_000_000  # entries of log p(observed | image) in memory
+BOOTSTRAP_RESAMPLES = 1000
+MIN_DRAWS = 8  # of noise, for each image
+MIN_MESSAGES = 3200  # of all images together: with fewer, chance lifts bits above their certificate
+NORMAL_QUANTILE = 1.96  # half widths are of 95 % intervals
 
 
 class OptimalLeak(NamedTuple):
@@ -57,6 +57,7 @@ def optimal_leak(
     images: Float[Tensor, "M C H W"],
     labels: Int[Tensor, " M"],
     generator: torch.Generator,
+    *,
     candidates: int = 100,
     draws: int | None = None,
 ) -> OptimalLeak:
@@ -72,8 +73,8 @@ def optimal_leak(
         images: (M, C, H, W) in [0, 1].
         labels: (M,).
         generator: Of the noise draws.
-        candidates: Images among which the right one is picked.
-        draws: Noise draws of each image; None: `default_draws`.
+        candidates: Images among which the right one is picked, 1 or more.
+        draws: Noise draws of each image, 2 or more; None: as many as `default_draws` says.
 
     Returns:
         Bits, bits beyond the label, and how often the right image is picked.
@@ -84,65 +85,47 @@ def optimal_leak(
         NetError: A likelihood is not finite.
 
     References:
-        Cover and Thomas, 2006, equation 2.28, for a uniform input.
+        Cover and Thomas, Elements of Information Theory, 2006, equation 2.28, for a uniform input.
     """
     count = len(images)
-    draws = count_draws(draws, count, NOISELESS in observation.grants)
-    sums, squares = score_moments(observation, images, labels, generator, candidates, draws)
-    size = (labels[:, None] == labels).sum(1).double().log2()
-    rate, information, beyond = sums[0], sums[1] + log2(count), sums[2] + size
-    one, two, three, cap = (float(each.mean()) for each in (rate, information, beyond, size))
-    widths = bootstrap_half_width(rate, generator), bootstrap_half_width(beyond, generator)
+    if NOISELESS in observation.grants:
+        draws = 1
+    elif draws is None:
+        draws = default_draws(count)
+    elif draws < 2:
+        raise ValueError(f"draws is {draws}, must be at least 2 for an error; leave it out")
+    law, senders = find_law(observation, images), torch.arange(count).repeat(draws)
+    means, squares = torch.zeros(2, 3, count, dtype=torch.float64)
+    for part in torch.split(senders, max(1, PAIRS_AT_ONCE // count)):
+        observed = observation.sample(images[part], generator)
+        if not observed.isfinite().all():
+            raise NetError("the observation holds NaN or infinity; lower local.rate")
+        scores = score_messages(law(observed), part, labels[part, None] == labels, candidates)
+        means.index_add_(1, part, scores)
+        squares.index_add_(1, part, scores.square())
+    means, squares = means / draws, squares / draws  # at the end: shares of what is sure sum to 1
+    cap_beyond = (labels[:, None] == labels).sum(1).double().log2()
+    identified, information, beyond = means[0], means[1] + log2(count), means[2] + cap_beyond
     return OptimalLeak(
-        one,
-        two,
-        three,
-        count,
-        log2(count),
-        cap,
-        min(candidates, count),
-        *widths,
-        noise_half_width(sums[1], squares[1], draws),
-        noise_half_width(sums[2], squares[2], draws),
-        identified=rate,
+        identification=float(identified.mean()),
+        information_bits=float(information.mean()),
+        bits_beyond_label=float(beyond.mean()),
+        candidates=count,
+        cap_bits=log2(count),
+        cap_beyond_label=float(cap_beyond.mean()),
+        identification_candidates=min(candidates, count),
+        identification_half_width=bootstrap_half_width(identified, generator),
+        beyond_label_half_width=bootstrap_half_width(beyond, generator),
+        information_noise_half_width=noise_half_width(means[1], squares[1], draws),
+        beyond_noise_half_width=noise_half_width(means[2], squares[2], draws),
+        identified=identified,
         beyond=beyond,
     )
 
 
-def score_moments(
-    observation: Observation,
-    images: Float[Tensor, "M C H W"],
-    labels: Int[Tensor, " M"],
-    generator: torch.Generator,
-    candidates: int,
-    draws: int,
-) -> tuple[Float[Tensor, "3 M"], Float[Tensor, "3 M"]]:
-    """Return the mean and the mean square of `score_messages` over each image's noise draws."""
-    likelihood, count = find_law(observation, images), len(images)
-    sums, squares = torch.zeros(2, 3, count, dtype=torch.float64)
-    for own in torch.split(torch.arange(count).repeat(draws), max(1, BLOCK // count)):
-        observed = observation.sample(images[own], generator)
-        if not observed.isfinite().all():
-            raise NetError("the observation holds NaN or infinity; lower local.rate")
-        found = score_messages(likelihood(observed), own, labels[own, None] == labels, candidates)
-        sums.index_add_(1, own, found)
-        squares.index_add_(1, own, found.square())
-    return sums / draws, squares / draws  # at the end: shares of what is sure sum to 1
-
-
 def default_draws(count: int) -> int:
-    """Return how many noise draws each of M images needs: `MESSAGES` together, at least 8 each."""
-    return max(LEAST_DRAWS, ceil(MESSAGES / count))
-
-
-def count_draws(asked: int | None, count: int, noiseless: bool) -> int:
-    """Return the number of noise draws; ValueError when one alone would tell no error."""
-    if noiseless:
-        return 1
-    draws = default_draws(count) if asked is None else asked
-    if draws < 2:
-        raise ValueError(f"draws is {draws}, must be at least 2 for an error; leave it out")
-    return draws
+    """Return how many noise draws each of M images needs: `MIN_MESSAGES` together, 8 at least."""
+    return max(MIN_DRAWS, ceil(MIN_MESSAGES / count))
 
 
 def noise_half_width(means: Float[Tensor, " M"], squares: Float[Tensor, " M"], draws: int) -> float:
@@ -151,40 +134,39 @@ def noise_half_width(means: Float[Tensor, " M"], squares: Float[Tensor, " M"], d
     From each image's mean and mean square over its draws; 0 where one draw tells all.
     """
     # Rounding leaves a little below 0 where all draws of an image are the same.
-    spread = (squares - means.square()).clamp_min(0)
-    return NORMAL * float((spread.sum() / max(1, draws - 1)).sqrt()) / len(means)
+    variance = (squares - means.square()).clamp_min(0)
+    deviation = float((variance.sum() / max(1, draws - 1)).sqrt())
+    return NORMAL_QUANTILE * deviation / len(means)
 
 
 def score_messages(
     log_prob: Float[Tensor, "Q M"],
-    own: Int[Tensor, " Q"],
-    same: Bool[Tensor, "Q M"],
+    senders: Int[Tensor, " Q"],
+    same_class: Bool[Tensor, "Q M"],
     candidates: int,
 ) -> Float[Tensor, "3 Q"]:
     """Return chance of identification, log2 posterior of the own image, and within its class.
 
     NetError where an image could not have sent its own message: it was encoded to other bits.
     """
-    mine = log_prob.gather(1, own[:, None])[:, 0]
-    if not mine.isfinite().all():
+    own_log_prob = log_prob.gather(1, senders[:, None])[:, 0]
+    if not own_log_prob.isfinite().all():
         raise NetError(
             "a message is impossible for the image that sent it: the encoder gives other bits in "
             "batches of other sizes; set net.noise above 0, or take more candidates"
         )
-    within = log_prob.masked_fill(~same, -torch.inf)
-    information = (mine - log_prob.logsumexp(1)) / log(2)
-    beyond = (mine - within.logsumexp(1)) / log(2)
-    return torch.stack([identification(log_prob, own, candidates), information, beyond])
+    within = log_prob.masked_fill(~same_class, -torch.inf)
+    information = (own_log_prob - log_prob.logsumexp(1)) / log(2)
+    beyond = (own_log_prob - within.logsumexp(1)) / log(2)
+    return torch.stack([identification(log_prob, senders, candidates), information, beyond])
 
 
 def bootstrap_half_width(values: Float[Tensor, " M"], generator: torch.Generator) -> float:
     """Return half the 95 % percentile interval of the mean; Efron, 1979."""
     count = len(values)
-    means = torch.stack(
-        [
-            values[torch.randint(count, (count,), generator=generator)].mean()
-            for _ in range(RESAMPLES)
-        ]
+    resamples = (
+        torch.randint(count, (count,), generator=generator) for _ in range(BOOTSTRAP_RESAMPLES)
     )
+    means = torch.stack([values[rows].mean() for rows in resamples])
     low, high = means.quantile(means.new_tensor([0.025, 0.975])).tolist()
     return float(high - low) / 2

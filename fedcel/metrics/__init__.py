@@ -11,15 +11,18 @@ from fedcel.metrics.calibration import (
     reliability,
     score_probabilities,
 )
+from fedcel.metrics.spread import between_group_spread, within_class_spread
 
 __all__ = [
     "accuracy",
     "auroc",
     "bald",
+    "between_group_spread",
     "brier",
     "ece",
     "nll",
     "predictive_entropy",
     "reliability",
     "score_probabilities",
+    "within_class_spread",
 ]

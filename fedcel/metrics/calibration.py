@@ -1,16 +1,27 @@
-"""Scores of predicted probabilities, of their uncertainty, and of the spread of smashed data."""
+"""How good predicted probabilities are, and what their uncertainty tells."""
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-BINS = 15  # Guo et al., ICML 2017, section 5
+CALIBRATION_BINS = 15  # Guo et al., ICML 2017, section 5
 
 
 def score_probabilities(
     probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"]
 ) -> dict[str, float]:
-    """Return accuracy, nll (nats), ece and brier; ValueError when rows are no probabilities."""
+    """Score predicted probabilities.
+
+    Args:
+        probabilities: (N, C), each row a distribution over classes.
+        labels: (N,).
+
+    Returns:
+        `accuracy`, `nll` (nats), `ece` and `brier`.
+
+    Raises:
+        ValueError: Rows are no distributions, or there are none.
+    """
     return {
         "accuracy": accuracy(probabilities, labels),
         "nll": nll(probabilities, labels),
@@ -20,41 +31,104 @@ def score_probabilities(
 
 
 def accuracy(probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> float:
-    """Return the share of labels that are the most probable class, the first of equals."""
+    """Measure how often the most probable class, the first of equals, is the label.
+
+    Args:
+        probabilities: (N, C), each row a distribution over classes.
+        labels: (N,).
+
+    Returns:
+        The share of right answers, in [0, 1].
+
+    Raises:
+        ValueError: Rows are no distributions, or there are none.
+    """
     p = check_probabilities(probabilities)
     return float((p.argmax(1) == labels).double().mean())
 
 
 def nll(probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> float:
-    """Return the mean of -log p(label), in nats.
+    """Measure the negative log-likelihood of the labels.
 
     A probability that underflowed to 0 counts as the smallest normal number of its dtype: at most
     87.3 nats an image in float32, 708.4 in float64, where the true value may be larger.
+
+    Args:
+        probabilities: (N, C), each row a distribution over classes.
+        labels: (N,).
+
+    Returns:
+        The mean of -log p(label), in nats.
+
+    Raises:
+        ValueError: Rows are no distributions, or there are none.
     """
     p = check_probabilities(probabilities).gather(1, labels[:, None])
     return float(-p.clamp_min(torch.finfo(probabilities.dtype).tiny).log().mean())
 
 
 def brier(probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"]) -> float:
-    """Return the mean over images of sum_c (p_c - [c = label])^2, in [0, 2]; Brier, 1950, eq. 2."""
+    """Measure the squared error of the probabilities.
+
+    Args:
+        probabilities: (N, C), each row a distribution over classes.
+        labels: (N,).
+
+    Returns:
+        The mean over images of sum_c (p_c - [c = label])^2, in [0, 2].
+
+    Raises:
+        ValueError: Rows are no distributions, or there are none.
+
+    References:
+        Brier, Monthly Weather Review, 1950, equation 2.
+    """
     p = check_probabilities(probabilities)
     truth = torch.nn.functional.one_hot(labels, p.shape[1])
     return float((p - truth).square().sum(1).mean())
 
 
-def ece(probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"], bins: int = BINS) -> float:
-    """Return the expected calibration error of the top class; Guo et al., ICML 2017, equation 3.
+def ece(
+    probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"], bins: int = CALIBRATION_BINS
+) -> float:
+    """Measure the expected calibration error of the most probable class.
 
     From the bins of `reliability`, which a library that returns the error alone does not show.
+
+    Args:
+        probabilities: (N, C), each row a distribution over classes.
+        labels: (N,).
+        bins: Number M of equal bins of confidence, 1 or more.
+
+    Returns:
+        The mean over images of |confidence - accuracy| of their bin, in [0, 1].
+
+    Raises:
+        ValueError: Rows are no distributions, or there are none.
+
+    References:
+        Guo et al., ICML 2017, equation 3.
     """
     count, confidence, right = _bin_sums(probabilities, labels, bins)
     return float((confidence - right).abs().sum() / count.sum())
 
 
 def reliability(
-    probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"], bins: int = BINS
+    probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"], bins: int = CALIBRATION_BINS
 ) -> dict[str, list[float | None]]:
-    """Return mean confidence, accuracy and count of each bin ((m-1)/M, m/M]; None where empty."""
+    """Compute the points of a reliability diagram.
+
+    Args:
+        probabilities: (N, C), each row a distribution over classes.
+        labels: (N,).
+        bins: Number M of equal bins of confidence, 1 or more; bin m is ((m-1)/M, m/M].
+
+    Returns:
+        Of each bin its mean `confidence`, `accuracy` (both None where it is empty) and `count`.
+
+    Raises:
+        ValueError: Rows are no distributions, or there are none.
+    """
     count, confidence, right = _bin_sums(probabilities, labels, bins)
 
     def mean(sums: Tensor) -> list[float | None]:
@@ -66,6 +140,7 @@ def reliability(
 def _bin_sums(
     probabilities: Float[Tensor, "N C"], labels: Int[Tensor, " N"], bins: int
 ) -> tuple[Int[Tensor, " M"], Float[Tensor, " M"], Float[Tensor, " M"]]:
+    """Return each bin's number of images, sum of confidences and number of right answers."""
     confidence, top = check_probabilities(probabilities).max(1)
     place = (confidence * bins).ceil().long().clamp(1, bins) - 1  # float rows may top 1 by an ulp
     count = place.bincount(minlength=bins)
@@ -88,14 +163,34 @@ def check_probabilities(probabilities: Float[Tensor, "... C"]) -> Float[Tensor, 
 
 
 def predictive_entropy(samples: Float[Tensor, "S N C"]) -> Float[Tensor, " N"]:
-    """Return the entropy of the averaged prediction, in nats: the total uncertainty."""
+    """Measure how unsure the averaged prediction is: the total uncertainty.
+
+    Args:
+        samples: Probabilities of S posterior samples about N images, (S, N, C).
+
+    Returns:
+        The entropy of each averaged prediction, (N,) in nats.
+
+    Raises:
+        ValueError: Rows are no distributions, or there are none.
+    """
     return _entropy(check_probabilities(samples).mean(0))
 
 
 def bald(samples: Float[Tensor, "S N C"]) -> Float[Tensor, " N"]:
-    """Return I(label; model) in nats: what S posterior samples disagree about.
+    """Measure what posterior samples disagree about: I(label; model).
 
-    Entropy of the average less the average entropy; Houlsby et al., 2011, equation 2.
+    Args:
+        samples: Probabilities of S posterior samples about N images, (S, N, C).
+
+    Returns:
+        The entropy of the average less the average entropy, (N,) in nats, 0 or more.
+
+    Raises:
+        ValueError: Rows are no distributions, or there are none.
+
+    References:
+        Houlsby et al., 2011, equation 2.
     """
     expected = _entropy(check_probabilities(samples)).mean(0)
     return (predictive_entropy(samples) - expected).clamp_min(0)  # rounding only; Jensen's >= 0
@@ -106,40 +201,19 @@ def _entropy(p: Float[Tensor, "... C"]) -> Float[Tensor, "..."]:
 
 
 def auroc(inside: Float[Tensor, " N"], outside: Float[Tensor, " M"]) -> float:
-    """Return how often an image from outside scores above one from inside; a tie counts half.
+    """Measure how well a score tells images of unknown classes from known ones.
 
-    The area under the ROC curve of telling them apart by their uncertainty (Hendrycks and Gimpel,
-    ICLR 2017, section 2).
+    Args:
+        inside: Scores of images of the classes that were learned, such as entropies, (N,).
+        outside: Scores of others, (M,).
+
+    Returns:
+        How often one from outside scores above one from inside, a tie counts half; in [0, 1].
+
+    References:
+        Hendrycks and Gimpel, ICLR 2017, section 2 (the area under the ROC curve).
     """
     from sklearn.metrics import roc_auc_score  # a second, for its estimators
 
-    strange = torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))])
-    return float(roc_auc_score(strange.numpy(), torch.cat([inside, outside]).numpy()))
-
-
-def within_class_spread(z: Float[Tensor, "N D"], y: Int[Tensor, " N"]) -> Float[Tensor, ""]:
-    """Return the mean over images of |z - mean of its own class|^2, unit: z squared."""
-    sums = z.new_zeros(int(y.max()) + 1, z.shape[1]).index_add(0, y, z)
-    means = sums / y.bincount()[:, None].clamp_min(1)  # absent classes are never looked up
-    return (z - means[y]).square().sum(1).mean()
-
-
-def between_group_spread(
-    z: Float[Tensor, "N D"], y: Int[Tensor, " N"], group: Int[Tensor, " N"]
-) -> Float[Tensor, ""]:
-    """Return the mean over images of |class mean in its group - class mean of all|^2.
-
-    Unit: z squared. Groups that are random draws of the same images differ too, by about the
-    within-class spread times (pairs of class and group - classes) / N.
-    """
-    # Numbered by those that are there: of ten thousand groups few have an image of each class.
-    every = y * (int(group.max()) + 1) + group
-    _, pair = torch.unique(every, return_inverse=True)
-    counts = pair.bincount()
-    sums = z.new_zeros(len(counts), z.shape[1]).index_add(0, pair, z)
-    return within_class_spread((sums / counts[:, None])[pair], y)
-
-
-def total_spread(z: Float[Tensor, "N D"]) -> Float[Tensor, ""]:
-    """Return the mean over images of |z - mean of all|^2, unit: z squared."""
-    return (z - z.mean(0)).square().sum(1).mean()
+    is_outside = torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))])
+    return float(roc_auc_score(is_outside.numpy(), torch.cat([inside, outside]).numpy()))

@@ -23,7 +23,7 @@ from fedcel.leakage import (
     gaussianity,
     optimal_leak,
 )
-from fedcel.metrics import calibration
+from fedcel.metrics import between_group_spread, calibration, within_class_spread
 from fedcel.nets import Cut, SplitNet, measure_cost
 from fedcel.posterior import Prediction, answer_all, diagnose, predict, round_plan, what_is_sent
 from fedcel.privacy import NoisyRound, account_updates, measure_utility
@@ -139,7 +139,8 @@ def attack_test_images(run: Run) -> tuple[SplitNet, OptimalLeak]:
     s = run.settings
     net = what_is_sent(run.flat, posterior_samples(run), s.chain.scope)
     stream = make_generator(s.seed, "optimal")
-    return net, optimal_leak(SmashedData(net), *run.splits.test, stream, s.attack.candidates)
+    candidates = s.attack.candidates
+    return net, optimal_leak(SmashedData(net), *run.splits.test, stream, candidates=candidates)
 
 
 def measure_run_leakage(run: Run, net: SplitNet, found: OptimalLeak) -> dict[str, object]:
@@ -150,7 +151,7 @@ def measure_run_leakage(run: Run, net: SplitNet, found: OptimalLeak) -> dict[str
     """
     x, y = run.splits.test
     s, sent = run.settings, SmashedData(net)
-    z = sent.codes(x)
+    z = sent.encode(x)
     bound = certificate(z, y, net.cut.sigma, s.attack.candidates)
     counts = y.bincount(minlength=run.splits.classes).double()
     return {
@@ -171,7 +172,7 @@ def measure_run_leakage(run: Run, net: SplitNet, found: OptimalLeak) -> dict[str
         "certificate-bits-within-class": bound.bits_within_class,
         "fano-identification": bound.identification,
         **measure_gaussianity(z, y, net.cut, found.bits_beyond_label),
-        "within-class-spread": float(calibration.within_class_spread(z, y)),
+        "within-class-spread": float(within_class_spread(z, y)),
         "between-client-spread": measure_client_spread(run, sent),
     }
 
@@ -218,7 +219,7 @@ def measure_client_spread(run: Run, sent: SmashedData) -> float:
     sizes = torch.tensor([len(part.y) for part in run.splits.clients])
     holder = torch.arange(len(sizes)).repeat_interleave(sizes)
     x, y = run.splits.training
-    return float(calibration.between_group_spread(sent.codes(x), y, holder))
+    return float(between_group_spread(sent.encode(x), y, holder))
 
 
 def label_only_identification(counts: Float[Tensor, " K"], candidates: int) -> float:

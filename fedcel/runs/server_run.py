@@ -28,7 +28,7 @@ from fedcel.federation import (
     may_stop,
     move_threshold,
 )
-from fedcel.metrics import calibration
+from fedcel.metrics import calibration, within_class_spread
 from fedcel.nets import FlatNet
 from fedcel.posterior import is_kept
 from fedcel.runs import run_folder
@@ -199,7 +199,7 @@ def score_model(settings: Settings, flat: FlatNet, images: Images, state: Server
             f"({settings.local.rate}), or set strategy.max-norm"
         )
     metrics = calibration.score_probabilities(logits.softmax(1), y)
-    metrics["within-class-spread"] = float(calibration.within_class_spread(z, y))
+    metrics["within-class-spread"] = float(within_class_spread(z, y))
     centred = probes - probes.mean(1, keepdim=True)
     label_logits = centred.gather(1, y[: len(probes), None])[:, 0]
     functionals = torch.cat([-logits.new_tensor([metrics["nll"]]), label_logits])

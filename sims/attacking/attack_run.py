@@ -2,7 +2,14 @@
 
 from pathlib import Path
 
-from fedcel.attacks import Attacked, OtherClasses, find_contradictions, run_attacks
+from fedcel.attacks import (
+    Attacked,
+    AttackRow,
+    MeasuredLeak,
+    OtherClasses,
+    find_contradictions,
+    run_attacks,
+)
 from fedcel.data import Images
 from fedcel.errors import RunError
 from fedcel.files import read_json
@@ -34,15 +41,16 @@ def attack_run(folder: Path, how: AttackSettings | None = None, title: str = "at
             how,
             select_auxiliary(run, how),
             run.splits.test,
-            run.settings.seed,
-            progress,
-            run.splits.training,
-            tell_attack,
-            keep,
+            seed=run.settings.seed,
+            progress=progress,
+            population=run.splits.training,
+            tell_attack=tell_attack,
+            keep=keep,
         )
-    for sentence in find_contradictions(read_rows(folder), result):
+    rows = [AttackRow.from_dict(row) for row in read_rows(folder)]
+    for sentence in find_contradictions(rows, MeasuredLeak.model_validate(result)):
         print_line(sentence)
-    return found.rows
+    return [row.to_dict() for row in found.rows]
 
 
 def catch_up(folder: Path, how: AttackSettings, title: str = "attacking") -> None:

@@ -129,10 +129,10 @@ def attack_service(folder: Path, place: Place, how: AttackSettings | None = None
                 how,
                 own,
                 targets,
-                run.settings.seed,
-                progress,
-                run.splits.training,
-                tell_attack,
+                seed=run.settings.seed,
+                progress=progress,
+                population=run.splits.training,
+                tell_attack=tell_attack,
             ).rows
     facts: Row = {
         "service": card.model,
@@ -144,7 +144,7 @@ def attack_service(folder: Path, place: Place, how: AttackSettings | None = None
         "accuracy": float((told.argmax(1) == targets.y).double().mean()),
         "candidates": few,
     }
-    return write_rows(folder / FILE, old, facts, found)
+    return write_rows(folder / FILE, old, facts, [row.to_dict() for row in found])
 
 
 def write_rows(path: Path, old: Sequence[Row], facts: Row, found: Sequence[Row]) -> list[Row]:

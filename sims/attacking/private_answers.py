@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from clients import EvaluationClient
-from fedcel.attacks import LOG_PROB, LOGITS, Observation, SmashedData
 from fedcel.data import Images
 from fedcel.federation import init_net
-from fedcel.leakage import Law
+from fedcel.leakage import LOG_PROB, LOGITS, Law, Observation, SmashedData
 from fedcel.nets import Cut, FlatNet, SplitNet, apply_noise
 from fedcel.posterior import Prediction, noise_variance, predict, round_plan, what_is_sent
 from fedcel.privacy import Gaussian, LabelOnly, Laplace, Mechanism, build_mechanism, clip_rows

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from fedcel.attacks import find_contradictions
+from fedcel.attacks import AttackRow, MeasuredLeak, find_contradictions
 from sims.report.records import Attack, Result
 from sims.report.summary import Summary
 
@@ -22,6 +22,6 @@ def find_run_contradictions(attacks: Iterable[Attack], result: Result | None = N
 
     Whenever each attack was made.
     """
-    rows = [attack.model_dump(by_alias=True, exclude_none=True) for attack in attacks]
-    told = {} if result is None else result.model_dump(by_alias=True, exclude_none=True)
-    return find_contradictions(rows, told)
+    rows = [AttackRow.from_dict(attack.model_dump(by_alias=True)) for attack in attacks]
+    leak = None if result is None else MeasuredLeak.model_validate(result.model_dump(by_alias=True))
+    return find_contradictions(rows, leak)

@@ -86,7 +86,7 @@ def train_case(folder: Path, case: Case) -> Trained:
     net = what_is_sent(run.flat, posterior_samples(run), settings.chain.scope)
     found = cast(dict[str, float], read_json(folder / title / "result.json"))
     x, y = run.splits.test
-    z = SmashedData(net).codes(x) / case.sigma
+    z = SmashedData(net).encode(x) / case.sigma
     return Trained(z, y, {key: found[key] for key in KEPT})
 
 

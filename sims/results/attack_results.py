@@ -16,7 +16,7 @@ import torch
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from fedcel.attacks import FAILED, REVISION, Attacked
+from fedcel.attacks import FAILURE_PREFIX, REVISION, Attacked
 from fedcel.errors import RunError
 from fedcel.files import lock_file, read_tensors, write_json, write_tensors
 from fedcel.runs import per_image
@@ -62,7 +62,7 @@ def write_result(folder: Path, how: AttackSettings, found: Attacked) -> None:
         settings=how.model_dump(by_alias=True),
         revision=REVISION,
         finished=datetime.now(UTC),
-        rows=tuple(found.rows),
+        rows=tuple(row.to_dict() for row in found.rows),
         path=path,
     )
     vectors = {name: vector.float() for name, vector in found.per_image.items()}
@@ -144,7 +144,7 @@ def is_lacking(path: Path) -> bool:
 def list_failures(rows: Iterable[Mapping[str, object]]) -> list[str]:
     """Return the attacks that failed in these rows where nobody foresaw it, each once."""
     skipped = ((str(row["attack"]), str(row.get("skipped", ""))) for row in rows)
-    return list(dict.fromkeys(name for name, said in skipped if said.startswith(FAILED)))
+    return list(dict.fromkeys(name for name, said in skipped if said.startswith(FAILURE_PREFIX)))
 
 
 def read_pictures(folder: Path) -> Pictures:

@@ -13,9 +13,8 @@ import torch
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
 
-from fedcel.attacks import SmashedData
 from fedcel.errors import DivergedError
-from fedcel.leakage import optimal_leak
+from fedcel.leakage import SmashedData, optimal_leak
 from fedcel.metrics import score_probabilities
 from fedcel.posterior import predict, what_is_sent
 from fedcel.runs import NOISE_DRAWS, posterior_samples, run_folder

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedcel.attacks.mi_face import MIFace
 from fedcel.attacks.score_card import class_means, label_accuracy, mse
-from fedcel.leakage.observation import LOGITS
+from fedcel.leakage import LOGITS
 from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import load_digit_targets, train_undefended
 

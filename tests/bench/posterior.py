@@ -24,7 +24,7 @@ from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.chain import Chain
 from fedcel.posterior.langevin_step import RoundConstants, langevin_step
 from fedcel.posterior.round_plan import RoundPlan
-from fedcel.settings.parsing import Settings, parse_settings
+from fedcel.settings import Settings, parse_settings
 from sims.engines.client_workers import open_clients
 from tests.bench.ratios import engine, line, rows
 

@@ -20,7 +20,7 @@ from fedcel.federation.local_update import draw_batches
 from fedcel.federation.server_round import begin_round, finish_round, init_server_state
 from fedcel.posterior import round_plan
 from fedcel.seeding import make_generator
-from fedcel.settings.parsing import Settings, dump_settings, flatten_settings, parse_settings
+from fedcel.settings import Settings, dump_settings, flatten_settings, parse_settings
 from sims.engines.simulate import simulate
 
 PAIRS = 25

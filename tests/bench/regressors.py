@@ -25,11 +25,11 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from fedcel.attacks.decoder import Decoder
-from fedcel.attacks.hybrid_inversion import Hybrid
+from fedcel.attacks.hybrid_inversion import HybridInversion
 from fedcel.attacks.kernel_ridge import KernelRidge as OurRidge
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.score_card import class_means, identification_rate, mse
-from fedcel.leakage.observation import SmashedData
+from fedcel.leakage import SmashedData
 from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import load_digit_targets, train_undefended
 
@@ -120,7 +120,7 @@ def main() -> None:
     print(f"class means: {mse(class_means(targets.y, known), targets.x):.4f}")
     print("| attacker | MSE | right one of 60 | seconds |")
     print("|---|---|---|---|")
-    own = [Decoder(), OurRidge(), Hybrid()]
+    own = [Decoder(), OurRidge(), HybridInversion()]
     attackers = {f"ours, `{attack.name}`": ours(attack) for attack in own}
     for name, invert in (attackers | {name: theirs(name) for name in GRIDS}).items():
         rows = np.array([score(train_undefended(*net), invert) for net in NETS])

@@ -28,7 +28,7 @@ from fedcel.files import write_json
 from fedcel.metrics import calibration
 from fedcel.posterior.predict import predict
 from fedcel.seeding import make_generator
-from fedcel.settings.parsing import Settings, parse_settings
+from fedcel.settings import Settings, parse_settings
 from sims.commands.progress import print_line
 from sims.engines.client_workers import LocalClients
 from sims.engines.process_pool import run_items

@@ -20,7 +20,7 @@ import torch
 
 from fedcel.data import Images
 from fedcel.runs import run_folder
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import parse_settings
 from sims.engines.simulate import ENGINES
 
 IMAGES = 21_000

@@ -22,7 +22,7 @@ from fedcel.federation.initial_net import init_net
 from fedcel.privacy import Mechanism, build_mechanism
 from fedcel.privacy.ledger.ledger import MICRO, Ledger
 from fedcel.runs.run_folder import Run
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import parse_settings
 from sims.commands.run_service import Place, run_service
 
 SMALL = {"clients": 4, "net.features": 8, "net.width": 16}

@@ -15,7 +15,7 @@ from fedcel.losses.cel import build_cel
 from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import parse_settings
 
 IMAGES = torch.rand(64, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(64) % 2

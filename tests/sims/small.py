@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fedcel.settings.parsing import Scalar
+from fedcel.settings import Scalar
 
 CLUSTERED: dict[str, Any] = {
     "engine": "loop",

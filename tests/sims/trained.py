@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fedcel.files import read_tensors
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import parse_settings
 from sims.engines.simulate import simulate
 from tests.sims.small import CLUSTERED
 

@@ -23,7 +23,7 @@ from clients import make_client_app
 from fedcel.federation import client_update, record_names
 from fedcel.federation.server_round import init_server_state
 from fedcel.nets.flat_parameters import to_arrays
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import parse_settings
 from strategies import PosteriorStrategy
 from strategies.node_registry import NodeRegistry
 from tests.strategies.grid import begin

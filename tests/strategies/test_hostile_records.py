@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from fedcel.federation import record_names
 from fedcel.federation.server_round import init_server_state
 from fedcel.losses.cel.averaged_centres import SharedCentres
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import parse_settings
 from strategies import PosteriorStrategy
 from strategies.node_registry import NodeRegistry
 from tests.strategies.grid import begin

@@ -15,7 +15,7 @@ from clients import make_client_app
 from fedcel.errors import RunError
 from fedcel.federation import client_update, record_names
 from fedcel.files import read_tensors
-from fedcel.settings.parsing import Scalar, dump_settings, flatten_settings, parse_settings
+from fedcel.settings import Scalar, dump_settings, flatten_settings, parse_settings
 from strategies import make_server_app, server_app
 
 RAW: dict[str, Scalar] = {

@@ -35,7 +35,7 @@ from fedcel.federation.initial_net import init_net
 from fedcel.files import read_tensors
 from fedcel.nets.flat_parameters import to_arrays, to_vector
 from fedcel.runs import run_folder
-from fedcel.settings.parsing import Settings, parse_settings
+from fedcel.settings import Settings, parse_settings
 from sims.engines import in_memory_grid
 from sims.engines.in_memory_grid import InMemoryGrid, allow_messages
 from strategies import node_registry

@@ -13,7 +13,7 @@ import pytest
 from safetensors.torch import load_file
 
 from fedcel.runs import run_folder
-from fedcel.settings.parsing import Settings, parse_settings
+from fedcel.settings import Settings, parse_settings
 from sims.engines import local
 from tests.fedcel.privacy.ledger.ledger_processes import forked
 

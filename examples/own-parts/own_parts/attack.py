@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from fedcel import Images
-from fedcel.attacks import FREE_QUERIES, Observation, Progress
+from fedcel.attacks import Progress
+from fedcel.leakage import FREE_QUERIES, Observation
 
 DRAWS = 16  # of the smashed data of each auxiliary image at budget 1, averaged
 

@@ -12,7 +12,7 @@ from clients.flower.evaluation_client import Account
 from fedcel.errors import SettingsError
 from fedcel.federation import client_update, record_names
 from fedcel.privacy.ledger.ledger import MICRO, Ledger
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import parse_settings
 
 S = parse_settings({"clients": 4, "net.features": 8, "net.width": 16})
 ROWS = np.random.default_rng(0).random((3, 8), dtype=np.float32)

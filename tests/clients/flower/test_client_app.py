@@ -13,7 +13,7 @@ from fedcel.errors import SettingsError
 from fedcel.federation import client_update, record_names
 from fedcel.federation.client_update import ClientUpdate
 from fedcel.nets.flat_parameters import to_arrays
-from fedcel.settings.parsing import Settings, dump_settings, flatten_settings, parse_settings
+from fedcel.settings import Settings, dump_settings, flatten_settings, parse_settings
 
 RAW = {"clients": 4, "local.steps": 3, "cel.kind": "cluster", "cel.warm-up": 0, "rounds": 10}
 S = parse_settings(RAW)

@@ -6,7 +6,7 @@ import torch
 
 from clients import EvaluationClient
 from fedcel.federation import client_update
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import parse_settings
 
 S = parse_settings({"clients": 4, "privacy.mechanism": "none", "privacy.clip": 100.0})
 TEST = client_update.select_client_images(S, 0)

@@ -11,7 +11,7 @@ from fedcel.errors import DataError, SettingsError
 from fedcel.federation import client_update, record_names
 from fedcel.nets.flat_parameters import to_arrays
 from fedcel.runs import client_state
-from fedcel.settings.parsing import Scalar, dump_settings, flatten_settings, parse_settings
+from fedcel.settings import Scalar, dump_settings, flatten_settings, parse_settings
 
 RAW = {"clients": 4, "local.steps": 3, "cel.kind": "cluster", "cel.warm-up": 0, "rounds": 10}
 SERVED = parse_settings({**RAW, "data.source": "npz", "data.path": "/the/servers/own.npz"})

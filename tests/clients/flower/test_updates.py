@@ -18,7 +18,7 @@ from fedcel.federation.server_round import HEAVIEST, heaviest_share
 from fedcel.files import read_json
 from fedcel.privacy.update_noise import Round, account_updates
 from fedcel.runs import run_folder
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import parse_settings
 from sims.engines import local
 from sims.engines.simulate import simulate
 from tests.sims.small import CLUSTERED

@@ -10,15 +10,15 @@ from fedcel.attacks.decoder import Decoder
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.rmle import RMLE
 from fedcel.attacks.score_card import mse
-from fedcel.leakage.observation import (
+from fedcel.leakage import (
     FIRST_LAYER,
     LOG_PROB,
     MEAN,
     UPDATE,
     Observation,
     SmashedData,
+    optimal_leak,
 )
-from fedcel.leakage.optimal_attacker import optimal_leak
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import AttackContract, LinearObservation, load_digit_targets

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
+from fedcel.attacks.attacker import Attacker
 from fedcel.attacks.black_box_search import BlackBoxSearch, estimate_answer_variance
 from fedcel.attacks.inversion_training import apply_network
 from fedcel.attacks.protocol import Attack
@@ -139,7 +140,8 @@ def test_a_spent_budget_ends_the_search_with_the_best_so_far() -> None:
 def test_latents_make_digits() -> None:
     """A digit drawn from the prior is nearer to some known one than the mean image is."""
     known, targets = load_digit_targets()
-    decoder = fit_vae(known.x, 8, 60, stream())
+    attacker = Attacker(LinearObservation("private-logits"), known, 1.0, stream())
+    decoder = fit_vae(attacker, 8, 60)
     made = apply_network(decoder, torch.randn(50, 8, generator=stream(1)))
     nearest = torch.cdist(made.flatten(1), known.x.flatten(1)).square().amin(1).mean() / 64
     assert nearest < 0.6 * mse(mean_image(targets.y, known), targets.x)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedcel.attacks.contradictions import find_contradictions
+from fedcel.attacks import AttackRow, MeasuredLeak, contradictions
 
 BEST = {
     "attack": "optimal",
@@ -19,6 +19,14 @@ DECODER = {
     "identification-1": 0.5,
     "targets": 400,
 }
+
+
+def find_contradictions(
+    rows: list[dict[str, object]], result: dict[str, object] | None = None
+) -> list[str]:
+    """Find them in rows and a result as they stand in files."""
+    leak = None if result is None else MeasuredLeak.model_validate(result)
+    return contradictions.find_contradictions([AttackRow.from_dict(row) for row in rows], leak)
 
 
 def changed(row: dict[str, object], **keys: object) -> dict[str, object]:

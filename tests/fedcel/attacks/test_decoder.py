@@ -1,24 +1,25 @@
 """The inverse network and the training loop that all such attacks share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 import torch
 
+from fedcel.attacks.attacker import Attacker
 from fedcel.attacks.decoder import Decoder
 from fedcel.attacks.decoder_networks import (
-    LARGE,
-    SMALL,
-    Residual,
-    Size,
-    Standardised,
+    LARGE_DECODER,
+    SMALL_DECODER,
+    DecoderSize,
+    ResidualBlock,
+    Standardisation,
     build_decoder_network,
     is_flat,
 )
 from fedcel.attacks.inversion_training import (
-    CONVOLUTION,
-    DEFAULT,
-    FLAT,
+    CONVOLUTION_PACE,
+    DEFAULT_EFFORT,
+    FLAT_PACE,
     Effort,
     Pace,
     make_observer,
@@ -29,8 +30,7 @@ from fedcel.attacks.registry import find_attack
 from fedcel.attacks.score_card import class_means, identification_rate, mse
 from fedcel.data.images import Images
 from fedcel.errors import DataError
-from fedcel.leakage.observation import FREE_QUERIES, SmashedData
-from fedcel.leakage.optimal_attacker import optimal_leak
+from fedcel.leakage import FREE_QUERIES, SmashedData, optimal_leak
 from fedcel.nets.split_net import build_net
 from fedcel.settings import NetSettings
 from fedcel.testing.attacks import (
@@ -59,7 +59,7 @@ class Weak(AttackContract):
 
     def build(self) -> Attack:
         """Return it."""
-        return Decoder(effort=Effort(flat=FLAT._replace(rate=0.0)))
+        return Decoder(effort=Effort(flat=FLAT_PACE._replace(rate=0.0)))
 
 
 def test_contract_catches_a_weak_attack() -> None:
@@ -137,11 +137,13 @@ class Counting:
     grants: frozenset[str]
     asked: int = 0
     name: str = "counted"
+    answers: list[torch.Tensor] = field(default_factory=list)
 
     def sample(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Return observations and count them."""
         self.asked += len(images)
-        return self.inner.sample(images, generator)
+        self.answers.append(self.inner.sample(images, generator))
+        return self.answers[-1]
 
 
 def counting(*grants: str) -> Counting:
@@ -154,45 +156,40 @@ def test_queries_are_asked_once(budget: float) -> None:
     """Without free queries each image costs `repeats` answers, however long the training."""
     known, targets = load_digit_targets()
     seen, observed = counting(), LinearObservation("linear").sample(targets.x, stream())
-    train_and_invert(seen, known.x, observed, Effort(repeats=3), torch.clone, budget, stream())
+    train_and_invert(Attacker(seen, known, budget, stream()), observed, Effort(repeats=3))
     assert seen.asked == 3 * len(known.x)
 
 
 def test_free_queries_are_fresh() -> None:
     """Where asking is free, no two epochs train on the same noise."""
     seen = counting(FREE_QUERIES)
-    draw = make_observer(seen, load_digit_targets()[0].x, 2, torch.clone, stream())
+    draw = make_observer(seen, load_digit_targets()[0].x, 2, stream())
     assert seen.asked == 0
     assert not torch.equal(draw(stream(1)), draw(stream(2)))
 
 
 def test_kept_answers_are_those_given() -> None:
     """Each pick is one of the image's own answers, and all are picked in time."""
-    x, kept = load_digit_targets()[0].x[:4], []
-
-    def note(answer: torch.Tensor) -> torch.Tensor:
-        kept.append(answer)
-        return answer
-
-    draw = make_observer(counting(), x, 3, note, stream())
+    x, seen = load_digit_targets()[0].x[:4], counting()
+    draw = make_observer(seen, x, 3, stream())
     picks = torch.stack([draw(stream(seed)) for seed in range(40)])
-    equal = (picks[:, None] == torch.stack(kept)[None]).all(3)  # (pick, repeat, image)
+    equal = (picks[:, None] == torch.stack(seen.answers)[None]).all(3)  # (pick, repeat, image)
     assert equal.any(1).all()
     assert equal.any(0).all()
 
 
 def test_epochs_follow_images_and_budget() -> None:
     """Small images take the plain network; the budget multiplies, and one epoch is the least."""
-    assert DEFAULT.pace((1, 8, 8), 1.0) == FLAT
-    assert DEFAULT.pace((3, 32, 32), 2.0) == CONVOLUTION._replace(epochs=100)
-    assert DEFAULT.pace((1, 8, 8), 1e-9).epochs == 1
+    assert DEFAULT_EFFORT.pace((1, 8, 8), 1.0) == FLAT_PACE
+    assert DEFAULT_EFFORT.pace((3, 32, 32), 2.0) == CONVOLUTION_PACE._replace(epochs=100)
+    assert DEFAULT_EFFORT.pace((1, 8, 8), 1e-9).epochs == 1
 
 
 def test_batches_follow_the_number_of_images() -> None:
     """A quarter of few images, 32 at least; no more than the pace allows."""
-    assert [Pace(1, 0.1, 256).size(n) for n in (8, 400, 8000)] == [32, 100, 256]
-    assert Pace(1, 0.1, 32).size(8000) == 32
-    passes = CONVOLUTION.epochs * 1600 / CONVOLUTION.size(1600)
+    assert [Pace(1, 0.1, 256).batch_size(n) for n in (8, 400, 8000)] == [32, 100, 256]
+    assert Pace(1, 0.1, 32).batch_size(8000) == 32
+    passes = CONVOLUTION_PACE.epochs * 1600 / CONVOLUTION_PACE.batch_size(1600)
     assert passes >= 2000  # of 350 it had an error 6 to 9 % above that of these
 
 
@@ -220,16 +217,19 @@ def test_the_larger_network() -> None:
     assert isinstance(attack, Decoder)
     seen = torch.randn(20, 5, generator=stream())
     made = build_decoder_network(seen, (3, 32, 32), stream(), attack.effort.size)
-    blocks = [layer for layer in made.modules() if isinstance(layer, Residual)]
+    blocks = [layer for layer in made.modules() if isinstance(layer, ResidualBlock)]
     assert [layer.weight.shape for block in blocks for layer in block.body[::2]] == 16 * [
         (64, 64, 3, 3)
     ]
-    flat = [build_decoder_network(seen, (1, 8, 8), stream(), size)(seen) for size in (LARGE, SMALL)]
+    flat = [
+        build_decoder_network(seen, (1, 8, 8), stream(), size)(seen)
+        for size in (LARGE_DECODER, SMALL_DECODER)
+    ]
     assert torch.equal(*flat)
 
 
-@pytest.mark.parametrize(("size", "budget"), [(SMALL, 2.0), (LARGE, 0.7)])
-def test_convolutions_learn(size: Size, budget: float) -> None:
+@pytest.mark.parametrize(("size", "budget"), [(SMALL_DECODER, 2.0), (LARGE_DECODER, 0.7)])
+def test_convolutions_learn(size: DecoderSize, budget: float) -> None:
     """On 20x20 pictures of two bars, seen whole, the error falls below half of the spread."""
     x = torch.zeros(64, 1, 20, 20)
     for i in range(64):
@@ -246,15 +246,15 @@ def test_convolutions_learn(size: Size, budget: float) -> None:
     order = torch.randperm(64, generator=stream())
     known, target = x[order[:56]], x[order[56:]]
     seen = Whole().sample(target, stream())
-    effort = Effort(size=size)
-    found = train_and_invert(Whole(), known, seen, effort, torch.clone, budget, stream())
+    attacker = Attacker(Whole(), Images(known, torch.zeros(56).long()), budget, stream())
+    found = train_and_invert(attacker, seen, Effort(size=size))
     assert (found - target).square().mean() < 0.5 * target.var()
 
 
 def test_dead_values_do_no_harm() -> None:
     """A feature that never moves is centred, not divided by 0."""
     seen = torch.tensor([[1.0, 5.0], [3.0, 5.0]])
-    assert Standardised(seen)(seen).tolist() == [[-1, 0], [1, 0]]
+    assert Standardisation(seen)(seen).tolist() == [[-1, 0], [1, 0]]
 
 
 def test_progress_is_told() -> None:

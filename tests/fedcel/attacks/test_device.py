@@ -11,20 +11,20 @@ from fedcel.attacks.averaging import Averaging, RepeatedObservation, move_to_dev
 from fedcel.attacks.decoder import Decoder
 from fedcel.attacks.decoder_networks import build_decoder_network
 from fedcel.attacks.gan_decoder import GANDecoder
-from fedcel.attacks.hybrid_inversion import Hybrid
+from fedcel.attacks.hybrid_inversion import HybridInversion
 from fedcel.attacks.inversion_training import apply_network
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.rmle import RMLE
 from fedcel.attacks.score_card import mse
 from fedcel.data.images import Images
-from fedcel.leakage.observation import SmashedData
+from fedcel.leakage import SmashedData
 from fedcel.nets.cut import Cut
 from fedcel.nets.device import CPU, fastest_device
 from fedcel.nets.split_net import SplitNet, build_strided
 from fedcel.settings import NetSettings
 from tests.fedcel.elsewhere import ELSEWHERE, pretended
 
-ATTACKS = [Decoder(), GANDecoder(), RMLE(), Hybrid()]
+ATTACKS = [Decoder(), GANDecoder(), RMLE(), HybridInversion()]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from fedcel.attacks.registry import ATTACKS
 from fedcel.attacks.runner import run_attacks
 from fedcel.data.images import Images
 from fedcel.errors import DataError, ServiceError
-from fedcel.leakage.observation import Observation, SmashedData
+from fedcel.leakage import Observation, SmashedData
 from fedcel.nets.split_net import build_net
 from fedcel.settings import AttackSettings, NetSettings
 from fedcel.testing.attacks import LinearObservation, load_digit_targets
@@ -27,7 +27,8 @@ def go(
     how: AttackSettings, *seen: Observation
 ) -> tuple[list[dict[str, object]], dict[str, torch.Tensor]]:
     """Run on the contract's digits."""
-    return run_attacks(seen, how, *load_digit_targets(), 1, lambda line: None)[:2]
+    attacked = run_attacks(seen, how, *load_digit_targets(), seed=1, progress=lambda line: None)
+    return [row.to_dict() for row in attacked.rows], attacked.pictures
 
 
 class Breaking(Decoder):
@@ -117,7 +118,15 @@ def test_what_the_user_must_mend_ends_the_call() -> None:
     known, targets = load_digit_targets()
     one = Images(known.x[:1], known.y[:1])
     with pytest.raises(DataError, match=r"raise data\.auxiliary"):
-        run_attacks([smashed()], QUICK, one, targets, 1, lambda line: None, known)
+        run_attacks(
+            [smashed()],
+            QUICK,
+            one,
+            targets,
+            seed=1,
+            progress=lambda line: None,
+            population=known,
+        )
 
 
 class Closing(LinearObservation):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcel.attacks.gradient_inversion import TUNED_ON, count_tuning_images
+from fedcel.attacks.gradient_inversion import TUNING_IMAGES, count_tuning_images
 from fedcel.errors import SettingsError
 
 
@@ -19,4 +19,4 @@ def test_tuned_on_whole_batches(batch: int, own: int) -> None:
         return
     count = count_tuning_images(batch, own)
     assert count % batch == 0
-    assert batch <= count <= min(own, max(batch, TUNED_ON))
+    assert batch <= count <= min(own, max(batch, TUNING_IMAGES))

@@ -5,8 +5,7 @@ import torch
 from fedcel.attacks.decoder import Decoder
 from fedcel.attacks.hijacked_encoder import hijack_encoder
 from fedcel.attacks.score_card import mse
-from fedcel.leakage.observation import SmashedData
-from fedcel.leakage.optimal_attacker import optimal_leak
+from fedcel.leakage import SmashedData, optimal_leak
 from fedcel.testing.attacks import load_digit_targets, train_undefended
 
 

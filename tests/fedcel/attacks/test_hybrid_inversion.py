@@ -5,11 +5,11 @@ import torch
 
 from fedcel.attacks.averaging import AveragedObservation, RepeatedObservation
 from fedcel.attacks.decoder import Decoder
-from fedcel.attacks.hybrid_inversion import Hybrid, add_proximal_term
+from fedcel.attacks.hybrid_inversion import HybridInversion, add_proximal_term
 from fedcel.attacks.kernel_ridge import KernelRidge
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.score_card import class_means, mean_image, mse
-from fedcel.leakage.observation import SmashedData
+from fedcel.leakage import SmashedData
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import AttackContract, load_digit_targets, train_undefended
@@ -25,7 +25,7 @@ class TestHybrid(AttackContract):
 
     def build(self) -> Attack:
         """Return it."""
-        return Hybrid()
+        return HybridInversion()
 
 
 @pytest.mark.parametrize("sigma", [0.1, 1.0])
@@ -36,7 +36,7 @@ def test_better_than_what_it_starts_from(sigma: float) -> None:
     observed = seen.sample(targets.x, stream())
     errors = [
         mse(attack.reconstruct(seen, known, observed, 0.5, stream(1)), targets.x)
-        for attack in (Hybrid(), Decoder(), KernelRidge())
+        for attack in (HybridInversion(), Decoder(), KernelRidge())
     ]
     assert errors[0] < min(errors[1:])
     assert errors[0] < (0.4 if sigma < 1 else 0.6) * mse(class_means(targets.y, known), targets.x)
@@ -48,7 +48,7 @@ def test_under_much_noise_it_stays_where_it_starts() -> None:
     net = train_undefended()
     seen = SmashedData(SplitNet(net.encoder, net.head, Cut(10.0), net.features))
     observed = seen.sample(targets.x, stream())
-    found = Hybrid(ties=(0.01,)).reconstruct(seen, known, observed, 0.2, stream(1))
+    found = HybridInversion(ties=(0.01,)).reconstruct(seen, known, observed, 0.2, stream(1))
     assert mse(found, targets.x) < 1.1 * mse(mean_image(targets.y, known), targets.x)
 
 
@@ -60,7 +60,7 @@ def test_under_dropout_the_law_beats_the_gap_to_the_mean() -> None:
     seen = SmashedData(SplitNet(net.encoder, net.head, Cut(0.1, 0.4), net.features))
     observed = seen.sample(targets.x, stream())
     law, gap = (
-        mse(Hybrid().reconstruct(surface, known, observed, 0.5, stream(1)), targets.x)
+        mse(HybridInversion().reconstruct(surface, known, observed, 0.5, stream(1)), targets.x)
         for surface in (
             seen,
             AveragedObservation(RepeatedObservation(seen, 1)),

@@ -9,18 +9,17 @@ from torch import Tensor
 from fedcel.attacks import kernel_ridge
 from fedcel.attacks.decoder import Decoder
 from fedcel.attacks.kernel_ridge import (
-    Choice,
     Kernel,
     KernelRidge,
     Pairs,
     list_kernels,
-    regress_images,
     ridge_penalty,
+    solve_regression,
 )
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.score_card import mean_image, mse
 from fedcel.data.images import Images
-from fedcel.leakage.observation import SmashedData
+from fedcel.leakage import SmashedData
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import (
@@ -73,7 +72,7 @@ class Dull(AttackContract):
 
 def test_contract_catches_a_regression_that_learns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """It gives the mean image."""
-    monkeypatch.setattr(kernel_ridge, "RIDGES", (1e12,))
+    monkeypatch.setattr(kernel_ridge, "PENALTIES", (1e12,))
     with pytest.raises(AssertionError):
         Dull().test_far_better_than_the_mean_image()
 
@@ -89,8 +88,9 @@ def test_it_is_what_scikit_learn_computes(width: float | None) -> None:
     """Linear: ridge regression with an intercept; Gaussian: their kernel ridge."""
     known, asked = data()
     own = Kernel(known.z.mean(0), width)
-    weight = ridge_penalty(0.01, torch.linalg.eigvalsh(own.of(known.z, known.z)))
-    found = regress_images(Choice(0.0, own, 0.01), known, asked)
+    weight = ridge_penalty(0.01, torch.linalg.eigvalsh(own.matrix(known.z, known.z)))
+    regression = solve_regression(own, known)
+    found = regression.rebuild(regression.project(asked), 0.01)
     if width is None:
         theirs = Ridge(weight).fit(known.z, known.x).predict(asked)
     else:

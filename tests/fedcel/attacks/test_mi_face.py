@@ -8,7 +8,7 @@ import torch
 from fedcel.attacks.mi_face import MIFace
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.score_card import label_accuracy
-from fedcel.leakage.observation import LOGITS, Observation
+from fedcel.leakage import LOGITS, Observation
 from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import (
     AttackContract,

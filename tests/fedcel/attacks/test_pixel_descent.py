@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcel.attacks.pixel_descent import Steps, descend_pixels, total_variation
+from fedcel.attacks.pixel_descent import DescentSteps, descend_pixels, total_variation
 
 
 def test_minimum_inside_and_at_the_edge() -> None:
@@ -16,7 +16,7 @@ def test_minimum_inside_and_at_the_edge() -> None:
     torch.testing.assert_close(found.flatten(), torch.tensor([0.2, 0.9, 1, 0]), atol=1e-3, rtol=0)
 
 
-STEPS = Steps(300, 0.05)
+STEPS = DescentSteps(300, 0.05)
 
 
 def test_rows_do_not_mix() -> None:
@@ -26,8 +26,8 @@ def test_rows_do_not_mix() -> None:
     def loss(images: torch.Tensor) -> torch.Tensor:
         return (images.flatten(1).sum(1) - 3).square() + 0.1 * total_variation(images)
 
-    together = descend_pixels(loss, x, Steps(20, 0.05))
-    torch.testing.assert_close(descend_pixels(loss, x[2:3], Steps(20, 0.05)), together[2:3])
+    together = descend_pixels(loss, x, DescentSteps(20, 0.05))
+    torch.testing.assert_close(descend_pixels(loss, x[2:3], DescentSteps(20, 0.05)), together[2:3])
 
 
 @settings(deadline=None)
@@ -42,5 +42,5 @@ def test_total_variation_by_hand(a: float, b: float) -> None:
 
 def test_budget_multiplies_steps() -> None:
     """At least one is left."""
-    assert Steps(100, 0.1).times(2.5) == Steps(250, 0.1)
-    assert Steps(100, 0.1).times(1e-9).number == 1
+    assert DescentSteps(100, 0.1).scaled(2.5) == DescentSteps(250, 0.1)
+    assert DescentSteps(100, 0.1).scaled(1e-9).number == 1

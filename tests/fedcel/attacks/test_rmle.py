@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from fedcel.attacks.averaging import AveragedObservation, RepeatedObservation
-from fedcel.attacks.pixel_descent import Steps
+from fedcel.attacks.pixel_descent import DescentSteps
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.rmle import RMLE
 from fedcel.attacks.score_card import class_means, mse
-from fedcel.leakage.observation import FREE_QUERIES, SmashedData
+from fedcel.leakage import FREE_QUERIES, SmashedData
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import AttackContract, load_digit_targets, train_undefended
@@ -34,7 +34,7 @@ class Still(AttackContract):
 
     def build(self) -> Attack:
         """Return it."""
-        return RMLE(steps=Steps(100, 0.0))
+        return RMLE(steps=DescentSteps(100, 0.0))
 
 
 def test_contract_catches_a_search_that_stands_still() -> None:

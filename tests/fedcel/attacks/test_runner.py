@@ -8,10 +8,10 @@ import torch
 from fedcel.attacks import Decoder
 from fedcel.attacks.protocol import OtherClasses
 from fedcel.attacks.registry import ATTACKS, find_attack
-from fedcel.attacks.runner import run_attacks
+from fedcel.attacks.runner import Attacked, run_attacks
 from fedcel.data.images import Images
 from fedcel.errors import DataError, PluginError, SettingsError
-from fedcel.leakage.observation import FIRST_LAYER, UPDATE, Observation, SmashedData
+from fedcel.leakage import FIRST_LAYER, UPDATE, Observation, SmashedData
 from fedcel.nets.split_net import build_net
 from fedcel.settings import AttackSettings, NetSettings
 from fedcel.testing.attacks import LinearObservation, load_digit_targets
@@ -33,7 +33,23 @@ def go(
     how: AttackSettings, *seen: Observation, seed: int = 1
 ) -> tuple[list[dict[str, object]], dict]:  # type: ignore[type-arg]
     """Run on the contract's digits."""
-    return run_attacks(seen, how, *load_digit_targets(), seed, lambda line: None)[:2]
+    attacked = run_attacks(seen, how, *load_digit_targets(), seed=seed, progress=lambda line: None)
+    return [row.to_dict() for row in attacked.rows], attacked.pictures
+
+
+def attack(
+    how: AttackSettings, auxiliary: Images, targets: Images, population: Images | None = None
+) -> Attacked:
+    """Attack the smashed data with these images."""
+    return run_attacks(
+        [smashed()],
+        how,
+        auxiliary,
+        targets,
+        seed=1,
+        progress=lambda line: None,
+        population=population,
+    )
 
 
 def without_seconds(rows: list[dict[str, object]]) -> list[dict[str, object]]:
@@ -49,8 +65,8 @@ def test_each_seed_of_each_attack_is_told() -> None:
         [smashed()],
         how,
         *load_digit_targets(),
-        1,
-        lambda line: None,
+        seed=1,
+        progress=lambda line: None,
         tell_attack=lambda *place: told.append(place),
     )
     assert told == [
@@ -152,12 +168,12 @@ def test_attackers_images_of_other_classes() -> None:
     known, targets = load_digit_targets()
     how = QUICK.model_copy(update={"seeds": 1})
     other = OtherClasses(known.x, known.y.flip(0))
-    (row,), pictures, _ = run_attacks([smashed()], how, other, targets, 1, lambda line: None, known)
-    assert list(row) == [key for key in KEYS if key != "label-accuracy"]
-    _, plain, _ = run_attacks([smashed()], how, known, targets, 1, lambda line: None, known)
+    (row,), pictures, _ = attack(how, other, targets, population=known)
+    assert list(row.to_dict()) == [key for key in KEYS if key != "label-accuracy"]
+    _, plain, _ = attack(how, known, targets, population=known)
     assert all(map(torch.equal, pictures.values(), plain.values()))
     with pytest.raises(DataError, match="pass the training images as population"):
-        run_attacks([smashed()], how, other, targets, 1, lambda line: None)
+        attack(how, other, targets)
 
 
 def test_no_noise_leaks_everything() -> None:
@@ -260,7 +276,7 @@ def test_targets_must_be_unseen() -> None:
     known, targets = load_digit_targets()
     both = Images(torch.cat([known.x, targets.x[:2]]), torch.cat([known.y, targets.y[:2]]))
     with pytest.raises(DataError, match="2 of 60 targets"):
-        run_attacks([smashed()], QUICK, both, targets, 1, lambda line: None)
+        attack(QUICK, both, targets)
     nearly = Images((both.x + 1 / 255).clamp(0, 1), both.y)
     with pytest.warns(UserWarning, match=r"^2 of 60 targets are an own image .* to a grey level"):
-        run_attacks([smashed()], QUICK, nearly, targets, 1, lambda line: None)
+        attack(QUICK, nearly, targets)

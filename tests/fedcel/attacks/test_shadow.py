@@ -6,7 +6,7 @@ import torch
 from fedcel.attacks.protocol import Attack, OtherClasses
 from fedcel.attacks.score_card import class_means, mse
 from fedcel.attacks.shadow import Shadow, build_plain_encoder, moment_distance, residual_sd
-from fedcel.leakage.observation import FREE_QUERIES, HEAD, Observation, SmashedData
+from fedcel.leakage import FREE_QUERIES, HEAD, Observation, SmashedData
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 from fedcel.testing.attacks import (
@@ -112,7 +112,9 @@ def test_residue_is_what_the_defence_does_not_explain() -> None:
     x = torch.rand(20_000, 1, 8, 8, generator=stream(1))
     with torch.no_grad():
         observed = encoder(x) + 0.5 * torch.randn(len(x), 4, generator=stream(2))
-    missing = [residual_sd(encoder, Noise(sd), x, observed, stream(3)) for sd in (0.4, 0.5)]
+    missing = [
+        residual_sd(encoder, Noise(sd), x, observed, generator=stream(3)) for sd in (0.4, 0.5)
+    ]
     assert missing[0].tolist() == pytest.approx([0.3] * 4, rel=0.05)
     assert missing[1].max() < 0.1
 

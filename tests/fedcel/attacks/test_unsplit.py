@@ -8,7 +8,7 @@ from torch import nn
 
 from fedcel.attacks.protocol import Attack
 from fedcel.attacks.unsplit import UnSplit
-from fedcel.leakage.observation import Observation, SmashedData
+from fedcel.leakage import Observation, SmashedData
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet, initialise_parameters
 from fedcel.testing.attacks import AttackContract, LinearObservation, load_digit_targets

@@ -14,7 +14,7 @@ from fedcel.federation.aggregation import (
 )
 from fedcel.federation.server_round import advance_model, init_server_state
 from fedcel.posterior import round_plan
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import parse_settings
 
 
 def test_no_momentum_is_federated_averaging_to_the_bit() -> None:

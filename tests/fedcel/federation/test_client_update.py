@@ -1,7 +1,7 @@
 """One holder: what it computes from its own images alone."""
 
 from fedcel.federation import client_update
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import parse_settings
 
 
 def test_a_small_holder_gives_its_gradient_under_a_narrow_prior() -> None:

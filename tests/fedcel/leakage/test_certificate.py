@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedcel.errors import NetError
+from fedcel.leakage import SmashedData, optimal_leak
 from fedcel.leakage.certificate import certificate, entropy_bound, fano_bound
-from fedcel.leakage.observation import SmashedData
-from fedcel.leakage.optimal_attacker import optimal_leak
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 

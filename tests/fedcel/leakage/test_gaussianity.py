@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from torch import nn
 
+from fedcel.leakage import SmashedData, optimal_leak
 from fedcel.leakage.gaussianity import gaussianity, negentropy, principal_components
-from fedcel.leakage.observation import SmashedData
-from fedcel.leakage.optimal_attacker import optimal_leak
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedcel.attacks.averaging import RepeatedObservation
-from fedcel.leakage.observation import LOGITS, SmashedData
+from fedcel.leakage import LOGITS, SmashedData
 from fedcel.leakage.observation_law import find_law
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet

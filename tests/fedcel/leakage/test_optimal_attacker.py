@@ -9,8 +9,8 @@ from scipy.integrate import quad
 from torch import nn
 
 from fedcel.errors import NetError
+from fedcel.leakage import SmashedData
 from fedcel.leakage.certificate import certificate
-from fedcel.leakage.observation import SmashedData
 from fedcel.leakage.optimal_attacker import default_draws, optimal_leak, score_messages
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet

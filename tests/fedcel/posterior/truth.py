@@ -31,7 +31,7 @@ from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.round_plan import RoundPlan
-from fedcel.settings.parsing import Settings, parse_settings
+from fedcel.settings import Settings, parse_settings
 from sims.engines import client_workers
 from sims.engines.client_workers import LocalClients
 

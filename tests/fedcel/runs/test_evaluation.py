@@ -7,7 +7,7 @@ import torch
 
 from fedcel.data import load_splits
 from fedcel.federation.initial_net import init_net
-from fedcel.metrics.calibration import between_group_spread, within_class_spread
+from fedcel.metrics import between_group_spread, within_class_spread
 from fedcel.nets.cut import Cut
 from fedcel.posterior.predict import predict
 from fedcel.runs.evaluation import (
@@ -20,7 +20,7 @@ from fedcel.runs.evaluation import (
 )
 from fedcel.runs.run_folder import Run
 from fedcel.seeding import make_generator
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import parse_settings
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from fedcel.metrics import calibration
 from fedcel.posterior import predict
 from fedcel.runs import run_folder
 from fedcel.seeding import make_generator
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import parse_settings
 from sims.engines.simulate import simulate
 
 RAW = {

@@ -14,7 +14,7 @@ from fedcel.attacks.runner import run_attacks
 from fedcel.attacks.score_card import class_means, mean_image, mse, order_batches
 from fedcel.data import Images
 from fedcel.errors import DataError, SettingsError
-from fedcel.leakage.observation import FIRST_LAYER, ObservationFirstLayer, ObservationUpdate
+from fedcel.leakage import FIRST_LAYER, ObservationFirstLayer, ObservationUpdate
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import build_net
@@ -234,7 +234,7 @@ def test_too_large_batches_are_refused_before_any_work() -> None:
     how = AttackSettings(names="optimal,gradient-inversion", seeds=1)
     seen = [LinearObservation("smashed-data"), uploads(300)]
     with pytest.raises(SettingsError, match="attack.batch is 300, must be at most 250"):
-        run_attacks(seen, how, *load_digit_targets(), 1, lines.append)
+        run_attacks(seen, how, *load_digit_targets(), seed=1, progress=lines.append)
     assert lines == []
 
 

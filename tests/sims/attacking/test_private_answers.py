@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import sims.attacking.private_answers
 from clients import EvaluationClient
-from fedcel.attacks import HEAD, LOG_PROB, LOGITS, RepeatedObservation, run_attacks
+from fedcel.attacks import RepeatedObservation, run_attacks
 from fedcel.data import Images
-from fedcel.leakage.optimal_attacker import optimal_leak
+from fedcel.leakage import HEAD, LOG_PROB, LOGITS, optimal_leak
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
@@ -70,7 +70,9 @@ def test_identification_within_the_bound_of_epsilon(mechanism: str, sigma: float
     """At most e^eps/(e^eps + M - 1) for pure epsilon, with and without noise at the cut."""
     epsilon, count = 2.0, 12
     seen, x = answers(settings_of(mechanism, epsilon), sigma, 30.0), images(count)
-    leak = optimal_leak(seen, x, torch.zeros(count, dtype=torch.long), stream(), count, draws=150)
+    leak = optimal_leak(
+        seen, x, torch.zeros(count, dtype=torch.long), stream(), candidates=count, draws=150
+    )
     bound = exp(epsilon) / (exp(epsilon) + count - 1)
     assert leak.identification < bound + leak.identification_half_width
     assert leak.information_bits > (0.01 if sigma == 0 else -0.1)
@@ -80,7 +82,7 @@ def test_label_only_reaches_the_bound() -> None:
     """Three images, three labels, no noise at the cut: e^eps/(e^eps + 2), 5 errors wide."""
     seen = answers(settings_of("label-only", 1.5), 0.0)
     x = torch.eye(3).view(3, 1, 1, 3)
-    leak = optimal_leak(seen, x, torch.arange(3), stream(), 3, draws=3000)
+    leak = optimal_leak(seen, x, torch.arange(3), stream(), candidates=3, draws=3000)
     wanted = exp(1.5) / (exp(1.5) + 2)
     assert leak.identification == pytest.approx(wanted, abs=5 * (0.25 / 9000) ** 0.5)
 
@@ -89,7 +91,7 @@ def test_halved_noise_would_be_seen() -> None:
     """Answers of epsilon 3 sold as 1.5: the bound of 1.5 is broken."""
     seen = answers(settings_of("label-only", 3.0), 0.0)
     x = torch.eye(3).view(3, 1, 1, 3)
-    leak = optimal_leak(seen, x, torch.arange(3), stream(), 3, draws=300)
+    leak = optimal_leak(seen, x, torch.arange(3), stream(), candidates=3, draws=300)
     assert leak.identification > exp(1.5) / (exp(1.5) + 2) + 0.05
 
 
@@ -230,7 +232,7 @@ def test_repeats_add_up() -> None:
     seen, x = answers(settings_of("laplace", 0.5), 0.0, 30.0), images(10)
     y = torch.zeros(10, dtype=torch.long)
     one, many = (
-        optimal_leak(surface, x, y, stream(), 10, draws=40)
+        optimal_leak(surface, x, y, stream(), candidates=10, draws=40)
         for surface in (seen, RepeatedObservation(seen, 16))
     )
     assert many.information_bits > 2 * one.information_bits
@@ -281,7 +283,8 @@ def test_no_head_reads_the_messages_of_several_encoders() -> None:
     assert both.net.features == 2 * FEATURES
     assert HEAD not in both.grants
     how = AttackSettings(names="shadow,shadow-other,decoder", seeds=1, budget=0.01)
-    rows = run_attacks([both], how, *load_digit_targets(), 1, lambda line: None).rows
+    attacked = run_attacks([both], how, *load_digit_targets(), seed=1, progress=lambda line: None)
+    rows = [row.to_dict() for row in attacked.rows]
     assert [row.get("skipped") for row in rows] == ["needs head, which is not granted"] * 2 + [None]
     for samples, scope in (([sample], "full"), ([sample, sample], "head")):
         assert HEAD in send_messages(flat, samples, scope).grants

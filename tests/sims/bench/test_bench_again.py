@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcel.attacks.runner import FAILED, Attacked
+from fedcel.attacks import FAILURE_PREFIX, Attacked, AttackRow
 from fedcel.errors import RunError
 from fedcel.runs import per_image, run_folder
-from fedcel.settings.parsing import Scalar
+from fedcel.settings import Scalar
 from sims.bench import scenario
 from sims.results.attack_results import read_rows, write_result
 from tests.sims.small import QUICK
@@ -155,7 +155,7 @@ def test_an_attack_that_cannot_be_made_any_more_ends_no_bench(tmp_path: Path) ->
     _, (cell,) = planned(tmp_path, "a", **{"attack.names": "no_such:Attack"})
     run_folder.create_run(tmp_path / "a", cell.settings)
     (tmp_path / "a" / "cost.json").write_text("{}")
-    failed = {"attack": "flaky", "skipped": f"{FAILED} MemoryError"}
+    failed = AttackRow(attack="flaky", skipped=f"{FAILURE_PREFIX} MemoryError")
     write_result(tmp_path / "a", cell.settings.attack, Attacked([failed], {}, {}))
     assert not BENCH.is_finished(tmp_path / "a", cell)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcel.attacks.runner import Attacked
+from fedcel.attacks import Attacked, AttackRow
 from fedcel.errors import RunError, SettingsError
 from fedcel.runs import per_image
 from fedcel.settings import AttackSettings, Scalar
@@ -161,7 +161,7 @@ def test_each_of_several_attacks_has_its_row(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         for each in rows:
             alone = how.model_copy(update={"names": each["attack"]})
-            write_result(tmp_path / name, alone, Attacked([each], {}, {}))
+            write_result(tmp_path / name, alone, Attacked([AttackRow.from_dict(each)], {}, {}))
         more.append(score_cell(Task(cells[-1], tmp_path / name, how)))
     told = [[(one["attack"], one["mse"]) for one in rows] for rows in more]
     assert told == [

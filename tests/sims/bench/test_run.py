@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedcel.attacks import Attacked, AttackRow
 from fedcel.attacks.registry import REVISION
-from fedcel.attacks.runner import Attacked
 from fedcel.errors import DivergedError, RunError, SettingsError
 from fedcel.settings import AttackSettings, Scalar
 from sims.attacking.attack_run import attack_run
@@ -181,13 +181,20 @@ def attacked(place: Path, rows: Sequence[object], how: AttackSettings = DECODER)
     (place / BENCH.COST).write_text('{"train-step-ratio": 2.5}')
 
 
+def collect(
+    rows: Sequence[dict[str, object]], pictures: dict[str, torch.Tensor] | None = None
+) -> Attacked:
+    """Return these rows and pictures as an attack's."""
+    return Attacked([AttackRow.from_dict(row) for row in rows], pictures or {}, {})
+
+
 def test_rows_that_the_settings_do_not_ask_for_do_not_count(tmp_path: Path) -> None:
     """An attack on one cell with ten times the budget is not what the others had to stand."""
     mine = {"attack": "decoder"} | dict.fromkeys(BENCH.REBUILT, 0.5)
     attacked(tmp_path, [mine])
     (tmp_path / "result.json").write_text(json.dumps(dict.fromkeys(BENCH.COPIED, 1.0)))
     how = AttackSettings(names="decoder", budget=10.0)
-    write_result(tmp_path, how, Attacked([mine | {"mse": 0.01, "budget": 10.0}], {}, {}))
+    write_result(tmp_path, how, collect([mine | {"mse": 0.01, "budget": 10.0}]))
     found = measured_values(tmp_path, own_rows(tmp_path, DECODER) or [])
     assert (found["worst-attack"], found["mse"]) == ("decoder", 0.5)
 
@@ -224,16 +231,12 @@ def test_what_an_attack_leaves_of_earlier_ones(tmp_path: Path) -> None:
     skipped: dict[str, object] = {"attack": "b", **say, "skipped": "no"}
     shown = {name: torch.full((2, 1, 2, 2), 0.1) for name in ("targets", "a")}
     for names, budget, rows in (("a", 1.0, [one]), ("a", 2.0, [two]), ("b", 1.0, [skipped])):
-        write_result(
-            tmp_path, AttackSettings(names=names, budget=budget), Attacked(rows, shown, {})
-        )
+        write_result(tmp_path, AttackSettings(names=names, budget=budget), collect(rows, shown))
     worse = two | {"mse": 0.2}
     other: dict[str, object] = {"attack": "b", **say, "budget": 2.0, "mse": 0.2}
     made = shown | {"a": shown["a"] + 0.5, "b": shown["a"] + 0.4}
-    write_result(
-        tmp_path, AttackSettings(names="a", budget=2.0, seeds=1), Attacked([worse], made, {})
-    )
-    write_result(tmp_path, AttackSettings(names="b", budget=2.0), Attacked([other], made, {}))
+    write_result(tmp_path, AttackSettings(names="a", budget=2.0, seeds=1), collect([worse], made))
+    write_result(tmp_path, AttackSettings(names="b", budget=2.0), collect([other], made))
     assert read_rows(tmp_path) == [one, worse, other]
     both = AttackSettings(names="a, b", budget=1.0)
     assert own_rows(tmp_path, both) == [one, skipped]
@@ -243,7 +246,7 @@ def test_what_an_attack_leaves_of_earlier_ones(tmp_path: Path) -> None:
     kept = read_pictures(tmp_path)
     assert torch.equal(kept["a"], shown["a"]) and torch.equal(kept["b"], made["b"])
     more = {name: torch.full((3, 1, 2, 2), 0.3) for name in ("targets", "c")}
-    write_result(tmp_path, AttackSettings(names="c"), Attacked([], more, {}))
+    write_result(tmp_path, AttackSettings(names="c"), collect([], more))
     assert read_pictures(tmp_path).keys() == {"targets", "c"}
 
 

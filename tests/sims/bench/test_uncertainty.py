@@ -11,7 +11,7 @@ from fedcel.metrics import calibration
 from fedcel.posterior.predict import predict
 from fedcel.runs import run_folder
 from fedcel.seeding import make_generator
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import parse_settings
 from sims.bench import scenario, uncertainty
 from sims.bench.scenario import Cell
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedcel.settings.parsing import Settings, dump_settings
+from fedcel.settings import Settings, dump_settings
 from sims.bench import scenario
 from sims.commands.main import main
 from sims.results.attack_results import read_rows

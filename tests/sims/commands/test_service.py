@@ -12,7 +12,7 @@ import pytest
 from clients.service import auth
 from fedcel.errors import LedgerError
 from fedcel.privacy.ledger.ledger import MICRO, Ledger
-from fedcel.settings.parsing import Scalar
+from fedcel.settings import Scalar
 from sims.commands import ledger_actions as operator
 from sims.commands.main import main
 from sims.commands.run_service import Place, check_address

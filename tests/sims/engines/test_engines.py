@@ -13,7 +13,7 @@ from fedcel.federation import client_update
 from fedcel.federation.server_round import begin_round, init_server_state
 from fedcel.files import read_json
 from fedcel.runs import run_folder
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import parse_settings
 from sims.engines.client_workers import LocalClients, PooledClients
 from sims.engines.simulate import simulate
 from tests.sims.small import CLUSTERED

@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from fedcel.errors import FedcelError
 from fedcel.files import read_json, read_tensors
 from fedcel.runs import run_folder
-from fedcel.settings.parsing import parse_settings
+from fedcel.settings import parse_settings
 from sims.engines import local
 from sims.engines.in_memory_grid import InMemoryGrid, allow_messages
 from sims.engines.simulate import simulate

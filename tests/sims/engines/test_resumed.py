@@ -12,7 +12,7 @@ from fedcel.files import read_tensors, write_tensors
 from fedcel.losses.cel.adaptive_threshold import ThresholdControl
 from fedcel.runs import run_folder
 from fedcel.runs.server_run import ServerRun
-from fedcel.settings.parsing import Settings, parse_settings
+from fedcel.settings import Settings, parse_settings
 from sims.engines import local
 from sims.engines.simulate import simulate
 from tests.sims.small import CLUSTERED

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedcel.settings.parsing import Settings
+from fedcel.settings import Settings
 from sims.report.alarms import find_alarms, find_run_contradictions
 from sims.report.records import Attack, Result, Run
 from tests.sims.report.made import cell

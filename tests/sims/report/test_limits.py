@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fedcel.attacks import ATTACKS
-from fedcel.settings.parsing import Settings
+from fedcel.settings import Settings
 from sims.report.limits import count_rejections, describe_seeds, list_limits
 from sims.report.records import Attack, Event, Failed, Rejected, Result, Run
 from sims.report.words import find_verdict

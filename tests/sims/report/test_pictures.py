@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedcel.settings.parsing import Settings
+from fedcel.settings import Settings
 from sims.report.pictures import GAP, encode_png, make_grid, make_strips, tile_images
 from sims.report.records import Images, Result, Run
 from sims.report.summary import Summary

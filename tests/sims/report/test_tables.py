@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from fedcel.settings.parsing import Settings
+from fedcel.settings import Settings
 from sims.report import tables
 from sims.report.records import Attack, Result, Run
 from sims.report.summary import Summary

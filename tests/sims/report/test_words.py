@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedcel.settings.parsing import Settings
+from fedcel.settings import Settings
 from sims.report.records import Result, Run
 from sims.report.summary import Summary
 from sims.report.words import (

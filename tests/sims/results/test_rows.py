@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedcel.attacks.runner import Attacked
+from fedcel.attacks import Attacked, AttackRow
 from fedcel.runs import per_image
 from fedcel.settings import AttackSettings
 from sims.results.attack_results import write_result
@@ -34,7 +34,8 @@ def bench(folder: Path) -> Path:
                 vectors = {per_image.vector_name(row, "mse"): torch.full((10,), mse)}
                 place = folder / "runs" / str(number)
                 place.mkdir(parents=True, exist_ok=True)
-                write_result(place, AttackSettings(names=name), Attacked([row], {}, vectors))
+                attacked = Attacked([AttackRow.from_dict(row)], {}, vectors)
+                write_result(place, AttackSettings(names=name), attacked)
         per_image.write_vectors(folder / "runs" / str(number), kept)
     (folder / "bench.json").write_text(json.dumps(rows))
     (folder / "escalated.json").write_text(json.dumps(more))

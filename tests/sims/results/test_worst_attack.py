@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedcel.attacks.runner import Attacked
+from fedcel.attacks import Attacked, AttackRow
 from fedcel.runs import per_image
 from fedcel.settings import AttackSettings
 from sims.results.attack_results import write_result
@@ -155,7 +155,7 @@ def test_images_are_of_the_attack_named_and_of_no_other_number_of_targets(tmp_pa
             per_image.vector_name(each, "mse"): torch.full((int(str(each["targets"])),), error)
         }
         how = AttackSettings(names="decoder", targets=int(str(each["targets"])))
-        write_result(tmp_path, how, Attacked([each], {}, vectors))
+        write_result(tmp_path, how, Attacked([AttackRow.from_dict(each)], {}, vectors))
     told = {f"worst-{key}": few[key] for key in ("attack", "knowledge", "budget", "targets")}
     found = worst_image_scores(tmp_path, {**told, "mse": 0.1})
     assert found["mse"].tolist() == pytest.approx([0.1] * 4)

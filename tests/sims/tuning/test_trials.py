@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedcel.errors import RunError
-from fedcel.settings.parsing import Settings
+from fedcel.settings import Settings
 from sims.tuning.trials import Score, keep_trial, recall_trials, trial_id, trials_path
 
 

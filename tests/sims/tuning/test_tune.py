@@ -8,7 +8,7 @@ import torch
 
 from fedcel.errors import DivergedError, SettingsError
 from fedcel.runs.run_folder import Run
-from fedcel.settings.parsing import Settings, flatten_settings
+from fedcel.settings import Settings, flatten_settings
 from sims.bench import scenario
 from sims.tuning import search, trials, tune
 from tests.sims.tuning.plans import TEXT, read, tuned

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedcel.errors import DivergedError
-from fedcel.settings.parsing import Settings
+from fedcel.settings import Settings
 from sims.bench import scenario
 from sims.tuning import search, tune
 from tests.sims.tuning.plans import read, tuned

@@ -10,8 +10,7 @@ from torch.nn.functional import mse_loss
 from fedcel.attacks.decoder_networks import build_decoder_network
 from fedcel.errors import NetError, SettingsError
 from fedcel.federation.local_update import local_update
-from fedcel.leakage.observation import SmashedData
-from fedcel.leakage.optimal_attacker import optimal_leak
+from fedcel.leakage import SmashedData, optimal_leak
 from fedcel.losses.composite import Losses
 from fedcel.losses.defences.adversarial import Adversarial
 from fedcel.losses.defences.protocol import Defence

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedcel.leakage.observation import (
+from fedcel.leakage import (
     ARCHITECTURE,
     FREE_QUERIES,
     HEAD,
@@ -49,7 +49,7 @@ def test_small_distances_far_from_the_origin() -> None:
     )
 
 
-def test_equal_codes_have_equal_likelihood() -> None:
+def test_equal_features_have_equal_likelihood() -> None:
     """Copies of an image tie to the last bit, wherever they stand."""
     x = images(4, 37)[[0] * 20 + list(range(1, 18))]
     found = pixels(0.01).log_prob(torch.rand(9, 3, generator=torch.Generator().manual_seed(1)), x)

@@ -1,0 +1,102 @@
+"""Smashed data: the message of a split network, as an observation whose law is known exactly."""
+
+from copy import deepcopy
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedcel.leakage.dropout_law import mixture_misfit, most_likely_features
+from fedcel.leakage.observation import ARCHITECTURE, FREE_QUERIES, HEAD, LOG_PROB, MEAN, NOISELESS
+from fedcel.nets import SplitNet, initialise_parameters
+
+IMAGES_AT_ONCE = 1024  # encoded together where no gradient is wanted
+
+
+@dataclass(frozen=True)
+class SmashedData:
+    """The message z~ of a split network, its encoder and the law of the cut known.
+
+    Args:
+        net: The split network.
+        name: The kind of observation.
+        fits_head: Whether the head takes this message; it does not where the messages of several
+            encoders are in a row.
+    """
+
+    net: SplitNet
+    name: str = "smashed-data"
+    fits_head: bool = True
+
+    @property
+    def grants(self) -> frozenset[str]:
+        """What an attacker may use: no likelihood without noise, no head that cannot read z~."""
+        law = LOG_PROB if self.net.cut.is_random else NOISELESS
+        head = {HEAD} if self.fits_head else set()
+        return frozenset({MEAN, FREE_QUERIES, ARCHITECTURE, law} | head)
+
+    def mean(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B F"]:
+        """Compute E[z~] of each image, with a gradient; see `ObservationMean`."""
+        return self.net.encode(images) * (1 - self.net.cut.dropout)
+
+    def misfit(
+        self, images: Float[Tensor, "B C H W"], observed: Float[Tensor, "B F"]
+    ) -> Float[Tensor, " B"]:
+        """Compute mean (z~ - z)^2 over values, under dropout that of the cut's mixture."""
+        z, cut = self.net.encode(images), self.net.cut
+        if cut.dropout > 0:
+            return mixture_misfit(z, observed, cut)
+        return (z - observed).square().mean(1)
+
+    def pooled(self, parts: Float[Tensor, "B m F"]) -> Float[Tensor, "B F"]:
+        """Estimate E[z~] from m messages: by their mean, under dropout by the cut's mixture."""
+        cut = self.net.cut
+        if cut.dropout > 0:
+            return most_likely_features(parts, cut) * (1 - cut.dropout)
+        return parts.mean(1)
+
+    def answer(self, observed: Float[Tensor, "B F"]) -> Float[Tensor, "B K"]:
+        """Compute the head's logits of messages, with a gradient."""
+        return self.net.answer(observed)
+
+    def disturb(
+        self, features: Float[Tensor, "B F"], generator: torch.Generator
+    ) -> Float[Tensor, "B F"]:
+        """Send features through the cut's own noise and mask, with a gradient."""
+        return self.net.add_noise(features, generator)
+
+    def fresh_encoder(self, generator: torch.Generator) -> nn.Module:
+        """Copy the encoder, every layer that can be reset drawn anew."""
+        encoder = deepcopy(self.net.encoder)
+        seed = int(torch.randint(2**31, (), generator=generator))
+        with torch.random.fork_rng(devices=[]):  # layers draw from the global state
+            torch.manual_seed(seed)
+            for layer in encoder.modules():
+                reset = getattr(layer, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+        initialise_parameters(encoder, generator)
+        return encoder
+
+    def to(self, device: torch.device) -> "SmashedData":
+        """Copy the observation, net included, for images on another device."""
+        return replace(self, net=deepcopy(self.net).to(device))
+
+    def encode(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B F"]:
+        """Compute the features z in chunks, without a gradient."""
+        parts = torch.split(images, IMAGES_AT_ONCE)
+        with torch.no_grad():
+            return torch.cat([self.net.encode(part) for part in parts])
+
+    def sample(
+        self, images: Float[Tensor, "B C H W"], generator: torch.Generator
+    ) -> Float[Tensor, "B F"]:
+        """Send each image once: z~ with fresh noise."""
+        return self.net.add_noise(self.encode(images), generator)
+
+    def log_prob(
+        self, observed: Float[Tensor, "Q F"], images: Float[Tensor, "M C H W"]
+    ) -> Float[Tensor, "Q M"]:
+        """Compute the cut's log p(z~_q | z_j) in float64; ValueError when nothing is random."""
+        return self.net.cut.log_prob(observed, self.encode(images))

@@ -1,0 +1,45 @@
+"""How far features spread, within classes and between groups."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+def within_class_spread(z: Float[Tensor, "N D"], y: Int[Tensor, " N"]) -> Float[Tensor, ""]:
+    """Measure how far features lie from the mean of their class.
+
+    Args:
+        z: Features (N, D).
+        y: Labels (N,).
+
+    Returns:
+        The mean over images of |z - mean of its class|^2, unit: z squared.
+    """
+    sums = z.new_zeros(int(y.max()) + 1, z.shape[1]).index_add(0, y, z)
+    means = sums / y.bincount()[:, None].clamp_min(1)  # absent classes are never looked up
+    return (z - means[y]).square().sum(1).mean()
+
+
+def between_group_spread(
+    z: Float[Tensor, "N D"], y: Int[Tensor, " N"], group: Int[Tensor, " N"]
+) -> Float[Tensor, ""]:
+    """Measure how far the class means of groups, such as clients, lie apart.
+
+    Groups that are random draws of the same images differ too, by about the within-class spread
+    times (pairs of class and group - classes) / N.
+
+    Args:
+        z: Features (N, D).
+        y: Labels (N,).
+        group: Number of each image's group, 0 or more, (N,).
+
+    Returns:
+        The mean over images of |mean of its class in its group - mean of its class|^2, unit: z
+        squared.
+    """
+    # Numbered by those that occur: of ten thousand groups few have an image of each class.
+    pairs = y * (int(group.max()) + 1) + group
+    _, pair = torch.unique(pairs, return_inverse=True)
+    counts = pair.bincount()
+    sums = z.new_zeros(len(counts), z.shape[1]).index_add(0, pair, z)
+    return within_class_spread((sums / counts[:, None])[pair], y)
