@@ -46,8 +46,9 @@ def build_mechanism(privacy: PrivacySettings, classes: int) -> Mechanism:
     epsilon, kind, clip = privacy.epsilon, privacy.clip_kind, privacy.clip
     bound = privacy.used_sensitivity(classes)
     if name == "gaussian":
-        delta = privacy.delta
-        return Gaussian(epsilon, delta, classes, clip_kind=kind, clip=clip, sensitivity=bound)
+        return Gaussian(
+            epsilon, classes, delta=privacy.delta, clip_kind=kind, clip=clip, sensitivity=bound
+        )
     mechanism = Laplace(epsilon, classes, clip_kind=kind, clip=clip, sensitivity=bound)
     if name == "discrete-laplace":
         return replace(mechanism, name=name, disturb=add_grid_noise)

@@ -11,7 +11,7 @@ and Steinke, NeurIPS 2020). It comes from the system's secure generator and cann
 import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float
@@ -62,20 +62,18 @@ def perturb_rows(
     return draw_noise(mechanism, clipped, sensitivity, epsilon)
 
 
-@final
 @dataclass(frozen=True)
-class Laplace:
-    """Pure epsilon-DP answers: clipped logits plus Laplace noise.
+class ClippedNoise:
+    """Answers that are clipped logits plus noise; what noise, `Laplace` and `Gaussian` say.
 
     Attributes:
         epsilon: Privacy loss of one answer, in nats.
         classes: Logits of an answer.
         clip_kind: As in `clip_rows`.
         clip: As in `clip_rows`.
-        sensitivity: L1 distance that the noise covers, at least `clip_sensitivity`.
+        sensitivity: Distance that the noise covers, at least `clip_sensitivity`.
         name: The setting's word for it.
-        disturb: What draws the noise: `perturb_rows` or `add_grid_noise`.
-        delta: 0.
+        delta: Chance by which epsilon may be exceeded.
         protects: What is protected against whom.
     """
 
@@ -85,21 +83,43 @@ class Laplace:
     clip_kind: str
     clip: float
     sensitivity: float
-    name: str = "laplace"
-    disturb: Disturb = perturb_rows
-    delta: float = 0.0
+    name: str
+    delta: float
     protects: str = PROTECTS
+    norm: ClassVar[int]
 
     def __post_init__(self) -> None:
         """Refuse a sensitivity that the clip exceeds, and what cannot be kept: ValueError."""
         kind, clip, stated = self.clip_kind, self.clip, self.sensitivity
-        noise_sensitivity(kind, clip, self.classes, stated=stated)
+        noise_sensitivity(kind, clip, self.classes, self.norm, stated=stated)
         check_epsilon(self.epsilon, self.name)
 
     @property
     def unit(self) -> Unit:
         """What the values of an answer are."""
         return clip_unit(self.clip_kind)
+
+    def clip_logits(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
+        """Return the rows before the noise; ValueError on undefined logits or other classes."""
+        check_logits(logits, self.classes)
+        return clip_rows(logits, self.clip_kind, self.clip)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Laplace(ClippedNoise):
+    """Pure epsilon-DP answers: clipped logits plus Laplace noise.
+
+    Attributes:
+        sensitivity: In L1.
+        delta: 0.
+        disturb: What draws the noise: `perturb_rows`, or another sampler of the same law.
+    """
+
+    name: str = "laplace"
+    delta: float = 0.0
+    disturb: Disturb = perturb_rows
+    norm = 1
 
     def answer(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
         """Return clipped rows plus noise, in double precision.
@@ -113,48 +133,26 @@ class Laplace:
         Raises:
             ValueError: Logits are undefined, or of another number of classes.
         """
-        check_logits(logits, self.classes)
-        clipped = clip_rows(logits, self.clip_kind, self.clip)
-        return self.disturb(clipped, self.epsilon, self.sensitivity)
+        return self.disturb(self.clip_logits(logits), self.epsilon, self.sensitivity)
 
 
 @final
-@dataclass(frozen=True)
-class Gaussian:
+@dataclass(frozen=True, kw_only=True)
+class Gaussian(ClippedNoise):
     """(epsilon, delta)-DP answers: clipped logits plus Gaussian noise.
 
     Attributes:
-        epsilon: Privacy loss of one answer, in nats.
-        delta: Chance by which it may be exceeded, above 0 and below 1.
-        classes: Logits of an answer.
-        clip_kind: As in `clip_rows`.
-        clip: As in `clip_rows`.
-        sensitivity: L2 distance that the noise covers, at least `clip_sensitivity`.
-        name: The setting's word for it.
-        protects: What is protected against whom.
+        sensitivity: In L2.
+        delta: Above 0 and below 1.
     """
 
-    epsilon: float
-    delta: float
-    classes: int
-    _: KW_ONLY
-    clip_kind: str
-    clip: float
-    sensitivity: float
     name: str = "gaussian"
-    protects: str = PROTECTS
+    norm = 2
 
     def __post_init__(self) -> None:
-        """Refuse a sensitivity that the clip exceeds, and what cannot be kept: ValueError."""
-        kind, clip, stated = self.clip_kind, self.clip, self.sensitivity
-        noise_sensitivity(kind, clip, self.classes, norm=2, stated=stated)
-        check_epsilon(self.epsilon)
+        """Refuse what cannot be kept: ValueError."""
+        super().__post_init__()
         FRACTION.check("delta", self.delta)
-
-    @property
-    def unit(self) -> Unit:
-        """What the values of an answer are."""
-        return clip_unit(self.clip_kind)
 
     @property
     def sigma(self) -> float:
@@ -173,9 +171,7 @@ class Gaussian:
         Raises:
             ValueError: Logits are undefined, or of another number of classes.
         """
-        check_logits(logits, self.classes)
-        clipped = clip_rows(logits, self.clip_kind, self.clip)
-        sigma = self.sigma
+        clipped, sigma = self.clip_logits(logits), self.sigma
         mechanism = gaussian_measurement(clipped.numel(), sigma, self.sensitivity)
         allowed = (self.sensitivity * SLACK / sigma) ** 2 / 2
         return draw_noise(mechanism, clipped, self.sensitivity, allowed)

@@ -152,11 +152,11 @@ def _describe_problems(error: ValidationError, known_keys: Sequence[str]) -> str
     limits: dict[str, list[str]] = {}
     for problem in error.errors():
         key = ".".join(part for part in problem["loc"] if isinstance(part, str) and part in names)
-        context = problem.get("ctx", {})
-        words = LIMITS.get(problem["type"], problem["msg"]).format(**context)
-        words = words.removeprefix("Input should be ")
+        context, words = problem.get("ctx", {}), problem["msg"].removeprefix("Input should be ")
         if "error" in context:  # of a validator of this project
             words = str(context["error"]).removeprefix("must be ")
+        elif problem["type"] in LIMITS:
+            words = LIMITS[problem["type"]].format(**context)
         limits.setdefault(f"{key} is {problem['input']!r}", []).append(words)
     return "\n".join(f"{value}, must be {', or '.join(words)}" for value, words in limits.items())
 

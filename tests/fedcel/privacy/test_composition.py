@@ -16,7 +16,7 @@ from fedcel.privacy.composition import Composition, compose_basic
 from fedcel.privacy.gaussian_calibration import smallest_delta
 
 LAPLACE = Laplace(0.5, 10, clip_kind="l1", clip=1.0, sensitivity=2.0)
-GAUSSIAN = Gaussian(0.5, 1e-6, 10, clip_kind="l1", clip=1.0, sensitivity=2.0)
+GAUSSIAN = Gaussian(0.5, 10, delta=1e-6, clip_kind="l1", clip=1.0, sensitivity=2.0)
 
 
 def worst(epsilon: float, total: float, count: int) -> float:

@@ -68,7 +68,7 @@ class TestOwn(MechanismContract):
         ("laplace", Laplace(4.0, 5, clip_kind="clamp", clip=2.0, sensitivity=20.0)),
         (
             "gaussian",
-            Gaussian(4.0, 1e-6, 5, clip_kind="clamp", clip=2.0, sensitivity=4 * math.sqrt(5)),
+            Gaussian(4.0, 5, delta=1e-6, clip_kind="clamp", clip=2.0, sensitivity=4 * math.sqrt(5)),
         ),
         ("label-only", LabelOnly(4.0, 5)),
     ],

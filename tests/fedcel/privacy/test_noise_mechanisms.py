@@ -39,7 +39,7 @@ def laplace_of(epsilon: float, kind: str = "l1", c: float = 2.0) -> Laplace:
 def gaussian_of(epsilon: float, delta: float, kind: str = "l1", c: float = 2.0) -> Gaussian:
     """Return the mechanism for 3 classes."""
     return Gaussian(
-        epsilon, delta, 3, clip_kind=kind, clip=c, sensitivity=clip_sensitivity(kind, c, 3, 2)
+        epsilon, 3, delta=delta, clip_kind=kind, clip=c, sensitivity=clip_sensitivity(kind, c, 3, 2)
     )
 
 
@@ -151,7 +151,7 @@ def test_opendp_confirms_every_epsilon(epsilon: float, delta: float) -> None:
 @given(st.floats(1e-3, 1e3), st.floats(1e-9, 0.9), st.floats(1e-3, 1e4))
 def test_opendp_confirms_every_sigma(epsilon: float, delta: float, bound: float) -> None:
     """The stated rho is at most that of the sensitivity and sigma, or `answer` would raise."""
-    mechanism = Gaussian(epsilon, delta, 3, clip_kind="l1", clip=bound / 2, sensitivity=bound)
+    mechanism = Gaussian(epsilon, 3, delta=delta, clip_kind="l1", clip=bound / 2, sensitivity=bound)
     assert mechanism.answer(torch.zeros(1, 3)).isfinite().all()
 
 

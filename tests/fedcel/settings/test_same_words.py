@@ -125,7 +125,7 @@ ANSWERS: dict[str, Case] = {
     ),
     "delta": (
         {"delta": 1.0, "mechanism": "gaussian"},
-        lambda: Gaussian(1.0, 1.0, 3, clip_kind="l1", clip=1.0, sensitivity=2.0),
+        lambda: Gaussian(1.0, 3, delta=1.0, clip_kind="l1", clip=1.0, sensitivity=2.0),
         "delta is 1.0, must be above 0 and below 1",
     ),
     "sensitivity": (
