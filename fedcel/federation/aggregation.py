@@ -1,16 +1,19 @@
-"""The server's arithmetic: weighted sums of deltas, the sliding average, means of metrics."""
+"""The server's arithmetic: weights, weighted sums of deltas, the sliding average, mean metrics."""
 
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from math import isfinite
+from math import hypot, isfinite
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.federation import record_names
+from fedcel.settings import OWN_STRATEGY, Settings
 
+HEAVIEST = "heaviest-update"
+"""Metric: the largest weight of a round's mean over the root of the sum of all weights' squares."""
 _NOT_AVERAGED = {record_names.EXAMPLES, record_names.PARTITION, record_names.ROUND}
 _CLASS_METRIC = re.compile(r"(.+)-(0|[1-9]\d{0,3})")
 """A metric of one class, `spread-3`, and the name of the same metric over all classes."""
@@ -53,7 +56,7 @@ def mean_gradient(
 def renormalise_weights(
     weights: Mapping[int, float], used: Sequence[int], has_noise: bool
 ) -> list[float]:
-    """Weigh the clients whose updates are used in a round.
+    """Compute the weights of the clients whose updates are used in a round.
 
     Without Langevin noise the weights are scaled to make up for clients left out. With it they are
     not: the noise of each client is right for its own weight, so that the sum over those used is a
@@ -102,6 +105,19 @@ def slide_average(
     return moved
 
 
+def heaviest_share(settings: Settings, weights: Collection[float]) -> dict[str, float]:
+    """Compute what `fedcel.privacy.update_noise` accounts a round with, where updates have noise.
+
+    1 where the round is not their plain mean: a single noisy update may then decide what is taken,
+    and one client's noise may be all there is.
+    """
+    if not settings.update.noise:
+        return {}
+    rule = settings.strategy
+    is_plain = (rule.name, rule.aggregation, rule.max_norm) == (OWN_STRATEGY, "mean", "none")
+    return {HEAVIEST: max(weights) / hypot(*weights) if is_plain else 1.0}
+
+
 def mean_metrics(
     metrics: Sequence[Mapping[str, float]], weights: Sequence[float]
 ) -> dict[str, float]:
@@ -116,8 +132,8 @@ def mean_metrics(
     common = {key for key, n in reporters.items() if 2 * n > len(metrics)} - _NOT_AVERAGED
     means = {}
     for key in sorted(reporters):
-        of_class = _CLASS_METRIC.fullmatch(key)
-        if key in common or (of_class and of_class[1] in common):
+        class_metric = _CLASS_METRIC.fullmatch(key)
+        if key in common or (class_metric and class_metric[1] in common):
             parts = [(w, row[key]) for w, row in zip(weights, finite, strict=True) if key in row]
             means[key] = sum(w * v for w, v in parts) / sum(w for w, _ in parts)
     return {key: value for key, value in means.items() if isfinite(value)}

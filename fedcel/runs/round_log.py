@@ -8,10 +8,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.errors import RunError
-from fedcel.federation import Event, ServerState
+from fedcel.federation import ServerState
 from fedcel.files import write_json, write_tensors, write_whole
 from fedcel.posterior import Chain
 from fedcel.runs import run_folder
+from fedcel.runs.round_event import Event
 from fedcel.settings import Settings
 
 
@@ -23,13 +24,13 @@ class RoundLog:
         self.chain: Chain = run_folder.open_chain(folder, settings)
         self._lines: list[str] = []
 
-    def forget_after(self, number: int) -> None:
-        """Drop what was written of rounds later than `number`: a run was killed in one.
+    def delete_after(self, number: int) -> None:
+        """Delete what was written of rounds later than `number`: a run was killed in one.
 
         Raises:
             RunError: The events are damaged.
         """
-        self.chain.forget_after(number)
+        self.chain.delete_after(number)
         path = self.folder / "events.jsonl"
         if not number:
             return
@@ -51,19 +52,19 @@ class RoundLog:
 
     def write_sample(self, state: ServerState) -> None:
         """Keep the model of this round as a posterior sample."""
-        self.chain.keep(state.round, state.model)
+        self.chain.write_sample(state.round, state.model)
 
     def write_state(self, state: ServerState) -> None:
         """Write what a resumed run needs; last of a round's files, so that it is never ahead."""
-        run_folder.save_state(self.folder, state)
+        run_folder.write_state(self.folder, state)
 
-    def write_asked_round(self, number: int) -> None:
-        """Note, before they are asked, that clients send noisy updates in this round.
+    def write_requested_round(self, number: int) -> None:
+        """Note, before they are requested, that clients send noisy updates in this round.
 
-        What a run that was stopped had asked for stays: a round begun again is paid for again.
+        What a run that was stopped had requested stays: a round begun again is paid for again.
         """
-        path = self.folder / run_folder.ASKED
-        write_json(path, [*run_folder.read_asked_rounds(self.folder), number])
+        path = self.folder / run_folder.UPLOADS
+        write_json(path, [*run_folder.read_requested_rounds(self.folder), number])
 
     def write_model(self, state: ServerState) -> None:
         """Write the last global model."""

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from fedcel.federation import (
     SHARED_NOISE,
     advance_model,
-    aggregation,
     init_server_state,
     local_update,
+    weighted_sum,
 )
 from fedcel.nets import Cut, FlatNet, SplitNet, split_net
-from fedcel.posterior import RoundPlan, round_plan
+from fedcel.posterior import RoundPlan, plan_round, weigh_clients
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings, NetSettings, Settings, parse_settings
 
@@ -92,10 +92,10 @@ class SamplerContract:
         state = init_server_state(torch.full_like(flat.vector, start))
         examples = dict(enumerate(COUNTS))
         for number in range(1, ROUNDS + 1):
-            weights = round_plan.client_weights(s, examples, list(examples))
+            weights = weigh_clients(examples, list(examples))
             deltas = []
             for k, weight in weights.items():
-                plan = round_plan.plan_round(s, number, weight, sum(COUNTS))
+                plan = plan_round(s, number, weight, sum(COUNTS))
 
                 def streams(purpose: str, number: int = number, k: int = k) -> torch.Generator:
                     return make_generator(
@@ -107,8 +107,8 @@ class SamplerContract:
                     flat, state.model, parts[k], labels, plan=plan, local=s.local, streams=streams
                 )
                 deltas.append(found.delta)
-            delta = aggregation.weighted_sum(deltas, list(weights.values()))
-            whole = round_plan.plan_round(s, number, 1.0, sum(COUNTS))
+            delta = weighted_sum(deltas, list(weights.values()))
+            whole = plan_round(s, number, 1.0, sum(COUNTS))
             state = advance_model(s, state, delta, plan=whole, cut=0)
             yield state.model.clone()
 

@@ -88,7 +88,7 @@ class StrategyContract:
         total = sum(EXAMPLES.values())
         assert {int(cast(int, one[record_names.ROUND])) for one in said} == {1}
         assert {int(cast(int, one[record_names.TOTAL])) for one in said} == {total}
-        shares = [float(cast(float, one[record_names.SHARE])) for one in said]
+        shares = [float(cast(float, one[record_names.WEIGHT])) for one in said]
         np.testing.assert_allclose(shares, [n / total for n in EXAMPLES.values()], rtol=1e-6)
         for message in asked:
             sent = message.content.array_records[record_names.ARRAYS].to_numpy_ndarrays()

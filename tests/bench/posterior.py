@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedcel.data import Images, load_splits
-from fedcel.federation import client_update
-from fedcel.federation.server_round import begin_round, finish_round, init_server_state
+from fedcel.federation import begin_round, client_update, finish_round, init_server_state
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
@@ -25,7 +24,7 @@ from fedcel.posterior.chain import Chain
 from fedcel.posterior.langevin_step import RoundConstants, langevin_step
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.settings.parsing import Settings, parse_settings
-from sims.engines.client_workers import open_clients
+from sims.engines.client_trainers import open_trainer
 from tests.bench.ratios import engine, line, rows
 
 STEPS = 20
@@ -70,7 +69,7 @@ def a_round(settings: Settings, place: str) -> Iterator[Callable[[], object]]:
     examples = {client: len(part.y) for client, part in enumerate(parts)}
     flat = client_update.build_client_net(settings)
     request = begin_round(settings, server := init_server_state(flat.vector), examples)
-    with open_clients(settings, Path(place) / settings.engine) as clients:
+    with open_trainer(settings, Path(place) / settings.engine) as clients:
         yield lambda: finish_round(settings, server, request, clients.train(request), cut=flat.cut)
 
 
@@ -140,8 +139,8 @@ def chain(folder: Path) -> tuple[Callable[[], object], Callable[[], object]]:
     kept = Chain(folder / "chain", 16)
     model = torch.randn(1_000_000)
     for number in range(16):
-        kept.keep(number, model)
-    return lambda: kept.keep(15, model), lambda: len(kept.read())
+        kept.write_sample(number, model)
+    return lambda: kept.write_sample(15, model), lambda: len(kept.read_samples())
 
 
 def profile() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
 
-from fedcel.federation.server_round import begin_round, init_server_state
+from fedcel.federation import begin_round, init_server_state
 from fedcel.settings.parsing import parse_settings
 from strategies import PosteriorStrategy
 from strategies.node_registry import NodeRegistry

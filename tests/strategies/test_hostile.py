@@ -20,8 +20,7 @@ from flwr.app import (
 )
 
 from clients import make_client_app
-from fedcel.federation import client_update, record_names
-from fedcel.federation.server_round import init_server_state
+from fedcel.federation import client_update, init_server_state, record_names
 from fedcel.nets.flat_parameters import to_arrays
 from fedcel.settings.parsing import parse_settings
 from strategies import PosteriorStrategy
@@ -245,7 +244,7 @@ def test_a_real_client_says_which_round_it_answers() -> None:
     settings = parse_settings({"clients": 4, "local.steps": 1})
     flat = client_update.build_client_net(settings)
     config = ConfigRecord(
-        {record_names.ROUND: 5, record_names.SHARE: 0.25, record_names.TOTAL: 997}
+        {record_names.ROUND: 5, record_names.WEIGHT: 0.25, record_names.TOTAL: 997}
     )
     arrays = ArrayRecord(to_arrays(flat.vector, flat.shapes))
     content = RecordDict({record_names.ARRAYS: arrays, record_names.CONFIG: config})

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from fedcel.federation import record_names
-from fedcel.federation.server_round import init_server_state
+from fedcel.federation import init_server_state, record_names
 from fedcel.losses.cel.averaged_centres import SharedCentres
 from fedcel.settings.parsing import parse_settings
 from strategies import PosteriorStrategy

@@ -11,8 +11,7 @@ import torch
 from flwr.app import ConfigRecord, Message
 
 from fedcel.errors import RunError, SettingsError
-from fedcel.federation import record_names
-from fedcel.federation.server_round import init_server_state
+from fedcel.federation import init_server_state, record_names
 from fedcel.files import read_tensors, write_tensors
 from fedcel.runs import run_folder
 from strategies import node_registry
@@ -145,7 +144,7 @@ def test_a_new_run_with_too_few_nodes_asks_nobody() -> None:
 
 def test_who_comes_later_takes_the_partition_that_nobody_has() -> None:
     """Partition 1 had no node since a resume; 102 is a stranger, with the images of 1."""
-    grid = FakeGrid([sound(0), sound(2), sound(1, **{record_names.OWN: 1})])
+    grid = FakeGrid([sound(0), sound(2), sound(1, **{record_names.HAS_NODE_DATA: 1})])
     found = back(grid, {100: 0, 101: 2})
     assert found[:3] == ({100: 0, 101: 2, 102: 1}, KNOWN, True)
     assert (grid.asked, grid.timeout) == ([102], 7.0)
@@ -210,7 +209,7 @@ def test_nobody_is_asked_while_all_partitions_have_their_nodes() -> None:
 def test_whose_images_they_are_is_part_of_the_saved_state(tmp_path: Path) -> None:
     """A state that an earlier version wrote has it not, and still reads."""
     fresh = init_server_state(torch.zeros(3))
-    run_folder.save_state(tmp_path, fresh._replace(examples=KNOWN, has_node_data=True))
+    run_folder.write_state(tmp_path, fresh._replace(examples=KNOWN, has_node_data=True))
     assert run_folder.read_state(tmp_path, fresh).has_node_data is True
     path = tmp_path / "state" / "server.safetensors"
     tensors, metadata = read_tensors(path)

@@ -10,8 +10,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedcel.errors import RoundError
-from fedcel.federation import record_names
-from fedcel.federation.server_round import Rejection
+from fedcel.federation import Rejection, record_names
 from fedcel.losses.cel.adaptive_threshold import ThresholdControl
 from fedcel.losses.cel.averaged_centres import SharedCentres
 from strategies import PosteriorStrategy

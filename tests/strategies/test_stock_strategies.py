@@ -30,8 +30,7 @@ from flwr.simulation import run_simulation
 from clients import PosteriorClient, make_client_app
 from fedcel.data import load_splits
 from fedcel.errors import RoundError, SettingsError
-from fedcel.federation import client_update, record_names
-from fedcel.federation.initial_net import init_net
+from fedcel.federation import client_update, init_net, record_names
 from fedcel.files import read_tensors
 from fedcel.nets.flat_parameters import to_arrays, to_vector
 from fedcel.runs import run_folder

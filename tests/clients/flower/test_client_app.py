@@ -10,8 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from clients import make_client_app
 from clients.flower.posterior_client import select_metrics
 from fedcel.errors import SettingsError
-from fedcel.federation import client_update, record_names
-from fedcel.federation.client_update import ClientUpdate
+from fedcel.federation import ClientUpdate, client_update, record_names
 from fedcel.nets.flat_parameters import to_arrays
 from fedcel.settings.parsing import Settings, dump_settings, flatten_settings, parse_settings
 
@@ -35,7 +34,7 @@ def round_content(number: int) -> RecordDict:
     flat = client_update.build_client_net(S)
     model = 0.1 * torch.randn(flat.vector.numel(), generator=torch.Generator().manual_seed(0))
     config = ConfigRecord(
-        {record_names.ROUND: number, record_names.SHARE: 0.25, record_names.TOTAL: 997}
+        {record_names.ROUND: number, record_names.WEIGHT: 0.25, record_names.TOTAL: 997}
     )
     return RecordDict(
         {
@@ -50,7 +49,7 @@ def test_train_returns_a_delta_and_keeps_the_loss_state_at_the_client() -> None:
     at = context()
     first = ask("train", round_content(5), at)
     assert set(first.content) == {record_names.DELTA, record_names.METRICS}
-    assert set(at.state[record_names.CEL]) == {
+    assert set(at.state[record_names.STATE]) == {
         f"cel.{name}" for name in ("centres", "weights", "spreads", "counts")
     }
     assert first.content[record_names.METRICS]["partition"] == 1
@@ -95,7 +94,7 @@ def test_averaged_centres_come_down_and_the_clients_means_go_up() -> None:
     assert counts.tolist() == held.tolist()
     assert weights[:, 0].tolist() == (held > 0).tolist()
     assert (told[held > 0] != centres[held > 0]).all()
-    np.testing.assert_array_equal(at.state[record_names.CEL]["cel.centres"].numpy(), centres)
+    np.testing.assert_array_equal(at.state[record_names.STATE]["cel.centres"].numpy(), centres)
     content[record_names.CONFIG][record_names.THRESHOLD] = (
         1e3  # no class is this wide: the loss is 0
     )
@@ -129,7 +128,11 @@ def test_count_tells_examples_and_partition() -> None:
     """What the server needs for its weights."""
     told = ask("query.count", RecordDict(), context(2)).content[record_names.METRICS]
     held = len(client_update.select_client_images(S, 2).y)
-    assert told == {record_names.EXAMPLES: held, record_names.PARTITION: 2, record_names.OWN: 0}
+    assert told == {
+        record_names.EXAMPLES: held,
+        record_names.PARTITION: 2,
+        record_names.HAS_NODE_DATA: 0,
+    }
 
 
 def test_evaluate_scores_the_model_and_its_private_answers() -> None:
@@ -152,7 +155,7 @@ def test_a_stock_strategy_gets_no_metrics_of_single_classes() -> None:
         torch.zeros(1), torch.zeros(1), {}, {"spread": 1.0, "spread-3": 2.0, "loss": 0.5}
     )
     assert select_metrics(update, {}) == {"spread": 1.0, "loss": 0.5}
-    assert select_metrics(update, {record_names.SHARE: 0.5}) == update.metrics
+    assert select_metrics(update, {record_names.WEIGHT: 0.5}) == update.metrics
 
 
 def test_under_noise_a_node_sends_its_noisy_update_alone() -> None:

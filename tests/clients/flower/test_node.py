@@ -10,7 +10,7 @@ from clients import make_client_app
 from fedcel.errors import DataError, SettingsError
 from fedcel.federation import client_update, record_names
 from fedcel.nets.flat_parameters import to_arrays
-from fedcel.runs import client_state
+from fedcel.runs import ClientStateFolder
 from fedcel.settings.parsing import Scalar, dump_settings, flatten_settings, parse_settings
 
 RAW = {"clients": 4, "local.steps": 3, "cel.kind": "cluster", "cel.warm-up": 0, "rounds": 10}
@@ -34,7 +34,7 @@ def ask(kind: str, at: Context, number: int = 5, fits: dict[str, object] | None 
     flat = client_update.build_client_net(parse_settings(RAW))
     config = {
         record_names.ROUND: number,
-        record_names.SHARE: 0.25,
+        record_names.WEIGHT: 0.25,
         record_names.TOTAL: 997,
         **(FITS if fits is None else fits),
     }
@@ -58,7 +58,11 @@ def test_a_node_answers_as_the_simulated_client_with_the_same_images(tmp_path: P
     assert all(np.array_equal(a, b) and a.any() for a, b in pairs)
     told = ask("query.count", node(tmp_path)).content[record_names.METRICS]
     held = len(client_update.select_client_images(parse_settings(RAW), 1).y)
-    assert told == {record_names.EXAMPLES: held, record_names.PARTITION: 1, record_names.OWN: 1}
+    assert told == {
+        record_names.EXAMPLES: held,
+        record_names.PARTITION: 1,
+        record_names.HAS_NODE_DATA: 1,
+    }
     assert (
         ask("evaluate", node(tmp_path)).content[record_names.METRICS][record_names.EXAMPLES] == held
     )
@@ -110,7 +114,7 @@ def test_each_run_has_its_state_and_a_new_start_forgets_it(tmp_path: Path) -> No
     assert [f.stem for f in sorted(first.iterdir())] == ["000005", "000006"]
     assert [f.stem for f in second.iterdir()] == ["000002"]
     ask("query.count", node(tmp_path, **path), 5)  # it goes on after round 5
-    assert client_state.read_client_state(first, 9) is not None
+    assert ClientStateFolder(first).read_state(9) is not None
     assert [f.stem for f in first.iterdir()] == ["000005"]
     ask("query.count", node(tmp_path, **path), 0)
     assert list(first.iterdir()) == []

@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 import torch
 
-from clients.flower.client_app import refuse_to_tell_more
+from clients.flower.client_app import refuse_without_noise
 from fedcel.errors import FedcelError, SettingsError
-from fedcel.federation.client_update import (
+from fedcel.federation import (
+    HEAVIEST,
     ClientUpdate,
     RoundInputs,
     build_client_net,
     update_client,
 )
-from fedcel.federation.server_round import HEAVIEST, heaviest_share
+from fedcel.federation.aggregation import heaviest_share
 from fedcel.files import read_json
 from fedcel.privacy.update_noise import Round, account_updates
 from fedcel.runs import run_folder
@@ -90,7 +91,7 @@ def test_a_round_begun_again_is_paid_for_again(tmp_path: Path) -> None:
         with pytest.raises(KeyboardInterrupt):
             local.train_locally(settings, folder, stopped, resume)
     simulate(settings, folder, resume=True)
-    assert run_folder.read_asked_rounds(folder) == [1, 2, 2, 3, 3, 4]
+    assert run_folder.read_requested_rounds(folder) == [1, 2, 2, 3, 3, 4]
     found: Any = read_json(folder / "result.json")
     assert found["update-rounds"] == 6
     assert found["update-epsilon"] == account_updates(0.1, [Round([0], 1.0)] * 6, 1e-6).server
@@ -147,5 +148,5 @@ def test_what_would_go_past_the_noise_is_refused(change: dict[str, object], mess
 def test_nothing_else_is_told_under_noise() -> None:
     """Neither scores nor a gradient of the holder's images."""
     with pytest.raises(SettingsError, match="tells nothing else"):
-        refuse_to_tell_more(parse_settings(QUIET))
-    refuse_to_tell_more(parse_settings(QUIET | {"update.noise": 0.0}))
+        refuse_without_noise(parse_settings(QUIET))
+    refuse_without_noise(parse_settings(QUIET | {"update.noise": 0.0}))

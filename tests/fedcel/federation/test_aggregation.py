@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedcel.federation import advance_model, init_server_state
 from fedcel.federation.aggregation import (
     drop_unknown_classes,
     mean_metrics,
@@ -12,7 +13,6 @@ from fedcel.federation.aggregation import (
     slide_average,
     weighted_sum,
 )
-from fedcel.federation.server_round import advance_model, init_server_state
 from fedcel.posterior import round_plan
 from fedcel.settings.parsing import parse_settings
 

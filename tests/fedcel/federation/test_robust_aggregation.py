@@ -9,17 +9,23 @@ from hypothesis import strategies as st
 
 from fedcel.data import load_splits
 from fedcel.errors import RoundError, SettingsError
-from fedcel.federation import aggregation, client_update, robust_aggregation
+from fedcel.federation import (
+    aggregation,
+    begin_round,
+    client_update,
+    finish_round,
+    init_server_state,
+    robust_aggregation,
+)
 from fedcel.federation.robust_aggregation import (
     combine_deltas,
     geometric_median,
     krum,
     trimmed_mean,
 )
-from fedcel.federation.server_round import begin_round, finish_round, init_server_state
 from fedcel.settings.parsing import parse_settings
 from fedcel.settings.training import StrategySettings
-from sims.engines.client_workers import LocalClients
+from sims.engines.client_trainers import SequentialTrainer
 
 RULES = ["clipped", "median", "trimmed", "krum", "multi-krum", "geometric-median"]
 SEEDS = st.integers(0, 2**32 - 1)
@@ -230,7 +236,7 @@ def test_the_loop_steps_by_the_rule(name: str, tmp_path: Path) -> None:
     s = parse_settings({**raw, "strategy.momentum": 0.0, "strategy.aggregation": name})
     flat, splits = client_update.build_client_net(s), load_splits(s.data, s.clients, s.seed)
     examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
-    state, clients = init_server_state(flat.vector), LocalClients(s, tmp_path)
+    state, clients = init_server_state(flat.vector), SequentialTrainer(s, tmp_path)
     request = begin_round(s, state, examples)
     after, _ = finish_round(s, state, request, clients.train(request), cut=flat.cut)
     deltas = [update.delta for update in clients.train(request)]

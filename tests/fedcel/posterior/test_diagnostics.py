@@ -9,8 +9,13 @@ from scipy.stats import norm
 from torch import Tensor
 
 from fedcel.files import write_tensors
-from fedcel.posterior.diagnostics import NO_EVIDENCE, diagnose, effective_sample_size, sidak_z
-from fedcel.posterior.trace import Trace
+from fedcel.posterior.diagnostics import (
+    NO_EVIDENCE,
+    Trace,
+    diagnose,
+    effective_sample_size,
+    sidak_z,
+)
 
 
 def autoregressive(rounds: int, lag: float, seed: int = 0) -> Tensor:
@@ -91,6 +96,6 @@ def test_a_trace_is_read_back_as_far_as_asked(tmp_path: Path) -> None:
     assert again.rounds == list(range(100, 136))
     assert again.latest is not None
     assert again.latest == told[29]
-    assert again.thinning() == math.ceil(again.latest.draws / again.latest.ess)
-    assert Trace.read(path, 110).thinning() is None
+    assert again.autocorrelation == math.ceil(again.latest.draws / again.latest.ess)
+    assert Trace.read(path, 110).autocorrelation is None
     assert Trace.read(tmp_path / "none").rows == []

@@ -5,7 +5,7 @@ import torch
 
 from fedcel.nets import split_net
 from fedcel.nets.flat_parameters import FlatNet
-from fedcel.posterior.predict import Prediction, predict, what_is_sent
+from fedcel.posterior.predict import Prediction, build_device_net, predict
 from fedcel.seeding import make_generator
 from fedcel.settings.groups import NetSettings
 
@@ -59,8 +59,8 @@ def test_scope_full_sends_one_message_per_encoder() -> None:
     """Three encoders: three times the features; the head's scope sends one."""
     flat, samples = chain("full")
     with torch.no_grad():
-        assert what_is_sent(flat, samples, "full").encode(X).shape == (5, 18)
-        sent = what_is_sent(flat, samples, "head")
+        assert build_device_net(flat, samples, "full").encode(X).shape == (5, 18)
+        sent = build_device_net(flat, samples, "head")
         flat.load(samples[0])
         torch.testing.assert_close(sent.encode(X), flat.net.encode(X))
 

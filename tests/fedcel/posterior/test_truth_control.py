@@ -9,8 +9,7 @@ import torch
 from scipy.linalg import solve_discrete_lyapunov
 from torch import Tensor
 
-from fedcel.federation import client_update
-from fedcel.federation.client_update import RoundInputs
+from fedcel.federation import RoundInputs, client_update
 from tests.fedcel.posterior.truth import (
     Federation,
     installed,

@@ -16,11 +16,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
 from clients import make_client_app
-from fedcel.federation import client_update, server_round
+from fedcel.federation import client_update, init_server_state, server_round, server_state
 from fedcel.federation.aggregation import renormalise_weights
-from fedcel.federation.server_round import init_server_state
 from fedcel.nets.flat_parameters import to_arrays
-from fedcel.posterior import round_plan
+from fedcel.posterior import plan_round, select_clients
 from strategies import PosteriorStrategy
 from strategies.node_registry import NodeRegistry
 from tests.fedcel.posterior.truth import (
@@ -90,7 +89,7 @@ def drawn_maps(found: Federation) -> dict[tuple[int, ...], Map]:
 def draws(found: Federation) -> Iterator[tuple[int, ...]]:
     """Yield who is drawn, round by round."""
     for number in range(1, found.settings.rounds + 1):
-        yield tuple(round_plan.select_clients(found.settings, number))
+        yield tuple(select_clients(found.settings, number))
 
 
 def missed(found: Federation, folder: Path, patch: pytest.MonkeyPatch) -> tuple[float, float]:
@@ -234,7 +233,7 @@ def test_shared_noise_is_topped_up_for_lost_clients(monkeypatch: pytest.MonkeyPa
     mean, covariance = missed_by_lost(90, monkeypatch, steps=1, shared=0.9)
     assert mean < 0.03
     assert covariance < 0.03
-    unchanged = lambda s, state, delta, share, plan: delta  # noqa: E731
+    unchanged = lambda s, state, delta, **_: delta  # noqa: E731
     monkeypatch.setattr(server_round, "restore_shared_noise", unchanged)
     assert missed_by_lost(40, monkeypatch, steps=1, shared=0.9)[1] > 0.15
 
@@ -244,20 +243,21 @@ def test_the_top_up_is_that_of_a_whole_round(pull: float) -> None:
     """Share s of the weight: s of a round's shared noise in all, with a moving prior too."""
     mode = {"prior.mode": "consistent", "prior.pull": pull} if pull else {}
     found = settings(3, 5, RATE, 4, **{"local.shared-noise": 0.9, **mode})
-    plan = round_plan.plan_round(found, 1, 1.0, TOTAL)
+    plan = plan_round(found, 1, 1.0, TOTAL)
     round_noise = sum((1 - plan.rate * plan.pull) ** (2 * step) for step in range(5))
     state, share = init_server_state(torch.zeros(200_000)), 0.7
-    added = server_round.restore_shared_noise(found, state, state.model, share, plan)
-    variance = plan.common**2 * round_noise
+    added = server_state.restore_shared_noise(found, state, state.model, share=share, plan=plan)
+    variance = plan.shared_noise**2 * round_noise
     assert float(added.square().mean()) == pytest.approx((share - share**2) * variance, rel=0.02)
     assert torch.equal(
-        server_round.restore_shared_noise(found, state, state.model, 1.0, plan), state.model
+        server_state.restore_shared_noise(found, state, state.model, share=1.0, plan=plan),
+        state.model,
     )
 
 
 def test_making_up_for_lost_clients_would_heat(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights scaled up to their whole sum, as without noise: .3 of the variance too much."""
-    without_noise = lambda w, used, noisy: renormalise_weights(w, used, False)  # noqa: E731
+    without_noise = lambda w, used, has_noise: renormalise_weights(w, used, False)  # noqa: E731
     monkeypatch.setattr(server_round, "renormalise_weights", without_noise)
     assert missed_by_lost(32, monkeypatch)[1] > 0.3
 

@@ -1,14 +1,13 @@
 """A step size for each parameter, with a prior at 0 and one that moves: the target stays."""
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from fedcel.federation import local_update, server_round
-from fedcel.posterior.round_plan import plan_round
+from fedcel.federation import server_state
+from fedcel.posterior.round_plan import RoundPlan, plan_round
 from tests.fedcel.posterior.truth import Federation, installed, lines, looped, settings
 
 COUNTS = [10, 20, 30, 40]
@@ -68,7 +67,7 @@ def measured(found: Federation, folder: Path) -> tuple[Tensor, Tensor, Tensor]:
     The step sizes have to differ, and to stay when burn-in ends.
     """
     states = list(looped(found, folder))
-    scales = [server_round.step_sizes(state).view(-1, 2) for state in states]
+    scales = [server_state.step_sizes(state).view(-1, 2) for state in states]
     end = found.settings.rounds // 10
     assert all(torch.equal(scale, scales[-1]) for scale in scales[end:])
     assert (scales[-1][:, 0] / scales[-1][:, 1]).min() > 1.5
@@ -91,8 +90,7 @@ def test_step_sizes_leave_the_posterior(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_noise_must_be_scaled_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of eta G with the noise of eta: too cold where G is large, too hot where small."""
-    training = sys.modules[local_update.__module__]
-    monkeypatch.setattr(training, "noise_scale", lambda scale, plan: torch.ones_like(scale))
+    monkeypatch.setattr(RoundPlan, "noise_scale", lambda plan, scale: torch.ones_like(scale))
     found = federation()
     installed(found, monkeypatch)
     _, ratio, _ = measured(found, tmp_path)

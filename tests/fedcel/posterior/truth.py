@@ -17,14 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from fedcel.data import Images
-from fedcel.federation import client_update
-from fedcel.federation.client_update import ClientUpdate
-from fedcel.federation.server_round import (
+from fedcel.federation import (
+    ClientUpdate,
     ServerState,
-    add_mean_gradient,
-    begin_round,
-    finish_round,
+    client_update,
     init_server_state,
+    play_round,
 )
 from fedcel.losses.composite import NOTHING
 from fedcel.nets.cut import Cut
@@ -32,8 +30,8 @@ from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.settings.parsing import Settings, parse_settings
-from sims.engines import client_workers
-from sims.engines.client_workers import LocalClients
+from sims.engines import client_trainers
+from sims.engines.client_trainers import SequentialTrainer
 
 Change = Callable[[RoundPlan, int], RoundPlan]
 
@@ -80,7 +78,7 @@ class Federation:
 
         with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as own:
             installed(self, own)
-            own.setattr(client_workers, "update_client", wrong)
+            own.setattr(client_trainers, "update_client", wrong)
             for state in looped(self, Path(folder)):
                 yield state.model.clone()
 
@@ -148,12 +146,9 @@ def looped(found: Federation, folder: Path) -> Iterator[ServerState]:
     """Yield the server's state after each round of the loop engine; needs `installed`."""
     s, state = found.settings, init_server_state(found.flat.vector)
     examples = {k: len(y) for k, (_, y) in enumerate(found.parts)}
-    clients = LocalClients(s, folder)
+    trainer = SequentialTrainer(s, folder)
     for _ in range(s.rounds):
-        request = begin_round(s, state, examples)
-        if request.plan.control == "fresh":
-            request = add_mean_gradient(request, dict(clients.compute_gradients(request)))
-        state, _ = finish_round(s, state, request, clients.train(request), cut=found.flat.cut)
+        state, _ = play_round(s, state, examples, trainer, cut=found.flat.cut)
         yield state
 
 

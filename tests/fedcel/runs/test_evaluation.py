@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedcel.data import load_splits
-from fedcel.federation.initial_net import init_net
+from fedcel.federation import init_net
 from fedcel.metrics.calibration import between_group_spread, within_class_spread
 from fedcel.nets.cut import Cut
 from fedcel.posterior.predict import predict

@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from fedcel.errors import DataError, SettingsError
-from fedcel.federation import client_update
-from fedcel.federation.server_round import begin_round, init_server_state
+from fedcel.federation import begin_round, client_update, init_server_state
 from fedcel.files import read_json
 from fedcel.runs import run_folder
 from fedcel.settings.parsing import parse_settings
-from sims.engines.client_workers import LocalClients, PooledClients
+from sims.engines.client_trainers import PooledTrainer, SequentialTrainer
 from sims.engines.simulate import simulate
 from tests.sims.small import CLUSTERED
 from tests.sims.trained import STEERED, events, model, run
@@ -27,7 +26,7 @@ def test_ray_gives_the_result_of_the_loop(tmp_path: Path) -> None:
     two = run(tmp_path / "ray", engine="ray", **change)
     torch.testing.assert_close(model(one), model(two), rtol=0, atol=1e-6)
     for name in (one, two):
-        assert run_folder.open_chain(name, parse_settings(CLUSTERED)).rounds() == [6]
+        assert run_folder.open_chain(name, parse_settings(CLUSTERED)).list_rounds() == [6]
     results: list[Any] = [read_json(folder / "result.json") for folder in (one, two)]
     for key in ("accuracy", "bits-beyond-label", "identification-optimal", "certificate-bits"):
         assert results[0][key] == pytest.approx(results[1][key], abs=1e-4), key
@@ -53,11 +52,11 @@ def test_a_pool_yields_gradients_in_order_and_errors_by_name(tmp_path: Path) -> 
     state = init_server_state(client_update.build_client_net(s).vector)
     request = begin_round(s, state, examples)
     with ThreadPoolExecutor(1) as executor:
-        pool = PooledClients(s, tmp_path, executor, 1)
+        pool = PooledTrainer(s, tmp_path, executor, 1)
         pooled = list(pool.compute_gradients(request))
         with pytest.raises(DataError, match="partition-id is 9"):
             list(pool.compute_gradients(request._replace(weights={9: 1.0})))
-    local = list(LocalClients(s, tmp_path).compute_gradients(request))
+    local = list(SequentialTrainer(s, tmp_path).compute_gradients(request))
     assert [client for client, _ in pooled] == [client for client, _ in local] == list(range(6))
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(pooled, local, strict=True))
     assert not torch.equal(pooled[0][1], pooled[1][1])
@@ -130,7 +129,7 @@ def test_a_chain_stops_and_thins_itself_and_says_why(tmp_path: Path) -> None:
     assert told[-1]["ess"] >= 100
     result: Any = read_json(found.folder / "result.json")
     assert result["convergence"].startswith("no evidence against convergence")
-    kept = run_folder.open_chain(found.folder, found.settings).rounds()
+    kept = run_folder.open_chain(found.folder, found.settings).list_rounds()
     assert 0 < kept[-1] - kept[-2] <= 2 * math.ceil(len(told[10:]) / told[-1]["ess"])
 
 

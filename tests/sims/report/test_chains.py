@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from fedcel.posterior.trace import Trace
+from fedcel.posterior.diagnostics import Trace
 from sims.report import chains
 
 

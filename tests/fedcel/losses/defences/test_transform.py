@@ -9,7 +9,7 @@ from torch import Tensor
 from fedcel.attacks import SmashedData
 from fedcel.data import load_splits
 from fedcel.errors import PluginError
-from fedcel.federation.initial_net import init_net
+from fedcel.federation import init_net
 from fedcel.losses import defences
 from fedcel.losses.cel.protocol import State, Term
 from fedcel.losses.defences import Defence
