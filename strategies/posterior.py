@@ -1,6 +1,6 @@
 """The posterior strategy: Flower's messages around the server's round."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from logging import WARNING
 
 import torch
@@ -19,7 +19,6 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedcel.errors import RoundError
 from fedcel.federation import (
-    ClientUpdate,
     Rejection,
     RoundReport,
     RoundRequest,
@@ -77,7 +76,7 @@ class PosteriorStrategy(FedAvg):
         self.state = state
         self.shapes = shapes
         self.cut = cut
-        self.first = state.round
+        self.first_round = state.round
         self.registry = NodeRegistry({}, {}, state.has_node_data)
         self.request: RoundRequest | None = None
         self.rejected: list[Rejection] = []
@@ -172,11 +171,19 @@ class PosteriorStrategy(FedAvg):
         used = sorted(valid)
         connected = set(self.registry.partitions.values())
         rejected = [r._replace(is_gone=r.client not in connected) for r in self.rejected]
+        updates = (  # decoded one by one
+            read_update(
+                valid[k],
+                are_centres_due=self._are_centres_due(request),
+                is_gradient_due=request.plan.control == "stale",
+            )
+            for k in used
+        )
         self.state, self.report = finish_round(
             self.settings,
             self.state,
             request,
-            self._read_updates(request, [valid[k] for k in used]),
+            updates,
             cut=self.cut,
             used=used,
             rejected=rejected,
@@ -199,7 +206,7 @@ class PosteriorStrategy(FedAvg):
             config: What the images of nodes have to fit.
             grid: Carries messages.
         """
-        if server_round + self.first < self.settings.rounds or self.settings.update.noise:
+        if server_round + self.first_round < self.settings.rounds or self.settings.update.noise:
             return []
         messages = super().configure_evaluate(server_round, arrays, config, grid)
         return [
@@ -319,17 +326,6 @@ class PosteriorStrategy(FedAvg):
         silent = request.weights.keys() - valid.keys() - {r.client for r in self.rejected}
         self.rejected += [Rejection(client, "no reply") for client in sorted(silent)]
         return valid
-
-    def _read_updates(
-        self, request: RoundRequest, contents: Iterable[RecordDict]
-    ) -> Iterator[ClientUpdate]:
-        """Decode valid replies one by one."""
-        for records in contents:
-            yield read_update(
-                records,
-                are_centres_due=self._are_centres_due(request),
-                is_gradient_due=request.plan.control == "stale",
-            )
 
     def _advance(self, state: ServerState, delta: torch.Tensor) -> ServerState:
         """Take the `step` that a subclass may have overridden."""

@@ -43,16 +43,6 @@ def weighted_sum(
     return total
 
 
-def mean_gradient(
-    gradients: Mapping[int, Float[Tensor, " P"]], weights: Mapping[int, float]
-) -> Float[Tensor, " P"]:
-    """Average clients' gradients by their weights, in the order of their partitions."""
-    order = sorted(gradients)
-    whole = sum(weights[client] for client in order)
-    normalised = [weights[client] / whole for client in order]
-    return weighted_sum([gradients[client] for client in order], normalised)
-
-
 def renormalise_weights(
     weights: Mapping[int, float], used: Sequence[int], has_noise: bool
 ) -> list[float]:

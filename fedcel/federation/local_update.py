@@ -14,7 +14,6 @@ from fedcel.nets import CPU, FlatNet, fastest_device, place_state, use_full_prec
 from fedcel.posterior import (
     RoundConstants,
     RoundPlan,
-    SamplerState,
     build_sampler,
     langevin_step,
     moving_parameters,
@@ -111,6 +110,8 @@ def local_update(
         flat, received, plan=plan, local=local, streams=streams, corrections=corrections
     )
     augmentation = "none" if plan.freeze else local.augment
+    moving = flat.vector[moving_parameters(flat, plan.freeze)]
+    chain_state = constants.sampler.start(moving, plan)
     batch_images = _gather_batches(inputs, batches, augmentation, streams("augment"))
     period, last = refresh_every * -(-len(y) // batches.shape[1]), len(batches) - 1
     potentials: list[Tensor] = []
@@ -131,7 +132,8 @@ def local_update(
             term = composite.add_losses(losses, state, batch, measure=step == last)
             loss, metrics = loss + term.loss, term.metrics
         torch.autograd.backward(loss)
-        if (was_clipped := langevin_step(flat, constants, plan)) is not None:
+        chain_state, was_clipped = langevin_step(flat, constants, plan, chain_state)
+        if was_clipped is not None:
             clipped.append(was_clipped)
         state = composite.step_losses(losses, state, batch) if losses.acts else state
     return LocalUpdate(
@@ -157,7 +159,6 @@ def make_round_constants(
         None if correction is None else correction[part].to(received.device)
         for correction in corrections
     )
-    sampler = build_sampler(local)
     return RoundConstants(
         received[part],
         control_variate,
@@ -166,7 +167,7 @@ def make_round_constants(
         streams("langevin"),
         streams(SHARED_NOISE),
         torch.empty_like(flat.vector[part], device=CPU),
-        SamplerState(sampler, sampler.start(flat.vector[part], plan)),
+        build_sampler(local),
     )
 
 

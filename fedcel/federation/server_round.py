@@ -14,9 +14,9 @@ from torch import Tensor
 from fedcel.errors import RoundError
 from fedcel.federation.aggregation import (
     heaviest_share,
-    mean_gradient,
     mean_metrics,
     renormalise_weights,
+    weighted_sum,
 )
 from fedcel.federation.client_update import ClientUpdate, RoundInputs
 from fedcel.federation.robust_aggregation import combine_deltas
@@ -216,7 +216,10 @@ def add_mean_gradient(
     References:
         Johnson and Zhang, NIPS 2013 (SVRG), over clients instead of examples.
     """
-    gradient = mean_gradient(gradients, request.weights)
+    clients = sorted(gradients)
+    total = sum(request.weights[client] for client in clients)
+    shares = [request.weights[client] / total for client in clients]
+    gradient = weighted_sum([gradients[client] for client in clients], shares)
     return request._replace(inputs=request.inputs._replace(gradient=gradient))
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedcel.errors import RunError
 from fedcel.extras import import_optional
-from fedcel.files import read_tensors
+from fedcel.files import read_tensors, write_tensors
 from fedcel.settings import LEAST_DRAWS
 
 MIN_ESS = 100.0
@@ -60,36 +60,39 @@ class Diagnosis(NamedTuple):
 
 
 class Trace:
-    """The functionals of every sampled round, by which a chain is judged.
+    """The functionals of every sampled round, by which a chain is judged, and their file.
 
     They are the held-out log-likelihood and the probes' logits.
+
+    Args:
+        path: Of the file; it need not exist.
+        last: Rounds after this one are left out; None: no round is.
+
+    Raises:
+        RunError: The file is damaged.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path, last: int | None = None) -> None:
+        self.path = path
         self.rows: list[Float[Tensor, " F"]] = []
         self.rounds: list[int] = []
         self.latest: Diagnosis | None = None
-
-    @staticmethod
-    def read(path: Path, last: int | None = None) -> "Trace":
-        """Read the trace of a run up to round `last`; an empty one where there is no file.
-
-        Raises:
-            RunError: The file is damaged.
-        """
-        trace = Trace()
         if not path.exists():
-            return trace
+            return
         tensors = read_tensors(path)[0]
         if tensors.keys() != {"rounds", "functionals"}:
             raise RunError(f"{path} holds {sorted(tensors)}; it is damaged, start the run anew")
         for number, row in zip(tensors["rounds"].tolist(), tensors["functionals"], strict=True):
             if last is None or number <= last:
-                trace.rounds.append(int(number))
-                trace.rows.append(row)
-        judged = len(trace.rows) // DIAGNOSIS_INTERVAL * DIAGNOSIS_INTERVAL
-        trace.latest = diagnose(torch.stack(trace.rows[:judged])) if judged else None
-        return trace
+                self.rounds.append(int(number))
+                self.rows.append(row)
+        judged = len(self.rows) // DIAGNOSIS_INTERVAL * DIAGNOSIS_INTERVAL
+        self.latest = diagnose(torch.stack(self.rows[:judged])) if judged else None
+
+    def write(self) -> None:
+        """Write the file anew, with every round."""
+        functionals, rounds = torch.stack(self.rows), torch.tensor(self.rounds)
+        write_tensors(self.path, {"functionals": functionals, "rounds": rounds})
 
     def add(self, number: int, functionals: Float[Tensor, " F"]) -> Diagnosis | None:
         """Add a round's row; every tenth time, return the diagnosis of a chain that is long enough.

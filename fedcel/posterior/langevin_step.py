@@ -1,7 +1,6 @@
 """One step of a client's chain: gradient and noise, and the sampler that moves the parameters."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, final, runtime_checkable
 
@@ -82,24 +81,6 @@ class Langevin:
         return state
 
 
-@dataclass
-class SamplerState:
-    """A sampler on its way through a round."""
-
-    sampler: Sampler
-    state: State
-
-    def step(
-        self,
-        w: Float[Tensor, " M"],
-        gradient: Float[Tensor, " M"],
-        add_noise: NoiseAdder,
-        plan: RoundPlan,
-    ) -> None:
-        """Move `w`, and hold the sampler's next state."""
-        self.state = self.sampler.step(self.state, w, gradient, add_noise, plan)
-
-
 def build_sampler(local: LocalSettings) -> Sampler:
     """Build the sampler that `local.sampler` names: Langevin's, or a user's of the settings.
 
@@ -133,7 +114,7 @@ class RoundConstants(NamedTuple):
     """Of the noise that all clients draw alike."""
     noise_buffer: Float[Tensor, " M"]
     """On the processor. Writing a step's noise into fresh memory would cost half as much again."""
-    sampler: SamplerState
+    sampler: Sampler
 
 
 def moving_parameters(flat: FlatNet, freeze: bool) -> slice:
@@ -142,8 +123,8 @@ def moving_parameters(flat: FlatNet, freeze: bool) -> slice:
 
 
 def langevin_step(
-    flat: FlatNet, constants: RoundConstants, plan: RoundPlan
-) -> Float[Tensor, ""] | None:
+    flat: FlatNet, constants: RoundConstants, plan: RoundPlan, state: State
+) -> tuple[State, Float[Tensor, ""] | None]:
     """Move: w <- w - eta G (g + decay w + kappa (w - received) + variate) + sqrt(G) noise.
 
     Of another sampler than the plain one this is what it gets: the gradient with all that is added
@@ -153,9 +134,10 @@ def langevin_step(
         flat: Holds the parameters, which move, and the loss's gradient g, which is overwritten.
         constants: Of the round.
         plan: Of the round.
+        state: The sampler's.
 
     Returns:
-        1 or 0, whether g was clipped; None where nothing clips it.
+        The sampler's next state, and 1 or 0, whether g was clipped; None where nothing clips it.
     """
     part = moving_parameters(flat, plan.freeze)
     vector, gradient = flat.vector[part], flat.gradient[part]
@@ -168,19 +150,17 @@ def langevin_step(
         gradient.add_(constants.control_variate)
     if constants.preconditioner is not None:
         gradient.mul_(constants.preconditioner)
-    constants.sampler.step(vector, gradient, partial(add_noise, constants, plan), plan)
-    return was_clipped
+    noise = partial(add_noise, constants, plan)
+    return constants.sampler.step(state, vector, gradient, noise, plan), was_clipped
 
 
 def add_noise(
     constants: RoundConstants, plan: RoundPlan, target: Float[Tensor, " M"], scale: float
 ) -> None:
     """Add `scale` times a fresh draw of a step's noise, the client's own and the shared."""
-    streams = (
-        (plan.noise, constants.own_stream),
-        (plan.shared_noise, constants.shared_stream),
-    )
-    for deviation, stream in streams:
+    own_noise = plan.noise, constants.own_stream
+    shared_noise = plan.shared_noise, constants.shared_stream
+    for deviation, stream in (own_noise, shared_noise):
         if deviation:
             xi = constants.noise_buffer.normal_(generator=stream).to(target.device)
             if constants.noise_scale is not None:

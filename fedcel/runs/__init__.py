@@ -8,7 +8,7 @@ from fedcel.runs.evaluation import (
     posterior_samples,
     write_evaluation,
 )
-from fedcel.runs.round_event import Event
+from fedcel.runs.round_log import Event
 from fedcel.runs.run_folder import Run, create_run, parse_run_settings, read_run, read_settings
 from fedcel.runs.server_run import EventCallback, ServerRun
 

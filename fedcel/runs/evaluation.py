@@ -36,6 +36,7 @@ from fedcel.posterior import (
 )
 from fedcel.privacy import Round, account_updates, measure_utility
 from fedcel.runs import per_image, run_folder
+from fedcel.runs.round_log import EVENTS
 from fedcel.runs.run_folder import Run
 from fedcel.seeding import make_generator
 from fedcel.settings import LEAST_DRAWS
@@ -122,7 +123,7 @@ def account_update_privacy(run: Run) -> dict[str, object]:
     protection = run.settings.update
     if not protection.noise:
         return {}
-    lines = map(json.loads, (run.folder / "events.jsonl").read_text().splitlines())
+    lines = map(json.loads, (run.folder / EVENTS).read_text().splitlines())
     heaviest = {event["round"]: float(event[HEAVIEST]) for event in lines}
     # Once each round was taken into the model; an upload of a round begun again stands alone.
     rounds = [

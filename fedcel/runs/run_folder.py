@@ -10,13 +10,14 @@ from torch import Tensor
 from fedcel.data import Splits, load_splits
 from fedcel.errors import RunError
 from fedcel.federation import ServerState, init_net
-from fedcel.files import read_json, read_tensors, read_toml, write_tensors, write_toml
+from fedcel.files import read_json, read_tensors, read_toml, write_json, write_tensors, write_toml
 from fedcel.losses.cel import SharedCentres, ThresholdControl
 from fedcel.nets import FlatNet
 from fedcel.posterior import Chain, Trace
 from fedcel.settings import Settings, dump_settings, parse_settings
 
 FORMAT = 1
+MODEL = "model.safetensors"
 UPLOADS = "uploads.json"
 """In a run folder: the rounds in which noisy updates were requested, once for each time."""
 
@@ -72,6 +73,14 @@ def read_requested_rounds(folder: Path) -> list[int]:
     return rounds
 
 
+def write_requested_round(folder: Path, number: int) -> None:
+    """Note, before they are requested, that clients send noisy updates in this round.
+
+    What a run that was stopped had requested stays: a round begun again is paid for again.
+    """
+    write_json(folder / UPLOADS, [*read_requested_rounds(folder), number])
+
+
 def read_settings(folder: Path) -> Settings:
     """Read a run's settings.
 
@@ -110,14 +119,9 @@ def open_chain(folder: Path, settings: Settings) -> Chain:
     return Chain(folder / "chain", settings.chain.samples)
 
 
-def trace_path(folder: Path) -> Path:
-    """Return the file of what the run's chain is judged by."""
-    return folder / "chain" / "trace.safetensors"
-
-
 def open_trace(folder: Path, last: int | None = None) -> Trace:
     """Read what the run's chain is judged by, up to round `last`."""
-    return Trace.read(trace_path(folder), last)
+    return Trace(folder / "chain" / "trace.safetensors", last)
 
 
 def read_run(folder: Path) -> Run:
@@ -135,13 +139,18 @@ def read_run(folder: Path) -> Run:
     """
     settings = read_settings(folder)
     splits = load_splits(settings.data, settings.clients, settings.seed)
-    path = folder / "model.safetensors"
+    path = folder / MODEL
     flat = init_net(settings, splits)
     model = check_vector(read_tensors(path)[0].get("model"), flat, path)
     chain = open_chain(folder, settings)
     vectors = chain.read_samples() if settings.temperature > 0 else []
     samples = [check_vector(vector, flat, chain.folder) for vector in vectors]
     return Run(folder, settings, splits, flat, model, samples)
+
+
+def write_model(folder: Path, state: ServerState) -> None:
+    """Write the last global model."""
+    write_tensors(folder / MODEL, {"model": state.model}, {"round": str(state.round)})
 
 
 def check_vector(vector: Tensor | None, flat: FlatNet, path: Path) -> Float[Tensor, " P"]:

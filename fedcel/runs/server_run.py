@@ -24,8 +24,7 @@ from fedcel.metrics import calibration
 from fedcel.nets import FlatNet
 from fedcel.posterior import is_sample_candidate, is_sample_due
 from fedcel.runs import run_folder
-from fedcel.runs.round_event import Event, describe_round
-from fedcel.runs.round_log import RoundLog
+from fedcel.runs.round_log import Event, RoundLog, describe_round
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings
 
@@ -72,10 +71,11 @@ class ServerRun:
         self.settings, self.splits, self._show_round = settings, splits, show_round
         self.flat = init_net(settings, splits)
         self.state = init_server_state(self.flat.vector, settings, self.flat.net, splits.classes)
-        self._log = RoundLog(folder, settings)
         if resume:
             self.state = run_folder.read_state(folder, self.state)
-        self._log.delete_after(self.state.round)
+        self._folder, self._log = folder, RoundLog(folder, self.state.round)
+        self._chain = run_folder.open_chain(folder, settings)
+        self._chain.delete_after(self.state.round)
         self._trace = run_folder.open_trace(folder, self.state.round)
         self._clock = time.perf_counter()
         self._note_next_round()
@@ -132,25 +132,26 @@ class ServerRun:
         self._clock = now
         self._log.write_event(event)
         if is_candidate:
-            self._log.write_functionals(self._trace.rounds, self._trace.rows)
-        sampled = self._log.chain.list_rounds()
+            self._trace.write()
+        sampled = self._chain.list_rounds()
         if is_sample_due(settings, number, sampled, self._trace.autocorrelation):
-            self._log.write_sample(state)
+            self._chain.write_sample(number, state.model)
         measured = report.metrics | scores.metrics
         self.state = move_threshold(settings, state, measured, report.total_examples)
-        self._log.write_state(self.state)
+        # Last of a round's files: what a resumed run goes on from is never ahead of the others.
+        run_folder.write_state(self._folder, self.state)
         self._note_next_round()
         self._show_round(event)
         return self.state
 
     def close(self) -> None:
         """Write the last global model."""
-        self._log.write_model(self.state)
+        run_folder.write_model(self._folder, self.state)
 
     def _note_next_round(self) -> None:
         """Note that the next round's noisy updates are requested, if there is one."""
         if self.settings.update.noise and not self.is_over:
-            self._log.write_requested_round(self.state.round + 1)
+            run_folder.write_requested_round(self._folder, self.state.round + 1)
 
 
 def score_model(

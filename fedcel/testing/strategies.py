@@ -55,7 +55,7 @@ class StrategyContract:
     ) -> torch.Tensor:
         """Return the model after a round; `deltas[k]` is client k's arrays, or its whole reply."""
         with allow_messages():
-            number = strategy.state.round + 1 - strategy.first
+            number = strategy.state.round + 1 - strategy.first_round
             model = ArrayRecord(model_arrays(strategy.state.model))
             asked = [*strategy.configure_train(number, model, ConfigRecord(), cast(Any, Nodes()))]
             replies = [

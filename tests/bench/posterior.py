@@ -21,7 +21,7 @@ from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.chain import Chain
-from fedcel.posterior.langevin_step import RoundConstants, langevin_step
+from fedcel.posterior.langevin_step import Langevin, RoundConstants, langevin_step
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.settings.parsing import Settings, parse_settings
 from sims.engines.client_trainers import open_trainer
@@ -96,8 +96,15 @@ def ours() -> Callable[[], None]:
     noise = (2 * RATE * TEMPERATURE / EXAMPLES) ** 0.5
     plan = RoundPlan(RATE, 0.0, 0.0, 0.0, 1 / (EXAMPLES * SCALE**2), noise, False, TEMPERATURE)
     stream = torch.Generator().manual_seed(0)
-    ground = RoundConstants(
-        flat.vector.clone(), None, None, None, stream, stream, torch.empty_like(flat.vector)
+    constants = RoundConstants(
+        flat.vector.clone(),
+        None,
+        None,
+        None,
+        stream,
+        stream,
+        torch.empty_like(flat.vector),
+        Langevin(),
     )
     slopes = [torch.randn_like(p) for p in flat.net.parameters()]
 
@@ -106,7 +113,7 @@ def ours() -> Callable[[], None]:
             flat.gradient.zero_()
             pairs = zip(flat.net.parameters(), slopes, strict=True)
             torch.stack([(p * slope).sum() for p, slope in pairs]).sum().backward()
-            langevin_step(flat, ground, plan)
+            langevin_step(flat, constants, plan, {})
 
     return work
 

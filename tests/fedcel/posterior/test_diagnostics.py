@@ -8,7 +8,6 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from fedcel.files import write_tensors
 from fedcel.posterior.diagnostics import (
     NO_EVIDENCE,
     Trace,
@@ -86,16 +85,14 @@ def test_a_chain_that_jumps_between_far_modes_is_told_in_numbers() -> None:
 def test_a_trace_is_read_back_as_far_as_asked(tmp_path: Path) -> None:
     """With the diagnosis of its last tenth row, as if it had not been interrupted."""
     path, rows = tmp_path / "trace.safetensors", autoregressive(47, 0.5)
-    trace = Trace()
+    trace = Trace(path)
     told = [trace.add(100 + number, row) for number, row in enumerate(rows)]
     assert [number for number, one in enumerate(told) if one] == [19, 29, 39]
-    write_tensors(
-        path, {"functionals": torch.stack(trace.rows), "rounds": torch.tensor(trace.rounds)}
-    )
-    again = Trace.read(path, 135)
+    trace.write()
+    again = Trace(path, 135)
     assert again.rounds == list(range(100, 136))
     assert again.latest is not None
     assert again.latest == told[29]
     assert again.autocorrelation == math.ceil(again.latest.draws / again.latest.ess)
-    assert Trace.read(path, 110).autocorrelation is None
-    assert Trace.read(tmp_path / "none").rows == []
+    assert Trace(path, 110).autocorrelation is None
+    assert Trace(tmp_path / "none").rows == []
