@@ -44,9 +44,8 @@ class RoundObserver:
     def conclude_round(self, number: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Take round `number` of this call, 0 before the first, as Flower's `evaluate_fn`."""
         strategy = self._strategy
-        if isinstance(strategy, PosteriorStrategy):
-            if number:
-                strategy.state = self._run.conclude_round(strategy.state, strategy.report)
+        if number and isinstance(strategy, PosteriorStrategy):
+            strategy.state = self._run.conclude_round(strategy.state, strategy.report)
         elif number:
             self._run.conclude_round(*self._read_stock_round(number, arrays))
         if self._run.has_converged:  # in round 0: it was stopped after its last one
@@ -59,7 +58,7 @@ class RoundObserver:
         """Return what a strategy that keeps no state of its own made of a round."""
         assert self._recorder is not None
         # Some of Flower's strategies average in double precision.
-        model = to_vector([a.astype(np.float32) for a in arrays.to_numpy_ndarrays()])
+        model = to_vector([array.astype(np.float32) for array in arrays.to_numpy_ndarrays()])
         nodes, rejected = self._recorder.read_round(number)
         examples = sum(len(client.y) for client in self._run.splits.clients)
         report = RoundReport(nodes, rejected, {}, examples)

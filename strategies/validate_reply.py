@@ -142,12 +142,12 @@ def _find_centres_fault(records: RecordDict, expected: Expectation) -> str | Non
     )
 
 
-def _find_excess(move: Float[Tensor, " P"], expected: Expectation, what: str) -> str | None:
+def _find_excess(move: Float[Tensor, " P"], expected: Expectation, description: str) -> str | None:
     """Say that a move of the model is longer than is accepted, or None."""
     norm, limit = float(torch.linalg.vector_norm(move.double())), expected.max_norm
     if isinstance(limit, str):
         limit = _MAX_GROWTH * (1 + float(torch.linalg.vector_norm(expected.model.double())))
-    return f"{what} {norm:.4g}, at most {limit:.4g} is accepted" if norm > limit else None
+    return f"{description} {norm:.4g}, at most {limit:.4g} is accepted" if norm > limit else None
 
 
 def _decode_arrays(record: ArrayRecord) -> list[NDArray[Any]] | str:

@@ -64,7 +64,7 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
             record_names.EXAMPLES: examples,
             record_names.ROUND: config[record_names.ROUND],
         }
-        return make_reply(message, {key: upload, **client.sent}, numbers)
+        return pack_reply(message, {key: upload, **client.sent}, numbers)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -73,7 +73,7 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
         client = make_evaluation_client(run, message, context)
         nll, examples, metrics = client.evaluate(read_model(message), read_config(message))
         numbers = {**metrics, "nll": nll, record_names.EXAMPLES: examples}
-        return make_reply(message, {}, numbers)
+        return pack_reply(message, {}, numbers)
 
     @app.query(record_names.COUNT_QUERY)
     def count(message: Message, context: Context) -> Message:
@@ -86,7 +86,7 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
             record_names.PARTITION: partition,
             record_names.HAS_NODE_DATA: int(isinstance(run.data, Own)),
         }
-        return make_reply(message, {}, numbers)
+        return pack_reply(message, {}, numbers)
 
     @app.query(record_names.GRADIENT_QUERY)
     def gradient(message: Message, context: Context) -> Message:
@@ -94,7 +94,7 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
         refuse_without_noise(run)
         number, model = int(read_config(message)[record_names.ROUND]), read_model(message)
         slope = compute_client_gradient(run, read_partition(context), to_vector(model), number)
-        return make_reply(message, {record_names.GRADIENT: [slope.numpy()]})
+        return pack_reply(message, {record_names.GRADIENT: [slope.numpy()]})
 
     @app.query(record_names.LOGITS_QUERY)
     def logits(message: Message, context: Context) -> Message:
@@ -102,7 +102,7 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
         client = make_evaluation_client(run, message, context)
         smashed = message.content.array_records[record_names.SMASHED].to_numpy_ndarrays()[0]
         answers = client.query(smashed, find_account(message, context))
-        return make_reply(message, {record_names.LOGITS: [answers]})
+        return pack_reply(message, {record_names.LOGITS: [answers]})
 
     return app
 
@@ -244,10 +244,10 @@ def read_samples(message: Message) -> list[torch.Tensor]:
     return [] if record is None else [torch.from_numpy(row) for row in record.to_numpy_ndarrays()]
 
 
-def make_reply(
+def pack_reply(
     message: Message, arrays: dict[str, NDArrays], metrics: dict[str, Scalar] | None = None
 ) -> Message:
-    """Make the reply to a message; metrics that are no numbers do not travel."""
+    """Pack arrays and metrics into a reply; metrics that are no numbers do not travel."""
     content = RecordDict({name: ArrayRecord(values) for name, values in arrays.items()})
     if metrics is not None:
         content[record_names.METRICS] = MetricRecord(

@@ -75,7 +75,7 @@ class EvaluationClient(NumPyClient):
         number = int(config.get(record_names.ROUND, 0))
         stream = make_generator(self.settings.seed, "evaluation", number)
         samples = self.samples or [to_vector(parameters)]
-        prediction = predict(self.flat, samples, x, stream, self.settings.chain.scope)
+        prediction = predict(self.flat, samples, x, stream, scope=self.settings.chain.scope)
         scores = calibration.score_probabilities(prediction.probabilities, y)
         utility = measure_utility(prediction.logits, y, self.settings.privacy)
         private = {f"private-{key}": value for key, value in utility.items()}

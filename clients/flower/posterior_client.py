@@ -99,8 +99,8 @@ class PosteriorClient(NumPyClient):
             self.settings,
             self.client,
             float(config.get(record_names.WEIGHT, 1.0)),
-            read_inputs(number, to_vector(parameters), config, self.received, examples),
-            self.memory.read_state(number) if self.memory else None,
+            read_inputs(to_vector(parameters), config, self.received, examples=examples),
+            state=self.memory.read_state(number) if self.memory else None,
         )
         if self.memory and is_state_usable(update.state):
             self.memory.write_state(number, update.state)
@@ -118,19 +118,19 @@ class PosteriorClient(NumPyClient):
 
 
 def read_inputs(
-    number: int,
     model: torch.Tensor,
     config: Mapping[str, Scalar],
     received: Mapping[str, Sequence[object]],
+    *,
     examples: int,
 ) -> RoundInputs:
-    """Return what a message brings to a round; stock strategies send neither weight nor total."""
+    """Read what a message brings to a round; stock strategies send neither weight nor total."""
     tensors = {
         name: [torch.from_numpy(array) for array in arrays] for name, arrays in received.items()
     }
     centres = tensors.get(record_names.CENTRES)
     return RoundInputs(
-        number=number,
+        number=int(config[record_names.ROUND]),
         model=model,
         total_examples=int(config.get(record_names.TOTAL, examples)),
         proximal=_read_float(config, record_names.PROXIMAL),

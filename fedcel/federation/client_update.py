@@ -148,6 +148,7 @@ def update_client(
     client: int,
     weight: float,
     inputs: RoundInputs,
+    *,
     state: State | None = None,
 ) -> ClientUpdate:
     """Train one client for a round: every engine and the Flower client come through here.
@@ -168,16 +169,17 @@ def update_client(
     """
     # Here, not inside: a wrong setting is no failure to be hidden.
     losses = build_client_losses(settings, inputs.threshold)
-    train = partial(_train_client, settings, losses, client, weight, inputs, state)
+    train = partial(_train_client, settings, client, weight, inputs, losses=losses, state=state)
     return protect_update(settings.update, train, inputs.model)
 
 
 def _train_client(
     settings: Settings,
-    losses: Losses,
     client: int,
     weight: float,
     inputs: RoundInputs,
+    *,
+    losses: Losses,
     state: State | None,
 ) -> ClientUpdate:
     """Train without a look at what may leave the client."""

@@ -176,8 +176,8 @@ def finish_round(
         state = keep_mean_gradient(state, collected.gradient, rejected)
     metrics = mean_metrics(collected.metrics, weights) | spread | heaviest_share(settings, weights)
     if rejected:
-        kept = sum(request.weights[client] for client in used)
-        metrics["kept-share"] = kept / sum(request.weights.values())
+        used_weight = sum(request.weights[client] for client in used)
+        metrics["kept-share"] = used_weight / sum(request.weights.values())
     return state, RoundReport(used, [*rejected], metrics, request.inputs.total_examples)
 
 

@@ -63,6 +63,7 @@ def predict(
     samples: Sequence[Float[Tensor, " P"]],
     x: Float[Tensor, "N C H W"],
     generator: torch.Generator,
+    *,
     scope: str = "head",
 ) -> Prediction:
     """Predict with every posterior sample.

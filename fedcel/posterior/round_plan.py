@@ -138,7 +138,7 @@ def gamma(settings: Settings, number: int) -> float:
 
 
 def prior_pull(
-    prior: PriorSettings, rate: float, steps: int, total: int, temperature: float = 1.0
+    prior: PriorSettings, rate: float, steps: int, total: int, *, temperature: float = 1.0
 ) -> float:
     """Compute kappa, the pull per unit step towards the received model.
 
@@ -152,8 +152,8 @@ def prior_pull(
         return 0.0
     if prior.mode == "consistent":
         return (1 - float((1 - prior.pull) ** (1 / steps))) / rate
-    code = prior.mode == "patent-code"
-    variance = math.sqrt(2 * rate * temperature / total) if code else prior.width**2
+    is_patent = prior.mode == "patent-code"
+    variance = math.sqrt(2 * rate * temperature / total) if is_patent else prior.width**2
     kappa = 1 / (total * variance)
     if rate * kappa >= 1:
         raise SettingsError(
@@ -215,8 +215,9 @@ def noise_variance(
     References:
         Welling and Teh, ICML 2011, eq. 4.
     """
-    whole = 2 * rate * temperature / (total * gain * temperature_ratio(rate, kappa, steps))
-    return whole * (1 - shared**2) / share, whole * shared**2
+    ratio = temperature_ratio(rate, kappa, steps)
+    variance = 2 * rate * temperature / (total * gain * ratio)
+    return variance * (1 - shared**2) / share, variance * shared**2
 
 
 def plan_round(settings: Settings, number: int, share: float, total: int) -> RoundPlan:
@@ -232,7 +233,7 @@ def plan_round(settings: Settings, number: int, share: float, total: int) -> Rou
         SettingsError: Step size and priors together would make every step overshoot.
     """
     s, eta, heat = settings, step_size(settings, number), temperature(settings, number)
-    kappa = prior_pull(s.prior, eta, s.local.steps, total, s.temperature)
+    kappa = prior_pull(s.prior, eta, s.local.steps, total, temperature=s.temperature)
     decay = 0.0 if s.prior.scale == "none" else 1 / (total * s.prior.scale**2)
     if eta * (kappa + decay + s.strategy.proximal) >= 1:
         raise SettingsError(

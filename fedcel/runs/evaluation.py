@@ -87,7 +87,7 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
 
     def predict_test(samples: list[Float[Tensor, " P"]]) -> Prediction:
         noise = make_generator(s.seed, "test-noise")
-        return predict(run.flat, samples, repeated, noise, s.chain.scope)
+        return predict(run.flat, samples, repeated, noise, scope=s.chain.scope)
 
     posterior, point = predict_test(posterior_samples(run)), predict_test([run.model])
     net, leak = attack_test_images(run)

@@ -71,7 +71,7 @@ class Posterior:
         samples, scope = posterior_samples(self.run), self.run.settings.chain.scope
         noise = make_generator(self.run.settings.seed, "answers-to-images")
         parts = [
-            predict(self.run.flat, samples, piece, noise, scope).samples
+            predict(self.run.flat, samples, piece, noise, scope=scope).samples
             for piece in torch.split(images, _IMAGES_AT_ONCE)
         ]
         probabilities = torch.cat(parts, 1)

@@ -75,7 +75,10 @@ def describe_round(
         "round": state.round,
         **scores,
         "clients": len(report.clients),
-        "rejected": [{"client": r.client, "reason": r.reason} for r in report.rejected],
+        "rejected": [
+            {"client": rejection.client, "reason": rejection.reason}
+            for rejection in report.rejected
+        ],
         "rate": plan.rate,
         "temperature": plan.temperature,
         "cel-weight": plan.cel_weight,

@@ -74,7 +74,9 @@ class SequentialTrainer:
     def train(self, request: RoundRequest) -> Iterator[ClientUpdate]:
         """Yield each client's update; its state is kept for its next round."""
         for client, weight in request.weights.items():
-            yield _train_client(self._settings, self._states, request.inputs, client, weight)
+            yield _train_client(
+                self._settings, self._states, request.inputs, client=client, weight=weight
+            )
 
 
 class PooledTrainer:
@@ -148,11 +150,11 @@ def _compute_gradient(settings: Settings, inputs: RoundInputs, client: int) -> t
 
 
 def _train_client(
-    settings: Settings, states: ClientStates, inputs: RoundInputs, client: int, weight: float
+    settings: Settings, states: ClientStates, inputs: RoundInputs, *, client: int, weight: float
 ) -> ClientUpdate:
     """Return one client's update without its state, which is kept."""
     state = states.read_state(client, inputs.number)
-    update = update_client(settings, client, weight, inputs, state)
+    update = update_client(settings, client, weight, inputs, state=state)
     states.write_state(client, inputs.number, update.state)
     return update._replace(state={})
 
@@ -162,7 +164,7 @@ def _train_in_worker(common: bytes, item: bytes) -> bytes:
     torch.set_num_threads(1)  # there is a process for each core
     settings, folder, inputs = pickle.loads(common)
     client, weight = pickle.loads(item)
-    update = _train_client(settings, ClientStates(folder), inputs, client, weight)
+    update = _train_client(settings, ClientStates(folder), inputs, client=client, weight=weight)
     return pickle.dumps(update._replace(model=torch.empty(0)))
 
 

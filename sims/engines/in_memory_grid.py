@@ -27,6 +27,7 @@ def train_in_memory(
     settings: Settings,
     folder: Path,
     show_round: EventCallback,
+    *,
     resume: bool = False,
     measure: bool = True,
 ) -> None:

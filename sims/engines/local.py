@@ -15,6 +15,7 @@ def train_locally(
     settings: Settings,
     folder: Path,
     show_round: EventCallback,
+    *,
     resume: bool = False,
     measure: bool = True,
 ) -> None:
@@ -32,7 +33,7 @@ def train_locally(
     if settings.strategy.name != OWN_STRATEGY:
         from sims.engines.in_memory_grid import train_in_memory  # needs Flower, as its strategy
 
-        train_in_memory(settings, folder, show_round, resume, measure)
+        train_in_memory(settings, folder, show_round, resume=resume, measure=measure)
         return
     torch.set_num_threads(1)  # clients' steps are small: threads would wait for each other
     begin = time.perf_counter()

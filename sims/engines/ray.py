@@ -30,7 +30,7 @@ ENVIRONMENT = {
 
 
 def train_on_ray(
-    settings: Settings, folder: Path, show_round: EventCallback, resume: bool = False
+    settings: Settings, folder: Path, show_round: EventCallback, *, resume: bool = False
 ) -> None:
     """Train into the run folder on Ray; an error in the ServerApp is raised here."""
     from flwr.simulation import run_simulation  # a second that the other engines need not wait

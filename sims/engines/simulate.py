@@ -36,11 +36,11 @@ def simulate(
         create_run(folder, settings)
     progress.print_line(f"run: {folder}")
     with progress.show_rounds(title, settings.rounds) as show_round:
-        train_on_engine(settings, folder, show_round, resume)
+        train_on_engine(settings, folder, show_round, resume=resume)
 
 
 def train_on_engine(
-    settings: Settings, folder: Path, show_round: EventCallback, resume: bool = False
+    settings: Settings, folder: Path, show_round: EventCallback, *, resume: bool = False
 ) -> None:
     """Train into a run folder by the engine of the settings.
 
@@ -53,9 +53,9 @@ def train_on_engine(
     if settings.engine == "ray":
         from sims.engines.ray import train_on_ray  # needs Flower, which the others do not
 
-        train_on_ray(settings, folder, show_round, resume)
+        train_on_ray(settings, folder, show_round, resume=resume)
     else:
-        local.train_locally(settings, folder, show_round, resume)
+        local.train_locally(settings, folder, show_round, resume=resume)
 
 
 def check_parts(settings: Settings) -> None:

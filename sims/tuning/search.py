@@ -164,7 +164,7 @@ def train_trial(settings: Settings) -> Score:
     x, y = run.splits.validation
     many, labels = x.repeat(NOISE_DRAWS, 1, 1, 1), y.repeat(NOISE_DRAWS)
     stream = make_generator(settings.seed, "tune-noise")
-    found = predict(run.flat, posterior_samples(run), many, stream, settings.chain.scope)
+    found = predict(run.flat, posterior_samples(run), many, stream, scope=settings.chain.scope)
     net = build_device_net(run.flat, posterior_samples(run), settings.chain.scope)
     leak = optimal_leak(SmashedData(net), x, y, make_generator(settings.seed, "tune-optimal"))
     score = score_probabilities(found.probabilities, labels)

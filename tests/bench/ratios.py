@@ -132,7 +132,7 @@ def client(settings: Settings) -> Callable[[], None]:
     state = client_update.update_client(settings, 0, 0.1, inputs).state
 
     def work() -> None:
-        client_update.update_client(settings, 0, 0.1, inputs, state)
+        client_update.update_client(settings, 0, 0.1, inputs, state=state)
 
     return work
 

@@ -120,7 +120,7 @@ def trained(case: Case) -> tuple[Case, float]:
             if not server.model.isfinite().all():
                 return case, 0.0
     x, y = splits.test
-    found = predict(flat, [server.model], x, make_generator(s.seed, "test"), s.chain.scope)
+    found = predict(flat, [server.model], x, make_generator(s.seed, "test"), scope=s.chain.scope)
     return case, calibration.accuracy(found.probabilities, y)
 
 

@@ -27,10 +27,10 @@ class Hamiltonian:
         return {"velocity": torch.zeros_like(w)}
 
     def step(
-        self, state: State, w: Tensor, gradient: Tensor, kick: NoiseAdder, plan: RoundPlan
+        self, state: State, w: Tensor, gradient: Tensor, add_noise: NoiseAdder, plan: RoundPlan
     ) -> State:
         """Push, then move `w` in place."""
         v = state["velocity"].mul_(1 - FRICTION).add_(gradient, alpha=-FRICTION * plan.rate)
-        kick(v, FRICTION * self.raised)
+        add_noise(v, FRICTION * self.raised)
         w.add_(v)
         return {"velocity": v}

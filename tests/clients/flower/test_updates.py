@@ -89,7 +89,7 @@ def test_a_round_begun_again_is_paid_for_again(tmp_path: Path) -> None:
     run_folder.create_run(folder, settings)
     for resume in (False, True):
         with pytest.raises(KeyboardInterrupt):
-            local.train_locally(settings, folder, stopped, resume)
+            local.train_locally(settings, folder, stopped, resume=resume)
     simulate(settings, folder, resume=True)
     assert run_folder.read_requested_rounds(folder) == [1, 2, 2, 3, 3, 4]
     found: Any = read_json(folder / "result.json")

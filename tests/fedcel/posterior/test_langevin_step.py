@@ -34,14 +34,14 @@ class Counting:
         state: State,
         w: torch.Tensor,
         gradient: torch.Tensor,
-        kick: NoiseAdder,
+        add_noise: NoiseAdder,
         plan: RoundPlan,
     ) -> State:
         """Move all parameters alike; the gradient is there and not used."""
         assert gradient.any()
         assert self.most == plan.steps
         w.add_(state["count"])
-        kick(w, 0.5)
+        add_noise(w, 0.5)
         return {"count": state["count"] + 1}
 
 

@@ -43,7 +43,7 @@ def test_one_sample_is_that_net() -> None:
 def test_the_average_is_a_distribution_and_its_log_agrees(scope: str) -> None:
     """Rows sum to 1; logits are the log of the mean probability."""
     flat, samples = chain(scope)
-    found = predict(flat, samples, X, make_generator(0, "n"), scope)
+    found = predict(flat, samples, X, make_generator(0, "n"), scope=scope)
     assert found.samples.shape == (3, 5, 3)
     torch.testing.assert_close(found.probabilities.sum(1), torch.ones(5))
     torch.testing.assert_close(found.logits.exp(), found.probabilities)

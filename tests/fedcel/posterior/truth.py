@@ -71,10 +71,10 @@ class Federation:
         """
         plan_client, update_client = client_update.plan_client, client_update.update_client
 
-        def wrong(s: Settings, client: int, *rest: Any) -> ClientUpdate:
+        def wrong(s: Settings, client: int, *rest: Any, **state: Any) -> ClientUpdate:
             changed = lambda *asked: self.change(plan_client(*asked), client)  # noqa: E731
             with patch.object(client_update, "plan_client", changed):
-                return update_client(s, client, *rest)
+                return update_client(s, client, *rest, **state)
 
         with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as own:
             installed(self, own)

@@ -101,9 +101,9 @@ def test_answers_are_the_predictions(tmp_path: Path, scope: str) -> None:
     for vector in run.samples if scope == "full" else run.samples[:1]:
         run.flat.load(vector)
         codes.append(run.flat.net.encode(x).detach())
-    want = predict(run.flat, run.samples, x, make_generator(0, "any"), scope).probabilities.argmax(
-        1
-    )
+    want = predict(
+        run.flat, run.samples, x, make_generator(0, "any"), scope=scope
+    ).probabilities.argmax(1)
     found = sample_answers(run, torch.cat(codes, 1))
     assert torch.equal(found, want.expand_as(found))
 

@@ -51,7 +51,9 @@ def test_a_run_without_noise_is_a_point(tmp_path: Path) -> None:
     assert run.samples == []
     found = posterior(run.splits.test.x[:64])
     noise = make_generator(0, "answers-to-images")
-    alone = predict(run.flat, [run.model], run.splits.test.x[:64], noise, "full").probabilities
+    alone = predict(
+        run.flat, [run.model], run.splits.test.x[:64], noise, scope="full"
+    ).probabilities
     assert torch.equal(found.probabilities, alone)
     assert not found.bald.any()
     result = read_json(tmp_path / "run" / "result.json")
