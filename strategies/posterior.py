@@ -126,6 +126,9 @@ class PosteriorStrategy(FedAvg):
             arrays: The global model.
             config: What the images of nodes have to fit.
             grid: Carries messages.
+
+        Returns:
+            One message a client.
         """
         self._update_registry(grid, ConfigRecord({**config, record_names.ROUND: self.state.round}))
         request = begin_round(self.settings, self.state, self.registry.examples)
@@ -205,6 +208,9 @@ class PosteriorStrategy(FedAvg):
             arrays: The global model.
             config: What the images of nodes have to fit.
             grid: Carries messages.
+
+        Returns:
+            One message a node; none before the last round.
         """
         if server_round + self.first_round < self.settings.rounds or self.settings.update.noise:
             return []

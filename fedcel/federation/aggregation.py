@@ -116,6 +116,13 @@ def mean_metrics(
     A metric counts where more than half of the clients report it. One of a class, `spread-3`, is
     reported only by clients that saw the class: it counts where `spread` does. So a single client
     among others can add no metric of its own, and keep none away.
+
+    Args:
+        metrics: One row a client.
+        weights: w_k of each, in the same order.
+
+    Returns:
+        The means, by name.
     """
     finite = [{key: value for key, value in row.items() if isfinite(value)} for row in metrics]
     reporters = Counter(key for row in finite for key in row)
@@ -133,6 +140,13 @@ def drop_unknown_classes(metrics: Mapping[str, float], classes: int) -> dict[str
     """Leave out metrics of a class, `spread-3`, that is none of the run's classes.
 
     A client could else add thousands of numbers to every line of the log.
+
+    Args:
+        metrics: Of a round.
+        classes: How many the run has.
+
+    Returns:
+        The others.
     """
     matches = {key: _CLASS_METRIC.fullmatch(key) for key in metrics}
     return {

@@ -81,6 +81,9 @@ def init_net(settings: Settings, splits: Splits) -> FlatNet:
         settings: Of the run; `seed` and `net.seed` decide the parameters.
         splits: The images of the run, which say shape and number of classes.
 
+    Returns:
+        The net, its parameters in one vector.
+
     Raises:
         NetError: The parts of the net do not fit together, or the images do not fit it.
         PluginError: A user's net or defence cannot be built.
@@ -97,7 +100,14 @@ def init_net(settings: Settings, splits: Splits) -> FlatNet:
 
 @lru_cache(maxsize=4)
 def build_client_net(settings: Settings) -> FlatNet:
-    """Build this process's net of these settings: a workspace whose parameters each use loads."""
+    """Build this process's net of these settings, once: whoever uses it loads its parameters.
+
+    Args:
+        settings: Of the run.
+
+    Returns:
+        A net to work with.
+    """
     return init_net(settings, load_splits(settings.data, settings.clients, settings.seed))
 
 
@@ -107,6 +117,9 @@ def select_client_images(settings: Settings, client: int) -> Images:
     Args:
         settings: Of the run.
         client: Its partition, from 0.
+
+    Returns:
+        Images and labels.
 
     Raises:
         DataError: There is no such client.

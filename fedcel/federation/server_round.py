@@ -66,11 +66,25 @@ class ClientTrainer(Protocol):
     """Whoever trains the clients of a round; results come in the order of `request.weights`."""
 
     def compute_gradients(self, request: RoundRequest) -> Iterable[tuple[int, Float[Tensor, " P"]]]:
-        """Yield each client and its mean gradient at the model."""
+        """Compute the clients' mean gradients at the model (control variate `fresh`).
+
+        Args:
+            request: Of the round.
+
+        Returns:
+            Each client and its gradient, (P,).
+        """
         ...
 
     def train(self, request: RoundRequest) -> Iterable[ClientUpdate]:
-        """Yield each client's update; its state is kept for its next round."""
+        """Train the clients, and keep the state of each for its next round.
+
+        Args:
+            request: Of the round.
+
+        Returns:
+            Each client's update, made when it is taken.
+        """
         ...
 
 
@@ -110,6 +124,9 @@ def begin_round(
         settings: Of the run.
         state: After the last round.
         examples: Partition -> N_k of all clients of the run.
+
+    Returns:
+        Who trains, with which weight, on what.
     """
     number, total = state.round + 1, sum(examples.values())
     plan = plan_round(settings, number, 1.0, total)
@@ -212,6 +229,9 @@ def add_mean_gradient(
     Args:
         request: Of the round.
         gradients: Of the clients that gave one, (P,) each.
+
+    Returns:
+        The request with the gradient.
 
     References:
         Johnson and Zhang, NIPS 2013 (SVRG), over clients instead of examples.

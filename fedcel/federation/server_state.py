@@ -58,6 +58,9 @@ def init_server_state(
         settings: With them and the net, an adaptive threshold and averaged centres begin, too.
         net: The net of the run.
         classes: Its number of classes.
+
+    Returns:
+        The state.
     """
     state = ServerState(0, model.clone(), torch.zeros_like(model))
     if settings is None or net is None:
@@ -186,6 +189,9 @@ def move_threshold(
         state: After the round.
         measured: The clients' mean metrics, and the new model's scores on validation images.
         total_examples: N, the training images of all clients.
+
+    Returns:
+        The state that the next round begins with.
     """
     cel = settings.cel
     is_young = cel.target == "accuracy" and state.round < cel.ramp * settings.rounds

@@ -25,7 +25,11 @@ class Chain:
         self.capacity = capacity
 
     def list_rounds(self) -> list[int]:
-        """Return the rounds of the kept samples, ascending."""
+        """List the rounds of the kept samples.
+
+        Returns:
+            Ascending.
+        """
         return sorted(int(path.stem) for path in self.folder.glob("[0-9]*.safetensors"))
 
     def write_sample(self, number: int, model: Float[Tensor, " P"]) -> None:
@@ -40,13 +44,20 @@ class Chain:
             self._path(oldest).unlink()
 
     def delete_after(self, number: int) -> None:
-        """Delete samples later than round `number`; a resumed run writes them again."""
+        """Delete later samples; a resumed run writes them again.
+
+        Args:
+            number: The last round whose sample stays.
+        """
         for later in self.list_rounds():
             if later > number:
                 self._path(later).unlink()
 
     def read_samples(self) -> list[Float[Tensor, " P"]]:
-        """Read the kept samples, (P,) each, oldest first.
+        """Read the kept samples.
+
+        Returns:
+            Parameters, (P,) each, oldest first.
 
         Raises:
             RunError: A file is damaged.
@@ -63,7 +74,7 @@ class Chain:
 def is_sample_due(
     settings: Settings, number: int, sampled: Sequence[int], autocorrelation: int | None
 ) -> bool:
-    """Say whether the model after a round is to be kept as a posterior sample.
+    """Decide whether the model after a round is to be kept as a posterior sample.
 
     Rounds are counted from the last sample; the first round of the chain is one. Where the
     autocorrelation time decides, nothing is kept until it is known.
@@ -73,6 +84,9 @@ def is_sample_due(
         number: The round.
         sampled: Rounds of the samples kept so far, ascending.
         autocorrelation: In rounds; None: not yet known.
+
+    Returns:
+        Whether it is.
     """
     interval = settings.chain.thin or autocorrelation
     if interval is None or not is_sample_candidate(settings, number):

@@ -95,11 +95,14 @@ class Trace:
         write_tensors(self.path, {"functionals": functionals, "rounds": rounds})
 
     def add(self, number: int, functionals: Float[Tensor, " F"]) -> Diagnosis | None:
-        """Add a round's row; every tenth time, return the diagnosis of a chain that is long enough.
+        """Add a round's row, and judge the chain every tenth time.
 
         Args:
             number: The round.
             functionals: Of its model, (F,).
+
+        Returns:
+            The diagnosis; None where none is due, or the chain is too short.
         """
         self.rows.append(functionals)
         self.rounds.append(number)

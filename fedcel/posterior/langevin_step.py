@@ -31,11 +31,14 @@ class Sampler(Protocol):
     """
 
     def start(self, w: Float[Tensor, " M"], plan: RoundPlan) -> State:
-        """Return the state before a round's first step.
+        """Make the state before a round's first step.
 
         Args:
             w: The parameters that move, (M,), where the round starts.
             plan: The round's constants.
+
+        Returns:
+            Tensors by name.
         """
         ...
 
@@ -47,7 +50,7 @@ class Sampler(Protocol):
         add_noise: NoiseAdder,
         plan: RoundPlan,
     ) -> State:
-        """Move `w` in place and return the next state. The arguments are given by position.
+        """Move `w` in place. The arguments are given by position.
 
         Args:
             state: That `start` or the last step returned.
@@ -55,6 +58,9 @@ class Sampler(Protocol):
             gradient: Of the potential per example, (M,); it may be overwritten.
             add_noise: Adds noise to a tensor; nothing at temperature 0.
             plan: `rate` is eta, `steps` the steps of a round.
+
+        Returns:
+            The next state.
         """
         ...
 
@@ -82,7 +88,13 @@ class Langevin:
 
 
 def build_sampler(local: LocalSettings) -> Sampler:
-    """Build the sampler that `local.sampler` names: Langevin's, or a user's of the settings.
+    """Build the sampler that `local.sampler` names.
+
+    Args:
+        local: The settings; a user's sampler is made of them.
+
+    Returns:
+        Langevin's, or a user's.
 
     Raises:
         PluginError: The import string does not lead to a sampler.
@@ -118,7 +130,15 @@ class RoundConstants(NamedTuple):
 
 
 def moving_parameters(flat: FlatNet, freeze: bool) -> slice:
-    """Return which parameters move: those of the head alone once the encoder is frozen."""
+    """Select the parameters that move: those of the head alone once the encoder is frozen.
+
+    Args:
+        flat: The net.
+        freeze: Whether the encoder is frozen.
+
+    Returns:
+        Their part of the net's vector.
+    """
     return slice(flat.cut if freeze else 0, None)
 
 

@@ -53,8 +53,11 @@ class RoundPlan(NamedTuple):
     def noise_scale(self, step_sizes: Float[Tensor, " M"]) -> Float[Tensor, " M"]:
         """Compute by how much a parameter's noise differs from that at a step size of eta.
 
-        sqrt(G), G the step sizes in units of eta, and less of the moving prior's cooling where the
-        step is smaller.
+        Args:
+            step_sizes: G, in units of eta, (M,).
+
+        Returns:
+            sqrt(G), and less of the moving prior's cooling where the step is smaller, (M,).
         """
         if not self.compensate:
             return step_sizes.sqrt()
@@ -98,12 +101,28 @@ def is_sampling(settings: Settings, number: int) -> bool:
 
 
 def is_sample_candidate(settings: Settings, number: int) -> bool:
-    """Say whether the model after round `number` may be a sample; without noise none is."""
+    """Say whether the model after a round may be a posterior sample; without noise none is.
+
+    Args:
+        settings: Of the run.
+        number: The round, from 1.
+
+    Returns:
+        Whether it may.
+    """
     return settings.temperature > 0 and is_sampling(settings, number)
 
 
 def is_encoder_frozen(settings: Settings, number: int) -> bool:
-    """Say whether the encoder stands still in round `number`."""
+    """Say whether the encoder stands still in a round.
+
+    Args:
+        settings: Of the run.
+        number: The round, from 1.
+
+    Returns:
+        Whether it does.
+    """
     return number > burn_in_rounds(settings) and settings.chain.scope == "head"
 
 
@@ -229,6 +248,9 @@ def plan_round(settings: Settings, number: int, share: float, total: int) -> Rou
         share: w_k, the weight that the server gives to the client's delta; 1: it holds everything.
         total: N, the training images of all clients.
 
+    Returns:
+        Step size, noise, priors and weights of the round.
+
     Raises:
         SettingsError: Step size and priors together would make every step overshoot.
     """
@@ -270,7 +292,15 @@ def plan_round(settings: Settings, number: int, share: float, total: int) -> Rou
 
 
 def select_clients(settings: Settings, number: int) -> list[int]:
-    """Return the partitions that train in round `number`, ascending."""
+    """Draw the clients that train in a round.
+
+    Args:
+        settings: Of the run; `clients-per-round` says how many.
+        number: The round, from 1.
+
+    Returns:
+        Their partitions, ascending.
+    """
     if settings.clients_per_round in (0, settings.clients):
         return list(range(settings.clients))
     order = torch.randperm(
@@ -280,7 +310,15 @@ def select_clients(settings: Settings, number: int) -> list[int]:
 
 
 def weigh_clients(examples: Mapping[int, int], selected: Collection[int]) -> dict[int, float]:
-    """Compute w_k = (K/m) N_k/N of the m clients that take part; unbiased over the draw."""
+    """Compute the weights of the clients that take part in a round; unbiased over the draw.
+
+    Args:
+        examples: Partition -> N_k of all K clients.
+        selected: The m that take part.
+
+    Returns:
+        Partition -> w_k = (K/m) N_k/N.
+    """
     total = sum(examples.values())
     scale = len(examples) / len(selected)
     return {client: scale * examples[client] / total for client in selected}

@@ -19,14 +19,23 @@ class ClientStateFolder:
         self._folder, self._is_reused = folder, is_reused
 
     def read_state(self, number: int) -> State | None:
-        """Read the newest state from before round `number`, None where there is none."""
+        """Read the newest state from before a round.
+
+        Args:
+            number: The round.
+
+        Returns:
+            The state, None where there is none.
+        """
         earlier = [path for path in self._folder.glob("*.safetensors") if int(path.stem) < number]
         return read_tensors(max(earlier))[0] if earlier else None
 
     def write_state(self, number: int, state: State) -> None:
-        """Write the state after round `number`; the one before it stays, for a resume in between.
+        """Write the state after a round; the one before it stays, for a resume in between.
 
-        Nothing is written where the losses keep nothing.
+        Args:
+            number: The round.
+            state: Nothing is written where it is empty: the losses keep nothing.
         """
         if not state:
             return
@@ -37,17 +46,36 @@ class ClientStateFolder:
             oldest.unlink()
 
     def delete_after(self, number: int) -> None:
-        """Delete states of rounds later than round `number`."""
+        """Delete the states of later rounds.
+
+        Args:
+            number: The last round whose state stays.
+        """
         for path in self._folder.glob("*.safetensors"):
             if int(path.stem) > number:
                 path.unlink(missing_ok=True)
 
 
 def partition_folder(root: Path, client: int) -> Path:
-    """Return the folder of one client's state below that of all clients."""
+    """Return the folder of one client's state.
+
+    Args:
+        root: Of the states of all clients.
+        client: Its partition, from 0.
+
+    Returns:
+        A folder below `root`; it need not exist.
+    """
     return root / f"partition-{client:06d}"
 
 
 def is_state_usable(state: State) -> bool:
-    """Say whether a client's state is worth keeping: what a diverged round left would poison it."""
+    """Say whether a client's state is worth keeping: a diverged round's would poison the next.
+
+    Args:
+        state: Tensors by name.
+
+    Returns:
+        Whether all values are finite.
+    """
     return all(bool(tensor.isfinite().all()) for tensor in state.values())

@@ -66,10 +66,13 @@ def write_evaluation(folder: Path, evaluation: Evaluation) -> None:
 
 
 def posterior_samples(run: Run) -> list[Float[Tensor, " P"]]:
-    """Return a run's posterior samples, (P,) each, or the last model alone where it has none.
+    """Return what a run predicts with: its posterior samples, or the last model alone.
 
     Args:
-        run: Of which.
+        run: As `read_run` returns it.
+
+    Returns:
+        Parameters, (P,) each.
     """
     return run.samples or [run.model]
 
@@ -80,6 +83,9 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
     Args:
         run: As `read_run` returns it.
         seconds: That the training took; they are noted as they are.
+
+    Returns:
+        What result.json says, and the values of each test image.
     """
     x, y = run.splits.test
     s = run.settings

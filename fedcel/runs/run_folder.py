@@ -87,6 +87,9 @@ def read_settings(folder: Path) -> Settings:
     Args:
         folder: As `fedcel simulate` wrote it.
 
+    Returns:
+        The settings.
+
     Raises:
         RunError: The folder is no run, or of another format.
     """
@@ -103,6 +106,9 @@ def parse_run_settings(table: dict[str, object], path: Path) -> Settings:
     Args:
         table: What is in the file; its `format` is taken out.
         path: Of the file, for the message.
+
+    Returns:
+        The settings.
 
     Raises:
         RunError: It is of another format.
