@@ -111,7 +111,7 @@ def local_update(
     )
     augmentation = "none" if plan.freeze else local.augment
     moving = flat.vector[moving_parameters(flat, plan.freeze)]
-    chain_state = constants.sampler.start(moving, plan)
+    sampler_state = constants.sampler.start(moving, plan)
     batch_images = _gather_batches(inputs, batches, augmentation, streams("augment"))
     period, last = refresh_every * -(-len(y) // batches.shape[1]), len(batches) - 1
     potentials: list[Tensor] = []
@@ -132,7 +132,7 @@ def local_update(
             term = composite.add_losses(losses, state, batch, measure=step == last)
             loss, metrics = loss + term.loss, term.metrics
         torch.autograd.backward(loss)
-        chain_state, was_clipped = langevin_step(flat, constants, plan, chain_state)
+        sampler_state, was_clipped = langevin_step(flat, constants, plan, sampler_state)
         if was_clipped is not None:
             clipped.append(was_clipped)
         state = composite.step_losses(losses, state, batch) if losses.acts else state

@@ -74,7 +74,7 @@ class SequentialTrainer:
     def train(self, request: RoundRequest) -> Iterator[ClientUpdate]:
         """Yield each client's update; its state is kept for its next round."""
         for client, weight in request.weights.items():
-            yield _train_client(
+            yield _train_with_state(
                 self._settings, self._states, request.inputs, client=client, weight=weight
             )
 
@@ -149,7 +149,7 @@ def _compute_gradient(settings: Settings, inputs: RoundInputs, client: int) -> t
     return compute_client_gradient(settings, client, inputs.model, inputs.number)
 
 
-def _train_client(
+def _train_with_state(
     settings: Settings, states: ClientStates, inputs: RoundInputs, *, client: int, weight: float
 ) -> ClientUpdate:
     """Return one client's update without its state, which is kept."""
@@ -164,7 +164,7 @@ def _train_in_worker(common: bytes, item: bytes) -> bytes:
     torch.set_num_threads(1)  # there is a process for each core
     settings, folder, inputs = pickle.loads(common)
     client, weight = pickle.loads(item)
-    update = _train_client(settings, ClientStates(folder), inputs, client=client, weight=weight)
+    update = _train_with_state(settings, ClientStates(folder), inputs, client=client, weight=weight)
     return pickle.dumps(update._replace(model=torch.empty(0)))
 
 

@@ -23,9 +23,17 @@ def node(folder: Path, out: str = "/runs/a", **config: Scalar) -> Context:
     """Return a deployed node that holds in a file what client 1 of the simulation holds."""
     x, y = client_update.select_client_images(parse_settings(RAW), 1)
     np.savez(folder / "own.npz", x_train=x[:, 0].numpy(), y_train=y.numpy())
-    own: dict[str, Scalar] = {"partition-id": 1, "data-path": str(folder / "own.npz"), **config}
+    node_config: dict[str, Scalar] = {
+        "partition-id": 1,
+        "data-path": str(folder / "own.npz"),
+        **config,
+    }
     return Context(
-        1, 101, dict(own), RecordDict(), {**flatten_settings(dump_settings(SERVED)), "out": out}
+        1,
+        101,
+        dict(node_config),
+        RecordDict(),
+        {**flatten_settings(dump_settings(SERVED)), "out": out},
     )
 
 
@@ -45,26 +53,27 @@ def ask(kind: str, at: Context, number: int = 5, fits: dict[str, object] | None 
 
 def test_a_node_answers_as_the_simulated_client_with_the_same_images(tmp_path: Path) -> None:
     """Bit for bit, without a look at the server's data, which is not there."""
-    here, there = (
+    simulated, deployed = (
         ask("train", node(tmp_path)),
         Context(1, 101, {"partition-id": 1}, RecordDict(), {}),
     )
-    there.run_config = flatten_settings(dump_settings(parse_settings(RAW)))
+    deployed.run_config = flatten_settings(dump_settings(parse_settings(RAW)))
     pairs = zip(
-        here.content[record_names.DELTA].to_numpy_ndarrays(),
-        ask("train", there).content[record_names.DELTA].to_numpy_ndarrays(),
+        simulated.content[record_names.DELTA].to_numpy_ndarrays(),
+        ask("train", deployed).content[record_names.DELTA].to_numpy_ndarrays(),
         strict=True,
     )
     assert all(np.array_equal(a, b) and a.any() for a, b in pairs)
-    told = ask("query.count", node(tmp_path)).content[record_names.METRICS]
-    held = len(client_update.select_client_images(parse_settings(RAW), 1).y)
-    assert told == {
-        record_names.EXAMPLES: held,
+    metrics = ask("query.count", node(tmp_path)).content[record_names.METRICS]
+    examples = len(client_update.select_client_images(parse_settings(RAW), 1).y)
+    assert metrics == {
+        record_names.EXAMPLES: examples,
         record_names.PARTITION: 1,
         record_names.HAS_NODE_DATA: 1,
     }
     assert (
-        ask("evaluate", node(tmp_path)).content[record_names.METRICS][record_names.EXAMPLES] == held
+        ask("evaluate", node(tmp_path)).content[record_names.METRICS][record_names.EXAMPLES]
+        == examples
     )
     gradient = ask("query.gradient", node(tmp_path)).content[record_names.GRADIENT]
     assert gradient.to_numpy_ndarrays()[0].any()
@@ -90,9 +99,9 @@ def test_a_node_refuses_at_the_door(
     words: str,
 ) -> None:
     """The first question before round 1 brings the reason back."""
-    with pytest.raises(Exception, match=words) as found:
+    with pytest.raises(Exception, match=words) as refusal:
         ask("query.count", node(tmp_path, **change), fits=fits)
-    assert isinstance(found.value.__cause__ or found.value.__context__ or found.value, error)
+    assert isinstance(refusal.value.__cause__ or refusal.value.__context__ or refusal.value, error)
 
 
 def test_a_node_without_a_number_is_refused(tmp_path: Path) -> None:

@@ -102,17 +102,17 @@ def test_trimmed_means_by_hand() -> None:
 def test_blocks_of_coordinates_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three columns at a time or all at once."""
     deltas, names = some(1, width=8), ["median", "trimmed", "krum", "multi-krum"]
-    whole = {name: combined(name, deltas) for name in names}
+    in_one_block = {name: combined(name, deltas) for name in names}
     monkeypatch.setattr(robust_aggregation, "_BLOCK", 3)
     for name in names:
-        torch.testing.assert_close(combined(name, deltas), whole[name])
+        torch.testing.assert_close(combined(name, deltas), in_one_block[name])
 
 
 def test_clipping_by_hand() -> None:
     """Norms 1, 2, 50: the last becomes 2 long, and the sum is weighted."""
     deltas = torch.tensor([[1.0, 0.0], [0.0, 2.0], [30.0, 40.0]])
-    found = combined("clipped", deltas)
-    torch.testing.assert_close(found, torch.tensor([1 + 1.2, 2 + 1.6]) / 3)
+    combination = combined("clipped", deltas)
+    torch.testing.assert_close(combination, torch.tensor([1 + 1.2, 2 + 1.6]) / 3)
 
 
 def test_krum_picks_the_cluster() -> None:
@@ -181,16 +181,16 @@ def test_three_hostile_of_ten_do_not_carry_a_rule_away(
     """
     x = some(seed).float()
     x[7:] = size * (1 if together else torch.tensor([[1.0], [-0.5], [0.25]]))
-    honest, found = x[:7], combined(name, x)
+    honest, combination = x[:7], combined(name, x)
     assert aggregation.weighted_sum(list(x), [0.1] * 10).abs().max() > 1e4
     if name == "clipped":
-        assert found.norm() <= honest.norm(dim=1).max() * (1 + 1e-5)
+        assert combination.norm() <= honest.norm(dim=1).max() * (1 + 1e-5)
     elif name == "geometric-median":
         middle = honest.mean(0)
-        assert (found - middle).norm() <= 3.5 * (honest - middle).norm(dim=1).max()
+        assert (combination - middle).norm() <= 3.5 * (honest - middle).norm(dim=1).max()
     else:
-        assert (found >= honest.amin(0) - 1e-5).all()
-        assert (found <= honest.amax(0) + 1e-5).all()
+        assert (combination >= honest.amin(0) - 1e-5).all()
+        assert (combination <= honest.amax(0) + 1e-5).all()
 
 
 def test_a_median_of_noise_is_half_again_as_hot() -> None:

@@ -67,9 +67,9 @@ def test_shares_are_unbiased_over_the_draw() -> None:
 
 def test_clients_are_drawn_anew_each_round_and_repeatably() -> None:
     """Three of eight, sorted, different in some round, the same when asked again."""
-    some = parse_settings({"clients-per-round": 3})
-    draws = [select_clients(some, r) for r in range(1, 20)]
-    assert draws == [select_clients(some, r) for r in range(1, 20)]
+    partial = parse_settings({"clients-per-round": 3})
+    draws = [select_clients(partial, r) for r in range(1, 20)]
+    assert draws == [select_clients(partial, r) for r in range(1, 20)]
     assert all(len(set(draw)) == 3 and draw == sorted(draw) for draw in draws)
     assert {client for draw in draws for client in draw} == set(range(8))
 
@@ -145,8 +145,10 @@ def test_the_noise_grows_as_the_share_falls() -> None:
     assert base == pytest.approx(0.004)
     half, _ = noise_variance(rate=0.1, temperature=2.0, total=100, share=0.5)
     assert half == pytest.approx(2 * base)
-    own, shared = noise_variance(rate=0.1, temperature=2.0, total=100, share=0.5, shared=0.6)
-    assert (own, shared) == pytest.approx((0.64 * half, 0.36 * base))
+    own_part, shared_part = noise_variance(
+        rate=0.1, temperature=2.0, total=100, share=0.5, shared=0.6
+    )
+    assert (own_part, shared_part) == pytest.approx((0.64 * half, 0.36 * base))
 
 
 def test_moving_prior_is_compensated() -> None:

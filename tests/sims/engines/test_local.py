@@ -25,8 +25,8 @@ simulate(parse_settings(raw), Path(sys.argv[1]))
 def test_a_loop_run_needs_neither_flower_nor_ray(tmp_path: Path) -> None:
     """Training and evaluation, versions included, where neither is installed."""
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "run")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
     result = (tmp_path / "run" / "result.json").read_text()
     assert '"torch"' in result
     assert '"ray"' not in result

@@ -77,10 +77,10 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(
     simulate(settings, part, resume=True)
     assert torch.equal(model(whole), model(part))
     assert events(whole) == events(part)
-    kept = [run_folder.open_chain(folder, settings).list_rounds() for folder in (whole, part)]
-    assert kept[0] == kept[1]
-    for one, two in zip(samples(whole), samples(part), strict=True):
-        assert torch.equal(one, two)
+    sampled = [run_folder.open_chain(folder, settings).list_rounds() for folder in (whole, part)]
+    assert sampled[0] == sampled[1]
+    for expected, actual in zip(samples(whole), samples(part), strict=True):
+        assert torch.equal(expected, actual)
 
 
 def samples(folder: Path) -> list[torch.Tensor]:
