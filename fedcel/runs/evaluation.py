@@ -96,7 +96,8 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
         return predict(run.flat, samples, repeated, noise, scope=s.chain.scope)
 
     posterior, point = predict_test(posterior_samples(run)), predict_test([run.model])
-    net, leak = attack_test_images(run)
+    net = build_device_net(run.flat, posterior_samples(run), s.chain.scope)
+    leak = attack_test_images(run, net)
     is_right = (posterior.probabilities.argmax(1) == labels).double().view(NOISE_DRAWS, len(y))
     result = {
         **calibration.score_probabilities(posterior.probabilities, labels),
@@ -111,7 +112,7 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
         },
         **measure_run_leakage(run, net, leak),
         "private": measure_private_utility(run, posterior.logits[: len(y)], y),
-        **measure_device(run),
+        **measure_device(run, net),
         **account_update_privacy(run),
         "versions": list_versions(),
         "seconds": seconds,
@@ -144,12 +145,11 @@ def account_update_privacy(run: Run) -> dict[str, object]:
     }
 
 
-def measure_device(run: Run) -> dict[str, int]:
+def measure_device(run: Run, net: SplitNet) -> dict[str, int]:
     """Measure the size of one net and of its encoder, and what one inference costs the device.
 
     In scope `full` the device runs each sampled encoder, and FLOPs and bytes are those of all.
     """
-    net = build_device_net(run.flat, posterior_samples(run), run.settings.chain.scope)
     cost, encoders = measure_cost(net, run.splits.test.x[0]), net.features // run.flat.net.features
     return {
         "parameters": run.flat.vector.numel(),
@@ -170,12 +170,11 @@ def describe_convergence(run: Run) -> str:
     return "not judged: nothing moves that it could be judged by, or in one half of its rounds only"
 
 
-def attack_test_images(run: Run) -> tuple[SplitNet, OptimalLeak]:
-    """Return the device's net, and what the optimal attacker learns of the test images from it."""
-    s = run.settings
-    net = build_device_net(run.flat, posterior_samples(run), s.chain.scope)
-    stream = make_generator(s.seed, "optimal")
-    return net, optimal_leak(SmashedData(net), *run.splits.test, stream, s.attack.candidates)
+def attack_test_images(run: Run, net: SplitNet) -> OptimalLeak:
+    """Compute what the optimal attacker learns of the test images from the device's net."""
+    stream = make_generator(run.settings.seed, "optimal")
+    candidates = run.settings.attack.candidates
+    return optimal_leak(SmashedData(net), *run.splits.test, stream, candidates)
 
 
 def measure_run_leakage(run: Run, net: SplitNet, leak: OptimalLeak) -> dict[str, object]:
@@ -189,6 +188,7 @@ def measure_run_leakage(run: Run, net: SplitNet, leak: OptimalLeak) -> dict[str,
     z = smashed.codes(x)
     bound = certificate(z, y, net.cut.sigma, s.attack.candidates)
     counts = y.bincount(minlength=run.splits.classes).double()
+    candidates = min(s.attack.candidates, len(y))
     return {
         "bits-beyond-label": leak.bits_beyond_label,
         "bits-half-width": leak.beyond_noise_half_width,
@@ -199,10 +199,8 @@ def measure_run_leakage(run: Run, net: SplitNet, leak: OptimalLeak) -> dict[str,
         "candidates": leak.candidates,
         "bits-cap": leak.cap_beyond_label,
         "information-cap": log2(leak.candidates),
-        "identification-candidates": min(s.attack.candidates, len(y)),
-        "label-only-identification": label_only_identification(
-            counts, min(s.attack.candidates, len(y))
-        ),
+        "identification-candidates": candidates,
+        "label-only-identification": label_only_identification(counts, candidates),
         "certificate-bits": bound.bits,
         "certificate-bits-within-class": bound.bits_within_class,
         "fano-identification": bound.identification,

@@ -9,7 +9,7 @@ from fedcel.data import load_splits
 from fedcel.federation import init_net
 from fedcel.metrics.calibration import between_group_spread, within_class_spread
 from fedcel.nets.cut import Cut
-from fedcel.posterior.predict import predict
+from fedcel.posterior import build_device_net, predict
 from fedcel.runs.evaluation import (
     attack_test_images,
     label_only_identification,
@@ -64,10 +64,9 @@ def trained(folder: Path, **more: object) -> Run:
 def test_leak_lies_between_its_bounds(tmp_path: Path, scope: str) -> None:
     """answer-bits <= bits beyond the label <= certificate, and gap >= directions >= 0."""
     run = trained(tmp_path, **{"chain.scope": scope})
-    leakage = {
-        key: float(str(value))
-        for key, value in measure_run_leakage(run, *attack_test_images(run)).items()
-    }
+    net = build_device_net(run.flat, run.samples, scope)
+    measured = measure_run_leakage(run, net, attack_test_images(run, net))
+    leakage = {key: float(str(value)) for key, value in measured.items()}
     assert 0.1 < leakage["answer-bits"] <= leakage["bits-beyond-label"] + 0.02
     assert leakage["bits-beyond-label"] <= leakage["certificate-bits-within-class"] + 0.02
     assert all(0 < leakage[f"{key}-half-width"] < 0.05 for key in ("bits", "information"))
@@ -86,7 +85,8 @@ def test_leak_lies_between_its_bounds(tmp_path: Path, scope: str) -> None:
 def test_cost_on_the_device_by_hand(tmp_path: Path, scope: str, encoders: int) -> None:
     """64 -> 32 -> 8 -> 10: sizes of one net, operations and bytes of every encoder that runs."""
     weights = 64 * 32 + 32 * 8
-    assert measure_device(trained(tmp_path, **{"chain.scope": scope})) == {
+    run = trained(tmp_path, **{"chain.scope": scope})
+    assert measure_device(run, build_device_net(run.flat, run.samples, scope)) == {
         "parameters": weights + 32 + 8 + 8 * 10 + 10,
         "encoder-parameters": weights + 32 + 8,
         "flops-per-inference": 2 * weights * encoders,
