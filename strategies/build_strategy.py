@@ -14,8 +14,8 @@ from fedcel.settings import OWN_STRATEGY, Settings, StrategySettings
 from strategies.posterior import PosteriorStrategy
 from strategies.validate_reply import describe_failure
 
-_NO_MOMENTUM = {"momentum": 0.0}
-"""What a strategy without momentum does, whether it is told so or not."""
+_NEUTRAL = {"momentum": 0.0}
+"""Values that a strategy without the argument has anyway."""
 
 
 @final
@@ -37,7 +37,7 @@ class ReplyRecorder:
 
         strategy.aggregate_train = record_and_aggregate  # type: ignore[method-assign]
 
-    def last_round(self, number: int) -> tuple[list[int], list[Rejection]]:
+    def read_round(self, number: int) -> tuple[list[int], list[Rejection]]:
         """Return who trained and who did not in the round that has just ended.
 
         Raises:
@@ -86,22 +86,21 @@ def build_strategy(
             f"strategy.upload is 'delta', {name} averages weights; "
             "set strategy.upload to 'weights' and temperature to 0"
         )
-    everyone = settings.clients
-    taking_part = settings.clients_per_round or everyone
+    per_round = settings.clients_per_round or settings.clients
     offered = {
-        "fraction_train": taking_part / everyone,
+        "fraction_train": per_round / settings.clients,
         "fraction_evaluate": 0.0,  # the server scores every round on its validation images
-        "min_train_nodes": taking_part,
-        "min_available_nodes": everyone,
+        "min_train_nodes": per_round,
+        "min_available_nodes": settings.clients,
         "server_learning_rate": settings.strategy.gain,
         "server_momentum": settings.strategy.momentum,
         "proximal_mu": settings.strategy.proximal,
         "settings": settings,
     }
-    known = inspect.signature(factory).parameters
-    _refuse_unread_settings(settings, known)
+    parameters = inspect.signature(factory).parameters
+    _refuse_unread_settings(settings, parameters)
     try:
-        strategy = factory(**{key: value for key, value in offered.items() if key in known})
+        strategy = factory(**{key: value for key, value in offered.items() if key in parameters})
     except TypeError as error:
         raise SettingsError(
             f"strategy.name {name!r} cannot be made from {', '.join(offered)}: "
@@ -112,9 +111,9 @@ def build_strategy(
     return strategy
 
 
-def _refuse_unread_settings(settings: Settings, known: Container[str]) -> None:
-    """Refuse what was set and a strategy that takes the arguments `known` would never read."""
-    if "settings" in known:
+def _refuse_unread_settings(settings: Settings, parameters: Container[str]) -> None:
+    """Refuse what was set and a strategy with these parameters would never read."""
+    if "settings" in parameters:
         return
     defaults = StrategySettings()
     arguments = {
@@ -125,7 +124,7 @@ def _refuse_unread_settings(settings: Settings, known: Container[str]) -> None:
     }
     for key, argument in arguments.items():
         value, default = getattr(settings.strategy, key), getattr(defaults, key)
-        if value not in (default, _NO_MOMENTUM.get(key, default)) and argument not in known:
+        if value not in (default, _NEUTRAL.get(key, default)) and argument not in parameters:
             raise SettingsError(
                 f"strategy.{key.replace('_', '-')} is {value!r}, which {settings.strategy.name} "
                 f"does not take; leave it at {default!r}, or name a function of your own that "

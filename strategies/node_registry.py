@@ -14,13 +14,13 @@ from fedcel.federation import record_names
 from strategies.validate_reply import describe_failure, has_node_data, read_claim
 
 WAIT_SECONDS = 60.0  # for all nodes to connect before round 1
-MOST_EXAMPLES = 10**8  # of one node; a claim beyond would drown all others and cool the chain
+MAX_EXAMPLES = 10**8  # of one node; a claim beyond would drown all others and cool the chain
 ANSWER_SECONDS = 600.0  # for their first answers: a node reads its data before it gives one
 _NO_PARTITION = -1
 
 
 class NodeRegistry(NamedTuple):
-    """What the nodes of a run have told of themselves."""
+    """Which node of a run holds which partition, and how much data."""
 
     partitions: dict[int, int]
     """Node -> the partition that it holds."""
@@ -43,7 +43,7 @@ def register_nodes(
     grid: Grid,
     clients: int,
     requirements: ConfigRecord | None = None,
-    known: Mapping[int, int] | None = None,
+    earlier: Mapping[int, int] | None = None,
 ) -> NodeRegistry:
     """Ask the nodes what they hold, before the first round.
 
@@ -51,19 +51,19 @@ def register_nodes(
         grid: Carries the messages.
         clients: Partitions of the run.
         requirements: What nodes' own images have to fit.
-        known: Examples of each partition in a run that is resumed: it goes on with those whose
+        earlier: Examples of each partition in a run that is resumed: it goes on with those whose
             nodes are there and still hold as many.
 
     Raises:
         SettingsError: A new run has not a node for each partition, or a resumed one has none.
     """
-    registry, reasons = _ask_as_they_come(
-        grid, clients, requirements or ConfigRecord(), known or {}
+    registry, reasons = _register_as_they_come(
+        grid, clients, requirements or ConfigRecord(), earlier or {}
     )
-    if known and registry.examples:
-        for lost in sorted(known.keys() - registry.examples.keys()):
+    if earlier and registry.examples:
+        for lost in sorted(earlier.keys() - registry.examples.keys()):
             log(WARNING, "No node holds partition %d any more; the run goes on without it", lost)
-        return registry._replace(examples=dict(known))
+        return registry._replace(examples=dict(earlier))
     if len(registry.examples) != clients:
         raise SettingsError(
             f"{len(registry.examples)} partitions answered, clients is {clients}; start the others "
@@ -91,46 +91,55 @@ def reregister_nodes(
     """
     connected = set(grid.get_node_ids())
     registry = _restore_first_nodes(registry, connected)
-    held = {k for node, k in registry.partitions.items() if node in connected}
-    orphans = registry.examples.keys() - held
+    connected_partitions = {k for node, k in registry.partitions.items() if node in connected}
+    orphans = registry.examples.keys() - connected_partitions
     unknown = sorted(connected - registry.partitions.keys())
     candidates = [n for n in unknown if registry.refused.get(n, None) in (None, *orphans)]
     if not (orphans and candidates):
         return registry
-    answers, _ = _ask_nodes(
-        grid, candidates, expected=registry.examples, taken=held, requirements=requirements,
+    answers, _ = _query_nodes(
+        grid,
+        candidates,
+        expected=registry.examples,
+        taken=connected_partitions,
+        requirements=requirements,
         timeout=timeout,
-    )  # fmt: skip
+    )
     for partition in sorted(answers.examples):
         log(INFO, "A node holds partition %d again", partition)
     return _merge_registries(registry, answers)
 
 
-def _ask_as_they_come(
-    grid: Grid, clients: int, requirements: ConfigRecord, known: Mapping[int, int]
+def _register_as_they_come(
+    grid: Grid, clients: int, requirements: ConfigRecord, earlier: Mapping[int, int]
 ) -> tuple[NodeRegistry, list[str]]:
-    """Ask every node once, as they come, until all partitions are found or a minute is over.
+    """Query every node once, as they come, until all partitions are found or a minute is over.
 
-    Nobody is asked before as many as `clients` are there, or the minute is over. Returns why nodes
-    were refused, too. SettingsError when fewer came than are needed: all, one in a resumed run.
+    Nobody is queried before as many as `clients` are there, or the minute is over. Returns why
+    nodes were refused, too. SettingsError when fewer came than are needed: all, one in a resumed
+    run.
     """
-    expected = known or dict.fromkeys(range(clients))
+    expected = earlier or dict.fromkeys(range(clients))
     limit, is_late = time.monotonic() + WAIT_SECONDS, False
     registry, reasons = NodeRegistry({}, {}), list[str]()
     while len(registry.examples) < clients and not is_late:
         is_late, nodes = time.monotonic() > limit, list(grid.get_node_ids())
-        if is_late and len(nodes) < (1 if known else clients):
+        if is_late and len(nodes) < (1 if earlier else clients):
             raise SettingsError(
                 f"{len(nodes)} nodes are connected after {WAIT_SECONDS:.0f} s, clients is "
                 f"{clients}; start that many nodes or set clients"
             )
         new = [n for n in nodes if n not in registry.partitions and n not in registry.refused]
         if new and (is_late or len(nodes) >= clients):
-            answers, why = _ask_nodes(
-                grid, new, expected=expected, taken=registry.examples, requirements=requirements,
+            answers, refusals = _query_nodes(
+                grid,
+                new,
+                expected=expected,
+                taken=registry.examples,
+                requirements=requirements,
                 timeout=ANSWER_SECONDS,
-            )  # fmt: skip
-            registry, reasons = _merge_registries(registry, answers), reasons + why
+            )
+            registry, reasons = _merge_registries(registry, answers), reasons + refusals
         elif not is_late:
             time.sleep(0.1)
     return registry, reasons
@@ -138,19 +147,19 @@ def _ask_as_they_come(
 
 def _restore_first_nodes(registry: NodeRegistry, connected: Container[int]) -> NodeRegistry:
     """Give nodes that are connected again the partitions that they held first."""
-    mine = {node: k for k, node in registry.first_nodes.items() if node in connected}
-    back = {node: k for node, k in mine.items() if registry.partitions.get(node) != k}
-    for partition in sorted(back.values()):
+    first = {node: k for k, node in registry.first_nodes.items() if node in connected}
+    restored = {node: k for node, k in first.items() if registry.partitions.get(node) != k}
+    for partition in sorted(restored.values()):
         log(INFO, "The node that held partition %d at first holds it again", partition)
-    stay = {n: k for n, k in registry.partitions.items() if k not in back.values()}
-    return registry._replace(partitions=stay | back)
+    unchanged = {n: k for n, k in registry.partitions.items() if k not in restored.values()}
+    return registry._replace(partitions=unchanged | restored)
 
 
 def _merge_registries(registry: NodeRegistry, answers: NodeRegistry) -> NodeRegistry:
     """Add answers to a registry: who answered has a partition in the place of who had it."""
-    stay = {n: k for n, k in registry.partitions.items() if k not in answers.examples}
+    unchanged = {n: k for n, k in registry.partitions.items() if k not in answers.examples}
     return NodeRegistry(
-        stay | answers.partitions,
+        unchanged | answers.partitions,
         registry.examples | answers.examples,
         registry.has_node_data or answers.has_node_data,
         {**answers.nodes, **registry.first_nodes},
@@ -158,7 +167,7 @@ def _merge_registries(registry: NodeRegistry, answers: NodeRegistry) -> NodeRegi
     )
 
 
-def _ask_nodes(
+def _query_nodes(
     grid: Grid,
     nodes: Iterable[int],
     *,
@@ -167,11 +176,11 @@ def _ask_nodes(
     requirements: ConfigRecord,
     timeout: float,
 ) -> tuple[NodeRegistry, list[str]]:
-    """Ask nodes which partition they hold; return those of `expected` not `taken`, and refusals.
+    """Query nodes which partition they hold; return those of `expected` not `taken`, and refusals.
 
     `expected` are all partitions, and how many examples each must have, where that is known.
     """
-    partitions, examples, own = dict[int, int](), dict[int, int](), False
+    partitions, examples, any_node_data = dict[int, int](), dict[int, int](), False
     reasons, refused = list[str](), dict.fromkeys(nodes, _NO_PARTITION)
     content = RecordDict({record_names.CONFIG: requirements})
     kind = f"query.{record_names.COUNT_QUERY}"
@@ -187,15 +196,15 @@ def _ask_nodes(
             continue
         refused.pop(node, None)
         partitions[node], examples[partition] = partition, count
-        own = own or has_node_data(reply)
+        any_node_data = any_node_data or has_node_data(reply)
     for reason in reasons:
         log(WARNING, "A node cannot take part: %s", reason)
-    return NodeRegistry(partitions, examples, own, refused=refused), reasons
+    return NodeRegistry(partitions, examples, any_node_data, refused=refused), reasons
 
 
 def _find_claim_fault(partition: int, count: int, expected: Mapping[int, int | None]) -> str | None:
     """Say why nobody can hold what a node claims to hold, or None."""
-    if not (1 <= count <= MOST_EXAMPLES and partition in expected):
+    if not (1 <= count <= MAX_EXAMPLES and partition in expected):
         return f"partition {partition}, {count} examples"
     if expected[partition] not in (None, count):
         return f"partition {partition}, {count} examples, {expected[partition]} before"

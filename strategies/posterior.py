@@ -1,6 +1,6 @@
 """The posterior strategy: Flower's messages around the server's round."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from logging import WARNING
 
 import torch
@@ -19,7 +19,6 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedcel.errors import RoundError
 from fedcel.federation import (
-    ClientUpdate,
     Rejection,
     RoundReport,
     RoundRequest,
@@ -40,7 +39,7 @@ from strategies.node_registry import (
     reregister_nodes,
 )
 from strategies.validate_reply import (
-    LONGEST_REASON,
+    MAX_REASON,
     Expectation,
     address_messages,
     describe_failure,
@@ -77,7 +76,7 @@ class PosteriorStrategy(FedAvg):
         self.state = state
         self.shapes = shapes
         self.cut = cut
-        self.first = state.round
+        self.first_round = state.round
         self.registry = NodeRegistry({}, {}, state.has_node_data)
         self.request: RoundRequest | None = None
         self.rejected: list[Rejection] = []
@@ -86,16 +85,30 @@ class PosteriorStrategy(FedAvg):
         self._patience = min(ANSWER_SECONDS, settings.strategy.timeout)  # seconds, for queries
 
     def fault(self, reply: Message) -> str | None:
-        """Say why to leave this reply out, or None when it is valid."""
+        """Say why to leave this reply out. Subclasses may override it.
+
+        Args:
+            reply: Of a client to this round's request.
+
+        Returns:
+            The reason, or None when it is valid.
+        """
         if reason := describe_failure(reply):
             return reason
         partition = self.registry.partitions.get(reply.metadata.src_node_id)
         if self.request is None or partition not in self.request.weights:
             return "it is from a node that was not asked"
-        return find_reply_fault(reply, self._expect(self.request, partition))
+        return find_reply_fault(reply, self._expected_reply(self.request, partition))
 
     def step(self, delta: ArrayRecord) -> ArrayRecord:
-        """Turn the mean delta into the next model; `state` moves on."""
+        """Turn the mean delta into the next model; `state` moves on. Subclasses may override it.
+
+        Args:
+            delta: The mean of the clients' deltas, one array a layer.
+
+        Returns:
+            The next global model, one array a layer.
+        """
         assert self.request is not None
         mean = to_vector(delta.to_numpy_ndarrays())
         self.state = advance_model(
@@ -106,13 +119,26 @@ class PosteriorStrategy(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Send the model to the selected clients, each with its own weight."""
+        """Make the messages that send the model to the selected clients, each with its weight.
+
+        Args:
+            server_round: Of this call of `start`; not used, `state` knows the round.
+            arrays: The global model.
+            config: What the images of nodes have to fit.
+            grid: Carries messages.
+
+        Returns:
+            One message a client.
+        """
         self._update_registry(grid, ConfigRecord({**config, record_names.ROUND: self.state.round}))
         request = begin_round(self.settings, self.state, self.registry.examples)
         nodes = self.registry.nodes
-        lost = [k for k in request.weights if k not in nodes]  # since the run was stopped
-        self.rejected = [Rejection(k, "no node holds it any more", is_gone=True) for k in lost]
         clients = [k for k in request.weights if k in nodes]
+        self.rejected = [  # lost since the run was stopped
+            Rejection(k, "no node holds it any more", is_gone=True)
+            for k in request.weights
+            if k not in nodes
+        ]
         if request.plan.control == "fresh":
             self.request = request
             gradients = self._query_gradients(grid, arrays, clients, config)
@@ -129,7 +155,18 @@ class PosteriorStrategy(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Finish the round with the valid replies, in the order of their partitions."""
+        """Finish the round with the valid replies, in the order of their partitions.
+
+        Args:
+            server_round: Of this call of `start`; not used.
+            replies: As they came.
+
+        Returns:
+            The next global model, and the clients' mean metrics.
+
+        Raises:
+            RoundError: No reply is valid, or too few for a robust rule.
+        """
         assert self.request is not None
         request, valid = self.request, self._validate_replies(self.request, replies)
         for rejection in self.rejected:
@@ -137,15 +174,23 @@ class PosteriorStrategy(FedAvg):
         used = sorted(valid)
         connected = set(self.registry.partitions.values())
         rejected = [r._replace(is_gone=r.client not in connected) for r in self.rejected]
+        updates = (  # decoded one by one
+            read_update(
+                valid[k],
+                are_centres_due=self._are_centres_due(request),
+                is_gradient_due=request.plan.control == "stale",
+            )
+            for k in used
+        )
         self.state, self.report = finish_round(
             self.settings,
             self.state,
             request,
-            self._read_updates(request, [valid[k] for k in used]),
+            updates,
             cut=self.cut,
             used=used,
             rejected=rejected,
-            move=self._move,
+            advance=self._advance,
         )
         model = ArrayRecord(to_arrays(self.state.model, self.shapes))
         return model, MetricRecord(dict(self.report.metrics))
@@ -157,8 +202,17 @@ class PosteriorStrategy(FedAvg):
 
         Nobody where updates have noise, which scores on images lack. Only those whose update is in
         the last round: a dead node would be waited for again, a stranger has no business with it.
+
+        Args:
+            server_round: Of this call of `start`.
+            arrays: The global model.
+            config: What the images of nodes have to fit.
+            grid: Carries messages.
+
+        Returns:
+            One message a node; none before the last round.
         """
-        if server_round + self.first < self.settings.rounds or self.settings.update.noise:
+        if server_round + self.first_round < self.settings.rounds or self.settings.update.noise:
             return []
         messages = super().configure_evaluate(server_round, arrays, config, grid)
         return [
@@ -170,7 +224,15 @@ class PosteriorStrategy(FedAvg):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Average the nodes' scores by their images; a reply that has none is left out."""
+        """Average the nodes' scores by their images; a reply that has none is left out.
+
+        Args:
+            server_round: Of this call of `start`; not used.
+            replies: As they came.
+
+        Returns:
+            The mean scores, None where there are none.
+        """
         scores, counts = [], []
         for reply in replies:
             partition = self.registry.partitions.get(reply.metadata.src_node_id)
@@ -185,9 +247,11 @@ class PosteriorStrategy(FedAvg):
         if self.registry.examples:
             self.registry = reregister_nodes(grid, self.registry, requirements, self._patience)
         else:
-            known, own = self.state.examples, self.registry.has_node_data
-            registry = register_nodes(grid, self.settings.clients, requirements, known)
-            self.registry = registry._replace(has_node_data=own or registry.has_node_data)
+            registry = register_nodes(
+                grid, self.settings.clients, requirements, self.state.examples
+            )
+            has_node_data = self.registry.has_node_data or registry.has_node_data
+            self.registry = registry._replace(has_node_data=has_node_data)
         self.state = self.state._replace(
             examples=self.registry.examples, has_node_data=self.registry.has_node_data
         )
@@ -201,7 +265,7 @@ class PosteriorStrategy(FedAvg):
         if inputs.gradient is not None:
             records[record_names.GRADIENT] = ArrayRecord([inputs.gradient.numpy()])
         if inputs.step_sizes is not None:
-            records[record_names.SCALE] = ArrayRecord([inputs.step_sizes.numpy()])
+            records[record_names.STEP_SIZES] = ArrayRecord([inputs.step_sizes.numpy()])
         return records
 
     def _client_config(
@@ -210,7 +274,7 @@ class PosteriorStrategy(FedAvg):
         """Return the numbers that one client of the round is sent."""
         numbers = {
             record_names.ROUND: request.inputs.number,
-            record_names.SHARE: request.weights[client],
+            record_names.WEIGHT: request.weights[client],
             record_names.TOTAL: request.inputs.total_examples,
         }
         if request.inputs.threshold is not None:
@@ -223,8 +287,12 @@ class PosteriorStrategy(FedAvg):
         """Ask the clients for their gradients at this model; return the valid ones."""
         assert self.request is not None
         number = self.request.inputs.number
-        asked = ConfigRecord({**config, record_names.ROUND: number})
-        content = RecordDict({record_names.ARRAYS: arrays, record_names.CONFIG: asked})
+        content = RecordDict(
+            {
+                record_names.ARRAYS: arrays,
+                record_names.CONFIG: ConfigRecord({**config, record_names.ROUND: number}),
+            }
+        )
         queries, sent = address_messages(
             f"query.{record_names.GRADIENT_QUERY}",
             self.registry.nodes,
@@ -233,7 +301,7 @@ class PosteriorStrategy(FedAvg):
         gradients: dict[int, torch.Tensor] = {}
         for reply in grid.send_and_receive(queries, timeout=self._patience):
             partition = find_sender(reply, self.registry.partitions, sent)
-            reason = _examine(reply, self._gradient_fault)
+            reason = _check_reply(reply, self._gradient_fault)
             if reason:
                 self.rejected.append(Rejection(partition, reason))
             elif partition in clients:
@@ -246,7 +314,7 @@ class PosteriorStrategy(FedAvg):
     def _gradient_fault(self, reply: Message) -> str | None:
         """Say why a client gave no gradient that can be used, or None."""
         assert self.request is not None
-        expected = self._expect(self.request, -1)
+        expected = self._expected_reply(self.request, -1)
         return describe_failure(reply) or find_gradient_fault(reply.content, expected)
 
     def _validate_replies(
@@ -256,7 +324,7 @@ class PosteriorStrategy(FedAvg):
         valid: dict[int, RecordDict] = {}
         for reply in replies:
             partition = find_sender(reply, self.registry.partitions, self._sent)
-            reason = "a second reply" if partition in valid else _examine(reply, self.fault)
+            reason = "a second reply" if partition in valid else _check_reply(reply, self.fault)
             if reason is None:
                 valid[partition] = reply.content
             else:
@@ -265,22 +333,13 @@ class PosteriorStrategy(FedAvg):
         self.rejected += [Rejection(client, "no reply") for client in sorted(silent)]
         return valid
 
-    def _read_updates(
-        self, request: RoundRequest, contents: Iterable[RecordDict]
-    ) -> Iterator[ClientUpdate]:
-        """Decode valid replies one by one."""
-        for records in contents:
-            yield read_update(
-                records, self._are_centres_due(request), request.plan.control == "stale"
-            )
-
-    def _move(self, state: ServerState, delta: torch.Tensor) -> ServerState:
-        """Move on by the `step` that a subclass may have overridden."""
+    def _advance(self, state: ServerState, delta: torch.Tensor) -> ServerState:
+        """Take the `step` that a subclass may have overridden."""
         self.state = state
         self.step(ArrayRecord(to_arrays(delta, self.shapes)))
         return self.state
 
-    def _expect(self, request: RoundRequest, partition: int) -> Expectation:
+    def _expected_reply(self, request: RoundRequest, partition: int) -> Expectation:
         """Return what a valid reply of a partition has to fit."""
         net, plan = self.settings.net, request.plan
         return Expectation(
@@ -300,10 +359,10 @@ class PosteriorStrategy(FedAvg):
         return self.state.centres is not None and request.plan.cel_acts
 
 
-def _examine(reply: Message, find_fault: Callable[[Message], str | None]) -> str | None:
+def _check_reply(reply: Message, find_fault: Callable[[Message], str | None]) -> str | None:
     """Say in short what is wrong with a reply, or None; bytes that break its reading are wrong."""
     try:
         reason = find_fault(reply)
     except Exception as error:  # of an archive, say, which np.load makes of one
         reason = f"it cannot be examined: {error}"
-    return reason and reason[:LONGEST_REASON]  # names and shapes in it are the sender's
+    return reason and reason[:MAX_REASON]  # names and shapes in it are the sender's

@@ -11,15 +11,22 @@ from flwr.serverapp.strategy import Strategy
 
 from fedcel.data import Splits, list_classes, load_splits
 from fedcel.errors import RunError
-from fedcel.federation import Event, RoundReport, ServerState, record_names
+from fedcel.federation import RoundReport, ServerState, record_names
 from fedcel.nets import to_arrays, to_vector
-from fedcel.runs import ServerRun, ShowRound, evaluate_run, run_folder, store_evaluation
+from fedcel.runs import (
+    Event,
+    EventCallback,
+    ServerRun,
+    evaluate_run,
+    run_folder,
+    write_evaluation,
+)
 from fedcel.settings import Settings, parse_settings
 from strategies.build_strategy import ReplyRecorder, build_strategy
 from strategies.posterior import PosteriorStrategy
 
-OUT = "out"  # run config only: where the ServerApp writes the run folder
-RESUME = "resume"  # run config only: whether it goes on with the one that is there
+_OUT = "out"  # run config only: where the ServerApp writes the run folder
+_RESUME = "resume"  # run config only: whether it goes on with the one that is there
 
 
 class _ConvergedError(Exception):
@@ -31,27 +38,28 @@ class RoundObserver:
 
     def __init__(self, strategy: Strategy, run: ServerRun) -> None:
         self._strategy, self._run = strategy, run
-        own = isinstance(strategy, PosteriorStrategy)
-        self._recorder = None if own else ReplyRecorder(strategy)
+        is_stock = not isinstance(strategy, PosteriorStrategy)
+        self._recorder = ReplyRecorder(strategy) if is_stock else None
 
     def conclude_round(self, number: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Take round `number` of this call, 0 before the first, as Flower's `evaluate_fn`."""
         strategy = self._strategy
-        if isinstance(strategy, PosteriorStrategy):
-            if number:
-                strategy.state = self._run.conclude_round(strategy.state, strategy.report)
+        if number and isinstance(strategy, PosteriorStrategy):
+            strategy.state = self._run.conclude_round(strategy.state, strategy.report)
         elif number:
-            self._run.conclude_round(*self._stock_round(number, arrays))
+            self._run.conclude_round(*self._read_stock_round(number, arrays))
         if self._run.has_converged:  # in round 0: it was stopped after its last one
             raise _ConvergedError
         return None
 
-    def _stock_round(self, number: int, arrays: ArrayRecord) -> tuple[ServerState, RoundReport]:
+    def _read_stock_round(
+        self, number: int, arrays: ArrayRecord
+    ) -> tuple[ServerState, RoundReport]:
         """Return what a strategy that keeps no state of its own made of a round."""
         assert self._recorder is not None
         # Some of Flower's strategies average in double precision.
-        model = to_vector([a.astype(np.float32) for a in arrays.to_numpy_ndarrays()])
-        nodes, rejected = self._recorder.last_round(number)
+        model = to_vector([array.astype(np.float32) for array in arrays.to_numpy_ndarrays()])
+        nodes, rejected = self._recorder.read_round(number)
         examples = sum(len(client.y) for client in self._run.splits.clients)
         report = RoundReport(nodes, rejected, {}, examples)
         return self._run.state._replace(round=number, model=model), report
@@ -61,7 +69,7 @@ def train_over_grid(
     grid: Grid,
     settings: Settings,
     folder: Path,
-    show_round: ShowRound,
+    show_round: EventCallback,
     *,
     resume: bool = False,
     measure: bool = True,
@@ -72,7 +80,7 @@ def train_over_grid(
         grid: Carries the messages.
         settings: Of the run.
         folder: Made by `create_run`.
-        show_round: Is told of every round.
+        show_round: Is called with every round's event.
         resume: Go on with the last complete round.
         measure: Measure the result on the test set, too.
 
@@ -104,7 +112,7 @@ def train_over_grid(
     if isinstance(strategy, PosteriorStrategy) and strategy.registry.has_node_data:
         # It would be that of images nobody trained on.
         evaluation.result["between-client-spread"] = None
-    store_evaluation(folder, evaluation)
+    write_evaluation(folder, evaluation)
 
 
 def _describe_images(settings: Settings, splits: Splits) -> ConfigRecord:
@@ -113,7 +121,7 @@ def _describe_images(settings: Settings, splits: Splits) -> ConfigRecord:
         {record_names.SHAPE: list(splits.shape), record_names.CLASSES: splits.classes}
     )
     if names := list_classes(settings.data):
-        requirements[record_names.NAMES] = names
+        requirements[record_names.CLASS_NAMES] = names
     return requirements
 
 
@@ -137,19 +145,19 @@ def make_server_app() -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         config = dict(context.run_config)
-        out = Path(str(config.pop(OUT)))
+        out = Path(str(config.pop(_OUT)))
         if not out.is_absolute():
             raise RunError(
                 f"out is {str(out)!r}, must be an absolute path: the server's folder is not yours; "
                 """add --run-config 'out="/where/it/goes"'"""
             )
-        resume = bool(config.pop(RESUME))
+        resume = bool(config.pop(_RESUME))
         settings = parse_settings(config)
         if settings.data.path != "none" and not Path(settings.data.path).is_absolute():
             raise RunError(f"data.path is {settings.data.path!r}, must be an absolute path")
         try:
             resume = resume and run_folder.has_begun(settings, out)
-            if not bool(context.run_config[RESUME]):
+            if not bool(context.run_config[_RESUME]):
                 run_folder.create_run(out, settings)
         except RunError as error:
             raise RunError(f"{error} (in the run config: out, resume=true)") from None

@@ -14,8 +14,8 @@ from fedcel.federation import ClientUpdate, record_names
 from fedcel.losses.cel import CentreStatistics, SharedCentres, averaged_centres
 from fedcel.nets import to_vector
 
-LONGEST_REASON = 300  # characters of a client's own words that reach the log
-_FAR = 1000.0  # times the model's own norm, plus 1: no honest update is as long
+MAX_REASON = 300  # characters of a client's own words that reach the log
+_MAX_GROWTH = 1000.0  # times the model's own norm, plus 1: no honest update is as long
 
 
 class Expectation(NamedTuple):
@@ -45,11 +45,11 @@ def describe_failure(reply: Message) -> str | None:
     if not reply.has_error():
         return None
     printable = "".join(c if c.isprintable() else " " for c in str(reply.error.reason))
-    return f"the client failed: {' '.join(printable.split())[:LONGEST_REASON]}"
+    return f"the client failed: {' '.join(printable.split())[:MAX_REASON]}"
 
 
 def read_claim(reply: Message) -> tuple[int, int]:
-    """Return which partition a node says it holds and how many examples; -1 for no number."""
+    """Read which partition a node says it holds and how many examples; -1 for no number."""
     metrics = reply.content.metric_records.get(record_names.METRICS, MetricRecord())
     claim = metrics.get(record_names.PARTITION), metrics.get(record_names.EXAMPLES)
     partition, count = (value if isinstance(value, int) else -1 for value in claim)
@@ -59,26 +59,26 @@ def read_claim(reply: Message) -> tuple[int, int]:
 def has_node_data(reply: Message) -> bool:
     """Say whether a node's images are its own, not dealt from the run's data."""
     metrics = reply.content.metric_records.get(record_names.METRICS, MetricRecord())
-    return bool(metrics.get(record_names.OWN, 0))
+    return bool(metrics.get(record_names.HAS_NODE_DATA, 0))
 
 
 def find_sender(
     reply: Message, partitions: Mapping[int, int], sent: list[tuple[Metadata, int]]
 ) -> int:
-    """Return which partition a reply is from, -1 where nobody knows.
+    """Find which partition a reply is from, -1 where nobody knows.
 
     Where a node is gone the SuperLink answers, under its own id, to the message that was `sent`.
     """
     if (node := reply.metadata.src_node_id) in partitions or not reply.has_error():
         return partitions.get(node, -1)
-    asked = {metadata.message_id: k for metadata, k in sent if metadata.message_id}
-    return asked.get(reply.metadata.reply_to_message_id, -1)
+    clients = {metadata.message_id: k for metadata, k in sent if metadata.message_id}
+    return clients.get(reply.metadata.reply_to_message_id, -1)
 
 
 def address_messages(
     kind: str, nodes: Mapping[int, int], contents: Mapping[int, RecordDict]
 ) -> tuple[list[Message], list[tuple[Metadata, int]]]:
-    """Return a message to the node of each partition, and what `find_sender` has to know of them.
+    """Make a message to the node of each partition, and what `find_sender` has to know of them.
 
     Args:
         kind: Of the messages.
@@ -142,12 +142,12 @@ def _find_centres_fault(records: RecordDict, expected: Expectation) -> str | Non
     )
 
 
-def _find_excess(move: Float[Tensor, " P"], expected: Expectation, what: str) -> str | None:
+def _find_excess(move: Float[Tensor, " P"], expected: Expectation, description: str) -> str | None:
     """Say that a move of the model is longer than is accepted, or None."""
     norm, limit = float(torch.linalg.vector_norm(move.double())), expected.max_norm
     if isinstance(limit, str):
-        limit = _FAR * (1 + float(torch.linalg.vector_norm(expected.model.double())))
-    return f"{what} {norm:.4g}, at most {limit:.4g} is accepted" if norm > limit else None
+        limit = _MAX_GROWTH * (1 + float(torch.linalg.vector_norm(expected.model.double())))
+    return f"{description} {norm:.4g}, at most {limit:.4g} is accepted" if norm > limit else None
 
 
 def _decode_arrays(record: ArrayRecord) -> list[NDArray[Any]] | str:
@@ -176,15 +176,17 @@ def _read_vector(record: ArrayRecord, shapes: list[tuple[int, ...]]) -> Float[Te
 
 
 def read_gradient(records: RecordDict) -> Float[Tensor, " P"]:
-    """Return the mean gradient (P,) of a valid reply."""
+    """Read the mean gradient (P,) of a valid reply."""
     (gradient,) = records.array_records[record_names.GRADIENT].to_numpy_ndarrays()
     return torch.from_numpy(gradient.copy())
 
 
-def read_update(records: RecordDict, request_centres: bool, request_gradient: bool) -> ClientUpdate:
-    """Return what a valid reply tells: delta, metrics, and what else was due."""
+def read_update(
+    records: RecordDict, *, are_centres_due: bool, is_gradient_due: bool
+) -> ClientUpdate:
+    """Read a valid reply: delta, metrics, and what else was due."""
     centres = None
-    if request_centres:
+    if are_centres_due:
         arrays = records.array_records[record_names.STATISTICS].to_numpy_ndarrays()
         centres = CentreStatistics(*(torch.from_numpy(array.copy()) for array in arrays))
     delta = to_vector(records.array_records[record_names.DELTA].to_numpy_ndarrays())
@@ -194,10 +196,10 @@ def read_update(records: RecordDict, request_centres: bool, request_gradient: bo
         state={},
         metrics=read_numbers(records.metric_records[record_names.METRICS]),
         statistics=centres,
-        gradient=read_gradient(records) if request_gradient else None,
+        gradient=read_gradient(records) if is_gradient_due else None,
     )
 
 
 def read_numbers(record: MetricRecord) -> dict[str, float]:
-    """Return the metrics of a reply that are single numbers."""
+    """Read the metrics of a reply that are single numbers."""
     return {key: float(v) for key, v in record.items() if isinstance(v, int | float)}

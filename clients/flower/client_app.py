@@ -1,6 +1,7 @@
 """The Flower ClientApp: train, evaluate, query; records in, records out."""
 
 from difflib import get_close_matches
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from flwr.common import NDArrays, Scalar
 
-from clients.flower.client_memory import choose_memory, forget_states_after, state_folder
-from clients.flower.posterior_client import PosteriorClient
+from clients.flower.posterior_client import ClientMemory, ContextMemory, PosteriorClient
 from fedcel.data import NodeDataSettings
 from fedcel.errors import SettingsError
 from fedcel.federation import (
@@ -21,6 +21,7 @@ from fedcel.federation import (
     select_client_images,
 )
 from fedcel.nets import to_vector
+from fedcel.runs import ClientStateFolder, partition_folder
 from fedcel.settings import Settings, parse_settings
 
 if TYPE_CHECKING:
@@ -29,25 +30,26 @@ if TYPE_CHECKING:
 _SERVER_KEYS = ("out", "resume")  # keys of the run config that only the ServerApp reads
 _NODE_KEYS = ("partition-id", "num-partitions", "data-path", "state-path", "ledger-path")
 """Keys of --node-config. Simulation sets the first two."""
-_RECEIVED_RECORDS = (record_names.CENTRES, record_names.GRADIENT, record_names.SCALE)
+_RECEIVED_RECORDS = (record_names.CENTRES, record_names.GRADIENT, record_names.STEP_SIZES)
 """What a message may bring besides the model."""
 
 
 def make_client_app(settings: Settings | None = None, state_root: Path | None = None) -> ClientApp:
-    """Return the ClientApp of a node.
+    """Make the ClientApp of a node. Its `data-path` takes the place of the run's data.
 
     Args:
         settings: Of the run; None: each message's run config has them.
         state_root: Each partition's state lives in a folder below it and survives a restart. A
             node's own `state-path` does the same; with neither, state is in Flower's context.
 
-    A node's `data-path` takes the place of the run's data.
+    Returns:
+        The app for `flwr run`, a SuperNode or a simulation of Flower's.
     """
     app = ClientApp()
 
     def node_settings(message: Message, context: Context) -> Settings:
         torch.set_num_threads(1)  # several clients share the cores; threads would fight over them
-        return resolve_node_settings(settings or read_settings(context), message, context)
+        return resolve_node_settings(settings or parse_run_config(context), message, context)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -57,46 +59,42 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
         config = read_config(message)
         upload, examples, metrics = client.fit(read_model(message), config)
         key = record_names.ARRAYS if run.strategy.upload == "weights" else record_names.DELTA
-        records = {key: upload, **client.sent}
-        identity = {
+        numbers = {
+            **metrics,
             record_names.EXAMPLES: examples,
             record_names.ROUND: config[record_names.ROUND],
         }
-        return make_reply(
-            message,
-            {name: ArrayRecord(arrays) for name, arrays in records.items()},
-            make_metric_record(metrics | identity),
-        )
+        return pack_reply(message, {key: upload, **client.sent}, numbers)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         run = node_settings(message, context)
-        refuse_to_tell_more(run)
+        refuse_without_noise(run)
         client = make_evaluation_client(run, message, context)
         nll, examples, metrics = client.evaluate(read_model(message), read_config(message))
         numbers = {**metrics, "nll": nll, record_names.EXAMPLES: examples}
-        return make_reply(message, {}, make_metric_record(numbers))
+        return pack_reply(message, {}, numbers)
 
     @app.query(record_names.COUNT_QUERY)
     def count(message: Message, context: Context) -> Message:
         run, partition = node_settings(message, context), read_partition(context)
-        folder, config = state_folder(context), read_config(message)
+        folder, config = open_state_folder(context), read_config(message)
         if folder and record_names.ROUND in config:
-            forget_states_after(folder, int(config[record_names.ROUND]))
+            folder.delete_after(int(config[record_names.ROUND]))
         numbers: dict[str, Scalar] = {
             record_names.EXAMPLES: len(select_client_images(run, partition).y),
             record_names.PARTITION: partition,
-            record_names.OWN: int(isinstance(run.data, NodeDataSettings)),
+            record_names.HAS_NODE_DATA: int(isinstance(run.data, NodeDataSettings)),
         }
-        return make_reply(message, {}, make_metric_record(numbers))
+        return pack_reply(message, {}, numbers)
 
     @app.query(record_names.GRADIENT_QUERY)
     def gradient(message: Message, context: Context) -> Message:
         run = node_settings(message, context)
-        refuse_to_tell_more(run)
+        refuse_without_noise(run)
         number, model = int(read_config(message)[record_names.ROUND]), read_model(message)
         slope = compute_client_gradient(run, read_partition(context), to_vector(model), number)
-        return make_reply(message, {record_names.GRADIENT: ArrayRecord([slope.numpy()])})
+        return pack_reply(message, {record_names.GRADIENT: [slope.numpy()]})
 
     @app.query(record_names.LOGITS_QUERY)
     def logits(message: Message, context: Context) -> Message:
@@ -104,13 +102,13 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
         client = make_evaluation_client(run, message, context)
         smashed = message.content.array_records[record_names.SMASHED].to_numpy_ndarrays()[0]
         answers = client.query(smashed, find_account(message, context))
-        return make_reply(message, {record_names.LOGITS: ArrayRecord([answers])})
+        return pack_reply(message, {record_names.LOGITS: [answers]})
 
     return app
 
 
-def read_settings(context: Context) -> Settings:
-    """Read the operator's settings from the run config; SettingsError where they are wrong."""
+def parse_run_config(context: Context) -> Settings:
+    """Parse the operator's settings in the run config; SettingsError where they are wrong."""
     return parse_settings({k: v for k, v in context.run_config.items() if k not in _SERVER_KEYS})
 
 
@@ -124,8 +122,8 @@ def resolve_node_settings(settings: Settings, message: Message, context: Context
             node would look for the server's data), or the message does not say what to fit.
     """
     for key in context.node_config.keys() - set(_NODE_KEYS):
-        near = get_close_matches(key, _NODE_KEYS, 1, cutoff=0)
-        raise SettingsError(f"unknown key {key!r} in --node-config; did you mean {near[0]!r}?")
+        (nearest,) = get_close_matches(key, _NODE_KEYS, 1, cutoff=0)
+        raise SettingsError(f"unknown key {key!r} in --node-config; did you mean {nearest!r}?")
     path = context.node_config.get("data-path")
     if path is None:
         return settings
@@ -141,12 +139,12 @@ def resolve_node_settings(settings: Settings, message: Message, context: Context
         "holder": read_partition(context),
         "shape": config[record_names.SHAPE],
         "classes": config[record_names.CLASSES],
-        "names": config.get(record_names.NAMES, []),
+        "names": config.get(record_names.CLASS_NAMES, []),
     }
     return settings.model_copy(update={"data": NodeDataSettings.model_validate(data)})
 
 
-def refuse_to_tell_more(settings: Settings) -> None:
+def refuse_without_noise(settings: Settings) -> None:
     """Refuse to send what has no noise where updates have some: SettingsError."""
     if settings.update.noise:
         raise SettingsError(
@@ -165,6 +163,32 @@ def make_evaluation_client(
 
     images = select_client_images(settings, read_partition(context))
     return EvaluationClient(settings, build_client_net(settings), images, read_samples(message))
+
+
+def choose_memory(context: Context, client: int, root: Path | None) -> ClientMemory:
+    """Return where a client's state is kept.
+
+    Args:
+        context: Of the node; its `state-path` comes first.
+        client: Its partition.
+        root: Where there is no `state-path`: one folder for each partition below this one, or
+            None for the context.
+    """
+    if folder := open_state_folder(context):
+        return folder
+    return ClientStateFolder(partition_folder(root, client)) if root else ContextMemory(context)
+
+
+def open_state_folder(context: Context) -> ClientStateFolder | None:
+    """Return where this node keeps the state of this run: one folder for each run folder `out`.
+
+    Flower gives a resumed run another id, `out` stays. None for a node without `state-path`.
+    """
+    path = context.node_config.get("state-path")
+    if not path:
+        return None
+    run = sha256(str(context.run_config.get("out", "none")).encode()).hexdigest()[:16]
+    return ClientStateFolder(Path(str(path)) / f"run-{run}", is_reused=True)
 
 
 def find_account(message: Message, context: Context) -> "Account":
@@ -220,17 +244,16 @@ def read_samples(message: Message) -> list[torch.Tensor]:
     return [] if record is None else [torch.from_numpy(row) for row in record.to_numpy_ndarrays()]
 
 
-def make_reply(
-    message: Message, arrays: dict[str, ArrayRecord], metrics: MetricRecord | None = None
+def pack_reply(
+    message: Message, arrays: dict[str, NDArrays], metrics: dict[str, Scalar] | None = None
 ) -> Message:
-    """Return the reply to a message."""
-    numbers = {} if metrics is None else {record_names.METRICS: metrics}
-    return Message(content=RecordDict({**arrays, **numbers}), reply_to=message)
-
-
-def make_metric_record(metrics: dict[str, Scalar]) -> MetricRecord:
-    """Return a NumPyClient's metrics as a record; those that are no numbers do not travel."""
-    return MetricRecord({k: v for k, v in metrics.items() if isinstance(v, int | float)})
+    """Pack arrays and metrics into a reply; metrics that are no numbers do not travel."""
+    content = RecordDict({name: ArrayRecord(values) for name, values in arrays.items()})
+    if metrics is not None:
+        content[record_names.METRICS] = MetricRecord(
+            {k: v for k, v in metrics.items() if isinstance(v, int | float)}
+        )
+    return Message(content=content, reply_to=message)
 
 
 app = make_client_app()

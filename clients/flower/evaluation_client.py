@@ -20,9 +20,10 @@ from torch import Tensor
 from clients.service.answering import PrivateAnswerer, Query, to_micro_epsilon
 from clients.service.model import build_served
 from fedcel.data import Images
+from fedcel.federation import record_names
 from fedcel.metrics import calibration
 from fedcel.nets import FlatNet, to_vector
-from fedcel.posterior import Prediction, answer_all, predict
+from fedcel.posterior import Prediction, apply_heads, predict
 from fedcel.privacy import build_mechanism, measure_utility, private_logits
 from fedcel.privacy.ledger import MICRO, Ledger, Refusal
 from fedcel.seeding import make_generator
@@ -45,6 +46,14 @@ class EvaluationClient(NumPyClient):
     def __init__(
         self, settings: Settings, flat: FlatNet, images: Images, samples: Sequence[Tensor] = ()
     ) -> None:
+        """Bind the client to its images.
+
+        Args:
+            settings: Of the run.
+            flat: The net to work with; its parameters do not matter.
+            images: That it scores on.
+            samples: Posterior samples, (P,) each; without them it answers no query.
+        """
         self.settings = settings
         self.flat = flat
         self.images = images
@@ -53,29 +62,44 @@ class EvaluationClient(NumPyClient):
     def evaluate(
         self, parameters: NDArrays, config: dict[str, Scalar]
     ) -> tuple[float, int, dict[str, Scalar]]:
-        """Return NLL in nats, number of images, accuracy, ECE and the private logits' utility.
+        """Score the posterior samples, or `parameters` where there are none, on the images.
 
-        Scores the posterior samples, or `parameters` alone where there are none.
+        Args:
+            parameters: The global model, one array a layer.
+            config: `server-round`, 0 where it is missing.
+
+        Returns:
+            NLL in nats, number of images, and accuracy, ECE and the private logits' utility.
         """
         x, y = self.images
-        stream = make_generator(
-            self.settings.seed, "evaluation", int(config.get("server-round", 0))
-        )
+        number = int(config.get(record_names.ROUND, 0))
+        stream = make_generator(self.settings.seed, "evaluation", number)
         samples = self.samples or [to_vector(parameters)]
-        found = predict(self.flat, samples, x, stream, self.settings.chain.scope)
-        scores = calibration.score_probabilities(found.probabilities, y)
-        kept = measure_utility(found.logits, y, self.settings.privacy)
-        return scores["nll"], len(y), {**scores, **{f"private-{k}": v for k, v in kept.items()}}
+        prediction = predict(self.flat, samples, x, stream, scope=self.settings.chain.scope)
+        scores = calibration.score_probabilities(prediction.probabilities, y)
+        utility = measure_utility(prediction.logits, y, self.settings.privacy)
+        private = {f"private-{key}": value for key, value in utility.items()}
+        return scores["nll"], len(y), {**scores, **private}
 
     def query(
         self, smashed: NDArray[np.float32], account: Account | None = None
     ) -> NDArray[np.float32]:
-        """Return private logits (B, K) of smashed data (B, D) as it arrived.
+        """Answer smashed data with private logits.
 
         One message is answered by the average over all sampled heads, clipped, then perturbed by
-        the mechanism. With an `account` each message is charged before its noise is drawn, and the
-        same message gets the same answer. ValueError on a wrong shape, no samples, undefined
-        values, or where the account cannot pay.
+        the mechanism.
+
+        Args:
+            smashed: As they arrived, (B, D).
+            account: Each message is charged to it before its noise is drawn, and the same message
+                gets the same answer; None: nothing is charged.
+
+        Returns:
+            Logits, (B, K).
+
+        Raises:
+            ValueError: The shape is wrong, there are no samples, a value is undefined, or the
+                account cannot pay.
         """
         message = torch.from_numpy(np.asarray(smashed, dtype=np.float32))
         if message.dim() != 2 or message.shape[1] != self.flat.net.features:
@@ -87,34 +111,33 @@ class EvaluationClient(NumPyClient):
         if not self.samples:
             raise ValueError("no model to answer with; pass posterior samples or a last model")
         if account:
-            return self._charged(message, account)
-        logits = Prediction(answer_all(self.flat, self.samples, message)).logits
+            return self._answer_charged(message, account)
+        logits = Prediction(apply_heads(self.flat, self.samples, message)).logits
         answer: NDArray[np.float32] = private_logits(logits, self.settings.privacy).numpy()
         return answer
 
-    def _charged(self, message: Tensor, account: Account) -> NDArray[np.float32]:
-        """Return the answers that the account pays for, all or none of which are told."""
+    def _answer_charged(self, message: Tensor, account: Account) -> NDArray[np.float32]:
+        """Return the answers that the account pays for; where it cannot, none of them."""
         model = build_served(self.settings, self.flat, self.samples, tuple(self.images.x.shape[1:]))
         rows = [row.numpy().astype("<f4").tobytes() for row in message]
         mechanism = build_mechanism(self.settings.privacy, model.classes)
         with Ledger.open(account.ledger) as ledger:
             ledger.admit(account.client, to_micro_epsilon(self.settings.privacy.budget))
-            desk = PrivateAnswerer(model, mechanism, ledger, lambda *_: None)
-            found = desk.answer(
-                [identify_query(desk, Query(account.client, "", row, False)) for row in rows]
-            )
+            answerer = PrivateAnswerer(model, mechanism, ledger, lambda *_: None)
+            queries = [Query(account.client, "", row, False) for row in rows]
+            answers = answerer.answer([identify_query(answerer, query) for query in queries])
         values = []
-        for got in found:
-            if isinstance(got, Refusal):
+        for answer in answers:
+            if isinstance(answer, Refusal):
                 raise ValueError(
-                    f"{account.client!r} cannot pay for an answer: {got.reason}, epsilon "
-                    f"{got.left / MICRO:g} left; see `fedcel ledger list {account.ledger}`"
+                    f"{account.client!r} cannot pay for an answer: {answer.reason}, epsilon "
+                    f"{answer.left / MICRO:g} left; see `fedcel ledger list {account.ledger}`"
                 )
-            values.append(json.loads(got.body)["values"])
+            values.append(json.loads(answer.body)["values"])
         return np.asarray(values, np.float32)
 
 
-def identify_query(desk: PrivateAnswerer, ask: Query) -> Query:
-    """Return the question under an id of all that decides its answer: a repeat has the same."""
-    name = sha256(desk.served.version.encode() + desk.digest(ask)).hexdigest()
-    return ask._replace(request=name)
+def identify_query(answerer: PrivateAnswerer, query: Query) -> Query:
+    """Return the query under an id of all that decides its answer: a repeat has the same."""
+    digest = sha256(answerer.served.version.encode() + answerer.digest(query)).hexdigest()
+    return query._replace(request=digest)

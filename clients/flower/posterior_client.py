@@ -1,25 +1,59 @@
 """The training client: Flower's arrays in, the client's update, Flower's arrays out."""
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
+from flwr.app import Array, ArrayRecord, Context
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 
-from clients.flower.client_memory import ClientMemory
 from fedcel.federation import (
     ClientUpdate,
     RoundInputs,
     client_update,
-    is_state_usable,
     record_names,
     update_client,
 )
-from fedcel.losses.cel import SharedCentres
+from fedcel.losses.cel import SharedCentres, State
 from fedcel.nets import to_arrays, to_vector
+from fedcel.runs import is_state_usable
 from fedcel.settings import Settings
 
 FitResult = tuple[NDArrays, int, dict[str, Scalar]]
+
+
+@runtime_checkable
+class ClientMemory(Protocol):
+    """Keeps one client's state from round to round: a `ClientStateFolder`, or Flower's context."""
+
+    def read_state(self, number: int) -> State | None:
+        """Return the state from before round `number`, None where there is none."""
+        ...
+
+    def write_state(self, number: int, state: State) -> None:
+        """Keep the state after round `number`."""
+        ...
+
+
+class ContextMemory:
+    """State in Flower's context: in the node's memory, for one run, gone with a restart."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def read_state(self, number: int) -> State | None:
+        """Return the state that is there."""
+        record = self._context.state.get(record_names.STATE)
+        if not isinstance(record, ArrayRecord):
+            return None
+        return {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
+
+    def write_state(self, number: int, state: State) -> None:
+        """Replace the state; where the losses keep nothing there is none."""
+        if state:
+            arrays = {name: Array(tensor.detach().numpy()) for name, tensor in state.items()}
+            self._context.state[record_names.STATE] = ArrayRecord(arrays)
 
 
 class PosteriorClient(NumPyClient):
@@ -64,13 +98,12 @@ class PosteriorClient(NumPyClient):
         update = update_client(
             self.settings,
             self.client,
-            float(config.get(record_names.SHARE, 1.0)),
-            read_inputs(number, to_vector(parameters), config, self.received, examples),
-            self.memory.recall(number) if self.memory else None,
+            float(config.get(record_names.WEIGHT, 1.0)),
+            read_inputs(to_vector(parameters), config, self.received, examples=examples),
+            state=self.memory.read_state(number) if self.memory else None,
         )
-        # A loss without statistics keeps nothing.
-        if self.memory and update.state and is_state_usable(update.state):
-            self.memory.remember(number, update.state)
+        if self.memory and is_state_usable(update.state):
+            self.memory.write_state(number, update.state)
         self.sent = {}
         if update.statistics:
             arrays = [tensor.numpy() for tensor in update.statistics]
@@ -85,26 +118,26 @@ class PosteriorClient(NumPyClient):
 
 
 def read_inputs(
-    number: int,
     model: torch.Tensor,
     config: Mapping[str, Scalar],
     received: Mapping[str, Sequence[object]],
+    *,
     examples: int,
 ) -> RoundInputs:
-    """Return what a message brings to a round; stock strategies send neither weight nor total."""
+    """Read what a message brings to a round; stock strategies send neither weight nor total."""
     tensors = {
         name: [torch.from_numpy(array) for array in arrays] for name, arrays in received.items()
     }
     centres = tensors.get(record_names.CENTRES)
     return RoundInputs(
-        number=number,
+        number=int(config[record_names.ROUND]),
         model=model,
         total_examples=int(config.get(record_names.TOTAL, examples)),
         proximal=_read_float(config, record_names.PROXIMAL),
         threshold=_read_float(config, record_names.THRESHOLD),
         centres=SharedCentres(*centres) if centres else None,
         gradient=tensors.get(record_names.GRADIENT, [None])[0],
-        step_sizes=tensors.get(record_names.SCALE, [None])[0],
+        step_sizes=tensors.get(record_names.STEP_SIZES, [None])[0],
     )
 
 
@@ -117,6 +150,6 @@ def select_metrics(update: ClientUpdate, config: Mapping[str, Scalar]) -> dict[s
 
     Flower's strategies refuse replies whose metrics differ in name, and clients' classes differ.
     """
-    if record_names.SHARE in config:
+    if record_names.WEIGHT in config:
         return update.metrics
     return {k: v for k, v in update.metrics.items() if not k.rpartition("-")[2].isdigit()}

@@ -17,7 +17,7 @@ from fedcel.errors import RunError, SettingsError
 from fedcel.losses import defences
 from fedcel.metrics import bald, predictive_entropy
 from fedcel.nets import FlatNet, SplitNet
-from fedcel.posterior import Prediction, what_is_sent
+from fedcel.posterior import Prediction, build_device_net
 from fedcel.runs import Run, posterior_samples
 from fedcel.settings import NetSettings, PrivacySettings, Settings, check_private
 
@@ -72,8 +72,8 @@ def build_served(
     encoders = [vector[: flat.cut] for vector in vectors]
     if any(not torch.equal(other, encoders[0]) for other in encoders):
         raise RunError("the samples differ in the encoder, the run is damaged; train it anew")
-    net, own = what_is_sent(flat, vectors, "head"), defences.defended_net_settings(s)
-    heads: list[nn.Module] = [what_is_sent(flat, [vector], "head").head for vector in vectors]
+    net, own = build_device_net(flat, vectors, "head"), defences.defended_net_settings(s)
+    heads: list[nn.Module] = [build_device_net(flat, [vector], "head").head for vector in vectors]
     stacked = {name: value.detach() for name, value in stack_module_state(heads)[0].items()}
     classes = net.answer(torch.zeros(1, net.features)).shape[1]
     version = hash_version(net, stacked)

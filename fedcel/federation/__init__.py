@@ -1,70 +1,65 @@
 """One round of federated training: what a client computes, what the server makes of it."""
 
-from fedcel.federation.aggregation import mean_metrics, slide_average, weighted_sum
+from fedcel.federation.aggregation import (
+    HEAVIEST,
+    drop_unknown_classes,
+    mean_metrics,
+    weighted_sum,
+)
 from fedcel.federation.client_update import (
     ClientUpdate,
     RoundInputs,
     build_client_net,
     compute_client_gradient,
-    is_state_usable,
+    init_net,
     protect_update,
     select_client_images,
     update_client,
 )
-from fedcel.federation.initial_net import init_net
-from fedcel.federation.local_update import SHARED_NOISE, LocalUpdate, StepCorrections, local_update
-from fedcel.federation.robust_aggregation import combine_deltas
+from fedcel.federation.local_update import SHARED_NOISE, LocalUpdate, local_update
 from fedcel.federation.server_round import (
-    HEAVIEST,
-    Event,
+    ClientTrainer,
     Rejection,
     RoundReport,
     RoundRequest,
-    Scores,
-    ServerState,
     add_mean_gradient,
-    advance_model,
     begin_round,
-    describe_round,
     finish_round,
+    play_round,
+)
+from fedcel.federation.server_state import (
+    ServerState,
+    advance_model,
     init_server_state,
-    is_sample_due,
-    may_stop,
     move_threshold,
 )
 
 __all__ = [
     "HEAVIEST",
     "SHARED_NOISE",
+    "ClientTrainer",
     "ClientUpdate",
-    "Event",
     "LocalUpdate",
     "Rejection",
     "RoundInputs",
     "RoundReport",
     "RoundRequest",
-    "Scores",
     "ServerState",
-    "StepCorrections",
     "add_mean_gradient",
     "advance_model",
     "begin_round",
     "build_client_net",
-    "combine_deltas",
     "compute_client_gradient",
-    "describe_round",
+    "drop_unknown_classes",
     "finish_round",
     "init_net",
     "init_server_state",
-    "is_sample_due",
-    "is_state_usable",
     "local_update",
-    "may_stop",
     "mean_metrics",
     "move_threshold",
+    "play_round",
     "protect_update",
     "select_client_images",
-    "slide_average",
     "update_client",
     "weighted_sum",
 ]

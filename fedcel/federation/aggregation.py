@@ -1,16 +1,19 @@
-"""The server's arithmetic: weighted sums of deltas, the sliding average, means of metrics."""
+"""The server's arithmetic: weights, weighted sums of deltas, the sliding average, mean metrics."""
 
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from math import isfinite
+from math import hypot, isfinite
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.federation import record_names
+from fedcel.settings import OWN_STRATEGY, Settings
 
+HEAVIEST = "heaviest-update"
+"""Metric: the largest weight of a round's mean over the root of the sum of all weights' squares."""
 _NOT_AVERAGED = {record_names.EXAMPLES, record_names.PARTITION, record_names.ROUND}
 _CLASS_METRIC = re.compile(r"(.+)-(0|[1-9]\d{0,3})")
 """A metric of one class, `spread-3`, and the name of the same metric over all classes."""
@@ -40,20 +43,10 @@ def weighted_sum(
     return total
 
 
-def mean_gradient(
-    gradients: Mapping[int, Float[Tensor, " P"]], weights: Mapping[int, float]
-) -> Float[Tensor, " P"]:
-    """Average clients' gradients by their weights, in the order of their partitions."""
-    order = sorted(gradients)
-    whole = sum(weights[client] for client in order)
-    normalised = [weights[client] / whole for client in order]
-    return weighted_sum([gradients[client] for client in order], normalised)
-
-
 def renormalise_weights(
     weights: Mapping[int, float], used: Sequence[int], has_noise: bool
 ) -> list[float]:
-    """Weigh the clients whose updates are used in a round.
+    """Compute the weights of the clients whose updates are used in a round.
 
     Without Langevin noise the weights are scaled to make up for clients left out. With it they are
     not: the noise of each client is right for its own weight, so that the sum over those used is a
@@ -102,6 +95,19 @@ def slide_average(
     return moved
 
 
+def heaviest_share(settings: Settings, weights: Collection[float]) -> dict[str, float]:
+    """Compute what `fedcel.privacy.update_noise` accounts a round with, where updates have noise.
+
+    1 where the round is not their plain mean: a single noisy update may then decide what is taken,
+    and one client's noise may be all there is.
+    """
+    if not settings.update.noise:
+        return {}
+    rule = settings.strategy
+    is_plain = (rule.name, rule.aggregation, rule.max_norm) == (OWN_STRATEGY, "mean", "none")
+    return {HEAVIEST: max(weights) / hypot(*weights) if is_plain else 1.0}
+
+
 def mean_metrics(
     metrics: Sequence[Mapping[str, float]], weights: Sequence[float]
 ) -> dict[str, float]:
@@ -110,14 +116,21 @@ def mean_metrics(
     A metric counts where more than half of the clients report it. One of a class, `spread-3`, is
     reported only by clients that saw the class: it counts where `spread` does. So a single client
     among others can add no metric of its own, and keep none away.
+
+    Args:
+        metrics: One row a client.
+        weights: w_k of each, in the same order.
+
+    Returns:
+        The means, by name.
     """
     finite = [{key: value for key, value in row.items() if isfinite(value)} for row in metrics]
     reporters = Counter(key for row in finite for key in row)
     common = {key for key, n in reporters.items() if 2 * n > len(metrics)} - _NOT_AVERAGED
     means = {}
     for key in sorted(reporters):
-        of_class = _CLASS_METRIC.fullmatch(key)
-        if key in common or (of_class and of_class[1] in common):
+        class_metric = _CLASS_METRIC.fullmatch(key)
+        if key in common or (class_metric and class_metric[1] in common):
             parts = [(w, row[key]) for w, row in zip(weights, finite, strict=True) if key in row]
             means[key] = sum(w * v for w, v in parts) / sum(w for w, _ in parts)
     return {key: value for key, value in means.items() if isfinite(value)}
@@ -127,6 +140,13 @@ def drop_unknown_classes(metrics: Mapping[str, float], classes: int) -> dict[str
     """Leave out metrics of a class, `spread-3`, that is none of the run's classes.
 
     A client could else add thousands of numbers to every line of the log.
+
+    Args:
+        metrics: Of a round.
+        classes: How many the run has.
+
+    Returns:
+        The others.
     """
     matches = {key: _CLASS_METRIC.fullmatch(key) for key in metrics}
     return {

@@ -5,16 +5,15 @@ Every engine and the Flower client come through `update_client`.
 
 import warnings
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.data import Images, load_splits
+from fedcel.data import Images, Splits, load_splits
 from fedcel.errors import DataError
-from fedcel.federation.initial_net import init_net
 from fedcel.federation.local_update import (
     SHARED_NOISE,
     StepCorrections,
@@ -30,13 +29,13 @@ from fedcel.losses.cel import (
     State,
     summarise_centres,
 )
-from fedcel.nets import FlatNet
-from fedcel.posterior import RoundPlan, is_encoder_frozen, round_plan
+from fedcel.nets import FlatNet, build_net
+from fedcel.posterior import RoundPlan, is_encoder_frozen, plan_round
 from fedcel.privacy import add_update_noise, clip_update
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings, UpdateSettings
 
-_OWN_GRADIENT, _OWN_ROUND = "control.gradient", "control.round"
+_GRADIENT, _GRADIENT_ROUND = "control.gradient", "control.round"
 """In a client's state: its gradient at the model of a round, and which round."""
 
 
@@ -46,6 +45,7 @@ class RoundInputs(NamedTuple):
     number: int
     """Of the round, from 1."""
     model: Float[Tensor, " P"]
+    """The global parameters."""
     total_examples: int
     """N, the training images of all clients."""
     proximal: float | None = None
@@ -74,14 +74,52 @@ class ClientUpdate(NamedTuple):
     """Its mean gradient at the received model, where the control variate is `stale`."""
 
 
+def init_net(settings: Settings, splits: Splits) -> FlatNet:
+    """Build the net of these settings, its defence included, with the parameters of round 0.
+
+    Args:
+        settings: Of the run; `seed` and `net.seed` decide the parameters.
+        splits: The images of the run, which say shape and number of classes.
+
+    Returns:
+        The net, its parameters in one vector.
+
+    Raises:
+        NetError: The parts of the net do not fit together, or the images do not fit it.
+        PluginError: A user's net or defence cannot be built.
+    """
+    plain = build_net(
+        defences.defended_net_settings(settings),
+        splits.shape,
+        splits.classes,
+        make_generator(settings.seed, "net", settings.net.seed),
+        cut=defences.build_cut(settings),
+    )
+    return FlatNet(defences.apply_transform(settings, splits.shape, plain))
+
+
 @lru_cache(maxsize=4)
 def build_client_net(settings: Settings) -> FlatNet:
-    """Build this process's net of these settings: a workspace that every use overwrites."""
+    """Build this process's net of these settings, once: whoever uses it loads its parameters.
+
+    Args:
+        settings: Of the run.
+
+    Returns:
+        A net to work with.
+    """
     return init_net(settings, load_splits(settings.data, settings.clients, settings.seed))
 
 
 def select_client_images(settings: Settings, client: int) -> Images:
     """Return the training images of one client.
+
+    Args:
+        settings: Of the run.
+        client: Its partition, from 0.
+
+    Returns:
+        Images and labels.
 
     Raises:
         DataError: There is no such client.
@@ -106,14 +144,12 @@ def build_client_losses(settings: Settings, threshold: float | None = None) -> L
         SettingsError: The options of a loss do not fit together.
         PluginError: A user's loss cannot be built.
     """
-    splits, net = (
-        load_splits(settings.data, settings.clients, settings.seed),
-        build_client_net(settings).net,
-    )
-    moved = {} if threshold is None else {"threshold": threshold}
+    splits = load_splits(settings.data, settings.clients, settings.seed)
+    net = build_client_net(settings).net
+    changes = {} if threshold is None else {"threshold": threshold}
     return Losses(
         cel=cel.build_cel(
-            settings.cel.model_copy(update=moved), net.cut.sigma, net.features, splits.classes
+            settings.cel.model_copy(update=changes), net.cut.sigma, net.features, splits.classes
         ),
         defence=defences.build_defence(settings, splits.shape),
         clip=None if settings.cel.clip == "none" else settings.cel.clip,
@@ -125,6 +161,7 @@ def update_client(
     client: int,
     weight: float,
     inputs: RoundInputs,
+    *,
     state: State | None = None,
 ) -> ClientUpdate:
     """Train one client for a round: every engine and the Flower client come through here.
@@ -143,30 +180,27 @@ def update_client(
         FedcelError: The settings are wrong, or the training diverged; see `protect_update` for
             what a client with noisy updates tells of it.
     """
-    losses = build_client_losses(
-        settings, inputs.threshold
-    )  # a wrong setting is no failure to be hidden
-    return protect_update(
-        settings.update,
-        lambda: _train_client(settings, losses, client, weight, inputs, state),
-        inputs.model,
-    )
+    # Here, not inside: a wrong setting is no failure to be hidden.
+    losses = build_client_losses(settings, inputs.threshold)
+    train = partial(_train_client, settings, client, weight, inputs, losses=losses, state=state)
+    return protect_update(settings.update, train, inputs.model)
 
 
 def _train_client(
     settings: Settings,
-    losses: Losses,
     client: int,
     weight: float,
     inputs: RoundInputs,
+    *,
+    losses: Losses,
     state: State | None,
 ) -> ClientUpdate:
+    """Train without a look at what may leave the client."""
     flat, (x, y) = build_client_net(settings), select_client_images(settings, client)
     plan = plan_client(settings, weight, inputs)
     gradient = None
     if plan.control != "none":
         gradient = compute_client_gradient(settings, client, inputs.model, inputs.number)
-    streams = make_client_streams(settings, client, inputs.number)
     update = local_update(
         flat,
         inputs.model,
@@ -174,39 +208,43 @@ def _train_client(
         y,
         plan=plan,
         local=settings.local,
-        streams=streams,
-        losses=acting_losses(losses, plan, inputs.centres),
+        streams=make_client_streams(settings, client, inputs.number),
+        losses=select_acting_losses(losses, plan, inputs.centres),
         state=state,
         refresh_every=settings.cel.refresh_every if settings.cel.refresh == "epoch" else 0,
         corrections=StepCorrections(
             control_variate(plan.control, gradient, inputs, state), inputs.step_sizes
         ),
     )
-    remembered = remember_gradient(plan.control, gradient, inputs.number)
-    centres = None
+    statistics = None
     if settings.cel.centres != "own" and plan.cel_acts:
         flat.load(update.model)
-        centres = summarise_centres(
-            select_state(update.state, CEL_PREFIX) or {}, encode_in_pieces(flat, x, y)
-        )
+        features = encode_in_pieces(flat, x, y)
+        statistics = summarise_centres(select_state(update.state, CEL_PREFIX) or {}, features)
+    next_state = update.state
+    if gradient is not None and plan.control == "stale":
+        next_state = next_state | {
+            _GRADIENT: gradient,
+            _GRADIENT_ROUND: torch.tensor(float(inputs.number)),
+        }
     return ClientUpdate(
         update.delta,
         update.model,
-        {**update.state, **remembered},
+        next_state,
         update.metrics,
-        centres,
+        statistics,
         gradient if plan.control == "stale" else None,
     )
 
 
 def plan_client(settings: Settings, weight: float, inputs: RoundInputs) -> RoundPlan:
-    """Return the constants of one client's round, with what the server's inputs replace."""
-    plan = round_plan.plan_round(settings, inputs.number, weight, inputs.total_examples)
+    """Compute the constants of one client's round, with what the server's inputs replace."""
+    plan = plan_round(settings, inputs.number, weight, inputs.total_examples)
     plan = plan._replace(threshold=inputs.threshold)
     return plan if inputs.proximal is None else plan._replace(pull=inputs.proximal)
 
 
-def acting_losses(losses: Losses, plan: RoundPlan, centres: SharedCentres | None = None) -> Losses:
+def select_acting_losses(losses: Losses, plan: RoundPlan, centres: SharedCentres | None) -> Losses:
     """Leave the losses that act in a round: none on a frozen encoder or at weight 0.
 
     With `centres` averaged over clients, the conditional entropy loss is around those.
@@ -230,7 +268,17 @@ def make_client_streams(settings: Settings, client: int, number: int) -> Streams
 def compute_client_gradient(
     settings: Settings, client: int, model: Float[Tensor, " P"], number: int
 ) -> Float[Tensor, " P"]:
-    """Compute the mean gradient (P,) of a client's images at the received model."""
+    """Compute the mean gradient of a client's images at the received model.
+
+    Args:
+        settings: Of the run.
+        client: Its partition, from 0.
+        model: The received parameters, (P,).
+        number: The round.
+
+    Returns:
+        The gradient (P,), 0 where the encoder stands still.
+    """
     x, y = select_client_images(settings, client)
     streams = make_client_streams(settings, client, number)
     return compute_full_gradient(
@@ -246,7 +294,7 @@ def compute_client_gradient(
 def control_variate(
     control: str, gradient: Float[Tensor, " P"] | None, inputs: RoundInputs, state: State | None
 ) -> Float[Tensor, " P"] | None:
-    """Return the clients' mean gradient less the client's own, None where one is not known.
+    """Compute the clients' mean gradient less the client's own, None where one is not known.
 
     `fresh`: both at the received model. `stale`: both at the last round's, if the client was in it.
 
@@ -257,22 +305,9 @@ def control_variate(
         return None
     if control == "fresh":
         return inputs.gradient - gradient
-    last = (state or {}).get(_OWN_ROUND, torch.tensor(-1.0))
-    if state is None or int(last) != inputs.number - 1:
+    if not state or int(state.get(_GRADIENT_ROUND, -1)) != inputs.number - 1:
         return None
-    return inputs.gradient - state[_OWN_GRADIENT]
-
-
-def remember_gradient(control: str, gradient: Float[Tensor, " P"] | None, number: int) -> State:
-    """Return what a client's state keeps of its gradient: nothing unless `stale` asks for it."""
-    if gradient is None or control != "stale":
-        return {}
-    return {_OWN_GRADIENT: gradient, _OWN_ROUND: torch.tensor(float(number))}
-
-
-def is_state_usable(state: State) -> bool:
-    """Say whether a client's state is worth keeping: what a diverged round left would poison it."""
-    return all(bool(tensor.isfinite().all()) for tensor in state.values())
+    return inputs.gradient - state[_GRADIENT]
 
 
 def protect_update(

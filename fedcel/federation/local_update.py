@@ -14,16 +14,15 @@ from fedcel.nets import CPU, FlatNet, fastest_device, place_state, use_full_prec
 from fedcel.posterior import (
     RoundConstants,
     RoundPlan,
-    init_sampler,
+    build_sampler,
     langevin_step,
     moving_parameters,
-    noise_scale,
 )
 from fedcel.settings import LocalSettings
 
 SHARED_NOISE = "langevin-common"
 """Purpose of the random stream that all clients of a round share."""
-_LEAST_MEMBERS = 2  # members without which a class has no spread
+_MIN_MEMBERS = 2  # members without which a class has no spread
 _VALUES_AT_ONCE = 2**22  # values of images gathered and augmented at once
 _IMAGES_AT_ONCE = 1024  # images encoded at once for the statistics of a loss
 
@@ -42,7 +41,7 @@ NO_CORRECTIONS = StepCorrections()
 
 
 class LocalUpdate(NamedTuple):
-    """What a client's round of steps gives."""
+    """What a client's round of local steps gives."""
 
     delta: Float[Tensor, " P"]
     """Last minus received parameters."""
@@ -107,32 +106,34 @@ def local_update(
     )
     inputs = _encode(flat, x) if plan.freeze else x
     mask, xi = _draw_cut_noise(flat, batches, streams("cut"))
-    constants = round_constants(
+    constants = make_round_constants(
         flat, received, plan=plan, local=local, streams=streams, corrections=corrections
     )
     augmentation = "none" if plan.freeze else local.augment
-    images = _gather_batches(inputs, batches, augmentation, streams("augment"))
+    moving = flat.vector[moving_parameters(flat, plan.freeze)]
+    sampler_state = constants.sampler.start(moving, plan)
+    batch_images = _gather_batches(inputs, batches, augmentation, streams("augment"))
     period, last = refresh_every * -(-len(y) // batches.shape[1]), len(batches) - 1
     potentials: list[Tensor] = []
     clipped: list[Tensor] = []
     metrics: dict[str, Tensor] = {}
-    for step, (chosen, seen) in enumerate(zip(batches, images, strict=True)):
+    for step, (rows, batch_inputs) in enumerate(zip(batches, batch_images, strict=True)):
         if step and period and step % period == 0:
-            on_cpu = place_state(state, CPU), encode_in_pieces(flat, x, y)
-            state = place_state(
-                composite.refresh_losses(losses, *on_cpu, streams, step=step), place
-            )
+            state, features = place_state(state, CPU), encode_in_pieces(flat, x, y)
+            state = composite.refresh_losses(losses, state, features, streams, step=step)
+            state = place_state(state, place)
         flat.gradient.zero_()
-        z = seen if plan.freeze else flat.net.encode(seen)
+        z = batch_inputs if plan.freeze else flat.net.encode(batch_inputs)
         masked = z if mask is None else z * mask[step]
-        batch = Batch(seen, z, masked if xi is None else masked + xi[step], y[chosen])
+        batch = Batch(batch_inputs, z, masked if xi is None else masked + xi[step], y[rows])
         loss = flat.net.potential(flat.net.answer(batch.smashed), batch.y)
         potentials.append(loss.detach())
         if losses.acts:
             term = composite.add_losses(losses, state, batch, measure=step == last)
             loss, metrics = loss + term.loss, term.metrics
         torch.autograd.backward(loss)
-        if (was_clipped := langevin_step(flat, constants, plan)) is not None:
+        sampler_state, was_clipped = langevin_step(flat, constants, plan, sampler_state)
+        if was_clipped is not None:
             clipped.append(was_clipped)
         state = composite.step_losses(losses, state, batch) if losses.acts else state
     return LocalUpdate(
@@ -143,7 +144,7 @@ def local_update(
     )
 
 
-def round_constants(
+def make_round_constants(
     flat: FlatNet,
     received: Float[Tensor, " P"],
     *,
@@ -154,16 +155,19 @@ def round_constants(
 ) -> RoundConstants:
     """Gather what all steps of a round share, of the parameters that move."""
     part = moving_parameters(flat, plan.freeze)
-    shift, scale = (None if c is None else c[part].to(received.device) for c in corrections)
+    control_variate, step_sizes = (
+        None if correction is None else correction[part].to(received.device)
+        for correction in corrections
+    )
     return RoundConstants(
         received[part],
-        shift,
-        scale,
-        None if scale is None else noise_scale(scale, plan),
+        control_variate,
+        step_sizes,
+        None if step_sizes is None else plan.noise_scale(step_sizes),
         streams("langevin"),
         streams(SHARED_NOISE),
         torch.empty_like(flat.vector[part], device=CPU),
-        init_sampler(local, flat.vector[part], plan),
+        build_sampler(local),
     )
 
 
@@ -173,7 +177,9 @@ def _summarise(
     """Return the round's numbers: those of the losses, the mean potential, the share clipped."""
     numbers = {key: value.item() for key, value in metrics.items()}
     numbers["loss"] = torch.stack(potentials).mean().item()
-    return numbers | ({"clipped": torch.stack(clipped).mean().item()} if clipped else {})
+    if clipped:
+        numbers["clipped"] = torch.stack(clipped).mean().item()
+    return numbers
 
 
 def compute_full_gradient(
@@ -236,7 +242,7 @@ def draw_batches(
     if not local.balance:
         return _shuffle_epochs(torch.arange(len(y)), local.steps, size, generator)
     classes = torch.unique(y)
-    per_class = max(_LEAST_MEMBERS, size // len(classes))
+    per_class = max(_MIN_MEMBERS, size // len(classes))
     parts = [
         _shuffle_epochs(torch.eq(y, label).nonzero()[:, 0], local.steps, per_class, generator)
         for label in classes
@@ -287,7 +293,7 @@ def _encode(flat: FlatNet, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
 def encode_in_pieces(
     flat: FlatNet, x: Float[Tensor, "N C H W"], y: Int[Tensor, " N"]
 ) -> FeatureBatches:
-    """Return the client's features and labels, encoded as they are read, on the processor."""
+    """Return the client's features and labels, on the processor, encoded by `flat` when read."""
     return lambda: (
         (_encode(flat, images).cpu(), labels.cpu())
         for images, labels in zip(

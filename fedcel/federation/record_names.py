@@ -1,4 +1,4 @@
-"""Names that the server's and the clients' side of Flower share."""
+"""Names of records and numbers in the messages between the two sides of Flower."""
 
 ARRAYS = "arrays"  # record: the global model, down; a client's weights, up, if asked for
 DELTA = "delta"  # record: last minus received model, up
@@ -7,23 +7,23 @@ METRICS = "metrics"  # record: numbers, up
 STATISTICS = "statistics"  # record: class centres, weights, counts of a client, up, if asked for
 CENTRES = "centres"  # record: the centres averaged over clients and their weights, down
 GRADIENT = "gradient"  # record: a client's mean gradient up, the mean over clients down, (P,)
-SCALE = "scale"  # record: the step size of each parameter in units of eta, (P,), down
-CEL = "cel"  # record in a client's own state; never sent
+STEP_SIZES = "scale"  # record: the step size of each parameter in units of eta, (P,), down
+STATE = "cel"  # record in a client's own context; never sent
 SMASHED = "smashed"  # record: smashed data of a query, (B, D)
 SAMPLES = "samples"  # record: posterior samples as flat vectors, (S, P)
 LOGITS = "logits"  # record: the private answer, (B, C)
 
 ROUND = "server-round"
-SHARE = "share"  # w_k, the weight that the server will give to this client's delta
+WEIGHT = "share"  # w_k, the weight that the server will give to this client's delta
 TOTAL = "total-examples"  # N over all clients
 THRESHOLD = "cel-threshold"  # tau of this round, where it is adaptive
 PROXIMAL = "proximal-mu"  # FedProx's own name for its pull
 SHAPE = "image-shape"  # channels, height, width that the net takes
 CLASSES = "classes"  # that the net tells apart
-NAMES = "class-names"  # of the server's class folders, where its source has such
+CLASS_NAMES = "class-names"  # of the server's class folders, where its source has such
 EXAMPLES = "num-examples"  # N_k; Flower's own name
 PARTITION = "partition"
-OWN = "own-images"  # 1 where a node's images are its own, not dealt from the run's data
+HAS_NODE_DATA = "own-images"  # 1 where a node's images are its own, not dealt from the run's data
 
 COUNT_QUERY = "count"  # query action: how many examples do you hold?
 GRADIENT_QUERY = "gradient"  # query action: the mean gradient of your images at this model

@@ -14,10 +14,10 @@ _HALF = 0.5 - 1e-7
 """A trimmed mean of this trim is the median, the mean of the two middle values where it is even."""
 _NEGLIGIBLE = 1e-6  # share of a client's weight that is only rounding: times 1e38 it would count
 _BLOCK = 2**16  # parameters sorted or compared at once
-_LEAST_DELTAS = 3
-_PASSES = 100
+_MIN_DELTAS = 3
+_MAX_PASSES = 100
 _SMOOTHING = 1e-6  # Pillutla et al.'s nu, in units of the median distance
-_ENOUGH = 1e-9  # a pass that moves the centre by less, in the same units, is the last
+_TOLERANCE = 1e-9  # a pass that moves the centre by less, in the same units, is the last
 
 
 def combine_deltas(
@@ -43,10 +43,10 @@ def combine_deltas(
     if rule.aggregation == "mean":
         return weighted_sum(deltas, weights)
     stacked = torch.stack([*deltas])
-    if len(stacked) < _LEAST_DELTAS:
+    if len(stacked) < _MIN_DELTAS:
         raise RoundError(
             f"{len(stacked)} updates can be used in this round, strategy.aggregation "
-            f"{rule.aggregation!r} needs {_LEAST_DELTAS}; start more nodes or raise "
+            f"{rule.aggregation!r} needs {_MIN_DELTAS}; start more nodes or raise "
             "clients-per-round"
         )
     share = torch.tensor(weights, dtype=torch.float64)
@@ -81,7 +81,7 @@ def trimmed_mean(
 
 
 def clipped_mean(deltas: Float[Tensor, "m P"], share: Float[Tensor, " m"]) -> Float[Tensor, " P"]:
-    """Return the weighted mean of deltas scaled down to the median of their L2 norms.
+    """Compute the weighted mean of deltas scaled down to the median of their L2 norms.
 
     Norm bounding of Sun et al., 2019, section 4 (arXiv 1911.07963), the bound the round's own
     median, so that it needs no setting. A hostile client still pulls, but no harder than others.
@@ -96,7 +96,7 @@ def clipped_mean(deltas: Float[Tensor, "m P"], share: Float[Tensor, " m"]) -> Fl
 def krum(
     deltas: Float[Tensor, "m P"], share: Float[Tensor, " m"], *, byzantine: int, best: int
 ) -> Float[Tensor, " P"]:
-    """Return the weighted mean of the `best` deltas nearest to their m - f - 2 nearest others.
+    """Compute the weighted mean of the `best` deltas nearest to their m - f - 2 nearest others.
 
     f is `byzantine`; distances are squared. One delta is Krum, more are Multi-Krum (Blanchard et
     al., NIPS 2017, section 4). The choice is without weights: each client has one vote.
@@ -108,11 +108,11 @@ def krum(
             f"{m} updates can be used in this round, Krum needs {2 * byzantine + 3} or more for "
             f"strategy.byzantine {byzantine}; lower it, or set strategy.aggregation to 'median'"
         )
-    gaps = torch.zeros(m, m, dtype=torch.float64)
+    distances = torch.zeros(m, m, dtype=torch.float64)
     for block in torch.split(deltas, _BLOCK, dim=1):
         x = block.double()
-        gaps += torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square()
-    scores = gaps.sort(dim=1).values[:, 1 : m - byzantine - 1].sum(1)  # the first is itself
+        distances += torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square()
+    scores = distances.sort(dim=1).values[:, 1 : m - byzantine - 1].sum(1)  # the first is itself
     chosen = scores.argsort(stable=True)[:best].sort().values
     return weighted_sum(list(deltas[chosen]), (share[chosen] / share[chosen].sum()).tolist())
 
@@ -120,7 +120,7 @@ def krum(
 def geometric_median(
     deltas: Float[Tensor, "m P"], share: Float[Tensor, " m"]
 ) -> Float[Tensor, " P"]:
-    """Return the point whose weighted sum of distances to the deltas is least.
+    """Compute the point whose weighted sum of distances to the deltas is least.
 
     Smoothed Weiszfeld passes (Pillutla, Kakade and Harchaoui, IEEE TSP 2022, algorithm 2) from the
     coordinate median. Each pass lowers the sum, so that stopping early costs only exactness. Where
@@ -128,14 +128,14 @@ def geometric_median(
     """
     x = deltas.double()
     centre = trimmed_mean(x, share, _HALF)
-    away = torch.linalg.vector_norm(x - centre, dim=1)
-    unit = trimmed_mean(away[:, None], share, _HALF)
+    radii = torch.linalg.vector_norm(x - centre, dim=1)
+    unit = trimmed_mean(radii[:, None], share, _HALF)
     if not unit:
         return centre.to(deltas.dtype)
-    for _ in range(_PASSES):
-        pull = share / away.clamp(min=_SMOOTHING * unit)
+    for _ in range(_MAX_PASSES):
+        pull = share / radii.clamp(min=_SMOOTHING * unit)
         before, centre = centre, (pull / pull.sum()) @ x
-        away = torch.linalg.vector_norm(x - centre, dim=1)
-        if torch.linalg.vector_norm(centre - before) <= _ENOUGH * unit:
+        radii = torch.linalg.vector_norm(x - centre, dim=1)
+        if torch.linalg.vector_norm(centre - before) <= _TOLERANCE * unit:
             break
     return centre.to(deltas.dtype)

@@ -1,42 +1,55 @@
 """Sampling the posterior: the constants of a round, the chain and its judge, the predictions."""
 
-from fedcel.posterior.chain import Chain
-from fedcel.posterior.diagnostics import CLOSE, Diagnosis, diagnose
-from fedcel.posterior.langevin_constants import noise_variance, prior_pull, temperature_ratio
+from fedcel.posterior.chain import Chain, is_sample_due
+from fedcel.posterior.diagnostics import (
+    DIAGNOSIS_INTERVAL,
+    MAX_R_HAT,
+    Diagnosis,
+    Trace,
+    diagnose,
+)
 from fedcel.posterior.langevin_step import (
+    NoiseAdder,
     RoundConstants,
+    Sampler,
+    build_sampler,
     langevin_step,
     moving_parameters,
-    noise_scale,
-    nominal_temperature,
 )
-from fedcel.posterior.predict import Prediction, answer_all, predict, what_is_sent
-from fedcel.posterior.round_plan import RoundPlan, is_encoder_frozen, is_kept
-from fedcel.posterior.samplers import Kick, init_sampler
-from fedcel.posterior.trace import EVERY, Trace
+from fedcel.posterior.predict import Prediction, apply_heads, build_device_net, predict
+from fedcel.posterior.round_plan import (
+    RoundPlan,
+    is_encoder_frozen,
+    is_sample_candidate,
+    noise_variance,
+    plan_round,
+    select_clients,
+    weigh_clients,
+)
 
 __all__ = [
-    "CLOSE",
-    "EVERY",
+    "DIAGNOSIS_INTERVAL",
+    "MAX_R_HAT",
     "Chain",
     "Diagnosis",
-    "Kick",
+    "NoiseAdder",
     "Prediction",
     "RoundConstants",
     "RoundPlan",
+    "Sampler",
     "Trace",
-    "answer_all",
+    "apply_heads",
+    "build_device_net",
+    "build_sampler",
     "diagnose",
-    "init_sampler",
     "is_encoder_frozen",
-    "is_kept",
+    "is_sample_candidate",
+    "is_sample_due",
     "langevin_step",
     "moving_parameters",
-    "noise_scale",
     "noise_variance",
-    "nominal_temperature",
+    "plan_round",
     "predict",
-    "prior_pull",
-    "temperature_ratio",
-    "what_is_sent",
+    "select_clients",
+    "weigh_clients",
 ]

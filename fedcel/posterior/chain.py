@@ -1,5 +1,6 @@
-"""Posterior samples on disk: a ring of thinned global models."""
+"""Posterior samples on disk: a ring of thinned global models, and which rounds give one."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from jaxtyping import Float
@@ -7,36 +8,87 @@ from torch import Tensor
 
 from fedcel.errors import RunError
 from fedcel.files import read_tensors, write_tensors
+from fedcel.posterior.round_plan import is_sample_candidate
+from fedcel.settings import Settings
 
 
 class Chain:
-    """At most `capacity` samples in `folder`, one file each, named by their round."""
+    """The posterior samples of a run: one file each, named by its round, the oldest dropped first.
+
+    Args:
+        folder: Of the samples; it need not exist.
+        capacity: How many are kept at most.
+    """
 
     def __init__(self, folder: Path, capacity: int) -> None:
         self.folder = folder
         self.capacity = capacity
 
-    def rounds(self) -> list[int]:
-        """Return the rounds of the kept samples, ascending."""
+    def list_rounds(self) -> list[int]:
+        """List the rounds of the kept samples.
+
+        Returns:
+            Ascending.
+        """
         return sorted(int(path.stem) for path in self.folder.glob("[0-9]*.safetensors"))
 
-    def keep(self, number: int, model: Float[Tensor, " P"]) -> None:
-        """Write the sample of round `number`, then drop the oldest beyond the capacity."""
+    def write_sample(self, number: int, model: Float[Tensor, " P"]) -> None:
+        """Write a sample, then drop the oldest beyond the capacity.
+
+        Args:
+            number: Its round.
+            model: Its parameters, (P,).
+        """
         write_tensors(self._path(number), {"model": model}, {"round": str(number)})
-        for old in self.rounds()[: -self.capacity]:
-            self._path(old).unlink()
+        for oldest in self.list_rounds()[: -self.capacity]:
+            self._path(oldest).unlink()
 
-    def forget_after(self, number: int) -> None:
-        """Drop samples later than round `number`; a resumed run writes them again."""
-        for later in (kept for kept in self.rounds() if kept > number):
-            self._path(later).unlink()
+    def delete_after(self, number: int) -> None:
+        """Delete later samples; a resumed run writes them again.
 
-    def read(self) -> list[Float[Tensor, " P"]]:
-        """Return the kept samples, oldest first."""
-        found = [read_tensors(self._path(number))[0].get("model") for number in self.rounds()]
-        if any(sample is None for sample in found):
+        Args:
+            number: The last round whose sample stays.
+        """
+        for later in self.list_rounds():
+            if later > number:
+                self._path(later).unlink()
+
+    def read_samples(self) -> list[Float[Tensor, " P"]]:
+        """Read the kept samples.
+
+        Returns:
+            Parameters, (P,) each, oldest first.
+
+        Raises:
+            RunError: A file is damaged.
+        """
+        samples = [read_tensors(self._path(number))[0] for number in self.list_rounds()]
+        if not all("model" in sample for sample in samples):
             raise RunError(f"{self.folder} holds a file without a model; it is damaged")
-        return [sample for sample in found if sample is not None]
+        return [sample["model"] for sample in samples]
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06d}.safetensors"
+
+
+def is_sample_due(
+    settings: Settings, number: int, sampled: Sequence[int], autocorrelation: int | None
+) -> bool:
+    """Decide whether the model after a round is to be kept as a posterior sample.
+
+    Rounds are counted from the last sample; the first round of the chain is one. Where the
+    autocorrelation time decides, nothing is kept until it is known.
+
+    Args:
+        settings: Of the run.
+        number: The round.
+        sampled: Rounds of the samples kept so far, ascending.
+        autocorrelation: In rounds; None: not yet known.
+
+    Returns:
+        Whether it is.
+    """
+    interval = settings.chain.thin or autocorrelation
+    if interval is None or not is_sample_candidate(settings, number):
+        return False
+    return not sampled or number - sampled[-1] >= interval

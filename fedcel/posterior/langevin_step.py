@@ -1,80 +1,191 @@
-"""The Langevin step: all parameters at once, in place."""
+"""One step of a client's chain: gradient and noise, and the sampler that moves the parameters."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedcel import plugins
+from fedcel.errors import PluginError
+from fedcel.losses.cel import State
 from fedcel.nets import FlatNet
-from fedcel.posterior.langevin_constants import temperature_ratio
 from fedcel.posterior.round_plan import RoundPlan
-from fedcel.posterior.samplers import PLAIN, SamplerState
+from fedcel.settings import SAMPLERS, LocalSettings
+
+NoiseAdder = Callable[[Tensor, float], None]
+"""add_noise(target, scale) adds `scale` times a fresh draw of a Langevin step's noise, in place.
+
+It has the deviation that fits this client's weight, shared noise and preconditioner included.
+"""
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """How the parameters that move take one step; its state lasts for one round of one client.
+
+    What is sampled is not its business: the gradient is that of the loss, the priors and the
+    control variate, clipped and preconditioned as the settings say.
+    """
+
+    def start(self, w: Float[Tensor, " M"], plan: RoundPlan) -> State:
+        """Make the state before a round's first step.
+
+        Args:
+            w: The parameters that move, (M,), where the round starts.
+            plan: The round's constants.
+
+        Returns:
+            Tensors by name.
+        """
+        ...
+
+    def step(
+        self,
+        state: State,
+        w: Float[Tensor, " M"],
+        gradient: Float[Tensor, " M"],
+        add_noise: NoiseAdder,
+        plan: RoundPlan,
+    ) -> State:
+        """Move `w` in place. The arguments are given by position.
+
+        Args:
+            state: That `start` or the last step returned.
+            w: The parameters that move, (M,).
+            gradient: Of the potential per example, (M,); it may be overwritten.
+            add_noise: Adds noise to a tensor; nothing at temperature 0.
+            plan: `rate` is eta, `steps` the steps of a round.
+
+        Returns:
+            The next state.
+        """
+        ...
+
+
+@final
+class Langevin:
+    """w <- w - eta gradient + noise: Welling and Teh, ICML 2011, equation 4."""
+
+    def start(self, w: Float[Tensor, " M"], plan: RoundPlan) -> State:
+        """Return an empty state."""
+        return {}
+
+    def step(
+        self,
+        state: State,
+        w: Float[Tensor, " M"],
+        gradient: Float[Tensor, " M"],
+        add_noise: NoiseAdder,
+        plan: RoundPlan,
+    ) -> State:
+        """Move `w`; the state stays empty."""
+        w.add_(gradient, alpha=-plan.rate)
+        add_noise(w, 1.0)
+        return state
+
+
+def build_sampler(local: LocalSettings) -> Sampler:
+    """Build the sampler that `local.sampler` names.
+
+    Args:
+        local: The settings; a user's sampler is made of them.
+
+    Returns:
+        Langevin's, or a user's.
+
+    Raises:
+        PluginError: The import string does not lead to a sampler.
+    """
+    name = local.sampler
+    if name in SAMPLERS:
+        return Langevin()
+    sampler = plugins.make_part("local.sampler", name, local)
+    if not isinstance(sampler, Sampler):
+        raise PluginError(f"local.sampler {name!r} made {sampler!r}, which lacks start or step")
+    return sampler
 
 
 class RoundConstants(NamedTuple):
-    """What is the same in all steps of a client's round, of the parameters that move.
-
-    `scale` is a step size for each parameter in units of eta (G of Li et al., AAAI 2016, eq. 6),
-    the same on all clients; it is constant in a round, which is why their correction term is 0.
-    `shift` is a control variate against drift (Karimireddy et al., ICML 2020, eq. 3).
-    """
+    """What is the same in all steps of a client's round, of the M parameters that move."""
 
     received: Float[Tensor, " M"]
-    shift: Float[Tensor, " M"] | None
-    scale: Float[Tensor, " M"] | None
-    spread: Float[Tensor, " M"] | None  # of the noise, in units of that at scale 1
-    own: torch.Generator
-    common: torch.Generator
-    xi: Float[Tensor, " M"]
+    """The model that the round starts from."""
+    control_variate: Float[Tensor, " M"] | None
+    """Against the drift of clients (Karimireddy et al., ICML 2020, eq. 3)."""
+    preconditioner: Float[Tensor, " M"] | None
+    """G, a step size for each parameter in units of eta (Li et al., AAAI 2016, eq. 6): the same on
+    all clients, and constant in a round, which is why their correction term is 0."""
+    noise_scale: Float[Tensor, " M"] | None
+    """Of each parameter's noise, in units of that at a step size of eta."""
+    own_stream: torch.Generator
+    """Of the client's own noise."""
+    shared_stream: torch.Generator
+    """Of the noise that all clients draw alike."""
+    noise_buffer: Float[Tensor, " M"]
     """On the processor. Writing a step's noise into fresh memory would cost half as much again."""
-    motion: SamplerState = PLAIN
+    sampler: Sampler
 
 
 def moving_parameters(flat: FlatNet, freeze: bool) -> slice:
-    """Return which parameters move: those of the head alone once the encoder is frozen."""
+    """Select the parameters that move: those of the head alone once the encoder is frozen.
+
+    Args:
+        flat: The net.
+        freeze: Whether the encoder is frozen.
+
+    Returns:
+        Their part of the net's vector.
+    """
     return slice(flat.cut if freeze else 0, None)
 
 
 def langevin_step(
-    flat: FlatNet, ground: RoundConstants, plan: RoundPlan
-) -> Float[Tensor, ""] | None:
-    """Move: w <- w - eta G (g + decay w + kappa (w - received) + shift) + sqrt(G) noise.
+    flat: FlatNet, constants: RoundConstants, plan: RoundPlan, state: State
+) -> tuple[State, Float[Tensor, ""] | None]:
+    """Move: w <- w - eta G (g + decay w + kappa (w - received) + variate) + sqrt(G) noise.
 
     Of another sampler than the plain one this is what it gets: the gradient with all that is added
     to it, and the noise as `add_noise`.
 
-    Returns 1 or 0, whether the loss's gradient g was clipped; None where nothing clips it.
+    Args:
+        flat: Holds the parameters, which move, and the loss's gradient g, which is overwritten.
+        constants: Of the round.
+        plan: Of the round.
+        state: The sampler's.
+
+    Returns:
+        The sampler's next state, and 1 or 0, whether g was clipped; None where nothing clips it.
     """
     part = moving_parameters(flat, plan.freeze)
     vector, gradient = flat.vector[part], flat.gradient[part]
-    cut = clip_gradient(gradient, plan.clip) if plan.clip else None
+    was_clipped = clip_gradient(gradient, plan.clip) if plan.clip else None
     if plan.decay or plan.pull:
         gradient.add_(vector, alpha=plan.decay + plan.pull)
     if plan.pull:
-        gradient.add_(ground.received, alpha=-plan.pull)
-    if ground.shift is not None:
-        gradient.add_(ground.shift)
-    if ground.scale is not None:
-        gradient.mul_(ground.scale)
-    ground.motion.step(vector, gradient, partial(add_noise, ground, plan), plan)
-    return cut
+        gradient.add_(constants.received, alpha=-plan.pull)
+    if constants.control_variate is not None:
+        gradient.add_(constants.control_variate)
+    if constants.preconditioner is not None:
+        gradient.mul_(constants.preconditioner)
+    noise = partial(add_noise, constants, plan)
+    return constants.sampler.step(state, vector, gradient, noise, plan), was_clipped
 
 
 def add_noise(
-    ground: RoundConstants, plan: RoundPlan, into: Float[Tensor, " M"], scale: float
+    constants: RoundConstants, plan: RoundPlan, target: Float[Tensor, " M"], scale: float
 ) -> None:
-    """Add `scale` times a fresh draw of a Langevin step's noise, the client's own and the shared.
-
-    Scale 1 is for the plain step; see `fedcel.posterior.samplers`.
-    """
-    for deviation, stream in ((plan.noise, ground.own), (plan.common, ground.common)):
+    """Add `scale` times a fresh draw of a step's noise, the client's own and the shared."""
+    own_noise = plan.noise, constants.own_stream
+    shared_noise = plan.shared_noise, constants.shared_stream
+    for deviation, stream in (own_noise, shared_noise):
         if deviation:
-            xi = ground.xi.normal_(generator=stream).to(into.device)
-            if ground.spread is not None:
-                xi.mul_(ground.spread)
-            into.add_(xi, alpha=deviation * scale)
+            xi = constants.noise_buffer.normal_(generator=stream).to(target.device)
+            if constants.noise_scale is not None:
+                xi.mul_(constants.noise_scale)
+            target.add_(xi, alpha=deviation * scale)
 
 
 def clip_gradient(gradient: Float[Tensor, " M"], limit: float) -> Float[Tensor, ""]:
@@ -82,25 +193,3 @@ def clip_gradient(gradient: Float[Tensor, " M"], limit: float) -> Float[Tensor, 
     norm = torch.linalg.vector_norm(gradient)
     gradient.mul_((limit / norm).clamp_max(1.0))
     return torch.gt(norm, limit).to(gradient.dtype)
-
-
-def noise_scale(scale: Float[Tensor, " M"], plan: RoundPlan) -> Float[Tensor, " M"]:
-    """Return by how much a parameter's noise differs from that at scale 1.
-
-    sqrt(G), and less of the moving prior's cooling where the step is smaller.
-    """
-    if not plan.compensate:
-        return scale.sqrt()
-    usual = temperature_ratio(plan.rate, plan.pull, plan.steps)
-    own = temperature_ratio(plan.rate * scale, plan.pull, plan.steps)
-    return (scale / own * usual).sqrt()
-
-
-def nominal_temperature(plan: RoundPlan) -> float:
-    """Return the temperature that the added noise alone gives, in the limit of a small step.
-
-    Minibatches, clients drawn at random and large steps add heat of their own.
-    """
-    if plan.compensate:
-        return plan.temperature
-    return plan.temperature * temperature_ratio(plan.rate, plan.pull, plan.steps)

@@ -13,9 +13,10 @@ from fedcel.nets import FlatNet, SplitNet
 
 
 class Prediction(NamedTuple):
-    """Log-probabilities of S samples, and their averages; finite however sure a sample is."""
+    """What S posterior samples predict for N images: logs stay finite however sure a sample is."""
 
     log_samples: Float[Tensor, "S N K"]
+    """Each sample's log-probabilities."""
 
     @property
     def samples(self) -> Float[Tensor, "S N K"]:
@@ -33,13 +34,21 @@ class Prediction(NamedTuple):
         return self.log_samples.logsumexp(0) - math.log(len(self.log_samples))
 
 
-def answer_all(
+def apply_heads(
     flat: FlatNet, samples: Sequence[Float[Tensor, " P"]], messages: Float[Tensor, "N D"]
 ) -> Float[Tensor, "S N K"]:
-    """Return every sampled head's log-probabilities for the same messages.
+    """Compute every sampled head's log-probabilities for the same messages.
 
     One head after the other on all messages: stacked by vmap, heads of this size take twice as
-    long. `flat` is left with the last head; its encoder is not touched.
+    long.
+
+    Args:
+        flat: The net to work with; its head is overwritten, its encoder is not used.
+        samples: Parameters of each sample, (P,).
+        messages: Smashed data as they arrived, (N, D).
+
+    Returns:
+        Log-probabilities, (S, N, K).
     """
     answers = []
     with torch.no_grad():
@@ -54,6 +63,7 @@ def predict(
     samples: Sequence[Float[Tensor, " P"]],
     x: Float[Tensor, "N C H W"],
     generator: torch.Generator,
+    *,
     scope: str = "head",
 ) -> Prediction:
     """Predict with every posterior sample.
@@ -75,14 +85,16 @@ def predict(
     if not samples:
         raise ValueError("no posterior samples; run past burn-in, or pass the last model")
     if scope == "head":
-        return Prediction(answer_all(flat, samples, send_message(flat, samples[0], x, generator)))
+        messages = _encode_noisily(flat, samples[0], x, generator)
+        return Prediction(apply_heads(flat, samples, messages))
     parts = [
-        answer_all(flat, [vector], send_message(flat, vector, x, generator)) for vector in samples
+        apply_heads(flat, [vector], _encode_noisily(flat, vector, x, generator))
+        for vector in samples
     ]
     return Prediction(torch.cat(parts))
 
 
-def send_message(
+def _encode_noisily(
     flat: FlatNet,
     vector: Float[Tensor, " P"],
     x: Float[Tensor, "N C H W"],
@@ -102,15 +114,24 @@ class Encoders(nn.Module):
         self.encoders = nn.ModuleList(encoders)
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
-        """Return the messages' means in a row, (N, S*D)."""
+        """Return the features of all encoders in a row, (N, S*D)."""
         return torch.cat([encoder(x) for encoder in self.encoders], 1)
 
 
-def what_is_sent(flat: FlatNet, samples: Sequence[Float[Tensor, " P"]], scope: str) -> SplitNet:
-    """Return the net whose smashed data are everything that leaves the device for one image."""
-    used = samples if scope == "full" else samples[:1]
+def build_device_net(flat: FlatNet, samples: Sequence[Float[Tensor, " P"]], scope: str) -> SplitNet:
+    """Build the net whose smashed data are everything that leaves a device for one image.
+
+    Args:
+        flat: The net to work with; its parameters do not matter.
+        samples: Parameters of each posterior sample, (P,).
+        scope: `head`: the device has the first sample's encoder; `full`: those of all samples.
+
+    Returns:
+        A net of its own memory; in scope `full` its smashed data are those of all encoders in a
+        row, (N, S*D).
+    """
     encoders = []
-    for vector in used:
+    for vector in samples if scope == "full" else samples[:1]:
         flat.load(vector)
         encoders.append(deepcopy(flat.net.encoder))
     encoder = encoders[0] if len(encoders) == 1 else Encoders(encoders)

@@ -1,14 +1,20 @@
-"""What a round asks of a client, from the settings and the round's number alone."""
+"""The constants of a round of Langevin dynamics, from the settings and the round's number alone.
+
+Welling and Teh, ICML 2011, eq. 4, for the potential per example f_k of client k:
+w <- w - eta (grad f_k + kappa (w - w_received)) + noise.
+"""
 
 import math
-from typing import NamedTuple
+from collections.abc import Collection, Mapping
+from typing import NamedTuple, overload
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from fedcel.errors import SettingsError
-from fedcel.posterior.langevin_constants import noise_variance, prior_pull
 from fedcel.seeding import make_generator
-from fedcel.settings import Settings, burn_in_rounds
+from fedcel.settings import PriorSettings, Settings, burn_in_rounds
 
 
 class RoundPlan(NamedTuple):
@@ -23,7 +29,7 @@ class RoundPlan(NamedTuple):
     freeze: bool  # the encoder does not move
     temperature: float
     threshold: float | None = None  # tau, where the server moves it
-    common: float = 0.0  # standard deviation of the noise that all clients draw alike
+    shared_noise: float = 0.0  # standard deviation of the noise that all clients draw alike
     clip: float | None = None  # largest norm of a step's gradient
     steps: int = 1
     compensate: bool = True  # the noise makes up for the moving prior's cooling
@@ -34,9 +40,34 @@ class RoundPlan(NamedTuple):
         """Say whether the conditional entropy loss has an encoder to act on and a weight."""
         return self.cel_weight > 0 and not self.freeze
 
+    @property
+    def nominal_temperature(self) -> float:
+        """Return the temperature that the added noise alone gives, in the limit of a small step.
+
+        Minibatches, clients drawn at random and large steps add heat of their own.
+        """
+        if self.compensate:
+            return self.temperature
+        return self.temperature * temperature_ratio(self.rate, self.pull, self.steps)
+
+    def noise_scale(self, step_sizes: Float[Tensor, " M"]) -> Float[Tensor, " M"]:
+        """Compute by how much a parameter's noise differs from that at a step size of eta.
+
+        Args:
+            step_sizes: G, in units of eta, (M,).
+
+        Returns:
+            sqrt(G), and less of the moving prior's cooling where the step is smaller, (M,).
+        """
+        if not self.compensate:
+            return step_sizes.sqrt()
+        usual = temperature_ratio(self.rate, self.pull, self.steps)
+        cooled = temperature_ratio(self.rate * step_sizes, self.pull, self.steps)
+        return (step_sizes / cooled * usual).sqrt()
+
 
 def step_size(settings: Settings, number: int) -> float:
-    """Return eta in round `number`, from 1.
+    """Compute eta in round `number`, from 1.
 
     `cosine` and `decay`, eta_1 t^-c (Welling and Teh, ICML 2011, section 4), fall to `rate-end` of
     the first value at the end of burn-in and stay there; `cyclical` falls by a cosine in each cycle
@@ -49,37 +80,54 @@ def step_size(settings: Settings, number: int) -> float:
     if local.schedule == "decay":
         power = -math.log(local.rate_end) / math.log(max(2, last))
         return local.rate * float(min(number, max(1, last)) ** -power)
-    cyclical = local.schedule == "cyclical"
-    way = (
-        cycle_position(settings, number) if cyclical else min(1.0, (number - 1) / max(1, last - 1))
-    )
-    return local.rate * (local.rate_end + (1 - local.rate_end) * (1 + math.cos(math.pi * way)) / 2)
+    if local.schedule == "cyclical":
+        progress = cycle_position(settings, number)
+    else:
+        progress = min(1.0, (number - 1) / max(1, last - 1))
+    cosine = (1 + math.cos(math.pi * progress)) / 2
+    return local.rate * (local.rate_end + (1 - local.rate_end) * cosine)
 
 
 def cycle_position(settings: Settings, number: int) -> float:
-    """Return how far round `number` is in its cycle, in [0, 1)."""
+    """Compute how far round `number` is in its cycle, in [0, 1)."""
     return ((number - 1) * settings.local.cycles % settings.rounds) / settings.rounds
 
 
 def is_sampling(settings: Settings, number: int) -> bool:
     """Say whether round `number` may give a sample: after burn-in, and late in a cycle."""
-    late = settings.local.schedule != "cyclical"
-    late = late or cycle_position(settings, number) >= settings.local.explore
-    return number > burn_in_rounds(settings) and late
+    local = settings.local
+    explores = local.schedule == "cyclical" and cycle_position(settings, number) < local.explore
+    return number > burn_in_rounds(settings) and not explores
 
 
-def is_kept(settings: Settings, number: int) -> bool:
-    """Say whether the model after round `number` may be a sample; without noise none is."""
+def is_sample_candidate(settings: Settings, number: int) -> bool:
+    """Say whether the model after a round may be a posterior sample; without noise none is.
+
+    Args:
+        settings: Of the run.
+        number: The round, from 1.
+
+    Returns:
+        Whether it may.
+    """
     return settings.temperature > 0 and is_sampling(settings, number)
 
 
 def is_encoder_frozen(settings: Settings, number: int) -> bool:
-    """Say whether the encoder stands still in round `number`."""
+    """Say whether the encoder stands still in a round.
+
+    Args:
+        settings: Of the run.
+        number: The round, from 1.
+
+    Returns:
+        Whether it does.
+    """
     return number > burn_in_rounds(settings) and settings.chain.scope == "head"
 
 
 def temperature(settings: Settings, number: int) -> float:
-    """Return the temperature of round `number`.
+    """Compute the temperature of round `number`.
 
     The full one while sampling, 0 while a cycle explores; in burn-in `chain.heat` of it, constant
     or, annealed, growing linearly to 1.
@@ -92,7 +140,7 @@ def temperature(settings: Settings, number: int) -> float:
 
 
 def gamma(settings: Settings, number: int) -> float:
-    """Return gamma_t: 0 in warm-up, then up to `cel.end` as `cel.schedule` says.
+    """Compute gamma_t: 0 in warm-up, then up to `cel.end` as `cel.schedule` says.
 
     `ramp`: linear to the fraction `cel.ramp` of the rounds, then constant; `constant`: all of it at
     once; `step_size`: in proportion to the step size, so that it falls as a cosine.
@@ -108,10 +156,106 @@ def gamma(settings: Settings, number: int) -> float:
     return cel.end * (number - start) / (end - start)
 
 
+def prior_pull(
+    prior: PriorSettings, rate: float, steps: int, total: int, *, temperature: float = 1.0
+) -> float:
+    """Compute kappa, the pull per unit step towards the received model.
+
+    `fixed`: 1/(N s^2), the gradient of -log N(w_received, s^2 I) per example.
+    `consistent`: a round of `steps` steps goes back the share r: (1 - eta kappa)^steps = 1 - r.
+    `patent-code`: `fixed` with the standard deviation of a step's noise, sqrt(2 eta T/N), in the
+    place of the variance s^2: a pull so weak that it is FedAvg, kept to compare with.
+    SettingsError when a prior is so narrow that a step would overshoot (eta kappa >= 1).
+    """
+    if prior.mode == "none":
+        return 0.0
+    if prior.mode == "consistent":
+        return (1 - float((1 - prior.pull) ** (1 / steps))) / rate
+    is_patent = prior.mode == "patent-code"
+    variance = math.sqrt(2 * rate * temperature / total) if is_patent else prior.width**2
+    kappa = 1 / (total * variance)
+    if rate * kappa >= 1:
+        raise SettingsError(
+            f"prior.mode is {prior.mode!r}, prior.width {prior.width}: eta*kappa is "
+            f"{rate * kappa:.3g}, must be below 1; use mode 'fixed' with a width of at least "
+            f"{(rate / total) ** 0.5:.3g}, or a smaller local.rate"
+        )
+    return kappa
+
+
+@overload
+def temperature_ratio(rate: float, kappa: float, steps: int) -> float: ...
+@overload
+def temperature_ratio(
+    rate: Float[Tensor, " P"], kappa: float, steps: int
+) -> Float[Tensor, " P"]: ...
+def temperature_ratio(
+    rate: float | Float[Tensor, " P"], kappa: float, steps: int
+) -> float | Float[Tensor, " P"]:
+    """Compute T_eff/T = (1 + q^steps)/(1 + q), q = 1 - eta kappa, of a prior that moves each round.
+
+    The limit for a small step; the prior's centre follows the chain, so it damps without adding
+    its own share of noise. With a step size for each parameter, one ratio for each.
+    """
+    q = 1 - rate * kappa
+    return (1 + q**steps) / (1 + q)
+
+
+def noise_variance(
+    *,
+    rate: float,
+    temperature: float,
+    total: int,
+    share: float,
+    kappa: float = 0.0,
+    steps: int = 1,
+    gain: float = 1.0,
+    shared: float = 0.0,
+) -> tuple[float, float]:
+    """Compute the variances of the noise that gives a federation's chain temperature T.
+
+    Each client adds 1/w_k times the noise of a chain that holds all examples, since deltas are
+    averaged by w_k. What all clients draw alike needs no such factor.
+
+    Args:
+        rate: eta.
+        temperature: T.
+        total: N, the examples of all clients.
+        share: w_k, the weight of this client's delta.
+        kappa: Pull of a prior around the received model, which cools the chain.
+        steps: Steps of a round.
+        gain: By which the server multiplies the mean delta.
+        shared: rho, the correlation of the noise of different clients.
+
+    Returns:
+        Per step and parameter: of the client's own noise, 2 eta T/(N w_k) (1 - rho^2), and of the
+        shared noise, 2 eta T/N rho^2; both divided by gain and cooling.
+
+    References:
+        Welling and Teh, ICML 2011, eq. 4.
+    """
+    ratio = temperature_ratio(rate, kappa, steps)
+    variance = 2 * rate * temperature / (total * gain * ratio)
+    return variance * (1 - shared**2) / share, variance * shared**2
+
+
 def plan_round(settings: Settings, number: int, share: float, total: int) -> RoundPlan:
-    """Return round `number`'s plan for a client of weight `share` among `total` examples."""
-    s, eta, hot = settings, step_size(settings, number), temperature(settings, number)
-    kappa = prior_pull(s.prior, eta, s.local.steps, total, s.temperature)
+    """Compute the constants of round `number` for one client.
+
+    Args:
+        settings: Of the run.
+        number: The round, from 1.
+        share: w_k, the weight that the server gives to the client's delta; 1: it holds everything.
+        total: N, the training images of all clients.
+
+    Returns:
+        Step size, noise, priors and weights of the round.
+
+    Raises:
+        SettingsError: Step size and priors together would make every step overshoot.
+    """
+    s, eta, heat = settings, step_size(settings, number), temperature(settings, number)
+    kappa = prior_pull(s.prior, eta, s.local.steps, total, temperature=s.temperature)
     decay = 0.0 if s.prior.scale == "none" else 1 / (total * s.prior.scale**2)
     if eta * (kappa + decay + s.strategy.proximal) >= 1:
         raise SettingsError(
@@ -119,26 +263,27 @@ def plan_round(settings: Settings, number: int, share: float, total: int) -> Rou
             f"strategy.proximal's pull {s.strategy.proximal:g} is 1 or more: every step would "
             "overshoot; lower local.rate, or raise prior.scale"
         )
-    own, common = noise_variance(
+    own_variance, shared_variance = noise_variance(
         rate=eta,
-        temperature=hot,
+        temperature=heat,
         total=total,
         share=share,
         kappa=kappa if s.prior.compensate else 0.0,
         steps=s.local.steps,
         gain=s.strategy.gain,
-        common=s.local.shared_noise,
+        shared=s.local.shared_noise,
     )
+    ramp = gamma(s, number)
     return RoundPlan(
         rate=eta,
-        cel_weight=0.0 if s.cel.kind == "none" else s.cel.weight * gamma(s, number),
-        defence_weight=s.defence.used_strength * gamma(s, number),
+        cel_weight=0.0 if s.cel.kind == "none" else s.cel.weight * ramp,
+        defence_weight=s.defence.used_strength * ramp,
         pull=kappa + s.strategy.proximal,
         decay=decay,
-        noise=math.sqrt(own),
+        noise=math.sqrt(own_variance),
         freeze=is_encoder_frozen(s, number),
-        temperature=hot,
-        common=math.sqrt(common),
+        temperature=heat,
+        shared_noise=math.sqrt(shared_variance),
         clip=None if s.local.clip == "none" else s.local.clip,
         steps=s.local.steps,
         compensate=s.prior.compensate,
@@ -147,7 +292,15 @@ def plan_round(settings: Settings, number: int, share: float, total: int) -> Rou
 
 
 def select_clients(settings: Settings, number: int) -> list[int]:
-    """Return the partitions that train in round `number`, ascending."""
+    """Draw the clients that train in a round.
+
+    Args:
+        settings: Of the run; `clients-per-round` says how many.
+        number: The round, from 1.
+
+    Returns:
+        Their partitions, ascending.
+    """
     if settings.clients_per_round in (0, settings.clients):
         return list(range(settings.clients))
     order = torch.randperm(
@@ -156,10 +309,16 @@ def select_clients(settings: Settings, number: int) -> list[int]:
     return sorted(order[: settings.clients_per_round].tolist())
 
 
-def client_weights(
-    settings: Settings, examples: dict[int, int], taking_part: list[int]
-) -> dict[int, float]:
-    """Return w_k = (K/m) N_k/N of the m clients that take part; unbiased over the draw."""
+def weigh_clients(examples: Mapping[int, int], selected: Collection[int]) -> dict[int, float]:
+    """Compute the weights of the clients that take part in a round; unbiased over the draw.
+
+    Args:
+        examples: Partition -> N_k of all K clients.
+        selected: The m that take part.
+
+    Returns:
+        Partition -> w_k = (K/m) N_k/N.
+    """
     total = sum(examples.values())
-    scale = len(examples) / len(taking_part)
-    return {client: scale * examples[client] / total for client in taking_part}
+    scale = len(examples) / len(selected)
+    return {client: scale * examples[client] / total for client in selected}

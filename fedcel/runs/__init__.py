@@ -1,29 +1,32 @@
 """A run on disk: its folder, its round log, its clients' states, its evaluation."""
 
+from fedcel.runs.client_state import ClientStateFolder, is_state_usable, partition_folder
 from fedcel.runs.evaluation import (
     NOISE_DRAWS,
     Evaluation,
     evaluate_run,
     posterior_samples,
-    store_evaluation,
+    write_evaluation,
 )
-from fedcel.runs.round_log import RoundLog
+from fedcel.runs.round_log import Event
 from fedcel.runs.run_folder import Run, create_run, parse_run_settings, read_run, read_settings
-from fedcel.runs.server_run import Clients, ServerRun, ShowRound
+from fedcel.runs.server_run import EventCallback, ServerRun
 
 __all__ = [
     "NOISE_DRAWS",
-    "Clients",
+    "ClientStateFolder",
     "Evaluation",
-    "RoundLog",
+    "Event",
+    "EventCallback",
     "Run",
     "ServerRun",
-    "ShowRound",
     "create_run",
     "evaluate_run",
+    "is_state_usable",
     "parse_run_settings",
+    "partition_folder",
     "posterior_samples",
     "read_run",
     "read_settings",
-    "store_evaluation",
+    "write_evaluation",
 ]

@@ -10,15 +10,17 @@ from torch import Tensor
 from fedcel.metrics import calibration
 from fedcel.posterior import predict
 from fedcel.runs import run_folder
+from fedcel.runs.evaluation import posterior_samples
 from fedcel.seeding import make_generator
 
-PIECE = 512  # images answered at once
+_IMAGES_AT_ONCE = 512
 
 
-class Uncertain(NamedTuple):
+class UncertainPrediction(NamedTuple):
     """What the posterior says of N images; entropies in nats."""
 
     probabilities: Float[Tensor, "N K"]
+    """The mean of the samples' probabilities."""
     entropy: Float[Tensor, " N"]
     """Of the averaged probabilities: all uncertainty."""
     bald: Float[Tensor, " N"]
@@ -28,33 +30,53 @@ class Uncertain(NamedTuple):
 
 @final
 class Posterior:
-    """The samples of a run's chain, or its last model where it kept none."""
+    """Answers images with the samples of a run's chain, or its last model where it kept none.
+
+    Args:
+        run: As `read_run` returns it.
+    """
 
     def __init__(self, run: run_folder.Run) -> None:
         self.run = run
 
     @staticmethod
     def open(folder: str | Path) -> "Posterior":
-        """Return the posterior of a run folder; RunError says what is missing."""
+        """Open the posterior of a run folder.
+
+        Args:
+            folder: As `fedcel simulate` wrote it.
+
+        Raises:
+            RunError: The folder is no run, or incomplete.
+        """
         return Posterior(run_folder.read_run(Path(folder)))
 
-    def __call__(self, images: Float[Tensor, "N C H W"]) -> Uncertain:
-        """Return probabilities and uncertainty of images in [0, 1], one noisy message each.
+    def __call__(self, images: Float[Tensor, "N C H W"]) -> UncertainPrediction:
+        """Predict images, one noisy message each.
 
-        ValueError on another shape than the run's images have.
+        Args:
+            images: (N, C, H, W) in [0, 1].
+
+        Returns:
+            Probabilities, and their uncertainty.
+
+        Raises:
+            ValueError: The images have another shape than the run's.
         """
         shape = self.run.splits.shape
         if tuple(images.shape[1:]) != tuple(shape):
             raise ValueError(
                 f"images are {tuple(images.shape)}, must be (N, {', '.join(map(str, shape))})"
             )
-        samples, scope = self.run.samples or [self.run.model], self.run.settings.chain.scope
+        samples, scope = posterior_samples(self.run), self.run.settings.chain.scope
         noise = make_generator(self.run.settings.seed, "answers-to-images")
         parts = [
-            predict(self.run.flat, samples, piece, noise, scope).samples
-            for piece in torch.split(images, PIECE)
+            predict(self.run.flat, samples, piece, noise, scope=scope).samples
+            for piece in torch.split(images, _IMAGES_AT_ONCE)
         ]
-        found = torch.cat(parts, 1)
-        return Uncertain(
-            found.mean(0), calibration.predictive_entropy(found), calibration.bald(found)
+        probabilities = torch.cat(parts, 1)
+        return UncertainPrediction(
+            probabilities.mean(0),
+            calibration.predictive_entropy(probabilities),
+            calibration.bald(probabilities),
         )

@@ -1,71 +1,99 @@
-"""The files that a run writes round by round. Decides nothing; see `fedcel.runs.server_run`."""
+"""A run's log: a line of JSON about each round. It writes and decides nothing."""
 
 import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
-from fedcel.errors import RunError
-from fedcel.federation import Event, ServerState
-from fedcel.files import write_json, write_tensors, write_whole
-from fedcel.posterior import Chain
-from fedcel.runs import run_folder
+from fedcel.errors import DivergedError, RunError
+from fedcel.federation import RoundReport, ServerState, drop_unknown_classes
+from fedcel.files import write_whole
+from fedcel.posterior import Diagnosis, plan_round
 from fedcel.settings import Settings
+
+EVENTS = "events.jsonl"
+Event = dict[str, object]
+"""The values of a line by their names."""
 
 
 class RoundLog:
-    """Writes events, server state, posterior samples and the last model of one run folder."""
+    """Writes the events of one run folder; of one that goes on, up to its last complete round.
 
-    def __init__(self, folder: Path, settings: Settings) -> None:
-        self.folder = folder
-        self.chain: Chain = run_folder.open_chain(folder, settings)
+    Args:
+        folder: Of the run.
+        last: The last complete round; later lines are of a round in which the run was killed.
+
+    Raises:
+        RunError: The events are damaged.
+    """
+
+    def __init__(self, folder: Path, last: int) -> None:
+        self._path = folder / EVENTS
         self._lines: list[str] = []
-
-    def forget_after(self, number: int) -> None:
-        """Drop what was written of rounds later than `number`: a run was killed in one.
-
-        Raises:
-            RunError: The events are damaged.
-        """
-        self.chain.forget_after(number)
-        path = self.folder / "events.jsonl"
-        if not number:
+        if not last:
             return
         try:
-            lines = path.read_text().splitlines()
-            self._lines = [line for line in lines if json.loads(line)["round"] <= number]
+            lines = self._path.read_text().splitlines()
+            self._lines = [line for line in lines if json.loads(line)["round"] <= last]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{path} is damaged: {error}; start the run anew") from None
+            raise RunError(f"{self._path} is damaged: {error}; start the run anew") from None
 
     def write_event(self, event: Event) -> None:
-        """Add a round's line to events.jsonl."""
+        """Add a round's line."""
         self._lines.append(json.dumps(event, allow_nan=False))
-        write_whole(self.folder / "events.jsonl", "\n".join(self._lines) + "\n")
+        write_whole(self._path, "\n".join(self._lines) + "\n")
 
-    def write_functionals(self, rounds: list[int], rows: list[Float[Tensor, " F"]]) -> None:
-        """Write what the chain's convergence is judged by, of all sampled rounds."""
-        tensors = {"functionals": torch.stack(rows), "rounds": torch.tensor(rounds)}
-        write_tensors(run_folder.trace_path(self.folder), tensors)
 
-    def write_sample(self, state: ServerState) -> None:
-        """Keep the model of this round as a posterior sample."""
-        self.chain.keep(state.round, state.model)
+def describe_round(
+    settings: Settings,
+    state: ServerState,
+    report: RoundReport,
+    scores: Mapping[str, float],
+    *,
+    classes: int,
+    diagnosis: Diagnosis | None,
+    seconds: float,
+) -> Event:
+    """Gather the line of the log about the round that led to `state`.
 
-    def write_state(self, state: ServerState) -> None:
-        """Write what a resumed run needs; last of a round's files, so that it is never ahead."""
-        run_folder.save_state(self.folder, state)
+    Args:
+        settings: Of the run.
+        state: After the round.
+        report: Who took part, and the clients' mean metrics.
+        scores: Of the new model on validation images.
+        classes: Number of classes of the run; metrics of others are left out.
+        diagnosis: Of the chain, where this round gave one.
+        seconds: That the round took.
 
-    def write_asked_round(self, number: int) -> None:
-        """Note, before they are asked, that clients send noisy updates in this round.
-
-        What a run that was stopped had asked for stays: a round begun again is paid for again.
-        """
-        path = self.folder / run_folder.ASKED
-        write_json(path, [*run_folder.read_asked_rounds(self.folder), number])
-
-    def write_model(self, state: ServerState) -> None:
-        """Write the last global model."""
-        path = self.folder / "model.safetensors"
-        write_tensors(path, {"model": state.model}, {"round": str(state.round)})
+    Raises:
+        DivergedError: A score is not finite, though the model is.
+    """
+    plan = plan_round(settings, state.round, 1.0, report.total_examples)
+    event: Event = {
+        # First: what clients tell never replaces what the server measured.
+        **drop_unknown_classes(report.metrics, classes),
+        "round": state.round,
+        **scores,
+        "clients": len(report.clients),
+        "rejected": [
+            {"client": rejection.client, "reason": rejection.reason}
+            for rejection in report.rejected
+        ],
+        "rate": plan.rate,
+        "temperature": plan.temperature,
+        "cel-weight": plan.cel_weight,
+        "nominal-temperature": plan.nominal_temperature,
+        "pull": plan.rate * plan.pull,
+        "seconds": seconds,
+    }
+    if state.threshold:
+        event["cel-threshold"] = state.threshold.threshold
+    if diagnosis:
+        event |= {"r-hat": diagnosis.r_hat, "ess": diagnosis.ess, "geweke": diagnosis.geweke}
+    undefined = [k for k, v in event.items() if isinstance(v, float) and not math.isfinite(v)]
+    if undefined:
+        raise DivergedError(
+            f"{', '.join(undefined)} are not finite after round {state.round}, though the model "
+            f"is; lower local.rate ({settings.local.rate})"
+        )
+    return event

@@ -1,9 +1,9 @@
 """The server's side of a run, whichever engine carries the messages."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -12,52 +12,39 @@ from torch import Tensor
 from fedcel.data import Images, Splits
 from fedcel.errors import DivergedError
 from fedcel.federation import (
-    ClientUpdate,
-    Event,
+    ClientTrainer,
     RoundReport,
-    RoundRequest,
-    Scores,
     ServerState,
-    add_mean_gradient,
-    begin_round,
-    describe_round,
-    finish_round,
     init_net,
     init_server_state,
-    is_sample_due,
-    may_stop,
     move_threshold,
+    play_round,
 )
 from fedcel.metrics import calibration, within_class_spread
 from fedcel.nets import FlatNet
-from fedcel.posterior import is_kept
+from fedcel.posterior import is_sample_candidate, is_sample_due
 from fedcel.runs import run_folder
-from fedcel.runs.round_log import RoundLog
+from fedcel.runs.round_log import Event, RoundLog, describe_round
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings
 
-ShowRound = Callable[[Event], None]
+EventCallback = Callable[[Event], None]
 """Shows a round's event to people."""
 
 
-@runtime_checkable
-class Clients(Protocol):
-    """Whoever trains the clients of a round; results come in the order of `request.weights`."""
+class ModelScores(NamedTuple):
+    """A global model on the server's validation images."""
 
-    def compute_gradients(self, request: RoundRequest) -> Iterable[tuple[int, Float[Tensor, " P"]]]:
-        """Yield each client and its mean gradient at the model."""
-        ...
-
-    def train(self, request: RoundRequest) -> Iterable[ClientUpdate]:
-        """Yield each client's update; its state is remembered."""
-        ...
+    metrics: dict[str, float]
+    functionals: Float[Tensor, " F"]
+    """What the chain's convergence is judged by."""
 
 
 class ServerRun:
     """Trains one run: its state, its files, and what follows from each round.
 
-    Engines that train clients by function calls use `play_round`. Flower's strategy takes the same
-    steps, `begin_round` and `finish_round`, around its messages, then `conclude_round`.
+    Engines that train clients by function calls use `play_round`. Flower's strategy plays the two
+    halves of a round around its messages, then comes `conclude_round`.
     """
 
     def __init__(
@@ -65,7 +52,7 @@ class ServerRun:
         folder: Path,
         settings: Settings,
         splits: Splits,
-        show_round: ShowRound,
+        show_round: EventCallback,
         *,
         resume: bool = False,
     ) -> None:
@@ -75,7 +62,7 @@ class ServerRun:
             folder: Made by `create_run`.
             settings: Of the run.
             splits: Its images.
-            show_round: Is told of every round.
+            show_round: Is called with every round's event.
             resume: Go on; whatever was written after the last complete round is forgotten.
 
         Raises:
@@ -84,10 +71,11 @@ class ServerRun:
         self.settings, self.splits, self._show_round = settings, splits, show_round
         self.flat = init_net(settings, splits)
         self.state = init_server_state(self.flat.vector, settings, self.flat.net, splits.classes)
-        self._log = RoundLog(folder, settings)
         if resume:
             self.state = run_folder.read_state(folder, self.state)
-        self._log.forget_after(self.state.round)
+        self._folder, self._log = folder, RoundLog(folder, self.state.round)
+        self._chain = run_folder.open_chain(folder, settings)
+        self._chain.delete_after(self.state.round)
         self._trace = run_folder.open_trace(folder, self.state.round)
         self._clock = time.perf_counter()
         self._note_next_round()
@@ -99,22 +87,19 @@ class ServerRun:
 
     @property
     def has_converged(self) -> bool:
-        """Say whether the run may stop before its last round."""
-        return may_stop(self.settings, self._trace.latest)
+        """Say whether the run may stop: it is asked to, and nothing speaks against convergence."""
+        diagnosis = self._trace.latest
+        return self.settings.chain.stop and diagnosis is not None and diagnosis.passes
 
-    def play_round(self, clients: Clients, examples: Mapping[int, int]) -> None:
+    def play_round(self, trainer: ClientTrainer, examples: Mapping[int, int]) -> None:
         """Play one round from the selection of clients to the log.
 
         Args:
-            clients: Train the clients.
+            trainer: Trains the clients.
             examples: Partition -> N_k of all clients.
         """
-        request = begin_round(self.settings, self.state, examples)
-        if request.plan.control == "fresh":
-            request = add_mean_gradient(request, dict(clients.compute_gradients(request)))
-        updates = clients.train(request)
-        state, report = finish_round(self.settings, self.state, request, updates, cut=self.flat.cut)
-        self.conclude_round(state, report)
+        cut = self.flat.cut
+        self.conclude_round(*play_round(self.settings, self.state, examples, trainer, cut=cut))
 
     def conclude_round(self, state: ServerState, report: RoundReport) -> ServerState:
         """Score the new model, log the round, and decide what follows from it.
@@ -131,42 +116,47 @@ class ServerRun:
         """
         settings, number = self.settings, state.round
         scores = score_model(settings, self.flat, self.splits.validation, state)
-        diagnosis = None
-        if is_kept(settings, number):
+        is_candidate, diagnosis = is_sample_candidate(settings, number), None
+        if is_candidate:
             diagnosis = self._trace.add(number, scores.functionals)
         now = time.perf_counter()
         event = describe_round(
             settings,
             state,
             report,
-            scores,
+            scores.metrics,
             classes=self.splits.classes,
             diagnosis=diagnosis,
             seconds=now - self._clock,
         )
         self._clock = now
         self._log.write_event(event)
-        if is_kept(settings, number):
-            self._log.write_functionals(self._trace.rounds, self._trace.rows)
-        if is_sample_due(settings, number, self._log.chain.rounds(), self._trace.thinning()):
-            self._log.write_sample(state)
-        self.state = move_threshold(settings, state, report, scores)
-        self._log.write_state(self.state)
+        if is_candidate:
+            self._trace.write()
+        sampled = self._chain.list_rounds()
+        if is_sample_due(settings, number, sampled, self._trace.autocorrelation):
+            self._chain.write_sample(number, state.model)
+        measured = report.metrics | scores.metrics
+        self.state = move_threshold(settings, state, measured, report.total_examples)
+        # Last of a round's files: what a resumed run goes on from is never ahead of the others.
+        run_folder.write_state(self._folder, self.state)
         self._note_next_round()
         self._show_round(event)
         return self.state
 
     def close(self) -> None:
         """Write the last global model."""
-        self._log.write_model(self.state)
+        run_folder.write_model(self._folder, self.state)
 
     def _note_next_round(self) -> None:
-        """Note that the next round's noisy updates are asked for, if there is one."""
+        """Note that the next round's noisy updates are requested, if there is one."""
         if self.settings.update.noise and not self.is_over:
-            self._log.write_asked_round(self.state.round + 1)
+            run_folder.write_requested_round(self._folder, self.state.round + 1)
 
 
-def score_model(settings: Settings, flat: FlatNet, images: Images, state: ServerState) -> Scores:
+def score_model(
+    settings: Settings, flat: FlatNet, images: Images, state: ServerState
+) -> ModelScores:
     """Score a round's model on validation images.
 
     The functionals by which a chain is judged are the log-likelihood and the label's centred logit
@@ -203,4 +193,4 @@ def score_model(settings: Settings, flat: FlatNet, images: Images, state: Server
     centred = probes - probes.mean(1, keepdim=True)
     label_logits = centred.gather(1, y[: len(probes), None])[:, 0]
     functionals = torch.cat([-logits.new_tensor([metrics["nll"]]), label_logits])
-    return Scores(metrics, functionals)
+    return ModelScores(metrics, functionals)

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from fedcel.federation import (
     SHARED_NOISE,
     advance_model,
-    aggregation,
     init_server_state,
     local_update,
+    weighted_sum,
 )
 from fedcel.nets import Cut, FlatNet, SplitNet, build_net
-from fedcel.posterior import RoundPlan, round_plan
+from fedcel.posterior import RoundPlan, plan_round, weigh_clients
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings, NetSettings, Settings, parse_settings
 from fedcel.testing.global_stream import make_twice
@@ -114,10 +114,10 @@ class SamplerContract:
         state = init_server_state(torch.full_like(flat.vector, start))
         examples = dict(enumerate(COUNTS))
         for number in range(1, ROUNDS + 1):
-            weights = round_plan.client_weights(settings, examples, list(examples))
+            weights = weigh_clients(examples, list(examples))
             deltas = []
             for k, weight in weights.items():
-                plan = round_plan.plan_round(settings, number, weight, sum(COUNTS))
+                plan = plan_round(settings, number, weight, sum(COUNTS))
 
                 def streams(purpose: str, number: int = number, k: int = k) -> torch.Generator:
                     return make_generator(
@@ -132,9 +132,9 @@ class SamplerContract:
                     streams=streams,
                 )
                 deltas.append(update.delta)
-            delta = aggregation.weighted_sum(deltas, list(weights.values()))
-            server_plan = round_plan.plan_round(settings, number, 1.0, sum(COUNTS))
-            state = advance_model(settings, state, delta, plan=server_plan, cut=0)
+            delta = weighted_sum(deltas, list(weights.values()))
+            whole = plan_round(settings, number, 1.0, sum(COUNTS))
+            state = advance_model(settings, state, delta, plan=whole, cut=0)
             yield state.model.clone()
 
     def test_it_samples_the_posterior(self) -> None:

@@ -91,7 +91,7 @@ class StrategyContract:
             The model after the round, flat.
         """
         with allow_messages():
-            number = strategy.state.round + 1 - strategy.first
+            number = strategy.state.round + 1 - strategy.first_round
             replies = []
             for message in ask_clients(strategy, number):
                 client = message.metadata.dst_node_id - NODE
@@ -126,7 +126,7 @@ class StrategyContract:
         total = sum(EXAMPLES.values())
         assert {config[record_names.ROUND] for config in configs} == {1}
         assert {config[record_names.TOTAL] for config in configs} == {total}
-        shares = [config[record_names.SHARE] for config in configs]
+        shares = [config[record_names.WEIGHT] for config in configs]
         np.testing.assert_allclose(shares, [n / total for n in EXAMPLES.values()], rtol=1e-6)
         for message in messages:
             arrays = message.content.array_records[record_names.ARRAYS].to_numpy_ndarrays()

@@ -15,7 +15,7 @@ from fedcel.data import Images
 from fedcel.federation import init_net
 from fedcel.leakage import LOG_PROB, LOGITS, Law, Observation, SmashedData
 from fedcel.nets import Cut, FlatNet, SplitNet, apply_noise
-from fedcel.posterior import Prediction, noise_variance, predict, round_plan, what_is_sent
+from fedcel.posterior import Prediction, build_device_net, noise_variance, predict, round_plan
 from fedcel.privacy import Gaussian, LabelOnly, Laplace, Mechanism, build_mechanism, clip_rows
 from fedcel.runs import Run, posterior_samples
 from fedcel.seeding import make_generator as stream
@@ -179,7 +179,7 @@ def list_observations(run: Run, how: AttackSettings | None = None) -> list[Obser
     samples, scope = posterior_samples(run), run.settings.chain.scope
     served = samples if scope == "head" else samples[-1:]
     client = EvaluationClient(run.settings, run.flat, run.splits.test, served)
-    message = what_is_sent(run.flat, served, "head")
+    message = build_device_net(run.flat, served, "head")
     private, classes = run.settings.privacy, run.splits.classes
     mechanism = None if private.mechanism == "none" else build_mechanism(private, classes)
     answers = PrivateLogits(client, message, sample_heads(run, served), mechanism)
@@ -192,7 +192,7 @@ def send_messages(flat: FlatNet, samples: Sequence[Float[Tensor, " P"]], scope: 
 
     Several messages in a row, as in scope `full`, are more than any head takes.
     """
-    net = what_is_sent(flat, samples, scope)
+    net = build_device_net(flat, samples, scope)
     return SmashedData(net, fits_head=net.features == flat.net.features)
 
 

@@ -39,5 +39,5 @@ def time_round(settings: Settings, state: State | None) -> tuple[float, State | 
     total = sum(len(part.y) for part in parts)
     inputs = RoundInputs(number, build_client_net(settings).vector.clone(), total)
     begin = time.perf_counter()
-    update = update_client(settings, 0, len(parts[0].y) / total, inputs, state)
+    update = update_client(settings, 0, len(parts[0].y) / total, inputs, state=state)
     return time.perf_counter() - begin, update.state

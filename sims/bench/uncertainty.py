@@ -187,7 +187,7 @@ def average_probabilities(
         noise = make_generator(run.settings.seed, "test-noise")
         found.append(
             predict(
-                run.flat, posterior_samples(run), x, noise, run.settings.chain.scope
+                run.flat, posterior_samples(run), x, noise, scope=run.settings.chain.scope
             ).probabilities
         )
     return torch.stack(found).mean(0)

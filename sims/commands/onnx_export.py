@@ -8,7 +8,7 @@ import torch
 
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import write_whole
-from fedcel.posterior import what_is_sent
+from fedcel.posterior import build_device_net
 from fedcel.runs import posterior_samples, run_folder
 
 LIBRARIES = "onnx", "onnxscript"
@@ -25,7 +25,7 @@ def export_encoder(folder: Path, out: Path) -> str:
     run = run_folder.read_run(folder)
     if run.settings.chain.scope == "full" and run.settings.temperature > 0:
         raise RunError(f"{folder} samples whole nets; one encoder is exported: chain.scope=head")
-    net = what_is_sent(run.flat, posterior_samples(run), run.settings.chain.scope)
+    net = build_device_net(run.flat, posterior_samples(run), run.settings.chain.scope)
     shape = run.splits.shape
     model = convert_encoder(net.encoder.eval(), shape)
     about = {

@@ -18,8 +18,8 @@ from rich.progress import (
 )
 
 from fedcel.attacks import TellAttack
-from fedcel.federation import Event
-from fedcel.runs import ShowRound as Tell
+from fedcel.runs import Event
+from fedcel.runs import EventCallback as Tell
 
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
 MEASURED = 0.1  # of the training's time, about, that the measurement after it takes

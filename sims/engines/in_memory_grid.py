@@ -15,18 +15,19 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from clients import make_client_app
-from fedcel.runs import ShowRound
+from fedcel.runs import EventCallback
 from fedcel.settings import Settings
 from sims.engines.ray import filter_log
 from strategies.server_app import train_over_grid
 
-RUN, SERVER = 1, 1  # ids, of the one run and of its server
+RUN_ID, SERVER_ID = 1, 1
 
 
 def train_in_memory(
     settings: Settings,
     folder: Path,
-    show_round: ShowRound,
+    show_round: EventCallback,
+    *,
     resume: bool = False,
     measure: bool = True,
 ) -> None:
@@ -48,7 +49,7 @@ def train_in_memory(
 @contextmanager
 def allow_messages() -> Iterator[None]:
     """Let messages be made: Flower wants to know which task makes them."""
-    names = {"_task_id": 1, "_run_id": RUN, "_node_id": SERVER}
+    names = {"_task_id": 1, "_run_id": RUN_ID, "_node_id": SERVER_ID}
     before = {name: getattr(TaskIdentity, name) for name in names}
     for name, value in names.items():
         setattr(TaskIdentity, name, value)
@@ -69,9 +70,9 @@ class InMemoryGrid(Grid):
     def __init__(self, app: ClientApp, nodes: int) -> None:
         self.app = app
         self.contexts = {
-            SERVER + 1 + k: Context(
-                run_id=RUN,
-                node_id=SERVER + 1 + k,
+            SERVER_ID + 1 + k: Context(
+                run_id=RUN_ID,
+                node_id=SERVER_ID + 1 + k,
                 node_config={"partition-id": k, "num-partitions": nodes},
                 state=RecordDict(),
                 run_config={},
@@ -87,7 +88,7 @@ class InMemoryGrid(Grid):
     @property
     def run(self) -> Run:
         """Return a run without an app of its own."""
-        return Run.create_empty(RUN)
+        return Run.create_empty(RUN_ID)
 
     def create_message(
         self,
@@ -110,7 +111,7 @@ class InMemoryGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the answers to these messages, each once."""
-        return [self.replies.pop(name) for name in message_ids if name in self.replies]
+        return [self.replies.pop(key) for key in message_ids if key in self.replies]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -121,13 +122,17 @@ class InMemoryGrid(Grid):
     def _deliver(self, message: Message) -> str:
         """Keep a node's answer and return the message's id."""
         self.sent += 1
-        message_id, about = str(self.sent), message.metadata
-        content = deepcopy(message.content)
-        copy = Message(content, about.dst_node_id, about.message_type, group_id=about.group_id)
+        message_id, metadata = str(self.sent), message.metadata
+        copy = Message(
+            deepcopy(message.content),
+            metadata.dst_node_id,
+            metadata.message_type,
+            group_id=metadata.group_id,
+        )
         # There is no setter: a SuperLink is meant to do it.
         copy.metadata.__dict__["_message_id"] = message_id
         try:
-            reply = self.app(copy, self.contexts[about.dst_node_id])
+            reply = self.app(copy, self.contexts[metadata.dst_node_id])
         except Exception as error:  # a node's failure is an answer
             reason = f"{type(error)}:<'{error}'>"
             reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=copy)

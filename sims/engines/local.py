@@ -6,16 +6,16 @@ from pathlib import Path
 import torch
 
 from fedcel.data import load_splits
-from fedcel.runs import ServerRun, ShowRound, evaluate_run, run_folder, store_evaluation
+from fedcel.runs import EventCallback, ServerRun, evaluate_run, read_run, write_evaluation
 from fedcel.settings import OWN_STRATEGY, Settings
-from sims.engines import in_memory_grid
-from sims.engines.client_workers import open_clients
+from sims.engines.client_trainers import open_trainer
 
 
 def train_locally(
     settings: Settings,
     folder: Path,
-    show_round: ShowRound,
+    show_round: EventCallback,
+    *,
     resume: bool = False,
     measure: bool = True,
 ) -> None:
@@ -26,23 +26,23 @@ def train_locally(
     Args:
         settings: Of the run.
         folder: Made by `create_run`.
-        show_round: Is told of every round.
+        show_round: Is called with every round's event.
         resume: Go on with the last complete round.
         measure: Measure the result on the test set, too.
     """
     if settings.strategy.name != OWN_STRATEGY:
-        in_memory_grid.train_in_memory(settings, folder, show_round, resume, measure)
+        from sims.engines.in_memory_grid import train_in_memory  # needs Flower, as its strategy
+
+        train_in_memory(settings, folder, show_round, resume=resume, measure=measure)
         return
     torch.set_num_threads(1)  # clients' steps are small: threads would wait for each other
     begin = time.perf_counter()
     splits = load_splits(settings.data, settings.clients, settings.seed)
     run = ServerRun(folder, settings, splits, show_round, resume=resume)
     examples = {client: len(images.y) for client, images in enumerate(splits.clients)}
-    with open_clients(settings, folder / "state") as clients:
+    with open_trainer(settings, folder / "state") as trainer:
         while not run.is_over:
-            run.play_round(clients, examples)
+            run.play_round(trainer, examples)
     run.close()
     if measure:
-        store_evaluation(
-            folder, evaluate_run(run_folder.read_run(folder), time.perf_counter() - begin)
-        )
+        write_evaluation(folder, evaluate_run(read_run(folder), time.perf_counter() - begin))

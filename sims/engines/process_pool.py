@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 def time_call(function: Callable[[Item], Result], item: Item) -> tuple[Result, float]:
-    """Return function(item) and the seconds that it took: to `run_items`, a partial of its own."""
+    """Return function(item) and the seconds that it took; `run_items` takes a partial of this."""
     begin = time.monotonic()
     return function(item), time.monotonic() - begin
 
@@ -37,65 +37,77 @@ def run_items(
     function: Callable[[Item], Result],
     items: Iterable[Item],
     jobs: int,
-    lost: Callable[[Item], Result] | None = None,
+    replace_lost: Callable[[Item], Result] | None = None,
 ) -> Generator[Result, None, None]:
     """Yield function(item) of each item as it ends, in this process where `jobs` is 1.
 
-    `function` and the items are pickled where there are several processes, which `open_pool` ends.
-    An item whose process was killed has the result lost(item), and another process goes on with the
-    rest; FailedError where there is no `lost`.
+    Args:
+        function: Pickled, as the items are, where there are several processes.
+        items: Independent of each other.
+        jobs: How many processes, which `open_pool` ends.
+        replace_lost: Makes the result of an item whose process was killed; another process goes on
+            with the other items.
+
+    Raises:
+        FailedError: A process was killed, and there is no `replace_lost`.
     """
-    yield from map(function, items) if jobs == 1 else _several(function, items, jobs, lost)
+    if jobs == 1:
+        yield from map(function, items)
+    else:
+        yield from _run_in_processes(function, items, jobs, replace_lost)
 
 
-def _several(
+def _run_in_processes(
     function: Callable[[Item], Result],
     items: Iterable[Item],
     jobs: int,
-    lost: Callable[[Item], Result] | None,
+    replace_lost: Callable[[Item], Result] | None,
 ) -> Generator[Result, None, None]:
     """Do the work in several processes, a pool each: who is killed takes nobody along."""
-    left, executors = deque(items), list[ProcessPoolExecutor]()
+    waiting, executors = deque(items), list[ProcessPoolExecutor]()
     running: dict[Future[Result], tuple[Item, ProcessPoolExecutor]] = {}
-    with ExitStack() as held:
+    with ExitStack() as pools:
 
-        def fresh() -> ProcessPoolExecutor:
-            executors.append(held.enter_context(open_pool(1)))
+        def start_process() -> ProcessPoolExecutor:
+            executors.append(pools.enter_context(open_pool(1)))
             return executors[-1]
 
-        def begin(executor: ProcessPoolExecutor) -> None:
-            if left:
-                item = left.popleft()
+        def begin_next(executor: ProcessPoolExecutor) -> None:
+            if waiting:
+                item = waiting.popleft()
                 try:
                     future = executor.submit(function, item)
                 except BrokenProcessPool:  # killed at the item before, or after it
-                    executor = fresh()
+                    executor = start_process()
                     future = executor.submit(function, item)
                 running[future] = item, executor
 
-        slots = [fresh() for _ in range(min(jobs, len(left)))]
-        for slot in slots:  # begun when all are there: the last to come then ends every process
-            begin(slot)
+        processes = [start_process() for _ in range(min(jobs, len(waiting)))]
+        # Begun when all are there: the last to come then ends every process.
+        for process in processes:
+            begin_next(process)
         while running:
             future = next(iter(wait(running, return_when=FIRST_COMPLETED).done))
             item, executor = running.pop(future)
-            result = _result(future, item, lost)
-            begin(executor)
+            result = _read_result(future, item, replace_lost)
+            begin_next(executor)
             yield result
-        _shut(executors)
+        _shut_down(executors)
 
 
-def _result(future: Future[Result], item: Item, lost: Callable[[Item], Result] | None) -> Result:
-    """Return what an item came to, `lost` having the word where its process was killed."""
+def _read_result(
+    future: Future[Result], item: Item, replace_lost: Callable[[Item], Result] | None
+) -> Result:
+    """Return an item's result, or what replaces it where its process was killed."""
     try:
         return future.result()
     except BrokenProcessPool:
-        if lost is None:
+        if replace_lost is None:
             raise FailedError(f"{KILLED}; {FEWER}") from None
-        return lost(item)
+        return replace_lost(item)
 
 
-def _shut(executors: Sequence[ProcessPoolExecutor]) -> None:
+def _shut_down(executors: Sequence[ProcessPoolExecutor]) -> None:
     """End processes that have nothing left to do, all at once: each takes a second."""
     with ThreadPoolExecutor(len(executors) or 1) as threads:
         for executor in executors:
@@ -109,34 +121,34 @@ def open_pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
     An error of one item, Ctrl-C, or a consumer that goes away ends them in the middle of theirs;
     so does the end of this process, whatever ended it.
     """
-    others = set(active_children())
-    found = ProcessPoolExecutor(jobs, get_context("spawn"), _listen)
+    before = set(active_children())
+    executor = ProcessPoolExecutor(jobs, get_context("spawn"), _init_process)
     try:
-        yield found
+        yield executor
     except BaseException:  # Ctrl-C and a consumer that went away, too
-        for process in set(active_children()) - others:
+        for process in set(active_children()) - before:
             process.terminate()  # the pool itself would let each end its item, and one more
         raise
     finally:
-        found.shutdown(cancel_futures=True)
+        executor.shutdown(cancel_futures=True)
 
 
-def _listen() -> None:
+def _init_process() -> None:
     """Leave Ctrl-C to the first process, which then terminates this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _end)
-    Thread(target=_follow, daemon=True).start()
+    signal.signal(signal.SIGTERM, _end_now)
+    Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _follow() -> None:
+def _end_with_parent() -> None:
     """End when the first process has: killed, it can end nobody."""
-    first = parent_process()
-    if first is not None:
-        first.join()
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
         os._exit(128 + signal.SIGKILL)
 
 
-def _end(number: int, frame: FrameType | None) -> None:
+def _end_now(number: int, frame: FrameType | None) -> None:
     """End now, semaphores returned: those that libraries made are else reported as leaked.
 
     An exception would not do: the pool takes it for the item's result and begins the next.

@@ -15,12 +15,12 @@ from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
 from clients import make_client_app
-from fedcel.runs import ShowRound
+from fedcel.runs import EventCallback
 from fedcel.settings import Settings
 from strategies.server_app import train_over_grid
 
 PULL_SECONDS = 0.01  # between two looks for replies
-QUIET = {
+ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # keeps Ray's GPU notice away on CPU machines
@@ -30,7 +30,7 @@ QUIET = {
 
 
 def train_on_ray(
-    settings: Settings, folder: Path, show_round: ShowRound, resume: bool = False
+    settings: Settings, folder: Path, show_round: EventCallback, *, resume: bool = False
 ) -> None:
     """Train into the run folder on Ray; an error in the ServerApp is raised here."""
     from flwr.simulation import run_simulation  # a second that the other engines need not wait
@@ -41,7 +41,7 @@ def train_on_ray(
     def main(grid: Grid, context: Context) -> None:
         train_over_grid(make_stoppable(grid, stop), settings, folder, show_round, resume=resume)
 
-    os.environ.update({key: os.environ.get(key, value) for key, value in QUIET.items()})
+    os.environ.update({key: os.environ.get(key, value) for key, value in ENVIRONMENT.items()})
     logger = logging.getLogger("flwr")
     logger.setLevel(logging.WARNING)
     with warnings.catch_warnings(), stop_on_interrupt(stop), filter_log(logger, stop):
@@ -87,7 +87,7 @@ def filter_log(logger: logging.Logger, stop: Event) -> Iterator[None]:
     """
 
     def is_worth_logging(record: logging.LogRecord) -> bool:
-        return not stop.is_set() and not _is_on_purpose(record)
+        return not stop.is_set() and not _is_expected(record)
 
     logger.addFilter(is_worth_logging)
     interrupted = False
@@ -125,7 +125,7 @@ def make_stoppable(grid: Grid, stop: Event) -> Grid:
     return grid
 
 
-def _is_on_purpose(record: logging.LogRecord) -> bool:
+def _is_expected(record: logging.LogRecord) -> bool:
     """Say whether a notice of Flower's is about one of two things that are done on purpose.
 
     Simulations start in process: `flwr run` needs a detached server, and returns 0 when an app

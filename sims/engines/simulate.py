@@ -6,45 +6,73 @@ from fedcel import attacks, privacy
 from fedcel.data import load_splits
 from fedcel.federation import init_net, init_server_state
 from fedcel.losses import cel, defences
-from fedcel.posterior import samplers
-from fedcel.runs import run_folder
-from fedcel.settings import Settings
+from fedcel.posterior import build_sampler
+from fedcel.runs import EventCallback, create_run, run_folder
+from fedcel.settings import OWN_STRATEGY, Settings
 from sims.commands import progress
-from sims.engines import local, ray
-from strategies.build_strategy import build_strategy
-
-ENGINES = {"loop": local.train_locally, "processes": local.train_locally, "ray": ray.train_on_ray}
+from sims.engines import local
 
 
 def simulate(
     settings: Settings, folder: Path, *, resume: bool = False, title: str = "training"
 ) -> None:
-    """Train on `settings.engine`; with `resume` go on after the last complete round.
+    """Train a federation of simulated clients into a run folder, and measure the result.
 
-    RunError when the folder is there already, or, with `resume`, is of other settings; whatever
-    else `check_parts` refuses. A run that is refused leaves no folder.
+    Args:
+        settings: Of the run; `engine` says what carries the clients: `loop` (this process),
+            `processes` (one a core) or `ray` (Flower's simulation).
+        folder: Where; it must not exist, or be empty. A run that is refused leaves no folder.
+        resume: Go on after the last complete round of the run that is there.
+        title: Is shown beside the progress.
+
+    Raises:
+        RunError: The folder is there already or, with `resume`, has other settings.
+        FedcelError: A part that the settings name cannot be built, or the training failed.
     """
     if resume:
         resume = run_folder.has_begun(settings, folder)
     else:
         check_parts(settings)
-        run_folder.create_run(folder, settings)
+        create_run(folder, settings)
     progress.print_line(f"run: {folder}")
-    with progress.show_rounds(title, settings.rounds) as tell:
-        ENGINES[settings.engine](settings, folder, tell, resume)
+    with progress.show_rounds(title, settings.rounds) as show_round:
+        train_on_engine(settings, folder, show_round, resume=resume)
+
+
+def train_on_engine(
+    settings: Settings, folder: Path, show_round: EventCallback, *, resume: bool = False
+) -> None:
+    """Train into a run folder by the engine of the settings.
+
+    Args:
+        settings: Of the run.
+        folder: Made by `create_run`.
+        show_round: Is called with every round's event.
+        resume: Go on with the last complete round.
+    """
+    if settings.engine == "ray":
+        from sims.engines.ray import train_on_ray  # needs Flower, which the others do not
+
+        train_on_ray(settings, folder, show_round, resume=resume)
+    else:
+        local.train_locally(settings, folder, show_round, resume=resume)
 
 
 def check_parts(settings: Settings) -> None:
-    """Make every part that the settings name, and forget it: what cannot be made is refused now.
+    """Build every part that the settings name, and forget it: what cannot be built is refused now.
 
-    DataError, NetError, PluginError, SettingsError of the part that is wrong.
+    Raises:
+        FedcelError: Of the part that is wrong: DataError, NetError, PluginError, SettingsError.
     """
     splits = load_splits(settings.data, settings.clients, settings.seed)
     flat = init_net(settings, splits)
     cel.build_cel(settings.cel, flat.net.cut.sigma, flat.net.features, splits.classes)
     defences.build_defence(settings, splits.shape)
-    samplers.build_sampler(settings.local)
-    build_strategy(settings, init_server_state(flat.vector), flat.shapes, flat.cut)
+    build_sampler(settings.local)
+    if settings.strategy.name != OWN_STRATEGY:
+        from strategies.build_strategy import build_strategy  # needs Flower, as its strategy
+
+        build_strategy(settings, init_server_state(flat.vector), flat.shapes, flat.cut)
     attacks.parse_attacks(settings.attack.names)
     if settings.privacy.mechanism != "none":
         privacy.build_mechanism(settings.privacy, splits.classes)

@@ -4,7 +4,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedcel.posterior import CLOSE, EVERY, Trace, diagnose
+from fedcel.posterior import DIAGNOSIS_INTERVAL, MAX_R_HAT, Trace, diagnose
 from fedcel.settings import MIN_ESS, MIN_SAMPLED_ROUNDS
 from sims.report.figures import FAINT, INK, WIDTH, choose_look
 
@@ -30,7 +30,11 @@ def draw_chain_path(trace: Trace) -> Figure | None:
 def draw_convergence(trace: Trace) -> Figure | None:
     """Draw R-hat and the effective sample size over the rounds, with what is asked of them."""
     rows = torch.stack(trace.rows) if trace.rows else torch.empty(0, 1)
-    ends = [n for n in range(EVERY, len(rows) + 1, EVERY) if n >= MIN_SAMPLED_ROUNDS]
+    ends = [
+        n
+        for n in range(DIAGNOSIS_INTERVAL, len(rows) + 1, DIAGNOSIS_INTERVAL)
+        if n >= MIN_SAMPLED_ROUNDS
+    ]
     told = [(trace.rounds[n - 1], found) for n in ends if (found := diagnose(rows[:n]))]
     if not told:
         return None
@@ -38,7 +42,7 @@ def draw_convergence(trace: Trace) -> Figure | None:
     panes = figure.subplots(2, 1, sharex=True)
     rounds = [number for number, _ in told]
     for pane, name, values, asked, style in (
-        (panes[0], "split R-hat", [found.r_hat for _, found in told], CLOSE, choose_look(0)),
+        (panes[0], "split R-hat", [found.r_hat for _, found in told], MAX_R_HAT, choose_look(0)),
         (panes[1], "bulk ESS", [found.ess for _, found in told], MIN_ESS, choose_look(1)),
     ):
         pane.plot(rounds, values, color=style.colour, marker=style.marker, markersize=4)

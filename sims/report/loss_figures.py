@@ -27,7 +27,7 @@ from fedcel.losses.cel import (
     log_penalty,
     split_features,
 )
-from fedcel.posterior import what_is_sent
+from fedcel.posterior import build_device_net
 from fedcel.runs import posterior_samples, run_folder
 from fedcel.settings import Scalar, parse_settings
 from sims.commands import progress
@@ -83,7 +83,7 @@ def train_case(folder: Path, case: Case) -> Trained:
     title = f"{case.kind} sigma {case.sigma:g} weight {case.weight:g}"
     simulate(settings, folder / title, title=title)
     run = run_folder.read_run(folder / title)
-    net = what_is_sent(run.flat, posterior_samples(run), settings.chain.scope)
+    net = build_device_net(run.flat, posterior_samples(run), settings.chain.scope)
     found = cast(dict[str, float], read_json(folder / title / "result.json"))
     x, y = run.splits.test
     z = SmashedData(net).encode(x) / case.sigma

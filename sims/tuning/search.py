@@ -16,7 +16,7 @@ from optuna.trial import TrialState, create_trial
 from fedcel.errors import DivergedError
 from fedcel.leakage import SmashedData, optimal_leak
 from fedcel.metrics import score_probabilities
-from fedcel.posterior import predict, what_is_sent
+from fedcel.posterior import build_device_net, predict
 from fedcel.runs import NOISE_DRAWS, posterior_samples, run_folder
 from fedcel.seeding import make_generator, stream_seed
 from fedcel.settings import Scalar, Settings, parse_settings
@@ -163,8 +163,8 @@ def train_trial(settings: Settings) -> Score:
     x, y = run.splits.validation
     many, labels = x.repeat(NOISE_DRAWS, 1, 1, 1), y.repeat(NOISE_DRAWS)
     stream = make_generator(settings.seed, "tune-noise")
-    found = predict(run.flat, posterior_samples(run), many, stream, settings.chain.scope)
-    net = what_is_sent(run.flat, posterior_samples(run), settings.chain.scope)
+    found = predict(run.flat, posterior_samples(run), many, stream, scope=settings.chain.scope)
+    net = build_device_net(run.flat, posterior_samples(run), settings.chain.scope)
     leak = optimal_leak(SmashedData(net), x, y, make_generator(settings.seed, "tune-optimal"))
     score = score_probabilities(found.probabilities, labels)
     return Score(score["accuracy"], leak.bits_beyond_label, score["nll"])

@@ -16,16 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from fedcel.data import Images, load_splits
-from fedcel.federation import client_update
-from fedcel.federation.server_round import begin_round, finish_round, init_server_state
+from fedcel.federation import begin_round, client_update, finish_round, init_server_state
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.chain import Chain
-from fedcel.posterior.langevin_step import RoundConstants, langevin_step
+from fedcel.posterior.langevin_step import Langevin, RoundConstants, langevin_step
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.settings import Settings, parse_settings
-from sims.engines.client_workers import open_clients
+from sims.engines.client_trainers import open_trainer
 from tests.bench.ratios import engine, line, rows
 
 STEPS = 20
@@ -70,7 +69,7 @@ def a_round(settings: Settings, place: str) -> Iterator[Callable[[], object]]:
     examples = {client: len(part.y) for client, part in enumerate(parts)}
     flat = client_update.build_client_net(settings)
     request = begin_round(settings, server := init_server_state(flat.vector), examples)
-    with open_clients(settings, Path(place) / settings.engine) as clients:
+    with open_trainer(settings, Path(place) / settings.engine) as clients:
         yield lambda: finish_round(settings, server, request, clients.train(request), cut=flat.cut)
 
 
@@ -97,8 +96,15 @@ def ours() -> Callable[[], None]:
     noise = (2 * RATE * TEMPERATURE / EXAMPLES) ** 0.5
     plan = RoundPlan(RATE, 0.0, 0.0, 0.0, 1 / (EXAMPLES * SCALE**2), noise, False, TEMPERATURE)
     stream = torch.Generator().manual_seed(0)
-    ground = RoundConstants(
-        flat.vector.clone(), None, None, None, stream, stream, torch.empty_like(flat.vector)
+    constants = RoundConstants(
+        flat.vector.clone(),
+        None,
+        None,
+        None,
+        stream,
+        stream,
+        torch.empty_like(flat.vector),
+        Langevin(),
     )
     slopes = [torch.randn_like(p) for p in flat.net.parameters()]
 
@@ -107,7 +113,7 @@ def ours() -> Callable[[], None]:
             flat.gradient.zero_()
             pairs = zip(flat.net.parameters(), slopes, strict=True)
             torch.stack([(p * slope).sum() for p, slope in pairs]).sum().backward()
-            langevin_step(flat, ground, plan)
+            langevin_step(flat, constants, plan, {})
 
     return work
 
@@ -140,8 +146,8 @@ def chain(folder: Path) -> tuple[Callable[[], object], Callable[[], object]]:
     kept = Chain(folder / "chain", 16)
     model = torch.randn(1_000_000)
     for number in range(16):
-        kept.keep(number, model)
-    return lambda: kept.keep(15, model), lambda: len(kept.read())
+        kept.write_sample(number, model)
+    return lambda: kept.write_sample(15, model), lambda: len(kept.read_samples())
 
 
 def profile() -> None:

@@ -14,10 +14,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedcel.data import load_splits
-from fedcel.federation import client_update
-from fedcel.federation.initial_net import init_net
+from fedcel.federation import begin_round, client_update, finish_round, init_net, init_server_state
 from fedcel.federation.local_update import draw_batches
-from fedcel.federation.server_round import begin_round, finish_round, init_server_state
 from fedcel.posterior import round_plan
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings, dump_settings, flatten_settings, parse_settings
@@ -134,7 +132,7 @@ def client(settings: Settings) -> Callable[[], None]:
     state = client_update.update_client(settings, 0, 0.1, inputs).state
 
     def work() -> None:
-        client_update.update_client(settings, 0, 0.1, inputs, state)
+        client_update.update_client(settings, 0, 0.1, inputs, state=state)
 
     return work
 

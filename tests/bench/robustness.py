@@ -15,13 +15,13 @@ from unittest.mock import patch
 import torch
 
 from fedcel.data import Images, load_splits
-from fedcel.federation import client_update
-from fedcel.federation.client_update import ClientUpdate
-from fedcel.federation.initial_net import init_net
-from fedcel.federation.server_round import (
+from fedcel.federation import (
+    ClientUpdate,
     RoundRequest,
     begin_round,
+    client_update,
     finish_round,
+    init_net,
     init_server_state,
 )
 from fedcel.files import write_json
@@ -30,7 +30,7 @@ from fedcel.posterior.predict import predict
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings, parse_settings
 from sims.commands.progress import print_line
-from sims.engines.client_workers import LocalClients
+from sims.engines.client_trainers import SequentialTrainer
 from sims.engines.process_pool import run_items
 from sims.report.table import format_markdown, make_table
 from sims.report.text import format_interval
@@ -73,7 +73,7 @@ class Case(NamedTuple):
 
 
 def train_with_hostile(
-    clients: LocalClients, request: RoundRequest, who: frozenset[int], change: Change | None
+    clients: SequentialTrainer, request: RoundRequest, who: frozenset[int], change: Change | None
 ) -> Iterator[ClientUpdate]:
     """Yield each client's update, the hostile ones' made by an attack of all honest deltas."""
     updates = dict(zip(request.weights, clients.train(request), strict=True))
@@ -112,7 +112,7 @@ def trained(case: Case) -> tuple[Case, float]:
         TemporaryDirectory() as folder,
         patch.object(client_update, "select_client_images", images),
     ):
-        clients = LocalClients(s, Path(folder))
+        clients = SequentialTrainer(s, Path(folder))
         for _ in range(s.rounds):
             request = begin_round(s, server, examples)
             updates = train_with_hostile(clients, request, who, change)
@@ -120,7 +120,7 @@ def trained(case: Case) -> tuple[Case, float]:
             if not server.model.isfinite().all():
                 return case, 0.0
     x, y = splits.test
-    found = predict(flat, [server.model], x, make_generator(s.seed, "test"), s.chain.scope)
+    found = predict(flat, [server.model], x, make_generator(s.seed, "test"), scope=s.chain.scope)
     return case, calibration.accuracy(found.probabilities, y)
 
 

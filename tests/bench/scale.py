@@ -21,7 +21,7 @@ import torch
 from fedcel.data import Images
 from fedcel.runs import run_folder
 from fedcel.settings import parse_settings
-from sims.engines.simulate import ENGINES
+from sims.engines.simulate import train_on_engine
 
 IMAGES = 21_000
 BASE: dict[str, str | int | float] = {
@@ -68,8 +68,7 @@ def one(change: dict[str, str | int | float]) -> list[float]:
     with TemporaryDirectory() as place:
         folder = Path(place) / "run"
         run_folder.create_run(folder, settings)
-        train = ENGINES[settings.engine]
-        train(settings, folder, lambda event: ends.append(time.perf_counter()))
+        train_on_engine(settings, folder, lambda event: ends.append(time.perf_counter()))
         disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         parameters = run_folder.read_run(folder).model.numel()
     rounds = [after - before for before, after in pairwise(ends[1:])]

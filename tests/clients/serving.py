@@ -18,7 +18,7 @@ from clients.service.app import create_app
 from clients.service.model import ServedModel, load_served
 from clients.service.state import Limits, Service
 from fedcel.data import load_splits
-from fedcel.federation.initial_net import init_net
+from fedcel.federation import init_net
 from fedcel.privacy import Mechanism, build_mechanism
 from fedcel.privacy.ledger.ledger import MICRO, Ledger
 from fedcel.runs.run_folder import Run

@@ -10,7 +10,7 @@ from clients.leak_guard import LeakGuard, measure_leak
 from fedcel.attacks import hijack_encoder
 from fedcel.data import Images, load_splits
 from fedcel.errors import LeakError
-from fedcel.federation.initial_net import init_net
+from fedcel.federation import init_net
 from fedcel.losses.cel import build_cel
 from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
 from fedcel.nets.cut import Cut

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
 
-from fedcel.federation.server_round import begin_round, init_server_state
+from fedcel.federation import begin_round, init_server_state
 from fedcel.settings import parse_settings
 from strategies import PosteriorStrategy
 from strategies.node_registry import NodeRegistry
@@ -34,36 +34,36 @@ class FakeGrid:
 
     def send_and_receive(self, messages: list[Message], timeout: float) -> list[Message]:
         """Return the answer of every node that is asked and answers."""
-        self.timeout, found = timeout, []
+        self.timeout, replies = timeout, []
         for message in messages:
             node = message.metadata.dst_node_id
             self.asked.append(node)
             if (answer := self.answers[node]) is None:
                 continue
             content = RecordDict({"metrics": MetricRecord(answer)})
-            found.append(Message(content, reply_to=message))
-        return found
+            replies.append(Message(content, reply_to=message))
+        return replies
 
 
 def strategy(**raw: object) -> PosteriorStrategy:
     """Return a strategy that has met three nodes: node 100 + k holds partition k."""
     settings = parse_settings({"clients": 3, "strategy.momentum": 0.0, **raw})
-    found = PosteriorStrategy(settings, init_server_state(torch.zeros(9)), SHAPES, 6)
+    instance = PosteriorStrategy(settings, init_server_state(torch.zeros(9)), SHAPES, 6)
     partitions = {100 + k: k for k in EXAMPLES}
-    found.registry = NodeRegistry(partitions, dict(EXAMPLES))
-    begin(found)
-    return found
+    instance.registry = NodeRegistry(partitions, dict(EXAMPLES))
+    begin(instance)
+    return instance
 
 
-def begin(found: PosteriorStrategy, weights: dict[int, float] | None = None) -> None:
+def begin(instance: PosteriorStrategy, weights: dict[int, float] | None = None) -> None:
     """Let the round begin that follows the strategy's state, with these weights if given."""
-    request = begin_round(found.settings, found.state, found.registry.examples)
-    found.request = request if weights is None else request._replace(weights=weights)
+    request = begin_round(instance.settings, instance.state, instance.registry.examples)
+    instance.request = request if weights is None else request._replace(weights=weights)
 
 
 def reply(client: int, value: float = 1.0, **change: object) -> Message:
     """Return a client's reply, sound unless `change` says otherwise."""
-    asked = Message(RecordDict(), dst_node_id=100 + client, message_type="train")
+    request = Message(RecordDict(), dst_node_id=100 + client, message_type="train")
     arrays = change.get("arrays", [np.full(s, value, np.float32) for s in SHAPES])
     content = RecordDict(
         {
@@ -77,10 +77,10 @@ def reply(client: int, value: float = 1.0, **change: object) -> Message:
             ),
         }
     )
-    return Message(content, reply_to=asked)
+    return Message(content, reply_to=request)
 
 
 def failed(client: int) -> Message:
     """Return the reply of a client that raised."""
-    asked = Message(RecordDict(), dst_node_id=100 + client, message_type="train")
-    return Message(Error(2, "ValueError: no images"), reply_to=asked)
+    request = Message(RecordDict(), dst_node_id=100 + client, message_type="train")
+    return Message(Error(2, "ValueError: no images"), reply_to=request)

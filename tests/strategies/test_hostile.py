@@ -20,8 +20,7 @@ from flwr.app import (
 )
 
 from clients import make_client_app
-from fedcel.federation import client_update, record_names
-from fedcel.federation.server_round import init_server_state
+from fedcel.federation import client_update, init_server_state, record_names
 from fedcel.nets.flat_parameters import to_arrays
 from fedcel.settings import parse_settings
 from strategies import PosteriorStrategy
@@ -48,11 +47,11 @@ def strategy(rule: str = "mean", clients: int = NODES, **raw: object) -> Posteri
             **raw,
         }
     )
-    found = PosteriorStrategy(settings, init_server_state(torch.zeros(9)), SHAPES, 6)
+    instance = PosteriorStrategy(settings, init_server_state(torch.zeros(9)), SHAPES, 6)
     partitions = {100 + k: k for k in range(clients)}
-    found.registry = NodeRegistry(partitions, dict.fromkeys(range(clients), HELD))
-    begin(found)
-    return found
+    instance.registry = NodeRegistry(partitions, dict.fromkeys(range(clients), HELD))
+    begin(instance)
+    return instance
 
 
 def small(chance: np.random.Generator) -> Arrays:
@@ -64,16 +63,16 @@ def sent(
     client: int, delta: ArrayRecord | Arrays, number: int, **metrics: int | float | list[float]
 ) -> Message:
     """Return a client's reply to round `number`."""
-    asked = Message(RecordDict(), dst_node_id=100 + client, message_type="train")
-    told = {
+    request = Message(RecordDict(), dst_node_id=100 + client, message_type="train")
+    numbers = {
         record_names.EXAMPLES: HELD,
         record_names.ROUND: number,
         record_names.PARTITION: client,
         "loss": 1.0,
     } | metrics
     record = delta if isinstance(delta, ArrayRecord) else ArrayRecord(delta)
-    content = RecordDict({record_names.DELTA: record, record_names.METRICS: MetricRecord(told)})
-    return Message(content, reply_to=asked)
+    content = RecordDict({record_names.DELTA: record, record_names.METRICS: MetricRecord(numbers)})
+    return Message(content, reply_to=request)
 
 
 def of_bytes(data: bytes, stype: str = "numpy.ndarray") -> ArrayRecord:
@@ -90,8 +89,14 @@ def values(chance: np.random.Generator, client: int, number: int) -> Made:
 
 def shapes(chance: np.random.Generator, client: int, number: int) -> Made:
     """None, too many, flat, transposed or empty arrays."""
-    one = np.zeros((2, 3), np.float32)
-    options = [[], [one] * 50, [one.ravel(), one[0]], [one.T, one[0]], [one, np.zeros(0, "f4")]]
+    matrix = np.zeros((2, 3), np.float32)
+    options = [
+        [],
+        [matrix] * 50,
+        [matrix.ravel(), matrix[0]],
+        [matrix.T, matrix[0]],
+        [matrix, np.zeros(0, "f4")],
+    ]
     return sent(client, options[chance.integers(len(options))], number), "shapes"
 
 
@@ -142,10 +147,12 @@ def damaged(chance: np.random.Generator, client: int, number: int) -> Made:
     """NumPy's own bytes cut short, or with a header that announces a petabyte."""
     stream = io.BytesIO()
     np.save(stream, np.zeros(6, np.float32))
-    whole = stream.getvalue()
-    large = whole.replace(b"'shape': (6,), }" + b" " * 15, b"'shape': (999999999999999,), }" + b" ")
-    assert len(large) == len(whole)
-    cut = whole[: chance.integers(len(whole) - 1)]
+    archive = stream.getvalue()
+    large = archive.replace(
+        b"'shape': (6,), }" + b" " * 15, b"'shape': (999999999999999,), }" + b" "
+    )
+    assert len(large) == len(archive)
+    cut = archive[: chance.integers(len(archive) - 1)]
     return sent(client, of_bytes(large if chance.random() < 0.2 else cut), number), "cannot be read"
 
 
@@ -158,15 +165,17 @@ def archive(chance: np.random.Generator, client: int, number: int) -> Made:
 
 def replays(chance: np.random.Generator, client: int, number: int) -> Made:
     """A sound reply to another round."""
-    other = number + int(chance.choice([-number, -1, 1, 1000]))
-    return sent(client, small(chance), other), f"it answers round {other}, this is round {number}"
+    replayed = number + int(chance.choice([-number, -1, 1, 1000]))
+    return sent(
+        client, small(chance), replayed
+    ), f"it answers round {replayed}, this is round {number}"
 
 
 def failures(chance: np.random.Generator, client: int, number: int) -> Made:
     """An error with any text."""
-    asked = Message(RecordDict(), dst_node_id=100 + client, message_type="train")
+    request = Message(RecordDict(), dst_node_id=100 + client, message_type="train")
     reason = chance.bytes(50).decode("latin-1")
-    return Message(Error(int(chance.integers(5)), reason), reply_to=asked), "the client failed"
+    return Message(Error(int(chance.integers(5)), reason), reply_to=request), "the client failed"
 
 
 def strangers(chance: np.random.Generator, client: int, number: int) -> Made:
@@ -191,23 +200,23 @@ def test_hostile_replies_change_nothing_but_the_list_of_the_rejected(rule: str, 
 
     Every other reply is on the list, under its client, with the reason that it was made for.
     """
-    chance, each = np.random.default_rng(0), 250
+    chance, per_kind = np.random.default_rng(0), 250
     attacked, alone = (strategy(rule, **{"strategy.max-norm": LIMIT}) for _ in range(2))
-    for number in range(1, count // each + 1):
+    for number in range(1, count // per_kind + 1):
         honest = [sent(k, small(chance), number, spread=1.0) for k in range(HONEST)]
-        made = []
-        for _ in range(each):
+        hostile = []
+        for _ in range(per_kind):
             kind = KINDS[chance.integers(len(KINDS))]
-            made.append(kind(chance, int(chance.integers(HONEST, DRAWN)), number))
-        for one, replies in ((attacked, honest + [m for m, _ in made]), (alone, honest)):
-            one.rejected = []
-            begin(one, dict.fromkeys(range(DRAWN), 1 / DRAWN))
-            one.aggregate_train(number, replies)
-        found = [r for r in attacked.rejected if r.reason != "no reply"]
-        assert len(found) == each
-        for (message, reason), rejection in zip(made, found, strict=True):
-            held = message.metadata.src_node_id - 100
-            assert rejection.client == (held if held < NODES else -1)
+            hostile.append(kind(chance, int(chance.integers(HONEST, DRAWN)), number))
+        for instance, replies in ((attacked, honest + [m for m, _ in hostile]), (alone, honest)):
+            instance.rejected = []
+            begin(instance, dict.fromkeys(range(DRAWN), 1 / DRAWN))
+            instance.aggregate_train(number, replies)
+        rejected = [r for r in attacked.rejected if r.reason != "no reply"]
+        assert len(rejected) == per_kind
+        for (message, reason), rejection in zip(hostile, rejected, strict=True):
+            partition = message.metadata.src_node_id - 100
+            assert rejection.client == (partition if partition < NODES else -1)
             assert re.search(reason, rejection.reason), (reason, rejection)
         assert attacked.report.clients == list(range(HONEST))
         assert attacked.report.metrics == alone.report.metrics
@@ -245,7 +254,7 @@ def test_a_real_client_says_which_round_it_answers() -> None:
     settings = parse_settings({"clients": 4, "local.steps": 1})
     flat = client_update.build_client_net(settings)
     config = ConfigRecord(
-        {record_names.ROUND: 5, record_names.SHARE: 0.25, record_names.TOTAL: 997}
+        {record_names.ROUND: 5, record_names.WEIGHT: 0.25, record_names.TOTAL: 997}
     )
     arrays = ArrayRecord(to_arrays(flat.vector, flat.shapes))
     content = RecordDict({record_names.ARRAYS: arrays, record_names.CONFIG: config})

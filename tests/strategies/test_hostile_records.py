@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from fedcel.federation import record_names
-from fedcel.federation.server_round import init_server_state
+from fedcel.federation import init_server_state, record_names
 from fedcel.losses.cel.averaged_centres import SharedCentres
 from fedcel.settings import parse_settings
 from strategies import PosteriorStrategy
@@ -45,10 +44,10 @@ def strategy(control: str) -> PosteriorStrategy:
     )
     shared = SharedCentres(torch.zeros(CLASSES, CLUSTERS, FEATURES), torch.zeros(CLASSES, CLUSTERS))
     state = init_server_state(torch.zeros(9))._replace(centres=shared, round=BURNT)
-    found = PosteriorStrategy(settings, state, SHAPES, 6)
+    instance = PosteriorStrategy(settings, state, SHAPES, 6)
     partitions = {100 + k: k for k in range(NODES)}
-    found.registry = NodeRegistry(partitions, dict.fromkeys(range(NODES), HELD))
-    return found
+    instance.registry = NodeRegistry(partitions, dict.fromkeys(range(NODES), HELD))
+    return instance
 
 
 def centres(chance: Chance) -> Arrays:
@@ -118,11 +117,11 @@ def sent(
     client: int, number: int, chance: Chance, bad: tuple[str, ArrayRecord | None] | None
 ) -> Message:
     """Return a client's reply, sound but for the record in `bad`, which is left out where None."""
-    asked = Message(RecordDict(), dst_node_id=100 + client, message_type="train")
-    told = {record_names.EXAMPLES: HELD, record_names.ROUND: number, "loss": 1.0}
+    request = Message(RecordDict(), dst_node_id=100 + client, message_type="train")
+    metrics = {record_names.EXAMPLES: HELD, record_names.ROUND: number, "loss": 1.0}
     delta = [chance.uniform(-0.1, 0.1, s).astype(np.float32) for s in SHAPES]
     content = RecordDict(
-        {record_names.DELTA: ArrayRecord(delta), record_names.METRICS: MetricRecord(told)}
+        {record_names.DELTA: ArrayRecord(delta), record_names.METRICS: MetricRecord(metrics)}
     )
     content[record_names.STATISTICS] = ArrayRecord(centres(chance))
     content[record_names.GRADIENT] = ArrayRecord(gradient(chance))
@@ -130,7 +129,7 @@ def sent(
         del content[bad[0]]
         if bad[1] is not None:
             content[bad[0]] = bad[1]
-    return Message(content, reply_to=asked)
+    return Message(content, reply_to=request)
 
 
 MAKERS: dict[str, Callable[[Chance], Made]] = {
@@ -152,17 +151,17 @@ def test_hostile_centres_and_gradients_leave_their_senders_out() -> None:
             client = int(chance.integers(HONEST, NODES))
             hostile.append(sent(client, number, chance, (name, record)))
             reasons.append((client, reason))
-        for one, replies in ((attacked, honest + hostile), (alone, honest)):
-            one.rejected = []
-            begin(one, dict.fromkeys(range(NODES), 1 / NODES))
-            one.aggregate_train(number, replies)
-        found = [r for r in attacked.rejected if r.reason != "no reply"]
-        assert [r.client for r in found] == [client for client, _ in reasons]
-        for (_, reason), rejection in zip(reasons, found, strict=True):
+        for instance, replies in ((attacked, honest + hostile), (alone, honest)):
+            instance.rejected = []
+            begin(instance, dict.fromkeys(range(NODES), 1 / NODES))
+            instance.aggregate_train(number, replies)
+        rejected = [r for r in attacked.rejected if r.reason != "no reply"]
+        assert [r.client for r in rejected] == [client for client, _ in reasons]
+        for (_, reason), rejection in zip(reasons, rejected, strict=True):
             assert re.search(reason, rejection.reason), (reason, rejection)
     assert attacked.state.centres is not None and alone.state.centres is not None
-    for mine, theirs in zip(attacked.state.centres, alone.state.centres, strict=True):
-        assert torch.equal(mine, theirs) and mine.any()
+    for actual, expected in zip(attacked.state.centres, alone.state.centres, strict=True):
+        assert torch.equal(actual, expected) and actual.any()
     assert torch.equal(attacked.state.model, alone.state.model)
     assert attacked.state.model.isfinite().all() and attacked.state.model.any()
 
@@ -179,14 +178,14 @@ class Answers:
 
     def send_and_receive(self, messages: list[Message], timeout: float) -> list[Message]:
         """Return an answer to every message; one of a node never met besides."""
-        found = []
+        replies = []
         for message in messages:
             record = self.records[message.metadata.dst_node_id]
             content = RecordDict({} if record is None else {record_names.GRADIENT: record})
-            found.append(Message(content, reply_to=message))
+            replies.append(Message(content, reply_to=message))
         stranger = Message(RecordDict(), dst_node_id=999, message_type="query.gradient")
         content = RecordDict({record_names.GRADIENT: ArrayRecord([np.ones(9, np.float32)])})
-        return [*found, Message(content, reply_to=stranger)]
+        return [*replies, Message(content, reply_to=stranger)]
 
 
 def test_hostile_answers_to_the_question_for_gradients_do_not_reach_the_mean() -> None:
@@ -195,13 +194,13 @@ def test_hostile_answers_to_the_question_for_gradients_do_not_reach_the_mean() -
     model = ArrayRecord([np.zeros(shape, np.float32) for shape in SHAPES])
     for _ in range(40):
         good = {100 + k: ArrayRecord(gradient(chance)) for k in range(HONEST)}
-        made = {100 + k: bad_gradient(chance) for k in range(HONEST, NODES)}
-        grid = Answers({**good, **{node: record for node, (record, _) in made.items()}})
-        asked = list(s.configure_train(1, model, ConfigRecord(), grid))  # type: ignore[arg-type]
-        assert [message.metadata.dst_node_id for message in asked] == [*good]
+        bad_answers = {100 + k: bad_gradient(chance) for k in range(HONEST, NODES)}
+        grid = Answers({**good, **{node: record for node, (record, _) in bad_answers.items()}})
+        messages = list(s.configure_train(1, model, ConfigRecord(), grid))  # type: ignore[arg-type]
+        assert [message.metadata.dst_node_id for message in messages] == [*good]
         reasons = {100 + int(r.client): r.reason for r in s.rejected}
-        assert reasons.keys() == made.keys()
-        assert all(re.search(made[node][1], reason) for node, reason in reasons.items())
+        assert reasons.keys() == bad_answers.keys()
+        assert all(re.search(bad_answers[node][1], reason) for node, reason in reasons.items())
         mean = np.mean([g.to_numpy_ndarrays()[0] for g in good.values()], 0)
         assert s.request is not None and s.request.inputs.gradient is not None
         np.testing.assert_allclose(s.request.inputs.gradient.numpy(), mean, atol=1e-6)

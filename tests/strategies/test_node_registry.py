@@ -11,8 +11,7 @@ import torch
 from flwr.app import ConfigRecord, Message
 
 from fedcel.errors import RunError, SettingsError
-from fedcel.federation import record_names
-from fedcel.federation.server_round import init_server_state
+from fedcel.federation import init_server_state, record_names
 from fedcel.files import read_tensors, write_tensors
 from fedcel.runs import run_folder
 from strategies import node_registry
@@ -44,10 +43,10 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_meeting_the_nodes_learns_partitions_and_counts() -> None:
     """Which node holds what."""
     grid = FakeGrid([sound(2), sound(0), sound(1)])
-    found = register_nodes(grid, 3)  # type: ignore[arg-type]
-    assert found.partitions == {100: 2, 101: 0, 102: 1}
-    assert (found.examples, found.has_node_data) == ({0: 10, 1: 11, 2: 12}, False)
-    assert (found.first_nodes, found.refused) == ({2: 100, 0: 101, 1: 102}, {})
+    registry = register_nodes(grid, 3)  # type: ignore[arg-type]
+    assert registry.partitions == {100: 2, 101: 0, 102: 1}
+    assert (registry.examples, registry.has_node_data) == ({0: 10, 1: 11, 2: 12}, False)
+    assert (registry.first_nodes, registry.refused) == ({2: 100, 0: 101, 1: 102}, {})
     assert (grid.asked, grid.timeout) == ([100, 101, 102], node_registry.ANSWER_SECONDS)
 
 
@@ -84,21 +83,21 @@ def test_a_thousand_hostile_answers_do_not_keep_three_honest_nodes_out() -> None
         ]
         hostile.append(lies[chance.integers(4)])
     grid = FakeGrid([*hostile[:500], *(sound(k) for k in range(3)), *hostile[500:]])
-    found = register_nodes(grid, 3)  # type: ignore[arg-type]
-    assert found[:3] == ({600: 0, 601: 1, 602: 2}, KNOWN, False)
+    registry = register_nodes(grid, 3)  # type: ignore[arg-type]
+    assert registry[:3] == ({600: 0, 601: 1, 602: 2}, KNOWN, False)
 
 
 @pytest.mark.usefixtures("hurry")
 def test_a_resumed_run_goes_on_without_a_node_that_is_gone() -> None:
     """Two of three are there; one with other images than before is turned away."""
-    found = register_nodes(FakeGrid([sound(2), sound(0)]), 3, None, KNOWN)  # type: ignore[arg-type]
-    assert found.partitions == {100: 2, 101: 0}
-    assert found.examples == KNOWN
-    other = {record_names.EXAMPLES: 9, record_names.PARTITION: 1}
-    found = register_nodes(FakeGrid([sound(2), other, sound(0)]), 3, None, KNOWN)  # type: ignore[arg-type]
-    assert found.partitions == {100: 2, 102: 0}
+    registry = register_nodes(FakeGrid([sound(2), sound(0)]), 3, None, KNOWN)  # type: ignore[arg-type]
+    assert registry.partitions == {100: 2, 101: 0}
+    assert registry.examples == KNOWN
+    fewer = {record_names.EXAMPLES: 9, record_names.PARTITION: 1}
+    registry = register_nodes(FakeGrid([sound(2), fewer, sound(0)]), 3, None, KNOWN)  # type: ignore[arg-type]
+    assert registry.partitions == {100: 2, 102: 0}
     with pytest.raises(SettingsError, match="0 partitions answered"):
-        register_nodes(FakeGrid([other]), 3, None, KNOWN)  # type: ignore[arg-type]
+        register_nodes(FakeGrid([fewer]), 3, None, KNOWN)  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="0 nodes are connected after 0 s, clients is 3"):
         register_nodes(FakeGrid([]), 3, None, KNOWN)  # type: ignore[arg-type]
 
@@ -145,9 +144,9 @@ def test_a_new_run_with_too_few_nodes_asks_nobody() -> None:
 
 def test_who_comes_later_takes_the_partition_that_nobody_has() -> None:
     """Partition 1 had no node since a resume; 102 is a stranger, with the images of 1."""
-    grid = FakeGrid([sound(0), sound(2), sound(1, **{record_names.OWN: 1})])
-    found = back(grid, {100: 0, 101: 2})
-    assert found[:3] == ({100: 0, 101: 2, 102: 1}, KNOWN, True)
+    grid = FakeGrid([sound(0), sound(2), sound(1, **{record_names.HAS_NODE_DATA: 1})])
+    registry = back(grid, {100: 0, 101: 2})
+    assert registry[:3] == ({100: 0, 101: 2, 102: 1}, KNOWN, True)
     assert (grid.asked, grid.timeout) == ([102], 7.0)
 
 
@@ -166,19 +165,19 @@ def test_a_stranger_takes_nothing_else_and_is_asked_once(stranger: dict[str, Any
     """Neither with other images, nor the partition of a node that is there."""
     partition = {100: 0, 101: 2}
     grid = FakeGrid([sound(0), sound(2), stranger])
-    found = back(grid, partition)
-    assert (found.partitions, grid.asked) == (partition, [102])
-    assert back(grid, partition, found).partitions == partition
+    registry = back(grid, partition)
+    assert (registry.partitions, grid.asked) == (partition, [102])
+    assert back(grid, partition, registry).partitions == partition
     assert grid.asked == [102]
 
 
 def test_whose_partition_was_anothers_is_asked_again_when_it_is_free() -> None:
     """103 is the node of partition 2 under a new number, asked while 102 still counts as there."""
     grid = FakeGrid([sound(0), sound(1), sound(2), sound(2)], away=[101])
-    found = back(grid, {100: 0, 101: 1, 102: 2})
-    assert found.partitions == {100: 0, 101: 1, 102: 2}
+    registry = back(grid, {100: 0, 101: 1, 102: 2})
+    assert registry.partitions == {100: 0, 101: 1, 102: 2}
     grid.away = {102}
-    assert back(grid, {}, found).partitions == {100: 0, 101: 1, 103: 2}
+    assert back(grid, {}, registry).partitions == {100: 0, 101: 1, 103: 2}
     assert grid.asked == [103, 103]
 
 
@@ -190,11 +189,11 @@ def test_a_node_that_is_back_has_its_partition_again() -> None:
     taken = back(grid, {}, met)
     assert taken.partitions == {100: 0, 102: 2, 103: 1}
     grid.away = set()
-    found = back(grid, {}, taken)
-    assert found.partitions == {100: 0, 101: 1, 102: 2}
-    assert back(grid, {}, found) == found
+    registry = back(grid, {}, taken)
+    assert registry.partitions == {100: 0, 101: 1, 102: 2}
+    assert back(grid, {}, registry) == registry
     grid.away = {101}
-    assert back(grid, {}, found).partitions == {100: 0, 102: 2, 103: 1}
+    assert back(grid, {}, registry).partitions == {100: 0, 102: 2, 103: 1}
     assert grid.asked == [100, 101, 102, 103, 103]
 
 
@@ -210,16 +209,16 @@ def test_nobody_is_asked_while_all_partitions_have_their_nodes() -> None:
 def test_whose_images_they_are_is_part_of_the_saved_state(tmp_path: Path) -> None:
     """A state that an earlier version wrote has it not, and still reads."""
     fresh = init_server_state(torch.zeros(3))
-    run_folder.save_state(tmp_path, fresh._replace(examples=KNOWN, has_node_data=True))
+    run_folder.write_state(tmp_path, fresh._replace(examples=KNOWN, has_node_data=True))
     assert run_folder.read_state(tmp_path, fresh).has_node_data is True
     path = tmp_path / "state" / "server.safetensors"
     tensors, metadata = read_tensors(path)
-    for told, own in (("0", False), (None, False), ("yes", None)):
-        rest = {key: value for key, value in metadata.items() if key != "own"}
-        write_tensors(path, tensors, rest | ({"own": told} if told else {}))
-        if own is None:
+    for text, expected in (("0", False), (None, False), ("yes", None)):
+        without = {key: value for key, value in metadata.items() if key != "own"}
+        write_tensors(path, tensors, without | ({"own": text} if text else {}))
+        if expected is None:
             with pytest.raises(RunError, match=r"server\.safetensors is damaged"):
                 run_folder.read_state(tmp_path, fresh)
         else:
-            found = run_folder.read_state(tmp_path, fresh)
-            assert (found.has_node_data, found.examples) == (own, KNOWN)
+            state = run_folder.read_state(tmp_path, fresh)
+            assert (state.has_node_data, state.examples) == (expected, KNOWN)

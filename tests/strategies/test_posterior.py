@@ -10,8 +10,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedcel.errors import RoundError
-from fedcel.federation import record_names
-from fedcel.federation.server_round import Rejection
+from fedcel.federation import Rejection, record_names
 from fedcel.losses.cel.adaptive_threshold import ThresholdControl
 from fedcel.losses.cel.averaged_centres import SharedCentres
 from strategies import PosteriorStrategy
@@ -248,17 +247,17 @@ def test_by_default_no_update_may_dwarf_the_model(value: float) -> None:
 def test_a_reason_holds_no_more_of_the_senders_words_than_a_line() -> None:
     """Names of records and shapes are the sender's choice, and go to every later log."""
     s = strategy()
-    many = [np.zeros((1,), np.float32)] * 5000
-    s.aggregate_train(1, [reply(0, key="x" * 10_000), reply(1, arrays=many), reply(2)])
+    arrays = [np.zeros((1,), np.float32)] * 5000
+    s.aggregate_train(1, [reply(0, key="x" * 10_000), reply(1, arrays=arrays), reply(2)])
     assert len(s.rejected) == 2
-    assert max(len(str(one.reason)) for one in s.rejected) <= 300
+    assert max(len(str(rejection.reason)) for rejection in s.rejected) <= 300
 
 
 def gradients(value: float, **change: object) -> Message:
     """Return a client's answer to the question for its gradient."""
-    asked = Message(RecordDict(), dst_node_id=100, message_type="query.gradient")
+    request = Message(RecordDict(), dst_node_id=100, message_type="query.gradient")
     arrays = [np.full(9, value, np.float32)]
-    return Message(RecordDict({"gradient": ArrayRecord(arrays)}), reply_to=asked)
+    return Message(RecordDict({"gradient": ArrayRecord(arrays)}), reply_to=request)
 
 
 @pytest.mark.parametrize(
@@ -269,8 +268,8 @@ def test_a_gradient_that_would_throw_everyone_off_is_left_out(
 ) -> None:
     """One client's mean gradient is part of all others' steps: the norm limit holds for it too."""
     s = strategy(**{"strategy.max-norm": 1e3, "local.control": "fresh"})
-    found = s._gradient_fault(gradients(value))
-    assert found is None if reason is None else reason in str(found)
+    fault = s._gradient_fault(gradients(value))
+    assert fault is None if reason is None else reason in str(fault)
 
 
 def test_scores_of_nodes_are_averaged_and_bad_ones_left_out() -> None:
@@ -280,10 +279,10 @@ def test_scores_of_nodes_are_averaged_and_bad_ones_left_out() -> None:
     for answer, nll in ((replies[0], 1.0), (replies[2], 3.0), (replies[3], 9.0)):
         answer.content["metrics"]["nll"] = nll
     replies[0].content["metrics"]["own"] = 5.0
-    found = s.aggregate_evaluate(1, replies)
-    assert found is not None
-    assert found["nll"] == pytest.approx(190 / 70)
-    assert "own" not in found
+    scores = s.aggregate_evaluate(1, replies)
+    assert scores is not None
+    assert scores["nll"] == pytest.approx(190 / 70)
+    assert "own" not in scores
     assert s.aggregate_evaluate(1, [failed(0)]) is None
 
 
@@ -294,5 +293,5 @@ def test_only_who_took_part_in_the_last_round_scores_the_model() -> None:
     s.aggregate_train(1, [failed(1), reply(2)])
     model = ArrayRecord([np.zeros(shape, np.float32) for shape in SHAPES])
     grid: Any = FakeGrid([{}] * 4)
-    asked = s.configure_evaluate(1, model, ConfigRecord(), grid)
-    assert [message.metadata.dst_node_id for message in asked] == [102]
+    messages = s.configure_evaluate(1, model, ConfigRecord(), grid)
+    assert [message.metadata.dst_node_id for message in messages] == [102]

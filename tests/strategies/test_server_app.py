@@ -44,14 +44,14 @@ class Wire:
             state = {"partition-id": k, "state-path": str(folder / f"state-{k}")}
             x, y = client_update.select_client_images(parse_settings(RAW), k)
             np.savez(folder / f"{k}.npz", x_train=x[:, 0].numpy(), y_train=y.numpy())
-            mine = {"data-path": str(folder / f"{k}.npz")} if own else {}
+            node_data = {"data-path": str(folder / f"{k}.npz")} if own else {}
             source = {"data.source": "npz", "data.path": str(folder / "none.npz")} if own else {}
             config = {
                 **flatten_settings(dump_settings(parse_settings(RAW | source))),
                 "out": str(out),
                 "resume": False,
             }
-            self.nodes[101 + k] = Context(1, 101 + k, {**state, **mine}, RecordDict(), config)
+            self.nodes[101 + k] = Context(1, 101 + k, {**state, **node_data}, RecordDict(), config)
 
     def get_node_ids(self) -> list[int]:
         """Return all nodes, the dead as well: they are noticed late."""
@@ -61,17 +61,17 @@ class Wire:
         """Return every living node's answer, the SuperLink's for the others."""
         for number, message in enumerate(messages):
             message.metadata.__dict__["_message_id"] = f"{len(self.asked)}-{number}"
-        found = []
+        replies = []
         for message in messages:
             kind, node = message.metadata.message_type, message.metadata.dst_node_id
             self.asked.append((kind, node))
             self.timeouts[kind] = timeout
             if node in self.dead:
-                found.append(Message(Error(5, "Node Unavailable"), reply_to=message))
-                found[-1].metadata.__dict__["_src_node_id"] = SUPERLINK_NODE_ID
+                replies.append(Message(Error(5, "Node Unavailable"), reply_to=message))
+                replies[-1].metadata.__dict__["_src_node_id"] = SUPERLINK_NODE_ID
             else:
-                found.append(self.app(message, self.nodes[node]))
-        return found
+                replies.append(self.app(message, self.nodes[node]))
+        return replies
 
 
 def run(grid: Wire, out: Path, *, resume: bool = False, **raw: Scalar) -> None:
@@ -111,8 +111,8 @@ def served(folder: Path) -> dict[str, Scalar]:
     """Write images of the server's own; return the settings that name them."""
     x, y = torch.rand(600, 8, 8, generator=torch.Generator().manual_seed(0)), np.arange(600) % 10
     np.savez(folder / "server.npz", x_train=x.numpy(), y_train=y)
-    few = {"data.validation": 20, "data.auxiliary": 20, "data.test": 60}
-    return {"data.source": "npz", "data.path": str(folder / "server.npz"), **few}
+    small_splits = {"data.validation": 20, "data.auxiliary": 20, "data.test": 60}
+    return {"data.source": "npz", "data.path": str(folder / "server.npz"), **small_splits}
 
 
 def test_nodes_with_images_of_their_own_train_the_same_model(tmp_path: Path, whole: Path) -> None:
@@ -122,12 +122,14 @@ def test_nodes_with_images_of_their_own_train_the_same_model(tmp_path: Path, who
     """
     run(Wire(tmp_path, tmp_path / "run", own=True), tmp_path / "run", **served(tmp_path))
     assert torch.equal(model(tmp_path / "run"), model(whole))
-    held = sum(len(client_update.select_client_images(parse_settings(RAW), k).y) for k in range(3))
+    examples = sum(
+        len(client_update.select_client_images(parse_settings(RAW), k).y) for k in range(3)
+    )
     (first, *_), result = (
         events(tmp_path / "run"),
         json.loads((tmp_path / "run/result.json").read_text()),
     )
-    assert float(str(first["rate"])) / float(str(first["pull"])) == pytest.approx(held)
+    assert float(str(first["rate"])) / float(str(first["pull"])) == pytest.approx(examples)
     assert result["between-client-spread"] is None
     assert json.loads((whole / "result.json").read_text())["between-client-spread"] > 0
 
@@ -224,9 +226,9 @@ def test_a_node_that_tells_of_classes_there_are_none_of_does_not_size_the_log(
 
     monkeypatch.setattr(grid, "send_and_receive", boasting)
     run(grid, tmp_path / "run")
-    told = events(tmp_path / "run")
-    assert [event["clients"] for event in told] == [3] * 4
-    labels = {key.rsplit("-", 1)[1] for key in told[0] if key.startswith("loss-")}
+    log = events(tmp_path / "run")
+    assert [event["clients"] for event in log] == [3] * 4
+    labels = {key.rsplit("-", 1)[1] for key in log[0] if key.startswith("loss-")}
     assert labels == {str(label) for label in range(10)}
 
 
@@ -238,7 +240,7 @@ def test_the_node_that_holds_a_partition_later_has_its_state_of_the_round_alone(
     In the folder is a state of a round that this run has not come to.
     """
     grid = Wire(tmp_path, tmp_path / "run")
-    answer, seen = grid.send_and_receive, list[list[str]]()
+    answer, states = grid.send_and_receive, list[list[str]]()
 
     def moving(messages: Iterable[Message], *, timeout: float) -> list[Message]:
         if [kind for kind, _ in grid.asked].count("train") == 3 and 102 in grid.nodes:
@@ -249,16 +251,16 @@ def test_the_node_that_holds_a_partition_later_has_its_state_of_the_round_alone(
             grid.nodes[105], grid.dead = grid.nodes[104], {105}
         replies = answer(messages, timeout=timeout)
         if (f"query.{record_names.COUNT_QUERY}", 104) in grid.asked[-2:]:
-            seen.append(sorted(p.stem for p in (tmp_path / "state-1").glob("run-*/*")))
+            states.append(sorted(p.stem for p in (tmp_path / "state-1").glob("run-*/*")))
         return replies
 
     monkeypatch.setattr(grid, "send_and_receive", moving)
     run(grid, tmp_path / "run")
-    told = [(event["clients"], event["rejected"]) for event in events(tmp_path / "run")]
-    assert told[0] == told[2] == told[3] == (3, [])
-    assert seen == [["000001"]]
-    asked = [node for kind, node in grid.asked if kind == f"query.{record_names.COUNT_QUERY}"]
-    assert asked == [101, 102, 103, 104, 105]
+    log = [(event["clients"], event["rejected"]) for event in events(tmp_path / "run")]
+    assert log[0] == log[2] == log[3] == (3, [])
+    assert states == [["000001"]]
+    queried = [node for kind, node in grid.asked if kind == f"query.{record_names.COUNT_QUERY}"]
+    assert queried == [101, 102, 103, 104, 105]
     assert sorted(node for kind, node in grid.asked if kind == "evaluate") == [101, 103, 104]
 
 
@@ -299,6 +301,6 @@ def test_a_dead_node_that_is_asked_for_its_gradient_is_named_once(tmp_path: Path
     run(grid, tmp_path / "run", **{"local.control": "fresh"})
     gone = [{"client": 1, "reason": "the client failed: Node Unavailable"}]
     assert [e["rejected"] for e in events(tmp_path / "run")] == [[], gone, gone, gone]
-    asked = [node for kind, node in grid.asked if kind == f"query.{record_names.GRADIENT_QUERY}"]
-    assert asked == [101, 102, 103] * 2
+    queried = [node for kind, node in grid.asked if kind == f"query.{record_names.GRADIENT_QUERY}"]
+    assert queried == [101, 102, 103] * 2
     assert grid.timeouts[f"query.{record_names.GRADIENT_QUERY}"] == 7.0

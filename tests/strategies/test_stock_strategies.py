@@ -30,8 +30,7 @@ from flwr.simulation import run_simulation
 from clients import PosteriorClient, make_client_app
 from fedcel.data import load_splits
 from fedcel.errors import RoundError, SettingsError
-from fedcel.federation import client_update, record_names
-from fedcel.federation.initial_net import init_net
+from fedcel.federation import client_update, init_net, record_names
 from fedcel.files import read_tensors
 from fedcel.nets.flat_parameters import to_arrays, to_vector
 from fedcel.runs import run_folder
@@ -152,7 +151,7 @@ def test_a_stock_strategys_round_counts_who_trained_and_names_who_did_not(tmp_pa
     for event in served_by(failing(settings, {1, 2}), settings, tmp_path / "some"):
         assert event["clients"] == 2
         assert len(event["rejected"]) == 2
-        assert all("no images" in one["reason"] for one in event["rejected"])
+        assert all("no images" in rejection["reason"] for rejection in event["rejected"])
     assert served_by(failing(settings, set()), settings, tmp_path / "all")[1]["rejected"] == []
     with pytest.raises(RoundError, match="no node trained in round 1; .*no images"):
         served_by(failing(settings, {0, 1, 2, 3}), settings, tmp_path / "none")
@@ -167,8 +166,8 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Any:
     def client_fn(context: Context) -> Any:
         settings = parse_settings({"clients": NODES})
         net = init_net(settings, load_splits(settings.data, NODES, 0)).net
-        own = client_update.select_client_images(settings, flower.read_partition(context))
-        return flower.SGDClient(torch.nn.Sequential(net.encoder, net.head), *own)
+        images = client_update.select_client_images(settings, flower.read_partition(context))
+        return flower.SGDClient(torch.nn.Sequential(net.encoder, net.head), *images)
 
     return flower, client_fn
 
@@ -176,12 +175,12 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Any:
 def averaged(client_fn: Any, arrays: list[Any]) -> torch.Tensor:
     """Return what one round of federated averaging makes of these arrays, by hand."""
     app = ClientApp()
-    found = [
+    results = [
         client_fn(context).fit([a.copy() for a in arrays], {})
         for context in InMemoryGrid(app, NODES).contexts.values()
     ]
-    total = sum(held for _, held, _ in found)
-    return sum(to_vector(sent) * (held / total) for sent, held, _ in found)
+    total = sum(examples for _, examples, _ in results)
+    return sum(to_vector(sent) * (examples / total) for sent, examples, _ in results)
 
 
 def test_our_strategy_trains_plain_numpy_clients(tmp_path: Path, plain: Any) -> None:
@@ -197,9 +196,9 @@ def test_our_strategy_trains_plain_numpy_clients(tmp_path: Path, plain: Any) -> 
         train_over_grid(grid, settings, folder, lambda event: None, measure=False)
     shapes = client_update.build_client_net(settings).shapes
     want = averaged(client_fn, to_arrays(first, shapes))
-    found = read_tensors(folder / "model.safetensors")[0]["model"]
-    torch.testing.assert_close(found, want, rtol=0, atol=1e-6)
-    assert (found - first).abs().max() > 1e-3
+    trained = read_tensors(folder / "model.safetensors")[0]["model"]
+    torch.testing.assert_close(trained, want, rtol=0, atol=1e-6)
+    assert (trained - first).abs().max() > 1e-3
     assert '"rejected": []' in (folder / "events.jsonl").read_text()
 
 
@@ -246,8 +245,8 @@ def test_stock_strategies_reach_legacy_client_apps_by_their_record_names(plain: 
         strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=NODES, **keys)
         with allow_messages():
             grid = InMemoryGrid(legacy(client_fn), NODES)
-            found = strategy.start(grid, ArrayRecord(arrays), num_rounds=1)
-        after.append(found.arrays.to_numpy_ndarrays())
+            result = strategy.start(grid, ArrayRecord(arrays), num_rounds=1)
+        after.append(result.arrays.to_numpy_ndarrays())
     assert after[0] == []
     want = averaged(client_fn, arrays)
     torch.testing.assert_close(to_vector(after[1]), want, rtol=0, atol=1e-6)

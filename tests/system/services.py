@@ -32,7 +32,7 @@ def stored(path: Path, samples: int = 3, **changes: object) -> ServedModel:
     run_folder.create_run(path, made.settings)
     write_tensors(path / "model.safetensors", {"model": made.model})
     for number, sample in enumerate(made.samples):
-        run_folder.open_chain(path, made.settings).keep(number, sample)
+        run_folder.open_chain(path, made.settings).write_sample(number, sample)
     return load_served(run_folder.read_run(path))
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fedcel.losses.cel import State
-from fedcel.posterior import Kick, RoundPlan
+from fedcel.posterior import NoiseAdder, RoundPlan
 from fedcel.settings import LocalSettings
 
 FRICTION = 0.3  # a
@@ -26,9 +26,11 @@ class Hamiltonian:
         """Return no velocity: the server's mean of models has none."""
         return {"velocity": torch.zeros_like(w)}
 
-    def step(self, state: State, w: Tensor, gradient: Tensor, kick: Kick, plan: RoundPlan) -> State:
+    def step(
+        self, state: State, w: Tensor, gradient: Tensor, add_noise: NoiseAdder, plan: RoundPlan
+    ) -> State:
         """Push, then move `w` in place."""
         v = state["velocity"].mul_(1 - FRICTION).add_(gradient, alpha=-FRICTION * plan.rate)
-        kick(v, FRICTION * self.noise_factor)
+        add_noise(v, FRICTION * self.noise_factor)
         w.add_(v)
         return {"velocity": v}

@@ -11,7 +11,7 @@ import torch
 
 from clients.device.split_client import AsyncSplitClient, OwnImages, SplitClient, check_address
 from fedcel.errors import LeakError, LeakLimitError, ServiceError
-from fedcel.posterior.predict import answer_all
+from fedcel.posterior.predict import apply_heads
 from fedcel.privacy.ledger.ledger import MICRO, Ledger
 from tests.clients.serving import Running, made_run, running
 
@@ -36,7 +36,7 @@ def test_an_image_is_answered_and_stays_here(up: Running) -> None:
         message = torch.frombuffer(bytearray(client.device.message(X[0])), dtype=torch.float32)
         again = client.ask(X[0], uncertainty=True)
         left = client.budget().left
-    wanted = answer_all(RUN.flat, RUN.samples, message[None]).exp().mean(0)[0].double()
+    wanted = apply_heads(RUN.flat, RUN.samples, message[None]).exp().mean(0)[0].double()
     torch.testing.assert_close(found.probabilities, wanted, rtol=0, atol=0.1)
     assert torch.equal(again.values, found.values) and not again.fresh and found.fresh
     assert again.uncertainty == found.uncertainty and found.uncertainty

@@ -47,8 +47,8 @@ def test_a_message_may_be_asked_again_of_another_model(tmp_path: Path) -> None:
             ROWS, account
         )
         with Ledger.open(account.ledger) as ledger:
-            found = ledger.balance("flower-1")
-        assert (found.granted, found.spent) == (100 * MICRO, spent * MICRO)
+            balance = ledger.balance("flower-1")
+        assert (balance.granted, balance.spent) == (100 * MICRO, spent * MICRO)
 
 
 def test_a_node_without_a_ledger_answers_nobody() -> None:
@@ -72,8 +72,8 @@ def test_a_node_with_a_ledger_answers_through_it(tmp_path: Path) -> None:
     for _ in range(2):
         message = Message(content, dst_node_id=101, message_type="query.logits")
         at = Context(1, 101, dict(config), RecordDict(), {})
-        told = make_client_app(S)(message, at)
-        answers.append(told.content[record_names.LOGITS].to_numpy_ndarrays()[0])
+        reply = make_client_app(S)(message, at)
+        answers.append(reply.content[record_names.LOGITS].to_numpy_ndarrays()[0])
     assert np.array_equal(*answers)
     with Ledger.open(path) as ledger:
         assert ledger.balance("flower-1").spent == 12 * MICRO

@@ -10,8 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from clients import make_client_app
 from clients.flower.posterior_client import select_metrics
 from fedcel.errors import SettingsError
-from fedcel.federation import client_update, record_names
-from fedcel.federation.client_update import ClientUpdate
+from fedcel.federation import ClientUpdate, client_update, record_names
 from fedcel.nets.flat_parameters import to_arrays
 from fedcel.settings import Settings, dump_settings, flatten_settings, parse_settings
 
@@ -35,7 +34,7 @@ def round_content(number: int) -> RecordDict:
     flat = client_update.build_client_net(S)
     model = 0.1 * torch.randn(flat.vector.numel(), generator=torch.Generator().manual_seed(0))
     config = ConfigRecord(
-        {record_names.ROUND: number, record_names.SHARE: 0.25, record_names.TOTAL: 997}
+        {record_names.ROUND: number, record_names.WEIGHT: 0.25, record_names.TOTAL: 997}
     )
     return RecordDict(
         {
@@ -50,7 +49,7 @@ def test_train_returns_a_delta_and_keeps_the_loss_state_at_the_client() -> None:
     at = context()
     first = ask("train", round_content(5), at)
     assert set(first.content) == {record_names.DELTA, record_names.METRICS}
-    assert set(at.state[record_names.CEL]) == {
+    assert set(at.state[record_names.STATE]) == {
         f"cel.{name}" for name in ("centres", "weights", "spreads", "counts")
     }
     assert first.content[record_names.METRICS]["partition"] == 1
@@ -66,9 +65,9 @@ def test_train_returns_a_delta_and_keeps_the_loss_state_at_the_client() -> None:
 
 def test_a_node_with_a_folder_finds_its_state_again(tmp_path: object) -> None:
     """Round 6 after a restart equals round 6 without one."""
-    kept = context()
-    ask("train", round_content(5), kept)
-    without = ask("train", round_content(6), kept)
+    earlier = context()
+    ask("train", round_content(5), earlier)
+    without = ask("train", round_content(6), earlier)
     path = {"state-path": str(tmp_path)}
     ask("train", round_content(5), context(**path))
     after = ask("train", round_content(6), context(**path))
@@ -90,12 +89,12 @@ def test_averaged_centres_come_down_and_the_clients_means_go_up() -> None:
     content[record_names.CONFIG][record_names.THRESHOLD] = 1e-3
     reply = ask("train", content, at, settings).content
     assert set(reply) == {record_names.DELTA, record_names.METRICS, record_names.STATISTICS}
-    told, weights, counts = reply[record_names.STATISTICS].to_numpy_ndarrays()
-    held = client_update.select_client_images(S, 1).y.bincount(minlength=10)
-    assert counts.tolist() == held.tolist()
-    assert weights[:, 0].tolist() == (held > 0).tolist()
-    assert (told[held > 0] != centres[held > 0]).all()
-    np.testing.assert_array_equal(at.state[record_names.CEL]["cel.centres"].numpy(), centres)
+    means, weights, counts = reply[record_names.STATISTICS].to_numpy_ndarrays()
+    class_counts = client_update.select_client_images(S, 1).y.bincount(minlength=10)
+    assert counts.tolist() == class_counts.tolist()
+    assert weights[:, 0].tolist() == (class_counts > 0).tolist()
+    assert (means[class_counts > 0] != centres[class_counts > 0]).all()
+    np.testing.assert_array_equal(at.state[record_names.STATE]["cel.centres"].numpy(), centres)
     content[record_names.CONFIG][record_names.THRESHOLD] = (
         1e3  # no class is this wide: the loss is 0
     )
@@ -118,26 +117,32 @@ def test_settings_come_from_the_run_config() -> None:
     """Without bound settings the same delta comes from the context's flat keys."""
     at = context()
     at.run_config = {**flatten_settings(dump_settings(S)), "out": "none"}
-    told = ask("train", round_content(5), at, None).content[record_names.DELTA].to_numpy_ndarrays()
+    arrays = (
+        ask("train", round_content(5), at, None).content[record_names.DELTA].to_numpy_ndarrays()
+    )
     bound = (
         ask("train", round_content(5), context()).content[record_names.DELTA].to_numpy_ndarrays()
     )
-    assert all(np.array_equal(a, b) for a, b in zip(told, bound, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(arrays, bound, strict=True))
 
 
 def test_count_tells_examples_and_partition() -> None:
     """What the server needs for its weights."""
-    told = ask("query.count", RecordDict(), context(2)).content[record_names.METRICS]
-    held = len(client_update.select_client_images(S, 2).y)
-    assert told == {record_names.EXAMPLES: held, record_names.PARTITION: 2, record_names.OWN: 0}
+    metrics = ask("query.count", RecordDict(), context(2)).content[record_names.METRICS]
+    examples = len(client_update.select_client_images(S, 2).y)
+    assert metrics == {
+        record_names.EXAMPLES: examples,
+        record_names.PARTITION: 2,
+        record_names.HAS_NODE_DATA: 0,
+    }
 
 
 def test_evaluate_scores_the_model_and_its_private_answers() -> None:
     """NLL of a nearly constant model is near log 10."""
-    told = ask("evaluate", round_content(3), context()).content[record_names.METRICS]
-    assert told["nll"] == pytest.approx(np.log(10), abs=0.3)
-    assert 0 <= told["private-top1-kept"] <= 1
-    assert told[record_names.EXAMPLES] == len(client_update.select_client_images(S, 1).y)
+    metrics = ask("evaluate", round_content(3), context()).content[record_names.METRICS]
+    assert metrics["nll"] == pytest.approx(np.log(10), abs=0.3)
+    assert 0 <= metrics["private-top1-kept"] <= 1
+    assert metrics[record_names.EXAMPLES] == len(client_update.select_client_images(S, 1).y)
 
 
 def test_a_node_beyond_the_clients_is_refused() -> None:
@@ -152,15 +157,15 @@ def test_a_stock_strategy_gets_no_metrics_of_single_classes() -> None:
         torch.zeros(1), torch.zeros(1), {}, {"spread": 1.0, "spread-3": 2.0, "loss": 0.5}
     )
     assert select_metrics(update, {}) == {"spread": 1.0, "loss": 0.5}
-    assert select_metrics(update, {record_names.SHARE: 0.5}) == update.metrics
+    assert select_metrics(update, {record_names.WEIGHT: 0.5}) == update.metrics
 
 
 def test_under_noise_a_node_sends_its_noisy_update_alone() -> None:
     """No metric of its images in the reply, no scores, no gradient, whoever asks."""
     noisy = parse_settings(RAW | {"temperature": 0.0, "update.clip": 1.0, "update.noise": 0.1})
-    told = ask("train", round_content(5), context(), noisy)
-    assert set(told.content) == {record_names.DELTA, record_names.METRICS}
-    assert set(told.content[record_names.METRICS]) == {
+    reply = ask("train", round_content(5), context(), noisy)
+    assert set(reply.content) == {record_names.DELTA, record_names.METRICS}
+    assert set(reply.content[record_names.METRICS]) == {
         record_names.EXAMPLES,
         record_names.PARTITION,
         record_names.ROUND,

@@ -10,7 +10,7 @@ from clients import make_client_app
 from fedcel.errors import DataError, SettingsError
 from fedcel.federation import client_update, record_names
 from fedcel.nets.flat_parameters import to_arrays
-from fedcel.runs import client_state
+from fedcel.runs import ClientStateFolder
 from fedcel.settings import Scalar, dump_settings, flatten_settings, parse_settings
 
 RAW = {"clients": 4, "local.steps": 3, "cel.kind": "cluster", "cel.warm-up": 0, "rounds": 10}
@@ -23,9 +23,17 @@ def node(folder: Path, out: str = "/runs/a", **config: Scalar) -> Context:
     """Return a deployed node that holds in a file what client 1 of the simulation holds."""
     x, y = client_update.select_client_images(parse_settings(RAW), 1)
     np.savez(folder / "own.npz", x_train=x[:, 0].numpy(), y_train=y.numpy())
-    own: dict[str, Scalar] = {"partition-id": 1, "data-path": str(folder / "own.npz"), **config}
+    node_config: dict[str, Scalar] = {
+        "partition-id": 1,
+        "data-path": str(folder / "own.npz"),
+        **config,
+    }
     return Context(
-        1, 101, dict(own), RecordDict(), {**flatten_settings(dump_settings(SERVED)), "out": out}
+        1,
+        101,
+        dict(node_config),
+        RecordDict(),
+        {**flatten_settings(dump_settings(SERVED)), "out": out},
     )
 
 
@@ -34,7 +42,7 @@ def ask(kind: str, at: Context, number: int = 5, fits: dict[str, object] | None 
     flat = client_update.build_client_net(parse_settings(RAW))
     config = {
         record_names.ROUND: number,
-        record_names.SHARE: 0.25,
+        record_names.WEIGHT: 0.25,
         record_names.TOTAL: 997,
         **(FITS if fits is None else fits),
     }
@@ -45,22 +53,27 @@ def ask(kind: str, at: Context, number: int = 5, fits: dict[str, object] | None 
 
 def test_a_node_answers_as_the_simulated_client_with_the_same_images(tmp_path: Path) -> None:
     """Bit for bit, without a look at the server's data, which is not there."""
-    here, there = (
+    simulated, deployed = (
         ask("train", node(tmp_path)),
         Context(1, 101, {"partition-id": 1}, RecordDict(), {}),
     )
-    there.run_config = flatten_settings(dump_settings(parse_settings(RAW)))
+    deployed.run_config = flatten_settings(dump_settings(parse_settings(RAW)))
     pairs = zip(
-        here.content[record_names.DELTA].to_numpy_ndarrays(),
-        ask("train", there).content[record_names.DELTA].to_numpy_ndarrays(),
+        simulated.content[record_names.DELTA].to_numpy_ndarrays(),
+        ask("train", deployed).content[record_names.DELTA].to_numpy_ndarrays(),
         strict=True,
     )
     assert all(np.array_equal(a, b) and a.any() for a, b in pairs)
-    told = ask("query.count", node(tmp_path)).content[record_names.METRICS]
-    held = len(client_update.select_client_images(parse_settings(RAW), 1).y)
-    assert told == {record_names.EXAMPLES: held, record_names.PARTITION: 1, record_names.OWN: 1}
+    metrics = ask("query.count", node(tmp_path)).content[record_names.METRICS]
+    examples = len(client_update.select_client_images(parse_settings(RAW), 1).y)
+    assert metrics == {
+        record_names.EXAMPLES: examples,
+        record_names.PARTITION: 1,
+        record_names.HAS_NODE_DATA: 1,
+    }
     assert (
-        ask("evaluate", node(tmp_path)).content[record_names.METRICS][record_names.EXAMPLES] == held
+        ask("evaluate", node(tmp_path)).content[record_names.METRICS][record_names.EXAMPLES]
+        == examples
     )
     gradient = ask("query.gradient", node(tmp_path)).content[record_names.GRADIENT]
     assert gradient.to_numpy_ndarrays()[0].any()
@@ -86,9 +99,9 @@ def test_a_node_refuses_at_the_door(
     words: str,
 ) -> None:
     """The first question before round 1 brings the reason back."""
-    with pytest.raises(Exception, match=words) as found:
+    with pytest.raises(Exception, match=words) as refusal:
         ask("query.count", node(tmp_path, **change), fits=fits)
-    assert isinstance(found.value.__cause__ or found.value.__context__ or found.value, error)
+    assert isinstance(refusal.value.__cause__ or refusal.value.__context__ or refusal.value, error)
 
 
 def test_a_node_without_a_number_is_refused(tmp_path: Path) -> None:
@@ -110,7 +123,7 @@ def test_each_run_has_its_state_and_a_new_start_forgets_it(tmp_path: Path) -> No
     assert [f.stem for f in sorted(first.iterdir())] == ["000005", "000006"]
     assert [f.stem for f in second.iterdir()] == ["000002"]
     ask("query.count", node(tmp_path, **path), 5)  # it goes on after round 5
-    assert client_state.read_client_state(first, 9) is not None
+    assert ClientStateFolder(first).read_state(9) is not None
     assert [f.stem for f in first.iterdir()] == ["000005"]
     ask("query.count", node(tmp_path, **path), 0)
     assert list(first.iterdir()) == []

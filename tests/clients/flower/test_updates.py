@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 import torch
 
-from clients.flower.client_app import refuse_to_tell_more
+from clients.flower.client_app import refuse_without_noise
 from fedcel.errors import FedcelError, SettingsError
-from fedcel.federation.client_update import (
+from fedcel.federation import (
+    HEAVIEST,
     ClientUpdate,
     RoundInputs,
     build_client_net,
     update_client,
 )
-from fedcel.federation.server_round import HEAVIEST, heaviest_share
+from fedcel.federation.aggregation import heaviest_share
 from fedcel.files import read_json
 from fedcel.privacy.update_noise import Round, account_updates
 from fedcel.runs import run_folder
@@ -49,19 +50,19 @@ def update(**change: object) -> ClientUpdate:
 
 def test_the_update_is_clipped_and_noisy_and_says_nothing_else() -> None:
     """Noise makes the same update another one; the clip alone bounds it and keeps its metrics."""
-    one, two, short = update(), update(), update(**{"update.noise": 0.0})
+    first, second, clipped = update(), update(), update(**{"update.noise": 0.0})
     free = update(**{"update.noise": 0.0, "update.clip": "none"})
     assert float(free.delta.norm()) > 0.5
-    assert float(short.delta.norm()) == pytest.approx(0.5, rel=1e-5)
-    assert short.metrics == free.metrics
-    assert short.metrics
-    assert one.metrics == {}
-    count = one.delta.numel()
-    for noisy in (one, two):
-        assert float((noisy.delta - short.delta).norm()) == pytest.approx(
+    assert float(clipped.delta.norm()) == pytest.approx(0.5, rel=1e-5)
+    assert clipped.metrics == free.metrics
+    assert clipped.metrics
+    assert first.metrics == {}
+    count = first.delta.numel()
+    for noisy in (first, second):
+        assert float((noisy.delta - clipped.delta).norm()) == pytest.approx(
             0.05 * count**0.5, rel=0.05
         )
-    assert not torch.equal(one.delta, two.delta)
+    assert not torch.equal(first.delta, second.delta)
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -69,12 +70,12 @@ def test_a_run_says_what_its_updates_cost(tmp_path: Path, own: bool) -> None:
     """The server sees each update, others the mean of three; an own strategy may take any one."""
     change = {"strategy.name": "strategies:PosteriorStrategy"} if own else {}
     simulate(parse_settings(QUIET | change), tmp_path / "run")
-    found: Any = read_json(tmp_path / "run" / "result.json")
-    assert found["update-rounds"] == 4
+    result: Any = read_json(tmp_path / "run" / "result.json")
+    assert result["update-rounds"] == 4
     of_all = account_updates(0.1, [Round([0], 1.0)] * 4, 1e-6).server
-    assert found["update-epsilon"] == of_all
-    assert 0 < found["update-epsilon-of-models"] <= of_all
-    assert (found["update-epsilon-of-models"] == of_all) == own
+    assert result["update-epsilon"] == of_all
+    assert 0 < result["update-epsilon-of-models"] <= of_all
+    assert (result["update-epsilon-of-models"] == of_all) == own
 
 
 @pytest.mark.long
@@ -88,12 +89,12 @@ def test_a_round_begun_again_is_paid_for_again(tmp_path: Path) -> None:
     run_folder.create_run(folder, settings)
     for resume in (False, True):
         with pytest.raises(KeyboardInterrupt):
-            local.train_locally(settings, folder, stopped, resume)
+            local.train_locally(settings, folder, stopped, resume=resume)
     simulate(settings, folder, resume=True)
-    assert run_folder.read_asked_rounds(folder) == [1, 2, 2, 3, 3, 4]
-    found: Any = read_json(folder / "result.json")
-    assert found["update-rounds"] == 6
-    assert found["update-epsilon"] == account_updates(0.1, [Round([0], 1.0)] * 6, 1e-6).server
+    assert run_folder.read_requested_rounds(folder) == [1, 2, 2, 3, 3, 4]
+    result: Any = read_json(folder / "result.json")
+    assert result["update-rounds"] == 6
+    assert result["update-epsilon"] == account_updates(0.1, [Round([0], 1.0)] * 6, 1e-6).server
 
 
 def test_a_failure_is_not_told() -> None:
@@ -147,5 +148,5 @@ def test_what_would_go_past_the_noise_is_refused(change: dict[str, object], mess
 def test_nothing_else_is_told_under_noise() -> None:
     """Neither scores nor a gradient of the holder's images."""
     with pytest.raises(SettingsError, match="tells nothing else"):
-        refuse_to_tell_more(parse_settings(QUIET))
-    refuse_to_tell_more(parse_settings(QUIET | {"update.noise": 0.0}))
+        refuse_without_noise(parse_settings(QUIET))
+    refuse_without_noise(parse_settings(QUIET | {"update.noise": 0.0}))

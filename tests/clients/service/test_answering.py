@@ -15,7 +15,7 @@ from torch import Tensor
 
 from clients.service.answering import Answered, PrivateAnswerer, Query, to_micro_epsilon
 from clients.service.model import load_served, uncertainty_scores, uncertainty_sensitivity
-from fedcel.posterior.predict import Prediction, answer_all
+from fedcel.posterior.predict import Prediction, apply_heads
 from fedcel.privacy.ledger.ledger import MICRO, Ledger, Refusal
 from tests.clients.serving import made_run
 
@@ -59,7 +59,7 @@ def ask(name: str, value: float, client: str = "phone", uncertainty: bool = Fals
 def test_the_answer_is_the_average_over_all_heads(desk: PrivateAnswerer) -> None:
     """The batched product equals one head after the other."""
     messages = torch.rand(5, 8, generator=torch.Generator().manual_seed(0))
-    one_by_one = Prediction(answer_all(RUN.flat, RUN.samples, messages))
+    one_by_one = Prediction(apply_heads(RUN.flat, RUN.samples, messages))
     torch.testing.assert_close(MODEL.logits(messages).log_samples, one_by_one.log_samples)
     asks = [
         Query("phone", f"request-{i}", m.numpy().tobytes(), False) for i, m in enumerate(messages)

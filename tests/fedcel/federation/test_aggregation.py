@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedcel.federation import advance_model, init_server_state
 from fedcel.federation.aggregation import (
     drop_unknown_classes,
     mean_metrics,
@@ -12,7 +13,6 @@ from fedcel.federation.aggregation import (
     slide_average,
     weighted_sum,
 )
-from fedcel.federation.server_round import advance_model, init_server_state
 from fedcel.posterior import round_plan
 from fedcel.settings import parse_settings
 
@@ -60,15 +60,15 @@ def test_weights_of_the_kept_make_up_for_the_rest() -> None:
 
 def test_metrics_are_averaged_where_all_tell_a_finite_number() -> None:
     """A metric that one client lacks, or tells as NaN, is not averaged."""
-    told = [{"loss": 1.0, "a": 2.0, "b": 1.0}, {"loss": 3.0, "b": float("nan")}]
-    assert mean_metrics(told, [0.25, 0.75]) == {"loss": 2.5}
+    metrics = [{"loss": 1.0, "a": 2.0, "b": 1.0}, {"loss": 3.0, "b": float("nan")}]
+    assert mean_metrics(metrics, [0.25, 0.75]) == {"loss": 2.5}
 
 
 def test_a_metric_of_a_class_is_averaged_over_the_clients_that_saw_it() -> None:
     """Class 3 was seen by the first and the last: (.2 * 1 + .5 * 8)/.7, by their weights alone."""
-    told = [{"spread": 1.0, "spread-3": 1.0}, {"spread": 1.0}, {"spread": 4.0, "spread-3": 8.0}]
-    found = mean_metrics(told, [0.2, 0.3, 0.5])
-    assert found == pytest.approx({"spread": 2.5, "spread-3": 4.2 / 0.7})
+    metrics = [{"spread": 1.0, "spread-3": 1.0}, {"spread": 1.0}, {"spread": 4.0, "spread-3": 8.0}]
+    means = mean_metrics(metrics, [0.2, 0.3, 0.5])
+    assert means == pytest.approx({"spread": 2.5, "spread-3": 4.2 / 0.7})
 
 
 def test_one_client_among_others_neither_adds_a_metric_nor_takes_one_away() -> None:

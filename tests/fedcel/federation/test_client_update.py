@@ -1,5 +1,7 @@
 """One holder: what it computes from its own images alone."""
 
+import torch
+
 from fedcel.federation import client_update
 from fedcel.settings import parse_settings
 
@@ -13,3 +15,22 @@ def test_a_small_holder_gives_its_gradient_under_a_narrow_prior() -> None:
     assert early[: flat.cut].any()
     assert not late[: flat.cut].any()
     assert late[flat.cut :].any()
+
+
+def test_an_update_depends_on_no_workspace() -> None:
+    """Whatever an earlier use left in the net's parameters: same delta, state and statistics."""
+    s = parse_settings(
+        {"cel.kind": "cluster", "cel.warm-up": 0, "cel.centres": "averaged", "local.steps": 3}
+    )
+    flat = client_update.build_client_net(s)
+    inputs = client_update.RoundInputs(20, flat.vector.clone(), 1000)
+    first = client_update.update_client(s, 0, 0.1, inputs)
+    flat.vector.fill_(torch.nan)
+    flat.gradient.fill_(torch.nan)
+    second = client_update.update_client(s, 0, 0.1, inputs)
+    assert torch.equal(first.delta, second.delta)
+    assert first.state.keys() == second.state.keys()
+    assert all(torch.equal(first.state[name], second.state[name]) for name in first.state)
+    assert first.statistics is not None
+    assert second.statistics is not None
+    assert all(map(torch.equal, first.statistics, second.statistics))

@@ -49,7 +49,7 @@ def update(plan: RoundPlan, received: torch.Tensor, examples: int = 12) -> Local
 def test_without_noise_prior_and_loss_it_is_plain_sgd_to_the_bit() -> None:
     """A module, torch's own SGD and the same batches and cut noise give the same bits."""
     received = flat_net().vector.clone()
-    found = update(PLAIN, received).delta
+    delta = update(PLAIN, received).delta
     net = split_net.build_net(
         NetSettings(features=6, width=9, noise=0.1), (1, 4, 4), 3, make_generator(0, "net")
     )
@@ -63,8 +63,8 @@ def test_without_noise_prior_and_loss_it_is_plain_sgd_to_the_bit() -> None:
         cross_entropy(net.head(net.encoder(x[batch]) + noise), y[batch]).backward()
         optimiser.step()
     after = torch.cat([p.detach().flatten() for p in net.parameters()])
-    assert torch.equal(found, after - received)
-    assert found.abs().max() > 1e-3
+    assert torch.equal(delta, after - received)
+    assert delta.abs().max() > 1e-3
 
 
 def test_depends_on_its_arguments_alone() -> None:
@@ -100,14 +100,16 @@ def test_langevin_noise_has_the_planned_deviation() -> None:
 def test_priors_pull_towards_the_received_model_and_zero() -> None:
     """One step of decay is -eta decay w; a pull does nothing where the round starts."""
     received = flat_net().vector.clone()
-    one = LocalSettings(steps=1, batch_size=5)
+    one_step = LocalSettings(steps=1, batch_size=5)
     x, y = data()
-    base = local_update(flat_net(), received, x, y, plan=PLAIN, local=one, streams=streams).delta
+    base = local_update(
+        flat_net(), received, x, y, plan=PLAIN, local=one_step, streams=streams
+    ).delta
     decayed = local_update(
-        flat_net(), received, x, y, plan=PLAIN._replace(decay=0.5), local=one, streams=streams
+        flat_net(), received, x, y, plan=PLAIN._replace(decay=0.5), local=one_step, streams=streams
     ).delta
     pulled = local_update(
-        flat_net(), received, x, y, plan=PLAIN._replace(pull=0.5), local=one, streams=streams
+        flat_net(), received, x, y, plan=PLAIN._replace(pull=0.5), local=one_step, streams=streams
     ).delta
     torch.testing.assert_close(decayed - base, -0.3 * 0.5 * received, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(pulled, base, atol=1e-6, rtol=1e-5)
@@ -126,9 +128,9 @@ def test_a_frozen_encoder_does_not_move_and_the_head_does() -> None:
 @pytest.mark.parametrize("examples", [1, 2, 12])
 def test_a_client_with_few_images_works(examples: int) -> None:
     """One image is a batch of one; the delta is finite."""
-    found = update(PLAIN, flat_net().vector.clone(), examples)
-    assert found.delta.isfinite().all()
-    assert found.delta.any()
+    result = update(PLAIN, flat_net().vector.clone(), examples)
+    assert result.delta.isfinite().all()
+    assert result.delta.any()
 
 
 def test_batches_are_epochs_in_a_row() -> None:
@@ -235,9 +237,9 @@ def test_without_augmentation_images_are_those_given() -> None:
 def test_gathering_in_pieces_gives_each_step_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many steps are gathered at once."""
     local = LocalSettings(steps=7, batch_size=5)
-    whole = watched(local)
+    at_once = watched(local)
     monkeypatch.setattr(sys.modules[local_update.__module__], "_VALUES_AT_ONCE", 2 * 5 * 16)
-    assert all(torch.equal(a, b) for a, b in zip(watched(local), whole, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(watched(local), at_once, strict=True))
 
 
 def test_metrics_are_of_the_last_step() -> None:
@@ -245,11 +247,11 @@ def test_metrics_are_of_the_last_step() -> None:
     x, y = data()
     losses = Losses(defence=Watching([]), defence_weight=1.0)
     received = flat_net().vector.clone()
-    found = local_update(
+    result = local_update(
         flat_net(), received, x, y, plan=PLAIN, local=LOCAL, streams=streams, losses=losses
     )
     last = x[draw_batches(y, LOCAL, streams("batch"))[-1]]
-    assert found.metrics["watched"] == pytest.approx(last.mean().item())
+    assert result.metrics["watched"] == pytest.approx(last.mean().item())
 
 
 def test_losses_move_the_encoder_and_an_idle_state_is_kept() -> None:
@@ -298,7 +300,7 @@ def test_a_round_from_a_packed_state_gives_the_same_bits() -> None:
         flat_net(), received, x, y, plan=PLAIN, local=LOCAL, streams=streams, losses=acting
     )
     packed = {name: torch.from_numpy(t.detach().numpy().copy()) for name, t in first.state.items()}
-    one, two = (
+    unpacked, second = (
         local_update(
             flat_net(),
             received,
@@ -312,6 +314,6 @@ def test_a_round_from_a_packed_state_gives_the_same_bits() -> None:
         )
         for state in (first.state, packed)
     )
-    assert torch.equal(one.delta, two.delta)
-    assert all(torch.equal(one.state[name], two.state[name]) for name in one.state)
-    assert one.metrics == two.metrics
+    assert torch.equal(unpacked.delta, second.delta)
+    assert all(torch.equal(unpacked.state[name], second.state[name]) for name in unpacked.state)
+    assert unpacked.metrics == second.metrics

@@ -9,16 +9,22 @@ from hypothesis import strategies as st
 
 from fedcel.data import load_splits
 from fedcel.errors import RoundError, SettingsError
-from fedcel.federation import aggregation, client_update, robust_aggregation
+from fedcel.federation import (
+    aggregation,
+    begin_round,
+    client_update,
+    finish_round,
+    init_server_state,
+    robust_aggregation,
+)
 from fedcel.federation.robust_aggregation import (
     combine_deltas,
     geometric_median,
     krum,
     trimmed_mean,
 )
-from fedcel.federation.server_round import begin_round, finish_round, init_server_state
 from fedcel.settings import StrategySettings, parse_settings
-from sims.engines.client_workers import LocalClients
+from sims.engines.client_trainers import SequentialTrainer
 
 RULES = ["clipped", "median", "trimmed", "krum", "multi-krum", "geometric-median"]
 SEEDS = st.integers(0, 2**32 - 1)
@@ -95,17 +101,17 @@ def test_trimmed_means_by_hand() -> None:
 def test_blocks_of_coordinates_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three columns at a time or all at once."""
     deltas, names = some(1, width=8), ["median", "trimmed", "krum", "multi-krum"]
-    whole = {name: combined(name, deltas) for name in names}
+    in_one_block = {name: combined(name, deltas) for name in names}
     monkeypatch.setattr(robust_aggregation, "_BLOCK", 3)
     for name in names:
-        torch.testing.assert_close(combined(name, deltas), whole[name])
+        torch.testing.assert_close(combined(name, deltas), in_one_block[name])
 
 
 def test_clipping_by_hand() -> None:
     """Norms 1, 2, 50: the last becomes 2 long, and the sum is weighted."""
     deltas = torch.tensor([[1.0, 0.0], [0.0, 2.0], [30.0, 40.0]])
-    found = combined("clipped", deltas)
-    torch.testing.assert_close(found, torch.tensor([1 + 1.2, 2 + 1.6]) / 3)
+    combination = combined("clipped", deltas)
+    torch.testing.assert_close(combination, torch.tensor([1 + 1.2, 2 + 1.6]) / 3)
 
 
 def test_krum_picks_the_cluster() -> None:
@@ -174,16 +180,16 @@ def test_three_hostile_of_ten_do_not_carry_a_rule_away(
     """
     x = some(seed).float()
     x[7:] = size * (1 if together else torch.tensor([[1.0], [-0.5], [0.25]]))
-    honest, found = x[:7], combined(name, x)
+    honest, combination = x[:7], combined(name, x)
     assert aggregation.weighted_sum(list(x), [0.1] * 10).abs().max() > 1e4
     if name == "clipped":
-        assert found.norm() <= honest.norm(dim=1).max() * (1 + 1e-5)
+        assert combination.norm() <= honest.norm(dim=1).max() * (1 + 1e-5)
     elif name == "geometric-median":
         middle = honest.mean(0)
-        assert (found - middle).norm() <= 3.5 * (honest - middle).norm(dim=1).max()
+        assert (combination - middle).norm() <= 3.5 * (honest - middle).norm(dim=1).max()
     else:
-        assert (found >= honest.amin(0) - 1e-5).all()
-        assert (found <= honest.amax(0) + 1e-5).all()
+        assert (combination >= honest.amin(0) - 1e-5).all()
+        assert (combination <= honest.amax(0) + 1e-5).all()
 
 
 def test_a_median_of_noise_is_half_again_as_hot() -> None:
@@ -229,7 +235,7 @@ def test_the_loop_steps_by_the_rule(name: str, tmp_path: Path) -> None:
     s = parse_settings({**raw, "strategy.momentum": 0.0, "strategy.aggregation": name})
     flat, splits = client_update.build_client_net(s), load_splits(s.data, s.clients, s.seed)
     examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
-    state, clients = init_server_state(flat.vector), LocalClients(s, tmp_path)
+    state, clients = init_server_state(flat.vector), SequentialTrainer(s, tmp_path)
     request = begin_round(s, state, examples)
     after, _ = finish_round(s, state, request, clients.train(request), cut=flat.cut)
     deltas = [update.delta for update in clients.train(request)]

@@ -22,7 +22,7 @@ from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere, pretended
 training = sys.modules[local_update.__module__]
 SHAPE, CLASSES, FEATURES = (1, 8, 8), 3, 6
 NET = NetSettings(name="strided", features=FEATURES, width=9, noise=0.3)
-PLAN = RoundPlan(0.1, 1.0, 1.0, 0.1, 0.1, 0.01, False, 1.0, common=0.01, clip=1.0)
+PLAN = RoundPlan(0.1, 1.0, 1.0, 0.1, 0.1, 0.01, False, 1.0, shared_noise=0.01, clip=1.0)
 LOSSES = {
     "plain": {},
     "cluster": {"clusters": 2},

@@ -8,9 +8,13 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from fedcel.files import write_tensors
-from fedcel.posterior.diagnostics import NO_EVIDENCE, diagnose, effective_sample_size, sidak_z
-from fedcel.posterior.trace import Trace
+from fedcel.posterior.diagnostics import (
+    NO_EVIDENCE,
+    Trace,
+    diagnose,
+    effective_sample_size,
+    sidak_z,
+)
 
 
 def autoregressive(rounds: int, lag: float, seed: int = 0) -> Tensor:
@@ -25,18 +29,18 @@ def autoregressive(rounds: int, lag: float, seed: int = 0) -> Tensor:
 
 def test_independent_draws_pass() -> None:
     """All their draws count, within the estimate's own spread."""
-    found = diagnose(autoregressive(400, 0.0))
-    assert found is not None
-    assert found.passes
-    assert 250 < found.ess < 600
-    assert str(found).startswith(NO_EVIDENCE)
+    diagnosis = diagnose(autoregressive(400, 0.0))
+    assert diagnosis is not None
+    assert diagnosis.passes
+    assert 250 < diagnosis.ess < 600
+    assert str(diagnosis).startswith(NO_EVIDENCE)
 
 
 def test_the_autocorrelation_time_is_the_processes() -> None:
     """(1 + r)/(1 - r) = 9 at r .8; the slowest of three functionals is a little above."""
-    found = diagnose(autoregressive(6000, 0.8))
-    assert found is not None
-    assert found.autocorrelation == pytest.approx(9, rel=0.25)
+    diagnosis = diagnose(autoregressive(6000, 0.8))
+    assert diagnosis is not None
+    assert diagnosis.autocorrelation == pytest.approx(9, rel=0.25)
     draws = effective_sample_size(autoregressive(6000, 0.8).numpy())
     assert (draws * 9 / 6000).mean() == pytest.approx(1, rel=0.1)
 
@@ -44,13 +48,13 @@ def test_the_autocorrelation_time_is_the_processes() -> None:
 def test_a_trend_is_seen_by_all_three() -> None:
     """A chain that still moves: R-hat, few effective draws, the first tenth is elsewhere."""
     drift = torch.linspace(0, 6, 300)[:, None]
-    found = diagnose(autoregressive(300, 0.0) + drift)
-    assert found is not None
-    assert found.r_hat > 1.3
-    assert found.ess < 30
-    assert found.geweke > 5
-    assert not found.passes
-    assert "without convergence shown" in str(found)
+    diagnosis = diagnose(autoregressive(300, 0.0) + drift)
+    assert diagnosis is not None
+    assert diagnosis.r_hat > 1.3
+    assert diagnosis.ess < 30
+    assert diagnosis.geweke > 5
+    assert not diagnosis.passes
+    assert "without convergence shown" in str(diagnosis)
 
 
 def test_two_few_rounds_say_nothing_and_a_constant_is_no_evidence() -> None:
@@ -73,24 +77,22 @@ def test_the_largest_of_many_is_corrected() -> None:
 def test_a_chain_that_jumps_between_far_modes_is_told_in_numbers() -> None:
     """Thirty deviations apart: a finite, large z."""
     jump = torch.cat([torch.zeros(30, 3), torch.full((30, 3), 30.0)])
-    found = diagnose(autoregressive(60, 0.0) + jump)
-    assert found is not None
-    assert 10 < found.geweke < float("inf")
+    diagnosis = diagnose(autoregressive(60, 0.0) + jump)
+    assert diagnosis is not None
+    assert 10 < diagnosis.geweke < float("inf")
 
 
 def test_a_trace_is_read_back_as_far_as_asked(tmp_path: Path) -> None:
     """With the diagnosis of its last tenth row, as if it had not been interrupted."""
     path, rows = tmp_path / "trace.safetensors", autoregressive(47, 0.5)
-    trace = Trace()
-    told = [trace.add(100 + number, row) for number, row in enumerate(rows)]
-    assert [number for number, one in enumerate(told) if one] == [19, 29, 39]
-    write_tensors(
-        path, {"functionals": torch.stack(trace.rows), "rounds": torch.tensor(trace.rounds)}
-    )
-    again = Trace.read(path, 135)
+    trace = Trace(path)
+    diagnoses = [trace.add(100 + number, row) for number, row in enumerate(rows)]
+    assert [number for number, diagnosis in enumerate(diagnoses) if diagnosis] == [19, 29, 39]
+    trace.write()
+    again = Trace(path, 135)
     assert again.rounds == list(range(100, 136))
     assert again.latest is not None
-    assert again.latest == told[29]
-    assert again.thinning() == math.ceil(again.latest.draws / again.latest.ess)
-    assert Trace.read(path, 110).thinning() is None
-    assert Trace.read(tmp_path / "none").rows == []
+    assert again.latest == diagnoses[29]
+    assert again.autocorrelation == math.ceil(again.latest.draws / again.latest.ess)
+    assert Trace(path, 110).autocorrelation is None
+    assert Trace(tmp_path / "none").rows == []

@@ -38,7 +38,7 @@ def hamiltonian(x: Tensor, y: Tensor, draws: int = 120, chains: int = 4) -> Tens
     """Return samples (S, 10, 65); Neal, Handbook of MCMC, 2011, algorithm 5.2."""
     stream = torch.Generator().manual_seed(0)
     w = torch.zeros(chains, 10, 65)
-    kept, accepted = [], 0.0
+    samples, accepted = [], 0.0
     for draw in range(draws):
         step = 0.03 * (0.8 + 0.4 * float(torch.rand(1, generator=stream)))
         momentum = torch.randn(w.shape, generator=stream)
@@ -57,9 +57,9 @@ def hamiltonian(x: Tensor, y: Tensor, draws: int = 120, chains: int = 4) -> Tens
         accepted += float(take.double().mean()) / draws
         w = torch.where(take[:, None, None], position.detach(), w)
         if draw >= draws // 3:
-            kept.append(w)
+            samples.append(w)
     assert accepted > 0.6
-    return torch.cat(kept)
+    return torch.cat(samples)
 
 
 def disagreement(samples: Tensor, x: Tensor) -> float:
@@ -81,9 +81,9 @@ def chain(change: Change | None = None, rounds: int = 60, **more: object) -> Ten
             parameter.zero_()
     s = settings(rounds, 10, 0.4, CLIENTS, **raw)
     parts = [(part.x, part.y) for part in digits().clients]
-    found = Federation(parts, FlatNet(net), s)
-    found.change = change or found.change
-    rows = found.sample(20, 2)
+    federation = Federation(parts, FlatNet(net), s)
+    federation.change = change or federation.change
+    rows = federation.sample(20, 2)
     weight, bias = rows.split([640, 10], 1)
     return torch.cat([weight.view(-1, 10, 64), bias[:, :, None]], 2)
 
@@ -97,11 +97,11 @@ def naive(plan: RoundPlan, client: int) -> RoundPlan:
 def test_disagreement_is_that_of_hmc_and_accuracy_tells_nothing() -> None:
     """BALD within 15 %; noise by N, a point and a chain ten times as hot are far from it."""
     x, y = digits().training
-    seen, tested = (
+    training, tested = (
         torch.cat([images.flatten(1), torch.ones(len(images), 1)], 1)
         for images in (x, digits().test.x)
     )
-    truth = hamiltonian(seen, y)
+    truth = hamiltonian(training, y)
     want = disagreement(truth, tested)
     chains = {
         "right": chain(rounds=140),
@@ -109,15 +109,15 @@ def test_disagreement_is_that_of_hmc_and_accuracy_tells_nothing() -> None:
         "point": chain(temperature=0.0),
         "hot": chain(temperature=10.0),
     }
-    found = {name: disagreement(samples, tested) for name, samples in chains.items()}
-    assert found["right"] == pytest.approx(want, rel=0.15)
-    assert found["naive"] < 0.5 * want
-    assert found["point"] < 0.05 * want
-    assert found["hot"] > 2.5 * want
-    right = [
+    disagreements = {name: disagreement(samples, tested) for name, samples in chains.items()}
+    assert disagreements["right"] == pytest.approx(want, rel=0.15)
+    assert disagreements["naive"] < 0.5 * want
+    assert disagreements["point"] < 0.05 * want
+    assert disagreements["hot"] > 2.5 * want
+    hits = [
         torch.einsum("nf,ckf->cnk", tested, s).softmax(2).mean(0).argmax(1) == digits().test.y
         for s in (truth, *(chains[name] for name in ("right", "naive", "point")))
     ]
-    accuracies = [float(one.double().mean()) for one in right]
+    accuracies = [float(is_right.double().mean()) for is_right in hits]
     assert max(accuracies) - min(accuracies) < 0.02
     assert min(accuracies) > 0.8

@@ -5,7 +5,7 @@ import torch
 
 from fedcel.nets import split_net
 from fedcel.nets.flat_parameters import FlatNet
-from fedcel.posterior.predict import Prediction, predict, what_is_sent
+from fedcel.posterior.predict import Prediction, build_device_net, predict
 from fedcel.seeding import make_generator
 from fedcel.settings import NetSettings
 
@@ -31,22 +31,22 @@ def chain(scope: str) -> tuple[FlatNet, list[torch.Tensor]]:
 def test_one_sample_is_that_net() -> None:
     """The prediction is the softmax of the head on one noisy message."""
     flat, samples = chain("head")
-    found = predict(flat, samples[:1], X, make_generator(0, "n")).probabilities
+    probabilities = predict(flat, samples[:1], X, make_generator(0, "n")).probabilities
     flat.load(samples[0])
     with torch.no_grad():
         message = flat.net.add_noise(flat.net.encode(X), make_generator(0, "n"))
         want = flat.net.answer(message).softmax(1)
-    torch.testing.assert_close(found, want)
+    torch.testing.assert_close(probabilities, want)
 
 
 @pytest.mark.parametrize("scope", ["head", "full"])
 def test_the_average_is_a_distribution_and_its_log_agrees(scope: str) -> None:
     """Rows sum to 1; logits are the log of the mean probability."""
     flat, samples = chain(scope)
-    found = predict(flat, samples, X, make_generator(0, "n"), scope)
-    assert found.samples.shape == (3, 5, 3)
-    torch.testing.assert_close(found.probabilities.sum(1), torch.ones(5))
-    torch.testing.assert_close(found.logits.exp(), found.probabilities)
+    prediction = predict(flat, samples, X, make_generator(0, "n"), scope=scope)
+    assert prediction.samples.shape == (3, 5, 3)
+    torch.testing.assert_close(prediction.probabilities.sum(1), torch.ones(5))
+    torch.testing.assert_close(prediction.logits.exp(), prediction.probabilities)
 
 
 def test_logits_stay_finite_when_a_probability_underflows() -> None:
@@ -59,8 +59,8 @@ def test_scope_full_sends_one_message_per_encoder() -> None:
     """Three encoders: three times the features; the head's scope sends one."""
     flat, samples = chain("full")
     with torch.no_grad():
-        assert what_is_sent(flat, samples, "full").encode(X).shape == (5, 18)
-        sent = what_is_sent(flat, samples, "head")
+        assert build_device_net(flat, samples, "full").encode(X).shape == (5, 18)
+        sent = build_device_net(flat, samples, "head")
         flat.load(samples[0])
         torch.testing.assert_close(sent.encode(X), flat.net.encode(X))
 

@@ -1,18 +1,21 @@
-"""What a round asks of a client."""
+"""The constants of a round, and the temperature they give, in closed form."""
 
 import pytest
 
 from fedcel.errors import SettingsError
 from fedcel.posterior.round_plan import (
-    client_weights,
     cycle_position,
     gamma,
     is_sampling,
+    noise_variance,
     plan_round,
+    prior_pull,
     select_clients,
     step_size,
+    temperature_ratio,
+    weigh_clients,
 )
-from fedcel.settings import burn_in_rounds, parse_settings
+from fedcel.settings import PriorSettings, burn_in_rounds, parse_settings
 
 S = parse_settings(
     {
@@ -56,17 +59,17 @@ def test_heat_and_freeze_begin_with_sampling() -> None:
 def test_shares_are_unbiased_over_the_draw() -> None:
     """Everybody: N_k/N. A part: K/m times that, so that the mean over all draws is N_k/N."""
     examples = {0: 10, 1: 30, 2: 60}
-    assert client_weights(S, examples, [0, 1, 2]) == pytest.approx({0: 0.1, 1: 0.3, 2: 0.6})
+    assert weigh_clients(examples, [0, 1, 2]) == pytest.approx({0: 0.1, 1: 0.3, 2: 0.6})
     pairs = [[0, 1], [0, 2], [1, 2]]
-    mean = sum(client_weights(S, examples, pair).get(0, 0) for pair in pairs) / 3
+    mean = sum(weigh_clients(examples, pair).get(0, 0) for pair in pairs) / 3
     assert mean == pytest.approx(0.1)
 
 
 def test_clients_are_drawn_anew_each_round_and_repeatably() -> None:
     """Three of eight, sorted, different in some round, the same when asked again."""
-    some = parse_settings({"clients-per-round": 3})
-    draws = [select_clients(some, r) for r in range(1, 20)]
-    assert draws == [select_clients(some, r) for r in range(1, 20)]
+    partial = parse_settings({"clients-per-round": 3})
+    draws = [select_clients(partial, r) for r in range(1, 20)]
+    assert draws == [select_clients(partial, r) for r in range(1, 20)]
     assert all(len(set(draw)) == 3 and draw == sorted(draw) for draw in draws)
     assert {client for draw in draws for client in draw} == set(range(8))
 
@@ -112,3 +115,47 @@ def test_steps_that_would_overshoot_are_refused() -> None:
             1.0,
             1000,
         )
+
+
+def test_consistent_prior_goes_back_the_stated_share_of_a_round() -> None:
+    """(1 - eta kappa)^tau = 1 - r, whatever eta and tau."""
+    for rate, steps in ((0.1, 1), (0.03, 20)):
+        kappa = prior_pull(PriorSettings(mode="consistent", pull=0.25), rate, steps, 1000)
+        assert (1 - rate * kappa) ** steps == pytest.approx(0.75)
+
+
+def test_fixed_prior_is_the_gaussians_gradient_per_example() -> None:
+    """1/(N s^2); none is 0; one that overshoots is refused with the remedy."""
+    assert prior_pull(PriorSettings(mode="fixed", width=0.5), 0.1, 5, 100) == pytest.approx(0.04)
+    assert prior_pull(PriorSettings(mode="none"), 0.1, 5, 100) == 0
+    with pytest.raises(SettingsError, match=r"prior.width 0.01.*at least"):
+        prior_pull(PriorSettings(mode="fixed", width=0.01), 1.0, 5, 100)
+
+
+def test_a_width_that_is_a_deviation_pulls_far_less() -> None:
+    """The noise's standard deviation as a variance: 1/(N sqrt(2 eta T/N))."""
+    pull = prior_pull(PriorSettings(mode="patent-code"), 0.02, 5, 100, temperature=1.0)
+    assert pull == pytest.approx(1 / (100 * 0.02))
+    assert pull < prior_pull(PriorSettings(mode="fixed", width=0.02), 0.02, 5, 100)
+
+
+def test_the_noise_grows_as_the_share_falls() -> None:
+    """2 eta T/(N w_k): halving w_k doubles the variance; shared noise knows no share."""
+    base, _ = noise_variance(rate=0.1, temperature=2.0, total=100, share=1.0)
+    assert base == pytest.approx(0.004)
+    half, _ = noise_variance(rate=0.1, temperature=2.0, total=100, share=0.5)
+    assert half == pytest.approx(2 * base)
+    own_part, shared_part = noise_variance(
+        rate=0.1, temperature=2.0, total=100, share=0.5, shared=0.6
+    )
+    assert (own_part, shared_part) == pytest.approx((0.64 * half, 0.36 * base))
+
+
+def test_moving_prior_is_compensated() -> None:
+    """One step of q = 1: no cooling; else the variance is divided by (1 + q^tau)/(1 + q)."""
+    assert temperature_ratio(0.1, 0.0, 20) == 1
+    assert temperature_ratio(0.1, 2.0, 1) == 1
+    ratio = temperature_ratio(0.1, 1.0, 20)
+    assert ratio == pytest.approx((1 + 0.9**20) / 1.9)
+    cooled, _ = noise_variance(rate=0.1, temperature=1.0, total=10, share=1.0, kappa=1.0, steps=20)
+    assert cooled == pytest.approx(0.02 / ratio)

@@ -8,8 +8,7 @@ import torch
 from scipy.linalg import solve_discrete_lyapunov
 from torch import Tensor
 
-from fedcel.posterior.langevin_constants import temperature_ratio
-from fedcel.posterior.round_plan import RoundPlan
+from fedcel.posterior.round_plan import RoundPlan, temperature_ratio
 from tests.fedcel.posterior.truth import Federation, lines, settings
 
 COUNTS = [5, 10, 20, 40, 80]
@@ -27,14 +26,14 @@ def gaussian(rounds: int, steps: int, change: object = None, **more: object) -> 
     ]
     designs = [torch.ones(n, 1) for n in COUNTS]
     s = settings(rounds, steps, RATE, len(COUNTS), **more)
-    whole = lines(designs, targets, CHAINS, s)
-    return dataclasses.replace(whole, change=change) if change else whole
+    regression_of_ones = lines(designs, targets, CHAINS, s)
+    return dataclasses.replace(regression_of_ones, change=change) if change else regression_of_ones
 
 
-def measured(found: Federation, burn: int = 60, every: int = 4) -> tuple[float, float]:
+def measured(federation: Federation, burn: int = 60, every: int = 4) -> tuple[float, float]:
     """Return the mean's error in posterior deviations, and the variance over the posterior's."""
-    samples = found.sample(burn, every)
-    want = float(torch.cat([x[:, 0, 0, 1] for x, _ in found.parts]).mean())
+    samples = federation.sample(burn, every)
+    want = float(torch.cat([x[:, 0, 0, 1] for x, _ in federation.parts]).mean())
     sd = TOTAL**-0.5
     return float(samples.mean() - want) / sd, float((samples - want).square().mean()) / sd**2
 
@@ -102,8 +101,8 @@ def test_sliding_average(beta: float, gain: float, want: float) -> None:
     """Two steps a round: the Lyapunov solution, within 3 %; a gain needs small steps."""
     assert stationary(beta, gain, True) == pytest.approx(want, rel=0.004)
     rounds = 500 if beta == 0.99 else 160
-    found = gaussian(rounds, 2, **{"strategy.momentum": beta, "strategy.gain": gain})
-    _, variance = measured(found, rounds // 2, 5)
+    federation = gaussian(rounds, 2, **{"strategy.momentum": beta, "strategy.gain": gain})
+    _, variance = measured(federation, rounds // 2, 5)
     assert variance == pytest.approx(want, rel=0.03)
 
 
@@ -111,10 +110,10 @@ def test_undamped_momentum_is_ten_times_too_hot() -> None:
     """Why it is refused in sampling: 10.01 at beta .9, by the solution and by the chain."""
     want = stationary(0.9, 1.0, False)
     assert want == pytest.approx(10.01, rel=0.001)
-    found = gaussian(160, 2, **{"strategy.momentum": 0.9})
-    strategy = found.settings.strategy.model_copy(update={"damped": False})
-    found.settings = found.settings.model_copy(update={"strategy": strategy})
-    _, variance = measured(found, 80, 5)
+    federation = gaussian(160, 2, **{"strategy.momentum": 0.9})
+    strategy = federation.settings.strategy.model_copy(update={"damped": False})
+    federation.settings = federation.settings.model_copy(update={"strategy": strategy})
+    _, variance = measured(federation, 80, 5)
     assert variance == pytest.approx(want, rel=0.05)
 
 
@@ -159,40 +158,40 @@ def regression(
     return lines(designs, targets, chains, s), truth.expand(chains, 3)
 
 
-def solution(found: Federation, steps: int, rate: float = 0.1) -> tuple[Tensor, Tensor]:
+def solution(federation: Federation, steps: int, rate: float = 0.1) -> tuple[Tensor, Tensor]:
     """Return the chain's exact stationary mean and covariance of the first chain's data.
 
     Means: w = sum p_k ((I - eta H_k)^tau w + (I - (I - eta H_k)^tau) w_k). Covariances:
     Sigma = M Sigma M' + Q, Q = sum w_k^2 2 eta/(N w_k) sum_{j < tau} (I - eta H_k)^{2j}.
     """
-    total = sum(len(y) for _, y in found.parts)
+    total = sum(len(y) for _, y in federation.parts)
     eye = torch.eye(3, dtype=torch.float64)
     drift, push = torch.zeros_like(eye), torch.zeros(3, dtype=torch.float64)
     noise = torch.zeros_like(eye)
-    for images, _ in found.parts:
+    for images, _ in federation.parts:
         x, y = images[:, 0, 0].double().split([3, 1], 1)
         p, step = len(x) / total, eye - rate * x.T @ x / len(x)
-        whole = torch.linalg.matrix_power(step, steps)
-        drift += p * whole
-        push += p * (eye - whole) @ torch.linalg.lstsq(x, y).solution[:, 0]
+        round_drift = torch.linalg.matrix_power(step, steps)
+        drift += p * round_drift
+        push += p * (eye - round_drift) @ torch.linalg.lstsq(x, y).solution[:, 0]
         squares = sum(torch.linalg.matrix_power(step, 2 * j) for j in range(steps))
         noise += p * 2 * rate / total * squares
     mean = torch.linalg.solve(eye - drift, push)
     return mean, torch.from_numpy(solve_discrete_lyapunov(drift.numpy(), noise.numpy()))
 
 
-def posterior(found: Federation) -> tuple[Tensor, Tensor]:
+def posterior(federation: Federation) -> tuple[Tensor, Tensor]:
     """Return the exact posterior's mean (3,) and deviations (3,), flat prior."""
-    x, y = torch.cat([images[:, 0, 0] for images, _ in found.parts]).double().split([3, 1], 1)
+    x, y = torch.cat([images[:, 0, 0] for images, _ in federation.parts]).double().split([3, 1], 1)
     covariance = torch.linalg.inv(x.T @ x)
     return (covariance @ x.T @ y)[:, 0], covariance.diagonal().sqrt()
 
 
 def test_linear_regression_is_the_lyapunov_solution() -> None:
     """Eight heterogeneous clients, 5 local steps: mean within .03 sd, covariance within 2 %."""
-    found, _ = regression(120, 5, chains=1500)
-    samples = found.sample(20, 4).double().reshape(-1, 3)
-    mean, covariance = solution(found, 5)
+    federation, _ = regression(120, 5, chains=1500)
+    samples = federation.sample(20, 4).double().reshape(-1, 3)
+    mean, covariance = solution(federation, 5)
     sd = covariance.diagonal().sqrt()
     assert ((samples.mean(0) - mean).abs() / sd).max() < 0.03
     whitened = torch.linalg.solve(torch.linalg.cholesky(covariance), (samples - mean).T)
@@ -203,22 +202,22 @@ def test_the_control_variate_removes_the_drift() -> None:
     """20 local steps pull the mean off by more than .3 sd; with the control variate by < .03."""
     errors = {}
     for control in ("none", "fresh"):
-        found, _ = regression(20, 20, chains=1500, **{"local.control": control})
-        exact, sd = posterior(found)
-        mean = found.sample(4, 1).double().view(-1, 3).mean(0)
+        federation, _ = regression(20, 20, chains=1500, **{"local.control": control})
+        exact, sd = posterior(federation)
+        mean = federation.sample(4, 1).double().view(-1, 3).mean(0)
         errors[control] = float(((mean - exact).abs() / sd).max())
     assert errors["none"] > 0.3
     assert errors["fresh"] < 0.03
 
 
-def by_n_alone(found: Federation) -> Federation:
+def by_n_alone(federation: Federation) -> Federation:
     """Return the federation with the common mistake, whatever its holders."""
-    counts = [len(y) for _, y in found.parts]
+    counts = [len(y) for _, y in federation.parts]
 
     def wrong(plan: RoundPlan, client: int) -> RoundPlan:
         return plan._replace(noise=plan.noise * math.sqrt(counts[client] / sum(counts)))
 
-    return dataclasses.replace(found, change=wrong)
+    return dataclasses.replace(federation, change=wrong)
 
 
 def test_intervals_cover() -> None:
@@ -227,10 +226,10 @@ def test_intervals_cover() -> None:
     With noise by N alone they are too narrow.
     """
     covered = []
-    for change in (lambda found: found, by_n_alone):
-        found, truth = regression(320, 2, own_data=True, parts=3, **{"local.control": "fresh"})
-        seen = change(found).sample(20, 3).view(-1, 400, 3)
-        low, high = seen.quantile(torch.tensor([0.05, 0.95]), dim=0)
+    for change in (lambda federation: federation, by_n_alone):
+        federation, truth = regression(320, 2, own_data=True, parts=3, **{"local.control": "fresh"})
+        samples = change(federation).sample(20, 3).view(-1, 400, 3)
+        low, high = samples.quantile(torch.tensor([0.05, 0.95]), dim=0)
         covered.append(float(((low <= truth) & (truth <= high)).double().mean()))
     assert 0.87 < covered[0] < 0.93
     assert covered[1] < 0.8
@@ -239,20 +238,20 @@ def test_intervals_cover() -> None:
 def test_the_split_among_clients_changes_nothing() -> None:
     """1, 4 and 16 holders of the same data: the posterior's mean and variance, each time."""
     for parts in (1, 4, 16):
-        found, _ = regression(160, 1, chains=1500, parts=parts)
-        exact, sd = posterior(found)
-        samples = found.sample(60, 8).double().reshape(-1, 3)
+        federation, _ = regression(160, 1, chains=1500, parts=parts)
+        exact, sd = posterior(federation)
+        samples = federation.sample(60, 8).double().reshape(-1, 3)
         assert ((samples.mean(0) - exact).abs() / sd).max() < 0.03
         assert torch.allclose(samples.std(0), sd, rtol=0.05)  # eta lambda/4 of it are the step's
-    narrow = by_n_alone(found).sample(60, 8).double().reshape(-1, 3).std(0)
+    narrow = by_n_alone(federation).sample(60, 8).double().reshape(-1, 3).std(0)
     assert (narrow < 0.4 * sd).all()  # by 16 holders: a quarter
 
 
 def test_a_preconditioner_leaves_the_posterior() -> None:
     """Learnt in burn-in, fixed while sampling; the small step's variance is the posterior's."""
     more = {"local.precondition": "rms", "chain.burn-in": 0.3, "chain.heat": 1.0}
-    found, _ = regression(200, 1, chains=1500, **more)
-    exact, sd = posterior(found)
-    samples = found.sample(90, 6).double().reshape(-1, 3)
+    federation, _ = regression(200, 1, chains=1500, **more)
+    exact, sd = posterior(federation)
+    samples = federation.sample(90, 6).double().reshape(-1, 3)
     assert ((samples.mean(0) - exact).abs() / sd).max() < 0.03
     assert torch.allclose(samples.std(0), sd, rtol=0.05)

@@ -9,8 +9,7 @@ import torch
 from scipy.linalg import solve_discrete_lyapunov
 from torch import Tensor
 
-from fedcel.federation import client_update
-from fedcel.federation.client_update import RoundInputs
+from fedcel.federation import RoundInputs, client_update
 from tests.fedcel.posterior.truth import (
     Federation,
     installed,
@@ -34,14 +33,14 @@ def federation(control: str, rounds: int) -> Federation:
     return unequal(COUNTS, 3000, s, seed=7)
 
 
-def joint(found: Federation) -> Tensor:
+def joint(holders: Federation) -> Tensor:
     """Return the exact stationary covariance of the model w with last round's gradients.
 
     They are known functions of the model u that last round began with: a holder's shift is
     (H - H_k)(u - mean) less its gradient at the mean. So with S_k = eta sum_j A_k^j the pair moves
     as w <- sum p_k (A_k^tau w - S_k (H - H_k) u) + noise, u <- w, around the posterior's mean.
     """
-    parts, examples = quadratics(found), sum(COUNTS)
+    parts, examples = quadratics(holders), sum(COUNTS)
     mean_hessian = sum(part.share * part.hessian for part in parts)
     drift, noise = torch.zeros(4, 4).double(), torch.zeros(4, 4).double()
     drift[2:, :2] = torch.eye(2)
@@ -54,11 +53,11 @@ def joint(found: Federation) -> Tensor:
     return torch.from_numpy(solve_discrete_lyapunov(drift.numpy(), noise.numpy()))[:2, :2]
 
 
-def missed(found: Federation, folder: Path, patch: pytest.MonkeyPatch) -> tuple[float, float]:
+def missed(holders: Federation, folder: Path, patch: pytest.MonkeyPatch) -> tuple[float, float]:
     """Return by how much the loop's chains miss the posterior's mean and the exact covariance."""
-    installed(found, patch)
-    mean, covariance = whole(quadratics(found), sum(COUNTS))[0], joint(found)
-    models = [state.model.view(-1, 2) for state in looped(found, folder)]
+    installed(holders, patch)
+    mean, covariance = whole(quadratics(holders), sum(COUNTS))[0], joint(holders)
+    models = [state.model.view(-1, 2) for state in looped(holders, folder)]
     return misses(whitened(model, mean, covariance) for model in models[BURN:])
 
 

@@ -16,11 +16,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
 from clients import make_client_app
-from fedcel.federation import client_update, server_round
+from fedcel.federation import client_update, init_server_state, server_round, server_state
 from fedcel.federation.aggregation import renormalise_weights
-from fedcel.federation.server_round import init_server_state
 from fedcel.nets.flat_parameters import to_arrays
-from fedcel.posterior import round_plan
+from fedcel.posterior import plan_round, select_clients
 from strategies import PosteriorStrategy
 from strategies.node_registry import NodeRegistry
 from tests.fedcel.posterior.truth import (
@@ -43,10 +42,10 @@ SHARES = {k: n / TOTAL for k, n in enumerate(COUNTS)}
 
 
 def federation(
-    rounds: int, drawn: int = 0, control: str = "none", steps: int = STEPS, shared: float = 0.0
+    rounds: int, per_round: int = 0, control: str = "none", steps: int = STEPS, shared: float = 0.0
 ) -> Federation:
     """Return six unequal holders, all (0) or some of them in a round."""
-    more = {"clients-per-round": drawn, "local.control": control, "local.shared-noise": shared}
+    more = {"clients-per-round": per_round, "local.control": control, "local.shared-noise": shared}
     s = settings(rounds, steps, RATE, len(COUNTS), **more)
     return unequal(COUNTS, 2200, s, seed=2)
 
@@ -75,32 +74,34 @@ def stationary(maps: list[Map], chances: list[float]) -> tuple[Tensor, Tensor, T
     eye, average = torch.eye(2).double(), torch.tensordot(p, drifts, 1)
     mean = torch.linalg.solve(eye - average, p @ pushes)
     moved = drifts @ mean + pushes - mean
-    kept = torch.eye(4).double() - sum(c * torch.kron(a, a) for c, a in zip(p, drifts, strict=True))
+    remaining = torch.eye(4).double() - sum(
+        c * torch.kron(a, a) for c, a in zip(p, drifts, strict=True)
+    )
     parts = torch.tensordot(p, noises, 1), (p[:, None] * moved).T @ moved
-    own, heat = (torch.linalg.solve(kept, part.flatten()).view(2, 2) for part in parts)
-    return mean, own, heat
+    noise_part, heat = (torch.linalg.solve(remaining, part.flatten()).view(2, 2) for part in parts)
+    return mean, noise_part, heat
 
 
-def drawn_maps(found: Federation) -> dict[tuple[int, ...], Map]:
+def drawn_maps(holders: Federation) -> dict[tuple[int, ...], Map]:
     """Return a round's map for each choice of three holders."""
     choices = itertools.combinations(range(len(COUNTS)), DRAWN)
-    return {c: round_map(found, weights(list(c)), weights(list(c))) for c in choices}
+    return {c: round_map(holders, weights(list(c)), weights(list(c))) for c in choices}
 
 
-def draws(found: Federation) -> Iterator[tuple[int, ...]]:
+def draws(holders: Federation) -> Iterator[tuple[int, ...]]:
     """Yield who is drawn, round by round."""
-    for number in range(1, found.settings.rounds + 1):
-        yield tuple(round_plan.select_clients(found.settings, number))
+    for number in range(1, holders.settings.rounds + 1):
+        yield tuple(select_clients(holders.settings, number))
 
 
-def missed(found: Federation, folder: Path, patch: pytest.MonkeyPatch) -> tuple[float, float]:
+def missed(holders: Federation, folder: Path, patch: pytest.MonkeyPatch) -> tuple[float, float]:
     """Return by how much the loop's chains miss the exact law given who was drawn."""
-    installed(found, patch)
-    maps = drawn_maps(found)
-    expected = moments(maps[choice] for choice in draws(found))
-    models = (state.model.view(-1, 2) for state in looped(found, folder))
-    seen = [whitened(model, *law) for model, law in zip(models, expected, strict=True)]
-    return misses(seen[20::2])
+    installed(holders, patch)
+    maps = drawn_maps(holders)
+    expected = moments(maps[choice] for choice in draws(holders))
+    models = (state.model.view(-1, 2) for state in looped(holders, folder))
+    samples = [whitened(model, *law) for model, law in zip(models, expected, strict=True)]
+    return misses(samples[20::2])
 
 
 @pytest.mark.parametrize(("control", "number"), [("none", 110), ("fresh", 80)])
@@ -131,12 +132,12 @@ def test_what_the_draws_add() -> None:
     V is the variance of a drawn mean gradient at the posterior's mean. The draws of many rounds
     are as independent, and as even, as the law takes them to be.
     """
-    found = federation(4000, DRAWN)
-    maps, parts = drawn_maps(found), quadratics(found)
-    mean, own, heat = stationary(list(maps.values()), [1 / len(maps)] * len(maps))
-    everyone = stationary([round_map(found, SHARES, SHARES)], [1.0])
+    holders = federation(4000, DRAWN)
+    maps, parts = drawn_maps(holders), quadratics(holders)
+    mean, noise_part, heat = stationary(list(maps.values()), [1 / len(maps)] * len(maps))
+    everyone = stationary([round_map(holders, SHARES, SHARES)], [1.0])
     torch.testing.assert_close(mean, everyone[0])
-    assert (own.diagonal() / everyone[1].diagonal() - 1).abs().max() < 0.04
+    assert (noise_part.diagonal() / everyone[1].diagonal() - 1).abs().max() < 0.04
     target, spread = whole(parts, TOTAL)
     slopes = [
         sum(w * (parts[k].hessian @ target - parts[k].push) for k, w in weights(list(c)).items())
@@ -148,20 +149,20 @@ def test_what_the_draws_add() -> None:
     torch.testing.assert_close(added, torch.tensor([0.57, 0.24]).double(), rtol=0, atol=0.005)
     squares = [
         covariance + torch.outer(at - mean, at - mean)
-        for at, covariance in moments(maps[choice] for choice in draws(found))
+        for at, covariance in moments(maps[choice] for choice in draws(holders))
     ]
     average = torch.stack(squares[100:]).mean(0).diagonal()
-    torch.testing.assert_close(average, (own + heat).diagonal(), rtol=0.05, atol=0)
+    torch.testing.assert_close(average, (noise_part + heat).diagonal(), rtol=0.05, atol=0)
 
 
 def test_fresh_gradients_of_drawn_clients_leave_a_third_of_the_drift() -> None:
     """Of .21 sd; the mean over those drawn is not the mean over all. With all, no drift is left."""
     drift = {}
     for control in ("none", "fresh"):
-        found = federation(1, DRAWN, control)
-        maps, (target, spread) = drawn_maps(found), whole(quadratics(found), TOTAL)
+        holders = federation(1, DRAWN, control)
+        maps, (target, spread) = drawn_maps(holders), whole(quadratics(holders), TOTAL)
         chances = [1 / len(maps)] * len(maps)
-        everyone = stationary([round_map(found, SHARES, SHARES)], [1.0])[0]
+        everyone = stationary([round_map(holders, SHARES, SHARES)], [1.0])[0]
         means = stationary(list(maps.values()), chances)[0], everyone
         drift[control] = [
             float(((m - target) / spread.diagonal().sqrt()).abs().max()) for m in means
@@ -178,13 +179,13 @@ def lost(number: int) -> set[int]:
 class Nodes:
     """The strategy's messages through the ClientApp of each node, but for those lost."""
 
-    def __init__(self, found: Federation) -> None:
-        self.found = found
-        state = init_server_state(found.flat.vector)
-        self.strategy = PosteriorStrategy(found.settings, state, found.flat.shapes, 0)
+    def __init__(self, holders: Federation) -> None:
+        self.found = holders
+        state = init_server_state(holders.flat.vector)
+        self.strategy = PosteriorStrategy(holders.settings, state, holders.flat.shapes, 0)
         partitions = {100 + k: k for k in SHARES}
         self.strategy.registry = NodeRegistry(partitions, dict(enumerate(COUNTS)))
-        self.app = make_client_app(found.settings)
+        self.app = make_client_app(holders.settings)
 
     def get_node_ids(self) -> list[int]:
         """Return all nodes: they answer too late, or not at all, but are connected."""
@@ -198,26 +199,26 @@ class Nodes:
         }
         arrays = ArrayRecord(to_arrays(self.strategy.state.model, self.found.flat.shapes))
         for number in range(1, self.found.settings.rounds + 1):
-            asked = self.strategy.configure_train(number, arrays, ConfigRecord(), self)
-            kept = sorted(SHARES.keys() - lost(number))
-            to = [(m, m.metadata.dst_node_id) for m in asked]
-            replies = [self.app(m, contexts[node]) for m, node in to if node - 100 in kept]
+            messages = self.strategy.configure_train(number, arrays, ConfigRecord(), self)
+            used = sorted(SHARES.keys() - lost(number))
+            to = [(m, m.metadata.dst_node_id) for m in messages]
+            replies = [self.app(m, contexts[node]) for m, node in to if node - 100 in used]
             arrays, _ = self.strategy.aggregate_train(number, replies)
             share = self.strategy.report.metrics["kept-share"]
-            assert share == pytest.approx(sum(SHARES[k] for k in kept))
-            yield kept, self.strategy.state.model
+            assert share == pytest.approx(sum(SHARES[k] for k in used))
+            yield used, self.strategy.state.model
 
 
 def missed_by_lost(rounds: int, patch: pytest.MonkeyPatch, **more: float) -> tuple[float, float]:
     """Return by how much the strategy's chains miss the exact law given who answered."""
     for name in ("_task_id", "_run_id", "_node_id"):  # Flower asks which task makes a message
         patch.setattr(TaskIdentity, name, 1)
-    found = federation(rounds, **more)
-    installed(found, patch)
-    kept, models = zip(*Nodes(found).models(), strict=True)
-    laws = moments(round_map(found, {k: SHARES[k] for k in one}, SHARES) for one in kept)
-    seen = [whitened(m.view(-1, 2), *law) for m, law in zip(models, laws, strict=True)]
-    return misses(seen[20::2])
+    holders = federation(rounds, **more)
+    installed(holders, patch)
+    used, models = zip(*Nodes(holders).models(), strict=True)
+    laws = moments(round_map(holders, {k: SHARES[k] for k in clients}, SHARES) for clients in used)
+    samples = [whitened(m.view(-1, 2), *law) for m, law in zip(models, laws, strict=True)]
+    return misses(samples[20::2])
 
 
 def test_lost_clients_make_a_shorter_step_at_the_right_heat(
@@ -234,7 +235,7 @@ def test_shared_noise_is_topped_up_for_lost_clients(monkeypatch: pytest.MonkeyPa
     mean, covariance = missed_by_lost(90, monkeypatch, steps=1, shared=0.9)
     assert mean < 0.03
     assert covariance < 0.03
-    unchanged = lambda s, state, delta, share, plan: delta  # noqa: E731
+    unchanged = lambda s, state, delta, **_: delta  # noqa: E731
     monkeypatch.setattr(server_round, "restore_shared_noise", unchanged)
     assert missed_by_lost(40, monkeypatch, steps=1, shared=0.9)[1] > 0.15
 
@@ -243,21 +244,22 @@ def test_shared_noise_is_topped_up_for_lost_clients(monkeypatch: pytest.MonkeyPa
 def test_the_top_up_is_that_of_a_whole_round(pull: float) -> None:
     """Share s of the weight: s of a round's shared noise in all, with a moving prior too."""
     mode = {"prior.mode": "consistent", "prior.pull": pull} if pull else {}
-    found = settings(3, 5, RATE, 4, **{"local.shared-noise": 0.9, **mode})
-    plan = round_plan.plan_round(found, 1, 1.0, TOTAL)
+    s = settings(3, 5, RATE, 4, **{"local.shared-noise": 0.9, **mode})
+    plan = plan_round(s, 1, 1.0, TOTAL)
     round_noise = sum((1 - plan.rate * plan.pull) ** (2 * step) for step in range(5))
     state, share = init_server_state(torch.zeros(200_000)), 0.7
-    added = server_round.restore_shared_noise(found, state, state.model, share, plan)
-    variance = plan.common**2 * round_noise
+    added = server_state.restore_shared_noise(s, state, state.model, share=share, plan=plan)
+    variance = plan.shared_noise**2 * round_noise
     assert float(added.square().mean()) == pytest.approx((share - share**2) * variance, rel=0.02)
     assert torch.equal(
-        server_round.restore_shared_noise(found, state, state.model, 1.0, plan), state.model
+        server_state.restore_shared_noise(s, state, state.model, share=1.0, plan=plan),
+        state.model,
     )
 
 
 def test_making_up_for_lost_clients_would_heat(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights scaled up to their whole sum, as without noise: .3 of the variance too much."""
-    without_noise = lambda w, used, noisy: renormalise_weights(w, used, False)  # noqa: E731
+    without_noise = lambda w, used, has_noise: renormalise_weights(w, used, False)  # noqa: E731
     monkeypatch.setattr(server_round, "renormalise_weights", without_noise)
     assert missed_by_lost(32, monkeypatch)[1] > 0.3
 
@@ -267,17 +269,17 @@ def test_clients_lost_by_chance_leave_mean_and_heat() -> None:
 
     Scaled up they would be at 1.7 to 1.9 of the posterior's variance.
     """
-    found = federation(1)
-    spread = whole(quadratics(found), TOTAL)[1].diagonal()
-    everyone = stationary([round_map(found, SHARES, SHARES)], [1.0])
-    kept = [c for m in range(1, 7) for c in itertools.combinations(SHARES, m)]
-    chances = [0.7 ** len(c) * 0.3 ** (6 - len(c)) / (1 - 0.3**6) for c in kept]
+    holders = federation(1)
+    spread = whole(quadratics(holders), TOTAL)[1].diagonal()
+    everyone = stationary([round_map(holders, SHARES, SHARES)], [1.0])
+    subsets = [c for m in range(1, 7) for c in itertools.combinations(SHARES, m)]
+    chances = [0.7 ** len(c) * 0.3 ** (6 - len(c)) / (1 - 0.3**6) for c in subsets]
     laws = []
     for noisy in (True, False):
         used = [
-            dict(zip(c, renormalise_weights(SHARES, list(c), noisy), strict=True)) for c in kept
+            dict(zip(c, renormalise_weights(SHARES, list(c), noisy), strict=True)) for c in subsets
         ]
-        laws.append(stationary([round_map(found, w, SHARES) for w in used], chances))
+        laws.append(stationary([round_map(holders, w, SHARES) for w in used], chances))
     torch.testing.assert_close(laws[0][0], everyone[0])
     assert (laws[0][1].diagonal() < everyone[1].diagonal()).all()
     assert (laws[1][1].diagonal() / spread > 1.7).all()

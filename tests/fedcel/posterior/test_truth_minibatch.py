@@ -21,12 +21,12 @@ def federation(number: int, steps: int, rate: float, batch: int) -> Federation:
 
     All chains draw the same places of their batches; so they draw different images.
     """
-    stream, other = (torch.Generator().manual_seed(seed) for seed in (1, 2))
+    stream, second_stream = (torch.Generator().manual_seed(seed) for seed in (1, 2))
     targets = []
     for n in COUNTS:
-        own = torch.randn(1, generator=stream) + torch.randn(n, generator=stream)
-        orders = torch.rand(CHAINS, n, generator=other).argsort(1)
-        targets.append(own[orders].T)
+        values = torch.randn(1, generator=stream) + torch.randn(n, generator=stream)
+        orders = torch.rand(CHAINS, n, generator=second_stream).argsort(1)
+        targets.append(values[orders].T)
     s = settings(number, steps, rate, len(COUNTS), **{"local.batch-size": batch})
     return lines([torch.ones(n, 1) for n in COUNTS], targets, CHAINS, s)
 
@@ -45,23 +45,23 @@ def batch_variance(y: Tensor, steps: int, rate: float, batch: int) -> float:
     return float(counted * y.double().var(correction=0) / (n - 1))
 
 
-def ratios(found: Federation) -> tuple[float, float]:
+def ratios(holders: Federation) -> tuple[float, float]:
     """Return the exact stationary variance over the posterior's: with full batches, with these."""
-    local = found.settings.local
-    left = 1 - (1 - local.rate) ** (2 * local.steps)
-    noise = 2 * local.rate / TOTAL * left / (1 - (1 - local.rate) ** 2)
+    local = holders.settings.local
+    decay = 1 - (1 - local.rate) ** (2 * local.steps)
+    noise = 2 * local.rate / TOTAL * decay / (1 - (1 - local.rate) ** 2)
     extra = sum(
         (n / TOTAL) ** 2 * batch_variance(x[:, 0, 0, 1], local.steps, local.rate, local.batch_size)
-        for (x, _), n in zip(found.parts, COUNTS, strict=True)
+        for (x, _), n in zip(holders.parts, COUNTS, strict=True)
     )
-    return noise / left * TOTAL, (noise + extra) / left * TOTAL
+    return noise / decay * TOTAL, (noise + extra) / decay * TOTAL
 
 
-def measured(found: Federation, folder: Path) -> tuple[float, float]:
+def measured(holders: Federation, folder: Path) -> tuple[float, float]:
     """Return the mean's error in posterior deviations, and the variance over the posterior's."""
-    models = [state.model for state in looped(found, folder)]
+    models = [state.model for state in looped(holders, folder)]
     samples = torch.stack(models[len(models) // 4 :]).double()
-    want = float(torch.cat([x[:, 0, 0, 1] for x, _ in found.parts]).double().mean())
+    want = float(torch.cat([x[:, 0, 0, 1] for x, _ in holders.parts]).double().mean())
     error = float(samples.mean() - want) * TOTAL**0.5
     return error, float((samples - want).square().mean()) * TOTAL
 
@@ -87,8 +87,8 @@ def test_chains_have_the_heat_of_their_batches(
     steps: int, batch: int, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Less than a pass, a pass of the smallest holder, several and a part: .03 sd, 3 %."""
-    found = federation(number, steps, 0.2, batch)
-    installed(found, monkeypatch)
-    error, variance = measured(found, tmp_path)
+    holders = federation(number, steps, 0.2, batch)
+    installed(holders, monkeypatch)
+    error, variance = measured(holders, tmp_path)
     assert abs(error) < 0.03
-    assert variance == pytest.approx(ratios(found)[1], rel=0.03)
+    assert variance == pytest.approx(ratios(holders)[1], rel=0.03)

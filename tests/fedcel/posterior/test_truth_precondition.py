@@ -1,14 +1,13 @@
 """A step size for each parameter, with a prior at 0 and one that moves: the target stays."""
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from fedcel.federation import local_update, server_round
-from fedcel.posterior.round_plan import plan_round
+from fedcel.federation import server_state
+from fedcel.posterior.round_plan import RoundPlan, plan_round
 from tests.fedcel.posterior.truth import Federation, installed, lines, looped, settings
 
 COUNTS = [10, 20, 30, 40]
@@ -39,51 +38,51 @@ def federation() -> Federation:
     return lines(designs, targets, 2000, settings(150, STEPS, RATE, len(COUNTS), **MORE))
 
 
-def posterior(found: Federation) -> tuple[Tensor, Tensor]:
+def posterior(holders: Federation) -> tuple[Tensor, Tensor]:
     """Return mean and variances (2,) of the posterior with the prior N(0, s0^2)."""
-    x, y = torch.cat([images[:, 0, 0] for images, _ in found.parts]).double().split([2, 1], 1)
+    x, y = torch.cat([images[:, 0, 0] for images, _ in holders.parts]).double().split([2, 1], 1)
     precision = TOTAL * CURVATURE + SCALE**-2
     return (x.T @ y)[:, 0] / precision, 1 / precision
 
 
-def exact(found: Federation, scale: Tensor) -> Tensor:
+def exact(holders: Federation, scale: Tensor) -> Tensor:
     """Return the exact stationary variances (C, 2) of chains with step sizes eta G, `scale` G.
 
     A round is w <- q^tau w + eta G kappa (1 + .. + q^(tau-1)) w + noise around the posterior's
     mean, q = 1 - eta G (lambda + decay + kappa), the noise that of temperature 1 at step eta G,
     over what the moving prior cools it by.
     """
-    asked = plan_round(found.settings, found.settings.rounds, 1.0, TOTAL)
+    plan = plan_round(holders.settings, holders.settings.rounds, 1.0, TOTAL)
     eta = RATE * scale.double()
-    q = 1 - eta * (CURVATURE + asked.decay + asked.pull)
-    drift = q**STEPS + eta * asked.pull * sum(q**j for j in range(STEPS))
-    towards = 1 - eta * asked.pull
+    q = 1 - eta * (CURVATURE + plan.decay + plan.pull)
+    drift = q**STEPS + eta * plan.pull * sum(q**j for j in range(STEPS))
+    towards = 1 - eta * plan.pull
     noise = 2 * eta / TOTAL * (1 + towards) / (1 + towards**STEPS)
     return noise * sum(q ** (2 * j) for j in range(STEPS)) / (1 - drift**2)
 
 
-def measured(found: Federation, folder: Path) -> tuple[Tensor, Tensor, Tensor]:
+def measured(holders: Federation, folder: Path) -> tuple[Tensor, Tensor, Tensor]:
     """Return the mean's error (2,) in deviations, the variance over the exact one, and over T = 1.
 
     The step sizes have to differ, and to stay when burn-in ends.
     """
-    states = list(looped(found, folder))
-    scales = [server_round.step_sizes(state).view(-1, 2) for state in states]
-    end = found.settings.rounds // 10
+    states = list(looped(holders, folder))
+    scales = [server_state.step_sizes(state).view(-1, 2) for state in states]
+    end = holders.settings.rounds // 10
     assert all(torch.equal(scale, scales[-1]) for scale in scales[end:])
     assert (scales[-1][:, 0] / scales[-1][:, 1]).min() > 1.5
-    mean, variance = posterior(found)
+    mean, variance = posterior(holders)
     off = torch.stack([state.model.view(-1, 2) for state in states[5 * end :: 3]]).double() - mean
-    want = exact(found, scales[-1])
+    want = exact(holders, scales[-1])
     ratio = (off.square() / want).mean((0, 1))
     return (off / want.sqrt()).mean((0, 1)), ratio, (want / variance).mean(0)
 
 
 def test_step_sizes_leave_the_posterior(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mean within .03 sd, variance within 3 % of the exact one, which is the posterior's to 2 %."""
-    found = federation()
-    installed(found, monkeypatch)
-    error, ratio, heat = measured(found, tmp_path)
+    holders = federation()
+    installed(holders, monkeypatch)
+    error, ratio, heat = measured(holders, tmp_path)
     assert error.abs().max() < 0.03
     assert (ratio - 1).abs().max() < 0.03
     assert (heat - 1).abs().max() < 0.02
@@ -91,10 +90,9 @@ def test_step_sizes_leave_the_posterior(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_noise_must_be_scaled_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of eta G with the noise of eta: too cold where G is large, too hot where small."""
-    training = sys.modules[local_update.__module__]
-    monkeypatch.setattr(training, "noise_scale", lambda scale, plan: torch.ones_like(scale))
-    found = federation()
-    installed(found, monkeypatch)
-    _, ratio, _ = measured(found, tmp_path)
+    monkeypatch.setattr(RoundPlan, "noise_scale", lambda plan, scale: torch.ones_like(scale))
+    holders = federation()
+    installed(holders, monkeypatch)
+    _, ratio, _ = measured(holders, tmp_path)
     assert ratio[0] < 0.8
     assert ratio[1] > 1.5

@@ -17,14 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from fedcel.data import Images
-from fedcel.federation import client_update
-from fedcel.federation.client_update import ClientUpdate
-from fedcel.federation.server_round import (
+from fedcel.federation import (
+    ClientUpdate,
     ServerState,
-    add_mean_gradient,
-    begin_round,
-    finish_round,
+    client_update,
     init_server_state,
+    play_round,
 )
 from fedcel.losses.composite import NO_LOSSES
 from fedcel.nets.cut import Cut
@@ -32,8 +30,8 @@ from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.settings import Settings, parse_settings
-from sims.engines import client_workers
-from sims.engines.client_workers import LocalClients
+from sims.engines import client_trainers
+from sims.engines.client_trainers import SequentialTrainer
 
 Change = Callable[[RoundPlan, int], RoundPlan]
 
@@ -73,14 +71,14 @@ class Federation:
         """
         plan_client, update_client = client_update.plan_client, client_update.update_client
 
-        def wrong(s: Settings, client: int, *rest: Any) -> ClientUpdate:
+        def wrong(s: Settings, client: int, *rest: Any, **state: Any) -> ClientUpdate:
             changed = lambda *asked: self.change(plan_client(*asked), client)  # noqa: E731
             with patch.object(client_update, "plan_client", changed):
-                return update_client(s, client, *rest)
+                return update_client(s, client, *rest, **state)
 
-        with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as own:
-            installed(self, own)
-            own.setattr(client_workers, "update_client", wrong)
+        with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch_client:
+            installed(self, patch_client)
+            patch_client.setattr(client_trainers, "update_client", wrong)
             for state in looped(self, Path(folder)):
                 yield state.model.clone()
 
@@ -135,25 +133,24 @@ def unequal(counts: list[int], chains: int, s: Settings, seed: int = 0) -> Feder
     return lines(designs, targets, chains, s)
 
 
-def installed(found: Federation, own: pytest.MonkeyPatch) -> None:
+def installed(federation: Federation, patch: pytest.MonkeyPatch) -> None:
     """Give the client's code these holders' images and net; all else of it is as it ships."""
-    own.setattr(
-        client_update, "select_client_images", lambda settings, client: Images(*found.parts[client])
+    patch.setattr(
+        client_update,
+        "select_client_images",
+        lambda settings, client: Images(*federation.parts[client]),
     )
-    own.setattr(client_update, "build_client_losses", lambda settings, threshold=None: NO_LOSSES)
-    own.setattr(client_update, "build_client_net", lambda settings: found.flat)
+    patch.setattr(client_update, "build_client_losses", lambda settings, threshold=None: NO_LOSSES)
+    patch.setattr(client_update, "build_client_net", lambda settings: federation.flat)
 
 
-def looped(found: Federation, folder: Path) -> Iterator[ServerState]:
+def looped(federation: Federation, folder: Path) -> Iterator[ServerState]:
     """Yield the server's state after each round of the loop engine; needs `installed`."""
-    s, state = found.settings, init_server_state(found.flat.vector)
-    examples = {k: len(y) for k, (_, y) in enumerate(found.parts)}
-    clients = LocalClients(s, folder)
+    s, state = federation.settings, init_server_state(federation.flat.vector)
+    examples = {k: len(y) for k, (_, y) in enumerate(federation.parts)}
+    trainer = SequentialTrainer(s, folder)
     for _ in range(s.rounds):
-        request = begin_round(s, state, examples)
-        if request.plan.control == "fresh":
-            request = add_mean_gradient(request, dict(clients.compute_gradients(request)))
-        state, _ = finish_round(s, state, request, clients.train(request), cut=found.flat.cut)
+        state, _ = play_round(s, state, examples, trainer, cut=federation.flat.cut)
         yield state
 
 
@@ -165,10 +162,12 @@ class Quadratic(NamedTuple):
     share: float
 
 
-def quadratics(found: Federation) -> list[Quadratic]:
+def quadratics(federation: Federation) -> list[Quadratic]:
     """Return the holders' potentials in double precision; the first chain's targets."""
-    values = found.flat.net.head.w.shape[1]
-    pairs = [images[:, 0, 0, : values + 1].double().split(values, 1) for images, _ in found.parts]
+    values = federation.flat.net.head.w.shape[1]
+    pairs = [
+        images[:, 0, 0, : values + 1].double().split(values, 1) for images, _ in federation.parts
+    ]
     total = sum(len(x) for x, _ in pairs)
     return [Quadratic(x.T @ x / len(x), (x.T @ y[:, 0]) / len(x), len(x) / total) for x, y in pairs]
 
@@ -191,10 +190,10 @@ class Powers(NamedTuple):
 def powers(hessian: Tensor, rate: float, steps: int) -> Powers:
     """Return the sums of powers of `steps` local steps of size `rate`."""
     eye = torch.eye(len(hessian), dtype=torch.float64)
-    found = [eye]
+    matrices = [eye]
     for _ in range(steps):
-        found.append(found[-1] @ (eye - rate * hessian))
-    return Powers(found[-1], rate * sum(found[:-1]), sum(a @ a for a in found[:-1]))
+        matrices.append(matrices[-1] @ (eye - rate * hessian))
+    return Powers(matrices[-1], rate * sum(matrices[:-1]), sum(a @ a for a in matrices[:-1]))
 
 
 class Map(NamedTuple):
@@ -205,28 +204,30 @@ class Map(NamedTuple):
     noise: Tensor
 
 
-def round_map(found: Federation, weights: dict[int, float], told: dict[int, float]) -> Map:
-    """Return the round of these holders: `weights` of their deltas, `told` those of their noise.
+def round_map(
+    federation: Federation, weights: dict[int, float], noise_weights: dict[int, float]
+) -> Map:
+    """Return the round of these holders: `weights` of their deltas, `noise_weights` of their noise.
 
-    Per step a holder adds noise of variance 2 eta/(N w_k), w_k as it was told; its delta counts
-    w_k. With `local.control` fresh its gradient at w is replaced by the mean of those here. No
-    prior, temperature 1, full batches.
+    Per step a holder adds noise of variance 2 eta/(N w_k), w_k of `noise_weights`; its delta
+    counts w_k. With `local.control` fresh its gradient at w is replaced by the mean of those here.
+    No prior, temperature 1, full batches.
     """
-    s, examples = found.settings, sum(len(y) for _, y in found.parts)
-    parts = quadratics(found)
+    s, examples = federation.settings, sum(len(y) for _, y in federation.parts)
+    parts = quadratics(federation)
     eye = torch.eye(len(parts[0].push), dtype=torch.float64)
     drift, push, noise = eye.clone(), torch.zeros_like(parts[0].push), torch.zeros_like(eye)
-    here = [(weight / sum(weights.values()), parts[k]) for k, weight in weights.items()]
-    hessian, slope = sum(w * p.hessian for w, p in here), sum(w * p.push for w, p in here)
+    shares = [(weight / sum(weights.values()), parts[k]) for k, weight in weights.items()]
+    hessian, slope = sum(w * p.hessian for w, p in shares), sum(w * p.push for w, p in shares)
     for k, weight in weights.items():
-        own = parts[k]
-        last, total, squares = powers(own.hessian, s.local.rate, s.local.steps)
+        part = parts[k]
+        last, total, squares = powers(part.hessian, s.local.rate, s.local.steps)
         drift += weight * (last - eye)
-        push += weight * total @ own.push
+        push += weight * total @ part.push
         if s.local.control == "fresh":
-            drift -= weight * total @ (hessian - own.hessian)
-            push += weight * total @ (slope - own.push)
-        noise += weight**2 * 2 * s.local.rate / (examples * told[k]) * squares
+            drift -= weight * total @ (hessian - part.hessian)
+            push += weight * total @ (slope - part.push)
+        noise += weight**2 * 2 * s.local.rate / (examples * noise_weights[k]) * squares
     return Map(drift, push, noise)
 
 
@@ -238,6 +239,6 @@ def whitened(models: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:
 
 def misses(samples: Iterable[Tensor]) -> tuple[float, float]:
     """Return by how much whitened samples miss mean 0, in deviations, and covariance I."""
-    seen = torch.cat(list(samples))
-    gap = seen.T @ seen / len(seen) - torch.eye(seen.shape[1], dtype=torch.float64)
-    return float(seen.mean(0).abs().max()), float(gap.abs().max())
+    values = torch.cat(list(samples))
+    gap = values.T @ values / len(values) - torch.eye(values.shape[1], dtype=torch.float64)
+    return float(values.mean(0).abs().max()), float(gap.abs().max())

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from fedcel.data import load_splits
-from fedcel.federation.initial_net import init_net
+from fedcel.federation import init_net
 from fedcel.metrics import between_group_spread, within_class_spread
 from fedcel.nets.cut import Cut
-from fedcel.posterior.predict import predict
+from fedcel.posterior import build_device_net, predict
 from fedcel.runs.evaluation import (
     attack_test_images,
     label_only_identification,
@@ -48,43 +48,45 @@ def trained(folder: Path, **more: object) -> Run:
     x, y = splits.training
     stream = make_generator(0, "batch")
     for _ in range(150):
-        own = torch.randint(len(y), (64,), generator=stream)
-        message = flat.net.add_noise(flat.net.encode(x[own]), stream)
+        rows = torch.randint(len(y), (64,), generator=stream)
+        message = flat.net.add_noise(flat.net.encode(x[rows]), stream)
         flat.gradient.zero_()
-        torch.autograd.backward(torch.nn.functional.cross_entropy(flat.net.answer(message), y[own]))
+        torch.autograd.backward(
+            torch.nn.functional.cross_entropy(flat.net.answer(message), y[rows])
+        )
         flat.vector.sub_(flat.gradient)
     last = flat.vector.clone()
-    other = last + 0.01 * torch.randn(len(last), generator=stream)
-    return Run(folder, settings, splits, flat, last, [last, other])
+    second = last + 0.01 * torch.randn(len(last), generator=stream)
+    return Run(folder, settings, splits, flat, last, [last, second])
 
 
 @pytest.mark.parametrize("scope", ["head", "full"])
 def test_leak_lies_between_its_bounds(tmp_path: Path, scope: str) -> None:
     """answer-bits <= bits beyond the label <= certificate, and gap >= directions >= 0."""
     run = trained(tmp_path, **{"chain.scope": scope})
-    found = {
-        key: float(str(value))
-        for key, value in measure_run_leakage(run, *attack_test_images(run)).items()
-    }
-    assert 0.1 < found["answer-bits"] <= found["bits-beyond-label"] + 0.02
-    assert found["bits-beyond-label"] <= found["certificate-bits-within-class"] + 0.02
-    assert all(0 < found[f"{key}-half-width"] < 0.05 for key in ("bits", "information"))
-    assert found["gaussianity-gap-bits"] >= found["gaussianity-direction-bits"] >= 0
+    net = build_device_net(run.flat, run.samples, scope)
+    measured = measure_run_leakage(run, net, attack_test_images(run, net))
+    leakage = {key: float(str(value)) for key, value in measured.items()}
+    assert 0.1 < leakage["answer-bits"] <= leakage["bits-beyond-label"] + 0.02
+    assert leakage["bits-beyond-label"] <= leakage["certificate-bits-within-class"] + 0.02
+    assert all(0 < leakage[f"{key}-half-width"] < 0.05 for key in ("bits", "information"))
+    assert leakage["gaussianity-gap-bits"] >= leakage["gaussianity-direction-bits"] >= 0
     if scope == "head":
         run.flat.load(run.samples[0])
         z, y = run.flat.net.encode(run.splits.test.x).detach(), run.splits.test.y
-        assert found["within-class-spread"] == pytest.approx(float(within_class_spread(z, y)))
+        assert leakage["within-class-spread"] == pytest.approx(float(within_class_spread(z, y)))
         x, labels = run.splits.training
-        held = torch.tensor([c for c, part in enumerate(run.splits.clients) for _ in part.y])
-        own = between_group_spread(run.flat.net.encode(x).detach(), labels, held)
-        assert found["between-client-spread"] == pytest.approx(float(own), rel=1e-4)
+        clients = torch.tensor([c for c, part in enumerate(run.splits.clients) for _ in part.y])
+        spread = between_group_spread(run.flat.net.encode(x).detach(), labels, clients)
+        assert leakage["between-client-spread"] == pytest.approx(float(spread), rel=1e-4)
 
 
 @pytest.mark.parametrize(("scope", "encoders"), [("head", 1), ("full", 2)])
 def test_cost_on_the_device_by_hand(tmp_path: Path, scope: str, encoders: int) -> None:
     """64 -> 32 -> 8 -> 10: sizes of one net, operations and bytes of every encoder that runs."""
     weights = 64 * 32 + 32 * 8
-    assert measure_device(trained(tmp_path, **{"chain.scope": scope})) == {
+    run = trained(tmp_path, **{"chain.scope": scope})
+    assert measure_device(run, build_device_net(run.flat, run.samples, scope)) == {
         "parameters": weights + 32 + 8 + 8 * 10 + 10,
         "encoder-parameters": weights + 32 + 8,
         "flops-per-inference": 2 * weights * encoders,
@@ -101,15 +103,15 @@ def test_answers_are_the_predictions(tmp_path: Path, scope: str) -> None:
     for vector in run.samples if scope == "full" else run.samples[:1]:
         run.flat.load(vector)
         codes.append(run.flat.net.encode(x).detach())
-    want = predict(run.flat, run.samples, x, make_generator(0, "any"), scope).probabilities.argmax(
-        1
-    )
-    found = sample_answers(run, torch.cat(codes, 1))
-    assert torch.equal(found, want.expand_as(found))
+    want = predict(
+        run.flat, run.samples, x, make_generator(0, "any"), scope=scope
+    ).probabilities.argmax(1)
+    answers = sample_answers(run, torch.cat(codes, 1))
+    assert torch.equal(answers, want.expand_as(answers))
 
 
 @pytest.mark.parametrize("cut", [Cut(0.0), Cut(0.3, 0.2)])
 def test_no_gaussianity_where_it_is_not_defined(cut: Cut) -> None:
     """No noise has no density, dropout no Gaussian law given z."""
-    found = measure_gaussianity(torch.rand(8, 2), torch.arange(8) % 2, cut, 1.0)
-    assert list(found.values()) == [None] * 3
+    measures = measure_gaussianity(torch.rand(8, 2), torch.arange(8) % 2, cut, 1.0)
+    assert list(measures.values()) == [None] * 3

@@ -31,15 +31,15 @@ def test_images_in_probabilities_and_uncertainty_out(tmp_path: Path) -> None:
     simulate(parse_settings(RAW), tmp_path / "run")
     posterior, run = Posterior.open(tmp_path / "run"), run_folder.read_run(tmp_path / "run")
     images = run.splits.test.x.repeat(2, 1, 1, 1)
-    found = posterior(images)
-    assert found.probabilities.shape == (800, 10)
-    assert torch.allclose(found.probabilities.sum(1), torch.ones(800))
+    prediction = posterior(images)
+    assert prediction.probabilities.shape == (800, 10)
+    assert torch.allclose(prediction.probabilities.sum(1), torch.ones(800))
     noise = make_generator(0, "answers-to-images")
     first = predict(run.flat, run.samples, images[:512], noise).samples
     assert len(first) == 4
-    assert torch.equal(found.bald[:512], calibration.bald(first))
-    assert torch.equal(found.entropy[:512], calibration.predictive_entropy(first))
-    assert ((found.bald >= -1e-6) & (found.bald <= found.entropy + 1e-6)).all()
+    assert torch.equal(prediction.bald[:512], calibration.bald(first))
+    assert torch.equal(prediction.entropy[:512], calibration.predictive_entropy(first))
+    assert ((prediction.bald >= -1e-6) & (prediction.bald <= prediction.entropy + 1e-6)).all()
     with pytest.raises(ValueError, match=r"must be \(N, 1, 8, 8\)"):
         posterior(images[:, :, :4])
 
@@ -49,11 +49,13 @@ def test_a_run_without_noise_is_a_point(tmp_path: Path) -> None:
     simulate(parse_settings({**RAW, "temperature": 0.0, "chain.scope": "full"}), tmp_path / "run")
     posterior, run = Posterior.open(tmp_path / "run"), run_folder.read_run(tmp_path / "run")
     assert run.samples == []
-    found = posterior(run.splits.test.x[:64])
+    prediction = posterior(run.splits.test.x[:64])
     noise = make_generator(0, "answers-to-images")
-    alone = predict(run.flat, [run.model], run.splits.test.x[:64], noise, "full").probabilities
-    assert torch.equal(found.probabilities, alone)
-    assert not found.bald.any()
+    alone = predict(
+        run.flat, [run.model], run.splits.test.x[:64], noise, scope="full"
+    ).probabilities
+    assert torch.equal(prediction.probabilities, alone)
+    assert not prediction.bald.any()
     result = read_json(tmp_path / "run" / "result.json")
     assert isinstance(result, dict)
     assert (result["samples"], result["bald"]) == (0, 0.0)

@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from fedcel.federation.server_round import ServerState
+from fedcel.federation import ServerState
 from fedcel.settings import Settings
 from fedcel.testing import StrategyContract
 from strategies import PosteriorStrategy

@@ -17,7 +17,7 @@ from fedcel.leakage import HEAD, LOG_PROB, LOGITS, optimal_leak
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
-from fedcel.posterior.predict import what_is_sent
+from fedcel.posterior.predict import build_device_net
 from fedcel.privacy import build_mechanism
 from fedcel.settings import AttackSettings, Settings, parse_settings
 from fedcel.testing.attacks import FEATURES, load_digit_targets, train_undefended
@@ -56,7 +56,7 @@ def answers(settings: Settings, sigma: float, scale: float = 3.0) -> PrivateLogi
     nothing = Images(torch.zeros(1, 1, 1, 3), torch.zeros(1, dtype=torch.long))
     client = EvaluationClient(settings, flat, nothing, [flat.vector.clone()])
     mechanism = build_mechanism(settings.privacy, 3)
-    return PrivateLogits(client, what_is_sent(flat, client.samples, "head"), [head], mechanism)
+    return PrivateLogits(client, build_device_net(flat, client.samples, "head"), [head], mechanism)
 
 
 def images(count: int) -> Float[Tensor, "M 1 1 3"]:

@@ -53,7 +53,7 @@ def test_members_are_one_line_and_strangers_are_told_apart(tmp_path: Path) -> No
     assert not torch.equal(members[0].model, members[1].model)
     x, y = members[0].splits.test
     each = [
-        predict(m.flat, [m.model], x, make_generator(0, "test-noise"), "full").probabilities
+        predict(m.flat, [m.model], x, make_generator(0, "test-noise"), scope="full").probabilities
         for m in members
     ]
     told = uncertainty.measure_models(members, None)

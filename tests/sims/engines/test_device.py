@@ -37,18 +37,20 @@ def attacked(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.long
 def test_a_run_elsewhere_is_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Model, rounds and result to the bit; attacks' scores up to what an order of sums changes."""
-    here = attacked(tmp_path / "here")
+    on_cpu = attacked(tmp_path / "here")
     training = sys.modules[local_update.__module__]
     with pretended(monkeypatch, training, inversion_training, gan_decoder, averaging):
-        there = attacked(tmp_path / "there")
-    one, two = tmp_path / "here", tmp_path / "there"
-    assert torch.equal(model(one), model(two))
-    assert events(one) == events(two)
-    results: list[Any] = [read_json(folder / "result.json") for folder in (one, two)]
+        elsewhere = attacked(tmp_path / "there")
+    cpu_folder, other_folder = tmp_path / "here", tmp_path / "there"
+    assert torch.equal(model(cpu_folder), model(other_folder))
+    assert events(cpu_folder) == events(other_folder)
+    results: list[Any] = [
+        read_json(folder / "result.json") for folder in (cpu_folder, other_folder)
+    ]
     assert results[0]["bits-beyond-label"] == results[1]["bits-beyond-label"]
-    assert [row["attack"] for row in there] == [row["attack"] for row in here]
-    for mine, other in zip(here, there, strict=True):
-        assert mine.keys() == other.keys()
-        for key, value in mine.items():
+    assert [row["attack"] for row in elsewhere] == [row["attack"] for row in on_cpu]
+    for expected, actual in zip(on_cpu, elsewhere, strict=True):
+        assert expected.keys() == actual.keys()
+        for key, value in expected.items():
             near = isinstance(value, float)
-            assert other[key] == (pytest.approx(value, abs=1e-4) if near else value), key
+            assert actual[key] == (pytest.approx(value, abs=1e-4) if near else value), key

@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from fedcel.errors import DataError, SettingsError
-from fedcel.federation import client_update
-from fedcel.federation.server_round import begin_round, init_server_state
+from fedcel.federation import begin_round, client_update, init_server_state
 from fedcel.files import read_json
 from fedcel.runs import run_folder
 from fedcel.settings import parse_settings
-from sims.engines.client_workers import LocalClients, PooledClients
+from sims.engines.client_trainers import PooledTrainer, SequentialTrainer
 from sims.engines.simulate import simulate
 from tests.sims.small import CLUSTERED
 from tests.sims.trained import STEERED, events, model, run
@@ -23,12 +22,12 @@ from tests.sims.trained import STEERED, events, model, run
 def test_ray_gives_the_result_of_the_loop(tmp_path: Path) -> None:
     """Real Ray workers, cluster CEL, a drawn part of the clients, Langevin noise at the end."""
     change = {"clients-per-round": 2, "clients": 4}
-    one = run(tmp_path / "loop", **change)
-    two = run(tmp_path / "ray", engine="ray", **change)
-    torch.testing.assert_close(model(one), model(two), rtol=0, atol=1e-6)
-    for name in (one, two):
-        assert run_folder.open_chain(name, parse_settings(CLUSTERED)).rounds() == [6]
-    results: list[Any] = [read_json(folder / "result.json") for folder in (one, two)]
+    loop = run(tmp_path / "loop", **change)
+    ray = run(tmp_path / "ray", engine="ray", **change)
+    torch.testing.assert_close(model(loop), model(ray), rtol=0, atol=1e-6)
+    for name in (loop, ray):
+        assert run_folder.open_chain(name, parse_settings(CLUSTERED)).list_rounds() == [6]
+    results: list[Any] = [read_json(folder / "result.json") for folder in (loop, ray)]
     for key in ("accuracy", "bits-beyond-label", "identification-optimal", "certificate-bits"):
         assert results[0][key] == pytest.approx(results[1][key], abs=1e-4), key
 
@@ -36,13 +35,13 @@ def test_ray_gives_the_result_of_the_loop(tmp_path: Path) -> None:
 def test_several_processes_give_the_loop_s_model_to_the_bit(tmp_path: Path) -> None:
     """Deltas are added up in the same order; a client's state follows it to any process."""
     change = {**STEERED, "local.control": "stale", "rounds": 8}
-    one = run(tmp_path / "loop", **change)
-    two = run(tmp_path / "processes", engine="processes", **change)
-    assert torch.equal(model(one), model(two))
-    assert read_json(one / "result.json").keys() == read_json(two / "result.json").keys()
-    for mine, other in zip(events(one), events(two), strict=True):
-        assert {k: v for k, v in mine.items() if k != "seconds"} == {
-            k: v for k, v in other.items() if k != "seconds"
+    loop = run(tmp_path / "loop", **change)
+    processes = run(tmp_path / "processes", engine="processes", **change)
+    assert torch.equal(model(loop), model(processes))
+    assert read_json(loop / "result.json").keys() == read_json(processes / "result.json").keys()
+    for expected, actual in zip(events(loop), events(processes), strict=True):
+        assert {k: v for k, v in expected.items() if k != "seconds"} == {
+            k: v for k, v in actual.items() if k != "seconds"
         }
 
 
@@ -53,11 +52,11 @@ def test_a_pool_yields_gradients_in_order_and_errors_by_name(tmp_path: Path) -> 
     state = init_server_state(client_update.build_client_net(s).vector)
     request = begin_round(s, state, examples)
     with ThreadPoolExecutor(1) as executor:
-        pool = PooledClients(s, tmp_path, executor, 1)
+        pool = PooledTrainer(s, tmp_path, executor, 1)
         pooled = list(pool.compute_gradients(request))
         with pytest.raises(DataError, match="partition-id is 9"):
             list(pool.compute_gradients(request._replace(weights={9: 1.0})))
-    local = list(LocalClients(s, tmp_path).compute_gradients(request))
+    local = list(SequentialTrainer(s, tmp_path).compute_gradients(request))
     assert [client for client, _ in pooled] == [client for client, _ in local] == list(range(6))
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(pooled, local, strict=True))
     assert not torch.equal(pooled[0][1], pooled[1][1])
@@ -67,15 +66,15 @@ def test_a_pool_yields_gradients_in_order_and_errors_by_name(tmp_path: Path) -> 
 def test_the_threshold_and_the_centres_are_the_same_in_both_engines(tmp_path: Path) -> None:
     """They move from round to round, and the encoder with them."""
     folders = [run(tmp_path / "loop", **STEERED), run(tmp_path / "ray", engine="ray", **STEERED)]
-    told = [events(folder) for folder in folders]
-    for one, two in zip(*told, strict=True):
-        assert one.keys() == two.keys()
+    logs = [events(folder) for folder in folders]
+    for expected, actual in zip(*logs, strict=True):
+        assert expected.keys() == actual.keys()
         for key in ("cel-threshold", "client-spread", "spread", "accuracy"):
-            assert one.get(key) == pytest.approx(two.get(key), abs=1e-4), key
-    assert [event["cel-threshold"] for event in told[0]][:2] == [0.01] * 2
-    assert len({event["cel-threshold"] for event in told[0]}) == 5
-    assert ["client-spread" in event for event in told[0]] == [False, *[True] * 4, False]
-    assert all(event["client-spread"] > 0 for event in told[0][1:5])
+            assert expected.get(key) == pytest.approx(actual.get(key), abs=1e-4), key
+    assert [event["cel-threshold"] for event in logs[0]][:2] == [0.01] * 2
+    assert len({event["cel-threshold"] for event in logs[0]}) == 5
+    assert ["client-spread" in event for event in logs[0]] == [False, *[True] * 4, False]
+    assert all(event["client-spread"] > 0 for event in logs[0][1:5])
     torch.testing.assert_close(model(folders[0]), model(folders[1]), rtol=0, atol=1e-6)
     fixed = run(tmp_path / "fixed", **STEERED | {"cel.centres": "own", "cel.target": "none"})
     assert (model(folders[0]) - model(fixed)).abs().max() > 1e-4
@@ -101,12 +100,15 @@ def test_steered_chains_are_the_same_by_function_calls_and_messages(
 ) -> None:
     """Control variates, step sizes a parameter, shared noise, clipped gradients; one on Ray."""
     change = {"cel.kind": "none", "chain.heat": 1.0, "chain.burn-in": 0.5, **change}
-    one, two = run(tmp_path / "calls", **change), run(tmp_path / "messages", **change, **other)
-    torch.testing.assert_close(model(one), model(two), rtol=0, atol=1e-6)
+    calls, messages = (
+        run(tmp_path / "calls", **change),
+        run(tmp_path / "messages", **change, **other),
+    )
+    torch.testing.assert_close(model(calls), model(messages), rtol=0, atol=1e-6)
     plain = {**change, "local.control": "none", "local.precondition": "none", "local.clip": "none"}
-    assert (model(one) - model(run(tmp_path / "plain", **plain))).abs().max() > 1e-4
+    assert (model(calls) - model(run(tmp_path / "plain", **plain))).abs().max() > 1e-4
     if "local.clip" in change:
-        assert 0 < events(one)[0]["clipped"] <= 1
+        assert 0 < events(calls)[0]["clipped"] <= 1
 
 
 def test_a_chain_stops_and_thins_itself_and_says_why(tmp_path: Path) -> None:
@@ -124,14 +126,14 @@ def test_a_chain_stops_and_thins_itself_and_says_why(tmp_path: Path) -> None:
         "prior.mode": "none",
         "strategy.momentum": 0.0,
     }
-    found = run_folder.read_run(run(tmp_path / "run", **change))
-    told = events(found.folder)
-    assert 100 < len(told) < 500
-    assert told[-1]["ess"] >= 100
-    result: Any = read_json(found.folder / "result.json")
+    finished = run_folder.read_run(run(tmp_path / "run", **change))
+    log = events(finished.folder)
+    assert 100 < len(log) < 500
+    assert log[-1]["ess"] >= 100
+    result: Any = read_json(finished.folder / "result.json")
     assert result["convergence"].startswith("no evidence against convergence")
-    kept = run_folder.open_chain(found.folder, found.settings).rounds()
-    assert 0 < kept[-1] - kept[-2] <= 2 * math.ceil(len(told[10:]) / told[-1]["ess"])
+    sampled = run_folder.open_chain(finished.folder, finished.settings).list_rounds()
+    assert 0 < sampled[-1] - sampled[-2] <= 2 * math.ceil(len(log[10:]) / log[-1]["ess"])
 
 
 @pytest.mark.long
@@ -144,9 +146,9 @@ def test_ray_runs_a_stock_strategy_on_the_same_clients(tmp_path: Path) -> None:
         "strategy.upload": "weights",
         "chain.scope": "full",
     }
-    theirs = run(tmp_path / "theirs", **plain, **stock)
+    stock_run = run(tmp_path / "theirs", **plain, **stock)
     ours = run(tmp_path / "full", **plain, **{"chain.scope": "full"})
-    torch.testing.assert_close(model(ours), model(theirs), rtol=0, atol=1e-5)
+    torch.testing.assert_close(model(ours), model(stock_run), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -167,18 +169,18 @@ def test_other_stock_strategies_run_with_their_own_arguments(
         "strategy.momentum": 0.0,
     }
     strategies = "flwr.serverapp.strategy:"
-    one = run(tmp_path / "avg", **base | {"strategy.name": f"{strategies}FedAvg"})
-    two = run(tmp_path / "other", **base | {"strategy.name": f"{strategies}{name}"} | change)
-    assert (model(one) - model(two)).abs().max() > 1e-3
+    fedavg = run(tmp_path / "avg", **base | {"strategy.name": f"{strategies}FedAvg"})
+    variant = run(tmp_path / "other", **base | {"strategy.name": f"{strategies}{name}"} | change)
+    assert (model(fedavg) - model(variant)).abs().max() > 1e-3
 
 
 def test_all_samples_share_the_encoder_that_was_frozen(tmp_path: Path) -> None:
     """Scope head: one message serves all heads, so the encoders are equal to the bit."""
-    one = run_folder.read_run(run(tmp_path / "run", rounds=10))
-    assert len(one.samples) == 3
-    for sample in one.samples:
-        assert torch.equal(sample[: one.flat.cut], one.model[: one.flat.cut])
-    heads = [sample[one.flat.cut :] for sample in one.samples]
+    finished = run_folder.read_run(run(tmp_path / "run", rounds=10))
+    assert len(finished.samples) == 3
+    for sample in finished.samples:
+        assert torch.equal(sample[: finished.flat.cut], finished.model[: finished.flat.cut])
+    heads = [sample[finished.flat.cut :] for sample in finished.samples]
     assert not torch.equal(heads[0], heads[1])
 
 

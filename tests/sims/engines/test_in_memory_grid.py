@@ -52,19 +52,19 @@ def test_the_built_in_strategy_by_import_string_is_the_loop_engine_to_the_bit(
     tmp_path: Path,
 ) -> None:
     """Messages, checks and records in between change no bit; nor does a stop after round 3."""
-    one, two = run(tmp_path / "loop"), tmp_path / "own"
+    loop, messages = run(tmp_path / "loop"), tmp_path / "own"
     settings = parse_settings(CLUSTERED | {"strategy.name": "strategies:PosteriorStrategy"})
-    run_folder.create_run(two, settings)
+    run_folder.create_run(messages, settings)
 
     def tell(event: dict[str, object]) -> None:
         if event["round"] == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        local.train_locally(settings, two, tell)
-    simulate(settings, two, resume=True)
-    assert torch.equal(model(one), model(two))
-    results: list[Any] = [read_json(folder / "result.json") for folder in (one, two)]
+        local.train_locally(settings, messages, tell)
+    simulate(settings, messages, resume=True)
+    assert torch.equal(model(loop), model(messages))
+    results: list[Any] = [read_json(folder / "result.json") for folder in (loop, messages)]
     assert results[0]["bits-beyond-label"] == results[1]["bits-beyond-label"]
 
 
@@ -114,12 +114,12 @@ def test_a_wrong_part_is_refused_before_a_folder_is_made(
 
 def test_a_nodes_failure_is_an_answer_and_no_node_changes_anothers_message() -> None:
     """An exception comes back as an error of its node; what one writes, the next does not read."""
-    app, seen = ClientApp(), []
+    app, received = ClientApp(), []
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         k = context.node_config["partition-id"]
-        seen.append(sorted(message.content))
+        received.append(sorted(message.content))
         message.content[f"from-{k}"] = ArrayRecord()
         if k == 1:
             raise RuntimeError("out of memory")
@@ -127,9 +127,9 @@ def test_a_nodes_failure_is_an_answer_and_no_node_changes_anothers_message() -> 
 
     with allow_messages():
         content, grid = RecordDict({"arrays": ArrayRecord()}), InMemoryGrid(app, 3)
-        asked = [Message(content, node, "train") for node in grid.get_node_ids()]
-        replies = [*grid.send_and_receive(asked)]
-    assert seen == [["arrays"]] * 3
+        messages = [Message(content, node, "train") for node in grid.get_node_ids()]
+        replies = [*grid.send_and_receive(messages)]
+    assert received == [["arrays"]] * 3
     assert [reply.has_error() for reply in replies] == [False, True, False]
     assert "out of memory" in str(replies[1].error.reason)
     assert [reply.metadata.src_node_id for reply in replies] == [2, 3, 4]

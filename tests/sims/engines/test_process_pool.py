@@ -54,16 +54,16 @@ def test_other_processes_end_with_the_first() -> None:
     code = f"{imports}; list(work(time.sleep, [600, 600], 2))"
     first = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     children = Path(f"/proc/{first.pid}/task/{first.pid}/children")
-    others = waited(lambda: sleepers(children), lambda found: len(found) == 2)
+    started = waited(lambda: sleepers(children), lambda processes: len(processes) == 2)
     first.kill()
     first.wait()
-    assert waited(lambda: [p for p in others if alive(p)], lambda left: not left) == []
+    assert waited(lambda: [p for p in started if alive(p)], lambda alive_ones: not alive_ones) == []
 
 
 def sleepers(children: Path) -> list[int]:
     """Return the workers among a process's children; one more tracks its semaphores."""
-    found = [int(part) for part in children.read_text().split()]
-    return [p for p in found if b"spawn_main" in Path(f"/proc/{p}/cmdline").read_bytes()]
+    processes = [int(part) for part in children.read_text().split()]
+    return [p for p in processes if b"spawn_main" in Path(f"/proc/{p}/cmdline").read_bytes()]
 
 
 def alive(process: int) -> bool:
@@ -78,6 +78,6 @@ def alive(process: int) -> bool:
 def waited(look: Callable[[], list[int]], enough: Callable[[list[int]], bool]) -> list[int]:
     """Return what is seen once it is enough, or after a minute."""
     end = time.monotonic() + 60
-    while not enough(seen := look()) and time.monotonic() < end:
+    while not enough(value := look()) and time.monotonic() < end:
         time.sleep(0.05)
-    return seen
+    return value

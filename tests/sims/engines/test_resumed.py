@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedcel.errors import RunError
-from fedcel.federation.server_round import init_server_state
+from fedcel.federation import init_server_state
 from fedcel.files import read_tensors, write_tensors
 from fedcel.losses.cel.adaptive_threshold import ThresholdControl
 from fedcel.runs import run_folder
@@ -32,7 +32,7 @@ def test_a_state_without_the_threshold_is_refused_by_name(tmp_path: Path) -> Non
 def test_a_state_whose_examples_are_damaged_is_refused_by_name(tmp_path: Path, told: str) -> None:
     """Whatever stands where the nodes' numbers of images were."""
     fresh = init_server_state(torch.zeros(3))
-    run_folder.save_state(tmp_path, fresh._replace(examples={0: 5}))
+    run_folder.write_state(tmp_path, fresh._replace(examples={0: 5}))
     assert run_folder.read_state(tmp_path, fresh).examples == {0: 5}
     path = tmp_path / "state" / "server.safetensors"
     tensors, metadata = read_tensors(path)
@@ -77,10 +77,10 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(
     simulate(settings, part, resume=True)
     assert torch.equal(model(whole), model(part))
     assert events(whole) == events(part)
-    kept = [run_folder.open_chain(folder, settings).rounds() for folder in (whole, part)]
-    assert kept[0] == kept[1]
-    for one, two in zip(samples(whole), samples(part), strict=True):
-        assert torch.equal(one, two)
+    sampled = [run_folder.open_chain(folder, settings).list_rounds() for folder in (whole, part)]
+    assert sampled[0] == sampled[1]
+    for expected, actual in zip(samples(whole), samples(part), strict=True):
+        assert torch.equal(expected, actual)
 
 
 def samples(folder: Path) -> list[torch.Tensor]:

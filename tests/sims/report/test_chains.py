@@ -4,13 +4,13 @@ from pathlib import Path
 
 import torch
 
-from fedcel.posterior.trace import Trace
+from fedcel.posterior.diagnostics import Trace
 from sims.report import chains
 
 
 def trace(path: Path, rows: int) -> Trace:
     """Return a trace of independent draws from round 41 on."""
-    found, stream = Trace(), torch.Generator().manual_seed(0)
+    found, stream = Trace(path / "trace.safetensors"), torch.Generator().manual_seed(0)
     for number in range(rows):
         found.add(41 + number, torch.randn(6, generator=stream))
     return found
@@ -32,4 +32,4 @@ def test_the_verdict_begins_where_there_is_enough(tmp_path: Path) -> None:
     assert figure is not None
     assert list(figure.axes[0].lines[0].get_xdata()) == [60, 70, 80]
     assert chains.draw_convergence(trace(tmp_path / "short", 15)) is None
-    assert chains.draw_chain_path(Trace()) is None
+    assert chains.draw_chain_path(trace(tmp_path, 0)) is None

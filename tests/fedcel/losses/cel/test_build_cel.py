@@ -58,7 +58,7 @@ def test_no_attention_before_the_loss_acts(kind: str) -> None:
     found = []
     for number in range(1, 5):
         inputs = client_update.RoundInputs(number, model, 997)
-        update = client_update.update_client(settings, 0, 0.1, inputs, state)
+        update = client_update.update_client(settings, 0, 0.1, inputs, state=state)
         state = update.state
         found.append(any(name.endswith("theta") for name in state))
     assert found[:2] == [False, False]

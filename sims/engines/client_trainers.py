@@ -13,15 +13,15 @@ from typing import TypeVar
 import torch
 
 from fedcel.federation import (
+    ClientTrainer,
     ClientUpdate,
     RoundInputs,
     RoundRequest,
     compute_client_gradient,
-    is_state_usable,
     update_client,
 )
 from fedcel.losses.cel import State
-from fedcel.runs import Clients, client_state
+from fedcel.runs import ClientStateFolder, is_state_usable, partition_folder
 from fedcel.settings import Settings
 from sims.engines.process_pool import open_pool
 
@@ -38,13 +38,13 @@ class ClientStates:
         self._folder = folder
         self._states: dict[int, State] = {}
 
-    def recall(self, client: int, number: int) -> State | None:
+    def read_state(self, client: int, number: int) -> State | None:
         """Return a client's state from before round `number`."""
         if client in self._states:
             return self._states[client]
-        return client_state.read_client_state(self._place(client), number)
+        return ClientStateFolder(partition_folder(self._folder, client)).read_state(number)
 
-    def remember(self, client: int, number: int, state: State) -> None:
+    def write_state(self, client: int, number: int, state: State) -> None:
         """Keep a client's state after round `number`, unless a diverged round left it."""
         if not is_state_usable(state):
             return
@@ -52,15 +52,16 @@ class ClientStates:
         self._states[client] = state  # now the last in the dictionary's order
         if len(self._states) > _STATES_IN_MEMORY:
             del self._states[next(iter(self._states))]
-        if state:
-            client_state.save_client_state(self._place(client), number, state)
-
-    def _place(self, client: int) -> Path:
-        return self._folder / f"partition-{client:06d}"
+        ClientStateFolder(partition_folder(self._folder, client)).write_state(number, state)
 
 
-class LocalClients:
-    """All clients in this process, one after the other."""
+class SequentialTrainer:
+    """Trains all clients in this process, one after the other.
+
+    Args:
+        settings: Of the run.
+        folder: Where the clients' states are kept.
+    """
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self._settings, self._states = settings, ClientStates(folder)
@@ -71,15 +72,23 @@ class LocalClients:
             yield client, _compute_gradient(self._settings, request.inputs, client)
 
     def train(self, request: RoundRequest) -> Iterator[ClientUpdate]:
-        """Yield each client's update; its state is remembered."""
+        """Yield each client's update; its state is kept for its next round."""
         for client, weight in request.weights.items():
-            yield _update_remembered(self._settings, self._states, request.inputs, client, weight)
+            yield _train_with_state(
+                self._settings, self._states, request.inputs, client=client, weight=weight
+            )
 
 
-class PooledClients:
-    """Clients in other processes, one thread each; no more than two updates a process wait here.
+class PooledTrainer:
+    """Trains clients in other processes; no more than two updates a process wait here.
 
     A process reads a client's state from its folder: the round before may have been another's.
+
+    Args:
+        settings: Of the run.
+        folder: Where the clients' states are kept.
+        executor: Of the processes, in which there is one thread each.
+        jobs: How many processes there are.
     """
 
     def __init__(self, settings: Settings, folder: Path, executor: Executor, jobs: int) -> None:
@@ -92,9 +101,9 @@ class PooledClients:
         yield from zip(request.weights, gradients, strict=True)
 
     def train(self, request: RoundRequest) -> Iterator[ClientUpdate]:
-        """Yield each client's update; its state is remembered."""
+        """Yield each client's update; its state is kept for its next round."""
         common = self._settings, self._folder, request.inputs
-        yield from self._map(_update_in_worker, common, request.weights.items())
+        yield from self._map(_train_in_worker, common, request.weights.items())
 
     def _map(
         self,
@@ -120,7 +129,7 @@ class PooledClients:
 
 
 @contextmanager
-def open_clients(settings: Settings, folder: Path) -> Iterator[Clients]:
+def open_trainer(settings: Settings, folder: Path) -> Iterator[ClientTrainer]:
     """Hand out who trains the clients by the engine of the settings; other processes end after.
 
     Args:
@@ -128,34 +137,34 @@ def open_clients(settings: Settings, folder: Path) -> Iterator[Clients]:
         folder: Where the clients' states are kept.
     """
     if settings.engine != "processes":
-        yield LocalClients(settings, folder)
+        yield SequentialTrainer(settings, folder)
         return
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     jobs = min(cores or 1, settings.clients_per_round or settings.clients)
     with open_pool(jobs) as executor:
-        yield PooledClients(settings, folder, executor, jobs)
+        yield PooledTrainer(settings, folder, executor, jobs)
 
 
 def _compute_gradient(settings: Settings, inputs: RoundInputs, client: int) -> torch.Tensor:
     return compute_client_gradient(settings, client, inputs.model, inputs.number)
 
 
-def _update_remembered(
-    settings: Settings, states: ClientStates, inputs: RoundInputs, client: int, weight: float
+def _train_with_state(
+    settings: Settings, states: ClientStates, inputs: RoundInputs, *, client: int, weight: float
 ) -> ClientUpdate:
-    """Return one client's update without its state, which is remembered."""
-    state = states.recall(client, inputs.number)
-    update = update_client(settings, client, weight, inputs, state)
-    states.remember(client, inputs.number, update.state)
+    """Return one client's update without its state, which is kept."""
+    state = states.read_state(client, inputs.number)
+    update = update_client(settings, client, weight, inputs, state=state)
+    states.write_state(client, inputs.number, update.state)
     return update._replace(state={})
 
 
-def _update_in_worker(common: bytes, item: bytes) -> bytes:
+def _train_in_worker(common: bytes, item: bytes) -> bytes:
     """Return one client's update, computed in another process."""
     torch.set_num_threads(1)  # there is a process for each core
     settings, folder, inputs = pickle.loads(common)
     client, weight = pickle.loads(item)
-    update = _update_remembered(settings, ClientStates(folder), inputs, client, weight)
+    update = _train_with_state(settings, ClientStates(folder), inputs, client=client, weight=weight)
     return pickle.dumps(update._replace(model=torch.empty(0)))
 
 

@@ -9,9 +9,9 @@ from fedcel.losses.cel.protocol import State
 from fedcel.nets import split_net
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
-from fedcel.posterior import samplers
+from fedcel.posterior import build_sampler
+from fedcel.posterior.langevin_step import NoiseAdder
 from fedcel.posterior.round_plan import RoundPlan
-from fedcel.posterior.samplers import Kick
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings, NetSettings, parse_settings
 
@@ -29,13 +29,18 @@ class Counting:
         return {"count": torch.zeros(())}
 
     def step(
-        self, state: State, w: torch.Tensor, gradient: torch.Tensor, kick: Kick, plan: RoundPlan
+        self,
+        state: State,
+        w: torch.Tensor,
+        gradient: torch.Tensor,
+        add_noise: NoiseAdder,
+        plan: RoundPlan,
     ) -> State:
         """Move all parameters alike; the gradient is there and not used."""
         assert gradient.any()
         assert self.most == plan.steps
         w.add_(state["count"])
-        kick(w, 0.5)
+        add_noise(w, 0.5)
         return {"count": state["count"] + 1}
 
 
@@ -68,13 +73,13 @@ def test_a_users_sampler_moves_and_is_given_the_noise() -> None:
     [
         ("math:pi", "cannot be called"),
         ("builtins:repr", "which lacks start or step"),
-        ("fedcel.posterior.samplers:Langevine", "did you mean 'Langevin'"),
+        ("fedcel.posterior.langevin_step:Langevine", "did you mean 'Langevin'"),
     ],
 )
 def test_what_is_no_sampler_is_refused(name: str, message: str) -> None:
     """By name, with what is missing."""
     with pytest.raises(PluginError, match=message):
-        samplers.build_sampler(LocalSettings(sampler=name))
+        build_sampler(LocalSettings(sampler=name))
 
 
 def test_a_typo_is_refused_with_the_nearest_name() -> None:

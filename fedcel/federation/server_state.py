@@ -1,0 +1,204 @@
+"""The server's state, and what moves it: the mean delta, the clients' centres, the scores."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedcel.federation.aggregation import slide_average
+from fedcel.losses.cel import (
+    CentreStatistics,
+    SharedCentres,
+    ThresholdControl,
+    adaptive_threshold,
+    averaged_centres,
+)
+from fedcel.nets import SplitNet
+from fedcel.posterior import RoundPlan, plan_round
+from fedcel.seeding import make_generator
+from fedcel.settings import Settings, burn_in_rounds
+
+_SPEED_MEMORY = 0.95  # of the running mean of squares, each round
+
+
+class ServerState(NamedTuple):
+    """All that the next round needs of the server."""
+
+    round: int
+    model: Float[Tensor, " P"]
+    average: Float[Tensor, " P"]
+    """m, the sliding average of deltas."""
+    threshold: ThresholdControl | None = None
+    """Of an adaptive threshold."""
+    centres: SharedCentres | None = None
+    """Class centres averaged over clients."""
+    gradient: Float[Tensor, " P"] | None = None
+    """The mean over the last round's clients, if they send theirs."""
+    squared_speed: Float[Tensor, " P"] | None = None
+    """The running mean of the model's squared movement, for a preconditioner."""
+    examples: Mapping[int, int] | None = None
+    """Partition -> N_k, once nodes have told."""
+    has_node_data: bool = False
+    """Whether a node trained on images that are not the server's to deal."""
+
+
+def init_server_state(
+    model: Float[Tensor, " P"],
+    settings: Settings | None = None,
+    net: SplitNet | None = None,
+    classes: int = 0,
+) -> ServerState:
+    """Make the state before round 1.
+
+    Args:
+        model: The first parameters, (P,).
+        settings: With them and the net, an adaptive threshold and averaged centres begin, too.
+        net: The net of the run.
+        classes: Its number of classes.
+
+    Returns:
+        The state.
+    """
+    state = ServerState(0, model.clone(), torch.zeros_like(model))
+    if settings is None or net is None:
+        return state
+    return state._replace(
+        threshold=adaptive_threshold.init_control(settings.cel, net.cut.sigma, net.features),
+        centres=averaged_centres.init_centres(settings.cel, net.features, classes),
+    )
+
+
+def advance_model(
+    settings: Settings, state: ServerState, delta: Float[Tensor, " P"], *, plan: RoundPlan, cut: int
+) -> ServerState:
+    """Step along the sliding average: m <- beta m + (1 - beta) delta; w <- w + gamma m.
+
+    With beta 0 and gamma 1 this is federated averaging written with deltas. A frozen encoder stays
+    as it is, whatever the average still holds of it. The preconditioner learns until burn-in ends
+    and is fixed from then on: a chain whose step sizes go on changing with its state has another
+    target.
+
+    Args:
+        settings: Of the run.
+        state: Before the step.
+        delta: The round's mean delta, (P,).
+        plan: Of the round.
+        cut: The first so many parameters are the encoder's.
+
+    Returns:
+        The state after the round.
+    """
+    rule = settings.strategy
+    average = slide_average(
+        state.average,
+        delta,
+        rule.momentum,
+        damped=rule.damped,
+        frozen=cut if plan.freeze else 0,
+    )
+    after = state._replace(
+        round=state.round + 1,
+        model=torch.add(state.model, average, alpha=rule.gain),
+        average=average,
+    )
+    is_burnt_in = state.round >= burn_in_rounds(settings)
+    if settings.local.precondition == "none" or is_burnt_in:
+        return after
+    speed = (delta / (plan.rate * plan.steps)).square()
+    if state.squared_speed is not None:
+        speed = torch.lerp(speed, state.squared_speed, _SPEED_MEMORY)
+    return after._replace(squared_speed=speed)
+
+
+def step_sizes(state: ServerState) -> Float[Tensor, " P"] | None:
+    """Compute G = 1/(1 + r/mean r), r the root of the squared speed, scaled to mean 1.
+
+    The speed is the model's own movement, noise and the last G included, so that G evens out less
+    than gradients would; any G that is fixed leaves the chain's target as it is. The smallest
+    slopes have at most twice the step of the mean one.
+
+    Returns:
+        One step size for each parameter in units of eta, (P,); None without a preconditioner.
+
+    References:
+        RMSprop's preconditioner, Li et al., AAAI 2016, eq. 6, with their lambda at the mean of r,
+        which frees it of units.
+    """
+    if state.squared_speed is None:
+        return None
+    root = state.squared_speed.sqrt()
+    scale = 1 / (1 + root / root.mean().clamp_min(torch.finfo(root.dtype).tiny))
+    return scale / scale.mean()
+
+
+def restore_shared_noise(
+    settings: Settings,
+    state: ServerState,
+    delta: Float[Tensor, " P"],
+    *,
+    share: float,
+    plan: RoundPlan,
+) -> Float[Tensor, " P"]:
+    """Add to a round's delta the shared noise that it lacks where clients were left out.
+
+    Weights that add up to `share` make a step that much shorter, whose shared noise needs `share`
+    of its variance; being the same everywhere it adds up to share^2 of it. The clients' own noise
+    is right for its weights as it is.
+    """
+    if not plan.shared_noise or share >= 1:
+        return delta
+    scale = step_sizes(state)
+    g = torch.ones(()) if scale is None else scale
+    # A step's noise is pulled back by those after it, by the priors at least.
+    q = 1 - plan.rate * (plan.pull + plan.decay) * g
+    remaining = sum(q ** (2 * step) for step in range(plan.steps))
+    deviation = 1.0 if scale is None else plan.noise_scale(scale)
+    xi = torch.randn(delta.shape, generator=make_generator(settings.seed, "lost", state.round + 1))
+    lost = plan.shared_noise * math.sqrt(share * (1 - share))
+    return delta + lost * deviation * remaining**0.5 * xi
+
+
+def merge_client_centres(
+    state: ServerState, statistics: Sequence[CentreStatistics], clusters: int
+) -> tuple[ServerState, dict[str, float]]:
+    """Merge the clients' class centres into the state; `client-spread` is for the log.
+
+    The state stays as it is, and there is nothing to log, where no client sent any.
+    """
+    if state.centres is None or not statistics:
+        return state, {}
+    merged = averaged_centres.merge_centres(state.centres, statistics, clusters)
+    spread = averaged_centres.client_spread(statistics)
+    return state._replace(centres=merged), {"client-spread": spread}
+
+
+def move_threshold(
+    settings: Settings, state: ServerState, measured: Mapping[str, float], total_examples: int
+) -> ServerState:
+    """Move an adaptive threshold after a round in which the loss acted.
+
+    One that follows the accuracy waits until the ramp's end: early on, the model is merely young,
+    and a threshold that rose for it would have to come all the way back. In the chain it stays:
+    so does the chain's target.
+
+    Args:
+        settings: Of the run.
+        state: After the round.
+        measured: The clients' mean metrics, and the new model's scores on validation images.
+        total_examples: N, the training images of all clients.
+
+    Returns:
+        The state that the next round begins with.
+    """
+    cel = settings.cel
+    is_young = cel.target == "accuracy" and state.round < cel.ramp * settings.rounds
+    is_burnt_in = state.round > burn_in_rounds(settings)
+    plan = plan_round(settings, state.round, 1.0, total_examples)
+    if state.threshold is None or not plan.cel_acts or is_young or is_burnt_in:
+        return state
+    return state._replace(
+        threshold=adaptive_threshold.next_threshold(state.threshold, measured, cel)
+    )
