@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fedcel.posterior.chain import Chain
     from fedcel.posterior.predict import Prediction, predict
     from fedcel.privacy import Mechanism, private_logits
-    from fedcel.privacy.ledger.ledger import Ledger
+    from fedcel.privacy.ledger import Ledger
     from fedcel.runs.posterior import Posterior
     from fedcel.runs.run_folder import Run, read_run
     from fedcel.settings.parsing import Settings, parse_settings
@@ -136,7 +136,7 @@ MODULES = {
     "fedcel.posterior.predict": ("Prediction", "predict"),
     "fedcel.runs.posterior": ("Posterior",),
     "fedcel.privacy": ("Mechanism", "private_logits"),
-    "fedcel.privacy.ledger.ledger": ("Ledger",),
+    "fedcel.privacy.ledger": ("Ledger",),
     "fedcel.runs.run_folder": ("Run", "read_run"),
     "fedcel.settings.parsing": ("Settings", "parse_settings"),
 }

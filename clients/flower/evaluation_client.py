@@ -108,7 +108,7 @@ class EvaluationClient(NumPyClient):
             if isinstance(got, Refusal):
                 raise ValueError(
                     f"{account.client!r} cannot pay for an answer: {got.reason}, epsilon "
-                    f"{got.left / MICRO:g} left; see `fedcel ledger list {account.ledger}`"
+                    f"{got.remaining / MICRO:g} left; see `fedcel ledger list {account.ledger}`"
                 )
             values.append(json.loads(got.body)["values"])
         return np.asarray(values, np.float32)

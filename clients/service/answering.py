@@ -106,9 +106,9 @@ class PrivateAnswerer:
             if isinstance(got, Refusal):
                 found.append(got)
             elif got.answer is not None:
-                found.append(Answered(got.answer, False, got.left, 0))
+                found.append(Answered(got.answer, False, got.remaining, 0))
             else:
-                found.append(Answered(fresh[i], True, got.left, charges[i].epsilon))
+                found.append(Answered(fresh[i], True, got.remaining, charges[i].epsilon))
         return found
 
     def charge(self, ask: Query) -> Charge:

@@ -187,7 +187,7 @@ async def budget(request: Request) -> schema.Budget:
         client=client,
         granted=found.granted / MICRO,
         spent=found.spent / MICRO,
-        left=found.left / MICRO,
+        left=found.remaining / MICRO,
         delta=found.delta,
     )
 

@@ -116,7 +116,7 @@ class Service:
         if isinstance(found, Refusal):
             self.metrics.refusals.labels(found.reason).inc()
             kind, detail = REASONS[found.reason]
-            raise ProblemError(kind, detail, left=found.left / MICRO)
+            raise ProblemError(kind, detail, left=found.remaining / MICRO)
         self.metrics.answers.labels(str(found.fresh).lower()).inc()
         self.metrics.epsilon.inc(found.spent / MICRO)
         return found

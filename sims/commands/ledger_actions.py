@@ -65,7 +65,7 @@ def grant_client(path: Path, client: str, epsilon: float) -> str:
     with open_ledger(path) as ledger:
         check_known(client, path, ledger)
         ledger.grant(client, amount)
-        left = ledger.balance(client).left
+        left = ledger.balance(client).remaining
     return f"{client} has {left / MICRO:g} left"
 
 
@@ -132,7 +132,7 @@ def issue_key(path: Path, client: str, days: float | None, epsilon: float | None
     auth.read_keys(keys)  # a damaged file is told before anything is granted
     with Ledger.open(path) as ledger:
         new = ledger.admit(client, amount)
-        left = ledger.balance(client).left / MICRO
+        left = ledger.balance(client).remaining / MICRO
     if epsilon is not None and not new:
         raise SettingsError(
             f"--epsilon is {epsilon:g}, but {client} has an account already, with {left:g} left; "

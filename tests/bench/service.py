@@ -23,7 +23,7 @@ from clients.service.answering import Answered, PrivateAnswerer, Query, build_an
 from clients.service.model import ServedModel, load_served
 from clients.service.state import Service
 from fedcel.privacy import build_mechanism
-from fedcel.privacy.ledger.ledger import MICRO, Charge, Ledger, Refusal
+from fedcel.privacy.ledger import MICRO, Charge, Ledger, Refusal
 from fedcel.runs.run_folder import Run
 from tests.clients.serving import Running, made_run, running
 

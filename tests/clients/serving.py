@@ -20,7 +20,7 @@ from clients.service.state import Limits, Service
 from fedcel.data import load_splits
 from fedcel.federation.initial_net import init_net
 from fedcel.privacy import Mechanism, build_mechanism
-from fedcel.privacy.ledger.ledger import MICRO, Ledger
+from fedcel.privacy.ledger import MICRO, Ledger
 from fedcel.runs.run_folder import Run
 from fedcel.settings.parsing import parse_settings
 from sims.commands.run_service import Place, run_service

@@ -12,7 +12,7 @@ import torch
 from clients.device.split_client import AsyncSplitClient, OwnImages, SplitClient, check_address
 from fedcel.errors import LeakError, LeakLimitError, ServiceError
 from fedcel.posterior.predict import answer_all
-from fedcel.privacy.ledger.ledger import MICRO, Ledger
+from fedcel.privacy.ledger import MICRO, Ledger
 from tests.clients.serving import Running, made_run, running
 
 RUN = made_run(

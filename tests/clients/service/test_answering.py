@@ -16,7 +16,7 @@ from torch import Tensor
 from clients.service.answering import Answered, PrivateAnswerer, Query, to_micro_epsilon
 from clients.service.model import load_served, uncertainty_scores, uncertainty_sensitivity
 from fedcel.posterior.predict import Prediction, answer_all
-from fedcel.privacy.ledger.ledger import MICRO, Ledger, Refusal
+from fedcel.privacy.ledger import MICRO, Ledger, Refusal
 from tests.clients.serving import made_run
 
 RUN = made_run()
@@ -112,7 +112,7 @@ def test_nothing_is_drawn_beyond_the_budget(desk: PrivateAnswerer) -> None:
     found = desk.answer(asks)
     assert sum(isinstance(got, Answered) for got in found) == 10
     last = found[10]
-    assert isinstance(last, Refusal) and last.reason == "budget" and last.left == 0
+    assert isinstance(last, Refusal) and last.reason == "budget" and last.remaining == 0
     (again,) = desk.answer([ask("request-x", 0.0)])
     assert answered(again) == answered(found[0])
     (stranger,) = desk.answer([ask("request-1", 0.1, "stranger")])

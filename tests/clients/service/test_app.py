@@ -15,7 +15,7 @@ from torch import Tensor
 from clients.service import auth
 from clients.service.problems import MEDIA, Kinds
 from clients.service.state import Limits
-from fedcel.privacy.ledger.ledger import MICRO, Ledger
+from fedcel.privacy.ledger import MICRO, Ledger
 from tests.clients.serving import Running, made_run, running
 
 GOOD = np.linspace(-1, 1, 8).astype("<f4").tobytes()

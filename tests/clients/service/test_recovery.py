@@ -8,7 +8,7 @@ import torch
 from clients.service.answering import Answered, PrivateAnswerer, Query
 from clients.service.model import ServedModel, load_served
 from fedcel.privacy import build_mechanism
-from fedcel.privacy.ledger.ledger import MICRO, Ledger, Refusal
+from fedcel.privacy.ledger import MICRO, Ledger, Refusal
 from tests.clients.serving import made_run, running
 
 RUN = made_run()

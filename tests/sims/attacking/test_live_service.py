@@ -53,7 +53,7 @@ def test_the_attack_pays_each_image_once_and_stays_within_its_budget(
         rows = attack_service(folder, Place(up.url, up.key), HOW)
         with Ledger.open(up.ledger) as ledger:
             balance = ledger.balance("phone")
-            assert balance.left == 0
+            assert balance.remaining == 0
             ledger.grant("phone", 240 * MICRO)
         assert [row["seed"] for row in rows] == [0, 1]
         for row in rows:

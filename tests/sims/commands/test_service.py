@@ -11,7 +11,7 @@ import pytest
 
 from clients.service import auth
 from fedcel.errors import LedgerError
-from fedcel.privacy.ledger.ledger import MICRO, Ledger
+from fedcel.privacy.ledger import MICRO, Ledger
 from fedcel.settings.parsing import Scalar
 from sims.commands import ledger_actions as operator
 from sims.commands.main import main

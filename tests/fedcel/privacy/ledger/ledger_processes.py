@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 
 from fedcel.errors import LedgerError
-from fedcel.privacy.ledger.ledger import Charge, Ledger, Receipt
+from fedcel.privacy.ledger import Charge, Ledger, Receipt
 
 KILLS = 25
 DEADLINE = 300
