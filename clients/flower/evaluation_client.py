@@ -17,8 +17,7 @@ from flwr.common import NDArrays, Scalar
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.service.answering import PrivateAnswerer, Query, to_micro_epsilon
-from clients.service.model import build_served
+from clients.service import PrivateAnswerer, Query, build_served, to_micro_epsilon
 from fedcel.data import Images
 from fedcel.metrics import calibration
 from fedcel.nets import FlatNet, to_vector
@@ -116,5 +115,5 @@ class EvaluationClient(NumPyClient):
 
 def identify_query(desk: PrivateAnswerer, ask: Query) -> Query:
     """Return the question under an id of all that decides its answer: a repeat has the same."""
-    name = sha256(desk.served.version.encode() + desk.digest(ask)).hexdigest()
+    name = sha256(desk.model.version.encode() + desk.digest(ask)).hexdigest()
     return ask._replace(request=name)

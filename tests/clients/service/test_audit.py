@@ -61,7 +61,7 @@ async def asked(up: Running, rows: np.ndarray) -> list[list[float]]:
     """Return the service's answers to all messages, over 64 connections."""
     host, port = up.url.removeprefix("http://").split(":")
     place = host, int(port)
-    head = load.head_of(place, up.key, up.served.version, FEATURES)
+    head = load.head_of(place, up.key, up.model.version, FEATURES)
     left, found = iter(range(len(rows))), [[math.nan]] * len(rows)
 
     async def connection() -> None:

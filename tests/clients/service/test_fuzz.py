@@ -14,7 +14,7 @@ import jsonschema
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clients.service.logs import NAME, JsonLines
+from clients.service.monitoring import LOGGER, JsonLines
 from tests.clients.serving import Running, running
 
 REQUESTS = int(os.environ.get("FEDCEL_REQUESTS", "2000"))
@@ -64,14 +64,13 @@ def logged() -> Iterator[io.StringIO]:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines())
-    logger = logging.getLogger(NAME)
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(logging.INFO)
     try:
         yield stream
     finally:
-        logger.removeHandler(handler)
-        logger.setLevel(logging.NOTSET)
+        LOGGER.removeHandler(handler)
+        LOGGER.setLevel(logging.NOTSET)
 
 
 def test_no_question_makes_the_service_fail(tmp_path: Path) -> None:
@@ -100,7 +99,7 @@ def asked(up: Running, http: httpx.Client, operation: dict[str, Any]) -> dict[st
             "authorization": f"Bearer {key}",
             "content-type": kind,
             "idempotency-key": name,
-            "model-version": up.served.version,
+            "model-version": up.model.version,
         }
         reply = http.post(f"/v1/query{query}", content=content, headers=headers)
         status = str(reply.status_code)
@@ -115,7 +114,7 @@ def asked(up: Running, http: httpx.Client, operation: dict[str, Any]) -> dict[st
         database=None,
         suppress_health_check=[*HealthCheck],
     )
-    @given(bodies(schema, up.served.version), st.binary(max_size=40), st.integers(0, 9))
+    @given(bodies(schema, up.model.version), st.binary(max_size=40), st.integers(0, 9))
     def ask(body: dict[str, object], junk: bytes, rare: int) -> None:
         name = f"request-{rare}" if rare else "!"
         query = {1: "?uncertainty=true", 2: "?uncertainty=%00"}.get(rare, "")

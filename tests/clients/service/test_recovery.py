@@ -5,8 +5,7 @@ from pathlib import Path
 import httpx
 import torch
 
-from clients.service.answering import Answered, PrivateAnswerer, Query
-from clients.service.model import ServedModel, load_served
+from clients.service import Answered, PrivateAnswerer, Query, ServedModel, load_served
 from fedcel.privacy import build_mechanism
 from fedcel.privacy.ledger import MICRO, Ledger, Refusal
 from tests.clients.serving import made_run, running
@@ -45,7 +44,7 @@ def test_the_service_finds_by_itself_that_its_ledger_can_be_written_again(tmp_pa
         key = {"Authorization": f"Bearer {up.key}"}
         question = {
             "request": "r" * 16,
-            "model": up.served.version,
+            "model": up.model.version,
             "message": [0.0] * 8,
             "uncertainty": False,
         }

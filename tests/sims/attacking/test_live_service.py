@@ -125,7 +125,7 @@ def test_a_budget_that_ends_early_ends_the_search(folder: Path, tmp_path: Path) 
     paid = 2 + 26 + 24 + 10  # targets, probes, a round, a part of the second of three
     with paying(tmp_path / "service", folder, 110) as service:
         with Ledger.open(service.ledger) as ledger:
-            ledger.limit(service.served.version, 4 * paid * MICRO)
+            ledger.limit(service.model.version, 4 * paid * MICRO)
         (row,) = attacked(folder, service, SEARCH)
         assert (row["queries"], row["answers"], row["spent"]) == (paid - 2, paid, 4 * paid)
         assert spent(service) == 4 * paid

@@ -15,10 +15,10 @@ from fastapi import FastAPI
 
 from fedcel.errors import SettingsError
 from sims.commands.main import main
-from sims.commands.run_service import Place, configure_server, load_answering
+from sims.commands.run_service import Endpoint, configure_server, load_model_and_mechanism
 from tests.clients.serving import made_run
 
-LOCAL = Place("127.0.0.1", 0, None, None, False)
+LOCAL = Endpoint("127.0.0.1", 0, None, None, False)
 ASKED = b"GET /slow HTTP/1.1\r\nHost: here\r\n"
 
 
@@ -36,11 +36,11 @@ def slow_app() -> FastAPI:
 @pytest.fixture
 def port() -> Iterator[int]:
     """A server that waits one second for a header."""
-    server = uvicorn.Server(configure_server(slow_app(), LOCAL, idle=1))
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        thread = Thread(target=server.run, kwargs={"sockets": [door]}, daemon=True)
+    server = uvicorn.Server(configure_server(slow_app(), LOCAL, idle_seconds=1))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
-        yield door.getsockname()[1]
+        yield listener.getsockname()[1]
         server.should_exit = True
         thread.join(10)
     assert not thread.is_alive()
@@ -104,9 +104,11 @@ def test_a_certificate_that_is_none_is_named_before_anything_is_served(
 def test_answers_of_one_service_may_cost_something_else() -> None:
     """What is not given stays; what is no setting of privacy stays whatever is given."""
     run = made_run()
-    model, mechanism = load_answering(run, {})
+    model, mechanism = load_model_and_mechanism(run, {})
     assert (mechanism.epsilon, model.privacy.epsilon) == (4, 4)
-    other, mechanism = load_answering(run, {"privacy.epsilon": 2, "privacy.mechanism": "gaussian"})
+    other, mechanism = load_model_and_mechanism(
+        run, {"privacy.epsilon": 2, "privacy.mechanism": "gaussian"}
+    )
     assert (mechanism.name, mechanism.epsilon, other.privacy.epsilon) == ("gaussian", 2, 2)
     assert other.privacy.clip == model.privacy.clip and other.version == model.version
 
@@ -125,4 +127,4 @@ def test_answers_of_one_service_may_cost_something_else() -> None:
 def test_a_finished_run_keeps_the_rest(key: str, value: float | str, reason: str) -> None:
     """The settings' own checks hold, too."""
     with pytest.raises(SettingsError, match=reason):
-        load_answering(made_run(), {key: value})
+        load_model_and_mechanism(made_run(), {key: value})

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from clients.service import auth
+from clients.service.access import key_table_path, read_keys
 from fedcel.errors import LedgerError
 from fedcel.privacy.ledger import MICRO, Ledger
 from fedcel.settings.parsing import Scalar
 from sims.commands import ledger_actions as operator
 from sims.commands.main import main
-from sims.commands.run_service import Place, check_address
+from sims.commands.run_service import Endpoint, check_endpoint
 
 
 def said(arguments: list[object], capsys: pytest.CaptureFixture[str], status: int = 0) -> str:
@@ -95,8 +95,8 @@ def test_a_grant_that_fails_leaves_no_key(tmp_path: Path, monkeypatch: pytest.Mo
         patch.setattr(Ledger, "admit", fail)
         with pytest.raises(LedgerError, match="full"):
             operator.issue_key(path, "phone", None, None)
-    assert auth.read_keys(auth.key_table_path(path)) == []
-    auth.key_table_path(path).write_text("{}")
+    assert read_keys(key_table_path(path)) == []
+    key_table_path(path).write_text("{}")
     with pytest.raises(ValueError, match="damaged"):
         operator.issue_key(path, "phone", None, None)
     with Ledger.open(path) as ledger:
@@ -190,28 +190,30 @@ def test_wrong_input_makes_nothing(
 
 def test_where_it_may_listen(tmp_path: Path) -> None:
     """Plain HTTP on this machine, or where the operator takes it upon himself."""
-    check_address(Place("127.0.0.1", 0, None, None, False))
-    check_address(Place("0.0.0.0", 0, None, None, True))
+    check_endpoint(Endpoint("127.0.0.1", 0, None, None, False))
+    check_endpoint(Endpoint("0.0.0.0", 0, None, None, True))
     with pytest.raises(ValueError, match="in clear"):
-        check_address(Place("0.0.0.0", 0, None, None, False))
+        check_endpoint(Endpoint("0.0.0.0", 0, None, None, False))
     with pytest.raises(ValueError, match="belong together"):
-        check_address(Place("0.0.0.0", 0, tmp_path, None, True))
+        check_endpoint(Endpoint("0.0.0.0", 0, tmp_path, None, True))
     with pytest.raises(ValueError, match="is no file"):
-        check_address(Place("0.0.0.0", 0, tmp_path, tmp_path, False))
+        check_endpoint(Endpoint("0.0.0.0", 0, tmp_path, tmp_path, False))
 
 
 def test_a_service_has_a_ledger_and_settings_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RUN/budget.db where none is named; settings as `simulate` reads them."""
-    given: list[tuple[Path, dict[str, Scalar]]] = []
-    monkeypatch.setattr(
-        "sims.commands.run_service.run_service", lambda *words: given.append((words[1], words[4]))
-    )
+    calls: list[tuple[Path, dict[str, Scalar]]] = []
+
+    def note(run: Path, ledger: Path, *_: object, overrides: dict[str, Scalar]) -> None:
+        calls.append((ledger, overrides))
+
+    monkeypatch.setattr("sims.commands.run_service.run_service", note)
     assert main(["serve", str(tmp_path)]) == 0
     own = ["--set", "privacy.epsilon=2", "--set", "privacy.mechanism=gaussian"]
     assert main(["serve", str(tmp_path), "--ledger", "own.db", *own]) == 0
-    assert given == [
+    assert calls == [
         (tmp_path / "budget.db", {}),
         (Path("own.db"), {"privacy.epsilon": 2, "privacy.mechanism": "gaussian"}),
     ]
