@@ -5,7 +5,7 @@ Both sides import it, so that a device needs no library of the service's.
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 REQUEST_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{7,63}$"
 VERSION_PATTERN = r"^[0-9a-f]{32}$"
@@ -17,10 +17,8 @@ LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 Value = Annotated[float, Field(ge=-MAX_VALUE, le=MAX_VALUE, allow_inf_nan=False)]
 
 
-class StrictModel(BaseModel):
+class StrictModel(BaseModel, frozen=True, extra="forbid"):
     """Unknown keys are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Question(StrictModel):
@@ -36,7 +34,7 @@ class Question(StrictModel):
     uncertainty: bool = Field(False, description="Also tell entropy and BALD, for their price.")
 
 
-class Answer(StrictModel):
+class Answer(StrictModel, allow_inf_nan=False):
     """A private answer; repeats of a message get the same one and pay nothing."""
 
     unit: Literal["logits", "probabilities"] = Field(description="What the values are.")

@@ -3,7 +3,6 @@
 Both clients, in a thread and in an event loop, carry on the same conversations.
 """
 
-import math
 import secrets
 from collections.abc import Generator, Mapping
 from typing import NamedTuple, TypeVar
@@ -173,7 +172,11 @@ def request_prediction(
 ) -> Conversation[PrivatePrediction]:
     """Return the answer to a query."""
     answer = parse_reply(wire.Answer, (yield from send_with_retries(request)))
-    check_answer(answer, classes)
+    if len(answer.values) != classes or not 0 <= answer.label < classes:
+        raise ServiceError(
+            f"the answer has {len(answer.values)} values and label {answer.label}, must be "
+            f"{classes} values and a label from 0 to {classes - 1}{VERSION_HINT}"
+        )
     values = torch.tensor(answer.values, dtype=torch.float64)
     if answer.unit == "probabilities":
         probabilities = project_simplex(values[None], 1.0)[0]
@@ -191,20 +194,3 @@ def request_prediction(
         remaining_epsilon=answer.left,
         leaked_bits=leaked_bits,
     )
-
-
-def check_answer(answer: wire.Answer, classes: int) -> None:
-    """Refuse an answer that no service of this version gives: ServiceError."""
-    if len(answer.values) != classes or not all(map(math.isfinite, answer.values)):
-        raise ServiceError(
-            f"the answer has {len(answer.values)} values, must be {classes} finite ones"
-            f"{VERSION_HINT}"
-        )
-    if not 0 <= answer.label < classes:
-        raise ServiceError(
-            f"the answer's label is {answer.label}, must be from 0 to {classes - 1}{VERSION_HINT}"
-        )
-    for name in ("entropy", "information", "left"):
-        value = getattr(answer, name)
-        if value is not None and not math.isfinite(value):
-            raise ServiceError(f"the answer's {name} is {value}, must be finite{VERSION_HINT}")

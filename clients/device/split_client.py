@@ -191,14 +191,14 @@ class SplitClient:
         self.close()
 
     def _carry_on(self, conversation: Conversation[Result]) -> Result:
+        reply = None
         try:
-            step = next(conversation)
             while True:
+                step, reply = conversation.send(reply), None
                 if isinstance(step, Pause):
                     time.sleep(step.seconds)
-                    step = conversation.send(None)
                 else:
-                    step = conversation.send(self._send(step))
+                    reply = self._send(step)
         except StopIteration as end:
             result: Result = end.value
             return result
@@ -306,14 +306,14 @@ class AsyncSplitClient:
         await self.close()
 
     async def _carry_on(self, conversation: Conversation[Result]) -> Result:
+        reply = None
         try:
-            step = next(conversation)
             while True:
+                step, reply = conversation.send(reply), None
                 if isinstance(step, Pause):
                     await asyncio.sleep(step.seconds)
-                    step = conversation.send(None)
                 else:
-                    step = conversation.send(await self._send(step))
+                    reply = await self._send(step)
         except StopIteration as end:
             result: Result = end.value
             return result

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from clients.service.problems import ProblemError, ProblemKind
 from fedcel.errors import RunError, SettingsError
@@ -27,10 +27,8 @@ KEY_PATTERN = re.compile(r"fedcel_([0-9a-f]{16})_[A-Za-z0-9_-]{43}")
 NO_DIGEST = "0" * 64  # compared with where there is no such key, so that both take as long
 
 
-class StoredKey(BaseModel):
+class StoredKey(BaseModel, frozen=True, extra="forbid"):
     """One key at rest."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     client: str
@@ -39,10 +37,8 @@ class StoredKey(BaseModel):
     expires: int | None
 
 
-class KeyTable(BaseModel):
+class KeyTable(BaseModel, frozen=True, extra="forbid"):
     """The file's content."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: int
     keys: list[StoredKey]

@@ -316,9 +316,7 @@ async def describe_model(request: Request) -> wire.ModelCard:
         delta=mechanism.delta,
         price=wire.PriceCard(answer=price, uncertainty=price),
         encoder=wire.EncoderCard(
-            url="/v1/encoder",
-            sha256=sha256(served.encoder).hexdigest(),
-            bytes=len(served.encoder),
+            url="/v1/encoder", sha256=sha256(served.encoder).hexdigest(), bytes=len(served.encoder)
         ),
     )
 

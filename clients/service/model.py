@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from typing import final
 
@@ -31,13 +32,45 @@ class ServedModel:
 
     net: SplitNet
     heads: dict[str, Tensor]
-    samples: int
     shape: tuple[int, ...]
-    classes: int
     net_settings: NetSettings
     privacy: PrivacySettings
-    version: str
-    encoder: bytes
+
+    @property
+    def samples(self) -> int:
+        """Return the number of sampled heads, S."""
+        return len(next(iter(self.heads.values())))
+
+    @cached_property
+    def classes(self) -> int:
+        """Return the number of values in an answer."""
+        return self.net.answer(torch.zeros(1, self.net.features)).shape[1]
+
+    @cached_property
+    def version(self) -> str:
+        """Return 32 hex digits of the SHA-256 of the cut and of all tensors that decide an answer."""
+        digest = sha256(f"{self.net.cut!r}".encode())
+        encoder = {f"encoder.{name}": value for name, value in self.net.encoder.named_parameters()}
+        for name, value in sorted({**encoder, **self.heads}.items()):
+            digest.update(f"{name}{tuple(value.shape)}".encode())
+            digest.update(value.detach().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:32]
+
+    @cached_property
+    def encoder(self) -> bytes:
+        """Return the device's half as safetensors; the metadata says how to build its net."""
+        parameters = self.net.encoder.named_parameters()
+        tensors = {name: value.detach().contiguous().clone() for name, value in parameters}
+        metadata = {
+            "format": ENCODER_FORMAT,
+            "model": self.version,
+            "net": json.dumps(self.net_settings.model_dump(by_alias=True)),
+            "shape": json.dumps(self.shape),
+            "classes": str(self.classes),
+            "sigma": repr(self.net.cut.sigma),
+            "dropout": repr(self.net.cut.dropout),
+        }
+        return save(tensors, metadata)
 
     def predict(self, messages: Float[Tensor, "B D"]) -> Prediction:
         """Answer messages with all heads, in one batched product.
@@ -110,47 +143,9 @@ def build_served(
     net = what_is_sent(flat, samples, "head")
     modules: list[nn.Module] = [what_is_sent(flat, [sample], "head").head for sample in samples]
     heads = {name: value.detach() for name, value in stack_module_state(modules)[0].items()}
-    classes = net.answer(torch.zeros(1, net.features)).shape[1]
-    net_settings = defences.defended_net_settings(settings)
-    version = hash_version(net, heads)
     return ServedModel(
-        net=net,
-        heads=heads,
-        samples=len(samples),
-        shape=shape,
-        classes=classes,
-        net_settings=net_settings,
-        privacy=settings.privacy,
-        version=version,
-        encoder=serialise_encoder(net, net_settings, shape=shape, classes=classes, version=version),
+        net, heads, shape, defences.defended_net_settings(settings), settings.privacy
     )
-
-
-def hash_version(net: SplitNet, heads: dict[str, Tensor]) -> str:
-    """Return the SHA-256 of all tensors that decide an answer, and of the cut; 32 hex digits."""
-    digest = sha256(f"{net.cut!r}".encode())
-    encoder = {f"encoder.{name}": value for name, value in net.encoder.named_parameters()}
-    for name, value in sorted({**encoder, **heads}.items()):
-        digest.update(f"{name}{tuple(value.shape)}".encode())
-        digest.update(value.detach().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:32]
-
-
-def serialise_encoder(
-    net: SplitNet, net_settings: NetSettings, *, shape: tuple[int, ...], classes: int, version: str
-) -> bytes:
-    """Return the encoder as safetensors; the metadata says how to build its net."""
-    tensors = {n: p.detach().contiguous().clone() for n, p in net.encoder.named_parameters()}
-    metadata = {
-        "format": ENCODER_FORMAT,
-        "model": version,
-        "net": json.dumps(net_settings.model_dump(by_alias=True)),
-        "shape": json.dumps(shape),
-        "classes": str(classes),
-        "sigma": repr(net.cut.sigma),
-        "dropout": repr(net.cut.dropout),
-    }
-    return save(tensors, metadata)
 
 
 def uncertainty_scores(prediction: Prediction) -> Float[Tensor, "B 2"]:

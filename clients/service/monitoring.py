@@ -19,11 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from clients.service.problems import ProblemError, ProblemKind
 
 LOGGER = logging.getLogger("fedcel.service")
-STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {
-    "message",
-    "asctime",
-    "color_message",
-}
+RECORD_FIELDS = {*vars(logging.makeLogRecord({})), "message", "asctime", "color_message"}
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 ROUTES = frozenset(
     {"/v1/query", "/v1/model", "/v1/encoder", "/v1/budget", "/healthz", "/readyz", "/metrics"}
@@ -111,7 +107,7 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "event": record.getMessage() if record.name.startswith("fedcel") else "server",
         }
-        line |= {k: v for k, v in vars(record).items() if k not in STANDARD_FIELDS}
+        line |= {k: v for k, v in vars(record).items() if k not in RECORD_FIELDS}
         if record.exc_info and record.exc_info[0]:
             line |= {"error": record.exc_info[0].__name__, "at": list_frames(record.exc_info[2])}
         return json.dumps(line, default=repr)

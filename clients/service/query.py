@@ -57,8 +57,7 @@ def parse_binary_query(request: Request, body: bytes, client: str, model: Served
     request_id = request.headers.get("idempotency-key", "")
     if not re.fullmatch(REQUEST_ID_PATTERN, request_id):
         raise ProblemError(
-            ProblemKind.INVALID,
-            f"Send a header Idempotency-Key that matches {REQUEST_ID_PATTERN}.",
+            ProblemKind.INVALID, f"Send a header Idempotency-Key that matches {REQUEST_ID_PATTERN}."
         )
     features = model.net.features
     if len(body) != 4 * features:

@@ -104,8 +104,7 @@ def cap_model(
 
 @ledger.command("export")
 def write_log(
-    path: LedgerFile,
-    out: Annotated[Path, typer.Option(help="File to write.", show_default=False)],
+    path: LedgerFile, out: Annotated[Path, typer.Option(help="File to write.", show_default=False)]
 ) -> None:
     """Write the log as JSON lines."""
     from sims.commands import ledger_actions

@@ -57,13 +57,11 @@ class Charge(NamedTuple):
 class Receipt(NamedTuple):
     """`answer` is set where the same was answered before; then nothing was charged.
 
-    Else `fresh`: charged now, to be answered and settled. `remaining` is the client's, in
-    micro-epsilons.
+    None: charged now, to be answered and settled. `remaining` is the client's, in micro-epsilons.
     """
 
     request: str
     answer: bytes | None
-    fresh: bool
     remaining: int
 
 
@@ -403,7 +401,7 @@ class WriteTransaction:
             (client, model, message),
         ).fetchone()
         if stored_answer is not None:
-            return Receipt(request, stored_answer[0], False, remaining)
+            return Receipt(request, stored_answer[0], remaining)
         if client_account is None:
             return Refusal(request, "unknown-client", 0)
         model_account = self.account(("model", model)) or UNLIMITED
@@ -419,7 +417,7 @@ class WriteTransaction:
             (("model", model), model_account),
         ):
             self.set_account(key, BudgetAccount(account.allowed, account.spent + epsilon))
-        return Receipt(request, None, True, remaining - epsilon)
+        return Receipt(request, None, remaining - epsilon)
 
     def grant(self, client: str, micro: int) -> None:
         """Add to a client's budget, and make the client known; ValueError below 0 or too much."""

@@ -1,11 +1,12 @@
 """One bad message, one bad moment of the disk: what goes on as before."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import torch
 
-from clients.service import Answered, PrivateAnswerer, Query, ServedModel, load_served
+from clients.service import Answered, PrivateAnswerer, Query, load_served
 from fedcel.privacy import build_mechanism
 from fedcel.privacy.ledger import MICRO, Ledger, Refusal
 from tests.clients.serving import made_run, running
@@ -20,7 +21,7 @@ def test_a_message_without_a_finite_answer_costs_nothing_and_its_neighbours_are_
     model = load_served(RUN)
     head = {name: value.clone() for name, value in model.heads.items()}
     head["weight"][:, :, 0] = 1e35
-    broken = ServedModel(**{**vars(model), "heads": head})
+    broken = replace(model, heads=head)
     with Ledger.open(tmp_path / "ledger.db") as ledger:
         ledger.grant("phone", 100 * MICRO)
         desk = PrivateAnswerer(

@@ -10,11 +10,11 @@ from tests.fedcel.privacy.ledger.charges import charge
 
 def test_a_charge_by_hand(ledger: Ledger) -> None:
     """Charged, settled, told for free to a retry and to the same message under another id."""
-    assert ledger.charge([charge("a", "x")]) == [Receipt("a", None, True, 2 * MICRO)]
+    assert ledger.charge([charge("a", "x")]) == [Receipt("a", None, 2 * MICRO)]
     ledger.settle([("a", b"answer")])
     assert ledger.charge([charge("a", "x"), charge("b", "x")]) == [
-        Receipt("a", b"answer", False, 2 * MICRO),
-        Receipt("b", b"answer", False, 2 * MICRO),
+        Receipt("a", b"answer", 2 * MICRO),
+        Receipt("b", b"answer", 2 * MICRO),
     ]
     assert ledger.balance("ann") == Balance(3 * MICRO, MICRO, 2 * MICRO, 2.0**-12)
 
@@ -26,9 +26,9 @@ def test_other_clients_and_versions_pay_for_the_same_message(ledger: Ledger) -> 
     ledger.settle([("a", b"answer")])
     others = [charge("b", "x", client="bob"), charge("c", "x", model="v0")]
     assert ledger.charge([*others, charge("d", "x", model="v2")]) == [
-        Receipt("b", None, True, 0),
-        Receipt("c", None, True, MICRO),
-        Receipt("d", None, True, 0),
+        Receipt("b", None, 0),
+        Receipt("c", None, MICRO),
+        Receipt("d", None, 0),
     ]
     assert ledger.clients() == {
         "ann": Balance(3 * MICRO, 3 * MICRO, 0, 3 * 2.0**-12),
@@ -50,9 +50,9 @@ def test_the_same_id_with_another_body_is_refused(ledger: Ledger) -> None:
 def test_a_charge_without_an_answer_is_paid_again(ledger: Ledger) -> None:
     """Nobody knows whether the first answer was seen; the first stored one is kept."""
     for remaining in (2, 1):
-        assert ledger.charge([charge("a")]) == [Receipt("a", None, True, remaining * MICRO)]
+        assert ledger.charge([charge("a")]) == [Receipt("a", None, remaining * MICRO)]
     ledger.settle([("a", b"one"), ("a", b"two")])
-    assert ledger.charge([charge("a")]) == [Receipt("a", b"one", False, MICRO)]
+    assert ledger.charge([charge("a")]) == [Receipt("a", b"one", MICRO)]
 
 
 def test_the_budget_ends_exactly(ledger: Ledger) -> None:
@@ -62,11 +62,11 @@ def test_the_budget_ends_exactly(ledger: Ledger) -> None:
     assert [reply.remaining for reply in replies] == [2 * MICRO, MICRO, 0, 0]
     ledger.settle([("0", b"zero")])
     assert ledger.charge([charge("0"), charge("4", epsilon=1)]) == [
-        Receipt("0", b"zero", False, 0),
+        Receipt("0", b"zero", 0),
         Refusal("4", "budget", 0),
     ]
     ledger.grant("ann", 1)
-    assert ledger.charge([charge("4", epsilon=1)]) == [Receipt("4", None, True, 0)]
+    assert ledger.charge([charge("4", epsilon=1)]) == [Receipt("4", None, 0)]
 
 
 def test_a_model_version_has_a_budget_over_all_clients(ledger: Ledger) -> None:
@@ -149,14 +149,14 @@ def test_any_history_is_what_plain_arithmetic_makes_of_it(
                 if bodies.get(request, message) != message:
                     expected: Receipt | Refusal = Refusal(request, "replayed", budget - spent)
                 elif message in answers:
-                    expected = Receipt(request, answers[message], False, budget - spent)
+                    expected = Receipt(request, answers[message], budget - spent)
                 elif spent + epsilon > budget:
                     expected = Refusal(request, "budget", budget - spent)
                 else:
                     bodies[request] = message
                     spent += epsilon
                     paid.append((request, message))
-                    expected = Receipt(request, None, True, budget - spent)
+                    expected = Receipt(request, None, budget - spent)
                 assert reply == expected
             if settled:
                 new = {request: f"{request}{spent}".encode() for request, _ in paid}
