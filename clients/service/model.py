@@ -48,7 +48,7 @@ class ServedModel:
 
     @cached_property
     def version(self) -> str:
-        """Return 32 hex digits of the SHA-256 of the cut and of all tensors that decide an answer."""
+        """Return 32 hex digits of a digest of the cut and all tensors that decide an answer."""
         digest = sha256(f"{self.net.cut!r}".encode())
         encoder = {f"encoder.{name}": value for name, value in self.net.encoder.named_parameters()}
         for name, value in sorted({**encoder, **self.heads}.items()):
