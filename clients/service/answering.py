@@ -153,28 +153,35 @@ class PrivateAnswerer:
             )
             prediction = self.model.predict(rows.reshape(len(queries), -1))
         finite = prediction.log_samples.isfinite().all(2).all(0).tolist()
-        charges = {i: self.build_charge(query) for i, query in enumerate(queries) if finite[i]}
+        charges = {
+            index: self.build_charge(query) for index, query in enumerate(queries) if finite[index]
+        }
         with self._timed("charge"):
             booked = dict(zip(charges, self.ledger.charge([*charges.values()]), strict=True))
         paid = [
-            i for i, reply in booked.items() if isinstance(reply, Receipt) and reply.answer is None
+            index
+            for index, reply in booked.items()
+            if isinstance(reply, Receipt) and reply.answer is None
         ]
         bodies: dict[int, bytes] = {}
         if paid:
             with self._timed("noise"):
-                drawn = self._draw_answers(prediction, [queries[i] for i in paid], paid)
-            bodies = dict(zip(paid, drawn, strict=True))
+                new_bodies = self._draw_answers(
+                    prediction, [queries[index] for index in paid], paid
+                )
+            bodies = dict(zip(paid, new_bodies, strict=True))
             with self._timed("settle"):
-                self.ledger.settle([(charges[i].request, bodies[i]) for i in paid])
+                self.ledger.settle([(charges[index].request, bodies[index]) for index in paid])
         replies: list[Answered | Refusal] = []
-        for i, query in enumerate(queries):
-            reply = booked.get(i, Refusal(query.request, "undefined", 0))
+        for index, query in enumerate(queries):
+            reply = booked.get(index, Refusal(query.request, "undefined", 0))
             if isinstance(reply, Refusal):
                 replies.append(reply)
             elif reply.answer is not None:
                 replies.append(Answered(reply.answer, False, reply.remaining, 0))
             else:
-                replies.append(Answered(bodies[i], True, reply.remaining, charges[i].epsilon))
+                spent = charges[index].epsilon
+                replies.append(Answered(bodies[index], True, reply.remaining, spent))
         return replies
 
     def _draw_answers(

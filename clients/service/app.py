@@ -228,26 +228,21 @@ def create_app(service: Service) -> FastAPI:
         openapi_extra=KEY_DOCUMENTATION | QUERY_DOCUMENTATION,
         route_class_override=UnparsedRoute,
     )
-    for name, handler, response_class, statuses in (
-        ("model", describe_model, JSONResponse, (401, 429)),
-        ("encoder", send_encoder, Response, (401, 429)),
-        ("budget", read_budget, JSONResponse, (401, 429, 503)),
+    for path, handler, response_class, statuses in (
+        ("/v1/model", describe_model, JSONResponse, (401, 429)),
+        ("/v1/encoder", send_encoder, Response, (401, 429)),
+        ("/v1/budget", read_budget, JSONResponse, (401, 429, 503)),
+        ("/healthz", report_alive, Response, (503,)),
+        ("/readyz", report_ready, Response, (503,)),
+        ("/metrics", send_metrics, Response, (503,)),
     ):
         app.get(
-            f"/v1/{name}",
-            name=name,
+            path,
+            name=path.rpartition("/")[2],
             response_class=response_class,
             responses=describe_refusals(*statuses),
-            openapi_extra=KEY_DOCUMENTATION,
+            openapi_extra=KEY_DOCUMENTATION if path.startswith("/v1/") else None,
         )(handler)
-    for name, handler in (
-        ("healthz", report_alive),
-        ("readyz", report_ready),
-        ("metrics", send_metrics),
-    ):
-        app.get(f"/{name}", name=name, response_class=Response, responses=describe_refusals(503))(
-            handler
-        )
     document = app.openapi()
     key_scheme = {"key": {"type": "http", "scheme": "bearer"}}
     document.setdefault("components", {})["securitySchemes"] = key_scheme

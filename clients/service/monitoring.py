@@ -107,7 +107,7 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "event": record.getMessage() if record.name.startswith("fedcel") else "server",
         }
-        line |= {k: v for k, v in vars(record).items() if k not in RECORD_FIELDS}
+        line |= {name: value for name, value in vars(record).items() if name not in RECORD_FIELDS}
         if record.exc_info and record.exc_info[0]:
             line |= {"error": record.exc_info[0].__name__, "at": list_frames(record.exc_info[2])}
         return json.dumps(line, default=repr)

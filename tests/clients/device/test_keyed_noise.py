@@ -27,13 +27,13 @@ def test_the_fingerprint_follows_key_version_and_every_pixel(
     assert compute_fingerprint(key, version, turned) == first
     changed = IMAGE.clone().flatten()
     changed[pixel] += 1e-6
-    others = [
+    different = [
         compute_fingerprint(bytes([key[0] ^ 1]) + key[1:], version, IMAGE),
         compute_fingerprint(key, f"{version}0", IMAGE),
         compute_fingerprint(key, version, changed.reshape(1, 4, 4)),
         compute_fingerprint(key, version, IMAGE.reshape(4, 4, 1)),
     ]
-    assert len({first, *others}) == 5
+    assert len({first, *different}) == 5
 
 
 def test_the_noise_is_of_the_cuts_law() -> None:
@@ -69,5 +69,5 @@ def test_the_outermost_words_lie_inside() -> None:
 
 def test_torchs_generator_would_not_do() -> None:
     """It keeps 32 bits of a seed: whoever tries them all needs no key."""
-    one, other = (torch.Generator().manual_seed(5 + extra) for extra in (0, 2**32))
-    assert torch.equal(torch.randn(9, generator=one), torch.randn(9, generator=other))
+    small, large = (torch.Generator().manual_seed(5 + extra) for extra in (0, 2**32))
+    assert torch.equal(torch.randn(9, generator=small), torch.randn(9, generator=large))

@@ -33,18 +33,18 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def test_an_image_is_answered_and_stays_here(up: Running) -> None:
     """The noisy values are near the heads' average of the message that was sent."""
     with SplitClient(up.url, up.key, OWN) as client:
-        found = client.ask(X[0], uncertainty=True)
+        answer = client.ask(X[0], uncertainty=True)
         message = torch.frombuffer(
             bytearray(client.device.build_message(X[0])), dtype=torch.float32
         )
         again = client.ask(X[0], uncertainty=True)
         remaining = client.budget().left
-    wanted = answer_all(RUN.flat, RUN.samples, message[None]).exp().mean(0)[0].double()
-    torch.testing.assert_close(found.probabilities, wanted, rtol=0, atol=0.1)
-    assert torch.equal(again.values, found.values) and not again.fresh and found.fresh
-    assert again.uncertainty == found.uncertainty and found.uncertainty
-    assert again.remaining_epsilon == found.remaining_epsilon == remaining
-    assert again.leaked_bits == found.leaked_bits == client.device.leak.upper
+    expected = answer_all(RUN.flat, RUN.samples, message[None]).exp().mean(0)[0].double()
+    torch.testing.assert_close(answer.probabilities, expected, rtol=0, atol=0.1)
+    assert torch.equal(again.values, answer.values) and not again.fresh and answer.fresh
+    assert again.uncertainty == answer.uncertainty and answer.uncertainty
+    assert again.remaining_epsilon == answer.remaining_epsilon == remaining
+    assert again.leaked_bits == answer.leaked_bits == client.device.leak.upper
 
 
 def test_the_other_client_does_the_same_for_many_at_once(up: Running) -> None:
@@ -53,10 +53,10 @@ def test_the_other_client_does_the_same_for_many_at_once(up: Running) -> None:
     async def scene() -> list[bool]:
         async with await AsyncSplitClient.connect(up.url, up.key, OWN) as client:
             before = (await client.budget()).spent
-            found = await asyncio.gather(*(client.ask(x) for x in X[:20]))
+            answers = await asyncio.gather(*(client.ask(x) for x in X[:20]))
             spent = (await client.budget()).spent - before
-            assert spent == 20 * 10_000 and client.device.leaked_bits == found[-1].leaked_bits
-            return [answer.fresh for answer in found]
+            assert spent == 20 * 10_000 and client.device.leaked_bits == answers[-1].leaked_bits
+            return [answer.fresh for answer in answers]
 
     assert asyncio.run(scene()) == [True] * 20
 

@@ -91,12 +91,12 @@ def test_the_charge_is_on_the_disk_before_noise_is_drawn(desk: PrivateAnswerer) 
 
 def test_equal_messages_get_one_answer_and_pay_once(desk: PrivateAnswerer) -> None:
     """In one batch, in a later one, and under another id; for another client it is another."""
-    first, same, other = desk.answer(
+    first, same, foreign = desk.answer(
         [ask("request-1", 0.1), ask("request-2", 0.1), ask("request-1", 0.1, "other")]
     )
     (later,) = desk.answer([ask("request-3", 0.1)])
     assert content(first) == content(same) == content(later)
-    fresh = [a.fresh for a in (first, same, later, other) if isinstance(a, Answered)]
+    fresh = [a.fresh for a in (first, same, later, foreign) if isinstance(a, Answered)]
     assert fresh == [True, False, False, True]
     assert desk.ledger.balance("phone").spent == MICRO
     assert desk.ledger.balance("other").spent == MICRO
@@ -104,10 +104,10 @@ def test_equal_messages_get_one_answer_and_pay_once(desk: PrivateAnswerer) -> No
 
 def test_an_id_is_a_clients_own_and_means_one_message(desk: PrivateAnswerer) -> None:
     """Another message under it is refused in the same batch; another client may use it."""
-    first, changed, other = desk.answer(
+    first, changed, foreign = desk.answer(
         [ask("request-1", 0.1), ask("request-1", 0.2), ask("request-1", 0.2, "other")]
     )
-    assert isinstance(first, Answered) and isinstance(other, Answered)
+    assert isinstance(first, Answered) and isinstance(foreign, Answered)
     assert isinstance(changed, Refusal) and changed.reason == "replayed"
 
 
@@ -185,13 +185,13 @@ def test_what_waits_is_answered_together_and_the_queue_is_bounded() -> None:
             batcher = Batcher(gate, thread, size=3, queue=4)
             first = asyncio.create_task(batcher.submit(0))
             await asyncio.sleep(0.05)
-            others = [asyncio.create_task(batcher.submit(i)) for i in range(1, 5)]
+            waiting = [asyncio.create_task(batcher.submit(i)) for i in range(1, 5)]
             await asyncio.sleep(0.05)
             assert batcher.count_waiting() == 4
             with pytest.raises(FullError):
                 await batcher.submit(5)
             gate.open.set()
-            assert await asyncio.gather(first, *others) == [0, 1, 4, 9, 16]
+            assert await asyncio.gather(first, *waiting) == [0, 1, 4, 9, 16]
             assert gate.batches == [[0], [1, 2, 3], [4]]
             await batcher.close()
 

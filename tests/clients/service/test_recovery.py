@@ -29,11 +29,11 @@ def test_a_message_without_a_finite_answer_costs_nothing_and_its_neighbours_are_
         )
         rows = torch.zeros(3, 8)
         rows[1, 0] = 1e6
-        asks = [
+        queries = [
             Query("phone", f"id-{k}", row.numpy().tobytes(), False) for k, row in enumerate(rows)
         ]
-        asks[2] = asks[2]._replace(message=(rows[2] + 1e-30).numpy().tobytes())
-        first, bad, last = desk.answer(asks)
+        queries[2] = queries[2]._replace(message=(rows[2] + 1e-30).numpy().tobytes())
+        first, bad, last = desk.answer(queries)
         assert bad == Refusal("id-1", "undefined", 0)
         assert isinstance(first, Answered) and isinstance(last, Answered)
         assert ledger.balance("phone").spent == 8 * MICRO
@@ -43,15 +43,15 @@ def test_the_service_finds_by_itself_that_its_ledger_can_be_written_again(tmp_pa
     """A balancer that follows /readyz sends no question which could find out."""
     with running(tmp_path) as up:
         key = {"Authorization": f"Bearer {up.key}"}
-        question = {
+        body = {
             "request": "r" * 16,
             "model": up.model.version,
             "message": [0.0] * 8,
             "uncertainty": False,
         }
         up.service.ledger.db.execute("PRAGMA query_only = ON")
-        told = httpx.post(f"{up.url}/v1/query", json=question, headers=key)
-        assert told.status_code == 503
+        reply = httpx.post(f"{up.url}/v1/query", json=body, headers=key)
+        assert reply.status_code == 503
         assert httpx.get(f"{up.url}/readyz").status_code == 503
         up.service.ledger.db.execute("PRAGMA query_only = OFF")
         assert httpx.get(f"{up.url}/readyz").status_code == 200

@@ -51,23 +51,23 @@ def kept_open(port: int, first: bytes, drip: bytes) -> tuple[bytes, float]:
 
     `first` is sent at once, `drip` a byte every quarter of a second.
     """
-    begun, found, left = time.monotonic(), b"", list(drip)
+    start, reply, unsent = time.monotonic(), b"", list(drip)
     with (
         socket.create_connection(("127.0.0.1", port), timeout=0.25) as line,
         suppress(ConnectionError),
     ):
         line.sendall(first)
-        while time.monotonic() - begun < 8:
+        while time.monotonic() - start < 8:
             try:
                 part = line.recv(4096)
             except TimeoutError:
-                line.sendall(bytes(left[:1]))
-                del left[:1]
+                line.sendall(bytes(unsent[:1]))
+                del unsent[:1]
                 continue
             if not part:
                 break
-            found += part
-    return found, time.monotonic() - begun
+            reply += part
+    return reply, time.monotonic() - start
 
 
 def test_a_header_arrives_in_time_or_the_connection_is_closed(port: int) -> None:
@@ -79,11 +79,11 @@ def test_a_header_arrives_in_time_or_the_connection_is_closed(port: int) -> None
         answered = pool.submit(kept_open, port, whole, b"")
         again = pool.submit(kept_open, port, whole, ASKED)
     for future in (silent, dripping):
-        found, seconds = future.result()
-        assert found == b"" and 0.9 < seconds < 3
+        reply, seconds = future.result()
+        assert reply == b"" and 0.9 < seconds < 3
     for future in (answered, again):
-        found, seconds = future.result()
-        assert found.startswith(b"HTTP/1.1 200 OK") and 2.4 < seconds < 6
+        reply, seconds = future.result()
+        assert reply.startswith(b"HTTP/1.1 200 OK") and 2.4 < seconds < 6
 
 
 def test_a_certificate_that_is_none_is_named_before_anything_is_served(
@@ -106,11 +106,11 @@ def test_answers_of_one_service_may_cost_something_else() -> None:
     run = made_run()
     model, mechanism = load_model_and_mechanism(run, {})
     assert (mechanism.epsilon, model.privacy.epsilon) == (4, 4)
-    other, mechanism = load_model_and_mechanism(
+    changed, mechanism = load_model_and_mechanism(
         run, {"privacy.epsilon": 2, "privacy.mechanism": "gaussian"}
     )
-    assert (mechanism.name, mechanism.epsilon, other.privacy.epsilon) == ("gaussian", 2, 2)
-    assert other.privacy.clip == model.privacy.clip and other.version == model.version
+    assert (mechanism.name, mechanism.epsilon, changed.privacy.epsilon) == ("gaussian", 2, 2)
+    assert changed.privacy.clip == model.privacy.clip and changed.version == model.version
 
 
 @pytest.mark.parametrize(

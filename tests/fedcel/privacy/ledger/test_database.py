@@ -82,9 +82,9 @@ def test_an_overdrawn_account_is_found(ledger: Ledger) -> None:
 def test_files_that_are_no_ledger_are_left_alone(tmp_path: Path) -> None:
     """Text, another program's database, a later format, a folder, a missing folder."""
     (tmp_path / "text").write_text("x" * 5000)
-    other = sqlite3.connect(tmp_path / "other")
-    other.execute("CREATE TABLE mine (a)")
-    other.close()
+    foreign = sqlite3.connect(tmp_path / "other")
+    foreign.execute("CREATE TABLE mine (a)")
+    foreign.close()
     Ledger.open(tmp_path / "later").close()
     later = sqlite3.connect(tmp_path / "later")
     later.execute("PRAGMA user_version = 2")

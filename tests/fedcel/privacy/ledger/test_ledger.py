@@ -24,8 +24,8 @@ def test_other_clients_and_versions_pay_for_the_same_message(ledger: Ledger) -> 
     ledger.grant("bob", MICRO)
     ledger.charge([charge("a", "x")])
     ledger.settle([("a", b"answer")])
-    others = [charge("b", "x", client="bob"), charge("c", "x", model="v0")]
-    assert ledger.charge([*others, charge("d", "x", model="v2")]) == [
+    foreign = [charge("b", "x", client="bob"), charge("c", "x", model="v0")]
+    assert ledger.charge([*foreign, charge("d", "x", model="v2")]) == [
         Receipt("b", None, 0),
         Receipt("c", None, MICRO),
         Receipt("d", None, 0),
@@ -40,9 +40,9 @@ def test_the_same_id_with_another_body_is_refused(ledger: Ledger) -> None:
     """Whatever differs: message, version, client; answered or not."""
     ledger.grant("bob", MICRO)
     ledger.charge([charge("a", "x")])
-    others = [charge("a", "y"), charge("a", "x", model="v2")]
+    changed = [charge("a", "y"), charge("a", "x", model="v2")]
     for _ in range(2):
-        assert ledger.charge(others) == [Refusal("a", "replayed", 2 * MICRO)] * 2
+        assert ledger.charge(changed) == [Refusal("a", "replayed", 2 * MICRO)] * 2
         assert ledger.charge([charge("a", "x", client="bob")]) == [Refusal("a", "replayed", MICRO)]
         ledger.settle([("a", b"answer")])
 
