@@ -15,7 +15,7 @@ finds even that.
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -263,9 +263,7 @@ class Ledger:
         """
         check_budget(micro)
         with self._writing() as transaction:
-            account = transaction.account(("model", model)) or UNLIMITED
             transaction.append(LogEntry("limit", model=model, micro=micro))
-            transaction.set_account(("model", model), BudgetAccount(micro, account.spent))
 
     def balance(self, client: str) -> Balance:
         """Read what a client was granted and has spent.
@@ -412,24 +410,17 @@ class WriteTransaction:
         if delta and self._spent_delta(client) + delta > MAX_DELTA:
             return Refusal(request, "delta", remaining)
         self.append(LogEntry("charge", request, client, model, epsilon, delta, message))
-        for key, account in (
-            (("client", client), client_account),
-            (("model", model), model_account),
-        ):
-            self.set_account(key, BudgetAccount(account.allowed, account.spent + epsilon))
         return Receipt(request, None, remaining - epsilon)
 
     def grant(self, client: str, micro: int) -> None:
         """Add to a client's budget, and make the client known; ValueError below 0 or too much."""
         account = self.account(("client", client)) or EMPTY
-        allowed = (account.allowed or 0) + micro
         check_budget(micro)
-        check_budget(allowed)
+        check_budget((account.allowed or 0) + micro)
         self.append(LogEntry("grant", client=client, micro=micro))
-        self.set_account(("client", client), BudgetAccount(allowed, account.spent))
 
     def append(self, entry: LogEntry) -> None:
-        """Add an entry to the log."""
+        """Add an entry to the log; the accounts follow it."""
         self._position += 1
         self._link = link_entry(self._link, self._position, entry)
         self.db.execute(
@@ -437,6 +428,9 @@ class WriteTransaction:
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (self._position, *entry, self._link),
         )
+        changed = apply_entry(entry, self.account)
+        self._accounts |= changed
+        self._changed |= changed
         if entry.client in self._deltas:
             self._deltas[entry.client] += entry.delta
 
@@ -445,10 +439,6 @@ class WriteTransaction:
         if key not in self._accounts:
             self._accounts[key] = read_account(self.db, key)
         return self._accounts[key]
-
-    def set_account(self, key: AccountKey, account: BudgetAccount) -> None:
-        """Set an account."""
-        self._accounts[key] = self._changed[key] = account
 
     def write_accounts(self) -> None:
         """Write the accounts that changed."""
@@ -490,6 +480,22 @@ def check_budget(micro: int) -> None:
     """Refuse what no budget can be: ValueError."""
     if not 0 <= micro < MAX_MICRO:
         raise ValueError(f"budget is {micro} micro-epsilons, must be from 0 to {MAX_MICRO - 1}")
+
+
+def apply_entry(
+    entry: LogEntry, read: Callable[[AccountKey], BudgetAccount | None]
+) -> dict[AccountKey, BudgetAccount]:
+    """Return the accounts that an entry changes, as they are after it."""
+    client, model = ("client", entry.client), ("model", entry.model)
+    if entry.kind == "grant":
+        allowed, spent = read(client) or EMPTY
+        return {client: BudgetAccount((allowed or 0) + entry.micro, spent)}
+    if entry.kind == "limit":
+        return {model: BudgetAccount(entry.micro, (read(model) or UNLIMITED).spent)}
+    if entry.kind == "charge":
+        before = {client: read(client) or EMPTY, model: read(model) or UNLIMITED}
+        return {key: BudgetAccount(a.allowed, a.spent + entry.micro) for key, a in before.items()}
+    return {}
 
 
 def link_entry(previous_link: bytes, position: int, entry: LogEntry) -> bytes:
@@ -565,24 +571,17 @@ def _replay(
     charged: dict[str, tuple[str, str, bytes]],
 ) -> Iterator[str]:
     """Book an entry; yield what no ledger would have booked."""
-    client, model = ("client", entry.client), ("model", entry.model)
-    if entry.kind == "grant":
-        account = accounts.get(client, EMPTY)
-        accounts[client] = BudgetAccount((account.allowed or 0) + entry.micro, account.spent)
-    elif entry.kind == "limit":
-        accounts[model] = BudgetAccount(entry.micro, accounts.get(model, UNLIMITED).spent)
-    elif entry.kind == "answer":
-        if entry.request not in charged:
-            yield f"an answer to {entry.request!r}, which was never charged"
-    else:
+    changed = apply_entry(entry, accounts.get)
+    accounts |= changed
+    if entry.kind == "answer" and entry.request not in charged:
+        yield f"an answer to {entry.request!r}, which was never charged"
+    if entry.kind == "charge":
         body = entry.client, entry.model, entry.content
         if charged.setdefault(entry.request, body) != body:
             yield f"request {entry.request!r} was charged with two bodies"
-        for key, first in ((client, EMPTY), (model, UNLIMITED)):
-            allowed, spent = accounts.get(key, first)
-            accounts[key] = BudgetAccount(allowed, spent + entry.micro)
-            if allowed is not None and spent + entry.micro > allowed:
-                yield f"{key[0]} {key[1]!r} spent more than the {allowed} it had"
+        for (scope, name), (allowed, spent) in changed.items():
+            if allowed is not None and spent > allowed:
+                yield f"{scope} {name!r} spent more than the {allowed} it had"
 
 
 def _audit_accounts(
