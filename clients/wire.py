@@ -43,7 +43,7 @@ class Answer(StrictModel, allow_inf_nan=False):
     entropy: float | None = Field(None, description="Perturbed predictive entropy, nats.")
     information: float | None = Field(None, description="Perturbed BALD, nats.")
     fresh: bool = Field(description="Whether it was drawn, and paid, for this request.")
-    left: float = Field(description="Epsilon that the client has left.")
+    remaining: float = Field(alias="left", description="Epsilon that the client has left.")
 
 
 class Budget(StrictModel):
@@ -52,7 +52,7 @@ class Budget(StrictModel):
     client: str
     granted: float
     spent: float
-    left: float
+    remaining: float = Field(alias="left")
     delta: float = Field(description="Deltas of its answers added up.")
 
 
@@ -98,4 +98,4 @@ class ProblemBody(BaseModel):
     title: str
     status: int
     detail: str
-    left: float | None = None
+    remaining: float | None = Field(None, alias="left")

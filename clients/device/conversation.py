@@ -120,7 +120,7 @@ def describe_refusal(reply: HttpReply) -> ServiceError:
         problem = wire.ProblemBody.model_validate_json(reply.body)
     except ValidationError:
         return ServiceError(f"the service answered {reply.status}")
-    remaining = "" if problem.left is None else f" (epsilon left: {problem.left:g})"
+    remaining = "" if problem.remaining is None else f" (epsilon left: {problem.remaining:g})"
     kind = SpentError if problem.type in SPENT_PROBLEMS else ServiceError
     return kind(f"{problem.status}: {problem.title} {problem.detail}{remaining}")
 
@@ -191,6 +191,6 @@ def request_prediction(
         values=values,
         uncertainty=uncertainty,
         fresh=answer.fresh,
-        remaining_epsilon=answer.left,
+        remaining_epsilon=answer.remaining,
         leaked_bits=leaked_bits,
     )

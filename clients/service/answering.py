@@ -82,7 +82,7 @@ class PrivateAnswerer:
     model: ServedModel
     mechanism: Mechanism
     ledger: Ledger
-    observe_phase: Callable[[str, float], None] = lambda phase, seconds: None
+    observe_phase: Callable[[str, float], None]
 
     def answer(self, queries: Sequence[Query]) -> list[Answered | Refusal]:
         """Charge and answer queries.

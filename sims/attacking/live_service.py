@@ -127,7 +127,7 @@ def attack_service(folder: Path, place: Place, how: AttackSettings | None = None
         card = client.card
         if card.model != load_served(run).version:
             raise RunError(f"{place.url} serves {card.model}, which is not {folder}")
-        before = client.budget().left
+        before = client.budget().remaining
         targets, own, allowance = split_budget(run, how, int(before / card.price.answer))
         live = LiveAnswers(client.ask, throttle_lines("asking the service"), before, allowance)
         told = live.sample(targets.x, torch.Generator())

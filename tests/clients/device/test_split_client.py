@@ -38,7 +38,7 @@ def test_an_image_is_answered_and_stays_here(up: Running) -> None:
             bytearray(client.device.build_message(X[0])), dtype=torch.float32
         )
         again = client.ask(X[0], uncertainty=True)
-        remaining = client.budget().left
+        remaining = client.budget().remaining
     expected = answer_all(RUN.flat, RUN.samples, message[None]).exp().mean(0)[0].double()
     torch.testing.assert_close(answer.probabilities, expected, rtol=0, atol=0.1)
     assert torch.equal(again.values, answer.values) and not again.fresh and answer.fresh
