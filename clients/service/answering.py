@@ -125,7 +125,7 @@ class PrivateAnswerer:
         )
 
     def digest(self, query: Query) -> bytes:
-        """Compute by what the ledger knows that two queries are the same.
+        """Identify a query: the ledger pays once for queries of a client with the same digest.
 
         Args:
             query: The query.

@@ -32,7 +32,7 @@ from clients.service.answering import (
 from clients.service.model import ServedModel
 from clients.service.monitoring import LOGGER, Metrics, RequestMonitor
 from clients.service.problems import PROBLEM_MEDIA_TYPE, ProblemError, ProblemKind
-from clients.service.query import BINARY, JSON, parse_query
+from clients.service.query import BINARY_TYPE, JSON_TYPE, parse_query
 from fedcel.errors import LedgerError
 from fedcel.privacy import Mechanism
 from fedcel.privacy.ledger import MICRO, Balance, Ledger, Refusal
@@ -57,7 +57,7 @@ QUERY_DOCUMENTATION: dict[str, Any] = {
             "name": name,
             "in": "header",
             "required": False,
-            "description": f"With {BINARY}.",
+            "description": f"With {BINARY_TYPE}.",
             "schema": {"type": "string", "pattern": pattern},
         }
         for name, pattern in (
@@ -69,14 +69,14 @@ QUERY_DOCUMENTATION: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
-            BINARY: {
+            BINARY_TYPE: {
                 "schema": {
                     "type": "string",
                     "format": "binary",
                     "description": "D values of float32, little-endian.",
                 }
             },
-            JSON: {"schema": wire.Question.model_json_schema()},
+            JSON_TYPE: {"schema": wire.Question.model_json_schema()},
         },
     },
 }
@@ -286,7 +286,7 @@ async def answer_query(request: Request) -> Response:
     # The stored part is JSON already; an answer is never built twice.
     end = f', "fresh": {str(answered.fresh).lower()}, "left": {answered.remaining / MICRO}}}'
     body = answered.body[:-1] + end.encode()
-    return Response(body, 200, {"Cache-Control": "no-store"}, JSON)
+    return Response(body, 200, {"Cache-Control": "no-store"}, JSON_TYPE)
 
 
 async def describe_model(request: Request) -> wire.ModelCard:
@@ -320,7 +320,7 @@ async def send_encoder(request: Request) -> Response:
     """Give the device's half: safetensors, its settings in the metadata."""
     service = find_service(request)
     service.identify_client(request)
-    return Response(service.model.encoder, media_type=BINARY)
+    return Response(service.model.encoder, media_type=BINARY_TYPE)
 
 
 async def read_budget(request: Request) -> wire.Budget:

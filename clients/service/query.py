@@ -12,8 +12,8 @@ from clients.service.model import ServedModel
 from clients.service.problems import ProblemError, ProblemKind
 from clients.wire import MAX_VALUE, REQUEST_ID_PATTERN, Question
 
-BINARY = "application/octet-stream"
-JSON = "application/json"
+BINARY_TYPE = "application/octet-stream"
+JSON_TYPE = "application/json"
 BODY_SECONDS = 10.0
 JSON_VALUE_BYTES, JSON_OTHER_BYTES = 32, 4096  # allowed for one value, and for all else
 
@@ -22,13 +22,13 @@ async def parse_query(request: Request, client: str, model: ServedModel) -> Quer
     """Return the query of a request; ProblemError says what is wrong with it."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     features = model.net.features
-    if media_type == BINARY:
+    if media_type == BINARY_TYPE:
         body = await read_body(request, 4 * features)
         return parse_binary_query(request, body, client, model)
-    if media_type == JSON:
+    if media_type == JSON_TYPE:
         body = await read_body(request, JSON_VALUE_BYTES * features + JSON_OTHER_BYTES)
         return parse_json_query(request, body, client, model)
-    raise ProblemError(ProblemKind.MEDIA_TYPE, f"Send {BINARY} or {JSON}.")
+    raise ProblemError(ProblemKind.MEDIA_TYPE, f"Send {BINARY_TYPE} or {JSON_TYPE}.")
 
 
 async def read_body(request: Request, limit: int) -> bytes:
