@@ -26,7 +26,7 @@ from torch import Tensor
 from clients.service.model import ServedModel, uncertainty_scores, uncertainty_sensitivity
 from fedcel.posterior import Prediction
 from fedcel.privacy import Mechanism, perturb_rows
-from fedcel.privacy.ledger import MICRO, Charge, Ledger, Receipt, Refusal
+from fedcel.privacy.ledger import MICRO, Charge, Ledger, Refusal
 
 LINGER_SECONDS = 0.001
 """For which the first of a batch waits for others: most of a small batch's cost is its own."""
@@ -152,57 +152,49 @@ class PrivateAnswerer:
                 bytearray().join(query.message for query in queries), dtype=torch.float32
             )
             prediction = self.model.predict(rows.reshape(len(queries), -1))
-        finite = prediction.log_samples.isfinite().all(2).all(0).tolist()
-        charges = {
-            index: self.build_charge(query) for index, query in enumerate(queries) if finite[index]
-        }
+        is_finite = prediction.log_samples.isfinite().all(2).all(0)
+        answerable: list[int] = is_finite.nonzero().flatten().tolist()
+        charges = [self.build_charge(queries[index]) for index in answerable]
         with self._timed("charge"):
-            booked = dict(zip(charges, self.ledger.charge([*charges.values()]), strict=True))
-        paid = [
-            index
-            for index, reply in booked.items()
-            if isinstance(reply, Receipt) and reply.answer is None
+            booked = self.ledger.charge(charges)
+        replies: list[Answered | Refusal] = [
+            Refusal(query.request, "undefined", 0) for query in queries
         ]
-        bodies: dict[int, bytes] = {}
+        paid: list[tuple[int, Charge, int]] = []
+        for index, charge, reply in zip(answerable, charges, booked, strict=True):
+            if isinstance(reply, Refusal):
+                replies[index] = reply
+            elif reply.answer is not None:
+                replies[index] = Answered(reply.answer, False, reply.remaining, 0)
+            else:
+                paid.append((index, charge, reply.remaining))
         if paid:
             with self._timed("noise"):
-                new_bodies = self._draw_answers(
-                    prediction, [queries[index] for index in paid], paid
-                )
-            bodies = dict(zip(paid, new_bodies, strict=True))
+                bodies = self._draw_answers(prediction, queries, [index for index, _, _ in paid])
             with self._timed("settle"):
-                self.ledger.settle([(charges[index].request, bodies[index]) for index in paid])
-        replies: list[Answered | Refusal] = []
-        for index, query in enumerate(queries):
-            reply = booked.get(index, Refusal(query.request, "undefined", 0))
-            if isinstance(reply, Refusal):
-                replies.append(reply)
-            elif reply.answer is not None:
-                replies.append(Answered(reply.answer, False, reply.remaining, 0))
-            else:
-                spent = charges[index].epsilon
-                replies.append(Answered(bodies[index], True, reply.remaining, spent))
+                requests = [charge.request for _, charge, _ in paid]
+                self.ledger.settle([*zip(requests, bodies, strict=True)])
+            for (index, charge, remaining), body in zip(paid, bodies, strict=True):
+                replies[index] = Answered(body, True, remaining, charge.epsilon)
         return replies
 
     def _draw_answers(
-        self, prediction: Prediction, queries: Sequence[Query], columns: list[int]
+        self, prediction: Prediction, queries: Sequence[Query], paid: list[int]
     ) -> list[bytes]:
-        """Return fresh answers to queries that paid, whose messages stand in `columns`."""
-        paid_for = Prediction(prediction.log_samples[:, columns])
-        values = self.mechanism.answer(paid_for.logits)
-        asking = [row for row, query in enumerate(queries) if query.uncertainty]
+        """Return fresh answers to the queries that paid."""
+        paid_prediction = Prediction(prediction.log_samples[:, paid])
+        values = self.mechanism.answer(paid_prediction.logits)
+        asking = [row for row, index in enumerate(paid) if queries[index].uncertainty]
         uncertainty: dict[int, Tensor] = {}
         if asking:
             noisy = perturb_rows(
-                uncertainty_scores(paid_for)[asking],
+                uncertainty_scores(paid_prediction)[asking],
                 self.mechanism.epsilon,
                 uncertainty_sensitivity(self.model.classes),
             )
             uncertainty = dict(zip(asking, noisy, strict=True))
         unit = self.mechanism.unit
-        return [
-            build_answer_body(row, unit, uncertainty.get(index)) for index, row in enumerate(values)
-        ]
+        return [build_answer_body(row, unit, uncertainty.get(i)) for i, row in enumerate(values)]
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
