@@ -8,33 +8,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from clients.device.protocol import Answer
-    from clients.device.split_client import AsyncSplitClient, OwnImages, SplitClient
+    from clients.device import AsyncSplitClient, OwnImages, PrivatePrediction, SplitClient
     from clients.flower.client_app import make_client_app
     from clients.flower.evaluation_client import EvaluationClient
     from clients.flower.posterior_client import PosteriorClient
     from clients.leak_guard import Leak, LeakGuard, measure_leak
 
 __all__ = [
-    "Answer",
     "AsyncSplitClient",
     "EvaluationClient",
     "Leak",
     "LeakGuard",
     "OwnImages",
     "PosteriorClient",
+    "PrivatePrediction",
     "SplitClient",
     "make_client_app",
     "measure_leak",
 ]
 
 MODULES = {
+    "clients.device": ("AsyncSplitClient", "OwnImages", "PrivatePrediction", "SplitClient"),
     "clients.flower.client_app": ("make_client_app",),
     "clients.flower.evaluation_client": ("EvaluationClient",),
-    "clients.leak_guard": ("Leak", "LeakGuard", "measure_leak"),
     "clients.flower.posterior_client": ("PosteriorClient",),
-    "clients.device.split_client": ("AsyncSplitClient", "OwnImages", "SplitClient"),
-    "clients.device.protocol": ("Answer",),
+    "clients.leak_guard": ("Leak", "LeakGuard", "measure_leak"),
 }
 
 

@@ -15,7 +15,7 @@ from fedcel.errors import LeakError
 from fedcel.leakage import SmashedData, optimal_leak
 from fedcel.nets import SplitNet
 
-LEAST = 20  # images below which a measurement says nothing
+MIN_IMAGES = 20  # with fewer a measurement says nothing
 
 
 class Leak(NamedTuple):
@@ -56,21 +56,31 @@ def measure_leak(
         LeakError: Fewer than 20 images.
         NetError: The encoder gives undefined values.
     """
-    if len(images) < LEAST or len(images) != len(labels):
+    if len(images) < MIN_IMAGES or len(images) != len(labels):
         raise LeakError(
             f"{len(images)} images and {len(labels)} labels to measure the encoder with, must be "
-            f"at least {LEAST} of each; give more own images"
+            f"at least {MIN_IMAGES} of each; give more own images"
         )
-    found = optimal_leak(SmashedData(net), images, labels, generator)
+    leak = optimal_leak(SmashedData(net), images, labels, generator)
     return Leak(
-        found.bits_beyond_label, found.beyond_label_half_width, found.cap_beyond_label, len(images)
+        bits=leak.bits_beyond_label,
+        half_width=leak.beyond_label_half_width,
+        cap=leak.cap_beyond_label,
+        images=len(images),
     )
 
 
 @final
 @dataclass(frozen=True)
 class LeakGuard:
-    """Refuses an encoder of which one message may leak more than `limit` bits."""
+    """Refuses an encoder of which one message may leak more than `limit` bits.
+
+    Args:
+        limit: Bits beyond the label, above 0.
+
+    Raises:
+        LeakError: The limit is no number of bits.
+    """
 
     limit: float
 
@@ -86,19 +96,29 @@ class LeakGuard:
         labels: Int[Tensor, " M"],
         generator: torch.Generator,
     ) -> Leak:
-        """Return the measured leak; LeakError where it may exceed the limit or cannot be known.
+        """Measure an encoder, and refuse it where it may leak too much.
 
-        Images that could not show a leak above the limit (their cap is lower) are refused, too.
+        Args:
+            net: Encoder and cut; the head is not used.
+            images: (M, C, H, W) in [0, 1]; so many that they could show a leak above the limit.
+            labels: (M,).
+            generator: Of the noise draws.
+
+        Returns:
+            The measured leak, at most the limit.
+
+        Raises:
+            LeakError: The leak may exceed the limit, or the images are too few to know.
         """
-        found = measure_leak(net, images, labels, generator)
-        if found.upper > self.limit:
+        leak = measure_leak(net, images, labels, generator)
+        if leak.upper > self.limit:
             raise LeakError(
-                f"one message of this encoder leaks up to {found.upper:.2f} bits beyond the label, "
+                f"one message of this encoder leaks up to {leak.upper:.2f} bits beyond the label, "
                 f"the limit is {self.limit:g}; ask for a defended model, or raise the limit"
             )
-        if found.cap <= self.limit:
+        if leak.cap <= self.limit:
             raise LeakError(
-                f"{found.images} images show at most {found.cap:.2f} bits, the limit is "
+                f"{leak.images} images show at most {leak.cap:.2f} bits, the limit is "
                 f"{self.limit:g}: they could not tell; give more own images, or lower the limit"
             )
-        return found
+        return leak

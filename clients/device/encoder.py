@@ -9,72 +9,72 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from clients.service.schema import ModelCard
+from clients.wire import ModelCard
 from fedcel.errors import NetError, ServiceError
 from fedcel.nets import NET_BUILDERS, Cut, SplitNet
 from fedcel.settings import NetSettings
 
-MOST_BYTES = 256 * 2**20
+MAX_ENCODER_BYTES = 256 * 2**20
 
 
-def read_encoder(card: ModelCard, data: bytes, own: nn.Module | None = None) -> SplitNet:
+def read_encoder(card: ModelCard, data: bytes, own_encoder: nn.Module | None = None) -> SplitNet:
     """Return the split net of a service's encoder; its head is never used.
 
-    Only the project's own nets are built from a message; `own` is the caller's module where the
-    service names another. ServiceError when card and file do not fit together or to such a net.
+    Only the project's own nets are built from a message; `own_encoder` is the caller's module where
+    the service names another. ServiceError when card and file do not fit together or to such a net.
     """
     if sha256(data).hexdigest() != card.encoder.sha256:
         raise ServiceError("the encoder is not the one that /v1/model states; fetch both again")
     try:
         tensors = load(data)
-        about = read_metadata(data)
-        net = NetSettings.model_validate(json.loads(about["net"]))
+        metadata = read_metadata(data)
+        net_settings = NetSettings.model_validate(json.loads(metadata["net"]))
         cut = Cut(card.sigma, card.dropout)
-        stated = about["model"], json.loads(about["shape"]), int(about["classes"])
+        stated = metadata["model"], json.loads(metadata["shape"]), int(metadata["classes"])
     except (SafetensorError, ValidationError, KeyError, ValueError) as error:
         raise ServiceError(f"the encoder's file cannot be used: {type(error).__name__}") from None
     if not (card.sigma >= 0 and 0 <= card.dropout < 1 and len(card.shape) == 3):
         raise ServiceError(f"{cut} of images {card.shape} is no cut that a device can make")
     if stated != (card.model, card.shape, card.classes):
         raise ServiceError("the encoder is of another model than /v1/model states")
-    encoder = own or build_encoder(net, tuple(card.shape), card.classes)
+    encoder = own_encoder or build_encoder(net_settings, tuple(card.shape), card.classes)
     fill_parameters(encoder, tensors)
-    found = SplitNet(encoder, nn.Identity(), cut, card.features)
+    net = SplitNet(encoder, nn.Identity(), cut, card.features)
     with torch.no_grad():
-        z = found.encode(torch.zeros(1, *card.shape))
+        z = net.encode(torch.zeros(1, *card.shape))
     if z.shape != (1, card.features):
         raise ServiceError(f"the encoder gives {tuple(z.shape)}, must be (1, {card.features})")
-    return found
+    return net
 
 
 def read_metadata(data: bytes) -> dict[str, str]:
     """Return the strings in a safetensors file's header."""
     size = int.from_bytes(data[:8], "little")
-    found: dict[str, str] = json.loads(data[8 : 8 + size])["__metadata__"]
-    return found
+    metadata: dict[str, str] = json.loads(data[8 : 8 + size])["__metadata__"]
+    return metadata
 
 
-def build_encoder(net: NetSettings, shape: tuple[int, ...], classes: int) -> nn.Module:
+def build_encoder(settings: NetSettings, shape: tuple[int, ...], classes: int) -> nn.Module:
     """Return an encoder of the project's own, without memory: its size is not checked yet."""
-    if net.name not in NET_BUILDERS:
+    if settings.name not in NET_BUILDERS:
         raise ServiceError(
-            f"the service's net is {net.name!r}; pass your own as `encoder`: parts are never "
+            f"the service's net is {settings.name!r}; pass your own as `encoder`: parts are never "
             "loaded from a message"
         )
-    narrow = net.model_copy(update={"head_width": 0})
+    without_head = settings.model_copy(update={"head_width": 0})
     try:
         with torch.device("meta"):
-            return NET_BUILDERS[net.name](shape, classes, narrow)[0]
+            return NET_BUILDERS[settings.name](shape, classes, without_head)[0]
     except (NetError, RuntimeError, ValueError, TypeError) as error:
         raise ServiceError(f"the service's net cannot be built: {error}") from None
 
 
 def fill_parameters(encoder: nn.Module, tensors: dict[str, Tensor]) -> None:
     """Put all parameters in; ServiceError when names, shapes or types differ."""
-    wanted = {name: tuple(value.shape) for name, value in encoder.named_parameters()}
-    found = {name: tuple(value.shape) for name, value in tensors.items()}
-    if wanted != found or any(value.dtype != torch.float32 for value in tensors.values()):
-        odd = sorted(name for name, _ in wanted.items() ^ found.items())
-        raise ServiceError(f"the encoder's tensors do not fit its net, first {odd[:1]}")
+    expected = {name: tuple(value.shape) for name, value in encoder.named_parameters()}
+    received = {name: tuple(value.shape) for name, value in tensors.items()}
+    if expected != received or any(value.dtype != torch.float32 for value in tensors.values()):
+        differing = sorted(name for name, _ in expected.items() ^ received.items())
+        raise ServiceError(f"the encoder's tensors do not fit its net, first {differing[:1]}")
     encoder.load_state_dict(tensors, assign=True)
     encoder.requires_grad_(False)

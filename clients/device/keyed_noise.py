@@ -19,7 +19,7 @@ from fedcel.nets import Cut, apply_noise
 KEY_BYTES = 32
 
 
-def fingerprint(key: bytes, law: str, image: Float[Tensor, "C H W"]) -> bytes:
+def compute_fingerprint(key: bytes, law: str, image: Float[Tensor, "C H W"]) -> bytes:
     """Return 32 bytes that only the holder of `key` can compute from an image.
 
     `law` names all else that decides the message, encoder and cut: under another law the same image
@@ -41,10 +41,9 @@ def words_to_uniforms(words: UInt64[np.ndarray, " N"]) -> Float[Tensor, " N"]:
 
 def disturb_features(cut: Cut, z: Float[Tensor, " D"], seed: bytes) -> Float[Tensor, " D"]:
     """Return the message m * z + sigma * xi of the cut's law, m and xi from a secret seed."""
-    mask = draw_uniforms(seed, b"mask", len(z)) >= cut.dropout if cut.dropout else None
-    xi = (
-        torch.special.ndtri(draw_uniforms(seed, b"noise", len(z))) * cut.sigma
-        if cut.sigma
-        else None
-    )
-    return apply_noise(z, mask, xi)
+    mask = noise = None
+    if cut.dropout:
+        mask = draw_uniforms(seed, b"mask", len(z)) >= cut.dropout
+    if cut.sigma:
+        noise = torch.special.ndtri(draw_uniforms(seed, b"noise", len(z))) * cut.sigma
+    return apply_noise(z, mask, noise)

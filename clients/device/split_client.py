@@ -4,7 +4,6 @@ import asyncio
 import secrets
 import ssl
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self, TypeVar, final, runtime_checkable
@@ -15,31 +14,50 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from clients.device import protocol
-from clients.device.device import Device, Sent, describe_law, load_device_key
-from clients.device.protocol import Answer, Flow, Reply, Send, Wait
+from clients.device.conversation import (
+    Conversation,
+    HttpReply,
+    HttpRequest,
+    Pause,
+    PrivatePrediction,
+    build_query,
+    request_budget,
+    request_model,
+    request_prediction,
+)
+from clients.device.device import Device, SentMessages, describe_law, load_device_key
 from clients.leak_guard import LeakGuard
-from clients.service.schema import Budget, ModelCard
+from clients.wire import LOOPBACK_HOSTS, Budget, ModelCard
 from fedcel.errors import ServiceError
 from fedcel.nets import SplitNet
 
-TIMEOUT = httpx.Timeout(30.0, connect=5.0)  # seconds for one attempt
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
+ATTEMPT_TIMEOUT = httpx.Timeout(30.0, connect=5.0)  # seconds
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 @runtime_checkable
-class Holder(Protocol):
+class DeviceBuilder(Protocol):
     """Who makes a device of what a service sent."""
 
     @property
     def encoder(self) -> nn.Module | None:
-        """Return an encoder of the holder's own making, into which the received values go."""
+        """Return a module of the caller's own, into which the received values go; or None."""
         ...
 
-    def device(self, card: ModelCard, net: SplitNet) -> Device:
-        """Return a device with this net, or raise LeakError."""
+    def build_device(self, card: ModelCard, net: SplitNet) -> Device:
+        """Make a device, or refuse the encoder.
+
+        Args:
+            card: Of the served model.
+            net: The received encoder and cut.
+
+        Returns:
+            The device.
+
+        Raises:
+            LeakError: The encoder leaks more than is allowed.
+        """
         ...
 
 
@@ -48,9 +66,14 @@ class Holder(Protocol):
 class OwnImages:
     """What a device holder brings: images to measure with, limits, where to keep the secret.
 
-    `message_limit` bits beyond the label for one message, `total_limit` for all distinct ones;
-    `state` a folder for the device's key and the marks of what was sent. Without it both last as
-    long as the process, and the same image is another message after a restart.
+    Args:
+        images: (M, C, H, W) in [0, 1], 20 or more.
+        labels: (M,).
+        message_limit: Bits beyond the label that one message may tell.
+        total_limit: Bits that all distinct messages together may tell.
+        state: Folder for the device's key and the marks of what was sent. Without it both last as
+            long as the process, and the same image is another message after a restart.
+        encoder: Module for the received values, where the service's net is not the project's own.
     """
 
     images: Float[Tensor, "M C H W"]
@@ -60,48 +83,100 @@ class OwnImages:
     state: Path | None = None
     encoder: nn.Module | None = None
 
-    def device(self, card: ModelCard, net: SplitNet) -> Device:
-        """Return a device with the measured net; LeakError where it leaks more than allowed."""
-        noise = torch.Generator().manual_seed(secrets.randbits(63))
-        leak = LeakGuard(self.message_limit).check(net, self.images, self.labels, noise)
-        key = load_device_key(self.state and self.state / "device.key")
-        sent = Sent(self.state and self.state / "sent.txt")
-        shape, limit, law = tuple(card.shape), self.total_limit, describe_law(card, net)
-        return Device(net, shape, law, card.largest, leak, limit, key, sent)
+    def build_device(self, card: ModelCard, net: SplitNet) -> Device:
+        """Measure a received encoder, and make a device with it.
+
+        Args:
+            card: Of the served model.
+            net: The received encoder and cut.
+
+        Returns:
+            The device.
+
+        Raises:
+            LeakError: One message may tell more than `message_limit`, or the images cannot show it.
+        """
+        generator = torch.Generator().manual_seed(secrets.randbits(63))
+        leak = LeakGuard(self.message_limit).check(net, self.images, self.labels, generator)
+        return Device(
+            net=net,
+            shape=tuple(card.shape),
+            law=describe_law(card, net),
+            max_value=card.largest,
+            leak=leak,
+            limit=self.total_limit,
+            key=load_device_key(self.state and self.state / "device.key"),
+            sent=SentMessages(self.state and self.state / "sent.txt"),
+        )
 
 
 class SplitClient:
     """Asks a split-inference service; the image itself never leaves.
 
-    Use it as a context manager, or close it. `verify` is the file of the authority that signed the
-    service's certificate, or True for the system's own.
+    It fetches the model's encoder and measures it at once. Use it as a context manager, or close
+    it. Example::
+
+        own = OwnImages(images, labels, state=Path("device"))
+        with SplitClient("https://localhost:8443", key, own) as client:
+            print(client.ask(image).probabilities)
+
+    Args:
+        url: Address of the service; `http://` only for this machine.
+        key: The client's API key.
+        builder: `OwnImages`, or another maker of devices.
+        verify: File of the authority that signed the service's certificate, or True for the
+            system's own.
+
+    Raises:
+        ServiceError: The service cannot be reached or trusted, or says no.
+        LeakError: The encoder leaks more than is allowed.
     """
 
-    def __init__(self, url: str, key: str, own: Holder, verify: Path | bool = True) -> None:
-        """Fetch the model's encoder and measure it; ServiceError, LeakError say why not."""
+    card: ModelCard
+    device: Device
+
+    def __init__(
+        self, url: str, key: str, builder: DeviceBuilder, verify: Path | bool = True
+    ) -> None:
         self._key = key
         self._http = httpx.Client(
-            base_url=check_address(url), verify=choose_authorities(verify), timeout=TIMEOUT
+            base_url=check_url(url), verify=build_tls_context(verify), timeout=ATTEMPT_TIMEOUT
         )
         try:
-            self.card, net = self._drive(protocol.request_model(key, own.encoder))
-            self.device = own.device(self.card, net)
+            self.card, net = self._carry_on(request_model(key, builder.encoder))
+            self.device = builder.build_device(self.card, net)
         except BaseException:
             self._http.close()
             raise
 
-    def ask(self, image: Float[Tensor, "C H W"], uncertainty: bool = False) -> Answer:
-        """Return the private answer about an image in [0, 1].
+    def ask(self, image: Float[Tensor, "C H W"], uncertainty: bool = False) -> PrivatePrediction:
+        """Get a private answer about an image.
 
-        LeakLimitError before anything is sent, ServiceError where the service says no.
+        Args:
+            image: (C, H, W) in [0, 1].
+            uncertainty: Also ask for entropy and BALD, for their price.
+
+        Returns:
+            The answer; the same image has the same one, and costs nothing again.
+
+        Raises:
+            LeakLimitError: All messages would tell more than the limit; nothing was sent.
+            ServiceError: The service says no; SpentError where a budget is spent.
         """
-        message = self.device.message(image)
-        send = protocol.build_query(self._key, self.card.model, message, uncertainty)
-        return self._drive(protocol.request_answer(send, self.card.classes, self.device.leaked))
+        return self._carry_on(
+            begin_query(self.device, self.card, self._key, image, uncertainty=uncertainty)
+        )
 
     def budget(self) -> Budget:
-        """Return the client's account in epsilon."""
-        return self._drive(protocol.request_balance(self._key))
+        """Read the client's account.
+
+        Returns:
+            What it was granted, has spent and has left, in epsilon.
+
+        Raises:
+            ServiceError: The service says no.
+        """
+        return self._carry_on(request_budget(self._key))
 
     def close(self) -> None:
         """Close the connection."""
@@ -115,68 +190,108 @@ class SplitClient:
         """Close the connection."""
         self.close()
 
-    def _drive(self, flow: Flow[Found]) -> Found:
+    def _carry_on(self, conversation: Conversation[Result]) -> Result:
+        reply = None
         try:
-            step = next(flow)
             while True:
-                if isinstance(step, Wait):
+                step, reply = conversation.send(reply), None
+                if isinstance(step, Pause):
                     time.sleep(step.seconds)
-                    step = flow.send(None)
                 else:
-                    step = flow.send(self._send(step))
+                    reply = self._send(step)
         except StopIteration as end:
-            found: Found = end.value
-            return found
+            result: Result = end.value
+            return result
 
-    def _send(self, send: Send) -> Reply | None:
+    def _send(self, request: HttpRequest) -> HttpReply | None:
+        body = bytearray()
         try:
             with self._http.stream(
-                send.method, send.path, headers=send.headers, content=send.content
+                request.method, request.path, headers=request.headers, content=request.content
             ) as reply:
-                body = Body(send.limit)
-                body.take_all(reply.iter_bytes())
-                return Reply(reply.status_code, reply.headers, body.data)
+                for part in reply.iter_bytes():
+                    extend_body(body, part, request.limit)
+                return HttpReply(reply.status_code, reply.headers, bytes(body))
         except httpx.TransportError as error:
             refuse_untrusted(error)
             return None
 
 
 class AsyncSplitClient:
-    """`SplitClient` for an event loop: `await AsyncSplitClient.connect(...)`."""
+    """`SplitClient` for an event loop, where many questions may wait at once.
+
+    Make it with `await AsyncSplitClient.connect(...)`; use it with `async with`, or close it.
+    """
+
+    card: ModelCard
+    device: Device
 
     def __init__(self, http: httpx.AsyncClient, key: str) -> None:
         self._http = http
         self._key = key
 
-    card: ModelCard
-    device: Device
-
     @classmethod
-    async def connect(cls, url: str, key: str, own: Holder, verify: Path | bool = True) -> Self:
-        """Return a client that fetched and measured the encoder; see `SplitClient`."""
+    async def connect(
+        cls, url: str, key: str, builder: DeviceBuilder, verify: Path | bool = True
+    ) -> Self:
+        """Fetch the model's encoder and measure it.
+
+        Args:
+            url: Address of the service; `http://` only for this machine.
+            key: The client's API key.
+            builder: `OwnImages`, or another maker of devices.
+            verify: File of the authority that signed the service's certificate, or True for the
+                system's own.
+
+        Returns:
+            A client of the service.
+
+        Raises:
+            ServiceError: The service cannot be reached or trusted, or says no.
+            LeakError: The encoder leaks more than is allowed.
+        """
         http = httpx.AsyncClient(
-            base_url=check_address(url), verify=choose_authorities(verify), timeout=TIMEOUT
+            base_url=check_url(url), verify=build_tls_context(verify), timeout=ATTEMPT_TIMEOUT
         )
-        found = cls(http, key)
+        client = cls(http, key)
         try:
-            found.card, net = await found._drive(protocol.request_model(key, own.encoder))
-            found.device = await asyncio.to_thread(own.device, found.card, net)
+            client.card, net = await client._carry_on(request_model(key, builder.encoder))
+            client.device = await asyncio.to_thread(builder.build_device, client.card, net)
         except BaseException:
             await http.aclose()
             raise
-        return found
+        return client
 
-    async def ask(self, image: Float[Tensor, "C H W"], uncertainty: bool = False) -> Answer:
-        """Return the private answer about an image; see `SplitClient.ask`."""
-        message = self.device.message(image)
-        send = protocol.build_query(self._key, self.card.model, message, uncertainty)
-        return await self._drive(
-            protocol.request_answer(send, self.card.classes, self.device.leaked)
+    async def ask(
+        self, image: Float[Tensor, "C H W"], uncertainty: bool = False
+    ) -> PrivatePrediction:
+        """Get a private answer about an image.
+
+        Args:
+            image: (C, H, W) in [0, 1].
+            uncertainty: Also ask for entropy and BALD, for their price.
+
+        Returns:
+            The answer; the same image has the same one, and costs nothing again.
+
+        Raises:
+            LeakLimitError: All messages would tell more than the limit; nothing was sent.
+            ServiceError: The service says no; SpentError where a budget is spent.
+        """
+        return await self._carry_on(
+            begin_query(self.device, self.card, self._key, image, uncertainty=uncertainty)
         )
 
     async def budget(self) -> Budget:
-        """Return the client's account in epsilon."""
-        return await self._drive(protocol.request_balance(self._key))
+        """Read the client's account.
+
+        Returns:
+            What it was granted, has spent and has left, in epsilon.
+
+        Raises:
+            ServiceError: The service says no.
+        """
+        return await self._carry_on(request_budget(self._key))
 
     async def close(self) -> None:
         """Close the connection."""
@@ -190,50 +305,46 @@ class AsyncSplitClient:
         """Close the connection."""
         await self.close()
 
-    async def _drive(self, flow: Flow[Found]) -> Found:
+    async def _carry_on(self, conversation: Conversation[Result]) -> Result:
+        reply = None
         try:
-            step = next(flow)
             while True:
-                if isinstance(step, Wait):
+                step, reply = conversation.send(reply), None
+                if isinstance(step, Pause):
                     await asyncio.sleep(step.seconds)
-                    step = flow.send(None)
                 else:
-                    step = flow.send(await self._send(step))
+                    reply = await self._send(step)
         except StopIteration as end:
-            found: Found = end.value
-            return found
+            result: Result = end.value
+            return result
 
-    async def _send(self, send: Send) -> Reply | None:
+    async def _send(self, request: HttpRequest) -> HttpReply | None:
+        body = bytearray()
         try:
             async with self._http.stream(
-                send.method, send.path, headers=send.headers, content=send.content
+                request.method, request.path, headers=request.headers, content=request.content
             ) as reply:
-                body = Body(send.limit)
                 async for part in reply.aiter_bytes():
-                    body.take(part)
-                return Reply(reply.status_code, reply.headers, body.data)
+                    extend_body(body, part, request.limit)
+                return HttpReply(reply.status_code, reply.headers, bytes(body))
         except httpx.TransportError as error:
             refuse_untrusted(error)
             return None
 
 
-class Body:
-    """Collects a reply of at most `limit` bytes."""
+def begin_query(
+    device: Device, card: ModelCard, key: str, image: Float[Tensor, "C H W"], *, uncertainty: bool
+) -> Conversation[PrivatePrediction]:
+    """Encode and count an image now; return the conversation about it."""
+    request = build_query(key, card.model, device.build_message(image), uncertainty)
+    return request_prediction(request, card.classes, device.leaked_bits)
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.data = b""
 
-    def take(self, part: bytes) -> None:
-        """Add a part; ServiceError beyond the limit."""
-        self.data += part
-        if len(self.data) > self.limit:
-            raise ServiceError(f"the reply is longer than {self.limit} bytes")
-
-    def take_all(self, parts: Iterable[bytes]) -> None:
-        """Add all parts."""
-        for part in parts:
-            self.take(part)
+def extend_body(body: bytearray, part: bytes, limit: int) -> None:
+    """Add a part of a reply; ServiceError beyond the limit."""
+    body += part
+    if len(body) > limit:
+        raise ServiceError(f"the reply is longer than {limit} bytes")
 
 
 def refuse_untrusted(error: httpx.TransportError) -> None:
@@ -244,20 +355,20 @@ def refuse_untrusted(error: httpx.TransportError) -> None:
         ) from None
 
 
-def check_address(url: str) -> str:
+def check_url(url: str) -> str:
     """Return a service's address; ServiceError where key and messages would travel in clear."""
     parts = urlsplit(url)
-    if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK):
+    if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK_HOSTS):
         return url
     raise ServiceError(f"url is {url!r}, must begin with https:// (http:// only for this machine)")
 
 
-def choose_authorities(verify: Path | bool) -> ssl.SSLContext:
+def build_tls_context(verify: Path | bool) -> ssl.SSLContext:
     """Return whom to trust: the system's authorities, or those of a file; ServiceError on False."""
     if verify is False:
         raise ServiceError("verify is False: anybody could answer; pass the authority's file")
     if isinstance(verify, Path) and not verify.is_file():
         raise ServiceError(f"{verify} is no file; give the PEM file of the service's authority")
-    found = ssl.create_default_context(cafile=None if verify is True else str(verify))
-    found.minimum_version = ssl.TLSVersion.TLSv1_2
-    return found
+    context = ssl.create_default_context(cafile=None if verify is True else str(verify))
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

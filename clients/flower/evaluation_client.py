@@ -17,8 +17,7 @@ from flwr.common import NDArrays, Scalar
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.service.answering import PrivateAnswerer, Query, to_micro_epsilon
-from clients.service.model import build_served
+from clients.service import PrivateAnswerer, Query, build_served, to_micro_epsilon
 from fedcel.data import Images
 from fedcel.federation import record_names
 from fedcel.metrics import calibration
@@ -131,7 +130,7 @@ class EvaluationClient(NumPyClient):
             if isinstance(answer, Refusal):
                 raise ValueError(
                     f"{account.client!r} cannot pay for an answer: {answer.reason}, epsilon "
-                    f"{answer.left / MICRO:g} left; see `fedcel ledger list {account.ledger}`"
+                    f"{answer.remaining / MICRO:g} left; see `fedcel ledger list {account.ledger}`"
                 )
             values.append(json.loads(answer.body)["values"])
         return np.asarray(values, np.float32)
@@ -139,5 +138,5 @@ class EvaluationClient(NumPyClient):
 
 def identify_query(answerer: PrivateAnswerer, query: Query) -> Query:
     """Return the query under an id of all that decides its answer: a repeat has the same."""
-    digest = sha256(answerer.served.version.encode() + answerer.digest(query)).hexdigest()
+    digest = sha256(answerer.model.version.encode() + answerer.digest(query)).hexdigest()
     return query._replace(request=digest)

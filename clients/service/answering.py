@@ -1,19 +1,23 @@
-"""One batch of questions: charged together, answered together, settled together.
+"""Queries that wait are answered together: charged, then perturbed, then stored.
 
-The answers protect the INPUT of a question against whoever reads the answer. No answer exists
-before its charge is durable, and none leaves before it is stored for repeats.
+The answers protect the INPUT of a query against whoever reads the answer. No answer exists before
+its charge is durable, and none leaves before it is stored for repeats.
+
+Nothing in here needs the web framework: a Flower node answers with it, too.
 """
 
+import asyncio
 import json
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from hashlib import sha256
-from typing import NamedTuple, final
+from typing import Generic, NamedTuple, TypeVar, final
 
 import torch
 from jaxtyping import Float
@@ -22,176 +26,283 @@ from torch import Tensor
 from clients.service.model import ServedModel, uncertainty_scores, uncertainty_sensitivity
 from fedcel.posterior import Prediction
 from fedcel.privacy import Mechanism, perturb_rows
-from fedcel.privacy.ledger import MICRO, Charge, Ledger, Receipt, Refusal
+from fedcel.privacy.ledger import MICRO, Charge, Ledger, Refusal
 
-Observe = Callable[[str, float], None]
+LINGER_SECONDS = 0.001
+"""For which the first of a batch waits for others: most of a small batch's cost is its own."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Query(NamedTuple):
-    """One question as it arrived, checked."""
+    """One query as it arrived, checked."""
 
     client: str
     request: str
+    """The client's own id of it."""
     message: bytes
     """D values, float32, little-endian."""
     uncertainty: bool
 
 
 class Answered(NamedTuple):
-    """An answer that may leave; `body` is what was stored."""
+    """An answer that may leave."""
 
     body: bytes
+    """JSON, as it is stored for repeats."""
     fresh: bool
-    left: int
+    """Whether it was drawn, and paid, for this query."""
+    remaining: int
+    """Micro-epsilons that the client has left."""
     spent: int
-
-
-class Price(NamedTuple):
-    """What an answer costs, in micro-epsilons, rounded up."""
-
-    answer: int
-    uncertainty: int
-
-    def of(self, ask: Query) -> int:
-        """Return the price of one question."""
-        return self.answer + (self.uncertainty if ask.uncertainty else 0)
+    """Micro-epsilons that it cost."""
 
 
 def to_micro_epsilon(epsilon: float) -> int:
-    """Return epsilon in millionths, never less than it is."""
+    """Convert epsilon to what the ledger counts.
+
+    Args:
+        epsilon: Privacy loss, in nats.
+
+    Returns:
+        Millionths of it, rounded up.
+    """
     return math.ceil(Fraction(epsilon) * MICRO)
 
 
 @final
 @dataclass(frozen=True)
 class PrivateAnswerer:
-    """All that a batch needs: the model, the mechanism and its price, the ledger."""
+    """Answers batches of queries with a model, a mechanism and the ledger that pays.
 
-    served: ServedModel
+    `observe_phase` is told the seconds of each part: heads, charge, noise, settle.
+    """
+
+    model: ServedModel
     mechanism: Mechanism
     ledger: Ledger
-    observe: Observe
+    observe_phase: Callable[[str, float], None]
 
-    @cached_property
-    def price(self) -> Price:
-        """Return the prices; uncertainty costs an epsilon of its own."""
-        return list_prices(self.mechanism)
+    def answer(self, queries: Sequence[Query]) -> list[Answered | Refusal]:
+        """Charge and answer queries.
 
-    def answer(self, asks: Sequence[Query]) -> list[Answered | Refusal]:
-        """Return what each question gets; LedgerError where the ledger cannot be written."""
-        found: dict[int, Answered | Refusal] = {}
-        left = list(enumerate(asks))
-        while left:  # equals wait for each other, so that they get the same answer
-            now, left = split_repeated(left)
-            answers = self._round([ask for _, ask in now])
-            found |= {index: got for (index, _), got in zip(now, answers, strict=True)}
-        return [found[index] for index in range(len(asks))]
+        Equal messages, and equal ids, of a client get the same answer, which is paid once.
 
-    def _round(self, asks: list[Query]) -> list[Answered | Refusal]:
-        """Return what each gets; one that the model cannot answer costs nothing."""
-        with time_phase(self.observe, "heads"):
-            heads = self._heads(asks)
-        sound = heads.log_samples.isfinite().all(2).all(0).tolist()
-        charges = {i: self.charge(ask) for i, ask in enumerate(asks) if sound[i]}
-        with time_phase(self.observe, "charge"):
-            told = dict(zip(charges, self.ledger.charge([*charges.values()]), strict=True))
-        paid = [i for i, got in told.items() if isinstance(got, Receipt) and got.answer is None]
-        fresh = dict(zip(paid, self._draw(heads, asks, paid), strict=True)) if paid else {}
-        if paid:
-            with time_phase(self.observe, "settle"):
-                self.ledger.settle([(charges[i].request, fresh[i]) for i in paid])
-        found: list[Answered | Refusal] = []
-        for i, ask in enumerate(asks):
-            got = told.get(i, Refusal(ask.request, "undefined", 0))
-            if isinstance(got, Refusal):
-                found.append(got)
-            elif got.answer is not None:
-                found.append(Answered(got.answer, False, got.left, 0))
-            else:
-                found.append(Answered(fresh[i], True, got.left, charges[i].epsilon))
-        return found
+        Args:
+            queries: The queries, of any clients.
 
-    def charge(self, ask: Query) -> Charge:
-        """Return what the ledger has to book for a question."""
-        # Ids are a client's own: nobody can use up another's.
-        name = f"{ask.client}:{ask.request}"
-        price = self.price.of(ask)
+        Returns:
+            For each query its answer, or why there is none.
+
+        Raises:
+            LedgerError: The ledger cannot be written; nothing was answered.
+        """
+        replies: dict[int, Answered | Refusal] = {}
+        waiting = list(enumerate(queries))
+        while waiting:  # equals wait for each other, so that they get the same answer
+            batch, waiting = split_repeated(waiting)
+            answers = self._answer_distinct([query for _, query in batch])
+            replies |= {index: reply for (index, _), reply in zip(batch, answers, strict=True)}
+        return [replies[index] for index in range(len(queries))]
+
+    def build_charge(self, query: Query) -> Charge:
+        """Say what the ledger has to book for a query.
+
+        Args:
+            query: The query.
+
+        Returns:
+            Its charge; uncertainty costs an epsilon of its own.
+        """
         return Charge(
-            name, ask.client, self.served.version, price, self.mechanism.delta, self.digest(ask)
+            request=f"{query.client}:{query.request}",  # nobody can use up another client's ids
+            client=query.client,
+            model=self.model.version,
+            epsilon=self._epsilon * (2 if query.uncertainty else 1),
+            delta=self.mechanism.delta,
+            message=self.digest(query),
         )
 
-    def digest(self, ask: Query) -> bytes:
-        """Return the digest of a message and of everything that decides its answer."""
-        return sha256(self._laws[ask.uncertainty] + b"\0" + ask.message).digest()
+    def digest(self, query: Query) -> bytes:
+        """Identify a query: the ledger pays once for queries of a client with the same digest.
+
+        Args:
+            query: The query.
+
+        Returns:
+            SHA-256 of the message and of everything that decides its answer.
+        """
+        return sha256(self._answer_laws[query.uncertainty] + b"\0" + query.message).digest()
 
     @cached_property
-    def _laws(self) -> list[bytes]:
+    def _epsilon(self) -> int:
+        return to_micro_epsilon(self.mechanism.epsilon)
+
+    @cached_property
+    def _answer_laws(self) -> list[bytes]:
         """Return what decides an answer besides its message, without and with uncertainty."""
-        law = repr(self.served.privacy)
-        return [json.dumps([law, uncertainty]).encode() for uncertainty in (False, True)]
+        privacy = repr(self.model.privacy)
+        return [json.dumps([privacy, uncertainty]).encode() for uncertainty in (False, True)]
 
-    def _heads(self, asks: list[Query]) -> Prediction:
-        """Return what all heads say to each message."""
-        rows = torch.frombuffer(bytearray().join(a.message for a in asks), dtype=torch.float32)
-        return self.served.logits(rows.reshape(len(asks), -1))
+    def _answer_distinct(self, queries: list[Query]) -> list[Answered | Refusal]:
+        """Return what each query gets; one that the model cannot answer costs nothing."""
+        with self._timed("heads"):
+            rows = torch.frombuffer(
+                bytearray().join(query.message for query in queries), dtype=torch.float32
+            )
+            prediction = self.model.predict(rows.reshape(len(queries), -1))
+        is_finite = prediction.log_samples.isfinite().all(2).all(0)
+        answerable: list[int] = is_finite.nonzero().flatten().tolist()
+        charges = [self.build_charge(queries[index]) for index in answerable]
+        with self._timed("charge"):
+            booked = self.ledger.charge(charges)
+        replies: list[Answered | Refusal] = [
+            Refusal(query.request, "undefined", 0) for query in queries
+        ]
+        paid: list[tuple[int, Charge, int]] = []
+        for index, charge, reply in zip(answerable, charges, booked, strict=True):
+            if isinstance(reply, Refusal):
+                replies[index] = reply
+            elif reply.answer is not None:
+                replies[index] = Answered(reply.answer, False, reply.remaining, 0)
+            else:
+                paid.append((index, charge, reply.remaining))
+        if paid:
+            with self._timed("noise"):
+                bodies = self._draw_answers(prediction, queries, [index for index, _, _ in paid])
+            with self._timed("settle"):
+                requests = [charge.request for _, charge, _ in paid]
+                self.ledger.settle([*zip(requests, bodies, strict=True)])
+            for (index, charge, remaining), body in zip(paid, bodies, strict=True):
+                replies[index] = Answered(body, True, remaining, charge.epsilon)
+        return replies
 
-    def _draw(self, heads: Prediction, asks: list[Query], paid: list[int]) -> list[bytes]:
-        """Return fresh answers to the questions that paid."""
-        with time_phase(self.observe, "noise"):
-            mine = Prediction(heads.log_samples[:, paid])
-            values = self.mechanism.answer(mine.logits)
-            wanted = [row for row, i in enumerate(paid) if asks[i].uncertainty]
-            doubt: dict[int, Tensor] = {}
-            if wanted:
-                bound = uncertainty_sensitivity(self.served.classes)
-                noisy = perturb_rows(
-                    uncertainty_scores(mine)[wanted], self.mechanism.epsilon, bound
-                )
-                doubt = dict(zip(wanted, noisy, strict=True))
+    def _draw_answers(
+        self, prediction: Prediction, queries: Sequence[Query], paid: list[int]
+    ) -> list[bytes]:
+        """Return fresh answers to the queries that paid."""
+        paid_prediction = Prediction(prediction.log_samples[:, paid])
+        values = self.mechanism.answer(paid_prediction.logits)
+        asking = [row for row, index in enumerate(paid) if queries[index].uncertainty]
+        uncertainty: dict[int, Tensor] = {}
+        if asking:
+            noisy = perturb_rows(
+                uncertainty_scores(paid_prediction)[asking],
+                self.mechanism.epsilon,
+                uncertainty_sensitivity(self.model.classes),
+            )
+            uncertainty = dict(zip(asking, noisy, strict=True))
         unit = self.mechanism.unit
-        return [build_answer_body(row, unit, doubt.get(index)) for index, row in enumerate(values)]
+        return [build_answer_body(row, unit, uncertainty.get(i)) for i, row in enumerate(values)]
 
-
-def list_prices(mechanism: Mechanism) -> Price:
-    """Return the prices of a mechanism's answers."""
-    one = to_micro_epsilon(mechanism.epsilon)
-    return Price(one, one)
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.observe_phase(phase, time.perf_counter() - start)
 
 
 def split_repeated(
-    asks: list[tuple[int, Query]],
+    queries: list[tuple[int, Query]],
 ) -> tuple[list[tuple[int, Query]], list[tuple[int, Query]]]:
-    """Return the first of each request id and of each message of a client, and the others."""
+    """Return the first of each request id and of each message of a client, and the repeats."""
     ids: set[tuple[str, str]] = set()
     messages: set[tuple[str, bytes, bool]] = set()
-    first, others = [], []
-    for index, ask in asks:
-        name = ask.client, ask.request
-        message = ask.client, ask.message, ask.uncertainty
-        if name in ids or message in messages:
-            others.append((index, ask))
+    first, repeats = [], []
+    for index, query in queries:
+        request_id = query.client, query.request
+        message = query.client, query.message, query.uncertainty
+        if request_id in ids or message in messages:
+            repeats.append((index, query))
             continue
-        ids.add(name)
+        ids.add(request_id)
         messages.add(message)
-        first.append((index, ask))
-    return first, others
+        first.append((index, query))
+    return first, repeats
 
 
-def build_answer_body(values: Float[Tensor, " C"], unit: str, doubt: Tensor | None) -> bytes:
+def build_answer_body(
+    values: Float[Tensor, " C"], unit: str, uncertainty: Float[Tensor, "2"] | None
+) -> bytes:
     """Return an answer as JSON: what the mechanism gave, and what follows from it."""
-    found: dict[str, object] = {
+    body: dict[str, object] = {
         "unit": unit,
         "label": int(values.argmax()),
         "values": values.tolist(),
     }
-    if doubt is not None:
-        found |= {"entropy": float(doubt[0]), "information": float(doubt[1])}
-    return json.dumps(found).encode()
+    if uncertainty is not None:
+        body |= {"entropy": float(uncertainty[0]), "information": float(uncertainty[1])}
+    return json.dumps(body).encode()
 
 
-@contextmanager
-def time_phase(observe: Observe, phase: str) -> Iterator[None]:
-    """Tell how many seconds a phase took."""
-    begun = time.perf_counter()
-    yield
-    observe(phase, time.perf_counter() - begun)
+class FullError(Exception):
+    """The queue is full, or closed for the end."""
+
+
+class Batcher(Generic[Item, Result]):
+    """A bounded queue before one thread, which gets what waits in batches, one at a time.
+
+    At most `queue` items wait, at most `size` are a batch. Made and used within one event loop.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Sequence[Item]], Sequence[Result]],
+        thread: ThreadPoolExecutor,
+        size: int,
+        queue: int,
+    ) -> None:
+        self.work = work
+        self.thread = thread
+        self.size = size
+        self._waiting: asyncio.Queue[tuple[Item, asyncio.Future[Result]]] = asyncio.Queue(queue)
+        self._closed = False
+        self._loop = asyncio.create_task(self._run())
+
+    def count_waiting(self) -> int:
+        """Return how many items wait."""
+        return self._waiting.qsize()
+
+    async def submit(self, item: Item) -> Result:
+        """Return the item's result; FullError at once where there is no room."""
+        if self._closed:
+            raise FullError
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        try:
+            self._waiting.put_nowait((item, future))
+        except asyncio.QueueFull:
+            raise FullError from None
+        return await future
+
+    async def close(self) -> None:
+        """Take no more, answer all that waits, end."""
+        self._closed = True
+        await self._waiting.join()
+        self._loop.cancel()
+        await asyncio.gather(self._loop, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            batch = [await self._waiting.get()]
+            await asyncio.sleep(LINGER_SECONDS)
+            while len(batch) < self.size and not self._waiting.empty():
+                batch.append(self._waiting.get_nowait())
+            await self._work_on(batch)
+            for _ in batch:
+                self._waiting.task_done()
+
+    async def _work_on(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
+        loop = asyncio.get_running_loop()
+        items = [item for item, _ in batch]
+        futures = [future for _, future in batch]
+        try:
+            results = await loop.run_in_executor(self.thread, self.work, items)
+        except Exception as error:  # each asker is told, the loop goes on
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for future, result in zip(futures, results, strict=True):
+            if not future.done():  # the asker may have gone
+                future.set_result(result)

@@ -5,54 +5,203 @@ images that the model was trained on are not protected by them, and answers add 
 itself reads the messages: what they tell of an image is up to encoder and noise at the cut.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from hashlib import sha256
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from clients.service import schema
-from clients.service.answering import list_prices
-from clients.service.body import BINARY, JSON, parse_query
-from clients.service.middleware import Watch
-from clients.service.problems import MEDIA, Kinds, ProblemError
-from clients.service.state import Service
-from fedcel.privacy.ledger import MICRO
+from clients import wire
+from clients.service.access import KeyStore, RateLimiter, key_table_path
+from clients.service.answering import (
+    Answered,
+    Batcher,
+    FullError,
+    PrivateAnswerer,
+    Query,
+    to_micro_epsilon,
+)
+from clients.service.model import ServedModel
+from clients.service.monitoring import LOGGER, Metrics, RequestMonitor
+from clients.service.problems import PROBLEM_MEDIA_TYPE, ProblemError, ProblemKind
+from clients.service.query import BINARY_TYPE, JSON_TYPE, parse_query
+from fedcel.errors import LedgerError
+from fedcel.privacy import Mechanism
+from fedcel.privacy.ledger import MICRO, Balance, Ledger, Refusal
 
-KEY: dict[str, Any] = {"security": [{"key": []}]}
-QUESTION: dict[str, Any] = {
+Result = TypeVar("Result")
+
+PROBLEM_OF_REFUSAL = {
+    "budget": (ProblemKind.BUDGET, "Ask the operator to top up the client's budget."),
+    "delta": (
+        ProblemKind.BUDGET,
+        "The deltas of the answers add up to 1 %: use another client or model.",
+    ),
+    "undefined": (ProblemKind.INVALID, "The model has no finite answer to this message."),
+    "model-budget": (ProblemKind.MODEL_BUDGET, "This model version answers no more questions."),
+    "unknown-client": (ProblemKind.UNKNOWN_CLIENT, "Ask the operator to grant a budget."),
+    "replayed": (ProblemKind.REPLAYED, "Send a new request id."),
+}
+KEY_DOCUMENTATION: dict[str, Any] = {"security": [{"key": []}]}
+QUERY_DOCUMENTATION: dict[str, Any] = {
     "parameters": [
         {
             "name": name,
             "in": "header",
             "required": False,
-            "description": f"With {BINARY}.",
+            "description": f"With {BINARY_TYPE}.",
             "schema": {"type": "string", "pattern": pattern},
         }
         for name, pattern in (
-            ("Idempotency-Key", schema.REQUEST_ID),
-            ("Model-Version", schema.VERSION),
+            ("Idempotency-Key", wire.REQUEST_ID_PATTERN),
+            ("Model-Version", wire.VERSION_PATTERN),
         )
     ]
     + [{"name": "uncertainty", "in": "query", "schema": {"type": "boolean", "default": False}}],
     "requestBody": {
         "required": True,
         "content": {
-            BINARY: {
+            BINARY_TYPE: {
                 "schema": {
                     "type": "string",
                     "format": "binary",
                     "description": "D values of float32, little-endian.",
                 }
             },
-            JSON: {"schema": schema.Question.model_json_schema()},
+            JSON_TYPE: {"schema": wire.Question.model_json_schema()},
         },
     },
 }
+
+
+class Limits(NamedTuple):
+    """How much the service takes at once."""
+
+    queue: int = 256
+    """Questions that wait, at most."""
+    batch: int = 64
+    """Questions answered together, at most."""
+    rate: float = 50.0
+    """Questions a second of one client, on average."""
+
+
+class Service:
+    """One served model on one ledger; `start` and `end` within one event loop.
+
+    The ledger and the model are used in one thread alone, off the event loop.
+    """
+
+    def __init__(
+        self, model: ServedModel, mechanism: Mechanism, ledger: Path, limits: Limits
+    ) -> None:
+        self.model = model
+        self.mechanism = mechanism
+        self.limits = limits
+        self.keys = KeyStore(key_table_path(ledger))
+        self.rates = RateLimiter(limits.rate, time.monotonic)
+        self.metrics = Metrics()
+        self.is_ready = False
+        self.is_ending = False
+        self.start_error: LedgerError | None = None
+        self._ledger_path = ledger
+        self._thread = ThreadPoolExecutor(1, "fedcel-answers")
+
+    async def start(self) -> None:
+        """Open the ledger and take questions; LedgerError when it cannot be opened."""
+        try:
+            self.ledger = await self._run_in_thread(lambda: Ledger.open(self._ledger_path))
+        except LedgerError as error:
+            self.start_error = error
+            raise
+        self.answerer = PrivateAnswerer(
+            self.model, self.mechanism, self.ledger, self.metrics.observe_phase
+        )
+        self.batcher = Batcher(
+            self._answer_batch, self._thread, self.limits.batch, self.limits.queue
+        )
+        self.is_ready = True
+        LOGGER.info("started", extra={"model": self.model.version})
+
+    async def end(self) -> None:
+        """Answer what waits, take nothing more, close the ledger."""
+        self.is_ready, self.is_ending = False, True
+        await self.batcher.close()
+        await self._run_in_thread(self.ledger.close)
+        self._thread.shutdown()
+        LOGGER.info("drained")
+
+    def identify_client(self, request: Request) -> str:
+        """Return whose key a request shows; ProblemError where it has none, or asks too often."""
+        client = self.keys.authenticate(request.headers.get("authorization")).client
+        seconds = self.rates.take_token(client)
+        if seconds:
+            raise ProblemError(
+                ProblemKind.RATE,
+                f"At most {self.limits.rate:g} a second on average.",
+                retry_after=seconds,
+            )
+        request.scope["fedcel"]["client"] = client
+        return client
+
+    async def answer(self, query: Query) -> Answered:
+        """Return the answer to a query; ProblemError says why there is none."""
+        self.metrics.queue.set(self.batcher.count_waiting())
+        try:
+            reply = await self.batcher.submit(query)
+        except FullError:
+            self.metrics.refusals.labels("busy").inc()
+            raise ProblemError(
+                ProblemKind.BUSY, "Ask again with the same id.", retry_after=1.0
+            ) from None
+        except LedgerError as error:
+            raise self._fail(error) from None
+        self.is_ready = not self.is_ending
+        if isinstance(reply, Refusal):
+            self.metrics.refusals.labels(reply.reason).inc()
+            kind, detail = PROBLEM_OF_REFUSAL[reply.reason]
+            raise ProblemError(kind, detail, remaining=reply.remaining / MICRO)
+        self.metrics.answers.labels(str(reply.fresh).lower()).inc()
+        self.metrics.epsilon.inc(reply.spent / MICRO)
+        return reply
+
+    async def read_balance(self, client: str) -> Balance:
+        """Return a client's account; ProblemError where the ledger cannot be read."""
+        try:
+            return await self._run_in_thread(lambda: self.ledger.balance(client))
+        except LedgerError as error:
+            raise self._fail(error) from None
+
+    async def check_ready(self) -> bool:
+        """Say whether questions are taken; after a failure of the ledger, try it again."""
+        if not (self.is_ready or self.is_ending):
+            try:
+                await self._run_in_thread(self.ledger.probe)
+            except LedgerError:
+                return False
+            self.is_ready = True
+        return self.is_ready
+
+    async def _run_in_thread(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _fail(self, error: LedgerError) -> ProblemError:
+        self.is_ready = False
+        LOGGER.error("ledger", exc_info=error)
+        return ProblemError(
+            ProblemKind.LEDGER, "Ask again later with the same id.", retry_after=5.0
+        )
+
+    def _answer_batch(self, queries: Sequence[Query]) -> list[Answered | Refusal]:
+        self.metrics.batch.observe(len(queries))
+        return self.answerer.answer(queries)
 
 
 def create_app(service: Service) -> FastAPI:
@@ -66,33 +215,41 @@ def create_app(service: Service) -> FastAPI:
 
     app = FastAPI(title="fedcel", version="1", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.service = service
-    app.add_middleware(Watch, service=service)
+    app.add_middleware(RequestMonitor, metrics=service.metrics)
     app.add_exception_handler(ProblemError, handle_problem)
     app.add_exception_handler(HTTPException, handle_http_error)
     app.router.add_api_route(
         "/v1/query",
-        query,
+        answer_query,
+        name="query",
         methods=["POST"],
-        response_model=schema.Answer,
+        response_model=wire.Answer,
         responses=describe_refusals(401, 403, 408, 409, 413, 415, 422, 429, 500, 503),
-        openapi_extra=KEY | QUESTION,
-        route_class_override=Direct,
+        openapi_extra=KEY_DOCUMENTATION | QUERY_DOCUMENTATION,
+        route_class_override=UnparsedRoute,
     )
-    app.get("/v1/model", responses=describe_refusals(401, 429), openapi_extra=KEY)(model)
-    app.get(
-        "/v1/encoder",
-        response_class=Response,
-        responses=describe_refusals(401, 429),
-        openapi_extra=KEY,
-    )(encoder)
-    app.get("/v1/budget", responses=describe_refusals(401, 429, 503), openapi_extra=KEY)(budget)
-    for path, handler in (("/healthz", healthz), ("/readyz", readyz), ("/metrics", metrics)):
-        app.get(path, response_class=Response, responses=describe_refusals(503))(handler)
-    document_api_key(app)
+    for path, handler, response_class, statuses in (
+        ("/v1/model", describe_model, JSONResponse, (401, 429)),
+        ("/v1/encoder", send_encoder, Response, (401, 429)),
+        ("/v1/budget", read_budget, JSONResponse, (401, 429, 503)),
+        ("/healthz", report_alive, Response, (503,)),
+        ("/readyz", report_ready, Response, (503,)),
+        ("/metrics", send_metrics, Response, (503,)),
+    ):
+        app.get(
+            path,
+            name=path.rpartition("/")[2],
+            response_class=response_class,
+            responses=describe_refusals(*statuses),
+            openapi_extra=KEY_DOCUMENTATION if path.startswith("/v1/") else None,
+        )(handler)
+    document = app.openapi()
+    key_scheme = {"key": {"type": "http", "scheme": "bearer"}}
+    document.setdefault("components", {})["securitySchemes"] = key_scheme
     return app
 
 
-class Direct(APIRoute):
+class UnparsedRoute(APIRoute):
     """A documented route that hands the request over as it is; the framework's parsing costs."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -103,54 +260,42 @@ class Direct(APIRoute):
 
 def describe_refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the documentation of refusals."""
-    content = {MEDIA: {"schema": schema.ProblemBody.model_json_schema()}}
+    content = {PROBLEM_MEDIA_TYPE: {"schema": wire.ProblemBody.model_json_schema()}}
     by_status: dict[int | str, dict[str, Any]] = {}
     for status in statuses:
-        titles = [kind.value.title for kind in Kinds if kind.value.status == status]
+        titles = [kind.title for kind in ProblemKind if kind.status == status]
         by_status[status] = {"description": " ".join(titles), "content": content}
     return by_status
 
 
-def document_api_key(app: FastAPI) -> None:
-    """Add the key to the OpenAPI document."""
-    document = app.openapi()
-    document.setdefault("components", {})["securitySchemes"] = {
-        "key": {"type": "http", "scheme": "bearer"}
-    }
-
-
 def find_service(request: Request) -> Service:
     """Return the service behind a request."""
-    found: Service = request.app.state.service
-    return found
+    service: Service = request.app.state.service
+    return service
 
 
-def identify_client(request: Request) -> str:
-    """Return the client that a request's key belongs to; ProblemError where it has none."""
-    found = find_service(request).known(request.headers.get("authorization"))
-    request.scope["fedcel"]["client"] = found.client
-    return found.client
+# The OpenAPI document describes each route with the docstring of its handler.
 
 
-async def query(request: Request) -> Response:
+async def answer_query(request: Request) -> Response:
     """Answer one message, privately, for its price; the same message again is free."""
     service = find_service(request)
-    ask = await parse_query(request, identify_client(request), service.served)
-    request.scope["fedcel"]["request"] = ask.request
-    found = await service.ask(ask)
+    parsed = await parse_query(request, service.identify_client(request), service.model)
+    request.scope["fedcel"]["request"] = parsed.request
+    answered = await service.answer(parsed)
     # The stored part is JSON already; an answer is never built twice.
-    rest = f', "fresh": {str(found.fresh).lower()}, "left": {found.left / MICRO}}}'
-    body = found.body[:-1] + rest.encode()
-    return Response(body, 200, {"Cache-Control": "no-store"}, JSON)
+    end = f', "fresh": {str(answered.fresh).lower()}, "left": {answered.remaining / MICRO}}}'
+    body = answered.body[:-1] + end.encode()
+    return Response(body, 200, {"Cache-Control": "no-store"}, JSON_TYPE)
 
 
-async def model(request: Request) -> schema.ModelCard:
+async def describe_model(request: Request) -> wire.ModelCard:
     """Say what is served and what it costs."""
-    identify_client(request)
     service = find_service(request)
-    served, mechanism = service.served, service.mechanism
-    price = list_prices(mechanism)
-    return schema.ModelCard(
+    service.identify_client(request)
+    served, mechanism = service.model, service.mechanism
+    price = to_micro_epsilon(mechanism.epsilon) / MICRO
+    return wire.ModelCard(
         model=served.version,
         shape=list(served.shape),
         features=served.net.features,
@@ -158,67 +303,68 @@ async def model(request: Request) -> schema.ModelCard:
         samples=served.samples,
         sigma=served.net.cut.sigma,
         dropout=served.net.cut.dropout,
-        largest=schema.LARGEST,
+        largest=wire.MAX_VALUE,
         mechanism=mechanism.name,
         clip=served.privacy.clip,
         clip_kind=served.privacy.clip_kind,
         epsilon=mechanism.epsilon,
         delta=mechanism.delta,
-        price=schema.PriceCard(answer=price.answer / MICRO, uncertainty=price.uncertainty / MICRO),
-        encoder=schema.EncoderCard(
-            url="/v1/encoder",
-            sha256=sha256(served.encoder).hexdigest(),
-            bytes=len(served.encoder),
+        price=wire.PriceCard(answer=price, uncertainty=price),
+        encoder=wire.EncoderCard(
+            url="/v1/encoder", sha256=sha256(served.encoder).hexdigest(), bytes=len(served.encoder)
         ),
     )
 
 
-async def encoder(request: Request) -> Response:
+async def send_encoder(request: Request) -> Response:
     """Give the device's half: safetensors, its settings in the metadata."""
-    identify_client(request)
-    return Response(find_service(request).served.encoder, media_type=BINARY)
+    service = find_service(request)
+    service.identify_client(request)
+    return Response(service.model.encoder, media_type=BINARY_TYPE)
 
 
-async def budget(request: Request) -> schema.Budget:
+async def read_budget(request: Request) -> wire.Budget:
     """Say what the asking client has left."""
-    client = identify_client(request)
-    found = await find_service(request).balance(client)
-    return schema.Budget(
+    service = find_service(request)
+    client = service.identify_client(request)
+    balance = await service.read_balance(client)
+    return wire.Budget(
         client=client,
-        granted=found.granted / MICRO,
-        spent=found.spent / MICRO,
-        left=found.left / MICRO,
-        delta=found.delta,
+        granted=balance.granted / MICRO,
+        spent=balance.spent / MICRO,
+        left=balance.remaining / MICRO,
+        delta=balance.delta,
     )
 
 
-async def healthz(request: Request) -> Response:
+async def report_alive(request: Request) -> Response:
     """Say that the process lives."""
     return Response("ok\n", media_type="text/plain")
 
 
-async def readyz(request: Request) -> Response:
+async def report_ready(request: Request) -> Response:
     """Say whether questions are taken: not while draining, not after the ledger failed."""
-    if not await find_service(request).recovered():
-        raise ProblemError(Kinds.BUSY, "Draining, or the ledger failed.", retry=5.0)
+    if not await find_service(request).check_ready():
+        raise ProblemError(ProblemKind.BUSY, "Draining, or the ledger failed.", retry_after=5.0)
     return Response("ready\n", media_type="text/plain")
 
 
-async def metrics(request: Request) -> Response:
+async def send_metrics(request: Request) -> Response:
     """Give the numbers of the service, for Prometheus."""
-    return Response(find_service(request).metrics.text(), media_type="text/plain; version=0.0.4")
+    text = find_service(request).metrics.to_text()
+    return Response(text, media_type="text/plain; version=0.0.4")
 
 
 async def handle_problem(request: Request, error: Exception) -> JSONResponse:
     """Return a refusal."""
     assert isinstance(error, ProblemError)
-    return error.response()
+    return error.to_response()
 
 
 async def handle_http_error(request: Request, error: Exception) -> JSONResponse:
     """Return what the framework refuses, in the same form."""
     assert isinstance(error, HTTPException)
-    kind = Kinds.METHOD if error.status_code == 405 else Kinds.NOT_FOUND
-    found = ProblemError(kind, "See /openapi.json.").response()
-    found.headers.update(error.headers or {})
-    return found
+    kind = ProblemKind.METHOD if error.status_code == 405 else ProblemKind.NOT_FOUND
+    response = ProblemError(kind, "See /openapi.json.").to_response()
+    response.headers.update(error.headers or {})
+    return response

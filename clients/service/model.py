@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from typing import final
 
@@ -31,88 +32,123 @@ class ServedModel:
 
     net: SplitNet
     heads: dict[str, Tensor]
-    samples: int
     shape: tuple[int, ...]
-    classes: int
     net_settings: NetSettings
     privacy: PrivacySettings
-    version: str
-    encoder: bytes
 
-    def logits(self, messages: Float[Tensor, "B D"]) -> Prediction:
-        """Return all heads' log-probabilities of the same messages, in one batched product."""
+    @property
+    def samples(self) -> int:
+        """Return the number of sampled heads, S."""
+        return len(next(iter(self.heads.values())))
 
-        def one(parameters: dict[str, Tensor]) -> Tensor:
-            found: Tensor = functional_call(self.net.head, parameters, (messages,))
-            return found
+    @cached_property
+    def classes(self) -> int:
+        """Return the number of values in an answer."""
+        return self.net.answer(torch.zeros(1, self.net.features)).shape[1]
+
+    @cached_property
+    def version(self) -> str:
+        """Return 32 hex digits of a digest of the cut and all tensors that decide an answer."""
+        digest = sha256(f"{self.net.cut!r}".encode())
+        encoder = {f"encoder.{name}": value for name, value in self.net.encoder.named_parameters()}
+        for name, value in sorted({**encoder, **self.heads}.items()):
+            digest.update(f"{name}{tuple(value.shape)}".encode())
+            digest.update(value.detach().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:32]
+
+    @cached_property
+    def encoder(self) -> bytes:
+        """Return the device's half as safetensors; the metadata says how to build its net."""
+        parameters = self.net.encoder.named_parameters()
+        tensors = {name: value.detach().contiguous().clone() for name, value in parameters}
+        metadata = {
+            "format": ENCODER_FORMAT,
+            "model": self.version,
+            "net": json.dumps(self.net_settings.model_dump(by_alias=True)),
+            "shape": json.dumps(self.shape),
+            "classes": str(self.classes),
+            "sigma": repr(self.net.cut.sigma),
+            "dropout": repr(self.net.cut.dropout),
+        }
+        return save(tensors, metadata)
+
+    def predict(self, messages: Float[Tensor, "B D"]) -> Prediction:
+        """Answer messages with all heads, in one batched product.
+
+        Args:
+            messages: Smashed data (B, D).
+
+        Returns:
+            Each head's log-probabilities of the same messages.
+        """
+
+        def answer(parameters: dict[str, Tensor]) -> Tensor:
+            logits: Tensor = functional_call(self.net.head, parameters, (messages,))
+            return logits
 
         with torch.no_grad():
-            return Prediction(vmap(one)(self.heads).log_softmax(-1))
+            return Prediction(vmap(answer)(self.heads).log_softmax(-1))
 
 
 def load_served(run: Run) -> ServedModel:
-    """Return what a finished run serves: its posterior samples, or its last model alone."""
+    """Build what a finished run serves.
+
+    Args:
+        run: The run.
+
+    Returns:
+        Its posterior samples, or its last model alone where it has none.
+
+    Raises:
+        SettingsError: As `build_served`.
+        RunError: As `build_served`.
+    """
     return build_served(run.settings, run.flat, posterior_samples(run), run.splits.shape)
 
 
 def build_served(
-    s: Settings, flat: FlatNet, vectors: Sequence[Float[Tensor, " P"]], shape: tuple[int, ...]
+    settings: Settings,
+    flat: FlatNet,
+    samples: Sequence[Float[Tensor, " P"]],
+    shape: tuple[int, ...],
 ) -> ServedModel:
-    """Return what answers for these samples, to images of `shape`.
+    """Build what answers for posterior samples.
 
-    SettingsError where it answers without a mechanism or would need several messages an image,
-    RunError where the samples do not share one encoder.
+    Args:
+        settings: Of the run; its group `privacy` says how answers are perturbed.
+        flat: The net to work with; its parameters do not matter.
+        samples: Parameters of each sample, (P,).
+        shape: Channels, height and width of an image.
+
+    Returns:
+        The encoder that all samples share, and all their heads.
+
+    Raises:
+        SettingsError: It would answer without a mechanism, or need several messages an image.
+        RunError: The samples do not share one encoder.
     """
-    check_private(s.privacy)
-    if s.chain.scope == "full":
+    check_private(settings.privacy)
+    if settings.chain.scope == "full":
         raise SettingsError(
             "chain.scope is 'full': its samples have encoders of their own, a device would send "
             "one image many times and leak more each time; serve a run with 'head'"
         )
-    encoders = [vector[: flat.cut] for vector in vectors]
-    if any(not torch.equal(other, encoders[0]) for other in encoders):
+    first_encoder = samples[0][: flat.cut]
+    if any(not torch.equal(sample[: flat.cut], first_encoder) for sample in samples):
         raise RunError("the samples differ in the encoder, the run is damaged; train it anew")
-    net, own = build_device_net(flat, vectors, "head"), defences.defended_net_settings(s)
-    heads: list[nn.Module] = [build_device_net(flat, [vector], "head").head for vector in vectors]
-    stacked = {name: value.detach() for name, value in stack_module_state(heads)[0].items()}
-    classes = net.answer(torch.zeros(1, net.features)).shape[1]
-    version = hash_version(net, stacked)
-    encoder = serialise_encoder(net, own, shape, classes, version)
-    return ServedModel(net, stacked, len(vectors), shape, classes, own, s.privacy, version, encoder)
+    net = build_device_net(flat, samples, "head")
+    modules: list[nn.Module] = [build_device_net(flat, [sample], "head").head for sample in samples]
+    heads = {name: value.detach() for name, value in stack_module_state(modules)[0].items()}
+    return ServedModel(
+        net, heads, shape, defences.defended_net_settings(settings), settings.privacy
+    )
 
 
-def hash_version(net: SplitNet, heads: dict[str, Tensor]) -> str:
-    """Return the SHA-256 of all tensors that decide an answer, and of the cut; 32 hex digits."""
-    found = sha256(f"{net.cut!r}".encode())
-    encoder = {f"encoder.{name}": value for name, value in net.encoder.named_parameters()}
-    for name, value in sorted({**encoder, **heads}.items()):
-        found.update(f"{name}{tuple(value.shape)}".encode())
-        found.update(value.detach().contiguous().numpy().tobytes())
-    return found.hexdigest()[:32]
-
-
-def serialise_encoder(
-    net: SplitNet, own: NetSettings, shape: tuple[int, ...], classes: int, version: str
-) -> bytes:
-    """Return the encoder as safetensors; the metadata says how to build its net."""
-    tensors = {n: p.detach().contiguous().clone() for n, p in net.encoder.named_parameters()}
-    about = {
-        "format": ENCODER_FORMAT,
-        "model": version,
-        "net": json.dumps(own.model_dump(by_alias=True)),
-        "shape": json.dumps(shape),
-        "classes": str(classes),
-        "sigma": repr(net.cut.sigma),
-        "dropout": repr(net.cut.dropout),
-    }
-    return save(tensors, about)
-
-
-def uncertainty_scores(found: Prediction) -> Float[Tensor, "B 2"]:
+def uncertainty_scores(prediction: Prediction) -> Float[Tensor, "B 2"]:
     """Return predictive entropy and BALD of each message in nats, both within [0, log C]."""
-    wide = found.samples.double()
-    both = torch.stack([predictive_entropy(wide), bald(wide)], 1)
-    return both.clamp(0.0, math.log(wide.shape[2]))
+    probabilities = prediction.samples.double()
+    scores = torch.stack([predictive_entropy(probabilities), bald(probabilities)], 1)
+    return scores.clamp(0.0, math.log(probabilities.shape[2]))
 
 
 def uncertainty_sensitivity(classes: int) -> float:

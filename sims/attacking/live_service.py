@@ -1,6 +1,5 @@
 """Attack a live service from outside, within a client's budget."""
 
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +10,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clients import Leak, SplitClient
-from clients.device.device import Device, Sent, describe_law
-from clients.device.keyed_noise import KEY_BYTES
-from clients.device.protocol import Answer
-from clients.service.model import load_served
-from clients.service.schema import ModelCard
+from clients.device import (
+    Device,
+    PrivatePrediction,
+    SentMessages,
+    describe_law,
+    load_device_key,
+)
+from clients.service import load_served
+from clients.wire import ModelCard
 from fedcel.attacks import BlackBoxSearch, parse_attacks, run_attacks
 from fedcel.data import Images
 from fedcel.errors import RunError, SettingsError
@@ -33,7 +36,7 @@ LEAST = 20  # answers that an attack is worth trying with
 QUERIES = 50  # for each target and attack seed that a search is worth trying with
 SAME = ("service", "mechanism", "epsilon", "attack", "seed", "knowledge", "answers")
 Row = dict[str, object]
-Ask = Callable[[Float[Tensor, "C H W"]], Answer]
+Ask = Callable[[Float[Tensor, "C H W"]], PrivatePrediction]
 
 
 class Place(NamedTuple):
@@ -52,11 +55,18 @@ class Unguarded:
 
     encoder: nn.Module | None = None
 
-    def device(self, card: ModelCard, net: SplitNet) -> Device:
+    def build_device(self, card: ModelCard, net: SplitNet) -> Device:
         """Return a device without any limit."""
-        law, none = describe_law(card, net), Leak(0.0, 0.0, 0.0, 0)
-        key = secrets.token_bytes(KEY_BYTES)
-        return Device(net, tuple(card.shape), law, card.largest, none, torch.inf, key, Sent())
+        return Device(
+            net=net,
+            shape=tuple(card.shape),
+            law=describe_law(card, net),
+            max_value=card.largest,
+            leak=Leak(0.0, 0.0, 0.0, 0),
+            limit=torch.inf,
+            key=load_device_key(None),
+            sent=SentMessages(),
+        )
 
 
 @final
@@ -91,7 +101,7 @@ class LiveAnswers:
             name = image.contiguous().numpy().tobytes()
             if name not in self.known:
                 answer = self.ask(image)
-                self.known[name], self.left = answer.values.float(), answer.left
+                self.known[name], self.left = answer.values.float(), answer.remaining_epsilon
                 self.progress(f"{len(self.known)} answers")
             rows.append(self.known[name])
         return torch.stack(rows)
@@ -117,7 +127,7 @@ def attack_service(folder: Path, place: Place, how: AttackSettings | None = None
         card = client.card
         if card.model != load_served(run).version:
             raise RunError(f"{place.url} serves {card.model}, which is not {folder}")
-        before = client.budget().left
+        before = client.budget().remaining
         targets, own, allowance = split_budget(run, how, int(before / card.price.answer))
         live = LiveAnswers(client.ask, throttle_lines("asking the service"), before, allowance)
         told = live.sample(targets.x, torch.Generator())

@@ -23,6 +23,7 @@ LedgerFile = Annotated[
 
 def serve(
     run: RunFolder,
+    *,
     assignments: Assignments = None,
     ledger: Annotated[
         Path | None,
@@ -49,19 +50,22 @@ def serve(
     --set takes settings of the group `privacy`, for this service alone.
     """
     require_extra("service")
-    from clients.service.state import Limits
-    from sims.commands.run_service import Place, run_service
+    from clients.service.app import Limits
+    from sims.commands.run_service import Endpoint, run_service
 
     if not 0 < rate_limit < float("inf"):
         raise SettingsError(f"--rate-limit is {rate_limit:g}, must be above 0; try 50")
-    limits = Limits(queue=queue, rate=rate_limit)
-    place = Place(host, port, certificate, private_key, insecure)
-    values = parse_overrides(assignments)
-    run_service(run, ledger or run / "budget.db", place, limits, values)
+    run_service(
+        run,
+        ledger or run / "budget.db",
+        Endpoint(host, port, certificate, private_key, insecure),
+        Limits(queue=queue, rate=rate_limit),
+        overrides=parse_overrides(assignments),
+    )
 
 
 @ledger.command("list", epilog=format_examples("fedcel ledger list RUN/budget.db"))
-def list_clients(path: LedgerFile) -> None:
+def show_accounts(path: LedgerFile) -> None:
     """Show what each client has left, and the keys."""
     from sims.commands import ledger_actions
 
@@ -71,7 +75,7 @@ def list_clients(path: LedgerFile) -> None:
 @ledger.command(
     "top-up", epilog=format_examples("fedcel ledger top-up LEDGER --client NAME --epsilon 50")
 )
-def top_up(
+def top_up_client(
     path: LedgerFile,
     client: Annotated[str, typer.Option(help="Name of the client.", show_default=False)],
     epsilon: Annotated[float, typer.Option(help="What to add.", show_default=False)],
@@ -83,7 +87,7 @@ def top_up(
 
 
 @ledger.command("limit")
-def limit_model(
+def cap_model(
     path: LedgerFile,
     model: Annotated[
         str, typer.Option(metavar="VERSION", help="As `serve` prints it.", show_default=False)
@@ -99,9 +103,8 @@ def limit_model(
 
 
 @ledger.command("export")
-def export_log(
-    path: LedgerFile,
-    out: Annotated[Path, typer.Option(help="File to write.", show_default=False)],
+def write_log(
+    path: LedgerFile, out: Annotated[Path, typer.Option(help="File to write.", show_default=False)]
 ) -> None:
     """Write the log as JSON lines."""
     from sims.commands import ledger_actions
@@ -110,7 +113,7 @@ def export_log(
 
 
 @ledger.command("verify")
-def verify_log(path: LedgerFile) -> None:
+def check_ledger(path: LedgerFile) -> None:
     """Recompute every balance and every link of the log."""
     from sims.commands import ledger_actions
 
@@ -125,6 +128,7 @@ def verify_log(path: LedgerFile) -> None:
 )
 def manage_keys(
     path: LedgerFile,
+    *,
     client: Annotated[
         str | None,
         typer.Option(help="Make a key for this client, new or known.", show_default=False),

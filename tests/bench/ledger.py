@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedcel.privacy.ledger.ledger import Charge, Ledger
+from fedcel.privacy.ledger import Charge, Ledger
 
 GROUPS = (1, 8, 64)
 ROUNDS = 60

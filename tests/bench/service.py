@@ -19,11 +19,11 @@ from pathlib import Path
 
 import torch
 
-from clients.service.answering import Answered, PrivateAnswerer, Query, build_answer_body
-from clients.service.model import ServedModel, load_served
-from clients.service.state import Service
+from clients.service import Answered, PrivateAnswerer, Query, ServedModel, load_served
+from clients.service.answering import build_answer_body
+from clients.service.app import Service
 from fedcel.privacy import build_mechanism
-from fedcel.privacy.ledger.ledger import MICRO, Charge, Ledger, Refusal
+from fedcel.privacy.ledger import MICRO, Charge, Ledger, Refusal
 from fedcel.runs.run_folder import Run
 from tests.clients.serving import Running, made_run, running
 
@@ -73,7 +73,7 @@ def empty(service: Service) -> None:
 
 def unguarded(service: Service) -> None:
     """Leave of a service what a plain batching model server does: heads and JSON for a batch."""
-    heads = service.served
+    model = service.model
 
     def work(asks: Sequence[Query]) -> list[Answered | Refusal]:
         rows = torch.stack(
@@ -81,7 +81,7 @@ def unguarded(service: Service) -> None:
         )
         return [
             Answered(build_answer_body(row, "logits", None), True, 0, 0)
-            for row in heads.logits(rows).logits
+            for row in model.predict(rows).logits
         ]
 
     service.batcher.work = work
@@ -89,7 +89,7 @@ def unguarded(service: Service) -> None:
 
 def row(name: str, up: Running, seconds: float) -> None:
     """Ask for some seconds and print a line."""
-    found = sorted(asked(up.url, up.key, up.served, CONNECTIONS, seconds))
+    found = sorted(asked(up.url, up.key, up.model, CONNECTIONS, seconds))
     middle, last = statistics.median(found), found[int(0.99 * len(found))]
     rate = len(found) / seconds
     print(f"| {name} | {rate:.0f} | {1e3 * middle:.1f} | {1e3 * last:.1f} |", flush=True)
@@ -112,7 +112,7 @@ def limits(folder: Path) -> list[tuple[str, float]]:
     noise = build_mechanism(run.settings.privacy, model.classes)
     own = build_mechanism(sixteen_heads("discrete-laplace").settings.privacy, model.classes)
     messages = torch.rand(GROUP, 64)
-    logits = model.logits(messages).logits
+    logits = model.predict(messages).logits
     with Ledger.open(folder / "alone.db") as ledger:
         ledger.grant("phone", 10**9 * MICRO)
         desk = PrivateAnswerer(model, noise, ledger, lambda *_: None)
@@ -121,7 +121,7 @@ def limits(folder: Path) -> list[tuple[str, float]]:
         def charges() -> list[Charge]:
             names = [f"request-{next(counter)}" for _ in range(GROUP)]
             asks = [Query("phone", name, name.encode().ljust(256, b"\0"), False) for name in names]
-            return [desk.charge(ask) for ask in asks]
+            return [desk.build_charge(ask) for ask in asks]
 
         def commit() -> None:
             booked = charges()
@@ -129,7 +129,7 @@ def limits(folder: Path) -> list[tuple[str, float]]:
             ledger.settle([(charge.request, BODY) for charge in booked])
 
         return [
-            ("heads, 16 samples", per_answer(lambda: model.logits(messages))),
+            ("heads, 16 samples", per_answer(lambda: model.predict(messages))),
             ("noise of 10 values, OpenDP's sampler", per_answer(lambda: noise.answer(logits))),
             ("noise of 10 values, own sampler", per_answer(lambda: own.answer(logits))),
             ("ledger, charge and settle", per_answer(commit)),

@@ -13,17 +13,16 @@ from typing import NamedTuple
 import torch
 import uvicorn
 
-from clients.service import auth
-from clients.service.app import create_app
-from clients.service.model import ServedModel, load_served
-from clients.service.state import Limits, Service
+from clients.service import ServedModel, load_served
+from clients.service.access import add_key, key_table_path
+from clients.service.app import Limits, Service, create_app
 from fedcel.data import load_splits
 from fedcel.federation import init_net
 from fedcel.privacy import Mechanism, build_mechanism
-from fedcel.privacy.ledger.ledger import MICRO, Ledger
+from fedcel.privacy.ledger import MICRO, Ledger
 from fedcel.runs.run_folder import Run
 from fedcel.settings import parse_settings
-from sims.commands.run_service import Place, run_service
+from sims.commands.run_service import Endpoint, run_service
 
 SMALL = {"clients": 4, "net.features": 8, "net.width": 16}
 
@@ -51,9 +50,9 @@ class Running(NamedTuple):
     ledger: Path
 
     @property
-    def served(self) -> ServedModel:
+    def model(self) -> ServedModel:
         """Return what it serves."""
-        return self.service.served
+        return self.service.model
 
 
 @contextmanager
@@ -67,19 +66,18 @@ def running(
     """Serve a run to the client `phone`, which may spend `epsilon`."""
     run = run or made_run()
     path = folder / "ledger.db"
-    key = auth.add_key(auth.key_table_path(path), "phone", None, time.time())
+    key = add_key(key_table_path(path), "phone", None, time.time())
     with Ledger.open(path) as ledger:
         ledger.grant("phone", int(epsilon * MICRO))
     model = load_served(run)
     mechanism = mechanism or build_mechanism(run.settings.privacy, model.classes)
-    limits = limits or Limits(rate=1e6)
-    service = Service(model, mechanism, path, auth.key_table_path(path), limits)
+    service = Service(model, mechanism, path, limits or Limits(rate=1e6))
     config = uvicorn.Config(create_app(service), access_log=False, log_config=None, ws="none")
     server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        thread = Thread(target=server.run, kwargs={"sockets": [door]}, daemon=True)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
-        port = door.getsockname()[1]
+        port = listener.getsockname()[1]
         try:
             while not server.started and thread.is_alive():
                 time.sleep(0.01)
@@ -95,5 +93,5 @@ def child(run: Path, ledger: Path, port: int, log: Path) -> None:
     with log.open("a") as file:
         os.dup2(file.fileno(), sys.stdout.fileno())
         os.dup2(file.fileno(), sys.stderr.fileno())
-    place = Place("127.0.0.1", port, None, None, False)
-    run_service(run, ledger, place, Limits(rate=1e6))
+    endpoint = Endpoint("127.0.0.1", port, None, None, False)
+    run_service(run, ledger, endpoint, Limits(rate=1e6))

@@ -51,12 +51,12 @@ def test_nothing_and_everything() -> None:
 def test_the_guard_takes_the_quiet_and_refuses_the_loud() -> None:
     """The upper confidence limit decides."""
     quiet, loud = net(nn.Flatten(), 3.0), net(nn.Flatten(), 0.1)
-    found = LeakGuard(1.0).check(quiet, IMAGES, LABELS, stream())
-    assert 0 < found.bits < found.upper <= 1
+    leak = LeakGuard(1.0).check(quiet, IMAGES, LABELS, stream())
+    assert 0 < leak.bits < leak.upper <= 1
     with pytest.raises(LeakError, match="leaks up to 5"):
         LeakGuard(1.0).check(loud, IMAGES, LABELS, stream())
     with pytest.raises(LeakError, match="leaks up to"):
-        LeakGuard((found.bits + found.upper) / 2).check(quiet, IMAGES, LABELS, stream())
+        LeakGuard((leak.bits + leak.upper) / 2).check(quiet, IMAGES, LABELS, stream())
 
 
 def test_too_few_images_cannot_tell() -> None:
@@ -77,9 +77,9 @@ def test_a_limit_that_is_none(limit: float) -> None:
         LeakGuard(limit)
 
 
-def packed(fresh: SplitNet, cel: ConditionalEntropy, known: Images) -> SplitNet:
+def packed(fresh: SplitNet, cel: ConditionalEntropy, training: Images) -> SplitNet:
     """Return the net trained with the loss, its weight growing to 1 over the first ten epochs."""
-    (x, y), draws, state = known, stream(), None
+    (x, y), draws, state = training, stream(), None
     adam = torch.optim.Adam(fresh.parameters(), 5e-3)
     for epoch in range(15):
         with torch.no_grad():
@@ -110,11 +110,11 @@ def test_an_encoder_that_was_trained_to_leak_is_refused() -> None:
     assert cel is not None
     honest = packed(init_net(settings, splits).net, cel, splits.training)
     x, y = splits.test
-    guard, own = LeakGuard(OwnImages.message_limit), (x[:300], y[:300])
+    guard, own_images = LeakGuard(OwnImages.message_limit), (x[:300], y[:300])
     assert guard.limit == 1
-    assert 0.5 < guard.check(honest, *own, stream()).bits < 0.85
+    assert 0.5 < guard.check(honest, *own_images, stream()).bits < 0.85
     loud = hijack_encoder(honest, splits.auxiliary, stream(), 0.25)
     assert right(loud, x, y) > right(honest, x, y) - 0.03 > 0.9
-    assert measure_leak(loud, *own, stream()).bits > 2.5
+    assert measure_leak(loud, *own_images, stream()).bits > 2.5
     with pytest.raises(LeakError, match=r"leaks up to [23]\.\d+ bits .* limit is 1;"):
-        guard.check(loud, *own, stream())
+        guard.check(loud, *own_images, stream())

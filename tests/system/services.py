@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from clients.service.model import ServedModel, load_served
+from clients.service import ServedModel, load_served
 from fedcel.files import write_tensors
 from fedcel.runs import run_folder
 from sims.commands import ledger_actions as operator

@@ -84,7 +84,7 @@ def test_a_private_answer_over_tls(tmp_path: Path, folder: Path, certified: Cert
         assert service.url.startswith("https://127.0.0.1:")
         with SplitClient(service.url, key, own, verify=certified.authority) as client:
             found, again = client.ask(x[0]), client.ask(x[0])
-            assert found.left == again.left == 5 and not again.fresh
+            assert found.remaining_epsilon == again.remaining_epsilon == 5 and not again.fresh
             client.ask(x[1])
             with pytest.raises(ServiceError, match="budget is spent"):
                 client.ask(x[2])

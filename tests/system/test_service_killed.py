@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 import pytest
 
-from fedcel.privacy.ledger.ledger import MICRO, Ledger
+from fedcel.privacy.ledger import MICRO, Ledger
 from sims.commands import ledger_actions as operator
 from tests.clients.serving import child
 from tests.system.services import new_key
@@ -145,7 +145,7 @@ def test_two_processes_share_a_ledger_and_a_drain_loses_nothing(
         with loaded([one, two], key, threads=2) as answered:
             limit = time.monotonic() + 60
             with Ledger.open(ledger) as found:
-                while found.balance("phone").left and time.monotonic() < limit:
+                while found.balance("phone").remaining and time.monotonic() < limit:
                     time.sleep(0.1)
         assert len(answered) == 25 and set(answered) == paid(ledger)
         operator.grant_client(ledger, "phone", 1e6)

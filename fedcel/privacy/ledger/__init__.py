@@ -1,6 +1,5 @@
 """What each client has spent: a database that answers for every epsilon."""
 
-from fedcel.privacy.ledger.audit import audit_ledger
 from fedcel.privacy.ledger.ledger import MICRO, Balance, Charge, Ledger, Receipt, Refusal
 
-__all__ = ["MICRO", "Balance", "Charge", "Ledger", "Receipt", "Refusal", "audit_ledger"]
+__all__ = ["MICRO", "Balance", "Charge", "Ledger", "Receipt", "Refusal"]

@@ -7,10 +7,15 @@ answer, which costs nothing, so that neither a repeat nor an average over repeat
 A crash between `charge` and `settle` leaves a charge without an answer. Nobody knows whether that
 answer was seen, and a second draw under one charge could cost twice what was booked: a retry is
 therefore charged again. The same holds for a retry while the first is still at work.
+
+The log is append-only, and each row holds a digest of all rows before it. Whoever edits a row, or
+takes one out, has to compute every later link anew; who keeps the last link of an export elsewhere
+finds even that.
 """
 
+import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -18,26 +23,20 @@ from pathlib import Path
 from threading import Lock
 from typing import Literal, NamedTuple, final
 
+from fedcel.errors import LedgerError
 from fedcel.files import write_whole
-from fedcel.privacy.ledger.audit import audit_ledger
-from fedcel.privacy.ledger.books import (
-    LARGEST,
-    Account,
-    Books,
-    check_budget,
-    read_account,
-    spent_delta,
-)
-from fedcel.privacy.ledger.log import Entry, Row, read_log
-from fedcel.privacy.ledger.schema import connect_ledger, explain_errors
-
-__all__ = ["MICRO", "Balance", "Charge", "Ledger", "Receipt", "Refusal", "Row"]
+from fedcel.privacy.ledger.database import ERROR_REMEDIES, connect_ledger
 
 MICRO = 1_000_000
 """Micro-epsilons in one epsilon."""
-DIGEST = 32
-MOST_DELTA = 0.01
+MAX_MICRO = 2**62  # far from the largest integer of SQLite, also after an addition
+DIGEST_BYTES = 32
+MAX_DELTA = 0.01
 """Of all answers of a client together; with more, epsilon promises little."""
+FIRST_LINK = bytes(32)
+
+AccountKey = tuple[str, str]
+"""Scope, `client` or `model`, and name."""
 
 
 class Charge(NamedTuple):
@@ -58,18 +57,16 @@ class Charge(NamedTuple):
 class Receipt(NamedTuple):
     """`answer` is set where the same was answered before; then nothing was charged.
 
-    Else `fresh`: charged now, to be answered and settled. `left` is the client's, in
-    micro-epsilons.
+    None: charged now, to be answered and settled. `remaining` is the client's, in micro-epsilons.
     """
 
     request: str
     answer: bytes | None
-    fresh: bool
-    left: int
+    remaining: int
 
 
 class Refusal(NamedTuple):
-    """Nothing was charged, nothing may be answered; `left` of the budget that is too small.
+    """Nothing was charged, nothing may be answered; `remaining` of the budget that is too small.
 
     `delta`: the chances that the loss is exceeded add up to more than 1 %. `replayed`: the request
     id was used for another message. `undefined`: the model has no finite answer.
@@ -77,7 +74,7 @@ class Refusal(NamedTuple):
 
     request: str
     reason: Literal["budget", "delta", "model-budget", "unknown-client", "replayed", "undefined"]
-    left: int
+    remaining: int
 
 
 class Balance(NamedTuple):
@@ -85,14 +82,62 @@ class Balance(NamedTuple):
 
     granted: int
     spent: int
-    left: int
+    remaining: int
     delta: float
+
+
+class BudgetAccount(NamedTuple):
+    """What a client or a model version may spend (None: no limit) and has spent, in micro."""
+
+    allowed: int | None
+    spent: int
+
+    @property
+    def remaining(self) -> int:
+        """Return what may still be spent; below 0 where a limit was lowered."""
+        return (self.allowed or 0) - self.spent
+
+
+EMPTY = BudgetAccount(0, 0)
+UNLIMITED = BudgetAccount(None, 0)
+
+
+class LogEntry(NamedTuple):
+    """What happened; fields that do not apply are empty.
+
+    `content` is the digest of a charge's message, or of an answer.
+    """
+
+    kind: Literal["grant", "limit", "charge", "answer"]
+    request: str = ""
+    client: str = ""
+    model: str = ""
+    micro: int = 0
+    delta: float = 0.0
+    content: bytes = b""
+
+
+class LogRow(NamedTuple):
+    """An entry at its place in the chain."""
+
+    position: int
+    entry: LogEntry
+    link: bytes
+
+    def to_json(self) -> str:
+        """Return the row as a line of JSON, bytes in hexadecimal."""
+        fields = {"position": self.position, **self.entry._asdict(), "link": self.link}
+        return json.dumps(fields, default=bytes.hex) + "\n"
 
 
 @final
 @dataclass(frozen=True)
 class Ledger:
-    """One connection to a ledger file; threads take turns, processes open their own."""
+    """The budgets of all clients in one file; threads take turns, processes open their own.
+
+    Open it with `Ledger.open`, use it as a context manager or close it. Every method raises
+    LedgerError where the file cannot be read or written.
+    """
 
     path: Path
     db: sqlite3.Connection
@@ -100,8 +145,19 @@ class Ledger:
 
     @staticmethod
     def open(path: Path) -> "Ledger":
-        """Return the ledger at `path`, made where there is none; LedgerError says why not."""
-        return Ledger(path, connect_ledger(path))
+        """Open a ledger, and make it where there is none.
+
+        Args:
+            path: Its file, on a local disk.
+
+        Returns:
+            The ledger, checked and writable.
+
+        Raises:
+            LedgerError: The file is damaged, of another program or format, or cannot be written.
+        """
+        with explain_errors(path):
+            return Ledger(path, connect_ledger(path))
 
     def __enter__(self) -> "Ledger":
         """Return the ledger."""
@@ -119,94 +175,167 @@ class Ledger:
     def charge(self, charges: Sequence[Charge]) -> list[Receipt | Refusal]:
         """Book what can be booked, in order, in one transaction; durable on return.
 
-        ValueError on a charge that is malformed, LedgerError where the file cannot be written; then
-        nothing of the group is booked.
+        Args:
+            charges: What the answers cost.
+
+        Returns:
+            For each charge a receipt, or the reason why nothing may be answered.
+
+        Raises:
+            ValueError: A charge is malformed; nothing of the group is booked.
+            LedgerError: The file cannot be written; nothing of the group is booked.
         """
         for charge in charges:
             check_charge(charge)
-        with self._writing() as books:
-            return [_book(books, charge) for charge in charges]
+        with self._writing() as transaction:
+            return [transaction.book(charge) for charge in charges]
 
     def settle(self, answers: Sequence[tuple[str, bytes]]) -> None:
         """Store the answers to charged requests, in one transaction.
 
         Of two answers to one request, each charged, the first is kept for repeats. A crash of the
         process loses none; one of the whole machine may lose the last ones, and a repeat of those
-        is charged again, as after a crash before `settle`. ValueError on a request that was never
-        charged.
+        is charged again, as after a crash before `settle`.
+
+        Args:
+            answers: Request ids and their answers.
+
+        Raises:
+            ValueError: A request was never charged; nothing of the group is stored.
         """
-        with self._writing(durable=False) as books:
+        with self._writing(durable=False) as transaction:
             for request, answer in answers:
-                if books.store(request, answer):
-                    books.append(Entry("answer", request, content=sha256(answer).digest()))
-                elif _body(books.db, request) is None:
+                stored = self.db.execute(
+                    "INSERT OR IGNORE INTO answers SELECT ?, ? WHERE EXISTS "
+                    "(SELECT 1 FROM log WHERE kind = 'charge' AND request = ?)",
+                    (request, answer, request),
+                )
+                if stored.rowcount > 0:
+                    digest = sha256(answer).digest()
+                    transaction.append(LogEntry("answer", request, content=digest))
+                elif read_charged(self.db, request) is None:
                     raise ValueError(f"request {request!r} was never charged; charge it first")
 
     def grant(self, client: str, micro: int) -> None:
-        """Add to a client's budget, and make the client known; ValueError below 0 or too much."""
-        with self._writing() as books:
-            books.grant(client, micro)
+        """Add to a client's budget, and make the client known.
+
+        Args:
+            client: Its name.
+            micro: Micro-epsilons, 0 or more.
+
+        Raises:
+            ValueError: Less than 0, or more than the file can count.
+        """
+        with self._writing() as transaction:
+            transaction.grant(client, micro)
 
     def admit(self, client: str, micro: int) -> bool:
-        """Grant an unknown client its budget and return True; ValueError as `grant`."""
-        if self.knows(client):  # the usual case takes no lock
-            return False
-        with self._writing() as books:
-            if books.account("client", client) is not None:
+        """Grant an unknown client its first budget.
+
+        Args:
+            client: Its name.
+            micro: Micro-epsilons, 0 or more.
+
+        Returns:
+            Whether the client was unknown; nothing is granted to a known one.
+
+        Raises:
+            ValueError: As `grant`.
+        """
+        with self._reading() as db:  # the usual case takes no lock
+            if read_account(db, ("client", client)) is not None:
                 return False
-            books.grant(client, micro)
+        with self._writing() as transaction:
+            if transaction.account(("client", client)) is not None:
+                return False
+            transaction.grant(client, micro)
             return True
 
-    def knows(self, client: str) -> bool:
-        """Say whether a client was ever granted anything."""
-        with self._reading() as db:
-            return read_account(db, "client", client) is not None
-
     def limit(self, model: str, micro: int) -> None:
-        """Set what all clients together may spend on a model version; ValueError below 0."""
-        with self._writing() as books:
-            _, spent = books.account("model", model) or (None, 0)
-            check_budget(micro)
-            books.append(Entry("limit", model=model, micro=micro))
-            books.keep("model", model, (micro, spent))
+        """Set what all clients together may spend on a model version.
+
+        Args:
+            model: The version.
+            micro: Micro-epsilons; 0 ends it.
+
+        Raises:
+            ValueError: Less than 0, or more than the file can count.
+        """
+        check_budget(micro)
+        with self._writing() as transaction:
+            transaction.append(LogEntry("limit", model=model, micro=micro))
 
     def balance(self, client: str) -> Balance:
-        """Return what a client was granted and has spent; all 0 for one that is not known."""
+        """Read what a client was granted and has spent.
+
+        Args:
+            client: Its name.
+
+        Returns:
+            Its balance; all 0 for a client that is not known.
+        """
         with self._reading() as db:
-            return _balance(db, client)
+            return read_balance(db, client)
 
     def clients(self) -> dict[str, Balance]:
-        """Return the balance of every known client, by name."""
+        """Read the balance of every known client.
+
+        Returns:
+            The balances by name.
+        """
         with self._reading() as db:
             names = db.execute("SELECT name FROM accounts WHERE scope = 'client'").fetchall()
-            return {name: _balance(db, name) for (name,) in names}
+            return {name: read_balance(db, name) for (name,) in names}
 
     def prices(self, client: str) -> dict[tuple[int, float], int]:
-        """Return how many answers of a client cost each (micro-epsilons, delta)."""
+        """Count a client's answers by what they cost.
+
+        Args:
+            client: Its name.
+
+        Returns:
+            How many answers cost each (micro-epsilons, delta).
+        """
         with self._reading() as db:
-            found = db.execute(
+            counts = db.execute(
                 "SELECT micro, delta, count(*) FROM log WHERE kind = 'charge' AND client = ? "
                 "GROUP BY micro, delta",
                 (client,),
             )
-            return {(micro, delta): count for micro, delta, count in found}
+            return {(micro, delta): count for micro, delta, count in counts}
 
     def probe(self) -> None:
-        """LedgerError where nothing could be charged now: the file is locked or read-only."""
+        """Find out whether something could be charged now.
+
+        Raises:
+            LedgerError: The file is locked or read-only.
+        """
         with self._transaction("BEGIN IMMEDIATE"):
             pass
 
-    def rows(self) -> list[Row]:
-        """Return the whole log, in order."""
+    def rows(self) -> list[LogRow]:
+        """Read the whole log.
+
+        Returns:
+            Its rows, in order.
+        """
         with self._reading() as db:
             return list(read_log(db))
 
     def export(self, path: Path) -> None:
-        """Write the log as JSON lines, whole or not at all."""
-        write_whole(path, "".join(row.line() for row in self.rows()))
+        """Write the log as JSON lines, whole or not at all.
+
+        Args:
+            path: File to write; an older one is replaced.
+        """
+        write_whole(path, "".join(row.to_json() for row in self.rows()))
 
     def verify(self) -> list[str]:
-        """Return what is wrong: links, balances and answers are computed anew from the log."""
+        """Compute links, balances and answers anew from the log, and compare.
+
+        Returns:
+            One sentence for each thing that is wrong, none for a sound ledger.
+        """
         with self._reading() as db:
             return audit_ledger(db)
 
@@ -225,79 +354,256 @@ class Ledger:
                 raise
 
     @contextmanager
-    def _writing(self, durable: bool = True) -> Iterator[Books]:
-        """Yield the books inside a transaction that holds the write lock.
+    def _writing(self, durable: bool = True) -> Iterator["WriteTransaction"]:
+        """Yield a transaction that holds the write lock.
 
         `durable`: on the disk on return. Else it is with the next one that is, or soon after.
         """
         with self._transaction("BEGIN IMMEDIATE", durable) as db:
-            books = Books(db)
-            yield books
-            books.close()
+            transaction = WriteTransaction(db)
+            yield transaction
+            transaction.write_accounts()
 
     def _reading(self) -> AbstractContextManager[sqlite3.Connection]:
         """Return a transaction that sees one moment and keeps nobody from writing."""
         return self._transaction("BEGIN")
 
 
+class WriteTransaction:
+    """The log's end and the accounts while the write lock is held.
+
+    Of many charges at once each account is read and written once; `write_accounts` does the
+    writing.
+    """
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        last_row: tuple[int, bytes] | None = db.execute(
+            "SELECT position, link FROM log ORDER BY position DESC LIMIT 1"
+        ).fetchone()
+        self.db = db
+        self._position, self._link = last_row or (0, FIRST_LINK)
+        self._accounts: dict[AccountKey, BudgetAccount | None] = {}
+        self._changed: dict[AccountKey, BudgetAccount] = {}
+        self._deltas: dict[str, float] = {}
+
+    def book(self, charge: Charge) -> Receipt | Refusal:
+        """Return the stored answer, or book the charge, or say why not."""
+        request, client, model, epsilon, delta, message = charge
+        client_account = self.account(("client", client))
+        remaining = (client_account or EMPTY).remaining
+        if read_charged(self.db, request) not in (None, (client, model, message)):
+            return Refusal(request, "replayed", remaining)
+        stored_answer = self.db.execute(
+            "SELECT answer FROM log JOIN answers USING (request) WHERE kind = 'charge' "
+            "AND client = ? AND model = ? AND content = ? ORDER BY position LIMIT 1",
+            (client, model, message),
+        ).fetchone()
+        if stored_answer is not None:
+            return Receipt(request, stored_answer[0], remaining)
+        if client_account is None:
+            return Refusal(request, "unknown-client", 0)
+        model_account = self.account(("model", model)) or UNLIMITED
+        if model_account.allowed is not None and model_account.remaining < epsilon:
+            return Refusal(request, "model-budget", model_account.remaining)
+        if remaining < epsilon:
+            return Refusal(request, "budget", remaining)
+        if delta and self._spent_delta(client) + delta > MAX_DELTA:
+            return Refusal(request, "delta", remaining)
+        self.append(LogEntry("charge", request, client, model, epsilon, delta, message))
+        return Receipt(request, None, remaining - epsilon)
+
+    def grant(self, client: str, micro: int) -> None:
+        """Add to a client's budget, and make the client known; ValueError below 0 or too much."""
+        account = self.account(("client", client)) or EMPTY
+        check_budget(micro)
+        check_budget((account.allowed or 0) + micro)
+        self.append(LogEntry("grant", client=client, micro=micro))
+
+    def append(self, entry: LogEntry) -> None:
+        """Add an entry to the log; the accounts follow it."""
+        self._position += 1
+        self._link = link_entry(self._link, self._position, entry)
+        self.db.execute(
+            "INSERT INTO log (position, kind, request, client, model, micro, delta, content, link) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (self._position, *entry, self._link),
+        )
+        changed = apply_entry(entry, self.account)
+        self._accounts |= changed
+        self._changed |= changed
+        if entry.client in self._deltas:
+            self._deltas[entry.client] += entry.delta
+
+    def account(self, key: AccountKey) -> BudgetAccount | None:
+        """Return an account, None for an unknown name."""
+        if key not in self._accounts:
+            self._accounts[key] = read_account(self.db, key)
+        return self._accounts[key]
+
+    def write_accounts(self) -> None:
+        """Write the accounts that changed."""
+        rows = [(*key, *account) for key, account in self._changed.items()]
+        self.db.executemany("INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?)", rows)
+
+    def _spent_delta(self, client: str) -> float:
+        if client not in self._deltas:
+            self._deltas[client] = read_spent_delta(self.db, client)
+        return self._deltas[client]
+
+
+@contextmanager
+def explain_errors(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors into LedgerErrors that say what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        name = getattr(error, "sqlite_errorname", "")
+        remedies = (text for code, text in ERROR_REMEDIES.items() if name.startswith(code))
+        raise LedgerError(f"ledger {path}: {next(remedies, error)} ({error})") from error
+
+
 def check_charge(charge: Charge) -> None:
     """Refuse what could not be booked or told apart later: ValueError."""
     if not (charge.request and charge.client and charge.model):
         raise ValueError(f"request, client and model are {charge[:3]}, must not be empty")
-    if not 0 < charge.epsilon < LARGEST:
+    if not 0 < charge.epsilon < MAX_MICRO:
         raise ValueError(f"epsilon is {charge.epsilon} micro-epsilons, must be 1 or more")
     if not 0 <= charge.delta < 1:
         raise ValueError(f"delta is {charge.delta}, must be in [0, 1)")
-    if len(charge.message) != DIGEST:
-        raise ValueError(f"message holds {len(charge.message)} bytes, must be a digest of {DIGEST}")
+    if len(charge.message) != DIGEST_BYTES:
+        raise ValueError(
+            f"message holds {len(charge.message)} bytes, must be a digest of {DIGEST_BYTES}"
+        )
 
 
-def _book(books: Books, charge: Charge) -> Receipt | Refusal:
-    """Return the stored answer, or book the charge, or say why not."""
-    request, name, model, epsilon, delta, message = charge
-    client = books.account("client", name)
-    left = _left(client)
-    known = _body(books.db, request)
-    if known is not None and known != (name, model, message):
-        return Refusal(request, "replayed", left)
-    stored = books.db.execute(
-        "SELECT answer FROM log JOIN answers USING (request) WHERE kind = 'charge' AND client = ? "
-        "AND model = ? AND content = ? ORDER BY position LIMIT 1",
-        (name, model, message),
-    ).fetchone()
-    if stored is not None:
-        return Receipt(request, stored[0], False, left)
-    if client is None:
-        return Refusal(request, "unknown-client", 0)
-    version = books.account("model", model) or (None, 0)
-    if version[0] is not None and _left(version) < epsilon:
-        return Refusal(request, "model-budget", _left(version))
-    if left < epsilon:
-        return Refusal(request, "budget", left)
-    if delta and books.delta(name) + delta > MOST_DELTA:
-        return Refusal(request, "delta", left)
-    books.append(Entry("charge", request, name, model, epsilon, delta, message))
-    books.keep("client", name, (client[0], client[1] + epsilon))
-    books.keep("model", model, (version[0], version[1] + epsilon))
-    return Receipt(request, None, True, left - epsilon)
+def check_budget(micro: int) -> None:
+    """Refuse what no budget can be: ValueError."""
+    if not 0 <= micro < MAX_MICRO:
+        raise ValueError(f"budget is {micro} micro-epsilons, must be from 0 to {MAX_MICRO - 1}")
 
 
-def _body(db: sqlite3.Connection, request: str) -> tuple[str, str, bytes] | None:
+def apply_entry(
+    entry: LogEntry, read: Callable[[AccountKey], BudgetAccount | None]
+) -> dict[AccountKey, BudgetAccount]:
+    """Return the accounts that an entry changes, as they are after it."""
+    client, model = ("client", entry.client), ("model", entry.model)
+    if entry.kind == "grant":
+        allowed, spent = read(client) or EMPTY
+        return {client: BudgetAccount((allowed or 0) + entry.micro, spent)}
+    if entry.kind == "limit":
+        return {model: BudgetAccount(entry.micro, (read(model) or UNLIMITED).spent)}
+    if entry.kind == "charge":
+        before = {client: read(client) or EMPTY, model: read(model) or UNLIMITED}
+        return {key: BudgetAccount(a.allowed, a.spent + entry.micro) for key, a in before.items()}
+    return {}
+
+
+def link_entry(previous_link: bytes, position: int, entry: LogEntry) -> bytes:
+    """Return the SHA-256 of the link before and the entry at its position."""
+    text = json.dumps([position, *entry], default=bytes.hex)
+    return sha256(previous_link + text.encode()).digest()
+
+
+def read_log(db: sqlite3.Connection) -> Iterator[LogRow]:
+    """Yield all rows in order."""
+    for position, *entry, link in db.execute(
+        "SELECT position, kind, request, client, model, micro, delta, content, link FROM log "
+        "ORDER BY position"
+    ):
+        yield LogRow(position, LogEntry(*entry), link)
+
+
+def read_charged(db: sqlite3.Connection, request: str) -> tuple[str, str, bytes] | None:
     """Return what a request was first charged for: client, model, message."""
-    found: tuple[str, str, bytes] | None = db.execute(
+    charged: tuple[str, str, bytes] | None = db.execute(
         "SELECT client, model, content FROM log WHERE kind = 'charge' AND request = ? LIMIT 1",
         (request,),
     ).fetchone()
-    return found
+    return charged
 
 
-def _left(known: Account | None) -> int:
-    """Return what may still be spent; below 0 where a limit was lowered."""
-    allowed, spent = known or (0, 0)
-    return (allowed or 0) - spent
+def read_account(db: sqlite3.Connection, key: AccountKey) -> BudgetAccount | None:
+    """Return an account as it is in the file, None for an unknown name."""
+    row = db.execute(
+        "SELECT allowed, spent FROM accounts WHERE scope = ? AND name = ?", key
+    ).fetchone()
+    return row and BudgetAccount(*row)
 
 
-def _balance(db: sqlite3.Connection, client: str) -> Balance:
-    found = read_account(db, "client", client)
-    allowed, spent = found or (0, 0)
-    return Balance(allowed or 0, spent, _left(found), spent_delta(db, client))
+def read_balance(db: sqlite3.Connection, client: str) -> Balance:
+    """Return a client's balance as it is in the file."""
+    account = read_account(db, ("client", client)) or EMPTY
+    delta = read_spent_delta(db, client)
+    return Balance(account.allowed or 0, account.spent, account.remaining, delta)
+
+
+def read_spent_delta(db: sqlite3.Connection, client: str) -> float:
+    """Return the deltas of a client's charges added up."""
+    row: tuple[float] = db.execute(
+        "SELECT total(delta) FROM log WHERE kind = 'charge' AND delta > 0 AND client = ?", (client,)
+    ).fetchone()
+    return row[0]
+
+
+def audit_ledger(db: sqlite3.Connection) -> list[str]:
+    """Return one sentence for each thing that is wrong, computed anew from the log."""
+    verdicts = db.execute("PRAGMA integrity_check").fetchall()
+    problems = [f"SQLite: {text}" for (text,) in verdicts if text != "ok"]
+    accounts: dict[AccountKey, BudgetAccount] = {}
+    charged: dict[str, tuple[str, str, bytes]] = {}
+    answer_digests: dict[str, bytes] = {}
+    previous_link, expected = FIRST_LINK, 1
+    for position, entry, link in read_log(db):
+        if position != expected:
+            problems.append(f"row {expected} to {position - 1}: missing")
+        if link != link_entry(previous_link, position, entry):
+            problems.append(f"row {position}: edited, or what came before it was")
+        problems += [f"row {position}: {text}" for text in _replay(entry, accounts, charged)]
+        if entry.kind == "answer":
+            answer_digests[entry.request] = entry.content
+        previous_link, expected = link, position + 1
+    return [*problems, *_audit_accounts(db, accounts), *_audit_answers(db, answer_digests)]
+
+
+def _replay(
+    entry: LogEntry,
+    accounts: dict[AccountKey, BudgetAccount],
+    charged: dict[str, tuple[str, str, bytes]],
+) -> Iterator[str]:
+    """Book an entry; yield what no ledger would have booked."""
+    changed = apply_entry(entry, accounts.get)
+    accounts |= changed
+    if entry.kind == "answer" and entry.request not in charged:
+        yield f"an answer to {entry.request!r}, which was never charged"
+    if entry.kind == "charge":
+        body = entry.client, entry.model, entry.content
+        if charged.setdefault(entry.request, body) != body:
+            yield f"request {entry.request!r} was charged with two bodies"
+        for (scope, name), (allowed, spent) in changed.items():
+            if allowed is not None and spent > allowed:
+                yield f"{scope} {name!r} spent more than the {allowed} it had"
+
+
+def _audit_accounts(
+    db: sqlite3.Connection, accounts: dict[AccountKey, BudgetAccount]
+) -> Iterator[str]:
+    """Yield the accounts that are not what the log makes of them."""
+    by_log = {key: tuple(account) for key, account in accounts.items()}
+    stored = {
+        (scope, name): (allowed, spent)
+        for scope, name, allowed, spent in db.execute("SELECT * FROM accounts")
+    }
+    for key in sorted(by_log.keys() | stored.keys()):
+        if by_log.get(key) != stored.get(key):
+            yield f"{key[0]} {key[1]!r}: holds {stored.get(key)}, by the log {by_log.get(key)}"
+
+
+def _audit_answers(db: sqlite3.Connection, digests: dict[str, bytes]) -> Iterator[str]:
+    """Yield the stored answers that are not those of the log."""
+    requests = set()
+    for request, answer in db.execute("SELECT request, answer FROM answers"):
+        requests.add(request)
+        if digests.get(request) != sha256(answer).digest():
+            yield f"the answer to {request!r} is not the one that was given"
+    for request in sorted(digests.keys() - requests):
+        yield f"the answer to {request!r} is missing"

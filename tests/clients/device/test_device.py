@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from clients.device.device import Device, Sent, load_device_key
+from clients.device import Device, SentMessages, load_device_key
 from clients.leak_guard import Leak
 from fedcel.errors import DataError, LeakLimitError, RunError
 from fedcel.nets.cut import Cut
@@ -19,30 +19,42 @@ NET = SplitNet(nn.Flatten(), nn.Identity(), Cut(0.3), 16)
 LEAK = Leak(0.4, 0.1, 5.0, 64)
 
 
-def device(limit: float = 100.0, key: bytes = bytes(32), sent: Sent | None = None) -> Device:
+def device(
+    limit: float = 100.0, key: bytes = bytes(32), sent: SentMessages | None = None
+) -> Device:
     """Return a device of which one message tells up to half a bit."""
-    return Device(NET, (1, 4, 4), "v", 1e6, LEAK, limit, key, Sent() if sent is None else sent)
+    return Device(
+        net=NET,
+        shape=(1, 4, 4),
+        law="v",
+        max_value=1e6,
+        leak=LEAK,
+        limit=limit,
+        key=key,
+        sent=SentMessages() if sent is None else sent,
+    )
 
 
 def test_the_same_image_is_the_same_message_for_one_key() -> None:
     """So that asking again tells nothing new, and repeats count once."""
-    one, other = device(), device(key=b"1" * 32)
-    assert one.message(IMAGES[0]) == one.message(IMAGES[0].double().float())
-    assert one.leaked == 0.5
-    assert len({one.message(IMAGES[0]), one.message(IMAGES[1]), other.message(IMAGES[0])}) == 3
-    assert len(one.message(IMAGES[0])) == 64
-    assert one.leaked == 1.0
+    phone, tablet = device(), device(key=b"1" * 32)
+    assert phone.build_message(IMAGES[0]) == phone.build_message(IMAGES[0].double().float())
+    assert phone.leaked_bits == 0.5
+    messages = [phone.build_message(IMAGES[0]), phone.build_message(IMAGES[1])]
+    assert len({*messages, tablet.build_message(IMAGES[0])}) == 3
+    assert len(messages[0]) == 64
+    assert phone.leaked_bits == 1.0
 
 
 def test_nothing_leaves_beyond_the_limit() -> None:
-    """Two messages of half a bit for one bit; a repeat is no new one."""
-    one = device(limit=1.0)
-    first = one.message(IMAGES[0])
-    one.message(IMAGES[1])
+    """Two messages of half a bit for one bit; a repeat is no new phone."""
+    phone = device(limit=1.0)
+    first = phone.build_message(IMAGES[0])
+    phone.build_message(IMAGES[1])
     with pytest.raises(LeakLimitError, match=r"number 3, of up to 0.500 bits, 1.5 in all"):
-        one.message(IMAGES[2])
-    assert one.message(IMAGES[0]) == first
-    assert len(one.sent) == 2
+        phone.build_message(IMAGES[2])
+    assert phone.build_message(IMAGES[0]) == first
+    assert len(phone.sent) == 2
 
 
 def test_key_and_count_survive_a_restart(tmp_path: Path) -> None:
@@ -51,44 +63,44 @@ def test_key_and_count_survive_a_restart(tmp_path: Path) -> None:
     key = load_device_key(path)
     assert path.stat().st_mode & 0o777 == 0o600 and len(key) == 32
     sent = path.with_name("sent.txt")
-    first = device(key=key, sent=Sent(sent)).message(IMAGES[0])
-    again = device(key=load_device_key(path), sent=Sent(sent))
+    first = device(key=key, sent=SentMessages(sent)).build_message(IMAGES[0])
+    again = device(key=load_device_key(path), sent=SentMessages(sent))
     assert len(again.sent) == 1
-    assert again.message(IMAGES[0]) == first
+    assert again.build_message(IMAGES[0]) == first
     assert len(again.sent) == 1 == len(sent.read_text().splitlines())
     assert load_device_key(None) != load_device_key(None)
 
 
 def test_each_message_counts_with_the_bits_of_its_own_model(tmp_path: Path) -> None:
     """A later model that leaks less does not make the earlier messages cheaper."""
-    sent = Sent(tmp_path / "sent.txt")
-    device(limit=1.0, sent=sent).message(IMAGES[0])
-    small = replace(device(limit=1.0, sent=Sent(tmp_path / "sent.txt")), law="w")
+    sent = SentMessages(tmp_path / "sent.txt")
+    device(limit=1.0, sent=sent).build_message(IMAGES[0])
+    small = replace(device(limit=1.0, sent=SentMessages(tmp_path / "sent.txt")), law="w")
     small = replace(small, leak=Leak(0.2, 0.1, 5.0, 64))
-    small.message(IMAGES[0])
-    assert small.leaked == pytest.approx(0.8)
+    small.build_message(IMAGES[0])
+    assert small.leaked_bits == pytest.approx(0.8)
     with pytest.raises(LeakLimitError, match="number 3, of up to 0.300 bits, 1.1 in all"):
-        small.message(IMAGES[1])
+        small.build_message(IMAGES[1])
 
 
 def test_two_processes_on_one_file_share_the_limit(tmp_path: Path) -> None:
     """What one has sent the other knows before it sends."""
     path = tmp_path / "sent.txt"
-    one, other = (device(limit=1.0, sent=Sent(path)) for _ in range(2))
-    one.message(IMAGES[0])
-    other.message(IMAGES[1])
-    for late in (one, other):
+    phone, tablet = (device(limit=1.0, sent=SentMessages(path)) for _ in range(2))
+    phone.build_message(IMAGES[0])
+    tablet.build_message(IMAGES[1])
+    for late in (phone, tablet):
         with pytest.raises(LeakLimitError, match="number 3"):
-            late.message(IMAGES[2])
-    assert one.message(IMAGES[1]) == other.message(IMAGES[1])
-    assert one.leaked == other.leaked == 1.0
+            late.build_message(IMAGES[2])
+    assert phone.build_message(IMAGES[1]) == tablet.build_message(IMAGES[1])
+    assert phone.leaked_bits == tablet.leaked_bits == 1.0
 
 
 def test_a_message_that_cannot_be_counted_is_not_sent_later_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk: nothing leaves, and the next try counts it."""
-    one = device(limit=1.0, sent=Sent(tmp_path / "sent.txt"))
+    phone = device(limit=1.0, sent=SentMessages(tmp_path / "sent.txt"))
 
     def full(_: int) -> None:
         raise OSError("no space left")
@@ -96,10 +108,10 @@ def test_a_message_that_cannot_be_counted_is_not_sent_later_either(
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full)
         with pytest.raises(OSError, match="no space"):
-            one.message(IMAGES[0])
-        assert one.leaked == 0
-    one.message(IMAGES[0])
-    assert one.leaked == Sent(tmp_path / "sent.txt").total == 0.5
+            phone.build_message(IMAGES[0])
+        assert phone.leaked_bits == 0
+    phone.build_message(IMAGES[0])
+    assert phone.leaked_bits == SentMessages(tmp_path / "sent.txt").total_bits == 0.5
 
 
 def test_a_damaged_count_is_refused(tmp_path: Path) -> None:
@@ -107,14 +119,14 @@ def test_a_damaged_count_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "sent.txt"
     path.write_text("abc\n")
     with pytest.raises(RunError, match="new state folder"):
-        Sent(path)
+        SentMessages(path)
 
 
 def test_another_encoder_or_cut_draws_other_noise() -> None:
     """Else two messages of one image would tell their common noise, and with it z."""
-    one = device()
-    two = replace(one, law="w", net=SplitNet(NET.encoder, NET.head, Cut(0.6), 16))
-    first, second = (np.frombuffer(d.message(IMAGES[0]), "<f4") for d in (one, two))
+    phone = device()
+    rebuilt = replace(phone, law="w", net=SplitNet(NET.encoder, NET.head, Cut(0.6), 16))
+    first, second = (np.frombuffer(d.build_message(IMAGES[0]), "<f4") for d in (phone, rebuilt))
     guess = 2 * first - second  # z, where xi is the same
     assert np.abs(guess - IMAGES[0].flatten().numpy()).max() > 0.1
 
@@ -139,10 +151,10 @@ def test_a_key_that_others_read_or_that_is_none_is_refused(tmp_path: Path) -> No
 )
 def test_what_is_no_image_is_refused(image: torch.Tensor) -> None:
     """And counts nothing."""
-    one = device()
+    phone = device()
     with pytest.raises(DataError, match="must be"):
-        one.message(image)
-    assert one.leaked == 0
+        phone.build_message(image)
+    assert phone.leaked_bits == 0
 
 
 def test_a_message_that_no_service_takes_is_not_sent() -> None:
@@ -154,7 +166,7 @@ def test_a_message_that_no_service_takes_is_not_sent() -> None:
             return x.flatten(1) + 2e6
 
     net = SplitNet(Huge(), nn.Identity(), Cut(0.3), 16)
-    one = Device(net, (1, 4, 4), "v", 1e6, LEAK, 9.0, bytes(32), Sent())
+    phone = replace(device(limit=9.0), net=net)
     with pytest.raises(DataError, match="bounded encoder"):
-        one.message(IMAGES[0])
-    assert one.leaked == 0
+        phone.build_message(IMAGES[0])
+    assert phone.leaked_bits == 0

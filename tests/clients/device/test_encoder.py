@@ -10,8 +10,8 @@ from safetensors.torch import load, save
 from torch import nn
 
 from clients.device.encoder import read_encoder, read_metadata
-from clients.service.model import load_served
-from clients.service.schema import EncoderCard, ModelCard, PriceCard
+from clients.service import load_served
+from clients.wire import EncoderCard, ModelCard, PriceCard
 from fedcel.errors import ServiceError
 from tests.clients.serving import made_run
 
@@ -42,21 +42,21 @@ def card(data: bytes, **changes: object) -> ModelCard:
     return ModelCard(**{**right, **changes})
 
 
-def file(net: dict[str, Any] | None = None, tensors: dict[str, Any] | None = None) -> bytes:
+def file(changes: dict[str, Any] | None = None, tensors: dict[str, Any] | None = None) -> bytes:
     """Return the encoder's file with other settings or tensors."""
-    about = read_metadata(MODEL.encoder)
-    if net:
-        about["net"] = json.dumps(NET | net)
-    return save(load(MODEL.encoder) if tensors is None else tensors, about)
+    metadata = read_metadata(MODEL.encoder)
+    if changes:
+        metadata["net"] = json.dumps(NET | changes)
+    return save(load(MODEL.encoder) if tensors is None else tensors, metadata)
 
 
 def test_the_encoder_arrives_as_it_was_served() -> None:
     """The same codes, the same cut, no gradient."""
-    found = read_encoder(card(MODEL.encoder), MODEL.encoder)
+    net = read_encoder(card(MODEL.encoder), MODEL.encoder)
     x = torch.rand(3, 1, 8, 8)
-    assert torch.equal(found.encode(x), MODEL.net.encode(x).detach())
-    assert found.cut == MODEL.net.cut
-    assert not any(parameter.requires_grad for parameter in found.parameters())
+    assert torch.equal(net.encode(x), MODEL.net.encode(x).detach())
+    assert net.cut == MODEL.net.cut
+    assert not any(parameter.requires_grad for parameter in net.parameters())
 
 
 @pytest.mark.parametrize(
@@ -65,12 +65,12 @@ def test_the_encoder_arrives_as_it_was_served() -> None:
         (b"", {}, "cannot be used"),
         (b"\xff" * 90, {}, "cannot be used"),
         (MODEL.encoder[:-4], {}, "cannot be used"),
-        (file(net={"name": "os:system"}), {}, "pass your own"),
-        (file(net={"name": "vgg"}), {}, "pass your own"),
-        (file(net={"width": 2**40}), {}, "do not fit"),
-        (file(net={"width": -1}), {}, "cannot be used"),
-        (file(net={"bound": "eval"}), {}, "cannot be used"),
-        (file(net={"name": "cnn"}), {}, "do not fit"),
+        (file(changes={"name": "os:system"}), {}, "pass your own"),
+        (file(changes={"name": "vgg"}), {}, "pass your own"),
+        (file(changes={"width": 2**40}), {}, "do not fit"),
+        (file(changes={"width": -1}), {}, "cannot be used"),
+        (file(changes={"bound": "eval"}), {}, "cannot be used"),
+        (file(changes={"name": "cnn"}), {}, "do not fit"),
         (file(tensors={}), {}, "do not fit"),
         (file(tensors={k: v.double() for k, v in load(MODEL.encoder).items()}), {}, "do not fit"),
         (MODEL.encoder, {"model": "0" * 32}, "another model"),
@@ -92,15 +92,17 @@ def test_what_does_not_fit_is_refused(data: bytes, changes: dict[str, Any], word
 def test_another_file_than_stated_is_refused() -> None:
     """By its digest."""
     with pytest.raises(ServiceError, match="not the one"):
-        read_encoder(card(MODEL.encoder), file(net={"width": 17}))
+        read_encoder(card(MODEL.encoder), file(changes={"width": 17}))
 
 
 def test_a_callers_own_encoder_takes_the_tensors() -> None:
     """For nets that are not the project's: code comes from the caller, values from the service."""
-    own = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 8), nn.Sigmoid())
-    data = file(net={"name": "mine:build"})
-    found = read_encoder(card(data), data, own)
+    own_encoder = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 8), nn.Sigmoid()
+    )
+    data = file(changes={"name": "mine:build"})
+    net = read_encoder(card(data), data, own_encoder)
     x = torch.rand(3, 1, 8, 8)
-    assert torch.equal(found.encode(x), MODEL.net.encode(x).detach())
+    assert torch.equal(net.encode(x), MODEL.net.encode(x).detach())
     with pytest.raises(ServiceError, match="do not fit"):
         read_encoder(card(data), data, nn.Sequential(nn.Flatten(), nn.Linear(64, 8)))

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from scipy.stats import kstest
 
 from clients.device.keyed_noise import (
+    compute_fingerprint,
     disturb_features,
     draw_uniforms,
-    fingerprint,
     words_to_uniforms,
 )
 from fedcel.nets.cut import Cut
@@ -22,18 +22,18 @@ def test_the_fingerprint_follows_key_version_and_every_pixel(
     key: bytes, version: str, pixel: int
 ) -> None:
     """Equal for equals, whatever the memory layout; different where one bit differs."""
-    first = fingerprint(key, version, IMAGE)
+    first = compute_fingerprint(key, version, IMAGE)
     turned = IMAGE.transpose(1, 2).contiguous().transpose(1, 2)
-    assert fingerprint(key, version, turned) == first
+    assert compute_fingerprint(key, version, turned) == first
     changed = IMAGE.clone().flatten()
     changed[pixel] += 1e-6
-    others = [
-        fingerprint(bytes([key[0] ^ 1]) + key[1:], version, IMAGE),
-        fingerprint(key, f"{version}0", IMAGE),
-        fingerprint(key, version, changed.reshape(1, 4, 4)),
-        fingerprint(key, version, IMAGE.reshape(4, 4, 1)),
+    different = [
+        compute_fingerprint(bytes([key[0] ^ 1]) + key[1:], version, IMAGE),
+        compute_fingerprint(key, f"{version}0", IMAGE),
+        compute_fingerprint(key, version, changed.reshape(1, 4, 4)),
+        compute_fingerprint(key, version, IMAGE.reshape(4, 4, 1)),
     ]
-    assert len({first, *others}) == 5
+    assert len({first, *different}) == 5
 
 
 def test_the_noise_is_of_the_cuts_law() -> None:
@@ -54,20 +54,20 @@ def test_the_noise_is_of_the_cuts_law() -> None:
 @given(st.binary(min_size=32, max_size=32), st.integers(1, 64))
 def test_uniforms_lie_inside_and_repeat(seed: bytes, count: int) -> None:
     """Never 0 or 1, whose normal values are infinite; more values begin with the same ones."""
-    found = draw_uniforms(seed, b"noise", count)
-    assert ((found > 0) & (found < 1)).all()
-    assert torch.equal(draw_uniforms(seed, b"noise", count + 1)[:-1], found)
-    assert not torch.equal(draw_uniforms(seed, b"mask", count), found)
+    uniforms = draw_uniforms(seed, b"noise", count)
+    assert ((uniforms > 0) & (uniforms < 1)).all()
+    assert torch.equal(draw_uniforms(seed, b"noise", count + 1)[:-1], uniforms)
+    assert not torch.equal(draw_uniforms(seed, b"mask", count), uniforms)
 
 
 def test_the_outermost_words_lie_inside() -> None:
     """All zeros and all ones: a value of 1 would be infinite noise."""
-    found = words_to_uniforms(np.array([0, 2**64 - 1], np.uint64))
-    assert found.tolist() == [2.0**-53, 1 - 2.0**-53]
-    assert torch.special.ndtri(found).isfinite().all()
+    uniforms = words_to_uniforms(np.array([0, 2**64 - 1], np.uint64))
+    assert uniforms.tolist() == [2.0**-53, 1 - 2.0**-53]
+    assert torch.special.ndtri(uniforms).isfinite().all()
 
 
 def test_torchs_generator_would_not_do() -> None:
     """It keeps 32 bits of a seed: whoever tries them all needs no key."""
-    one, other = (torch.Generator().manual_seed(5 + extra) for extra in (0, 2**32))
-    assert torch.equal(torch.randn(9, generator=one), torch.randn(9, generator=other))
+    small, large = (torch.Generator().manual_seed(5 + extra) for extra in (0, 2**32))
+    assert torch.equal(torch.randn(9, generator=small), torch.randn(9, generator=large))

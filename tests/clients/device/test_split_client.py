@@ -9,10 +9,11 @@ import httpx
 import pytest
 import torch
 
-from clients.device.split_client import AsyncSplitClient, OwnImages, SplitClient, check_address
+from clients.device import AsyncSplitClient, OwnImages, SplitClient
+from clients.device.split_client import check_url
 from fedcel.errors import LeakError, LeakLimitError, ServiceError
 from fedcel.posterior.predict import apply_heads
-from fedcel.privacy.ledger.ledger import MICRO, Ledger
+from fedcel.privacy.ledger import MICRO, Ledger
 from tests.clients.serving import Running, made_run, running
 
 RUN = made_run(
@@ -25,23 +26,25 @@ OWN = OwnImages(X[:100], Y[:100])
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A service whose answers are nearly exact."""
-    with running(tmp_path_factory.mktemp("service"), RUN) as found:
-        yield found
+    with running(tmp_path_factory.mktemp("service"), RUN) as service:
+        yield service
 
 
 def test_an_image_is_answered_and_stays_here(up: Running) -> None:
     """The noisy values are near the heads' average of the message that was sent."""
     with SplitClient(up.url, up.key, OWN) as client:
-        found = client.ask(X[0], uncertainty=True)
-        message = torch.frombuffer(bytearray(client.device.message(X[0])), dtype=torch.float32)
+        answer = client.ask(X[0], uncertainty=True)
+        message = torch.frombuffer(
+            bytearray(client.device.build_message(X[0])), dtype=torch.float32
+        )
         again = client.ask(X[0], uncertainty=True)
-        left = client.budget().left
-    wanted = apply_heads(RUN.flat, RUN.samples, message[None]).exp().mean(0)[0].double()
-    torch.testing.assert_close(found.probabilities, wanted, rtol=0, atol=0.1)
-    assert torch.equal(again.values, found.values) and not again.fresh and found.fresh
-    assert again.uncertainty == found.uncertainty and found.uncertainty
-    assert again.left == found.left == left
-    assert again.leaked == found.leaked == client.device.leak.upper
+        remaining = client.budget().remaining
+    expected = apply_heads(RUN.flat, RUN.samples, message[None]).exp().mean(0)[0].double()
+    torch.testing.assert_close(answer.probabilities, expected, rtol=0, atol=0.1)
+    assert torch.equal(again.values, answer.values) and not again.fresh and answer.fresh
+    assert again.uncertainty == answer.uncertainty and answer.uncertainty
+    assert again.remaining_epsilon == answer.remaining_epsilon == remaining
+    assert again.leaked_bits == answer.leaked_bits == client.device.leak.upper
 
 
 def test_the_other_client_does_the_same_for_many_at_once(up: Running) -> None:
@@ -50,10 +53,10 @@ def test_the_other_client_does_the_same_for_many_at_once(up: Running) -> None:
     async def scene() -> list[bool]:
         async with await AsyncSplitClient.connect(up.url, up.key, OWN) as client:
             before = (await client.budget()).spent
-            found = await asyncio.gather(*(client.ask(x) for x in X[:20]))
+            answers = await asyncio.gather(*(client.ask(x) for x in X[:20]))
             spent = (await client.budget()).spent - before
-            assert spent == 20 * 10_000 and client.device.leaked == found[-1].leaked
-            return [answer.fresh for answer in found]
+            assert spent == 20 * 10_000 and client.device.leaked_bits == answers[-1].leaked_bits
+            return [answer.fresh for answer in answers]
 
     assert asyncio.run(scene()) == [True] * 20
 
@@ -63,7 +66,7 @@ def test_a_leaking_encoder_is_refused_before_anything_is_asked(tmp_path: Path) -
     with running(tmp_path, made_run(**{"net.noise": 0.01})) as up:
         with pytest.raises(LeakError, match="leaks up to"):
             SplitClient(up.url, up.key, OWN)
-        assert 'route="/v1/query"' not in up.service.metrics.text().decode()
+        assert 'route="/v1/query"' not in up.service.metrics.to_text().decode()
 
 
 def test_the_limit_of_all_messages_holds_before_sending(up: Running) -> None:
@@ -71,7 +74,7 @@ def test_the_limit_of_all_messages_holds_before_sending(up: Running) -> None:
     with SplitClient(up.url, up.key, OWN) as client:
         leak = client.device.leak._replace(bits=1.0)  # an untrained encoder tells next to nothing
         client.device = replace(client.device, leak=leak, limit=1.9 * leak.upper)
-        assert client.ask(X[30]).leaked == client.device.leaked
+        assert client.ask(X[30]).leaked_bits == client.device.leaked_bits
         with Ledger.open(up.ledger) as ledger:
             spent = ledger.balance("phone").spent
         with pytest.raises(LeakLimitError, match="nothing was sent"):
@@ -86,8 +89,8 @@ def test_the_limit_of_all_messages_holds_before_sending(up: Running) -> None:
 def test_keys_travel_encrypted_or_not_at_all(url: str) -> None:
     """Plain HTTP to this machine alone."""
     with pytest.raises(ServiceError, match="https"):
-        check_address(url)
-    assert check_address("https://example.org") == "https://example.org"
+        check_url(url)
+    assert check_url("https://example.org") == "https://example.org"
 
 
 def test_trust_cannot_be_turned_off_and_errors_say_what_is_wrong(

@@ -11,7 +11,7 @@ from clients.flower.client_app import find_account
 from clients.flower.evaluation_client import Account
 from fedcel.errors import SettingsError
 from fedcel.federation import client_update, record_names
-from fedcel.privacy.ledger.ledger import MICRO, Ledger
+from fedcel.privacy.ledger import MICRO, Ledger
 from fedcel.settings import parse_settings
 
 S = parse_settings({"clients": 4, "net.features": 8, "net.width": 16})
@@ -29,12 +29,12 @@ def test_each_message_is_paid_once_and_answered_the_same(tmp_path: Path) -> None
         ledger.admit("flower-1", 13 * MICRO)
         first = client.query(ROWS, account)
         assert first.shape == (3, 10) and first.dtype == np.float32
-        assert ledger.balance("flower-1").left == MICRO
+        assert ledger.balance("flower-1").remaining == MICRO
         assert np.array_equal(client.query(ROWS[::-1].copy(), account), first[::-1])
-        assert ledger.balance("flower-1").left == MICRO
+        assert ledger.balance("flower-1").remaining == MICRO
         with pytest.raises(ValueError, match="cannot pay for an answer: budget, epsilon 1 left"):
             client.query(ROWS + 1, account)
-        assert ledger.balance("flower-1").left == MICRO
+        assert ledger.balance("flower-1").remaining == MICRO
     assert not np.array_equal(client.query(ROWS), client.query(ROWS))
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from clients.service import auth
-from clients.service.problems import MEDIA, Kinds
-from clients.service.state import Limits
-from fedcel.privacy.ledger.ledger import MICRO, Ledger
+from clients.service.access import add_key, key_table_path
+from clients.service.app import Limits
+from clients.service.problems import PROBLEM_MEDIA_TYPE, ProblemKind
+from fedcel.privacy.ledger import MICRO, Ledger
 from tests.clients.serving import Running, made_run, running
 
 GOOD = np.linspace(-1, 1, 8).astype("<f4").tobytes()
@@ -24,8 +24,8 @@ GOOD = np.linspace(-1, 1, 8).astype("<f4").tobytes()
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A service with a large budget."""
-    with running(tmp_path_factory.mktemp("service")) as found:
-        yield found
+    with running(tmp_path_factory.mktemp("service")) as service:
+        yield service
 
 
 def post(up: Running, content: bytes = GOOD, **headers: str) -> httpx.Response:
@@ -34,20 +34,20 @@ def post(up: Running, content: bytes = GOOD, **headers: str) -> httpx.Response:
         "authorization": f"Bearer {up.key}",
         "content-type": "application/octet-stream",
         "idempotency-key": f"request-{time.monotonic_ns()}",
-        "model-version": up.served.version,
+        "model-version": up.model.version,
     }
-    given = right | {k.replace("_", "-"): v for k, v in headers.items()}
+    sent = right | {k.replace("_", "-"): v for k, v in headers.items()}
     return httpx.post(
         f"{up.url}/v1/query",
         content=content,
-        headers={k: v for k, v in given.items() if v},
+        headers={k: v for k, v in sent.items() if v},
         timeout=20,
     )
 
 
 def structured(up: Running, **changes: object) -> httpx.Response:
     """Ask in JSON; `changes` replace the right fields."""
-    right = {"request": f"request-{time.monotonic_ns()}", "model": up.served.version}
+    right = {"request": f"request-{time.monotonic_ns()}", "model": up.model.version}
     body = {**right, "message": [0.5] * 8, **changes}
     return post(up, json.dumps(body).encode(), content_type="application/json")
 
@@ -57,15 +57,13 @@ def get(up: Running, path: str) -> httpx.Response:
     return httpx.get(f"{up.url}{path}", headers={"Authorization": f"Bearer {up.key}"})
 
 
-def problem(reply: httpx.Response, kind: Kinds) -> dict[str, object]:
+def problem(reply: httpx.Response, kind: ProblemKind) -> dict[str, object]:
     """Return a refusal of the right kind and form; RFC 9457."""
-    found: dict[str, object] = reply.json()
-    assert reply.headers["content-type"] == MEDIA
-    assert reply.status_code == found["status"] == kind.value.status, found
-    name = kind.name.lower().replace("_", "-")
-    assert found["type"] == f"urn:fedcel:problem:{name}"
-    assert found["title"] == kind.value.title
-    return found
+    body: dict[str, object] = reply.json()
+    assert reply.headers["content-type"] == PROBLEM_MEDIA_TYPE
+    assert reply.status_code == body["status"] == kind.status, body
+    assert (body["type"], body["title"]) == (kind.urn, kind.title)
+    return body
 
 
 def test_bytes_and_json_ask_the_same(up: Running) -> None:
@@ -82,40 +80,40 @@ def test_bytes_and_json_ask_the_same(up: Running) -> None:
 def test_json_may_ask_for_uncertainty_in_the_address(up: Running) -> None:
     """As bytes do; there and in the body is the same."""
     for number, (address, inside) in enumerate([("true", False), ("false", True), ("true", True)]):
-        body = {"request": f"request-doubt{number}", "model": up.served.version}
+        body = {"request": f"request-doubt{number}", "model": up.model.version}
         body |= {"message": [0.7 + number / 10] * 8, "uncertainty": inside}
-        found = httpx.post(
+        answer = httpx.post(
             f"{up.url}/v1/query?uncertainty={address}",
             json=body,
             headers={"authorization": f"Bearer {up.key}"},
         ).json()
-        assert isinstance(found["entropy"], float) and isinstance(found["information"], float)
+        assert isinstance(answer["entropy"], float) and isinstance(answer["information"], float)
 
 
 @pytest.mark.parametrize(
     ("content", "headers", "kind"),
     [
-        (GOOD, {"authorization": ""}, Kinds.UNAUTHENTICATED),
-        (GOOD, {"authorization": "Bearer no"}, Kinds.UNAUTHENTICATED),
-        (GOOD[:-4], {}, Kinds.INVALID),
-        (GOOD[:-1], {}, Kinds.INVALID),
-        (b"", {}, Kinds.INVALID),
-        (GOOD + b"0", {}, Kinds.TOO_LARGE),
-        (np.full(8, np.nan, "<f4").tobytes(), {}, Kinds.INVALID),
-        (np.full(8, -np.inf, "<f4").tobytes(), {}, Kinds.INVALID),
-        (np.full(8, 1e30, "<f4").tobytes(), {}, Kinds.INVALID),
-        (GOOD, {"model_version": "0" * 32}, Kinds.MODEL_VERSION),
-        (GOOD, {"model_version": ""}, Kinds.MODEL_VERSION),
-        (GOOD, {"idempotency_key": "short"}, Kinds.INVALID),
-        (GOOD, {"idempotency_key": ""}, Kinds.INVALID),
-        (GOOD, {"content_type": "text/plain"}, Kinds.MEDIA_TYPE),
-        (GOOD, {"content_type": ""}, Kinds.MEDIA_TYPE),
-        (b"{", {"content_type": "application/json"}, Kinds.INVALID),
-        (b"x" * 10_000, {"content_type": "application/json"}, Kinds.TOO_LARGE),
+        (GOOD, {"authorization": ""}, ProblemKind.UNAUTHENTICATED),
+        (GOOD, {"authorization": "Bearer no"}, ProblemKind.UNAUTHENTICATED),
+        (GOOD[:-4], {}, ProblemKind.INVALID),
+        (GOOD[:-1], {}, ProblemKind.INVALID),
+        (b"", {}, ProblemKind.INVALID),
+        (GOOD + b"0", {}, ProblemKind.TOO_LARGE),
+        (np.full(8, np.nan, "<f4").tobytes(), {}, ProblemKind.INVALID),
+        (np.full(8, -np.inf, "<f4").tobytes(), {}, ProblemKind.INVALID),
+        (np.full(8, 1e30, "<f4").tobytes(), {}, ProblemKind.INVALID),
+        (GOOD, {"model_version": "0" * 32}, ProblemKind.MODEL_VERSION),
+        (GOOD, {"model_version": ""}, ProblemKind.MODEL_VERSION),
+        (GOOD, {"idempotency_key": "short"}, ProblemKind.INVALID),
+        (GOOD, {"idempotency_key": ""}, ProblemKind.INVALID),
+        (GOOD, {"content_type": "text/plain"}, ProblemKind.MEDIA_TYPE),
+        (GOOD, {"content_type": ""}, ProblemKind.MEDIA_TYPE),
+        (b"{", {"content_type": "application/json"}, ProblemKind.INVALID),
+        (b"x" * 10_000, {"content_type": "application/json"}, ProblemKind.TOO_LARGE),
     ],
 )
 def test_what_is_wrong_is_told_and_costs_nothing(
-    up: Running, content: bytes, headers: dict[str, str], kind: Kinds
+    up: Running, content: bytes, headers: dict[str, str], kind: ProblemKind
 ) -> None:
     """The kind, and no change of the budget."""
     before = get(up, "/v1/budget").json()["spent"]
@@ -141,16 +139,15 @@ def test_wrong_json_is_told_without_repeating_it(up: Running, changes: dict[str,
     if changes.get("message") == ["0.5"] * 8:  # a number in quotes is a number
         assert structured(up, **changes).status_code == 200
         return
-    found = problem(structured(up, **changes), Kinds.INVALID)
-    assert "secret" not in str(found["detail"])
-    assert "1e7" not in str(found["detail"]) and "perhaps" not in str(found["detail"])
+    detail = str(problem(structured(up, **changes), ProblemKind.INVALID)["detail"])
+    assert not any(text in detail for text in ("secret", "1e7", "perhaps"))
 
 
 def test_an_id_with_another_message_is_refused(up: Running) -> None:
     """409, nothing answered."""
-    one, other = np.ones(8, "<f4").tobytes(), np.zeros(8, "<f4").tobytes()
-    assert post(up, one, idempotency_key="request-once").status_code == 200
-    problem(post(up, other, idempotency_key="request-once"), Kinds.REPLAYED)
+    ones, zeros = np.ones(8, "<f4").tobytes(), np.zeros(8, "<f4").tobytes()
+    assert post(up, ones, idempotency_key="request-once").status_code == 200
+    problem(post(up, zeros, idempotency_key="request-once"), ProblemKind.REPLAYED)
 
 
 def test_the_card_says_what_is_served(up: Running) -> None:
@@ -158,7 +155,7 @@ def test_the_card_says_what_is_served(up: Running) -> None:
     from hashlib import sha256
 
     card = get(up, "/v1/model").json()
-    assert card["model"] == up.served.version
+    assert card["model"] == up.model.version
     assert (card["features"], card["classes"], card["samples"]) == (8, 10, 3)
     assert card["price"] == {"answer": 4.0, "uncertainty": 4.0}
     data = get(up, card["encoder"]["url"]).content
@@ -175,10 +172,10 @@ def test_health_numbers_and_unknown_addresses(up: Running) -> None:
     assert 'fedcel_requests_total{route="/v1/query",status="200"}' in text
     assert 'fedcel_phase_seconds_count{phase="noise"}' in text
     assert "fedcel_epsilon_spent_total" in text and "phone" not in text
-    problem(httpx.get(f"{up.url}/v2"), Kinds.NOT_FOUND)
-    problem(httpx.get(f"{up.url}/v1/query"), Kinds.METHOD)
+    problem(httpx.get(f"{up.url}/v2"), ProblemKind.NOT_FOUND)
+    problem(httpx.get(f"{up.url}/v1/query"), ProblemKind.METHOD)
     for path in ("/v1/model", "/v1/encoder", "/v1/budget"):
-        problem(httpx.get(f"{up.url}{path}"), Kinds.UNAUTHENTICATED)
+        problem(httpx.get(f"{up.url}{path}"), ProblemKind.UNAUTHENTICATED)
 
 
 def test_a_client_that_asks_too_often_is_told_when_to_come_again(tmp_path: Path) -> None:
@@ -186,7 +183,7 @@ def test_a_client_that_asks_too_often_is_told_when_to_come_again(tmp_path: Path)
     with running(tmp_path, limits=Limits(rate=0.01)) as up:
         assert post(up).status_code == 200
         slow = post(up)
-        problem(slow, Kinds.RATE)
+        problem(slow, ProblemKind.RATE)
         assert 50 <= int(slow.headers["retry-after"]) <= 100
 
 
@@ -195,12 +192,12 @@ def test_budgets_and_accounts_end(tmp_path: Path) -> None:
     with running(tmp_path, epsilon=8.5) as up:
         for value in (0.1, 0.2):
             assert structured(up, message=[value] * 8).status_code == 200
-        assert problem(structured(up, message=[0.3] * 8), Kinds.BUDGET)["left"] == 0.5
-        stranger = auth.add_key(auth.key_table_path(up.ledger), "stranger", None, time.time())
+        assert problem(structured(up, message=[0.3] * 8), ProblemKind.BUDGET)["left"] == 0.5
+        stranger = add_key(key_table_path(up.ledger), "stranger", None, time.time())
         reply = post(up, authorization=f"Bearer {stranger}")
-        problem(reply, Kinds.UNKNOWN_CLIENT)
-        old = auth.add_key(auth.key_table_path(up.ledger), "old", 1, time.time() - 1e6)
-        problem(post(up, authorization=f"Bearer {old}"), Kinds.EXPIRED)
+        problem(reply, ProblemKind.UNKNOWN_CLIENT)
+        old = add_key(key_table_path(up.ledger), "old", 1, time.time() - 1e6)
+        problem(post(up, authorization=f"Bearer {old}"), ProblemKind.EXPIRED)
     with Ledger.open(up.ledger) as ledger:
         assert ledger.balance("phone").spent == 8 * MICRO
         assert ledger.verify() == []
@@ -234,7 +231,7 @@ def test_a_full_queue_is_told_at_once_and_a_drain_answers_what_waits(tmp_path: P
             thread.start()
             time.sleep(0.15)
         busy = structured(up)
-        problem(busy, Kinds.BUSY)
+        problem(busy, ProblemKind.BUSY)
         assert busy.headers["retry-after"] == "1"
         threading.Timer(0.3, slow.open.set).start()
     for thread in threads:
@@ -246,8 +243,8 @@ def test_a_ledger_that_cannot_be_written_answers_nothing(tmp_path: Path) -> None
     """503, not ready; the next success makes it ready again."""
     with running(tmp_path) as up:
         up.service.ledger.db.execute("PRAGMA query_only = ON")
-        problem(post(up), Kinds.LEDGER)
-        problem(httpx.get(f"{up.url}/readyz"), Kinds.BUSY)
+        problem(post(up), ProblemKind.LEDGER)
+        problem(httpx.get(f"{up.url}/readyz"), ProblemKind.BUSY)
         up.service.ledger.db.execute("PRAGMA query_only = OFF")
         assert post(up).status_code == 200
         assert httpx.get(f"{up.url}/readyz").status_code == 200
@@ -257,8 +254,8 @@ def test_a_ledger_that_cannot_be_written_answers_nothing(tmp_path: Path) -> None
 def test_every_mechanism_is_served(tmp_path: Path, mechanism: str) -> None:
     """Ten values, a label, the mechanism's delta in the ledger."""
     with running(tmp_path, made_run(**{"privacy.mechanism": mechanism})) as up:
-        found = post(up).json()
-        assert len(found["values"]) == 10 and found["label"] in range(10)
+        answer = post(up).json()
+        assert len(answer["values"]) == 10 and answer["label"] in range(10)
         card = get(up, "/v1/model").json()
         assert card["mechanism"] == mechanism
     with Ledger.open(up.ledger) as ledger:

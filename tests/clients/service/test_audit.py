@@ -54,32 +54,32 @@ class Live:
         rows[:, 0] = logits[:, 0].numpy()
         # The last value tells nothing; it makes each message another one, paid and drawn anew.
         rows[:, -1] = [next(self.numbers) for _ in rows]
-        return torch.tensor(asyncio.run(asked(self.up, rows)), dtype=torch.float64)
+        return torch.tensor(asyncio.run(ask_all(self.up, rows)), dtype=torch.float64)
 
 
-async def asked(up: Running, rows: np.ndarray) -> list[list[float]]:
+async def ask_all(up: Running, rows: np.ndarray) -> list[list[float]]:
     """Return the service's answers to all messages, over 64 connections."""
     host, port = up.url.removeprefix("http://").split(":")
     place = host, int(port)
-    head = load.head_of(place, up.key, up.served.version, FEATURES)
-    left, found = iter(range(len(rows))), [[math.nan]] * len(rows)
+    head = load.head_of(place, up.key, up.model.version, FEATURES)
+    indices, answers = iter(range(len(rows))), [[math.nan]] * len(rows)
 
     async def connection() -> None:
         streams = await asyncio.open_connection(*place)
-        for index in left:
+        for index in indices:
             name = f"audit-{rows[index, 0]:g}-{rows[index, -1]:g}"
-            told = json.loads(await load.asked(streams, head, name, rows[index].tobytes()))
-            assert told["fresh"]
-            found[index] = told["values"]
+            answer = json.loads(await load.asked(streams, head, name, rows[index].tobytes()))
+            assert answer["fresh"]
+            answers[index] = answer["values"]
         streams[1].close()
 
     await asyncio.gather(*(connection() for _ in range(CONNECTIONS)))
-    return found
+    return answers
 
 
-def pair(one: float, other: float) -> Tensor:
+def pair(first: float, second: float) -> Tensor:
     """Return two rows of logits for `Live`."""
-    return torch.tensor([[one], [other]], dtype=torch.float64).expand(2, CLASSES)
+    return torch.tensor([[first], [second]], dtype=torch.float64).expand(2, CLASSES)
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,9 @@ class FloatingPoint:
 
     def answer(self, logits: Tensor) -> Tensor:
         """Return rows plus Laplace noise of the right scale."""
-        mine = self.honest
-        rows = clip_rows(logits, mine.clip_kind, mine.clip)
-        scale = mine.sensitivity / mine.epsilon
+        honest = self.honest
+        rows = clip_rows(logits, honest.clip_kind, honest.clip)
+        scale = honest.sensitivity / honest.epsilon
         return rows + torch.distributions.Laplace(torch.zeros_like(rows), scale).sample()
 
 
@@ -120,8 +120,8 @@ def test_no_more_is_measured_than_is_claimed(tmp_path: Path, mechanism: str) -> 
     """Inputs as far apart as the clip lets them be; and the low bits tell nothing."""
     with running(tmp_path, extreme_run(mechanism)) as up:
         live = Live(up)
-        found = measure_epsilon(live, pair(1e3, -1e3), ANSWERS, CONFIDENCE)
-        assert 0.3 < found <= EPSILON
+        epsilon = measure_epsilon(live, pair(1e3, -1e3), ANSWERS, CONFIDENCE)
+        assert 0.3 < epsilon <= EPSILON
         assert from_low_bits(live) <= EPSILON
 
 

@@ -14,7 +14,7 @@ import jsonschema
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clients.service.logs import NAME, JsonLines
+from clients.service.monitoring import LOGGER, JsonLines
 from tests.clients.serving import Running, running
 
 REQUESTS = int(os.environ.get("FEDCEL_REQUESTS", "2000"))
@@ -54,8 +54,8 @@ def bodies(schema: dict[str, Any], version: str) -> st.SearchStrategy[dict[str, 
     assert right.keys() == schema["properties"].keys()
     wrong = {name: strategy | WRONG | ODD for name, strategy in right.items()}
     needed = {name: wrong[name] for name in schema["required"][1:]}
-    rest = {name: wrong[name] for name in wrong.keys() - needed.keys()} | {"more": WRONG}
-    return st.fixed_dictionaries(right) | st.fixed_dictionaries(needed, optional=rest)
+    optional = {name: wrong[name] for name in wrong.keys() - needed.keys()} | {"more": WRONG}
+    return st.fixed_dictionaries(right) | st.fixed_dictionaries(needed, optional=optional)
 
 
 @contextmanager
@@ -64,47 +64,46 @@ def logged() -> Iterator[io.StringIO]:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines())
-    logger = logging.getLogger(NAME)
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(logging.INFO)
     try:
         yield stream
     finally:
-        logger.removeHandler(handler)
-        logger.setLevel(logging.NOTSET)
+        LOGGER.removeHandler(handler)
+        LOGGER.setLevel(logging.NOTSET)
 
 
 def test_no_question_makes_the_service_fail(tmp_path: Path) -> None:
     """Thousands of them: only documented statuses, replies of the documented form, a clean log."""
     with logged() as log, running(tmp_path) as up, httpx.Client(base_url=up.url) as http:
         document = http.get("/openapi.json").json()
-        seen = asked(up, http, document["paths"]["/v1/query"]["post"])
-    assert seen["200"] > 100 and seen["422"] > 100, seen
-    said = log.getvalue()
-    assert len(said.splitlines()) > REQUESTS
-    assert MARK not in said and up.key not in said and up.key[-43:] not in said
+        counts = ask_all(up, http, document["paths"]["/v1/query"]["post"])
+    assert counts["200"] > 100 and counts["422"] > 100, counts
+    text = log.getvalue()
+    assert len(text.splitlines()) > REQUESTS
+    assert MARK not in text and up.key not in text and up.key[-43:] not in text
 
 
-def asked(up: Running, http: httpx.Client, operation: dict[str, Any]) -> dict[str, int]:
+def ask_all(up: Running, http: httpx.Client, operation: dict[str, Any]) -> dict[str, int]:
     """Return how often each status was answered to four questions of each example."""
     schema = operation["requestBody"]["content"]["application/json"]["schema"]
     forms = {
-        status: next(iter(told["content"].values()))["schema"]
-        for status, told in operation["responses"].items()
+        status: next(iter(response["content"].values()))["schema"]
+        for status, response in operation["responses"].items()
         if status != "200"
     }
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
 
     def send(content: bytes, kind: str, key: str, name: str, query: str) -> None:
         headers = {
             "authorization": f"Bearer {key}",
             "content-type": kind,
             "idempotency-key": name,
-            "model-version": up.served.version,
+            "model-version": up.model.version,
         }
         reply = http.post(f"/v1/query{query}", content=content, headers=headers)
         status = str(reply.status_code)
-        seen[status] = seen.get(status, 0) + 1
+        counts[status] = counts.get(status, 0) + 1
         assert status in operation["responses"] and reply.status_code < 500
         if status != "200":
             jsonschema.validate(reply.json(), forms[status])
@@ -115,15 +114,15 @@ def asked(up: Running, http: httpx.Client, operation: dict[str, Any]) -> dict[st
         database=None,
         suppress_health_check=[*HealthCheck],
     )
-    @given(bodies(schema, up.served.version), st.binary(max_size=40), st.integers(0, 9))
+    @given(bodies(schema, up.model.version), st.binary(max_size=40), st.integers(0, 9))
     def ask(body: dict[str, object], junk: bytes, rare: int) -> None:
         name = f"request-{rare}" if rare else "!"
         query = {1: "?uncertainty=true", 2: "?uncertainty=%00"}.get(rare, "")
         send(json.dumps(body).encode(), "application/json", up.key, name, "")
         send(junk, "application/json", up.key if rare else f"x{junk.hex()}", name, "")
         send(junk, "application/octet-stream", up.key, name, query)
-        name = f"{name}-{sum(seen.values())}"
+        name = f"{name}-{sum(counts.values())}"
         send(junk.ljust(32, b"\x3f")[:32], "application/octet-stream", up.key, name, query)
 
     ask()
-    return seen
+    return counts

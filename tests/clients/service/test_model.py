@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from clients.service.model import load_served
+from clients.service import load_served
 from fedcel.errors import RunError, SettingsError
 from tests.clients.serving import made_run
 
@@ -45,7 +45,7 @@ def test_the_version_follows_every_tensor_and_the_cut() -> None:
 def test_without_samples_the_last_model_answers() -> None:
     """A run that ended before its burn-in did."""
     run = made_run(samples=1)
-    one = load_served(run._replace(samples=[]))
-    assert one.samples == 1
+    model = load_served(run._replace(samples=[]))
+    assert model.samples == 1
     z = torch.rand(2, 8)
-    torch.testing.assert_close(one.logits(z).logits, run.flat.net.answer(z).log_softmax(1))
+    torch.testing.assert_close(model.predict(z).logits, run.flat.net.answer(z).log_softmax(1))

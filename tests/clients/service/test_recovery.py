@@ -1,14 +1,14 @@
 """One bad message, one bad moment of the disk: what goes on as before."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import torch
 
-from clients.service.answering import Answered, PrivateAnswerer, Query
-from clients.service.model import ServedModel, load_served
+from clients.service import Answered, PrivateAnswerer, Query, load_served
 from fedcel.privacy import build_mechanism
-from fedcel.privacy.ledger.ledger import MICRO, Ledger, Refusal
+from fedcel.privacy.ledger import MICRO, Ledger, Refusal
 from tests.clients.serving import made_run, running
 
 RUN = made_run()
@@ -21,7 +21,7 @@ def test_a_message_without_a_finite_answer_costs_nothing_and_its_neighbours_are_
     model = load_served(RUN)
     head = {name: value.clone() for name, value in model.heads.items()}
     head["weight"][:, :, 0] = 1e35
-    broken = ServedModel(**{**vars(model), "heads": head})
+    broken = replace(model, heads=head)
     with Ledger.open(tmp_path / "ledger.db") as ledger:
         ledger.grant("phone", 100 * MICRO)
         desk = PrivateAnswerer(
@@ -29,11 +29,11 @@ def test_a_message_without_a_finite_answer_costs_nothing_and_its_neighbours_are_
         )
         rows = torch.zeros(3, 8)
         rows[1, 0] = 1e6
-        asks = [
+        queries = [
             Query("phone", f"id-{k}", row.numpy().tobytes(), False) for k, row in enumerate(rows)
         ]
-        asks[2] = asks[2]._replace(message=(rows[2] + 1e-30).numpy().tobytes())
-        first, bad, last = desk.answer(asks)
+        queries[2] = queries[2]._replace(message=(rows[2] + 1e-30).numpy().tobytes())
+        first, bad, last = desk.answer(queries)
         assert bad == Refusal("id-1", "undefined", 0)
         assert isinstance(first, Answered) and isinstance(last, Answered)
         assert ledger.balance("phone").spent == 8 * MICRO
@@ -43,15 +43,15 @@ def test_the_service_finds_by_itself_that_its_ledger_can_be_written_again(tmp_pa
     """A balancer that follows /readyz sends no question which could find out."""
     with running(tmp_path) as up:
         key = {"Authorization": f"Bearer {up.key}"}
-        question = {
+        body = {
             "request": "r" * 16,
-            "model": up.served.version,
+            "model": up.model.version,
             "message": [0.0] * 8,
             "uncertainty": False,
         }
         up.service.ledger.db.execute("PRAGMA query_only = ON")
-        told = httpx.post(f"{up.url}/v1/query", json=question, headers=key)
-        assert told.status_code == 503
+        reply = httpx.post(f"{up.url}/v1/query", json=body, headers=key)
+        assert reply.status_code == 503
         assert httpx.get(f"{up.url}/readyz").status_code == 503
         up.service.ledger.db.execute("PRAGMA query_only = OFF")
         assert httpx.get(f"{up.url}/readyz").status_code == 200

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedcel.privacy.ledger.ledger import MICRO, Ledger
+from fedcel.privacy.ledger import MICRO, Ledger
 
 
 @pytest.fixture

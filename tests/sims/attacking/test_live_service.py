@@ -52,7 +52,7 @@ def test_the_attack_pays_each_image_once_and_stays_within_its_budget(
         rows = attack_service(folder, Place(up.url, up.key), HOW)
         with Ledger.open(up.ledger) as ledger:
             balance = ledger.balance("phone")
-            assert balance.left == 0
+            assert balance.remaining == 0
             ledger.grant("phone", 240 * MICRO)
         assert [row["seed"] for row in rows] == [0, 1]
         for row in rows:
@@ -124,7 +124,7 @@ def test_a_budget_that_ends_early_ends_the_search(folder: Path, tmp_path: Path) 
     paid = 2 + 26 + 24 + 10  # targets, probes, a round, a part of the second of three
     with paying(tmp_path / "service", folder, 110) as service:
         with Ledger.open(service.ledger) as ledger:
-            ledger.limit(service.served.version, 4 * paid * MICRO)
+            ledger.limit(service.model.version, 4 * paid * MICRO)
         (row,) = attacked(folder, service, SEARCH)
         assert (row["queries"], row["answers"], row["spent"]) == (paid - 2, paid, 4 * paid)
         assert spent(service) == 4 * paid

@@ -15,10 +15,10 @@ from fastapi import FastAPI
 
 from fedcel.errors import SettingsError
 from sims.commands.main import main
-from sims.commands.run_service import Place, configure_server, load_answering
+from sims.commands.run_service import Endpoint, configure_server, load_model_and_mechanism
 from tests.clients.serving import made_run
 
-LOCAL = Place("127.0.0.1", 0, None, None, False)
+LOCAL = Endpoint("127.0.0.1", 0, None, None, False)
 ASKED = b"GET /slow HTTP/1.1\r\nHost: here\r\n"
 
 
@@ -36,11 +36,11 @@ def slow_app() -> FastAPI:
 @pytest.fixture
 def port() -> Iterator[int]:
     """A server that waits one second for a header."""
-    server = uvicorn.Server(configure_server(slow_app(), LOCAL, idle=1))
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        thread = Thread(target=server.run, kwargs={"sockets": [door]}, daemon=True)
+    server = uvicorn.Server(configure_server(slow_app(), LOCAL, idle_seconds=1))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
-        yield door.getsockname()[1]
+        yield listener.getsockname()[1]
         server.should_exit = True
         thread.join(10)
     assert not thread.is_alive()
@@ -51,23 +51,23 @@ def kept_open(port: int, first: bytes, drip: bytes) -> tuple[bytes, float]:
 
     `first` is sent at once, `drip` a byte every quarter of a second.
     """
-    begun, found, left = time.monotonic(), b"", list(drip)
+    start, reply, unsent = time.monotonic(), b"", list(drip)
     with (
         socket.create_connection(("127.0.0.1", port), timeout=0.25) as line,
         suppress(ConnectionError),
     ):
         line.sendall(first)
-        while time.monotonic() - begun < 8:
+        while time.monotonic() - start < 8:
             try:
                 part = line.recv(4096)
             except TimeoutError:
-                line.sendall(bytes(left[:1]))
-                del left[:1]
+                line.sendall(bytes(unsent[:1]))
+                del unsent[:1]
                 continue
             if not part:
                 break
-            found += part
-    return found, time.monotonic() - begun
+            reply += part
+    return reply, time.monotonic() - start
 
 
 def test_a_header_arrives_in_time_or_the_connection_is_closed(port: int) -> None:
@@ -79,11 +79,11 @@ def test_a_header_arrives_in_time_or_the_connection_is_closed(port: int) -> None
         answered = pool.submit(kept_open, port, whole, b"")
         again = pool.submit(kept_open, port, whole, ASKED)
     for future in (silent, dripping):
-        found, seconds = future.result()
-        assert found == b"" and 0.9 < seconds < 3
+        reply, seconds = future.result()
+        assert reply == b"" and 0.9 < seconds < 3
     for future in (answered, again):
-        found, seconds = future.result()
-        assert found.startswith(b"HTTP/1.1 200 OK") and 2.4 < seconds < 6
+        reply, seconds = future.result()
+        assert reply.startswith(b"HTTP/1.1 200 OK") and 2.4 < seconds < 6
 
 
 def test_a_certificate_that_is_none_is_named_before_anything_is_served(
@@ -104,11 +104,13 @@ def test_a_certificate_that_is_none_is_named_before_anything_is_served(
 def test_answers_of_one_service_may_cost_something_else() -> None:
     """What is not given stays; what is no setting of privacy stays whatever is given."""
     run = made_run()
-    model, mechanism = load_answering(run, {})
+    model, mechanism = load_model_and_mechanism(run, {})
     assert (mechanism.epsilon, model.privacy.epsilon) == (4, 4)
-    other, mechanism = load_answering(run, {"privacy.epsilon": 2, "privacy.mechanism": "gaussian"})
-    assert (mechanism.name, mechanism.epsilon, other.privacy.epsilon) == ("gaussian", 2, 2)
-    assert other.privacy.clip == model.privacy.clip and other.version == model.version
+    changed, mechanism = load_model_and_mechanism(
+        run, {"privacy.epsilon": 2, "privacy.mechanism": "gaussian"}
+    )
+    assert (mechanism.name, mechanism.epsilon, changed.privacy.epsilon) == ("gaussian", 2, 2)
+    assert changed.privacy.clip == model.privacy.clip and changed.version == model.version
 
 
 @pytest.mark.parametrize(
@@ -125,4 +127,4 @@ def test_answers_of_one_service_may_cost_something_else() -> None:
 def test_a_finished_run_keeps_the_rest(key: str, value: float | str, reason: str) -> None:
     """The settings' own checks hold, too."""
     with pytest.raises(SettingsError, match=reason):
-        load_answering(made_run(), {key: value})
+        load_model_and_mechanism(made_run(), {key: value})

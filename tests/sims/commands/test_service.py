@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from clients.service import auth
+from clients.service.access import key_table_path, read_keys
 from fedcel.errors import LedgerError
-from fedcel.privacy.ledger.ledger import MICRO, Ledger
+from fedcel.privacy.ledger import MICRO, Ledger
 from fedcel.settings import Scalar
 from sims.commands import ledger_actions as operator
 from sims.commands.main import main
-from sims.commands.run_service import Place, check_address
+from sims.commands.run_service import Endpoint, check_endpoint
 
 
-def said(arguments: list[object], capsys: pytest.CaptureFixture[str], status: int = 0) -> str:
+def run_cli(arguments: list[object], capsys: pytest.CaptureFixture[str], status: int = 0) -> str:
     """Return what a command says: its output, or its error."""
     assert main([str(word) for word in arguments]) == status
     out, errors = capsys.readouterr()
@@ -29,23 +29,23 @@ def test_keys_budgets_and_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[
     """A new client gets epsilon and a key, a known one only a key; revoked keys are gone."""
     path = tmp_path / "ledger.db"
     book = ["ledger", "keys", path, "--client", "phone"]
-    first = said([*book, "--epsilon", "7"], capsys)
-    again = said([*book, "--days", "2"], capsys)
+    first = run_cli([*book, "--epsilon", "7"], capsys)
+    again = run_cli([*book, "--days", "2"], capsys)
     assert "is new and was granted epsilon 7" in first and "has epsilon 7" in again
     name = re.findall(r"key: fedcel_([0-9a-f]{16})_\S{43}\n", first)[0]
-    assert "7.5 left" in said(
+    assert "7.5 left" in run_cli(
         ["ledger", "top-up", path, "--client", "phone", "--epsilon", "0.5"], capsys
     )
-    listed = said(["ledger", "list", path], capsys)
+    listed = run_cli(["ledger", "list", path], capsys)
     assert re.search(r"phone +7.500000 +0.000000 +7.500000", listed)
     assert listed.count("never") == 1 and name in listed
-    said(["ledger", "keys", path, "--revoke", name], capsys)
-    assert name not in said(["ledger", "list", path], capsys)
-    assert "no key" in said(["ledger", "keys", path, "--revoke", name], capsys, 2)
-    said(["ledger", "export", path, "--out", tmp_path / "log.jsonl"], capsys)
+    run_cli(["ledger", "keys", path, "--revoke", name], capsys)
+    assert name not in run_cli(["ledger", "list", path], capsys)
+    assert "no key" in run_cli(["ledger", "keys", path, "--revoke", name], capsys, 2)
+    run_cli(["ledger", "export", path, "--out", tmp_path / "log.jsonl"], capsys)
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [row["micro"] for row in rows] == [7_000_000, 500_000]
-    assert "2 rows, all balances and links are right" in said(["ledger", "verify", path], capsys)
+    assert "2 rows, all balances and links are right" in run_cli(["ledger", "verify", path], capsys)
 
 
 def test_a_changed_ledger_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,10 +53,10 @@ def test_a_changed_ledger_is_found(tmp_path: Path, capsys: pytest.CaptureFixture
     import sqlite3
 
     path = tmp_path / "ledger.db"
-    said(["ledger", "keys", path, "--client", "phone"], capsys)
+    run_cli(["ledger", "keys", path, "--client", "phone"], capsys)
     with sqlite3.connect(path) as db:
         db.execute("UPDATE accounts SET allowed = allowed + 1")
-    assert "changed or damaged" in said(["ledger", "verify", path], capsys, 1)
+    assert "changed or damaged" in run_cli(["ledger", "verify", path], capsys, 1)
 
 
 def test_a_new_client_is_granted_100_once(
@@ -64,13 +64,13 @@ def test_a_new_client_is_granted_100_once(
 ) -> None:
     """Also where two operators find it unknown at the same moment."""
     path, both = tmp_path / "ledger.db", threading.Barrier(2, timeout=0.3)
-    known = Ledger.clients
+    list_clients = Ledger.clients
 
     def together(ledger: Ledger) -> object:
-        found = known(ledger)
+        balances = list_clients(ledger)
         with contextlib.suppress(threading.BrokenBarrierError):
             both.wait()
-        return found
+        return balances
 
     monkeypatch.setattr(Ledger, "clients", together)
     with ThreadPoolExecutor() as pool:
@@ -79,7 +79,7 @@ def test_a_new_client_is_granted_100_once(
         )
     monkeypatch.undo()
     assert sorted("is new" in text for text in said_twice) == [False, True]
-    assert "phone has 101 left" in said(
+    assert "phone has 101 left" in run_cli(
         ["ledger", "top-up", path, "--client", "phone", "--epsilon", "1"], capsys
     )
 
@@ -95,8 +95,8 @@ def test_a_grant_that_fails_leaves_no_key(tmp_path: Path, monkeypatch: pytest.Mo
         patch.setattr(Ledger, "admit", fail)
         with pytest.raises(LedgerError, match="full"):
             operator.issue_key(path, "phone", None, None)
-    assert auth.read_keys(auth.key_table_path(path)) == []
-    auth.key_table_path(path).write_text("{}")
+    assert read_keys(key_table_path(path)) == []
+    key_table_path(path).write_text("{}")
     with pytest.raises(ValueError, match="damaged"):
         operator.issue_key(path, "phone", None, None)
     with Ledger.open(path) as ledger:
@@ -128,10 +128,10 @@ def test_what_would_have_no_effect_is_refused(
 ) -> None:
     """Neither account nor key is made or changed."""
     path = tmp_path / "ledger.db"
-    said(["ledger", "keys", path, "--client", "phone", "--epsilon", "7"], capsys)
-    before = said(["ledger", "list", path], capsys)
-    assert reason in said(["ledger", words[0], path, *words[1:]], capsys, 2)
-    assert said(["ledger", "list", path], capsys) == before
+    run_cli(["ledger", "keys", path, "--client", "phone", "--epsilon", "7"], capsys)
+    before = run_cli(["ledger", "list", path], capsys)
+    assert reason in run_cli(["ledger", words[0], path, *words[1:]], capsys, 2)
+    assert run_cli(["ledger", "list", path], capsys) == before
     with Ledger.open(path) as ledger:
         assert len(ledger.rows()) == 1
 
@@ -140,10 +140,10 @@ def test_a_model_version_is_limited(tmp_path: Path, capsys: pytest.CaptureFixtur
     """0 ends it; the last word holds."""
     path, model = tmp_path / "ledger.db", "0123456789abcdef" * 2
     words = ["ledger", "limit", path, "--model", model, "--epsilon"]
-    assert "no ledger yet" in said([*words, "5"], capsys, 2)
-    said(["ledger", "keys", path, "--client", "phone"], capsys)
-    assert f"spend 2.5 on model {model}" in said([*words, "2.5"], capsys)
-    assert f"spend 0 on model {model}" in said([*words, "0"], capsys)
+    assert "no ledger yet" in run_cli([*words, "5"], capsys, 2)
+    run_cli(["ledger", "keys", path, "--client", "phone"], capsys)
+    assert f"spend 2.5 on model {model}" in run_cli([*words, "2.5"], capsys)
+    assert f"spend 0 on model {model}" in run_cli([*words, "0"], capsys)
     with Ledger.open(path) as ledger:
         limits = [row.entry for row in ledger.rows() if row.entry.kind == "limit"]
     assert [(entry.model, entry.micro) for entry in limits] == [(model, 2_500_000), (model, 0)]
@@ -184,34 +184,36 @@ def test_wrong_input_makes_nothing(
 ) -> None:
     """No file is made."""
     monkeypatch.chdir(tmp_path)
-    assert reason in said(["ledger", *words], capsys, 2)
+    assert reason in run_cli(["ledger", *words], capsys, 2)
     assert not list(tmp_path.iterdir())
 
 
 def test_where_it_may_listen(tmp_path: Path) -> None:
     """Plain HTTP on this machine, or where the operator takes it upon himself."""
-    check_address(Place("127.0.0.1", 0, None, None, False))
-    check_address(Place("0.0.0.0", 0, None, None, True))
+    check_endpoint(Endpoint("127.0.0.1", 0, None, None, False))
+    check_endpoint(Endpoint("0.0.0.0", 0, None, None, True))
     with pytest.raises(ValueError, match="in clear"):
-        check_address(Place("0.0.0.0", 0, None, None, False))
+        check_endpoint(Endpoint("0.0.0.0", 0, None, None, False))
     with pytest.raises(ValueError, match="belong together"):
-        check_address(Place("0.0.0.0", 0, tmp_path, None, True))
+        check_endpoint(Endpoint("0.0.0.0", 0, tmp_path, None, True))
     with pytest.raises(ValueError, match="is no file"):
-        check_address(Place("0.0.0.0", 0, tmp_path, tmp_path, False))
+        check_endpoint(Endpoint("0.0.0.0", 0, tmp_path, tmp_path, False))
 
 
 def test_a_service_has_a_ledger_and_settings_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RUN/budget.db where none is named; settings as `simulate` reads them."""
-    given: list[tuple[Path, dict[str, Scalar]]] = []
-    monkeypatch.setattr(
-        "sims.commands.run_service.run_service", lambda *words: given.append((words[1], words[4]))
-    )
+    calls: list[tuple[Path, dict[str, Scalar]]] = []
+
+    def note(run: Path, ledger: Path, *_: object, overrides: dict[str, Scalar]) -> None:
+        calls.append((ledger, overrides))
+
+    monkeypatch.setattr("sims.commands.run_service.run_service", note)
     assert main(["serve", str(tmp_path)]) == 0
-    own = ["--set", "privacy.epsilon=2", "--set", "privacy.mechanism=gaussian"]
-    assert main(["serve", str(tmp_path), "--ledger", "own.db", *own]) == 0
-    assert given == [
+    settings = ["--set", "privacy.epsilon=2", "--set", "privacy.mechanism=gaussian"]
+    assert main(["serve", str(tmp_path), "--ledger", "own.db", *settings]) == 0
+    assert calls == [
         (tmp_path / "budget.db", {}),
         (Path("own.db"), {"privacy.epsilon": 2, "privacy.mechanism": "gaussian"}),
     ]
@@ -220,5 +222,5 @@ def test_a_service_has_a_ledger_and_settings_of_its_own(
 def test_serving_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One line, exit status 2."""
     words = ["serve", tmp_path / "absent", "--ledger", tmp_path / "l.db"]
-    assert "is not a folder" in said(words, capsys, 2)
+    assert "is not a folder" in run_cli(words, capsys, 2)
     assert not (tmp_path / "l.db").exists()

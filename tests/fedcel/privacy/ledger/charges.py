@@ -2,7 +2,7 @@
 
 from hashlib import sha256
 
-from fedcel.privacy.ledger.ledger import MICRO, Charge
+from fedcel.privacy.ledger import MICRO, Charge
 
 
 def charge(

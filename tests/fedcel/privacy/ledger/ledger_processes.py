@@ -1,6 +1,6 @@
 """Processes that use a ledger, are killed, race: run by test_ledger_processes.py.
 
-`forked(main)` writes what came of each part to found.json. Processes are forked, so that none of
+`forked(main)` writes what came of each part to outcomes.json. Processes are forked, so that none of
 them spends its time on imports.
 """
 
@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 
 from fedcel.errors import LedgerError
-from fedcel.privacy.ledger.ledger import Charge, Ledger, Receipt
+from fedcel.privacy.ledger import Charge, Ledger, Receipt
 
 KILLS = 25
 DEADLINE = 300
@@ -43,34 +43,34 @@ def forked(work: Callable[[], None]) -> int:
     return child
 
 
-def answer_for_ever(path: Path, told: Path, name: str) -> None:
+def answer_for_ever(path: Path, answers: Path, name: str) -> None:
     """Charge, then tell an answer, then settle, three at a time."""
-    file = os.open(told, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    file = os.open(answers, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     with Ledger.open(path) as ledger:
         for k in count():
             group = [f"{name}-{k}-{part}" for part in range(3)]
-            got = ledger.charge([charge(request) for request in group])
-            os.write(file, b"." * sum(isinstance(one, Receipt) for one in got))
+            replies = ledger.charge([charge(request) for request in group])
+            os.write(file, b"." * sum(isinstance(reply, Receipt) for reply in replies))
             ledger.settle([(request, b"answer") for request in group])
 
 
 def crash(folder: Path) -> object:
     """Kill two processes at work, many times; return what was told, spent, and found wrong."""
-    path, told = folder / "ledger.db", folder / "told"
+    path, answers = folder / "ledger.db", folder / "answers"
     with Ledger.open(path) as ledger:
         ledger.grant("ann", 10**12)
     rows, delays = [], random.Random(0)
     for k in range(KILLS):
         children = [
-            forked(lambda name=f"{k}-{n}": answer_for_ever(path, told, name)) for n in range(2)
+            forked(lambda name=f"{k}-{n}": answer_for_ever(path, answers, name)) for n in range(2)
         ]
         time.sleep(delays.uniform(0.005, 0.1))
         for child in children:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
         with Ledger.open(path) as ledger:
-            answers = told.stat().st_size if told.exists() else 0
-            rows.append((answers, ledger.balance("ann").spent, ledger.verify()))
+            count_told = answers.stat().st_size if answers.exists() else 0
+            rows.append((count_told, ledger.balance("ann").spent, ledger.verify()))
     return rows
 
 
@@ -86,8 +86,8 @@ def race(folder: Path) -> object:
                 ledger.grant("ann", 1)
             while ledger.balance("ann").granted == 0:
                 time.sleep(0.001)
-            (got,) = ledger.charge([charge(name)])
-        (folder / name).write_text(type(got).__name__)
+            (reply,) = ledger.charge([charge(name)])
+        (folder / name).write_text(type(reply).__name__)
 
     for child in [forked(lambda name=str(k): ask(name)) for k in range(8)]:
         os.waitpid(child, 0)
@@ -105,8 +105,8 @@ def small(folder: Path) -> object:
         booked, reason = 0, ""
         while not reason:
             try:
-                got = ledger.charge([charge(f"{booked}-{k}") for k in range(64)])
-                booked += len(got)
+                replies = ledger.charge([charge(f"{booked}-{k}") for k in range(64)])
+                booked += len(replies)
             except LedgerError as error:
                 reason = str(error)
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
@@ -121,7 +121,7 @@ def read_only(folder: Path) -> object:
         ledger.grant("ann", 1)
     (folder / "ledger.db").chmod(0o444)
     folder.chmod(0o555)
-    (folder.parent / "found.json").chmod(0o666)
+    (folder.parent / "outcomes.json").chmod(0o666)
     if os.geteuid() == 0:
         os.setuid(65534)  # the superuser may write whatever the mode
     try:
@@ -136,9 +136,9 @@ PARTS = {"crash": crash, "race": race, "small": small, "read-only": read_only}
 
 def main(folder: Path) -> None:
     """Run all parts, each in a folder of its own; the last one gives its rights away."""
-    found = {}
+    outcomes = {}
     for name, part in PARTS.items():
-        own = folder / name
-        own.mkdir()
-        found[name] = part(own)
-        (folder / "found.json").write_text(json.dumps(found))
+        part_folder = folder / name
+        part_folder.mkdir()
+        outcomes[name] = part(part_folder)
+        (folder / "outcomes.json").write_text(json.dumps(outcomes))

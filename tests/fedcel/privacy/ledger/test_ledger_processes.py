@@ -14,42 +14,44 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
+def outcomes() -> dict[str, Any]:
     """Return what the processes tell, of a folder that any user may enter."""
     with TemporaryDirectory() as place:
         folder = Path(place)
         folder.chmod(0o755)
         _, status = os.waitpid(forked(lambda: main(folder)), 0)
         assert status == 0
-        told: dict[str, Any] = json.loads((folder / "found.json").read_text())
+        loaded: dict[str, Any] = json.loads((folder / "outcomes.json").read_text())
         (folder / "read-only").chmod(0o755)
-    return told
+    return loaded
 
 
-def test_kill_at_any_moment(found: dict[str, Any]) -> None:
+def test_kill_at_any_moment(outcomes: dict[str, Any]) -> None:
     """After each of 25 kills the file opens, is sound, and has charged for every answer told."""
-    rows = found["crash"]
+    rows = outcomes["crash"]
     assert len(rows) == 25
-    for told, spent, problems in rows:
+    for answers, spent, problems in rows:
         assert problems == []
-        assert told <= spent <= told + 6 * 25  # two processes lose at most a group of 3 a kill
+        assert (
+            answers <= spent <= answers + 6 * 25
+        )  # two processes lose at most a group of 3 a kill
     assert rows[-1][0] > 50
 
 
-def test_the_last_micro_epsilon_is_won_once(found: dict[str, Any]) -> None:
+def test_the_last_micro_epsilon_is_won_once(outcomes: dict[str, Any]) -> None:
     """Of 8 processes that also make the file at once."""
-    assert found["race"] == [["Receipt"] + ["Refusal"] * 7, []]
+    assert outcomes["race"] == [["Receipt"] + ["Refusal"] * 7, []]
 
 
-def test_a_full_disk(found: dict[str, Any]) -> None:
+def test_a_full_disk(outcomes: dict[str, Any]) -> None:
     """The charge is refused with the reason, what was booked stays, and space is used again."""
-    reason, booked, spent, problems = found["small"]
+    reason, booked, spent, problems = outcomes["small"]
     assert "check its space" in reason
     assert booked > 64
     assert (spent, problems) == (booked + 1, [])
 
 
-def test_a_read_only_file(found: dict[str, Any]) -> None:
+def test_a_read_only_file(outcomes: dict[str, Any]) -> None:
     """It is refused when it is opened, before anything is asked."""
-    reason = found["read-only"]
+    reason = outcomes["read-only"]
     assert "make the file and its folder writable" in reason or "opened for writing" in reason

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedcel.errors import LedgerError
-from fedcel.privacy.ledger.audit import audit_ledger
-from fedcel.privacy.ledger.books import Books
-from fedcel.privacy.ledger.ledger import MICRO, Ledger
-from fedcel.privacy.ledger.log import Entry
+from fedcel.privacy.ledger import MICRO, Ledger
+from fedcel.privacy.ledger.ledger import LogEntry, WriteTransaction, audit_ledger
 from tests.fedcel.privacy.ledger.charges import charge
 
 
@@ -20,14 +18,14 @@ def test_the_log_is_exported_as_it_is(ledger: Ledger, tmp_path: Path) -> None:
     ledger.charge([charge("a")])
     ledger.settle([("a", b"answer")])
     ledger.export(tmp_path / "log.jsonl")
-    found = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert [(row["kind"], row["micro"]) for row in found] == [
+    rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [(row["kind"], row["micro"]) for row in rows] == [
         ("grant", 3 * MICRO),
         ("charge", MICRO),
         ("answer", 0),
     ]
-    assert found[2]["content"] == sha256(b"answer").hexdigest()
-    assert [row["link"] for row in found] == [row.link.hex() for row in ledger.rows()]
+    assert rows[2]["content"] == sha256(b"answer").hexdigest()
+    assert [row["link"] for row in rows] == [row.link.hex() for row in ledger.rows()]
 
 
 EDITS = {
@@ -70,23 +68,23 @@ def test_an_edit_is_found(tmp_path: Path, edit: str) -> None:
 def test_an_overdrawn_account_is_found(ledger: Ledger) -> None:
     """A sound chain over a charge that no ledger would have booked."""
     ledger.db.execute("BEGIN IMMEDIATE")
-    books = Books(ledger.db)
-    books.append(Entry("charge", "a", "ann", "v1", 4 * MICRO, 0.0, bytes(32)))
-    books.append(Entry("charge", "a", "ann", "v1", 1, 0.0, bytes(31) + b"\1"))
-    books.append(Entry("answer", "b", content=bytes(32)))
-    found = "\n".join(audit_ledger(ledger.db))
+    transaction = WriteTransaction(ledger.db)
+    transaction.append(LogEntry("charge", "a", "ann", "v1", 4 * MICRO, 0.0, bytes(32)))
+    transaction.append(LogEntry("charge", "a", "ann", "v1", 1, 0.0, bytes(31) + b"\1"))
+    transaction.append(LogEntry("answer", "b", content=bytes(32)))
+    problems = "\n".join(audit_ledger(ledger.db))
     ledger.db.execute("ROLLBACK")
-    assert "spent more than the 3000000 it had" in found
-    assert "'a' was charged with two bodies" in found
-    assert "'b', which was never charged" in found
+    assert "spent more than the 3000000 it had" in problems
+    assert "'a' was charged with two bodies" in problems
+    assert "'b', which was never charged" in problems
 
 
 def test_files_that_are_no_ledger_are_left_alone(tmp_path: Path) -> None:
     """Text, another program's database, a later format, a folder, a missing folder."""
     (tmp_path / "text").write_text("x" * 5000)
-    other = sqlite3.connect(tmp_path / "other")
-    other.execute("CREATE TABLE mine (a)")
-    other.close()
+    foreign = sqlite3.connect(tmp_path / "other")
+    foreign.execute("CREATE TABLE mine (a)")
+    foreign.close()
     Ledger.open(tmp_path / "later").close()
     later = sqlite3.connect(tmp_path / "later")
     later.execute("PRAGMA user_version = 2")

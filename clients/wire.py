@@ -1,34 +1,40 @@
-"""What travels in JSON, as the OpenAPI document states it."""
+"""What device and service send each other in JSON, as the OpenAPI document states it.
+
+Both sides import it, so that a device needs no library of the service's.
+"""
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-REQUEST_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{7,63}$"
-VERSION = r"^[0-9a-f]{32}$"
-LARGEST = 1e6
+REQUEST_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{7,63}$"
+VERSION_PATTERN = r"^[0-9a-f]{32}$"
+MAX_VALUE = 1e6
 """Largest absolute value of a message; a bounded encoder with noise sends far less."""
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
+"""Where keys and messages may travel in clear: they stay on this machine."""
 
-RequestId = Annotated[str, Field(pattern=REQUEST_ID)]
-Value = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+Value = Annotated[float, Field(ge=-MAX_VALUE, le=MAX_VALUE, allow_inf_nan=False)]
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel, frozen=True, extra="forbid"):
     """Unknown keys are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
-
-class Question(Strict):
+class Question(StrictModel):
     """A message and how it wants to be answered."""
 
-    request: RequestId = Field(description="The asker's own id; the same id may be sent again.")
-    model: str = Field(pattern=VERSION, description="Model version that the message was made for.")
+    request: str = Field(
+        pattern=REQUEST_ID_PATTERN, description="The asker's own id; the same id may be sent again."
+    )
+    model: str = Field(
+        pattern=VERSION_PATTERN, description="Model version that the message was made for."
+    )
     message: list[Value] = Field(description="The D values that leave the encoder, noise added.")
     uncertainty: bool = Field(False, description="Also tell entropy and BALD, for their price.")
 
 
-class Answer(Strict):
+class Answer(StrictModel, allow_inf_nan=False):
     """A private answer; repeats of a message get the same one and pay nothing."""
 
     unit: Literal["logits", "probabilities"] = Field(description="What the values are.")
@@ -37,27 +43,27 @@ class Answer(Strict):
     entropy: float | None = Field(None, description="Perturbed predictive entropy, nats.")
     information: float | None = Field(None, description="Perturbed BALD, nats.")
     fresh: bool = Field(description="Whether it was drawn, and paid, for this request.")
-    left: float = Field(description="Epsilon that the client has left.")
+    remaining: float = Field(alias="left", description="Epsilon that the client has left.")
 
 
-class Budget(Strict):
+class Budget(StrictModel):
     """A client's account, in epsilon."""
 
     client: str
     granted: float
     spent: float
-    left: float
+    remaining: float = Field(alias="left")
     delta: float = Field(description="Deltas of its answers added up.")
 
 
-class PriceCard(Strict):
+class PriceCard(StrictModel):
     """Epsilon per answer."""
 
     answer: float
     uncertainty: float = Field(description="Paid on top, where uncertainty is asked for.")
 
 
-class EncoderCard(Strict):
+class EncoderCard(StrictModel):
     """Where the device's half is, and what it has to be."""
 
     url: str
@@ -65,7 +71,7 @@ class EncoderCard(Strict):
     bytes: int
 
 
-class ModelCard(Strict):
+class ModelCard(StrictModel):
     """What a device has to know before it asks."""
 
     model: str = Field(description="Model version: the digest of all tensors that are served.")
@@ -92,4 +98,4 @@ class ProblemBody(BaseModel):
     title: str
     status: int
     detail: str
-    left: float | None = None
+    remaining: float | None = Field(None, alias="left")

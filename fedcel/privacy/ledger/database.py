@@ -2,19 +2,17 @@
 
 import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 
 from fedcel.errors import LedgerError
 
-APPLICATION = 0x6665644C
+APPLICATION_ID = 0x6665644C
 """Marks a SQLite file as a ledger ("fedL")."""
-FORMAT = 1
-PRIVATE = 0o600
-PATIENCE = 30.0
-"""Seconds to wait for another process's transaction."""
+FILE_FORMAT = 1
+FILE_MODE = 0o600
+LOCK_SECONDS = 30.0
+"""How long to wait for another process's transaction."""
 
 SCHEMA = (
     # What happened, in order; everything else follows from it.
@@ -47,90 +45,79 @@ SCHEMA = (
     ),
 )
 
-REASONS = {
+ERROR_REMEDIES = {
     "SQLITE_FULL": "the disk is full; free space, nothing was charged",
     "SQLITE_IOERR": "the disk refuses to read or write; check its space, quota and health",
     "SQLITE_READONLY": "it is read-only; make the file and its folder writable",
     "SQLITE_CANTOPEN": "it cannot be opened for writing; check that its folder exists, is writable",
     "SQLITE_CORRUPT": "it is damaged; restore a backup, or go on with a new file",
     "SQLITE_NOTADB": "it is no ledger, or damaged; name another file, or restore a backup",
-    "SQLITE_BUSY": f"another process has held it for {PATIENCE:g} seconds; end that one",
+    "SQLITE_BUSY": f"another process has held it for {LOCK_SECONDS:g} seconds; end that one",
 }
-
-
-@contextmanager
-def explain_errors(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into LedgerErrors that say what to do."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        name = getattr(error, "sqlite_errorname", "")
-        reason = next((text for code, text in REASONS.items() if name.startswith(code)), "")
-        raise LedgerError(f"ledger {path}: {reason or error} ({error})") from error
 
 
 def connect_ledger(path: Path) -> sqlite3.Connection:
     """Return a connection to the ledger, which is made where there is none.
 
-    Not for files on a network: the write-ahead log needs shared memory. LedgerError where the file
-    is damaged, of another program or format, or cannot be written.
+    Not for files on a network: the write-ahead log needs shared memory. sqlite3.Error where the
+    file is damaged or cannot be written, LedgerError where it is of another program or format.
     """
-    _keep_private(path)
-    with explain_errors(path):
-        db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
-        try:
-            _prepare(db, path)
-        except BaseException:
-            db.close()
-            raise
+    _create_private(path)
+    db = sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        _prepare(db, path)
+    except BaseException:
+        db.close()
+        raise
     return db
 
 
-def _keep_private(path: Path) -> None:
+def _create_private(path: Path) -> None:
     """Make a missing file for its owner alone; SQLite gives its log the same permissions.
 
     A file that is there is not opened: closing it would drop this process's locks on it.
     """
     try:
-        os.close(os.open(os.path.realpath(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, PRIVATE))
+        os.close(os.open(os.path.realpath(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE_MODE))
     except FileExistsError:
         return
     except OSError as error:
-        raise LedgerError(f"ledger {path}: {REASONS['SQLITE_CANTOPEN']} ({error})") from error
+        remedy = ERROR_REMEDIES["SQLITE_CANTOPEN"]
+        raise LedgerError(f"ledger {path}: {remedy} ({error})") from error
 
 
 def _prepare(db: sqlite3.Connection, path: Path) -> None:
     """Check the file before anything in it is changed, then make what is missing."""
     db.execute("BEGIN")  # one moment of a file that another process may be making
-    new = _is_new(db, path)
+    is_new = _is_new(db, path)
     db.execute("COMMIT")
-    if _write_ahead(db) != "wal":
+    if _enable_write_ahead_log(db) != "wal":
         raise LedgerError(f"ledger {path}: no write-ahead log here; use a local disk")
     db.execute("PRAGMA synchronous = FULL")
-    if new:
+    if is_new:
         db.execute("BEGIN IMMEDIATE")
         if _is_new(db, path):  # another process may have been faster
             for statement in SCHEMA:
                 db.execute(statement)
-            db.execute(f"PRAGMA application_id = {APPLICATION}")
-            db.execute(f"PRAGMA user_version = {FORMAT}")
+            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version = {FILE_FORMAT}")
         db.execute("COMMIT")
-        _keep_name(path)
-    found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if found != "ok":
-        raise LedgerError(f"ledger {path}: {REASONS['SQLITE_CORRUPT']} ({found})")
+        _sync_folder(path.parent)
+    verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if verdict != "ok":
+        raise LedgerError(f"ledger {path}: {ERROR_REMEDIES['SQLITE_CORRUPT']} ({verdict})")
     db.execute("BEGIN IMMEDIATE")  # the first question would be too late to find it read-only
     db.execute("ROLLBACK")
 
 
-def _write_ahead(db: sqlite3.Connection) -> str:
+def _enable_write_ahead_log(db: sqlite3.Connection) -> str:
     """Return the journal's mode once it is set: here SQLite itself waits for no other process."""
-    end = monotonic() + PATIENCE
+    deadline = monotonic() + LOCK_SECONDS
     while True:
         try:
             return str(db.execute("PRAGMA journal_mode = WAL").fetchone()[0])
         except sqlite3.OperationalError as error:
-            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or monotonic() > end:
+            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or monotonic() > deadline:
                 raise
         sleep(0.01)
 
@@ -142,20 +129,20 @@ def _is_new(db: sqlite3.Connection, path: Path) -> bool:
     tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if (program, version, tables) == (0, 0, 0):
         return True
-    if program != APPLICATION:
+    if program != APPLICATION_ID:
         raise LedgerError(f"ledger {path}: it is another program's SQLite file; name another file")
-    if version != FORMAT:
+    if version != FILE_FORMAT:
         raise LedgerError(
-            f"ledger {path}: its format is {version}, this version reads {FORMAT}; use the version "
-            "that wrote it"
+            f"ledger {path}: its format is {version}, this version reads {FILE_FORMAT}; use the "
+            "version that wrote it"
         )
     return False
 
 
-def _keep_name(path: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     """Make a new file's name durable, as SQLite does for its contents."""
-    folder = os.open(path.parent, os.O_RDONLY)
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(handle)
     finally:
-        os.close(folder)
+        os.close(handle)

@@ -4,13 +4,13 @@ import io
 import json
 import logging
 
-from clients.service.logs import JsonLines
+from clients.service.monitoring import JsonLines
 
 
 def lines(record: logging.LogRecord) -> dict[str, object]:
     """Return a formatted record."""
-    found: dict[str, object] = json.loads(JsonLines().format(record))
-    return found
+    line: dict[str, object] = json.loads(JsonLines().format(record))
+    return line
 
 
 def test_an_exception_tells_its_place_and_not_its_words() -> None:
@@ -24,12 +24,12 @@ def test_an_exception_tells_its_place_and_not_its_words() -> None:
         float("secret feature")
     except ValueError as error:
         logger.error("failed", exc_info=error, extra={"client": "phone"})
-    said = stream.getvalue()
-    assert "secret" not in said
-    found = json.loads(said)
-    assert found["error"] == "ValueError"
-    assert found["client"] == "phone"
-    assert found["at"][0].startswith("test_logs.py:")
+    text = stream.getvalue()
+    assert "secret" not in text
+    line = json.loads(text)
+    assert line["error"] == "ValueError"
+    assert line["client"] == "phone"
+    assert line["at"][0].startswith("test_monitoring.py:")
 
 
 def test_other_packages_may_not_speak_freely() -> None:

@@ -7,31 +7,41 @@ from typing import TypeVar
 import pytest
 import torch
 
-from clients.device import protocol
-from clients.device.protocol import Flow, Reply, Send, Wait
-from clients.service.problems import Kinds, ProblemError
+from clients.device import PrivatePrediction
+from clients.device.conversation import (
+    Conversation,
+    HttpReply,
+    HttpRequest,
+    Pause,
+    Uncertainty,
+    build_query,
+    request_prediction,
+)
+from clients.service.problems import ProblemError, ProblemKind
 from fedcel.errors import ServiceError, SpentError
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 BODY = {"unit": "logits", "label": 1, "values": [0.0, 1.0], "fresh": True, "left": 3.5}
 
 
-def spoken(flow: Flow[Found], replies: Sequence[Reply | None]) -> tuple[Found, list[Send | Wait]]:
+def spoken(
+    flow: Conversation[Result], replies: Sequence[HttpReply | None]
+) -> tuple[Result, list[HttpRequest | Pause]]:
     """Return what a conversation ends with, and all that it did."""
-    coming, said = list(replies), []
+    coming, steps = list(replies), []
     step = next(flow)
     try:
         while True:
-            said.append(step)
-            step = flow.send(None if isinstance(step, Wait) else coming.pop(0))
+            steps.append(step)
+            step = flow.send(None if isinstance(step, Pause) else coming.pop(0))
     except StopIteration as end:
         assert not coming
-        return end.value, said
+        return end.value, steps
 
 
-def reply(status: int = 200, body: object = BODY, **headers: str) -> Reply:
+def reply(status: int = 200, body: object = BODY, **headers: str) -> HttpReply:
     """Return a reply in JSON."""
-    return Reply(status, {k.replace("_", "-"): v for k, v in headers.items()}, dumped(body))
+    return HttpReply(status, {k.replace("_", "-"): v for k, v in headers.items()}, dumped(body))
 
 
 def dumped(body: object) -> bytes:
@@ -39,52 +49,59 @@ def dumped(body: object) -> bytes:
     return body if isinstance(body, bytes) else json.dumps(body).encode()
 
 
-def refusal(kind: Kinds, **more: float) -> Reply:
+def refusal(kind: ProblemKind, **more: float) -> HttpReply:
     """Return what the service itself would say."""
-    response = ProblemError(kind, "Why.", **more).response()
-    return Reply(response.status_code, dict(response.headers), bytes(response.body))
+    response = ProblemError(kind, "Why.", **more).to_response()
+    return HttpReply(response.status_code, dict(response.headers), bytes(response.body))
 
 
-def ask() -> Flow[protocol.Answer]:
+def ask() -> Conversation[PrivatePrediction]:
     """Return a question that is answered with two classes."""
-    return protocol.request_answer(protocol.build_query("key", "v" * 32, b"1234", False), 2, 0.5)
+    return request_prediction(build_query("key", "v" * 32, b"1234", False), 2, 0.5)
 
 
 def test_the_same_bytes_and_id_are_sent_again() -> None:
     """After a lost connection and a full queue; it waits longer each time, as asked at least."""
-    lost, busy = None, refusal(Kinds.BUSY, retry=2.0)
-    found, said = spoken(ask(), [lost, busy, reply()])
-    sends = [step for step in said if isinstance(step, Send)]
-    waits = [step.seconds for step in said if isinstance(step, Wait)]
+    lost, busy = None, refusal(ProblemKind.BUSY, retry_after=2.0)
+    prediction, steps = spoken(ask(), [lost, busy, reply()])
+    sends = [step for step in steps if isinstance(step, HttpRequest)]
+    waits = [step.seconds for step in steps if isinstance(step, Pause)]
     assert len(sends) == 3 and len(set(map(repr, sends))) == 1
     assert 0.05 <= waits[0] <= 0.1 and waits[1] == 2.0
-    assert (found.label, found.left, found.leaked, found.fresh) == (1, 3.5, 0.5, True)
-    torch.testing.assert_close(found.probabilities, torch.tensor([0.0, 1.0]).double().softmax(0))
+    assert (
+        prediction.label,
+        prediction.remaining_epsilon,
+        prediction.leaked_bits,
+        prediction.fresh,
+    ) == (1, 3.5, 0.5, True)
+    torch.testing.assert_close(
+        prediction.probabilities, torch.tensor([0.0, 1.0]).double().softmax(0)
+    )
 
 
 def test_it_gives_up_after_six_refusals() -> None:
     """And says what was told last."""
     with pytest.raises(ServiceError, match=r"6 attempts: 503: The queue is full"):
-        spoken(ask(), [refusal(Kinds.BUSY, retry=1.0)] * 6)
+        spoken(ask(), [refusal(ProblemKind.BUSY, retry_after=1.0)] * 6)
 
 
 def test_a_service_has_thirty_seconds_to_start() -> None:
     """Waits of five seconds at most; nobody there for longer is an error."""
-    _, said = spoken(ask(), [*[None] * 9, reply()])
-    waits = [step.seconds for step in said if isinstance(step, Wait)]
+    _, steps = spoken(ask(), [*[None] * 9, reply()])
+    waits = [step.seconds for step in steps if isinstance(step, Pause)]
     assert max(waits) <= 5 and 14 <= sum(waits) < 30
     # .1 + .2 + ... + 3.2 and 5 at most, half of that at least: the 11th or 12th wait passes 30
     with pytest.raises(ServiceError, match=r"in 1[23] attempts: no connection"):
         spoken(ask(), [None] * 20)
 
 
-@pytest.mark.parametrize("kind", [k for k in Kinds if k.value.status not in (429, 503)])
-def test_a_refusal_is_final(kind: Kinds) -> None:
+@pytest.mark.parametrize("kind", [k for k in ProblemKind if k.status not in (429, 503)])
+def test_a_refusal_is_final(kind: ProblemKind) -> None:
     """Title and detail reach the asker, once."""
     with pytest.raises(ServiceError) as caught:
-        spoken(ask(), [refusal(kind, left=0.5)])
-    assert kind.value.title in str(caught.value) and "left: 0.5" in str(caught.value)
-    spent = kind in (Kinds.BUDGET, Kinds.MODEL_BUDGET)
+        spoken(ask(), [refusal(kind, remaining=0.5)])
+    assert kind.title in str(caught.value) and "left: 0.5" in str(caught.value)
+    spent = kind in (ProblemKind.BUDGET, ProblemKind.MODEL_BUDGET)
     assert type(caught.value) is (SpentError if spent else ServiceError)
 
 
@@ -118,15 +135,13 @@ def test_what_is_no_answer_is_not_believed(body: object) -> None:
 def test_noisy_probabilities_are_projected() -> None:
     """Onto the simplex: none below 0, sum 1; uncertainty comes along."""
     body = {**BODY, "unit": "probabilities", "values": [-0.4, 1.2], "entropy": 0.2}
-    found, _ = spoken(ask(), [reply(body=body | {"information": -0.1})])
-    assert found.probabilities.tolist() == [0.0, 1.0]
-    assert found.values.tolist() == [-0.4, 1.2]
-    assert found.uncertainty == protocol.Uncertainty(0.2, -0.1)
+    prediction, _ = spoken(ask(), [reply(body=body | {"information": -0.1})])
+    assert prediction.probabilities.tolist() == [0.0, 1.0]
+    assert prediction.values.tolist() == [-0.4, 1.2]
+    assert prediction.uncertainty == Uncertainty(0.2, -0.1)
 
 
 def test_ids_are_new_for_every_question() -> None:
     """128 random bits, which the service takes."""
-    names = {
-        protocol.build_query("k", "v", b"", False).headers["Idempotency-Key"] for _ in range(100)
-    }
+    names = {build_query("k", "v", b"", False).headers["Idempotency-Key"] for _ in range(100)}
     assert len(names) == 100 and all(len(name) == 32 for name in names)

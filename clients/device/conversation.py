@@ -1,0 +1,196 @@
+"""What a device says to a service and how it takes the replies; no socket in here.
+
+Both clients, in a thread and in an event loop, carry on the same conversations.
+"""
+
+import secrets
+from collections.abc import Generator, Mapping
+from typing import NamedTuple, TypeVar
+
+import torch
+from jaxtyping import Float
+from pydantic import BaseModel, ValidationError
+from torch import Tensor, nn
+
+from clients import wire
+from clients.device.encoder import MAX_ENCODER_BYTES, read_encoder
+from fedcel.errors import ServiceError, SpentError
+from fedcel.nets import SplitNet
+from fedcel.privacy import project_simplex
+
+MAX_REPLY_BYTES = 2**20  # of any reply but an encoder
+MAX_REFUSALS = 6
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds
+MAX_CONNECT_SECONDS = 30.0  # of pauses for a service that does not listen yet
+RETRIED_STATUSES = (429, 503)
+SPENT_PROBLEMS = ("urn:fedcel:problem:budget", "urn:fedcel:problem:model-budget")
+VERSION_HINT = "; is this a fedcel service of this version?"
+
+Result = TypeVar("Result")
+Content = TypeVar("Content", bound=BaseModel)
+
+
+class HttpRequest(NamedTuple):
+    """A request to make; at most `limit` bytes of reply are read."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    content: bytes = b""
+    limit: int = MAX_REPLY_BYTES
+
+
+class Pause(NamedTuple):
+    """Time to let pass."""
+
+    seconds: float
+
+
+class HttpReply(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+Conversation = Generator[HttpRequest | Pause, HttpReply | None, Result]
+"""It yields what to do and is sent the reply, None where no reply came."""
+
+
+class Uncertainty(NamedTuple):
+    """Perturbed, in nats; the noise may take them out of [0, log C]."""
+
+    entropy: float
+    information: float
+
+
+class PrivatePrediction(NamedTuple):
+    """A private answer about one image."""
+
+    label: int
+    probabilities: Float[Tensor, " C"]
+    """Made of the perturbed values: softmax of logits, probabilities projected to sum 1."""
+    values: Float[Tensor, " C"]
+    """As the mechanism gave them."""
+    uncertainty: Uncertainty | None
+    fresh: bool
+    """False where the same message was answered before, and nothing was paid."""
+    remaining_epsilon: float
+    """What the client may still spend."""
+    leaked_bits: float
+    """Beyond the label, what all messages of this device may have told the service."""
+
+
+def send_with_retries(request: HttpRequest) -> Conversation[HttpReply]:
+    """Return the reply, after waiting and sending the same again where that may help.
+
+    ServiceError when it says no, is too busy six times, or cannot be reached for 30 seconds:
+    SpentError where it says no because a budget is spent.
+    """
+    attempts, refusals, paused = 0, 0, 0.0
+    while True:
+        reply = yield request
+        if reply and reply.status == 200:
+            return reply
+        if reply and reply.status not in RETRIED_STATUSES:
+            raise describe_refusal(reply)
+        attempts += 1
+        refusals += reply is not None
+        if refusals == MAX_REFUSALS or (reply is None and paused >= MAX_CONNECT_SECONDS):
+            reason = describe_refusal(reply) if reply else "no connection"
+            raise ServiceError(f"no answer in {attempts} attempts: {reason}; try again later")
+        seconds = choose_pause(attempts - 1, reply)
+        paused += seconds
+        yield Pause(seconds)
+
+
+def choose_pause(attempt: int, reply: HttpReply | None) -> float:
+    """Return the seconds to wait: doubled each time, partly random, at least as asked."""
+    header = reply.headers.get("retry-after", "0") if reply else "0"
+    least = float(header) if header.isdigit() else 0.0
+    longest = FIRST_PAUSE * 2.0**attempt
+    share = secrets.randbelow(1000) / 1000  # so that many devices do not come back at once
+    return min(LONGEST_PAUSE, max(least, longest * (0.5 + share / 2)))
+
+
+def describe_refusal(reply: HttpReply) -> ServiceError:
+    """Return what a refusal says."""
+    try:
+        problem = wire.ProblemBody.model_validate_json(reply.body)
+    except ValidationError:
+        return ServiceError(f"the service answered {reply.status}")
+    remaining = "" if problem.remaining is None else f" (epsilon left: {problem.remaining:g})"
+    kind = SpentError if problem.type in SPENT_PROBLEMS else ServiceError
+    return kind(f"{problem.status}: {problem.title} {problem.detail}{remaining}")
+
+
+def parse_reply(kind: type[Content], reply: HttpReply) -> Content:
+    """Return a reply's content; ServiceError where it is not what the service promises."""
+    try:
+        return kind.model_validate_json(reply.body)
+    except ValidationError as error:
+        raise ServiceError(
+            f"the reply is no {kind.__name__}: {error.error_count()} problems{VERSION_HINT}"
+        ) from None
+
+
+def request_model(
+    key: str, own_encoder: nn.Module | None
+) -> Conversation[tuple[wire.ModelCard, SplitNet]]:
+    """Return the served model's card and the device's half of it."""
+    headers = {"Authorization": f"Bearer {key}"}
+    reply = yield from send_with_retries(HttpRequest("GET", "/v1/model", headers))
+    card = parse_reply(wire.ModelCard, reply)
+    size = card.encoder.bytes
+    if size > MAX_ENCODER_BYTES:
+        raise ServiceError(f"the encoder has {size} bytes, at most {MAX_ENCODER_BYTES}")
+    reply = yield from send_with_retries(HttpRequest("GET", "/v1/encoder", headers, limit=size))
+    return card, read_encoder(card, reply.body, own_encoder)
+
+
+def request_budget(key: str) -> Conversation[wire.Budget]:
+    """Return the client's account."""
+    request = HttpRequest("GET", "/v1/budget", {"Authorization": f"Bearer {key}"})
+    return parse_reply(wire.Budget, (yield from send_with_retries(request)))
+
+
+def build_query(key: str, version: str, message: bytes, uncertainty: bool) -> HttpRequest:
+    """Return the request that asks; one id for all attempts, so that it is paid once."""
+    headers = {
+        "Authorization": f"Bearer {key}",
+        "Content-Type": "application/octet-stream",
+        "Idempotency-Key": secrets.token_hex(16),
+        "Model-Version": version,
+    }
+    path = f"/v1/query?uncertainty={str(uncertainty).lower()}"
+    return HttpRequest("POST", path, headers, message)
+
+
+def request_prediction(
+    request: HttpRequest, classes: int, leaked_bits: float
+) -> Conversation[PrivatePrediction]:
+    """Return the answer to a query."""
+    answer = parse_reply(wire.Answer, (yield from send_with_retries(request)))
+    if len(answer.values) != classes or not 0 <= answer.label < classes:
+        raise ServiceError(
+            f"the answer has {len(answer.values)} values and label {answer.label}, must be "
+            f"{classes} values and a label from 0 to {classes - 1}{VERSION_HINT}"
+        )
+    values = torch.tensor(answer.values, dtype=torch.float64)
+    if answer.unit == "probabilities":
+        probabilities = project_simplex(values[None], 1.0)[0]
+    else:
+        probabilities = values.softmax(0)
+    uncertainty = None
+    if answer.entropy is not None and answer.information is not None:
+        uncertainty = Uncertainty(answer.entropy, answer.information)
+    return PrivatePrediction(
+        label=answer.label,
+        probabilities=probabilities,
+        values=values,
+        uncertainty=uncertainty,
+        fresh=answer.fresh,
+        remaining_epsilon=answer.remaining,
+        leaked_bits=leaked_bits,
+    )

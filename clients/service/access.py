@@ -1,0 +1,172 @@
+"""Who may ask, and how often.
+
+An API key is `fedcel_ID_SECRET`, of high entropy, shown once and compared in constant time. The
+file beside the ledger keeps ID, client, expiry and the SHA-256 of the whole key. 256 random bits
+need no slow hash: nobody guesses them.
+"""
+
+import hmac
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from clients.service.problems import ProblemError, ProblemKind
+from fedcel.errors import RunError, SettingsError
+from fedcel.files import lock_file, write_whole
+
+TABLE_FORMAT = 1
+TABLE_MODE = 0o600  # its owner alone reads the table
+CLIENT_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+KEY_PATTERN = re.compile(r"fedcel_([0-9a-f]{16})_[A-Za-z0-9_-]{43}")
+NO_DIGEST = "0" * 64  # compared with where there is no such key, so that both take as long
+
+
+class StoredKey(BaseModel, frozen=True, extra="forbid"):
+    """One key at rest."""
+
+    id: str
+    client: str
+    digest: str
+    created: int
+    expires: int | None
+
+
+class KeyTable(BaseModel, frozen=True, extra="forbid"):
+    """The file's content."""
+
+    format: int
+    keys: list[StoredKey]
+
+
+def key_table_path(ledger: Path) -> Path:
+    """Return where a ledger's keys are kept."""
+    return ledger.with_name(f"{ledger.name}.keys.json")
+
+
+def read_keys(path: Path) -> list[StoredKey]:
+    """Return the keys, none where there is no file yet; RunError when it is damaged."""
+    try:
+        table = KeyTable.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return []
+    except ValidationError as error:
+        raise RunError(
+            f"{path} is damaged: {error.error_count()} problems; restore a backup, or remove it "
+            "and hand out new keys with `fedcel ledger keys`"
+        ) from None
+    if table.format != TABLE_FORMAT:
+        raise RunError(f"{path}: format is {table.format}, this version reads {TABLE_FORMAT}")
+    return table.keys
+
+
+def add_key(path: Path, client: str, days: float | None, now: float) -> str:
+    """Return a new key of `client` that lasts `days` (None: for ever); nobody can show it again.
+
+    SettingsError on a name that is none.
+    """
+    check_client_name(client)
+    key_id = secrets.token_hex(8)
+    key = f"fedcel_{key_id}_{secrets.token_urlsafe(32)}"
+    stored_key = StoredKey(
+        id=key_id,
+        client=client,
+        digest=hash_key(key),
+        created=int(now),
+        expires=None if days is None else int(now + 86_400 * days),
+    )
+    with lock_file(lock_path(path)):
+        write_keys(path, [*read_keys(path), stored_key])
+    return key
+
+
+def remove_key(path: Path, key_id: str) -> None:
+    """Forget a key by its id; SettingsError when there is none such."""
+    if key_id not in [key.id for key in read_keys(path)]:
+        raise SettingsError(f"no key {key_id!r} in {path}; see `fedcel ledger list`")
+    with lock_file(lock_path(path)):
+        write_keys(path, [key for key in read_keys(path) if key.id != key_id])
+
+
+def check_client_name(client: str) -> None:
+    """Refuse what is no client's name: SettingsError."""
+    if not re.fullmatch(CLIENT_PATTERN, client):
+        raise SettingsError(
+            f"client is {client!r}, must be 1 to 64 letters, digits, '.', '_' or '-', the first a "
+            "letter or a digit"
+        )
+
+
+def lock_path(path: Path) -> Path:
+    """Return the lock's file, which stays: the table itself is replaced by every writer."""
+    return path.with_name(f"{path.name}.lock")
+
+
+def write_keys(path: Path, keys: list[StoredKey]) -> None:
+    """Write the file whole, for its owner alone."""
+    table = KeyTable(format=TABLE_FORMAT, keys=keys)
+    write_whole(path, table.model_dump_json(indent=1) + "\n", TABLE_MODE)
+
+
+def hash_key(key: str) -> str:
+    """Return what is kept of a key."""
+    return sha256(key.encode()).hexdigest()
+
+
+class KeyStore:
+    """The file, read again when it changes, so that new and revoked keys need no restart."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._version: tuple[int, int] | None = None
+        self._keys: dict[str, StoredKey] = {}
+
+    def authenticate(self, header: str | None) -> StoredKey:
+        """Return the key that an Authorization header shows; ProblemError where it shows none."""
+        scheme, _, key = (header or "").partition(" ")
+        match = KEY_PATTERN.fullmatch(key)
+        stored_key = self._current_keys().get(match[1]) if match else None
+        is_same = hmac.compare_digest(hash_key(key), stored_key.digest if stored_key else NO_DIGEST)
+        if scheme.lower() != "bearer" or stored_key is None or not is_same:
+            raise ProblemError(
+                ProblemKind.UNAUTHENTICATED,
+                "Send `Authorization: Bearer KEY` with a key of this service.",
+            )
+        if stored_key.expires is not None and time.time() >= stored_key.expires:
+            raise ProblemError(ProblemKind.EXPIRED, "Ask the operator for a new key.")
+        return stored_key
+
+    def _current_keys(self) -> dict[str, StoredKey]:
+        try:
+            status = os.stat(self.path)
+        except FileNotFoundError:
+            version = None
+        else:
+            version = status.st_mtime_ns, status.st_ino
+        if version != self._version:
+            self._keys = {key.id: key for key in read_keys(self.path)}
+            self._version = version
+        return self._keys
+
+
+class RateLimiter:
+    """One token bucket a client: `rate` questions a second on average, twice as many at once."""
+
+    def __init__(self, rate: float, clock: Callable[[], float]) -> None:
+        self.rate = rate
+        self.clock = clock
+        self._buckets: dict[str, tuple[float, float]] = {}
+
+    def take_token(self, client: str) -> float:
+        """Take a token and return 0, or return the seconds until there is one."""
+        now, capacity = self.clock(), max(1.0, 2 * self.rate)
+        tokens, last_time = self._buckets.get(client, (capacity, now))
+        tokens = min(capacity, tokens + (now - last_time) * self.rate)
+        missing = max(0.0, 1 - tokens)
+        self._buckets[client] = (tokens if missing else tokens - 1, now)
+        return missing / self.rate

@@ -1,0 +1,131 @@
+"""What an operator sees: numbers for Prometheus, and the log, one JSON object a line.
+
+No client, message or answer is named in the numbers; inputs, features, answers and keys never
+reach the log.
+"""
+
+import json
+import logging
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TextIO
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from clients.service.problems import ProblemError, ProblemKind
+
+LOGGER = logging.getLogger("fedcel.service")
+RECORD_FIELDS = {*vars(logging.makeLogRecord({})), "message", "asctime", "color_message"}
+LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+ROUTES = frozenset(
+    {"/v1/query", "/v1/model", "/v1/encoder", "/v1/budget", "/healthz", "/readyz", "/metrics"}
+)
+
+
+class Metrics:
+    """The numbers of one service, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        counter = partial(Counter, registry=self.registry)
+        timer = partial(Histogram, buckets=LATENCY_BUCKETS, registry=self.registry)
+        self.requests = counter("fedcel_requests", "Requests.", ["route", "status"])
+        self.seconds = timer("fedcel_request_seconds", "Time of a request.", ["route"])
+        self.phases = timer("fedcel_phase_seconds", "Time of a batch's part.", ["phase"])
+        self.batch = Histogram(
+            "fedcel_batch_size",
+            "Questions answered together.",
+            buckets=(1, 2, 4, 8, 16, 32, 64),
+            registry=self.registry,
+        )
+        self.queue = Gauge("fedcel_queue_length", "Questions that wait.", registry=self.registry)
+        self.answers = counter("fedcel_answers", "Answers given.", ["fresh"])
+        self.refusals = counter("fedcel_refusals", "Refusals.", ["reason"])
+        self.epsilon = counter("fedcel_epsilon_spent", "Epsilon charged to all.")
+
+    def observe_phase(self, name: str, seconds: float) -> None:
+        """Note the time of one part of a batch: charge, heads, noise or settle."""
+        self.phases.labels(name).observe(seconds)
+
+    def to_text(self) -> bytes:
+        """Return all numbers as Prometheus reads them."""
+        return generate_latest(self.registry)
+
+
+class RequestMonitor:
+    """Counts and logs requests; what fails unexpectedly is answered as a problem."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass one request on and note how it ended."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start, status = time.perf_counter(), 0
+        log_fields: dict[str, str] = {}
+        scope["fedcel"] = log_fields
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_and_note)
+        except Exception as error:
+            LOGGER.error("failed", exc_info=error)
+            if status == 0:
+                problem = ProblemError(ProblemKind.FAILED, "It is in the service's log.")
+                await problem.to_response()(scope, receive, send_and_note)
+        route = scope["path"] if scope["path"] in ROUTES else "other"
+        seconds = time.perf_counter() - start
+        self.metrics.requests.labels(route, str(status)).inc()
+        self.metrics.seconds.labels(route).observe(seconds)
+        line = {"route": route, "status": status, "ms": round(1000 * seconds, 2), **log_fields}
+        LOGGER.info("request", extra=line)
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record, its `extra` fields, and where an exception arose but not its words.
+
+    Words of an exception may repeat what was sent.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line."""
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, object] = {
+            "time": f"{moment}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "event": record.getMessage() if record.name.startswith("fedcel") else "server",
+        }
+        line |= {name: value for name, value in vars(record).items() if name not in RECORD_FIELDS}
+        if record.exc_info and record.exc_info[0]:
+            line |= {"error": record.exc_info[0].__name__, "at": list_frames(record.exc_info[2])}
+        return json.dumps(line, default=repr)
+
+
+def list_frames(trace: TracebackType | None) -> list[str]:
+    """Return file and line of each frame."""
+    frames = []
+    while trace:
+        frames.append(f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}")
+        trace = trace.tb_next
+    return frames
+
+
+def configure_logs(stream: TextIO = sys.stderr) -> None:
+    """Send the service's log and the web server's to `stream`."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines())
+    for logger, level in ((LOGGER, logging.INFO), (logging.getLogger("uvicorn"), logging.WARNING)):
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level)

@@ -1,0 +1,112 @@
+"""A query out of a request: bytes or JSON, checked before anything reads it."""
+
+import asyncio
+import re
+
+import numpy as np
+from pydantic import ValidationError
+from starlette.requests import ClientDisconnect, Request
+
+from clients.service.answering import Query
+from clients.service.model import ServedModel
+from clients.service.problems import ProblemError, ProblemKind
+from clients.wire import MAX_VALUE, REQUEST_ID_PATTERN, Question
+
+BINARY_TYPE = "application/octet-stream"
+JSON_TYPE = "application/json"
+BODY_SECONDS = 10.0
+JSON_VALUE_BYTES, JSON_OTHER_BYTES = 32, 4096  # allowed for one value, and for all else
+
+
+async def parse_query(request: Request, client: str, model: ServedModel) -> Query:
+    """Return the query of a request; ProblemError says what is wrong with it."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    features = model.net.features
+    if media_type == BINARY_TYPE:
+        body = await read_body(request, 4 * features)
+        return parse_binary_query(request, body, client, model)
+    if media_type == JSON_TYPE:
+        body = await read_body(request, JSON_VALUE_BYTES * features + JSON_OTHER_BYTES)
+        return parse_json_query(request, body, client, model)
+    raise ProblemError(ProblemKind.MEDIA_TYPE, f"Send {BINARY_TYPE} or {JSON_TYPE}.")
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """Return the body; ProblemError when longer than `limit` or slower than 10 seconds."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > limit:
+                    raise ProblemError(ProblemKind.TOO_LARGE, f"At most {limit} bytes.")
+    except TimeoutError:
+        raise ProblemError(
+            ProblemKind.TIMEOUT, f"Send the body within {BODY_SECONDS:g} seconds."
+        ) from None
+    except ClientDisconnect:
+        raise ProblemError(
+            ProblemKind.TIMEOUT, "The connection closed before the body was whole."
+        ) from None
+    return bytes(body)
+
+
+def parse_binary_query(request: Request, body: bytes, client: str, model: ServedModel) -> Query:
+    """Return the query of D float32 values, little-endian, and two headers."""
+    uncertainty = wants_uncertainty(request)
+    request_id = request.headers.get("idempotency-key", "")
+    if not re.fullmatch(REQUEST_ID_PATTERN, request_id):
+        raise ProblemError(
+            ProblemKind.INVALID, f"Send a header Idempotency-Key that matches {REQUEST_ID_PATTERN}."
+        )
+    features = model.net.features
+    if len(body) != 4 * features:
+        raise ProblemError(
+            ProblemKind.INVALID,
+            f"{len(body)} bytes, must be {4 * features}: {features} values of float32, "
+            "little-endian.",
+        )
+    check_message(request.headers.get("model-version", ""), np.frombuffer(body, "<f4"), model)
+    return Query(client, request_id, body, uncertainty)
+
+
+def parse_json_query(request: Request, body: bytes, client: str, model: ServedModel) -> Query:
+    """Return the query of a JSON body; the body or the address ask for uncertainty."""
+    uncertainty = wants_uncertainty(request)
+    try:
+        question = Question.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        field = first["loc"][0] if first["loc"] else "the body"
+        named = field if field in (*Question.model_fields, "the body") else "an unknown field"
+        # Only what the schema names: pydantic's full text may repeat what was sent.
+        raise ProblemError(ProblemKind.INVALID, f"Wrong in {named}: {first['type']}.") from None
+    if len(question.message) != model.net.features:
+        raise ProblemError(
+            ProblemKind.INVALID, f"{len(question.message)} values, must be {model.net.features}."
+        )
+    values = np.asarray(question.message, "<f4")
+    check_message(question.model, values, model)
+    uncertainty = uncertainty or question.uncertainty
+    return Query(client, question.request, values.tobytes(), uncertainty)
+
+
+def wants_uncertainty(request: Request) -> bool:
+    """Return whether uncertainty is asked for in the address."""
+    text = request.query_params.get("uncertainty", "false")
+    if text not in ("true", "false"):
+        raise ProblemError(ProblemKind.INVALID, "uncertainty must be true or false.")
+    return text == "true"
+
+
+def check_message(version: str, values: np.ndarray, model: ServedModel) -> None:
+    """Refuse a message for another model, or values that no encoder sends: ProblemError."""
+    if version != model.version:
+        raise ProblemError(
+            ProblemKind.MODEL_VERSION,
+            f"Model {model.version} is served: fetch /v1/model and /v1/encoder, encode anew.",
+        )
+    if not (np.abs(values) <= MAX_VALUE).all():  # NaN compares false
+        raise ProblemError(
+            ProblemKind.INVALID, f"Values must be finite and within +-{MAX_VALUE:g}."
+        )
