@@ -95,16 +95,15 @@ def tune(
     from fedcel.files import check_writable
     from sims.bench import scenario as scenarios
     from sims.tuning import tune as tuning
-    from sims.tuning.trials import trials_path
+    from sims.tuning.trial_journal import journal_path
 
     plan = scenarios.read_scenario(scenario)
     path = out or Path(f"{plan.path.stem}-tuned.toml")
-    check_writable(path, trials_path(path))
+    check_writable(path, journal_path(path))
     values = parse_overrides(assignments)
     with explain_interruption(repeat_hint("finished trials", context.obj)):
-        tuning.write_scenario(
-            tuning.tune_scenario(plan, trials, values, trials_path(path), jobs), path
-        )
+        tuned = tuning.tune_scenario(plan, trials, values, journal_path(path), jobs)
+        tuning.write_scenario(tuned, path)
     print(f"scenario: {path}")
 
 
