@@ -1,9 +1,9 @@
 """One variant's search: trials suggested by what came before, scored on the validation set."""
 
 import json
+import math
 import time
 from itertools import product
-from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -26,11 +26,11 @@ from sims.bench.scenario import Variant
 from sims.commands.progress import estimate_left, print_line, show_rounds
 from sims.engines import local
 from sims.tuning.trial_journal import (
-    SCORE,
     Outcome,
     ValidationScore,
     mark_trial,
     open_journal,
+    read_outcome,
     recall_outcomes,
     settings_id,
 )
@@ -89,31 +89,26 @@ def run_search(plan: SearchPlan, trials: int, floor: float | None, journal: Path
     grid = list_grid(plan, trials)
     budget = len(grid) or trials
     while trial := ask_trial(study, plan, grid, budget):
-        label = f"{name} {len(list_ended(study)) + 1}/{budget}"
-        chosen = choose_values(plan, trial)
+        number, chosen = len(list_ended(study)) + 1, choose_values(plan, trial)
         settings = parse_settings(plan.base | chosen)
-        federation = settings_id(settings)
-        is_new = federation not in outcomes
-        if is_new:
-            begin = time.monotonic()
-            outcomes[federation] = attempt_trial(settings, label)
+        federation, source = settings_id(settings), ", trained before"
+        if federation not in outcomes:
+            begin, source = time.monotonic(), ""
+            outcomes[federation] = train_trial(settings, f"{name} {number}/{budget}")
             seconds.append(time.monotonic() - begin)
         outcome = outcomes[federation]
         mark_trial(trial, federation, outcome)
-        if isinstance(outcome, ValidationScore):
-            study.tell(trial, tuning_objective(outcome, plan.goal, floor))
-        else:
+        if isinstance(outcome, str):
             study.tell(trial, state=TrialState.PRUNED)
-        ending = estimate_left(seconds, budget - len(list_ended(study)))
-        if not is_new:
-            ending = f", trained before{ending}"
-        print_line(f"{label}: {describe_outcome(outcome)} with {format_values(chosen)}{ending}")
+        else:
+            study.tell(trial, tuning_objective(outcome, plan.goal, floor))
+        end = f"{describe_outcome(outcome)} with {format_values(chosen)}{source}"
+        print_line(f"{name} {number}/{budget}: {end}{estimate_left(seconds, budget - number)}")
     ended = list_ended(study)[:budget]  # an earlier call may have tried more
-    scored = [trial for trial in ended if trial.value is not None]
-    if not scored:
-        raise DivergedError(f"{name}: all {trials} trials diverged; lower the range of local.rate")
-    best = max(scored, key=lambda trial: trial.value or 0.0)
-    score = ValidationScore(**best.user_attrs[SCORE])
+    best = max(ended, key=lambda trial: -math.inf if trial.value is None else trial.value)
+    score = read_outcome(best.user_attrs)
+    if isinstance(score, str):
+        raise DivergedError(f"{name}: all {budget} trials diverged; lower the range of local.rate")
     different = {tuple(choose_values(plan, trial).items()) for trial in ended}
     return BestTrial(name, choose_values(plan, best), score, len(different), len(seconds))
 
@@ -132,7 +127,7 @@ def list_ended(study: optuna.Study) -> list[FrozenTrial]:
 def list_grid(plan: SearchPlan, trials: int) -> list[FlatSettings]:
     """Return all combinations where every key has choices and they fit in the trials; else none."""
     choices = [values for values in plan.ranges.values() if isinstance(values, list)]
-    if len(choices) < len(plan.ranges) or prod(map(len, choices)) > trials:
+    if len(choices) < len(plan.ranges) or math.prod(map(len, choices)) > trials:
         return []
     return [dict(zip(plan.ranges, values, strict=True)) for values in product(*choices)]
 
@@ -169,32 +164,26 @@ def tuning_objective(score: ValidationScore, goal: str, floor: float | None) -> 
     return -score.bits - BITS_PER_POINT * max(0.0, 100 * (floor - score.accuracy))
 
 
-def attempt_trial(settings: Settings, label: str) -> Outcome:
-    """Return the score of one federation, or why it diverged."""
-    try:
-        return train_trial(settings, label)
-    except DivergedError as error:
-        return str(error)
-
-
-def train_trial(settings: Settings, label: str) -> ValidationScore:
-    """Return the validation score of one federation; the test set is not touched."""
+def train_trial(settings: Settings, label: str) -> Outcome:
+    """Return the validation score of one federation, or why it diverged."""
     with TemporaryDirectory() as place, show_rounds(label, settings.rounds) as show_round:
         folder = Path(place) / "run"
         run_folder.create_run(folder, settings)
-        local.train_locally(settings, folder, show_round, measure=False)
-        run = run_folder.read_run(folder)
-        return score_run(run)
+        try:
+            local.train_locally(settings, folder, show_round, measure=False)
+            return score_run(run_folder.read_run(folder))
+        except DivergedError as error:
+            return str(error)
 
 
 def score_run(run: run_folder.Run) -> ValidationScore:
-    """Return how a run does on its validation images."""
+    """Return how a run does on its validation images; the test set is not touched."""
     (x, y), seed, scope = run.splits.validation, run.settings.seed, run.settings.chain.scope
     samples = posterior_samples(run)
     repeated, labels = x.repeat(NOISE_DRAWS, 1, 1, 1), y.repeat(NOISE_DRAWS)
     answers = predict(run.flat, samples, repeated, make_generator(seed, "tune-noise"), scope)
-    net = what_is_sent(run.flat, samples, scope)
-    leak = optimal_leak(SmashedData(net), x, y, make_generator(seed, "tune-optimal"))
+    smashed_data = SmashedData(what_is_sent(run.flat, samples, scope))
+    leak = optimal_leak(smashed_data, x, y, make_generator(seed, "tune-optimal"))
     scores = score_probabilities(answers.probabilities, labels)
     return ValidationScore(scores["accuracy"], leak.bits_beyond_label, scores["nll"])
 

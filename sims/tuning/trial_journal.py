@@ -1,8 +1,9 @@
 """The journal of a tuning: optuna's file of studies and trials, from which a search goes on."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import optuna
 from optuna.storages import BaseStorage, JournalStorage
@@ -11,8 +12,6 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from fedcel.errors import RunError
 from fedcel.files import write_whole
 from fedcel.settings import Settings, dump_settings, flatten_settings
-
-SETTINGS, SCORE, DIVERGED = "settings", "score", "diverged"  # what a trial is marked with
 
 
 class ValidationScore(NamedTuple):
@@ -66,11 +65,8 @@ def settings_id(settings: Settings) -> str:
 
 def mark_trial(trial: optuna.Trial, federation: str, outcome: Outcome) -> None:
     """Write a federation's settings and outcome beside its trial."""
-    trial.set_user_attr(SETTINGS, federation)
-    if isinstance(outcome, ValidationScore):
-        trial.set_user_attr(SCORE, outcome._asdict())
-    else:
-        trial.set_user_attr(DIVERGED, outcome)
+    trial.set_user_attr("settings", federation)
+    trial.set_user_attr("outcome", outcome if isinstance(outcome, str) else outcome._asdict())
 
 
 def recall_outcomes(storage: BaseStorage) -> dict[str, Outcome]:
@@ -78,12 +74,13 @@ def recall_outcomes(storage: BaseStorage) -> dict[str, Outcome]:
 
     A search of another length, goal or floor is another study, and takes them.
     """
-    outcomes: dict[str, Outcome] = {}
-    for name in optuna.get_all_study_names(storage):
-        for trial in optuna.load_study(study_name=name, storage=storage).trials:
-            marks = trial.user_attrs
-            if SCORE in marks:
-                outcomes[marks[SETTINGS]] = ValidationScore(**marks[SCORE])
-            elif DIVERGED in marks:
-                outcomes[marks[SETTINGS]] = marks[DIVERGED]
-    return outcomes
+    names = optuna.get_all_study_names(storage)
+    studies = [optuna.load_study(study_name=name, storage=storage) for name in names]
+    marks = [trial.user_attrs for study in studies for trial in study.trials]
+    return {mark["settings"]: read_outcome(mark) for mark in marks if "outcome" in mark}
+
+
+def read_outcome(mark: Mapping[str, Any]) -> Outcome:
+    """Return the outcome that `mark_trial` wrote."""
+    outcome = mark["outcome"]
+    return str(outcome) if isinstance(outcome, str) else ValidationScore(**outcome)

@@ -10,7 +10,8 @@ from fedcel.errors import DivergedError, SettingsError
 from fedcel.runs.run_folder import Run
 from fedcel.settings.parsing import Settings, flatten_settings
 from sims.bench import scenario
-from sims.tuning import search, trial_journal, tune
+from sims.tuning import search, tune
+from sims.tuning.trial_journal import Outcome, ValidationScore, open_journal, recall_outcomes
 from tests.sims.tuning.plans import TEXT, read, tuned
 
 
@@ -100,10 +101,10 @@ def record(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Return the list of all settings that are trained with; nothing is trained."""
     seen: list[Settings] = []
 
-    def trained(settings: Settings, label: str) -> search.ValidationScore:
+    def trained(settings: Settings, label: str) -> Outcome:
         seen.append(settings)
         accuracy = 0.5 if settings.cel.kind == "none" else 0.47
-        return search.ValidationScore(accuracy, 1.0, 0.4)
+        return ValidationScore(accuracy, 1.0, 0.4)
 
     monkeypatch.setattr(search, "train_trial", trained)
     return seen
@@ -177,8 +178,8 @@ def test_only_diverged_trials_are_an_error_of_ours(
 ) -> None:
     """Not optuna's."""
 
-    def diverge(settings: Settings, label: str) -> search.ValidationScore:
-        raise DivergedError("the model is not finite")
+    def diverge(settings: Settings, label: str) -> Outcome:
+        return "the model is not finite"
 
     monkeypatch.setattr(search, "train_trial", diverge)
     with pytest.raises(DivergedError, match="none: all 2 trials diverged"):
@@ -196,6 +197,6 @@ def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
     assert recall(tmp_path) == outcomes
 
 
-def recall(folder: Path) -> dict[str, trial_journal.Outcome]:
+def recall(folder: Path) -> dict[str, Outcome]:
     """Return the outcomes in the journal beside the scenario."""
-    return trial_journal.recall_outcomes(trial_journal.open_journal(folder / "s.log"))
+    return recall_outcomes(open_journal(folder / "s.log"))

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from fedcel.errors import DivergedError
 from fedcel.settings.parsing import Settings
 from sims.bench import scenario
 from sims.tuning import search, tune
-from sims.tuning.trial_journal import open_journal, recall_outcomes
+from sims.tuning.trial_journal import Outcome, ValidationScore, open_journal, recall_outcomes
 from tests.sims.tuning.plans import read, tuned
 
 SEVERAL = """
@@ -34,12 +33,12 @@ def landscape(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Return the list of what is trained; scores depend on the step size, small ones diverge."""
     seen: list[Settings] = []
 
-    def trained(settings: Settings, label: str) -> search.ValidationScore:
+    def trained(settings: Settings, label: str) -> Outcome:
         seen.append(settings)
         if settings.local.rate < 0.2:
-            raise DivergedError("the model is not finite")
+            return "the model is not finite"
         rate = settings.local.rate
-        return search.ValidationScore(1 - abs(rate - 0.5), 2 * rate, abs(rate - 0.3))
+        return ValidationScore(1 - abs(rate - 0.5), 2 * rate, abs(rate - 0.3))
 
     monkeypatch.setattr(search, "train_trial", trained)
     return seen
@@ -79,9 +78,9 @@ def test_a_strength_is_searched_with_the_rest_and_leads_the_sweep(
     """It is written as the first of the strengths, not as a setting that the sweep overrides."""
     seen: list[float] = []
 
-    def trained(settings: Settings, label: str) -> search.ValidationScore:
+    def trained(settings: Settings, label: str) -> Outcome:
         seen.append(settings.defence.used_strength)
-        return search.ValidationScore(0.9, abs(settings.defence.used_strength - 3), 1.0)
+        return ValidationScore(0.9, abs(settings.defence.used_strength - 3), 1.0)
 
     monkeypatch.setattr(search, "train_trial", trained)
     text = SEVERAL.replace(
