@@ -19,32 +19,67 @@ from rich.progress import (
 
 from fedcel.attacks import TellAttack
 from fedcel.federation import Event
-from fedcel.runs import ShowRound as Tell
+from fedcel.runs import ShowRound
 
-PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
-MEASURED = 0.1  # of the training's time, about, that the measurement after it takes
+LINE_SECONDS = 10.0  # between two lines where there is no terminal
+MEASURING = 0.1  # of the training's time, about, that the measurement after it takes
+
+ShowStep = Callable[[float, float, str], None]
+"""Is told how many steps are done, of how many, and what is going on."""
 
 
 @contextmanager
-def show_rounds(title: str, total: int) -> Iterator[Tell]:
-    """Yield a function that is told each round's event; the bar ends with the block.
+def show_steps(activity: str) -> Iterator[ShowStep]:
+    """Yield a function that is told of every step; the bar ends with the block.
 
     Lines from a process that another began, too: bars of several would erase each other.
     """
-    if not _has_own_terminal():
-        yield _plain(title, total)
+    if not is_on_terminal():
+        begin, print_now_and_then = time.monotonic(), throttle_lines(activity)
+        steps_done, seconds = 0.0, list[float]()
+
+        def print_step(done: float, total: float, state: str) -> None:
+            nonlocal steps_done, seconds
+            if done > steps_done:
+                steps_done, seconds = done, [(time.monotonic() - begin) / done]
+            print_now_and_then(f"{state}{estimate_left(seconds, total - done)}")
+
+        yield print_step
         return
-    with _open_bar() as bar:
-        whole = total * (1 + MEASURED)
-        task = bar.add_task(title, total=whole, state=f"round 0 of {total}")
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[state]}"),
+    )
+    with Progress(*columns, console=Console(file=sys.stderr)) as bar:
+        task = bar.add_task(activity, total=None, state="")
+        yield lambda done, total, state: bar.update(
+            task, completed=done, total=total or None, state=state
+        )
 
-        def tell(event: Event) -> None:
-            done = int(str(event["round"]))
-            state = "measuring the leak" if done == total else f"round {done} of {total}"
-            bar.update(task, completed=done, state=f"{state}, {_state(event)}")
 
-        yield tell
-        bar.update(task, completed=whole, state=f"{total} rounds, measured")
+@contextmanager
+def show_rounds(title: str, total: int) -> Iterator[ShowRound]:
+    """Yield a function that is told of each round's event."""
+    activity, whole = name_activity("training", title), total * (1 + MEASURING)
+    with show_steps(activity) as show_step:
+        show_step(0, whole, f"round 0 of {total}")
+
+        def show_round(event: Event) -> None:
+            done, spread = int(str(event["round"])), f"{event['within-class-spread']:.3f}"
+            scores = f"accuracy {event['accuracy']:.3f}, spread within classes {spread}"
+            if done < total:
+                show_step(done, whole, f"round {done} of {total}, {scores}")
+            elif is_on_terminal():
+                show_step(done, whole, f"measuring the leak, {scores}")
+            else:
+                print_line(f"{activity}: all {total} rounds done, {scores}")
+
+        yield show_round
+        show_step(whole, whole, f"{total} rounds, measured")
 
 
 @contextmanager
@@ -54,83 +89,42 @@ def show_attacks(title: str) -> Iterator[tuple[Callable[[str], None], TellAttack
     That takes how many attacks are done, with a part for the seeds of the one under way, of how
     many, and the name of what follows.
     """
-    begin = time.monotonic()
-    if not _has_own_terminal():
-        say, place = throttle_lines(title), ""
+    with show_steps(name_activity("attacking", title)) as show_step:
+        done, total = 0.0, 0
+        show_step(done, total, "reading the run")
 
-        def tell(done: float, total: int, name: str) -> None:
-            nonlocal place
-            seconds = [(time.monotonic() - begin) / done] if done else []
-            place = f", {done:.1f} of {total} attacks done{estimate_left(seconds, total - done)}"
-            say(f"{name}{place}")
+        def show_line(line: str) -> None:
+            show_step(done, total, f"{line}, {done:g} of {total} attacks done")
 
-        yield lambda line: say(f"{line}{place}"), tell
-        return
-    with _open_bar() as bar:
-        task = bar.add_task(title, total=None, state="reading the run")
+        def show_attack(attacks_done: float, attacks: int, name: str) -> None:
+            nonlocal done, total
+            done, total = attacks_done, attacks
+            show_line(name)
 
-        def advance(done: float, total: int, name: str) -> None:
-            bar.update(task, total=total, completed=done, state=name)
-
-        yield lambda line: bar.update(task, state=line), advance
+        yield show_line, show_attack
 
 
-@contextmanager
-def show_work(title: str) -> Iterator[None]:
-    """Show on a terminal that something is being done, and for how long."""
-    if not _has_own_terminal():
-        yield
-        return
-    with _open_bar() as bar:
-        bar.add_task(title, total=None, state="")
-        yield
+def name_activity(activity: str, title: str) -> str:
+    """Return "training none-0" of a cell's name, and a title that says what is done as it is."""
+    return title if title.startswith(activity) else f"{activity} {title}"
 
 
-def _has_own_terminal() -> bool:
+def is_on_terminal() -> bool:
+    """Say whether this is the command's first process, and somebody looks at its terminal."""
     return parent_process() is None and Console(file=sys.stderr).is_terminal
 
 
-def _open_bar() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[state]}"),
-        console=Console(file=sys.stderr),
-    )
-
-
-def _state(event: Event) -> str:
-    spread = f"{event['within-class-spread']:.3f}"
-    return f"accuracy {event['accuracy']:.3f}, spread within classes {spread}"
-
-
-def _plain(title: str, total: int) -> Tell:
+def throttle_lines(activity: str) -> Callable[[str], None]:
+    """Return a function that prints a line at most every few seconds."""
     last = time.monotonic()
 
-    def tell(event: Event) -> None:
+    def print_now_and_then(line: str) -> None:
         nonlocal last
-        done = event["round"] == total
-        if done or time.monotonic() - last > PLAIN_SECONDS:
+        if time.monotonic() - last > LINE_SECONDS:
             last = time.monotonic()
-            print_line(f"{title}: round {event['round']}/{total}, {_state(event)}")
+            print_line(f"{activity}: {line}")
 
-    return tell
-
-
-def throttle_lines(title: str) -> Callable[[str], None]:
-    """Return a function that says a line at most every few seconds."""
-    last = time.monotonic()
-
-    def tell(line: str) -> None:
-        nonlocal last
-        if time.monotonic() - last > PLAIN_SECONDS:
-            last = time.monotonic()
-            print_line(f"{title}: {line}")
-
-    return tell
+    return print_now_and_then
 
 
 def estimate_left(seconds: Sequence[float], remaining: float, jobs: int = 1) -> str:

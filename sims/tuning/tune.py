@@ -26,7 +26,7 @@ from sims.tuning.trial_journal import open_journal
 
 
 def tune_scenario(
-    scenario: Scenario, trials: int, overrides: FlatSettings, journal: Path, jobs: int = 1
+    scenario: Scenario, trials: int, overrides: FlatSettings, journal: Path, *, jobs: int = 1
 ) -> dict[str, object]:
     """Return the scenario with each variant's best trial written into its settings.
 

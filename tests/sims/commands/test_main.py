@@ -226,7 +226,7 @@ def test_settings_speaks_plain_words(capsys: pytest.CaptureFixture[str]) -> None
     shown = capsys.readouterr().out
     assert "Takes: number > 0, or none." in shown
     assert "net.features" not in shown
-    assert "did you mean 'cel'" in refused(["settings", "sel"], capsys)
+    assert "no group of settings 'sel'; there are " in refused(["settings", "sel"], capsys)
     assert main(["settings"]) == 0
     shown = capsys.readouterr().out
     for repr_of_python in ("Literal", "Annotated", "Union", "None", "True", "Field", "<class"):

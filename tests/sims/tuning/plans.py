@@ -27,7 +27,7 @@ def tuned(
     plan: scenario.Scenario, trials: int, overrides: search.FlatSettings, jobs: int = 1
 ) -> dict[str, object]:
     """Return the tuned scenario; trials are kept beside the file."""
-    return tune.tune_scenario(plan, trials, overrides, plan.path.with_suffix(".log"), jobs)
+    return tune.tune_scenario(plan, trials, overrides, plan.path.with_suffix(".log"), jobs=jobs)
 
 
 def read(folder: Path, text: str = TEXT) -> scenario.Scenario:
