@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:  # a folder that cannot be written, a full disk
         reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         return report_error(
-            f"cannot read or write {reason}; name another place, or free this one", 2
+            f"cannot read or write {reason}; name another place, or make room there", 2
         )
 
 

@@ -47,7 +47,8 @@ def export_encoder(folder: Path, out: Path) -> str:
     data = model.SerializeToString()
     write_whole(out, data)
     size = f"{len(data)} bytes, images {tuple(shape)} to z ({net.features})"
-    return f"encoder: {out}, {size}; add {net.cut} on the device: z itself hides nothing"
+    noise = f"noise of sigma {net.cut.sigma:g} and dropout {net.cut.dropout:g}"
+    return f"encoder: {out}, {size}; add {noise} on the device: z itself hides nothing"
 
 
 def convert_encoder(encoder: torch.nn.Module, shape: tuple[int, ...]) -> Any:

@@ -62,7 +62,8 @@ Jobs = Annotated[int, typer.Option(min=1, help="Trainings or attacks at once.")]
 def list_scenario_titles(table: str | None = None) -> dict[str, str]:
     """Return the packaged scenarios' names and titles, by name; only those that have a table."""
     folder = files("sims").joinpath("scenarios")
-    paths = sorted(Path(str(item)) for item in folder.iterdir() if item.name.endswith(".toml"))
+    paths = [Path(str(item)) for item in folder.iterdir() if item.name.endswith(".toml")]
+    paths.sort(key=lambda path: path.stem)
     scenarios = {path.stem: tomllib.loads(path.read_text()) for path in paths}
     return {
         name: str(scenario["title"])
