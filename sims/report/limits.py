@@ -121,8 +121,8 @@ STANDING_LIMITS = (
     ),
     (
         "A private answer protects the input of that query from those who read the answer, at the "
-        "epsilon given for each query. It protects neither the training data nor what the encoder "
-        "sends."
+        "epsilon given for each query. By itself it protects neither the training data nor what "
+        "the encoder sends."
     ),
     (
         "Private answers take their noise from a secure generator that cannot be seeded. So their "

@@ -172,7 +172,7 @@ def describe_leak(start: str, summary: Summary) -> str:
         text = f"{start} all {summary.cap:.1f} bits leak beyond the label."
     else:
         most = "" if summary.cap is None else f" of at most {summary.cap:.1f}"
-        text = f"{start} {mean_bits(summary):.2f}{most} bits leak beyond the label."
+        text = f"{start} {mean_bits(summary):z.2f}{most} bits leak beyond the label."
     if summary.identification.mean is None:
         return text
     picked = f"one of {summary.choices} images" if summary.choices else "image"
@@ -182,7 +182,7 @@ def describe_leak(start: str, summary: Summary) -> str:
 
 def describe_leak_again(start: str, summary: Summary) -> str:
     """Say how much leaks where the cap and the attacker were introduced before."""
-    bits = f"all {summary.cap:.1f}" if is_all(summary) else f"{mean_bits(summary):.2f}"
+    bits = f"all {summary.cap:.1f}" if is_all(summary) else f"{mean_bits(summary):z.2f}"
     if summary.identification.mean is None:
         return f"{start} {bits} bits leak."
     share = format_whole_percent(summary.identification.mean)
@@ -214,8 +214,8 @@ def list_cautions(summaries: Sequence[Summary], verdict: Verdict) -> list[str]:
     base, best = verdict.base, verdict.best
     if base and best and None not in (base.noise, best.noise) and base.noise != best.noise:
         cautions.append(
-            f"The undefended model sends noise of sigma {base.noise:g}, {best.label} of sigma "
-            f"{best.noise:g}. So part of the difference comes from the noise. Compare at equal "
+            f"The undefended model sends noise of sigma {base.noise:g}. With {best.label}, sigma "
+            f"is {best.noise:g}. So part of the difference comes from the noise. Compare at equal "
             "noise, too."
         )
     cautions += describe_weak_attacks(summaries)

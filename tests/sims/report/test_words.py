@@ -183,7 +183,7 @@ def test_cautions(outcome: Callable[..., Result]) -> None:
     bad = replace(best, mse=Estimate(0.06), oracle_mse=0.0434, runs=(bound,))
     noise, weak, broken = list_cautions([base, bad], find_verdict([base, bad]))
     assert "sigma 0.1" in noise
-    assert "sigma 0.3" in noise
+    assert "With a, sigma is 0.3" in noise
     assert "weak attack" in weak and "label (MSE 0.0434) on a (0.0600)." in weak
     two = describe_weak_attacks([bad, replace(bad, label="b")])
     assert len(two) == 1 and "on a (0.0600); b (0.0600)." in two[0]
