@@ -42,18 +42,14 @@ class Look(NamedTuple):
 
 def choose_look(index: int) -> Look:
     """Return the look of the summary at this place; 24 differ, then come again as outlines."""
-    return Look(
-        COLOURS[index % len(COLOURS)],
-        MARKERS[index % len(MARKERS)],
-        LINES[index % len(LINES)],
-        filled=index // 24 % 2 == 0,
-    )
+    look = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], LINES[index % len(LINES)]
+    return Look(*look, filled=index // 24 % 2 == 0)
 
 
 def choose_looks(summaries: Sequence[Summary]) -> list[Look]:
     """Return the look of each summary; the strengths of one variant share theirs."""
-    order = list(dict.fromkeys(s.variant for s in summaries))
-    return [choose_look(order.index(s.variant)) for s in summaries]
+    variants = list(dict.fromkeys(s.variant for s in summaries))
+    return [choose_look(variants.index(s.variant)) for s in summaries]
 
 
 def escape_label(label: str) -> str:

@@ -34,7 +34,13 @@ from sims.commands.progress import print_line
 from sims.engines.simulate import simulate
 from sims.report.figures import COLOURS, FAINT, INK, LINES, MARKERS
 
-COMMON: dict[str, Scalar] = {"engine": "loop", "clients": 8, "rounds": 40, "local.steps": 40}
+COMMON: dict[str, Scalar] = {
+    "engine": "loop",
+    "clients": 8,
+    "rounds": 40,
+    "local.steps": 40,
+    "cel.clusters": 0,  # several centres, to show the spread that they leave between them
+}
 """Digits; every net of the first picture has the same noise, weight and step size."""
 SIGMA, WEIGHT = 0.4, 1.0
 LOSSES = ("plain", "cluster", "gated", "mutual-information")
@@ -79,15 +85,8 @@ Nets = dict[Case, TrainedNet]
 
 def train_case(folder: Path, case: Case) -> TrainedNet:
     """Return a short federated training on digits."""
-    settings = parse_settings(
-        {
-            **COMMON,
-            "net.noise": case.sigma,
-            "cel.kind": case.kind,
-            "cel.weight": case.weight,
-            "cel.clusters": 0,  # several centres, to show the spread that they leave between them
-        }
-    )
+    varied = {"net.noise": case.sigma, "cel.kind": case.kind, "cel.weight": case.weight}
+    settings = parse_settings(COMMON | varied)
     title = f"{case.kind} sigma {case.sigma:g} weight {case.weight:g}"
     simulate(settings, folder / title, title=title)
     run = run_folder.read_run(folder / title)
