@@ -5,7 +5,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing import parent_process
 
 from rich.console import Console
@@ -22,10 +22,9 @@ from fedcel.federation import Event
 from fedcel.runs import ShowRound
 
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
-MEASURING = 0.1  # of the training's time, about, that the measurement after it takes
 
 ShowStep = Callable[[float, float, str], None]
-"""Is told how many steps are done, of how many, and what is going on."""
+"""Is told how many steps are done, of how many (0: nobody knows), and what is going on."""
 
 
 @contextmanager
@@ -50,36 +49,39 @@ def show_steps(activity: str) -> Iterator[ShowStep]:
         TextColumn("{task.description}"),
         BarColumn(),
         TimeElapsedColumn(),
-        TextColumn("left"),
+        TextColumn("{task.fields[left]}"),
         TimeRemainingColumn(),
         TextColumn("{task.fields[state]}"),
     )
     with Progress(*columns, console=Console(file=sys.stderr)) as bar:
-        task = bar.add_task(activity, total=None, state="")
-        yield lambda done, total, state: bar.update(
-            task, completed=done, total=total or None, state=state
-        )
+        task = bar.add_task(activity, total=None, left="", state="")
+
+        def move_bar(done: float, total: float, state: str) -> None:
+            left = "left" if total else ""
+            bar.update(task, completed=done, total=total or None, left=left, state=state)
+
+        yield move_bar
 
 
 @contextmanager
 def show_rounds(title: str, total: int) -> Iterator[ShowRound]:
-    """Yield a function that is told of each round's event."""
-    activity, whole = name_activity("training", title), total * (1 + MEASURING)
-    with show_steps(activity) as show_step:
-        show_step(0, whole, f"round 0 of {total}")
+    """Yield a function that is told of each round's event; the leak is measured after the last."""
+    activity = name_activity("training", title)
+    with ExitStack() as bars:
+        show_step = bars.enter_context(show_steps(activity))
+        show_step(0, total, f"round 0 of {total}")
 
         def show_round(event: Event) -> None:
             done, spread = int(str(event["round"])), f"{event['within-class-spread']:.3f}"
             scores = f"accuracy {event['accuracy']:.3f}, spread within classes {spread}"
-            if done < total:
-                show_step(done, whole, f"round {done} of {total}, {scores}")
-            elif is_on_terminal():
-                show_step(done, whole, f"measuring the leak, {scores}")
-            else:
-                print_line(f"{activity}: all {total} rounds done, {scores}")
+            show_step(done, total, f"round {done} of {total}, {scores}")
+            if done == total:
+                if not is_on_terminal():
+                    print_line(f"{activity}: all {total} rounds done, {scores}")
+                bars.close()
+                bars.enter_context(show_steps("measuring the leak"))
 
         yield show_round
-        show_step(whole, whole, f"{total} rounds, measured")
 
 
 @contextmanager

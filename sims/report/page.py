@@ -49,6 +49,8 @@ FIGURE_LABELS = {
 }
 MAX_CURVES = 12
 """Lines over the rounds that are still told apart; of more variants the two featured are drawn."""
+PAGE_STEPS = 5
+"""Figures that take as long as the images and the page, about."""
 
 
 class Plot(NamedTuple):
@@ -125,12 +127,12 @@ def draw_figures(
     if sampled := find_sampled(featured):
         figures_drawn["chain"] = chains.draw_chain_path(sampled[1])
         figures_drawn["convergence"] = chains.draw_convergence(sampled[1])
-    svgs = {}
+    svgs, count = {}, len(figures_drawn)
     for done, (name, figure) in enumerate(figures_drawn.items()):
-        show_step(done, len(figures_drawn), f"figure {done + 1} of {len(figures_drawn)}")
+        show_step(done, count + PAGE_STEPS, f"figure {done + 1} of {count}")
         if figure is not None:
             svgs[name] = figures.render_svg(figure, name)
-    show_step(len(figures_drawn), len(figures_drawn), "writing")
+    show_step(count, count + PAGE_STEPS, "images and page")
     return svgs
 
 

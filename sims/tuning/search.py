@@ -90,11 +90,12 @@ def run_search(plan: SearchPlan, trials: int, floor: float | None, journal: Path
     budget = len(grid) or trials
     while trial := ask_trial(study, plan, grid, budget):
         number, chosen = len(list_ended(study)) + 1, choose_values(plan, trial)
+        title = f"{name}, trial {number} of {budget}"
         settings = parse_settings(plan.base | chosen)
         federation, source = settings_id(settings), ", trained before"
         if federation not in outcomes:
             begin, source = time.monotonic(), ""
-            outcomes[federation] = train_trial(settings, f"{name} {number}/{budget}")
+            outcomes[federation] = train_trial(settings, title)
             seconds.append(time.monotonic() - begin)
         outcome = outcomes[federation]
         mark_trial(trial, federation, outcome)
@@ -102,8 +103,9 @@ def run_search(plan: SearchPlan, trials: int, floor: float | None, journal: Path
             study.tell(trial, state=TrialState.PRUNED)
         else:
             study.tell(trial, tuning_objective(outcome, plan.goal, floor))
-        end = f"{describe_outcome(outcome)} with {format_values(chosen)}{source}"
-        print_line(f"{name} {number}/{budget}: {end}{estimate_left(seconds, budget - number)}")
+        remaining = estimate_left(seconds, budget - number)
+        values = format_values(chosen)
+        print_line(f"{title}: {describe_outcome(outcome)} with {values}{source}{remaining}")
     ended = list_ended(study)[:budget]  # an earlier call may have tried more
     best = max(ended, key=lambda trial: -math.inf if trial.value is None else trial.value)
     score = read_outcome(best.user_attrs)
