@@ -10,12 +10,12 @@ from sims.report.table import format_columns, make_table
 from sims.report.words import describe_attack, find_verdict
 from sims.results.estimate import Estimate, estimate
 
-NOTHING = "–"
+DASH = "–"
 
 
 def format_number(value: float | None, digits: int) -> str:
     """Return a number with so many decimals, None as a dash."""
-    return NOTHING if value is None else f"{value:z.{digits}f}"
+    return DASH if value is None else f"{value:z.{digits}f}"
 
 
 def format_share(value: float | None) -> str:
@@ -64,7 +64,7 @@ def format_summary(folder: Path) -> str:
     ):
         error = estimate(errors).mean
         if error is not None:
-            rows.append([name, NOTHING, NOTHING, NOTHING, format_number(error, 4), NOTHING])
+            rows.append([name, DASH, DASH, DASH, format_number(error, 4), DASH])
     paragraphs = (verdict.headline, describe_attack(verdict), describe_seeds(summaries))
     return "\n\n".join(
         [
@@ -78,4 +78,4 @@ def format_summary(folder: Path) -> str:
 def name_worst_attacks(summary: Summary) -> str:
     """Name the worst attacks of its seeds, and those that failed and so could not be it."""
     failed = [f"{', '.join(summary.failed)} failed"] if summary.failed else []
-    return " / ".join([*summary.worst, *failed]) or NOTHING
+    return " / ".join([*summary.worst, *failed]) or DASH
