@@ -37,11 +37,11 @@ def show_steps(activity: str) -> Iterator[ShowStep]:
         begin, print_now_and_then = time.monotonic(), throttle_lines(activity)
         steps_done, seconds = 0.0, list[float]()
 
-        def print_step(done: float, total: float, state: str) -> None:
+        def print_step(finished: float, total: float, state: str) -> None:
             nonlocal steps_done, seconds
-            if done > steps_done:
-                steps_done, seconds = done, [(time.monotonic() - begin) / done]
-            print_now_and_then(f"{state}{estimate_left(seconds, total - done)}")
+            if finished > steps_done:
+                steps_done, seconds = finished, [(time.monotonic() - begin) / finished]
+            print_now_and_then(f"{state}{estimate_left(seconds, total - finished)}")
 
         yield print_step
         return
@@ -49,16 +49,16 @@ def show_steps(activity: str) -> Iterator[ShowStep]:
         TextColumn("{task.description}"),
         BarColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
+        TextColumn("{task.fields[unit]}"),
         TimeRemainingColumn(),
         TextColumn("{task.fields[state]}"),
     )
     with Progress(*columns, console=Console(file=sys.stderr)) as bar:
-        task = bar.add_task(activity, total=None, left="", state="")
+        task = bar.add_task(activity, total=None, unit="", state="")
 
-        def move_bar(done: float, total: float, state: str) -> None:
-            left = "left" if total else ""
-            bar.update(task, completed=done, total=total or None, left=left, state=state)
+        def move_bar(finished: float, total: float, state: str) -> None:
+            unit = "left" if total else ""
+            bar.update(task, completed=finished, total=total or None, unit=unit, state=state)
 
         yield move_bar
 
@@ -72,10 +72,10 @@ def show_rounds(title: str, total: int) -> Iterator[ShowRound]:
         show_step(0, total, f"round 0 of {total}")
 
         def show_round(event: Event) -> None:
-            done, spread = int(str(event["round"])), f"{event['within-class-spread']:.3f}"
+            finished, spread = int(str(event["round"])), f"{event['within-class-spread']:.3f}"
             scores = f"accuracy {event['accuracy']:.3f}, spread within classes {spread}"
-            show_step(done, total, f"round {done} of {total}, {scores}")
-            if done == total:
+            show_step(finished, total, f"round {finished} of {total}, {scores}")
+            if finished == total:
                 if not is_on_terminal():
                     print_line(f"{activity}: all {total} rounds done, {scores}")
                 bars.close()
@@ -92,15 +92,15 @@ def show_attacks(title: str) -> Iterator[tuple[Callable[[str], None], TellAttack
     many, and the name of what follows.
     """
     with show_steps(name_activity("attacking", title)) as show_step:
-        done, total = 0.0, 0
-        show_step(done, total, "reading the run")
+        finished, total = 0.0, 0
+        show_step(finished, total, "reading the run")
 
         def show_line(line: str) -> None:
-            show_step(done, total, f"{line}, {done:g} of {total} attacks done")
+            show_step(finished, total, f"{line}, {finished:g} of {total} attacks done")
 
         def show_attack(attacks_done: float, attacks: int, name: str) -> None:
-            nonlocal done, total
-            done, total = attacks_done, attacks
+            nonlocal finished, total
+            finished, total = attacks_done, attacks
             show_line(name)
 
         yield show_line, show_attack

@@ -239,7 +239,7 @@ def summarise_rounds(
         for event in run.events:
             if (number := value(event)) is not None:
                 values.setdefault(event.round, []).append(number)
-    return [(round_, sum(v) / len(v), min(v), max(v)) for round_, v in sorted(values.items())]
+    return [(number, sum(v) / len(v), min(v), max(v)) for number, v in sorted(values.items())]
 
 
 def draw_reliability(bins: dict[str, Bins], average: str) -> Figure | None:

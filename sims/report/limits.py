@@ -33,12 +33,13 @@ def list_limits(
             text += f" The {describe_matching(summaries)} accuracy decides which of them match."
         limits.append(text)
     if sizes:
-        cap = f" The most that could leak beyond the label is {_list(caps)} bits." if caps else ""
+        most = f" At most {join_numbers(caps)} bits could leak beyond the label." if caps else ""
         limits.append(
             "The optimal attacker sees what the encoder sends, not private answers. It knows the "
             "encoder and the law of the noise. No attacker who sees the same tells these images "
-            f"apart better. It is exact for the M = {_list(sizes)} test images, up to Monte Carlo "
-            f"error.{cap} With more images the bits and their cap grow, so compare only at equal M."
+            f"apart better. It is exact for the M = {join_numbers(sizes)} test images, up to Monte "
+            f"Carlo error.{most} With more images the bits and their cap grow, so compare only at "
+            "equal M."
         )
     featured = verdict.best or verdict.base
     floor = estimate(run.result.answer_bits for run in featured.runs).mean if featured else None
@@ -75,11 +76,13 @@ def describe_seeds(summaries: Sequence[Summary]) -> str:
         "the decoder is the standard deviation over its runs only."
     )
     if len(numbers) == 1 and numbers[0] < LEAST:
-        return f"{_seeds(numbers[0], 'training ').capitalize()}: {few}"
+        return f"{count_seeds(numbers[0], 'training ').capitalize()}: {few}"
     most = numbers.pop()
-    fewer = [f"{s.label} with {_seeds(len(s.seeds))}" for s in summaries if len(s.seeds) < most]
+    fewer = [
+        f"{s.label} with {count_seeds(len(s.seeds))}" for s in summaries if len(s.seeds) < most
+    ]
     exceptions = f", but {', '.join(fewer)}" if fewer else ""
-    trained = f"Each variant was trained with {_seeds(most)}{exceptions}"
+    trained = f"Each variant was trained with {count_seeds(most)}{exceptions}"
     if most < LEAST:
         return f"{trained}: {few}"
     text = f"{trained}. The ± is the 95 % interval of the mean over seeds, by Student's t."
@@ -91,7 +94,8 @@ def describe_seeds(summaries: Sequence[Summary]) -> str:
     )
 
 
-def _seeds(number: int, kind: str = "") -> str:
+def count_seeds(number: int, kind: str = "") -> str:
+    """Return "one seed" or "3 seeds", of a kind."""
     return f"one {kind}seed" if number == 1 else f"{number} {kind}seeds"
 
 
@@ -132,5 +136,6 @@ STANDING_LIMITS = (
 )
 
 
-def _list(values: Sequence[float]) -> str:
+def join_numbers(values: Sequence[float]) -> str:
+    """Return the numbers with slashes between them."""
     return " / ".join(f"{value:g}" for value in values)
