@@ -29,10 +29,14 @@ def run() -> NoReturn:
 def have_threads_ended(seconds: float) -> bool:
     """Say whether all threads that an interpreter waits for end within `seconds`."""
     limit = time.monotonic() + seconds
-    others = [t for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon]
-    for thread in others:
+    threads = [
+        thread
+        for thread in threading.enumerate()
+        if thread is not threading.main_thread() and not thread.daemon
+    ]
+    for thread in threads:
         thread.join(max(0.0, limit - time.monotonic()))
-    return not any(thread.is_alive() for thread in others)
+    return not any(thread.is_alive() for thread in threads)
 
 
 if __name__ == "__main__":

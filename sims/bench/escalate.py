@@ -27,7 +27,7 @@ from sims.report.read import ESCALATED
 from sims.report.records import Escalated
 from sims.report.table import format_markdown, make_table
 from sims.report.table_columns import Column, format_spread, select_numbers
-from sims.report.text import NOTHING
+from sims.report.text import DASH
 from sims.results.attack_results import lacking_settings, list_failures, own_rows
 from sims.results.intervals import mean_samples, resample_rows
 from sims.results.matched_accuracy import (
@@ -276,7 +276,7 @@ def format_table(base: Sequence[Row], again: Sequence[Sequence[Row]], loss: floa
     for number, row in enumerate(base):
         groups.setdefault(str(row["variant"]), []).append(number)
     head = ["variant", *(column.head for column in COLUMNS), "worst attack"]
-    known = [[*cells, NOTHING] for cells in make_anchor_lines(base, COLUMNS)]
+    known = [[*cells, DASH] for cells in make_anchor_lines(base, COLUMNS)]
     body = [
         variant_line([base[i] for i in group], [[each[i] for i in group] for each in again])
         for group in groups.values()
@@ -309,7 +309,7 @@ def variant_line(group: Sequence[Row], again: Sequence[Sequence[Row]]) -> list[s
         format_spread(c, select_numbers(group, c.key), mean_samples(again, c.key)) for c in COLUMNS
     ]
     names = sorted({str(row["attack"]) for row in group if row.get("attack")})
-    return [title if swept is None else f"{title}, {swept:g}", *cells, " / ".join(names) or NOTHING]
+    return [title if swept is None else f"{title}, {swept:g}", *cells, " / ".join(names) or DASH]
 
 
 def budget_table(found: Iterable[Row]) -> str:

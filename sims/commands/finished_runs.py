@@ -10,6 +10,7 @@ from fedcel.errors import SettingsError
 from fedcel.extras import require_extra
 from sims.commands.interruption import explain_interruption, repeat_hint
 from sims.commands.options import (
+    Against,
     Assignments,
     BenchFolder,
     Jobs,
@@ -19,13 +20,8 @@ from sims.commands.options import (
 )
 from sims.commands.overrides import override_group, parse_overrides
 
-Against = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Show differences to this variant, too.", show_default=False),
-]
 
-
-def attack(
+def attack_command(
     run: RunFolder,
     assignments: Assignments = None,
     url: Annotated[
@@ -49,7 +45,9 @@ def attack(
 
     settings = override_group(run_folder.read_settings(run), parse_overrides(assignments), "attack")
     if authority and not url:
-        raise SettingsError(f"--authority {authority} is of a service; give its --url, too")
+        raise SettingsError(
+            f"--authority is {authority}, the certificate of a service; give its --url, too"
+        )
     if url:
         from sims.attacking import live_service
 
@@ -62,7 +60,7 @@ def attack(
     print(f"report: {report.write_report(run)}")
 
 
-def report(
+def report_command(
     folder: Annotated[
         Path,
         typer.Argument(
@@ -72,15 +70,12 @@ def report(
 ) -> None:
     """Draw the report of a run or a bench again."""
     require_extra("report")
-    from sims import report as pages
-    from sims.commands.progress import show_work
+    from sims.report import write_report
 
-    with show_work("drawing the report"):
-        page = pages.write_report(folder)
-    print(f"report: {page}")
+    print(f"report: {write_report(folder)}")
 
 
-def table(
+def table_command(
     folder: BenchFolder,
     against: Against = None,
     loss: Annotated[str, typer.Option(help="Points of accuracy given up.")] = "0,2,5",
@@ -89,16 +84,16 @@ def table(
     """Compare a bench's variants at matched accuracy."""
     require_extra("report")
     from fedcel.files import check_writable
-    from sims.commands.progress import show_work
+    from sims.commands.progress import show_steps
     from sims.report import matched_table
 
     check_writable(*filter(None, [out]))
-    with show_work("comparing the variants"):
+    with show_steps("comparing the variants"):
         text = matched_table.make_matched_tables(folder, loss, against)
     write_or_print(text, out)
 
 
-def escalate(
+def escalate_command(
     context: typer.Context,
     folder: BenchFolder,
     assignments: Assignments = None,
@@ -119,26 +114,31 @@ def escalate(
     """Run stronger attacks on a bench's variants at matched accuracy."""
     require_extra("simulation")
     from fedcel.files import check_writable
-    from sims import report as pages
-    from sims.bench.escalate import escalate as escalate_bench
+    from sims.bench.escalate import escalate
+    from sims.report import write_report
 
     check_writable(*filter(None, [out]))
-    values, efforts = parse_overrides(assignments), parse_positive_numbers("--budgets", budgets)
+    overrides, efforts = parse_overrides(assignments), parse_positive_numbers("--budgets", budgets)
     with explain_interruption(repeat_hint("attacked cells", context.obj)):
-        text = escalate_bench(folder, values, loss, efforts, jobs, every)
+        text = escalate(folder, overrides, loss, efforts, jobs, every)
     write_or_print(text, out)
-    print(f"report: {pages.write_report(folder)}")
+    print(f"report: {write_report(folder)}")
 
 
-def export(
+def export_command(
     run: RunFolder,
     out: Annotated[Path, typer.Option(help="File to write.", show_default=False)],
 ) -> None:
     """Write a run's encoder as ONNX, for devices without torch."""
     require_extra("export")
+    from fedcel.files import check_writable
     from sims.commands.onnx_export import export_encoder
+    from sims.commands.progress import show_steps
 
-    print(export_encoder(run, out))
+    check_writable(out)
+    with show_steps("converting the encoder"):
+        text = export_encoder(run, out)
+    print(text)
 
 
 def write_or_print(text: str, out: Path | None) -> None:

@@ -3,25 +3,25 @@
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Annotated
 
 import click
 import typer
-from rich.markup import escape
 
 from fedcel.errors import FailedError, FedcelError
 from fedcel.extras import missing_extra_error
 from sims.commands import finished_runs, list_settings, serving, training
 from sims.commands.interruption import CommandInterrupted
-from sims.commands.options import format_examples, list_scenario_titles
+from sims.commands.options import format_examples, format_scenarios
 
 INTERRUPTED = 130  # a shell's status of a command that SIGINT ended
 
 app = typer.Typer(
     name="fedcel",
     no_args_is_help=True,
+    suggest_commands=False,  # click does
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -45,72 +45,60 @@ def fedcel(
     """Train split networks federatedly, then measure what they leak."""
 
 
-def list_scenarios() -> str:
-    """Return the packaged scenarios as the end of a command's help."""
-    titles = "\n\n".join(
-        f"[cyan]{name}[/cyan]: {escape(title)}" for name, title in list_scenario_titles().items()
-    )
-    return f"[bold]Packaged scenarios[/bold]\n\n{titles}"
+GROUPS: dict[str, dict[str, Callable[..., None]]] = {
+    "Train": {
+        "simulate": training.simulate_command,
+        "bench": training.bench_command,
+        "tune": training.tune_command,
+        "uncertainty": training.uncertainty_command,
+    },
+    "Attack, compare, export": {
+        "attack": finished_runs.attack_command,
+        "report": finished_runs.report_command,
+        "table": finished_runs.table_command,
+        "escalate": finished_runs.escalate_command,
+        "export": finished_runs.export_command,
+    },
+    "Serve": {"serve": serving.serve},
+    "Reference": {"settings": list_settings.settings_command},
+}
+EXAMPLES = {
+    "simulate": (
+        "fedcel simulate digits --engine loop",
+        "fedcel simulate digits --variant cluster --set cel.weight=1",
+        "fedcel simulate runs/old/settings.toml --out runs/again",
+    ),
+    "bench": (
+        "fedcel bench digits --out runs/demo",
+        "fedcel bench defences --engine loop --jobs 2",
+    ),
+    "tune": ("fedcel tune digits --trials 20", "fedcel tune defences --trials 3 --jobs 2"),
+    "uncertainty": ("fedcel uncertainty uncertainty --out runs/doubt",),
+    "attack": (
+        "fedcel attack RUN --set attack.names=decoder --set attack.budget=4",
+        "FEDCEL_KEY=... fedcel attack RUN --url https://answers.example:8443",
+    ),
+    "report": ("fedcel report RUN", "fedcel report BENCH"),
+    "table": ("fedcel table BENCH --loss 0,2", "fedcel table BENCH --against none --out table.md"),
+    "escalate": ("fedcel escalate BENCH --budgets 4,10",),
+    "export": ("fedcel export RUN --out encoder.onnx",),
+    "serve": (
+        "fedcel serve RUN",
+        "fedcel serve RUN --host 0.0.0.0 --certificate chain.pem --private-key key.pem",
+    ),
+    "settings": ("fedcel settings", "fedcel settings cel", "fedcel settings --json"),
+}
 
 
 def add_commands() -> None:
-    """Register every command under its group, with examples below its help."""
-    train, look, serve = "Train", "Attack, compare, export", "Serve"
-    scenarios = list_scenarios()
-    app.command(
-        rich_help_panel=train,
-        epilog=format_examples(
-            "fedcel simulate digits --engine loop",
-            "fedcel simulate digits --variant cluster --set cel.weight=1",
-            "fedcel simulate runs/old/settings.toml --out runs/again",
-        )
-        + f"\n\n \n\n{scenarios}",
-    )(training.simulate)
-    app.command(
-        rich_help_panel=train,
-        epilog=format_examples(
-            "fedcel bench digits --out runs/demo", "fedcel bench defences --engine loop --jobs 2"
-        )
-        + f"\n\n \n\n{scenarios}",
-    )(training.bench)
-    app.command(rich_help_panel=train, epilog=format_examples("fedcel tune digits --trials 20"))(
-        training.tune
-    )
-    app.command(
-        rich_help_panel=train,
-        epilog=format_examples("fedcel uncertainty uncertainty --out runs/doubt"),
-    )(training.uncertainty)
-    app.command(
-        rich_help_panel=look,
-        epilog=format_examples(
-            "fedcel attack RUN --set attack.names=decoder --set attack.budget=4",
-            "FEDCEL_KEY=... fedcel attack RUN --url https://answers.example:8443",
-        ),
-    )(finished_runs.attack)
-    app.command(rich_help_panel=look, epilog=format_examples("fedcel report RUN"))(
-        finished_runs.report
-    )
-    app.command(rich_help_panel=look, epilog=format_examples("fedcel table BENCH --loss 0,2"))(
-        finished_runs.table
-    )
-    app.command(
-        rich_help_panel=look, epilog=format_examples("fedcel escalate BENCH --budgets 4,10")
-    )(finished_runs.escalate)
-    app.command(
-        rich_help_panel=look, epilog=format_examples("fedcel export RUN --out encoder.onnx")
-    )(finished_runs.export)
-    app.command(
-        rich_help_panel=serve,
-        epilog=format_examples(
-            "fedcel serve RUN",
-            "fedcel serve RUN --host 0.0.0.0 --certificate chain.pem --private-key key.pem",
-        ),
-    )(serving.serve)
-    app.add_typer(serving.ledger, name="ledger", rich_help_panel=serve)
-    app.command(
-        rich_help_panel="Reference",
-        epilog=format_examples("fedcel settings", "fedcel settings cel", "fedcel settings --json"),
-    )(list_settings.settings)
+    """Register every command in its group; its help ends with examples, and with scenarios."""
+    for group, commands in GROUPS.items():
+        for name, command in commands.items():
+            ending = format_examples(*EXAMPLES[name])
+            if group == "Train":
+                ending += f"\n\n \n\n{format_scenarios('tune' if name == 'tune' else None)}"
+            app.command(name, rich_help_panel=group, epilog=ending)(command)
+    app.add_typer(serving.ledger, name="ledger", rich_help_panel="Serve")
 
 
 add_commands()
@@ -122,16 +110,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0 done, 1 the run failed, 2 the input is wrong, 130 interrupted.
     """
-    given = sys.argv[1:] if arguments is None else list(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
     sys.path.insert(0, os.getcwd())  # a user's own parts may lie beside the scenario
     warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
     try:
-        return int(app(given, prog_name="fedcel", obj=given, standalone_mode=False) or 0)
+        return int(app(words, prog_name="fedcel", obj=words, standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError:  # the help is printed
         return 2
     except click.UsageError as error:
-        tail = f"; see `{error.ctx.command_path} --help`" if error.ctx else ""
-        return report_error(error.format_message().rstrip(".") + tail, 2)
+        see = f"; see `{error.ctx.command_path} --help`" if error.ctx else ""
+        return report_error(error.format_message().rstrip(".") + see, 2)
     except FedcelError as error:
         return report_error(str(error), 1 if isinstance(error, FailedError) else 2)
     except ModuleNotFoundError as error:
@@ -147,7 +135,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:  # a folder that cannot be written, a full disk
-        return report_error(str(error), 2)
+        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return report_error(
+            f"cannot read or write {reason}; name another place, or make room there", 2
+        )
 
 
 def report_error(message: str, status: int) -> int:

@@ -19,16 +19,22 @@ def export_encoder(folder: Path, out: Path) -> str:
 
     z is **before** the cut's noise: the file's metadata state the law (`fedcel.sigma`,
     `fedcel.dropout`) that the device has to draw from, afresh for each message and added in double
-    precision. RunError for a run that samples its encoder; SettingsError where the ONNX libraries
-    are missing or the net cannot be written.
+    precision.
+
+    Raises:
+        RunError: The run samples its encoder.
+        SettingsError: The ONNX libraries are missing, or the net cannot be written.
     """
     run = run_folder.read_run(folder)
     if run.settings.chain.scope == "full" and run.settings.temperature > 0:
-        raise RunError(f"{folder} samples whole nets; one encoder is exported: chain.scope=head")
+        raise RunError(
+            f"chain.scope of {folder} is 'full': its samples are whole nets, and one encoder is "
+            "exported; train with --set chain.scope=head"
+        )
     net = build_device_net(run.flat, posterior_samples(run), run.settings.chain.scope)
     shape = run.splits.shape
     model = convert_encoder(net.encoder.eval(), shape)
-    about = {
+    metadata = {
         "fedcel.sigma": repr(net.cut.sigma),
         "fedcel.dropout": repr(net.cut.dropout),
         "fedcel.net": run.settings.net.name,
@@ -36,12 +42,13 @@ def export_encoder(folder: Path, out: Path) -> str:
     }
     import onnx
 
-    onnx.helper.set_model_props(model, about)
+    onnx.helper.set_model_props(model, metadata)
     onnx.checker.check_model(model)
     data = model.SerializeToString()
     write_whole(out, data)
     size = f"{len(data)} bytes, images {tuple(shape)} to z ({net.features})"
-    return f"encoder: {out}, {size}; add {net.cut} on the device: z itself hides nothing"
+    noise = f"noise of sigma {net.cut.sigma:g} and dropout {net.cut.dropout:g}"
+    return f"encoder: {out}, {size}; add {noise} on the device: z itself hides nothing"
 
 
 def convert_encoder(encoder: torch.nn.Module, shape: tuple[int, ...]) -> Any:

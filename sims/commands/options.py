@@ -29,6 +29,10 @@ RunFolder = Annotated[
 BenchFolder = Annotated[
     Path, typer.Argument(metavar="BENCH", help="Folder of a bench.", show_default=False)
 ]
+OutFolder = Annotated[
+    Path | None,
+    typer.Option("--out", help="Folder to write; default: runs/SCENARIO-TIME.", show_default=False),
+]
 Assignments = Annotated[
     list[str] | None,
     typer.Option(
@@ -44,6 +48,10 @@ EngineChoice = Annotated[
         help="What trains the clients; default: the setting `engine`.", show_default=False
     ),
 ]
+Against = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Show differences to this variant, too.", show_default=False),
+]
 MarkdownFile = Annotated[
     Path | None,
     typer.Option("--out", help="Markdown file to write; default: print it.", show_default=False),
@@ -51,14 +59,16 @@ MarkdownFile = Annotated[
 Jobs = Annotated[int, typer.Option(min=1, help="Trainings or attacks at once.")]
 
 
-def list_scenario_titles() -> dict[str, str]:
-    """Return the packaged scenarios' names and titles, in the order of names."""
+def list_scenario_titles(table: str | None = None) -> dict[str, str]:
+    """Return the packaged scenarios' names and titles, by name; only those that have a table."""
     folder = files("sims").joinpath("scenarios")
-    paths = sorted((Path(str(item)) for item in folder.iterdir()), key=lambda path: path.stem)
+    paths = [Path(str(item)) for item in folder.iterdir() if item.name.endswith(".toml")]
+    paths.sort(key=lambda path: path.stem)
+    scenarios = {path.stem: tomllib.loads(path.read_text()) for path in paths}
     return {
-        path.stem: str(tomllib.loads(path.read_text())["title"])
-        for path in paths
-        if path.suffix == ".toml"
+        name: str(scenario["title"])
+        for name, scenario in scenarios.items()
+        if table is None or table in scenario
     }
 
 
@@ -67,6 +77,26 @@ def format_examples(*lines: str) -> str:
     return "\n\n".join(
         ["[bold]Examples[/bold]", *(f"[cyan]{escape(line)}[/cyan]" for line in lines)]
     )
+
+
+def format_scenarios(table: str | None = None) -> str:
+    """Return the packaged scenarios as the end of a command's help."""
+    titles = list_scenario_titles(table).items()
+    lines = [f"[cyan]{name}[/cyan]: {escape(title)}" for name, title in titles]
+    return "\n\n".join(["[bold]Packaged scenarios[/bold]", *lines])
+
+
+def check_folder(out: Path) -> None:
+    """Refuse, before the work, a folder that cannot be made: a file is in its place.
+
+    Raises:
+        SettingsError: Names the file.
+    """
+    existing = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise SettingsError(
+            f"--out is {out}, but {existing} is a file; name a folder, it is made if need be"
+        )
 
 
 def parse_positive_numbers(option: str, text: str) -> tuple[float, ...]:

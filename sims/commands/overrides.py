@@ -19,10 +19,12 @@ def parse_overrides(
         SettingsError: An item is not of the form KEY=VALUE.
     """
     values: dict[str, Scalar] = {}
-    for item in assignments or ():
-        key, equals, text = item.partition("=")
-        if not equals or not key:
-            raise SettingsError(f"--set {item!r} is not of the form KEY=VALUE")
+    for assignment in assignments or ():
+        key, equals, text = assignment.partition("=")
+        if not equals or not key.strip():
+            raise SettingsError(
+                f"--set {assignment!r} is not of the form KEY=VALUE, such as --set rounds=60"
+            )
         values[key.strip()] = parse_scalar(text.strip())
     if engine:
         values["engine"] = engine
@@ -48,5 +50,8 @@ def override_group(settings: "Settings", values: "Mapping[str, Scalar]", group: 
 
     for key in values:
         if not key.startswith(f"{group}."):
-            raise SettingsError(f"--set {key}: a finished run keeps it; only {group}.* can change")
+            raise SettingsError(
+                f"--set {key}: a finished run keeps it; only {group}.* can change, see "
+                f"`fedcel settings {group}`"
+            )
     return parse_settings({**flatten_settings(dump_settings(settings)), **values})

@@ -5,7 +5,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing import parent_process
 
 from rich.console import Console
@@ -18,33 +18,69 @@ from rich.progress import (
 )
 
 from fedcel.attacks import TellAttack
-from fedcel.runs import Event
-from fedcel.runs import EventCallback as Tell
+from fedcel.runs import Event, EventCallback
 
-PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
-MEASURED = 0.1  # of the training's time, about, that the measurement after it takes
+LINE_SECONDS = 10.0  # between two lines where there is no terminal
+
+ShowStep = Callable[[float, float, str], None]
+"""Is told how many steps are done, of how many (0: nobody knows), and what is going on."""
 
 
 @contextmanager
-def show_rounds(title: str, total: int) -> Iterator[Tell]:
-    """Yield a function that is told each round's event; the bar ends with the block.
+def show_steps(activity: str) -> Iterator[ShowStep]:
+    """Yield a function that is told of every step; the bar ends with the block.
 
     Lines from a process that another began, too: bars of several would erase each other.
     """
-    if not _has_own_terminal():
-        yield _plain(title, total)
+    if not is_on_terminal():
+        begin, print_now_and_then = time.monotonic(), throttle_lines(activity)
+        steps_done, seconds = 0.0, list[float]()
+
+        def print_step(finished: float, total: float, state: str) -> None:
+            nonlocal steps_done, seconds
+            if finished > steps_done:
+                steps_done, seconds = finished, [(time.monotonic() - begin) / finished]
+            print_now_and_then(f"{state}{estimate_left(seconds, total - finished)}")
+
+        yield print_step
         return
-    with _open_bar() as bar:
-        whole = total * (1 + MEASURED)
-        task = bar.add_task(title, total=whole, state=f"round 0 of {total}")
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[unit]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[state]}"),
+    )
+    with Progress(*columns, console=Console(file=sys.stderr)) as bar:
+        task = bar.add_task(activity, total=None, unit="", state="")
 
-        def tell(event: Event) -> None:
-            done = int(str(event["round"]))
-            state = "measuring the leak" if done == total else f"round {done} of {total}"
-            bar.update(task, completed=done, state=f"{state}, {_state(event)}")
+        def move_bar(finished: float, total: float, state: str) -> None:
+            unit = "left" if total else ""
+            bar.update(task, completed=finished, total=total or None, unit=unit, state=state)
 
-        yield tell
-        bar.update(task, completed=whole, state=f"{total} rounds, measured")
+        yield move_bar
+
+
+@contextmanager
+def show_rounds(title: str, total: int) -> Iterator[EventCallback]:
+    """Yield a function that is told of each round's event; the leak is measured after the last."""
+    activity = name_activity("training", title)
+    with ExitStack() as bars:
+        show_step = bars.enter_context(show_steps(activity))
+        show_step(0, total, f"round 0 of {total}")
+
+        def show_round(event: Event) -> None:
+            finished, spread = int(str(event["round"])), f"{event['within-class-spread']:.3f}"
+            scores = f"accuracy {event['accuracy']:.3f}, spread within classes {spread}"
+            show_step(finished, total, f"round {finished} of {total}, {scores}")
+            if finished == total:
+                if not is_on_terminal():
+                    print_line(f"{activity}: all {total} rounds done, {scores}")
+                bars.close()
+                bars.enter_context(show_steps("measuring the leak"))
+
+        yield show_round
 
 
 @contextmanager
@@ -54,83 +90,42 @@ def show_attacks(title: str) -> Iterator[tuple[Callable[[str], None], TellAttack
     That takes how many attacks are done, with a part for the seeds of the one under way, of how
     many, and the name of what follows.
     """
-    begin = time.monotonic()
-    if not _has_own_terminal():
-        say, place = throttle_lines(title), ""
+    with show_steps(name_activity("attacking", title)) as show_step:
+        finished, total = 0.0, 0
+        show_step(finished, total, "reading the run")
 
-        def tell(done: float, total: int, name: str) -> None:
-            nonlocal place
-            seconds = [(time.monotonic() - begin) / done] if done else []
-            place = f", {done:.1f} of {total} attacks done{estimate_left(seconds, total - done)}"
-            say(f"{name}{place}")
+        def show_line(line: str) -> None:
+            show_step(finished, total, f"{line}, {finished:g} of {total} attacks done")
 
-        yield lambda line: say(f"{line}{place}"), tell
-        return
-    with _open_bar() as bar:
-        task = bar.add_task(title, total=None, state="reading the run")
+        def show_attack(attacks_done: float, attacks: int, name: str) -> None:
+            nonlocal finished, total
+            finished, total = attacks_done, attacks
+            show_line(name)
 
-        def advance(done: float, total: int, name: str) -> None:
-            bar.update(task, total=total, completed=done, state=name)
-
-        yield lambda line: bar.update(task, state=line), advance
+        yield show_line, show_attack
 
 
-@contextmanager
-def show_work(title: str) -> Iterator[None]:
-    """Show on a terminal that something is being done, and for how long."""
-    if not _has_own_terminal():
-        yield
-        return
-    with _open_bar() as bar:
-        bar.add_task(title, total=None, state="")
-        yield
+def name_activity(activity: str, title: str) -> str:
+    """Return "training none-0" of a cell's name, and a title that says what is done as it is."""
+    return title if title.startswith(activity) else f"{activity} {title}"
 
 
-def _has_own_terminal() -> bool:
+def is_on_terminal() -> bool:
+    """Say whether this is the command's first process, and somebody looks at its terminal."""
     return parent_process() is None and Console(file=sys.stderr).is_terminal
 
 
-def _open_bar() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[state]}"),
-        console=Console(file=sys.stderr),
-    )
-
-
-def _state(event: Event) -> str:
-    spread = f"{event['within-class-spread']:.3f}"
-    return f"accuracy {event['accuracy']:.3f}, spread within classes {spread}"
-
-
-def _plain(title: str, total: int) -> Tell:
+def throttle_lines(activity: str) -> Callable[[str], None]:
+    """Return a function that prints a line at most every few seconds."""
     last = time.monotonic()
 
-    def tell(event: Event) -> None:
+    def print_now_and_then(line: str) -> None:
         nonlocal last
-        done = event["round"] == total
-        if done or time.monotonic() - last > PLAIN_SECONDS:
+        if time.monotonic() - last > LINE_SECONDS:
             last = time.monotonic()
-            print_line(f"{title}: round {event['round']}/{total}, {_state(event)}")
+            print_line(f"{activity}: {line}")
 
-    return tell
-
-
-def throttle_lines(title: str) -> Callable[[str], None]:
-    """Return a function that says a line at most every few seconds."""
-    last = time.monotonic()
-
-    def tell(line: str) -> None:
-        nonlocal last
-        if time.monotonic() - last > PLAIN_SECONDS:
-            last = time.monotonic()
-            print_line(f"{title}: {line}")
-
-    return tell
+    return print_now_and_then
 
 
 def estimate_left(seconds: Sequence[float], remaining: float, jobs: int = 1) -> str:

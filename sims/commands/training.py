@@ -9,18 +9,23 @@ import typer
 from fedcel.errors import SettingsError
 from fedcel.extras import require_extra
 from sims.commands.interruption import explain_interruption, repeat_hint, resume_hint
-from sims.commands.options import Assignments, EngineChoice, Jobs, Scenario
+from sims.commands.options import (
+    Against,
+    Assignments,
+    EngineChoice,
+    Jobs,
+    OutFolder,
+    Scenario,
+    check_folder,
+)
 from sims.commands.overrides import parse_overrides
 
 
-def simulate(
+def simulate_command(
     context: typer.Context,
     scenario: Scenario,
     assignments: Assignments = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder to write; default: runs/SCENARIO-TIME.", show_default=False),
-    ] = None,
+    out: OutFolder = None,
     engine: EngineChoice = None,
     variant: Annotated[
         str | None,
@@ -34,31 +39,30 @@ def simulate(
     require_extra("simulation")
     from sims import report
     from sims.bench import scenario as scenarios
-    from sims.engines.simulate import simulate as train_run
+    from sims.engines.simulate import simulate
 
+    if resume and out is None:
+        raise SettingsError("--resume needs --out: the folder of the run to go on with")
     folder, arguments = choose_folder(context, scenario, out)
     plan = scenarios.read_scenario(scenario)
-    variants = {one.name: one for one in plan.variants}
+    variants = {candidate.name: candidate for candidate in plan.variants}
     if variant and variant not in variants:
         raise SettingsError(f"no variant {variant!r}; there are {', '.join(variants)}")
     chosen = variants[variant] if variant else scenarios.make_plain_variant("run")
     single = plan._replace(variants=[chosen], seeds=plan.seeds[:1])
     cell = scenarios.list_cells(single, parse_overrides(assignments, engine))[0]
-    with explain_interruption(resume_hint(folder, arguments, resume)):
-        train_run(cell.settings, folder, resume=resume)
+    with explain_interruption(resume_hint(folder, arguments, is_resumed=resume)):
+        simulate(cell.settings, folder, resume=resume)
         page = report.write_report(folder)
     print(report.format_summary(folder))
     print(f"run: {folder}\nreport: {page}")
 
 
-def bench(
+def bench_command(
     context: typer.Context,
     scenario: Scenario,
     assignments: Assignments = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder to write; default: runs/SCENARIO-TIME.", show_default=False),
-    ] = None,
+    out: OutFolder = None,
     engine: EngineChoice = None,
     jobs: Jobs = 1,
 ) -> None:
@@ -69,17 +73,17 @@ def bench(
     from sims.bench.run import run_bench
 
     folder, arguments = choose_folder(context, scenario, out)
-    plan, values = scenarios.override_seeds(
+    plan, overrides = scenarios.override_seeds(
         scenarios.read_scenario(scenario), parse_overrides(assignments, engine)
     )
-    cells = scenarios.list_cells(plan, values)
+    cells = scenarios.list_cells(plan, overrides)
     with explain_interruption(repeat_hint("finished cells and complete rounds", arguments)):
         page = run_bench(plan, cells, folder, jobs)
     print(report.format_summary(folder))
     print(f"report: {page}")
 
 
-def tune(
+def tune_command(
     context: typer.Context,
     scenario: Scenario,
     assignments: Assignments = None,
@@ -95,28 +99,24 @@ def tune(
     from fedcel.files import check_writable
     from sims.bench import scenario as scenarios
     from sims.tuning import tune as tuning
-    from sims.tuning.trials import trials_path
+    from sims.tuning.trial_journal import journal_path
 
     plan = scenarios.read_scenario(scenario)
     path = out or Path(f"{plan.path.stem}-tuned.toml")
-    check_writable(path, trials_path(path))
-    values = parse_overrides(assignments)
+    check_writable(path, journal_path(path))
+    overrides = parse_overrides(assignments)
     with explain_interruption(repeat_hint("finished trials", context.obj)):
-        tuning.write_scenario(
-            tuning.tune_scenario(plan, trials, values, trials_path(path), jobs), path
-        )
+        tuned = tuning.tune_scenario(plan, trials, overrides, journal_path(path), jobs=jobs)
+        tuning.write_scenario(tuned, path)
     print(f"scenario: {path}")
 
 
-def uncertainty(
+def uncertainty_command(
     scenario: Scenario,
     out: Annotated[Path, typer.Option(help="Folder of the runs.", show_default=False)],
     assignments: Assignments = None,
     jobs: Jobs = 1,
-    against: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Show differences to this variant, too."),
-    ] = None,
+    against: Against = None,
     outside: Annotated[str, typer.Option(help="`data.source` of strangers' images.")] = "none",
     outside_path: Annotated[str, typer.Option(help="`data.path` of strangers' images.")] = "none",
 ) -> None:
@@ -124,8 +124,10 @@ def uncertainty(
     require_extra("simulation")
     from sims.bench.uncertainty import compare_calibration
 
-    values = parse_overrides(assignments)
-    print(compare_calibration(scenario, out, jobs, values, outside, outside_path, against), end="")
+    check_folder(out)
+    overrides = parse_overrides(assignments)
+    text = compare_calibration(scenario, out, jobs, overrides, outside, outside_path, against)
+    print(text, end="")
 
 
 def choose_folder(
@@ -133,6 +135,7 @@ def choose_folder(
 ) -> tuple[Path, list[str]]:
     """Return the folder to write, and the command's arguments with that folder named."""
     if out is not None:
+        check_folder(out)
         return out, context.obj
     folder = Path("runs") / f"{Path(scenario).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     return folder, [*context.obj, "--out", str(folder)]

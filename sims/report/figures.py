@@ -19,9 +19,9 @@ FAINT = "#8a949e"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b0609a", "#56a5d8", "#c98500")  # Okabe-Ito, darkened
 MARKERS = "osD^vPX*"
 LINES: tuple[Literal["-", "--", "-."], ...] = ("-", "--", "-.")
-MOST = 7
-"""Variants in one panel."""
-DEEP = 12.0
+PANEL_VARIANTS = 7
+"""More variants than these are drawn in several panels."""
+MAX_DROP = 12.0
 """Points of accuracy below the undefended net at which a figure ends."""
 WIDTH = 5.0  # inches: text stays readable when a phone shrinks the figure
 
@@ -34,17 +34,22 @@ class Look(NamedTuple):
     line: Literal["-", "--", "-."]
     filled: bool = True
 
+    @property
+    def fill(self) -> Literal["full", "none"]:
+        """Return how matplotlib calls a filled marker, and an outline."""
+        return "full" if self.filled else "none"
+
 
 def choose_look(index: int) -> Look:
     """Return the look of the summary at this place; 24 differ, then come again as outlines."""
-    at = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], LINES[index % len(LINES)]
-    return Look(*at, filled=index // 24 % 2 == 0)
+    look = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], LINES[index % len(LINES)]
+    return Look(*look, filled=index // 24 % 2 == 0)
 
 
 def choose_looks(summaries: Sequence[Summary]) -> list[Look]:
     """Return the look of each summary; the strengths of one variant share theirs."""
-    order = list(dict.fromkeys(s.variant for s in summaries))
-    return [choose_look(order.index(s.variant)) for s in summaries]
+    variants = list(dict.fromkeys(s.variant for s in summaries))
+    return [choose_look(variants.index(s.variant)) for s in summaries]
 
 
 def escape_label(label: str) -> str:
@@ -55,11 +60,11 @@ def escape_label(label: str) -> str:
 
 def render_svg(figure: Figure, name: str) -> str:
     """Return the figure as SVG text, the same bytes for the same figure."""
-    out = StringIO()
-    empty = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    file = StringIO()
+    no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with rc_context({"svg.hashsalt": name}):
-        figure.savefig(out, format="svg", transparent=True, metadata=empty)
-    return out.getvalue()
+        figure.savefig(file, format="svg", transparent=True, metadata=no_metadata)
+    return file.getvalue()
 
 
 class Mark(NamedTuple):
@@ -74,8 +79,10 @@ class Mark(NamedTuple):
 def draw_bits_trade_off(summaries: Sequence[Summary]) -> Figure | None:
     """Draw accuracy (percent) against bits beyond the label; up and left is better."""
     caps = [s.cap for s in summaries if s.cap is not None]
-    most = [Mark(max(caps), "all of it", ":")] if caps else []
-    figure = draw_trade_off(summaries, lambda s: s.bits, [Mark(0.0, "label only", "--"), *most])
+    marks = [Mark(0.0, "label only", "--")]
+    if caps:
+        marks.append(Mark(max(caps), "all of it", ":"))
+    figure = draw_trade_off(summaries, lambda s: s.bits, marks)
     if figure is not None:
         start_axis_at_zero(figure)
         figure.axes[-1].set_xlabel("bits beyond the label that leak (less is better)")
@@ -88,129 +95,126 @@ def start_axis_at_zero(figure: Figure) -> None:
     axes.set_xlim(left=-0.06 * axes.get_xlim()[1])
 
 
-def draw_trade_off(
-    summaries: Sequence[Summary], across: Callable[[Summary], Estimate], marks: Sequence[Mark]
-) -> Figure | None:
-    """Scatter with 95 % intervals; strengths of one variant are joined in their order.
-
-    More than MOST variants are drawn in several panels of the same axes, the undefended in each.
-    """
-    drawn = [
-        Point(style, s, x, y)
-        for style, s in zip(choose_looks(summaries), summaries, strict=True)
-        if (x := across(s)).mean is not None and (y := s.accuracy).mean is not None
-    ]
-    if not drawn:
-        return None
-    groups = split_panels(drawn)
-    figure, axes = _canvas(max(map(len, groups)), len(groups))
-    for pane, group in zip(axes, groups, strict=True):
-        for points in group:
-            _sweep(pane, points)
-        _narrow(pane, drawn, [point for points in group for point in points])
-        _draw(pane, marks)
-        pane.set_ylabel("test accuracy, %")
-        pane.margins(0.1, 0.15)
-        low, high = pane.get_ylim()
-        # Whole marks at 100 %, no tick above.
-        pane.set_ylim(top=min(high, 100 + 0.02 * (100 - low)))
-        entries = [(points[0].look, points[0].summary.title) for points in group]
-        _legend(figure if len(groups) == 1 else pane, entries, lines=False)
-    return figure
-
-
-def _draw(axes: Axes, marks: Sequence[Mark]) -> None:
-    for mark in marks:  # named above what `_narrow` writes at the foot
-        away, side = (3, "left") if mark.right else (-3, "right")
-        axes.axvline(mark.at, color=FAINT, linewidth=1, linestyle=mark.line)
-        axes.annotate(
-            mark.name, (mark.at, 0.3), (away, 0), ("data", "axes fraction"), "offset points",
-            color=INK, fontsize=8.5, rotation=90, ha=side, va="bottom",
-        )  # fmt: skip
-
-
 class Point(NamedTuple):
     """A summary where it is drawn."""
 
     look: Look
     summary: Summary
-    x: Estimate
-    y: Estimate
+    x: float
+    y: float
+    """Accuracy in percent."""
+    x_half: float | None
+    y_half: float | None
 
 
-def _narrow(axes: Axes, drawn: Sequence[Point], here: Sequence[Point]) -> None:
+def draw_trade_off(
+    summaries: Sequence[Summary], across: Callable[[Summary], Estimate], marks: Sequence[Mark]
+) -> Figure | None:
+    """Scatter with 95 % intervals; strengths of one variant are joined in their order.
+
+    More than PANEL_VARIANTS variants are drawn in several panels of the same axes, the undefended
+    in each.
+    """
+    points = [
+        Point(look, s, x.mean, 100 * y.mean, x.half, None if y.half is None else 100 * y.half)
+        for look, s in zip(choose_looks(summaries), summaries, strict=True)
+        if (x := across(s)).mean is not None and (y := s.accuracy).mean is not None
+    ]
+    if not points:
+        return None
+    groups = split_panels(points)
+    figure, panels = make_panels(len(groups), legend_height(max(map(len, groups))))
+    for axes, group in zip(panels, groups, strict=True):
+        for variant_points in group:
+            draw_variant(axes, variant_points)
+        crop_collapsed(axes, points, [point for variant in group for point in variant])
+        draw_marks(axes, marks)
+        axes.set_ylabel("test accuracy, %")
+        axes.margins(0.1, 0.15)
+        low, high = axes.get_ylim()
+        # Whole marks at 100 %, no tick above.
+        axes.set_ylim(top=min(high, 100 + 0.02 * (100 - low)))
+        entries = [(variant[0].look, variant[0].summary.title) for variant in group]
+        add_legend(figure if len(groups) == 1 else axes, entries, lines=False)
+    return figure
+
+
+def draw_marks(axes: Axes, marks: Sequence[Mark]) -> None:
+    """Draw lines across, named above what `crop_collapsed` writes at the foot."""
+    for mark in marks:
+        offset, side = (3, "left") if mark.right else (-3, "right")
+        axes.axvline(mark.at, color=FAINT, linewidth=1, linestyle=mark.line)
+        axes.annotate(
+            mark.name, (mark.at, 0.3), (offset, 0), ("data", "axes fraction"), "offset points",
+            color=INK, fontsize=8.5, rotation=90, ha=side, va="bottom",
+        )  # fmt: skip
+
+
+def crop_collapsed(axes: Axes, points: Sequence[Point], in_panel: Sequence[Point]) -> None:
     """Leave out what is far less accurate than the undefended: an arrow says where and how far.
 
     One collapsed net would else press all others into a line.
     """
-    bare = [100 * (p.y.mean or 0) for p in drawn if p.summary.undefended]
-    heights = [100 * (p.y.mean or 0) for p in drawn]
-    if not bare or min(heights) > (floor := max(bare) - DEEP):
+    undefended = [point.y for point in points if point.summary.undefended]
+    heights = [point.y for point in points]
+    if not undefended or min(heights) > (floor := max(undefended) - MAX_DROP):
         return
-    axes.set_ylim(floor, max(heights) + DEEP / 6)
-    low = [p for p in here if 100 * (p.y.mean or 0) <= floor]
-    for number, point in enumerate(sorted(low, key=lambda p: p.x.mean or 0)):
+    axes.set_ylim(floor, max(heights) + MAX_DROP / 6)
+    collapsed = [point for point in in_panel if point.y <= floor]
+    for number, point in enumerate(sorted(collapsed, key=lambda point: point.x)):
         axes.annotate(  # neighbours one above the other, or their texts would overlap
-            f"↓ {100 * (point.y.mean or 0):.0f} %", (point.x.mean or 0, 0),
-            (0, 14 + 12 * (number % 3)), ("data", "axes fraction"),
-            "offset points", color=point.look.colour, fontsize=9, ha="center",
+            f"↓ {point.y:.0f} %", (point.x, 0), (0, 14 + 12 * (number % 3)),
+            ("data", "axes fraction"), "offset points",
+            color=point.look.colour, fontsize=9, ha="center",
         )  # fmt: skip
 
 
-def split_panels(drawn: Sequence[Point]) -> list[list[list[Point]]]:
+def split_panels(points: Sequence[Point]) -> list[list[list[Point]]]:
     """Return the points of each variant, as many variants to a panel as are told apart."""
-    variants: dict[str, list[Point]] = {}
-    for point in sorted(drawn, key=lambda point: point.summary.strength or 0.0):
-        variants.setdefault(point.summary.variant, []).append(point)
-    ordered = [variants[name] for name in dict.fromkeys(p.summary.variant for p in drawn)]
-    bare = [points for points in ordered if points[0].summary.undefended]
-    others = [points for points in ordered if not points[0].summary.undefended]
-    if len(ordered) <= MOST:
-        return [ordered]
-    count = MOST - len(bare)
-    return [[*bare, *others[at : at + count]] for at in range(0, len(others), count)]
+    variants: dict[str, list[Point]] = {point.summary.variant: [] for point in points}
+    for point in sorted(points, key=lambda point: point.summary.strength or 0.0):
+        variants[point.summary.variant].append(point)
+    if len(variants) <= PANEL_VARIANTS:
+        return [list(variants.values())]
+    undefended = [group for group in variants.values() if group[0].summary.undefended]
+    defended = [group for group in variants.values() if not group[0].summary.undefended]
+    count = PANEL_VARIANTS - len(undefended)
+    starts = range(0, len(defended), count)
+    return [[*undefended, *defended[start : start + count]] for start in starts]
 
 
-def _sweep(axes: Axes, points: Sequence[Point]) -> None:
+def draw_variant(axes: Axes, points: Sequence[Point]) -> None:
     """Draw one variant's points with their intervals, and the line through them."""
-    style = points[0].look
-    xs, ys = [p.x.mean or 0 for p in points], [100 * (p.y.mean or 0) for p in points]
-    axes.plot(xs, ys, color=style.colour, linestyle=style.line, linewidth=0.9, zorder=1)
-    for x, y, point in zip(xs, ys, points, strict=True):
+    look = points[0].look
+    xs, ys = [point.x for point in points], [point.y for point in points]
+    axes.plot(xs, ys, color=look.colour, linestyle=look.line, linewidth=0.9, zorder=1)
+    for point in points:
         axes.errorbar(
-            [x],
-            [y],
-            xerr=point.x.half,
-            yerr=None if point.y.half is None else 100 * point.y.half,
-            color=style.colour,
-            marker=style.marker,
-            fillstyle="full" if style.filled else "none",
-            markersize=8,
-            elinewidth=1,
-            capsize=2,
-        )
+            [point.x], [point.y], xerr=point.x_half, yerr=point.y_half, color=look.colour,
+            marker=look.marker, fillstyle=look.fill, markersize=8, elinewidth=1, capsize=2,
+        )  # fmt: skip
 
 
 def draw_curve(
     summaries: Sequence[Summary], value: Callable[[Event], float | None], label: str, log: bool
 ) -> Figure | None:
     """Draw one number over the rounds: mean over seeds, and the range of the seeds as a band."""
-    drawn = [
-        (style, s, rows)
-        for style, s in zip(choose_looks(summaries), summaries, strict=True)
-        if (rows := summarise_rounds(s.runs, value))
+    curves = [
+        (look, s, rounds)
+        for look, s in zip(choose_looks(summaries), summaries, strict=True)
+        if (rounds := summarise_rounds(s.runs, value))
     ]
-    if not drawn or (log and not any(high > 0 for _, _, rows in drawn for *_, high in rows)):
+    if not curves or (log and not any(high > 0 for _, _, rounds in curves for *_, high in rounds)):
         return None
-    figure, (axes,) = _canvas(len(drawn))
-    for style, _, rows in drawn:
-        at, mean, low, high = zip(*rows, strict=True)
+    figure, (axes,) = make_panels(1, legend_height(len(curves)))
+    for look, _, rounds in curves:
+        numbers, mean, low, high = zip(*rounds, strict=True)
         axes.plot(
-            at, mean, color=style.colour, linestyle=style.line, marker=style.marker,
-            markersize=5, markevery=max(1, len(at) // 6), linewidth=1.6,
+            numbers, mean, color=look.colour, linestyle=look.line, marker=look.marker,
+            markersize=5, markevery=max(1, len(numbers) // 6), linewidth=1.6,
         )  # fmt: skip
         if low != high:
-            axes.fill_between(at, low, high, color=style.colour, alpha=0.15, linewidth=0)
+            axes.fill_between(numbers, low, high, color=look.colour, alpha=0.15, linewidth=0)
     if log:
         axes.set_yscale("log", nonpositive="mask")
     ends = {burn_in_rounds(run.settings) for s in summaries for run in s.runs}
@@ -222,7 +226,7 @@ def draw_curve(
         )  # fmt: skip
     axes.set_xlabel("round")
     axes.set_ylabel(label)
-    _legend(figure, [(style, s.label) for style, s, _ in drawn], lines=True)
+    add_legend(figure, [(look, s.label) for look, s, _ in curves], lines=True)
     return figure
 
 
@@ -230,71 +234,78 @@ def summarise_rounds(
     runs: Sequence[Run], value: Callable[[Event], float | None]
 ) -> list[tuple[int, float, float, float]]:
     """Return (round, mean, lowest, highest) over the runs, rounds without a value left out."""
-    found: dict[int, list[float]] = {}
+    values: dict[int, list[float]] = {}
     for run in runs:
         for event in run.events:
             if (number := value(event)) is not None:
-                found.setdefault(event.round, []).append(number)
-    return [(at, sum(v) / len(v), min(v), max(v)) for at, v in sorted(found.items())]
+                values.setdefault(event.round, []).append(number)
+    return [(number, sum(v) / len(v), min(v), max(v)) for number, v in sorted(values.items())]
 
 
 def draw_reliability(bins: dict[str, Bins], average: str) -> Figure | None:
     """Draw accuracy against confidence; `average` names the predictor beside the point model."""
-    figure, (axes,) = _canvas(2)
-    drawn = []
-    names = {"posterior": average, "point": "point model"}
-    looks = (choose_look(0), choose_look(1)._replace(filled=False))
-    for (key, name), style in zip(names.items(), looks, strict=True):
-        found = bins.get(key, Bins())
-        rows = [
-            (c, a)
-            for c, a, n in zip(found.confidence, found.accuracy, found.count, strict=False)
-            if n > 0 and c is not None and a is not None
-        ]
+    figure, (axes,) = make_panels(1, legend_height(2))
+    entries = []
+    predictors = (
+        ("posterior", average, choose_look(0)),
+        ("point", "point model", choose_look(1)._replace(filled=False)),
+    )
+    for key, name, look in predictors:
+        measured = bins.get(key, Bins())
+        columns = zip(measured.confidence, measured.accuracy, measured.count, strict=False)
+        rows = [(x, y) for x, y, n in columns if n > 0 and x is not None and y is not None]
         if rows:
             axes.plot(
-                *zip(*rows, strict=True), color=style.colour, marker=style.marker,
-                linestyle=style.line, markersize=7, linewidth=1.2,
-                fillstyle="full" if style.filled else "none",
+                *zip(*rows, strict=True), color=look.colour, marker=look.marker,
+                linestyle=look.line, markersize=7, linewidth=1.2, fillstyle=look.fill,
             )  # fmt: skip
-            drawn.append((style, name))
-    if not drawn:
+            entries.append((look, name))
+    if not entries:
         return None
     axes.plot([0, 1], [0, 1], color=FAINT, linewidth=1, linestyle=":")
     axes.set(xlim=(0, 1.02), ylim=(0, 1.05), xlabel="confidence", ylabel="accuracy")
-    _legend(figure, drawn, lines=True)
+    add_legend(figure, entries, lines=True)
     return figure
 
 
-def _canvas(entries: int, count: int = 1) -> tuple[Figure, list[Axes]]:
-    """Return a figure of so many panels of the same axes, each with room for a legend."""
-    tall = 3.2 + 0.26 * ((entries + 1) // 2)
-    figure = Figure(figsize=(WIDTH, count * tall), layout="constrained")
-    grid = figure.subplots(count, 1, sharex=True, sharey=True, squeeze=False)
-    for axes in (panes := list(grid[:, 0])):
+def legend_height(entries: int) -> float:
+    """Return the inches of a panel with room for so many names below it."""
+    return 3.2 + 0.26 * ((entries + 1) // 2)
+
+
+def make_panels(
+    count: int, height: float, *, share_scale: bool = True
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure of panels, one below the other, of so many inches each."""
+    figure = Figure(figsize=(WIDTH, count * height), layout="constrained")
+    grid = figure.subplots(count, 1, sharex=True, sharey=share_scale, squeeze=False)
+    for axes in (panels := list(grid[:, 0])):
         axes.spines[["top", "right"]].set_visible(False)
         axes.spines[["left", "bottom"]].set_color(FAINT)
-        axes.tick_params(colors=INK, labelsize=10, color=FAINT, which="both", labelbottom=True)
+        axes.tick_params(
+            colors=INK, labelsize=10, color=FAINT, which="both", labelbottom=share_scale
+        )
         axes.grid(color=FAINT, alpha=0.2, linewidth=0.6)
         axes.xaxis.label.set(color=INK, fontsize=11)
         axes.yaxis.label.set(color=INK, fontsize=11)
-    return figure, panes
+    panels[-1].tick_params(labelbottom=True)
+    return figure, panels
 
 
-def _legend(place: Figure | Axes, entries: Sequence[tuple[Look, str]], lines: bool) -> None:
+def add_legend(place: Figure | Axes, entries: Sequence[tuple[Look, str]], lines: bool) -> None:
     """Name the looks below a figure, or below one of its panels."""
-    handles = [_sample(style, lines) for style, _ in entries]
+    handles = [
+        Line2D(
+            [], [], color=look.colour, marker=look.marker, fillstyle=look.fill,
+            linestyle=look.line if lines else "none",
+        )
+        for look, _ in entries
+    ]  # fmt: skip
     labels = [escape_label(name if len(name) <= 34 else f"{name[:33]}…") for _, name in entries]
-    columns, long = 2 if len(labels) > 1 else 1, 3.2 if lines else 1
-    how: dict[str, Any] = {"frameon": False, "fontsize": 9.5, "labelcolor": INK}
-    if isinstance(place, Figure):
-        how["loc"] = "outside lower center"
-    else:
-        how |= {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17)}
-    place.legend(handles, labels, ncols=columns, handlelength=long, **how)
-
-
-def _sample(style: Look, lines: bool) -> Line2D:
-    line = style.line if lines else "none"
-    fill: Literal["full", "none"] = "full" if style.filled else "none"
-    return Line2D([], [], color=style.colour, marker=style.marker, linestyle=line, fillstyle=fill)
+    position: dict[str, Any] = {"loc": "outside lower center"}
+    if isinstance(place, Axes):
+        position = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17)}
+    place.legend(
+        handles, labels, ncols=min(2, len(labels)), handlelength=3.2 if lines else 1,
+        frameon=False, fontsize=9.5, labelcolor=INK, **position,
+    )  # fmt: skip

@@ -30,20 +30,26 @@ from fedcel.losses.cel import (
 from fedcel.posterior import build_device_net
 from fedcel.runs import posterior_samples, run_folder
 from fedcel.settings import Scalar, parse_settings
-from sims.commands import progress
+from sims.commands.progress import print_line
 from sims.engines.simulate import simulate
 from sims.report.figures import COLOURS, FAINT, INK, LINES, MARKERS
 
-COMMON: dict[str, Scalar] = {"engine": "loop", "clients": 8, "rounds": 40, "local.steps": 40}
+COMMON: dict[str, Scalar] = {
+    "engine": "loop",
+    "clients": 8,
+    "rounds": 40,
+    "local.steps": 40,
+    "cel.clusters": 0,  # several centres, to show the spread that they leave between them
+}
 """Digits; every net of the first picture has the same noise, weight and step size."""
 SIGMA, WEIGHT = 0.4, 1.0
 LOSSES = ("plain", "cluster", "gated", "mutual-information")
-DIGITS = (0, 1, 4)  # the three classes of the upper row: three means lie in one plane
+PLANE_CLASSES = (0, 1, 4)  # of the upper row: three means lie in one plane
 SIGMAS, WEIGHTS = (0.1, SIGMA), (0.0, 0.3, 1.0, 3.0)
 """Every pair of them is tried with `plain`; weight 0: no loss."""
 TITLES = ("what a spread costs", "how hard it is pulled in", "mutual-information: flat at log n")
 STEPS, MEMBERS, FEATURES = 200, 32, 64
-KEPT = (
+RESULT_KEYS = (
     "accuracy",
     "bits-beyond-label",
     "answer-bits",
@@ -54,6 +60,8 @@ KEPT = (
     "within-class-spread",
     "between-client-spread",
 )
+Numbers = dict[str, object]
+"""What a picture shows, by name; written beside it."""
 
 
 class Case(NamedTuple):
@@ -64,7 +72,7 @@ class Case(NamedTuple):
     weight: float
 
 
-class Trained(NamedTuple):
+class TrainedNet(NamedTuple):
     """A net's smashed data of the test images in units of sigma, and its result.json."""
 
     z: Float[Tensor, "N D"]
@@ -72,22 +80,21 @@ class Trained(NamedTuple):
     result: dict[str, float]
 
 
-Nets = dict[Case, Trained]
+Nets = dict[Case, TrainedNet]
 
 
-def train_case(folder: Path, case: Case) -> Trained:
+def train_case(folder: Path, case: Case) -> TrainedNet:
     """Return a short federated training on digits."""
-    own = {"net.noise": case.sigma, "cel.kind": case.kind, "cel.weight": case.weight}
-    own["cel.clusters"] = 0  # several centres, to show the spread that they leave between them
-    settings = parse_settings({**COMMON, **own})
+    varied = {"net.noise": case.sigma, "cel.kind": case.kind, "cel.weight": case.weight}
+    settings = parse_settings(COMMON | varied)
     title = f"{case.kind} sigma {case.sigma:g} weight {case.weight:g}"
     simulate(settings, folder / title, title=title)
     run = run_folder.read_run(folder / title)
     net = build_device_net(run.flat, posterior_samples(run), settings.chain.scope)
-    found = cast(dict[str, float], read_json(folder / title / "result.json"))
+    result = cast(dict[str, float], read_json(folder / title / "result.json"))
     x, y = run.splits.test
     z = SmashedData(net).encode(x) / case.sigma
-    return Trained(z, y, {key: found[key] for key in KEPT})
+    return TrainedNet(z, y, {key: result[key] for key in RESULT_KEYS})
 
 
 def sweep_cases(sigma: float) -> list[Case]:
@@ -100,58 +107,63 @@ def list_cases() -> dict[str, Case]:
     return {"no loss": Case("none", SIGMA, 0.0)} | {k: Case(k, SIGMA, WEIGHT) for k in LOSSES}
 
 
-def draw_classes(nets: Nets) -> tuple[Figure, dict[str, object]]:
+def drawn_cases() -> list[Case]:
+    """Return the cases of both pictures, each once."""
+    swept = [case for sigma in SIGMAS for case in sweep_cases(sigma)]
+    return list(dict.fromkeys([*list_cases().values(), *swept]))
+
+
+def draw_classes(nets: Nets) -> tuple[Figure, Numbers]:
     """Draw three classes of every net, and all classes' deviations, in units of the noise."""
-    chosen = {title: nets[case] for title, case in list_cases().items()}
-    figure = Figure(figsize=(2.4 * len(chosen), 5.4), layout="constrained")
-    grid = figure.subplots(2, len(chosen), sharex="row", sharey="row")
-    for column, (title, net) in enumerate(chosen.items()):
-        top, bottom = grid[0, column], grid[1, column]
+    titled = {title: nets[case] for title, case in list_cases().items()}
+    figure = Figure(figsize=(2.4 * len(titled), 5.4), layout="constrained")
+    grid = figure.subplots(2, len(titled), sharex="row", sharey="row")
+    for (title, net), (top, bottom) in zip(titled.items(), grid.T, strict=True):
         draw_plane(top, net)
         draw_deviations(bottom, net)
-        right, bits = 100 * net.result["accuracy"], net.result["bits-beyond-label"]
-        text = f"{title}\n{right:.1f} % right\n{bits:.2f} bits leak"
+        accuracy, bits = 100 * net.result["accuracy"], net.result["bits-beyond-label"]
+        text = f"{title}\n{accuracy:.1f} % right\n{bits:.2f} bits leak"
         top.set_title(text, fontsize=11, color=INK)
-    grid[0, 0].set_ylabel(f"only {DIGITS[0]}, {DIGITS[1]}, {DIGITS[2]}\nunit: σ")
+    grid[0, 0].set_ylabel(f"only {', '.join(map(str, PLANE_CLASSES))}\nunit: σ")
     grid[1, 0].set_ylabel("all ten, each less its\nclass mean; unit: σ")
     figure.supxlabel("circle: the noise that hides a point, one σ", fontsize=10, color=INK)
-    numbers = {title: net.result for title, net in chosen.items()}
-    return figure, {"sigma": SIGMA, "weight": WEIGHT, **numbers}
+    results = {title: net.result for title, net in titled.items()}
+    return figure, {"sigma": SIGMA, "weight": WEIGHT, **results}
 
 
-def draw_plane(axes: Axes, net: Trained) -> None:
+def draw_plane(axes: Axes, net: TrainedNet) -> None:
     """Draw the plane through the three class means, where their distances are true."""
-    groups = [net.z[net.y == digit] for digit in DIGITS]
+    groups = [net.z[net.y == label] for label in PLANE_CLASSES]
     means = torch.stack([group.mean(0) for group in groups])
     _, _, basis = torch.linalg.svd(means - means.mean(0), full_matrices=False)
-    for group, digit, colour, marker in zip(groups, DIGITS, COLOURS, MARKERS, strict=False):
-        at = (group - means.mean(0)) @ basis[:2].T
-        axes.plot(*at.T, marker, ms=3.5, color=colour, alpha=0.6, mec="none")
-        centre = at.mean(0).tolist()
+    for group, label, colour, marker in zip(groups, PLANE_CLASSES, COLOURS, MARKERS, strict=False):
+        points = (group - means.mean(0)) @ basis[:2].T
+        axes.plot(*points.T, marker, ms=3.5, color=colour, alpha=0.6, mec="none")
+        centre = points.mean(0).tolist()
         axes.add_patch(Circle(centre, 1, fill=False, color=INK, lw=1.4))
         axes.annotate(
-            str(digit), centre, ha="center", va="center", fontsize=12, weight="bold", color=INK
+            str(label), centre, ha="center", va="center", fontsize=12, weight="bold", color=INK
         )
     axes.set_aspect("equal")
 
 
-def draw_deviations(axes: Axes, net: Trained) -> None:
+def draw_deviations(axes: Axes, net: TrainedNet) -> None:
     """Draw every class's images about their mean, along that class's two widest directions."""
     for label in range(10):
-        own = net.z[net.y == label]
-        left, scale, _ = torch.linalg.svd(own - own.mean(0), full_matrices=False)
+        z = net.z[net.y == label]
+        left, scale, _ = torch.linalg.svd(z - z.mean(0), full_matrices=False)
         axes.plot(*(left * scale)[:, :2].T, ".", ms=3, color=COLOURS[0], alpha=0.4, mec="none")
     axes.add_patch(Circle((0, 0), 1, fill=False, color=INK, lw=1.4))
     axes.set_aspect("equal")
 
 
-def draw_attention() -> tuple[Figure, dict[str, object]]:
-    """Draw what a learned weighting does to a class whose codes never move."""
+def draw_attention() -> tuple[Figure, Numbers]:
+    """Draw what a learned weighting does to a class whose features never move."""
     z = 0.1 * torch.randn(MEMBERS, FEATURES, generator=torch.Generator().manual_seed(0))
     y = torch.zeros(MEMBERS, dtype=torch.long)
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharex=True)
-    said: dict[str, object] = {"members": MEMBERS}
+    numbers: Numbers = {"members": MEMBERS}
     for mode, colour, marker in zip(get_args(Attention), COLOURS, MARKERS, strict=False):
         loss = Gated(
             linear_penalty,
@@ -163,97 +175,99 @@ def draw_attention() -> tuple[Figure, dict[str, object]]:
             hidden=0,
             rate=0.01,
         )
-        state, count, ratio = loss.refresh(None, split_features(z, y), torch.Generator()), [], []
+        state = loss.refresh(None, split_features(z, y), torch.Generator())
+        counts, ratios = list[float](), list[float]()
         for _ in range(STEPS + 1):
             with warnings.catch_warnings():  # of the collapse, which is what is drawn
                 warnings.filterwarnings("ignore", "attention-share", UserWarning)
                 term = loss.loss(state, z, y)
-            count.append(MEMBERS * float(term.metrics["attention-share"]))
-            ratio.append(float(term.metrics["weighted-spread"] / term.metrics["plain-spread"]))
+            counts.append(MEMBERS * float(term.metrics["attention-share"]))
+            ratios.append(float(term.metrics["weighted-spread"] / term.metrics["plain-spread"]))
             if term.loss.requires_grad:
                 torch.autograd.backward(term.loss)
             state = loss.step(state, z, y)
-        for axes, line in ((left, count), (right, ratio)):
-            axes.plot(line, color=colour, marker=marker, markevery=40, label=mode)
-        said[mode] = {"members-that-count": count[-1], "weighted-over-plain": ratio[-1]}
+        for axes, curve in ((left, counts), (right, ratios)):
+            axes.plot(curve, color=colour, marker=marker, markevery=40, label=mode)
+        numbers[mode] = {"members-that-count": counts[-1], "weighted-over-plain": ratios[-1]}
     left.set(xlabel="steps of the attention", ylabel="members that count, 1/Σα²", ylim=0)
     right.set(xlabel="steps of the attention", ylabel="spread it reports / true spread", ylim=0)
     right.legend(frameon=False, loc="center right", bbox_to_anchor=(1, 0.3))
     left.set_title("who is looked at", fontsize=11, color=INK)
-    right.set_title("what is reported; the codes never move", fontsize=11, color=INK)
-    return figure, said
+    right.set_title("what is reported; the features never move", fontsize=11, color=INK)
+    return figure, numbers
 
 
-def draw_penalties() -> tuple[Figure, dict[str, object]]:
+def draw_penalties() -> tuple[Figure, Numbers]:
     """Draw the penalties and their slopes, and the pairwise bound that saturates."""
     ratio = torch.logspace(-2, 1.5, 200, dtype=torch.float64)  # v in units of D sigma^2
     v = (ratio * FEATURES * SIGMA**2).requires_grad_()
     tau = THRESHOLD_SHARE * SIGMA**2 * FEATURES
-    curves: dict[str, Penalty] = {
+    penalties: dict[str, Penalty] = {
         "linear": linear_penalty,
         "log": partial(log_penalty, threshold=tau),
         "channel": partial(channel_penalty, features=FEATURES, sigma=SIGMA),
     }
     figure = Figure(figsize=(11, 3.2), layout="constrained")
-    first, second, third = figure.subplots(1, 3)
-    for (name, penalty), colour, style in zip(curves.items(), COLOURS, LINES, strict=False):
+    panels = cost, pull, bound = figure.subplots(1, 3)
+    for (name, penalty), colour, style in zip(penalties.items(), COLOURS, LINES, strict=False):
         (slope,) = torch.autograd.grad(penalty(v).sum(), v)
-        first.loglog(ratio, penalty(v).detach(), style, color=colour, label=name)
-        second.loglog(ratio, slope.where(slope > 0, math.nan), style, color=colour)
+        cost.loglog(ratio, penalty(v).detach(), style, color=colour, label=name)
+        pull.loglog(ratio, slope.where(slope > 0, math.nan), style, color=colour)
     unit = "spread v / (D σ²)"
-    first.set(xlabel=unit, ylabel="penalty R(v)", ylim=(1e-2, 1e3))
-    second.set(xlabel=unit, ylabel="pull on the encoder, dR/dv")
-    first.legend(frameon=False)
-    said: dict[str, object] = {"features": FEATURES, "sigma": SIGMA, "tau": tau}
-    small = torch.logspace(-4, 0, 100, dtype=torch.float64)
+    cost.set(xlabel=unit, ylabel="penalty R(v)", ylim=(1e-2, 1e3))
+    pull.set(xlabel=unit, ylabel="pull on the encoder, dR/dv")
+    cost.legend(frameon=False)
+    numbers: Numbers = {"features": FEATURES, "sigma": SIGMA, "tau": tau}
+    small_ratio = torch.logspace(-4, 0, 100, dtype=torch.float64)
     for count, colour, style in zip((4, 16, 64), COLOURS, LINES, strict=False):
-        told = [pairwise_bits(count, float(value)) for value in small]
-        third.semilogx(small, told, style, color=colour, label=f"{count} of a class")
-        third.axhline(math.log2(count), color=FAINT, lw=0.8)
-        said[f"pairwise-bits-of-{count}-at-one"] = pairwise_bits(count, 1.0)
-    third.set(xlabel=unit, ylabel="pairwise bound, bits")
-    third.legend(frameon=False, loc="upper left")
-    for axes, title in zip((first, second, third), TITLES, strict=True):
+        bits = [pairwise_bits(count, float(value)) for value in small_ratio]
+        bound.semilogx(small_ratio, bits, style, color=colour, label=f"{count} of a class")
+        bound.axhline(math.log2(count), color=FAINT, lw=0.8)
+        numbers[f"pairwise-bits-of-{count}-at-one"] = pairwise_bits(count, 1.0)
+    bound.set(xlabel=unit, ylabel="pairwise bound, bits")
+    bound.legend(frameon=False, loc="upper left")
+    for axes, title in zip(panels, TITLES, strict=True):
         axes.set_title(title, fontsize=11, color=INK)
-    return figure, said
+    return figure, numbers
 
 
 def pairwise_bits(count: int, ratio: float) -> float:
-    """Return the upper pairwise bound of `count` normal codes, v = ratio D sigma^2, in bits."""
+    """Return the upper pairwise bound of `count` normal features, v = ratio D sigma^2, in bits."""
     stream = torch.Generator().manual_seed(count)
     z = math.sqrt(ratio) * torch.randn(count, FEATURES, generator=stream, dtype=torch.float64)
-    near = -torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist").square() / 2
-    return float((math.log(count) - near.logsumexp(1)).mean()) / math.log(2)
+    log_kernel = -torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist").square() / 2
+    return float((math.log(count) - log_kernel.logsumexp(1)).mean()) / math.log(2)
 
 
-def draw_choice(nets: Nets) -> tuple[Figure, dict[str, object]]:
+def draw_choice(nets: Nets) -> tuple[Figure, Numbers]:
     """Draw accuracy and leak of `plain` over weights and two strengths of noise."""
     figure = Figure(figsize=(5.5, 3.8), layout="constrained")
-    axes, said = figure.subplots(), cast(dict[str, object], {})
+    axes, numbers = figure.subplots(), Numbers()
     for sigma, colour, marker, below in zip(SIGMAS, COLOURS, MARKERS, (8, -14), strict=False):
-        found = {case.weight: nets[case].result for case in sweep_cases(sigma)}
-        bits = [result["bits-beyond-label"] for result in found.values()]
-        right = [100 * result["accuracy"] for result in found.values()]
-        axes.plot(bits, right, marker=marker, color=colour, label=f"σ = {sigma:g}")
-        for weight, x, y in zip(found, bits, right, strict=True):
-            text = f"λ {weight:g}" if weight else "no loss"
-            label = partial(axes.annotate, textcoords="offset points", ha="center", color=colour)
-            label(text, (x, y), xytext=(0, below))
-        said |= {f"sigma {sigma:g} weight {weight:g}": found[weight] for weight in found}
+        results = {case.weight: nets[case].result for case in sweep_cases(sigma)}
+        bits = [result["bits-beyond-label"] for result in results.values()]
+        accuracies = [100 * result["accuracy"] for result in results.values()]
+        axes.plot(bits, accuracies, marker=marker, color=colour, label=f"σ = {sigma:g}")
+        for weight, point in zip(results, zip(bits, accuracies, strict=True), strict=True):
+            axes.annotate(
+                f"λ {weight:g}" if weight else "no loss", point, xytext=(0, below),
+                textcoords="offset points", ha="center", color=colour,
+            )  # fmt: skip
+            numbers[f"sigma {sigma:g} weight {weight:g}"] = results[weight]
     axes.set(xlabel="bits beyond the label", ylabel="accuracy, %", xlim=0)
     axes.margins(y=0.15)
     axes.legend(frameon=False, loc="lower right")
-    return figure, said
+    return figure, numbers
 
 
-def save_figure(out: Path, name: str, drawn: tuple[Figure, dict[str, object]]) -> None:
+def save_figure(out: Path, name: str, picture: tuple[Figure, Numbers]) -> None:
     """Write a picture and the numbers behind it."""
-    figure, numbers = drawn
+    figure, numbers = picture
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(out / f"{name}.png", dpi=110, metadata={"Software": None})
     write_json(out / f"{name}.json", numbers)
-    progress.print_line(f"drawn: {out / name}.png")
+    print_line(f"drawn: {out / name}.png")
 
 
 def draw_all() -> None:
@@ -267,11 +281,8 @@ def draw_all() -> None:
     torch.set_num_threads(1)
     save_figure(out, "attention", draw_attention())
     save_figure(out, "penalties", draw_penalties())
-    cases = dict.fromkeys(
-        [*list_cases().values(), *(c for sigma in SIGMAS for c in sweep_cases(sigma))]
-    )
     with TemporaryDirectory() as folder:
-        nets = {case: train_case(Path(folder), case) for case in cases}
+        nets = {case: train_case(Path(folder), case) for case in drawn_cases()}
     save_figure(out, "classes", draw_classes(nets))
     save_figure(out, "choice", draw_choice(nets))
 

@@ -10,7 +10,7 @@ from fedcel.files import read_json
 from sims.report.read import FAILED
 from sims.report.table import format_markdown, make_table
 from sims.report.table_columns import Column, format_spread, select_numbers
-from sims.report.text import NOTHING, format_number
+from sims.report.text import DASH, format_number
 from sims.results.estimate import estimate
 from sims.results.intervals import complete_mean, resample_rows, select_image_vectors
 from sims.results.matched_accuracy import (
@@ -116,12 +116,12 @@ def describe_conditions(rows: Sequence[Row]) -> str:
         f"{_all(rows, 'bits-cap', 2)}; identification is among "
         f"{_all(rows, 'identification-candidates', 0)} images. "
         f"Seeds {', '.join(map(str, seeds))}; means with 95 % intervals from three seeds on. "
-        f"The undefended variant is {next(iter(bare), NOTHING)!r}, accuracy matched seed by seed, "
+        f"The undefended variant is {next(iter(bare), DASH)!r}, accuracy matched seed by seed, "
         "linearly between neighbouring strengths. "
     )
     return said + (
         "≤: the sweep ends, or is best, at a higher accuracy, so it leaks at most this; "
-        f"{NOTHING}: not measured. The bits are exact for these targets and one message each."
+        f"{DASH}: not measured. The bits are exact for these targets and one message each."
     )
 
 
@@ -197,7 +197,7 @@ def format_match(matches: Matches, again: Sequence[Matches], seeds: int) -> list
     """
     there = [match for match in matches.values() if match is not None]
     if not there:
-        return [NOTHING, NEVER, *(NOTHING for _ in COLUMNS[2:])]
+        return [DASH, NEVER, *(DASH for _ in COLUMNS[2:])]
 
     def of(each: Matches, key: str) -> list[float | None]:
         found = (each[seed] for seed, match in matches.items() if match)
@@ -238,7 +238,7 @@ def make_anchor_lines(rows: Sequence[Row], columns: Sequence[Column] = COLUMNS) 
                     BITS: format_number(0.0, 2),
                     "identification-optimal": format_spread(c, [estimate(right).mean]),
                     "mse": format_spread(c, [estimate(select_numbers(rows, mse)).mean]),
-                }.get(c.key, NOTHING)
+                }.get(c.key, DASH)
                 for c in columns
             ),
         ]
@@ -293,7 +293,7 @@ def make_overall_table(
         real = subtract_areas(found, name, other, column.key)
         drawn = (subtract_areas(each, name, other, column.key) for each in again)
         means = (complete_mean([each.get(seed) for seed in real]) for each in drawn)
-        return NOTHING if name == other else format_spread(column, real.values(), means)
+        return DASH if name == other else format_spread(column, real.values(), means)
 
     lines = [
         [
@@ -328,4 +328,4 @@ def format_bound(ours: Matches, theirs: Matches, common: Iterable[int]) -> str:
 def _all(rows: Sequence[Row], key: str, digits: int) -> str:
     """Return a number that rows share, or each of several; a dash where none has it."""
     found = dict.fromkeys(format_number(value, digits) for value in select_numbers(rows, key))
-    return ", ".join(found) or NOTHING
+    return ", ".join(found) or DASH

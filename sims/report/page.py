@@ -2,9 +2,10 @@
 
 import base64
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 
 from fedcel.files import write_whole
 from fedcel.posterior import Trace
+from sims.commands.progress import ShowStep, show_steps
 from sims.report import (
     alarms,
     attacked,
@@ -29,14 +31,12 @@ from sims.report.records import Book, Event, Run
 from sims.report.summary import Summary, summarise_book
 from sims.report.text import format_interval, format_number
 
-TEMPLATE = "page.html.jinja"
-
 CURVES: tuple[tuple[str, Callable[[Event], float | None], str, bool], ...] = (
-    ("accuracy", lambda e: e.accuracy, "validation accuracy", False),
-    ("spread", lambda e: e.within_class_spread, "within-class spread (log)", True),
-    ("weight", lambda e: e.cel_weight, "weight λγ of the loss", False),
+    ("accuracy", lambda event: event.accuracy, "validation accuracy", False),
+    ("spread", lambda event: event.within_class_spread, "within-class spread (log)", True),
+    ("weight", lambda event: event.cel_weight, "weight λγ of the loss", False),
 )
-ALT = {
+FIGURE_LABELS = {
     "bits": "Accuracy against bits beyond the label",
     "mse": "Accuracy against the worst attack's reconstruction error",
     "identification": "Accuracy against how often the worst attack picks the right image",
@@ -47,171 +47,176 @@ ALT = {
     "chain": "The chain by round: log-likelihood and logits, in standard deviations",
     "convergence": "R-hat and effective sample size by round",
 }
-
-MANY = 12
+MAX_CURVES = 12
 """Lines over the rounds that are still told apart; of more variants the two featured are drawn."""
+PAGE_STEPS = 5
+"""Figures that take as long as the images and the page, about."""
+
+
+class Plot(NamedTuple):
+    """A figure of the page, and what it shows."""
+
+    label: str
+    svg: Markup
+
+
+class Bar(NamedTuple):
+    """A bar at the top: how much of what could leak does."""
+
+    label: str
+    length: float
+    bits: str
+    cap: str
 
 
 def write_report(folder: Path) -> Path:
     """Draw a bench or run folder: figures/*, then report.html, whose path is returned.
 
-    Raises RunError when a file is missing or damaged; nothing is written then.
+    Raises:
+        RunError: A file is missing or damaged; nothing is written then.
     """
-    book = read_book(folder)
-    summaries = summarise_book(book)
-    chosen = words.find_verdict(summaries)
-    answers = live.read_live(folder)
-    compared = summarise_book(book.compared) if book.compared else summaries
-    plots = draw_figures(summaries, chosen, answers, compared)
-    rows = pictures.make_strips(summaries)
-    html = render_page(book, summaries, chosen, plots, rows, answers)
-    for name, text in plots.items():
-        write_whole(folder / "figures" / f"{name}.svg", text)
-    if rows:
-        write_whole(
-            folder / "figures" / "reconstructions.png",
-            pictures.encode_png(pictures.make_grid(rows)),
-        )
-    path = folder / "report.html"
-    write_whole(path, html)
-    return path
+    with show_steps("drawing the report") as show_step:
+        show_step(0, 0, "reading the numbers")
+        book = read_book(folder)
+        summaries = summarise_book(book)
+        verdict = words.find_verdict(summaries)
+        answers = live.read_live(folder)
+        compared = summarise_book(book.compared) if book.compared else summaries
+        plots = draw_figures(summaries, verdict, answers, compared, show_step=show_step)
+        strips = pictures.make_strips(summaries)
+        html = render_page(book, summaries, verdict, plots, strips, answers=answers)
+        for name, svg in plots.items():
+            write_whole(folder / "figures" / f"{name}.svg", svg)
+        if strips:
+            grid = pictures.encode_png(pictures.make_grid(strips))
+            write_whole(folder / "figures" / "reconstructions.png", grid)
+        page = folder / "report.html"
+        write_whole(page, html)
+    return page
 
 
 def draw_figures(
     summaries: Sequence[Summary],
-    chosen: words.Verdict,
-    answers: Sequence[live.Live] = (),
-    compared: Sequence[Summary] | None = None,
+    verdict: words.Verdict,
+    answers: Sequence[live.Live],
+    compared: Sequence[Summary],
+    *,
+    show_step: ShowStep,
 ) -> dict[str, str]:
     """Return every figure that the numbers allow, as SVG by file name.
 
-    `compared`, if not the summaries, are those whose attacks every cell met: curves of errors join
-    strengths, and a stronger attack at one alone would bend them.
+    `compared` are those whose attacks every cell met: curves of errors join strengths, and a
+    stronger attack at one alone would bend them.
     """
-    even = summaries if compared is None else compared
-    drawn: dict[str, Figure | None] = {
+    featured = choose_featured(summaries, verdict)
+    figures_drawn: dict[str, Figure | None] = {
         "bits": figures.draw_bits_trade_off(summaries),
-        "mse": attacked.draw_mse_trade_off(even),
-        "identification": attacked.draw_identification_trade_off(even),
+        "mse": attacked.draw_mse_trade_off(compared),
+        "identification": attacked.draw_identification_trade_off(compared),
         "live": live.draw_live_figure(answers),
     }
-    lines = (
-        summaries if len(summaries) <= MANY else list(choose_featured(summaries, chosen).values())
-    )
-    drawn |= {n: figures.draw_curve(lines, value, text, log) for n, value, text, log in CURVES}
-    for place, s in choose_featured(summaries, chosen).items():
-        if s.runs:
-            result = s.runs[0].result
-            drawn[f"reliability-{place}"] = figures.draw_reliability(
+    curves = summaries if len(summaries) <= MAX_CURVES else list(featured.values())
+    for name, value, label, log in CURVES:
+        figures_drawn[name] = figures.draw_curve(curves, value, label, log)
+    for place, summary in featured.items():
+        if summary.runs:
+            result = summary.runs[0].result
+            figures_drawn[f"reliability-{place}"] = figures.draw_reliability(
                 result.reliability, tables.name_predictor([result])
             )
-    judged = find_sampled(summaries, chosen)
-    if judged:
-        drawn |= {
-            "chain": chains.draw_chain_path(judged[1]),
-            "convergence": chains.draw_convergence(judged[1]),
-        }
-    return {name: figures.render_svg(f, name) for name, f in drawn.items() if f is not None}
+    if sampled := find_sampled(featured):
+        figures_drawn["chain"] = chains.draw_chain_path(sampled[1])
+        figures_drawn["convergence"] = chains.draw_convergence(sampled[1])
+    svgs, count = {}, len(figures_drawn)
+    for done, (name, figure) in enumerate(figures_drawn.items()):
+        show_step(done, count + PAGE_STEPS, f"figure {done + 1} of {count}")
+        if figure is not None:
+            svgs[name] = figures.render_svg(figure, name)
+    show_step(count, count + PAGE_STEPS, "images and page")
+    return svgs
 
 
-def find_sampled(summaries: Sequence[Summary], chosen: words.Verdict) -> tuple[Run, Trace] | None:
+def find_sampled(featured: Mapping[str, Summary]) -> tuple[Run, Trace] | None:
     """Return a featured run that sampled anything, the defended one first, and its trace."""
-    found = [run for s in choose_featured(summaries, chosen).values() for run in s.runs[:1]]
-    told = [(run, run.trace) for run in reversed(found) if run.trace and run.trace.rows]
-    return told[0] if told else None
+    for summary in reversed(list(featured.values())):
+        for run in summary.runs[:1]:
+            if run.trace and run.trace.rows:
+                return run, run.trace
+    return None
 
 
-def choose_featured(summaries: Sequence[Summary], chosen: words.Verdict) -> dict[str, Summary]:
+def choose_featured(summaries: Sequence[Summary], verdict: words.Verdict) -> dict[str, Summary]:
     """Return the undefended and the best defended summary, or the first one."""
-    pair = {"undefended": chosen.base, "defended": chosen.best}
-    found = {place: s for place, s in pair.items() if s is not None}
-    return found or {"first": summaries[0]}
+    pair = {"undefended": verdict.base, "defended": verdict.best}
+    featured = {place: summary for place, summary in pair.items() if summary is not None}
+    return featured or {"first": summaries[0]}
 
 
 def render_page(
     book: Book,
     summaries: Sequence[Summary],
-    chosen: words.Verdict,
-    plots: dict[str, str],
-    rows: Sequence[pictures.Strip],
-    answers: Sequence[live.Live] = (),
+    verdict: words.Verdict,
+    plots: Mapping[str, str],
+    strips: Sequence[pictures.Strip],
+    *,
+    answers: Sequence[live.Live],
 ) -> str:
     """Return the page; every text from the files is escaped by the template."""
-    source = resources.files("sims.report").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    source = resources.files("sims.report").joinpath("page.html.jinja").read_text(encoding="utf-8")
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    shown = choose_featured(summaries, chosen)
-    judged = find_sampled(summaries, chosen)
+    featured = choose_featured(summaries, verdict)
+    sampled = find_sampled(featured)
+    sweeps = budgets.find_sweeps(book.escalated)
+    labels = {(s.variant, s.strength): s.label for s in summaries}
+    reliability = [
+        Plot(summary.label, inline_svg(plots[name]))
+        for place, summary in featured.items()
+        if (name := f"reliability-{place}") in plots
+    ]
+
+    def select_plots(*names: str) -> list[Plot]:
+        return [Plot(FIGURE_LABELS[n], inline_svg(plots[n])) for n in names if n in plots]
+
     return environment.from_string(source).render(
         book=book,
-        verdict=chosen,
-        attack_sentence=words.describe_attack(chosen),
+        verdict=verdict,
+        attack_sentence=words.describe_attack(verdict),
         alarms=alarms.find_alarms(summaries),
-        bars=_bars(list(shown.values())),
+        bars=make_bars(featured.values()),
         seeds=limits.describe_seeds(summaries),
-        cautions=words.list_cautions(summaries, chosen),
-        limits=limits.list_limits(summaries, chosen, book.failed, (row.attack for row in answers)),
+        cautions=words.list_cautions(summaries, verdict),
+        limits=limits.list_limits(summaries, verdict, book.failed, (row.attack for row in answers)),
         tables=tables,
         summaries=summaries,
-        trade=_figures(plots, ("bits", "mse", "identification")),
-        curves=_figures(plots, [name for name, *_ in CURVES]),
-        reliability=_reliability(plots, shown),
-        chain=_figures(plots, ("chain", "convergence")),
-        larger=_larger(book, summaries),
+        trade=select_plots("bits", "mse", "identification"),
+        curves=select_plots(*(name for name, *_ in CURVES)),
+        reliability=reliability,
+        chain=select_plots("chain", "convergence"),
+        larger=budgets.make_sweeps_table(sweeps, labels) if sweeps else None,
+        larger_sentence=budgets.describe_sweeps(sweeps),
         live=live.make_live_table(answers),
-        live_plots=_figures(plots, ("live",)),
-        convergence=judged[0].result.convergence if judged else None,
-        strips=_strips(rows),
+        live_plots=select_plots("live"),
+        convergence=sampled[0].result.convergence if sampled else None,
+        strips=[(strip, encode_strip(strip)) for strip in strips],
         rejected=limits.count_rejections(run for s in summaries for run in s.runs),
         rounds=sum(len(run.events) for s in summaries for run in s.runs),
     )
 
 
-def _bars(shown: Sequence[Summary]) -> list[dict[str, object]]:
+def make_bars(summaries: Iterable[Summary]) -> list[Bar]:
+    """Return a bar for each summary whose bits and cap were measured."""
     return [
-        {
-            "label": s.label,
-            "length": length,
-            "bits": format_interval(s.bits, 2),
-            "cap": format_number(s.cap, 1),
-        }
-        for s in shown
+        Bar(s.label, length, format_interval(s.bits, 2), format_number(s.cap, 1))
+        for s in summaries
         if (length := tables.bar_length(s.bits, s.cap)) is not None
     ]
 
 
-def _larger(book: Book, summaries: Sequence[Summary]) -> dict[str, object] | None:
-    """Return the table of larger budgets and what it says; None where none was tried."""
-    found = budgets.find_sweeps(book.escalated)
-    labels = {(s.variant, s.strength): s.label for s in summaries}
-    table = budgets.make_sweeps_table(found, labels)
-    return {"table": table, "sentence": budgets.describe_sweeps(found)} if found else None
-
-
-def _reliability(plots: dict[str, str], shown: dict[str, Summary]) -> list[dict[str, object]]:
-    names = {place: f"reliability-{place}" for place in shown}
-    return [
-        {"label": s.label, "svg": inline_svg(plots[names[place]])}
-        for place, s in shown.items()
-        if names[place] in plots
-    ]
-
-
-def _strips(rows: Sequence[pictures.Strip]) -> list[dict[str, object]]:
-    return [
-        {"group": r.group, "name": r.name, "count": len(r.images), "data": encode_strip(r)}
-        for r in rows
-    ]
-
-
-def _figures(plots: dict[str, str], names: Sequence[str]) -> list[dict[str, object]]:
-    return [{"label": ALT[n], "svg": inline_svg(plots[n])} for n in names if n in plots]
-
-
-def inline_svg(text: str) -> Markup:
+def inline_svg(svg: str) -> Markup:
     """Return an SVG file as an element: no prologue, ink in the page's own colour."""
-    body = text[text.index("<svg") :]
+    body = svg[svg.index("<svg") :]
     for colour, name in ((figures.INK, "--ink"), (figures.FAINT, "--faint")):
         body = body.replace(colour, f"var({name})")
     body = re.sub(r'<svg ([^>]*?)width="[^"]*"', r'<svg \1aria-hidden="true"', body, count=1)

@@ -12,7 +12,7 @@ from matplotlib.image import imsave
 from sims.report.records import Images
 from sims.report.summary import Summary
 
-ANCHORS = {"targets": "originals", "class-mean": "label only (mean of the class)"}
+REFERENCE_NAMES = {"targets": "originals", "class-mean": "label only (mean of the class)"}
 TILE = 32  # pixels: smaller images are enlarged, each pixel to a square
 GAP = 4
 
@@ -30,18 +30,26 @@ def make_strips(summaries: Sequence[Summary]) -> list[Strip]:
 
     A variant attacked on other images than the first one brings its own originals.
     """
-    found: list[Strip] = []
-    shown: Images | None = None
+    strips: list[Strip] = []
+    targets: Images | None = None
     for summary in summaries:
         images = summary.runs[0].images if summary.runs else {}
         if not images:
             continue
-        new = shown is None or not np.array_equal(shown, images["targets"])
-        group = "" if shown is None else summary.label
-        found += [Strip(group, t, images[k]) for k, t in ANCHORS.items() if new and k in images]
-        shown = images["targets"]
-        found += [Strip(summary.label, k, v) for k, v in images.items() if k not in ANCHORS]
-    return found
+        if targets is None or not np.array_equal(targets, images["targets"]):
+            group = "" if targets is None else summary.label
+            strips += [
+                Strip(group, title, images[name])
+                for name, title in REFERENCE_NAMES.items()
+                if name in images
+            ]
+        targets = images["targets"]
+        strips += [
+            Strip(summary.label, name, rebuilt)
+            for name, rebuilt in images.items()
+            if name not in REFERENCE_NAMES
+        ]
+    return strips
 
 
 def tile_images(images: Images) -> UInt8[np.ndarray, "height width 4"]:
@@ -49,27 +57,28 @@ def tile_images(images: Images) -> UInt8[np.ndarray, "height width 4"]:
 
     One channel is grey, three are red, green, blue; of any other number the mean is shown.
     """
-    from torchvision.utils import make_grid  # two seconds, for its models
+    from torchvision.utils import make_grid as join_images  # two seconds, for its models
 
     colour = images if images.shape[1] in (1, 3) else images.mean(1, keepdims=True)
     rgb = np.broadcast_to(colour, (len(images), 3, *images.shape[2:]))
     opaque = np.concatenate([rgb, np.ones_like(rgb[:, :1])], 1)
     scale = max(1, -(-TILE // images.shape[3]))
     large = torch.from_numpy(opaque.repeat(scale, 2).repeat(scale, 3))
-    row = make_grid(large, nrow=len(large), padding=GAP).clamp(0, 1)  # read() allows 1e-4
+    row = join_images(large, nrow=len(large), padding=GAP).clamp(0, 1)  # read() allows 1e-4
     return np.asarray((255 * row).round().permute(1, 2, 0), np.uint8)
 
 
 def encode_png(pixels: UInt8[np.ndarray, "height width 4"]) -> bytes:
     """Return the pixels as a PNG file."""
-    out = BytesIO()
-    imsave(out, np.ascontiguousarray(pixels), format="png")
-    return out.getvalue()
+    file = BytesIO()
+    imsave(file, np.ascontiguousarray(pixels), format="png")
+    return file.getvalue()
 
 
-def make_grid(rows: Sequence[Strip]) -> UInt8[np.ndarray, "height width 4"]:
+def make_grid(strips: Sequence[Strip]) -> UInt8[np.ndarray, "height width 4"]:
     """Return all strips below one another, for figures/reconstructions.png."""
-    drawn = [tile_images(row.images) for row in rows]
-    width = max(row.shape[1] for row in drawn)
-    padded = [np.pad(row, ((0, 0), (0, width - row.shape[1]), (0, 0))) for row in drawn]
-    return np.concatenate(padded)
+    tiled = [tile_images(strip.images) for strip in strips]
+    width = max(pixels.shape[1] for pixels in tiled)
+    return np.concatenate(
+        [np.pad(pixels, ((0, 0), (0, width - pixels.shape[1]), (0, 0))) for pixels in tiled]
+    )

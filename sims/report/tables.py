@@ -7,7 +7,7 @@ from sims.report.records import Attack, Private, Result, Scores
 from sims.report.summary import Summary
 from sims.report.table import Table, format_columns, make_table
 from sims.report.text import (
-    NOTHING,
+    DASH,
     format_deviation,
     format_interval,
     format_number,
@@ -58,7 +58,7 @@ def make_main_table(summaries: Sequence[Summary]) -> Table:
 
 def _anchors(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
     """Return what is known without any message: nothing beyond the label, by definition."""
-    blank = (NOTHING,) * 3
+    blank = (DASH,) * 3
     label = estimate(s.label_only for s in summaries).mean
     chance = estimate(1 / s.choices if s.choices else None for s in summaries).mean
     found: list[tuple[str, ...]] = []
@@ -69,11 +69,11 @@ def _anchors(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
         after = (
             format_number(0.0, 2),
             format_share(right),
-            NOTHING,
-            NOTHING,
+            DASH,
+            DASH,
             format_number(mse.mean, 4),
         )
-        found.append((name, *blank, *after, *(NOTHING,) * 4))
+        found.append((name, *blank, *after, *(DASH,) * 4))
     return found
 
 
@@ -98,7 +98,7 @@ def make_details_table(summaries: Sequence[Summary]) -> Table:
         cells = (
             format_interval(estimate(getattr(r, k) for r in results), n) for _, k, n in DETAILS
         )
-        rows.append((s.label, NOTHING if s.noise is None else f"{s.noise:g}", *cells))
+        rows.append((s.label, DASH if s.noise is None else f"{s.noise:g}", *cells))
     return make_table("Behind the leak", head, rows)
 
 
@@ -176,10 +176,10 @@ def _size(epsilon: str) -> float:
 Cell = Callable[[Attack], str]
 ATTACK: tuple[tuple[str, Cell], ...] = (
     ("attack", lambda a: a.attack),
-    ("sees", lambda a: a.observation or NOTHING),
-    ("knows", lambda a: a.knowledge or NOTHING),
-    ("attack seed", lambda a: NOTHING if a.seed is None else str(a.seed)),
-    ("budget", lambda a: NOTHING if a.budget is None else f"{a.budget:g}"),
+    ("sees", lambda a: a.observation or DASH),
+    ("knows", lambda a: a.knowledge or DASH),
+    ("attack seed", lambda a: DASH if a.seed is None else str(a.seed)),
+    ("budget", lambda a: DASH if a.budget is None else f"{a.budget:g}"),
     ("targets", lambda a: format_number(a.targets, 0)),
     ("queries paid for", lambda a: format_number(a.queries, 0)),
     ("MSE", lambda a: format_number(a.mse, 4)),
@@ -210,7 +210,7 @@ def format_attack_rows(rows: Sequence[Mapping[str, object]]) -> str:
     """Return rows of attacks as plain text: what each attack found, or why it was not run."""
     read = [Attack.model_validate(row) for row in rows]
     body = [[cell(one) for _, cell in ATTACK] for one in read if one.skipped is None]
-    shown = [i for i in range(len(ATTACK)) if any(line[i] != NOTHING for line in body)]
+    shown = [i for i in range(len(ATTACK)) if any(line[i] != DASH for line in body)]
     head = [ATTACK[i][0] for i in shown]
     found = [[line[i] for i in shown] for line in body]
     lines = [format_columns(make_table("Attacks", head, found))] if body else []
@@ -258,7 +258,7 @@ def _settings(summaries: Sequence[Summary]) -> list[dict[str, object]]:
 
 def _spread(tables: Sequence[dict[str, object]]) -> Iterable[tuple[str, ...]]:
     keys = dict.fromkeys(key for table in tables for key in table)
-    return [(key, *(str(table.get(key, NOTHING)) for table in tables)) for key in keys]
+    return [(key, *(str(table.get(key, DASH)) for table in tables)) for key in keys]
 
 
 def format_versions(result: Result) -> str:

@@ -8,14 +8,14 @@ from sims.report.read import read_book
 from sims.report.summary import Summary, summarise_book
 from sims.report.table import format_columns, make_table
 from sims.report.words import describe_attack, find_verdict
-from sims.results.estimate import Estimate
+from sims.results.estimate import Estimate, estimate
 
-NOTHING = "–"
+DASH = "–"
 
 
 def format_number(value: float | None, digits: int) -> str:
     """Return a number with so many decimals, None as a dash."""
-    return NOTHING if value is None else f"{value:.{digits}f}"
+    return DASH if value is None else f"{value:z.{digits}f}"
 
 
 def format_share(value: float | None) -> str:
@@ -25,51 +25,57 @@ def format_share(value: float | None) -> str:
 
 def format_interval(value: Estimate, digits: int, scale: float = 1) -> str:
     """Return "mean ± half" of the 95 % interval, or the mean where there is none."""
-    return _pair(value.mean, value.half, digits, scale)
+    return _format_spread(value.mean, value.half, digits, scale)
 
 
 def format_deviation(value: Estimate, digits: int) -> str:
     """Return "mean ± standard deviation", or the mean of a single value."""
-    return _pair(value.mean, value.sd, digits, 1)
+    return _format_spread(value.mean, value.sd, digits, 1)
 
 
-def _pair(mean: float | None, after: float | None, digits: int, scale: float) -> str:
+def _format_spread(mean: float | None, spread: float | None, digits: int, scale: float) -> str:
     text = format_number(None if mean is None else scale * mean, digits)
-    return text if after is None else f"{text} ± {format_number(scale * after, digits)}"
+    return text if spread is None else f"{text} ± {format_number(scale * spread, digits)}"
 
 
 def format_summary(folder: Path) -> str:
     """Return the summary of a bench or run folder as plain text, at most 100 columns wide.
 
-    Raises RunError when files are missing or damaged.
+    Raises:
+        RunError: Files are missing or damaged.
     """
     summaries = summarise_book(read_book(folder))
-    chosen = find_verdict(summaries)
+    verdict = find_verdict(summaries)
     head = ("variant", "accuracy %", "bits beyond label", "picked of M %", "decoder MSE", "worst")
-    body = [_cells(summary) for summary in summaries]
-    anchors = (("(label only)", "oracle_mse"), ("(mean image)", "mean_mse"))
-    for name, key in anchors:
-        values = [v for s in summaries if (v := getattr(s, key)) is not None]
-        if values:
-            mse = format_number(sum(values) / len(values), 4)
-            body.append([name, NOTHING, NOTHING, NOTHING, mse, NOTHING])
-    said = (chosen.headline, describe_attack(chosen), describe_seeds(summaries))
-    parts = [textwrap.fill(part, 96) for part in said if part]
-    return "\n\n".join([format_columns(make_table("Summary", head, body)), *parts]) + "\n"
-
-
-def _cells(summary: Summary) -> list[str]:
-    return [
-        textwrap.shorten(summary.label, 30, placeholder="…"),
-        format_interval(summary.accuracy, 1, 100),
-        format_interval(summary.bits, 2),
-        format_interval(summary.identification, 1, 100),
-        format_deviation(summary.decoder_mse, 4),
-        name_worst_attacks(summary),
+    rows = [
+        [
+            textwrap.shorten(summary.label, 30, placeholder="…"),
+            format_interval(summary.accuracy, 1, 100),
+            format_interval(summary.bits, 2),
+            format_interval(summary.identification, 1, 100),
+            format_deviation(summary.decoder_mse, 4),
+            name_worst_attacks(summary),
+        ]
+        for summary in summaries
     ]
+    for name, errors in (
+        ("(label only)", [s.oracle_mse for s in summaries]),
+        ("(mean image)", [s.mean_mse for s in summaries]),
+    ):
+        error = estimate(errors).mean
+        if error is not None:
+            rows.append([name, DASH, DASH, DASH, format_number(error, 4), DASH])
+    paragraphs = (verdict.headline, describe_attack(verdict), describe_seeds(summaries))
+    return "\n\n".join(
+        [
+            format_columns(make_table("Summary", head, rows)),
+            *(textwrap.fill(paragraph, 96) for paragraph in paragraphs if paragraph),
+            "",
+        ]
+    )
 
 
 def name_worst_attacks(summary: Summary) -> str:
     """Name the worst attacks of its seeds, and those that failed and so could not be it."""
-    failed = f"{', '.join(summary.failed)} failed" if summary.failed else ""
-    return " / ".join([*summary.worst, *([failed] if failed else [])]) or NOTHING
+    failed = [f"{', '.join(summary.failed)} failed"] if summary.failed else []
+    return " / ".join([*summary.worst, *failed]) or DASH

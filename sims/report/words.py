@@ -9,15 +9,17 @@ from sims.report.summary import Summary
 from sims.results.estimate import LEAST, Estimate
 from sims.results.intervals import crossed_interval
 
-POINTS = 2.0  # accuracy a defence may cost and still count as matched, percentage points
+MATCHED_POINTS = 2.0  # of accuracy that a defence may cost and still count as matched
+NO_DIFFERENCE = 0.05  # a smaller share of the undefended leak is called no difference
+LITTLE_HELP = 0.25  # a smaller share is called a little
+CAP_TOLERANCE = 0.005  # bits this near to the cap are all of them, to the two decimals shown
+WEAK_ATTACK = 1.15  # MSE this many times that of label-only knowledge: weak attack or dead model
 PERCENT = "\N{NO-BREAK SPACE}%"
-SLIGHT = 0.05  # a smaller share of the undefended leak is called no difference
-LITTLE = 0.25  # a smaller share is called a little
-ALL = 0.005  # bits this near to the cap are all of them, to the two decimals shown
-SUSPECT = 1.15  # MSE this many times that of label-only knowledge: weak attack or dead model
 
-Kind = Literal["helps", "helps-little", "does-not-help", "costs-too-much", "no-baseline", "alone"]
-Match = Literal["validation", "test"]
+VerdictKind = Literal[
+    "helps", "helps-little", "does-not-help", "costs-too-much", "no-baseline", "alone"
+]
+MatchedOn = Literal["validation", "test"]
 
 
 class Verdict(NamedTuple):
@@ -26,7 +28,7 @@ class Verdict(NamedTuple):
     `compared` is the number of defended variants that `best` was chosen among.
     """
 
-    kind: Kind
+    kind: VerdictKind
     headline: str
     base: Summary | None
     best: Summary | None
@@ -42,76 +44,83 @@ def find_verdict(summaries: Sequence[Summary]) -> Verdict:
     base = next((s for s in summaries if s.undefended and s.strength is None), None)
     defended = [s for s in summaries if not s.undefended and s.bits.mean is not None]
     if base is None or base.bits.mean is None:
-        found = _without_base(min(defended, key=_bits, default=None), len(summaries) == 1)
-        return found._replace(compared=len(defended))
-    if not defended:
-        bare = sum(s.undefended for s in summaries)
-        what = "Only undefended models were" if bare > 1 else "Only the undefended model was"
-        text = f"{what} measured: {f'with {base.label} ' * (bare > 1)}{_leak(base)}."
-        return Verdict("alone", text, base, None)
-    on = describe_matching(summaries)
-    near = [s for s in defended if accuracy_cost(base, s, on) <= POINTS + 1e-9]
-    if near:
-        found = _compare(base, min(near, key=_bits))
+        best = min(defended, key=mean_bits, default=None)
+        verdict = judge_without_base(best, is_alone=len(summaries) == 1)
+    elif not defended:
+        start = "Only the undefended model was measured:"
+        if sum(s.undefended for s in summaries) > 1:
+            start = f"Only undefended models were measured. With {base.label},"
+        verdict = Verdict("alone", describe_leak(start, base), base, None)
     else:
-        found = _too_dear(base, min(defended, key=lambda s: accuracy_cost(base, s, on)), on)
-    return found._replace(compared=len(defended))
+        on = describe_matching(summaries)
+        matched = [s for s in defended if accuracy_cost(base, s, on) <= MATCHED_POINTS + 1e-9]
+        if matched:
+            verdict = judge_matched(base, min(matched, key=mean_bits))
+        else:
+            nearest = min(defended, key=lambda s: accuracy_cost(base, s, on))
+            verdict = judge_too_dear(base, nearest, on)
+    return verdict._replace(compared=len(defended))
 
 
-def describe_matching(summaries: Sequence[Summary]) -> Match:
+def describe_matching(summaries: Sequence[Summary]) -> MatchedOn:
     """Return on which images accuracy is matched: validation, if all were scored there."""
     return "validation" if all(s.validation.mean is not None for s in summaries) else "test"
 
 
-def _without_base(best: Summary | None, alone: bool) -> Verdict:
+def judge_without_base(best: Summary | None, is_alone: bool) -> Verdict:
+    """Say what leaks where there is no undefended model to compare with."""
+    kind: VerdictKind = "alone" if is_alone else "no-baseline"
     if best is None:
         text = "The bits that leak beyond the label were not measured, so there is no verdict."
-        return Verdict("alone" if alone else "no-baseline", text, None, None)
-    if alone:
-        text = f"This model classifies {format_percent(best.accuracy)} correctly; {_leak(best)}."
-        return Verdict("alone", text, None, best)
-    text = (
-        "There is no undefended variant (no cel.kind, no defence.name, nothing swept) to compare "
-        "with, so these numbers do not show what a defence gains. The least leaks with "
-        f"{best.label}: {_leak(best)}, at {format_percent(best.accuracy)} accuracy."
-    )
-    return Verdict("no-baseline", text, None, best)
-
-
-def _too_dear(base: Summary, best: Summary, on: Match) -> Verdict:
-    tested = f", {describe_price(base, best)} on the test set" if on == "validation" else ""
-    text = (
-        f"No defence stayed within {POINTS} points of the undefended {on} accuracy, "
-        f"{format_percent(_accuracy(base, on))}. Without a defence, {_leak(base)}. The nearest, "
-        f"{best.label}, costs {accuracy_cost(base, best, on):.1f} points: with it "
-        f"{_leak(best, again=True)}{tested}."
-    )
-    return Verdict("costs-too-much", text, base, best)
-
-
-def _compare(base: Summary, best: Summary) -> Verdict:
-    before, after = _bits(base), _bits(best)
-    drop = 1 - after / before if before > 0 else 0.0
-    if drop <= SLIGHT or not is_separated(base, best):
-        why = "leaks more" if drop < -SLIGHT else "leaks as much, within what can be told apart"
+        return Verdict(kind, text, None, None)
+    right = f"{format_percent(best.accuracy)} of the test images"
+    if is_alone:
+        text = describe_leak(f"This model classifies {right} correctly, and", best)
+    else:
+        least = describe_leak(f"The least leaks with {best.label}:", best)
         text = (
-            f"The defence does not help: the best variant, {best.label}, {why}. Without a defence, "
-            f"{_leak(base)}; with {best.label}, {_leak(best, again=True)}, "
-            f"{describe_price(base, best)}."
+            "There is no undefended variant to compare with (no cel.kind, no defence.name, nothing "
+            "swept). So these numbers do not show what a defence gains. "
+            f"{least} It classifies {right} correctly."
         )
-        return Verdict("does-not-help", text, base, best)
-    kind: Kind = "helps-little" if drop < LITTLE else "helps"
-    start = "The defence helps only a little. " if kind == "helps-little" else ""
-    known = (
-        ""
-        if best.label_only is None
-        else f" By the label alone: {format_whole_percent(best.label_only)}."
-    )
-    text = (
-        f"{start}Without a defence, {_leak(base)}. With {best.label}, {_leak(best, again=True)}, "
-        f"{describe_price(base, best)}.{known}"
-    )
-    return Verdict(kind, text, base, best)
+    return Verdict(kind, text, None, best)
+
+
+def judge_too_dear(base: Summary, nearest: Summary, on: MatchedOn) -> Verdict:
+    """Say that every defence costs too much accuracy, and what the nearest one brings."""
+    parts = [
+        f"No defence stayed within {MATCHED_POINTS} points of the undefended {on} accuracy, "
+        f"{format_percent(accuracy_on(base, on))}.",
+        describe_leak("Without a defence,", base),
+        f"The nearest, {nearest.label}, costs {accuracy_cost(base, nearest, on):.1f} points.",
+        describe_leak_again("With it,", nearest),
+    ]
+    if on == "validation":
+        parts.append(f"On the test set, {describe_price(base, nearest)}.")
+    return Verdict("costs-too-much", " ".join(parts), base, nearest)
+
+
+def judge_matched(base: Summary, best: Summary) -> Verdict:
+    """Say how much less leaks at matched accuracy, and what that costs."""
+    before, after = mean_bits(base), mean_bits(best)
+    drop = 1 - after / before if before > 0 else 0.0
+    kind: VerdictKind = "helps-little" if drop < LITTLE_HELP else "helps"
+    starts = {"helps-little": "The defence helps only a little."}
+    if drop <= NO_DIFFERENCE or not is_separated(base, best):
+        kind, outcome = "does-not-help", "leaks as much, within what can be told apart"
+        if drop < -NO_DIFFERENCE:
+            outcome = "leaks more"
+        starts[kind] = f"The defence does not help: the best variant, {best.label}, {outcome}."
+    parts = [
+        starts.get(kind, ""),
+        describe_leak("Without a defence,", base),
+        describe_leak_again(f"With {best.label},", best),
+        f"Then {describe_price(base, best)}.",
+    ]
+    if kind != "does-not-help" and best.label_only is not None:
+        share = format_whole_percent(best.label_only)
+        parts.append(f"The label alone gives the right image in {share} of cases.")
+    return Verdict(kind, " ".join(filter(None, parts)), base, best)
 
 
 def is_separated(base: Summary, best: Summary) -> bool:
@@ -133,94 +142,109 @@ def is_separated(base: Summary, best: Summary) -> bool:
 
 def resample_bits(summary: Summary, seeds: Sequence[int]) -> list[float]:
     """Return the mean bits of these seeds in each bootstrap sample of the test images."""
-    each = (summary.bits_again.get(seed, []) for seed in seeds)
-    return [fmean(bits) for bits in zip(*each, strict=True)]
+    samples_of_seeds = (summary.bits_again.get(seed, []) for seed in seeds)
+    return [fmean(bits) for bits in zip(*samples_of_seeds, strict=True)]
 
 
-def accuracy_cost(base: Summary, other: Summary, on: Match = "test") -> float:
+def accuracy_cost(base: Summary, other: Summary, on: MatchedOn = "test") -> float:
     """Return the accuracy lost, in percentage points; infinity where one was not measured."""
-    before, after = _accuracy(base, on).mean, _accuracy(other, on).mean
+    before, after = accuracy_on(base, on).mean, accuracy_on(other, on).mean
     return math.inf if before is None or after is None else 100 * (before - after)
 
 
-def _accuracy(summary: Summary, on: Match) -> Estimate:
+def accuracy_on(summary: Summary, on: MatchedOn) -> Estimate:
+    """Return the accuracy on the validation set or on the test set."""
     return summary.validation if on == "validation" else summary.accuracy
 
 
 def describe_price(base: Summary, best: Summary) -> str:
-    """Say what the defence costs in accuracy, in words."""
+    """Say what the defence costs in accuracy, as a clause."""
     lost = accuracy_cost(base, best)
-    both = f"({format_percent(base.accuracy)} to {format_percent(best.accuracy)})"
     if abs(lost) < 0.05:
-        return f"at no cost in accuracy ({format_percent(best.accuracy)})"
-    if lost < 0:
-        return f"while accuracy rises by {-lost:.1f} points {both}"
-    return f"at a cost of {lost:.1f} points of accuracy {both}"
+        return f"accuracy stays the same ({format_percent(best.accuracy)})"
+    change = f"{'falls' if lost > 0 else 'rises'} by {abs(lost):.1f} points"
+    return f"accuracy {change} ({format_percent(base.accuracy)} to {format_percent(best.accuracy)})"
 
 
-def _leak(summary: Summary, again: bool = False) -> str:
-    """Say how much leaks; `resample_bits`: the cap and the attacker were introduced before."""
-    if summary.cap is not None and _bits(summary) > summary.cap - ALL:
-        bits = f"all {summary.cap:.1f} bits leak"
+def describe_leak(start: str, summary: Summary) -> str:
+    """Say how much leaks, of how much, and how often the best possible attacker is right."""
+    if is_all(summary):
+        text = f"{start} all {summary.cap:.1f} bits leak beyond the label."
     else:
-        most = "" if summary.cap is None or again else f" of at most {summary.cap:.1f}"
-        bits = f"{_bits(summary):.2f}{most} bits leak"
-    bits += "" if again else " beyond the label"
+        most = "" if summary.cap is None else f" of at most {summary.cap:.1f}"
+        text = f"{start} {mean_bits(summary):z.2f}{most} bits leak beyond the label."
     if summary.identification.mean is None:
-        return bits
-    cases = f"in {format_whole_percent(summary.identification.mean)} of cases"
-    if again:
-        return f"{bits} and that attacker is right {cases}"
-    of = f"the right one of {summary.choices} images" if summary.choices else "the right image"
-    return f"{bits}, and the best possible attacker picks {of} {cases}"
+        return text
+    picked = f"one of {summary.choices} images" if summary.choices else "image"
+    share = format_whole_percent(summary.identification.mean)
+    return f"{text} The best possible attacker picks the right {picked} in {share} of cases."
 
 
-def describe_attack(chosen: Verdict) -> str | None:
+def describe_leak_again(start: str, summary: Summary) -> str:
+    """Say how much leaks where the cap and the attacker were introduced before."""
+    bits = f"all {summary.cap:.1f}" if is_all(summary) else f"{mean_bits(summary):z.2f}"
+    if summary.identification.mean is None:
+        return f"{start} {bits} bits leak."
+    share = format_whole_percent(summary.identification.mean)
+    return f"{start} {bits} bits leak, and that attacker is right in {share} of cases."
+
+
+def is_all(summary: Summary) -> bool:
+    """Say whether all bits leak that could."""
+    return summary.cap is not None and mean_bits(summary) > summary.cap - CAP_TOLERANCE
+
+
+def describe_attack(verdict: Verdict) -> str | None:
     """Say how far the worst trained attack gets, against one who knows only the label."""
-    best = chosen.best or chosen.base
+    base, best = verdict.base, verdict.best or verdict.base
     if best is None or best.mse.mean is None:
         return None
     names = " or ".join(best.worst) or "the worst attack"
-    text = f"The best reconstruction from a trained attack ({names}) has MSE {best.mse.mean:.4f}"
-    base = chosen.base
+    parts = [f"The best reconstruction by a trained attack ({names}) has MSE {best.mse.mean:.4f}."]
     if base is not None and base is not best and base.mse.mean is not None:
-        text += f", {base.mse.mean:.4f} without a defence"
+        parts.append(f"Without a defence it is {base.mse.mean:.4f}.")
     if best.oracle_mse is not None:
-        text += f"; one who knows only the label reaches {best.oracle_mse:.4f}"
-    return f"{text}."
+        parts.append(f"The average image of the class has {best.oracle_mse:.4f}.")
+    return " ".join(parts)
 
 
-def list_cautions(summaries: Sequence[Summary], chosen: Verdict) -> list[str]:
+def list_cautions(summaries: Sequence[Summary], verdict: Verdict) -> list[str]:
     """Return what in these very numbers asks for care."""
-    found = []
-    base, best = chosen.base, chosen.best
+    cautions = []
+    base, best = verdict.base, verdict.best
     if base and best and None not in (base.noise, best.noise) and base.noise != best.noise:
-        found.append(
-            f"The undefended model sends noise of sigma {base.noise:g}, {best.label} of sigma "
-            f"{best.noise:g}: part of the difference is the noise's. Compare at equal noise too."
+        cautions.append(
+            f"The undefended model sends noise of sigma {base.noise:g}. With {best.label}, sigma "
+            f"is {best.noise:g}. So part of the difference comes from the noise. Compare at equal "
+            "noise, too."
         )
-    found += describe_weak_attacks(summaries)
-    for s in summaries:
-        bounds = [run.result.fano_identification for run in s.runs]
+    cautions += describe_weak_attacks(summaries)
+    for summary in summaries:
+        bounds = [run.result.fano_identification for run in summary.runs]
         bound = max((value for value in bounds if value is not None), default=None)
-        if bound is not None and (s.identification.mean or 0) > bound + 1e-9:
-            found.append(
-                f"{s.label}: identification {format_whole_percent(s.identification.mean or 0)} is "
-                f"above the certificate's bound {format_whole_percent(bound)}. One of the two is "
-                "wrong; do not rely on it."
+        if bound is not None and (summary.identification.mean or 0) > bound + 1e-9:
+            cautions.append(
+                f"{summary.label}: identification "
+                f"{format_whole_percent(summary.identification.mean or 0)} is above the "
+                f"certificate's bound {format_whole_percent(bound)}. One of the two is wrong; do "
+                "not rely on it."
             )
-    return found
+    return cautions
 
 
 def describe_weak_attacks(summaries: Sequence[Summary]) -> list[str]:
     """Return one sentence that names the variants whose attack does worse than the label alone."""
-    known = [(s.label, s.mse.mean, s.oracle_mse) for s in summaries]
-    told = [(name, mse, label) for name, mse, label in known if mse is not None and label]
-    worse = [(name, mse, label) for name, mse, label in told if mse > SUSPECT * label]
-    if not worse:
+    weak = [
+        (summary.label, mse, label_only)
+        for summary in summaries
+        if (mse := summary.mse.mean) is not None
+        and (label_only := summary.oracle_mse)
+        and mse > WEAK_ATTACK * label_only
+    ]
+    if not weak:
         return []
-    labels = " or ".join(sorted({f"{label:.4f}" for _, _, label in worse}))
-    names = "; ".join(f"{name} ({mse:.4f})" for name, mse, _ in worse)
+    labels = " or ".join(sorted({f"{label_only:.4f}" for _, _, label_only in weak}))
+    names = "; ".join(f"{name} ({mse:.4f})" for name, mse, _ in weak)
     return [
         f"The trained attack does worse than knowing only the label (MSE {labels}) on {names}. "
         "That is a weak attack or a damaged model, not more privacy."
@@ -237,5 +261,6 @@ def format_whole_percent(value: float) -> str:
     return f"{100 * value:.0f}{PERCENT}"
 
 
-def _bits(summary: Summary) -> float:
+def mean_bits(summary: Summary) -> float:
+    """Return the mean bits beyond the label; infinity where they were not measured."""
     return math.inf if summary.bits.mean is None else summary.bits.mean

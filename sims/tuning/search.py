@@ -1,106 +1,162 @@
 """One variant's search: trials suggested by what came before, scored on the validation set."""
 
+import json
+import math
 import time
-from collections.abc import Sequence
 from itertools import product
-from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import optuna
 import torch
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
-from optuna.trial import TrialState, create_trial
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.samplers import TPESampler
+from optuna.trial import FrozenTrial, TrialState
 
 from fedcel.errors import DivergedError
 from fedcel.leakage import SmashedData, optimal_leak
 from fedcel.metrics import score_probabilities
-from fedcel.posterior import build_device_net, predict
+from fedcel.posterior import predict
 from fedcel.runs import NOISE_DRAWS, posterior_samples, run_folder
 from fedcel.seeding import make_generator, stream_seed
 from fedcel.settings import Scalar, Settings, parse_settings
 from sims.bench.scenario import Variant
-from sims.commands.progress import print_line
+from sims.commands.progress import estimate_left, print_line, show_rounds
 from sims.engines import local
-from sims.tuning.trials import Memory, Outcome, Score, keep_trial, trial_id
+from sims.tuning.trial_journal import (
+    Outcome,
+    ValidationScore,
+    mark_trial,
+    open_journal,
+    read_outcome,
+    recall_outcomes,
+    settings_id,
+)
 
 BITS_PER_POINT = 0.5  # what a point of accuracy below the floor costs in the objective
-DIGITS = 4  # significant, of a chosen value: what is written is what was trained with
-STARTUP = 6  # trials drawn at random, before the sampler learns from them
-Flat = dict[str, Scalar]
-Among = tuple[float, float] | list[Scalar]
+VALUE_DIGITS = 4  # significant, of a chosen value: what is written is what was trained with
+RANDOM_TRIALS = 6  # drawn at random, before the sampler learns from them
+FlatSettings = dict[str, Scalar]
+SearchRange = tuple[float, float] | list[Scalar]
 """The ends of a range, or the choices."""
 
 
 class SearchPlan(NamedTuple):
-    """One variant's search: the settings it starts from, and what each key is chosen among."""
+    """One variant's search: the settings it starts from, and the range of each key."""
 
     variant: Variant
-    base: Flat
-    among: dict[str, Among]
+    base: FlatSettings
+    ranges: dict[str, SearchRange]
     seed: int
     defended: bool
     strength: float | None
     goal: str
 
 
-class Trial(NamedTuple):
-    """One federation of a search: the sampler's parameters, the settings made of them, the end."""
-
-    params: dict[str, Scalar]
-    chosen: Flat
-    outcome: Outcome
-
-
 class BestTrial(NamedTuple):
     """A variant's best trial."""
 
     name: str
-    chosen: Flat
-    score: Score
+    chosen: FlatSettings
+    score: ValidationScore
     trials: int
-    """Different ones: a small grid is gone through again and again."""
+    """Different ones: the sampler may suggest a combination of choices twice."""
     trained: int
-    """Of this call; the rest were kept."""
+    """Of this call; the rest were in the journal."""
 
 
-def run_search(
-    plan: SearchPlan, trials: int, floor: float | None, store: Path, memory: Memory
-) -> BestTrial:
+def run_search(plan: SearchPlan, trials: int, floor: float | None, journal: Path) -> BestTrial:
     """Return the best settings within the ranges and their score on the validation set.
 
-    Each suggestion depends on the trials before it and its own number alone, whatever was trained
-    when. DivergedError when not one trial can be trained.
+    The search is a study in the journal, and goes on where it stopped. A trial that was
+    interrupted stays in the study as one that runs, and counts for nothing.
+
+    Raises:
+        DivergedError: Not one trial can be trained.
     """
     torch.set_num_threads(1)  # the same sums whatever runs beside this
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    name, spent, fresh = plan.variant.name, 0.0, 0
-    tried: list[Trial] = []
-    for number in range(trials):
-        params = suggest_trial(plan, tried, floor, trials)
-        chosen = {key: round_value(params[key], among) for key, among in plan.among.items()}
+    storage, name = open_journal(journal), plan.variant.name
+    study = optuna.create_study(
+        storage=storage,
+        study_name=study_name(plan, floor),
+        direction="maximize",
+        load_if_exists=True,
+    )
+    outcomes, seconds = recall_outcomes(storage), list[float]()
+    grid = list_grid(plan, trials)
+    budget = len(grid) or trials
+    while trial := ask_trial(study, plan, grid, budget):
+        number, chosen = len(list_ended(study)) + 1, choose_values(plan, trial)
+        title = f"{name}, trial {number} of {budget}"
         settings = parse_settings(plan.base | chosen)
-        outcome = memory.get(trial_id(settings))
-        if outcome is None:
-            begin = time.monotonic()
-            outcome = attempt_trial(settings)
-            keep_trial(store, settings, outcome)
-            memory = memory | {trial_id(settings): outcome}
-            spent, fresh = spent + time.monotonic() - begin, fresh + 1
-        tried.append(Trial(params, chosen, outcome))
-        left = f"about {spent / fresh * (trials - number - 1):.0f} s left" if fresh else "kept"
-        print_line(
-            f"{name} {number + 1}/{trials}: {describe_outcome(outcome)} with {chosen}, {left}"
-        )
-    sound = [(t.chosen, t.outcome) for t in tried if isinstance(t.outcome, Score)]
-    if not sound:
-        raise DivergedError(f"{name}: all {trials} trials diverged; lower the range of local.rate")
-    best = max(sound, key=lambda one: objective(one[1], plan.goal, floor))
-    return BestTrial(name, *best, len({tuple(trial.chosen.items()) for trial in tried}), fresh)
+        federation, source = settings_id(settings), ", trained before"
+        if federation not in outcomes:
+            begin, source = time.monotonic(), ""
+            outcomes[federation] = train_trial(settings, title)
+            seconds.append(time.monotonic() - begin)
+        outcome = outcomes[federation]
+        mark_trial(trial, federation, outcome)
+        if isinstance(outcome, str):
+            study.tell(trial, state=TrialState.PRUNED)
+        else:
+            study.tell(trial, tuning_objective(outcome, plan.goal, floor))
+        remaining = estimate_left(seconds, budget - number)
+        values = format_values(chosen)
+        print_line(f"{title}: {describe_outcome(outcome)} with {values}{source}{remaining}")
+    ended = list_ended(study)[:budget]  # an earlier call may have tried more
+    best = max(ended, key=lambda trial: -math.inf if trial.value is None else trial.value)
+    score = read_outcome(best.user_attrs)
+    if isinstance(score, str):
+        raise DivergedError(f"{name}: all {budget} trials diverged; lower the range of local.rate")
+    different = {tuple(choose_values(plan, trial).items()) for trial in ended}
+    return BestTrial(name, choose_values(plan, best), score, len(different), len(seconds))
 
 
-def objective(score: Score, goal: str, floor: float | None) -> float:
+def study_name(plan: SearchPlan, floor: float | None) -> str:
+    """Return what a search is known by: all that decides its suggestions and their values."""
+    ranges = {key: str(values) for key, values in plan.ranges.items()}
+    return json.dumps((plan.variant.name, plan.goal, floor, plan.base, ranges), sort_keys=True)
+
+
+def list_ended(study: optuna.Study) -> list[FrozenTrial]:
+    """Return the trials that were scored or diverged, in their order."""
+    return study.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
+
+
+def list_grid(plan: SearchPlan, trials: int) -> list[FlatSettings]:
+    """Return all combinations where every key has choices and they fit in the trials; else none."""
+    choices = [values for values in plan.ranges.values() if isinstance(values, list)]
+    if len(choices) < len(plan.ranges) or math.prod(map(len, choices)) > trials:
+        return []
+    return [dict(zip(plan.ranges, values, strict=True)) for values in product(*choices)]
+
+
+def ask_trial(
+    study: optuna.Study, plan: SearchPlan, grid: list[FlatSettings], budget: int
+) -> optuna.Trial | None:
+    """Return the next trial, or None where all were.
+
+    A small grid is tried whole and in order, so that luck plays no part. Else a suggestion depends
+    on the trials before it and its own number alone, whatever was trained when.
+    """
+    ended = list_ended(study)
+    if grid:
+        tried = [trial.params for trial in ended]
+        untried = [values for values in grid if values not in tried]
+        if not untried:
+            return None
+        if not study.get_trials(states=(TrialState.WAITING,)):  # left by an interrupted search
+            study.enqueue_trial(untried[0])
+    elif len(ended) >= budget:
+        return None
+    seed = stream_seed(plan.seed, f"tune-{plan.variant.name}", len(ended)) % 2**31
+    study.sampler = TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS, constant_liar=False)
+    return study.ask({key: make_distribution(values) for key, values in plan.ranges.items()})
+
+
+def tuning_objective(score: ValidationScore, goal: str, floor: float | None) -> float:
     """Return what a search maximises; `floor` is None for undefended variants."""
     if goal == "nll":
         return -score.nll
@@ -109,41 +165,28 @@ def objective(score: Score, goal: str, floor: float | None) -> float:
     return -score.bits - BITS_PER_POINT * max(0.0, 100 * (floor - score.accuracy))
 
 
-def suggest_trial(
-    plan: SearchPlan, tried: Sequence[Trial], floor: float | None, trials: int
-) -> dict[str, Scalar]:
-    """Return the parameters of the next trial, a pure function of those before it.
-
-    No more combinations of choices than trials are all tried, in order, so that luck plays no part.
-    """
-    choices = [among for among in plan.among.values() if isinstance(among, list)]
-    if len(choices) == len(plan.among) and prod(map(len, choices)) <= trials:
-        every = [dict(zip(plan.among, values, strict=True)) for values in product(*choices)]
-        return every[len(tried) % len(every)]
-    purpose = f"tune-{plan.variant.name}"
-    seed = stream_seed(plan.seed, purpose, len(tried)) % 2**31
-    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    space = {key: choose_distribution(among) for key, among in plan.among.items()}
-    for trial in tried:
-        score = trial.outcome if isinstance(trial.outcome, Score) else None
-        study.add_trial(
-            create_trial(
-                state=TrialState.PRUNED if score is None else TrialState.COMPLETE,
-                value=None if score is None else objective(score, plan.goal, floor),
-                params=trial.params,
-                distributions=space,
-            )
-        )
-    return study.ask(space).params
+def train_trial(settings: Settings, label: str) -> Outcome:
+    """Return the validation score of one federation, or why it diverged."""
+    with TemporaryDirectory() as place, show_rounds(label, settings.rounds) as show_round:
+        folder = Path(place) / "run"
+        run_folder.create_run(folder, settings)
+        try:
+            local.train_locally(settings, folder, show_round, measure=False)
+            return score_run(run_folder.read_run(folder))
+        except DivergedError as error:
+            return str(error)
 
 
-def attempt_trial(settings: Settings) -> Outcome:
-    """Return the score of one federation, or why it diverged."""
-    try:
-        return train_trial(settings)
-    except DivergedError as error:
-        return str(error)
+def score_run(run: run_folder.Run) -> ValidationScore:
+    """Return how a run does on its validation images; the test set is not touched."""
+    (x, y), seed, scope = run.splits.validation, run.settings.seed, run.settings.chain.scope
+    samples = posterior_samples(run)
+    repeated, labels = x.repeat(NOISE_DRAWS, 1, 1, 1), y.repeat(NOISE_DRAWS)
+    answers = predict(run.flat, samples, repeated, make_generator(seed, "tune-noise"), scope=scope)
+    smashed_data = SmashedData(build_device_net(run.flat, samples, scope))
+    leak = optimal_leak(smashed_data, x, y, make_generator(seed, "tune-optimal"))
+    scores = score_probabilities(answers.probabilities, labels)
+    return ValidationScore(scores["accuracy"], leak.bits_beyond_label, scores["nll"])
 
 
 def describe_outcome(outcome: Outcome) -> str:
@@ -153,33 +196,25 @@ def describe_outcome(outcome: Outcome) -> str:
     return f"accuracy {outcome.accuracy:.4f}, {outcome.bits:.3f} bits, NLL {outcome.nll:.3f}"
 
 
-def train_trial(settings: Settings) -> Score:
-    """Return validation accuracy and bits of one federation; the test set is not touched."""
-    with TemporaryDirectory() as place:
-        folder = Path(place) / "run"
-        run_folder.create_run(folder, settings)
-        local.train_locally(settings, folder, lambda _: None, measure=False)
-        run = run_folder.read_run(folder)
-    x, y = run.splits.validation
-    many, labels = x.repeat(NOISE_DRAWS, 1, 1, 1), y.repeat(NOISE_DRAWS)
-    stream = make_generator(settings.seed, "tune-noise")
-    found = predict(run.flat, posterior_samples(run), many, stream, scope=settings.chain.scope)
-    net = build_device_net(run.flat, posterior_samples(run), settings.chain.scope)
-    leak = optimal_leak(SmashedData(net), x, y, make_generator(settings.seed, "tune-optimal"))
-    score = score_probabilities(found.probabilities, labels)
-    return Score(score["accuracy"], leak.bits_beyond_label, score["nll"])
+def format_values(values: FlatSettings) -> str:
+    """Return settings as one writes them after --set."""
+    return " ".join(f"{key}={value}" for key, value in values.items())
 
 
-def choose_distribution(among: Among) -> BaseDistribution:
+def make_distribution(values: SearchRange) -> CategoricalDistribution | FloatDistribution:
     """Return how a key is drawn: log-uniformly from a range, or from the choices."""
-    if isinstance(among, list):
-        return CategoricalDistribution(among)
-    return FloatDistribution(*among, log=True)
+    if isinstance(values, list):
+        return CategoricalDistribution(values)
+    return FloatDistribution(*values, log=True)
 
 
-def round_value(drawn: Scalar, among: Among) -> Scalar:
-    """Return a choice as it is, and a number of a range to 4 significant digits."""
-    if isinstance(among, list):
-        return drawn
-    low, high = among
-    return min(max(float(f"{drawn:.{DIGITS}g}"), low), high)  # rounding may lead out of the range
+def choose_values(plan: SearchPlan, trial: optuna.Trial | FrozenTrial) -> FlatSettings:
+    """Return a trial's values: a choice as it is, a number of a range to 4 significant digits."""
+    chosen: FlatSettings = {}
+    for key, values in plan.ranges.items():
+        value = trial.params[key]
+        if not isinstance(values, list):
+            low, high = values
+            value = min(max(float(f"{value:.{VALUE_DIGITS}g}"), low), high)  # rounding may lead out
+        chosen[key] = value
+    return chosen

@@ -14,12 +14,19 @@ from fedcel.settings import DataSettings, Scalar, Settings, parse_settings
 from sims.bench.scenario import Scenario, Variant, is_defended
 from sims.commands.progress import estimate_left, print_line
 from sims.engines.process_pool import run_items, time_call
-from sims.tuning.search import Among, BestTrial, Flat, SearchPlan, run_search
-from sims.tuning.trials import recall_trials
+from sims.tuning.search import (
+    BestTrial,
+    FlatSettings,
+    SearchPlan,
+    SearchRange,
+    format_values,
+    run_search,
+)
+from sims.tuning.trial_journal import open_journal
 
 
 def tune_scenario(
-    scenario: Scenario, trials: int, overrides: Flat, store: Path, jobs: int = 1
+    scenario: Scenario, trials: int, overrides: FlatSettings, journal: Path, *, jobs: int = 1
 ) -> dict[str, object]:
     """Return the scenario with each variant's best trial written into its settings.
 
@@ -29,39 +36,40 @@ def tune_scenario(
     With the goal `nll` all variants minimise the negative log-likelihood of validation labels.
     A variant with strengths is tuned at the first that is not 0, or at the best one of a range for
     its `strength-key`, which then leads its strengths; all of them share its settings.
-    `overrides` are written into the scenario too. Trials are kept in `store` and not trained
+    `overrides` are written into the scenario too. Trials are kept in the journal and not trained
     twice; the result depends neither on that nor on `jobs`, the variants searched at once.
-    SettingsError, before anything is trained, when the scenario has no variant, no undefended one,
-    or no sound ranges in [tune].
+
+    Raises:
+        SettingsError: Before anything is trained, when the scenario has no variant, no undefended
+            one, or no valid ranges in [tune].
     """
     table, plans = prepare_searches(scenario, overrides)
     tables = table["variant"]
     assert isinstance(tables, list)
-    found: dict[str, BestTrial] = {}
+    open_journal(journal)  # damage is named before the work
+    best: dict[str, BestTrial] = {}
     floor: float | None = None
     seconds: list[float] = []
     for stage in ([p for p in plans if not p.defended], [p for p in plans if p.defended]):
-        task = partial(
-            run_search, trials=trials, floor=floor, store=store, memory=recall_trials(store)
-        )
-        with closing(run_items(partial(time_call, task), stage, jobs)) as running:
-            for one, spent in running:
-                found[one.name] = one
-                seconds += [spent] if one.trained else []
-                rest = estimate_left(seconds, len(plans) - len(found), jobs)
-                told = f"accuracy {one.score.accuracy:.4f}, bits {one.score.bits:.3f}"
-                print_line(f"{one.name}: {told} with {one.chosen}")
-                print_line(f"{len(found)}/{len(plans)} variants searched{rest}")
+        task = partial(run_search, trials=trials, floor=floor, journal=journal)
+        with closing(run_items(partial(time_call, task), stage, jobs)) as searches:
+            for trial, spent in searches:
+                best[trial.name] = trial
+                seconds += [spent] if trial.trained else []
+                score = f"accuracy {trial.score.accuracy:.4f}, bits {trial.score.bits:.3f}"
+                remaining = estimate_left(seconds, len(plans) - len(best), jobs)
+                print_line(f"{trial.name}: {score} with {format_values(trial.chosen)}")
+                print_line(f"{len(best)}/{len(plans)} variants searched{remaining}")
         if floor is None:
-            first = min(stage, key=lambda plan: plan.strength is not None).variant.name
-            floor = found[first].score.accuracy - scenario.tune.loss / 100
-    for plan, raw in zip(plans, tables, strict=True):
-        raw |= write_best(plan, found[plan.variant.name], overrides)
+            reference = min(stage, key=lambda plan: plan.strength is not None).variant.name
+            floor = best[reference].score.accuracy - scenario.tune.loss / 100
+    for plan, variant_table in zip(plans, tables, strict=True):
+        variant_table |= tune_variant_table(plan, best[plan.variant.name], overrides)
     return table | {"settings": nest_settings(scenario.settings | overrides)}
 
 
 def prepare_searches(
-    scenario: Scenario, overrides: Flat
+    scenario: Scenario, overrides: FlatSettings
 ) -> tuple[dict[str, object], list[SearchPlan]]:
     """Return the scenario's file and each variant's search; errors as of `tune_scenario`."""
     table = read_toml(scenario.path)
@@ -69,24 +77,23 @@ def prepare_searches(
         raise SettingsError(f"{scenario.path}: no [[variant]] to tune; add one for each row")
     if not scenario.tune.ranges:
         raise SettingsError(f"{scenario.path}: [tune] names no ranges, such as local.rate")
-    plans = [
-        plan_search(scenario, variant, overrides | {"engine": "loop"})
-        for variant in scenario.variants
-    ]
+    fixed = overrides | {"engine": "loop"}
+    plans = [plan_search(scenario, variant, fixed) for variant in scenario.variants]
     if all(plan.defended for plan in plans):
         raise SettingsError(
             f"{scenario.path}: every variant has a cel.kind or a defence.name; add one without, "
             "whose accuracy the others are held to"
         )
     if scenario.tune.goal == "leak":
-        for first in {(s.data, s.clients, s.seed) for s in map(starting_settings, plans)}:
-            check_measurable(*first)
+        starts = map(starting_settings, plans)
+        for data, clients, seed in {(s.data, s.clients, s.seed) for s in starts}:
+            check_measurable(data, clients, seed)
     return table, plans
 
 
 def starting_settings(plan: SearchPlan) -> Settings:
     """Return the settings that a variant's search starts from."""
-    return parse_settings(plan.base | {key: values[0] for key, values in plan.among.items()})
+    return parse_settings(plan.base | {key: values[0] for key, values in plan.ranges.items()})
 
 
 def check_measurable(data: DataSettings, clients: int, seed: int) -> None:
@@ -99,77 +106,80 @@ def check_measurable(data: DataSettings, clients: int, seed: int) -> None:
         )
 
 
-def plan_search(scenario: Scenario, variant: Variant, fixed: Flat) -> SearchPlan:
-    """Return a variant's search; SettingsError when its settings or ranges are not sound."""
+def plan_search(scenario: Scenario, variant: Variant, fixed: FlatSettings) -> SearchPlan:
+    """Return a variant's search; SettingsError when its settings or ranges are not valid."""
     strength = next((s for s in variant.strengths if s), None)
-    swept: Flat = {} if strength is None else {str(variant.strength_key): strength}
+    swept: FlatSettings = {} if strength is None else {str(variant.strength_key): strength}
     base = scenario.settings | variant.settings | swept | fixed
-    among = {
-        key: parse_ends(text, key) for key, text in (scenario.tune.ranges | variant.tune).items()
-    }
-    for name in sorted(among.keys() & fixed.keys()):
-        raise SettingsError(f"--set {name} and [tune] {name} are at odds; leave one of them out")
-    plan = SearchPlan(variant, base, among, 0, False, strength, scenario.tune.goal)
-    first = starting_settings(plan)
-    for key, values in among.items():
-        for other in values if isinstance(values, list) else range_ends(*values):
-            parse_settings(base | {name: each[0] for name, each in among.items()} | {key: other})
-    return plan._replace(seed=first.seed, defended=is_defended(first))
+    texts = scenario.tune.ranges | variant.tune
+    for key in sorted(texts.keys() & fixed.keys()):
+        raise SettingsError(f"--set {key} and [tune] {key} are at odds; leave one of them out")
+    ranges = {key: parse_range(text, key) for key, text in texts.items()}
+    start = base | {key: values[0] for key, values in ranges.items()}
+    for key, values in ranges.items():
+        for value in values if isinstance(values, list) else sample_range(*values):
+            parse_settings(start | {key: value})
+    settings = parse_settings(start)
+    defended = is_defended(settings)
+    return SearchPlan(variant, base, ranges, settings.seed, defended, strength, scenario.tune.goal)
 
 
-def write_best(plan: SearchPlan, found: BestTrial, overrides: Flat) -> dict[str, object]:
+def tune_variant_table(
+    plan: SearchPlan, best: BestTrial, overrides: FlatSettings
+) -> dict[str, object]:
     """Return a variant's tuned settings, and how they were found, as its table has them."""
-    own = {key: overrides.get(key, value) for key, value in plan.variant.settings.items()}
-    key = plan.variant.strength_key
-    strength = found.chosen.get(str(key), plan.strength)
-    at = {} if strength is None else {"strength": strength}
-    rest = {name: value for name, value in found.chosen.items() if name != key}
-    score = {"accuracy": found.score.accuracy, "bits-beyond-label": found.score.bits}
-    score["nll"] = found.score.nll
+    settings = {key: overrides.get(key, value) for key, value in plan.variant.settings.items()}
+    strength_key = str(plan.variant.strength_key)
+    strength = best.chosen.get(strength_key, plan.strength)
     tuned: dict[str, object] = {
-        "settings": nest_settings(own | rest),
-        "tuned": {**score, "trials": found.trials, **at},
+        "accuracy": best.score.accuracy,
+        "bits-beyond-label": best.score.bits,
+        "nll": best.score.nll,
+        "trials": best.trials,
     }
-    if key in found.chosen:
-        first = f"{strength:g}"
-        others = (f"{other:g}" for other in plan.variant.strengths)
-        tuned["strengths"] = ",".join([first, *(other for other in others if other != first)])
-    return tuned
+    if strength is not None:
+        tuned["strength"] = strength
+    settings |= {key: value for key, value in best.chosen.items() if key != strength_key}
+    table: dict[str, object] = {"settings": nest_settings(settings), "tuned": tuned}
+    if strength_key in best.chosen:
+        swept = [f"{value:g}" for value in (strength, *plan.variant.strengths)]
+        table["strengths"] = ",".join(dict.fromkeys(swept))
+    return table
 
 
-def range_ends(low: float, high: float) -> tuple[float, float, float]:
+def sample_range(low: float, high: float) -> tuple[float, float, float]:
     """Return the ends of a range and a number between them, no integer where they differ."""
     return low, high, low ** (2 / 3) * high ** (1 / 3)
 
 
-def parse_ends(text: str, key: str) -> Among:
+def parse_range(text: str, key: str) -> SearchRange:
     """Return the ends of 'LOW..HIGH', or the choices of 'A|B|C'; SettingsError if it is neither."""
     low, dots, high = text.partition("..")
     if not dots:
-        return [parse_number(part) for part in text.split("|")]
+        return [parse_choice(part) for part in text.split("|")]
     try:
-        first, last = float(low), float(high)
+        ends = float(low), float(high)
     except ValueError:
         raise SettingsError(f"[tune] {key} is {text!r}, must be 'LOW..HIGH' or 'A|B|C'") from None
-    if not 0 < first <= last < math.inf:
+    if not 0 < ends[0] <= ends[1] < math.inf:
         raise SettingsError(
             f"[tune] {key} is {text!r}, must be 'LOW..HIGH' with 0 < LOW <= HIGH: values are drawn "
             "evenly in their logarithm"
         )
-    return first, last
+    return ends
 
 
-def parse_number(text: str) -> Scalar:
-    """Return an int or float where the text is one."""
-    for kind in (int, float):
+def parse_choice(text: str) -> Scalar:
+    """Return an int or float where the text is one, .7 among them."""
+    for number in (int, float):
         try:
-            return kind(text)
+            return number(text)
         except ValueError:
             continue
     return text
 
 
-def nest_settings(flat: Flat) -> dict[str, object]:
+def nest_settings(flat: FlatSettings) -> dict[str, object]:
     """Return {"cel": {"weight": 1}} of {"cel.weight": 1}."""
     tree: dict[str, object] = {}
     for key, value in flat.items():

@@ -15,7 +15,7 @@ import pytest
 
 from fedcel.settings import Settings, dump_settings
 from sims.bench import scenario
-from sims.commands.main import main
+from sims.commands.main import GROUPS, main
 from sims.results.attack_results import read_rows
 
 ROOT = Path(__file__).parents[3]
@@ -27,10 +27,10 @@ QUICK += ["--set", "privacy.epsilons=4", "--set", "attack.seeds=1", "--set", "at
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """Return what is said when the input is wrong, in at most three lines."""
     assert main(arguments) == 2
-    said = capsys.readouterr().err
-    assert len(said.splitlines()) <= 3
-    assert "Traceback" not in said
-    return said
+    message = capsys.readouterr().err
+    assert len(message.splitlines()) <= 3
+    assert "Traceback" not in message
+    return message
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,8 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         ("data.test=3000", "3000"),
         ("net.name=vgg", "net.name is 'vgg'"),
         ("net.name=cnn5:build", "no module 'cnn5'"),
-        ("rounds", "not of the form KEY=VALUE"),
+        ("rounds", "not of the form KEY=VALUE, such as --set rounds=60"),
+        (" =1", "not of the form KEY=VALUE"),
         ("seed=abc", "seed is 'abc'"),
         ("seed=1.5", "seed is 1.5"),
         ("attack.names=decodr", "did you mean 'decoder'"),
@@ -96,10 +97,31 @@ def test_a_place_that_cannot_be_written(
     places = [tmp_path / "file" / "below"]
     places += [tmp_path] if command == "tune" else [tmp_path / "file"]
     for place in places:
-        said = refused([command, "digits", "--out", str(place)], capsys)
-        assert len(said.splitlines()) == 1
-        assert str(tmp_path) in said
+        message = refused([command, "digits", "--out", str(place)], capsys)
+        assert len(message.splitlines()) == 1
+        assert str(tmp_path) in message
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["simulate", "bench", "uncertainty"])
+def test_a_file_is_no_folder(
+    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Neither as the folder nor above it: said in words, not with an error number."""
+    (tmp_path / "file").write_text("mine")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        message = refused([command, "digits", "--out", str(place)], capsys)
+        assert f"but {tmp_path / 'file'} is a file; name a folder" in message
+
+
+def test_resume_needs_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without --out a new one would be named, which nobody can go on with."""
+    assert "--resume needs --out" in refused(["simulate", "digits", "--resume"], capsys)
+
+
+def test_a_wrong_command_has_one_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not the same one twice."""
+    assert refused(["simulat", "digits"], capsys).count("Did you mean 'simulate'?") == 1
 
 
 @pytest.mark.parametrize(
@@ -144,9 +166,9 @@ def test_simulate_attack_report_in_turn(capsys: pytest.CaptureFixture[str], tmp_
     assert main(["simulate", "digits", "--variant", "cluster", "--out", str(run), *QUICK]) == 0
     assert f"run: {run}\n" in capsys.readouterr().err
     assert main(["attack", str(run), "--set", "attack.seeds=2"]) == 0
-    said = capsys.readouterr().out.splitlines()
-    found = [line.split()[:2] for line in said if line.startswith("kernel-ridge ")]
-    assert found == [["kernel-ridge", "smashed-data"]] * 2
+    lines = capsys.readouterr().out.splitlines()
+    attacks = [line.split()[:2] for line in lines if line.startswith("kernel-ridge ")]
+    assert attacks == [["kernel-ridge", "smashed-data"]] * 2
     assert main(["report", str(run)]) == 0
     names = {path.name for path in run.iterdir()}
     assert names >= {
@@ -174,8 +196,8 @@ def test_simulate_attack_report_in_turn(capsys: pytest.CaptureFixture[str], tmp_
     assert "is a single run" in refused(["table", str(run)], capsys)
     assert "has no bench.json; give a folder" in refused(["table", str(run / "no")], capsys)
     for name in ("table", "escalate"):  # told before the work, which would fail for another reason
-        said = refused([name, str(run), "--out", str(run)], capsys)
-        assert "is a folder; --out names the file to write" in said
+        message = refused([name, str(run), "--out", str(run)], capsys)
+        assert "is a folder; --out names the file to write" in message
         new = tmp_path / "new" / "page.md"
         assert "is a single run" in refused([name, str(run), "--out", str(new)], capsys)
         assert not new.parent.exists()
@@ -226,7 +248,7 @@ def test_settings_speaks_plain_words(capsys: pytest.CaptureFixture[str]) -> None
     shown = capsys.readouterr().out
     assert "Takes: number > 0, or none." in shown
     assert "net.features" not in shown
-    assert "did you mean 'cel'" in refused(["settings", "sel"], capsys)
+    assert "no group of settings 'sel'; there are " in refused(["settings", "sel"], capsys)
     assert main(["settings"]) == 0
     shown = capsys.readouterr().out
     for repr_of_python in ("Literal", "Annotated", "Union", "None", "True", "Field", "<class"):
@@ -260,9 +282,11 @@ def test_version_and_scenarios_are_told(capsys: pytest.CaptureFixture[str]) -> N
     assert all(name in shown for name in scenario.list_packaged())
 
 
-@pytest.mark.parametrize("command", ["simulate", "attack", "serve", "keys"])
+@pytest.mark.parametrize(
+    "command", [*(name for commands in GROUPS.values() for name in commands), "ledger keys"]
+)
 def test_help_shows_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Of commands to copy."""
-    words = ["ledger", command] if command == "keys" else [command]
+    words = command.split()
     assert main([*words, "--help"]) == 0
-    assert f"fedcel {' '.join(words)} " in capsys.readouterr().out.split("Examples")[1]
+    assert f"fedcel {command}" in capsys.readouterr().out.split("Examples")[1]

@@ -18,12 +18,13 @@ def test_bars_of_several_processes_would_erase_each_other(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(progress, "parent_process", lambda: parent, raising=False)
-    with progress.show_rounds("cell", 2) as tell:
-        tell(EVENT)
+    with progress.show_rounds("cell", 2) as show_round:
+        show_round(EVENT)
     said = capsys.readouterr().err
     assert ("\x1b" in said) == bar
-    assert bar or said == "cell: round 2/2, accuracy 0.500, spread within classes 0.100\n"
-    assert not bar or "2 rounds, measured" in said
+    line = "training cell: all 2 rounds done, accuracy 0.500, spread within classes 0.100\n"
+    assert bar or said == line
+    assert not bar or ("round 2 of 2" in said and "measuring the leak" in said)
 
 
 def test_the_time_left_is_shared_by_the_processes() -> None:
@@ -34,21 +35,25 @@ def test_the_time_left_is_shared_by_the_processes() -> None:
     assert progress.estimate_left([], 3, 4) == ""
 
 
-def test_an_attack_says_how_much_is_left(
+def test_each_line_tells_how_much_is_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where no terminal is: each line names the attacks that are done, and an estimate."""
+    """Where no terminal is: of a training, and of attacks, of which those done are named."""
     now = 0.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    with progress.show_attacks("attacking") as (say, tell):
-        tell(0, 4, "decoder, seed 0")
+    with progress.show_rounds("training", 10) as show_round:
         now = 20.0
-        tell(1, 4, "rmle, seed 0")
-        now = 31.0
-        say("step 3/9, loss 1.0")
+        show_round(EVENT)
+    with progress.show_attacks("cell") as (show_line, show_attack):
+        show_attack(0, 4, "decoder, seed 0")
+        now = 40.0
+        show_attack(1, 4, "rmle, seed 0")
+        now = 51.0
+        show_line("step 3/9, loss 1.0")
     assert capsys.readouterr().err.splitlines() == [
-        "attacking: rmle, seed 0, 1.0 of 4 attacks done, about 60 s left",
-        "attacking: step 3/9, loss 1.0, 1.0 of 4 attacks done, about 60 s left",
+        "training: round 2 of 10, accuracy 0.500, spread within classes 0.100, about 80 s left",
+        "attacking cell: rmle, seed 0, 1 of 4 attacks done, about 60 s left",
+        "attacking cell: step 3/9, loss 1.0, 1 of 4 attacks done, about 60 s left",
     ]
 
 
@@ -58,10 +63,10 @@ def test_a_bar_of_attacks_runs_to_its_end(
     """On a terminal."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    with progress.show_attacks("attacking") as (say, tell):
-        tell(0, 2, "decoder, seed 0")
-        say("epoch 1/2")
-        tell(2, 2, "writing")
+    with progress.show_attacks("attacking") as (show_line, show_attack):
+        show_attack(0, 2, "decoder, seed 0")
+        show_line("epoch 1/2")
+        show_attack(2, 2, "writing")
     said = capsys.readouterr().err
     assert "attacking" in said
     assert "writing" in said

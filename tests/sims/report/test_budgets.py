@@ -2,7 +2,7 @@
 
 from sims.report.budgets import describe_sweeps, find_sweeps, make_sweeps_table
 from sims.report.records import Escalated
-from sims.report.text import NOTHING
+from sims.report.text import DASH
 
 
 def row(variant: str, budget: float, mse: float | None, seed: int = 0) -> Escalated:
@@ -50,7 +50,7 @@ def test_table_has_a_column_for_each_budget() -> None:
     table = make_sweeps_table(find_sweeps(ROWS), {("d", 0.3): "the d, 0.3", ("a", 0.1): "wrong"})
     assert table.head[2:] == ("MSE, 1x", "MSE, 4x", "MSE, 10x", "still falling")
     assert table.rows[0] == ("the a", "decoder", "0.0500", "0.0400", "0.0391", "yes")
-    assert table.rows[2] == ("the d, 0.3", "decoder", "0.0500", NOTHING, "0.0400", "yes")
+    assert table.rows[2] == ("the d, 0.3", "decoder", "0.0500", DASH, "0.0400", "yes")
 
 
 def test_what_is_said_follows_the_numbers() -> None:

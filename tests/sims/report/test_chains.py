@@ -10,10 +10,10 @@ from sims.report import chains
 
 def trace(path: Path, rows: int) -> Trace:
     """Return a trace of independent draws from round 41 on."""
-    found, stream = Trace(path / "trace.safetensors"), torch.Generator().manual_seed(0)
+    chain, stream = Trace(path / "trace.safetensors"), torch.Generator().manual_seed(0)
     for number in range(rows):
-        found.add(41 + number, torch.randn(6, generator=stream))
-    return found
+        chain.add(41 + number, torch.randn(6, generator=stream))
+    return chain
 
 
 def test_the_path_is_the_functionals_over_their_rounds(tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ def test_points_of_the_frontier(make_bench: Make) -> None:
     """Each variant is drawn at (bits, accuracy in percent)."""
     figure = figures.draw_bits_trade_off(summarise_book(read_book(make_bench())))
     assert figure is not None
-    drawn = [line for line in figure.axes[0].lines if str(line.get_marker()) in figures.MARKERS]
-    points = np.array([np.asarray(line.get_xydata())[0] for line in drawn])
+    lines = [line for line in figure.axes[0].lines if str(line.get_marker()) in figures.MARKERS]
+    points = np.array([np.asarray(line.get_xydata())[0] for line in lines])
     np.testing.assert_allclose(points, [(4.46, 95.1), (0.54, 94.8), (0.67, 96.2)])
 
 
@@ -68,14 +68,14 @@ def test_many_variants_share_out_over_panels_with_the_undefended_in_each() -> No
     many = [Summary(n, n, n, s, accuracy=DRAWN, bits=DRAWN) for n in names for s in (1.0, 2.0)]
     figure = figures.draw_bits_trade_off([*many[:6], bare, *many[6:]])
     assert figure is not None
-    told = [
+    legends = [
         [text.get_text() for text in legend.get_texts()]
         for axes in figure.axes
         if (legend := axes.get_legend())
     ]
-    assert [len(names) for names in told] == [7, 7, 2]
-    assert all(names[0] == "none" for names in told)
-    assert sorted(n for pane in told for n in pane[1:]) == sorted(names)
+    assert [len(names) for names in legends] == [7, 7, 2]
+    assert all(names[0] == "none" for names in legends)
+    assert sorted(n for names in legends for n in names[1:]) == sorted(names)
     assert len({axes.get_xlim() for axes in figure.axes}) == 1
     assert not figure.legends
 

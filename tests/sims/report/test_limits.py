@@ -38,12 +38,13 @@ def test_limits_print_m_and_cap() -> None:
         ([2, 1], "Each variant was trained with 2 seeds, but v1 with one seed: too few"),
         (
             [4, 4],
-            "Each variant was trained with 4 seeds; ± is the 95 % interval of the mean over",
+            "Each variant was trained with 4 seeds. The ± is the 95 % interval of the mean over",
         ),
-        ([3, 4, 3], "with 4 seeds, but v0 with 3 seeds, v2 with 3 seeds; ± is the 95 % interval"),
+        ([3, 4, 3], "with 4 seeds, but v0 with 3 seeds, v2 with 3 seeds. The ± is the"),
         (
             [3, 2],
-            "3 seeds, but v1 with 2 seeds; ± is the 95 % interval of the mean over them; fewer",
+            "3 seeds, but v1 with 2 seeds. The ± is the 95 % interval of the mean over seeds, by "
+            "Student's t. Fewer than 3 seeds have no interval.",
         ),
     ],
 )
@@ -81,7 +82,7 @@ def test_limits_own_up_to_the_choice() -> None:
     cells = [NONE, cell("a", 0.95, 2.0), cell("b", 0.95, 1.0), cell("c", 0.5, 0.1)]
     text = list_limits(cells, find_verdict(cells))[0]
     assert "b, named at the top, is the best of 3 variants" in text
-    assert "slightly optimistic; test accuracy decides" in text
+    assert "slightly optimistic. The test accuracy decides" in text
     scored = [replace(s, validation=s.accuracy) for s in cells]
     assert "validation accuracy decides" in list_limits(scored, find_verdict(scored))[0]
 

@@ -14,25 +14,21 @@ from sims.report import loss_figures
 def nets() -> loss_figures.Nets:
     """Return made-up nets for every case that is drawn, each with results of its own."""
     y, stream, number = torch.arange(100) % 10, torch.Generator().manual_seed(0), count(1)
-    cases = [
-        *loss_figures.list_cases().values(),
-        *(c for sigma in loss_figures.SIGMAS for c in loss_figures.sweep_cases(sigma)),
-    ]
     return {
-        case: loss_figures.Trained(
+        case: loss_figures.TrainedNet(
             torch.randn(100, 8, generator=stream) + 4 * torch.eye(10, 8)[y],
             y,
-            {key: 0.001 * next(number) for key in loss_figures.KEPT},
+            {key: 0.001 * next(number) for key in loss_figures.RESULT_KEYS},
         )
-        for case in dict.fromkeys(cases)
+        for case in loss_figures.drawn_cases()
     }
 
 
 @pytest.mark.parametrize("make", [loss_figures.draw_classes, loss_figures.draw_choice])
 def test_pictures_of_nets(make, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """A picture, and the results of exactly the nets that it shows."""
-    found = nets()
-    loss_figures.save_figure(tmp_path, "x", make(found))
+    trained = nets()
+    loss_figures.save_figure(tmp_path, "x", make(trained))
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
     numbers = [v for v in json.loads((tmp_path / "x.json").read_text()).values() if type(v) is dict]
     cases = (
@@ -40,13 +36,13 @@ def test_pictures_of_nets(make, tmp_path: Path) -> None:  # type: ignore[no-unty
         if make is loss_figures.draw_classes
         else [case for sigma in loss_figures.SIGMAS for case in loss_figures.sweep_cases(sigma)]
     )
-    assert numbers == [found[case].result for case in cases]
+    assert numbers == [trained[case].result for case in cases]
 
 
 def test_attention_collapses_only_where_it_may() -> None:
     """Minimising ends at one member and spread 0; the floor .5 keeps half; ascending exceeds 1."""
-    _, said = loss_figures.draw_attention()
-    ends = {mode: said[mode] for mode in ("minimise", "floor", "detach", "ascend")}
+    _, numbers = loss_figures.draw_attention()
+    ends = {mode: numbers[mode] for mode in ("minimise", "floor", "detach", "ascend")}
     ratio = {mode: end["weighted-over-plain"] for mode, end in ends.items()}  # type: ignore[index]
     assert ends["minimise"]["members-that-count"] == pytest.approx(1, abs=0.01)  # type: ignore[index]
     assert ratio["minimise"] < 0.01

@@ -11,7 +11,7 @@ from fedcel.errors import RunError, SettingsError
 from fedcel.runs import per_image
 from sims.commands.main import main
 from sims.report.matched_table import COLUMNS, NEVER, make_matched_tables
-from sims.report.text import NOTHING
+from sims.report.text import DASH
 
 SWEEP = {"none": [(None, 0.96, 5.0)], "cel": [(1.0, 0.95, 1.0), (2.0, 0.91, 0.5)]}
 SWEEP |= {"weak": [(1.0, 0.97, 3.0)], "poor": [(1.0, 0.5, 0.1)]}
@@ -96,7 +96,7 @@ def test_the_area_is_over_the_largest_loss_asked_for(tmp_path: Path) -> None:
     assert "0 to 2 points lost" in text
     assert means == sorted(means) and len(means) == len(SWEEP)
     gaps = {cells(text, name)[-2] for name in SWEEP}
-    assert NOTHING in gaps and all(gap.endswith("± 0.00") for gap in gaps - {NOTHING})
+    assert DASH in gaps and all(gap.endswith("± 0.00") for gap in gaps - {DASH})
     assert "Over all losses" not in make_matched_tables(tmp_path, "0", "cel")
 
 

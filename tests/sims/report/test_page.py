@@ -161,7 +161,7 @@ def test_run_nobody_attacked(make_bench: Make) -> None:
     folder = make_bench() / "runs" / "1-0"
     shutil.rmtree(folder / "attacks")
     assert "img" not in page_of(folder).tags
-    assert "None was run" in (folder / "report.html").read_text()
+    assert "No attack was run." in (folder / "report.html").read_text()
 
 
 def test_larger_budgets_have_a_table(make_bench: Make) -> None:

@@ -7,7 +7,7 @@ from fedcel.settings import Settings
 from sims.report import tables
 from sims.report.records import Attack, Result, Run
 from sims.report.summary import Summary
-from sims.report.text import NOTHING
+from sims.report.text import DASH
 from tests.sims.report.made import cell
 
 
@@ -33,7 +33,7 @@ def test_details_in_their_own_columns(outcome: Callable[..., Result]) -> None:
         "spread within classes, z²": "0.0625",
         "between clients, z²": "0.0015",
     }
-    assert set(table.rows[1][1:]) == {NOTHING}
+    assert set(table.rows[1][1:]) == {DASH}
 
 
 def test_what_was_found_and_what_was_not_run() -> None:
@@ -55,13 +55,13 @@ def test_an_attack_that_pays_says_how_often_it_asked(outcome: Callable[..., Resu
     found = (paying, Attack.model_validate({"attack": "b", "mse": 0.5}))
     one = Summary("a", "a", runs=(Run("r", Settings(), (), outcome(), found, {}),))
     table = tables.make_attacks_table([one])
-    assert [row[table.head.index("queries paid for")] for row in table.rows] == ["2000", NOTHING]
+    assert [row[table.head.index("queries paid for")] for row in table.rows] == ["2000", DASH]
 
 
 def test_the_anchors_stand_where_nothing_was_rebuilt() -> None:
     """The label alone picks a tenth of the images, nothing a hundredth; their errors are dashes."""
     rows = tables.make_main_table([cell("a", 0.9, 2.0)]).rows
     assert [(row[0].partition(" (")[0], *row[4:6], row[8]) for row in rows[1:]] == [
-        ("label only", "0.00", "10.0", NOTHING),
-        ("nothing", "0.00", "1.0", NOTHING),
+        ("label only", "0.00", "10.0", DASH),
+        ("nothing", "0.00", "1.0", DASH),
     ]

@@ -30,10 +30,10 @@ def test_defence_helps() -> None:
     """All the numbers are in the sentence."""
     text = said(NONE, cell("cluster", 0.943, 0.54, 0.22))
     assert text == (
-        "Without a defence, 4.46 of at most 5.3 bits leak beyond the label, and the best possible "
+        "Without a defence, 4.46 of at most 5.3 bits leak beyond the label. The best possible "
         "attacker picks the right one of 100 images in 92 % of cases. With cluster, 0.54 bits "
-        "leak and that attacker is right in 22 % of cases, at a cost of 0.8 points of accuracy "
-        "(95.1 % to 94.3 %). By the label alone: 10 %."
+        "leak, and that attacker is right in 22 % of cases. Then accuracy falls by 0.8 points "
+        "(95.1 % to 94.3 %). The label alone gives the right image in 10 % of cases."
     )
 
 
@@ -51,12 +51,12 @@ def test_best_is_matched_on_validation() -> None:
     sound = replace(cell("sound", 0.93, 0.6), validation=Estimate(0.94))
     found = find_verdict([base, lucky, sound])
     assert found.best == sound
-    assert "a cost of 2.1 points" in found.headline
+    assert "accuracy falls by 2.1 points" in found.headline
     assert find_verdict([base, lucky, replace(sound, validation=Estimate())]).best == lucky
     text = said(base, lucky)
     assert "within 2.0 points of the undefended validation accuracy, 96.0 %" in text
-    assert "lucky, costs 2.5 points: with it 0.10 bits leak" in text
-    assert "accuracy rises by 0.9 points (95.1 % to 96.0 %) on the test set." in text
+    assert "lucky, costs 2.5 points. With it, 0.10 bits leak" in text
+    assert "On the test set, accuracy rises by 0.9 points (95.1 % to 96.0 %)." in text
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_the_undefended_variant_may_have_any_name() -> None:
     swept = replace(base, strength=1.0)
     assert find_verdict([defence, swept]).kind == "no-baseline"
     text = said(base, other)
-    assert text.startswith("Only undefended models were measured: with plain net 4.00 of")
+    assert text.startswith("Only undefended models were measured. With plain net, 4.00 of")
 
 
 def test_no_undefended_variant() -> None:
@@ -129,7 +129,8 @@ def test_no_undefended_variant() -> None:
 
 def test_alone() -> None:
     """One run, or the undefended one alone, compares nothing."""
-    assert said(cell("run", 0.9, 2.0)).startswith("This model classifies 90.0 % correctly; 2.00 of")
+    alone = "This model classifies 90.0 % of the test images correctly, and 2.00 of at most"
+    assert said(cell("run", 0.9, 2.0)).startswith(alone)
     assert said(NONE).startswith("Only the undefended model was measured: 4.46 of at most 5.3")
 
 
@@ -149,7 +150,7 @@ def test_all_bits_leak(bits: float, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("accuracy", "words"),
-    [(0.951, "at no cost"), (0.961, "rises by 1.0 points"), (0.941, "a cost of 1.0 points")],
+    [(0.951, "stays the same"), (0.961, "rises by 1.0 points"), (0.941, "falls by 1.0 points")],
 )
 def test_price(accuracy: float, words: str) -> None:
     """Gain, loss and neither."""
@@ -162,8 +163,8 @@ def test_attack_sentence() -> None:
     best = replace(best, oracle_mse=0.0434)
     text = describe_attack(find_verdict([replace(NONE, mse=Estimate(0.0312)), best]))
     assert text == (
-        "The best reconstruction from a trained attack (decoder) has MSE 0.0425, 0.0312 without a "
-        "defence; one who knows only the label reaches 0.0434."
+        "The best reconstruction by a trained attack (decoder) has MSE 0.0425. Without a defence "
+        "it is 0.0312. The average image of the class has 0.0434."
     )
     assert describe_attack(find_verdict([NONE])) is None
 
@@ -182,7 +183,7 @@ def test_cautions(outcome: Callable[..., Result]) -> None:
     bad = replace(best, mse=Estimate(0.06), oracle_mse=0.0434, runs=(bound,))
     noise, weak, broken = list_cautions([base, bad], find_verdict([base, bad]))
     assert "sigma 0.1" in noise
-    assert "sigma 0.3" in noise
+    assert "With a, sigma is 0.3" in noise
     assert "weak attack" in weak and "label (MSE 0.0434) on a (0.0600)." in weak
     two = describe_weak_attacks([bad, replace(bad, label="b")])
     assert len(two) == 1 and "on a (0.0600); b (0.0600)." in two[0]

@@ -24,10 +24,10 @@ net = { noise = "0.2|0.4" }
 
 
 def tuned(
-    plan: scenario.Scenario, many: int, overrides: search.Flat, jobs: int = 1
+    plan: scenario.Scenario, trials: int, overrides: search.FlatSettings, jobs: int = 1
 ) -> dict[str, object]:
     """Return the tuned scenario; trials are kept beside the file."""
-    return tune.tune_scenario(plan, many, overrides, plan.path.with_suffix(".jsonl"), jobs)
+    return tune.tune_scenario(plan, trials, overrides, plan.path.with_suffix(".log"), jobs=jobs)
 
 
 def read(folder: Path, text: str = TEXT) -> scenario.Scenario:

@@ -10,7 +10,8 @@ from fedcel.errors import DivergedError, SettingsError
 from fedcel.runs.run_folder import Run
 from fedcel.settings import Settings, flatten_settings
 from sims.bench import scenario
-from sims.tuning import search, trials, tune
+from sims.tuning import search, tune
+from sims.tuning.trial_journal import Outcome, ValidationScore, open_journal, recall_outcomes
 from tests.sims.tuning.plans import TEXT, read, tuned
 
 
@@ -77,7 +78,7 @@ def test_mistakes_are_named(
     tmp_path: Path, old: str, new: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before anything is trained."""
-    monkeypatch.setattr(search, "train_trial", lambda settings: pytest.fail("it was trained"))
+    monkeypatch.setattr(search, "train_trial", lambda *_: pytest.fail("it was trained"))
     with pytest.raises(SettingsError, match=message):
         tuned(read(tmp_path, TEXT.replace(old, new, 1)), 1, {})
 
@@ -100,10 +101,10 @@ def record(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Return the list of all settings that are trained with; nothing is trained."""
     seen: list[Settings] = []
 
-    def trained(settings: Settings) -> search.Score:
+    def trained(settings: Settings, label: str) -> Outcome:
         seen.append(settings)
         accuracy = 0.5 if settings.cel.kind == "none" else 0.47
-        return search.Score(accuracy, 1.0, 0.4)
+        return ValidationScore(accuracy, 1.0, 0.4)
 
     monkeypatch.setattr(search, "train_trial", trained)
     return seen
@@ -159,7 +160,7 @@ def test_what_is_written_is_what_was_trained(
 def test_overrides_are_written_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Into the common settings, and over a variant's own; bench then trains what was tuned."""
     seen = record(monkeypatch)
-    given: search.Flat = {"clients": 5, "net.noise": 0.2}
+    given: search.FlatSettings = {"clients": 5, "net.noise": 0.2}
     table = tuned(read(tmp_path, DEFENDED_FIRST), 1, given)
     assert flatten_settings(table["settings"]) == given  # type: ignore[arg-type]
     tune.write_scenario(table, tmp_path / "tuned.toml")
@@ -177,8 +178,8 @@ def test_only_diverged_trials_are_an_error_of_ours(
 ) -> None:
     """Not optuna's."""
 
-    def diverge(settings: Settings) -> search.Score:
-        raise DivergedError("the model is not finite")
+    def diverge(settings: Settings, label: str) -> Outcome:
+        return "the model is not finite"
 
     monkeypatch.setattr(search, "train_trial", diverge)
     with pytest.raises(DivergedError, match="none: all 2 trials diverged"):
@@ -190,7 +191,12 @@ def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
     """With real federations."""
     plan = read(tmp_path)
     one = tuned(plan, 1, {})
-    kept = trials.recall_trials(tmp_path / "s.jsonl")
-    (tmp_path / "s.jsonl").unlink()
+    outcomes = recall(tmp_path)
+    (tmp_path / "s.log").unlink()
     assert tuned(plan, 1, {}, jobs=2) == one
-    assert trials.recall_trials(tmp_path / "s.jsonl") == kept
+    assert recall(tmp_path) == outcomes
+
+
+def recall(folder: Path) -> dict[str, Outcome]:
+    """Return the outcomes in the journal beside the scenario."""
+    return recall_outcomes(open_journal(folder / "s.log"))

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from fedcel.errors import DivergedError
 from fedcel.settings import Settings
 from sims.bench import scenario
 from sims.tuning import search, tune
+from sims.tuning.trial_journal import Outcome, ValidationScore, open_journal, recall_outcomes
 from tests.sims.tuning.plans import read, tuned
 
 SEVERAL = """
@@ -33,12 +33,12 @@ def landscape(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Return the list of what is trained; scores depend on the step size, small ones diverge."""
     seen: list[Settings] = []
 
-    def trained(settings: Settings) -> search.Score:
+    def trained(settings: Settings, label: str) -> Outcome:
         seen.append(settings)
         if settings.local.rate < 0.2:
-            raise DivergedError("the model is not finite")
+            return "the model is not finite"
         rate = settings.local.rate
-        return search.Score(1 - abs(rate - 0.5), 2 * rate, abs(rate - 0.3))
+        return ValidationScore(1 - abs(rate - 0.5), 2 * rate, abs(rate - 0.3))
 
     monkeypatch.setattr(search, "train_trial", trained)
     return seen
@@ -78,9 +78,9 @@ def test_a_strength_is_searched_with_the_rest_and_leads_the_sweep(
     """It is written as the first of the strengths, not as a setting that the sweep overrides."""
     seen: list[float] = []
 
-    def trained(settings: Settings) -> search.Score:
+    def trained(settings: Settings, label: str) -> Outcome:
         seen.append(settings.defence.used_strength)
-        return search.Score(0.9, abs(settings.defence.used_strength - 3), 1.0)
+        return ValidationScore(0.9, abs(settings.defence.used_strength - 3), 1.0)
 
     monkeypatch.setattr(search, "train_trial", trained)
     text = SEVERAL.replace(
@@ -105,23 +105,37 @@ def test_a_strength_is_searched_with_the_rest_and_leads_the_sweep(
     ]
 
 
-@pytest.mark.parametrize("stop", [1, 9, 10, 26])
+@pytest.mark.parametrize("stop", [0.03, 0.33, 0.34, 0.95])
 def test_a_stopped_search_goes_on_to_the_same_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: float
 ) -> None:
-    """Wherever it stops, even within a line; every trial is trained once."""
+    """Wherever it stops, even within a line; at most the trial under way is trained again."""
     landscape(monkeypatch)
-    store = tmp_path / "s.jsonl"
+    journal = tmp_path / "s.log"
     whole = tuned(read(tmp_path, SEVERAL), 9, {})
-    lines = store.read_bytes().splitlines(keepends=True)
-    assert len(lines) == 27
-    store.write_bytes(b"".join(lines[:stop]) + lines[stop][:20])
+    data = journal.read_bytes()
+    journal.write_bytes(data[: int(stop * len(data))])
+    recalled = len(recall_outcomes(open_journal(journal)))
+    assert abs(recalled - 27 * stop) < 2
     seen = landscape(monkeypatch)
     assert tuned(read(tmp_path, SEVERAL), 9, {}) == whole
-    assert len(seen) == 27 - stop
-    assert store.read_bytes().splitlines(keepends=True) == lines
+    assert len(seen) == 27 - recalled
     assert tuned(read(tmp_path, SEVERAL), 9, {}) == whole
-    assert len(seen) == 27 - stop
+    assert len(seen) == 27 - recalled
+
+
+def test_more_trials_go_on_with_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To where one call would have come; a federation is known whatever floor it is held to."""
+    seen = landscape(monkeypatch)
+    whole = tuned(read(tmp_path, SEVERAL), 9, {})
+    (tmp_path / "s.log").unlink()
+    fewer = tuned(read(tmp_path, SEVERAL), 4, {})
+    seen.clear()
+    assert tuned(read(tmp_path, SEVERAL), 9, {}) == whole
+    assert len(seen) <= 17
+    seen.clear()
+    assert tuned(read(tmp_path, SEVERAL), 4, {}) == fewer
+    assert not seen
 
 
 def test_kept_trials_of_other_settings_are_not_taken(
@@ -132,7 +146,7 @@ def test_kept_trials_of_other_settings_are_not_taken(
     tuned(read(tmp_path, SEVERAL), 5, {"rounds": 50})
     other = tuned(read(tmp_path, SEVERAL), 5, {})
     assert len(seen) == 30
-    (tmp_path / "s.jsonl").unlink()
+    (tmp_path / "s.log").unlink()
     assert tuned(read(tmp_path, SEVERAL), 5, {}) == other
 
 
