@@ -10,26 +10,40 @@ from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings
 from sims.attacking.private_answers import list_observations
 from sims.commands.progress import print_line, show_attacks
-from sims.results.attack_results import Rows, lacking_settings, read_rows, write_result
+from sims.results.attack_results import lacking_settings, read_attack_rows, write_result
+from sims.results.file_names import RESULT_FILE
+from sims.results.records import AttackRow
 
 
-def attack_run(folder: Path, how: AttackSettings | None = None, title: str = "attacking") -> Rows:
-    """Attack a finished run; keep each attack's result as soon as it ends, and return all rows.
+def attack_run(
+    folder: Path, how: AttackSettings | None = None, title: str = "attacking"
+) -> list[AttackRow]:
+    """Attack a finished run; keep each attack's result as soon as it ends.
 
     Results of other attacks, or with other settings, stay. Says what in all rows and the result
-    cannot be, see `fedcel.attacks.contradictions`. `how` replaces the run's own attack settings.
-    RunError when the run is missing or unfinished, or when what earlier attacks left is damaged.
+    cannot be, see `fedcel.attacks.find_contradictions`.
+
+    Args:
+        folder: Of the run.
+        how: In the place of the run's own attack settings.
+        title: What the progress is called.
+
+    Returns:
+        The rows of these attacks.
+
+    Raises:
+        RunError: When the run is missing or unfinished, or what earlier attacks left is damaged.
     """
     run = run_folder.read_run(folder)
     how = how or run.settings.attack
-    read_rows(folder)  # damage is named before the work
+    read_attack_rows(folder)  # damage is named before the work
     result = read_result_of_run(folder)
 
-    def keep(name: str, found: Attacked) -> None:
-        write_result(folder, how.model_copy(update={"names": name}), found)
+    def keep(name: str, attacked: Attacked) -> None:
+        write_result(folder, how.model_copy(update={"names": name}), attacked)
 
     with show_attacks(title) as (progress, tell_attack):
-        found = run_attacks(
+        attacked = run_attacks(
             list_observations(run, how),
             how,
             select_auxiliary(run, how),
@@ -40,9 +54,10 @@ def attack_run(folder: Path, how: AttackSettings | None = None, title: str = "at
             tell_attack,
             keep,
         )
-    for sentence in find_contradictions(read_rows(folder), result):
+    everything = [row.to_json() for row in read_attack_rows(folder)]
+    for sentence in find_contradictions(everything, result):
         print_line(sentence)
-    return found.rows
+    return [AttackRow.model_validate(row) for row in attacked.rows]
 
 
 def catch_up(folder: Path, how: AttackSettings, title: str = "attacking") -> None:
@@ -62,7 +77,7 @@ def select_auxiliary(run: run_folder.Run, how: AttackSettings) -> Images:
 
 def read_result_of_run(folder: Path) -> dict[str, object]:
     """Return what a finished run says of itself; RunError when it is unfinished or damaged."""
-    found = read_json(folder / "result.json")
-    if isinstance(found, dict):
-        return found
-    raise RunError(f"{folder / 'result.json'} is damaged: it must be an object; resume the run")
+    result = read_json(folder / RESULT_FILE)
+    if isinstance(result, dict):
+        return result
+    raise RunError(f"{folder / RESULT_FILE} is damaged: it must be an object; resume the run")

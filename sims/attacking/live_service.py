@@ -1,7 +1,7 @@
 """Attack a live service from outside, within a client's budget."""
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, final
@@ -19,24 +19,24 @@ from clients.service.schema import ModelCard
 from fedcel.attacks import BlackBoxSearch, parse_attacks, run_attacks
 from fedcel.data import Images
 from fedcel.errors import RunError, SettingsError
-from fedcel.files import read_json, write_json
+from fedcel.files import write_json
 from fedcel.nets import SplitNet
 from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings
 from sims.attacking.attack_run import select_auxiliary
 from sims.commands.progress import print_line, show_attacks, throttle_lines
-from sims.results.worst_attack import REPEATS
+from sims.results.file_names import LIVE_FILE
+from sims.results.read_records import read_records
+from sims.results.records import REPEATS, LiveRow
 
-FILE = "live.json"
-NAME = "private-logits"
-LEAST = 20  # answers that an attack is worth trying with
-QUERIES = 50  # for each target and attack seed that a search is worth trying with
-SAME = ("service", "mechanism", "epsilon", "attack", "seed", "knowledge", "answers")
-Row = dict[str, object]
+PRIVATE_LOGITS = "private-logits"
+MIN_ANSWERS = 20  # that an attack is worth trying with
+MIN_QUERIES = 50  # for each target and attack seed that a search is worth trying with
+DAMAGED = "remove it, attack again"
 Ask = Callable[[Float[Tensor, "C H W"]], Answer]
 
 
-class Place(NamedTuple):
+class ServiceAddress(NamedTuple):
     """Where the service is, and who asks."""
 
     url: str
@@ -73,7 +73,7 @@ class LiveAnswers:
     """Epsilon that the asker has left."""
     allowance: int
     """Answers about made-up images that one search may pay."""
-    name: str = NAME
+    name: str = PRIVATE_LOGITS
     grants: frozenset[str] = frozenset()
     known: dict[bytes, Tensor] = field(default_factory=dict)
 
@@ -97,34 +97,45 @@ class LiveAnswers:
         return torch.stack(rows)
 
 
-def attack_service(folder: Path, place: Place, how: AttackSettings | None = None) -> list[Row]:
-    """Attack the service of a finished run; return the rows that were added to its live.json.
+def attack_service(
+    folder: Path, service: ServiceAddress, how: AttackSettings | None = None
+) -> list[LiveRow]:
+    """Attack the service of a finished run, and add what came of it to the run's live.json.
 
     All answers are paid by the same client; see `split_budget`. A row's `queries` are the new ones
     that it asked for, besides those to the targets, which come first. Where the service says no
-    later on, what was found till then is kept. RunError when another model is served or live.json
-    is damaged, SettingsError without a key and when too few answers can be paid; ServiceError where
-    the service says no at once.
+    later on, what was rebuilt till then is kept.
+
+    Args:
+        folder: Of the run.
+        service: Which service, and who asks.
+        how: In the place of the run's own attack settings.
+
+    Returns:
+        The rows that were added.
+
+    Raises:
+        RunError: When another model is served or live.json is damaged.
+        SettingsError: Without a key, and when too few answers can be paid.
+        ServiceError: Where the service says no at once.
     """
-    if not place.key:
+    if not service.key:
         raise SettingsError("there is no key; set FEDCEL_KEY to one of `fedcel ledger keys`")
-    run, old = (
-        run_folder.read_run(folder),
-        read_rows(folder / FILE),
-    )  # damage is named before anything is paid
+    run = run_folder.read_run(folder)
+    earlier = read_records(folder / LIVE_FILE, LiveRow, DAMAGED)  # named before anything is paid
     how = how or run.settings.attack
-    with SplitClient(place.url, place.key, Unguarded(), place.authority or True) as client:
+    with SplitClient(service.url, service.key, Unguarded(), service.authority or True) as client:
         card = client.card
         if card.model != load_served(run).version:
-            raise RunError(f"{place.url} serves {card.model}, which is not {folder}")
+            raise RunError(f"{service.url} serves {card.model}, which is not {folder}")
         before = client.budget().left
         targets, own, allowance = split_budget(run, how, int(before / card.price.answer))
         live = LiveAnswers(client.ask, throttle_lines("asking the service"), before, allowance)
-        told = live.sample(targets.x, torch.Generator())
+        answers = live.sample(targets.x, torch.Generator())
         few = max(2, min(how.candidates, len(targets.y)))
         how = how.model_copy(update={"targets": 0, "candidates": few})
         with show_attacks("attacking the service") as (progress, tell_attack):
-            found = run_attacks(
+            attacked = run_attacks(
                 [live],
                 how,
                 own,
@@ -133,29 +144,25 @@ def attack_service(folder: Path, place: Place, how: AttackSettings | None = None
                 progress,
                 run.splits.training,
                 tell_attack,
-            ).rows
-    facts: Row = {
+            )
+    facts: dict[str, object] = {
         "service": card.model,
         "mechanism": card.mechanism,
         "epsilon": card.epsilon,
         "delta": card.delta,
         "answers": live.paid,
         "spent": before - live.left,
-        "accuracy": float((told.argmax(1) == targets.y).double().mean()),
+        "accuracy": float((answers.argmax(1) == targets.y).double().mean()),
         "candidates": few,
     }
-    return write_rows(folder / FILE, old, facts, found)
-
-
-def write_rows(path: Path, old: Sequence[Row], facts: Row, found: Sequence[Row]) -> list[Row]:
-    """Write rows beside the old ones, or in their place, and return them; say what was skipped."""
-    rows = [facts | row for row in found if "skipped" not in row]
-    for row in found:
+    for row in attacked.rows:
         if "skipped" in row:
             print_line(f"{row['attack']}: {row['skipped']}")
-    new = {row_identity(row) for row in rows}
-    write_json(path, [*(row for row in old if row_identity(row) not in new), *rows])
-    return rows
+    new = [LiveRow.model_validate(facts | row) for row in attacked.rows if "skipped" not in row]
+    replaced = {row_identity(row) for row in new}
+    rows = [*(row for row in earlier if row_identity(row) not in replaced), *new]
+    write_json(folder / LIVE_FILE, [row.to_json() for row in rows])
+    return new
 
 
 def split_budget(
@@ -168,9 +175,9 @@ def split_budget(
     else half; the other attacks then ask about own images with the other half, and no attack has
     more of them. SettingsError when too few answers are left.
     """
-    if affordable < LEAST:
+    if affordable < MIN_ANSWERS:
         raise SettingsError(
-            f"the client can pay {affordable} answers, an attack needs {LEAST} or more: "
+            f"the client can pay {affordable} answers, an attack needs {MIN_ANSWERS} or more: "
             "`fedcel ledger top-up`"
         )
     for attack, repeats in parse_attacks(how.names):
@@ -184,10 +191,10 @@ def split_budget(
     left, (searches, others) = affordable - count, count_query_attacks(how.names)
     paid = min(len(own.y), left // 2 if searches else left) if others or not searches else 0
     each = (left - paid) // (how.seeds * max(1, searches))
-    if searches and each < QUERIES * count:
+    if searches and each < MIN_QUERIES * count:
         raise SettingsError(
             f"{each // count} queries are left for a target of a search, must be at least "
-            f"{QUERIES}: lower attack.targets ({count}) or attack.seeds ({how.seeds}), name no "
+            f"{MIN_QUERIES}: lower attack.targets ({count}) or attack.seeds ({how.seeds}), name no "
             "other attack beside it, or `fedcel ledger top-up`"
         )
     known = paid or len(own.y)
@@ -200,19 +207,12 @@ def split_budget(
 def count_query_attacks(names: str) -> tuple[int, int]:
     """Return how many attacks on answers make their images up, and how many do not."""
     found = [attack for attack, _ in parse_attacks(names) if attack]
-    asks = [attack for attack in found if attack.observes.partition("*")[0] == NAME]
+    asks = [attack for attack in found if attack.observes.partition("*")[0] == PRIVATE_LOGITS]
     searches = sum(isinstance(attack, BlackBoxSearch) for attack in asks)
     return searches, len(asks) - searches
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Return the rows of earlier attacks; RunError when they are damaged."""
-    found = read_json(path) if path.exists() else []
-    if isinstance(found, list) and all(isinstance(row, dict) for row in found):
-        return found
-    raise RunError(f"{path} is damaged: it must be a list of objects; remove it, attack again")
-
-
-def row_identity(row: Row) -> tuple[object, ...]:
+def row_identity(row: LiveRow) -> tuple[object, ...]:
     """Return what two rows have in common of which the later replaces the earlier."""
-    return tuple(row.get(key) for key in SAME)
+    price = row.service, row.mechanism, row.epsilon, row.answers
+    return *price, row.attack, row.seed, row.knowledge

@@ -161,16 +161,6 @@ def refuse_fixed_sweeps(cells: Iterable[Cell]) -> None:
             )
 
 
-def is_defended(settings: Settings) -> bool:
-    """Say whether there is a conditional entropy loss or a rival defence."""
-    return settings.cel.kind != "none" or settings.defence.name != "none"
-
-
-def is_undefended(strength: float | None, settings: Settings) -> bool:
-    """Say whether a cell can be what others are compared with: it defends and sweeps nothing."""
-    return strength is None and not is_defended(settings)
-
-
 def is_anchored(cell: Cell, undefended: Settings) -> bool:
     """Say whether a sweep begins, at strength 0, with the undefended net.
 

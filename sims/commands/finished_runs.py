@@ -45,7 +45,7 @@ def attack(
     require_extra("simulation")
     from fedcel.runs import run_folder
     from sims import report
-    from sims.attacking.attack_run import attack_run
+    from sims.attacking import attack_run
 
     settings = override_group(run_folder.read_settings(run), parse_overrides(assignments), "attack")
     if authority and not url:
@@ -53,7 +53,7 @@ def attack(
     if url:
         from sims.attacking import live_service
 
-        place = live_service.Place(url, os.environ.get("FEDCEL_KEY", ""), authority)
+        place = live_service.ServiceAddress(url, os.environ.get("FEDCEL_KEY", ""), authority)
         live_service.attack_service(run, place, settings.attack)
         print(report.format_live_table(run))
     else:
@@ -125,7 +125,7 @@ def escalate(
     check_writable(*filter(None, [out]))
     values, efforts = parse_overrides(assignments), parse_positive_numbers("--budgets", budgets)
     with explain_interruption(repeat_hint("attacked cells", context.obj)):
-        text = escalate_bench(folder, values, loss, efforts, jobs, every)
+        text = escalate_bench(folder, values, loss, efforts, jobs=jobs, every=every)
     write_or_print(text, out)
     print(f"report: {pages.write_report(folder)}")
 

@@ -125,7 +125,16 @@ def uncertainty(
     from sims.bench.uncertainty import compare_calibration
 
     values = parse_overrides(assignments)
-    print(compare_calibration(scenario, out, jobs, values, outside, outside_path, against), end="")
+    text = compare_calibration(
+        scenario,
+        out,
+        jobs=jobs,
+        given=values,
+        outside=outside,
+        outside_path=outside_path,
+        against=against,
+    )
+    print(text, end="")
 
 
 def choose_folder(

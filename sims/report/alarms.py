@@ -3,25 +3,27 @@
 from collections.abc import Iterable
 
 from fedcel.attacks import find_contradictions
-from sims.report.records import Attack, Result
 from sims.report.summary import Summary
+from sims.results.records import AttackRow, RunResult
 
 
 def find_alarms(summaries: Iterable[Summary]) -> list[str]:
     """Return what cannot be, with the run in which it is; nothing where all numbers agree."""
     return [
-        f"{s.label}, training seed {seed}: {sentence}"
-        for s in summaries
-        for seed, run in zip(s.seeds, s.runs, strict=True)
+        f"{summary.label}, training seed {seed}: {sentence}"
+        for summary in summaries
+        for seed, run in zip(summary.seeds, summary.runs, strict=True)
         for sentence in find_run_contradictions(run.attacks, run.result)
     ]
 
 
-def find_run_contradictions(attacks: Iterable[Attack], result: Result | None = None) -> list[str]:
+def find_run_contradictions(
+    attacks: Iterable[AttackRow], result: RunResult | None = None
+) -> list[str]:
     """Return a sentence for each contradiction in a run's attacks and in its result.
 
     Whenever each attack was made.
     """
     rows = [attack.model_dump(by_alias=True, exclude_none=True) for attack in attacks]
-    told = {} if result is None else result.model_dump(by_alias=True, exclude_none=True)
-    return find_contradictions(rows, told)
+    measured = {} if result is None else result.model_dump(by_alias=True, exclude_none=True)
+    return find_contradictions(rows, measured)

@@ -10,9 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedcel.settings import burn_in_rounds
-from sims.report.records import Bins, Event, Run
+from sims.report.read import FinishedRun
 from sims.report.summary import Summary
 from sims.results.estimate import Estimate
+from sims.results.records import ReliabilityBins, RoundEvent
 
 INK = "#26323d"
 FAINT = "#8a949e"
@@ -192,7 +193,7 @@ def _sweep(axes: Axes, points: Sequence[Point]) -> None:
 
 
 def draw_curve(
-    summaries: Sequence[Summary], value: Callable[[Event], float | None], label: str, log: bool
+    summaries: Sequence[Summary], value: Callable[[RoundEvent], float | None], label: str, log: bool
 ) -> Figure | None:
     """Draw one number over the rounds: mean over seeds, and the range of the seeds as a band."""
     drawn = [
@@ -227,7 +228,7 @@ def draw_curve(
 
 
 def summarise_rounds(
-    runs: Sequence[Run], value: Callable[[Event], float | None]
+    runs: Sequence[FinishedRun], value: Callable[[RoundEvent], float | None]
 ) -> list[tuple[int, float, float, float]]:
     """Return (round, mean, lowest, highest) over the runs, rounds without a value left out."""
     found: dict[int, list[float]] = {}
@@ -238,14 +239,14 @@ def summarise_rounds(
     return [(at, sum(v) / len(v), min(v), max(v)) for at, v in sorted(found.items())]
 
 
-def draw_reliability(bins: dict[str, Bins], average: str) -> Figure | None:
+def draw_reliability(bins: dict[str, ReliabilityBins], average: str) -> Figure | None:
     """Draw accuracy against confidence; `average` names the predictor beside the point model."""
     figure, (axes,) = _canvas(2)
     drawn = []
     names = {"posterior": average, "point": "point model"}
     looks = (choose_look(0), choose_look(1)._replace(filled=False))
     for (key, name), style in zip(names.items(), looks, strict=True):
-        found = bins.get(key, Bins())
+        found = bins.get(key, ReliabilityBins())
         rows = [
             (c, a)
             for c, a, n in zip(found.confidence, found.accuracy, found.count, strict=False)

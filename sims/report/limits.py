@@ -4,17 +4,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from fedcel.attacks import ATTACKS
-from sims.report.records import Failed, Run
+from sims.report.read import FinishedRun
 from sims.report.summary import Summary
 from sims.report.words import Verdict, describe_matching
-from sims.results.estimate import LEAST, estimate
-from sims.results.worst_attack import REPEATS
+from sims.results.estimate import MIN_SEEDS, estimate
+from sims.results.records import REPEATS, FailedCell
 
 
 def list_limits(
     summaries: Sequence[Summary],
     chosen: Verdict,
-    failed: Sequence[Failed] = (),
+    failed: Sequence[FailedCell] = (),
     served: Iterable[str] = (),
 ) -> list[str]:
     """Return what the report shows and what it does not, one sentence group each.
@@ -73,7 +73,7 @@ def _floor(told: Summary | None) -> list[str]:
     ]
 
 
-def _failures(failed: Sequence[Failed]) -> list[str]:
+def _failures(failed: Sequence[FailedCell]) -> list[str]:
     if not failed:
         return []
     reasons = "; ".join(f"{one.cell} ({one.reason})" for one in failed)
@@ -90,15 +90,19 @@ def describe_seeds(summaries: Sequence[Summary]) -> str:
         "too few for an interval, so a small difference between variants means nothing. The ± of "
         "the decoder is the standard deviation over its runs only."
     )
-    if len(numbers) == 1 and numbers[0] < LEAST:
+    if len(numbers) == 1 and numbers[0] < MIN_SEEDS:
         return f"{_seeds(numbers[0], 'training ').capitalize()}: {few}"
     most = numbers.pop()
     fewer = [f"{s.label} with {_seeds(len(s.seeds))}" for s in summaries if len(s.seeds) < most]
     but = f", but {', '.join(fewer)}" if fewer else ""
     trained = f"Each variant was trained with {_seeds(most)}{but}"
-    if most < LEAST:
+    if most < MIN_SEEDS:
         return f"{trained}: {few}"
-    none = f"; fewer than {LEAST} seeds have no interval" if numbers and numbers[0] < LEAST else ""
+    none = (
+        f"; fewer than {MIN_SEEDS} seeds have no interval"
+        if numbers and numbers[0] < MIN_SEEDS
+        else ""
+    )
     return (
         f"{trained}; ± is the 95 % interval of the mean over them{none}, by Student's t, where "
         "each image's values were kept over the test images too; for the decoder it is the "
@@ -110,7 +114,7 @@ def _seeds(number: int, kind: str = "") -> str:
     return f"one {kind}seed" if number == 1 else f"{number} {kind}seeds"
 
 
-def count_rejections(runs: Iterable[Run]) -> list[tuple[str, int]]:
+def count_rejections(runs: Iterable[FinishedRun]) -> list[tuple[str, int]]:
     """Return each reason for which replies were left out, with how often, most frequent first."""
     return Counter(r.reason for run in runs for e in run.events for r in e.rejected).most_common()
 

@@ -24,14 +24,14 @@ from sims.report import (
     tables,
     words,
 )
-from sims.report.read import read_book
-from sims.report.records import Book, Event, Run
+from sims.report.read import Book, FinishedRun, read_book
 from sims.report.summary import Summary, summarise_book
 from sims.report.text import format_interval, format_number
+from sims.results.records import LiveRow, RoundEvent
 
 TEMPLATE = "page.html.jinja"
 
-CURVES: tuple[tuple[str, Callable[[Event], float | None], str, bool], ...] = (
+CURVES: tuple[tuple[str, Callable[[RoundEvent], float | None], str, bool], ...] = (
     ("accuracy", lambda e: e.accuracy, "validation accuracy", False),
     ("spread", lambda e: e.within_class_spread, "within-class spread (log)", True),
     ("weight", lambda e: e.cel_weight, "weight λγ of the loss", False),
@@ -61,8 +61,7 @@ def write_report(folder: Path) -> Path:
     summaries = summarise_book(book)
     chosen = words.find_verdict(summaries)
     answers = live.read_live(folder)
-    compared = summarise_book(book.compared) if book.compared else summaries
-    plots = draw_figures(summaries, chosen, answers, compared)
+    plots = draw_figures(summaries, chosen, answers, summarise_book(book, common=True))
     rows = pictures.make_strips(summaries)
     html = render_page(book, summaries, chosen, plots, rows, answers)
     for name, text in plots.items():
@@ -80,7 +79,7 @@ def write_report(folder: Path) -> Path:
 def draw_figures(
     summaries: Sequence[Summary],
     chosen: words.Verdict,
-    answers: Sequence[live.Live] = (),
+    answers: Sequence[LiveRow] = (),
     compared: Sequence[Summary] | None = None,
 ) -> dict[str, str]:
     """Return every figure that the numbers allow, as SVG by file name.
@@ -114,7 +113,9 @@ def draw_figures(
     return {name: figures.render_svg(f, name) for name, f in drawn.items() if f is not None}
 
 
-def find_sampled(summaries: Sequence[Summary], chosen: words.Verdict) -> tuple[Run, Trace] | None:
+def find_sampled(
+    summaries: Sequence[Summary], chosen: words.Verdict
+) -> tuple[FinishedRun, Trace] | None:
     """Return a featured run that sampled anything, the defended one first, and its trace."""
     found = [run for s in choose_featured(summaries, chosen).values() for run in s.runs[:1]]
     told = [(run, run.trace) for run in reversed(found) if run.trace and run.trace.rows]
@@ -134,7 +135,7 @@ def render_page(
     chosen: words.Verdict,
     plots: dict[str, str],
     rows: Sequence[pictures.Strip],
-    answers: Sequence[live.Live] = (),
+    answers: Sequence[LiveRow] = (),
 ) -> str:
     """Return the page; every text from the files is escaped by the template."""
     source = resources.files("sims.report").joinpath(TEMPLATE).read_text(encoding="utf-8")
@@ -183,7 +184,7 @@ def _bars(shown: Sequence[Summary]) -> list[dict[str, object]]:
 
 def _larger(book: Book, summaries: Sequence[Summary]) -> dict[str, object] | None:
     """Return the table of larger budgets and what it says; None where none was tried."""
-    found = budgets.find_sweeps(book.escalated)
+    found = budgets.find_sweeps(book.rows)
     labels = {(s.variant, s.strength): s.label for s in summaries}
     table = budgets.make_sweeps_table(found, labels)
     return {"table": table, "sentence": budgets.describe_sweeps(found)} if found else None

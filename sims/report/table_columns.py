@@ -1,28 +1,72 @@
-"""Columns of measures."""
+"""Cells of measures, the same in every table."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from sims.report.text import format_interval
-from sims.results.intervals import crossed_interval
+from sims.report.text import NOTHING, format_interval
+from sims.results.columns import BITS, IDENTIFICATION, MSE, Column, Measures
+from sims.results.estimate import Estimate, estimate
+from sims.results.intervals import crossed_interval, mean_samples
 
 
-class Column(NamedTuple):
-    """A measure as the table shows it: its heading, decimals, and what it is multiplied with."""
-
-    key: str
-    head: str
-    digits: int
-    scale: float = 1.0
+def format_estimate(column: Column, value: Estimate) -> str:
+    """Return mean and interval as the column shows them."""
+    return format_interval(value, column.digits, column.scale)
 
 
-def select_numbers(rows: Iterable[Mapping[str, object]], key: str) -> list[float]:
-    """Return a key's numbers, where rows have one."""
-    return [float(str(row[key])) for row in rows if row.get(key) is not None]
+def format_means(
+    columns: Iterable[Column],
+    rows: Sequence[Measures],
+    samples: Sequence[Sequence[Measures]] = (),
+) -> list[str]:
+    """Return a cell for each column: mean over rows, with its interval (`crossed_interval`).
+
+    `samples` are the rows in bootstrap samples of the test images.
+    """
+    return [
+        format_estimate(
+            column,
+            crossed_interval(
+                (row.get(column.key) for row in rows), mean_samples(samples, column.key)
+            ),
+        )
+        for column in columns
+    ]
 
 
-def format_spread(
-    column: Column, values: Iterable[float | None], images: Iterable[float | None] = ()
-) -> str:
-    """Return mean and interval of a column's values, see `crossed_interval`."""
-    return format_interval(crossed_interval(values, images), column.digits, column.scale)
+class Anchor(NamedTuple):
+    """What one reaches who gets no message: no bits beyond the label, by definition."""
+
+    name: str
+    identification: float | None
+    mse: float | None
+
+    def format_cells(self, columns: Iterable[Column]) -> list[str]:
+        """Return a cell for each column."""
+        known = {BITS.key: 0.0, IDENTIFICATION.key: self.identification, MSE.key: self.mse}
+        return [
+            format_estimate(c, Estimate(known[c.key])) if c.key in known else NOTHING
+            for c in columns
+        ]
+
+
+def find_anchors(
+    *,
+    label_only: Iterable[float | None],
+    choices: Iterable[int | None],
+    oracle_mse: Iterable[float | None],
+    mean_mse: Iterable[float | None],
+) -> tuple[Anchor, Anchor]:
+    """Return the anchors of a table: who knows the label alone, and who knows nothing.
+
+    Args:
+        label_only: How often the label alone identifies an image, of each row.
+        choices: Among how many images it is looked for.
+        oracle_mse: Error of the mean image of the right class.
+        mean_mse: Error of the mean image.
+    """
+    chance = (1 / count if count else None for count in choices)
+    return (
+        Anchor("label only (class means)", estimate(label_only).mean, estimate(oracle_mse).mean),
+        Anchor("nothing (mean image)", estimate(chance).mean, estimate(mean_mse).mean),
+    )

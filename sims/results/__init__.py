@@ -1,1 +1,1 @@
-"""What benches measured: rows, means with intervals, the worst attack, matched accuracy."""
+"""What benches measured: records, means with intervals, the worst attack, matched accuracy."""
