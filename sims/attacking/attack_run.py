@@ -10,9 +10,7 @@ from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings
 from sims.attacking.private_answers import list_observations
 from sims.commands.progress import print_line, show_attacks
-from sims.results.attack_results import lacking_settings, read_attack_rows, write_result
-from sims.results.file_names import RESULT_FILE
-from sims.results.records import AttackRow
+from sims.results import RESULT_FILE, AttackRow, lacking_settings, read_attack_rows, write_result
 
 
 def attack_run(

@@ -25,9 +25,7 @@ from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings
 from sims.attacking.attack_run import select_auxiliary
 from sims.commands.progress import print_line, show_attacks, throttle_lines
-from sims.results.file_names import LIVE_FILE
-from sims.results.read_records import read_records
-from sims.results.records import REPEATS, LiveRow
+from sims.results import LIVE_FILE, REPEATS, LiveRow, read_records
 
 PRIVATE_LOGITS = "private-logits"
 MIN_ANSWERS = 20  # that an attack is worth trying with

@@ -26,31 +26,29 @@ from sims.report.matched_table import (
 from sims.report.table import format_markdown, make_table
 from sims.report.table_columns import format_means
 from sims.report.text import NOTHING
-from sims.results.attack_results import (
+from sims.results import (
+    ACCURACY,
+    TRAINING,
+    BenchRow,
     average_attacks,
+    find_columns,
+    find_worst_attack,
     lacking_settings,
     list_failures,
+    measure_rows,
+    read_bench_rows,
+    read_image_vectors,
     requested_results,
-)
-from sims.results.bench_rows import read_bench_rows, read_image_vectors, update_bench
-from sims.results.columns import (
-    ACCURACY,
-    AMONG_FIVE,
-    BITS,
-    IDENTIFICATION,
-    LABEL_READ,
-    MSE,
-    PSNR,
-    RIGHT_IMAGE,
-    SSIM,
+    resample_rows,
     row_measures,
+    undefended_measures,
+    update_bench,
 )
-from sims.results.intervals import resample_rows
-from sims.results.matched_accuracy import measure_rows, undefended_measures
-from sims.results.records import TRAINING, BenchRow
-from sims.results.worst_attack import worst_attack
 
-COLUMNS = (*(ACCURACY, BITS, IDENTIFICATION, MSE, PSNR, SSIM, RIGHT_IMAGE, AMONG_FIVE, LABEL_READ),)
+COLUMNS = find_columns(
+    *("accuracy", "bits-beyond-label", "identification-optimal", "mse", "psnr", "ssim"),
+    *("identification-1", "identification-5", "label-accuracy"),
+)
 
 
 class CellTask(NamedTuple):
@@ -208,7 +206,10 @@ def hold_to_task(task: CellTask) -> BenchRow:
     results = requested_results(task.folder, task.how) or []
     failed = list_failures(row for result in results for row in result.rows)
     return task.row.model_copy(
-        update={"worst": worst_attack(average_attacks(results)), "failed_attacks": tuple(failed)}
+        update={
+            "worst": find_worst_attack(average_attacks(results)),
+            "failed_attacks": tuple(failed),
+        }
     )
 
 

@@ -22,11 +22,22 @@ from sims.bench.run_cell import (
 from sims.bench.scenario import Cell, Scenario, is_anchored, refuse_fixed_sweeps
 from sims.commands.progress import estimate_left, print_line
 from sims.engines.process_pool import run_items, time_call
-from sims.results.baseline import is_undefended
-from sims.results.bench_rows import LOCK, write_bench_rows
-from sims.results.file_names import COST_FILE, EVENTS_FILE, FAILED_FILE, RESULT_FILE
-from sims.results.read_records import parse_events, parse_file, read_record
-from sims.results.records import BenchRow, FailedCell, RunMeasures, RunResult
+from sims.results import (
+    BENCH_LOCK,
+    COST_FILE,
+    EVENTS_FILE,
+    FAILED_FILE,
+    RESULT_FILE,
+    BenchRow,
+    FailedCell,
+    RunMeasures,
+    RunResult,
+    is_undefended,
+    parse_events,
+    parse_file,
+    read_record,
+    write_bench_rows,
+)
 
 REMEDY = "remove the folder and bench it again"
 
@@ -112,7 +123,7 @@ def write_bench(
 
     What earlier calls left of cells that were not asked for stays, in the scenario's order.
     """
-    with lock_file(folder / LOCK):
+    with lock_file(folder / BENCH_LOCK):
         rows = [*make_rows(cells, folder), *resume_bench.other_rows(cells, folder)]
         rows = resume_bench.sort_rows(rows, scenario)
         reasons = resume_bench.read_failures(scenario, folder)

@@ -7,7 +7,7 @@ from fedcel.data import load_splits
 from fedcel.federation import RoundInputs, build_client_net, update_client
 from fedcel.losses.cel import State
 from fedcel.settings import CelSettings, DefenceSettings, Settings
-from sims.results.baseline import is_defended
+from sims.results import is_defended
 
 REPEATS = range(3, 16)  # rounds of each, in turn, so that a drifting machine hits both alike
 PATIENCE = 3.0

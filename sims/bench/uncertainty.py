@@ -27,13 +27,11 @@ from sims.engines import local
 from sims.engines.process_pool import run_items
 from sims.report.table import format_markdown, make_table
 from sims.report.table_columns import format_means
-from sims.results.columns import ACCURACY, AUROC, BRIER, ECE, NLL
-from sims.results.file_names import UNCERTAINTY_FILE
-from sims.results.records import UncertaintyRow
+from sims.results import UNCERTAINTY_FILE, UncertaintyRow, find_columns
 
 MEMBER = re.compile(r"(?P<name>.+)-member-\d+")
 """Variants whose models together are one deep ensemble (Lakshminarayanan et al., NIPS 2017)."""
-COLUMNS = (ACCURACY, NLL.titled("NLL, nats"), ECE, BRIER, AUROC)
+COLUMNS = find_columns("accuracy", "nll", "ece", "brier", "auroc")
 HEAD = ("variant", *(column.head for column in COLUMNS))
 
 
@@ -160,7 +158,7 @@ def measure_models(members: list[Run], outside: Settings | None) -> dict[str, fl
     strangers = resize_images(load_splits(outside.data, outside.clients, outside.seed).test.x, x)
     doubtful = average_probabilities(members, strangers)
     entropies = (calibration.predictive_entropy(p[None]) for p in (probabilities, doubtful))
-    return scores | {AUROC.key: calibration.auroc(*entropies)}
+    return scores | {"auroc": calibration.auroc(*entropies)}
 
 
 def average_probabilities(

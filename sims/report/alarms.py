@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from fedcel.attacks import find_contradictions
 from sims.report.summary import Summary
-from sims.results.records import AttackRow, RunResult
+from sims.results import AttackRow, RunResult
 
 
 def find_alarms(summaries: Iterable[Summary]) -> list[str]:

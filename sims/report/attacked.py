@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from sims.report.figures import Mark, draw_trade_off, start_axis_at_zero
 from sims.report.summary import Summary
-from sims.results.estimate import Estimate, estimate
+from sims.results import Estimate, estimate
 
 
 def draw_mse_trade_off(summaries: Sequence[Summary]) -> Figure | None:

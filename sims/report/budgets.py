@@ -5,10 +5,7 @@ from typing import NamedTuple
 
 from sims.report.table import Table, make_table
 from sims.report.table_columns import format_estimate
-from sims.results.columns import MSE
-from sims.results.estimate import Estimate
-from sims.results.records import AttackId, BenchRow
-from sims.results.worst_attack import comparable_attacks
+from sims.results import MSE, AttackId, BenchRow, Estimate, comparable_attacks
 
 FALLING = 0.98
 """A larger budget that brings the MSE below this share of the smaller one's still helps."""

@@ -12,8 +12,7 @@ from matplotlib.lines import Line2D
 from fedcel.settings import burn_in_rounds
 from sims.report.read import FinishedRun
 from sims.report.summary import Summary
-from sims.results.estimate import Estimate
-from sims.results.records import ReliabilityBins, RoundEvent
+from sims.results import Estimate, ReliabilityBins, RoundEvent
 
 INK = "#26323d"
 FAINT = "#8a949e"

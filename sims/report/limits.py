@@ -7,8 +7,7 @@ from fedcel.attacks import ATTACKS
 from sims.report.read import FinishedRun
 from sims.report.summary import Summary
 from sims.report.words import Verdict, describe_matching
-from sims.results.estimate import MIN_SEEDS, estimate
-from sims.results.records import REPEATS, FailedCell
+from sims.results import MIN_SEEDS, REPEATS, FailedCell, estimate
 
 
 def list_limits(

@@ -10,14 +10,16 @@ from matplotlib.figure import Figure
 from sims.report.figures import FAINT, INK, WIDTH, choose_look, escape_label
 from sims.report.table import Table, format_columns, make_table
 from sims.report.table_columns import format_estimate
-from sims.results.columns import ACCURACY, MSE, RIGHT_IMAGE
-from sims.results.estimate import Estimate, estimate
-from sims.results.file_names import LIVE_FILE
-from sims.results.read_records import read_records
-from sims.results.records import LiveRow
-
-RIGHT_ANSWERS = ACCURACY.titled("right answers, %")
-CLASS_MEANS = MSE.titled("class means' MSE")
+from sims.results import (
+    ACCURACY,
+    LIVE_FILE,
+    MSE,
+    RIGHT_IMAGE,
+    Estimate,
+    LiveRow,
+    estimate,
+    read_records,
+)
 
 
 def read_live(folder: Path) -> list[LiveRow]:
@@ -42,8 +44,8 @@ def group_prices(rows: Sequence[LiveRow]) -> list[list[LiveRow]]:
 def make_live_table(rows: Sequence[LiveRow]) -> Table:
     """Return accuracy, what was paid and what the attacker got, mean over attack seeds."""
     head = (
-        *("attack", "mechanism", "ε per answer", "answers", "ε spent", RIGHT_ANSWERS.head),
-        *(RIGHT_IMAGE.head, "of", MSE.head, CLASS_MEANS.head),
+        *("attack", "mechanism", "ε per answer", "answers", "ε spent", "right answers, %"),
+        *(RIGHT_IMAGE.head, "of", MSE.head, "class means' MSE"),
     )
     lines = []
     for seeds in group_prices(rows):
@@ -52,11 +54,11 @@ def make_live_table(rows: Sequence[LiveRow]) -> Table:
             (
                 *(row.attack, row.mechanism, f"{row.epsilon:g}", str(row.answers)),
                 f"{row.spent:g}",
-                format_estimate(RIGHT_ANSWERS, Estimate(row.accuracy)),
+                format_estimate(ACCURACY, Estimate(row.accuracy)),
                 format_estimate(RIGHT_IMAGE, estimate(seed.identification_1 for seed in seeds)),
                 str(row.candidates),
                 format_estimate(MSE, estimate(seed.mse for seed in seeds)),
-                format_estimate(CLASS_MEANS, Estimate(row.oracle_mse)),
+                format_estimate(MSE, Estimate(row.oracle_mse)),
             )
         )
     return make_table("Attacks on the live service", head, lines, words=2)

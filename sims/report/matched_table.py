@@ -10,40 +10,37 @@ from fedcel.errors import SettingsError
 from sims.report.table import format_markdown, make_table
 from sims.report.table_columns import find_anchors, format_estimate
 from sims.report.text import NOTHING, format_number
-from sims.results.bench_rows import read_bench_rows, read_image_vectors
-from sims.results.columns import (
-    ACCURACY,
-    ATTENTION,
+from sims.results import (
     BITS,
-    BYTES,
-    CERTIFICATE,
-    CERTIFICATE_BEYOND,
-    FLOPS,
-    IDENTIFICATION,
+    FAILED_FILE,
     MSE,
-    PARAMETERS,
-    SPREAD,
-    STEP_RATIO,
+    BenchRow,
+    CellAttack,
     Column,
-    Measures,
-)
-from sims.results.file_names import FAILED_FILE
-from sims.results.intervals import complete_mean, crossed_interval, resample_rows
-from sims.results.matched_accuracy import (
+    FailedCell,
     Matches,
+    Measures,
+    common_attacks,
+    comparable_attacks,
+    complete_mean,
+    crossed_interval,
     curve_areas,
+    find_columns,
+    hold_to_common,
     match_rows,
     measure_rows,
     paired_differences,
+    read_bench_rows,
+    read_image_vectors,
+    read_records,
+    resample_rows,
 )
-from sims.results.read_records import read_records
-from sims.results.records import BenchRow, CellAttack, FailedCell
-from sims.results.worst_attack import common_attacks, comparable_attacks, hold_to_common
 
 NEVER = "never this accurate"
-COLUMNS = (
-    *(ACCURACY, BITS, IDENTIFICATION, MSE.titled("attack's MSE"), CERTIFICATE, CERTIFICATE_BEYOND),
-    *(SPREAD, ATTENTION, STEP_RATIO, PARAMETERS, FLOPS, BYTES),
+COLUMNS = find_columns(
+    *("accuracy", "bits-beyond-label", "identification-optimal", "mse", "certificate-bits"),
+    *("certificate-bits-within-class", "within-class-spread", "attention-share"),
+    *("train-step-ratio", "encoder-parameters", "flops-per-inference", "bytes-per-inference"),
 )
 COMPARED = COLUMNS[:4]
 """What differences are taken of, and what is drawn again in bootstrap samples of the images."""

@@ -27,7 +27,7 @@ from sims.report import (
 from sims.report.read import Book, FinishedRun, read_book
 from sims.report.summary import Summary, summarise_book
 from sims.report.text import format_interval, format_number
-from sims.results.records import LiveRow, RoundEvent
+from sims.results import LiveRow, RoundEvent
 
 TEMPLATE = "page.html.jinja"
 

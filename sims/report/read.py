@@ -13,25 +13,30 @@ from fedcel.losses import defences
 from fedcel.posterior import Trace
 from fedcel.runs import run_folder
 from fedcel.settings import Settings
-from sims.results.attack_results import average_attacks, read_pictures, read_results
-from sims.results.baseline import is_undefended
-from sims.results.bench_rows import ImageVectors, read_bench_rows, read_image_vectors
-from sims.results.file_names import (
+from sims.results import (
     ATTACKS_FOLDER,
     BENCH_FILE,
     EVENTS_FILE,
     FAILED_FILE,
     RESULT_FILE,
-)
-from sims.results.read_records import parse_events, parse_file, read_record, read_records
-from sims.results.records import (
     AttackRow,
     BenchRow,
     CellAttack,
     FailedCell,
+    ImageVectors,
     RoundEvent,
     RunMeasures,
     RunResult,
+    average_attacks,
+    is_undefended,
+    parse_events,
+    parse_file,
+    read_bench_rows,
+    read_image_vectors,
+    read_pictures,
+    read_record,
+    read_records,
+    read_results,
 )
 
 Images = Float[np.ndarray, "N C H W"]

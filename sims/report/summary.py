@@ -5,12 +5,27 @@ from dataclasses import dataclass, field
 
 from fedcel.settings import burn_in_rounds
 from sims.report.read import Book, FinishedRun
-from sims.results.attack_results import average_seeds, group_by_attack
-from sims.results.columns import ACCURACY, BITS, IDENTIFICATION, MSE, RIGHT_IMAGE, Column
-from sims.results.estimate import UNKNOWN, Estimate, estimate
-from sims.results.intervals import crossed_interval, mean_samples, resample_rows
-from sims.results.records import AttackRow, BenchRow
-from sims.results.worst_attack import hold_to_common, hold_to_own, worst_attack
+from sims.results import (
+    ACCURACY,
+    BITS,
+    IDENTIFICATION,
+    MSE,
+    RIGHT_IMAGE,
+    UNKNOWN,
+    AttackRow,
+    BenchRow,
+    Column,
+    Estimate,
+    average_seeds,
+    crossed_interval,
+    estimate,
+    find_worst_attack,
+    group_by_attack,
+    hold_to_common,
+    hold_to_own,
+    mean_samples,
+    resample_rows,
+)
 
 
 def settled_accuracy(run: FinishedRun) -> float | None:
@@ -32,7 +47,7 @@ def select_decoder_rows(run: FinishedRun) -> list[AttackRow]:
         for attack, rows in attacks.items()
         if (attack.knowledge, attack.budget) == (how.knowledge, how.budget)
     }
-    worst = worst_attack(average_seeds(rows) for rows in (configured or attacks).values())
+    worst = find_worst_attack(average_seeds(rows) for rows in (configured or attacks).values())
     return attacks[worst.id] if worst else []
 
 

@@ -4,9 +4,17 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sims.report.text import NOTHING, format_interval
-from sims.results.columns import BITS, IDENTIFICATION, MSE, Column, Measures
-from sims.results.estimate import Estimate, estimate
-from sims.results.intervals import crossed_interval, mean_samples
+from sims.results import (
+    BITS,
+    IDENTIFICATION,
+    MSE,
+    Column,
+    Estimate,
+    Measures,
+    crossed_interval,
+    estimate,
+    mean_samples,
+)
 
 
 def format_estimate(column: Column, value: Estimate) -> str:
@@ -43,7 +51,11 @@ class Anchor(NamedTuple):
 
     def format_cells(self, columns: Iterable[Column]) -> list[str]:
         """Return a cell for each column."""
-        known = {BITS.key: 0.0, IDENTIFICATION.key: self.identification, MSE.key: self.mse}
+        known = {
+            BITS.key: 0.0,
+            IDENTIFICATION.key: self.identification,
+            MSE.key: self.mse,
+        }
         return [
             format_estimate(c, Estimate(known[c.key])) if c.key in known else NOTHING
             for c in columns

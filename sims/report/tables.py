@@ -12,97 +12,65 @@ from sims.report.text import (
     format_number,
     name_worst_attacks,
 )
-from sims.results.columns import (
-    ACCURACY,
-    AMONG_FIVE,
-    BITS,
-    BRIER,
-    BYTES,
-    CERTIFICATE,
-    CERTIFICATE_BEYOND,
-    ECE,
-    FLOPS,
-    IDENTIFICATION,
-    LABEL_READ,
+from sims.results import (
     MSE,
-    NLL,
-    PARAMETERS,
-    PSNR,
-    RIGHT_IMAGE,
-    SPREAD,
-    SSIM,
     STEP_RATIO,
+    AttackRow,
     Column,
+    Estimate,
+    Record,
+    RunResult,
+    attribute,
+    estimate,
+    find_columns,
 )
-from sims.results.estimate import Estimate, estimate
-from sims.results.records import AttackRow, Record, RunResult, attribute
 
-MEASURES: tuple[tuple[Column, Callable[[Summary], Estimate]], ...] = (
-    (ACCURACY, lambda s: s.accuracy),
-    (NLL, lambda s: s.nll),
-    (ECE, lambda s: s.ece),
-    (BITS, lambda s: s.bits),
-    (IDENTIFICATION, lambda s: s.identification),
-    (CERTIFICATE, lambda s: s.certificate),
-    (CERTIFICATE_BEYOND, lambda s: s.certificate_within),
+MAIN = find_columns(
+    *("accuracy", "nll", "ece", "bits-beyond-label", "identification-optimal"),
+    *("certificate-bits", "certificate-bits-within-class"),
 )
-DECODER: tuple[tuple[Column, Callable[[Summary], Estimate]], ...] = (
-    (MSE.titled("decoder MSE"), lambda s: s.decoder_mse),
-    (PSNR.titled("decoder PSNR, dB"), lambda s: s.decoder_psnr),
-    (SSIM.titled("decoder SSIM"), lambda s: s.decoder_ssim),
+DECODER = find_columns("mse", "psnr", "ssim")
+DETAILS = find_columns(
+    *("answer-bits", "bits-beyond-label", "certificate-bits-within-class", "gaussianity-gap-bits"),
+    *("gaussianity-direction-bits", "gaussianity-kurtosis", "within-class-spread"),
+    "between-client-spread",
 )
-"""Spread over its runs, not an interval."""
+PREDICTOR = find_columns("accuracy", "nll", "ece", "brier")
+UTILITY = find_columns("accuracy", "top1-kept", "confidence-before", "confidence-after", "ceiling")
+SCORES = (
+    MSE.titled("MSE"),
+    *find_columns("psnr", "ssim", "identification-1", "identification-5", "label-accuracy"),
+    *find_columns("bits-beyond-label", "seconds"),
+)
 
 
 def make_main_table(summaries: Sequence[Summary]) -> Table:
-    """Return one row per summary, and the two anchors."""
-    rows = [
-        [
-            summary.label,
-            *(format_estimate(column, of(summary)) for column, of in MEASURES),
-            *(format_deviation(of(summary), column.digits) for column, of in DECODER),
-            name_worst_attacks(summary),
-            format_estimate(MSE, summary.mse),
-        ]
-        for summary in summaries
-    ]
-    columns = [column for column, _ in (*MEASURES, *DECODER)]
+    """Return one row per summary, and the two anchors; ± of the decoder is over its runs."""
+    rows = []
+    for s in summaries:
+        leak = (s.accuracy, s.nll, s.ece, s.bits, s.identification, s.certificate)
+        decoder = (s.decoder_mse, s.decoder_psnr, s.decoder_ssim)
+        rows.append(
+            [
+                s.label,
+                *map(format_estimate, MAIN, (*leak, s.certificate_within)),
+                *(format_deviation(v, c.digits) for c, v in zip(DECODER, decoder, strict=True)),
+                name_worst_attacks(s),
+                format_estimate(MSE, s.mse),
+            ]
+        )
     anchors = find_anchors(
-        label_only=(summary.label_only for summary in summaries),
-        choices=(summary.choices for summary in summaries),
-        oracle_mse=(summary.oracle_mse for summary in summaries),
-        mean_mse=(summary.mean_mse for summary in summaries),
+        label_only=(s.label_only for s in summaries),
+        choices=(s.choices for s in summaries),
+        oracle_mse=(s.oracle_mse for s in summaries),
+        mean_mse=(s.mean_mse for s in summaries),
     )
     for anchor in anchors:
-        rows.append([anchor.name, *anchor.format_cells(columns), NOTHING, NOTHING])
-    head = ("variant", *(column.head for column in columns), "worst attack", "its MSE")
+        rows.append([anchor.name, *anchor.format_cells((*MAIN, *DECODER)), NOTHING, NOTHING])
+    heads = (column.head for column in MAIN)
+    decoder_heads = ("decoder MSE", *(f"decoder {column.head}" for column in DECODER[1:]))
+    head = ("variant", *heads, *decoder_heads, "worst attack", "its MSE")
     return make_table("Variants", head, rows)
-
-
-DETAILS = (
-    Column("answer-bits", "answers alone, bits", 2),
-    BITS,
-    CERTIFICATE_BEYOND,
-    Column("gaussianity-gap-bits", "negentropy, bits", 2),
-    Column("gaussianity-direction-bits", "of it in single directions", 2),
-    Column("gaussianity-kurtosis", "excess kurtosis", 1),
-    SPREAD.titled("spread within classes, z²"),
-    Column("between-client-spread", "between clients, z²", 4),
-)
-DEVICE = (
-    Column("parameters", "parameters", 0),
-    PARAMETERS.titled("in the encoder"),
-    FLOPS.titled("FLOPs per inference"),
-    BYTES.titled("bytes per inference"),
-)
-"""In full numbers, whatever the columns' scale."""
-UTILITY = (
-    ACCURACY,
-    Column("top1-kept", "top-1 kept, %", 1, 100),
-    Column("confidence-before", "confidence before, %", 1, 100),
-    Column("confidence-after", "confidence after, %", 1, 100),
-    Column("ceiling", "ceiling, %", 1, 100),
-)
 
 
 def make_details_table(summaries: Sequence[Summary]) -> Table:
@@ -132,9 +100,6 @@ def format_results(columns: Iterable[Column], records: Sequence[Record]) -> list
     ]
 
 
-PREDICTOR = (ACCURACY, NLL, ECE, BRIER)
-
-
 def make_posterior_table(summaries: Sequence[Summary]) -> Table:
     """Return the scores of the posterior's average beside those of the point model."""
     head = ("variant", "predictor", *(column.head for column in PREDICTOR))
@@ -158,14 +123,13 @@ def name_predictor(results: Sequence[RunResult]) -> str:
 
 def make_device_table(summaries: Sequence[Summary]) -> Table:
     """Return what each variant costs the device, equal over its seeds."""
-    head = ("variant", *(column.head for column in DEVICE), STEP_RATIO.head)
+    sent = ("FLOPs per inference", "bytes per inference")
+    head = ("variant", "parameters", "in the encoder", *sent, STEP_RATIO.head)
+    names = ("parameters", "encoder_parameters", "flops_per_inference", "bytes_per_inference")
     rows = []
     for summary in summaries:
         results = results_of(summary)
-        costs = (
-            estimate(getattr(result, attribute(column.key)) for result in results).mean
-            for column in DEVICE
-        )
+        costs = (estimate(getattr(result, name) for result in results).mean for name in names)
         step = format_number(summary.step_ratio.mean, STEP_RATIO.digits)
         rows.append((summary.label, *(format_number(cost, 0) for cost in costs), step))
     return make_table("Cost on the device", head, rows)
@@ -201,10 +165,6 @@ HOW: tuple[tuple[str, Callable[[AttackRow], str]], ...] = (
     ("queries paid for", lambda a: format_number(a.queries, 0)),
 )
 """How an attack was carried out."""
-SCORES = (
-    *(MSE, PSNR, SSIM, RIGHT_IMAGE.titled("identified, %"), AMONG_FIVE.titled("in first 5, %")),
-    *(LABEL_READ.titled("label right, %"), BITS, Column("seconds", "seconds", 1)),
-)
 ATTACK_HEAD = (*(name for name, _ in HOW), *(column.head for column in SCORES))
 
 

@@ -23,7 +23,7 @@ from fedcel.files import lock_file, read_tensors, write_json, write_tensors
 from fedcel.runs import per_image
 from fedcel.settings import AttackSettings, Scalar
 from sims.results.file_names import ATTACKS_FOLDER
-from sims.results.read_records import read_record
+from sims.results.record_files import read_record
 from sims.results.records import (
     ATTACK_MEASURES,
     AttackConditions,

@@ -16,11 +16,11 @@ from sims.results.attack_results import (
     read_results,
 )
 from sims.results.file_names import BENCH_FILE, RESULT_FILE
-from sims.results.read_records import read_records
+from sims.results.record_files import read_records
 from sims.results.records import BenchRow
 from sims.results.worst_attack import hold_to_common
 
-LOCK = f".{BENCH_FILE}.lock"
+BENCH_LOCK = f".{BENCH_FILE}.lock"
 """Held while bench.json is written: another call may finish other cells meanwhile."""
 ImageVectors = dict[str, Float[np.ndarray, " T"]]
 """By run and measure, or run, attack and measure: a value for each test image."""
@@ -43,15 +43,15 @@ def read_bench_rows(folder: Path) -> list[BenchRow]:
 
 def update_bench(folder: Path) -> list[BenchRow]:
     """Give each row of a bench the attacks that its run has met by now; return the rows."""
-    with lock_file(folder / LOCK):
+    with lock_file(folder / BENCH_LOCK):
         return write_bench_rows(folder, read_bench_rows(folder))
 
 
 def write_bench_rows(folder: Path, rows: Iterable[BenchRow]) -> list[BenchRow]:
     """Write rows with all attacks on their runs, and image by image what they are means of.
 
-    The caller holds `LOCK`. Rows are returned, and have as columns the scores of, the worst attack
-    that all cells have met.
+    The caller holds `BENCH_LOCK`. The rows that are returned are held to the worst attack that all
+    cells have met: its scores are columns of the file.
     """
     gathered = [gather_attacks(folder, row) for row in rows]
     held = hold_to_common(gathered)

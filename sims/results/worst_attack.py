@@ -12,7 +12,7 @@ AttackKey = tuple[AttackId, int | None]
 """An attack as it was carried out, and its revision."""
 
 
-def worst_attack(attacks: Iterable[CellAttack]) -> CellAttack | None:
+def find_worst_attack(attacks: Iterable[CellAttack]) -> CellAttack | None:
     """Return the attack on one inference that rebuilt images best: the one with the lowest MSE.
 
     Attacks on uploads see training, and those on repeated answers see more than one inference
@@ -59,7 +59,7 @@ def hold_to_common(rows: Sequence[BenchRow]) -> list[BenchRow]:
     held = []
     for row in rows:
         attacks = comparable_attacks(row)
-        worst = worst_attack(attack for key, attack in attacks.items() if key in common)
+        worst = find_worst_attack(attack for key, attack in attacks.items() if key in common)
         held.append(row.model_copy(update={"worst": worst}))
     return held
 

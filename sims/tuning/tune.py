@@ -14,7 +14,7 @@ from fedcel.settings import DataSettings, Scalar, Settings, parse_settings
 from sims.bench.scenario import Scenario, Variant
 from sims.commands.progress import estimate_left, print_line
 from sims.engines.process_pool import run_items, time_call
-from sims.results.baseline import is_defended
+from sims.results import is_defended
 from sims.tuning.search import Among, BestTrial, Flat, SearchPlan, run_search
 from sims.tuning.trials import recall_trials
 

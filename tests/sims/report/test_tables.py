@@ -31,7 +31,7 @@ def test_details_in_their_own_columns(outcome: Callable[..., RunResult]) -> None
         "negentropy, bits": "1.25",
         "of it in single directions": "0.50",
         "excess kurtosis": "2.5",
-        "spread within classes, z²": "0.0625",
+        "within-class spread": "0.0625",
         "between clients, z²": "0.0015",
     }
     assert set(table.rows[1][1:]) == {NOTHING}

@@ -10,7 +10,7 @@ from sims.results.worst_attack import (
     common_attacks,
     hold_to_common,
     hold_to_own,
-    worst_attack,
+    find_worst_attack,
 )
 from tests.sims.results.made import attack, make_row
 
@@ -20,10 +20,10 @@ A = attack("a", 0.2)
 def test_the_lowest_error_counts_and_the_first_of_equals() -> None:
     """Each is the mean over its attack seeds already."""
     better = attack("b", 0.1)
-    assert worst_attack([A, better]) == better
-    assert worst_attack([A, attack("b", 0.2)]) == A
-    assert worst_attack([attack("b", 0.2), A]) == attack("b", 0.2)
-    assert worst_attack([A, attack("b", None)]) == A
+    assert find_worst_attack([A, better]) == better
+    assert find_worst_attack([A, attack("b", 0.2)]) == A
+    assert find_worst_attack([attack("b", 0.2), A]) == attack("b", 0.2)
+    assert find_worst_attack([A, attack("b", None)]) == A
 
 
 @pytest.mark.parametrize(
@@ -36,20 +36,20 @@ def test_the_lowest_error_counts_and_the_first_of_equals() -> None:
 )
 def test_an_attack_on_more_than_one_inference_does_not_count(better: CellAttack) -> None:
     """However exact the images of an upload, or of sixteen answers to one question."""
-    assert worst_attack([better, A]) == A
-    assert worst_attack([better]) is None
+    assert find_worst_attack([better, A]) == A
+    assert find_worst_attack([better]) is None
 
 
 def test_few_targets_do_not_win_by_being_easy() -> None:
     """An attack on ten images is no worse than one on 400, whatever its error."""
     few = attack("b", 0.1, targets=10)
-    assert worst_attack([A, few]) == A
-    assert worst_attack([few]) == few
+    assert find_worst_attack([A, few]) == A
+    assert find_worst_attack([few]) == few
 
 
 def test_no_trained_attack() -> None:
     """Nobody rebuilt an image."""
-    assert worst_attack([]) is None
+    assert find_worst_attack([]) is None
 
 
 def worst_of(rows: Sequence[BenchRow]) -> list[object]:
