@@ -8,9 +8,9 @@ from sims.results.attack_results import average_attacks, group_by_attack
 from sims.results.records import AttackId, AttackRow, BenchRow, CellAttack
 from sims.results.worst_attack import (
     common_attacks,
+    find_worst_attack,
     hold_to_common,
     hold_to_own,
-    find_worst_attack,
 )
 from tests.sims.results.made import attack, make_row
 
