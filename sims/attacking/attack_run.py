@@ -69,8 +69,8 @@ def select_auxiliary(run: run_folder.Run, how: AttackSettings) -> Images:
     """Return the attacker's own images: a disjoint set, or the training images themselves."""
     if how.knowledge != "held-out":
         return run.splits.training
-    known = run.splits.auxiliary
-    return OtherClasses(*known) if run.settings.data.held_out_classes else known
+    held_out = run.splits.auxiliary
+    return OtherClasses(*held_out) if run.settings.data.held_out_classes else held_out
 
 
 def read_result_of_run(folder: Path) -> dict[str, object]:

@@ -73,12 +73,12 @@ class LiveAnswers:
     """Answers about made-up images that one search may pay."""
     name: str = PRIVATE_LOGITS
     grants: frozenset[str] = frozenset()
-    known: dict[bytes, Tensor] = field(default_factory=dict)
+    answers: dict[bytes, Tensor] = field(default_factory=dict)
 
     @property
     def paid(self) -> int:
         """Return the number of images that were asked about."""
-        return len(self.known)
+        return len(self.answers)
 
     def sample(
         self, images: Float[Tensor, "B C H W"], generator: torch.Generator
@@ -87,11 +87,11 @@ class LiveAnswers:
         rows = []
         for image in images:
             name = image.contiguous().numpy().tobytes()
-            if name not in self.known:
+            if name not in self.answers:
                 answer = self.ask(image)
-                self.known[name], self.left = answer.values.float(), answer.left
-                self.progress(f"{len(self.known)} answers")
-            rows.append(self.known[name])
+                self.answers[name], self.left = answer.values.float(), answer.left
+                self.progress(f"{len(self.answers)} answers")
+            rows.append(self.answers[name])
         return torch.stack(rows)
 
 
@@ -127,7 +127,7 @@ def attack_service(
         if card.model != load_served(run).version:
             raise RunError(f"{service.url} serves {card.model}, which is not {folder}")
         before = client.budget().left
-        targets, own, allowance = split_budget(run, how, int(before / card.price.answer))
+        targets, auxiliary, allowance = split_budget(run, how, int(before / card.price.answer))
         live = LiveAnswers(client.ask, throttle_lines("asking the service"), before, allowance)
         answers = live.sample(targets.x, torch.Generator())
         few = max(2, min(how.candidates, len(targets.y)))
@@ -136,7 +136,7 @@ def attack_service(
             attacked = run_attacks(
                 [live],
                 how,
-                own,
+                auxiliary,
                 targets,
                 run.settings.seed,
                 progress,
@@ -184,28 +184,29 @@ def split_budget(
                 f"attack.names has {attack.name}: a service answers a repeated question from "
                 f"memory; name {attack.name.partition(REPEATS)[0]}"
             )
-    test, own = run.splits.test, select_auxiliary(run, how)
+    test, auxiliary = run.splits.test, select_auxiliary(run, how)
     count = min(how.targets or len(test.y), affordable // 2, len(test.y))
-    left, (searches, others) = affordable - count, count_query_attacks(how.names)
-    paid = min(len(own.y), left // 2 if searches else left) if others or not searches else 0
-    each = (left - paid) // (how.seeds * max(1, searches))
-    if searches and each < MIN_QUERIES * count:
+    remaining, (searches, other_attacks) = affordable - count, count_query_attacks(how.names)
+    share = remaining // 2 if searches else remaining
+    paid = min(len(auxiliary.y), share) if other_attacks or not searches else 0
+    queries = (remaining - paid) // (how.seeds * max(1, searches))
+    if searches and queries < MIN_QUERIES * count:
         raise SettingsError(
-            f"{each // count} queries are left for a target of a search, must be at least "
+            f"{queries // count} queries are left for a target of a search, must be at least "
             f"{MIN_QUERIES}: lower attack.targets ({count}) or attack.seeds ({how.seeds}), name no "
             "other attack beside it, or `fedcel ledger top-up`"
         )
-    known = paid or len(own.y)
-    searched = f", {each} for a search" if searches else ""
+    held = paid or len(auxiliary.y)
+    searched = f", {queries} for a search" if searches else ""
     print_line(f"{affordable} answers can be paid: {count} targets, {paid} own images{searched}")
-    parts = Images(test.x[:count], test.y[:count]), Images(own.x[:known], own.y[:known])
-    return *parts, each
+    targets = Images(test.x[:count], test.y[:count])
+    return targets, Images(auxiliary.x[:held], auxiliary.y[:held]), queries
 
 
 def count_query_attacks(names: str) -> tuple[int, int]:
     """Return how many attacks on answers make their images up, and how many do not."""
-    found = [attack for attack, _ in parse_attacks(names) if attack]
-    asks = [attack for attack in found if attack.observes.partition("*")[0] == PRIVATE_LOGITS]
+    attacks = [attack for attack, _ in parse_attacks(names) if attack]
+    asks = [attack for attack in attacks if attack.observes.partition("*")[0] == PRIVATE_LOGITS]
     searches = sum(isinstance(attack, BlackBoxSearch) for attack in asks)
     return searches, len(asks) - searches
 

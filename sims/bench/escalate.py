@@ -61,7 +61,7 @@ class CellTask(NamedTuple):
 
 def escalate(
     folder: Path,
-    given: Mapping[str, Scalar],
+    overrides: Mapping[str, Scalar],
     loss: float,
     budgets: Sequence[float],
     *,
@@ -78,7 +78,7 @@ def escalate(
 
     Args:
         folder: Of a bench.
-        given: Settings of the attacks, by their keys.
+        overrides: Settings of the attacks, by their keys.
         loss: Points of accuracy, in [0, 100).
         budgets: Multiples of an attack's usual effort.
         jobs: Cells attacked at the same time.
@@ -86,20 +86,20 @@ def escalate(
 
     Raises:
         RunError: When the bench or a run in it is missing or damaged.
-        SettingsError: When `given` is of other settings than an attack's, or `loss` out of range.
+        SettingsError: When `overrides` are not of an attack, or `loss` is out of range.
     """
     if not 0 <= loss < 100:
         raise SettingsError(f"--loss is {loss:g}, must be points of accuracy below 100, as 2")
-    check_attacks(str(given.get("attack.names", "")))
+    check_attacks(str(overrides.get("attack.names", "")))
     rows = read_bench_rows(folder)
     nearest = nearest_rows(rows, loss)
-    others = [row for row in rows if row not in nearest] if every else []
-    tasks = [plan_task(folder, row, given) for row in (*nearest, *others)]
+    more = [row for row in rows if row not in nearest] if every else []
+    tasks = [plan_task(folder, row, overrides) for row in (*nearest, *more)]
     attack_cells(tasks, jobs, ", then larger budgets" if budgets else "")
     update_bench(folder)  # before the larger budgets, which take longest
     tasks = tasks[: len(nearest)]
     attacked = [hold_to_task(task) for task in tasks]
-    larger = plan_budgets(folder, attacked, tasks, given, budgets)
+    larger = plan_budgets(folder, attacked, tasks, overrides, budgets)
     text = format_attacked(attacked, folder, loss)
     if not larger:
         return text
@@ -142,9 +142,9 @@ def nearest_rows(rows: Sequence[BenchRow], loss: float) -> list[BenchRow]:
     return [row for group in groups.values() for row in min(group.values(), key=distance)]
 
 
-def plan_task(folder: Path, row: BenchRow, given: Mapping[str, Scalar]) -> CellTask:
+def plan_task(folder: Path, row: BenchRow, overrides: Mapping[str, Scalar]) -> CellTask:
     """Return a cell's attack: the run's own attack settings, changed by those given."""
-    settings = override_group(run_folder.read_settings(folder / row.run), dict(given), "attack")
+    settings = override_group(run_folder.read_settings(folder / row.run), dict(overrides), "attack")
     return CellTask(row, folder / row.run, settings.attack)
 
 
@@ -152,7 +152,7 @@ def plan_budgets(
     folder: Path,
     attacked: Sequence[BenchRow],
     tasks: Sequence[CellTask],
-    given: Mapping[str, Scalar],
+    overrides: Mapping[str, Scalar],
     budgets: Sequence[float],
 ) -> list[CellTask]:
     """Return the tasks of each variant's first seed again, its worst attack with each budget."""
@@ -162,8 +162,8 @@ def plan_budgets(
         if row.worst and row.seed == seeds[row.variant]:
             entry = entry_of(row.worst.attack, task.how.names)
             for budget in budgets:
-                more = {**given, "attack.names": entry, "attack.budget": budget}
-                planned.append(plan_task(folder, row, more))
+                changes = {**overrides, "attack.names": entry, "attack.budget": budget}
+                planned.append(plan_task(folder, row, changes))
     return planned
 
 

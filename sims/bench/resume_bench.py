@@ -77,6 +77,6 @@ def sort_rows(rows: Sequence[BenchRow], scenario: Scenario) -> list[BenchRow]:
 def read_failures(scenario: Scenario, folder: Path) -> dict[str, str]:
     """Return why cells of the scenario failed, by name; RunError when failed.json is damaged."""
     names = (Cell(*point, Settings()).name for point in list_points(scenario))
-    known = {name.rpartition("-")[0] for name in names}  # of any seed
+    cells = {name.rpartition("-")[0] for name in names}  # of any seed
     failures = read_records(folder / FAILED_FILE, FailedCell, "remove it")
-    return {f.cell: f.reason for f in failures if f.cell.rpartition("-")[0] in known}
+    return {f.cell: f.reason for f in failures if f.cell.rpartition("-")[0] in cells}

@@ -71,18 +71,18 @@ def run_bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1
     make_rows(cells, folder)  # damage is named before the work
     write_whole(folder / "scenario.toml", scenario.path.read_text())
     print_line(f"run: {folder}")
-    say_known(cells, missing, folder)
+    print_finished(cells, missing, folder)
     failed = finish_cells(scenario, cells, missing, folder, jobs)
     rows = write_bench(scenario, cells, folder, failed)
     if not failed:
         return report.write_report(folder)
-    others = f"the others are in {report.write_report(folder)}" if rows else "no cell is finished"
+    finished = f"the others are in {report.write_report(folder)}" if rows else "no cell is finished"
     first = next(iter(failed.values()))
-    raise type(first)(f"{describe_list(list(failed))} failed, the reasons are above; {others}")
+    raise type(first)(f"{describe_list(list(failed))} failed, the reasons are above; {finished}")
 
 
-def say_known(cells: list[Cell], missing: list[Cell], folder: Path) -> None:
-    """Say what is there already of the cells, and of others."""
+def print_finished(cells: list[Cell], missing: list[Cell], folder: Path) -> None:
+    """Print how many cells are finished already, and how many others stay in the table."""
     if len(missing) < len(cells):
         print_line(
             f"{len(cells) - len(missing)} of {len(cells)} cells are finished already: skipped"

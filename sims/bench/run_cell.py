@@ -63,7 +63,7 @@ def is_complete(place: Path, cell: Cell) -> bool:
 
 def find_differences(trained: Settings, requested: Settings) -> Differences:
     """Return the settings in which a run differs from those asked for, with both values."""
-    old, new = (flatten_settings(dump_settings(each)) for each in (trained, requested))
+    old, new = (flatten_settings(dump_settings(settings)) for settings in (trained, requested))
     return {key: (old[key], new[key]) for key in new if old[key] != new[key]}
 
 
@@ -84,10 +84,12 @@ def suggest_attack(folder: Path, differences: Differences) -> str:
     """Return how a finished run is attacked in another way, where nothing else is asked for."""
     if not all(key.startswith("attack.") for key in differences):
         return ""
-    given = [part for key, (_, new) in differences.items() for part in ("--set", f"{key}={new}")]
+    arguments = [
+        part for key, (_, new) in differences.items() for part in ("--set", f"{key}={new}")
+    ]
     return (
         f". Attacks are added without training again: `fedcel attack {folder} "
-        f"{shlex.join(given)}`, or `fedcel escalate {folder.parent.parent}` with the same --set"
+        f"{shlex.join(arguments)}`, or `fedcel escalate {folder.parent.parent}` with the same --set"
     )
 
 

@@ -120,8 +120,8 @@ def format_table(rows: Sequence[UncertaintyRow], against: str | None = None) -> 
 
 def refuse_unknown(against: str | None, names: Iterable[str]) -> None:
     """Raise SettingsError when differences are asked for to a variant that is not there."""
-    if against is not None and against not in (known := [*names]):
-        raise SettingsError(f"--against is {against!r}, must be one of {', '.join(known)}")
+    if against is not None and against not in (variants := [*names]):
+        raise SettingsError(f"--against is {against!r}, must be one of {', '.join(variants)}")
 
 
 def group_cells(cells: Iterable[Cell], folder: Path) -> list[VariantRuns]:
@@ -140,11 +140,11 @@ def subtract_scores(
     rows: Sequence[UncertaintyRow], base: Sequence[UncertaintyRow]
 ) -> list[dict[str, float]]:
     """Return a variant's scores less those of another under the same seeds."""
-    others = {row.seed: row.scores for row in base}
+    base_scores = {row.seed: row.scores for row in base}
     return [
-        {key: row.scores[key] - others[row.seed][key] for key in row.scores}
+        {key: row.scores[key] - base_scores[row.seed][key] for key in row.scores}
         for row in rows
-        if row.seed in others
+        if row.seed in base_scores
     ]
 
 
@@ -190,7 +190,7 @@ def compare_calibration(
     out: Path,
     *,
     jobs: int,
-    given: Mapping[str, Scalar],
+    overrides: Mapping[str, Scalar],
     outside: str,
     outside_path: str,
     against: str | None = None,
@@ -201,7 +201,7 @@ def compare_calibration(
         name: Of the scenario, or its path.
         out: Folder of the runs.
         jobs: Cells that are trained at the same time.
-        given: Settings in the place of the scenario's, by their keys.
+        overrides: Settings in the place of the scenario's, by their keys.
         outside: Data source of strangers' images, or `none`.
         outside_path: Where they are, or `none`.
         against: A variant whose differences to the others are shown, too.
@@ -209,7 +209,7 @@ def compare_calibration(
     Raises:
         FedcelError: As scenarios, data and runs raise it.
     """
-    cells = scenario.list_cells(scenario.read_scenario(name), {**given, "engine": "loop"})
+    cells = scenario.list_cells(scenario.read_scenario(name), {**overrides, "engine": "loop"})
     refuse_unknown(against, dict.fromkeys(variant.name for variant in group_cells(cells, out)))
     strangers = None if outside == "none" else foreign_settings(outside, outside_path)
     if strangers:  # a missing file is said before anything is trained

@@ -129,7 +129,7 @@ def uncertainty(
         scenario,
         out,
         jobs=jobs,
-        given=values,
+        overrides=values,
         outside=outside,
         outside_path=outside_path,
         against=against,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fedcel.errors import SettingsError
 from sims.report.table import format_markdown, make_table
-from sims.report.table_columns import find_anchors, format_estimate
+from sims.report.table_columns import find_anchors, format_crossed
 from sims.report.text import NOTHING, format_number
 from sims.results import (
     BITS,
@@ -23,7 +23,6 @@ from sims.results import (
     common_attacks,
     comparable_attacks,
     complete_mean,
-    crossed_interval,
     curve_areas,
     find_columns,
     hold_to_common,
@@ -149,7 +148,7 @@ def describe_attacks(rows: Sequence[BenchRow]) -> str:
             few = "" if count == row.candidates else f", {count} targets"
             worst[f"{name_attack(row.worst)}{few}"] = None
         attacks = comparable_attacks(row).items()
-        others |= dict.fromkeys(name_attack(each) for key, each in attacks if key not in common)
+        others |= dict.fromkeys(name_attack(a) for key, a in attacks if key not in common)
     attacked = sum(row.worst is not None for row in rows)
     met = "every cell" if attacked == len(rows) else f"{attacked} of {len(rows)} cells"
     said = f" MSE: the worst attack that {met} met (knowledge, budget): {'; '.join(worst)}."
@@ -223,17 +222,11 @@ def format_match(matches: Matches, drawn: Sequence[Matches], seeds: int) -> list
         points = (sample[seed] for seed, match in matches.items() if match)
         return [match.values.get(key) if match else None for match in points]
 
-    cells = {
-        column.key: format_estimate(
-            column,
-            crossed_interval(
-                of(matches, column.key),
-                (complete_mean(of(each, column.key)) for each in drawn if column in COMPARED),
-            ),
-        )
-        for column in COLUMNS
-    }
-    often = sum(None not in of(each, BITS.key) for each in drawn)
+    cells = {}
+    for column in COLUMNS:
+        means = (complete_mean(of(sample, column.key)) for sample in drawn if column in COMPARED)
+        cells[column.key] = format_crossed(column, of(matches, column.key), means)
+    often = sum(None not in of(sample, BITS.key) for sample in drawn)
     sign = "≤ " if any(match.bound for match in reached) else ""
     some = "" if len(reached) == seeds else f" ({len(reached)} of {seeds} seeds)"
     if often < MOSTLY * len(drawn):
@@ -271,10 +264,8 @@ def make_paired_table(
         cells = {}
         for column in COMPARED:
             of_seeds = gaps[column.key]
-            of_images = sample_means(name, column.key, of_seeds)
-            cells[column.key] = format_estimate(
-                column, crossed_interval(of_seeds.values(), of_images)
-            )
+            means = sample_means(name, column.key, of_seeds)
+            cells[column.key] = format_crossed(column, of_seeds.values(), means)
         common = gaps[BITS.key]
         cells[BITS.key] = f"{format_bound(ours, theirs, common)}{cells[BITS.key]}"
         lines.append([bench.titles[name], *cells.values(), str(len(common))])
@@ -308,7 +299,7 @@ def make_overall_table(bench: Comparison, most: float) -> str:
         of_seeds = subtract_areas(areas, name, other, column.key)
         samples = (subtract_areas(sample, name, other, column.key) for sample in drawn)
         means = (complete_mean([sample.get(seed) for seed in of_seeds]) for sample in samples)
-        return format_estimate(column, crossed_interval(of_seeds.values(), means))
+        return format_crossed(column, of_seeds.values(), means)
 
     lines = [
         [

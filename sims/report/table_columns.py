@@ -22,23 +22,25 @@ def format_estimate(column: Column, value: Estimate) -> str:
     return format_interval(value, column.digits, column.scale)
 
 
+def format_crossed(
+    column: Column, seeds: Iterable[float | None], images: Iterable[float | None] = ()
+) -> str:
+    """Return the mean over seeds and its interval over seeds and images (`crossed_interval`)."""
+    return format_estimate(column, crossed_interval(seeds, images))
+
+
 def format_means(
     columns: Iterable[Column],
     rows: Sequence[Measures],
     samples: Sequence[Sequence[Measures]] = (),
 ) -> list[str]:
-    """Return a cell for each column: mean over rows, with its interval (`crossed_interval`).
+    """Return a cell for each column: mean over rows, with its interval.
 
     `samples` are the rows in bootstrap samples of the test images.
     """
     return [
-        format_estimate(
-            column,
-            crossed_interval(
-                (row.get(column.key) for row in rows), mean_samples(samples, column.key)
-            ),
-        )
-        for column in columns
+        format_crossed(c, (row.get(c.key) for row in rows), mean_samples(samples, c.key))
+        for c in columns
     ]
 
 
@@ -51,13 +53,13 @@ class Anchor(NamedTuple):
 
     def format_cells(self, columns: Iterable[Column]) -> list[str]:
         """Return a cell for each column."""
-        known = {
+        values = {
             BITS.key: 0.0,
             IDENTIFICATION.key: self.identification,
             MSE.key: self.mse,
         }
         return [
-            format_estimate(c, Estimate(known[c.key])) if c.key in known else NOTHING
+            format_estimate(c, Estimate(values[c.key])) if c.key in values else NOTHING
             for c in columns
         ]
 

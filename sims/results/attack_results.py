@@ -97,7 +97,7 @@ def read_results(folder: Path) -> list[AttackResult]:
     results = sorted(map(read_result, paths), key=lambda result: result.finished)
     standing: list[AttackResult] = []
     for number, result in enumerate(results):
-        later = {row.id for other in results[number + 1 :] for row in other.rows}
+        later = {row.id for newer in results[number + 1 :] for row in newer.rows}
         rows = (row for row in result.rows if not any(is_replaced_by(row.id, new) for new in later))
         standing.append(result.model_copy(update={"rows": tuple(rows)}))
     return standing

@@ -24,7 +24,7 @@ BENCH_LOCK = f".{BENCH_FILE}.lock"
 """Held while bench.json is written: another call may finish other cells meanwhile."""
 ImageVectors = dict[str, Float[np.ndarray, " T"]]
 """By run and measure, or run, attack and measure: a value for each test image."""
-AGAIN = "run the same `fedcel bench` again, finished cells are kept"
+BENCH_AGAIN = "run the same `fedcel bench` again, finished cells are kept"
 
 
 def read_bench_rows(folder: Path) -> list[BenchRow]:
@@ -33,11 +33,13 @@ def read_bench_rows(folder: Path) -> list[BenchRow]:
     if not path.exists():
         what = "is a single run" if (folder / RESULT_FILE).exists() else f"has no {BENCH_FILE}"
         raise RunError(f"{folder} {what}; give a folder that `fedcel bench` wrote")
-    rows = read_records(path, BenchRow, AGAIN)
+    rows = read_records(path, BenchRow, BENCH_AGAIN)
     if not rows:
         raise RunError(f"{path} has no rows; run `fedcel bench` first")
     if not all("attacks" in row.model_fields_set for row in rows):
-        raise RunError(f"{path} has a row without 'attacks', as earlier versions wrote it; {AGAIN}")
+        raise RunError(
+            f"{path} has a row without 'attacks', as earlier versions wrote it; {BENCH_AGAIN}"
+        )
     return rows
 
 
@@ -54,11 +56,11 @@ def write_bench_rows(folder: Path, rows: Iterable[BenchRow]) -> list[BenchRow]:
     cells have met: its scores are columns of the file.
     """
     gathered = [gather_attacks(folder, row) for row in rows]
-    held = hold_to_common(gathered)
-    write_json(folder / BENCH_FILE, [row.to_json() for row in held])
-    if held:
-        write_image_vectors(folder, held)
-    return held
+    compared = hold_to_common(gathered)
+    write_json(folder / BENCH_FILE, [row.to_json() for row in compared])
+    if compared:
+        write_image_vectors(folder, compared)
+    return compared
 
 
 def gather_attacks(folder: Path, row: BenchRow) -> BenchRow:
@@ -76,7 +78,9 @@ def write_image_vectors(folder: Path, rows: Iterable[BenchRow]) -> None:
     for row in rows:
         place = folder / row.run
         measured = per_image.read_vectors(place) | read_attack_vectors(place)
-        vectors |= {f"{row.run}{per_image.APART}{name}": each for name, each in measured.items()}
+        vectors |= {
+            f"{row.run}{per_image.APART}{name}": vector for name, vector in measured.items()
+        }
     per_image.write_vectors(folder, vectors)
 
 

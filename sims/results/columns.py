@@ -63,8 +63,8 @@ Measures = Mapping[str, float]
 
 def find_columns(*keys: str) -> tuple[Column, ...]:
     """Return the columns of these measures."""
-    known = {column.key: column for column in (*MEASURES, *OTHERS)}
-    return tuple(known[key] for key in keys)
+    by_key = {column.key: column for column in (*MEASURES, *OTHERS)}
+    return tuple(by_key[key] for key in keys)
 
 
 def row_measures(row: BenchRow) -> dict[str, float]:

@@ -50,21 +50,24 @@ def resample_rows(
     of images. Vectors may be shorter, of the first images. A measure that some rows have vectors of
     is left out of the others, and where no image of a shorter vector was drawn.
     """
-    kept = [row_vectors(row, vectors) for row in rows]
-    if not rows or not all(row.keys() >= {*NEEDED} for row in kept):
+    vectors_of_rows = [row_vectors(row, vectors) for row in rows]
+    if not rows or not all(row.keys() >= {*NEEDED} for row in vectors_of_rows):
         return []
-    counts = {len(row[key]) for row in kept for key in NEEDED}
+    counts = {len(row[key]) for row in vectors_of_rows for key in NEEDED}
     if len(counts) > 1:
         return []
     (count,) = counts
     draw = np.random.default_rng(0)
     times = draw.multinomial(count, np.full(count, 1 / count), REPLICATES).astype(float)
-    redrawn = {key for row in kept for key in row}
+    redrawn = {key for row in vectors_of_rows for key in row}
     fixed = [
         {key: value for key, value in row_measures(row).items() if key not in redrawn}
         for row in rows
     ]
-    means = [{key: resampled_mean(times, vector) for key, vector in row.items()} for row in kept]
+    means = [
+        {key: resampled_mean(times, vector) for key, vector in row.items()}
+        for row in vectors_of_rows
+    ]
     return [
         [
             same | {key: float(row[key][b]) for key in row if not np.isnan(row[key][b])}
@@ -76,9 +79,9 @@ def resample_rows(
 
 def resampled_mean(times: Float[np.ndarray, "B T"], values: Vector) -> Float[np.ndarray, " B"]:
     """Return the mean of the values in each bootstrap sample; NaN where none of them is in it."""
-    drawn = times[:, : len(values)]
-    total = drawn.sum(1)
-    summed = np.where(total > 0, drawn @ values, np.nan)
+    counts = times[:, : len(values)]
+    total = counts.sum(1)
+    summed = np.where(total > 0, counts @ values, np.nan)
     means: Float[np.ndarray, " B"] = summed / np.maximum(total, 1)
     return means
 
@@ -100,9 +103,9 @@ def crossed_interval(
 
 
 def complete_mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean of all of them; None where one is not known."""
-    known = [value for value in values if value is not None]
-    return fmean(known) if known and len(known) == len(values) else None
+    """Return the mean of all of them; None where one is not numbers."""
+    numbers = [value for value in values if value is not None]
+    return fmean(numbers) if numbers and len(numbers) == len(values) else None
 
 
 def mean_samples(samples: Iterable[Sequence[Measures]], key: str) -> list[float | None]:

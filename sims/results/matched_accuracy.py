@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from fedcel.errors import RunError
-from sims.results.bench_rows import AGAIN
+from sims.results.bench_rows import BENCH_AGAIN
 from sims.results.columns import ACCURACY, ATTENTION, BITS, MSE, STEP_RATIO, Measures, row_measures
 from sims.results.file_names import BENCH_FILE
 from sims.results.records import BenchRow
@@ -132,7 +132,7 @@ def undefended_measures(
 ) -> dict[int, Measures]:
     """Return what the first undefended variant has by seed; RunError if a seed has none."""
     if any(row.undefended is None for row in rows):
-        raise RunError(f"{BENCH_FILE}: a row has no 'undefended'; {AGAIN}")
+        raise RunError(f"{BENCH_FILE}: a row has no 'undefended'; {BENCH_AGAIN}")
     first = next((row.variant for row in rows if row.undefended), None)
     bare = {
         row.seed: values

@@ -11,11 +11,11 @@ from fedcel.errors import RunError
 from sims.results.records import Record, RoundEvent
 
 Parsed = TypeVar("Parsed")
+REMEDY = "run it again"
 AnyRecord = TypeVar("AnyRecord", bound=Record)
-AGAIN = "run it again"
 
 
-def parse_file(path: Path, parse: Callable[[str], Parsed], remedy: str = AGAIN) -> Parsed:
+def parse_file(path: Path, parse: Callable[[str], Parsed], remedy: str = REMEDY) -> Parsed:
     """Return what a file's text is parsed to; RunError where it is missing or damaged."""
     try:
         return parse(path.read_text(encoding="utf-8"))
@@ -35,12 +35,12 @@ def describe_damage(error: ValidationError) -> str:
     return f"{where}: {first['msg']}{value}"
 
 
-def read_record(path: Path, kind: type[AnyRecord], remedy: str = AGAIN) -> AnyRecord:
+def read_record(path: Path, kind: type[AnyRecord], remedy: str = REMEDY) -> AnyRecord:
     """Return the record in a file; RunError where it is missing or damaged."""
     return parse_file(path, kind.model_validate_json, remedy)
 
 
-def read_records(path: Path, kind: type[AnyRecord], remedy: str = AGAIN) -> list[AnyRecord]:
+def read_records(path: Path, kind: type[AnyRecord], remedy: str = REMEDY) -> list[AnyRecord]:
     """Return a file's list of records, none where it is missing; RunError where it is damaged."""
     if not path.exists():
         return []

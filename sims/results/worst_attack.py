@@ -56,12 +56,12 @@ def hold_to_common(rows: Sequence[BenchRow]) -> list[BenchRow]:
     By these variants and strengths are compared with each other.
     """
     common = common_attacks(rows)
-    held = []
+    compared = []
     for row in rows:
         attacks = comparable_attacks(row)
         worst = find_worst_attack(attack for key, attack in attacks.items() if key in common)
-        held.append(row.model_copy(update={"worst": worst}))
-    return held
+        compared.append(row.model_copy(update={"worst": worst}))
+    return compared
 
 
 def hold_to_own(rows: Sequence[BenchRow]) -> list[BenchRow]:
@@ -69,9 +69,9 @@ def hold_to_own(rows: Sequence[BenchRow]) -> list[BenchRow]:
     points: dict[tuple[str, float | None], list[int]] = {}
     for number, row in enumerate(rows):
         points.setdefault(row.point, []).append(number)
-    held = list(rows)
+    compared = list(rows)
     for numbers in points.values():
         group = hold_to_common([rows[number] for number in numbers])
         for number, row in zip(numbers, group, strict=True):
-            held[number] = row
-    return held
+            compared[number] = row
+    return compared

@@ -118,7 +118,7 @@ def test_what_is_wrong_is_said_before_anything_is_trained(
             "uncertainty",
             tmp_path / "out",
             jobs=1,
-            given={},
+            overrides={},
             outside=outside,
             outside_path=gone,
             against=against,
