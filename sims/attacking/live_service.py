@@ -23,7 +23,7 @@ from fedcel.files import write_json
 from fedcel.nets import SplitNet
 from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings
-from sims.attacking.attack_run import select_auxiliary
+from sims.attacking.attacked_run import select_auxiliary
 from sims.commands.progress import print_line, show_attacks, throttle_lines
 from sims.results import LIVE_FILE, REPEATS, LiveRow, read_records
 
