@@ -25,7 +25,7 @@ from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings
 from sims.attacking.attacked_run import select_auxiliary
 from sims.commands.progress import print_line, show_attacks, throttle_lines
-from sims.results import LIVE_FILE, REPEATS, LiveRow, read_records
+from sims.results import LIVE_FILE, REPEAT_MARK, LiveRow, read_records
 
 PRIVATE_LOGITS = "private-logits"
 MIN_ANSWERS = 20  # that an attack is worth trying with
@@ -182,7 +182,7 @@ def split_budget(
         if attack and repeats > 1:
             raise SettingsError(
                 f"attack.names has {attack.name}: a service answers a repeated question from "
-                f"memory; name {attack.name.partition(REPEATS)[0]}"
+                f"memory; name {attack.name.partition(REPEAT_MARK)[0]}"
             )
     test, auxiliary = run.splits.test, select_auxiliary(run, how)
     count = min(how.targets or len(test.y), affordable // 2, len(test.y))

@@ -28,7 +28,7 @@ from sims.report.table_columns import format_means
 from sims.report.text import NOTHING
 from sims.results import (
     ACCURACY,
-    TRAINING,
+    UPLOAD_OBSERVATION,
     BenchRow,
     average_attacks,
     find_columns,
@@ -99,7 +99,7 @@ def escalate(
     update_bench(folder)  # before the larger budgets, which take longest
     tasks = tasks[: len(nearest)]
     attacked = [hold_to_task(task) for task in tasks]
-    larger = plan_budgets(folder, attacked, tasks, overrides, budgets)
+    larger = plan_budgets(folder, attacked, tasks, overrides, budgets=budgets)
     text = format_attacked(attacked, folder, loss)
     if not larger:
         return text
@@ -115,7 +115,7 @@ def check_attacks(names: str) -> None:
     if not names:
         return
     attacks = [attack for attack, repeats in parse_attacks(names) if attack and repeats == 1]
-    if all(attack.observes == TRAINING for attack in attacks):
+    if all(attack.observes == UPLOAD_OBSERVATION for attack in attacks):
         raise SettingsError(
             f"attack.names is {names!r}: none of these rebuilds images from one inference, and "
             "nothing else is compared here; name one that does, as 'decoder'"
@@ -153,6 +153,7 @@ def plan_budgets(
     attacked: Sequence[BenchRow],
     tasks: Sequence[CellTask],
     overrides: Mapping[str, Scalar],
+    *,
     budgets: Sequence[float],
 ) -> list[CellTask]:
     """Return the tasks of each variant's first seed again, its worst attack with each budget."""

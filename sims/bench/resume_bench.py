@@ -7,7 +7,7 @@ from fedcel.errors import RunError
 from fedcel.runs import run_folder
 from fedcel.settings import Settings
 from sims.bench.run_cell import describe_differences, describe_list, find_differences
-from sims.bench.scenario import Cell, Scenario, Variant
+from sims.bench.scenario import Cell, Scenario, list_points
 from sims.results import BENCH_FILE, FAILED_FILE, RESULT_FILE, BenchRow, FailedCell, read_records
 
 MAY_DIFFER = ("seed", "engine")
@@ -52,15 +52,6 @@ def refuse_foreign(scenario: Scenario, cells: Sequence[Cell], folder: Path) -> N
                 f"{place} of an earlier call, which stays in the table, was made with other "
                 f"settings: {describe_differences(wrong)}; choose another --out or remove it"
             )
-
-
-def list_points(scenario: Scenario) -> list[tuple[Variant, float | None]]:
-    """Return each variant with each of its strengths, as the scenario has them."""
-    points: list[tuple[Variant, float | None]] = []
-    for variant in scenario.variants:
-        strengths: list[float | None] = [*variant.strengths] or [None]
-        points += [(variant, strength) for strength in strengths]
-    return points
 
 
 def number_points(scenario: Scenario) -> dict[tuple[str, float | None], int]:

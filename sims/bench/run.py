@@ -72,7 +72,7 @@ def run_bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1
     write_whole(folder / "scenario.toml", scenario.path.read_text())
     print_line(f"run: {folder}")
     print_finished(cells, missing, folder)
-    failed = finish_cells(scenario, cells, missing, folder, jobs)
+    failed = finish_cells(scenario, cells, missing, folder, jobs=jobs)
     rows = write_bench(scenario, cells, folder, failed)
     if not failed:
         return report.write_report(folder)
@@ -97,7 +97,7 @@ def print_finished(cells: list[Cell], missing: list[Cell], folder: Path) -> None
 
 
 def finish_cells(
-    scenario: Scenario, cells: list[Cell], missing: list[Cell], folder: Path, jobs: int
+    scenario: Scenario, cells: list[Cell], missing: list[Cell], folder: Path, *, jobs: int
 ) -> dict[str, FedcelError]:
     """Train and attack the missing cells; return why those that failed did, in their order."""
     failed: dict[str, FedcelError] = {}

@@ -21,7 +21,7 @@ from fedcel.settings import (
 
 VARIANT_KEYS = {"name", "title", "settings", "strength-key", "strengths", "tune", "tuned"}
 TOP_KEYS = {"title", "settings", "bench", "tune", "variant"}
-BENCH = "bench."  # how --set names a key of [bench]
+BENCH_PREFIX = "bench."  # how --set names a key of [bench]
 
 
 class Variant(NamedTuple):
@@ -133,14 +133,18 @@ def list_cells(scenario: Scenario, overrides: dict[str, Scalar]) -> list[Cell]:
     """Return every variant x strength x seed, with settings resolved."""
     seeds = [overrides["seed"]] if "seed" in overrides else scenario.seeds
     cells = []
-    for variant in scenario.variants:
-        strengths: list[float | None] = [*variant.strengths] or [None]
-        for strength in strengths:
-            swept = {} if strength is None else {str(variant.strength_key): strength}
-            for seed in seeds:
-                raw = scenario.settings | variant.settings | swept | overrides | {"seed": seed}
-                cells.append(Cell(variant, strength, resolve_data_path(parse_settings(raw))))
+    for variant, strength in list_points(scenario):
+        swept = {} if strength is None else {str(variant.strength_key): strength}
+        for seed in seeds:
+            raw = scenario.settings | variant.settings | swept | overrides | {"seed": seed}
+            cells.append(Cell(variant, strength, resolve_data_path(parse_settings(raw))))
     return cells
+
+
+def list_points(scenario: Scenario) -> list[tuple[Variant, float | None]]:
+    """Return each variant with each of its strengths, as the scenario has them."""
+    none: list[float | None] = [None]
+    return [(variant, s) for variant in scenario.variants for s in (variant.strengths or none)]
 
 
 def refuse_fixed_sweeps(cells: Iterable[Cell]) -> None:
@@ -193,13 +197,17 @@ def override_seeds(
 
     SettingsError on another key of [bench], and when `seed` is overridden as well.
     """
-    bench = {k.removeprefix(BENCH): v for k, v in overrides.items() if k.startswith(BENCH)}
+    bench = {
+        key.removeprefix(BENCH_PREFIX): value
+        for key, value in overrides.items()
+        if key.startswith(BENCH_PREFIX)
+    }
     if not bench:
         return scenario, overrides
     _refuse(bench, {"seeds"}, "--set", "[bench]")
     if "seed" in overrides:
         raise SettingsError("--set names both seed and bench.seeds; leave one of them out")
-    settings = {key: value for key, value in overrides.items() if not key.startswith(BENCH)}
+    settings = {key: value for key, value in overrides.items() if not key.startswith(BENCH_PREFIX)}
     return scenario._replace(seeds=_seeds(bench["seeds"], "--set")), settings
 
 

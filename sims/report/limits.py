@@ -7,7 +7,7 @@ from fedcel.attacks import ATTACKS
 from sims.report.read import FinishedRun
 from sims.report.summary import Summary
 from sims.report.words import Verdict, describe_matching
-from sims.results import MIN_SEEDS, REPEATS, FailedCell, estimate
+from sims.results import MIN_SEEDS, REPEAT_MARK, FailedCell, estimate
 
 
 def list_limits(
@@ -52,7 +52,7 @@ def list_limits(
 def _untried(summaries: Sequence[Summary], served: Iterable[str]) -> list[str]:
     """Name the attacks that exist and were run on nothing; averaged over repeats counts as run."""
     attacks = (a for s in summaries for run in s.runs for a in run.attacks if a.skipped is None)
-    done = {a.attack.partition(REPEATS)[0] for a in attacks} | set(served)
+    done = {a.attack.partition(REPEAT_MARK)[0] for a in attacks} | set(served)
     missing = [name for name in ATTACKS if name not in done]
     if not missing:
         return []

@@ -55,8 +55,8 @@ from sims.results.matched_accuracy import (
 )
 from sims.results.record_files import parse_events, parse_file, read_record, read_records
 from sims.results.records import (
-    REPEATS,
-    TRAINING,
+    REPEAT_MARK,
+    UPLOAD_OBSERVATION,
     AttackId,
     AttackRow,
     BenchRow,
@@ -92,13 +92,13 @@ __all__ = [
     "LIVE_FILE",
     "MIN_SEEDS",
     "MSE",
-    "REPEATS",
+    "REPEAT_MARK",
     "RESULT_FILE",
     "RIGHT_IMAGE",
     "STEP_RATIO",
-    "TRAINING",
     "UNCERTAINTY_FILE",
     "UNKNOWN",
+    "UPLOAD_OBSERVATION",
     "AttackId",
     "AttackRow",
     "BenchRow",

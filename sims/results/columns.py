@@ -26,7 +26,7 @@ MSE = Column("mse", "attack's MSE", 4)
 RIGHT_IMAGE = Column("identification-1", "right image, %", 1, 100)
 STEP_RATIO = Column("train-step-ratio", "training step, ×", 2)
 ATTENTION = Column("attention-share", "attention n_eff/n", 2)
-MEASURES = (
+ROW_COLUMNS = (
     *(ACCURACY, BITS, IDENTIFICATION, MSE, RIGHT_IMAGE, STEP_RATIO, ATTENTION),
     Column("certificate-bits", "certificate, bits", 2),
     Column("certificate-bits-within-class", "certificate beyond label, bits", 2),
@@ -40,7 +40,7 @@ MEASURES = (
     Column("label-accuracy", "label read, %", 1, 100),
 )
 """Of a row of bench.json."""
-OTHERS = (
+RESULT_COLUMNS = (
     Column("nll", "NLL", 3),
     Column("ece", "ECE", 3),
     Column("brier", "Brier", 3),
@@ -63,11 +63,11 @@ Measures = Mapping[str, float]
 
 def find_columns(*keys: str) -> tuple[Column, ...]:
     """Return the columns of these measures."""
-    by_key = {column.key: column for column in (*MEASURES, *OTHERS)}
+    by_key = {column.key: column for column in (*ROW_COLUMNS, *RESULT_COLUMNS)}
     return tuple(by_key[key] for key in keys)
 
 
 def row_measures(row: BenchRow) -> dict[str, float]:
     """Return what was measured of a cell, the scores of its worst attack among it."""
-    measured = {column.key: row.measure(column.key) for column in MEASURES}
+    measured = {column.key: row.measure(column.key) for column in ROW_COLUMNS}
     return {key: value for key, value in measured.items() if value is not None}

@@ -24,7 +24,7 @@ from sims.results.records import BenchRow
 REPLICATES = 200
 NORMAL = 1.959964
 """Two-sided 95 % point of the normal law."""
-NEEDED = (ACCURACY.key, BITS.key)
+REQUIRED = (ACCURACY.key, BITS.key)
 """What must be kept of each image of each run, or no sample is drawn."""
 Vector = Float[np.ndarray, " T"]
 
@@ -34,7 +34,7 @@ def row_vectors(row: BenchRow, vectors: Mapping[str, Vector]) -> dict[str, Vecto
 
     `vectors` are as of `read_image_vectors`.
     """
-    names = {key: key for key in (*NEEDED, IDENTIFICATION.key)}
+    names = {key: key for key in (*REQUIRED, IDENTIFICATION.key)}
     if row.worst:
         names |= {key: attack_vector_name(row.worst.id, key) for key in IMAGE_MEASURES}
     full = {key: f"{row.run}{per_image.APART}{name}" for key, name in names.items()}
@@ -51,9 +51,9 @@ def resample_rows(
     is left out of the others, and where no image of a shorter vector was drawn.
     """
     vectors_of_rows = [row_vectors(row, vectors) for row in rows]
-    if not rows or not all(row.keys() >= {*NEEDED} for row in vectors_of_rows):
+    if not rows or not all(row.keys() >= {*REQUIRED} for row in vectors_of_rows):
         return []
-    counts = {len(row[key]) for row in vectors_of_rows for key in NEEDED}
+    counts = {len(row[key]) for row in vectors_of_rows for key in REQUIRED}
     if len(counts) > 1:
         return []
     (count,) = counts

@@ -20,9 +20,9 @@ ATTACK_MEASURES = (
     "mean-mse",
 )
 """Keys of what an attack that rebuilds images is scored by."""
-TRAINING = "update"
+UPLOAD_OBSERVATION = "update"
 """Observation of an upload: what training shows, not an inference."""
-REPEATS = "*"
+REPEAT_MARK = "*"
 """In the name of an attack that sees several answers to one image, and of what it sees."""
 
 
@@ -153,7 +153,10 @@ class AttackId(NamedTuple):
     @property
     def on_one_inference(self) -> bool:
         """Say whether it sees what one inference shows: no upload, no repeated answers."""
-        return self.observation != TRAINING and REPEATS not in self.attack + self.observation
+        return (
+            self.observation != UPLOAD_OBSERVATION
+            and REPEAT_MARK not in self.attack + self.observation
+        )
 
 
 class AttackConditions(Record):
@@ -234,7 +237,7 @@ class CellAttack(AttackScores):
     """The number of attack seeds."""
 
 
-class BenchCell(Record):
+class CellIdentity(Record):
     """One cell of a bench: a variant at a strength with a training seed."""
 
     variant: str
@@ -260,7 +263,7 @@ class BenchCell(Record):
         return self.variant, self.strength
 
 
-class BenchRow(RunMeasures, BenchCell):
+class BenchRow(RunMeasures, CellIdentity):
     """What was measured of a cell of a bench, and all attacks on it.
 
     In the file the scores of `worst` are columns of the row, too.
