@@ -3,7 +3,13 @@
 Observations and the optimal attacker are in `fedcel.leakage`.
 """
 
-from fedcel.attacks.attack_row import AttackRow
+from fedcel.attacks.attack_row import (
+    REPEAT_MARK,
+    AttackConditions,
+    AttackId,
+    AttackRow,
+    AttackScores,
+)
 from fedcel.attacks.averaging import Averaging, RepeatedObservation
 from fedcel.attacks.black_box_search import BlackBoxSearch
 from fedcel.attacks.contradictions import MeasuredLeak, find_contradictions
@@ -33,10 +39,14 @@ from fedcel.attacks.unsplit import UnSplit
 __all__ = [
     "ATTACKS",
     "FAILURE_PREFIX",
+    "REPEAT_MARK",
     "REVISION",
     "RMLE",
     "Attack",
+    "AttackConditions",
+    "AttackId",
     "AttackRow",
+    "AttackScores",
     "Attacked",
     "Averaging",
     "BlackBoxSearch",

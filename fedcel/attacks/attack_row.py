@@ -1,66 +1,103 @@
 """The record of one attack with one attack seed, as it stands in the files of a run."""
 
-from collections.abc import Mapping
+from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from fedcel.json_records import Number, Record
+from fedcel.leakage import UPDATE
+
+REPEAT_MARK = "*"
+"""In the name of an attack that sees several answers to one image, and of what it sees."""
 
 
-class AttackRow(BaseModel):
-    """One attack with one attack seed: how it was carried out, and what it found.
-
-    What was not measured is None. Error and similarity are means over targets, with pixels in
-    [0, 1]; identification is a share of the targets.
-    """
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        populate_by_name=True,
-        alias_generator=lambda name: name.replace("_", "-"),
-    )
+class AttackId(NamedTuple):
+    """One attack as it was carried out; its runs differ in nothing but the attack seed."""
 
     attack: str
-    observation: str | None = None
-    """The kind of observation, such as `smashed-data`."""
-    knowledge: str | None = None
-    """Which images the attacker owns: `held-out`, `training-size`; the optimal one: `white-box`."""
-    seed: int | None = None
-    """The attack seed, 0, 1, ..."""
-    skipped: str | None = None
-    """Why the attack was not carried out, or how it failed."""
+    observation: str = ""
+    knowledge: str = ""
     budget: float | None = None
-    """Multiple of the attack's default effort."""
+    targets: int | None = None
+    candidates: int | None = None
+    """Among how many images the right one was looked for."""
 
+    @property
+    def on_one_inference(self) -> bool:
+        """Say whether it sees what one inference shows: no upload, no repeated answers."""
+        return self.observation != UPDATE and REPEAT_MARK not in self.attack + self.observation
+
+
+class AttackConditions(Record):
+    """How an attack was carried out."""
+
+    attack: str
+    observation: str = ""
+    """The kind of observation, such as `smashed-data`."""
+    knowledge: str = ""
+    """Which images the attacker owns: `held-out`, `training-size`; the optimal one: `white-box`."""
+    budget: Number = None
+    """Multiple of the attack's default effort."""
     targets: int | None = None
     """Images that were reconstructed."""
     identification_candidates: int | None = None
     """Images among which the right one is picked."""
-    queries: int | None = None
-    """Observations that the attack paid for, where they are paid."""
-    mse: float | None = None
-    psnr: float | None = None
-    ssim: float | None = None
-    identification_1: float | None = None
+
+    @property
+    def id(self) -> AttackId:
+        """Return what runs of one attack have in common, whatever their seed."""
+        return AttackId(
+            self.attack,
+            self.observation,
+            self.knowledge,
+            self.budget,
+            self.targets,
+            self.identification_candidates,
+        )
+
+
+class AttackScores(AttackConditions):
+    """How an attack was carried out, and what its reconstructions score.
+
+    Error and similarity are means over targets, with pixels in [0, 1]; identification is a share of
+    the targets.
+    """
+
+    mse: Number = None
+    psnr: Number = None
+    ssim: Number = None
+    identification_1: Number = None
     """How often the original is the nearest of the candidates."""
-    identification_5: float | None = None
-    label_accuracy: float | None = None
+    identification_5: Number = None
+    label_accuracy: Number = None
     """How often an independent classifier reads the right label off a reconstruction."""
-    mean_mse: float | None = None
+    mean_mse: Number = None
     """Error of who knows nothing: the mean of all images."""
-    oracle_mse: float | None = None
+    oracle_mse: Number = None
     """Error of who knows the label: the mean of its class."""
 
-    identification_optimal: float | None = None
+
+class AttackRow(AttackScores):
+    """One attack with one attack seed: how it was carried out, and what it found.
+
+    What was not measured is None, and absent in JSON.
+    """
+
+    seed: int | None = None
+    """The attack seed, 0, 1, ..."""
+    skipped: str | None = None
+    """Why the attack was not carried out, or how it failed."""
+    queries: int | None = None
+    """Observations that the attack paid for, where they are paid."""
+    identification_optimal: Number = None
     """How often the optimal attacker picks the right one of the candidates."""
-    information_bits: float | None = None
-    bits_beyond_label: float | None = None
+    identification_half_width: Number = None
+    """Of the 95 % interval of `identification_optimal`."""
+    information_bits: Number = None
+    bits_beyond_label: Number = None
     candidates: int | None = None
     """Images whose bits the optimal attacker measures."""
-    information_cap: float | None = None
-    bits_cap: float | None = None
-    identification_half_width: float | None = None
-    """Of the 95 % interval of `identification_optimal`."""
-    seconds: float | None = None
+    information_cap: Number = None
+    bits_cap: Number = None
+    seconds: Number = None
 
     def with_results(self, **results: object) -> "AttackRow":
         """Make the same row with more fields set.
@@ -74,28 +111,16 @@ class AttackRow(BaseModel):
         Raises:
             ValueError: There is no such field, or a value is of another type.
         """
-        return self.model_validate(self.model_dump(exclude_none=True) | results)
+        unknown = results.keys() - type(self).model_fields.keys()
+        if unknown:
+            raise ValueError(f"an attack's row has no {sorted(unknown)}; see AttackRow")
+        set_fields = self.model_dump(exclude_none=True, exclude_unset=True)
+        return self.model_validate(set_fields | results)
 
-    @classmethod
-    def from_dict(cls, row: Mapping[str, object]) -> "AttackRow":
-        """Read a row of a JSON file; keys that an attack's row does not have are left out.
-
-        Args:
-            row: Values by kebab-case keys, `attack` among them.
-
-        Returns:
-            The row.
-
-        Raises:
-            ValueError: A value is of another type, or `attack` is missing.
-        """
-        keys = {name.replace("_", "-") for name in cls.model_fields}
-        return cls.model_validate({key: value for key, value in row.items() if key in keys})
-
-    def to_dict(self) -> dict[str, object]:
-        """Dump the row for a JSON file: kebab-case keys, absent where nothing was measured.
+    def to_json(self) -> dict[str, object]:
+        """Make the object that is written: what was not measured is not in it.
 
         Returns:
-            Values by key, in the order of the fields.
+            Values by kebab-case keys.
         """
-        return self.model_dump(by_alias=True, exclude_none=True)
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Sequence
 from math import log, sqrt
 from statistics import fmean
 
-from pydantic import BaseModel, ConfigDict
-
 from fedcel.attacks.attack_row import AttackRow
+from fedcel.json_records import Number, Record
 from fedcel.leakage import fano_bound
 
 NORMAL_QUANTILE = 1.96  # half widths are of 95 % intervals
@@ -24,22 +23,18 @@ OPTIMAL_FIELDS = (
 """What the optimal attacker's row must say to be looked at."""
 
 
-class MeasuredLeak(BaseModel):
+class MeasuredLeak(Record):
     """What result.json says of a message's leak: bits, their error and their upper bound.
 
     None where a version stored less.
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="ignore", alias_generator=lambda name: name.replace("_", "-")
-    )
-
-    information_bits: float | None = None
-    information_half_width: float | None = None
-    certificate_bits: float | None = None
-    bits_beyond_label: float | None = None
-    bits_half_width: float | None = None
-    certificate_bits_within_class: float | None = None
+    information_bits: Number = None
+    information_half_width: Number = None
+    certificate_bits: Number = None
+    bits_beyond_label: Number = None
+    bits_half_width: Number = None
+    certificate_bits_within_class: Number = None
 
 
 def find_contradictions(rows: Iterable[AttackRow], leak: MeasuredLeak | None = None) -> list[str]:

@@ -271,7 +271,7 @@ def run_reconstruction(
             image_scores = score_each_image(images, targets.x, among)
             rows.append(row.with_results(**asdict(scores)))
             for measure, vector in image_scores.items():
-                vectors[per_image.vector_name(row.to_dict(), measure)] = vector
+                vectors[per_image.vector_name(row.to_json(), measure)] = vector
             if scores.mse < lowest:
                 lowest, pictures = scores.mse, {name: images[:MAX_PICTURES]}
     return Attacked(rows, pictures, vectors)

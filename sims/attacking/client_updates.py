@@ -18,10 +18,10 @@ from fedcel.posterior import RoundPlan
 from fedcel.seeding import make_generator as stream
 from fedcel.settings import LocalSettings, UpdateSettings
 
-TRIED = (
-    33  # factors of a clip between the least that fits and 1, each the same multiple of the last
-)
-TINY = 1e-6  # least factor of a clip
+CLIP_FACTORS = 33
+"""Tried between the least that fits and 1, each the same multiple of the last."""
+MIN_FACTOR = 1e-6
+"""Least factor of a clip."""
 
 
 class Through(nn.Module):
@@ -32,10 +32,10 @@ class Through(nn.Module):
         self.net = net
 
     def forward(
-        self, images: Float[Tensor, "B C H W"], kept: Tensor, xi: Tensor
+        self, images: Float[Tensor, "B C H W"], mask: Tensor, xi: Tensor
     ) -> Float[Tensor, "B K"]:
-        """Return the logits of kept * z + xi."""
-        return self.net.answer(self.net.encode(images) * kept + xi)
+        """Return the logits of mask * z + xi."""
+        return self.net.answer(self.net.encode(images) * mask + xi)
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,9 @@ class Uploads:
                 "sampler": "langevin",
             }
         )
-        labels, rows = self.known(images), []
-        held = zip(torch.split(images, self.batch), torch.split(labels, self.batch), strict=True)
-        for x, y in held:
+        labels, rows = self.labels_of(images), []
+        batches = zip(torch.split(images, self.batch), torch.split(labels, self.batch), strict=True)
+        for x, y in batches:
             seed = int(torch.randint(2**62, (), generator=generator))
 
             def train(x: Tensor = x, y: Tensor = y, seed: int = seed) -> ClientUpdate:
@@ -107,12 +107,12 @@ class Uploads:
             rows.append(update.delta.expand(len(y), -1))
         return torch.cat(rows)
 
-    def known(self, images: Float[Tensor, "B C H W"]) -> Int[Tensor, " B"]:
+    def labels_of(self, images: Float[Tensor, "B C H W"]) -> Int[Tensor, " B"]:
         """Return the labels that the holders give to these images."""
-        rows = [image.numpy().tobytes() for image in self.book.x]
-        found = dict(zip(rows, self.book.y.tolist(), strict=True))
+        known = [image.numpy().tobytes() for image in self.book.x]
+        label_of = dict(zip(known, self.book.y.tolist(), strict=True))
         try:
-            return torch.tensor([found[image.numpy().tobytes()] for image in images])
+            return torch.tensor([label_of[image.numpy().tobytes()] for image in images])
         except KeyError:
             raise DataError("an image has no label in the book; take it from the run") from None
 
@@ -145,11 +145,11 @@ class Uploads:
         parts = zip(torch.split(self.received, sizes), self.flat.shapes, strict=True)
         weights = dict(zip(names, (part.view(shape) for part, shape in parts), strict=True))
         shape = (*labels.shape, self.flat.net.features)
-        drawn = cut.draw_noise(shape, generator) if noise is None else cut.sigma * noise
+        added = cut.draw_noise(shape, generator) if noise is None else cut.sigma * noise
         if mask is None:
             drops = cut.draw_mask(shape, generator)
             mask = torch.ones(shape) if drops is None else drops.float()
-        xi = torch.zeros(shape) if drawn is None else drawn
+        xi = torch.zeros(shape) if added is None else added
 
         def loss(w: dict[str, Tensor], x: Tensor, y: Tensor, m: Tensor, added: Tensor) -> Tensor:
             return cross_entropy(functional_call(through, w, (x, m, added)), y)
@@ -177,15 +177,18 @@ class Uploads:
         if batch == 1:
             return slope.argmin(1, keepdim=True)
         if whole and self.plan.clip is None:
-            return self.counted(slope, batch)[0]
+            return self.count_labels(slope, batch)[0]
         above = slope > 0
-        matched = (slope * above).sum(1) / (self.expected * above).sum(1).clamp_min(TINY)
-        least = matched.clamp(TINY, 1.0)[:, None]
-        tried = [self.counted(slope / least**power, batch) for power in torch.linspace(0, 1, TRIED)]
+        matched = (slope * above).sum(1) / (self.expected * above).sum(1).clamp_min(MIN_FACTOR)
+        least = matched.clamp(MIN_FACTOR, 1.0)[:, None]
+        tried = [
+            self.count_labels(slope / least**power, batch)
+            for power in torch.linspace(0, 1, CLIP_FACTORS)
+        ]
         best = torch.stack([gap for _, gap in tried]).argmin(0)
-        return torch.stack([found for found, _ in tried])[best, torch.arange(len(best))]
+        return torch.stack([labels for labels, _ in tried])[best, torch.arange(len(best))]
 
-    def counted(
+    def count_labels(
         self, slope: Float[Tensor, "G K"], batch: int
     ) -> tuple[Int[Tensor, "G b"], Float[Tensor, " G"]]:
         """Return the labels that an unclipped slope shows, and the squared gap they leave.
@@ -193,11 +196,11 @@ class Uploads:
         The class that is most above what the model is expected to answer is taken, its share
         reduced, and so on.
         """
-        left, found = batch * (self.expected - slope), []
+        excess, labels = batch * (self.expected - slope), []
         for _ in range(batch):
-            found.append(left.argmax(1))
-            left = left - nn.functional.one_hot(found[-1], left.shape[1])
-        return torch.stack(found, 1).sort(1).values, left.square().sum(1)
+            labels.append(excess.argmax(1))
+            excess = excess - nn.functional.one_hot(labels[-1], excess.shape[1])
+        return torch.stack(labels, 1).sort(1).values, excess.square().sum(1)
 
     def first_layer(
         self, observed: Float[Tensor, " P"]

@@ -1,6 +1,6 @@
 """Attack a live service from outside, within a client's budget."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, final
@@ -19,27 +19,25 @@ from clients.device import (
 )
 from clients.service import load_served
 from clients.wire import ModelCard
-from fedcel.attacks import BlackBoxSearch, parse_attacks, run_attacks
+from fedcel.attacks import REPEAT_MARK, BlackBoxSearch, parse_attacks, run_attacks
 from fedcel.data import Images
 from fedcel.errors import RunError, SettingsError
-from fedcel.files import read_json, write_json
+from fedcel.files import write_json
 from fedcel.nets import SplitNet
 from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings
-from sims.attacking.attack_run import select_auxiliary
+from sims.attacking.attacked_run import select_auxiliary
 from sims.commands.progress import print_line, show_attacks, throttle_lines
-from sims.results.worst_attack import REPEATS
+from sims.results import LIVE_FILE, LiveRow, read_records
 
-FILE = "live.json"
-NAME = "private-logits"
-LEAST = 20  # answers that an attack is worth trying with
-QUERIES = 50  # for each target and attack seed that a search is worth trying with
-SAME = ("service", "mechanism", "epsilon", "attack", "seed", "knowledge", "answers")
-Row = dict[str, object]
+PRIVATE_LOGITS = "private-logits"
+MIN_ANSWERS = 20  # that an attack is worth trying with
+MIN_QUERIES = 50  # for each target and attack seed that a search is worth trying with
+DAMAGED = "remove it, attack again"
 Ask = Callable[[Float[Tensor, "C H W"]], PrivatePrediction]
 
 
-class Place(NamedTuple):
+class ServiceAddress(NamedTuple):
     """Where the service is, and who asks."""
 
     url: str
@@ -83,14 +81,14 @@ class LiveAnswers:
     """Epsilon that the asker has left."""
     allowance: int
     """Answers about made-up images that one search may pay."""
-    name: str = NAME
+    name: str = PRIVATE_LOGITS
     grants: frozenset[str] = frozenset()
-    known: dict[bytes, Tensor] = field(default_factory=dict)
+    answers: dict[bytes, Tensor] = field(default_factory=dict)
 
     @property
     def paid(self) -> int:
         """Return the number of images that were asked about."""
-        return len(self.known)
+        return len(self.answers)
 
     def sample(
         self, images: Float[Tensor, "B C H W"], generator: torch.Generator
@@ -99,73 +97,82 @@ class LiveAnswers:
         rows = []
         for image in images:
             name = image.contiguous().numpy().tobytes()
-            if name not in self.known:
+            if name not in self.answers:
                 answer = self.ask(image)
-                self.known[name], self.left = answer.values.float(), answer.remaining_epsilon
-                self.progress(f"{len(self.known)} answers")
-            rows.append(self.known[name])
+                self.answers[name], self.left = answer.values.float(), answer.remaining_epsilon
+                self.progress(f"{len(self.answers)} answers")
+            rows.append(self.answers[name])
         return torch.stack(rows)
 
 
-def attack_service(folder: Path, place: Place, how: AttackSettings | None = None) -> list[Row]:
-    """Attack the service of a finished run; return the rows that were added to its live.json.
+def attack_service(
+    folder: Path, service: ServiceAddress, how: AttackSettings | None = None
+) -> list[LiveRow]:
+    """Attack the service of a finished run, and add what came of it to the run's live.json.
 
     All answers are paid by the same client; see `split_budget`. A row's `queries` are the new ones
     that it asked for, besides those to the targets, which come first. Where the service says no
-    later on, what was found till then is kept. RunError when another model is served or live.json
-    is damaged, SettingsError without a key and when too few answers can be paid; ServiceError where
-    the service says no at once.
+    later on, what was rebuilt till then is kept.
+
+    Args:
+        folder: Of the run.
+        service: Which service, and who asks.
+        how: In the place of the run's own attack settings.
+
+    Returns:
+        The rows that were added.
+
+    Raises:
+        RunError: When another model is served or live.json is damaged.
+        SettingsError: Without a key, and when too few answers can be paid.
+        ServiceError: Where the service says no at once.
     """
-    if not place.key:
+    if not service.key:
         raise SettingsError("there is no key; set FEDCEL_KEY to one of `fedcel ledger keys`")
-    run, old = (
-        run_folder.read_run(folder),
-        read_rows(folder / FILE),
-    )  # damage is named before anything is paid
+    run = run_folder.read_run(folder)
+    earlier = read_records(folder / LIVE_FILE, LiveRow, DAMAGED)  # named before anything is paid
     how = how or run.settings.attack
-    with SplitClient(place.url, place.key, Unguarded(), place.authority or True) as client:
+    with SplitClient(service.url, service.key, Unguarded(), service.authority or True) as client:
         card = client.card
         if card.model != load_served(run).version:
-            raise RunError(f"{place.url} serves {card.model}, which is not {folder}")
+            raise RunError(f"{service.url} serves {card.model}, which is not {folder}")
         before = client.budget().remaining
-        targets, own, allowance = split_budget(run, how, int(before / card.price.answer))
+        targets, auxiliary, allowance = split_budget(run, how, int(before / card.price.answer))
         live = LiveAnswers(client.ask, throttle_lines("asking the service"), before, allowance)
-        told = live.sample(targets.x, torch.Generator())
+        answers = live.sample(targets.x, torch.Generator())
         few = max(2, min(how.candidates, len(targets.y)))
         how = how.model_copy(update={"targets": 0, "candidates": few})
         with show_attacks("attacking the service") as (progress, tell_attack):
-            found = run_attacks(
+            attacked = run_attacks(
                 [live],
                 how,
-                own,
+                auxiliary,
                 targets,
                 seed=run.settings.seed,
                 progress=progress,
                 population=run.splits.training,
                 tell_attack=tell_attack,
-            ).rows
-    facts: Row = {
+            )
+    facts: dict[str, object] = {
         "service": card.model,
         "mechanism": card.mechanism,
         "epsilon": card.epsilon,
         "delta": card.delta,
         "answers": live.paid,
         "spent": before - live.left,
-        "accuracy": float((told.argmax(1) == targets.y).double().mean()),
+        "accuracy": float((answers.argmax(1) == targets.y).double().mean()),
         "candidates": few,
     }
-    return write_rows(folder / FILE, old, facts, [row.to_dict() for row in found])
-
-
-def write_rows(path: Path, old: Sequence[Row], facts: Row, found: Sequence[Row]) -> list[Row]:
-    """Write rows beside the old ones, or in their place, and return them; say what was skipped."""
-    rows = [facts | row for row in found if "skipped" not in row]
-    for row in found:
-        if "skipped" in row:
-            print_line(f"{row['attack']}: {row['skipped']}")
-    new = {row_identity(row) for row in rows}
-    write_json(path, [*(row for row in old if row_identity(row) not in new), *rows])
-    return rows
+    for row in attacked.rows:
+        if row.skipped:
+            print_line(f"{row.attack}: {row.skipped}")
+    new = [
+        LiveRow.model_validate(facts | row.to_json()) for row in attacked.rows if not row.skipped
+    ]
+    replaced = {row_identity(row) for row in new}
+    rows = [*(row for row in earlier if row_identity(row) not in replaced), *new]
+    write_json(folder / LIVE_FILE, [row.to_json() for row in rows])
+    return new
 
 
 def split_budget(
@@ -178,51 +185,45 @@ def split_budget(
     else half; the other attacks then ask about own images with the other half, and no attack has
     more of them. SettingsError when too few answers are left.
     """
-    if affordable < LEAST:
+    if affordable < MIN_ANSWERS:
         raise SettingsError(
-            f"the client can pay {affordable} answers, an attack needs {LEAST} or more: "
+            f"the client can pay {affordable} answers, an attack needs {MIN_ANSWERS} or more: "
             "`fedcel ledger top-up`"
         )
     for attack, repeats in parse_attacks(how.names):
         if attack and repeats > 1:
             raise SettingsError(
                 f"attack.names has {attack.name}: a service answers a repeated question from "
-                f"memory; name {attack.name.partition(REPEATS)[0]}"
+                f"memory; name {attack.name.partition(REPEAT_MARK)[0]}"
             )
-    test, own = run.splits.test, select_auxiliary(run, how)
+    test, auxiliary = run.splits.test, select_auxiliary(run, how)
     count = min(how.targets or len(test.y), affordable // 2, len(test.y))
-    left, (searches, others) = affordable - count, count_query_attacks(how.names)
-    paid = min(len(own.y), left // 2 if searches else left) if others or not searches else 0
-    each = (left - paid) // (how.seeds * max(1, searches))
-    if searches and each < QUERIES * count:
+    remaining, (searches, other_attacks) = affordable - count, count_query_attacks(how.names)
+    share = remaining // 2 if searches else remaining
+    paid = min(len(auxiliary.y), share) if other_attacks or not searches else 0
+    queries = (remaining - paid) // (how.seeds * max(1, searches))
+    if searches and queries < MIN_QUERIES * count:
         raise SettingsError(
-            f"{each // count} queries are left for a target of a search, must be at least "
-            f"{QUERIES}: lower attack.targets ({count}) or attack.seeds ({how.seeds}), name no "
+            f"{queries // count} queries are left for a target of a search, must be at least "
+            f"{MIN_QUERIES}: lower attack.targets ({count}) or attack.seeds ({how.seeds}), name no "
             "other attack beside it, or `fedcel ledger top-up`"
         )
-    known = paid or len(own.y)
-    searched = f", {each} for a search" if searches else ""
+    held = paid or len(auxiliary.y)
+    searched = f", {queries} for a search" if searches else ""
     print_line(f"{affordable} answers can be paid: {count} targets, {paid} own images{searched}")
-    parts = Images(test.x[:count], test.y[:count]), Images(own.x[:known], own.y[:known])
-    return *parts, each
+    targets = Images(test.x[:count], test.y[:count])
+    return targets, Images(auxiliary.x[:held], auxiliary.y[:held]), queries
 
 
 def count_query_attacks(names: str) -> tuple[int, int]:
     """Return how many attacks on answers make their images up, and how many do not."""
-    found = [attack for attack, _ in parse_attacks(names) if attack]
-    asks = [attack for attack in found if attack.observes.partition("*")[0] == NAME]
+    attacks = [attack for attack, _ in parse_attacks(names) if attack]
+    asks = [attack for attack in attacks if attack.observes.partition("*")[0] == PRIVATE_LOGITS]
     searches = sum(isinstance(attack, BlackBoxSearch) for attack in asks)
     return searches, len(asks) - searches
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Return the rows of earlier attacks; RunError when they are damaged."""
-    found = read_json(path) if path.exists() else []
-    if isinstance(found, list) and all(isinstance(row, dict) for row in found):
-        return found
-    raise RunError(f"{path} is damaged: it must be a list of objects; remove it, attack again")
-
-
-def row_identity(row: Row) -> tuple[object, ...]:
+def row_identity(row: LiveRow) -> tuple[object, ...]:
     """Return what two rows have in common of which the later replaces the earlier."""
-    return tuple(row.get(key) for key in SAME)
+    price = row.service, row.mechanism, row.epsilon, row.answers
+    return *price, row.attack, row.seed, row.knowledge

@@ -23,8 +23,8 @@ from fedcel.settings import AttackSettings
 from sims.attacking.client_updates import Uploads
 
 LAW_DRAWS = 256  # messages over which an answer's likelihood is averaged
-AT_ONCE = 300_000  # densities computed together: as many as stay in a processor's cache
-MOSTLY = 1.25
+MAX_DENSITIES = 300_000  # densities computed together: as many as stay in a processor's cache
+LAPLACE_SHARE = 1.25
 """Of 16 sums of Laplace and normal noise median and mean vary alike where the sums vary by this."""
 KNOWN_LAWS = (Laplace, Gaussian, LabelOnly)
 
@@ -68,12 +68,12 @@ class PrivateLogits:
         """Return what m answers tell of a usual one: of Laplace noise the median, else the mean.
 
         The median is the most likely place of Laplace noise. Where answers vary by more than
-        `MOSTLY` its variance, the noise at the cut has its say, and the mean has less of it.
+        `LAPLACE_SHARE` its variance, the noise at the cut has its say, and the mean has less of it.
         """
         if not isinstance(self.mechanism, Laplace) or parts.shape[1] < 2:
             return parts.mean(1)
         scale = self.mechanism.sensitivity / self.mechanism.epsilon
-        laplace = parts.var(1).mean() < MOSTLY * 2 * scale**2
+        laplace = parts.var(1).mean() < LAPLACE_SHARE * 2 * scale**2
         return parts.quantile(0.5, 1) if laplace else parts.mean(1)
 
     def log_prob(
@@ -117,8 +117,8 @@ def sample_messages(
             xi = cut.draw_noise(shape, generator)
         elif xi is not None:
             xi = -xi
-        kept = None if mask is None else mask.expand_as(z)
-        yield apply_noise(z, kept, None if xi is None else xi.expand_as(z))
+        expanded = None if mask is None else mask.expand_as(z)
+        yield apply_noise(z, expanded, None if xi is None else xi.expand_as(z))
 
 
 def mixture_log_prob(
@@ -130,12 +130,12 @@ def mixture_log_prob(
     draws, count, classes = rows.shape
     flat = rows.view(draws * count, classes)
     # Into one tensor: small results between large ones that are freed tear memory to pieces.
-    found = torch.empty(len(observed), count, dtype=torch.float64)
-    step = max(1, AT_ONCE // len(flat))
-    for part, place in zip(torch.split(observed, step), torch.split(found, step), strict=True):
+    log_probs = torch.empty(len(observed), count, dtype=torch.float64)
+    step = max(1, MAX_DENSITIES // len(flat))
+    for part, place in zip(torch.split(observed, step), torch.split(log_probs, step), strict=True):
         density = log_density(mechanism, part, flat).view(len(part), draws, count)
         torch.logsumexp(density, 1, out=place)
-    return found.sub_(math.log(draws))
+    return log_probs.sub_(math.log(draws))
 
 
 def undisturbed_answers(
@@ -198,11 +198,11 @@ def send_messages(flat: FlatNet, samples: Sequence[Float[Tensor, " P"]], scope: 
 
 def sample_heads(run: Run, samples: Sequence[Float[Tensor, " P"]]) -> list[nn.Module]:
     """Return one head per sample, each with parameters of its own."""
-    found = []
+    heads = []
     for vector in samples:
         run.flat.load(vector)
-        found.append(deepcopy(run.flat.net.head))
-    return found
+        heads.append(deepcopy(run.flat.net.head))
+    return heads
 
 
 def client_uploads(run: Run, how: AttackSettings) -> Uploads:
@@ -219,9 +219,9 @@ def client_uploads(run: Run, how: AttackSettings) -> Uploads:
     )
     noise = math.sqrt(variance) if how.langevin else 0.0
     flat = init_net(s, splits)
-    known = [splits.auxiliary, splits.training, splits.test]
-    book = Images(torch.cat([part.x for part in known]), torch.cat([part.y for part in known]))
-    received, own = flat.vector.clone(), (splits.auxiliary if len(splits.auxiliary.y) else book).x
-    answers = predict(flat, [received], own, stream(s.seed, "expected")).probabilities
-    asked, expected = plan._replace(noise=noise), answers.mean(0)
-    return Uploads(flat, received, asked, s.local, s.update, book, expected, how.batch)
+    parts = [splits.auxiliary, splits.training, splits.test]
+    book = Images(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
+    received, own_x = flat.vector.clone(), (splits.auxiliary if len(splits.auxiliary.y) else book).x
+    answers = predict(flat, [received], own_x, stream(s.seed, "expected")).probabilities
+    noisy, expected = plan._replace(noise=noise), answers.mean(0)
+    return Uploads(flat, received, noisy, s.local, s.update, book, expected, how.batch)

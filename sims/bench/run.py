@@ -1,67 +1,64 @@
 """Train and attack every cell of a scenario; go on where it stopped."""
 
-import json
-import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from fedcel.errors import FedcelError, RunError, SettingsError
-from fedcel.files import lock_file, read_json, write_json, write_whole
+from fedcel.errors import FedcelError, SettingsError
+from fedcel.files import lock_file, write_json, write_whole
 from fedcel.losses import defences
 from fedcel.settings import Settings
 from sims import report
 from sims.bench import resume_bench
 from sims.bench.run_cell import (
-    COST,
+    TrainingCost,
     attempt_cell,
     describe_kill,
     describe_list,
     is_complete,
     is_finished,
 )
-from sims.bench.scenario import Cell, Scenario, is_anchored, is_undefended, refuse_fixed_sweeps
+from sims.bench.scenario import Cell, Scenario, is_anchored, refuse_fixed_sweeps
 from sims.commands.progress import estimate_left, print_line
 from sims.engines.process_pool import run_items, time_call
-from sims.report.read import FAILED
-from sims.results.attack_results import Rows, list_failures, own_rows
-from sims.results.rows import gather_vectors
-from sims.results.worst_attack import FAILED_ATTACKS, NAMED, REBUILT, worst_rows
+from sims.results import (
+    BENCH_LOCK,
+    COST_FILE,
+    EVENTS_FILE,
+    FAILED_FILE,
+    RESULT_FILE,
+    BenchRow,
+    FailedCell,
+    RunMeasures,
+    RunResult,
+    is_undefended,
+    parse_events,
+    parse_file,
+    read_record,
+    write_bench_rows,
+)
 
-COPIED = (
-    "accuracy",
-    "bits-beyond-label",
-    "information-bits",
-    "identification-optimal",
-    "certificate-bits",
-    "candidates",
-)
-OPTIONAL = (  # older runs lack some
-    "bits-half-width",
-    "certificate-bits-within-class",
-    "within-class-spread",
-    "answer-bits",
-    "bits-cap",
-    "identification-candidates",
-    "label-only-identification",
-    "encoder-parameters",
-    "flops-per-inference",
-    "bytes-per-inference",
-    "update-epsilon",
-    "update-epsilon-of-models",
-)
-LOCK = ".bench.json.lock"
+REMEDY = "remove the folder and bench it again"
 
 
 def run_bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1) -> Path:
-    """Return the report of all cells, each trained and attacked once, whatever interrupts.
+    """Train and attack all cells, each once, whatever interrupts; return the report's path.
 
-    SettingsError for several jobs on an engine that is parallel itself, and for a swept
-    setting that is overridden; RunError when a cell's folder holds a run of other settings, and
-    when cells of earlier calls cannot stand beside these, see `earlier.refuse`. What else is wrong
-    with a cell does not keep the others from being trained and reported: it is named in
-    failed.json and the report, and raised at the end, as the kind of the first cell's.
+    What is wrong with a cell does not keep the others from being trained and reported: it is named
+    in failed.json and the report, and raised at the end, as the kind of the first cell's.
+
+    Args:
+        scenario: What is compared.
+        cells: Those of the scenario that are to be finished now.
+        folder: Where the bench is, or will be.
+        jobs: Cells that are trained at the same time.
+
+    Raises:
+        SettingsError: For several jobs on an engine that is parallel itself, and for a swept
+            setting that is overridden.
+        RunError: When a cell's folder holds a run of other settings, and when cells of earlier
+            calls cannot stand beside these, see `refuse_foreign`.
     """
     refuse_fixed_sweeps(cells)
     engines = sorted({cell.settings.engine for cell in cells} - {"loop"})
@@ -74,18 +71,18 @@ def run_bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1
     make_rows(cells, folder)  # damage is named before the work
     write_whole(folder / "scenario.toml", scenario.path.read_text())
     print_line(f"run: {folder}")
-    say_known(cells, missing, folder)
-    failed = finish_cells(scenario, cells, missing, folder, jobs)
-    found = write_bench(scenario, cells, folder, failed)
+    print_finished(cells, missing, folder)
+    failed = finish_cells(scenario, cells, missing, folder, jobs=jobs)
+    rows = write_bench(scenario, cells, folder, failed)
     if not failed:
         return report.write_report(folder)
-    others = f"the others are in {report.write_report(folder)}" if found else "no cell is finished"
+    finished = f"the others are in {report.write_report(folder)}" if rows else "no cell is finished"
     first = next(iter(failed.values()))
-    raise type(first)(f"{describe_list(list(failed))} failed, the reasons are above; {others}")
+    raise type(first)(f"{describe_list(list(failed))} failed, the reasons are above; {finished}")
 
 
-def say_known(cells: list[Cell], missing: list[Cell], folder: Path) -> None:
-    """Say what is there already of the cells, and of others."""
+def print_finished(cells: list[Cell], missing: list[Cell], folder: Path) -> None:
+    """Print how many cells are finished already, and how many others stay in the table."""
     if len(missing) < len(cells):
         print_line(
             f"{len(cells) - len(missing)} of {len(cells)} cells are finished already: skipped"
@@ -100,7 +97,7 @@ def say_known(cells: list[Cell], missing: list[Cell], folder: Path) -> None:
 
 
 def finish_cells(
-    scenario: Scenario, cells: list[Cell], missing: list[Cell], folder: Path, jobs: int
+    scenario: Scenario, cells: list[Cell], missing: list[Cell], folder: Path, *, jobs: int
 ) -> dict[str, FedcelError]:
     """Train and attack the missing cells; return why those that failed did, in their order."""
     failed: dict[str, FedcelError] = {}
@@ -121,109 +118,69 @@ def finish_cells(
 
 def write_bench(
     scenario: Scenario, cells: list[Cell], folder: Path, failed: Mapping[str, FedcelError]
-) -> Rows:
+) -> list[BenchRow]:
     """Write what is finished and what failed, each whole; return the rows of bench.json.
 
     What earlier calls left of cells that were not asked for stays, in the scenario's order.
     """
-    with lock_file(folder / LOCK):  # another call may finish other seeds meanwhile
-        found = resume_bench.sort_rows(
-            [*make_rows(cells, folder), *resume_bench.other_rows(cells, folder)], scenario
-        )
+    with lock_file(folder / BENCH_LOCK):
+        rows = [*make_rows(cells, folder), *resume_bench.other_rows(cells, folder)]
+        rows = resume_bench.sort_rows(rows, scenario)
         reasons = resume_bench.read_failures(scenario, folder)
         reasons |= {name: str(error) for name, error in failed.items()}
-        for row in found:
-            reasons.pop(Path(str(row["run"])).name, None)  # as it says, it is in the table
-        told = [{"cell": name, "reason": reason} for name, reason in reasons.items()]
-        write_json(folder / FAILED, told)
-        write_json(folder / "bench.json", found)
-        if found:
-            gather_vectors(folder)
-    return found
+        for row in rows:
+            reasons.pop(Path(row.run).name, None)  # as it says, it is in the table
+        failures = [FailedCell(cell=name, reason=reason) for name, reason in reasons.items()]
+        write_json(folder / FAILED_FILE, [failure.to_json() for failure in failures])
+        return write_bench_rows(folder, rows)
 
 
-def make_rows(cells: list[Cell], folder: Path) -> Rows:
-    """Return the cells' part of bench.json: a row for each that is finished."""
+def make_rows(cells: Sequence[Cell], folder: Path) -> list[BenchRow]:
+    """Return a row for each cell that is finished; its attacks are not in it yet."""
     bare: dict[int, Settings] = {}
     for cell in cells:
         if is_undefended(cell.strength, cell.settings):
             bare.setdefault(cell.settings.seed, cell.settings)
-    found = []
-    for cell in cells:
-        place = folder / "runs" / cell.name
-        if is_complete(place, cell):
-            found.append(make_row(cell, place, folder, bare))
-    return found
+    places = {cell.name: folder / "runs" / cell.name for cell in cells}
+    return [
+        make_row(cell, places[cell.name], folder, bare)
+        for cell in cells
+        if is_complete(places[cell.name], cell)
+    ]
 
 
-def make_row(
-    cell: Cell, place: Path, folder: Path, bare: Mapping[int, Settings]
-) -> dict[str, object]:
+def make_row(cell: Cell, place: Path, folder: Path, bare: Mapping[int, Settings]) -> BenchRow:
     """Return one cell's row; RunError when its files lack what a row needs.
 
     `bare` are the undefended settings of each seed, to say whose sweep begins there.
     """
-    seed, attacks = cell.settings.seed, own_rows(place, cell.settings.attack) or []
-    failed = list_failures(attacks)
-    return {
-        "variant": cell.variant.name,
-        "title": cell.variant.title,
-        "strength": cell.strength,
-        "strength-key": cell.variant.strength_key,
-        "undefended": is_undefended(cell.strength, cell.settings),
-        "anchored": seed in bare and is_anchored(cell, bare[seed]),
-        "seed": seed,
-        "engine": cell.settings.engine,
-        "noise": defences.build_cut(cell.settings).sigma,
-        **measured_values(place, attacks),
-        "run": str(place.relative_to(folder)),
-    } | (
-        {FAILED_ATTACKS: failed}
-        if (failed := list_failures(own_rows(place, cell.settings.attack) or []))
-        else {}
+    seed = cell.settings.seed
+    result = read_record(place / RESULT_FILE, RunResult, REMEDY)
+    cost = read_record(place / COST_FILE, TrainingCost, REMEDY)
+    return BenchRow.model_validate(
+        {
+            "variant": cell.variant.name,
+            "title": cell.variant.title,
+            "strength": cell.strength,
+            "strength-key": cell.variant.strength_key,
+            "undefended": is_undefended(cell.strength, cell.settings),
+            "anchored": seed in bare and is_anchored(cell, bare[seed]),
+            "seed": seed,
+            "engine": cell.settings.engine,
+            "noise": defences.build_cut(cell.settings).sigma,
+            **result.model_dump(include={*RunMeasures.model_fields}, exclude_unset=True),
+            **attention_share(place / EVENTS_FILE),
+            "train-step-ratio": cost.train_step_ratio,
+            "run": str(place.relative_to(folder)),
+        }
     )
 
 
-def measured_values(place: Path, attacks: Rows) -> dict[str, object]:
-    """Return what a row copies of a run's files; RunError when what it needs is not there.
-
-    `attacks` are the rows that the cell's settings ask for: others are not run on every cell.
-    """
-    result, cost = read_json(place / "result.json"), read_json(place / COST)
-    try:
-        if not (isinstance(result, dict) and isinstance(cost, dict)):
-            raise TypeError("objects are expected")
-        known = {key: result[key] for key in OPTIONAL if key in result}
-        copied = {key: result[key] for key in COPIED} | known
-        ratio = {"train-step-ratio": cost["train-step-ratio"]}
-        return copied | attention_share(place / "events.jsonl") | worst_scores(attacks) | ratio
-    except (KeyError, TypeError, ValueError) as error:
-        what = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise RunError(
-            f"{place}: result.json, {COST}, attacks or events.jsonl is damaged: {what}; "
-            "remove the folder"
-        ) from None
-
-
-def attention_share(path: Path) -> dict[str, object]:
+def attention_share(path: Path) -> dict[str, float]:
     """Return n_eff/n of the attention in the last round in which it acted, if it ever did.
 
     That is before the encoder is frozen: afterwards no loss acts on it.
     """
-    key = "attention-share"
-    events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return next(({key: event[key]} for event in reversed(events) if key in event), {})
-
-
-def worst_scores(attacks: Rows) -> dict[str, object]:
-    """Return the scores of the trained attack that rebuilt images best, mean over its seeds."""
-    name, counted = worst_rows(attacks)
-
-    def mean(key: str) -> float | None:
-        if not counted or (key == "ssim" and key not in counted[0]):  # images of a pixel or two
-            return None
-        return statistics.fmean(float(str(e[key])) for e in counted)
-
-    first = counted[0] if counted else {}
-    named = {f"worst-{key}": first.get(key) for key in NAMED} | {"worst-attack": name}
-    return {**named, **{key: mean(key) for key in REBUILT}}
+    events = parse_file(path, parse_events, REMEDY) if path.exists() else ()
+    shares = (event.attention_share for event in reversed(events))
+    return next(({"attention-share": share} for share in shares if share is not None), {})

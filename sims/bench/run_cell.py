@@ -7,27 +7,33 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from pydantic import FiniteFloat
 
 from fedcel.errors import FailedError, FedcelError, RunError, describe_origin, describe_unforeseen
 from fedcel.files import write_json
+from fedcel.json_records import Record
 from fedcel.runs import run_folder
 from fedcel.settings import Scalar, Settings, dump_settings, flatten_settings
-from sims.attacking.attack_run import catch_up
+from sims.attacking import catch_up
 from sims.bench.scenario import Cell
 from sims.bench.training_cost import measure_step_ratio
 from sims.engines.process_pool import FEWER, KILLED
 from sims.engines.simulate import simulate
-from sims.results.attack_results import lacking_settings, own_rows
+from sims.results import COST_FILE, RESULT_FILE, lacking_settings, requested_results
 
-COST = "cost.json"
-"""What a training step costs, in each cell's folder."""
-SHOWN = 3  # things that a sentence names
-Differing = dict[str, tuple[Scalar, Scalar]]
+MAX_NAMED = 3  # things that a sentence names
+Differences = dict[str, tuple[Scalar, Scalar]]
 """Settings in which a run differs from those asked for: its value, and the other."""
 
 
-class Done(NamedTuple):
-    """A cell's end: why it failed, if it did."""
+class TrainingCost(Record):
+    """What a training step of a cell costs, against one of plain cross-entropy."""
+
+    train_step_ratio: FiniteFloat
+
+
+class CellOutcome(NamedTuple):
+    """How a cell ended: why it failed, if it did."""
 
     name: str
     error: FedcelError | None
@@ -40,73 +46,78 @@ def is_finished(folder: Path, cell: Cell) -> bool:
     """
     if not folder.exists():
         return False
-    others = find_differences(run_folder.read_settings(folder), cell.settings)
-    if others:
+    differences = find_differences(run_folder.read_settings(folder), cell.settings)
+    if differences:
         raise RunError(
-            f"{folder} was made with other settings: {describe_differences(others)}; "
-            f"choose another --out or remove it{only_attack_settings(folder, others)}"
+            f"{folder} was made with other settings: {describe_differences(differences)}; "
+            f"choose another --out or remove it{suggest_attack(folder, differences)}"
         )
     return is_complete(folder, cell) and lacking_settings(folder, cell.settings.attack) is None
 
 
 def is_complete(place: Path, cell: Cell) -> bool:
     """Say whether a cell's folder has all that a row is made of, attacked as its settings ask."""
-    return (place / COST).exists() and own_rows(place, cell.settings.attack) is not None
+    return (place / COST_FILE).exists() and requested_results(
+        place, cell.settings.attack
+    ) is not None
 
 
-def find_differences(there: Settings, asked: Settings) -> Differing:
+def find_differences(trained: Settings, requested: Settings) -> Differences:
     """Return the settings in which a run differs from those asked for, with both values."""
-    mine, other = flatten_settings(dump_settings(asked)), flatten_settings(dump_settings(there))
-    return {key: (other[key], mine[key]) for key in mine if other[key] != mine[key]}
+    old, new = (flatten_settings(dump_settings(settings)) for settings in (trained, requested))
+    return {key: (old[key], new[key]) for key in new if old[key] != new[key]}
 
 
-def describe_differences(others: Differing) -> str:
+def describe_differences(differences: Differences) -> str:
     """Return the first settings that differ, and how many more do."""
     return describe_list(
-        [f"{key} is {old!r} there, {new!r} here" for key, (old, new) in others.items()]
+        [f"{key} is {old!r} there, {new!r} here" for key, (old, new) in differences.items()]
     )
 
 
-def describe_list(said: Sequence[str]) -> str:
+def describe_list(names: Sequence[str]) -> str:
     """Return the first of several things, and how many more there are."""
-    more = f" and {len(said) - SHOWN} more" if len(said) > SHOWN else ""
-    return f"{', '.join(said[:SHOWN])}{more}"
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"{', '.join(names[:MAX_NAMED])}{more}"
 
 
-def only_attack_settings(folder: Path, others: Differing) -> str:
+def suggest_attack(folder: Path, differences: Differences) -> str:
     """Return how a finished run is attacked in another way, where nothing else is asked for."""
-    if not all(key.startswith("attack.") for key in others):
+    if not all(key.startswith("attack.") for key in differences):
         return ""
-    given = [part for key, (_, new) in others.items() for part in ("--set", f"{key}={new}")]
+    arguments = [
+        part for key, (_, new) in differences.items() for part in ("--set", f"{key}={new}")
+    ]
     return (
         f". Attacks are added without training again: `fedcel attack {folder} "
-        f"{shlex.join(given)}`, or `fedcel escalate {folder.parent.parent}` with the same --set"
+        f"{shlex.join(arguments)}`, or `fedcel escalate {folder.parent.parent}` with the same --set"
     )
 
 
-def attempt_cell(cell: Cell, folder: Path) -> Done:
+def attempt_cell(cell: Cell, folder: Path) -> CellOutcome:
     """Train and attack one cell; return why, should it fail."""
     try:
         run_cell(cell, folder)
     except Exception as error:  # a user's part may raise anything, and the others go on
-        return Done(cell.name, wrap_error(error))
-    return Done(cell.name, None)
+        return CellOutcome(cell.name, wrap_error(error))
+    return CellOutcome(cell.name, None)
 
 
-def describe_kill(cell: Cell) -> tuple[Done, float]:
+def describe_kill(cell: Cell) -> tuple[CellOutcome, float]:
     """Return the end of a cell whose process is no more, and no time."""
-    return Done(cell.name, FailedError(f"{KILLED}; {FEWER}")), 0.0
+    return CellOutcome(cell.name, FailedError(f"{KILLED}; {FEWER}")), 0.0
 
 
 def run_cell(cell: Cell, folder: Path) -> None:
     """Train and attack one cell, as far as it is not."""
     torch.set_num_threads(1)
     place = folder / "runs" / cell.name
-    if not (place / "result.json").exists():
+    if not (place / RESULT_FILE).exists():
         simulate(cell.settings, place, resume=place.exists(), title=cell.name)
     catch_up(place, cell.settings.attack, title=cell.name)
-    if not (place / COST).exists():
-        write_json(place / COST, {"train-step-ratio": measure_step_ratio(cell.settings)})
+    if not (place / COST_FILE).exists():
+        cost = TrainingCost(train_step_ratio=measure_step_ratio(cell.settings))
+        write_json(place / COST_FILE, cost.to_json())
 
 
 def wrap_error(error: Exception) -> FedcelError:

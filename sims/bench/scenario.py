@@ -21,7 +21,7 @@ from fedcel.settings import (
 
 VARIANT_KEYS = {"name", "title", "settings", "strength-key", "strengths", "tune", "tuned"}
 TOP_KEYS = {"title", "settings", "bench", "tune", "variant"}
-BENCH = "bench."  # how --set names a key of [bench]
+BENCH_PREFIX = "bench."  # how --set names a key of [bench]
 
 
 class Variant(NamedTuple):
@@ -74,8 +74,8 @@ class Cell(NamedTuple):
 
 def list_packaged() -> list[str]:
     """Return the names of the scenarios that come with the package."""
-    found = files("sims").joinpath("scenarios").iterdir()
-    return sorted(Path(str(item)).stem for item in found if str(item).endswith(".toml"))
+    items = files("sims").joinpath("scenarios").iterdir()
+    return sorted(Path(str(item)).stem for item in items if str(item).endswith(".toml"))
 
 
 def find_scenario(name: str) -> Path:
@@ -97,12 +97,12 @@ def read_scenario(name: str) -> Scenario:
     path = find_scenario(name)
     table = read_toml(path)
     if "format" in table:
-        own = parse_run_settings(table, path)
+        settings = parse_run_settings(table, path)
         return Scenario(
             "A run again",
             path,
-            flatten_settings(dump_settings(own)),
-            [own.seed],
+            flatten_settings(dump_settings(settings)),
+            [settings.seed],
             [make_plain_variant("run")],
             NO_TUNE,
         )
@@ -132,15 +132,19 @@ def read_scenario(name: str) -> Scenario:
 def list_cells(scenario: Scenario, overrides: dict[str, Scalar]) -> list[Cell]:
     """Return every variant x strength x seed, with settings resolved."""
     seeds = [overrides["seed"]] if "seed" in overrides else scenario.seeds
-    found = []
-    for variant in scenario.variants:
-        strengths: list[float | None] = [*variant.strengths] or [None]
-        for strength in strengths:
-            swept = {} if strength is None else {str(variant.strength_key): strength}
-            for seed in seeds:
-                raw = scenario.settings | variant.settings | swept | overrides | {"seed": seed}
-                found.append(Cell(variant, strength, resolve_data_path(parse_settings(raw))))
-    return found
+    cells = []
+    for variant, strength in list_points(scenario):
+        swept = {} if strength is None else {str(variant.strength_key): strength}
+        for seed in seeds:
+            raw = scenario.settings | variant.settings | swept | overrides | {"seed": seed}
+            cells.append(Cell(variant, strength, resolve_data_path(parse_settings(raw))))
+    return cells
+
+
+def list_points(scenario: Scenario) -> list[tuple[Variant, float | None]]:
+    """Return each variant with each of its strengths, as the scenario has them."""
+    none: list[float | None] = [None]
+    return [(variant, s) for variant in scenario.variants for s in (variant.strengths or none)]
 
 
 def refuse_fixed_sweeps(cells: Iterable[Cell]) -> None:
@@ -161,16 +165,6 @@ def refuse_fixed_sweeps(cells: Iterable[Cell]) -> None:
             )
 
 
-def is_defended(settings: Settings) -> bool:
-    """Say whether there is a conditional entropy loss or a rival defence."""
-    return settings.cel.kind != "none" or settings.defence.name != "none"
-
-
-def is_undefended(strength: float | None, settings: Settings) -> bool:
-    """Say whether a cell can be what others are compared with: it defends and sweeps nothing."""
-    return strength is None and not is_defended(settings)
-
-
 def is_anchored(cell: Cell, undefended: Settings) -> bool:
     """Say whether a sweep begins, at strength 0, with the undefended net.
 
@@ -178,8 +172,8 @@ def is_anchored(cell: Cell, undefended: Settings) -> bool:
     those of `is_undefended`; rates may differ, each variant's are tuned.
     """
     s = cell.settings
-    other = {"cel.weight": s.defence.name, "defence.strength": s.cel.kind}
-    if cell.strength is None or other.get(str(cell.variant.strength_key)) != "none":
+    beside = {"cel.weight": s.defence.name, "defence.strength": s.cel.kind}
+    if cell.strength is None or beside.get(str(cell.variant.strength_key)) != "none":
         return False
     zero = s.model_copy(update={"defence": s.defence.model_copy(update={"strength": 0.0})})
     same_cut = defences.build_cut(zero) == defences.build_cut(undefended)
@@ -203,14 +197,18 @@ def override_seeds(
 
     SettingsError on another key of [bench], and when `seed` is overridden as well.
     """
-    own = {k.removeprefix(BENCH): v for k, v in overrides.items() if k.startswith(BENCH)}
-    if not own:
+    bench = {
+        key.removeprefix(BENCH_PREFIX): value
+        for key, value in overrides.items()
+        if key.startswith(BENCH_PREFIX)
+    }
+    if not bench:
         return scenario, overrides
-    _refuse(own, {"seeds"}, "--set", "[bench]")
+    _refuse(bench, {"seeds"}, "--set", "[bench]")
     if "seed" in overrides:
         raise SettingsError("--set names both seed and bench.seeds; leave one of them out")
-    rest = {key: value for key, value in overrides.items() if not key.startswith(BENCH)}
-    return scenario._replace(seeds=_seeds(own["seeds"], "--set")), rest
+    settings = {key: value for key, value in overrides.items() if not key.startswith(BENCH_PREFIX)}
+    return scenario._replace(seeds=_seeds(bench["seeds"], "--set")), settings
 
 
 def make_plain_variant(name: str) -> Variant:
@@ -269,10 +267,10 @@ def _seeds(raw: object, path: Path | str) -> list[Scalar]:
 
 
 def _table(table: dict[str, object], key: str, path: Path) -> dict[str, object]:
-    found = table.get(key, {})
-    if not isinstance(found, dict):
-        raise SettingsError(f"{path}: {key} is {found!r}, must be a table")
-    return found
+    value = table.get(key, {})
+    if not isinstance(value, dict):
+        raise SettingsError(f"{path}: {key} is {value!r}, must be a table")
+    return value
 
 
 def _refuse(table: Mapping[str, object], known: set[str], path: Path | str, where: str) -> None:

@@ -7,9 +7,9 @@ from fedcel.data import load_splits
 from fedcel.federation import RoundInputs, build_client_net, update_client
 from fedcel.losses.cel import State
 from fedcel.settings import CelSettings, DefenceSettings, Settings
-from sims.bench.scenario import is_defended
+from sims.results import is_defended
 
-REPEATS = range(3, 16)  # rounds of each, in turn, so that a drifting machine hits both alike
+REPETITIONS = range(3, 16)  # rounds of each, in turn, so that a drifting machine hits both alike
 PATIENCE = 3.0
 """Seconds after which the fewest repeats are enough: long rounds scatter less."""
 
@@ -23,8 +23,8 @@ def measure_step_ratio(settings: Settings) -> float:
     _, state = time_round(settings, None)  # from then on, statistics are warm as in a real run
     ratios: list[float] = []
     begin = time.perf_counter()
-    while len(ratios) < REPEATS.start or (
-        len(ratios) < REPEATS.stop - 1 and time.perf_counter() - begin < PATIENCE
+    while len(ratios) < REPETITIONS.start or (
+        len(ratios) < REPETITIONS.stop - 1 and time.perf_counter() - begin < PATIENCE
     ):
         without, _ = time_round(plain, None)
         taken, state = time_round(settings, state)

@@ -17,8 +17,7 @@ from fedcel.errors import RunError, SettingsError
 from fedcel.files import write_json
 from fedcel.metrics import calibration
 from fedcel.posterior import predict
-from fedcel.runs import Run, posterior_samples
-from fedcel.runs import run_folder as runs
+from fedcel.runs import Run, posterior_samples, run_folder
 from fedcel.seeding import make_generator
 from fedcel.settings import Scalar, Settings, parse_settings
 from sims.bench import scenario
@@ -27,36 +26,22 @@ from sims.commands.progress import print_line
 from sims.engines import local
 from sims.engines.process_pool import run_items
 from sims.report.table import format_markdown, make_table
-from sims.report.table_columns import select_numbers
-from sims.report.text import format_interval
-from sims.results.estimate import estimate
+from sims.report.table_columns import format_means
+from sims.results import UNCERTAINTY_FILE, UncertaintyRow, find_columns
 
 MEMBER = re.compile(r"(?P<name>.+)-member-\d+")
 """Variants whose models together are one deep ensemble (Lakshminarayanan et al., NIPS 2017)."""
-DIGITS = {"accuracy": (1, 100), "nll": (3, 1), "ece": (3, 1), "brier": (3, 1), "auroc": (3, 1)}
-HEADS = ("accuracy, %", "NLL, nats", "ECE", "Brier", "OOD AUROC")
-SCORES = "uncertainty.json"
-"""In the folder of the runs: the scores of each variant, strength and seed."""
+COLUMNS = find_columns("accuracy", "nll", "ece", "brier", "auroc")
+HEAD = ("variant", *(column.head for column in COLUMNS))
 
 
-class Line(NamedTuple):
+class VariantRuns(NamedTuple):
     """One variant at one strength, and the runs of each of its seeds."""
 
     name: str
     title: str
     strength: float | None
     runs: dict[int, list[Path]]
-
-
-class Score(NamedTuple):
-    """What one variant at one strength scores under one seed, by `runs` trainings together."""
-
-    name: str
-    title: str
-    strength: float | None
-    seed: int
-    runs: int
-    scores: Mapping[str, float]
 
 
 def train_cell(cell: Cell, folder: Path) -> str:
@@ -66,131 +51,126 @@ def train_cell(cell: Cell, folder: Path) -> str:
     """
     place = folder / cell.name
     if (place / "model.safetensors").exists():
-        if runs.read_settings(place) != cell.settings:
+        if run_folder.read_settings(place) != cell.settings:
             raise RunError(f"{place} was made with other settings; choose another --out")
         return cell.name
     torch.set_num_threads(1)
     resume = place.exists()
     if not resume:
-        runs.create_run(place, cell.settings)
+        run_folder.create_run(place, cell.settings)
     local.train_locally(cell.settings, place, lambda event: None, resume=resume, measure=False)
     return cell.name
 
 
 def score_cells(
     cells: Iterable[Cell], folder: Path, outside: Settings | None = None
-) -> list[Score]:
+) -> list[UncertaintyRow]:
     """Return the scores of trained cells.
 
     Variants `NAME-member-K` are averaged into one ensemble. `outside`: whose test images are shown
     to each model as strangers, resized to its own; AUROC is of telling them by predictive entropy.
     """
     return [
-        Score(
-            one.name, one.title, one.strength, seed, len(places),
-            measure_models([runs.read_run(place) for place in places], outside),
+        UncertaintyRow(
+            name=variant.name,
+            title=variant.title,
+            strength=variant.strength,
+            seed=seed,
+            runs=len(places),
+            scores=measure_models([run_folder.read_run(place) for place in places], outside),
         )
-        for one in group_cells(cells, folder)
-        for seed, places in one.runs.items()
-    ]  # fmt: skip
+        for variant in group_cells(cells, folder)
+        for seed, places in variant.runs.items()
+    ]
 
 
-def format_table(found: Sequence[Score], against: str | None = None) -> str:
+def format_table(rows: Sequence[UncertaintyRow], against: str | None = None) -> str:
     """Return the Markdown of scores, a part for each strength.
 
     With `against`, a variant's name, also the differences to it, paired by seed. SettingsError when
     there is no such variant.
     """
-    names = dict.fromkeys(score.name for score in found)
-    refuse_unknown(against, names)
+    refuse_unknown(against, dict.fromkeys(row.name for row in rows))
     parts = []
-    for strength in sorted({one.strength for one in found}, key=lambda s: (s is None, s or 0)):
-        groups = {n: [s for s in found if (s.name, s.strength) == (n, strength)] for n in names}
-        there = {name: group for name, group in groups.items() if group}
+    for strength in sorted({row.strength for row in rows}, key=lambda s: (s is None, s or 0)):
+        groups: dict[str, list[UncertaintyRow]] = {}
+        for row in rows:
+            if row.strength == strength:
+                groups.setdefault(row.name, []).append(row)
         parts += [] if strength is None else [f"**At {strength:g}**"]
-        lines = map(variant_line, there.values())
-        scores = make_table("Scores", ["variant", *HEADS, "runs trained"], lines)
-        parts.append(format_markdown(scores))
-        if against in there:
-            base = there[against]
-            pairs = [pair_scores(g, base) for name, g in there.items() if name != against]
+        lines = [
+            [
+                group[0].title,
+                *format_means(COLUMNS, [row.scores for row in group]),
+                str(max(row.runs for row in group)),
+            ]
+            for group in groups.values()
+        ]
+        parts.append(format_markdown(make_table("Scores", [*HEAD, "runs trained"], lines)))
+        if against in groups:
+            base = groups.pop(against)
+            pairs = [
+                [group[0].title, *format_means(COLUMNS, subtract_scores(group, base))]
+                for group in groups.values()
+            ]
             parts.append(f"Difference to {base[0].title}, paired by seed:")
-            parts.append(format_markdown(make_table("Differences", ["variant", *HEADS], pairs)))
+            parts.append(format_markdown(make_table("Differences", HEAD, pairs)))
     return "\n\n".join(parts) + "\n"
 
 
 def refuse_unknown(against: str | None, names: Iterable[str]) -> None:
     """Raise SettingsError when differences are asked for to a variant that is not there."""
-    if against is not None and against not in (known := [*names]):
-        raise SettingsError(f"--against is {against!r}, must be one of {', '.join(known)}")
+    if against is not None and against not in (variants := [*names]):
+        raise SettingsError(f"--against is {against!r}, must be one of {', '.join(variants)}")
 
 
-def group_cells(cells: Iterable[Cell], folder: Path) -> list[Line]:
-    """Return the cells' lines in their order; members of an ensemble make one."""
-    found: dict[tuple[str, float | None], Line] = {}
+def group_cells(cells: Iterable[Cell], folder: Path) -> list[VariantRuns]:
+    """Return the runs of each variant and strength, in order; members of an ensemble are one."""
+    variants: dict[tuple[str, float | None], VariantRuns] = {}
     for cell in cells:
         member = MEMBER.fullmatch(cell.variant.name)
         name = member["name"] if member else cell.variant.name
-        one = found.setdefault(
-            (name, cell.strength), Line(name, cell.variant.title, cell.strength, {})
-        )
-        one.runs.setdefault(cell.settings.seed, []).append(folder / cell.name)
-    return list(found.values())
+        empty = VariantRuns(name, cell.variant.title, cell.strength, {})
+        variant = variants.setdefault((name, cell.strength), empty)
+        variant.runs.setdefault(cell.settings.seed, []).append(folder / cell.name)
+    return list(variants.values())
 
 
-def variant_line(group: Sequence[Score]) -> list[str]:
-    """Return a variant's cells: means over seeds with 95 % t-intervals, from three seeds on."""
-    each = [score.scores for score in group]
-    return [group[0].title, *format_scores(each), str(max(score.runs for score in group))]
-
-
-def pair_scores(group: Sequence[Score], base: Sequence[Score]) -> list[str]:
-    """Return a variant's cells less those of another under the same seeds, with intervals."""
-    other = {score.seed: score.scores for score in base}
-    gaps = [
-        {key: value - other[s.seed][key] for key, value in s.scores.items() if key in DIGITS}
-        for s in group
-        if s.seed in other
-    ]
-    return [group[0].title, *format_scores(gaps)]
-
-
-def format_scores(each: Sequence[Mapping[str, float]]) -> list[str]:
-    """Return means and intervals of each score."""
+def subtract_scores(
+    rows: Sequence[UncertaintyRow], base: Sequence[UncertaintyRow]
+) -> list[dict[str, float]]:
+    """Return a variant's scores less those of another under the same seeds."""
+    base_scores = {row.seed: row.scores for row in base}
     return [
-        format_interval(estimate(select_numbers(each, key)), digits, scale)
-        for key, (digits, scale) in DIGITS.items()
+        {key: row.scores[key] - base_scores[row.seed][key] for key in row.scores}
+        for row in rows
+        if row.seed in base_scores
     ]
 
 
-def measure_models(members: list[Run], outside: Settings | None) -> Mapping[str, float]:
+def measure_models(members: list[Run], outside: Settings | None) -> dict[str, float]:
     """Return the scores of one model, or of several averaged, on the test images."""
     x, y = members[0].splits.test
-    found = average_probabilities(members, x)
-    scores = calibration.score_probabilities(found, y)
+    probabilities = average_probabilities(members, x)
+    scores = calibration.score_probabilities(probabilities, y)
     if outside is None:
         return scores
     strangers = resize_images(load_splits(outside.data, outside.clients, outside.seed).test.x, x)
-    there = [
-        calibration.predictive_entropy(p[None])
-        for p in (found, average_probabilities(members, strangers))
-    ]
-    return scores | {"auroc": calibration.auroc(*there)}
+    doubtful = average_probabilities(members, strangers)
+    entropies = (calibration.predictive_entropy(p[None]) for p in (probabilities, doubtful))
+    return scores | {"auroc": calibration.auroc(*entropies)}
 
 
 def average_probabilities(
     members: Iterable[Run], x: Float[Tensor, "N C H W"]
 ) -> Float[Tensor, "N K"]:
     """Return the probabilities averaged over the members, each averaged over its samples."""
-    found = []
+    probabilities = []
     for run in members:
-        noise = make_generator(run.settings.seed, "test-noise")
-        found.append(
-            predict(
-                run.flat, posterior_samples(run), x, noise, scope=run.settings.chain.scope
-            ).probabilities
-        )
-    return torch.stack(found).mean(0)
+        noise, scope = make_generator(run.settings.seed, "test-noise"), run.settings.chain.scope
+        prediction = predict(run.flat, posterior_samples(run), x, noise, scope=scope)
+        probabilities.append(prediction.probabilities)
+    return torch.stack(probabilities).mean(0)
 
 
 def resize_images(
@@ -208,29 +188,39 @@ def resize_images(
 def compare_calibration(
     name: str,
     out: Path,
+    *,
     jobs: int,
-    given: Mapping[str, Scalar],
+    overrides: Mapping[str, Scalar],
     outside: str,
     outside_path: str,
     against: str | None = None,
 ) -> str:
     """Train what is missing of a scenario, on the loop engine; write the scores, return the table.
 
-    `outside` and `outside_path` are data source and path of strangers' images, or `none`; `against`
-    as in `format_table`. Errors are those of scenarios, data and runs.
+    Args:
+        name: Of the scenario, or its path.
+        out: Folder of the runs.
+        jobs: Cells that are trained at the same time.
+        overrides: Settings in the place of the scenario's, by their keys.
+        outside: Data source of strangers' images, or `none`.
+        outside_path: Where they are, or `none`.
+        against: A variant whose differences to the others are shown, too.
+
+    Raises:
+        FedcelError: As scenarios, data and runs raise it.
     """
-    cells = scenario.list_cells(scenario.read_scenario(name), {**given, "engine": "loop"})
-    refuse_unknown(against, dict.fromkeys(one.name for one in group_cells(cells, out)))
+    cells = scenario.list_cells(scenario.read_scenario(name), {**overrides, "engine": "loop"})
+    refuse_unknown(against, dict.fromkeys(variant.name for variant in group_cells(cells, out)))
     strangers = None if outside == "none" else foreign_settings(outside, outside_path)
     if strangers:  # a missing file is said before anything is trained
         load_splits(strangers.data, strangers.clients, strangers.seed)
     torch.set_num_threads(1)
     with closing(run_items(partial(train_cell, folder=out), cells, jobs)) as running:
-        for done, cell in enumerate(running, 1):
-            print_line(f"{cell} ({done}/{len(cells)})")
-    found = score_cells(cells, out, strangers)
-    write_json(out / SCORES, [score._asdict() for score in found])
-    return format_table(found, against)
+        for number, cell in enumerate(running, 1):
+            print_line(f"{cell} ({number}/{len(cells)})")
+    rows = score_cells(cells, out, strangers)
+    write_json(out / UNCERTAINTY_FILE, [row.to_json() for row in rows])
+    return format_table(rows, against)
 
 
 def foreign_settings(source: str, path: str) -> Settings:

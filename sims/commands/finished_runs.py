@@ -41,7 +41,7 @@ def attack_command(
     require_extra("simulation")
     from fedcel.runs import run_folder
     from sims import report
-    from sims.attacking.attack_run import attack_run
+    from sims.attacking import attack_run
 
     settings = override_group(run_folder.read_settings(run), parse_overrides(assignments), "attack")
     if authority and not url:
@@ -51,7 +51,7 @@ def attack_command(
     if url:
         from sims.attacking import live_service
 
-        place = live_service.Place(url, os.environ.get("FEDCEL_KEY", ""), authority)
+        place = live_service.ServiceAddress(url, os.environ.get("FEDCEL_KEY", ""), authority)
         live_service.attack_service(run, place, settings.attack)
         print(report.format_live_table(run))
     else:
@@ -120,7 +120,7 @@ def escalate_command(
     check_writable(*filter(None, [out]))
     overrides, efforts = parse_overrides(assignments), parse_positive_numbers("--budgets", budgets)
     with explain_interruption(repeat_hint("attacked cells", context.obj)):
-        text = escalate(folder, overrides, loss, efforts, jobs, every)
+        text = escalate(folder, overrides, loss, efforts, jobs=jobs, every=every)
     write_or_print(text, out)
     print(f"report: {write_report(folder)}")
 

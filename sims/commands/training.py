@@ -125,8 +125,15 @@ def uncertainty_command(
     from sims.bench.uncertainty import compare_calibration
 
     check_folder(out)
-    overrides = parse_overrides(assignments)
-    text = compare_calibration(scenario, out, jobs, overrides, outside, outside_path, against)
+    text = compare_calibration(
+        scenario,
+        out,
+        jobs=jobs,
+        overrides=parse_overrides(assignments),
+        outside=outside,
+        outside_path=outside_path,
+        against=against,
+    )
     print(text, end="")
 
 

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedcel.settings import burn_in_rounds
-from sims.report.records import Bins, Event, Run
+from sims.report.read import FinishedRun
 from sims.report.summary import Summary
-from sims.results.estimate import Estimate
+from sims.results import Estimate, ReliabilityBins, RoundEvent
 
 INK = "#26323d"
 FAINT = "#8a949e"
@@ -196,7 +196,7 @@ def draw_variant(axes: Axes, points: Sequence[Point]) -> None:
 
 
 def draw_curve(
-    summaries: Sequence[Summary], value: Callable[[Event], float | None], label: str, log: bool
+    summaries: Sequence[Summary], value: Callable[[RoundEvent], float | None], label: str, log: bool
 ) -> Figure | None:
     """Draw one number over the rounds: mean over seeds, and the range of the seeds as a band."""
     curves = [
@@ -231,7 +231,7 @@ def draw_curve(
 
 
 def summarise_rounds(
-    runs: Sequence[Run], value: Callable[[Event], float | None]
+    runs: Sequence[FinishedRun], value: Callable[[RoundEvent], float | None]
 ) -> list[tuple[int, float, float, float]]:
     """Return (round, mean, lowest, highest) over the runs, rounds without a value left out."""
     values: dict[int, list[float]] = {}
@@ -242,7 +242,7 @@ def summarise_rounds(
     return [(number, sum(v) / len(v), min(v), max(v)) for number, v in sorted(values.items())]
 
 
-def draw_reliability(bins: dict[str, Bins], average: str) -> Figure | None:
+def draw_reliability(bins: dict[str, ReliabilityBins], average: str) -> Figure | None:
     """Draw accuracy against confidence; `average` names the predictor beside the point model."""
     figure, (axes,) = make_panels(1, legend_height(2))
     entries = []
@@ -251,7 +251,7 @@ def draw_reliability(bins: dict[str, Bins], average: str) -> Figure | None:
         ("point", "point model", choose_look(1)._replace(filled=False)),
     )
     for key, name, look in predictors:
-        measured = bins.get(key, Bins())
+        measured = bins.get(key, ReliabilityBins())
         columns = zip(measured.confidence, measured.accuracy, measured.count, strict=False)
         rows = [(x, y) for x, y, n in columns if n > 0 and x is not None and y is not None]
         if rows:

@@ -3,18 +3,17 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from fedcel.attacks import ATTACKS
-from sims.report.records import Failed, Run
+from fedcel.attacks import ATTACKS, REPEAT_MARK
+from sims.report.read import FinishedRun
 from sims.report.summary import Summary
 from sims.report.words import Verdict, describe_matching
-from sims.results.estimate import LEAST, estimate
-from sims.results.worst_attack import REPEATS
+from sims.results import MIN_SEEDS, FailedCell, estimate
 
 
 def list_limits(
     summaries: Sequence[Summary],
     verdict: Verdict,
-    failed: Sequence[Failed] = (),
+    failed: Sequence[FailedCell] = (),
     served: Iterable[str] = (),
 ) -> list[str]:
     """Return what the report shows and what it does not, one sentence group each.
@@ -58,7 +57,7 @@ def list_limits(
             "variant that failed are those that went well: its means flatter it."
         )
     limits.append(describe_seeds(summaries))
-    tried = {a.attack.partition(REPEATS)[0] for a in attacks if a.skipped is None} | set(served)
+    tried = {a.attack.partition(REPEAT_MARK)[0] for a in attacks if a.skipped is None} | set(served)
     untried = [name for name in ATTACKS if name not in tried]  # one averaged over repeats was tried
     if untried:
         limits.append(
@@ -75,7 +74,7 @@ def describe_seeds(summaries: Sequence[Summary]) -> str:
         "too few for an interval. So a small difference between variants means nothing. The ± of "
         "the decoder is the standard deviation over its runs only."
     )
-    if len(numbers) == 1 and numbers[0] < LEAST:
+    if len(numbers) == 1 and numbers[0] < MIN_SEEDS:
         return f"{count_seeds(numbers[0], 'training ').capitalize()}: {few}"
     most = numbers.pop()
     fewer = [
@@ -83,11 +82,11 @@ def describe_seeds(summaries: Sequence[Summary]) -> str:
     ]
     exceptions = f", but {', '.join(fewer)}" if fewer else ""
     trained = f"Each variant was trained with {count_seeds(most)}{exceptions}"
-    if most < LEAST:
+    if most < MIN_SEEDS:
         return f"{trained}: {few}"
     text = f"{trained}. The ± is the 95 % interval of the mean over seeds, by Student's t."
-    if numbers and numbers[0] < LEAST:
-        text += f" Fewer than {LEAST} seeds have no interval."
+    if numbers and numbers[0] < MIN_SEEDS:
+        text += f" Fewer than {MIN_SEEDS} seeds have no interval."
     return (
         f"{text} Where each image's values were kept, it goes over the test images, too. For the "
         "decoder, ± is the standard deviation over its runs."
@@ -99,7 +98,7 @@ def count_seeds(number: int, kind: str = "") -> str:
     return f"one {kind}seed" if number == 1 else f"{number} {kind}seeds"
 
 
-def count_rejections(runs: Iterable[Run]) -> list[tuple[str, int]]:
+def count_rejections(runs: Iterable[FinishedRun]) -> list[tuple[str, int]]:
     """Return each reason for which replies were left out, with how often, most frequent first."""
     return Counter(r.reason for run in runs for e in run.events for r in e.rejected).most_common()
 

@@ -1,102 +1,84 @@
 """What a live service's answers told an attacker, by price."""
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
 from matplotlib.figure import Figure
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from fedcel.errors import RunError
-from fedcel.files import read_json
 from sims.report.figures import FAINT, INK, WIDTH, choose_look, escape_label
 from sims.report.table import Table, format_columns, make_table
-from sims.report.text import format_interval, format_number
-from sims.results.estimate import estimate
-
-FILE = "live.json"
-
-
-class Live(BaseModel):
-    """One attack on one service, one attack seed."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    mechanism: str
-    epsilon: float
-    answers: int
-    spent: float
-    accuracy: float
-    attack: str
-    seed: int
-    candidates: int
-    mse: float
-    identified: float = Field(alias="identification-1")
-    oracle: float = Field(alias="oracle-mse")
+from sims.report.table_columns import format_estimate
+from sims.results import (
+    ACCURACY,
+    LIVE_FILE,
+    MSE,
+    RIGHT_IMAGE,
+    Estimate,
+    LiveRow,
+    estimate,
+    read_records,
+)
 
 
-def read_live(folder: Path) -> list[Live]:
+def read_live(folder: Path) -> list[LiveRow]:
     """Return the attacks on a run's service, cheapest answers first; none where none was made.
 
     RunError when the file is damaged.
     """
-    path = folder / FILE
-    if not path.exists():
-        return []
-    try:
-        rows = TypeAdapter(list[Live]).validate_python(read_json(path))
-    except ValidationError as error:
-        raise RunError(
-            f"{path} is damaged: {error.error_count()} problems; remove it, attack again"
-        ) from None
-    return sorted(rows, key=_place)
+    rows = read_records(folder / LIVE_FILE, LiveRow, "remove it, attack again")
+    return sorted(rows, key=price_of)
 
 
-def _place(row: Live) -> tuple[str, float, str, int]:
+def price_of(row: LiveRow) -> tuple[str, float, str, int]:
+    """Return what rows have in common that differ in the attack's seed only."""
     return row.mechanism, row.epsilon, row.attack, row.answers
 
 
-def group_points(rows: Sequence[Live]) -> list[list[Live]]:
+def group_prices(rows: Sequence[LiveRow]) -> list[list[LiveRow]]:
     """Return the rows that differ in the attack's seed only, together."""
-    return [list(group) for _, group in groupby(rows, _place)]
+    return [list(group) for _, group in groupby(rows, price_of)]
 
 
-def make_live_table(rows: Sequence[Live]) -> Table:
+def make_live_table(rows: Sequence[LiveRow]) -> Table:
     """Return accuracy, what was paid and what the attacker got, mean over attack seeds."""
     head = (
         *("attack", "mechanism", "ε per answer", "answers", "ε spent", "right answers, %"),
-        *("right image, %", "of", "MSE", "class means' MSE"),
+        *(RIGHT_IMAGE.head, "of", MSE.head, "class means' MSE"),
     )
     lines = []
-    for found in group_points(rows):
-        one = found[0]
+    for seeds in group_prices(rows):
+        row = seeds[0]
         lines.append(
             (
-                *(one.attack, one.mechanism, f"{one.epsilon:g}", str(one.answers)),
-                *(f"{one.spent:g}", format_number(100 * one.accuracy, 1)),
-                format_interval(estimate(row.identified for row in found), 1, 100),
-                *(str(one.candidates), format_interval(estimate(row.mse for row in found), 4)),
-                format_number(one.oracle, 4),
+                *(row.attack, row.mechanism, f"{row.epsilon:g}", str(row.answers)),
+                f"{row.spent:g}",
+                format_estimate(ACCURACY, Estimate(row.accuracy)),
+                format_estimate(RIGHT_IMAGE, estimate(seed.identification_1 for seed in seeds)),
+                str(row.candidates),
+                format_estimate(MSE, estimate(seed.mse for seed in seeds)),
+                format_estimate(MSE, Estimate(row.oracle_mse)),
             )
         )
     return make_table("Attacks on the live service", head, lines, words=2)
 
 
-def draw_live_figure(rows: Sequence[Live]) -> Figure | None:
+def draw_live_figure(rows: Sequence[LiveRow]) -> Figure | None:
     """Draw right answers and right images against epsilon; None for fewer than two prices."""
     if len({row.epsilon for row in rows}) < 2:
         return None
-    drawn = Figure(figsize=(WIDTH, 3.4), layout="constrained")
-    axes = drawn.subplots()
+    figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
+    axes = figure.subplots()
     for index, name in enumerate(sorted({(row.mechanism, row.attack) for row in rows})):
-        mine = [f for f in group_points(rows) if (f[0].mechanism, f[0].attack) == name]
-        price, one = [f[0].epsilon for f in mine], choose_look(index)
-        label, right = escape_label(f"{name[1]}, {name[0]}"), [100 * f[0].accuracy for f in mine]
-        hits = [100 * (estimate(row.identified for row in f).mean or 0) for f in mine]
-        axes.plot(price, right, color=INK, marker=one.marker, ls="--", label=f"answers: {name[0]}")
-        axes.plot(
-            price, hits, color=one.colour, marker=one.marker, ls="-", label=f"images: {label}"
-        )
+        prices = [g for g in group_prices(rows) if (g[0].mechanism, g[0].attack) == name]
+        epsilons, look = [group[0].epsilon for group in prices], choose_look(index)
+        answers = [100 * group[0].accuracy for group in prices]
+        images = [100 * (estimate(r.identification_1 for r in g).mean or 0) for g in prices]
+        plot = partial(axes.plot, epsilons, marker=look.marker)
+        plot(answers, color=INK, ls="--", label=f"answers: {name[0]}")
+        label = escape_label(f"{name[1]}, {name[0]}")
+        plot(images, color=look.colour, ls="-", label=f"images: {label}")
     chance = 100 / rows[0].candidates
     axes.axhline(chance, color=FAINT, ls=":", lw=1, label="images: chance")
     axes.set_xscale("log", base=2)
@@ -104,7 +86,7 @@ def draw_live_figure(rows: Sequence[Live]) -> Figure | None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set(xlabel="ε of one answer", ylabel="right, %", ylim=(0, 103))
     axes.legend(fontsize=8, frameon=False)
-    return drawn
+    return figure
 
 
 def format_live_table(folder: Path) -> str:

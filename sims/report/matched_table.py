@@ -4,328 +4,321 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 from fedcel.errors import SettingsError
-from fedcel.files import read_json
-from sims.report.read import FAILED
 from sims.report.table import format_markdown, make_table
-from sims.report.table_columns import Column, format_spread, select_numbers
+from sims.report.table_columns import find_anchors, format_crossed
 from sims.report.text import DASH, format_number
-from sims.results.estimate import estimate
-from sims.results.intervals import complete_mean, resample_rows, select_image_vectors
-from sims.results.matched_accuracy import (
+from sims.results import (
     BITS,
+    FAILED_FILE,
+    MSE,
+    BenchRow,
+    CellAttack,
+    Column,
+    FailedCell,
     Matches,
-    Row,
-    Values,
+    Measures,
+    common_attacks,
+    comparable_attacks,
+    complete_mean,
     curve_areas,
+    find_columns,
+    hold_to_common,
     match_rows,
+    measure_rows,
     paired_differences,
-    row_seed,
+    read_bench_rows,
+    read_image_vectors,
+    read_records,
+    resample_rows,
 )
-from sims.results.rows import read_bench_rows, read_uneven
-from sims.results.worst_attack import FAILED_ATTACKS
 
 NEVER = "never this accurate"
-
-
-COLUMNS = (
-    Column("accuracy", "accuracy, %", 1, 100),
-    Column(BITS, "bits beyond label", 2),
-    Column("identification-optimal", "optimal identification, %", 1, 100),
-    Column("mse", "attack's MSE", 4),
-    Column("certificate-bits", "certificate, bits", 2),
-    Column("certificate-bits-within-class", "certificate beyond label, bits", 2),
-    Column("within-class-spread", "within-class spread", 4),
-    Column("attention-share", "attention n_eff/n", 2),
-    Column("train-step-ratio", "training step, ×", 2),
-    Column("encoder-parameters", "encoder's parameters, k", 1, 1e-3),
-    Column("flops-per-inference", "encoder, MFLOP", 3, 1e-6),
-    Column("bytes-per-inference", "bytes sent", 0),
+COLUMNS = find_columns(
+    *("accuracy", "bits-beyond-label", "identification-optimal", "mse", "certificate-bits"),
+    *("certificate-bits-within-class", "within-class-spread", "attention-share"),
+    *("train-step-ratio", "encoder-parameters", "flops-per-inference", "bytes-per-inference"),
 )
-SURE = 0.9
+COMPARED = COLUMNS[:4]
+"""What differences are taken of, and what is drawn again in bootstrap samples of the images."""
+MOSTLY = 0.9
 """A variant that reaches an accuracy in fewer of the bootstrap samples is said to."""
-COMPARED = ("accuracy", BITS, "identification-optimal", "mse")
-Of = Mapping[str, Matches]
-"""By variant."""
-Areas = Mapping[str, Mapping[int, Values]]
+VariantMatches = Mapping[str, Matches]
+VariantAreas = Mapping[str, Mapping[int, Measures]]
 """By variant and seed."""
+
+
+class Comparison(NamedTuple):
+    """A bench's rows, what was measured of them, and how the variants are named."""
+
+    rows: list[BenchRow]
+    measured: list[Measures]
+    samples: list[list[dict[str, float]]]
+    """The measures in bootstrap samples of the test images."""
+    titles: dict[str, str]
+    against: str | None
+    """The variant that the others are compared with."""
 
 
 def make_matched_tables(folder: Path, losses: str = "0,2,5", against: str | None = None) -> str:
     """Return the Markdown of a bench folder: a table for each allowed loss of accuracy.
 
-    `losses` are points below the undefended net, as '0,2,5'; `against` names the variant that
-    the others are compared with, paired by seed. SettingsError when either is wrong, RunError
-    when bench.json is missing, damaged, or made by a version that wrote less.
+    Args:
+        folder: Of a bench.
+        losses: Points of accuracy below the undefended net, as '0,2,5'.
+        against: The name of a variant that the others are compared with, paired by seed.
+
+    Raises:
+        SettingsError: When losses or variant are wrong.
+        RunError: When bench.json is missing, damaged, or made by a version that wrote less.
     """
-    rows = read_bench_rows(folder, even=True)
+    rows = hold_to_common(read_bench_rows(folder))
     points = parse_losses(losses)
-    titles = {str(row["variant"]): str(row.get("title", row["variant"])) for row in rows}
+    titles = {row.variant: row.name for row in rows}
     if against is not None and against not in titles:
         raise SettingsError(f"--against is {against!r}, must be one of {', '.join(titles)}")
-    again = resample_rows(rows, select_image_vectors(folder, rows))
-    said = (
+    samples = resample_rows(rows, read_image_vectors(folder))
+    bench = Comparison(rows, measure_rows(rows), samples, titles, against)
+    conditions = (
         describe_conditions(rows)
-        + describe_attacks(rows, read_uneven(folder))
+        + describe_attacks(rows)
         + describe_failed_attacks(rows)
-        + describe_intervals(again)
+        + describe_intervals(samples)
     )
-    parts = [f"Variants at matched accuracy.\n\n{said}{describe_failures(folder)}"]
+    parts = [f"Variants at matched accuracy.\n\n{conditions}{describe_failures(folder)}"]
     for loss in points:
-        found, drawn = match_rows(rows, loss), [match_rows(each, loss) for each in again]
-        below = "the undefended accuracy" if loss == 0 else f"{loss:g} points below undefended"
-        parts.append(f"**At {below}**\n\n{make_main_table(found, drawn, titles, rows)}")
-        if against is not None:
-            parts.append(
-                f"Difference to {titles[against]}, paired by seed:\n\n"
-                f"{make_paired_table(found, drawn, titles, against)}"
-            )
+        parts += make_loss_tables(bench, loss)
     if most := max(points):
-        drawn_areas = [curve_areas(each, most) for each in again]
-        parts.append(
-            make_overall_table(curve_areas(rows, most), drawn_areas, titles, most, against)
-        )
+        parts.append(make_overall_table(bench, most))
     return "\n\n".join(parts) + "\n"
-
-
-def describe_failures(folder: Path) -> str:
-    """Return which cells failed and so are in no row; nothing where none did."""
-    found = read_json(folder / FAILED) if (folder / FAILED).exists() else []
-    names = [str(each["cell"]) for each in found] if isinstance(found, list) else []
-    return f" Failed, and in no row: {', '.join(names)}." if names else ""
 
 
 def parse_losses(text: str) -> list[float]:
     """Return the points of accuracy that '0,2,5' names; SettingsError if it names none."""
     try:
-        found = [float(part) for part in text.split(",")]
+        losses = [float(part) for part in text.split(",")]
     except ValueError:
-        found = [math.nan]
-    if not all(0 <= loss < 100 for loss in found):
+        losses = [math.nan]
+    if not all(0 <= loss < 100 for loss in losses):
         raise SettingsError(f"--loss is {text!r}, must be points of accuracy below 100, as '0,2,5'")
-    return found
+    return losses
 
 
-def describe_conditions(rows: Sequence[Row]) -> str:
+def describe_failures(folder: Path) -> str:
+    """Return which cells failed and so are in no row; nothing where none did."""
+    names = [failed.cell for failed in read_records(folder / FAILED_FILE, FailedCell)]
+    return f" Failed, and in no row: {', '.join(names)}." if names else ""
+
+
+def describe_conditions(rows: Sequence[BenchRow]) -> str:
     """Return what the numbers hold for: targets, caps, seeds, how to read the signs."""
-    seeds = sorted({row_seed(row) for row in rows})
-    bare = dict.fromkeys(str(row.get("title")) for row in rows if row.get("undefended"))
-    said = (
-        f"M = {_all(rows, 'candidates', 0)} targets; bits beyond the label are at most "
-        f"{_all(rows, 'bits-cap', 2)}; identification is among "
-        f"{_all(rows, 'identification-candidates', 0)} images. "
+    seeds = sorted({row.seed for row in rows})
+    bare = next((row.name for row in rows if row.undefended), DASH)
+    return (
+        f"M = {_list(row.candidates for row in rows)} targets; bits beyond the label are at most "
+        f"{_list((row.bits_cap for row in rows), 2)}; identification is among "
+        f"{_list(row.identification_candidates for row in rows)} images. "
         f"Seeds {', '.join(map(str, seeds))}; means with 95 % intervals from three seeds on. "
-        f"The undefended variant is {next(iter(bare), DASH)!r}, accuracy matched seed by seed, "
+        f"The undefended variant is {bare!r}, accuracy matched seed by seed, "
         "linearly between neighbouring strengths. "
-    )
-    return said + (
         "≤: the sweep ends, or is best, at a higher accuracy, so it leaks at most this; "
         f"{DASH}: not measured. The bits are exact for these targets and one message each."
     )
 
 
-def _plain(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _list(values: Iterable[float | None], digits: int = 0) -> str:
+    """Return a number that rows share, or each of several; a dash where none has it."""
+    texts = dict.fromkeys(format_number(value, digits) for value in values if value is not None)
+    return ", ".join(texts) or DASH
 
 
-def describe_attacks(rows: Sequence[Row], others: Sequence[Row]) -> str:
+def describe_attacks(rows: Sequence[BenchRow]) -> str:
     """Return which trained attacks the rows' errors are of, and on how many targets if not all.
 
     And which others some cells alone have met.
     """
-    keys = "worst-attack", "worst-knowledge", "worst-budget"
-    found: dict[str, None] = {}
-    scored = [row for row in rows if row.get("mse") is not None]
-    for row in scored:
-        said = ", ".join(_plain(row[key]) for key in keys if row.get(key) is not None)
-        count = row.get("worst-targets") or row.get("candidates")
-        found[said if count == row.get("candidates") else f"{said}, {count} targets"] = None
-    rest = dict.fromkeys(
-        ", ".join(_plain(row[key]) for key in ("attack", "knowledge", "budget") if row.get(key))
-        for row in others
-        if row.get("attack")
-    )
-    met = "every cell" if len(scored) == len(rows) else f"{len(scored)} of {len(rows)} cells"
-    whose = f" MSE: the worst attack that {met} met (knowledge, budget): "
-    told = f"{whose}{'; '.join(found)}." if found else ""
-    return told + (f" Not on every cell, and left out: {'; '.join(rest)}." if rest else "")
+    worst: dict[str, None] = {}
+    others: dict[str, None] = {}
+    common = common_attacks(rows)
+    for row in rows:
+        if row.worst:
+            count = row.worst.targets or row.candidates
+            few = "" if count == row.candidates else f", {count} targets"
+            worst[f"{name_attack(row.worst)}{few}"] = None
+        attacks = comparable_attacks(row).items()
+        others |= dict.fromkeys(name_attack(a) for key, a in attacks if key not in common)
+    attacked = sum(row.worst is not None for row in rows)
+    met = "every cell" if attacked == len(rows) else f"{attacked} of {len(rows)} cells"
+    said = f" MSE: the worst attack that {met} met (knowledge, budget): {'; '.join(worst)}."
+    rest = f" Not on every cell, and left out: {'; '.join(others)}."
+    return (said if worst else "") + (rest if others else "")
 
 
-def describe_failed_attacks(rows: Sequence[Row]) -> str:
+def name_attack(attack: CellAttack) -> str:
+    """Return an attack's name, knowledge and budget, as far as they are known."""
+    budget = "" if attack.budget is None else f"{attack.budget:g}"
+    return ", ".join(part for part in (attack.attack, attack.knowledge, budget) if part)
+
+
+def describe_failed_attacks(rows: Sequence[BenchRow]) -> str:
     """Return which attacks failed in which runs: there the worst is that of the others."""
-    found = [
-        f"{row['run']} ({', '.join(map(str, names))})"
-        for row in rows
-        if isinstance(names := row.get(FAILED_ATTACKS), list)
-    ]
-    said = f" Attacks that failed, and so are in no number: {'; '.join(found)}."
-    return said if found else ""
+    failed = [f"{row.run} ({', '.join(row.failed_attacks)})" for row in rows if row.failed_attacks]
+    return f" Attacks that failed, and so are in no number: {'; '.join(failed)}." if failed else ""
 
 
-def describe_intervals(again: Sequence[object]) -> str:
+def describe_intervals(samples: Sequence[object]) -> str:
     """Return what the intervals are over."""
-    if not again:
+    if not samples:
         return " Intervals: Student's t over seeds; these test images are taken as given."
     return (
         " Intervals: Student's t over seeds and, added as variances, a bootstrap over the test "
-        f"images, {len(again)} samples, the same in every cell, candidates held fixed; of "
+        f"images, {len(samples)} samples, the same in every cell, candidates held fixed; of "
         "accuracy, bits, identification and, where it was kept, the attack's error. All else is "
         "over seeds alone."
     )
 
 
+def make_loss_tables(bench: Comparison, loss: float) -> list[str]:
+    """Return the table of one allowed loss, and that of the differences if they are asked for."""
+    matches = match_rows(bench.rows, bench.measured, loss)
+    drawn = [match_rows(bench.rows, sample, loss) for sample in bench.samples]
+    below = "the undefended accuracy" if loss == 0 else f"{loss:g} points below undefended"
+    parts = [f"**At {below}**\n\n{make_main_table(bench, matches, drawn)}"]
+    if bench.against is not None:
+        parts.append(
+            f"Difference to {bench.titles[bench.against]}, paired by seed:\n\n"
+            f"{make_paired_table(bench, matches, drawn, bench.against)}"
+        )
+    return parts
+
+
 def make_main_table(
-    found: Of, again: Sequence[Of], titles: Mapping[str, str], rows: Sequence[Row]
+    bench: Comparison, matches: VariantMatches, drawn: Sequence[VariantMatches]
 ) -> str:
     """Return one line per variant and the two anchors."""
-    seeds = len({row_seed(row) for row in rows})
+    rows = bench.rows
+    seeds = len({row.seed for row in rows})
     lines = [
-        [titles[name], *format_match(matches, [each[name] for each in again], seeds)]
-        for name, matches in found.items()
+        [bench.titles[name], *format_match(each, [sample[name] for sample in drawn], seeds)]
+        for name, each in matches.items()
     ]
-    head = ("variant", *(c.head for c in COLUMNS))
-    return format_markdown(
-        make_table("At matched accuracy", head, [*lines, *make_anchor_lines(rows)])
-    )
+    head = ("variant", *(column.head for column in COLUMNS))
+    known = make_anchor_lines(rows, COLUMNS)
+    return format_markdown(make_table("At matched accuracy", head, [*lines, *known]))
 
 
-def format_match(matches: Matches, again: Sequence[Matches], seeds: int) -> list[str]:
+def format_match(matches: Matches, drawn: Sequence[Matches], seeds: int) -> list[str]:
     """Return a variant's measures; it says of how many seeds, where not of all of them.
 
-    `again` are its matches in bootstrap samples of the images.
+    `drawn` are its matches in bootstrap samples of the images.
     """
-    there = [match for match in matches.values() if match is not None]
-    if not there:
+    reached = [match for match in matches.values() if match is not None]
+    if not reached:
         return [DASH, NEVER, *(DASH for _ in COLUMNS[2:])]
 
-    def of(each: Matches, key: str) -> list[float | None]:
-        found = (each[seed] for seed, match in matches.items() if match)
-        return [match.values.get(key) if match else None for match in found]
+    def of(sample: Matches, key: str) -> list[float | None]:
+        points = (sample[seed] for seed, match in matches.items() if match)
+        return [match.values.get(key) if match else None for match in points]
 
-    texts = {
-        c.key: format_spread(
-            c,
-            of(matches, c.key),
-            (complete_mean(of(each, c.key)) for each in again if c.key in COMPARED),
-        )
-        for c in COLUMNS
-    }
-    reached = sum(None not in of(each, BITS) for each in again)
-    sign = "≤ " if any(match.bound for match in there) else ""
-    some = "" if len(there) == seeds else f" ({len(there)} of {seeds} seeds)"
-    if reached < SURE * len(again):
-        some += f" (in {reached} of {len(again)} samples of images)"
-    return list((texts | {BITS: f"{sign}{texts[BITS]}{some}"}).values())
+    cells = {}
+    for column in COLUMNS:
+        means = (complete_mean(of(sample, column.key)) for sample in drawn if column in COMPARED)
+        cells[column.key] = format_crossed(column, of(matches, column.key), means)
+    often = sum(None not in of(sample, BITS.key) for sample in drawn)
+    sign = "≤ " if any(match.bound for match in reached) else ""
+    some = "" if len(reached) == seeds else f" ({len(reached)} of {seeds} seeds)"
+    if often < MOSTLY * len(drawn):
+        some += f" (in {often} of {len(drawn)} samples of images)"
+    return list((cells | {BITS.key: f"{sign}{cells[BITS.key]}{some}"}).values())
 
 
-def make_anchor_lines(rows: Sequence[Row], columns: Sequence[Column] = COLUMNS) -> list[list[str]]:
+def make_anchor_lines(rows: Sequence[BenchRow], columns: Sequence[Column]) -> list[list[str]]:
     """Return what an attacker knows without any message: the label, or nothing."""
-    chance = [1 / float(str(n)) for row in rows if (n := row.get("identification-candidates"))]
-    known = (
-        (
-            "*label only (class means)*",
-            select_numbers(rows, "label-only-identification"),
-            "oracle-mse",
-        ),
-        ("*nothing (mean image)*", chance, "mean-mse"),
+    anchors = find_anchors(
+        label_only=[row.label_only_identification for row in rows],
+        choices=[row.identification_candidates for row in rows],
+        oracle_mse=[row.measure("oracle-mse") for row in rows],
+        mean_mse=[row.measure("mean-mse") for row in rows],
     )
-    return [
-        [
-            name,
-            *(
-                {
-                    BITS: format_number(0.0, 2),
-                    "identification-optimal": format_spread(c, [estimate(right).mean]),
-                    "mse": format_spread(c, [estimate(select_numbers(rows, mse)).mean]),
-                }.get(c.key, DASH)
-                for c in columns
-            ),
-        ]
-        for name, right, mse in known
-    ]
+    return [[f"*{anchor.name}*", *anchor.format_cells(columns)] for anchor in anchors]
 
 
 def make_paired_table(
-    found: Of, again: Sequence[Of], titles: Mapping[str, str], against: str
+    bench: Comparison, matches: VariantMatches, drawn: Sequence[VariantMatches], against: str
 ) -> str:
     """Return each variant's differences to one of them, with intervals over common seeds."""
-    columns = [column for column in COLUMNS if column.key in COMPARED]
-    theirs = found[against]
+    theirs = matches[against]
 
-    def shifts(name: str, key: str, seeds: Iterable[int]) -> Iterator[float | None]:
-        for each in again:
-            gaps = paired_differences(each[name], each[against], key)
+    def sample_means(name: str, key: str, seeds: Iterable[int]) -> Iterator[float | None]:
+        for sample in drawn:
+            gaps = paired_differences(sample[name], sample[against], key)
             yield complete_mean([gaps.get(seed) for seed in seeds])
 
     lines = []
-    for name, ours in found.items():
+    for name, ours in matches.items():
         if name == against:
             continue
-        each = {c.key: paired_differences(ours, theirs, c.key) for c in columns}
-        texts = {
-            c.key: format_spread(c, each[c.key].values(), shifts(name, c.key, each[c.key]))
-            for c in columns
-        }
-        texts[BITS] = f"{format_bound(ours, theirs, each[BITS])}{texts[BITS]}"
-        lines.append([titles[name], *texts.values(), str(len(each[BITS]))])
-    return format_markdown(
-        make_table("Differences", ["variant", *(c.head for c in columns), "seeds"], lines)
-    )
-
-
-def make_overall_table(
-    found: Areas,
-    again: Sequence[Areas],
-    titles: Mapping[str, str],
-    most: float,
-    against: str | None,
-) -> str:
-    """Return each curve's mean bits and MSE over the losses up to `most`, fewest bits first."""
-    columns = [
-        Column(BITS, f"mean bits beyond label, 0 to {most:g} points lost", 2),
-        Column("mse", "mean of the attack's MSE", 4),
-    ]
-    head = ["variant", *(column.head for column in columns)]
-    head += [f"{c.head}: difference to {titles[against]}" for c in columns] if against else []
-
-    def cell(name: str, other: str | None, column: Column) -> str:
-        real = subtract_areas(found, name, other, column.key)
-        drawn = (subtract_areas(each, name, other, column.key) for each in again)
-        means = (complete_mean([each.get(seed) for seed in real]) for each in drawn)
-        return DASH if name == other else format_spread(column, real.values(), means)
-
-    lines = [
-        [
-            titles[name],
-            *(cell(name, other, c) for other in dict.fromkeys([None, against]) for c in columns),
-        ]
-        for name in sorted(found, key=lambda v: fmean(own[BITS] for own in found[v].values()))
-    ]
-    said = (
-        "**Over all losses.** The area under each curve, over its width: at every loss the fewest "
-        "bits that the variant reaches, or the undefended net's, and the MSE of the same net."
-    )
-    return f"{said}\n\n{format_markdown(make_table('Over all losses', head, lines))}"
-
-
-def subtract_areas(found: Areas, name: str, other: str | None, key: str) -> dict[int, float]:
-    """Return a variant's areas by seed, less the other's of the same seed if there is one."""
-    mine = {seed: own[key] for seed, own in found[name].items() if key in own}
-    if other is None:
-        return mine
-    theirs = {seed: own[key] for seed, own in found[other].items() if key in own}
-    return {seed: mine[seed] - theirs[seed] for seed in mine if seed in theirs}
+        gaps = {column.key: paired_differences(ours, theirs, column.key) for column in COMPARED}
+        cells = {}
+        for column in COMPARED:
+            of_seeds = gaps[column.key]
+            means = sample_means(name, column.key, of_seeds)
+            cells[column.key] = format_crossed(column, of_seeds.values(), means)
+        common = gaps[BITS.key]
+        cells[BITS.key] = f"{format_bound(ours, theirs, common)}{cells[BITS.key]}"
+        lines.append([bench.titles[name], *cells.values(), str(len(common))])
+    head = ["variant", *(column.head for column in COMPARED), "seeds"]
+    return format_markdown(make_table("Differences", head, lines))
 
 
 def format_bound(ours: Matches, theirs: Matches, common: Iterable[int]) -> str:
     """Return what bounds make of a difference: at most, at least, or not known which."""
     seeds = list(common)
-    mine, other = (any((m := side[s]) and m.bound for s in seeds) for side in (ours, theirs))
-    return {(False, False): "", (True, False): "≤ ", (False, True): "≥ "}.get((mine, other), "≶ ")
+    first, second = (any((m := side[s]) and m.bound for s in seeds) for side in (ours, theirs))
+    return {(False, False): "", (True, False): "≤ ", (False, True): "≥ "}.get((first, second), "≶ ")
 
 
-def _all(rows: Sequence[Row], key: str, digits: int) -> str:
-    """Return a number that rows share, or each of several; a dash where none has it."""
-    found = dict.fromkeys(format_number(value, digits) for value in select_numbers(rows, key))
-    return ", ".join(found) or DASH
+def make_overall_table(bench: Comparison, most: float) -> str:
+    """Return each curve's mean bits and MSE over the losses up to `most`, fewest bits first."""
+    areas = curve_areas(bench.rows, bench.measured, most)
+    drawn = [curve_areas(bench.rows, sample, most) for sample in bench.samples]
+    columns = [
+        BITS.titled(f"mean bits beyond label, 0 to {most:g} points lost"),
+        MSE.titled("mean of the attack's MSE"),
+    ]
+    head = ["variant", *(column.head for column in columns)]
+    against = bench.against
+    if against:
+        head += [f"{column.head}: difference to {bench.titles[against]}" for column in columns]
+
+    def cell(name: str, other: str | None, column: Column) -> str:
+        if name == other:
+            return DASH
+        of_seeds = subtract_areas(areas, name, other, column.key)
+        samples = (subtract_areas(sample, name, other, column.key) for sample in drawn)
+        means = (complete_mean([sample.get(seed) for seed in of_seeds]) for sample in samples)
+        return format_crossed(column, of_seeds.values(), means)
+
+    lines = [
+        [
+            bench.titles[name],
+            *(cell(name, other, c) for other in dict.fromkeys([None, against]) for c in columns),
+        ]
+        for name in sorted(areas, key=lambda v: fmean(seed[BITS.key] for seed in areas[v].values()))
+    ]
+    explanation = (
+        "**Over all losses.** The area under each curve, over its width: at every loss the fewest "
+        "bits that the variant reaches, or the undefended net's, and the MSE of the same net."
+    )
+    return f"{explanation}\n\n{format_markdown(make_table('Over all losses', head, lines))}"
+
+
+def subtract_areas(areas: VariantAreas, name: str, other: str | None, key: str) -> dict[int, float]:
+    """Return a variant's areas by seed, less the other's of the same seed if there is one."""
+    ours = {seed: area[key] for seed, area in areas[name].items() if key in area}
+    if other is None:
+        return ours
+    theirs = {seed: area[key] for seed, area in areas[other].items() if key in area}
+    return {seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs}

@@ -26,12 +26,12 @@ from sims.report import (
     tables,
     words,
 )
-from sims.report.read import read_book
-from sims.report.records import Book, Event, Run
+from sims.report.read import Book, FinishedRun, read_book
 from sims.report.summary import Summary, summarise_book
 from sims.report.text import format_interval, format_number
+from sims.results import LiveRow, RoundEvent
 
-CURVES: tuple[tuple[str, Callable[[Event], float | None], str, bool], ...] = (
+CURVES: tuple[tuple[str, Callable[[RoundEvent], float | None], str, bool], ...] = (
     ("accuracy", lambda event: event.accuracy, "validation accuracy", False),
     ("spread", lambda event: event.within_class_spread, "within-class spread (log)", True),
     ("weight", lambda event: event.cel_weight, "weight λγ of the loss", False),
@@ -81,7 +81,7 @@ def write_report(folder: Path) -> Path:
         summaries = summarise_book(book)
         verdict = words.find_verdict(summaries)
         answers = live.read_live(folder)
-        compared = summarise_book(book.compared) if book.compared else summaries
+        compared = summarise_book(book, common=True)
         plots = draw_figures(summaries, verdict, answers, compared, show_step=show_step)
         strips = pictures.make_strips(summaries)
         html = render_page(book, summaries, verdict, plots, strips, answers=answers)
@@ -98,7 +98,7 @@ def write_report(folder: Path) -> Path:
 def draw_figures(
     summaries: Sequence[Summary],
     verdict: words.Verdict,
-    answers: Sequence[live.Live],
+    answers: Sequence[LiveRow],
     compared: Sequence[Summary],
     *,
     show_step: ShowStep,
@@ -136,7 +136,7 @@ def draw_figures(
     return svgs
 
 
-def find_sampled(featured: Mapping[str, Summary]) -> tuple[Run, Trace] | None:
+def find_sampled(featured: Mapping[str, Summary]) -> tuple[FinishedRun, Trace] | None:
     """Return a featured run that sampled anything, the defended one first, and its trace."""
     for summary in reversed(list(featured.values())):
         for run in summary.runs[:1]:
@@ -159,7 +159,7 @@ def render_page(
     plots: Mapping[str, str],
     strips: Sequence[pictures.Strip],
     *,
-    answers: Sequence[live.Live],
+    answers: Sequence[LiveRow],
 ) -> str:
     """Return the page; every text from the files is escaped by the template."""
     source = resources.files("sims.report").joinpath("page.html.jinja").read_text(encoding="utf-8")
@@ -168,7 +168,7 @@ def render_page(
     )
     featured = choose_featured(summaries, verdict)
     sampled = find_sampled(featured)
-    sweeps = budgets.find_sweeps(book.escalated)
+    sweeps = budgets.find_sweeps(book.rows)
     labels = {(s.variant, s.strength): s.label for s in summaries}
     reliability = [
         Plot(summary.label, inline_svg(plots[name]))

@@ -1,108 +1,130 @@
-"""Read a run folder or a bench folder into typed, frozen records."""
+"""Read all that a report shows of a run folder or a bench folder."""
 
-import json
 import tomllib
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal
 
-from pydantic import TypeAdapter, ValidationError
+import numpy as np
+from jaxtyping import Float
 
+from fedcel.attacks import AttackRow
 from fedcel.errors import RunError, SettingsError
 from fedcel.losses import defences
+from fedcel.posterior import Trace
 from fedcel.runs import run_folder
 from fedcel.settings import Settings
-from sims.bench.scenario import is_undefended
-from sims.report.records import (
-    Attack,
-    Book,
-    Escalated,
-    Event,
-    Failed,
-    Images,
-    Result,
-    Row,
-    Run,
-    Vector,
+from sims.results import (
+    ATTACKS_FOLDER,
+    BENCH_FILE,
+    EVENTS_FILE,
+    FAILED_FILE,
+    RESULT_FILE,
+    BenchRow,
+    CellAttack,
+    FailedCell,
+    ImageVectors,
+    RoundEvent,
+    RunMeasures,
+    RunResult,
+    average_attacks,
+    is_undefended,
+    parse_events,
+    parse_file,
+    read_bench_rows,
+    read_image_vectors,
+    read_pictures,
+    read_record,
+    read_records,
+    read_results,
 )
-from sims.results.attack_results import FOLDER, read_pictures, read_rows
-from sims.results.intervals import read_image_vectors, select_image_vectors
-from sims.results.worst_attack import common_attacks, merge_rows, worst_attack
 
-FAILED = "failed.json"
-"""What failed in a bench, beside bench.json."""
-ESCALATED = "escalated.json"
-"""Beside it: a row for each cell, attack and budget of `fedcel escalate`."""
-Made = TypeVar("Made")
+Images = Float[np.ndarray, "N C H W"]
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """All that the report shows of one run folder."""
+
+    name: str
+    settings: Settings
+    events: tuple[RoundEvent, ...]
+    result: RunResult
+    attacks: tuple[AttackRow, ...]
+    images: dict[str, Images]
+    trace: Trace | None = None
+    """What its chain is judged by; without rows where nothing was sampled."""
+
+
+@dataclass(frozen=True)
+class Book:
+    """A bench, or one run as a bench of one row."""
+
+    title: str
+    kind: Literal["bench", "run"]
+    rows: tuple[BenchRow, ...]
+    runs: dict[str, FinishedRun]
+    failed: tuple[FailedCell, ...] = ()
+    images: ImageVectors = field(default_factory=dict)
+    """What each test image scores; {} where that was not kept."""
 
 
 def read_book(folder: Path) -> Book:
     """Return what the bench or run folder holds; RunError says what is missing or damaged."""
-    if (folder / "bench.json").exists():
-        return _bench(folder)
-    if (folder / "result.json").exists():
+    if (folder / BENCH_FILE).exists():
+        return read_bench(folder)
+    if (folder / RESULT_FILE).exists():
         run = read_finished(folder)
-        return Book(run.name, "run", (_row(run),), {"": run})
+        return Book(run.name, "run", (make_run_row(run, folder),), {"": run})
     if (folder / "settings.toml").exists():
-        raise RunError(f"{folder}: no result.json; the run is unfinished, resume it with --resume")
+        raise RunError(
+            f"{folder}: no {RESULT_FILE}; the run is unfinished, resume it with --resume"
+        )
     raise RunError(
-        f"{folder}: neither bench.json nor result.json is there; "
+        f"{folder}: neither {BENCH_FILE} nor {RESULT_FILE} is there; "
         "give a folder that `fedcel bench` or `fedcel simulate` wrote"
     )
 
 
-def read_finished(folder: Path) -> Run:
-    """Return one finished run; attacks and reconstructions may be absent, nothing else."""
-    return Run(
-        name=folder.resolve().name,
-        settings=_settings(folder),
-        events=_parsed(folder / "events.jsonl", _events),
-        result=_parsed(folder / "result.json", Result.model_validate_json),
-        attacks=_attacks(folder),
-        images=_images(folder),
-        trace=run_folder.open_trace(folder),
+def read_bench(folder: Path) -> Book:
+    """Return a bench; RunError says what is missing or damaged."""
+    rows = read_bench_rows(folder)
+    failed = read_records(folder / FAILED_FILE, FailedCell)
+    runs = {row.run: read_finished(folder / row.run) for row in rows}
+    scenario = folder / "scenario.toml"
+    title = parse_file(scenario, tomllib.loads).get("title") if scenario.exists() else None
+    return Book(
+        str(title or folder.resolve().name),
+        "bench",
+        tuple(flag_undefended(row, runs[row.run].settings) for row in rows),
+        runs,
+        tuple(failed),
+        read_image_vectors(folder),
     )
 
 
-def _bench(folder: Path) -> Book:
-    failed, more = _beside(folder / FAILED, Failed), _beside(folder / ESCALATED, Escalated)
-    scores = _parsed(folder / ESCALATED, json.loads) if more else []
-
-    def held(text: str) -> list[tuple[Row, ...]]:
-        _list_of(Row)(text)  # what is damaged is named before it is merged
-        # Merged as they were written, as tables do: what decides is more than is shown here.
-        found = json.loads(text)
-        both = merge_rows(found, scores), merge_rows(*common_attacks(found, scores))
-        return [TypeAdapter(tuple[Row, ...]).validate_python(each) for each in both]
-
-    rows, even = _parsed(folder / "bench.json", held)
-    if not rows:
-        raise RunError(f"{folder / 'bench.json'} has no rows; run `fedcel bench` first")
-    found = {row.run: read_finished(folder / row.run) for row in rows}
-    scenario = folder / "scenario.toml"
-    title = _parsed(scenario, tomllib.loads).get("title") if scenario.exists() else None
-    name = str(title or folder.resolve().name)
-
-    def book(rows: tuple[Row, ...], kept: dict[str, dict[str, Vector]]) -> Book:
-        flagged = tuple(_flagged(row, found[row.run].settings) for row in rows)
-        return Book(name, "bench", flagged, found, failed, more, kept)
-
-    whole = book(rows, read_image_vectors(folder))
-    if even == rows:
-        return whole
-    kept = select_image_vectors(folder, [row.model_dump(by_alias=True) for row in even])
-    return replace(whole, compared=book(even, kept))
-
-
-def _flagged(row: Row, settings: Settings) -> Row:
-    """Return the row with a word on whether it is undefended, from its run where it has none."""
+def flag_undefended(row: BenchRow, settings: Settings) -> BenchRow:
+    """Return a row that says whether it is undefended, from its run's settings where it did not."""
     if row.undefended is not None:
         return row
     return row.model_copy(update={"undefended": is_undefended(row.strength, settings)})
 
 
-def _settings(folder: Path) -> Settings:
+def read_finished(folder: Path) -> FinishedRun:
+    """Return one finished run; attacks and reconstructions may be absent, nothing else."""
+    return FinishedRun(
+        name=folder.resolve().name,
+        settings=read_settings(folder),
+        events=parse_file(folder / EVENTS_FILE, parse_events),
+        result=read_record(folder / RESULT_FILE, RunResult),
+        attacks=tuple(row for result in read_results(folder) for row in result.rows),
+        images=read_images(folder),
+        trace=run_folder.open_trace(folder),
+    )
+
+
+def read_settings(folder: Path) -> Settings:
+    """Return a run's settings; RunError where they are damaged."""
     try:
         return run_folder.read_settings(folder)
     except (SettingsError, OSError) as error:
@@ -110,84 +132,37 @@ def _settings(folder: Path) -> Settings:
         raise RunError(f"{path} is damaged: {error}; run it again") from None
 
 
-def _parsed(path: Path, parse: Callable[[str], Made]) -> Made:
+def read_images(folder: Path) -> dict[str, Images]:
+    """Return originals, class means and reconstructions of a run; RunError on other values."""
     try:
-        return parse(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunError(f"{path} is missing; run it again, or give another folder") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        got = "" if first["type"] == "missing" else f" (it is {first['input']!r:.60})"
-        raise RunError(f"{path} is damaged: {where}: {first['msg']}{got}; run it again") from None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} is damaged: {error}; run it again") from error
-
-
-def _beside(path: Path, kind: type[Made]) -> tuple[Made, ...]:
-    """Return the rows of a file that may be absent."""
-    return _parsed(path, _list_of(kind)) if path.exists() else ()
-
-
-def _list_of(kind: type[Made]) -> Callable[[str], tuple[Made, ...]]:
-    return TypeAdapter(tuple[kind, ...]).validate_json  # type: ignore[valid-type]
-
-
-def _events(text: str) -> tuple[Event, ...]:
-    rows = []
-    for number, line in enumerate(text.splitlines(), 1):
-        try:
-            rows.append(Event.model_validate(json.loads(line)))
-        except ValueError as error:
-            raise ValueError(f"line {number} is no round: {str(error).splitlines()[0]}") from error
-    return tuple(rows)
-
-
-def _attacks(folder: Path) -> tuple[Attack, ...]:
-    try:
-        return tuple(Attack.model_validate(row) for row in read_rows(folder))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise RunError(
-            f"{folder / FOLDER} is damaged: {where}: {first['msg']}; attack the run again"
-        ) from None
-
-
-def _images(folder: Path) -> dict[str, Images]:
-    try:
-        found: dict[str, Images] = {
+        images: dict[str, Images] = {
             name: value.numpy() for name, value in read_pictures(folder).items()
         }
     except TypeError as error:  # a type that numpy lacks
-        raise RunError(f"{folder / FOLDER} is damaged: {error}; attack the run again") from error
-    for name, value in found.items():
+        raise RunError(
+            f"{folder / ATTACKS_FOLDER} is damaged: {error}; attack the run again"
+        ) from error
+    for name, value in images.items():
         if not (value.size and value.min() >= -1e-4 and value.max() <= 1 + 1e-4):
             raise RunError(
-                f"{folder / FOLDER}: {name!r} must hold values in [0, 1]; attack the run again"
+                f"{folder / ATTACKS_FOLDER}: {name!r} must hold values in [0, 1]; attack the run "
+                "again"
             )
-    return found
+    return images
 
 
-def _row(run: Run) -> Row:
+def make_run_row(run: FinishedRun, folder: Path) -> BenchRow:
     """Return the bench row of a single run."""
-    worst = worst_attack((row.who, row.mse) for row in run.attacks if row.mse is not None)
-
-    def mean(key: str) -> float | None:
-        values = [getattr(row, key) for row in run.attacks if row.who == worst]
-        told = [value for value in values if value is not None]
-        return sum(told) / len(told) if told else None
-
-    shared = ("accuracy", "bits_beyond_label", "information_bits", "identification_optimal")
-    keys = ("mse", "psnr", "ssim", "identification_1", "oracle_mse", "mean_mse")
-    return Row.model_validate(
+    measures = {name: getattr(run.result, name) for name in RunMeasures.model_fields}
+    attacks: list[CellAttack] = average_attacks(read_results(folder))
+    return BenchRow.model_validate(
         {
+            **measures,
             "variant": "this run",
             "title": run.name,
             "run": "",
-            "worst_attack": worst and worst.attack,
+            "seed": run.settings.seed,
+            "noise": defences.build_cut(run.settings).sigma,
+            "attacks": attacks,
         }
-        | {"seed": run.settings.seed, "noise": defences.build_cut(run.settings).sigma}
-        | {key: getattr(run.result, key) for key in (*shared, "certificate_bits")}
-        | {key: mean(key) for key in keys}
     )

@@ -1,32 +1,54 @@
 """Means and intervals over seeds: one summary per variant and strength."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from fedcel.attacks import AttackRow
 from fedcel.settings import burn_in_rounds
-from sims.report.records import Attack, Book, Row, Run
-from sims.results.estimate import UNKNOWN, Estimate, estimate
-from sims.results.intervals import crossed_interval, mean_samples, resample_rows
-from sims.results.worst_attack import worst_attack
+from sims.report.read import Book, FinishedRun
+from sims.results import (
+    ACCURACY,
+    BITS,
+    IDENTIFICATION,
+    MSE,
+    RIGHT_IMAGE,
+    UNKNOWN,
+    BenchRow,
+    Column,
+    Estimate,
+    average_seeds,
+    crossed_interval,
+    estimate,
+    find_worst_attack,
+    group_by_attack,
+    hold_to_common,
+    hold_to_own,
+    mean_samples,
+    resample_rows,
+)
 
 
-def settled_accuracy(run: Run) -> float | None:
+def settled_accuracy(run: FinishedRun) -> float | None:
     """Return the mean validation accuracy of the rounds after burn-in, or the last round's."""
     end = burn_in_rounds(run.settings)
     late = [event for event in run.events if event.round > end] or list(run.events[-1:])
     return estimate(event.accuracy for event in late).mean
 
 
-def select_decoder_rows(run: Run) -> list[Attack]:
+def select_decoder_rows(run: FinishedRun) -> list[AttackRow]:
     """Return the decoder's runs, one for each attack seed, with the run's own attack settings.
 
     Where it was attacked with others only, of those that rebuilt images best.
     """
-    found = [(a.who, a.mse) for a in run.attacks if a.attack == "decoder" and a.mse is not None]
+    attacks = group_by_attack(row for row in run.attacks if row.attack == "decoder")
     how = run.settings.attack
-    own = [(w, e) for w, e in found if (w.knowledge, w.budget) == (how.knowledge, how.budget)]
-    chosen = worst_attack(own or found)
-    return [attack for attack in run.attacks if attack.who == chosen]
+    configured = {
+        attack: rows
+        for attack, rows in attacks.items()
+        if (attack.knowledge, attack.budget) == (how.knowledge, how.budget)
+    }
+    worst = find_worst_attack(average_seeds(rows) for rows in (configured or attacks).values())
+    return attacks[worst.id] if worst else []
 
 
 @dataclass(frozen=True)
@@ -72,73 +94,92 @@ class Summary:
     cap: float | None = None
     candidates: int | None = None
     choices: int | None = None
+    picked_among: int | None = None
+    """Of how many images the worst attacks picked; None where seeds differ, or it is not known."""
     label_only: float | None = None
     bits_of_seed: dict[int, float] = field(default_factory=dict)
     bits_again: dict[int, list[float]] = field(default_factory=dict)
-    runs: tuple[Run, ...] = ()
+    runs: tuple[FinishedRun, ...] = ()
 
 
-def summarise_book(book: Book) -> tuple[Summary, ...]:
-    """Return one summary for each variant and strength, in the order of the rows."""
-    groups: dict[tuple[str, float | None], list[Row]] = {}
-    for row in book.rows:
-        groups.setdefault((row.variant, row.strength), []).append(row)
+def summarise_book(book: Book, common: bool = False) -> tuple[Summary, ...]:
+    """Return one summary for each variant and strength, in the order of the rows.
+
+    The worst attack is that of those that all seeds have met; with `common` that of those that all
+    cells have met: curves join strengths, and a stronger attack at one alone would bend them.
+    """
+    groups: dict[tuple[str, float | None], list[BenchRow]] = {}
+    for row in (hold_to_common if common else hold_to_own)(book.rows):
+        groups.setdefault(row.point, []).append(row)
     return tuple(_summary(rows, book, groups) for rows in groups.values())
 
 
-def _summary(rows: list[Row], book: Book, groups: Iterable[tuple[str, float | None]]) -> Summary:
+def _summary(
+    rows: list[BenchRow], book: Book, points: Iterable[tuple[str, float | None]]
+) -> Summary:
     first, runs = rows[0], tuple(book.runs[row.run] for row in rows)
     last = runs[0].result
     decoder = [attack for run in runs for attack in select_decoder_rows(run)]
-    again = resample_rows([row.model_dump(by_alias=True) for row in rows], book.images)
+    samples = resample_rows(rows, book.images)
 
-    def mean(key: str, values: Iterable[float | None]) -> Estimate:
-        return crossed_interval(values, mean_samples(again, key))
+    def mean(column: Column) -> Estimate:
+        values = [row.measure(column.key) for row in rows]
+        return crossed_interval(values, mean_samples(samples, column.key))
 
     return Summary(
         variant=first.variant,
-        label=_label(first, groups),
-        title=first.title or first.variant,
+        label=_label(first, points),
+        title=first.name,
         strength=first.strength,
         undefended=bool(first.undefended),
         seeds=tuple(row.seed for row in rows),
         nll=estimate(run.result.nll for run in runs),
         ece=estimate(run.result.ece for run in runs),
-        accuracy=mean("accuracy", (row.accuracy for row in rows)),
+        accuracy=mean(ACCURACY),
         validation=estimate(settled_accuracy(run) for run in runs if run.events),
-        bits=mean("bits-beyond-label", (row.bits_beyond_label for row in rows)),
-        identification=mean("identification-optimal", (row.identification_optimal for row in rows)),
+        bits=mean(BITS),
+        identification=mean(IDENTIFICATION),
         certificate=estimate(row.certificate_bits for row in rows),
         certificate_within=estimate(run.result.certificate_bits_within_class for run in runs),
         decoder_mse=estimate(attack.mse for attack in decoder),
         decoder_psnr=estimate(attack.psnr for attack in decoder),
         decoder_ssim=estimate(attack.ssim for attack in decoder),
-        mse=mean("mse", (row.mse for row in rows)),
-        picked=mean("identification-1", (row.identification_1 for row in rows)),
+        mse=mean(MSE),
+        picked=mean(RIGHT_IMAGE),
         step_ratio=estimate(row.train_step_ratio for row in rows),
-        worst=tuple(sorted({row.worst_attack for row in rows if row.worst_attack})),
+        worst=tuple(sorted({row.worst.attack for row in rows if row.worst})),
         failed=tuple(sorted({name for row in rows for name in row.failed_attacks})),
-        oracle_mse=estimate(row.oracle_mse for row in rows).mean,
-        mean_mse=estimate(row.mean_mse for row in rows).mean,
+        oracle_mse=estimate(row.measure("oracle-mse") for row in rows).mean,
+        mean_mse=estimate(row.measure("mean-mse") for row in rows).mean,
         noise=first.noise,
         cap=last.bits_cap,
         candidates=last.candidates,
         choices=last.identification_candidates,
+        picked_among=count_choices(rows, last.identification_candidates),
         label_only=last.label_only_identification,
         bits_of_seed={r.seed: r.bits_beyond_label for r in rows if r.bits_beyond_label is not None},
-        bits_again={row.seed: row_samples(again, i) for i, row in enumerate(rows)},
+        bits_again={
+            row.seed: [sample[number][BITS.key] for sample in samples]
+            for number, row in enumerate(rows)
+        },
         runs=runs,
     )
 
 
-def row_samples(again: Iterable[Sequence[Mapping[str, object]]], number: int) -> list[float]:
-    """Return a row's bits in each sample of the test images."""
-    found = (rows[number]["bits-beyond-label"] for rows in again)
-    return [float(str(value)) for value in found if value is not None]
+def count_choices(rows: Iterable[BenchRow], choices: int | None) -> int | None:
+    """Return of how many images the worst attacks picked: of fewer where they rebuilt fewer.
+
+    `choices` are those of the optimal attacker. None where rows differ in it, or nothing says it.
+    """
+    counts = {
+        row.worst.identification_candidates or min(choices, row.worst.targets or choices)
+        for row in rows
+        if row.worst and row.worst.identification_1 is not None and choices is not None
+    }
+    return counts.pop() if len(counts) == 1 else None
 
 
-def _label(row: Row, groups: Iterable[tuple[str, float | None]]) -> str:
+def _label(row: BenchRow, points: Iterable[tuple[str, float | None]]) -> str:
     """Return the human name; a strength is added where it tells two groups apart."""
-    name = row.title or row.variant
-    swept = sum(variant == row.variant for variant, _ in groups) > 1
-    return f"{name}, {row.strength:g}" if swept and row.strength is not None else name
+    swept = sum(variant == row.variant for variant, _ in points) > 1
+    return f"{row.name}, {row.strength:g}" if swept and row.strength is not None else row.name

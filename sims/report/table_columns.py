@@ -1,28 +1,86 @@
-"""Columns of measures."""
+"""Cells of measures, the same in every table."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from sims.report.text import format_interval
-from sims.results.intervals import crossed_interval
+from sims.report.text import DASH, format_interval
+from sims.results import (
+    BITS,
+    IDENTIFICATION,
+    MSE,
+    Column,
+    Estimate,
+    Measures,
+    crossed_interval,
+    estimate,
+    mean_samples,
+)
 
 
-class Column(NamedTuple):
-    """A measure as the table shows it: its heading, decimals, and what it is multiplied with."""
-
-    key: str
-    head: str
-    digits: int
-    scale: float = 1.0
+def format_estimate(column: Column, value: Estimate) -> str:
+    """Return mean and interval as the column shows them."""
+    return format_interval(value, column.digits, column.scale)
 
 
-def select_numbers(rows: Iterable[Mapping[str, object]], key: str) -> list[float]:
-    """Return a key's numbers, where rows have one."""
-    return [float(str(row[key])) for row in rows if row.get(key) is not None]
-
-
-def format_spread(
-    column: Column, values: Iterable[float | None], images: Iterable[float | None] = ()
+def format_crossed(
+    column: Column, seeds: Iterable[float | None], images: Iterable[float | None] = ()
 ) -> str:
-    """Return mean and interval of a column's values, see `crossed_interval`."""
-    return format_interval(crossed_interval(values, images), column.digits, column.scale)
+    """Return the mean over seeds and its interval over seeds and images (`crossed_interval`)."""
+    return format_estimate(column, crossed_interval(seeds, images))
+
+
+def format_means(
+    columns: Iterable[Column],
+    rows: Sequence[Measures],
+    samples: Sequence[Sequence[Measures]] = (),
+) -> list[str]:
+    """Return a cell for each column: mean over rows, with its interval.
+
+    `samples` are the rows in bootstrap samples of the test images.
+    """
+    return [
+        format_crossed(c, (row.get(c.key) for row in rows), mean_samples(samples, c.key))
+        for c in columns
+    ]
+
+
+class Anchor(NamedTuple):
+    """What one reaches who gets no message: no bits beyond the label, by definition."""
+
+    name: str
+    identification: float | None
+    mse: float | None
+
+    def format_cells(self, columns: Iterable[Column]) -> list[str]:
+        """Return a cell for each column."""
+        values = {
+            BITS.key: 0.0,
+            IDENTIFICATION.key: self.identification,
+            MSE.key: self.mse,
+        }
+        return [
+            format_estimate(c, Estimate(values[c.key])) if c.key in values else DASH
+            for c in columns
+        ]
+
+
+def find_anchors(
+    *,
+    label_only: Iterable[float | None],
+    choices: Iterable[int | None],
+    oracle_mse: Iterable[float | None],
+    mean_mse: Iterable[float | None],
+) -> tuple[Anchor, Anchor]:
+    """Return the anchors of a table: who knows the label alone, and who knows nothing.
+
+    Args:
+        label_only: How often the label alone identifies an image, of each row.
+        choices: Among how many images it is looked for.
+        oracle_mse: Error of the mean image of the right class.
+        mean_mse: Error of the mean image.
+    """
+    chance = (1 / count if count else None for count in choices)
+    return (
+        Anchor("label only (class means)", estimate(label_only).mean, estimate(oracle_mse).mean),
+        Anchor("nothing (mean image)", estimate(chance).mean, estimate(mean_mse).mean),
+    )

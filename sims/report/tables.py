@@ -1,169 +1,151 @@
 """The tables of the page: rows of text, formatted once, from the numbers that were read."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from fedcel.attacks import AttackRow
+from fedcel.json_records import Record
 from fedcel.settings import dump_settings, flatten_settings
-from sims.report.records import Attack, Private, Result, Scores
 from sims.report.summary import Summary
 from sims.report.table import Table, format_columns, make_table
+from sims.report.table_columns import find_anchors, format_estimate
 from sims.report.text import (
     DASH,
     format_deviation,
-    format_interval,
     format_number,
-    format_share,
     name_worst_attacks,
 )
-from sims.results.estimate import Estimate, estimate
+from sims.results import (
+    MSE,
+    STEP_RATIO,
+    Column,
+    Estimate,
+    RunResult,
+    attribute,
+    estimate,
+    find_columns,
+)
 
-MAIN = (
-    "variant",
-    "accuracy, %",
-    "NLL",
-    "ECE",
-    "bits beyond label",
-    "optimal identification, %",
-    "certificate, bits",
-    "certificate beyond label, bits",
-    "decoder MSE",
-    "decoder PSNR, dB",
-    "decoder SSIM",
-    "worst attack",
-    "its MSE",
+MAIN = find_columns(
+    *("accuracy", "nll", "ece", "bits-beyond-label", "identification-optimal"),
+    *("certificate-bits", "certificate-bits-within-class"),
+)
+DECODER = find_columns("mse", "psnr", "ssim")
+DETAILS = find_columns(
+    *("answer-bits", "bits-beyond-label", "certificate-bits-within-class", "gaussianity-gap-bits"),
+    *("gaussianity-direction-bits", "gaussianity-kurtosis", "within-class-spread"),
+    "between-client-spread",
+)
+PREDICTOR = find_columns("accuracy", "nll", "ece", "brier")
+UTILITY = find_columns("accuracy", "top1-kept", "confidence-before", "confidence-after", "ceiling")
+SCORES = (
+    MSE.titled("MSE"),
+    *find_columns("psnr", "ssim", "identification-1", "identification-5", "label-accuracy"),
+    *find_columns("bits-beyond-label", "seconds"),
 )
 
 
 def make_main_table(summaries: Sequence[Summary]) -> Table:
-    """Return one row per summary, and the two anchors."""
-    rows = [
-        (
-            s.label,
-            format_interval(s.accuracy, 1, 100),
-            format_interval(s.nll, 3),
-            format_interval(s.ece, 3),
-            format_interval(s.bits, 2),
-            format_interval(s.identification, 1, 100),
-            format_interval(s.certificate, 2),
-            format_interval(s.certificate_within, 2),
-            format_deviation(s.decoder_mse, 4),
-            format_deviation(s.decoder_psnr, 1),
-            format_deviation(s.decoder_ssim, 3),
-            name_worst_attacks(s),
-            format_interval(s.mse, 4),
+    """Return one row per summary, and the two anchors; ± of the decoder is over its runs."""
+    rows = []
+    for s in summaries:
+        leak = (s.accuracy, s.nll, s.ece, s.bits, s.identification, s.certificate)
+        decoder = (s.decoder_mse, s.decoder_psnr, s.decoder_ssim)
+        rows.append(
+            [
+                s.label,
+                *map(format_estimate, MAIN, (*leak, s.certificate_within)),
+                *(format_deviation(v, c.digits) for c, v in zip(DECODER, decoder, strict=True)),
+                name_worst_attacks(s),
+                format_estimate(MSE, s.mse),
+            ]
         )
-        for s in summaries
-    ]
-    return make_table("Variants", MAIN, (*rows, *_anchors(summaries)))
-
-
-def _anchors(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
-    """Return what is known without any message: nothing beyond the label, by definition."""
-    blank = (DASH,) * 3
-    label = estimate(s.label_only for s in summaries).mean
-    chance = estimate(1 / s.choices if s.choices else None for s in summaries).mean
-    found: list[tuple[str, ...]] = []
-    for name, right, mse in (
-        ("label only (class-mean oracle)", label, estimate(s.oracle_mse for s in summaries)),
-        ("nothing (mean image)", chance, estimate(s.mean_mse for s in summaries)),
-    ):
-        after = (
-            format_number(0.0, 2),
-            format_share(right),
-            DASH,
-            DASH,
-            format_number(mse.mean, 4),
-        )
-        found.append((name, *blank, *after, *(DASH,) * 4))
-    return found
-
-
-DETAILS = (
-    ("answers alone, bits", "answer_bits", 2),
-    ("bits beyond label", "bits_beyond_label", 2),
-    ("certificate beyond label, bits", "certificate_bits_within_class", 2),
-    ("negentropy, bits", "gaussianity_gap_bits", 2),
-    ("of it in single directions", "gaussianity_direction_bits", 2),
-    ("excess kurtosis", "gaussianity_kurtosis", 1),
-    ("spread within classes, z²", "within_class_spread", 4),
-    ("between clients, z²", "between_client_spread", 4),
-)
+    anchors = find_anchors(
+        label_only=(s.label_only for s in summaries),
+        choices=(s.choices for s in summaries),
+        oracle_mse=(s.oracle_mse for s in summaries),
+        mean_mse=(s.mean_mse for s in summaries),
+    )
+    for anchor in anchors:
+        rows.append([anchor.name, *anchor.format_cells((*MAIN, *DECODER)), DASH, DASH])
+    heads = (column.head for column in MAIN)
+    decoder_heads = ("decoder MSE", *(f"decoder {column.head}" for column in DECODER[1:]))
+    head = ("variant", *heads, *decoder_heads, "worst attack", "its MSE")
+    return make_table("Variants", head, rows)
 
 
 def make_details_table(summaries: Sequence[Summary]) -> Table:
     """Return what lies behind each leak: its bounds, the shape of the classes, their spread."""
-    head = ("variant", "noise σ", *(name for name, _, _ in DETAILS))
-    rows = []
-    for s in summaries:
-        results = [run.result for run in s.runs]
-        cells = (
-            format_interval(estimate(getattr(r, k) for r in results), n) for _, k, n in DETAILS
+    head = ("variant", "noise σ", *(column.head for column in DETAILS))
+    rows = [
+        (
+            summary.label,
+            DASH if summary.noise is None else f"{summary.noise:g}",
+            *format_results(DETAILS, results_of(summary)),
         )
-        rows.append((s.label, DASH if s.noise is None else f"{s.noise:g}", *cells))
+        for summary in summaries
+    ]
     return make_table("Behind the leak", head, rows)
+
+
+def results_of(summary: Summary) -> list[RunResult]:
+    """Return the results of a summary's runs."""
+    return [run.result for run in summary.runs]
+
+
+def format_results(columns: Iterable[Column], records: Sequence[Record]) -> list[str]:
+    """Return a cell for each column: mean over records of one kind, with the interval."""
+    return [
+        format_estimate(c, estimate(getattr(record, attribute(c.key)) for record in records))
+        for c in columns
+    ]
 
 
 def make_posterior_table(summaries: Sequence[Summary]) -> Table:
     """Return the scores of the posterior's average beside those of the point model."""
-    head = ("variant", "predictor", "accuracy, %", "NLL", "ECE", "Brier")
+    head = ("variant", "predictor", *(column.head for column in PREDICTOR))
     rows = []
-    for s in summaries:
-        results = [run.result for run in s.runs]
-        rows.append((s.label, name_predictor(results), *_scores(results)))
-        points = [r.point for r in results if r.point is not None]
+    for summary in summaries:
+        results = results_of(summary)
+        points = [result.point for result in results if result.point is not None]
+        rows.append((summary.label, name_predictor(results), *format_results(PREDICTOR, results)))
         if points:
-            rows.append((s.label, "point model", *_scores(points)))
+            rows.append((summary.label, "point model", *format_results(PREDICTOR, points)))
     return make_table("Posterior average and point model", head, rows, words=2)
 
 
-def name_predictor(results: Sequence[Result]) -> str:
+def name_predictor(results: Sequence[RunResult]) -> str:
     """Return what made a run's predictions: the samples it kept, or else its last model."""
-    kept = estimate(r.samples for r in results).mean
-    if kept is None:
+    samples = estimate(result.samples for result in results).mean
+    if samples is None:
         return "average of the samples"
-    return f"average of {kept:g} samples" if kept else "last model (no samples kept)"
+    return f"average of {samples:g} samples" if samples else "last model (no samples kept)"
 
 
 def make_device_table(summaries: Sequence[Summary]) -> Table:
     """Return what each variant costs the device, equal over its seeds."""
     sent = ("FLOPs per inference", "bytes per inference")
-    head = ("variant", "parameters", "in the encoder", *sent, "training step, ×")
-    keys = ("parameters", "encoder_parameters", "flops_per_inference", "bytes_per_inference")
+    head = ("variant", "parameters", "in the encoder", *sent, STEP_RATIO.head)
+    names = ("parameters", "encoder_parameters", "flops_per_inference", "bytes_per_inference")
     rows = []
-    for s in summaries:
-        results = [run.result for run in s.runs]
-        costs = (estimate(getattr(r, key) for r in results).mean for key in keys)
-        step = format_number(s.step_ratio.mean, 2)
-        rows.append((s.label, *(format_number(cost, 0) for cost in costs), step))
+    for summary in summaries:
+        results = results_of(summary)
+        costs = (estimate(getattr(result, name) for result in results).mean for name in names)
+        step = format_number(summary.step_ratio.mean, STEP_RATIO.digits)
+        rows.append((summary.label, *(format_number(cost, 0) for cost in costs), step))
     return make_table("Cost on the device", head, rows)
-
-
-def _scores(scores: Sequence[Scores]) -> tuple[str, ...]:
-    return (
-        format_interval(estimate(s.accuracy for s in scores), 1, 100),
-        *(
-            format_interval(estimate(getattr(s, k) for s in scores), 3)
-            for k in ("nll", "ece", "brier")
-        ),
-    )
 
 
 def make_private_table(summaries: Sequence[Summary]) -> Table:
     """Return what private answers are worth at each epsilon, mean over training seeds."""
-    after = ("confidence before, %", "confidence after, %", "ceiling, %")
-    head = ("variant", "ε per answer", "accuracy, %", "top-1 kept, %", *after)
+    head = ("variant", "ε per answer", *(column.head for column in UTILITY))
     rows = []
-    for s in summaries:
-        results = [run.result for run in s.runs]
-        epsilons = dict.fromkeys(e for r in results for e in r.private)
+    for summary in summaries:
+        results = results_of(summary)
+        epsilons = dict.fromkeys(epsilon for result in results for epsilon in result.private)
         for epsilon in sorted(epsilons, key=_size):
-            found = [r.private[epsilon] for r in results if epsilon in r.private]
-            rows.append((s.label, epsilon, *_utility(found)))
+            private = [r.private[epsilon] for r in results if epsilon in r.private]
+            rows.append((summary.label, epsilon, *format_results(UTILITY, private)))
     return make_table("Private answers", head, rows)
-
-
-def _utility(found: Sequence[Private]) -> tuple[str, ...]:
-    keys = ("accuracy", "top1_kept", "confidence_before", "confidence_after", "ceiling")
-    return tuple(format_interval(estimate(getattr(p, key) for p in found), 1, 100) for key in keys)
 
 
 def _size(epsilon: str) -> float:
@@ -173,8 +155,7 @@ def _size(epsilon: str) -> float:
         return float("inf")  # an unusual name goes last, it is still shown
 
 
-Cell = Callable[[Attack], str]
-ATTACK: tuple[tuple[str, Cell], ...] = (
+HOW: tuple[tuple[str, Callable[[AttackRow], str]], ...] = (
     ("attack", lambda a: a.attack),
     ("sees", lambda a: a.observation or DASH),
     ("knows", lambda a: a.knowledge or DASH),
@@ -182,54 +163,56 @@ ATTACK: tuple[tuple[str, Cell], ...] = (
     ("budget", lambda a: DASH if a.budget is None else f"{a.budget:g}"),
     ("targets", lambda a: format_number(a.targets, 0)),
     ("queries paid for", lambda a: format_number(a.queries, 0)),
-    ("MSE", lambda a: format_number(a.mse, 4)),
-    ("PSNR, dB", lambda a: format_number(a.psnr, 1)),
-    ("SSIM", lambda a: format_number(a.ssim, 3)),
-    ("identified, %", lambda a: format_share(_first(a.identification_1, a.identification_optimal))),
-    ("in first 5, %", lambda a: format_share(a.identification_5)),
-    ("label right, %", lambda a: format_share(a.label_accuracy)),
-    ("bits beyond label", lambda a: format_number(a.bits_beyond_label, 2)),
-    ("seconds", lambda a: format_number(a.seconds, 1)),
 )
+"""How an attack was carried out."""
+ATTACK_HEAD = (*(name for name, _ in HOW), *(column.head for column in SCORES))
+
+
+def format_attack(row: AttackRow) -> list[str]:
+    """Return the cells of one attack; the optimal attacker identifies, too."""
+    if row.identification_1 is None:
+        row = row.model_copy(update={"identification_1": row.identification_optimal})
+    return [*(cell(row) for _, cell in HOW), *format_results(SCORES, [row])]
 
 
 def make_attacks_table(summaries: Sequence[Summary]) -> Table:
     """Return every row of every attack that was run."""
     rows = [
-        (s.label, str(seed), *(cell(attack) for _, cell in ATTACK))
-        for s in summaries
-        for seed, run in zip(s.seeds, s.runs, strict=True)
+        (summary.label, str(seed), *format_attack(attack))
+        for summary in summaries
+        for seed, run in zip(summary.seeds, summary.runs, strict=True)
         for attack in run.attacks
         if attack.skipped is None
     ]
-    head = ("variant", "training seed", *(name for name, _ in ATTACK))
+    head = ("variant", "training seed", *ATTACK_HEAD)
     return make_table("Every attack and seed", head, rows)
 
 
-def format_attack_rows(rows: Sequence[Mapping[str, object]]) -> str:
-    """Return rows of attacks as plain text: what each attack found, or why it was not run."""
-    read = [Attack.model_validate(row) for row in rows]
-    body = [[cell(one) for _, cell in ATTACK] for one in read if one.skipped is None]
-    shown = [i for i in range(len(ATTACK)) if any(line[i] != DASH for line in body)]
-    head = [ATTACK[i][0] for i in shown]
-    found = [[line[i] for i in shown] for line in body]
-    lines = [format_columns(make_table("Attacks", head, found))] if body else []
+def format_attack_rows(attacks: Sequence[AttackRow]) -> str:
+    """Return rows of attacks as plain text: what each attack scored, or why it was not run."""
+    body = [format_attack(attack) for attack in attacks if attack.skipped is None]
+    shown = [i for i in range(len(ATTACK_HEAD)) if any(line[i] != DASH for line in body)]
+    head = [ATTACK_HEAD[i] for i in shown]
+    rows = [[line[i] for i in shown] for line in body]
+    lines = [format_columns(make_table("Attacks", head, rows))] if body else []
     lines += [
-        f"{a.attack} on {a.observation or 'anything'}: {a.skipped}" for a in read if a.skipped
+        f"{a.attack} on {a.observation or 'anything'}: {a.skipped}" for a in attacks if a.skipped
     ]
     return "\n".join(lines) + "\n"
 
 
 def list_skipped(summaries: Sequence[Summary]) -> list[str]:
     """Return one line for each attack that has nothing to work on, why, and for which variants."""
-    found: dict[str, dict[str, None]] = {}
-    for s in summaries:
-        for a in (a for run in s.runs for a in run.attacks if a.skipped is not None):
-            where = f" on {a.observation}" if a.observation else ""
-            found.setdefault(f"{a.attack}{where}: {a.skipped}", {})[s.label] = None
+    lines: dict[str, dict[str, None]] = {}
+    for summary in summaries:
+        for attack in (attack for run in summary.runs for attack in run.attacks):
+            if attack.skipped is not None:
+                where = f" on {attack.observation}" if attack.observation else ""
+                line = f"{attack.attack}{where}: {attack.skipped}"
+                lines.setdefault(line, {})[summary.label] = None
     return [
         line if len(labels) == len(summaries) else f"{line} ({', '.join(labels)})"
-        for line, labels in found.items()
+        for line, labels in lines.items()
     ]
 
 
@@ -261,13 +244,9 @@ def _spread(tables: Sequence[dict[str, object]]) -> Iterable[tuple[str, ...]]:
     return [(key, *(str(table.get(key, DASH)) for table in tables)) for key in keys]
 
 
-def format_versions(result: Result) -> str:
+def format_versions(result: RunResult) -> str:
     """Return the versions on one line."""
     return ", ".join(f"{name} {version}" for name, version in sorted(result.versions.items()))
-
-
-def _first(*values: float | None) -> float | None:
-    return next((value for value in values if value is not None), None)
 
 
 def bar_length(value: Estimate, cap: float | None) -> float | None:

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Literal, NamedTuple
 
 from sims.report.summary import Summary
-from sims.results.estimate import LEAST, Estimate
+from sims.results.estimate import MIN_SEEDS, Estimate
 from sims.results.intervals import crossed_interval
 
 MATCHED_POINTS = 2.0  # of accuracy that a defence may cost and still count as matched
@@ -130,7 +130,7 @@ def is_separated(base: Summary, best: Summary) -> bool:
     seeds there is no interval, and the means decide.
     """
     common = sorted(base.bits_of_seed.keys() & best.bits_of_seed.keys())
-    if len(common) < LEAST:
+    if len(common) < MIN_SEEDS:
         return True
     before, after = resample_bits(base, common), resample_bits(best, common)
     images = [b - a for b, a in zip(before, after, strict=False)]  # none where one kept none

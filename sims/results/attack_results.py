@@ -1,4 +1,4 @@
-"""What attacks found on a run: one result for each attack and its settings.
+"""What attacks scored on a run: one result for each attack and its settings.
 
 `attacks/NAME-HASH.json` has the settings, the attacks' revision and the rows, one for each attack
 seed. The safetensors file beside it, written first, has the first reconstructions and what the rows
@@ -8,37 +8,44 @@ are means of. A result is written whole when its attack ends, and again when it 
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 
 import torch
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, Field
 from torch import Tensor
 
-from fedcel.attacks import FAILURE_PREFIX, REVISION, Attacked
+from fedcel.attacks import FAILURE_PREFIX, REVISION, AttackConditions, Attacked, AttackId, AttackRow
 from fedcel.errors import RunError
 from fedcel.files import lock_file, read_tensors, write_json, write_tensors
+from fedcel.json_records import Record
 from fedcel.runs import per_image
 from fedcel.settings import AttackSettings, Scalar
-from sims.results.worst_attack import AttackId, attack_id
+from sims.results.file_names import ATTACKS_FOLDER
+from sims.results.record_files import read_record
+from sims.results.records import ATTACK_MEASURES, CellAttack, attribute
 
-FOLDER = "attacks"
-Rows = list[dict[str, object]]
+IMAGE_MEASURES = ("mse", "identification-1")
+"""What is kept of each target."""
 Pictures = dict[str, Tensor]
 
 
-class AttackResult(BaseModel):
+class AttackResult(Record):
     """One attack as it was carried out with its settings, and what came of it."""
-
-    model_config = ConfigDict(frozen=True)
 
     settings: dict[str, Scalar]
     revision: int
     """Of the attacks that were carried out."""
     finished: AwareDatetime
-    rows: tuple[dict[str, object], ...]
-    path: Path = Field(exclude=True)
+    rows: tuple[AttackRow, ...]
+    path: Path = Field(Path(), exclude=True)
+
+    def read_tensors(self) -> dict[str, Tensor]:
+        """Return the pictures and what each target scores; {} where nothing was kept."""
+        path = self.path.with_suffix(".safetensors")
+        return read_tensors(path)[0] if path.exists() else {}
 
 
 def split_settings(how: AttackSettings) -> list[AttackSettings]:
@@ -49,87 +56,74 @@ def split_settings(how: AttackSettings) -> list[AttackSettings]:
 
 def result_path(folder: Path, how: AttackSettings) -> Path:
     """Return where the result of one attack on a run is; the name repeats that of the attack."""
-    told = json.dumps(how.model_dump(by_alias=True), sort_keys=True)
+    text = json.dumps(how.model_dump(by_alias=True), sort_keys=True)
     name = re.sub(r"[^\w.-]+", "-", how.names)
-    return folder / FOLDER / f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:12]}.json"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return folder / ATTACKS_FOLDER / f"{name}-{digest}.json"
 
 
-def write_result(folder: Path, how: AttackSettings, found: Attacked) -> None:
-    """Write what one attack with these settings found, in the place of what it found before."""
+def write_result(folder: Path, how: AttackSettings, attacked: Attacked) -> None:
+    """Write what one attack with these settings scored, in the place of what it scored before."""
     path = result_path(folder, how)
     path.parent.mkdir(exist_ok=True)
     result = AttackResult(
         settings=how.model_dump(by_alias=True),
         revision=REVISION,
         finished=datetime.now(UTC),
-        rows=tuple(row.to_dict() for row in found.rows),
-        path=path,
+        rows=tuple(attacked.rows),
     )
-    vectors = {name: vector.float() for name, vector in found.per_image.items()}
+    vectors = {name: vector.float() for name, vector in attacked.per_image.items()}
     with lock_file(path.parent / ".lock"):  # the same attack may have ended elsewhere
-        write_tensors(path.with_suffix(".safetensors"), found.pictures | vectors)
-        write_json(path, result.model_dump(mode="json"))
+        write_tensors(path.with_suffix(".safetensors"), attacked.pictures | vectors)
+        write_json(path, result.to_json())
 
 
 def read_result(path: Path) -> AttackResult:
     """Return one result; RunError when it is damaged."""
-    try:
-        found = json.loads(path.read_text())
-        if not all("attack" in row for row in found["rows"]):
-            raise TypeError("a row names no attack")
-        return AttackResult.model_validate({**found, "path": path})
-    except (KeyError, TypeError, ValueError) as error:
-        said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-        raise RunError(f"{path} is damaged: {said}; remove it and attack the run again") from None
+    result = read_record(path, AttackResult, "remove it and attack the run again")
+    return result.model_copy(update={"path": path})
 
 
 def read_results(folder: Path) -> list[AttackResult]:
-    """Return all results of a run, the latest last; RunError when one is damaged."""
-    found = [read_result(path) for path in sorted((folder / FOLDER).glob("*.json"))]
-    return sorted(found, key=lambda result: result.finished)
-
-
-def select_standing(results: Sequence[AttackResult]) -> list[AttackResult]:
-    """Return the results less the rows that later ones replace."""
+    """Return the results of a run, the latest last, less the rows that later ones replace."""
+    paths = sorted((folder / ATTACKS_FOLDER).glob("*.json"))
+    results = sorted(map(read_result, paths), key=lambda result: result.finished)
     standing: list[AttackResult] = []
     for number, result in enumerate(results):
-        later = [attack_id(row) for other in results[number + 1 :] for row in other.rows]
-        kept = tuple(
-            row for row in result.rows if not any(is_replaced_by(attack_id(row), e) for e in later)
-        )
-        standing.append(result.model_copy(update={"rows": kept}))
+        later = {row.id for newer in results[number + 1 :] for row in newer.rows}
+        rows = (row for row in result.rows if not any(is_replaced_by(row.id, new) for new in later))
+        standing.append(result.model_copy(update={"rows": tuple(rows)}))
     return standing
 
 
 def is_replaced_by(old: AttackId, new: AttackId) -> bool:
     """Say whether a new row replaces an old one: they agree in all that the old one says."""
-    return all(mine in ("", None) or mine == other for mine, other in zip(old, new, strict=True))
+    return all(value in ("", None, later) for value, later in zip(old, new, strict=True))
 
 
-def read_rows(folder: Path) -> Rows:
+def read_attack_rows(folder: Path) -> list[AttackRow]:
     """Return the rows of all attacks on a run, none of one twice; RunError on damaged results."""
-    return [row for result in select_standing(read_results(folder)) for row in result.rows]
+    return [row for result in read_results(folder) for row in result.rows]
 
 
-def own_rows(folder: Path, how: AttackSettings) -> Rows | None:
-    """Return the rows that `how` asks for; None where one of its attacks was not carried out.
+def requested_results(folder: Path, how: AttackSettings) -> list[AttackResult] | None:
+    """Return the results that `how` asks for; None where one of its attacks was not carried out.
 
     Those of an attack that failed, or of an earlier revision, count; see `lacking_settings`.
     """
-    paths = [result_path(folder, each) for each in split_settings(how)]
-    if not all(path.exists() for path in paths):
-        return None
-    return [row for path in paths for row in read_result(path).rows]
+    paths = [result_path(folder, alone) for alone in split_settings(how)]
+    return [read_result(path) for path in paths] if all(path.exists() for path in paths) else None
 
 
 def lacking_settings(folder: Path, how: AttackSettings) -> AttackSettings | None:
     """Return what a run is still to be attacked with for `how`; None where it has all of it.
 
-    That is each attack that was not carried out, that finds more now than it did, or that failed
-    where nobody foresaw it: memory was short, a part of the user's own was wrong. What cannot act
-    on the run is not lacking.
+    That is each attack that was not carried out, that would be carried out otherwise now, or that
+    failed where nobody foresaw it: memory was short, a part of the user's own was wrong. What
+    cannot act on the run is not lacking.
     """
-    lacking = [each.names for each in split_settings(how) if is_lacking(result_path(folder, each))]
+    settings = split_settings(how)
+    lacking = [alone.names for alone in settings if is_lacking(result_path(folder, alone))]
     return how.model_copy(update={"names": ",".join(lacking)}) if lacking else None
 
 
@@ -141,10 +135,40 @@ def is_lacking(path: Path) -> bool:
     return result.revision != REVISION or bool(list_failures(result.rows))
 
 
-def list_failures(rows: Iterable[Mapping[str, object]]) -> list[str]:
+def list_failures(rows: Iterable[AttackRow]) -> list[str]:
     """Return the attacks that failed in these rows where nobody foresaw it, each once."""
-    skipped = ((str(row["attack"]), str(row.get("skipped", ""))) for row in rows)
-    return list(dict.fromkeys(name for name, said in skipped if said.startswith(FAILURE_PREFIX)))
+    return list(
+        dict.fromkeys(r.attack for r in rows if (r.skipped or "").startswith(FAILURE_PREFIX))
+    )
+
+
+def group_by_attack(rows: Iterable[AttackRow]) -> dict[AttackId, list[AttackRow]]:
+    """Return the rows of each attack that rebuilt images, one for each attack seed."""
+    groups: dict[AttackId, list[AttackRow]] = {}
+    for row in rows:
+        if row.mse is not None:
+            groups.setdefault(row.id, []).append(row)
+    return groups
+
+
+def average_attacks(results: Iterable[AttackResult]) -> list[CellAttack]:
+    """Return the scores of each attack that rebuilt images, mean over its attack seeds."""
+    return [
+        average_seeds(rows, result.revision)
+        for result in results
+        for rows in group_by_attack(result.rows).values()
+    ]
+
+
+def average_seeds(rows: Sequence[AttackRow], revision: int | None = None) -> CellAttack:
+    """Return the mean scores of one attack."""
+    means: dict[str, object] = {"revision": revision, "seeds": len(rows)}
+    for name in ATTACK_MEASURES:
+        values = [value for row in rows if (value := getattr(row, attribute(name))) is not None]
+        if values:
+            means[name] = fmean(values)
+    how = rows[0].model_dump(include={*AttackConditions.model_fields}, exclude_none=True)
+    return CellAttack.model_validate(how | means)
 
 
 def read_pictures(folder: Path) -> Pictures:
@@ -153,51 +177,55 @@ def read_pictures(folder: Path) -> Pictures:
     Of results that show different numbers of targets those with the most. RunError when one is
     damaged.
     """
-    found: Pictures = {}
+    best: Pictures = {}
     lowest: dict[str, float] = {}
-    shown = [(result, read_pictures_of(result)) for result in read_results(folder)]
-    most = max((len(pictures["targets"]) for _, pictures in shown if pictures), default=0)
-    for result, pictures in shown:
+    results = [(result, read_pictures_of(result)) for result in read_results(folder)]
+    most = max((len(pictures["targets"]) for _, pictures in results if pictures), default=0)
+    for result, pictures in results:
         if not pictures or len(pictures["targets"]) < most:
             continue
         for name, images in pictures.items():
-            error = lowest_error(result.rows, name)
+            errors = (r.mse for r in result.rows if r.attack == name and r.mse is not None)
+            error = min(errors, default=torch.inf)
             if error <= lowest.get(name, torch.inf):
-                found[name], lowest[name] = images, error
-    return found
+                best[name], lowest[name] = images, error
+    return best
 
 
 def read_pictures_of(result: AttackResult) -> Pictures:
     """Return the pictures of one result; {} where it has none."""
-    path = result.path.with_suffix(".safetensors")
-    if not path.exists():
-        return {}
-    tensors = read_tensors(path)[0]
-    found = {name: value for name, value in tensors.items() if per_image.APART not in name}
-    shapes = {name: tuple(value.shape) for name, value in found.items()}
-    wanted = shapes.get("targets", ())
-    if len(wanted) != 4 or set(shapes.values()) != {wanted}:
+    tensors = result.read_tensors()
+    pictures = {name: value for name, value in tensors.items() if per_image.APART not in name}
+    shapes = {name: tuple(value.shape) for name, value in pictures.items()}
+    expected = shapes.get("targets", ())
+    if pictures and (len(expected) != 4 or set(shapes.values()) != {expected}):
+        path = result.path.with_suffix(".safetensors")
         raise RunError(
             f"{path}: shapes {shapes}, must all be one (N, C, H, W), 'targets' among them; "
             "attack the run again"
         )
-    return found
+    return pictures
 
 
-def lowest_error(rows: Iterable[Mapping[str, object]], name: str) -> float:
-    """Return an attack's lowest MSE in these rows, infinity where it has none."""
-    errors = (float(str(r["mse"])) for r in rows if r["attack"] == name and "mse" in r)
-    return min(errors, default=torch.inf)
+def read_attack_vectors(folder: Path) -> per_image.Vectors:
+    """Return what each attack scored of each target, mean over its seeds.
+
+    By `attack_vector_name`; what is not kept of all seeds is left out.
+    """
+    vectors = per_image.Vectors()
+    for result in read_results(folder):
+        tensors = result.read_tensors()
+        for attack, rows in group_by_attack(result.rows).items():
+            for measure in IMAGE_MEASURES:
+                seeds = ({"attack": row.attack, "seed": row.seed} for row in rows)
+                names = [per_image.vector_name(seed, measure) for seed in seeds]
+                if tensors.keys() >= set(names):
+                    mean = torch.stack([tensors[name] for name in names]).mean(0)
+                    vectors[attack_vector_name(attack, measure)] = mean
+    return vectors
 
 
-def read_image_scores(folder: Path, wanted: Mapping[str, object], measure: str) -> list[Tensor]:
-    """Return a measure of each target, (T,), of every attack seed whose row has what is wanted."""
-    found = []
-    for result in select_standing(read_results(folder)):
-        rows = [row for row in result.rows if all(row.get(k) == v for k, v in wanted.items())]
-        names = [per_image.vector_name(row, measure) for row in rows]
-        if names:
-            path = result.path.with_suffix(".safetensors")
-            tensors = read_tensors(path)[0] if path.exists() else {}
-            found += [tensors[name] for name in names if name in tensors]
-    return found
+def attack_vector_name(attack: AttackId, measure: str) -> str:
+    """Return the name of what an attack scored of each target."""
+    parts = ("" if value is None else f"{value}" for value in attack)
+    return per_image.APART.join([*parts, measure])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import scipy
 
-LEAST = 3
+MIN_SEEDS = 3
 """Seeds below which no interval is given."""
 
 
@@ -26,13 +26,13 @@ UNKNOWN = Estimate()
 
 def estimate(values: Iterable[float | None]) -> Estimate:
     """Return mean, Student's 95 % half-width (3 values or more) and sd; None is left out."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return Estimate()
-    mean = sum(known) / len(known)
-    if len(known) < 2:
-        return Estimate(mean, n=len(known))
-    sd = math.sqrt(sum((value - mean) ** 2 for value in known) / (len(known) - 1))
-    t = float(scipy.stats.t.ppf(0.975, len(known) - 1))
-    half = t * sd / math.sqrt(len(known)) if len(known) >= LEAST else None
-    return Estimate(mean, half, sd, len(known))
+    numbers = [value for value in values if value is not None]
+    if not numbers:
+        return UNKNOWN
+    mean = sum(numbers) / len(numbers)
+    if len(numbers) < 2:
+        return Estimate(mean, n=len(numbers))
+    sd = math.sqrt(sum((value - mean) ** 2 for value in numbers) / (len(numbers) - 1))
+    t = float(scipy.stats.t.ppf(0.975, len(numbers) - 1))
+    half = t * sd / math.sqrt(len(numbers)) if len(numbers) >= MIN_SEEDS else None
+    return Estimate(mean, half, sd, len(numbers))

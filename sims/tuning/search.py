@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 from fedcel.errors import DivergedError
 from fedcel.leakage import SmashedData, optimal_leak
 from fedcel.metrics import score_probabilities
-from fedcel.posterior import predict
+from fedcel.posterior import build_device_net, predict
 from fedcel.runs import NOISE_DRAWS, posterior_samples, run_folder
 from fedcel.seeding import make_generator, stream_seed
 from fedcel.settings import Scalar, Settings, parse_settings

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from sims.results.attack_results import read_rows
+from sims.results.attack_results import read_attack_rows
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -317,6 +317,6 @@ def test_three_sites_train_while_a_node_and_the_server_die_and_come_back(tmp_pat
     check_own_images(run, tmp_path / "site-0")
     for command in (["attack", str(run), "--set", "attack.names=optimal"], ["report", str(run)]):
         subprocess.run([sys.executable, "-m", "sims", *command], cwd=ROOT, check=True)
-    rows = read_rows(run)
-    assert {row["attack"] for row in rows} == {"optimal"}
+    rows = read_attack_rows(run)
+    assert {row.attack for row in rows} == {"optimal"}
     assert "</html>" in (run / "report.html").read_text()

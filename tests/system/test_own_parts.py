@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from fedcel import testing
-from sims.results.attack_results import read_rows
+from sims.results.attack_results import read_attack_rows
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-parts"
 KINDS = {
@@ -101,11 +101,12 @@ def test_all_own_parts_train_and_attack_together(installed: Installed) -> None:
     assert min(acting) > 0
 
     command(installed, "attack", "run")
-    rows = {row["attack"]: row for row in read_rows(run)}
+    rows = {row.attack: row for row in read_attack_rows(run)}
     assert rows.keys() == {"neighbours", "optimal"}
-    assert rows["neighbours"]["targets"] == 200
-    assert rows["neighbours"]["mse"] < rows["neighbours"]["mean-mse"]
-    assert rows["optimal"]["bits-beyond-label"] > 0
+    neighbours, bits = rows["neighbours"], rows["optimal"].bits_beyond_label
+    assert neighbours.targets == 200
+    assert neighbours.mse and neighbours.mean_mse and neighbours.mse < neighbours.mean_mse
+    assert bits and bits > 0
 
 
 def test_each_part_holds_its_contract_where_it_is_installed(installed: Installed) -> None:

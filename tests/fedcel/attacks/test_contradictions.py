@@ -26,7 +26,7 @@ def find_contradictions(
 ) -> list[str]:
     """Find them in rows and a result as they stand in files."""
     leak = None if result is None else MeasuredLeak.model_validate(result)
-    return contradictions.find_contradictions([AttackRow.from_dict(row) for row in rows], leak)
+    return contradictions.find_contradictions([AttackRow.model_validate(row) for row in rows], leak)
 
 
 def changed(row: dict[str, object], **keys: object) -> dict[str, object]:

@@ -28,7 +28,7 @@ def go(
 ) -> tuple[list[dict[str, object]], dict[str, torch.Tensor]]:
     """Run on the contract's digits."""
     attacked = run_attacks(seen, how, *load_digit_targets(), seed=1, progress=lambda line: None)
-    return [row.to_dict() for row in attacked.rows], attacked.pictures
+    return [row.to_json() for row in attacked.rows], attacked.pictures
 
 
 class Breaking(Decoder):

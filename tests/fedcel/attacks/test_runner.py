@@ -34,7 +34,7 @@ def go(
 ) -> tuple[list[dict[str, object]], dict]:  # type: ignore[type-arg]
     """Run on the contract's digits."""
     attacked = run_attacks(seen, how, *load_digit_targets(), seed=seed, progress=lambda line: None)
-    return [row.to_dict() for row in attacked.rows], attacked.pictures
+    return [row.to_json() for row in attacked.rows], attacked.pictures
 
 
 def attack(
@@ -169,7 +169,7 @@ def test_attackers_images_of_other_classes() -> None:
     how = QUICK.model_copy(update={"seeds": 1})
     other = OtherClasses(known.x, known.y.flip(0))
     (row,), pictures, _ = attack(how, other, targets, population=known)
-    assert list(row.to_dict()) == [key for key in KEYS if key != "label-accuracy"]
+    assert list(row.to_json()) == [key for key in KEYS if key != "label-accuracy"]
     _, plain, _ = attack(how, known, targets, population=known)
     assert all(map(torch.equal, pictures.values(), plain.values()))
     with pytest.raises(DataError, match="pass the training images as population"):

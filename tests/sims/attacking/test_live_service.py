@@ -12,7 +12,7 @@ from fedcel.errors import RunError, ServiceError, SettingsError
 from fedcel.privacy.ledger.ledger import MICRO, Ledger
 from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings, Scalar, parse_settings
-from sims.attacking.live_service import Place, attack_service
+from sims.attacking.live_service import ServiceAddress, attack_service
 from sims.engines.simulate import simulate
 from tests.clients.serving import Running, made_run, running
 
@@ -49,7 +49,8 @@ def test_the_attack_pays_each_image_once_and_stays_within_its_budget(
 ) -> None:
     """Half for targets, half for own images; two seeds ask nothing twice; rows are replaced."""
     for _ in range(2):
-        rows = attack_service(folder, Place(up.url, up.key), HOW)
+        new = attack_service(folder, ServiceAddress(up.url, up.key), HOW)
+        rows = [row.to_json() for row in new]
         with Ledger.open(up.ledger) as ledger:
             balance = ledger.balance("phone")
             assert balance.remaining == 0
@@ -72,8 +73,9 @@ def paying(folder: Path, run: Path, answers: int) -> Iterator[Running]:
 
 def attacked(folder: Path, service: Running, how: AttackSettings) -> list[dict[str, Any]]:
     """Return what an attack added to live.json."""
-    new = attack_service(folder, Place(service.url, service.key), how)
-    return [row for row in json.loads((folder / "live.json").read_text()) if row in new]
+    new = attack_service(folder, ServiceAddress(service.url, service.key), how)
+    rows = [row.to_json() for row in new]
+    return [row for row in json.loads((folder / "live.json").read_text()) if row in rows]
 
 
 def spent(service: Running) -> float:
@@ -137,7 +139,7 @@ def test_a_search_without_queries_is_refused_before_anything_is_paid(
     three = SEARCH.model_copy(update={"targets": 3})
     with paying(tmp_path / "service", folder, 110) as service:
         with pytest.raises(SettingsError, match=r"35 queries .* at least 50: lower attack.targets"):
-            attack_service(folder, Place(service.url, service.key), three)
+            attack_service(folder, ServiceAddress(service.url, service.key), three)
         assert spent(service) == 0
 
 
@@ -146,7 +148,7 @@ def test_damage_is_named_before_anything_is_paid(up: Running, folder: Path) -> N
     before = (folder / "live.json").read_text()
     (folder / "live.json").write_text("{}")
     with pytest.raises(RunError, match="damaged"):
-        attack_service(folder, Place(up.url, up.key), HOW)
+        attack_service(folder, ServiceAddress(up.url, up.key), HOW)
     (folder / "live.json").write_text(before)
     with Ledger.open(up.ledger) as ledger:
         assert ledger.balance("phone").spent == 0
@@ -155,22 +157,22 @@ def test_damage_is_named_before_anything_is_paid(up: Running, folder: Path) -> N
 def test_what_cannot_be_attacked_is_refused(up: Running, folder: Path, tmp_path: Path) -> None:
     """Another model, a wrong key, a budget for nothing."""
     with pytest.raises(ServiceError, match="401"):
-        attack_service(folder, Place(up.url, up.key[:-1] + "x"), HOW)
+        attack_service(folder, ServiceAddress(up.url, up.key[:-1] + "x"), HOW)
     with pytest.raises(SettingsError, match="set FEDCEL_KEY"):
-        attack_service(folder, Place(up.url, ""), HOW)
+        attack_service(folder, ServiceAddress(up.url, ""), HOW)
     with pytest.raises(ServiceError, match="nowhere.pem is no file"):
-        attack_service(folder, Place(up.url, up.key, tmp_path / "nowhere.pem"), HOW)
+        attack_service(folder, ServiceAddress(up.url, up.key, tmp_path / "nowhere.pem"), HOW)
     other = tmp_path / "other"
     other.mkdir()
     with (
         running(other, made_run(), epsilon=400.0) as wrong,
         pytest.raises(RunError, match="which is not"),
     ):
-        attack_service(folder, Place(wrong.url, wrong.key), HOW)
+        attack_service(folder, ServiceAddress(wrong.url, wrong.key), HOW)
     poor = tmp_path / "poor"
     poor.mkdir()
     with (
         running(poor, run_folder.read_run(folder), epsilon=76.0) as service,
         pytest.raises(SettingsError, match="can pay 19 answers, an attack needs 20"),
     ):
-        attack_service(folder, Place(service.url, service.key), HOW)
+        attack_service(folder, ServiceAddress(service.url, service.key), HOW)

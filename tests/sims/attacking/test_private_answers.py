@@ -284,7 +284,7 @@ def test_no_head_reads_the_messages_of_several_encoders() -> None:
     assert HEAD not in both.grants
     how = AttackSettings(names="shadow,shadow-other,decoder", seeds=1, budget=0.01)
     attacked = run_attacks([both], how, *load_digit_targets(), seed=1, progress=lambda line: None)
-    rows = [row.to_dict() for row in attacked.rows]
+    rows = [row.to_json() for row in attacked.rows]
     assert [row.get("skipped") for row in rows] == ["needs head, which is not granted"] * 2 + [None]
     for samples, scope in (([sample], "full"), ([sample, sample], "head")):
         assert HEAD in send_messages(flat, samples, scope).grants

@@ -15,7 +15,7 @@ from fedcel.errors import RunError
 from fedcel.runs import per_image, run_folder
 from fedcel.settings import Scalar
 from sims.bench import scenario
-from sims.results.attack_results import read_rows, write_result
+from sims.results.attack_results import read_attack_rows, write_result
 from tests.sims.small import QUICK
 
 BENCH = importlib.import_module("sims.bench.run")  # `sims.bench.run` itself is the function
@@ -127,7 +127,7 @@ def test_a_damaged_table_is_named_before_the_work(tmp_path: Path) -> None:
     left_there(plan, cells, out)
     shutil.rmtree(out / "runs")
     (out / "bench.json").write_text('[{"variant": "a"}]')
-    with pytest.raises(RunError, match=r"bench\.json is damaged: a list of objects with variant"):
+    with pytest.raises(RunError, match=r"bench\.json is damaged: 0\.seed: Field required"):
         BENCH.run_bench(plan, cells, out)
     assert not (out / "runs").exists()
 
@@ -172,7 +172,7 @@ def test_a_failed_attack_is_tried_again(
         BENCH.run_bench(plan, cells, out)
         (row,) = json.loads((out / "bench.json").read_text())
         assert row["failed-attacks"] == ["flaky"] and row["worst-attack"] is None
-    first = read_rows(out / "runs" / "a-0")[0]
+    first = read_attack_rows(out / "runs" / "a-0")[0]
     monkeypatch.setattr(Flaky, "broken", False)
     capsys.readouterr()
     BENCH.run_bench(plan, cells, out)
@@ -181,7 +181,7 @@ def test_a_failed_attack_is_tried_again(
         in capsys.readouterr().err
     )
     (row,) = json.loads((out / "bench.json").read_text())
-    assert "failed-attacks" not in row and row["worst-attack"] == "flaky"
-    assert read_rows(out / "runs" / "a-0")[0] == first
+    assert row["failed-attacks"] == [] and row["worst-attack"] == "flaky"
+    assert read_attack_rows(out / "runs" / "a-0")[0] == first
     BENCH.run_bench(plan, cells, out)
     assert "1 of 1 cells are finished already: skipped" in capsys.readouterr().err

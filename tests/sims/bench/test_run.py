@@ -15,25 +15,26 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedcel.attacks import Attacked, AttackRow
-from fedcel.attacks.registry import REVISION
+from fedcel.attacks import REVISION, Attacked, AttackId
 from fedcel.errors import DivergedError, RunError, SettingsError
 from fedcel.settings import AttackSettings, Scalar
-from sims.attacking.attack_run import attack_run
+from sims.attacking import attack_run
 from sims.bench import scenario
-from sims.bench.run import measured_values
 from sims.bench.run_cell import run_cell
 from sims.engines.process_pool import run_items
 from sims.results.attack_results import (
+    is_replaced_by,
     lacking_settings,
-    own_rows,
+    read_attack_rows,
     read_pictures,
-    read_rows,
+    requested_results,
     result_path,
     split_settings,
     write_result,
 )
+from sims.results.bench_rows import write_bench_rows
 from tests.sims.attack_files import load_rows, save_rows
+from tests.sims.results.made import make_row
 from tests.sims.small import QUICK
 
 ROOT = Path(__file__).parents[3]
@@ -64,6 +65,7 @@ def test_a_diverged_cell_does_not_keep_the_others(
     rows = json.loads((out / "bench.json").read_text())
     assert [row["variant"] for row in rows] == ["a", "c"]
     assert all(row["worst-attack"] is None and row["mse"] is None for row in rows)
+    assert all(row["attacks"] == [] and row["failed-attacks"] == [] for row in rows)
     assert all(row["undefended"] and not row["anchored"] for row in rows)
     failed = json.loads((out / "failed.json").read_text())
     assert [one["cell"] for one in failed] == ["b-0"]
@@ -143,34 +145,51 @@ def test_ctrl_c_ends_the_other_processes(tmp_path: Path) -> None:
 
 
 DECODER = AttackSettings(names="decoder")
-WORST = ("worst-attack", "worst-knowledge", "worst-budget", "worst-targets")
+SOUND = dict.fromkeys(
+    (
+        *("accuracy", "bits-beyond-label", "information-bits", "identification-optimal"),
+        *("certificate-bits", "candidates"),
+    ),
+    1.0,
+)
+"""What every result.json has."""
+
+
+def finished(folder: Path) -> tuple[scenario.Cell, Path]:
+    """Return a cell that was trained, and attacked with a decoder, as its files say."""
+    _, (cell, *_) = cells(folder, **{"attack.names": "decoder"})
+    place = folder / "b" / "runs" / cell.name
+    attacked(place, [], cell.settings.attack)
+    (place / "result.json").write_text(json.dumps(SOUND))
+    return cell, place
 
 
 @pytest.mark.parametrize(
-    ("result", "attacks", "words"),
+    ("name", "text", "words"),
     [
-        ({}, [], "no 'accuracy'"),
-        ([], [], "are expected"),
-        (None, [{"attack": "decoder", "mse": 0.1}], "no 'psnr'"),
-        (None, [{"attack": "decoder", "mse": None}], "None"),
-        (None, [1], "is damaged"),
+        ("result.json", "{}", r"result\.json is damaged: accuracy: Field required"),
+        ("result.json", "[]", r"result\.json is damaged: the file: .*object"),
+        ("cost.json", "{}", r"cost\.json is damaged: train-step-ratio: Field required"),
+        ("events.jsonl", "{", r"events\.jsonl is damaged: line 1 is no round"),
     ],
 )
-def test_a_damaged_file_is_named(
-    tmp_path: Path, result: object, attacks: list[object], words: str
-) -> None:
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, text: str, words: str) -> None:
     """Not a KeyError."""
-    sound = dict.fromkeys(BENCH.COPIED, 1.0)
-    attacked(tmp_path, [])
-    (tmp_path / "result.json").write_text(json.dumps(sound))
-    untrained = dict.fromkeys((*WORST, *BENCH.REBUILT))
-    assert measured_values(
-        tmp_path, own_rows(tmp_path, AttackSettings(names="decoder")) or []
-    ) == sound | untrained | {"train-step-ratio": 2.5}
-    (tmp_path / "result.json").write_text(json.dumps(sound if result is None else result))
-    attacked(tmp_path, attacks)
+    cell, place = finished(tmp_path)
+    (row,) = BENCH.make_rows([cell], tmp_path / "b")
+    assert row.to_json().items() >= (SOUND | {"train-step-ratio": 2.5, "mse": None}).items()
+    (place / name).write_text(text)
     with pytest.raises(RunError, match=words):
-        measured_values(tmp_path, own_rows(tmp_path, DECODER) or [])
+        BENCH.make_rows([cell], tmp_path / "b")
+
+
+@pytest.mark.parametrize("rows", [[1], [{"attack": "decoder", "mse": "low"}], [{"mse": 0.1}]])
+def test_damaged_attacks_are_named(tmp_path: Path, rows: list[object]) -> None:
+    """With where they are damaged."""
+    cell, place = finished(tmp_path)
+    attacked(place, rows, cell.settings.attack)
+    with pytest.raises(RunError, match=r"decoder-\w+\.json is damaged: rows\.0"):
+        BENCH.make_rows([cell], tmp_path / "b")
 
 
 def attacked(place: Path, rows: Sequence[object], how: AttackSettings = DECODER) -> None:
@@ -178,25 +197,24 @@ def attacked(place: Path, rows: Sequence[object], how: AttackSettings = DECODER)
     place.mkdir(parents=True, exist_ok=True)
     for each in split_settings(how):
         save_rows(result_path(place, each), rows)
-    (place / BENCH.COST).write_text('{"train-step-ratio": 2.5}')
+    (place / "cost.json").write_text('{"train-step-ratio": 2.5}')
 
 
-def collect(
-    rows: Sequence[dict[str, object]], pictures: dict[str, torch.Tensor] | None = None
-) -> Attacked:
-    """Return these rows and pictures as an attack's."""
-    return Attacked([AttackRow.from_dict(row) for row in rows], pictures or {}, {})
-
-
-def test_rows_that_the_settings_do_not_ask_for_do_not_count(tmp_path: Path) -> None:
-    """An attack on one cell with ten times the budget is not what the others had to stand."""
-    mine = {"attack": "decoder"} | dict.fromkeys(BENCH.REBUILT, 0.5)
-    attacked(tmp_path, [mine])
-    (tmp_path / "result.json").write_text(json.dumps(dict.fromkeys(BENCH.COPIED, 1.0)))
+def test_an_attack_that_one_cell_alone_has_met_does_not_count(tmp_path: Path) -> None:
+    """Ten times the budget is not what the others had to stand; it is among the row's attacks."""
+    rows = [make_row(variant, run=f"runs/{variant}") for variant in "ab"]
+    decoder: dict[str, object] = {"attack": "decoder", "budget": 1.0, "mse": 0.5}
+    for row in rows:
+        attacked(tmp_path / row.run, [decoder])
     how = AttackSettings(names="decoder", budget=10.0)
-    write_result(tmp_path, how, collect([mine | {"mse": 0.01, "budget": 10.0}]))
-    found = measured_values(tmp_path, own_rows(tmp_path, DECODER) or [])
-    assert (found["worst-attack"], found["mse"]) == ("decoder", 0.5)
+    larger = decoder | {"mse": 0.01, "budget": 10.0}
+    write_result(
+        tmp_path / "runs" / "a", how, Attacked([larger], {"targets": torch.zeros(1, 1, 2, 2)}, {})
+    )
+    write_bench_rows(tmp_path, rows)
+    first, second = json.loads((tmp_path / "bench.json").read_text())
+    assert [(row["worst-attack"], row["mse"]) for row in (first, second)] == [("decoder", 0.5)] * 2
+    assert [attack["budget"] for attack in first["attacks"]] == [1.0, 10.0]
 
 
 @pytest.mark.long
@@ -206,22 +224,23 @@ def test_a_cell_is_attacked_again_where_its_rows_are_gone(tmp_path: Path) -> Non
     out = tmp_path / "b"
     place, how = out / "runs" / cell.name, cell.settings.attack
     BENCH.run_bench(plan, [cell], out)
-    first = own_rows(place, how)
+    first = requested_results(place, how)
     own = result_path(place, how)
-    stamps = [path.stat().st_mtime_ns for path in (place / "result.json", place / BENCH.COST, own)]
+    paths = (place / "result.json", place / "cost.json", own)
+    stamps = [path.stat().st_mtime_ns for path in paths]
     more = how.model_copy(update={"names": "decoder", "budget": 0.02})
     attack_run(place, more)
-    assert own_rows(place, how) == first
-    assert [row["mse"] for row in own_rows(place, more) or []] != []
+    assert requested_results(place, how) == first
+    (result,) = requested_results(place, more) or []
+    assert [row.mse for row in result.rows] != []
     BENCH.run_bench(plan, [cell], out)
     assert own.stat().st_mtime_ns == stamps[-1]
     own.unlink()
-    assert own_rows(place, how) is None
+    assert requested_results(place, how) is None
     assert BENCH.make_rows([cell], out) == []
     BENCH.run_bench(plan, [cell], out)
-    assert [row["attack"] for row in read_rows(place)] == ["decoder", "optimal", "optimal"]
-    kept = [path.stat().st_mtime_ns for path in (place / "result.json", place / BENCH.COST)]
-    assert kept == stamps[:2]
+    assert [row.attack for row in read_attack_rows(place)] == ["decoder", "optimal", "optimal"]
+    assert [path.stat().st_mtime_ns for path in paths[:2]] == stamps[:2]
 
 
 def test_what_an_attack_leaves_of_earlier_ones(tmp_path: Path) -> None:
@@ -235,13 +254,16 @@ def test_what_an_attack_leaves_of_earlier_ones(tmp_path: Path) -> None:
     worse = two | {"mse": 0.2}
     other: dict[str, object] = {"attack": "b", **say, "budget": 2.0, "mse": 0.2}
     made = shown | {"a": shown["a"] + 0.5, "b": shown["a"] + 0.4}
-    write_result(tmp_path, AttackSettings(names="a", budget=2.0, seeds=1), collect([worse], made))
-    write_result(tmp_path, AttackSettings(names="b", budget=2.0), collect([other], made))
-    assert read_rows(tmp_path) == [one, worse, other]
+    write_result(
+        tmp_path, AttackSettings(names="a", budget=2.0, seeds=1), Attacked([worse], made, {})
+    )
+    write_result(tmp_path, AttackSettings(names="b", budget=2.0), Attacked([other], made, {}))
+    assert [row.to_json() for row in read_attack_rows(tmp_path)] == [one, worse, other]
     both = AttackSettings(names="a, b", budget=1.0)
-    assert own_rows(tmp_path, both) == [one, skipped]
+    requested = requested_results(tmp_path, both) or []
+    assert [row.to_json() for result in requested for row in result.rows] == [one, skipped]
     assert lacking_settings(tmp_path, both) is None
-    assert own_rows(tmp_path, AttackSettings(names="a,c", budget=1.0)) is None
+    assert requested_results(tmp_path, AttackSettings(names="a,c", budget=1.0)) is None
     assert lacking_settings(tmp_path, AttackSettings(names="a,c")) == AttackSettings(names="c")
     kept = read_pictures(tmp_path)
     assert torch.equal(kept["a"], shown["a"]) and torch.equal(kept["b"], made["b"])
@@ -258,10 +280,20 @@ def test_results_of_an_earlier_revision_are_made_again(tmp_path: Path) -> None:
     assert lacking_settings(tmp_path, how) is None
     earlier = json.loads(path.read_text()) | {"revision": REVISION - 1}
     path.write_text(json.dumps(earlier))
-    assert own_rows(tmp_path, how) == load_rows(path) and lacking_settings(tmp_path, how) == how
+    (result,) = requested_results(tmp_path, how) or []
+    assert [row.to_json() for row in result.rows] == load_rows(path)
+    assert lacking_settings(tmp_path, how) == how
     path.write_text('{"settings": 1}')
     with pytest.raises(RunError, match=r"decoder-\w+\.json is damaged"):
-        own_rows(tmp_path, how)
+        requested_results(tmp_path, how)
+
+
+def test_a_row_that_says_less_gives_way() -> None:
+    """One of before knowledge and targets were told stands for the same attack, no other does."""
+    old, new = AttackId("decoder", "o"), AttackId("decoder", "o", "held-out", 1.0, 10, 10)
+    assert is_replaced_by(old, new) and is_replaced_by(new, new) and not is_replaced_by(new, old)
+    for key, value in (("targets", 20), ("budget", 4.0), ("knowledge", "x"), ("candidates", 5)):
+        assert not is_replaced_by(new._replace(**{key: value}), new)
 
 
 def test_refused_cells_leave_the_bench_as_it_was(tmp_path: Path) -> None:
@@ -278,18 +310,15 @@ def test_refused_cells_leave_the_bench_as_it_was(tmp_path: Path) -> None:
 
 def test_what_only_some_runs_have_is_copied(tmp_path: Path) -> None:
     """From the result, and the attention of the last round in which it acted."""
-    sound = dict.fromkeys((*BENCH.COPIED, "answer-bits", "within-class-spread"), 0.5)
-    attacked(tmp_path, [])
-    (tmp_path / "result.json").write_text(json.dumps(sound | {"seconds": 3}))
-    (tmp_path / "events.jsonl").write_text(
-        '{"attention-share": 0.1}\n{"attention-share": 0.7}\n{}\n'
-    )
-    found = measured_values(tmp_path, own_rows(tmp_path, DECODER) or [])
-    assert found.items() >= (sound | {"attention-share": 0.7}).items()
-    assert "seconds" not in found and "bits-cap" not in found
-    (tmp_path / "events.jsonl").write_text("{")
-    with pytest.raises(RunError, match="damaged"):
-        measured_values(tmp_path, own_rows(tmp_path, DECODER) or [])
+    cell, place = finished(tmp_path)
+    more = {"answer-bits": 0.5, "within-class-spread": 0.5}
+    (place / "result.json").write_text(json.dumps(SOUND | more | {"seconds": 3}))
+    shares = ('"attention-share": 0.1', '"attention-share": 0.7', '"seconds": 1')
+    lines = (f'{{"round": {number}, {text}}}' for number, text in enumerate(shares))
+    (place / "events.jsonl").write_text("\n".join(lines))
+    row = BENCH.make_rows([cell], tmp_path / "b")[0].to_json()
+    assert row.items() >= (SOUND | more | {"attention-share": 0.7}).items()
+    assert "seconds" not in row and "bits-cap" not in row
 
 
 def test_a_sweep_is_anchored_where_the_first_undefended_row_is(tmp_path: Path) -> None:
@@ -305,10 +334,12 @@ def test_a_sweep_is_anchored_where_the_first_undefended_row_is(tmp_path: Path) -
     for cell in found:
         place = tmp_path / "runs" / cell.name
         attacked(place, [], cell.settings.attack)
-        (place / "result.json").write_text(json.dumps(dict.fromkeys(BENCH.COPIED, 1.0)))
-    told = {
-        (r["variant"], r["undefended"], r["anchored"]) for r in BENCH.make_rows(found, tmp_path)
+        (place / "result.json").write_text(json.dumps(SOUND))
+    rows = BENCH.make_rows(found, tmp_path)
+    assert {(row.variant, row.undefended, row.anchored) for row in rows} == {
+        ("a", True, False),
+        ("b", False, True),
+        ("c", False, False),
     }
-    assert told == {("a", True, False), ("b", False, True), ("c", False, False)}
     alone = BENCH.make_rows(found[2:], tmp_path)
-    assert not any(row["anchored"] for row in alone)
+    assert not any(row.anchored for row in alone)

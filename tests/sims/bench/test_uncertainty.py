@@ -14,6 +14,7 @@ from fedcel.seeding import make_generator
 from fedcel.settings import parse_settings
 from sims.bench import scenario, uncertainty
 from sims.bench.scenario import Cell
+from sims.results.records import UncertaintyRow
 
 RAW: dict[str, Any] = {
     "engine": "loop",
@@ -75,8 +76,11 @@ def test_members_are_one_line_and_strangers_are_told_apart(tmp_path: Path) -> No
 def test_differences_are_paired_by_seed() -> None:
     """What a seed does to both cancels; a seed that one of them lacks is left out."""
 
-    def score(name: str, seed: int, nll: float) -> uncertainty.Score:
-        return uncertainty.Score(name, name.upper(), 0.3, seed, 1, {"nll": nll, "other": 1.0})
+    def score(name: str, seed: int, nll: float) -> UncertaintyRow:
+        scores = {"nll": nll, "other": 1.0}
+        return UncertaintyRow(
+            name=name, title=name.upper(), strength=0.3, seed=seed, runs=1, scores=scores
+        )
 
     ours = [score("ours", seed, 0.2 + seed) for seed in range(3)]
     base = [score("base", seed, 0.3 + seed) for seed in range(3)]
@@ -111,6 +115,12 @@ def test_what_is_wrong_is_said_before_anything_is_trained(
     gone = str(tmp_path / "gone")
     with pytest.raises(FedcelError, match=reason):
         uncertainty.compare_calibration(
-            "uncertainty", tmp_path / "out", 1, {}, outside, gone, against
+            "uncertainty",
+            tmp_path / "out",
+            jobs=1,
+            overrides={},
+            outside=outside,
+            outside_path=gone,
+            against=against,
         )
     assert not (tmp_path / "out").exists()

@@ -15,8 +15,8 @@ import pytest
 
 from fedcel.settings import Settings, dump_settings
 from sims.bench import scenario
-from sims.commands.main import GROUPS, main
-from sims.results.attack_results import read_rows
+from sims.commands.main import main
+from sims.results import read_attack_rows
 
 ROOT = Path(__file__).parents[3]
 QUICK = ["--engine", "loop", "--set", "rounds=5", "--set", "local.steps=3"]
@@ -182,14 +182,14 @@ def test_simulate_attack_report_in_turn(capsys: pytest.CaptureFixture[str], tmp_
         "report.html",
         "figures",
     }
-    rows = read_rows(run)
-    assert {row["attack"] for row in rows} == {
+    rows = read_attack_rows(run)
+    assert {row.attack for row in rows} == {
         "optimal",
         "decoder",
         "kernel-ridge",
         "logit-inversion",
     }
-    assert {row["seed"] for row in rows} == {0, 1}
+    assert {row.seed for row in rows} == {0, 1}
     capsys.readouterr()
     assert "not empty" in refused(["simulate", "digits", "--out", str(run)], capsys)
     assert "only attack.* can change" in refused(["attack", str(run), "--set", "seed=1"], capsys)

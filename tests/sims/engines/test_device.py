@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from fedcel.attacks import averaging, gan_decoder, inversion_training
+from fedcel.attacks import AttackRow, averaging, gan_decoder, inversion_training
 from fedcel.federation import local_update
 from fedcel.files import read_json
-from sims.attacking.attack_run import attack_run
+from sims.attacking import attack_run
 from tests.fedcel.elsewhere import pretended
 from tests.sims.trained import events, model, run
 
@@ -30,7 +30,7 @@ def attacked(folder: Path) -> list[dict[str, Any]]:
     """Train and attack; return the attacks' rows without their times."""
     return [
         {k: v for k, v in row.items() if k != "seconds"}
-        for row in attack_run(run(folder, **CHANGE))
+        for row in map(AttackRow.to_json, attack_run(run(folder, **CHANGE)))
     ]
 
 

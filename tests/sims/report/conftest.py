@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from sims.report.records import Result
+from sims.results.records import RunResult
 from tests.sims.attack_files import save_rows
 
 Make = Callable[..., Path]
@@ -72,12 +72,12 @@ def result_of(accuracy: float, bits: float, identification: float) -> dict[str, 
 
 
 @pytest.fixture
-def outcome() -> Callable[..., Result]:
+def outcome() -> Callable[..., RunResult]:
     """Return a function that makes a result, with the keys given laid over it."""
 
-    def make(**changes: object) -> Result:
+    def make(**changes: object) -> RunResult:
         over = {key.replace("_", "-"): value for key, value in changes.items()}
-        return Result.model_validate(result_of(0.9, 2.0, 0.5) | over)
+        return RunResult.model_validate(result_of(0.9, 2.0, 0.5) | over)
 
     return make
 
@@ -106,6 +106,21 @@ def write_run(folder: Path, name: str, cell: tuple[float, float, float, float]) 
               folder / "attacks" / "all.safetensors")  # fmt: skip
 
 
+def attack_of(mse: float, attack: str = "decoder", **more: object) -> dict[str, object]:
+    """Return an attack as a row of bench.json has it."""
+    scores = {"mse": mse, "psnr": 15.0, "ssim": 0.6, "identification-1": 0.2}
+    scores |= {"oracle-mse": 0.0434, "mean-mse": 0.0737}
+    how = {"attack": attack, "observation": "smashed", "knowledge": "held-out", "budget": 1.0}
+    return {**how, **scores, **more}
+
+
+def add_attack(folder: Path, number: int, attack: dict[str, object]) -> None:
+    """Add an attack to a row of bench.json."""
+    rows = json.loads((folder / "bench.json").read_text())
+    rows[number]["attacks"].append(attack)
+    (folder / "bench.json").write_text(json.dumps(rows))
+
+
 @pytest.fixture
 def make_bench(tmp_path: Path) -> Make:
     """Return a function that writes a bench of `cells` x `seeds` and returns its folder."""
@@ -121,11 +136,9 @@ def make_bench(tmp_path: Path) -> Make:
                     {"variant": name, "strength": None, "seed": seed, "accuracy": cell[0],
                      "undefended": name == "none",
                      "bits-beyond-label": moved[1], "information-bits": cell[1] + 3.3,
-                     "identification-optimal": cell[2], "worst-attack": "decoder",
-                     "mse": cell[3], "psnr": 15.0, "ssim": 0.6, "identification-1": 0.2,
+                     "identification-optimal": cell[2], "attacks": [attack_of(cell[3])],
                      "certificate-bits": cell[1] + 4, "train-step-ratio": 1.21,
-                     "oracle-mse": 0.0434, "mean-mse": 0.0737, "run": run, "engine": "loop",
-                     "noise": 0.3}
+                     "run": run, "engine": "loop", "noise": 0.3}
                 )  # fmt: skip
         (tmp_path / "bench.json").write_text(json.dumps(rows))
         (tmp_path / "scenario.toml").write_text('title = "Digits: what leaks"\n[settings]\n')

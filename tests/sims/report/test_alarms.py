@@ -5,16 +5,18 @@ from dataclasses import replace
 
 import pytest
 
+from fedcel.attacks import AttackRow
 from fedcel.settings import Settings
 from sims.report.alarms import find_alarms, find_run_contradictions
-from sims.report.records import Attack, Result, Run
+from sims.report.read import FinishedRun
+from sims.results.records import RunResult
 from tests.sims.report.made import cell
 
-BEST = Attack(
+BEST = AttackRow(
     attack="optimal", observation="smashed", candidates=400, identification_optimal=0.5,
     identification_half_width=0.02, identification_candidates=100, information_bits=6.0,
 )  # fmt: skip
-TRAINED = Attack(
+TRAINED = AttackRow(
     attack="decoder", observation="smashed", knowledge="held-out", budget=1.0, targets=400,
     identification_1=0.4,
 )  # fmt: skip
@@ -62,14 +64,16 @@ def test_all_of_ninety_is_not_all() -> None:
     assert "Fano" in said
 
 
-def test_the_run_is_named(outcome: Callable[..., Result]) -> None:
+def test_the_run_is_named(outcome: Callable[..., RunResult]) -> None:
     """By its variant and training seed."""
-    runs = [Run("r", Settings(), (), outcome(), rows, {}) for rows in ((BEST,), (BEST, BETTER))]
+    runs = [
+        FinishedRun("r", Settings(), (), outcome(), rows, {}) for rows in ((BEST,), (BEST, BETTER))
+    ]
     (said,) = find_alarms([replace(cell("a", 0.9, 2.0), seeds=(0, 7), runs=tuple(runs))])
     assert said.startswith("a, training seed 7: On smashed")
 
 
-def test_bits_above_their_certificate(outcome: Callable[..., Result]) -> None:
+def test_bits_above_their_certificate(outcome: Callable[..., RunResult]) -> None:
     """A result of before half widths were kept raises none: it may be chance."""
     over = {"information_bits": 5.0, "certificate_bits": 4.0}
     (said,) = find_run_contradictions([], outcome(**over, information_half_width=0.1))

@@ -1,5 +1,6 @@
 """Frontiers of trained attacks: where the points are, and what needs no attack beside them."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,10 @@ import pytest
 
 from sims.report import attacked, figures
 from sims.report.read import read_book
-from sims.report.summary import Summary, summarise_book
+from sims.report.summary import Summary, count_choices, summarise_book
 from sims.results.estimate import Estimate
-from tests.sims.attack_files import load_rows, save_rows
+from sims.results.records import BenchRow
+from tests.sims.report.conftest import add_attack, attack_of
 from tests.sims.report.made import cell, notes
 
 Make = Callable[..., Path]
@@ -19,9 +21,10 @@ Make = Callable[..., Path]
 
 def aimed(folder: Path, targets: int) -> tuple[Summary, ...]:
     """Return the summaries of a bench whose attacks all rebuilt so many images."""
-    for path in (folder / "runs").glob("*/attacks/all.json"):
-        rows = load_rows(path)
-        save_rows(path, [row | {"targets": targets} for row in rows])
+    rows = json.loads((folder / "bench.json").read_text())
+    for row in rows:
+        row["attacks"] = [attack | {"targets": targets} for attack in row["attacks"]]
+    (folder / "bench.json").write_text(json.dumps(rows))
     return summarise_book(read_book(folder))
 
 
@@ -42,7 +45,7 @@ def test_points_of_the_identification_plot(make_bench: Make) -> None:
     drawn = [line for line in figure.axes[0].lines if str(line.get_marker()) in figures.MARKERS]
     points = np.array([np.asarray(line.get_xydata())[0] for line in drawn])
     np.testing.assert_allclose(points, [(80, 95.1), (20, 94.8), (30, 96.2)])
-    assert attacked.to_percent_estimate(rates[0]) == Estimate(80, 2, 1, 3)
+    assert attacked.to_percent(rates[0]) == Estimate(80, 2, 1, 3)
 
 
 def test_only_who_was_attacked_is_drawn(make_bench: Make) -> None:
@@ -78,15 +81,21 @@ def test_fewer_targets_are_easier_to_tell_apart(make_bench: Make) -> None:
 
 
 def test_no_chance_where_the_attack_chose_among_different_numbers(make_bench: Make) -> None:
-    """One row of 20 targets among those of 100: which one the bench counts nobody says.
+    """A seed of 20 targets beside one of 100: what chance is nobody says.
 
     What another attack than the worst one chose among is no matter.
     """
-    folder = make_bench()
-    path = folder / "runs" / "0-0" / "attacks" / "all.json"
-    rows = load_rows(path)
-    for name, counts in (("logit-inversion", [100] * 3), ("decoder", [None, 100, 100])):
-        save_rows(path, [*rows, rows[-1] | {"attack": name, "targets": 20}])
-        assert [
-            attacked.describe_candidates(s) for s in summarise_book(read_book(folder))
-        ] == counts
+    folder = make_bench(seeds=2)
+    add_attack(folder, 0, attack_of(0.9, "other", targets=20))
+    assert [s.picked_among for s in summarise_book(read_book(folder))] == [100] * 3
+    rows = json.loads((folder / "bench.json").read_text())
+    rows[0]["attacks"] = [attack_of(0.03, targets=20)]
+    (folder / "bench.json").write_text(json.dumps(rows))
+    book = read_book(folder)
+    held = [replace_worst(row) for row in book.rows]
+    assert count_choices(held[:2], 100) is None and count_choices(held[2:4], 100) == 100
+
+
+def replace_worst(row: BenchRow) -> BenchRow:
+    """Return a row held to its first attack, whatever others met."""
+    return row.model_copy(update={"worst": row.attacks[0]})

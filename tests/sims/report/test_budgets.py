@@ -1,40 +1,40 @@
 """What larger budgets brought: who was attacked with several, and whether more would help."""
 
 from sims.report.budgets import describe_sweeps, find_sweeps, make_sweeps_table
-from sims.report.records import Escalated
-from sims.report.text import DASH
+from sims.results.records import BenchRow
+from tests.sims.results.made import attack, make_row
 
 
-def row(variant: str, budget: float, mse: float | None, seed: int = 0) -> Escalated:
-    """Return a row of escalated.json."""
-    attack = None if mse is None else "decoder"
-    return Escalated(
-        variant=variant, strength=0.3, seed=seed, title=f"the {variant}", attack=attack,
-        budget=budget, mse=mse,
-    )  # fmt: skip
+def row(variant: str, errors: dict[float, float | None], seed: int = 0) -> BenchRow:
+    """Return a row that the decoder attacked with these budgets."""
+    attacks = (attack("decoder", mse, budget=budget) for budget, mse in errors.items())
+    return make_row(variant, 0.3, *attacks, seed=seed, title=f"the {variant}")
 
 
 ROWS = [
-    row("a", 10, 0.0391), row("a", 1, 0.05), row("b", 1, 0.05), row("a", 4, 0.04),
-    row("b", 4, 0.03), row("b", 10, 0.0293), row("c", 1, 0.02), row("c", 4, None),
-    row("a", 1, 0.06, seed=1), row("d", 1, 0.05), row("d", 10, 0.04),
-]  # fmt: skip
+    row("a", {10: 0.0391, 1: 0.05, 4: 0.04}),
+    row("b", {1: 0.05, 4: 0.03, 10: 0.0293}),
+    row("c", {1: 0.02, 4: None}),
+    row("a", {1: 0.06}, seed=1),
+    row("d", {1: 0.05, 10: 0.04}),
+]
 
 
 def test_only_who_was_attacked_with_several_in_the_order_of_budgets() -> None:
-    """One budget, one that no attack worked with, and another seed are no sweep."""
-    assert [(s.which, list(s.errors.items())) for s in find_sweeps(ROWS)] == [
+    """One budget, one that rebuilt nothing with another, and another seed are no sweep."""
+    assert [(s.point, list(s.errors.items())) for s in find_sweeps(ROWS)] == [
         (("a", 0.3), [(1, 0.05), (4, 0.04), (10, 0.0391)]),
         (("b", 0.3), [(1, 0.05), (4, 0.03), (10, 0.0293)]),
         (("d", 0.3), [(1, 0.05), (10, 0.04)]),
     ]
 
 
-def test_a_cell_that_was_trained_again_is_another() -> None:
-    """Ten times the effort on the old model says nothing of the new one."""
-    old, new = row("a", 10, 0.03), row("a", 1, 0.05)
-    assert find_sweeps([old, new])
-    assert not find_sweeps([old.model_copy(update={"accuracy": 0.9}), new])
+def test_only_the_budget_differs_in_a_sweep() -> None:
+    """Another attack, other knowledge, fewer targets or another version are sweeps of their own."""
+    first = attack("decoder", 0.05)
+    for other in ({"attack": "rmle"}, {"knowledge": "x"}, {"targets": 10}, {"revision": 2}):
+        second = attack("decoder", 0.04, budget=4.0).model_copy(update=other)
+        assert find_sweeps([make_row("v", 0.3, first, second)]) == []
 
 
 def test_a_fiftieth_less_is_the_line() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from sims.report import figures
 from sims.report.read import read_book
-from sims.report.records import Bins
 from sims.report.summary import Summary, summarise_book
 from sims.results.estimate import Estimate
+from sims.results.records import ReliabilityBins
 from tests.sims.report.made import cell, notes
 
 Make = Callable[..., Path]
@@ -150,7 +150,7 @@ def test_nothing_to_draw() -> None:
 
 def test_empty_bins_are_left_out() -> None:
     """A bin without samples has no point."""
-    bins = Bins(confidence=(0.1, 0.9), accuracy=(0.0, 0.8), count=(0, 5))
+    bins = ReliabilityBins(confidence=(0.1, 0.9), accuracy=(0.0, 0.8), count=(0, 5))
     figure = figures.draw_reliability({"posterior": bins}, "last model")
     assert figure is not None
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["last model"]

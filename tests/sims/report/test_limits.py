@@ -5,19 +5,20 @@ from dataclasses import replace
 
 import pytest
 
-from fedcel.attacks import ATTACKS
+from fedcel.attacks import ATTACKS, AttackRow
 from fedcel.settings import Settings
 from sims.report.limits import count_rejections, describe_seeds, list_limits
-from sims.report.records import Attack, Event, Failed, Rejected, Result, Run
+from sims.report.read import FinishedRun
 from sims.report.words import find_verdict
+from sims.results.records import FailedCell, RejectedReply, RoundEvent, RunResult
 from tests.sims.report.made import cell
 
 NONE = cell("none", 0.951, 4.46)
 
 
-def run_with(result: Result, events: tuple[Event, ...] = ()) -> Run:
+def run_with(result: RunResult, events: tuple[RoundEvent, ...] = ()) -> FinishedRun:
     """Return a run of this result."""
-    return Run("r", Settings(), events, result, (), {})
+    return FinishedRun("r", Settings(), events, result, (), {})
 
 
 def test_limits_print_m_and_cap() -> None:
@@ -58,16 +59,19 @@ def test_how_many_seeds_each_variant_has(numbers: list[int], words: str) -> None
 
 def test_limits_name_what_failed() -> None:
     """Each cell and why; nothing where all went well."""
-    cells = [Failed(cell="b-0", reason="it ran away"), Failed(cell="c-1", reason="no client")]
+    cells = [
+        FailedCell(cell="b-0", reason="it ran away"),
+        FailedCell(cell="c-1", reason="no client"),
+    ]
     text = " ".join(list_limits([NONE], find_verdict([NONE]), cells))
     assert "figure: b-0 (it ran away); c-1 (no client)." in text
     assert "Failed" not in " ".join(list_limits([NONE], find_verdict([NONE])))
 
 
-def test_limits_name_the_attacks_nobody_ran(outcome: Callable[..., Result]) -> None:
+def test_limits_name_the_attacks_nobody_ran(outcome: Callable[..., RunResult]) -> None:
     """A skipped one was not run, one averaged over repeats was; nothing where all were."""
-    ran = [Attack(attack=name) for name in ("optimal", "decoder*16", "own.attack:Mine")]
-    rows = (*ran, Attack(attack="unsplit", skipped="needs the architecture"))
+    ran = [AttackRow(attack=name) for name in ("optimal", "decoder*16", "own.attack:Mine")]
+    rows = (*ran, AttackRow(attack="unsplit", skipped="needs the architecture"))
     run = replace(run_with(outcome()), attacks=rows)
     text = " ".join(
         list_limits([replace(NONE, runs=(run,))], find_verdict([NONE]), (), ["mi-face"])
@@ -87,7 +91,7 @@ def test_limits_own_up_to_the_choice() -> None:
     assert "validation accuracy decides" in list_limits(scored, find_verdict(scored))[0]
 
 
-def test_limits_state_the_floor(outcome: Callable[..., Result]) -> None:
+def test_limits_state_the_floor(outcome: Callable[..., RunResult]) -> None:
     """What the answers of the variant named at the top tell; nothing where it was not measured."""
     runs = tuple(run_with(outcome(answer_bits=bits)) for bits in (0.1, 0.3))
     best = replace(cell("a", 0.95, 0.5), runs=runs)
@@ -96,10 +100,10 @@ def test_limits_state_the_floor(outcome: Callable[..., Result]) -> None:
     assert "no encoder" not in " ".join(list_limits([NONE], find_verdict([NONE])))
 
 
-def test_rejected(outcome: Callable[..., Result]) -> None:
+def test_rejected(outcome: Callable[..., RunResult]) -> None:
     """Reasons are counted, the most frequent first."""
     events = tuple(
-        Event(round=i, rejected=(Rejected(client=i, reason=reason),))
+        RoundEvent(round=i, rejected=(RejectedReply(client=i, reason=reason),))
         for i, reason in enumerate(("late", "not finite", "late"))
     )
     run = run_with(outcome(), events)

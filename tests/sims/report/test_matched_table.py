@@ -14,6 +14,8 @@ from sims.report.matched_table import COLUMNS, NEVER, make_matched_tables
 from sims.report.text import DASH
 
 SWEEP = {"none": [(None, 0.96, 5.0)], "cel": [(1.0, 0.95, 1.0), (2.0, 0.91, 0.5)]}
+DECODER: dict[str, object] = {"attack": "decoder", "mse": 0.04, "oracle-mse": 0.0434}
+DECODER |= {"mean-mse": 0.074}
 SWEEP |= {"weak": [(1.0, 0.97, 3.0)], "poor": [(1.0, 0.5, 0.1)]}
 
 
@@ -42,10 +44,8 @@ def bench(folder: Path, seeds: int = 3, **drop: int) -> Path:
                         "encoder-parameters": 16_576,
                         "flops-per-inference": 33_024,
                         "bytes-per-inference": 256,
-                        "oracle-mse": 0.0434,
-                        "mean-mse": 0.074,
-                        "mse": 0.04,
-                        "run": "runs/x",
+                        "attacks": [DECODER],
+                        "run": f"runs/{name}-{strength}-{seed}",
                     }
                 )
     kept = [row for row in rows if drop.get(str(row["variant"])) != row["seed"]]
@@ -105,14 +105,12 @@ def vary(folder: Path, alike: bool) -> None:
     rows = json.loads((folder / "bench.json").read_text())
     draw, found = np.random.default_rng(3), {}
     common = draw.normal(size=400)
-    for number, row in enumerate(rows):
-        row["run"] = f"runs/{number}"
+    for row in rows:
         own = common if alike else draw.normal(size=400)
-        found[f"runs/{number}|accuracy"] = torch.full((400,), row["accuracy"])
+        found[f"{row['run']}|accuracy"] = torch.full((400,), row["accuracy"])
         bits = row["bits-beyond-label"] + 2 * (own - own.mean())
-        found[f"runs/{number}|bits-beyond-label"] = torch.from_numpy(bits)
+        found[f"{row['run']}|bits-beyond-label"] = torch.from_numpy(bits)
     per_image.write_vectors(folder, found)
-    (folder / "bench.json").write_text(json.dumps(rows))
 
 
 def half(cell: str) -> float:
@@ -134,37 +132,32 @@ def test_intervals_are_over_seeds_and_images(tmp_path: Path) -> None:
 
 
 def test_a_worse_attack_of_a_larger_budget_counts(tmp_path: Path) -> None:
-    """Rows of escalated.json take the place of a cell's own where their error is lower.
-
-    They do if all cells have met that attack: else the one that did would look worse than others.
-    """
-    bench(tmp_path)
-    row = {"strength": None, "attack": "kernel-ridge", "budget": 4.0, "variant": "none"}
-    worse = [
-        {**row, "variant": name, "strength": strength, "seed": seed, "mse": 0.01 + 0.1 * number}
-        for number, (name, points) in enumerate(SWEEP.items())
-        for strength, *_ in points
-        for seed in range(3)
-    ]
-    weak = {**row, "variant": "weak", "strength": 1.0}
-    milder = [{**weak, "seed": seed, "mse": 0.05, "knowledge": "held-out"} for seed in range(3)]
-    single = [{**weak, "seed": 0, "mse": 0.001, "budget": 10.0}]  # one seed of three
-    other = [{**weak, "seed": n, "mse": 0.002, "accuracy": 0.3, "budget": 2.0} for n in range(3)]
-    rows = [*worse, *milder, *single, *other]
-    (tmp_path / "escalated.json").write_text(json.dumps(rows))
+    """If all cells have met it: else the one that did would look worse than others."""
+    rows = json.loads((bench(tmp_path) / "bench.json").read_text())
+    ridge = DECODER | {"attack": "kernel-ridge", "budget": 4.0}
+    for row in rows:
+        number = list(SWEEP).index(row["variant"])
+        row["attacks"].append(ridge | {"mse": 0.01 + 0.1 * number})
+        if row["variant"] == "weak":
+            row["attacks"].append(ridge | {"mse": 0.005, "knowledge": "held-out"})
+            if row["seed"] == 0:
+                row["attacks"].append(ridge | {"mse": 0.001, "budget": 10.0})
+    (tmp_path / "bench.json").write_text(json.dumps(rows))
     text = make_matched_tables(tmp_path, "0")
     place = [column.key for column in COLUMNS].index("mse")
     assert cells(text, "none")[place] == "0.0100 ± 0.0000"
     assert cells(text, "weak")[place] == "0.0400 ± 0.0000"
-    assert "MSE: the worst attack that every cell met (knowledge, budget): kernel-ridge, 4" in text
-    assert "Not on every cell, and left out: kernel-ridge, held-out, 4; kernel-ridge, 10;" in text
-    (tmp_path / "escalated.json").write_text(json.dumps([*worse[:-1], *milder]))
+    said = (
+        "MSE: the worst attack that every cell met (knowledge, budget): kernel-ridge, 4; decoder."
+    )
+    assert said in text
+    assert "Not on every cell, and left out: kernel-ridge, held-out, 4; kernel-ridge, 10." in text
+    rows[-1]["attacks"] = [DECODER]
+    (tmp_path / "bench.json").write_text(json.dumps(rows))
     assert cells(make_matched_tables(tmp_path, "0"), "none")[place] == "0.0400 ± 0.0000"
-    (tmp_path / "escalated.json").write_text('[{"variant": "none"}]')
-    with pytest.raises(RunError, match=r"escalated\.json is damaged"):
-        make_matched_tables(tmp_path)
-    (tmp_path / "escalated.json").write_text(json.dumps([{**row, "mse": "x"} for row in worse]))
-    with pytest.raises(RunError, match="mse of 'none' is 'x', must be a number"):
+    rows[0]["attacks"] = [{"mse": 0.1}]
+    (tmp_path / "bench.json").write_text(json.dumps(rows))
+    with pytest.raises(RunError, match=r"bench\.json is damaged: 0\.attacks\.0\.attack"):
         make_matched_tables(tmp_path)
 
 

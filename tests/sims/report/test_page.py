@@ -12,6 +12,7 @@ import pytest
 from fedcel.errors import RunError
 from sims.report import format_summary, write_report
 from tests.sims.attack_files import save_rows
+from tests.sims.report.conftest import add_attack, attack_of
 
 Make = Callable[..., Path]
 NEEDS_A_FILE = {"src", "href", "srcset", "data", "action", "poster", "xlink:href"}
@@ -73,7 +74,7 @@ def test_main_table_holds_the_numbers(make_bench: Make) -> None:
     assert rows["cluster"][1:8] == ["94.8", "0.171", "0.012", "0.54", "22.0", "4.54", "0.79"]
     assert rows["cluster"][8].split() == ["0.0427", "±", "0.0002"]  # .0425 + 0, 2e-4, 4e-4
     assert rows["cluster"][11:] == ["decoder", "0.0425"]
-    assert rows["label only (class-mean oracle)"][4:9] == ["0.00", "10.0", "–", "–", "0.0434"]
+    assert rows["label only (class means)"][4:9] == ["0.00", "10.0", "–", "–", "0.0434"]
     assert rows["nothing (mean image)"][8] == "0.0737"
 
 
@@ -167,13 +168,10 @@ def test_run_nobody_attacked(make_bench: Make) -> None:
 def test_larger_budgets_have_a_table(make_bench: Make) -> None:
     """Where there are several; the name is that of the other tables; it says what still falls."""
     folder = make_bench()
-    row = {"variant": "none", "strength": None, "seed": 0, "title": "x", "attack": "decoder"}
-    path, rows = folder / "escalated.json", [row | {"budget": 1.0, "mse": 0.04}]
-    path.write_text(json.dumps(rows))
     page_of(folder)
     assert "larger budgets" not in (folder / "report.html").read_text()
-    path.write_text(json.dumps([*rows, row | {"budget": 4.0, "mse": 0.03}]))
-    assert ["none", "decoder", "0.0400", "0.0300", "yes"] in page_of(folder).rows
+    add_attack(folder, 0, attack_of(0.03, budget=4.0))
+    assert ["none", "decoder", "0.0312", "0.0300", "yes"] in page_of(folder).rows
     assert "was still falling" in (folder / "report.html").read_text()
 
 

@@ -6,13 +6,14 @@ import numpy as np
 
 from fedcel.settings import Settings
 from sims.report.pictures import GAP, encode_png, make_grid, make_strips, tile_images
-from sims.report.records import Images, Result, Run
+from sims.report.read import FinishedRun, Images
 from sims.report.summary import Summary
+from sims.results.records import RunResult
 
 
-def summary(label: str, result: Result, images: dict[str, Images]) -> Summary:
+def summary(label: str, result: RunResult, images: dict[str, Images]) -> Summary:
     """Return a summary of one run with these images."""
-    return Summary(label, label, runs=(Run(label, Settings(), (), result, (), images),))
+    return Summary(label, label, runs=(FinishedRun(label, Settings(), (), result, (), images),))
 
 
 def images(value: float) -> Images:
@@ -39,7 +40,7 @@ def test_colour_keeps_its_channels() -> None:
     assert tile_images(red).shape == (40, 40, 4)
 
 
-def test_originals_once(outcome: Callable[..., Result]) -> None:
+def test_originals_once(outcome: Callable[..., RunResult]) -> None:
     """Originals come first, and again only for a variant attacked on other images."""
     same = {"targets": images(0.1), "class-mean": images(0.2), "decoder": images(0.3)}
     other = {"targets": images(0.9), "decoder": images(0.3)}

@@ -14,10 +14,15 @@ from sims.report.page import write_report
 from sims.report.read import read_book, read_finished
 from sims.report.summary import summarise_book
 from sims.report.text import name_worst_attacks
-from sims.results.rows import read_bench_rows as rows_read
+from sims.results.worst_attack import hold_to_own
 from tests.sims.attack_files import load_rows, save_rows
+from tests.sims.report.conftest import add_attack, attack_of
 
 Make = Callable[..., Path]
+ATTACKED = (
+    '{"settings": {}, "revision": 1, "finished": "2026-01-01T00:00:00Z", '
+    '"rows": [{"attack": "decoder", "mse": 0.1}]}'
+)
 
 
 def test_bench_is_read(make_bench: Make) -> None:
@@ -36,10 +41,11 @@ def test_bench_is_read(make_bench: Make) -> None:
 def test_run_is_a_bench_of_one_row(make_bench: Make) -> None:
     """The worst attack of a run is the one with the lowest mean MSE over its seeds."""
     book = read_book(make_bench() / "runs" / "0-0")
-    (row,) = book.rows
-    assert (book.kind, row.worst_attack, row.title) == ("run", "decoder", "0-0")
-    assert row.mse == pytest.approx(0.0312 + 0.0002)  # seeds 0, 1, 2 add 0, 2e-4, 4e-4
-    assert row.identification_1 == pytest.approx(0.21)
+    (row,) = hold_to_own(book.rows)
+    assert row.worst
+    assert (book.kind, row.worst.attack, row.title) == ("run", "decoder", "0-0")
+    assert row.worst.mse == pytest.approx(0.0312 + 0.0002)  # seeds 0, 1, 2 add 0, 2e-4, 4e-4
+    assert row.worst.identification_1 == pytest.approx(0.21)
 
 
 def test_a_run_attacked_with_two_budgets(make_bench: Make) -> None:
@@ -48,8 +54,8 @@ def test_a_run_attacked_with_two_budgets(make_bench: Make) -> None:
     rows = load_rows(run / "attacks" / "all.json")
     more = [row | {"budget": 4.0, "mse": 0.02} for row in rows if row["attack"] == "decoder"]
     save_rows(run / "attacks" / "all.json", rows + more)
-    book = read_book(run)
-    assert (book.rows[0].worst_attack, book.rows[0].mse) == ("decoder", pytest.approx(0.02))
+    (summary,) = summarise_book(read_book(run))
+    assert (summary.worst, summary.mse.mean) == (("decoder",), pytest.approx(0.02))
 
 
 def test_what_failed_is_read(make_bench: Make) -> None:
@@ -60,51 +66,47 @@ def test_what_failed_is_read(make_bench: Make) -> None:
     assert [(f.cell, f.reason) for f in read_book(folder).failed] == [("b-0", "it ran away")]
 
 
-def test_what_larger_budgets_brought_is_read(make_bench: Make) -> None:
-    """Nothing where none was tried; a row without an attack has no MSE; damage is named."""
+def test_damaged_rows_are_named(make_bench: Make) -> None:
+    """Where, and what stands there."""
     folder = make_bench()
-    assert read_book(folder).escalated == ()
-    path = folder / "escalated.json"
-    path.write_text('[{"variant": "none", "attack": null, "budget": 4.0, "bits-cap": 5.3}]')
-    (row,) = read_book(folder).escalated
-    assert (row.variant, row.attack, row.budget, row.mse) == ("none", None, 4.0, None)
-    for text, said in (
-        ('[{"variant": "none"}]', "0.budget: Field required"),
-        ('[{"variant": "none", "budget": 1, "mse": "low"}]', "0.mse: .*'low'"),
-        ("[{", "the file: Invalid JSON"),
+    row = json.loads((folder / "bench.json").read_text())[0]
+    for rows, words in (
+        ([{**row, "attacks": [{"mse": 1}]}], "0.attacks.0.attack: Field required"),
+        ([row, {**row, "mse": "low", "accuracy": "low"}], "1.accuracy: .*'low'"),
+        ([{**row, "run": None}], "0.run: "),
     ):
-        path.write_text(text)
-        with pytest.raises(RunError, match=rf"escalated\.json is damaged: {said}"):
+        (folder / "bench.json").write_text(json.dumps(rows))
+        with pytest.raises(RunError, match=rf"bench\.json is damaged: {words}"):
             read_book(folder)
+    (folder / "bench.json").write_text("[{")
+    with pytest.raises(RunError, match=r"bench\.json is damaged: the file: Invalid JSON"):
+        read_book(folder)
 
 
 def test_the_page_is_held_to_the_attack_that_tables_are(make_bench: Make) -> None:
     """Ten easy targets do not stand against 400."""
     folder = make_bench()
     rows = json.loads((folder / "bench.json").read_text())
-    asked = {"worst-targets": 400, "identification-candidates": 100}
-    rows = [row | asked | {"mse": 0.05} for row in rows]
-    tried = {"attack": "rmle", "budget": 1.0, "targets": 10, "picked-among": 10, "mse": 0.01}
-    more = [row | tried for row in rows]
+    for row in rows:
+        few = attack_of(0.01, "rmle", targets=10)
+        row |= {"identification-candidates": 100, "attacks": [attack_of(0.05, targets=400), few]}
     (folder / "bench.json").write_text(json.dumps(rows))
-    (folder / "escalated.json").write_text(json.dumps(more))
-    told = [(row.worst_attack, row.mse) for row in read_book(folder).rows]
-    assert told == [(row["worst-attack"], row["mse"]) for row in rows_read(folder)]
-    assert [mse for _, mse in told] == [0.05] * 3
+    book = read_book(folder)
+    for common in (False, True):
+        assert [(s.worst, s.mse.mean) for s in summarise_book(book, common)] == [
+            (("decoder",), 0.05)
+        ] * 3
 
 
 def test_curves_are_of_what_every_cell_met(make_bench: Make) -> None:
     """A stronger attack on one cell alone is the worst there, and no bend in its curve."""
     folder = make_bench()
-    assert read_book(folder).compared is None
     before = (write_report(folder).parent / "figures" / "mse.svg").read_text()
-    (row, *_) = json.loads((folder / "bench.json").read_text())
-    one = row | {"attack": "hybrid", "budget": 1.0, "mse": 0.01}
-    (folder / "escalated.json").write_text(json.dumps([one]))
+    add_attack(folder, 0, attack_of(0.01, "hybrid"))
     book = read_book(folder)
-    assert book.compared
-    assert (book.rows[0].worst_attack, book.rows[0].mse) == ("hybrid", 0.01)
-    assert book.compared.rows[0].mse == row["mse"]
+    first, common = summarise_book(book)[0], summarise_book(book, common=True)[0]
+    assert (first.worst, first.mse.mean) == (("hybrid",), 0.01)
+    assert (common.worst, common.mse.mean) == (("decoder",), 0.0312)
     after = (write_report(folder).parent / "figures" / "mse.svg").read_text()
     assert after == before and "0.0100" in (folder / "report.html").read_text()
 
@@ -137,7 +139,7 @@ def test_run_without_attacks(make_bench: Make) -> None:
     run = make_bench() / "runs" / "0-0"
     shutil.rmtree(run / "attacks")
     book = read_book(run)
-    assert book.rows[0].mse is None
+    assert book.rows[0].attacks == ()
     assert book.runs[""].images == {}
 
 
@@ -197,8 +199,8 @@ def test_missing_file(make_bench: Make, name: str) -> None:
         ("result.json", '{"accuracy": NaN}', "result.json .* accuracy: .*finite"),
         ("result.json", "[]", "result.json is damaged: the file: .*object"),
         ("result.json", "{", "result.json is damaged"),
-        ("attacks/all.json", '{"rows": [{"mse": 0.1}]}', "a row names no attack"),
-        ("attacks/all.json", '{"rows": []}', "all.json is damaged: Field required"),
+        ("attacks/all.json", ATTACKED.replace("attack", "a"), "rows.0.attack: Field required"),
+        ("attacks/all.json", '{"rows": []}', "all.json is damaged: settings: Field required"),
         ("attacks/all.safetensors", "no tensors", "all.safetensors is damaged"),
     ],
 )

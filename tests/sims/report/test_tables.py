@@ -3,21 +3,22 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from fedcel.attacks import AttackRow
 from fedcel.settings import Settings
 from sims.report import tables
-from sims.report.records import Attack, Result, Run
+from sims.report.read import FinishedRun
 from sims.report.summary import Summary
-from sims.report.text import DASH
+from sims.results.records import RunResult
 from tests.sims.report.made import cell
 
 
-def test_details_in_their_own_columns(outcome: Callable[..., Result]) -> None:
+def test_details_in_their_own_columns(outcome: Callable[..., RunResult]) -> None:
     """Each number under its name, means over seeds, a dash where it was not measured."""
     keys = {"answer_bits": 0.125, "gaussianity_gap_bits": 1.25, "gaussianity_direction_bits": 0.5}
     more = {"gaussianity_kurtosis": 2.5, "within_class_spread": 0.0625}
     first = outcome(**keys, **more, between_client_spread=0.001)
     second = outcome(**keys, **more, between_client_spread=0.002)
-    runs = tuple(Run("r", Settings(), (), result, (), {}) for result in (first, second))
+    runs = tuple(FinishedRun("r", Settings(), (), result, (), {}) for result in (first, second))
     one = Summary(variant="a", label="a", noise=0.3, runs=runs)
     table = tables.make_details_table([one, replace(one, noise=None, runs=())])
     assert len(set(table.head)) == len(table.head)
@@ -30,7 +31,7 @@ def test_details_in_their_own_columns(outcome: Callable[..., Result]) -> None:
         "negentropy, bits": "1.25",
         "of it in single directions": "0.50",
         "excess kurtosis": "2.5",
-        "spread within classes, z²": "0.0625",
+        "within-class spread": "0.0625",
         "between clients, z²": "0.0015",
     }
     assert set(table.rows[1][1:]) == {DASH}
@@ -39,8 +40,8 @@ def test_details_in_their_own_columns(outcome: Callable[..., Result]) -> None:
 def test_what_was_found_and_what_was_not_run() -> None:
     """Columns without a number are left out; a reason stands in a line of its own."""
     rows = [
-        {"attack": "rmle", "observation": "smashed-data", "mse": 0.05, "seed": 0},
-        {"attack": "first-layer", "observation": "update", "skipped": "there is none"},
+        AttackRow(attack="rmle", observation="smashed-data", mse=0.05, seed=0),
+        AttackRow(attack="first-layer", observation="update", skipped="there is none"),
     ]
     head, _, line, reason = tables.format_attack_rows(rows).splitlines()
     assert head.split() == ["attack", "sees", "attack", "seed", "MSE"]
@@ -49,11 +50,11 @@ def test_what_was_found_and_what_was_not_run() -> None:
     assert tables.format_attack_rows(rows[1:]) == f"{reason}\n"
 
 
-def test_an_attack_that_pays_says_how_often_it_asked(outcome: Callable[..., Result]) -> None:
+def test_an_attack_that_pays_says_how_often_it_asked(outcome: Callable[..., RunResult]) -> None:
     """One that asks for nothing has a dash there."""
-    paying = Attack.model_validate({"attack": "a", "queries": 2000, "mse": 0.5})
-    found = (paying, Attack.model_validate({"attack": "b", "mse": 0.5}))
-    one = Summary("a", "a", runs=(Run("r", Settings(), (), outcome(), found, {}),))
+    paying = AttackRow.model_validate({"attack": "a", "queries": 2000, "mse": 0.5})
+    found = (paying, AttackRow.model_validate({"attack": "b", "mse": 0.5}))
+    one = Summary("a", "a", runs=(FinishedRun("r", Settings(), (), outcome(), found, {}),))
     table = tables.make_attacks_table([one])
     assert [row[table.head.index("queries paid for")] for row in table.rows] == ["2000", DASH]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fedcel.settings import Settings
-from sims.report.records import Result, Run
+from sims.report.read import FinishedRun
 from sims.report.summary import Summary
 from sims.report.words import (
     describe_attack,
@@ -16,6 +16,7 @@ from sims.report.words import (
     list_cautions,
 )
 from sims.results.estimate import Estimate
+from sims.results.records import RunResult
 from tests.sims.report.made import cell
 
 NONE = cell("none", 0.951, 4.46, 0.92)
@@ -169,12 +170,12 @@ def test_attack_sentence() -> None:
     assert describe_attack(find_verdict([NONE])) is None
 
 
-def run_with(result: Result) -> Run:
+def run_with(result: RunResult) -> FinishedRun:
     """Return a run of this result."""
-    return Run("r", Settings(), (), result, (), {})
+    return FinishedRun("r", Settings(), (), result, (), {})
 
 
-def test_cautions(outcome: Callable[..., Result]) -> None:
+def test_cautions(outcome: Callable[..., RunResult]) -> None:
     """Unequal noise, an attack worse than the label alone, a broken bound; else none."""
     best = replace(cell("a", 0.95, 0.5), noise=0.3)
     assert list_cautions([NONE, best], find_verdict([NONE, best])) == []

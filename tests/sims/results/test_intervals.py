@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from sims.results.attack_results import attack_vector_name
 from sims.results.estimate import estimate
 from sims.results.intervals import (
     NORMAL,
@@ -12,14 +13,24 @@ from sims.results.intervals import (
     resample_rows,
     resampled_mean,
 )
+from sims.results.records import BenchRow
+from tests.sims.results.made import attack, make_row
 
 BITS = "bits-beyond-label"
 SEEDS, IMAGES, TRIED = 3, 60, 400
 
 
-def vectors(*values: float) -> dict[str, np.ndarray]:
+def vectors(run: str, *values: float) -> dict[str, np.ndarray]:
     """Return a run's measures of each image: these bits, and all answers right."""
-    return {"accuracy": np.ones(len(values)), BITS: np.array(values)}
+    return {f"{run}|accuracy": np.ones(len(values)), f"{run}|{BITS}": np.array(values)}
+
+
+def rows(*runs: str, bits: float = 2.0, **more: object) -> list[BenchRow]:
+    """Return a row of each run, held to an attack of error .1."""
+    worst = attack("decoder", 0.1)
+    return [
+        make_row("v", 1.0, run=run, bits=bits, accuracy=1.0, worst=worst, **more) for run in runs
+    ]
 
 
 def test_a_bootstrap_mean_by_hand() -> None:
@@ -31,47 +42,44 @@ def test_a_bootstrap_mean_by_hand() -> None:
 
 
 def test_rows_are_redrawn_alike_in_all_cells() -> None:
-    """What two cells share cancels; what no vector says stays, but for an error."""
-    rows = [{"run": "a", BITS: 2.0, "accuracy": 1.0, "mse": 0.1, "other": 7.0}]
-    rows.append({**rows[0], "run": "b", BITS: 3.0})
-    found = resample_rows(rows, {"a": vectors(1, 2, 3), "b": vectors(2, 3, 4)})
+    """What two cells share cancels; what no vector says stays."""
+    cells = rows("a", "b", **{"certificate-bits": 7.0})
+    found = resample_rows(cells, vectors("a", 1, 2, 3) | vectors("b", 2, 3, 4))
     assert len(found) == REPLICATES
-    assert {round(float(str(b[BITS])) - float(str(a[BITS])), 9) for a, b in found} == {1.0}
+    assert {round(b[BITS] - a[BITS], 9) for a, b in found} == {1.0}
     assert len({a[BITS] for a, _ in found}) > 3
-    assert all(row["mse"] == 0.1 and row["other"] == 7.0 for row in found[0])
+    assert all(row["mse"] == 0.1 and row["certificate-bits"] == 7.0 for row in found[0])
 
 
 def test_a_measure_that_one_run_lacks_is_of_no_use_and_few_targets_are_of_some() -> None:
-    """None, so that no mean of fewer passes for one of all; so where no target is drawn."""
-    rows = [{"run": run, BITS: 2.0, "accuracy": 1.0, "mse": 0.1} for run in "ab"]
-    images = {"a": vectors(*range(50)) | {"mse": np.array([0.1])}, "b": vectors(*range(50))}
-    found = resample_rows(rows, images)
-    assert all(b["mse"] is None for _, b in found)
-    known = [a["mse"] for a, _ in found]
-    assert 0.2 < sum(value is None for value in known) / len(known) < 0.6  # (1 - 1/50)^50 is .36
+    """Left out, so that no mean of fewer passes for one of all; so where no target is drawn."""
+    cells = rows("a", "b")
+    name = f"a|{attack_vector_name(attack('decoder', 0.1).id, 'mse')}"
+    images = vectors("a", *range(50)) | vectors("b", *range(50)) | {name: np.array([0.1])}
+    found = resample_rows(cells, images)
+    assert not any("mse" in b for _, b in found)
+    lacking = sum("mse" not in a for a, _ in found) / len(found)
+    assert 0.2 < lacking < 0.6  # (1 - 1/50)^50 is .36
     assert mean_samples(found, "mse") == [None] * REPLICATES
 
 
 def test_runs_measured_on_other_images_are_not_paired() -> None:
     """Fifty and sixty: the same place is not the same image."""
-    rows = [{"run": run, BITS: 2.0, "accuracy": 1.0} for run in "ab"]
-    assert resample_rows(rows, {"a": vectors(*range(50)), "b": vectors(*range(60))}) == []
+    images = vectors("a", *range(50)) | vectors("b", *range(60))
+    assert resample_rows(rows("a", "b"), images) == []
 
 
 def test_the_spread_over_samples_is_the_standard_error() -> None:
     """Of a plain mean it is sd / sqrt(T), to the noise of 200 samples."""
     values = np.random.default_rng(1).normal(size=400)
-    rows = [{"run": "a", BITS: 1.0, "accuracy": 1.0}]
-    drawn = [float(str(row[BITS])) for (row,) in resample_rows(rows, {"a": vectors(*values)})]
+    drawn = [row[BITS] for (row,) in resample_rows(rows("a"), vectors("a", *values))]
     assert np.std(drawn) == pytest.approx(values.std() / 20, rel=0.15)
 
 
-@pytest.mark.parametrize("images", [{}, {"a": {}}, {"a": {BITS: np.ones(3)}}])
-def test_nothing_is_known_of_images_where_a_run_kept_none(
-    images: dict[str, dict[str, np.ndarray]],
-) -> None:
+@pytest.mark.parametrize("images", [{}, {f"a|{BITS}": np.ones(3)}, vectors("b", 1, 2)])
+def test_nothing_is_known_of_images_where_a_run_kept_none(images: dict[str, np.ndarray]) -> None:
     """Not a sample, rather than samples that do not vary."""
-    assert resample_rows([{"run": "a", BITS: 1.0, "accuracy": 1.0}], images) == []
+    assert resample_rows(rows("a"), images) == []
 
 
 def test_the_parts_add_as_variances() -> None:
@@ -124,7 +132,8 @@ def test_crossed_intervals_hold(
 def test_the_part_of_the_images_is_no_wider_than_their_standard_error() -> None:
     """Seeds alike: 1.96 sd / sqrt(T), and Student's part nothing."""
     values = np.random.default_rng(2).normal(size=400)
-    rows = [{"run": run, BITS: float(values.mean()), "accuracy": 1.0} for run in "abc"]
-    found = resample_rows(rows, {run: vectors(*values) for run in "abc"})
+    cells = rows("a", "b", "c", bits=float(values.mean()))
+    images = vectors("a", *values) | vectors("b", *values) | vectors("c", *values)
+    found = resample_rows(cells, images)
     half = crossed_interval([float(values.mean())] * 3, mean_samples(found, BITS)).half
     assert half == pytest.approx(1.96 * values.std() / 20, rel=0.15)

@@ -5,16 +5,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcel.errors import RunError
+from sims.results import matched_accuracy
 from sims.results.matched_accuracy import (
-    BITS,
+    Curve,
     Match,
+    Matches,
     bits_at,
-    curve_areas,
-    make_curves,
-    match_rows,
+    measure_rows,
     paired_differences,
-    undefended_rows,
 )
+from sims.results.records import BenchRow
+from tests.sims.results.made import attack, make_row
+
+BITS = "bits-beyond-label"
 
 
 def point(accuracy: float, bits: float, **more: float) -> dict[str, float]:
@@ -25,15 +28,34 @@ def point(accuracy: float, bits: float, **more: float) -> dict[str, float]:
 def row(
     variant: str,
     strength: float | None,
-    accuracy: float,
-    bits: float,
+    accuracy: float | None,
+    bits: float | None,
     seed: int = 0,
+    *,
+    mse: float | None = None,
     **more: object,
-) -> dict[str, object]:
-    """Return a row of bench.json."""
-    bare = {"undefended": variant == "none", "anchored": variant == "swept"}
-    base = {"variant": variant, "strength": strength, "seed": seed, "mse": None}
-    return {**base, **bare, **point(accuracy, bits), **more}
+) -> BenchRow:
+    """Return a row of bench.json, held to an attack where it has an error."""
+    worst = None if mse is None else attack("decoder", mse)
+    return make_row(variant, strength, accuracy=accuracy, bits=bits, seed=seed, worst=worst, **more)
+
+
+def match_rows(rows: list[BenchRow], loss: float) -> dict[str, Matches]:
+    """Return matches of the rows' own measures."""
+    return matched_accuracy.match_rows(rows, measure_rows(rows), loss)
+
+
+def curve_areas(rows: list[BenchRow], most: float) -> dict[str, dict[int, dict[str, float]]]:
+    """Return areas of the rows' own measures."""
+    areas = matched_accuracy.curve_areas(rows, measure_rows(rows), most)
+    return {name: {seed: dict(area) for seed, area in each.items()} for name, each in areas.items()}
+
+
+def curve_of(rows: list[BenchRow], variant: str) -> Curve:
+    """Return a variant's curve of the first seed."""
+    measured = measure_rows(rows)
+    bare = matched_accuracy.undefended_measures(rows, measured)
+    return matched_accuracy.make_curves(rows, measured, bare)[variant, 0]
 
 
 def test_between_two_strengths_by_hand() -> None:
@@ -120,7 +142,7 @@ def test_the_direction_of_the_sweep_does_not_matter(
 
 
 ROWS = [
-    row("none", None, 0.95, 5.0, **{"train-step-ratio": 1.0, "mse": 0.02}),
+    row("none", None, 0.95, 5.0, mse=0.02, **{"train-step-ratio": 1.0}),
     row("swept", 3.0, 0.85, 1.0, **{"train-step-ratio": 3.0}),
     row("swept", 1.0, 0.93, 2.0, **{"train-step-ratio": 3.0}),
     row("own", 1.0, 0.94, 1.5),
@@ -129,18 +151,13 @@ ROWS = [
 
 def test_rows_become_curves_in_the_order_of_their_strengths() -> None:
     """With the undefended net as the beginning of a sweep, at the method's own cost."""
-    found = make_curves(ROWS, undefended_rows(ROWS))
-    swept = found["swept", 0]
+    swept = curve_of(ROWS, "swept")
     assert [p[BITS] for p in swept] == [5.0, 2.0, 1.0]
     assert [p["train-step-ratio"] for p in swept] == [3.0, 3.0, 3.0]
     assert "mse" in swept[0] and "mse" not in swept[1]
-    assert [p[BITS] for p in found["own", 0]] == [1.5]
+    assert [p[BITS] for p in curve_of(ROWS, "own")] == [1.5]
     zero = [*ROWS, row("swept", 0.0, 0.951, 4.9)]
-    assert [p[BITS] for p in make_curves(zero, undefended_rows(zero))["swept", 0]] == [
-        4.9,
-        2.0,
-        1.0,
-    ]
+    assert [p[BITS] for p in curve_of(zero, "swept")] == [4.9, 2.0, 1.0]
 
 
 def test_each_seed_is_matched_to_its_own_undefended_net() -> None:
@@ -161,13 +178,12 @@ def test_each_seed_is_matched_to_its_own_undefended_net() -> None:
     ("rows", "words"),
     [
         ([row("own", 1.0, 0.9, 1.0, 3)], "no undefended row of seed 3"),
-        ([{**ROWS[0], "accuracy": None}], "accuracy is None"),
-        ([{**ROWS[0], BITS: "many"}], "is 'many'"),
-        ([{k: v for k, v in ROWS[0].items() if k != "undefended"}], "again, finished cells"),
-        ([{k: v for k, v in ROWS[0].items() if k != "seed"}], "no 'seed'"),
+        ([row("none", None, None, 1.0)], "no 'accuracy'"),
+        ([row("none", None, 0.9, None)], "no 'bits-beyond-label'"),
+        ([row("none", None, 0.9, 1.0, undefended=None)], "again, finished cells"),
     ],
 )
-def test_rows_that_cannot_be_compared(rows: list[dict[str, object]], words: str) -> None:
+def test_rows_that_cannot_be_compared(rows: list[BenchRow], words: str) -> None:
     """What is missing, and what to do."""
     with pytest.raises(RunError, match=words):
         match_rows(rows, 0.0)
@@ -175,8 +191,9 @@ def test_rows_that_cannot_be_compared(rows: list[dict[str, object]], words: str)
 
 def test_the_first_undefended_variant_is_the_reference() -> None:
     """A second one is a row like the others."""
-    rows = [*ROWS, {**row("other", None, 0.5, 1.0), "undefended": True}]
-    assert undefended_rows(rows)[0]["accuracy"] == 0.95
+    rows = [*ROWS, row("other", None, 0.5, 1.0, undefended=True)]
+    bare = matched_accuracy.undefended_measures(rows, measure_rows(rows))
+    assert bare[0]["accuracy"] == 0.95
 
 
 def test_an_area_by_hand() -> None:
@@ -194,7 +211,7 @@ def test_the_error_along_a_curve_is_that_of_the_net_chosen_by_its_bits() -> None
     found = curve_areas([*rows, worse], 10)
     assert found["swept"][0]["mse"] == pytest.approx(0.04)
     assert found["own"][0]["mse"] == pytest.approx(0.02)
-    assert "mse" not in curve_areas([rows[0], {**rows[1], "mse": None}], 10)["swept"][0]
+    assert "mse" not in curve_areas([rows[0], row("swept", 1.0, 0.8, 0.0)], 10)["swept"][0]
 
 
 def test_where_a_curve_does_not_reach_the_undefended_net_counts() -> None:

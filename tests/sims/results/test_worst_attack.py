@@ -1,164 +1,133 @@
 """The attack a defence is held to."""
 
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
-import torch
 
-from fedcel.attacks import Attacked, AttackRow
-from fedcel.runs import per_image
-from fedcel.settings import AttackSettings
-from sims.results.attack_results import write_result
-from sims.results.rows import worst_image_scores
+from fedcel.attacks import AttackId, AttackRow
+from sims.results.attack_results import average_attacks, group_by_attack
+from sims.results.records import BenchRow, CellAttack
 from sims.results.worst_attack import (
-    AttackId,
-    attack_id,
     common_attacks,
-    merge_rows,
-    worst_attack,
+    find_worst_attack,
+    hold_to_common,
+    hold_to_own,
 )
+from tests.sims.results.made import attack, make_row
 
-A, B = AttackId("a", "smashed-data"), AttackId("b", "private-logits")
-
-
-def test_the_lowest_mean_over_seeds_and_not_the_luckiest_seed() -> None:
-    """Of two attacks, b has the best seed and a the best mean; the first of equals wins."""
-    assert worst_attack([(B, 0.1), (A, 0.2), (B, 0.5), (A, 0.2)]) == A
-    assert worst_attack([(B, 0.2), (A, 0.2)]) == B
+A = attack("a", 0.2)
 
 
-def test_other_budgets_are_other_attacks() -> None:
-    """Their runs are not averaged with each other."""
-    more = A._replace(budget=4.0)
-    assert worst_attack([(A, 0.2), (more, 0.1), (B, 0.18)]) == more
+def test_the_lowest_error_counts_and_the_first_of_equals() -> None:
+    """Each is the mean over its attack seeds already."""
+    better = attack("b", 0.1)
+    assert find_worst_attack([A, better]) == better
+    assert find_worst_attack([A, attack("b", 0.2)]) == A
+    assert find_worst_attack([attack("b", 0.2), A]) == attack("b", 0.2)
+    assert find_worst_attack([A, attack("b", None)]) == A
 
 
 @pytest.mark.parametrize(
     "better",
     [
-        AttackId("gradient-inversion", "update"),
-        AttackId("a*16", "smashed-data*16"),
-        AttackId("optimal", "x*4"),
+        attack("gradient-inversion", 0.0, observation="update"),
+        attack("a*16", 0.0, observation="smashed-data*16"),
+        attack("optimal", 0.0, observation="x*4"),
     ],
 )
-def test_an_attack_on_more_than_one_inference_does_not_count(better: AttackId) -> None:
+def test_an_attack_on_more_than_one_inference_does_not_count(better: CellAttack) -> None:
     """However exact the images of an upload, or of sixteen answers to one question."""
-    assert worst_attack([(better, 0.0), (A, 0.2)]) == A
-    assert worst_attack([(better, 0.0)]) is None
+    assert find_worst_attack([better, A]) == A
+    assert find_worst_attack([better]) is None
 
 
 def test_few_targets_do_not_win_by_being_easy() -> None:
     """An attack on ten images is no worse than one on 400, whatever its error."""
-    many, few = A._replace(targets=400), B._replace(targets=10)
-    assert worst_attack([(many, 0.2), (few, 0.1)]) == many
-    assert worst_attack([(few, 0.1)]) == few
-
-
-def cells(**more: object) -> list[dict[str, object]]:
-    """Return three seeds of a bench whose decoder has an error of .05 on 400 targets."""
-    row: dict[str, object] = {"variant": "v", "strength": 1.0, "mse": 0.05, "worst-targets": 400}
-    return [row | {"seed": seed, "worst-attack": "decoder"} | more for seed in range(3)]
-
-
-def tried(seed: int, attack: str, mse: float, **more: object) -> dict[str, object]:
-    """Return a row of escalated.json."""
-    row: dict[str, object] = {"variant": "v", "strength": 1.0, "seed": seed, "attack": attack}
-    return row | {"mse": mse, "knowledge": "held-out", "budget": 1.0, "targets": 400} | more
-
-
-def taken_by(rows: list[dict[str, object]], more: list[dict[str, object]]) -> list[object]:
-    """Return each seed's attack and error once merged."""
-    return [(row["worst-attack"], row["mse"]) for row in merge_rows(rows, more)]
-
-
-def test_each_seed_has_its_own_worst_attack() -> None:
-    """Winners differ from seed to seed; one seed keeps what it had."""
-    more = [tried(0, "hybrid", 0.02), tried(1, "kernel", 0.03), tried(2, "hybrid", 0.06)]
-    wanted = [("hybrid", 0.02), ("kernel", 0.03), ("decoder", 0.05)]
-    assert taken_by(cells(), more) == wanted
-    own = [("decoder", 0.05)] * 3
-    assert taken_by(cells(), more[:2]) == own  # not all seeds were attacked so
-    again = [*more[:2], tried(2, "hybrid", 0.02, budget=4.0)]
-    assert taken_by(cells(), again) == own  # nor with one budget
-    assert taken_by(cells(), [row | {"accuracy": 0.1} for row in more]) == own  # another model
-
-
-def test_errors_on_other_targets_are_not_compared() -> None:
-    """Ten targets never take the place of 400; 400 do that of ten, even where they are harder."""
-    few = [tried(seed, "hybrid", 0.01, targets=10) for seed in range(3)]
-    assert taken_by(cells(), few) == [("decoder", 0.05)] * 3
-    many = [tried(seed, "kernel", 0.06) for seed in range(3)]
-    assert taken_by(cells(**{"worst-targets": 10}), many) == [("kernel", 0.06)] * 3
-
-
-def test_a_choice_among_five_is_none_among_a_hundred() -> None:
-    """Its rate would stand beside others' as if it were theirs."""
-    rows = cells(**{"identification-candidates": 100})
-    more = [tried(seed, "hybrid", 0.02, **{"picked-among": 5}) for seed in range(3)]
-    assert taken_by(rows, more) == [("decoder", 0.05)] * 3
-    more = [row | {"picked-among": 100} for row in more]
-    assert taken_by(rows, more) == [("hybrid", 0.02)] * 3
-
-
-def test_a_curve_is_of_what_all_its_cells_met() -> None:
-    """A stronger attack at one strength alone would make that variant look worse than others."""
-    rows = [row | {"strength": s} for s in (1.0, 2.0) for row in cells()]
-    here = [tried(seed, "hybrid", 0.02) for seed in range(3)]
-    there = [row | {"strength": 2.0} for row in here]
-    assert common_attacks(rows, here) == (rows, [])
-    assert common_attacks(rows, [*here, *there]) == (rows, [*here, *there])
-    for other in ({"budget": 4.0}, {"revision": 2}, {"mse": None}):
-        assert common_attacks(rows, [*here, *(row | other for row in there)]).more == []
-    bare = [{key: value for key, value in row.items() if key != "mse"} for row in rows]
-    assert common_attacks(bare, here).more == here  # cells that nothing else was run on
-    failed = [row | {"attack": None, "mse": None} for row in (*here, *there)]
-    assert common_attacks(bare, [*failed, *here]).more == here  # what failed there compares nothing
-
-
-def test_one_cell_that_lacks_an_attack_does_not_mix_them() -> None:
-    """The attack that met most cells alone is compared; where it is missing there is no error."""
-    rows = [row | {"strength": s} for s in (1.0, 2.0) for row in cells()]
-    bare = [{key: value for key, value in row.items() if key != "mse"} for row in rows]
-    ridge = [tried(seed, "ridge", 0.05) | {"strength": s} for s in (1.0, 2.0) for seed in range(3)]
-    best = [tried(seed, "hybrid", 0.02) | {"strength": 1.0} for seed in range(3)]
-    assert common_attacks(bare, [*best, *ridge[:-1]]).more == ridge[:-1]
-    found = merge_rows(*common_attacks(bare, [*best, *ridge[:-1]]))
-    assert [row.get("mse") for row in found] == [0.05] * 3 + [None] * 3
-    partly = [*rows[:3], *bare[3:]]  # half of the cells have been attacked by the bench itself
-    assert common_attacks(partly, best) == (partly, [])
-    found = merge_rows(*common_attacks(partly, ridge[:-1]))
-    assert [row.get("worst-attack") for row in found] == ["ridge"] * 3 + [None] * 3
+    few = attack("b", 0.1, targets=10)
+    assert find_worst_attack([A, few]) == A
+    assert find_worst_attack([few]) == few
 
 
 def test_no_trained_attack() -> None:
     """Nobody rebuilt an image."""
-    assert worst_attack([]) is None
+    assert find_worst_attack([]) is None
 
 
-def test_what_a_row_says_of_its_attack() -> None:
-    """The seed is left out; what a row does not say is not known."""
-    row: dict[str, object] = {"attack": "a", "observation": "o", "knowledge": "k", "seed": 3}
-    assert attack_id(row | {"budget": 2, "targets": 400}) == AttackId("a", "o", "k", 2.0, 400)
-    assert attack_id({"attack": "a"}) == AttackId("a")
+def worst_of(rows: Sequence[BenchRow]) -> list[object]:
+    """Return each row's worst attack and its error."""
+    return [row.worst and (row.worst.attack, row.worst.mse) for row in rows]
 
 
-def test_images_are_of_the_attack_named_and_of_no_other_number_of_targets(tmp_path: Path) -> None:
-    """Ten targets were attacked before four: the mean of four is that of its own four."""
-    row: dict[str, object] = {
-        "attack": "decoder",
-        "observation": "smashed-data",
-        "knowledge": "held-out",
-    }
-    many, few = (row | {"budget": 1.0, "targets": count, "seed": 0} for count in (10, 4))
-    for each, error in ((many, 0.2), (few, 0.1)):
-        vectors = {
-            per_image.vector_name(each, "mse"): torch.full((int(str(each["targets"])),), error)
-        }
-        how = AttackSettings(names="decoder", targets=int(str(each["targets"])))
-        write_result(tmp_path, how, Attacked([AttackRow.from_dict(each)], {}, vectors))
-    told = {f"worst-{key}": few[key] for key in ("attack", "knowledge", "budget", "targets")}
-    found = worst_image_scores(tmp_path, {**told, "mse": 0.1})
-    assert found["mse"].tolist() == pytest.approx([0.1] * 4)
-    assert (
-        worst_image_scores(tmp_path, {**told, "mse": 0.3}) == {}
-    )  # of another run: not these images
+DECODER = attack("decoder", 0.05)
+
+
+def test_each_seed_has_its_own_worst_attack() -> None:
+    """Winners differ from seed to seed; an attack that one seed did not meet does not count."""
+    errors = ((0.02, 0.06), (0.04, 0.03), (0.06, 0.06))
+    rows = [
+        make_row("v", 1.0, DECODER, attack("hybrid", one), attack("kernel", two), seed=seed)
+        for seed, (one, two) in enumerate(errors)
+    ]
+    assert worst_of(hold_to_own(rows)) == [("hybrid", 0.02), ("kernel", 0.03), ("decoder", 0.05)]
+    assert worst_of(hold_to_common(rows)) == worst_of(hold_to_own(rows))
+    lacking = make_row("v", 1.0, DECODER, seed=3)
+    assert worst_of(hold_to_own([*rows, lacking])) == [("decoder", 0.05)] * 4
+    other = make_row("v", 1.0, DECODER, attack("hybrid", 0.01, budget=4.0), seed=3)
+    assert worst_of(hold_to_own([*rows, other])) == [("decoder", 0.05)] * 4  # nor with one budget
+
+
+def test_errors_on_other_targets_are_not_compared() -> None:
+    """Ten targets never take the place of 400; 400 do that of ten, even where they are harder."""
+    few = attack("hybrid", 0.01, targets=10)
+    assert worst_of(hold_to_own([make_row("v", 1.0, DECODER, few)])) == [("decoder", 0.05)]
+    many = attack("kernel", 0.06)
+    assert worst_of(hold_to_own([make_row("v", 1.0, few, many)])) == [("kernel", 0.06)]
+
+
+def test_a_choice_among_five_is_none_among_a_hundred() -> None:
+    """Its rate would stand beside others' as if it were theirs; ten targets are ten at most."""
+    hundred = {"identification-candidates": 100}
+    few = attack("hybrid", 0.02, **{"identification-candidates": 5})
+    assert worst_of(hold_to_own([make_row("v", 1.0, DECODER, few, **hundred)])) == [
+        ("decoder", 0.05)
+    ]
+    many = attack("hybrid", 0.02, **hundred)
+    assert worst_of(hold_to_own([make_row("v", 1.0, DECODER, many, **hundred)])) == [
+        ("hybrid", 0.02)
+    ]
+    ten = attack("hybrid", 0.02, targets=10, **{"identification-candidates": 10})
+    assert worst_of(hold_to_own([make_row("v", 1.0, ten, **hundred)])) == [("hybrid", 0.02)]
+
+
+def test_a_curve_is_of_what_all_its_cells_met() -> None:
+    """A stronger attack at one strength alone would make that variant look worse than others."""
+    hybrid = attack("hybrid", 0.02)
+    first = make_row("v", 1.0, DECODER, hybrid)
+    for other in ({"budget": 4.0}, {"revision": 2}, {"mse": None}, {"knowledge": "other"}):
+        second = make_row("v", 2.0, DECODER, hybrid.model_copy(update=other))
+        assert worst_of(hold_to_common([first, second])) == [("decoder", 0.05)] * 2
+        assert worst_of(hold_to_own([first, second]))[0] == ("hybrid", 0.02)
+    assert common_attacks([first]) == {(DECODER.id, None), (hybrid.id, None)}
+
+
+def test_one_cell_that_lacks_an_attack_does_not_mix_them() -> None:
+    """The attack that met most cells alone is compared; where it is missing there is no error."""
+    ridge, hybrid = attack("ridge", 0.05), attack("hybrid", 0.02)
+    rows = [
+        make_row("v", 1.0, ridge, hybrid),
+        make_row("v", 2.0, ridge),
+        make_row("v", 3.0, ridge),
+        make_row("v", 4.0, attack("other", 0.01)),
+    ]
+    assert worst_of(hold_to_common(rows)) == [("ridge", 0.05)] * 3 + [None]
+    assert worst_of(hold_to_common([make_row("v", 1.0)])) == [None]
+
+
+def test_rows_of_other_budgets_are_other_attacks() -> None:
+    """They are not averaged with each other; seeds are, and what was skipped counts nowhere."""
+    first = AttackRow(attack="a", budget=1.0, seed=0, mse=0.1)
+    seeds = [first, first.model_copy(update={"seed": 1, "mse": 0.3})]
+    more = first.model_copy(update={"budget": 4.0})
+    groups = group_by_attack([*seeds, more, AttackRow(attack="b", skipped="no")])
+    assert groups == {AttackId("a", budget=1.0): seeds, AttackId("a", budget=4.0): [more]}
+    assert average_attacks([]) == []

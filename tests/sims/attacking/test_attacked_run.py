@@ -11,18 +11,20 @@ from torch import Tensor
 from fedcel.errors import RunError
 from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings, parse_settings
-from sims.attacking.attack_run import attack_run, catch_up
+from sims.attacking import attack_run, catch_up
 from sims.engines import local
 from sims.report.matched_table import describe_failed_attacks
 from sims.results.attack_results import (
+    average_attacks,
     lacking_settings,
     list_failures,
-    own_rows,
-    read_image_scores,
+    read_attack_rows,
+    read_attack_vectors,
     read_pictures,
-    read_rows,
+    read_results,
+    requested_results,
 )
-from sims.results.worst_attack import FAILED_ATTACKS
+from tests.sims.results.made import make_row
 from tests.sims.small import QUICK
 
 
@@ -74,14 +76,14 @@ def test_attacks_at_the_same_time_keep_each_others_rows(tmp_path: Path) -> None:
     Meanwhile.folder = folder = trained(tmp_path / "run")
     how = AttackSettings(names=f"{__name__}:Meanwhile", seeds=1)
     attack_run(folder, how)
-    assert [row["attack"] for row in read_rows(folder)] == ["cheat", "meanwhile"]
+    assert [row.attack for row in read_attack_rows(folder)] == ["cheat", "meanwhile"]
     assert (
         lacking_settings(folder, how)
         is lacking_settings(folder, AttackSettings(names=f"{__name__}:Cheat", seeds=1))
         is None
     )
     for name in ("cheat", "meanwhile"):
-        assert len(read_image_scores(folder, {"attack": name}, "mse")) == 1
+        assert any(key.startswith(f"{name}|") for key in read_attack_vectors(folder))
     assert {"cheat", "meanwhile"} < read_pictures(folder).keys()
 
 
@@ -92,9 +94,12 @@ def test_images_of_seeds_that_were_not_run_again_are_dropped(tmp_path: Path) -> 
     other = attack_run(folder, how.model_copy(update={"budget": 2.0, "seeds": 1}))
     attack_run(folder, how.model_copy(update={"seeds": 1}))
     assert len(other) == 1
-    for budget in (1.0, 2.0):
-        for measure in ("mse", "identification-1"):
-            assert len(read_image_scores(folder, {"budget": budget}, measure)) == 1
+    results = read_results(folder)
+    assert [(attack.budget, attack.seeds) for attack in average_attacks(results)] == [
+        (2.0, 1),
+        (1.0, 1),
+    ]
+    assert len(read_attack_vectors(folder)) == 2 * 2
 
 
 @pytest.mark.filterwarnings("ignore:broken on smashed-data")
@@ -102,8 +107,9 @@ def test_a_failed_attack_is_named_until_it_works(tmp_path: Path) -> None:
     """By the run, and by every table: the worst attack is that of the others."""
     folder = trained(tmp_path / "run")
     attack_run(folder, AttackSettings(names=f"{__name__}:Broken,{__name__}:Cheat", seeds=2))
-    assert list_failures(read_rows(folder)) == ["broken"]
-    rows = [{"run": "runs/a", FAILED_ATTACKS: list_failures(read_rows(folder))}, {"run": "runs/b"}]
+    assert list_failures(read_attack_rows(folder)) == ["broken"]
+    failed = list_failures(read_attack_rows(folder))
+    rows = [make_row(run="runs/a", failed_attacks=failed), make_row(run="runs/b")]
     assert (
         describe_failed_attacks(rows)
         == " Attacks that failed, and so are in no number: runs/a (broken)."
@@ -125,21 +131,23 @@ def test_what_failed_is_lacking_until_it_works(
     alone = {"names": f"{__name__}:Broken"}
     assert lacking_settings(folder, small) == small.model_copy(update=alone)
     catch_up(folder, small)  # fails once more
-    assert [row["attack"] for row in own_rows(folder, small) or []] == [
-        "cheat",
-        "broken",
-    ]
+    assert attacks_of(folder, small) == ["cheat", "broken"]
     monkeypatch.setattr(Broken, "reconstruct", Cheat.reconstruct)
     catch_up(folder, small)
-    assert [row["attack"] for row in own_rows(folder, small) or []] == ["cheat", "broken"]
+    assert attacks_of(folder, small) == ["cheat", "broken"]
     assert lacking_settings(folder, small) is None
     assert (
-        list_failures(read_rows(folder)) == []
+        list_failures(read_attack_rows(folder)) == []
     )  # the row of one failure gave way, that of which budget is kept
     assert lacking_settings(folder, large) == large.model_copy(update=alone)
     catch_up(folder, large)
     assert lacking_settings(folder, large) is None
-    assert len(own_rows(folder, large) or []) == len(own_rows(folder, small) or []) == 2
+    assert len(attacks_of(folder, large)) == len(attacks_of(folder, small)) == 2
+
+
+def attacks_of(folder: Path, how: AttackSettings) -> list[str]:
+    """Return the attacks that these settings ask for, as their results have them."""
+    return [row.attack for result in requested_results(folder, how) or [] for row in result.rows]
 
 
 def test_an_attack_that_saw_the_targets_is_named_whenever_it_ran(

@@ -1,0 +1,89 @@
+"""The rows of a bench: read, and written with all attacks that their runs have met."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from fedcel.errors import RunError
+from fedcel.files import lock_file, write_json
+from fedcel.runs import per_image
+from sims.results.attack_results import (
+    average_attacks,
+    list_failures,
+    read_attack_vectors,
+    read_results,
+)
+from sims.results.file_names import BENCH_FILE, RESULT_FILE
+from sims.results.record_files import read_records
+from sims.results.records import BenchRow
+from sims.results.worst_attack import hold_to_common
+
+BENCH_LOCK = f".{BENCH_FILE}.lock"
+"""Held while bench.json is written: another call may finish other cells meanwhile."""
+ImageVectors = dict[str, Float[np.ndarray, " T"]]
+"""By run and measure, or run, attack and measure: a value for each test image."""
+BENCH_AGAIN = "run the same `fedcel bench` again, finished cells are kept"
+
+
+def read_bench_rows(folder: Path) -> list[BenchRow]:
+    """Return the rows of bench.json, as they are there; RunError when it has none."""
+    path = folder / BENCH_FILE
+    if not path.exists():
+        what = "is a single run" if (folder / RESULT_FILE).exists() else f"has no {BENCH_FILE}"
+        raise RunError(f"{folder} {what}; give a folder that `fedcel bench` wrote")
+    rows = read_records(path, BenchRow, BENCH_AGAIN)
+    if not rows:
+        raise RunError(f"{path} has no rows; run `fedcel bench` first")
+    if not all("attacks" in row.model_fields_set for row in rows):
+        raise RunError(
+            f"{path} has a row without 'attacks', as earlier versions wrote it; {BENCH_AGAIN}"
+        )
+    return rows
+
+
+def update_bench(folder: Path) -> list[BenchRow]:
+    """Give each row of a bench the attacks that its run has met by now; return the rows."""
+    with lock_file(folder / BENCH_LOCK):
+        return write_bench_rows(folder, read_bench_rows(folder))
+
+
+def write_bench_rows(folder: Path, rows: Iterable[BenchRow]) -> list[BenchRow]:
+    """Write rows with all attacks on their runs, and image by image what they are means of.
+
+    The caller holds `BENCH_LOCK`. The rows that are returned are held to the worst attack that all
+    cells have met: its scores are columns of the file.
+    """
+    gathered = [gather_attacks(folder, row) for row in rows]
+    compared = hold_to_common(gathered)
+    write_json(folder / BENCH_FILE, [row.to_json() for row in compared])
+    if compared:
+        write_image_vectors(folder, compared)
+    return compared
+
+
+def gather_attacks(folder: Path, row: BenchRow) -> BenchRow:
+    """Return a row with the attacks that its run has met, and those that failed there."""
+    results = read_results(folder / row.run)
+    failed = list_failures(attack for result in results for attack in result.rows)
+    return row.model_copy(
+        update={"attacks": tuple(average_attacks(results)), "failed_attacks": tuple(failed)}
+    )
+
+
+def write_image_vectors(folder: Path, rows: Iterable[BenchRow]) -> None:
+    """Write what rows are means of; what runs lack is left out."""
+    vectors = per_image.Vectors()
+    for row in rows:
+        place = folder / row.run
+        measured = per_image.read_vectors(place) | read_attack_vectors(place)
+        vectors |= {
+            f"{row.run}{per_image.APART}{name}": vector for name, vector in measured.items()
+        }
+    per_image.write_vectors(folder, vectors)
+
+
+def read_image_vectors(folder: Path) -> ImageVectors:
+    """Return what a bench kept of each test image; {} where it kept nothing."""
+    return {name: value.double().numpy() for name, value in per_image.read_vectors(folder).items()}

@@ -1,0 +1,73 @@
+"""The measures: their keys in files, and how every table shows them."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from sims.results.records import BenchRow
+
+
+class Column(NamedTuple):
+    """A measure as tables show it: its heading, decimals, and what it is multiplied with."""
+
+    key: str
+    head: str
+    digits: int
+    scale: float = 1.0
+
+    def titled(self, head: str) -> "Column":
+        """Return the column under another heading."""
+        return self._replace(head=head)
+
+
+ACCURACY = Column("accuracy", "accuracy, %", 1, 100)
+BITS = Column("bits-beyond-label", "bits beyond label", 2)
+IDENTIFICATION = Column("identification-optimal", "optimal identification, %", 1, 100)
+MSE = Column("mse", "attack's MSE", 4)
+RIGHT_IMAGE = Column("identification-1", "right image, %", 1, 100)
+STEP_RATIO = Column("train-step-ratio", "training step, ×", 2)
+ATTENTION = Column("attention-share", "attention n_eff/n", 2)
+ROW_COLUMNS = (
+    *(ACCURACY, BITS, IDENTIFICATION, MSE, RIGHT_IMAGE, STEP_RATIO, ATTENTION),
+    Column("certificate-bits", "certificate, bits", 2),
+    Column("certificate-bits-within-class", "certificate beyond label, bits", 2),
+    Column("within-class-spread", "within-class spread", 4),
+    Column("encoder-parameters", "encoder's parameters, k", 1, 1e-3),
+    Column("flops-per-inference", "encoder, MFLOP", 3, 1e-6),
+    Column("bytes-per-inference", "bytes sent", 0),
+    Column("psnr", "PSNR, dB", 1),
+    Column("ssim", "SSIM", 3),
+    Column("identification-5", "among five, %", 1, 100),
+    Column("label-accuracy", "label read, %", 1, 100),
+)
+"""Of a row of bench.json."""
+RESULT_COLUMNS = (
+    Column("nll", "NLL", 3),
+    Column("ece", "ECE", 3),
+    Column("brier", "Brier", 3),
+    Column("auroc", "OOD AUROC", 3),
+    Column("answer-bits", "answers alone, bits", 2),
+    Column("gaussianity-gap-bits", "negentropy, bits", 2),
+    Column("gaussianity-direction-bits", "of it in single directions", 2),
+    Column("gaussianity-kurtosis", "excess kurtosis", 1),
+    Column("between-client-spread", "between clients, z²", 4),
+    Column("top1-kept", "top-1 kept, %", 1, 100),
+    Column("confidence-before", "confidence before, %", 1, 100),
+    Column("confidence-after", "confidence after, %", 1, 100),
+    Column("ceiling", "ceiling, %", 1, 100),
+    Column("seconds", "seconds", 1),
+)
+"""Of results of runs and of attacks."""
+Measures = Mapping[str, float]
+"""Numbers of one row by the keys of their columns."""
+
+
+def find_columns(*keys: str) -> tuple[Column, ...]:
+    """Return the columns of these measures."""
+    by_key = {column.key: column for column in (*ROW_COLUMNS, *RESULT_COLUMNS)}
+    return tuple(by_key[key] for key in keys)
+
+
+def row_measures(row: BenchRow) -> dict[str, float]:
+    """Return what was measured of a cell, the scores of its worst attack among it."""
+    measured = {column.key: row.measure(column.key) for column in ROW_COLUMNS}
+    return {key: value for key, value in measured.items() if value is not None}

@@ -1,0 +1,212 @@
+"""The records in the files of runs and benches: what writes them and what reads them shares these.
+
+Keys in JSON are kebab-case. A key that was never set is not written.
+"""
+
+from pydantic import Field
+
+from fedcel.attacks import AttackRow, AttackScores, MeasuredLeak
+from fedcel.json_records import Number, Record
+
+ATTACK_MEASURES = (
+    "mse",
+    "psnr",
+    "ssim",
+    "identification-1",
+    "identification-5",
+    "label-accuracy",
+    "oracle-mse",
+    "mean-mse",
+)
+"""Keys of what an attack that rebuilds images is scored by."""
+
+
+def attribute(key: str) -> str:
+    """Return the name of a record's attribute by its key in JSON."""
+    return key.replace("-", "_")
+
+
+class RejectedReply(Record):
+    """A client's reply that the server left out."""
+
+    client: int | str
+    reason: str
+
+
+class RoundEvent(Record):
+    """One round, scored on the validation set."""
+
+    round: int
+    accuracy: Number = None
+    within_class_spread: Number = None
+    cel_weight: Number = None
+    attention_share: Number = None
+    rejected: tuple[RejectedReply, ...] = ()
+
+
+class PredictorScores(Record):
+    """Accuracy (a share), NLL (nats), ECE and Brier score of one predictor."""
+
+    accuracy: Number = None
+    nll: Number = None
+    ece: Number = None
+    brier: Number = None
+
+
+class ReliabilityBins(Record):
+    """A reliability diagram; an empty bin has count 0."""
+
+    confidence: tuple[Number, ...] = ()
+    accuracy: tuple[Number, ...] = ()
+    count: tuple[float, ...] = ()
+
+
+class PrivateUtility(Record):
+    """What differentially private answers are worth at one epsilon."""
+
+    accuracy: Number = None
+    top1_kept: Number = None
+    confidence_before: Number = None
+    confidence_after: Number = None
+    ceiling: Number = None
+
+
+class RunMeasures(MeasuredLeak):
+    """What a run's result and its row in a bench both have; older runs lack some of it."""
+
+    accuracy: Number = None
+    identification_optimal: Number = None
+    candidates: int | None = None
+    within_class_spread: Number = None
+    answer_bits: Number = None
+    bits_cap: Number = None
+    identification_candidates: int | None = None
+    label_only_identification: Number = None
+    encoder_parameters: int | None = None
+    flops_per_inference: int | None = None
+    bytes_per_inference: int | None = None
+    update_epsilon: Number = None
+    update_epsilon_of_models: Number = None
+
+
+class RunResult(RunMeasures, PredictorScores):
+    """The measured end of a run; what has a default may be absent, older runs lack it."""
+
+    accuracy: Number
+    bits_beyond_label: Number
+    information_bits: Number
+    identification_optimal: Number
+    certificate_bits: Number
+    candidates: int
+    convergence: str | None = None
+    samples: int | None = None
+    point: PredictorScores | None = None
+    reliability: dict[str, ReliabilityBins] = Field(default_factory=dict)
+    fano_identification: Number = None
+    gaussianity_gap_bits: Number = None
+    gaussianity_direction_bits: Number = None
+    gaussianity_kurtosis: Number = None
+    between_client_spread: Number = None
+    private: dict[str, PrivateUtility] = Field(default_factory=dict)
+    parameters: int | None = None
+    versions: dict[str, str] = Field(default_factory=dict)
+    seconds: Number = None
+
+
+class LiveRow(AttackRow):
+    """One attack on one live service with one attack seed."""
+
+    service: str = ""
+    mechanism: str
+    epsilon: float
+    delta: Number = None
+    answers: int
+    spent: float
+    accuracy: float
+    seed: int
+    candidates: int
+    mse: float
+    identification_1: float
+    oracle_mse: float
+
+
+class CellAttack(AttackScores):
+    """One attack on a cell of a bench: its scores are means over the attack seeds."""
+
+    revision: int | None = None
+    """Of the attack that was carried out; older benches do not say it."""
+    seeds: int | None = None
+    """The number of attack seeds."""
+
+
+class CellIdentity(Record):
+    """One cell of a bench: a variant at a strength with a training seed."""
+
+    variant: str
+    title: str | None = None
+    strength: float | None = None
+    strength_key: str | None = None
+    undefended: bool | None = None
+    """It defends and sweeps nothing; older benches do not say it."""
+    anchored: bool | None = None
+    """Its sweep begins, at strength 0, with the undefended net."""
+    seed: int
+    engine: str | None = None
+    noise: Number = None
+
+    @property
+    def name(self) -> str:
+        """Return the title of the variant, or else its name."""
+        return self.title or self.variant
+
+    @property
+    def point(self) -> tuple[str, float | None]:
+        """Return variant and strength: cells of one point differ in the training seed."""
+        return self.variant, self.strength
+
+
+class BenchRow(RunMeasures, CellIdentity):
+    """What was measured of a cell of a bench, and all attacks on it.
+
+    In the file the scores of `worst` are columns of the row, too.
+    """
+
+    attention_share: Number = None
+    train_step_ratio: Number = None
+    run: str
+    attacks: tuple[CellAttack, ...] = ()
+    failed_attacks: tuple[str, ...] = ()
+    """Attacks that failed there where nobody foresaw it: the worst is that of the others."""
+    worst: CellAttack | None = Field(None, exclude=True)
+    """The attack that the row is held to; see `sims.results.worst_attack`."""
+
+    def measure(self, key: str) -> float | None:
+        """Return a measure by its key in bench.json; an attack's is that of the worst one."""
+        source = self.worst if key in ATTACK_MEASURES else self
+        value: float | None = getattr(source, attribute(key), None)
+        return value
+
+    def to_json(self) -> dict[str, object]:
+        """Return the row with the worst attack's scores as columns, for people and scripts."""
+        named = ("attack", "knowledge", "budget", "targets")
+        worst = {f"worst-{key}": getattr(self.worst, key, None) for key in named}
+        scores = {key: self.measure(key) for key in ATTACK_MEASURES}
+        return {**super().to_json(), **worst, **scores}
+
+
+class FailedCell(Record):
+    """A cell of a bench that could not be trained or attacked, and why."""
+
+    cell: str
+    reason: str
+
+
+class UncertaintyRow(Record):
+    """What one variant at one strength scores under one seed, by `runs` trainings together."""
+
+    name: str
+    title: str
+    strength: float | None
+    seed: int
+    runs: int
+    scores: dict[str, float]
