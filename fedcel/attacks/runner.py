@@ -18,9 +18,10 @@ from fedcel.attacks.protocol import Attack, Progress, TellAttack
 from fedcel.attacks.registry import OPTIMAL, parse_attacks
 from fedcel.attacks.score_card import (
     class_means,
+    identification_chances,
     order_batches,
-    score_each_image,
     score_reconstructions,
+    squared_errors,
 )
 from fedcel.data import Images
 from fedcel.errors import DataError, FedcelError, ServiceError, describe_origin, describe_unforeseen
@@ -268,7 +269,10 @@ def run_reconstruction(
             )
             auxiliary, population, among = task.auxiliary, task.population, settings.candidates
             scores = score_reconstructions(images, targets, auxiliary, among, population=population)
-            image_scores = score_each_image(images, targets.x, among)
+            image_scores = {
+                "mse": squared_errors(images, targets.x),
+                "identification-1": identification_chances(images, targets.x, among, 1),
+            }
             rows.append(row.with_results(**asdict(scores)))
             for measure, vector in image_scores.items():
                 vectors[per_image.vector_name(row.to_json(), measure)] = vector

@@ -77,16 +77,6 @@ def score_reconstructions(
     )
 
 
-def score_each_image(
-    images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"], candidates: int
-) -> dict[str, Float[Tensor, " T"]]:
-    """Return what each reconstruction adds to the score card's `mse` and `identification-1`."""
-    return {
-        "mse": squared_errors(images, originals),
-        "identification-1": identification_chances(images, originals, candidates, 1),
-    }
-
-
 def order_batches(
     images: Float[Tensor, "T C H W"], originals: Float[Tensor, "T C H W"], batch: int
 ) -> Float[Tensor, "T C H W"]:

@@ -55,9 +55,9 @@ def test_law_is_that_of_the_mean(repeats: int, sigma: float, seed: int) -> None:
     many = RepeatedObservation(pixels(sigma), repeats)
     seen = many.sample(x, stream(seed))
     once = pixels(sigma / repeats**0.5).log_prob(many.average(seen), x)
-    found = many.log_prob(seen, x)
+    log_probs = many.log_prob(seen, x)
     torch.testing.assert_close(
-        found - found[:, :1], once - once[:, :1], rtol=1e-3, atol=1e-3 / sigma**2
+        log_probs - log_probs[:, :1], once - once[:, :1], rtol=1e-3, atol=1e-3 / sigma**2
     )
 
 
@@ -81,7 +81,7 @@ def test_what_was_dropped_is_told_from_what_is_small(sigma: float, repeats: int)
         SmashedData(SplitNet(torch.nn.Flatten(), torch.nn.Identity(), cut, 1)), repeats
     )
     seen = many.sample(z.view(-1, 1, 1, 1), stream(1))
-    found = many.average(seen) / 0.6
+    averaged = many.average(seen) / 0.6
     grid = torch.linspace(-5, 5, 1001)
     chances = torch.zeros(len(z), len(grid)) - grid.square() / 2
     for part in torch.chunk(seen, repeats, 1):
@@ -91,7 +91,7 @@ def test_what_was_dropped_is_told_from_what_is_small(sigma: float, repeats: int)
             + 1e-30
         )
     least = (chances.softmax(1) @ grid - z[:, 0]).square().mean()
-    error = (found - z).square().mean()
+    error = (averaged - z).square().mean()
     assert least * 0.99 < error < 1.05 * least
     plain = seen.mean(1, keepdim=True) / 0.6
     assert error < (0.1 if (sigma, repeats) == (0.1, 16) else 0.4) * (plain - z).square().mean()
@@ -102,11 +102,11 @@ def test_no_value_shrinks() -> None:
     z = torch.randn(20_000, 1, generator=stream())
     for sigma, dropout in ((0.3, 0.4), (1.0, 0.1)):
         many = RepeatedObservation(pixels(sigma, dropout), 16)
-        found = many.average(many.sample(z.view(-1, 1, 1, 1), stream(1))) / (1 - dropout)
-        slope = (found * z).mean() / z.square().mean()
+        averaged = many.average(many.sample(z.view(-1, 1, 1, 1), stream(1))) / (1 - dropout)
+        slope = (averaged * z).mean() / z.square().mean()
         assert slope.item() == pytest.approx(1, abs=0.01)
         alone = many.average(many.sample(z.view(-1, 1, 1, 1), stream(1))[:1]) / (1 - dropout)
-        torch.testing.assert_close(alone, found[:1])  # whoever else is asked about
+        torch.testing.assert_close(alone, averaged[:1])  # whoever else is asked about
 
 
 def test_without_noise_what_came_through_once_is_known() -> None:
@@ -114,9 +114,9 @@ def test_without_noise_what_came_through_once_is_known() -> None:
     cut, z = Cut(0.0, 0.5), torch.rand(40, 3, generator=stream()) + 0.5
     one = SmashedData(SplitNet(torch.nn.Flatten(), torch.nn.Identity(), cut, 3))
     many = RepeatedObservation(one, 4)
-    found = many.average(many.sample(z.view(-1, 1, 1, 3), stream(1))) / 0.5
-    came = found > 0
-    torch.testing.assert_close(found[came], z[came])
+    averaged = many.average(many.sample(z.view(-1, 1, 1, 3), stream(1))) / 0.5
+    came = averaged > 0
+    torch.testing.assert_close(averaged[came], z[came])
     assert 0.9 < came.float().mean() < 1
     noisy = AveragedObservation(RepeatedObservation(pixels(0.3, 0.4), 4))
     code = z.clone().requires_grad_()
@@ -130,9 +130,9 @@ def test_a_search_sees_through_dropout_in_sixteen_messages() -> None:
     net = SplitNet(torch.nn.Flatten(), torch.nn.Identity(), Cut(0.1, 0.4), 64)
     seen = RepeatedObservation(SmashedData(net), 16)
     attack = Averaging(RMLE(), 16)
-    found = attack.reconstruct(seen, known, seen.sample(targets.x, stream(1)), 0.1, stream(2))
+    rebuilt = attack.reconstruct(seen, known, seen.sample(targets.x, stream(1)), 0.1, stream(2))
     floor = float((targets.x.square() * 0.4 / 0.6 / 16).mean())
-    assert mse(found, targets.x) < 0.5 * floor
+    assert mse(rebuilt, targets.x) < 0.5 * floor
 
 
 def test_other_observations_are_asked_m_times() -> None:
@@ -154,8 +154,8 @@ def test_more_answers_more_to_see() -> None:
         seen = RepeatedObservation(noisy, repeats)
         attack = Averaging(Decoder(), repeats)
         observed = seen.sample(targets.x, stream(1))
-        found = attack.reconstruct(seen, known, observed, 0.2, stream(2))
-        errors.append(mse(found, targets.x))
+        rebuilt = attack.reconstruct(seen, known, observed, 0.2, stream(2))
+        errors.append(mse(rebuilt, targets.x))
     assert errors[1] < 0.7 * errors[0]
     assert (attack.name, attack.observes) == ("decoder*16", "smashed-data*16")
 

@@ -66,8 +66,10 @@ def test_never_more_queries_than_paid_for() -> None:
 def test_noise_is_measured(sigma: float) -> None:
     """The variance of one value of a centred answer, 4 standard errors wide: sigma^2 31/32."""
     x = torch.cat([load_digit_targets()[0].x] * 4)
-    found = estimate_answer_variance(LinearObservation("private-logits", sigma=sigma), x, stream())
-    assert found == pytest.approx(sigma**2 * 31 / 32, rel=4 * (2 / (1000 * 31)) ** 0.5)
+    variance = estimate_answer_variance(
+        LinearObservation("private-logits", sigma=sigma), x, stream()
+    )
+    assert variance == pytest.approx(sigma**2 * 31 / 32, rel=4 * (2 / (1000 * 31)) ** 0.5)
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,8 @@ def test_noise_is_measured_where_an_image_has_one_answer() -> None:
     """By asking about another image that nobody could tell from the first."""
     x, sigma = load_digit_targets()[0].x, 0.5
     service = Service("private-logits", sigma=sigma, left=1000)
-    found = estimate_answer_variance(service, x, stream())
-    assert found == pytest.approx(sigma**2 * 31 / 32, rel=4 * (2 / (250 * 31)) ** 0.5)
+    variance = estimate_answer_variance(service, x, stream())
+    assert variance == pytest.approx(sigma**2 * 31 / 32, rel=4 * (2 / (250 * 31)) ** 0.5)
     assert service.paid == 500
 
 

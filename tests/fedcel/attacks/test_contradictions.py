@@ -45,9 +45,9 @@ def test_sound_rows() -> None:
 @pytest.mark.parametrize(("rate", "count"), [(0.65, 0), (0.665, 0), (0.68, 1), (1.0, 1)])
 def test_beyond_both_intervals(rate: float, count: int) -> None:
     """.6 + .02 + 1.96 sqrt(.6 x .4 / 400) = .668 is the limit."""
-    found = find_contradictions([BEST, changed(DECODER, identification_1=rate)])
-    assert len(found) == count
-    assert all("decoder picks the right image" in sentence for sentence in found)
+    sentences = find_contradictions([BEST, changed(DECODER, identification_1=rate)])
+    assert len(sentences) == count
+    assert all("decoder picks the right image" in sentence for sentence in sentences)
 
 
 def test_seeds_are_averaged() -> None:

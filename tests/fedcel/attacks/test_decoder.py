@@ -105,8 +105,8 @@ def test_stale_noise_is_a_weaker_attack() -> None:
     errors = []
     for seen in (LinearObservation("linear", sigma=0.5), Stale("linear", sigma=0.5)):
         observed = LinearObservation("linear", sigma=0.5).sample(targets.x, stream(9))
-        found = Decoder().reconstruct(seen, known, observed, 0.5, stream(1))
-        errors.append(mse(found, targets.x))
+        rebuilt = Decoder().reconstruct(seen, known, observed, 0.5, stream(1))
+        errors.append(mse(rebuilt, targets.x))
     assert errors[0] < 0.95 * errors[1]
 
 
@@ -115,8 +115,8 @@ def test_near_what_the_label_hides() -> None:
     known, targets = load_digit_targets()
     seen = SmashedData(train_undefended())
     observed = seen.sample(targets.x, stream())
-    found = Decoder().reconstruct(seen, known, observed, 0.3, stream(1))
-    assert mse(found, targets.x) < 0.65 * mse(class_means(targets.y, known), targets.x)
+    rebuilt = Decoder().reconstruct(seen, known, observed, 0.3, stream(1))
+    assert mse(rebuilt, targets.x) < 0.65 * mse(class_means(targets.y, known), targets.x)
 
 
 def test_never_above_the_optimal_attacker() -> None:
@@ -125,8 +125,8 @@ def test_never_above_the_optimal_attacker() -> None:
     seen = SmashedData(build_net(NetSettings(noise=0.1), (1, 8, 8), 10, stream(3)))
     best = optimal_leak(seen, *targets, stream(), candidates=20)
     images = Decoder().reconstruct(seen, known, seen.sample(targets.x, stream(4)), 0.3, stream(5))
-    found = identification_rate(images, targets.x, 20, 1)
-    assert 1 / 20 < found < best.identification + best.identification_half_width
+    rate = identification_rate(images, targets.x, 20, 1)
+    assert 1 / 20 < rate < best.identification + best.identification_half_width
 
 
 @dataclass
@@ -247,8 +247,8 @@ def test_convolutions_learn(size: DecoderSize, budget: float) -> None:
     known, target = x[order[:56]], x[order[56:]]
     seen = Whole().sample(target, stream())
     attacker = Attacker(Whole(), Images(known, torch.zeros(56).long()), budget, stream())
-    found = train_and_invert(attacker, seen, Effort(size=size))
-    assert (found - target).square().mean() < 0.5 * target.var()
+    rebuilt = train_and_invert(attacker, seen, Effort(size=size))
+    assert (rebuilt - target).square().mean() < 0.5 * target.var()
 
 
 def test_dead_values_do_no_harm() -> None:

@@ -48,8 +48,8 @@ def test_penalty_of_a_linear_critic(slope: float) -> None:
     real, fake = (torch.rand(5, 1, 2, 2, generator=stream(seed)) for seed in (1, 2))
     linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 1))
     linear[1].weight.data.copy_(direction[None])
-    found = gradient_penalty(linear, real, fake, stream())
-    assert found.item() == pytest.approx((slope - 1) ** 2, abs=1e-5)
+    penalty = gradient_penalty(linear, real, fake, stream())
+    assert penalty.item() == pytest.approx((slope - 1) ** 2, abs=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32)])

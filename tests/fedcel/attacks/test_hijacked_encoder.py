@@ -28,8 +28,8 @@ def test_leaks_more_and_still_serves() -> None:
     errors = []
     for seen in surfaces:
         observed = seen.sample(targets.x, stream(2))
-        found = Decoder().reconstruct(seen, known, observed, 0.2, stream(3))
-        errors.append(mse(found, targets.x))
+        rebuilt = Decoder().reconstruct(seen, known, observed, 0.2, stream(3))
+        errors.append(mse(rebuilt, targets.x))
     assert errors[1] < 0.93 * errors[0]
     net = surfaces[1].net
     right = net.answer(net.encode(targets.x)).argmax(1) == targets.y

@@ -48,8 +48,8 @@ def test_under_much_noise_it_stays_where_it_starts() -> None:
     net = train_undefended()
     seen = SmashedData(SplitNet(net.encoder, net.head, Cut(10.0), net.features))
     observed = seen.sample(targets.x, stream())
-    found = HybridInversion(ties=(0.01,)).reconstruct(seen, known, observed, 0.2, stream(1))
-    assert mse(found, targets.x) < 1.1 * mse(mean_image(targets.y, known), targets.x)
+    rebuilt = HybridInversion(ties=(0.01,)).reconstruct(seen, known, observed, 0.2, stream(1))
+    assert mse(rebuilt, targets.x) < 1.1 * mse(mean_image(targets.y, known), targets.x)
 
 
 @pytest.mark.long

@@ -90,14 +90,14 @@ def test_it_is_what_scikit_learn_computes(width: float | None) -> None:
     own = Kernel(known.z.mean(0), width)
     weight = ridge_penalty(0.01, torch.linalg.eigvalsh(own.matrix(known.z, known.z)))
     regression = solve_regression(own, known)
-    found = regression.rebuild(regression.project(asked), 0.01)
+    rebuilt = regression.rebuild(regression.project(asked), 0.01)
     if width is None:
         theirs = Ridge(weight).fit(known.z, known.x).predict(asked)
     else:
         mean = known.x.mean(0)
         model = Theirs(alpha=weight, kernel="rbf", gamma=1 / width).fit(known.z, known.x - mean)
         theirs = model.predict(asked) + mean.numpy()
-    torch.testing.assert_close(found, torch.from_numpy(theirs).clamp(0, 1), atol=1e-8, rtol=0)
+    torch.testing.assert_close(rebuilt, torch.from_numpy(theirs).clamp(0, 1), atol=1e-8, rtol=0)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -113,10 +113,10 @@ def test_where_all_messages_are_equal_it_gives_the_mean_image() -> None:
     known, targets = load_digit_targets()
     net = train_undefended()
     still = SplitNet(torch.nn.Sequential(net.encoder, Nothing()), net.head, Cut(0.0), 32)
-    found = KernelRidge().reconstruct(
+    rebuilt = KernelRidge().reconstruct(
         SmashedData(still), known, torch.zeros(len(targets.y), 32), 1.0, stream()
     )
-    torch.testing.assert_close(found, mean_image(targets.y, known), atol=0.02, rtol=0)
+    torch.testing.assert_close(rebuilt, mean_image(targets.y, known), atol=0.02, rtol=0)
     assert len(list_kernels(torch.zeros(9, 3, dtype=torch.float64))) == 1
 
 

@@ -60,11 +60,11 @@ def test_pictures_show_their_class() -> None:
     known, targets = load_digit_targets()
     seen = Answers(train_undefended())
     observed = seen.sample(targets.x, stream())
-    found = MIFace().reconstruct(seen, known, observed, 0.1, stream())
+    rebuilt = MIFace().reconstruct(seen, known, observed, 0.1, stream())
     answered = observed.argmax(1)
-    assert label_accuracy(found, answered, known) > 0.6
-    assert seen.logits(found).softmax(1).gather(1, answered[:, None]).min() > 0.98
-    assert len(torch.unique(found.flatten(1), dim=0)) == len(torch.unique(answered))
+    assert label_accuracy(rebuilt, answered, known) > 0.6
+    assert seen.logits(rebuilt).softmax(1).gather(1, answered[:, None]).min() > 0.98
+    assert len(torch.unique(rebuilt.flatten(1), dim=0)) == len(torch.unique(answered))
 
 
 def test_needs_a_gradient() -> None:

@@ -10,10 +10,10 @@ from fedcel.attacks.pixel_descent import DescentSteps, descend_pixels, total_var
 def test_minimum_inside_and_at_the_edge() -> None:
     """|x - c|^2 from grey: c where it is in [0, 1], else the nearest pixel that is."""
     centre = torch.tensor([0.2, 0.9, 1.7, -0.3]).view(4, 1, 1, 1)
-    found = descend_pixels(
+    rebuilt = descend_pixels(
         lambda x: (x - centre).square().flatten(1).sum(1), torch.full((4, 1, 1, 1), 0.5), STEPS
     )
-    torch.testing.assert_close(found.flatten(), torch.tensor([0.2, 0.9, 1, 0]), atol=1e-3, rtol=0)
+    torch.testing.assert_close(rebuilt.flatten(), torch.tensor([0.2, 0.9, 1, 0]), atol=1e-3, rtol=0)
 
 
 STEPS = DescentSteps(300, 0.05)

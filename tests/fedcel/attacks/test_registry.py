@@ -21,11 +21,11 @@ def test_each_name_is_that_of_its_attack(name: str) -> None:
 
 def test_list_in_order() -> None:
     """Spaces are nothing; the optimal attacker is None; own attacks may repeat too."""
-    found = parse_attacks("optimal, decoder*4,optimal*2,fedcel.attacks.rmle:RMLE*3")
-    assert [(attack and attack.name, repeats) for attack, repeats in found] == [
+    attacks = parse_attacks("optimal, decoder*4,optimal*2,fedcel.attacks.rmle:RMLE*3")
+    assert [(attack and attack.name, repeats) for attack, repeats in attacks] == [
         (None, 1), ("decoder*4", 4), (None, 2), ("rmle*3", 3),
     ]  # fmt: skip
-    assert isinstance(found[1][0], Averaging)
+    assert isinstance(attacks[1][0], Averaging)
 
 
 def test_default_is_cheap() -> None:
@@ -40,8 +40,8 @@ def test_default_is_cheap() -> None:
 
 def test_an_entry_and_what_rows_call_it() -> None:
     """The name of an own attack is its own."""
-    found = list_entries("optimal*4, decoder*2,fedcel.attacks.rmle:RMLE")
-    assert found == [
+    entries = list_entries("optimal*4, decoder*2,fedcel.attacks.rmle:RMLE")
+    assert entries == [
         ("optimal*4", "optimal"), ("decoder*2", "decoder*2"), ("fedcel.attacks.rmle:RMLE", "rmle"),
     ]  # fmt: skip
 

@@ -48,16 +48,16 @@ def test_without_noise_far_below_the_class_mean() -> None:
     known, targets = load_digit_targets()
     seen = SmashedData(train_undefended(0.0, 1))
     observed = seen.sample(targets.x, stream())
-    found = RMLE().reconstruct(seen, known, observed, 0.2, stream(1))
-    assert mse(found, targets.x) < 0.4 * mse(class_means(targets.y, known), targets.x)
+    rebuilt = RMLE().reconstruct(seen, known, observed, 0.2, stream(1))
+    assert mse(rebuilt, targets.x) < 0.4 * mse(class_means(targets.y, known), targets.x)
 
 
 def test_as_many_features_as_pixels_is_exact() -> None:
     """The identity as encoder, no noise: every pixel is found."""
     net = SplitNet(torch.nn.Flatten(), torch.nn.Identity(), Cut(0.0), 64)
     known, targets = load_digit_targets()
-    found = RMLE().reconstruct(SmashedData(net), known, targets.x.flatten(1), 0.2, stream())
-    assert mse(found, targets.x) < 1e-5
+    rebuilt = RMLE().reconstruct(SmashedData(net), known, targets.x.flatten(1), 0.2, stream())
+    assert mse(rebuilt, targets.x) < 1e-5
 
 
 def test_noise_chooses_a_short_search() -> None:

@@ -66,9 +66,9 @@ def test_ssim_of_constant_images(side: int) -> None:
 def test_ssim_of_tiny_images() -> None:
     """No 3x3 window fits: no such key, all others are numbers."""
     known = Images(rand(4, 1, 1, 6), torch.arange(4) % 2)
-    found = score_reconstructions(rand(4, 1, 1, 6), known, known, 4)
-    assert found.ssim is None
-    assert all(isfinite(value) for value in asdict(found).values() if value is not None)
+    scores = score_reconstructions(rand(4, 1, 1, 6), known, known, 4)
+    assert scores.ssim is None
+    assert all(isfinite(value) for value in asdict(scores).values() if value is not None)
 
 
 def test_identified_by_hand() -> None:

@@ -73,8 +73,8 @@ def test_asks_nobody_and_sees_more_than_the_label() -> None:
     known, targets = load_digit_targets()
     seen = SmashedData(train_undefended())
     observed = seen.sample(targets.x, stream())
-    found = Shadow(clone=False).reconstruct(Silent(seen.net), known, observed, 0.5, stream(1))
-    assert mse(found, targets.x) < 0.9 * mse(class_means(targets.y, known), targets.x)
+    rebuilt = Shadow(clone=False).reconstruct(Silent(seen.net), known, observed, 0.5, stream(1))
+    assert mse(rebuilt, targets.x) < 0.9 * mse(class_means(targets.y, known), targets.x)
 
 
 class Unread(SmashedData):

@@ -53,8 +53,8 @@ def test_known_errors() -> None:
     answer[:10:2] = 1
     want = (log2(4) / 4 + 3 / 4 * log2(4 / 3)) / 2
     assert plug_in_bits(sure(answer), Y, 3) == pytest.approx(want)
-    found = answer_bits(sure(answer), Y, 3)
-    assert want - 0.01 < found <= want
+    bits = answer_bits(sure(answer), Y, 3)
+    assert want - 0.01 < bits <= want
 
 
 def test_answers_by_chance_tell_nothing() -> None:

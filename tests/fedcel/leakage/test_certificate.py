@@ -57,16 +57,16 @@ def test_directions_that_move_together_count_once() -> None:
 def test_label_only_codes() -> None:
     """Nothing varies within a class: log2 C in all, nothing beyond the label."""
     y = torch.arange(60) % 4
-    found = certificate(torch.eye(4)[y], y, 0.01, 60)
-    assert found.bits == pytest.approx(2)
-    assert found.bits_within_class == pytest.approx(0, abs=1e-12)
+    bound = certificate(torch.eye(4)[y], y, 0.01, 60)
+    assert bound.bits == pytest.approx(2)
+    assert bound.bits_within_class == pytest.approx(0, abs=1e-12)
 
 
 def test_codes_that_say_nothing() -> None:
     """One code for all: 0 bits, one of the candidates by chance."""
-    found = certificate(torch.ones(30, 3), torch.arange(30) % 3, 0.1, 20)
-    assert found.bits == pytest.approx(0, abs=1e-12)
-    assert found.identification == pytest.approx(1 / 20)
+    bound = certificate(torch.ones(30, 3), torch.arange(30) % 3, 0.1, 20)
+    assert bound.bits == pytest.approx(0, abs=1e-12)
+    assert bound.identification == pytest.approx(1 / 20)
 
 
 @given(st.integers(0, 2**31), st.floats(0.05, 1), st.floats(-1e4, 1e4))
@@ -80,8 +80,8 @@ def test_shift_and_scale_change_nothing(seed: int, sigma: float, shift: float) -
 
 def test_no_noise_certifies_nothing() -> None:
     """Sigma 0: the caps, and `clusters` 0 to say so."""
-    found = certificate(torch.rand(8, 2), torch.tensor([0, 0, 0, 0, 1, 1, 2, 2]), 0.0, 8)
-    assert found == (3, (4 * 2 + 4 * 1) / 8, 1.0, 8, 0)
+    bound = certificate(torch.rand(8, 2), torch.tensor([0, 0, 0, 0, 1, 1, 2, 2]), 0.0, 8)
+    assert bound == (3, (4 * 2 + 4 * 1) / 8, 1.0, 8, 0)
 
 
 @given(st.floats(0.02, 0.999), st.integers(2, 500))
@@ -104,8 +104,8 @@ def test_fano_at_the_ends() -> None:
 def test_few_and_equal_codes() -> None:
     """Fewer distinct codes than clusters: valid, and no warning escapes."""
     z = torch.tensor([[0.0], [1.0]]).repeat(20, 1)
-    found = certificate(z, torch.zeros(40, dtype=torch.long), 0.001)
-    assert found.bits == pytest.approx(1)
+    bound = certificate(z, torch.zeros(40, dtype=torch.long), 0.001)
+    assert bound.bits == pytest.approx(1)
     assert certificate(z[:2], torch.zeros(2, dtype=torch.long), 0.001).bits == pytest.approx(1)
 
 

@@ -29,10 +29,10 @@ def one(count: int) -> torch.Tensor:
 
 def test_one_code_is_exactly_gaussian() -> None:
     """Equal codes: the message is N(z, sigma^2 I)."""
-    found = gaussianity(torch.ones(5, 3), one(5), 0.3)
-    assert found.gaussian_bits == 0
-    assert found.direction_bits == pytest.approx(0, abs=1e-9)
-    assert found.kurtosis is None
+    measured = gaussianity(torch.ones(5, 3), one(5), 0.3)
+    assert measured.gaussian_bits == 0
+    assert measured.direction_bits == pytest.approx(0, abs=1e-9)
+    assert measured.kurtosis is None
 
 
 @pytest.mark.parametrize("half", [0.2, 1.0, 3.0, 40.0])
@@ -48,10 +48,10 @@ def test_two_codes_by_quadrature(half: float) -> None:
 
     own = 2 * quad(integrand, max(0.0, half - 9), half + 9, limit=200)[0]
     want = log(2 * np.pi * np.e * (1 + half**2)) / 2 - own
-    found = negentropy(np.array([-half, half]))
-    assert found == pytest.approx(want, abs=1e-5)
+    nats = negentropy(np.array([-half, half]))
+    assert nats == pytest.approx(want, abs=1e-5)
     if half == 40:
-        assert found == pytest.approx(log(1 + half**2) / 2 - log(2), abs=1e-5)
+        assert nats == pytest.approx(log(1 + half**2) / 2 - log(2), abs=1e-5)
 
 
 @settings(deadline=None, max_examples=15)
@@ -65,11 +65,11 @@ def test_negentropy_is_what_the_certificate_gives_away(seed: int, sigma: float, 
         net = SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma), codes.shape[1])
         x = codes[:, None, None, :].float()
         leak = optimal_leak(SmashedData(net), x, y, stream, draws=400).bits_beyond_label
-        found = gaussianity(codes, y, sigma)
-        assert found.direction_bits >= -1e-9
-        assert found.gaussian_bits - leak >= found.direction_bits - 0.05
+        measured = gaussianity(codes, y, sigma)
+        assert measured.direction_bits >= -1e-9
+        assert measured.gaussian_bits - leak >= measured.direction_bits - 0.05
         if alone:
-            assert found.gaussian_bits - leak == pytest.approx(found.direction_bits, abs=0.05)
+            assert measured.gaussian_bits - leak == pytest.approx(measured.direction_bits, abs=0.05)
 
 
 def test_kurtosis_knows_tails() -> None:
@@ -105,8 +105,8 @@ def test_principal_directions_are_uncorrelated() -> None:
     along = principal_components((normal(50, 4) @ normal(4, 4, 1)).numpy())
     covariance = along.T @ along
     assert np.allclose(covariance, np.diag(np.diag(covariance)))
-    found = gaussianity(torch.tensor([[-1.0], [1.0]]), one(2), 0.5).gaussian_bits
-    assert found == pytest.approx(log2(1 + 4) / 2)
+    bits = gaussianity(torch.tensor([[-1.0], [1.0]]), one(2), 0.5).gaussian_bits
+    assert bits == pytest.approx(log2(1 + 4) / 2)
 
 
 def test_no_noise_is_refused() -> None:

@@ -33,8 +33,8 @@ def test_against_simulated_draws(candidates: int, top: int) -> None:
 def test_scores_that_know_nothing(images: int, candidates: int, seed: int) -> None:
     """All equal: one over the number of candidates there are."""
     own = torch.randint(images, (3,), generator=torch.Generator().manual_seed(seed))
-    found = identification(torch.full((3, images), -torch.inf), own, candidates)
-    torch.testing.assert_close(found, torch.full((3,), 1 / min(images, candidates)).double())
+    chances = identification(torch.full((3, images), -torch.inf), own, candidates)
+    torch.testing.assert_close(chances, torch.full((3,), 1 / min(images, candidates)).double())
 
 
 def test_best_and_worst() -> None:

@@ -42,18 +42,20 @@ def test_log_prob_is_the_gaussian_density() -> None:
 def test_small_distances_far_from_the_origin() -> None:
     """Values of 1e8 a distance of 12 apart: |a|^2 - 2ab + |b|^2 would lose all digits."""
     x = torch.tensor([1000.1, 1000.10012]).reshape(2, 1, 1, 1)
-    found = pixels(1e-5, 1).log_prob(x.flatten(1), x)
+    log_probs = pixels(1e-5, 1).log_prob(x.flatten(1), x)
     gap = (x[1].item() - x[0].item()) / 1e-5
     torch.testing.assert_close(
-        found[0], torch.tensor([0.0, -gap * gap / 2]).double(), rtol=1e-6, atol=0
+        log_probs[0], torch.tensor([0.0, -gap * gap / 2]).double(), rtol=1e-6, atol=0
     )
 
 
 def test_equal_features_have_equal_likelihood() -> None:
     """Copies of an image tie to the last bit, wherever they stand."""
     x = images(4, 37)[[0] * 20 + list(range(1, 18))]
-    found = pixels(0.01).log_prob(torch.rand(9, 3, generator=torch.Generator().manual_seed(1)), x)
-    assert torch.equal(found[:, :20], found[:, :1].expand(-1, 20))
+    log_probs = pixels(0.01).log_prob(
+        torch.rand(9, 3, generator=torch.Generator().manual_seed(1)), x
+    )
+    assert torch.equal(log_probs[:, :20], log_probs[:, :1].expand(-1, 20))
 
 
 def test_sample_has_the_noise_of_the_net() -> None:

@@ -24,12 +24,12 @@ def random_case(seed: int, n: int = 200) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_scores_by_hand() -> None:
     """Three predictions, each in a bin of its own, two right."""
-    found = calibration.score_probabilities(P, Y)
-    assert list(found) == ["accuracy", "nll", "ece", "brier"]
-    assert abs(found["accuracy"] - 2 / 3) < 1e-12
-    assert abs(found["nll"] + (log(0.7) + log(0.3) + log(0.4)) / 3) < 1e-7
-    assert abs(found["ece"] - (0.3 + 0.6 + 0.6) / 3) < 1e-7
-    assert abs(found["brier"] - (0.14 + 0.86 + 0.545) / 3) < 1e-7
+    scores = calibration.score_probabilities(P, Y)
+    assert list(scores) == ["accuracy", "nll", "ece", "brier"]
+    assert abs(scores["accuracy"] - 2 / 3) < 1e-12
+    assert abs(scores["nll"] + (log(0.7) + log(0.3) + log(0.4)) / 3) < 1e-7
+    assert abs(scores["ece"] - (0.3 + 0.6 + 0.6) / 3) < 1e-7
+    assert abs(scores["brier"] - (0.14 + 0.86 + 0.545) / 3) < 1e-7
 
 
 @settings(deadline=None, max_examples=25)
@@ -37,25 +37,25 @@ def test_scores_by_hand() -> None:
 def test_scores_against_other_libraries(seed: int) -> None:
     """Accuracy, NLL and Brier as in scikit-learn, ECE as in torchmetrics."""
     p, y = random_case(seed)
-    found, classes = calibration.score_probabilities(p, y), list(range(4))
-    assert abs(found["accuracy"] - accuracy_score(y, p.argmax(1))) < 1e-12
-    assert abs(found["nll"] - log_loss(y, p.numpy(), labels=classes)) < 1e-9
+    scores, classes = calibration.score_probabilities(p, y), list(range(4))
+    assert abs(scores["accuracy"] - accuracy_score(y, p.argmax(1))) < 1e-12
+    assert abs(scores["nll"] - log_loss(y, p.numpy(), labels=classes)) < 1e-9
     brier = brier_score_loss(y, p.numpy(), labels=classes, scale_by_half=False)
-    assert abs(found["brier"] - brier) < 1e-12
+    assert abs(scores["brier"] - brier) < 1e-12
     ece = multiclass_calibration_error(p, y, num_classes=4, n_bins=15, norm="l1")
-    assert abs(found["ece"] - float(ece)) < 1e-6
+    assert abs(scores["ece"] - float(ece)) < 1e-6
 
 
 def test_reliability_bins() -> None:
     """Bins ((m-1)/M, m/M]; sums give accuracy and ECE back; empty bins hold None."""
     edges = torch.tensor([[0.5, 0.5], [0.75, 0.25], [0.76, 0.24], [1.0, 0.0], [0.0, 1.0]])
-    found = calibration.reliability(edges.double(), torch.zeros(5, dtype=torch.long), bins=4)
-    assert found["count"] == [0, 1, 1, 3]
-    assert found["accuracy"] == [None, 1.0, 1.0, 2 / 3]
-    assert found["confidence"][:3] == [None, 0.5, 0.75]
+    bins = calibration.reliability(edges.double(), torch.zeros(5, dtype=torch.long), bins=4)
+    assert bins["count"] == [0, 1, 1, 3]
+    assert bins["accuracy"] == [None, 1.0, 1.0, 2 / 3]
+    assert bins["confidence"][:3] == [None, 0.5, 0.75]
     p, y = random_case(0)
-    found = calibration.reliability(p, y)
-    rows = [r for r in zip(*found.values(), strict=True) if r[2]]
+    bins = calibration.reliability(p, y)
+    rows = [r for r in zip(*bins.values(), strict=True) if r[2]]
     assert abs(sum(a * n for _, a, n in rows) / 200 - calibration.accuracy(p, y)) < 1e-12
     assert abs(sum(abs(c - a) * n for c, a, n in rows) / 200 - calibration.ece(p, y)) < 1e-12
 
@@ -71,9 +71,9 @@ def test_nll_of_an_underflowed_probability_is_large_and_finite() -> None:
 def test_uniform_and_perfect() -> None:
     """A uniform guess: log C nats, Brier 1 - 1/C, calibrated; the truth: 0 everywhere."""
     uniform, y = torch.full((8, 4), 0.25), torch.arange(8) % 4
-    found = calibration.score_probabilities(uniform, y)
-    assert abs(found["nll"] - log(4)) < 1e-7 and abs(found["brier"] - 0.75) < 1e-7
-    assert found["accuracy"] == 0.25 and found["ece"] < 1e-7
+    scores = calibration.score_probabilities(uniform, y)
+    assert abs(scores["nll"] - log(4)) < 1e-7 and abs(scores["brier"] - 0.75) < 1e-7
+    assert scores["accuracy"] == 0.25 and scores["ece"] < 1e-7
     perfect = calibration.score_probabilities(torch.nn.functional.one_hot(y).float(), y)
     assert perfect == {"accuracy": 1, "nll": 0, "ece": 0, "brier": 0}
 
@@ -110,9 +110,9 @@ def test_bald_is_the_mean_divergence_from_the_average(seed: int) -> None:
     p, _ = random_case(seed, 60)
     samples = p.reshape(5, 12, 4)
     divergence = (samples * (samples / samples.mean(0)).log()).sum(2).mean(0)
-    found = calibration.bald(samples)
-    torch.testing.assert_close(found, divergence)
-    assert (found >= 0).all() and (found <= calibration.predictive_entropy(samples)).all()
+    value = calibration.bald(samples)
+    torch.testing.assert_close(value, divergence)
+    assert (value >= 0).all() and (value <= calibration.predictive_entropy(samples)).all()
 
 
 def test_auroc_counts_pairs_and_halves_of_ties() -> None:

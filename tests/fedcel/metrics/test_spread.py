@@ -42,8 +42,8 @@ def test_spread_between_groups_by_hand() -> None:
     """Class 0: means 0 (three images) and 4 (one), pooled 1; class 1 in one group alone: 0."""
     z = torch.tensor([[-1.0], [0.0], [1.0], [4.0], [7.0], [9.0]])
     y, group = torch.tensor([0, 0, 0, 0, 1, 1]), torch.tensor([0, 0, 0, 2, 2, 2])
-    found = between_group_spread(z, y, group)
-    assert found.item() == pytest.approx((3 * 1 + 1 * 9) / 6)
+    spread = between_group_spread(z, y, group)
+    assert spread.item() == pytest.approx((3 * 1 + 1 * 9) / 6)
     assert between_group_spread(z, y, 0 * group).item() == 0
 
 
