@@ -38,7 +38,7 @@ def around(seed: int, known: int = CLASSES) -> SharedCentres:
 
 
 class TestAveraged(CELContract):
-    """A cluster loss whose centres are held; they do not move with the codes."""
+    """A cluster loss whose centres are held; they do not move with the features."""
 
     shift_invariant = False
 
@@ -54,7 +54,7 @@ class TestAveraged(CELContract):
         assert self.evaluate(self.init_state(z, y), z + 0.3, y)[0] > 0.01
 
 
-def test_codes_of_another_size_than_the_shared_centres_are_refused() -> None:
+def test_features_of_another_size_than_the_shared_centres_are_refused() -> None:
     """A changed net.features, in a run that goes on."""
     z, y = torch.zeros(6, FEATURES + 1), torch.arange(6) % CLASSES
     with pytest.raises(SettingsError, match="averaged centres have 4"):
@@ -64,7 +64,7 @@ def test_codes_of_another_size_than_the_shared_centres_are_refused() -> None:
 def told(
     centres: list[list[float]], weights: list[list[float]], counts: list[int]
 ) -> CentreStatistics:
-    """Return one client's statistics of one-dimensional codes, a row a class."""
+    """Return one client's statistics of one-dimensional features, a row a class."""
     return CentreStatistics(
         torch.tensor(centres)[..., None], torch.tensor(weights), torch.tensor(counts)
     )

@@ -65,9 +65,9 @@ def test_no_attention_before_the_loss_acts(kind: str) -> None:
     assert found[-1]
 
 
-def test_pieces_are_all_codes() -> None:
-    """Pieces of any size give the codes back, each time anew."""
+def test_pieces_are_all_features() -> None:
+    """Pieces of any size give the features back, each time anew."""
     z, y = torch.arange(5.0)[:, None], torch.arange(5)
-    codes = split_features(z, y, 2)
+    batches = split_features(z, y, 2)
     for _ in range(2):
-        assert torch.equal(torch.cat([part for part, _ in codes()]), z)
+        assert torch.equal(torch.cat([part for part, _ in batches()]), z)

@@ -53,7 +53,7 @@ class TestHybridByDefault(CELContract):
 
 
 def test_loss_is_the_clusters_and_the_attentions_gradient_is_gated() -> None:
-    """Value, metrics and codes' gradient of one part, theta's gradient of the other."""
+    """Value, metrics and features' gradient of one part, theta's gradient of the other."""
     z, y = torch.randn(18, 4, generator=fresh(1)), torch.arange(18) % 3
     mine = hybrid(2)
     state = mine.refresh(None, split_features(z, y), fresh(2))
@@ -70,7 +70,7 @@ def test_loss_is_the_clusters_and_the_attentions_gradient_is_gated() -> None:
 
 
 def test_gradcheck() -> None:
-    """The codes' gradient, centres constant."""
+    """The features' gradient, centres constant."""
     z, y = torch.randn(12, 4, generator=fresh(3)).double(), torch.arange(12) % 3
     state = hybrid(2).refresh(None, split_features(z, y), fresh(4))
     batch = (z + 0.05).requires_grad_()

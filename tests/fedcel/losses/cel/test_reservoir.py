@@ -61,7 +61,7 @@ def test_every_subset_is_equally_likely(piece: int) -> None:
 
 
 def test_refusals() -> None:
-    """No examples, labels that are no class, codes that are no numbers."""
+    """No examples, labels that are no class, features that are no numbers."""
     z, y = torch.zeros(4, 2), torch.arange(4)
     with pytest.raises(DataError, match="0 examples"):
         sample_reservoir(split_features(z[:0], y[:0]), 4, 2, fresh())

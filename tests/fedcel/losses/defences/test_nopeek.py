@@ -99,7 +99,7 @@ def test_it_sees_what_correlation_does_not() -> None:
 def test_gradient() -> None:
     """By finite differences, in float64."""
     x, z = points(6), points(7).requires_grad_()
-    assert torch.autograd.gradcheck(lambda codes: distance_correlation(x, codes), z)
+    assert torch.autograd.gradcheck(lambda features: distance_correlation(x, features), z)
 
 
 def test_equal_rows_have_a_finite_gradient() -> None:
