@@ -20,7 +20,7 @@ from fedcel.losses.cel.class_spread import (
 )
 from fedcel.losses.cel.kmeans import ClassClusters, ClusteringProblem
 from fedcel.losses.cel.mixture import Mixture, diagonal_nats, full_nats
-from fedcel.losses.cel.penalties import Penalty, Share, class_shares
+from fedcel.losses.cel.penalties import Penalty, Share, class_shares, require_noise
 from fedcel.losses.cel.protocol import FeatureBatches, State, Term
 from fedcel.losses.cel.reservoir import check_finite, sample_reservoir
 from fedcel.losses.cel.state_names import check_state_names
@@ -85,11 +85,8 @@ class Cluster:
 
     def __post_init__(self) -> None:
         """Check the form against the noise."""
-        if self.form == "mixture" and not self.sigma > 0:
-            raise SettingsError(
-                f"net.noise is {self.sigma}, must be above 0 for cel.form 'mixture', which is "
-                "measured against the noise; use 0.1, or cel.form 'renormalised'"
-            )
+        if self.form == "mixture":
+            require_noise(self.sigma, "cel.form 'mixture'", "cel.form 'renormalised'")
 
     @torch.no_grad()
     def refresh(

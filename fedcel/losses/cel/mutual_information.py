@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.errors import SettingsError
 from fedcel.losses.cel.class_spread import (
     Members,
     class_members,
@@ -17,7 +16,7 @@ from fedcel.losses.cel.class_spread import (
     weighted_mean,
     weighted_means,
 )
-from fedcel.losses.cel.penalties import Share, class_shares
+from fedcel.losses.cel.penalties import Share, class_shares, require_noise
 from fedcel.losses.cel.protocol import State, Stateless, Term
 
 Bound = Literal["upper", "lower"]
@@ -60,11 +59,7 @@ class MutualInformation(Stateless):
 
     def __post_init__(self) -> None:
         """Refuse a channel without noise, which tells everything."""
-        if not self.sigma > 0:
-            raise SettingsError(
-                f"net.noise is {self.sigma}, must be above 0 for cel.kind 'mutual-information', "
-                "which is measured against the noise; use 0.1, or cel.kind 'plain'"
-            )
+        require_noise(self.sigma, "cel.kind 'mutual-information'", "cel.kind 'plain'")
 
     def loss(
         self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True

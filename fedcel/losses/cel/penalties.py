@@ -88,15 +88,20 @@ def build_penalty(cel: CelSettings, sigma: float, features: int) -> Penalty:
     """
     if cel.penalty == "linear":
         return linear_penalty
-    needs_noise = cel.penalty == "channel" or cel.threshold == "none"
-    if needs_noise and not sigma > 0:
-        raise SettingsError(
-            f"net.noise is {sigma}, must be above 0 for cel.penalty {cel.penalty!r}, which is "
-            "measured against the noise; use 0.1, or cel.penalty 'linear'"
-        )
+    if cel.penalty == "channel" or cel.threshold == "none":
+        require_noise(sigma, f"cel.penalty {cel.penalty!r}", "cel.penalty 'linear'")
     if cel.penalty == "channel":
         return partial(channel_penalty, features=features, sigma=sigma)
     return partial(log_penalty, threshold=penalty_threshold(cel, sigma, features))
+
+
+def require_noise(sigma: float, choice: str, remedy: str) -> None:
+    """Refuse what is measured against the noise where there is none."""
+    if not sigma > 0:
+        raise SettingsError(
+            f"net.noise is {sigma}, must be above 0 for {choice}, which is measured against the "
+            f"noise; use 0.1, or {remedy}"
+        )
 
 
 def penalty_threshold(cel: CelSettings, sigma: float, features: int) -> float:

@@ -233,7 +233,9 @@ def test_nan_is_not_hidden(attention: Attention) -> None:
 def test_another_size_is_refused() -> None:
     """A stored attention, or features, of another size; both sizes are named."""
     z, y, state = example(10)
-    with pytest.raises(SettingsError, match="45 weights, must have 65 for 6 features"):
+    with pytest.raises(
+        SettingsError, match="45 weights, must have 65: net.features or cel.hidden changed"
+    ):
         gated("ascend", features=6).refresh(state, split_features(z, y), torch.Generator())
     with pytest.raises(SettingsError, match="4 features, the attention was made for 6"):
         gated("ascend", features=6).refresh(None, split_features(z, y), torch.Generator())
