@@ -40,10 +40,10 @@ def make_batches() -> FeatureBatches:
     return split_features(batch(2, 24).z.detach(), torch.arange(24) % 3)
 
 
-def slope(found: Losses, state: State, own: Batch) -> Tensor:
+def slope(losses: Losses, state: State, own: Batch) -> Tensor:
     """Return the gradient at z of what is added, that at theta left in place."""
     own.z.grad = None
-    torch.autograd.backward(composite.add_losses(found, state, own, measure=False).loss)
+    torch.autograd.backward(composite.add_losses(losses, state, own, measure=False).loss)
     assert own.z.grad is not None
     return own.z.grad
 
@@ -52,8 +52,8 @@ def test_nothing_acts() -> None:
     """No state, no loss."""
     assert not NO_LOSSES.acts
     assert composite.start_losses(NO_LOSSES, None, make_batches(), streams) == {}
-    found = composite.add_losses(NO_LOSSES, {}, batch(), measure=True)
-    assert (found.loss.item(), found.metrics) == (0.0, {})
+    losses = composite.add_losses(NO_LOSSES, {}, batch(), measure=True)
+    assert (losses.loss.item(), losses.metrics) == (0.0, {})
     assert composite.step_losses(NO_LOSSES, {}, batch()) == {}
 
 
@@ -94,9 +94,9 @@ def test_a_loose_clip_changes_nothing(cel: ConditionalEntropy) -> None:
     free, bound = Losses(cel, 0.5), Losses(cel, 0.5, clip=1e9)
     state = composite.start_losses(free, None, make_batches(), streams)
     slopes, thetas = [], []
-    for found in (free, bound):
-        own = composite.start_losses(found, state, make_batches(), streams)
-        slopes.append(slope(found, own, batch()).clone())
+    for losses in (free, bound):
+        own = composite.start_losses(losses, state, make_batches(), streams)
+        slopes.append(slope(losses, own, batch()).clone())
         thetas.append([t.grad for t in own.values() if t.requires_grad])
     torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(thetas[1], thetas[0], rtol=1e-6, atol=0)
@@ -186,9 +186,9 @@ class Counting:
 
 def test_each_refresh_draws_anew() -> None:
     """The step's number names the stream; the state of the last one is handed on."""
-    found = Losses(Counting(), 1.0)
-    first = composite.start_losses(found, None, make_batches(), streams)
-    second = composite.refresh_losses(found, first, make_batches(), streams, step=5)
-    other = composite.refresh_losses(found, first, make_batches(), streams, step=6)
+    losses = Losses(Counting(), 1.0)
+    first = composite.start_losses(losses, None, make_batches(), streams)
+    second = composite.refresh_losses(losses, first, make_batches(), streams, step=5)
+    other = composite.refresh_losses(losses, first, make_batches(), streams, step=6)
     assert len({float(s["cel.draw"]) for s in (first, second, other)}) == 3
     assert second["cel.calls"] == 2

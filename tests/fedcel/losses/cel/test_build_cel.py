@@ -55,14 +55,14 @@ def test_no_attention_before_the_loss_acts(kind: str) -> None:
     settings = parse_settings({"cel": cel, "local": {"steps": 2}, "rounds": 20})
     model = client_update.build_client_net(settings).vector.clone()
     state: State | None = None
-    found = []
+    has_theta = []
     for number in range(1, 5):
         inputs = client_update.RoundInputs(number, model, 997)
         update = client_update.update_client(settings, 0, 0.1, inputs, state)
         state = update.state
-        found.append(any(name.endswith("theta") for name in state))
-    assert found[:2] == [False, False]
-    assert found[-1]
+        has_theta.append(any(name.endswith("theta") for name in state))
+    assert has_theta[:2] == [False, False]
+    assert has_theta[-1]
 
 
 def test_pieces_are_all_features() -> None:

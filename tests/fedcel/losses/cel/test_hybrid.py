@@ -98,8 +98,10 @@ def test_centres_start_at_the_draws() -> None:
     mine = hybrid(3, classes=2)
     state = mine.refresh(None, split_features(z, y), fresh(9))
     for c in range(2):
-        found = state["cluster.centres"][c]
-        torch.testing.assert_close(found[found[:, 0].argsort()], z[y == c][z[y == c, 0].argsort()])
+        centres = state["cluster.centres"][c]
+        torch.testing.assert_close(
+            centres[centres[:, 0].argsort()], z[y == c][z[y == c, 0].argsort()]
+        )
 
 
 def test_the_draws_decide_which_optimum() -> None:
