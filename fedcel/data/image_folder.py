@@ -29,16 +29,15 @@ def read_image_folder(data: DataSettings) -> tuple[Images, Images | None, Labels
     what is wrong with it and what to do.
     """
     root, (folder, classes) = Path(data.path), find_class_folders(data)
-    if folder == root:
-        train, holders = _read_tree(folder, classes, data)
-        return train, None, holders
-    if unknown := {path.name for path in _list_folders(root / "test")} - set(classes):
+    has_test = folder != root
+    test_names = {path.name for path in _list_folders(root / "test")} if has_test else set()
+    if unknown := test_names - set(classes):
         raise DataError(
             f"{root / 'test'}: no training image is of {sorted(unknown)[:5]}, must be classes of "
             f"{root / 'train'}; move these folders away or add training images"
         )
     train, holders = _read_tree(folder, classes, data)
-    return train, _read_tree(root / "test", classes, data)[0], holders
+    return train, _read_tree(root / "test", classes, data)[0] if has_test else None, holders
 
 
 def find_class_folders(data: DataSettings) -> tuple[Path, list[str]]:

@@ -1,11 +1,13 @@
 """PyTorch's Adam on one flat vector, as a pure function of a state that can be packed."""
 
+from collections.abc import Sequence
+
 import torch
-from jaxtyping import Float
-from torch import Tensor
 from torch.optim.adam import adam
 
+from fedcel.errors import SettingsError
 from fedcel.losses.cel.protocol import State
+from fedcel.losses.cel.state_names import check_state_names
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-16
@@ -16,8 +18,20 @@ STATE_NAMES = ("theta", "m", "v", "t")
 `m`, `v` (P,); the step count `t`. Other names that a state holds are kept as they are."""
 
 
-def init_state(theta: Float[Tensor, " P"]) -> State:
-    """Return the state before the first step; `theta` itself learns from now on."""
+def draw_state(
+    layers: Sequence[tuple[int, int]],
+    generator: torch.Generator,
+    dtype: torch.dtype = torch.float32,
+) -> State:
+    """Return the state before the first step, theta drawn as linear layers are.
+
+    `layers` are the number of values and of inputs of each: values are uniform in +-inputs^-1/2.
+    """
+    parts = [
+        (2 * torch.rand(count, generator=generator, dtype=dtype) - 1) * inputs**-0.5
+        for count, inputs in layers
+    ]
+    theta = torch.cat(parts)
     return {
         "theta": theta.requires_grad_(),
         "m": torch.zeros_like(theta),
@@ -26,8 +40,18 @@ def init_state(theta: Float[Tensor, " P"]) -> State:
     }
 
 
-def resume_state(state: State) -> State:
-    """Return `state` with a theta of its own, ready to learn: arrays do not remember that."""
+def resume_state(state: State, size: int, part: str, keys: str) -> State:
+    """Return `state` with a theta of its own, ready to learn: arrays do not remember that.
+
+    SettingsError when the state is not that of this `part` or theta has not `size` values, which
+    the settings `keys` decide.
+    """
+    check_state_names(state, STATE_NAMES, f"an {part}")
+    if state["theta"].numel() != size:
+        raise SettingsError(
+            f"a client's stored {part} has {state['theta'].numel()} weights, must have {size}: "
+            f"{keys} changed; start from an empty state"
+        )
     return {**state, "theta": state["theta"].detach().clone().requires_grad_()}
 
 

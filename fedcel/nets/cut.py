@@ -120,12 +120,12 @@ class Cut:
         log_keep, log_drop = log(1 - self.dropout), log(self.dropout)
         if self.sigma == 0:
             impossible = -torch.inf
-            kept = torch.where(torch.eq(sent, value), log_keep, impossible)
-            dropped = torch.where(torch.eq(sent, 0.0), log_drop, impossible)
+            log_kept = torch.where(torch.eq(sent, value), log_keep, impossible)
+            log_dropped = torch.where(torch.eq(sent, 0.0), log_drop, impossible)
         else:
-            kept = log_keep - (sent - value).square() / (2 * self.sigma**2)
-            dropped = log_drop - sent.square() / (2 * self.sigma**2)
-        return torch.logaddexp(kept, dropped.expand_as(kept))
+            log_kept = log_keep - (sent - value).square() / (2 * self.sigma**2)
+            log_dropped = log_drop - sent.square() / (2 * self.sigma**2)
+        return torch.logaddexp(log_kept, log_dropped.expand_as(log_kept))
 
 
 def apply_noise(
@@ -147,5 +147,5 @@ def apply_noise(
     Returns:
         m * z + noise, in the precision of z.
     """
-    kept = z if mask is None else z * mask
-    return kept if noise is None else (kept.double() + noise).to(z.dtype)
+    masked = z if mask is None else z * mask
+    return masked if noise is None else (masked.double() + noise).to(z.dtype)

@@ -91,8 +91,8 @@ class DefenceContract:
         single, batch = make_batch(9, 1), make_batch(10)
         pair = SentBatch(*(part.expand(2, *part.shape[1:]) for part in single))
         equal = batch._replace(z=batch.z[:1].expand(12, -1))
-        for each in (single, pair, equal):
-            self.evaluate(self.init_state(), each)
+        for sent in (single, pair, equal):
+            self.evaluate(self.init_state(), sent)
 
     def test_undefined_features_are_never_hidden(self) -> None:
         """Of NaN the loss is not finite, or DivergedError says so."""

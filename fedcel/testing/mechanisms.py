@@ -17,8 +17,8 @@ CONFIDENCE = 1 - 1e-6
 
 def extreme_pairs() -> Float[Tensor, "pairs 2 C"]:
     """Return pairs of logits that clips leave as far apart as they may be."""
-    one, two, _ = 1e3 * torch.eye(CLASSES, dtype=torch.float64)
-    return torch.stack([torch.stack([one, -one]), torch.stack([one, two])])
+    first, second, _ = 1e3 * torch.eye(CLASSES, dtype=torch.float64)
+    return torch.stack([torch.stack([first, -first]), torch.stack([first, second])])
 
 
 class MechanismContract:

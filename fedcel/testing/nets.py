@@ -126,11 +126,11 @@ class NetContract:
 
     def test_parameters_travel_as_one_vector(self) -> None:
         """Float32; loaded into another net they give the same answers; copies are independent."""
-        one, two = FlatNet(self.build(1)), FlatNet(self.build(2))
-        assert one.vector.dtype == torch.float32
-        x, copy = self.make_images(), deepcopy(one.net)
-        before = one.net.answer(one.net.encode(x))
-        two.load(one.vector)
-        assert torch.equal(two.net.answer(two.net.encode(x)), before)
-        one.load(torch.zeros_like(one.vector))
+        first, second = FlatNet(self.build(1)), FlatNet(self.build(2))
+        assert first.vector.dtype == torch.float32
+        x, copy = self.make_images(), deepcopy(first.net)
+        before = first.net.answer(first.net.encode(x))
+        second.load(first.vector)
+        assert torch.equal(second.net.answer(second.net.encode(x)), before)
+        first.load(torch.zeros_like(first.vector))
         assert torch.equal(copy.answer(copy.encode(x)), before)

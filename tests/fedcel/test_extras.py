@@ -26,8 +26,8 @@ def test_the_table_agrees_with_the_distribution() -> None:
     for extra, packages in extras.PACKAGES.items():
         names, included = set(), set()
         for requirement in declared[extra]:
-            if found := re.fullmatch(r"fedcel\[(.*)\]", requirement):
-                included |= set(found[1].split(","))
+            if match := re.fullmatch(r"fedcel\[(.*)\]", requirement):
+                included |= set(match[1].split(","))
                 continue
             name = re.split(r"[\[>=<]", requirement)[0]
             names.add(IMPORTED_AS.get(name, name))

@@ -16,9 +16,7 @@ from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.penalties import (
     THRESHOLD_SHARE,
     Penalty,
-    build_penalty,
     channel_penalty,
-    class_shares,
     linear_penalty,
     log_penalty,
 )
@@ -51,10 +49,8 @@ __all__ = [
     "Term",
     "ThresholdControl",
     "build_cel",
-    "build_penalty",
     "channel_penalty",
     "class_members",
-    "class_shares",
     "linear_penalty",
     "log_penalty",
     "split_features",

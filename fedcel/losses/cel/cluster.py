@@ -18,7 +18,7 @@ from fedcel.losses.cel.class_spread import (
     uniform_weights,
     weighted_mean,
 )
-from fedcel.losses.cel.kmeans import Clusters, Problem
+from fedcel.losses.cel.kmeans import ClassClusters, ClusteringProblem
 from fedcel.losses.cel.mixture import Mixture, diagonal_nats, full_nats
 from fedcel.losses.cel.penalties import Penalty, Share, class_shares
 from fedcel.losses.cel.protocol import FeatureBatches, State, Term
@@ -116,7 +116,7 @@ class Cluster:
         if state is not None:
             retained = (state["weights"] > 0) & active
             start = state["centres"].to(z.dtype) - means[:, None]
-        problem = Problem(z, y, active, generator)
+        problem = ClusteringProblem(z, y, active, generator)
         if self.clustering == "k-means":
             clusters = kmeans.find_clusters(problem, start, retained, self.outlier)
             weights = kmeans.measure_clusters(clusters)[0].to(z.dtype) / sizes.clamp_min(1)[:, None]
@@ -158,7 +158,7 @@ class Cluster:
 
     def _start_mixtures(
         self,
-        problem: Problem,
+        problem: ClusteringProblem,
         state: State | None,
         start: Float[Tensor, "C K D"] | None,
         retained: Bool[Tensor, "C K"],
@@ -253,7 +253,7 @@ class Cluster:
         return present / torch.where(total > 0, total, 1.0)
 
     def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
-        """Return the state as it is: centres move in `refresh` only."""
+        """Return the state as it is, see `ConditionalEntropy.step`; centres move in `refresh`."""
         return state
 
 
@@ -283,7 +283,7 @@ def _subtract_class_means(
 
 
 def _pack_state(
-    clusters: Clusters,
+    clusters: ClassClusters,
     weights: Float[Tensor, "C K"],
     counts: Int[Tensor, " C"],
     means: Float[Tensor, "C D"],

@@ -23,7 +23,6 @@ from fedcel.losses.cel.class_spread import (
 )
 from fedcel.losses.cel.penalties import Penalty, Share, class_shares
 from fedcel.losses.cel.protocol import FeatureBatches, State, Term
-from fedcel.losses.cel.state_names import check_state_names
 from fedcel.settings import check_entropy_bonus
 
 Attention = Literal["ascend", "minimise", "detach", "floor"]
@@ -128,22 +127,12 @@ class Gated:
             DataError: There is no example.
             SettingsError: theta or the features are of another size.
         """
-        hidden = self.hidden_size
-        size = (2 * self.features + 1) * hidden
+        gates, hidden = 2 * self.hidden_size * self.features, self.hidden_size
         if state is not None:
-            check_state_names(state, adam.STATE_NAMES, "an attention")
-            if state["theta"].numel() != size:
-                raise SettingsError(
-                    f"a client's stored attention has {state['theta'].numel()} weights, must have "
-                    f"{size} for {self.features} features and hidden size {hidden}: net.features "
-                    "or cel.hidden changed; start from an empty state"
-                )
-            return adam.resume_state(state)
-        dtype = self._feature_dtype(batches)
-        gates = torch.rand(2 * hidden * self.features, generator=generator, dtype=dtype)
-        w = torch.rand(hidden, generator=generator, dtype=dtype)
-        parts = [(2 * gates - 1) * self.features**-0.5, (2 * w - 1) * hidden**-0.5]
-        return adam.init_state(torch.cat(parts))
+            keys = "net.features or cel.hidden"
+            return adam.resume_state(state, gates + hidden, "attention", keys)
+        layers = [(gates, self.features), (hidden, hidden)]
+        return adam.draw_state(layers, generator, self._feature_dtype(batches))
 
     def _feature_dtype(self, batches: FeatureBatches) -> torch.dtype:
         for z, _ in batches():

@@ -34,7 +34,7 @@ PROJECTED_FEATURES = 64
 """Values that a cold start looks at; wider data are projected at random for it."""
 
 
-class Problem(NamedTuple):
+class ClusteringProblem(NamedTuple):
     """What is to be clustered, and how the draws are made.
 
     Attributes:
@@ -50,7 +50,7 @@ class Problem(NamedTuple):
     generator: torch.Generator
 
 
-class Clusters(NamedTuple):
+class ClassClusters(NamedTuple):
     """Centres (C, K, D), and for each example its slot (N,) and |z - centre|^2 (N,)."""
 
     centres: Float[Tensor, "C K D"]
@@ -82,19 +82,19 @@ def centre_distances(
 
 def make_clusters(
     z: Float[Tensor, "N D"], slots: Int[Tensor, " N"], centres: Float[Tensor, "C K D"]
-) -> Clusters:
+) -> ClassClusters:
     """Return the clusters that have these centres and members."""
     # A slot is a class of one cluster, seen from the centres as a flat list.
     distances = centre_distances(z, slots, centres.flatten(0, 1)[:, None])[:, 0]
-    return Clusters(centres, slots, distances)
+    return ClassClusters(centres, slots, distances)
 
 
 def find_clusters(
-    problem: Problem,
+    problem: ClusteringProblem,
     start: Float[Tensor, "C K D"] | None,
     retained: Bool[Tensor, "C K"],
     outlier: float | None,
-) -> Clusters:
+) -> ClassClusters:
     """Return clusters in the active slots, fitted from the retained centres of `start` or cold.
 
     With an `outlier` factor those that are outliers are seeded anew and all refitted, once; a class
@@ -114,7 +114,7 @@ def find_clusters(
     return _select_best([clusters, run_lloyd(problem, seeds)], problem.y)
 
 
-def _fit_cold(problem: Problem) -> Clusters:
+def _fit_cold(problem: ClusteringProblem) -> ClassClusters:
     """Return the best of some k-means++ starts, class by class, refined on all values.
 
     The starts are compared on a random projection to `PROJECTED_FEATURES` values (Boutsidis et
@@ -136,7 +136,7 @@ def _fit_cold(problem: Problem) -> Clusters:
 
 
 def seed_centres(
-    problem: Problem, centres: Float[Tensor, "C K D"], retained: Bool[Tensor, "C K"]
+    problem: ClusteringProblem, centres: Float[Tensor, "C K D"], retained: Bool[Tensor, "C K"]
 ) -> Float[Tensor, "C K D"]:
     """Return the retained centres and k-means++ draws for the other active slots, N above 0.
 
@@ -163,7 +163,7 @@ def seed_centres(
 
 
 def _draw_candidates(
-    problem: Problem, nearest: Float[Tensor, " N"], trials: int
+    problem: ClusteringProblem, nearest: Float[Tensor, " N"], trials: int
 ) -> Int[Tensor, "C trials"]:
     """Return examples of each class, drawn in proportion to `nearest` without replacement.
 
@@ -182,7 +182,7 @@ def _draw_candidates(
     return chosen
 
 
-def run_lloyd(problem: Problem, centres: Float[Tensor, "C K D"]) -> Clusters:
+def run_lloyd(problem: ClusteringProblem, centres: Float[Tensor, "C K D"]) -> ClassClusters:
     """Return converged clusters; a cluster that lost all its examples keeps its centre."""
     slots = torch.full_like(problem.y, -1)
     for _ in range(MAX_ITERATIONS):
@@ -195,7 +195,9 @@ def run_lloyd(problem: Problem, centres: Float[Tensor, "C K D"]) -> Clusters:
     return make_clusters(problem.z, slots, centres)
 
 
-def _nearest_slots(problem: Problem, centres: Float[Tensor, "C K D"]) -> Int[Tensor, " N"]:
+def _nearest_slots(
+    problem: ClusteringProblem, centres: Float[Tensor, "C K D"]
+) -> Int[Tensor, " N"]:
     """Return the slot of the nearest active centre."""
     z, y, active, _ = problem
     parts = []
@@ -206,7 +208,7 @@ def _nearest_slots(problem: Problem, centres: Float[Tensor, "C K D"]) -> Int[Ten
 
 
 def _slot_means(
-    problem: Problem, slots: Int[Tensor, " N"], centres: Float[Tensor, "C K D"]
+    problem: ClusteringProblem, slots: Int[Tensor, " N"], centres: Float[Tensor, "C K D"]
 ) -> Float[Tensor, "C K D"]:
     """Return the mean of each slot's examples, the old centre where it has none."""
     z, y, active, _ = problem
@@ -222,7 +224,7 @@ def _slot_means(
     return torch.where(sizes > 0, sums / sizes.clamp_min(1), centres)
 
 
-def measure_clusters(clusters: Clusters) -> tuple[Int[Tensor, "C K"], Float[Tensor, "C K"]]:
+def measure_clusters(clusters: ClassClusters) -> tuple[Int[Tensor, "C K"], Float[Tensor, "C K"]]:
     """Return each cluster's size and mean distance, 0 where it is empty."""
     shape = clusters.centres.shape[:2]
     sizes = clusters.slots.bincount(minlength=shape.numel()).view(shape)
@@ -239,13 +241,13 @@ def find_outliers(
     return used & (spreads > outlier * median)
 
 
-def _select_best(runs: list[Clusters], y: Int[Tensor, " N"]) -> Clusters:
+def _select_best(runs: list[ClassClusters], y: Int[Tensor, " N"]) -> ClassClusters:
     """Return for each class its clusters of the smallest total distance."""
     classes = len(runs[0].centres)
     totals = torch.stack([y.bincount(run.distances, minlength=classes) for run in runs])
     best = totals.argmin(0)
     example_best, examples = best[y], torch.arange(len(y))
-    return Clusters(
+    return ClassClusters(
         torch.stack([run.centres for run in runs])[best, torch.arange(classes)],
         torch.stack([run.slots for run in runs])[example_best, examples],
         torch.stack([run.distances for run in runs])[example_best, examples],

@@ -95,7 +95,7 @@ def squared_distances(
 
     By |a|^2 - 2ab + |b|^2 on features minus their class mean: float64 leaves an absolute error of
     1e-16 of the class's squared radius, where float32 would leave 1e-7 of it. The same from
-    exact differences by torch.cdist took 40 times as long at B = 128, D = 4096.
+    exact differences by torch.cdist takes 6 times as long at B = 128, D = 4096, gradient included.
     """
     centred = z.double() - weighted_means(z, uniform_weights(members))[y]
     gram = centred @ centred.T

@@ -87,11 +87,11 @@ class Stateless:
     def refresh(
         self, state: State | None, batches: FeatureBatches, generator: torch.Generator
     ) -> State:
-        """Return an empty state."""
+        """Return an empty state; see `ConditionalEntropy.refresh`."""
         return {}
 
     def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
-        """Return the state as it is."""
+        """Return the state as it is; see `ConditionalEntropy.step`."""
         return state
 
 

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from fedcel.errors import NetError, SettingsError
+from fedcel.errors import NetError
 from fedcel.losses import adam
 from fedcel.losses.cel.protocol import State, Term
-from fedcel.losses.cel.state_names import check_state_names
 
 
 @final
@@ -65,21 +64,11 @@ class Adversarial:
         Raises:
             SettingsError: The state is another loss's or of a decoder of another size.
         """
-        if state is not None:
-            check_state_names(state, adam.STATE_NAMES, "an adversary")
-            size = sum((inputs + 1) * outputs for inputs, outputs in pairwise(self.widths))
-            if state["theta"].numel() != size:
-                raise SettingsError(
-                    f"a client's stored adversary has {state['theta'].numel()} weights, must have "
-                    f"{size}: net.features, defence.width or the images changed; start from an "
-                    "empty state"
-                )
-            return adam.resume_state(state)
-        parts = [
-            (2 * torch.rand((inputs + 1) * outputs, generator=generator) - 1) * inputs**-0.5
-            for inputs, outputs in pairwise(self.widths)
-        ]
-        return adam.init_state(torch.cat(parts))
+        layers = [((inputs + 1) * outputs, inputs) for inputs, outputs in pairwise(self.widths)]
+        if state is None:
+            return adam.draw_state(layers, generator)
+        size, keys = sum(count for count, _ in layers), "net.features, defence.width or the images"
+        return adam.resume_state(state, size, "adversary", keys)
 
     def decode(
         self, theta: Float[Tensor, " P"], smashed: Float[Tensor, "B D"]

@@ -49,7 +49,7 @@ class NoPeek:
     """
 
     def refresh(self, state: State | None, generator: torch.Generator) -> State:
-        """Return an empty state."""
+        """Return an empty state; see `Defence.refresh`."""
         return {}
 
     def loss(
@@ -68,5 +68,5 @@ class NoPeek:
         return Term(correlation, {"distance-correlation": correlation.detach()} if measure else {})
 
     def step(self, state: State) -> State:
-        """Return the state as it is."""
+        """Return the state as it is; see `Defence.step`."""
         return state

@@ -32,19 +32,19 @@ def test_same_bits_from_the_same_generator(kind: str) -> None:
     """Another seed, other images; the given ones are not changed."""
     x = torch.rand(5, 3, 8, 6, generator=stream(1))
     before = x.clone()
-    found = augment_images(x, kind, stream(2))
-    assert found.shape == x.shape
-    assert torch.equal(found, augment_images(x, kind, stream(2)))
-    assert not torch.equal(found, augment_images(x, kind, stream(3)))
+    changed = augment_images(x, kind, stream(2))
+    assert changed.shape == x.shape
+    assert torch.equal(changed, augment_images(x, kind, stream(2)))
+    assert not torch.equal(changed, augment_images(x, kind, stream(3)))
     assert torch.equal(x, before)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_images_stay_images(kind: str) -> None:
     """Values in [0, 1]: means of neighbours, black beyond the border."""
-    found = augment_images(torch.ones(50, 1, 9, 9), kind, stream(4))
-    assert 0 <= found.min() < 0.5
-    assert found.max() <= 1 + 1e-6
+    changed = augment_images(torch.ones(50, 1, 9, 9), kind, stream(4))
+    assert 0 <= changed.min() < 0.5
+    assert changed.max() <= 1 + 1e-6
 
 
 def test_no_change_at_all_is_the_image() -> None:

@@ -41,8 +41,8 @@ NO_PICTURES = rows(4).remove_columns("picture")  # without pictures an empty spl
 
 def saved(folder: Path, parts: datasets.Dataset | dict[str, datasets.Dataset]) -> DataSettings:
     """Write a data set as `save_to_disk` does."""
-    found = datasets.DatasetDict(parts) if isinstance(parts, dict) else parts
-    found.save_to_disk(str(folder / "set"))
+    saved_set = datasets.DatasetDict(parts) if isinstance(parts, dict) else parts
+    saved_set.save_to_disk(str(folder / "set"))
     return DataSettings(source="huggingface", path=str(folder / "set"))
 
 

@@ -40,7 +40,7 @@ def test_stays_in_the_range(rows: int, columns: int, size: int, grey: bool, seed
     """Whatever the sides: a square, in [0, 1], white stays white."""
     x = torch.rand(2, 3, rows, columns, generator=torch.Generator().manual_seed(seed)).round()
     x[0] = 1
-    found = fit_to_settings(x, DataSettings(size=size, grey=grey), "here")
-    assert found.shape == (2, 1 if grey else 3, size, size)
-    assert found.min() >= 0 and found.max() <= 1
-    torch.testing.assert_close(found[0], torch.ones_like(found[0]))
+    fitted = fit_to_settings(x, DataSettings(size=size, grey=grey), "here")
+    assert fitted.shape == (2, 1 if grey else 3, size, size)
+    assert fitted.min() >= 0 and fitted.max() <= 1
+    torch.testing.assert_close(fitted[0], torch.ones_like(fitted[0]))

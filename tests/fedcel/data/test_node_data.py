@@ -58,16 +58,22 @@ def test_all_training_images_and_nothing_else(
     tmp_path: Path, source: str, write: Callable[[Path], Path]
 ) -> None:
     """Labels keep their numbers though class 1 is absent; everyone else's images are empty."""
-    found = load_splits(made(source, write(tmp_path)), 3, 0)
+    splits = load_splits(made(source, write(tmp_path)), 3, 0)
     own, order = (
-        found.clients[1],
+        splits.clients[1],
         np.argsort(Y if source == "image-folder" else Y * 0, kind="stable"),
     )
     assert own.y.tolist() == Y[order].tolist()
     want = X[order][:, None].astype(np.float32) / np.float32(255)
     assert torch.equal(own.x, torch.from_numpy(want))
-    others = (found.clients[0], found.clients[2], found.validation, found.auxiliary, found.test)
-    assert (found.shape, found.classes, [len(x.y) for x in others]) == ((1, 5, 6), 3, [0] * 5)
+    others = (
+        splits.clients[0],
+        splits.clients[2],
+        splits.validation,
+        splits.auxiliary,
+        splits.test,
+    )
+    assert (splits.shape, splits.classes, [len(x.y) for x in others]) == ((1, 5, 6), 3, [0] * 5)
 
 
 def test_size_and_colour_as_the_operator_set_them(tmp_path: Path) -> None:

@@ -78,8 +78,8 @@ def test_broken_parts_are_refused(
 
 def test_own_source_may_name_holders(monkeypatch: pytest.MonkeyPatch) -> None:
     """A third item comes back as it is; one of another length is refused."""
-    found = read_source(own(monkeypatch, lambda data: (Images(X, Y), None, Y + 3)))
-    assert found.holders is not None and found.holders.tolist() == [3, 4, 3, 4]
+    source = read_source(own(monkeypatch, lambda data: (Images(X, Y), None, Y + 3)))
+    assert source.holders is not None and source.holders.tolist() == [3, 4, 3, 4]
     with pytest.raises(DataError, match=r"holders are \(3,\), must be \(4,\)"):
         read_source(own(monkeypatch, lambda data: (Images(X, Y), None, Y[:3])))
 

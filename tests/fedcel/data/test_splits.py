@@ -18,13 +18,13 @@ FASHION, FACES = SHARED / "fashion-mnist", SHARED / "att-faces"
 
 def sets(splits: Splits) -> dict[str, tuple[Images, torch.Tensor]]:
     """Return every set of images with its positions in the source."""
-    found = {
+    named_sets = {
         f"client {k}": (images, splits.indices.clients[k])
         for k, images in enumerate(splits.clients)
     }
     for name in ("validation", "auxiliary", "test"):
-        found[name] = (getattr(splits, name), getattr(splits.indices, name))
-    return found
+        named_sets[name] = (getattr(splits, name), getattr(splits.indices, name))
+    return named_sets
 
 
 def contents(images: Images) -> set[bytes]:
@@ -37,16 +37,18 @@ def test_digits_are_dealt_without_overlap(seed: int) -> None:
     """All 1 797 images have one place, no image is in two sets, every class is everywhere."""
     splits = load_splits(DataSettings(seed=seed), 8, seed)
     source = read_source(DataSettings()).train
-    found = sets(splits)
-    everything = torch.cat([positions for _, positions in found.values()])
+    named_sets = sets(splits)
+    everything = torch.cat([positions for _, positions in named_sets.values()])
     assert sorted(everything.tolist()) == list(range(1797)) and splits.dropped == 0
-    for images, positions in found.values():
+    for images, positions in named_sets.values():
         assert torch.equal(images.x, source.x[positions])
         assert torch.equal(images.y, source.y[positions])
-    assert not any(contents(a) & contents(b) for (a, _), (b, _) in combinations(found.values(), 2))
+    assert not any(
+        contents(a) & contents(b) for (a, _), (b, _) in combinations(named_sets.values(), 2)
+    )
     for name, size in (("validation", 150), ("auxiliary", 250), ("test", 400)):
-        assert len(found[name][0].y) == size
-        assert found[name][0].y.unique().tolist() == list(range(10))
+        assert len(named_sets[name][0].y) == size
+        assert named_sets[name][0].y.unique().tolist() == list(range(10))
     assert splits.shape == (1, 8, 8) and splits.classes == 10
 
 

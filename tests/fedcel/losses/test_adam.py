@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcel.losses import adam
+from fedcel.losses.cel import State
 
 
 def normal(seed: int) -> torch.Tensor:
@@ -13,11 +14,17 @@ def normal(seed: int) -> torch.Tensor:
     return torch.randn(7, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def start(seed: int) -> State:
+    """Return a state whose theta has seven values."""
+    return adam.draw_state([(7, 3)], torch.Generator().manual_seed(seed), torch.float64)
+
+
 @settings(deadline=None, max_examples=20)
 @given(st.integers(0, 2**31), st.floats(1e-4, 1.0))
 def test_it_is_torchs_adam(seed: int, rate: float) -> None:
     """Ten steps on changing gradients, 1e-12 apart."""
-    state, theirs = adam.init_state(normal(seed)), normal(seed).requires_grad_()
+    state = start(seed)
+    theirs = state["theta"].detach().clone().requires_grad_()
     optimiser = torch.optim.Adam([theirs], rate, adam.BETAS, adam.EPSILON)
     for number in range(10):
         state["theta"].grad = normal(seed + number)
@@ -31,7 +38,7 @@ def test_it_is_torchs_adam(seed: int, rate: float) -> None:
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
 def test_the_first_step_is_the_rate(scale: float) -> None:
     """In the direction of minus the gradient's sign, whatever its scale."""
-    state = adam.init_state(normal(1))
+    state = start(1)
     state["theta"].grad = scale * normal(2)
     moved = adam.take_step(state, 0.01)["theta"] - state["theta"]
     torch.testing.assert_close(moved.detach(), -0.01 * normal(2).sign(), rtol=1e-4, atol=0)
@@ -39,7 +46,7 @@ def test_the_first_step_is_the_rate(scale: float) -> None:
 
 def test_no_gradient_no_step() -> None:
     """The state itself, when none arrived or all of it is 0; what arrived is cleared."""
-    state = adam.init_state(normal(3))
+    state = start(3)
     assert adam.take_step(state, 0.1) is state
     state["theta"].grad = torch.zeros(7, dtype=torch.float64)
     assert adam.take_step(state, 0.1) is state
@@ -50,7 +57,7 @@ def test_no_gradient_no_step() -> None:
 
 def test_step_is_pure_and_keeps_other_names() -> None:
     """The old state holds its values; the new theta learns."""
-    state = {**adam.init_state(normal(5)), "bank": torch.ones(2)}
+    state = {**start(5), "bank": torch.ones(2)}
     before = {name: tensor.detach().clone() for name, tensor in state.items()}
     state["theta"].grad = normal(6)
     after = adam.take_step(state, 0.1)
@@ -62,8 +69,8 @@ def test_step_is_pure_and_keeps_other_names() -> None:
 
 def test_resume_gives_a_theta_of_its_own() -> None:
     """Ready to learn, the same bits."""
-    state = {name: tensor.detach() for name, tensor in adam.init_state(normal(7)).items()}
-    again = adam.resume_state(state)
+    state = {name: tensor.detach() for name, tensor in start(7).items()}
+    again = adam.resume_state(state, 7, "attention", "cel.hidden")
     assert torch.equal(again["theta"], state["theta"])
     assert again["theta"].requires_grad
     assert again["theta"].data_ptr() != state["theta"].data_ptr()

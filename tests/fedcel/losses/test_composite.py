@@ -35,15 +35,15 @@ def batch(seed: int = 1, count: int = 9) -> Batch:
     return Batch(x, z, z + 0.1 * torch.randn(count, 4, generator=stream), torch.arange(count) % 3)
 
 
-def codes() -> FeatureBatches:
-    """Return the smashed data of a client."""
+def make_batches() -> FeatureBatches:
+    """Return the features of a client."""
     return split_features(batch(2, 24).z.detach(), torch.arange(24) % 3)
 
 
-def slope(found: Losses, state: State, own: Batch) -> Tensor:
+def slope(losses: Losses, state: State, own: Batch) -> Tensor:
     """Return the gradient at z of what is added, that at theta left in place."""
     own.z.grad = None
-    torch.autograd.backward(composite.add_losses(found, state, own, measure=False).loss)
+    torch.autograd.backward(composite.add_losses(losses, state, own, measure=False).loss)
     assert own.z.grad is not None
     return own.z.grad
 
@@ -51,16 +51,16 @@ def slope(found: Losses, state: State, own: Batch) -> Tensor:
 def test_nothing_acts() -> None:
     """No state, no loss."""
     assert not NO_LOSSES.acts
-    assert composite.start_losses(NO_LOSSES, None, codes(), streams) == {}
-    found = composite.add_losses(NO_LOSSES, {}, batch(), measure=True)
-    assert (found.loss.item(), found.metrics) == (0.0, {})
+    assert composite.start_losses(NO_LOSSES, None, make_batches(), streams) == {}
+    losses = composite.add_losses(NO_LOSSES, {}, batch(), measure=True)
+    assert (losses.loss.item(), losses.metrics) == (0.0, {})
     assert composite.step_losses(NO_LOSSES, {}, batch()) == {}
 
 
 def test_parts_share_a_state_by_prefix() -> None:
     """Both have a theta of their own; joining and parting loses nothing."""
     both = Losses(GATED, 0.5, ADVERSARY, 2.0)
-    state = composite.start_losses(both, None, codes(), streams)
+    state = composite.start_losses(both, None, make_batches(), streams)
     cel, defence = composite.select_state(state, "cel."), composite.select_state(state, "defence.")
     assert cel is not None and defence is not None
     assert {f"cel.{n}" for n in cel} | {f"defence.{n}" for n in defence} == state.keys()
@@ -72,7 +72,7 @@ def test_parts_share_a_state_by_prefix() -> None:
 def test_weighted_sum() -> None:
     """Value, gradient and metrics are those of the parts."""
     own, both = batch(), Losses(PLAIN, 0.5, NoPeek(), 2.0)
-    state = composite.start_losses(both, None, codes(), streams)
+    state = composite.start_losses(both, None, make_batches(), streams)
     term = composite.add_losses(both, state, own, measure=True)
     cel = PLAIN.loss({}, own.z, own.y)
     defence = NoPeek().loss({}, own.x, own.z, own.smashed)
@@ -92,11 +92,11 @@ def test_weighted_sum() -> None:
 def test_a_loose_clip_changes_nothing(cel: ConditionalEntropy) -> None:
     """A bound of 1e9: value to the bit, gradients at z and at theta 1e-6 apart."""
     free, bound = Losses(cel, 0.5), Losses(cel, 0.5, clip=1e9)
-    state = composite.start_losses(free, None, codes(), streams)
+    state = composite.start_losses(free, None, make_batches(), streams)
     slopes, thetas = [], []
-    for found in (free, bound):
-        own = composite.start_losses(found, state, codes(), streams)
-        slopes.append(slope(found, own, batch()).clone())
+    for losses in (free, bound):
+        own = composite.start_losses(losses, state, make_batches(), streams)
+        slopes.append(slope(losses, own, batch()).clone())
         thetas.append([t.grad for t in own.values() if t.requires_grad])
     torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(thetas[1], thetas[0], rtol=1e-6, atol=0)
@@ -106,9 +106,9 @@ def test_a_loose_clip_changes_nothing(cel: ConditionalEntropy) -> None:
 
 def test_clip_bounds_each_row_and_keeps_its_direction() -> None:
     """Shorter rows pass; theta's gradient and the value are those without; the rest is not cut."""
-    start = composite.start_losses(Losses(GATED, 1.0), None, codes(), streams)
+    start = composite.start_losses(Losses(GATED, 1.0), None, make_batches(), streams)
     free, bound = Losses(GATED, 1.0), Losses(GATED, 1.0, clip=0.2)
-    one, two = (composite.start_losses(free, start, codes(), streams) for _ in range(2))
+    one, two = (composite.start_losses(free, start, make_batches(), streams) for _ in range(2))
     whole, cut = slope(free, one, batch()), slope(bound, two, batch())
     norms, short = whole.norm(dim=1), cut.norm(dim=1)
     assert norms.min() < 0.2 < norms.max()
@@ -139,7 +139,7 @@ def test_clip_without_a_signal() -> None:
 def test_one_backward_moves_both_parts() -> None:
     """The cross-entropy's gradient adds up with the parts'; both thetas step, once."""
     both, own = Losses(GATED, 0.5, ADVERSARY, 2.0), batch()
-    state = composite.start_losses(both, None, codes(), streams)
+    state = composite.start_losses(both, None, make_batches(), streams)
     added = composite.add_losses(both, state, own, measure=False)
     (alone,) = torch.autograd.grad(added.loss, own.z, retain_graph=True)
     state["cel.theta"].grad = state["defence.theta"].grad = None
@@ -159,10 +159,10 @@ def test_one_backward_moves_both_parts() -> None:
 def test_a_part_that_does_not_act_keeps_its_state() -> None:
     """Through start, refresh and step, the very same tensors."""
     both = Losses(GATED, 0.5, ADVERSARY, 2.0)
-    state = composite.start_losses(both, None, codes(), streams)
+    state = composite.start_losses(both, None, make_batches(), streams)
     for idle, prefix in ((both._replace(cel=None), "cel."), (both._replace(defence=None), "def")):
-        later = composite.start_losses(idle, state, codes(), streams)
-        later = composite.refresh_losses(idle, later, codes(), streams, step=7)
+        later = composite.start_losses(idle, state, make_batches(), streams)
+        later = composite.refresh_losses(idle, later, make_batches(), streams, step=7)
         torch.autograd.backward(composite.add_losses(idle, later, batch(), measure=False).loss)
         later = composite.step_losses(idle, later, batch())
         for name in state:
@@ -174,7 +174,7 @@ class Counting:
     """A loss whose state is the number that its generator draws, and how often it was."""
 
     def refresh(
-        self, state: State | None, codes: FeatureBatches, generator: torch.Generator
+        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
     ) -> State:
         """Return a fresh draw and one more call."""
         calls = torch.zeros(()) if state is None else state["calls"]
@@ -186,9 +186,9 @@ class Counting:
 
 def test_each_refresh_draws_anew() -> None:
     """The step's number names the stream; the state of the last one is handed on."""
-    found = Losses(Counting(), 1.0)
-    first = composite.start_losses(found, None, codes(), streams)
-    second = composite.refresh_losses(found, first, codes(), streams, step=5)
-    other = composite.refresh_losses(found, first, codes(), streams, step=6)
+    losses = Losses(Counting(), 1.0)
+    first = composite.start_losses(losses, None, make_batches(), streams)
+    second = composite.refresh_losses(losses, first, make_batches(), streams, step=5)
+    other = composite.refresh_losses(losses, first, make_batches(), streams, step=6)
     assert len({float(s["cel.draw"]) for s in (first, second, other)}) == 3
     assert second["cel.calls"] == 2

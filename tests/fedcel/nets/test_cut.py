@@ -19,13 +19,13 @@ def stream(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def enumerated(seen: torch.Tensor, code: torch.Tensor, cut: Cut) -> float:
-    """Return log p(seen | code) summed over all masks, without the Gaussian's constant."""
+def enumerated(seen: torch.Tensor, feature: torch.Tensor, cut: Cut) -> float:
+    """Return log p(seen | feature) summed over all masks, without the Gaussian's constant."""
     chances = []
-    for mask in product((0.0, 1.0), repeat=len(code)):
+    for mask in product((0.0, 1.0), repeat=len(feature)):
         kept = torch.tensor(mask, dtype=torch.float64)
         weight = (1 - cut.dropout) ** sum(mask) * cut.dropout ** (len(mask) - sum(mask))
-        gap = (seen - kept * code) / cut.sigma
+        gap = (seen - kept * feature) / cut.sigma
         chances.append(weight * math.exp(-float(gap.square().sum()) / 2))
     return math.log(sum(chances))
 
@@ -33,12 +33,12 @@ def enumerated(seen: torch.Tensor, code: torch.Tensor, cut: Cut) -> float:
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 2**32 - 1), CHANCE, st.floats(0.3, 3))
 def test_dropout_sums_over_all_masks(seed: int, chance: float, sigma: float) -> None:
-    """Every one of 2^3, for 4 messages about 2 codes."""
+    """Every one of 2^3, for 4 rows of smashed data and 2 of features."""
     cut = Cut(sigma, chance)
     seen = torch.randn(4, 3, generator=stream(seed), dtype=torch.float64)
-    codes = torch.randn(2, 3, generator=stream(seed + 1), dtype=torch.float64)
-    want = [[enumerated(one, code, cut) for code in codes] for one in seen]
-    torch.testing.assert_close(cut.log_prob(seen, codes), torch.tensor(want).double())
+    features = torch.randn(2, 3, generator=stream(seed + 1), dtype=torch.float64)
+    expected = [[enumerated(one, feature, cut) for feature in features] for one in seen]
+    torch.testing.assert_close(cut.log_prob(seen, features), torch.tensor(expected).double())
 
 
 @settings(deadline=None, max_examples=20)
@@ -54,25 +54,27 @@ def test_a_density_integrates_to_one(z: float, chance: float, sigma: float) -> N
 @settings(deadline=None, max_examples=20)
 @given(CHANCE)
 def test_without_noise_chances_add_up_to_one(chance: float) -> None:
-    """Over all messages about a code; a value that is 0 anyway is never missed."""
-    code, bare = torch.tensor([[0.5, -2.0, 0.0]]), Cut(0.0, chance)
+    """Over all smashed data of an image; a value that is 0 anyway is never missed."""
+    feature, bare = torch.tensor([[0.5, -2.0, 0.0]]), Cut(0.0, chance)
     masks = torch.tensor(list(product((0.0, 1.0), repeat=2)))
-    messages = torch.cat([masks * code[:, :2], torch.zeros(4, 1)], 1)
-    found = bare.log_prob(messages, code).exp()[:, 0]
-    want = [chance**2, chance * (1 - chance), chance * (1 - chance), (1 - chance) ** 2]
-    torch.testing.assert_close(found, torch.tensor(want).double())
-    assert bare.log_prob(code + 1, code) == -torch.inf
+    smashed = torch.cat([masks * feature[:, :2], torch.zeros(4, 1)], 1)
+    chances = bare.log_prob(smashed, feature).exp()[:, 0]
+    expected = [chance**2, chance * (1 - chance), chance * (1 - chance), (1 - chance) ** 2]
+    torch.testing.assert_close(chances, torch.tensor(expected).double())
+    assert bare.log_prob(feature + 1, feature) == -torch.inf
 
 
 def test_frequencies_are_the_likelihood() -> None:
-    """10 000 messages at sigma 0: each of 4 as often as said, 4 standard errors wide."""
-    cut, code = Cut(0.0, 0.3), torch.tensor([[0.5, -2.0]])
+    """10 000 draws at sigma 0: each of 4 as often as it should be, 4 standard errors wide."""
+    cut, feature = Cut(0.0, 0.3), torch.tensor([[0.5, -2.0]])
     seen, counts = torch.unique(
-        cut.disturb(code.expand(10_000, -1), stream(1)), dim=0, return_counts=True
+        cut.disturb(feature.expand(10_000, -1), stream(1)), dim=0, return_counts=True
     )
-    said = cut.log_prob(seen, code).exp()[:, 0]
+    expected = cut.log_prob(seen, feature).exp()[:, 0]
     assert len(seen) == 4
-    assert ((counts / 10_000 - said).abs() < 4 * (said * (1 - said) / 10_000).sqrt()).all()
+    assert (
+        (counts / 10_000 - expected).abs() < 4 * (expected * (1 - expected) / 10_000).sqrt()
+    ).all()
 
 
 def test_moments() -> None:
@@ -86,12 +88,12 @@ def test_moments() -> None:
 
 def test_a_vanishing_chance_is_the_gaussian() -> None:
     """The two branches meet."""
-    seen, codes = torch.randn(2, 5, 3, generator=stream(3))
-    plain, mixed = Cut(0.5).log_prob(seen, codes), Cut(0.5, 1e-30).log_prob(seen, codes)
+    seen, features = torch.randn(2, 5, 3, generator=stream(3))
+    plain, mixed = Cut(0.5).log_prob(seen, features), Cut(0.5, 1e-30).log_prob(seen, features)
     torch.testing.assert_close(plain, mixed, rtol=1e-9, atol=1e-9)
 
 
-def test_messages_come_from_the_generator_alone() -> None:
+def test_smashed_data_come_from_the_generator_alone() -> None:
     """The same bits twice, those of mask and noise drawn apart in this order; the dtype is z's."""
     cut, z = Cut(0.1, 0.5), torch.ones(6, 4, dtype=torch.float64)
     seen, again = cut.disturb(z, stream(4)), stream(4)
@@ -103,7 +105,7 @@ def test_messages_come_from_the_generator_alone() -> None:
 
 
 def test_nothing_random() -> None:
-    """The message is z itself, nothing is drawn, and there is no likelihood."""
+    """Smashed data are z itself, nothing is drawn, and there is no likelihood."""
     bare, z, generator = Cut(), torch.ones(2, 3), stream(5)
     before = generator.get_state()
     assert bare.disturb(z, generator) is z
@@ -113,19 +115,19 @@ def test_nothing_random() -> None:
         bare.log_prob(z, z)
 
 
-def explained(seen: Tensor, code: Tensor) -> float:
-    """Return the share of values that are a sum, in single precision, of the code and any noise."""
-    noise, found = seen - code, torch.zeros(seen.shape, dtype=torch.bool)
+def explained(seen: Tensor, feature: Tensor) -> float:
+    """Return the share of values that are a sum, in single precision, of features and any noise."""
+    noise, is_explained = seen - feature, torch.zeros(seen.shape, dtype=torch.bool)
     for way in (-torch.inf, torch.inf):
         near = noise
         for _ in range(4):
-            found |= torch.eq(code + near, seen)
+            is_explained |= torch.eq(feature + near, seen)
             near = torch.nextafter(near, torch.tensor(way))
-    return float(found.double().mean())
+    return float(is_explained.double().mean())
 
 
-def test_the_low_bits_of_a_message_do_not_tell_its_image() -> None:
-    """Own code and another explain as many values; of sums in single precision they do not."""
+def test_the_low_bits_of_smashed_data_do_not_tell_the_image() -> None:
+    """Its features and another's explain as many values; in single precision they would not."""
     own, other = torch.rand(2, 200_000, generator=stream(6))
     plain = own + 2 * torch.randn(own.shape, generator=stream(7))
     assert explained(plain, own) == 1.0

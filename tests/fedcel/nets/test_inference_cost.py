@@ -23,8 +23,8 @@ def test_convolutions_by_hand() -> None:
     """Per output pixel 2 x 9 x channels in x channels out, then the linear layers."""
     settings = NetSettings(name="cnn", width=16, features=8)
     net = build_net(settings, (1, 8, 8), 10, torch.Generator().manual_seed(0))
-    found = measure_cost(net, torch.zeros(1, 8, 8))
+    cost = measure_cost(net, torch.zeros(1, 8, 8))
     convolutions = 64 * 9 * 1 * 16 + 16 * 9 * 16 * 32
     linear = 32 * 2 * 2 * 16 + 16 * 8
-    assert found.flops == 2 * (convolutions + linear)
-    assert found.bytes == 32
+    assert cost.flops == 2 * (convolutions + linear)
+    assert cost.bytes == 32

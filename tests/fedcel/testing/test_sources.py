@@ -108,8 +108,8 @@ class TestHub(OnDisk):
             "label": y.tolist(),
             "writer": [k % WRITERS for k in range(COUNT)],
         }
-        found = datasets.Dataset.from_dict(table, features=features)
-        found.save_to_disk(str(self.folder / "set"))
+        saved_set = datasets.Dataset.from_dict(table, features=features)
+        saved_set.save_to_disk(str(self.folder / "set"))
 
     def settings(self) -> DataSettings:
         """Return the settings that name the folder and the holders."""

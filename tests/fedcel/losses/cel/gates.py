@@ -1,4 +1,4 @@
-"""Learned weightings of small codes, and their gradients."""
+"""Learned weightings of small features, and their gradients."""
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ def gated(
 
 
 def example(seed: int, count: int = 9) -> tuple[Tensor, Tensor, State]:
-    """Return codes in float64, labels of 3 classes, and a state that fits them."""
+    """Return features in float64, labels of 3 classes, and a state that fits them."""
     generator = torch.Generator().manual_seed(seed)
     z = torch.randn(count, 4, generator=generator).double()
     y = torch.arange(count) % 3

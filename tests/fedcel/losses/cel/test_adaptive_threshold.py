@@ -43,9 +43,9 @@ def test_the_closed_loop_reaches_the_accuracy() -> None:
 
 def test_one_round_by_hand() -> None:
     """A point of accuracy too little is half the full error, smoothed to NEW_ERROR_WEIGHT / 2."""
-    found = next_threshold(ThresholdControl(0.2), {"spread": 0.2, "accuracy": 0.89}, ACCURACY)
-    assert found.error == pytest.approx(NEW_ERROR_WEIGHT / 2)
-    assert found.threshold == pytest.approx(0.2 * math.exp(MAX_LOG_STEP * NEW_ERROR_WEIGHT / 2))
+    moved = next_threshold(ThresholdControl(0.2), {"spread": 0.2, "accuracy": 0.89}, ACCURACY)
+    assert moved.error == pytest.approx(NEW_ERROR_WEIGHT / 2)
+    assert moved.threshold == pytest.approx(0.2 * math.exp(MAX_LOG_STEP * NEW_ERROR_WEIGHT / 2))
 
 
 @given(
@@ -60,9 +60,9 @@ def test_whatever_is_told_a_round_moves_it_by_the_rate_at_most(
 ) -> None:
     """Spreads that are absurd, negative or 0 included; the error stays in [-1, 1]."""
     told = {"spread": spread, "accuracy": accuracy}
-    found = next_threshold(ThresholdControl(threshold, error), told, cel)
-    assert abs(math.log(found.threshold / threshold)) <= MAX_LOG_STEP + 1e-9
-    assert abs(found.error) <= 1
+    moved = next_threshold(ThresholdControl(threshold, error), told, cel)
+    assert abs(math.log(moved.threshold / threshold)) <= MAX_LOG_STEP + 1e-9
+    assert abs(moved.error) <= 1
 
 
 @given(st.floats(0.01, 100))

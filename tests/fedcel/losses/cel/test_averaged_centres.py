@@ -38,7 +38,7 @@ def around(seed: int, known: int = CLASSES) -> SharedCentres:
 
 
 class TestAveraged(CELContract):
-    """A cluster loss whose centres are held; they do not move with the codes."""
+    """A cluster loss whose centres are held; they do not move with the features."""
 
     shift_invariant = False
 
@@ -54,7 +54,7 @@ class TestAveraged(CELContract):
         assert self.evaluate(self.init_state(z, y), z + 0.3, y)[0] > 0.01
 
 
-def test_codes_of_another_size_than_the_shared_centres_are_refused() -> None:
+def test_features_of_another_size_than_the_shared_centres_are_refused() -> None:
     """A changed net.features, in a run that goes on."""
     z, y = torch.zeros(6, FEATURES + 1), torch.arange(6) % CLASSES
     with pytest.raises(SettingsError, match="averaged centres have 4"):
@@ -64,7 +64,7 @@ def test_codes_of_another_size_than_the_shared_centres_are_refused() -> None:
 def told(
     centres: list[list[float]], weights: list[list[float]], counts: list[int]
 ) -> CentreStatistics:
-    """Return one client's statistics of one-dimensional codes, a row a class."""
+    """Return one client's statistics of one-dimensional features, a row a class."""
     return CentreStatistics(
         torch.tensor(centres)[..., None], torch.tensor(weights), torch.tensor(counts)
     )
@@ -100,12 +100,12 @@ def test_a_client_tells_the_means_of_its_members() -> None:
     """Means of its own clusters, whatever centres they were assigned by."""
     z, y = make_features(5)
     state = AveragedCentres(INNER, around(2)).refresh(None, split_features(z, y), torch.Generator())
-    found = summarise_centres(state, split_features(z, y, 5))
+    statistics = summarise_centres(state, split_features(z, y, 5))
     for label in range(CLASSES):
-        own = (found.weights[label][:, None] * found.centres[label]).sum(0)
+        own = (statistics.weights[label][:, None] * statistics.centres[label]).sum(0)
         torch.testing.assert_close(own, z[y == label].mean(0))
-    assert found.counts.tolist() == y.bincount(minlength=CLASSES).tolist()
-    arrays = [tensor.numpy() for tensor in found]
+    assert statistics.counts.tolist() == y.bincount(minlength=CLASSES).tolist()
+    arrays = [tensor.numpy() for tensor in statistics]
     assert find_statistics_fault(arrays, around(2), len(y), bounded=False) is None
 
 
@@ -113,10 +113,10 @@ def test_the_merge_by_hand() -> None:
     """Centres 0 (3 images), 1 (1) and 10 (4): clusters at 1/4 and 10, half the weight each."""
     one, two = told([[0.0, 10.0]], [[0.75, 0.25]], [4]), told([[1.0, 10.0]], [[0.25, 0.75]], [4])
     none = SharedCentres(torch.zeros(1, 2, 1), torch.zeros(1, 2))
-    found = merge_centres(none, [one, two], 2)
-    order = found.centres[0, :, 0].argsort()
-    assert found.centres[0, order, 0].tolist() == [0.25, 10.0]
-    assert found.weights[0].tolist() == [0.5, 0.5]
+    merged = merge_centres(none, [one, two], 2)
+    order = merged.centres[0, :, 0].argsort()
+    assert merged.centres[0, order, 0].tolist() == [0.25, 10.0]
+    assert merged.weights[0].tolist() == [0.5, 0.5]
 
 
 def test_with_one_cluster_the_merge_is_the_mean_of_all_images() -> None:
@@ -126,16 +126,16 @@ def test_with_one_cluster_the_merge_is_the_mean_of_all_images() -> None:
         told([[4.0], [0.0]], [[1], [0]], [2, 0]),
     ]
     last = SharedCentres(torch.full((2, 1, 1), 7.0), torch.ones(2, 1))
-    found = merge_centres(last, clients, 1)
-    assert found.centres.flatten().tolist() == [3.0, 7.0]
-    assert found.weights.flatten().tolist() == [1.0, 1.0]
+    merged = merge_centres(last, clients, 1)
+    assert merged.centres.flatten().tolist() == [3.0, 7.0]
+    assert merged.weights.flatten().tolist() == [1.0, 1.0]
 
 
 def test_a_centre_that_nobody_is_near_is_seeded_anew() -> None:
     """The last centre at 100 serves no client; the farthest of the clients' takes its place."""
     last = SharedCentres(torch.tensor([[[0.0], [100.0]]]), torch.tensor([[0.5, 0.5]]))
-    found = merge_centres(last, [told([[0.0, 8.0]], [[0.5, 0.5]], [4])], 2)
-    assert sorted(found.centres.flatten().tolist()) == [0.0, 8.0]
+    merged = merge_centres(last, [told([[0.0, 8.0]], [[0.5, 0.5]], [4])], 2)
+    assert sorted(merged.centres.flatten().tolist()) == [0.0, 8.0]
 
 
 @pytest.mark.parametrize(("images", "used"), [(3, 1), (8, 2), (100, 5)])
@@ -143,9 +143,9 @@ def test_without_a_number_a_quarter_of_the_images_decides(images: int, used: int
     """At least one cluster and at most five, as for a client's own."""
     share = [[1 / 5] * 5]
     none = SharedCentres(torch.zeros(1, 5, 1), torch.zeros(1, 5))
-    found = merge_centres(none, [told([[0.0, 1.0, 3.0, 7.0, 15.0]], share, [images])], 0)
-    assert int((found.weights > 0).sum()) == used
-    assert found.weights.sum().item() == pytest.approx(1)
+    merged = merge_centres(none, [told([[0.0, 1.0, 3.0, 7.0, 15.0]], share, [images])], 0)
+    assert int((merged.weights > 0).sum()) == used
+    assert merged.weights.sum().item() == pytest.approx(1)
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -207,18 +207,18 @@ SOUND: dict[str, Any] = {
 def test_what_the_server_refuses(change: dict[str, Any], reason: str | None) -> None:
     """Each with its reason; a sound one passes."""
     shared = SharedCentres(torch.zeros(2, 1, 2), torch.zeros(2, 1))
-    found = find_statistics_fault(list((SOUND | change).values()), shared, 3, bounded=True)
+    fault = find_statistics_fault(list((SOUND | change).values()), shared, 3, bounded=True)
     if reason is None:
-        assert found is None
+        assert fault is None
     else:
-        assert found is not None
-        assert re.search(reason, found)
+        assert fault is not None
+        assert re.search(reason, fault)
 
 
 def test_a_user_without_averaging_shares_nothing() -> None:
     """The shape is known before any client is asked: (C, K, D), K as for a client's own."""
     assert init_centres(CelSettings(kind="cluster"), 4, 3) is None
     assert init_centres(CelSettings(kind="none", centres="averaged"), 4, 3) is None
-    found = init_centres(CelSettings(kind="cluster", clusters=0, centres="averaged"), 4, 3)
-    assert found is not None
-    assert (found.centres.shape, found.weights.any().item()) == ((3, 5, 4), False)
+    centres = init_centres(CelSettings(kind="cluster", clusters=0, centres="averaged"), 4, 3)
+    assert centres is not None
+    assert (centres.centres.shape, centres.weights.any().item()) == ((3, 5, 4), False)

@@ -55,19 +55,19 @@ def test_no_attention_before_the_loss_acts(kind: str) -> None:
     settings = parse_settings({"cel": cel, "local": {"steps": 2}, "rounds": 20})
     model = client_update.build_client_net(settings).vector.clone()
     state: State | None = None
-    found = []
+    has_theta = []
     for number in range(1, 5):
         inputs = client_update.RoundInputs(number, model, 997)
         update = client_update.update_client(settings, 0, 0.1, inputs, state=state)
         state = update.state
-        found.append(any(name.endswith("theta") for name in state))
-    assert found[:2] == [False, False]
-    assert found[-1]
+        has_theta.append(any(name.endswith("theta") for name in state))
+    assert has_theta[:2] == [False, False]
+    assert has_theta[-1]
 
 
-def test_pieces_are_all_codes() -> None:
-    """Pieces of any size give the codes back, each time anew."""
+def test_pieces_are_all_features() -> None:
+    """Pieces of any size give the features back, each time anew."""
     z, y = torch.arange(5.0)[:, None], torch.arange(5)
-    codes = split_features(z, y, 2)
+    batches = split_features(z, y, 2)
     for _ in range(2):
-        assert torch.equal(torch.cat([part for part, _ in codes()]), z)
+        assert torch.equal(torch.cat([part for part, _ in batches()]), z)

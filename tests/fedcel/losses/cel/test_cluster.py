@@ -141,7 +141,7 @@ def test_state_is_a_fixed_point(seed: int, labels: list[int]) -> None:
 
 
 def test_finds_what_is_there_and_stays() -> None:
-    """Far groups are found; from a warm start the slots keep their order while codes move."""
+    """Far groups are found; from a warm start the slots keep their order while features move."""
     z, y = blobs()
     mine = cluster(3, classes=1)
     state = mine.refresh(None, split_features(z, y), fresh(1))

@@ -179,7 +179,7 @@ def test_a_mixture_starts_from_clusters_without_covariances() -> None:
 
 
 @pytest.mark.parametrize("mine", MODES)
-def test_codes_that_are_no_numbers(mine: Cluster) -> None:
+def test_features_that_are_no_numbers(mine: Cluster) -> None:
     """Refused in the refresh and in the loss, with the class."""
     state = mine.refresh(None, split_features(POINTS, LABELS), fresh())
     for value in (torch.nan, torch.inf):

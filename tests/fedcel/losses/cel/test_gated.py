@@ -165,7 +165,7 @@ def test_even_attention_is_plain(seed: int, attention: Attention) -> None:
 
 
 def test_single_members_take_no_share() -> None:
-    """Two pairs and a lone code: the lone one changes nothing."""
+    """Two pairs and a lone image: the lone one changes nothing."""
     z, y, state = example(3, count=7)
     y = torch.tensor([0, 0, 0, 1, 1, 1, 2])
     alone = gated("minimise").loss(state, z, y)
@@ -221,7 +221,7 @@ def test_hidden_size(features: int, hidden: int, size: int) -> None:
 
 @pytest.mark.parametrize("attention", MODES)
 def test_nan_is_not_hidden(attention: Attention) -> None:
-    """One NaN among the codes, or a lone NaN of its class: the loss is NaN."""
+    """One NaN among the features, or a lone NaN of its class: the loss is NaN."""
     z, y, state = example(9)
     for labels in (y, torch.tensor([2, 0, 0, 0, 1, 1, 1, 0, 1])):
         bad = z.clone()
@@ -231,9 +231,11 @@ def test_nan_is_not_hidden(attention: Attention) -> None:
 
 
 def test_another_size_is_refused() -> None:
-    """A stored attention, or codes, of other features; both sizes are named."""
+    """A stored attention, or features, of another size; both sizes are named."""
     z, y, state = example(10)
-    with pytest.raises(SettingsError, match="45 weights, must have 65 for 6 features"):
+    with pytest.raises(
+        SettingsError, match="45 weights, must have 65: net.features or cel.hidden changed"
+    ):
         gated("ascend", features=6).refresh(state, split_features(z, y), torch.Generator())
     with pytest.raises(SettingsError, match="4 features, the attention was made for 6"):
         gated("ascend", features=6).refresh(None, split_features(z, y), torch.Generator())

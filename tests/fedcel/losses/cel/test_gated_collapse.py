@@ -17,7 +17,7 @@ from tests.fedcel.losses.cel.gates import MODES, example, gated, slopes
 
 
 def climb(attention: Attention, entropy: float = 0.0) -> dict[str, Tensor]:
-    """Return the metrics after 50 steps of the attention on fixed codes, 16 a class."""
+    """Return the metrics after 50 steps of the attention on fixed features, 16 a class."""
     generator = torch.Generator().manual_seed(2)
     z = torch.rand(48, 64, generator=generator)
     y = torch.arange(48) % 3
@@ -32,7 +32,7 @@ def climb(attention: Attention, entropy: float = 0.0) -> dict[str, Tensor]:
 
 
 def test_minimising_attention_collapses() -> None:
-    """The trap: one member a class gets all the weight, and the spread is gone, codes untouched."""
+    """The trap: one member a class gets all the weight, the spread is gone, features untouched."""
     metrics = climb("minimise")
     assert 16 * metrics["attention-share"] < 1.1
     assert metrics["weighted-spread"] < 0.05 * metrics["plain-spread"]
@@ -64,7 +64,7 @@ def test_entropy_bonus_keeps_the_members(attention: Attention) -> None:
 def test_entropy_bonus_is_for_the_attention(
     seed: int, attention: Attention, entropy: float
 ) -> None:
-    """Same value and codes' gradient; theta's moves by -+entropy * d sum_c beta_c H_c."""
+    """Same value and features' gradient; theta's moves by -+entropy * d sum_c beta_c H_c."""
     if attention == "detach":
         return
     z, y, state = example(seed)

@@ -53,7 +53,7 @@ class TestHybridByDefault(CELContract):
 
 
 def test_loss_is_the_clusters_and_the_attentions_gradient_is_gated() -> None:
-    """Value, metrics and codes' gradient of one part, theta's gradient of the other."""
+    """Value, metrics and features' gradient of one part, theta's gradient of the other."""
     z, y = torch.randn(18, 4, generator=fresh(1)), torch.arange(18) % 3
     mine = hybrid(2)
     state = mine.refresh(None, split_features(z, y), fresh(2))
@@ -70,7 +70,7 @@ def test_loss_is_the_clusters_and_the_attentions_gradient_is_gated() -> None:
 
 
 def test_gradcheck() -> None:
-    """The codes' gradient, centres constant."""
+    """The features' gradient, centres constant."""
     z, y = torch.randn(12, 4, generator=fresh(3)).double(), torch.arange(12) % 3
     state = hybrid(2).refresh(None, split_features(z, y), fresh(4))
     batch = (z + 0.05).requires_grad_()
@@ -98,8 +98,10 @@ def test_centres_start_at_the_draws() -> None:
     mine = hybrid(3, classes=2)
     state = mine.refresh(None, split_features(z, y), fresh(9))
     for c in range(2):
-        found = state["cluster.centres"][c]
-        torch.testing.assert_close(found[found[:, 0].argsort()], z[y == c][z[y == c, 0].argsort()])
+        centres = state["cluster.centres"][c]
+        torch.testing.assert_close(
+            centres[centres[:, 0].argsort()], z[y == c][z[y == c, 0].argsort()]
+        )
 
 
 def test_the_draws_decide_which_optimum() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedcel.losses.cel.kmeans import (
-    Problem,
+    ClusteringProblem,
     centre_distances,
     centre_scores,
     find_clusters,
@@ -53,10 +53,10 @@ def test_seeds_are_different_members_of_the_class(seed: int) -> None:
     kept = torch.zeros_like(wanted)
     kept[1, 0] = wanted[1, 0]
     start = torch.full((4, 4, 3), 7.0).double()
-    found = seed_centres(Problem(z, y, wanted, fresh(seed)), start, kept)
-    assert found[1, 0].tolist() == found[:, 3].flatten()[:3].tolist() == [7, 7, 7]
+    seeds = seed_centres(ClusteringProblem(z, y, wanted, fresh(seed)), start, kept)
+    assert seeds[1, 0].tolist() == seeds[:, 3].flatten()[:3].tolist() == [7, 7, 7]
     for c in y.unique().tolist():
-        new = found[c][wanted[c] & ~kept[c]]
+        new = seeds[c][wanted[c] & ~kept[c]]
         gap = torch.cdist(new, z[y == c])
         assert not gap.amin(1).any()
         assert len(new.unique(dim=0)) == len(new)
@@ -69,11 +69,13 @@ def test_lloyd_never_gets_worse(seed: int) -> None:
     z, y = drawn(seed)
     usable = torch.ones(4, 2, dtype=torch.bool)
     start = torch.randn(4, 2, 3, generator=fresh(seed)).double()
-    found = run_lloyd(Problem(z, y, usable, fresh()), start)
+    clusters = run_lloyd(ClusteringProblem(z, y, usable, fresh()), start)
     before = y.bincount(centre_distances(z, y, start).amin(1))
-    assert (y.bincount(found.distances) <= before + 1e-9).all()
-    for s in found.slots.unique().tolist():
-        torch.testing.assert_close(found.centres.flatten(0, 1)[s], z[found.slots == s].mean(0))
+    assert (y.bincount(clusters.distances) <= before + 1e-9).all()
+    for s in clusters.slots.unique().tolist():
+        torch.testing.assert_close(
+            clusters.centres.flatten(0, 1)[s], z[clusters.slots == s].mean(0)
+        )
 
 
 def test_wide_data_are_found_through_the_projection() -> None:
@@ -83,9 +85,9 @@ def test_wide_data_are_found_through_the_projection() -> None:
     z -= z.mean(0)
     y = torch.zeros(60, dtype=torch.long)
     for seed in range(20):
-        found = find_clusters(Problem(z, y, every, fresh(seed)), None, every, None)
-        assert len(set(found.slots[:3].tolist())) == 3
-        assert torch.equal(found.slots, found.slots[:3].repeat(20))
+        clusters = find_clusters(ClusteringProblem(z, y, every, fresh(seed)), None, every, None)
+        assert len(set(clusters.slots[:3].tolist())) == 3
+        assert torch.equal(clusters.slots, clusters.slots[:3].repeat(20))
 
 
 def test_outliers_are_seeded_anew() -> None:
@@ -93,8 +95,8 @@ def test_outliers_are_seeded_anew() -> None:
     z = torch.tensor([-0.1] * 5 + [0.1] * 5 + [6.0] * 5 + [14.0] * 5).double()[:, None]
     y = torch.zeros(20, dtype=torch.long)
     start = torch.tensor([[[-0.1], [0.1], [10.0]]]).double()
-    stuck = find_clusters(Problem(z, y, every, fresh()), start, every, None)
-    free = find_clusters(Problem(z, y, every, fresh()), start, every, 3.0)
+    stuck = find_clusters(ClusteringProblem(z, y, every, fresh()), start, every, None)
+    free = find_clusters(ClusteringProblem(z, y, every, fresh()), start, every, 3.0)
     assert abs(float(stuck.distances.sum()) - 160) < 1e-6
     assert abs(float(free.distances.sum()) - 0.1) < 1e-6
 
@@ -106,7 +108,7 @@ def test_outliers_never_make_it_worse(seed: int, factor: float) -> None:
     z, y = drawn(seed)
     wanted = torch.ones(4, 3, dtype=torch.bool) & (y.bincount(minlength=4) > 2)[:, None]
     with_, without = (
-        find_clusters(Problem(z, y, wanted, fresh(seed)), None, wanted, outlier)
+        find_clusters(ClusteringProblem(z, y, wanted, fresh(seed)), None, wanted, outlier)
         for outlier in (factor, None)
     )
     assert (y.bincount(with_.distances) <= y.bincount(without.distances) + 1e-9).all()
@@ -123,5 +125,5 @@ def test_broad_is_against_the_lower_median_of_used_clusters() -> None:
 def test_around_measures_differences() -> None:
     """Far from the origin in float32 nothing is lost."""
     z = torch.tensor([[1e4], [1e4 + 0.125]])
-    found = make_clusters(z, torch.tensor([0, 0]), torch.tensor([[[1e4]]]))
-    assert found.distances.tolist() == [0, 0.015625]
+    clusters = make_clusters(z, torch.tensor([0, 0]), torch.tensor([[[1e4]]]))
+    assert clusters.distances.tolist() == [0, 0.015625]

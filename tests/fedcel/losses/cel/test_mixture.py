@@ -43,22 +43,22 @@ def members(slot: Tensor, slots: int) -> Members:
     return Members(one_hot, one_hot.sum(0))
 
 
-def covariances(found: Mixture) -> Tensor:
+def covariances(fitted: Mixture) -> Tensor:
     """Return the covariance matrices (K, D, D)."""
-    if found.scales.dim() == 2:
-        return found.scales.diag_embed()
-    return torch.linalg.inv(found.scales.mT @ found.scales)
+    if fitted.scales.dim() == 2:
+        return fitted.scales.diag_embed()
+    return torch.linalg.inv(fitted.scales.mT @ fitted.scales)
 
 
 @KINDS
 def test_log_joint_is_the_density(full: bool) -> None:
     """Against torch's own Gaussians; a component of weight 0 is impossible."""
     z, slot = drawn()
-    found = mixture_of_members(z, slot, 4, full)
-    law = torch.distributions.MultivariateNormal(found.centres, covariances(found))
-    expected = law.log_prob(z[:, None]) + found.weights.log()
-    torch.testing.assert_close(log_joint(z, found), expected)
-    assert log_joint(z, found)[:, 3].eq(-torch.inf).all()
+    fitted = mixture_of_members(z, slot, 4, full)
+    law = torch.distributions.MultivariateNormal(fitted.centres, covariances(fitted))
+    expected = law.log_prob(z[:, None]) + fitted.weights.log()
+    torch.testing.assert_close(log_joint(z, fitted), expected)
+    assert log_joint(z, fitted)[:, 3].eq(-torch.inf).all()
 
 
 @KINDS
@@ -79,12 +79,12 @@ def test_against_scikit_learn(full: bool, monkeypatch: pytest.MonkeyPatch) -> No
         means_init=start.centres.numpy(),
         precisions_init=(inverse if full else inverse.diagonal(dim1=1, dim2=2)).numpy(),
     ).fit(z.numpy())
-    found = fit_mixture(z, start)
+    fitted = fit_mixture(z, start)
     near = {"rtol": 1e-5, "atol": 1e-5}
     theirs = torch.from_numpy(other.covariances_)
-    torch.testing.assert_close(found.weights, torch.from_numpy(other.weights_), **near)
-    torch.testing.assert_close(found.centres, torch.from_numpy(other.means_), **near)
-    torch.testing.assert_close(covariances(found), theirs if full else theirs.diag_embed(), **near)
+    torch.testing.assert_close(fitted.weights, torch.from_numpy(other.weights_), **near)
+    torch.testing.assert_close(fitted.centres, torch.from_numpy(other.means_), **near)
+    torch.testing.assert_close(covariances(fitted), theirs if full else theirs.diag_embed(), **near)
 
 
 @settings(deadline=None, max_examples=20)
@@ -92,13 +92,13 @@ def test_against_scikit_learn(full: bool, monkeypatch: pytest.MonkeyPatch) -> No
 def test_likelihood_never_falls(seed: int, full: bool) -> None:
     """Each iteration gains, up to what the floor costs."""
     z, slot = drawn(seed, apart=0.5)
-    found, reached = mixture_of_members(z, slot, 3, full), -torch.inf
+    fitted, reached = mixture_of_members(z, slot, 3, full), -torch.inf
     for _ in range(10):
-        joint = log_joint(z, found)
+        joint = log_joint(z, fitted)
         evidence = joint.logsumexp(1)
         assert float(evidence.mean()) >= reached - 1e-7
         reached = float(evidence.mean())
-        found = mixture.maximise_likelihood(z, (joint - evidence[:, None]).exp(), 1e-10, full)
+        fitted = mixture.maximise_likelihood(z, (joint - evidence[:, None]).exp(), 1e-10, full)
 
 
 @KINDS
@@ -157,5 +157,5 @@ def test_little_noise_in_float32() -> None:
     gap = torch.rand(20, 1, generator=fresh(1)) * torch.rand(500, generator=fresh(2))
     held = members(torch.zeros(20).long(), 1)
     exact = torch.log1p(gap.double().square().sum() / 20 / 1e-6) / 2
-    found = full_nats(gap, Members(held.one_hot.float(), held.counts.float()), 1e-3)
-    torch.testing.assert_close(found[0].double(), exact, rtol=1e-4, atol=0)
+    nats = full_nats(gap, Members(held.one_hot.float(), held.counts.float()), 1e-3)
+    torch.testing.assert_close(nats[0].double(), exact, rtol=1e-4, atol=0)

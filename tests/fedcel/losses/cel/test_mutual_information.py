@@ -67,7 +67,7 @@ def test_equals_the_definition(seed: int, labels: list[int], sigma: float, bound
             assert term.loss <= term.metrics["information-cap"] + 1e-12
 
 
-def test_cap_is_reached_by_far_codes() -> None:
+def test_cap_is_reached_by_far_features() -> None:
     """Features many sigma apart are all told from each other: log n_c, and no gradient is left."""
     z = torch.eye(5).double().requires_grad_()
     y = torch.tensor([0, 0, 0, 1, 1])
@@ -106,7 +106,7 @@ def test_bounds_hold_the_truth_between_them(scale: float) -> None:
 
 @pytest.mark.parametrize("bound", ["upper", "lower"])
 def test_gradcheck(bound: Bound) -> None:
-    """Through float64, with equal codes among them."""
+    """Through float64, with equal features among them."""
     z = torch.randn(8, 3, generator=fresh(4)).double()
     z[1] = z[0]
     y = torch.tensor([0, 0, 0, 1, 1, 2, 0, 1])
@@ -115,12 +115,12 @@ def test_gradcheck(bound: Bound) -> None:
 
 
 def two_groups() -> tuple[Tensor, Tensor]:
-    """Return float32 codes in [0, 1]^4096: two corners far apart, members 1e-3 a value around."""
+    """Return float32 features in [0, 1]^4096: two far corners, members 1e-3 a value around them."""
     corner = (torch.rand(2, 4096, generator=fresh(5)) > 0.5).float().repeat(8, 1)
     return corner + 1e-3 * torch.randn(16, 4096, generator=fresh(6)), torch.zeros(16).long()
 
 
-def test_distances_of_near_codes_in_a_wide_class() -> None:
+def test_distances_of_near_features_in_a_wide_class() -> None:
     """Float64 products agree with exact differences to 1e-9; float32 ones would be off by 1 %."""
     z, y = two_groups()
     exact = (z.double()[:, None] - z.double()).square().sum(2)
@@ -155,7 +155,7 @@ def test_no_noise_is_refused(sigma: float) -> None:
         information(sigma)
 
 
-def test_bad_codes_and_labels() -> None:
+def test_bad_features_and_labels() -> None:
     """A NaN, of a pair or alone in its class, shows in the loss; a label out of range is named."""
     z = torch.zeros(4, 2)
     z[3, 0] = torch.nan

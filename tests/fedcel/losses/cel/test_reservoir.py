@@ -22,10 +22,10 @@ def test_small_classes_are_whole_and_draw_nothing() -> None:
     """Sorted by class, in their order; the generator is where it was."""
     y, stream = torch.tensor([2, 0, 2, 0, 2]), fresh()
     z = torch.arange(5.0)[:, None]
-    found = sample_reservoir(split_features(z, y, 2), 4, 3, stream)
-    assert found.z[:, 0].tolist() == [1, 3, 0, 2, 4]
-    assert found.y.tolist() == [0, 0, 2, 2, 2]
-    assert found.counts.tolist() == [2, 0, 3, 0]
+    reservoir = sample_reservoir(split_features(z, y, 2), 4, 3, stream)
+    assert reservoir.z[:, 0].tolist() == [1, 3, 0, 2, 4]
+    assert reservoir.y.tolist() == [0, 0, 2, 2, 2]
+    assert reservoir.counts.tolist() == [2, 0, 3, 0]
     assert torch.equal(stream.get_state(), fresh().get_state())
 
 
@@ -40,12 +40,14 @@ def test_members(seed: int, labels: list[int], size: int, piece: int) -> None:
     """Counts are exact, min(n_c, size) different members are kept, cuts change nothing."""
     y = torch.tensor(labels)
     z = torch.arange(float(len(y)))[:, None]
-    found = sample_reservoir(split_features(z, y, piece), 4, size, fresh(seed))
-    assert torch.equal(found.counts, y.bincount(minlength=4))
-    assert torch.equal(found.y.bincount(minlength=4), found.counts.clamp_max(size))
-    assert torch.equal(y[found.z[:, 0].long()], found.y)
-    assert len(found.z.unique()) == len(found.z)
-    assert torch.equal(found.z, sample_reservoir(split_features(z, y, 60), 4, size, fresh(seed)).z)
+    reservoir = sample_reservoir(split_features(z, y, piece), 4, size, fresh(seed))
+    assert torch.equal(reservoir.counts, y.bincount(minlength=4))
+    assert torch.equal(reservoir.y.bincount(minlength=4), reservoir.counts.clamp_max(size))
+    assert torch.equal(y[reservoir.z[:, 0].long()], reservoir.y)
+    assert len(reservoir.z.unique()) == len(reservoir.z)
+    assert torch.equal(
+        reservoir.z, sample_reservoir(split_features(z, y, 60), 4, size, fresh(seed)).z
+    )
 
 
 @pytest.mark.parametrize("piece", [3, 12])
@@ -54,14 +56,14 @@ def test_every_subset_is_equally_likely(piece: int) -> None:
     z, y = torch.arange(12.0)[:, None], torch.arange(12) % 2
     stream, tally = fresh(1), Counter[tuple[float, ...]]()
     for _ in range(600):
-        found = sample_reservoir(split_features(z, y, piece), 2, 2, stream)
-        tally[tuple(sorted(found.z[found.y == 0, 0].tolist()))] += 1
+        reservoir = sample_reservoir(split_features(z, y, piece), 2, 2, stream)
+        tally[tuple(sorted(reservoir.z[reservoir.y == 0, 0].tolist()))] += 1
     assert len(tally) == 15
     assert sum((n - 40) ** 2 / 40 for n in tally.values()) < chi2.ppf(0.999, 14)
 
 
 def test_refusals() -> None:
-    """No examples, labels that are no class, codes that are no numbers."""
+    """No examples, labels that are no class, features that are no numbers."""
     z, y = torch.zeros(4, 2), torch.arange(4)
     with pytest.raises(DataError, match="0 examples"):
         sample_reservoir(split_features(z[:0], y[:0]), 4, 2, fresh())

@@ -29,13 +29,13 @@ def gated(attention: Attention) -> Gated:
 
 
 def value(mine: ConditionalEntropy, z: Tensor, y: Tensor) -> Tensor:
-    """Return the loss of codes, its state learned from them."""
+    """Return the loss of features, its state learned from them."""
     state = mine.refresh(None, split_features(z, y), torch.Generator().manual_seed(1))
     return mine.loss(state, z, y, measure=False).loss.detach()
 
 
 def drawn(seed: int) -> tuple[Tensor, Tensor]:
-    """Return 24 codes of 3 classes."""
+    """Return 24 features of 3 classes."""
     stream = torch.Generator().manual_seed(seed)
     return 3 * torch.randn(24, 4, generator=stream).double(), torch.arange(24) % 3
 
@@ -51,7 +51,7 @@ SPREADS = {
 @settings(deadline=None, max_examples=15)
 @given(st.integers(0, 2**32 - 1), scales)
 def test_spreads_grow_with_the_square_of_the_unit(name: str, seed: int, scale: float) -> None:
-    """The attention sees codes less their mean over their deviation, which have no unit."""
+    """The attention sees features less their mean over their deviation, which have no unit."""
     z, y = drawn(seed)
     one, two = value(SPREADS[name], z, y), value(SPREADS[name], scale * z, y)
     torch.testing.assert_close(two, scale**2 * one, rtol=1e-3, atol=0)

@@ -41,12 +41,12 @@ def batch(seed: int, shape: tuple[int, ...] = SHAPE, count: int = 6) -> tuple[Te
 
 def layers(theta: Tensor, sizes: list[int]) -> nn.Sequential:
     """Return a decoder of torch's own layers that holds the values of `theta`."""
-    found = nn.Sequential()
+    decoder = nn.Sequential()
     for inputs, outputs in pairwise(sizes):
-        found.extend([nn.Linear(inputs, outputs), nn.ReLU()])
-    found[-1] = nn.Sigmoid()
-    nn.utils.vector_to_parameters(theta, found.parameters())
-    return found
+        decoder.extend([nn.Linear(inputs, outputs), nn.ReLU()])
+    decoder[-1] = nn.Sigmoid()
+    nn.utils.vector_to_parameters(theta, decoder.parameters())
+    return decoder
 
 
 @pytest.mark.parametrize("other", [(4, 7), (5, 5), (4, 4)], ids=str)

@@ -55,9 +55,9 @@ def double_sum(x: Tensor, z: Tensor) -> float:
 def test_by_definition(seed: int, count: int) -> None:
     """Equal to the double sum, and between 0 and 1."""
     x, z = points(seed, count), points(seed + 1, count, 2)
-    found = distance_correlation(x, z).item()
-    assert found == pytest.approx(double_sum(x, z), abs=1e-9)
-    assert 0 <= found <= 1 + 1e-12
+    correlation = distance_correlation(x, z).item()
+    assert correlation == pytest.approx(double_sum(x, z), abs=1e-9)
+    assert 0 <= correlation <= 1 + 1e-12
 
 
 @settings(deadline=None, max_examples=25)
@@ -65,8 +65,8 @@ def test_by_definition(seed: int, count: int) -> None:
 def test_a_scaled_rotation_has_1(seed: int, scale: float, shift: float) -> None:
     """All distances are in proportion."""
     x = points(seed)
-    found = distance_correlation(x, scale * x @ rotation(seed + 1) + shift)
-    assert found.item() == pytest.approx(1.0, abs=1e-9)
+    correlation = distance_correlation(x, scale * x @ rotation(seed + 1) + shift)
+    assert correlation.item() == pytest.approx(1.0, abs=1e-9)
 
 
 @settings(deadline=None, max_examples=25)
@@ -99,7 +99,7 @@ def test_it_sees_what_correlation_does_not() -> None:
 def test_gradient() -> None:
     """By finite differences, in float64."""
     x, z = points(6), points(7).requires_grad_()
-    assert torch.autograd.gradcheck(lambda codes: distance_correlation(x, codes), z)
+    assert torch.autograd.gradcheck(lambda features: distance_correlation(x, features), z)
 
 
 def test_equal_rows_have_a_finite_gradient() -> None:
@@ -116,14 +116,14 @@ def test_equal_rows_have_a_finite_gradient() -> None:
 def test_a_spread_that_vanishes(scale: float) -> None:
     """0 without spread and where float32 cannot square it; above that, what it is."""
     x, z = points(10).float(), (points(11) * scale).float().requires_grad_()
-    found = distance_correlation(x, z)
-    (slope,) = torch.autograd.grad(found, z)
+    correlation = distance_correlation(x, z)
+    (slope,) = torch.autograd.grad(correlation, z)
     assert slope.isfinite().all()
     if scale < 1e-20:
-        assert found == 0
+        assert correlation == 0
         assert not slope.any()
     else:
-        assert found.item() == pytest.approx(double_sum(points(10), points(11)), rel=1e-4)
+        assert correlation.item() == pytest.approx(double_sum(points(10), points(11)), rel=1e-4)
 
 
 def test_what_is_undefined_stays_so() -> None:

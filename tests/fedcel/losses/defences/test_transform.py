@@ -77,7 +77,7 @@ def named(name: str) -> Settings:
 
 
 def test_what_is_sent_is_transformed_for_everybody() -> None:
-    """The net of a run, and the attacker's likelihood, which peaks at the transformed code."""
+    """The net of a run, and the attacker's likelihood, which peaks at the transformed features."""
     s = named("Halves")
     splits = load_splits(s.data, s.clients, s.seed)
     plain = init_net(s.model_copy(update={"defence": parse_settings({}).defence}), splits)
