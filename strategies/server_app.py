@@ -17,8 +17,10 @@ from fedcel.runs import (
     Event,
     EventCallback,
     ServerRun,
+    create_run,
     evaluate_run,
-    run_folder,
+    has_begun,
+    read_run,
     write_evaluation,
 )
 from fedcel.settings import Settings, parse_settings
@@ -108,7 +110,7 @@ def train_over_grid(
     run.close()
     if not measure:
         return
-    evaluation = evaluate_run(run_folder.read_run(folder), time.perf_counter() - begin)
+    evaluation = evaluate_run(read_run(folder), time.perf_counter() - begin)
     if isinstance(strategy, PosteriorStrategy) and strategy.registry.has_node_data:
         # It would be that of images nobody trained on.
         evaluation.result["between-client-spread"] = None
@@ -156,9 +158,9 @@ def make_server_app() -> ServerApp:
         if settings.data.path != "none" and not Path(settings.data.path).is_absolute():
             raise RunError(f"data.path is {settings.data.path!r}, must be an absolute path")
         try:
-            resume = resume and run_folder.has_begun(settings, out)
+            resume = resume and has_begun(settings, out)
             if not bool(context.run_config[_RESUME]):
-                run_folder.create_run(out, settings)
+                create_run(out, settings)
         except RunError as error:
             raise RunError(f"{error} (in the run config: out, resume=true)") from None
         train_over_grid(grid, settings, out, print_event, resume=resume)

@@ -9,7 +9,14 @@ from fedcel.runs.evaluation import (
     write_evaluation,
 )
 from fedcel.runs.round_log import Event
-from fedcel.runs.run_folder import Run, create_run, parse_run_settings, read_run, read_settings
+from fedcel.runs.run_folder import (
+    Run,
+    create_run,
+    has_begun,
+    parse_run_settings,
+    read_run,
+    read_settings,
+)
 from fedcel.runs.server_run import EventCallback, ServerRun
 
 __all__ = [
@@ -22,6 +29,7 @@ __all__ = [
     "ServerRun",
     "create_run",
     "evaluate_run",
+    "has_begun",
     "is_state_usable",
     "parse_run_settings",
     "partition_folder",

@@ -53,7 +53,18 @@ def create_run(folder: Path, settings: Settings) -> None:
 
 
 def has_begun(settings: Settings, folder: Path) -> bool:
-    """Say whether a run that goes on has a complete round; RunError when it cannot go on."""
+    """Say whether a run that goes on has a complete round.
+
+    Args:
+        settings: Those that it would go on with.
+        folder: Of the run.
+
+    Returns:
+        Whether it has; else it begins with round 1.
+
+    Raises:
+        RunError: It cannot go on: it is finished, or has other settings.
+    """
     written = read_settings(folder)
     if written.model_copy(update={"engine": settings.engine}) != settings:
         raise RunError(f"{folder} was made with other settings; resume it with its own")

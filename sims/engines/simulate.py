@@ -7,7 +7,7 @@ from fedcel.data import load_splits
 from fedcel.federation import init_net, init_server_state
 from fedcel.losses import cel, defences
 from fedcel.posterior import build_sampler
-from fedcel.runs import EventCallback, create_run, run_folder
+from fedcel.runs import EventCallback, create_run, has_begun
 from fedcel.settings import OWN_STRATEGY, Settings
 from sims.commands import progress
 from sims.engines import local
@@ -30,7 +30,7 @@ def simulate(
         FedcelError: A part that the settings name cannot be built, or the training failed.
     """
     if resume:
-        resume = run_folder.has_begun(settings, folder)
+        resume = has_begun(settings, folder)
     else:
         check_parts(settings)
         create_run(folder, settings)

@@ -5,32 +5,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcel.federation import advance_model, init_server_state
 from fedcel.federation.aggregation import (
     drop_unknown_classes,
     mean_metrics,
     renormalise_weights,
     slide_average,
-    weighted_sum,
 )
-from fedcel.posterior import round_plan
-from fedcel.settings import parse_settings
-
-
-def test_no_momentum_is_federated_averaging_to_the_bit() -> None:
-    """Beta 0, gamma 1: w + sum w_k delta_k, summed in order."""
-    stream = torch.Generator().manual_seed(0)
-    model = torch.randn(50, generator=stream)
-    deltas = [torch.randn(50, generator=stream) for _ in range(3)]
-    weights = [0.2, 0.5, 0.3]
-    by_hand = torch.zeros(50)
-    for delta, weight in zip(deltas, weights, strict=True):
-        by_hand = torch.add(by_hand, delta, alpha=weight)
-    settings = parse_settings({"strategy.momentum": 0.0, "temperature": 0.0, "chain.scope": "full"})
-    state, plan = init_server_state(model), round_plan.plan_round(settings, 1, 1.0, 100)
-    after = advance_model(settings, state, weighted_sum(deltas, weights), plan=plan, cut=0)
-    assert torch.equal(after.model, model + by_hand)
-    assert after.round == 1
 
 
 @given(st.floats(0, 0.95))

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import torch
 
-from fedcel.posterior.chain import Chain
+from fedcel.posterior.chain import Chain, is_sample_due
+from fedcel.settings import parse_settings
 
 
 def test_keeps_the_newest_and_reads_them_in_order(tmp_path: Path) -> None:
@@ -28,3 +29,18 @@ def test_forgets_what_a_resumed_run_writes_again(tmp_path: Path) -> None:
 def test_an_empty_chain_reads_as_none(tmp_path: Path) -> None:
     """No folder yet: no samples."""
     assert Chain(tmp_path / "chain", 3).read_samples() == []
+
+
+def test_samples_are_due_an_interval_apart_once_burn_in_is_over() -> None:
+    """Every fourth round of the chain, the first included; else the autocorrelation time apart."""
+    raw = {"rounds": 20, "chain.burn-in": 0.5, "chain.thin": 4}
+    s, sampled = parse_settings(raw), list[int]()
+    for number in range(1, 21):
+        if is_sample_due(s, number, sampled, None):
+            sampled.append(number)
+    assert sampled == [11, 15, 19]
+    adaptive = parse_settings(raw | {"rounds": 60, "chain.thin": 0})
+    assert not is_sample_due(adaptive, 45, [41], None)
+    assert not is_sample_due(adaptive, 45, [41], 5)
+    assert is_sample_due(adaptive, 46, [41], 5)
+    assert not is_sample_due(parse_settings(raw | {"temperature": 0.0}), 15, [], None)

@@ -1,0 +1,88 @@
+"""A round of the server, on clients whose updates are known."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from fedcel.errors import RoundError
+from fedcel.federation import (
+    ClientUpdate,
+    Rejection,
+    RoundRequest,
+    begin_round,
+    finish_round,
+    init_server_state,
+    play_round,
+)
+from fedcel.settings import Settings, parse_settings
+
+EXAMPLES = {0: 10, 1: 30, 2: 60}
+
+
+class KnownTrainer:
+    """Client k moves every parameter by k + 1; its gradient is k."""
+
+    def __init__(self) -> None:
+        self.requests: list[RoundRequest] = []
+
+    def compute_gradients(self, request: RoundRequest) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield each client and its gradient."""
+        for client in request.weights:
+            yield client, torch.full((4,), float(client))
+
+    def train(self, request: RoundRequest) -> Iterator[ClientUpdate]:
+        """Yield each client's update."""
+        self.requests.append(request)
+        for client in request.weights:
+            delta = torch.full((4,), client + 1.0)
+            yield ClientUpdate(delta, request.inputs.model + delta, {}, {"loss": float(client)})
+
+
+def settings(**raw: object) -> Settings:
+    """Return settings of three clients whose deltas are added as they are."""
+    base = {"clients": 3, "strategy.momentum": 0.0, "temperature": 0.0, "chain.scope": "full"}
+    return parse_settings(base | {"prior.mode": "none"} | raw)
+
+
+def test_a_round_adds_the_weighted_deltas() -> None:
+    """.1 * 1 + .3 * 2 + .6 * 3 = 2.5, and the clients' mean loss is 1.5."""
+    trainer = KnownTrainer()
+    state = init_server_state(torch.zeros(4))
+    state, report = play_round(settings(), state, EXAMPLES, trainer, cut=2)
+    torch.testing.assert_close(state.model, torch.full((4,), 2.5))
+    assert state.round == 1
+    assert (report.clients, report.rejected) == ([0, 1, 2], [])
+    assert report.metrics == pytest.approx({"loss": 1.5})
+    assert trainer.requests[0].weights == pytest.approx({0: 0.1, 1: 0.3, 2: 0.6})
+    assert trainer.requests[0].inputs.gradient is None
+
+
+def test_a_fresh_control_variate_is_the_mean_gradient() -> None:
+    """.3 * 1 + .6 * 2 = 1.5, asked for before the round while sampling."""
+    trainer = KnownTrainer()
+    s = settings(temperature=1.0, **{"local.control": "fresh", "chain.burn-in": 0.0})
+    play_round(s, init_server_state(torch.zeros(4)), EXAMPLES, trainer, cut=2)
+    gradient = trainer.requests[0].inputs.gradient
+    assert gradient is not None
+    torch.testing.assert_close(gradient, torch.full((4,), 1.5))
+
+
+def test_without_noise_the_used_weights_make_up_for_the_rejected() -> None:
+    """(.3 * 2 + .6 * 3) / .9, and nine tenths of the weight are logged."""
+    s, state = settings(), init_server_state(torch.zeros(4))
+    request = begin_round(s, state, EXAMPLES)
+    updates = list(KnownTrainer().train(request))[1:]
+    rejected = [Rejection(0, "it is late")]
+    after, report = finish_round(s, state, request, updates, cut=2, used=[1, 2], rejected=rejected)
+    torch.testing.assert_close(after.model, torch.full((4,), 2.4 / 0.9))
+    assert report.rejected == rejected
+    assert report.metrics["kept-share"] == pytest.approx(0.9)
+
+
+def test_a_round_without_an_update_ends_the_run_in_words() -> None:
+    """With the first reason."""
+    s, state = settings(), init_server_state(torch.zeros(4))
+    request = begin_round(s, state, EXAMPLES)
+    with pytest.raises(RoundError, match="no client of 3 .* the first: it is late"):
+        finish_round(s, state, request, [], cut=2, used=[], rejected=[Rejection(0, "it is late")])
