@@ -16,6 +16,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 from fedcel.attacks import TellAttack
 from fedcel.runs import Event, EventCallback
@@ -46,13 +47,13 @@ def show_steps(activity: str) -> Iterator[ShowStep]:
         return
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=20),
         TimeElapsedColumn(),
         TextColumn("{task.fields[unit]}"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[state]}"),
-    )
-    with Progress(*columns, console=Console(file=sys.stderr)) as bar:
+        TextColumn("{task.fields[state]}", table_column=Column(ratio=1, no_wrap=True)),
+    )  # the state has what width is left: the others stay whole
+    with Progress(*columns, console=Console(file=sys.stderr), expand=True) as bar:
         task = bar.add_task(activity, total=None, unit="", state="")
 
         def move_bar(finished: float, total: float, state: str) -> None:
@@ -95,7 +96,7 @@ def show_attacks(title: str) -> Iterator[tuple[Callable[[str], None], TellAttack
         show_step(finished, total, "reading the run")
 
         def show_line(line: str) -> None:
-            show_step(finished, total, f"{line}, {finished:g} of {total} attacks done")
+            show_step(finished, total, f"{finished:g} of {total} attacks done, {line}")
 
         def show_attack(attacks_done: float, attacks: int, name: str) -> None:
             nonlocal finished, total

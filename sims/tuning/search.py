@@ -80,7 +80,7 @@ def run_search(plan: SearchPlan, trials: int, floor: float | None, journal: Path
     storage, name = open_journal(journal), plan.variant.name
     study = optuna.create_study(
         storage=storage,
-        study_name=study_name(plan, floor),
+        study_name=name_study(plan, floor),
         direction="maximize",
         load_if_exists=True,
     )
@@ -114,7 +114,7 @@ def run_search(plan: SearchPlan, trials: int, floor: float | None, journal: Path
     return BestTrial(name, choose_values(plan, best), score, len(different), len(seconds))
 
 
-def study_name(plan: SearchPlan, floor: float | None) -> str:
+def name_study(plan: SearchPlan, floor: float | None) -> str:
     """Return what a search is known by: all that decides its suggestions and their values."""
     ranges = {key: str(values) for key, values in plan.ranges.items()}
     return json.dumps((plan.variant.name, plan.goal, floor, plan.base, ranges), sort_keys=True)
@@ -165,16 +165,17 @@ def tuning_objective(score: ValidationScore, goal: str, floor: float | None) -> 
     return -score.bits - BITS_PER_POINT * max(0.0, 100 * (floor - score.accuracy))
 
 
-def train_trial(settings: Settings, label: str) -> Outcome:
+def train_trial(settings: Settings, title: str) -> Outcome:
     """Return the validation score of one federation, or why it diverged."""
-    with TemporaryDirectory() as place, show_rounds(label, settings.rounds) as show_round:
+    with TemporaryDirectory() as place, show_rounds(title, settings.rounds) as show_round:
         folder = Path(place) / "run"
         run_folder.create_run(folder, settings)
         try:
             local.train_locally(settings, folder, show_round, measure=False)
-            return score_run(run_folder.read_run(folder))
+            score = score_run(run_folder.read_run(folder))
         except DivergedError as error:
             return str(error)
+        return score if all(map(math.isfinite, score)) else "the score is not finite"
 
 
 def score_run(run: run_folder.Run) -> ValidationScore:

@@ -34,8 +34,8 @@ def journal_path(out: Path) -> Path:
 def open_journal(path: Path) -> BaseStorage:
     """Open the journal, made where there is none; several processes may have it open.
 
-    optuna would write behind a last line that was cut off, and could never read the file again:
-    that line is removed, with the trial that it belongs to.
+    optuna would write behind a last line that was cut off, and could never read the file again.
+    So that line is removed: its trial counts as interrupted.
 
     Raises:
         RunError: The file is no journal, or a line in it is damaged.

@@ -52,8 +52,8 @@ def test_each_line_tells_how_much_is_left(
         show_line("step 3/9, loss 1.0")
     assert capsys.readouterr().err.splitlines() == [
         "training: round 2 of 10, accuracy 0.500, spread within classes 0.100, about 80 s left",
-        "attacking cell: rmle, seed 0, 1 of 4 attacks done, about 60 s left",
-        "attacking cell: step 3/9, loss 1.0, 1 of 4 attacks done, about 60 s left",
+        "attacking cell: 1 of 4 attacks done, rmle, seed 0, about 60 s left",
+        "attacking cell: 1 of 4 attacks done, step 3/9, loss 1.0, about 60 s left",
     ]
 
 

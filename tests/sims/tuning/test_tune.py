@@ -101,7 +101,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Return the list of all settings that are trained with; nothing is trained."""
     seen: list[Settings] = []
 
-    def trained(settings: Settings, label: str) -> Outcome:
+    def trained(settings: Settings, title: str) -> Outcome:
         seen.append(settings)
         accuracy = 0.5 if settings.cel.kind == "none" else 0.47
         return ValidationScore(accuracy, 1.0, 0.4)
@@ -178,12 +178,21 @@ def test_only_diverged_trials_are_an_error_of_ours(
 ) -> None:
     """Not optuna's."""
 
-    def diverge(settings: Settings, label: str) -> Outcome:
+    def diverge(settings: Settings, title: str) -> Outcome:
         return "the model is not finite"
 
     monkeypatch.setattr(search, "train_trial", diverge)
     with pytest.raises(DivergedError, match="none: all 2 trials diverged"):
         tuned(read(tmp_path), 2, {})
+
+
+def test_a_score_that_is_not_finite_is_a_diverged_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Optuna would take no such value, and the search would never end."""
+    monkeypatch.setattr(search, "score_run", lambda run: ValidationScore(0.9, 1.0, float("nan")))
+    with pytest.raises(DivergedError, match="none: all 1 trials diverged"):
+        tuned(read(tmp_path), 1, {})
 
 
 @pytest.mark.long

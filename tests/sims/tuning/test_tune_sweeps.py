@@ -33,7 +33,7 @@ def landscape(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Return the list of what is trained; scores depend on the step size, small ones diverge."""
     seen: list[Settings] = []
 
-    def trained(settings: Settings, label: str) -> Outcome:
+    def trained(settings: Settings, title: str) -> Outcome:
         seen.append(settings)
         if settings.local.rate < 0.2:
             return "the model is not finite"
@@ -78,7 +78,7 @@ def test_a_strength_is_searched_with_the_rest_and_leads_the_sweep(
     """It is written as the first of the strengths, not as a setting that the sweep overrides."""
     seen: list[float] = []
 
-    def trained(settings: Settings, label: str) -> Outcome:
+    def trained(settings: Settings, title: str) -> Outcome:
         seen.append(settings.defence.used_strength)
         return ValidationScore(0.9, abs(settings.defence.used_strength - 3), 1.0)
 
