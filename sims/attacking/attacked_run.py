@@ -4,13 +4,19 @@ from pathlib import Path
 
 from fedcel.attacks import Attacked, OtherClasses, find_contradictions, run_attacks
 from fedcel.data import Images
-from fedcel.errors import RunError
-from fedcel.files import read_json
 from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings
 from sims.attacking.private_answers import list_observations
 from sims.commands.progress import print_line, show_attacks
-from sims.results import RESULT_FILE, AttackRow, lacking_settings, read_attack_rows, write_result
+from sims.results import (
+    RESULT_FILE,
+    AttackRow,
+    RunResult,
+    lacking_settings,
+    read_attack_rows,
+    read_record,
+    write_result,
+)
 
 
 def attack_run(
@@ -35,7 +41,7 @@ def attack_run(
     run = run_folder.read_run(folder)
     how = how or run.settings.attack
     read_attack_rows(folder)  # damage is named before the work
-    result = read_result_of_run(folder)
+    result = read_record(folder / RESULT_FILE, RunResult, "resume the run")
 
     def keep(name: str, attacked: Attacked) -> None:
         write_result(folder, how.model_copy(update={"names": name}), attacked)
@@ -53,7 +59,7 @@ def attack_run(
             keep,
         )
     everything = [row.to_json() for row in read_attack_rows(folder)]
-    for sentence in find_contradictions(everything, result):
+    for sentence in find_contradictions(everything, result.to_json()):
         print_line(sentence)
     return [AttackRow.model_validate(row) for row in attacked.rows]
 
@@ -71,11 +77,3 @@ def select_auxiliary(run: run_folder.Run, how: AttackSettings) -> Images:
         return run.splits.training
     held_out = run.splits.auxiliary
     return OtherClasses(*held_out) if run.settings.data.held_out_classes else held_out
-
-
-def read_result_of_run(folder: Path) -> dict[str, object]:
-    """Return what a finished run says of itself; RunError when it is unfinished or damaged."""
-    result = read_json(folder / RESULT_FILE)
-    if isinstance(result, dict):
-        return result
-    raise RunError(f"{folder / RESULT_FILE} is damaged: it must be an object; resume the run")
