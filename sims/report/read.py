@@ -28,7 +28,6 @@ from sims.results import (
     RunMeasures,
     RunResult,
     average_attacks,
-    is_undefended,
     parse_events,
     parse_file,
     read_bench_rows,
@@ -96,18 +95,11 @@ def read_bench(folder: Path) -> Book:
     return Book(
         str(title or folder.resolve().name),
         "bench",
-        tuple(flag_undefended(row, runs[row.run].settings) for row in rows),
+        tuple(rows),
         runs,
         tuple(failed),
         read_image_vectors(folder),
     )
-
-
-def flag_undefended(row: BenchRow, settings: Settings) -> BenchRow:
-    """Return a row that says whether it is undefended, from its run's settings where it did not."""
-    if row.undefended is not None:
-        return row
-    return row.model_copy(update={"undefended": is_undefended(row.strength, settings)})
 
 
 def read_finished(folder: Path) -> FinishedRun:

@@ -122,18 +122,6 @@ def test_an_attack_that_failed_is_named_where_the_worst_is(make_bench: Make) -> 
     assert not any("failed" in name_worst_attacks(summary) for summary in others)
 
 
-def test_an_older_bench_says_by_its_settings_who_is_undefended(make_bench: Make) -> None:
-    """Whatever the variants are called; what sweeps is not."""
-    folder = make_bench()
-    rows = json.loads((folder / "bench.json").read_text())
-    rows = [{k: v for k, v in row.items() if k != "undefended"} for row in rows]
-    rows[2]["strength"] = 1.0
-    (folder / "bench.json").write_text(json.dumps(rows))
-    settings = folder / "runs" / "1-0" / "settings.toml"
-    settings.write_text(settings.read_text() + "kind = 'plain'\n")
-    assert [row.undefended for row in read_book(folder).rows] == [True, False, False]
-
-
 def test_run_without_attacks(make_bench: Make) -> None:
     """A run that nobody attacked is still a run."""
     run = make_bench() / "runs" / "0-0"
