@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     from fedcel.privacy import Mechanism as Mechanism
     from fedcel.privacy import private_logits as private_logits
     from fedcel.privacy.ledger import Ledger as Ledger
+    from fedcel.runs import Posterior as Posterior
     from fedcel.runs import Run as Run
     from fedcel.runs import read_run as read_run
-    from fedcel.runs.posterior import Posterior as Posterior
     from fedcel.settings import Settings as Settings
     from fedcel.settings import parse_settings as parse_settings
 else:

@@ -101,7 +101,7 @@ def reregister_nodes(
         grid,
         candidates,
         expected=registry.examples,
-        taken=connected_partitions,
+        occupied=connected_partitions,
         requirements=requirements,
         timeout=timeout,
     )
@@ -135,7 +135,7 @@ def _register_as_they_come(
                 grid,
                 new,
                 expected=expected,
-                taken=registry.examples,
+                occupied=registry.examples,
                 requirements=requirements,
                 timeout=ANSWER_SECONDS,
             )
@@ -172,11 +172,11 @@ def _query_nodes(
     nodes: Iterable[int],
     *,
     expected: Mapping[int, int | None],
-    taken: Container[int],
+    occupied: Container[int],
     requirements: ConfigRecord,
     timeout: float,
 ) -> tuple[NodeRegistry, list[str]]:
-    """Query nodes which partition they hold; return those of `expected` not `taken`, and refusals.
+    """Query nodes for their partitions; return those of `expected` not `occupied`, and refusals.
 
     `expected` are all partitions, and how many examples each must have, where that is known.
     """
@@ -189,7 +189,7 @@ def _query_nodes(
         node = reply.metadata.src_node_id
         partition, count = (_NO_PARTITION,) * 2 if reply.has_error() else read_claim(reply)
         reason = describe_failure(reply) or _find_claim_fault(partition, count, expected)
-        if reason is None and (partition in taken or partition in examples):
+        if reason is None and (partition in occupied or partition in examples):
             reason, refused[node] = f"partition {partition} is another's", partition
         if reason:
             reasons.append(reason)

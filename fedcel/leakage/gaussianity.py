@@ -82,8 +82,8 @@ def gaussianity(z: Float[Tensor, "M D"], y: Int[Tensor, " M"], sigma: float) -> 
 
 def principal_components(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the centred rows along their principal directions, which are uncorrelated."""
-    left, scale, _ = np.linalg.svd(rows - rows.mean(0), full_matrices=False)
-    return np.asarray(left * scale, dtype=np.float64)
+    directions, scale, _ = np.linalg.svd(rows - rows.mean(0), full_matrices=False)
+    return np.asarray(directions * scale, dtype=np.float64)
 
 
 def negentropy(line: NDArray[np.float64]) -> float:

@@ -49,7 +49,11 @@ def place_state(state: Mapping[str, Tensor], device: torch.device) -> dict[str, 
 
 @contextmanager
 def use_full_precision() -> Iterator[None]:
-    """Multiply and convolve on a GPU in float32, in an order that repeats itself."""
+    """Multiply and convolve on a GPU in float32, in an order that repeats itself.
+
+    Returns:
+        A context manager.
+    """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:

@@ -1,4 +1,4 @@
-"""A run on disk: its folder, its round log, its clients' states, its evaluation."""
+"""A run on disk: its folder, its round log, its clients' states, its evaluation, its posterior."""
 
 from fedcel.runs.client_state import ClientStateFolder, is_state_usable, partition_folder
 from fedcel.runs.evaluation import (
@@ -8,6 +8,7 @@ from fedcel.runs.evaluation import (
     posterior_samples,
     write_evaluation,
 )
+from fedcel.runs.posterior import Posterior
 from fedcel.runs.round_log import Event
 from fedcel.runs.run_folder import (
     Run,
@@ -25,6 +26,7 @@ __all__ = [
     "Evaluation",
     "Event",
     "EventCallback",
+    "Posterior",
     "Run",
     "ServerRun",
     "create_run",

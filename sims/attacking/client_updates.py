@@ -109,8 +109,8 @@ class Uploads:
 
     def labels_of(self, images: Float[Tensor, "B C H W"]) -> Int[Tensor, " B"]:
         """Return the labels that the holders give to these images."""
-        known = [image.numpy().tobytes() for image in self.book.x]
-        label_of = dict(zip(known, self.book.y.tolist(), strict=True))
+        pixels = [image.numpy().tobytes() for image in self.book.x]
+        label_of = dict(zip(pixels, self.book.y.tolist(), strict=True))
         try:
             return torch.tensor([label_of[image.numpy().tobytes()] for image in images])
         except KeyError:

@@ -77,8 +77,8 @@ class LiveAnswers:
 
     ask: Ask
     progress: Callable[[str], None]
-    left: float
-    """Epsilon that the asker has left."""
+    remaining_epsilon: float
+    """Of the one who asks."""
     allowance: int
     """Answers about made-up images that one search may pay."""
     name: str = PRIVATE_LOGITS
@@ -99,7 +99,10 @@ class LiveAnswers:
             name = image.contiguous().numpy().tobytes()
             if name not in self.answers:
                 answer = self.ask(image)
-                self.answers[name], self.left = answer.values.float(), answer.remaining_epsilon
+                self.answers[name], self.remaining_epsilon = (
+                    answer.values.float(),
+                    answer.remaining_epsilon,
+                )
                 self.progress(f"{len(self.answers)} answers")
             rows.append(self.answers[name])
         return torch.stack(rows)
@@ -159,7 +162,7 @@ def attack_service(
         "epsilon": card.epsilon,
         "delta": card.delta,
         "answers": live.paid,
-        "spent": before - live.left,
+        "spent": before - live.remaining_epsilon,
         "accuracy": float((answers.argmax(1) == targets.y).double().mean()),
         "candidates": few,
     }
@@ -208,11 +211,11 @@ def split_budget(
             f"{MIN_QUERIES}: lower attack.targets ({count}) or attack.seeds ({how.seeds}), name no "
             "other attack beside it, or `fedcel ledger top-up`"
         )
-    held = paid or len(auxiliary.y)
+    auxiliary_count = paid or len(auxiliary.y)
     searched = f", {queries} for a search" if searches else ""
     print_line(f"{affordable} answers can be paid: {count} targets, {paid} own images{searched}")
     targets = Images(test.x[:count], test.y[:count])
-    return targets, Images(auxiliary.x[:held], auxiliary.y[:held]), queries
+    return targets, Images(auxiliary.x[:auxiliary_count], auxiliary.y[:auxiliary_count]), queries
 
 
 def count_query_attacks(names: str) -> tuple[int, int]:

@@ -45,8 +45,8 @@ class PrivateLogits:
     @property
     def grants(self) -> frozenset[str]:
         """Return the network, and the likelihood where the mechanism's is known."""
-        known = isinstance(self.mechanism, KNOWN_LAWS)
-        return frozenset({LOGITS, LOG_PROB} if known else {LOGITS})
+        has_known_law = isinstance(self.mechanism, KNOWN_LAWS)
+        return frozenset({LOGITS, LOG_PROB} if has_known_law else {LOGITS})
 
     def sample(
         self, images: Float[Tensor, "B C H W"], generator: torch.Generator

@@ -273,6 +273,6 @@ def _table(table: dict[str, object], key: str, path: Path) -> dict[str, object]:
     return value
 
 
-def _refuse(table: Mapping[str, object], known: set[str], path: Path | str, where: str) -> None:
-    for key in sorted(table.keys() - known):
-        raise SettingsError(f"{path}: {where} has an unknown key {key!r}; known: {sorted(known)}")
+def _refuse(table: Mapping[str, object], allowed: set[str], path: Path | str, where: str) -> None:
+    for key in sorted(table.keys() - allowed):
+        raise SettingsError(f"{path}: {where} has an unknown key {key!r}; known: {sorted(allowed)}")

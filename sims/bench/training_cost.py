@@ -27,8 +27,8 @@ def measure_step_ratio(settings: Settings) -> float:
         len(ratios) < REPETITIONS.stop - 1 and time.perf_counter() - begin < PATIENCE
     ):
         without, _ = time_round(plain, None)
-        taken, state = time_round(settings, state)
-        ratios.append(taken / without)
+        with_loss, state = time_round(settings, state)
+        ratios.append(with_loss / without)
     return statistics.median(ratios)
 
 

@@ -151,8 +151,10 @@ def draw_deviations(axes: Axes, net: TrainedNet) -> None:
     """Draw every class's images about their mean, along that class's two widest directions."""
     for label in range(10):
         z = net.z[net.y == label]
-        left, scale, _ = torch.linalg.svd(z - z.mean(0), full_matrices=False)
-        axes.plot(*(left * scale)[:, :2].T, ".", ms=3, color=COLOURS[0], alpha=0.4, mec="none")
+        directions, scale, _ = torch.linalg.svd(z - z.mean(0), full_matrices=False)
+        axes.plot(
+            *(directions * scale)[:, :2].T, ".", ms=3, color=COLOURS[0], alpha=0.4, mec="none"
+        )
     axes.add_patch(Circle((0, 0), 1, fill=False, color=INK, lw=1.4))
     axes.set_aspect("equal")
 
@@ -162,7 +164,7 @@ def draw_attention() -> tuple[Figure, Numbers]:
     z = 0.1 * torch.randn(MEMBERS, FEATURES, generator=torch.Generator().manual_seed(0))
     y = torch.zeros(MEMBERS, dtype=torch.long)
     figure = Figure(figsize=(8, 3.2), layout="constrained")
-    left, right = figure.subplots(1, 2, sharex=True)
+    left_axes, right_axes = figure.subplots(1, 2, sharex=True)
     numbers: Numbers = {"members": MEMBERS}
     for mode, colour, marker in zip(get_args(Attention), COLOURS, MARKERS, strict=False):
         loss = Gated(
@@ -186,14 +188,16 @@ def draw_attention() -> tuple[Figure, Numbers]:
             if term.loss.requires_grad:
                 torch.autograd.backward(term.loss)
             state = loss.step(state, z, y)
-        for axes, curve in ((left, counts), (right, ratios)):
+        for axes, curve in ((left_axes, counts), (right_axes, ratios)):
             axes.plot(curve, color=colour, marker=marker, markevery=40, label=mode)
         numbers[mode] = {"members-that-count": counts[-1], "weighted-over-plain": ratios[-1]}
-    left.set(xlabel="steps of the attention", ylabel="members that count, 1/Σα²", ylim=0)
-    right.set(xlabel="steps of the attention", ylabel="spread it reports / true spread", ylim=0)
-    right.legend(frameon=False, loc="center right", bbox_to_anchor=(1, 0.3))
-    left.set_title("who is looked at", fontsize=11, color=INK)
-    right.set_title("what is reported; the features never move", fontsize=11, color=INK)
+    left_axes.set(xlabel="steps of the attention", ylabel="members that count, 1/Σα²", ylim=0)
+    right_axes.set(
+        xlabel="steps of the attention", ylabel="spread it reports / true spread", ylim=0
+    )
+    right_axes.legend(frameon=False, loc="center right", bbox_to_anchor=(1, 0.3))
+    left_axes.set_title("who is looked at", fontsize=11, color=INK)
+    right_axes.set_title("what is reported; the features never move", fontsize=11, color=INK)
     return figure, numbers
 
 

@@ -151,9 +151,9 @@ def describe_attacks(rows: Sequence[BenchRow]) -> str:
         others |= dict.fromkeys(name_attack(a) for key, a in attacks if key not in common)
     attacked = sum(row.worst is not None for row in rows)
     met = "every cell" if attacked == len(rows) else f"{attacked} of {len(rows)} cells"
-    said = f" MSE: the worst attack that {met} met (knowledge, budget): {'; '.join(worst)}."
-    rest = f" Not on every cell, and left out: {'; '.join(others)}."
-    return (said if worst else "") + (rest if others else "")
+    compared = f" MSE: the worst attack that {met} met (knowledge, budget): {'; '.join(worst)}."
+    left_out = f" Not on every cell, and left out: {'; '.join(others)}."
+    return (compared if worst else "") + (left_out if others else "")
 
 
 def name_attack(attack: CellAttack) -> str:
@@ -183,36 +183,36 @@ def describe_intervals(samples: Sequence[object]) -> str:
 def make_loss_tables(bench: Comparison, loss: float) -> list[str]:
     """Return the table of one allowed loss, and that of the differences if they are asked for."""
     matches = match_rows(bench.rows, bench.measured, loss)
-    drawn = [match_rows(bench.rows, sample, loss) for sample in bench.samples]
+    samples = [match_rows(bench.rows, sample, loss) for sample in bench.samples]
     below = "the undefended accuracy" if loss == 0 else f"{loss:g} points below undefended"
-    parts = [f"**At {below}**\n\n{make_main_table(bench, matches, drawn)}"]
+    parts = [f"**At {below}**\n\n{make_main_table(bench, matches, samples)}"]
     if bench.against is not None:
         parts.append(
             f"Difference to {bench.titles[bench.against]}, paired by seed:\n\n"
-            f"{make_paired_table(bench, matches, drawn, bench.against)}"
+            f"{make_paired_table(bench, matches, samples, bench.against)}"
         )
     return parts
 
 
 def make_main_table(
-    bench: Comparison, matches: VariantMatches, drawn: Sequence[VariantMatches]
+    bench: Comparison, matches: VariantMatches, samples: Sequence[VariantMatches]
 ) -> str:
     """Return one line per variant and the two anchors."""
     rows = bench.rows
     seeds = len({row.seed for row in rows})
     lines = [
-        [bench.titles[name], *format_match(each, [sample[name] for sample in drawn], seeds)]
-        for name, each in matches.items()
+        [bench.titles[name], *format_match(of_seeds, [sample[name] for sample in samples], seeds)]
+        for name, of_seeds in matches.items()
     ]
     head = ("variant", *(column.head for column in COLUMNS))
-    known = make_anchor_lines(rows, COLUMNS)
-    return format_markdown(make_table("At matched accuracy", head, [*lines, *known]))
+    anchors = make_anchor_lines(rows, COLUMNS)
+    return format_markdown(make_table("At matched accuracy", head, [*lines, *anchors]))
 
 
-def format_match(matches: Matches, drawn: Sequence[Matches], seeds: int) -> list[str]:
+def format_match(matches: Matches, samples: Sequence[Matches], seeds: int) -> list[str]:
     """Return a variant's measures; it says of how many seeds, where not of all of them.
 
-    `drawn` are its matches in bootstrap samples of the images.
+    `samples` are its matches in bootstrap samples of the images.
     """
     reached = [match for match in matches.values() if match is not None]
     if not reached:
@@ -224,14 +224,14 @@ def format_match(matches: Matches, drawn: Sequence[Matches], seeds: int) -> list
 
     cells = {}
     for column in COLUMNS:
-        means = (complete_mean(of(sample, column.key)) for sample in drawn if column in COMPARED)
+        means = (complete_mean(of(sample, column.key)) for sample in samples if column in COMPARED)
         cells[column.key] = format_crossed(column, of(matches, column.key), means)
-    often = sum(None not in of(sample, BITS.key) for sample in drawn)
+    often = sum(None not in of(sample, BITS.key) for sample in samples)
     sign = "≤ " if any(match.bound for match in reached) else ""
-    some = "" if len(reached) == seeds else f" ({len(reached)} of {seeds} seeds)"
-    if often < MOSTLY * len(drawn):
-        some += f" (in {often} of {len(drawn)} samples of images)"
-    return list((cells | {BITS.key: f"{sign}{cells[BITS.key]}{some}"}).values())
+    note = "" if len(reached) == seeds else f" ({len(reached)} of {seeds} seeds)"
+    if often < MOSTLY * len(samples):
+        note += f" (in {often} of {len(samples)} samples of images)"
+    return list((cells | {BITS.key: f"{sign}{cells[BITS.key]}{note}"}).values())
 
 
 def make_anchor_lines(rows: Sequence[BenchRow], columns: Sequence[Column]) -> list[list[str]]:
@@ -246,13 +246,13 @@ def make_anchor_lines(rows: Sequence[BenchRow], columns: Sequence[Column]) -> li
 
 
 def make_paired_table(
-    bench: Comparison, matches: VariantMatches, drawn: Sequence[VariantMatches], against: str
+    bench: Comparison, matches: VariantMatches, samples: Sequence[VariantMatches], against: str
 ) -> str:
     """Return each variant's differences to one of them, with intervals over common seeds."""
-    theirs = matches[against]
+    reference = matches[against]
 
     def sample_means(name: str, key: str, seeds: Iterable[int]) -> Iterator[float | None]:
-        for sample in drawn:
+        for sample in samples:
             gaps = paired_differences(sample[name], sample[against], key)
             yield complete_mean([gaps.get(seed) for seed in seeds])
 
@@ -260,30 +260,30 @@ def make_paired_table(
     for name, ours in matches.items():
         if name == against:
             continue
-        gaps = {column.key: paired_differences(ours, theirs, column.key) for column in COMPARED}
+        gaps = {column.key: paired_differences(ours, reference, column.key) for column in COMPARED}
         cells = {}
         for column in COMPARED:
             of_seeds = gaps[column.key]
             means = sample_means(name, column.key, of_seeds)
             cells[column.key] = format_crossed(column, of_seeds.values(), means)
         common = gaps[BITS.key]
-        cells[BITS.key] = f"{format_bound(ours, theirs, common)}{cells[BITS.key]}"
+        cells[BITS.key] = f"{format_bound(ours, reference, common)}{cells[BITS.key]}"
         lines.append([bench.titles[name], *cells.values(), str(len(common))])
     head = ["variant", *(column.head for column in COMPARED), "seeds"]
     return format_markdown(make_table("Differences", head, lines))
 
 
-def format_bound(ours: Matches, theirs: Matches, common: Iterable[int]) -> str:
+def format_bound(ours: Matches, reference: Matches, common: Iterable[int]) -> str:
     """Return what bounds make of a difference: at most, at least, or not known which."""
     seeds = list(common)
-    first, second = (any((m := side[s]) and m.bound for s in seeds) for side in (ours, theirs))
+    first, second = (any((m := side[s]) and m.bound for s in seeds) for side in (ours, reference))
     return {(False, False): "", (True, False): "≤ ", (False, True): "≥ "}.get((first, second), "≶ ")
 
 
 def make_overall_table(bench: Comparison, most: float) -> str:
     """Return each curve's mean bits and MSE over the losses up to `most`, fewest bits first."""
     areas = curve_areas(bench.rows, bench.measured, most)
-    drawn = [curve_areas(bench.rows, sample, most) for sample in bench.samples]
+    sampled_areas = [curve_areas(bench.rows, sample, most) for sample in bench.samples]
     columns = [
         BITS.titled(f"mean bits beyond label, 0 to {most:g} points lost"),
         MSE.titled("mean of the attack's MSE"),
@@ -297,8 +297,8 @@ def make_overall_table(bench: Comparison, most: float) -> str:
         if name == other:
             return DASH
         of_seeds = subtract_areas(areas, name, other, column.key)
-        samples = (subtract_areas(sample, name, other, column.key) for sample in drawn)
-        means = (complete_mean([sample.get(seed) for seed in of_seeds]) for sample in samples)
+        gaps = (subtract_areas(sample, name, other, column.key) for sample in sampled_areas)
+        means = (complete_mean([gap.get(seed) for seed in of_seeds]) for gap in gaps)
         return format_crossed(column, of_seeds.values(), means)
 
     lines = [
@@ -320,5 +320,5 @@ def subtract_areas(areas: VariantAreas, name: str, other: str | None, key: str) 
     ours = {seed: area[key] for seed, area in areas[name].items() if key in area}
     if other is None:
         return ours
-    theirs = {seed: area[key] for seed, area in areas[other].items() if key in area}
-    return {seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs}
+    reference = {seed: area[key] for seed, area in areas[other].items() if key in area}
+    return {seed: ours[seed] - reference[seed] for seed in ours if seed in reference}

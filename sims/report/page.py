@@ -84,7 +84,7 @@ def write_report(folder: Path) -> Path:
         compared = summarise_book(book, common=True)
         plots = draw_figures(summaries, verdict, answers, compared, show_step=show_step)
         strips = pictures.make_strips(summaries)
-        html = render_page(book, summaries, verdict, plots, strips, answers=answers)
+        html = render_page(book, summaries, verdict, plots, strips=strips, answers=answers)
         for name, svg in plots.items():
             write_whole(folder / "figures" / f"{name}.svg", svg)
         if strips:
@@ -157,8 +157,8 @@ def render_page(
     summaries: Sequence[Summary],
     verdict: words.Verdict,
     plots: Mapping[str, str],
-    strips: Sequence[pictures.Strip],
     *,
+    strips: Sequence[pictures.Strip],
     answers: Sequence[LiveRow],
 ) -> str:
     """Return the page; every text from the files is escaped by the template."""

@@ -21,11 +21,11 @@ def make_table(
     name: str, head: Iterable[str], rows: Iterable[Iterable[str]], words: int = 1
 ) -> Table:
     """Return a table; ValueError when a row has more or fewer cells than the header."""
-    made = Table(name, tuple(head), tuple(tuple(row) for row in rows), words)
-    for row in made.rows:
-        if len(row) != len(made.head):
-            raise ValueError(f"table {name!r}: {row} has {len(row)} cells, not {len(made.head)}")
-    return made
+    table = Table(name, tuple(head), tuple(tuple(row) for row in rows), words)
+    for row in table.rows:
+        if len(row) != len(table.head):
+            raise ValueError(f"table {name!r}: {row} has {len(row)} cells, not {len(table.head)}")
+    return table
 
 
 def format_markdown(table: Table) -> str:

@@ -169,11 +169,11 @@ def make_curves(
     return curves
 
 
-def paired_differences(ours: Matches, theirs: Matches, key: str) -> dict[int, float]:
-    """Return ours less theirs of one measure, by seed, where both have it."""
+def paired_differences(ours: Matches, reference: Matches, key: str) -> dict[int, float]:
+    """Return ours less reference of one measure, by seed, where both have it."""
     return {
         seed: first.values[key] - second.values[key]
-        for seed in ours.keys() & theirs.keys()
-        if (first := ours[seed]) and (second := theirs[seed])
+        for seed in ours.keys() & reference.keys()
+        if (first := ours[seed]) and (second := reference[seed])
         if key in first.values and key in second.values
     }

@@ -17,7 +17,7 @@ from fedcel.federation import (
 )
 from fedcel.federation.aggregation import heaviest_share
 from fedcel.files import read_json
-from fedcel.privacy.update_noise import Round, account_updates
+from fedcel.privacy.update_noise import NoisyRound, account_updates
 from fedcel.runs import run_folder
 from fedcel.settings import parse_settings
 from sims.engines import local
@@ -72,7 +72,7 @@ def test_a_run_says_what_its_updates_cost(tmp_path: Path, own: bool) -> None:
     simulate(parse_settings(QUIET | change), tmp_path / "run")
     result: Any = read_json(tmp_path / "run" / "result.json")
     assert result["update-rounds"] == 4
-    of_all = account_updates(0.1, [Round([0], 1.0)] * 4, 1e-6).server
+    of_all = account_updates(0.1, [NoisyRound([0], 1.0)] * 4, 1e-6).server
     assert result["update-epsilon"] == of_all
     assert 0 < result["update-epsilon-of-models"] <= of_all
     assert (result["update-epsilon-of-models"] == of_all) == own
@@ -94,7 +94,7 @@ def test_a_round_begun_again_is_paid_for_again(tmp_path: Path) -> None:
     assert run_folder.read_requested_rounds(folder) == [1, 2, 2, 3, 3, 4]
     result: Any = read_json(folder / "result.json")
     assert result["update-rounds"] == 6
-    assert result["update-epsilon"] == account_updates(0.1, [Round([0], 1.0)] * 6, 1e-6).server
+    assert result["update-epsilon"] == account_updates(0.1, [NoisyRound([0], 1.0)] * 6, 1e-6).server
 
 
 def test_a_failure_is_not_told() -> None:

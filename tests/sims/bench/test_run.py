@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedcel.attacks import REVISION, Attacked, AttackId
+from fedcel.attacks import REVISION, Attacked, AttackId, AttackRow
 from fedcel.errors import DivergedError, RunError, SettingsError
 from fedcel.settings import AttackSettings, Scalar
 from sims.attacking import attack_run
@@ -243,6 +243,13 @@ def test_a_cell_is_attacked_again_where_its_rows_are_gone(tmp_path: Path) -> Non
     assert [path.stat().st_mtime_ns for path in paths[:2]] == stamps[:2]
 
 
+def collect(
+    rows: Sequence[dict[str, object]], pictures: dict[str, torch.Tensor] | None = None
+) -> Attacked:
+    """Return these rows and pictures as an attack's."""
+    return Attacked([AttackRow.model_validate(row) for row in rows], pictures or {}, {})
+
+
 def test_what_an_attack_leaves_of_earlier_ones(tmp_path: Path) -> None:
     """Other rows, and each attack's best images; what was skipped, or run so before, gives way."""
     say = {"observation": "o", "knowledge": "k"}
@@ -254,10 +261,8 @@ def test_what_an_attack_leaves_of_earlier_ones(tmp_path: Path) -> None:
     worse = two | {"mse": 0.2}
     other: dict[str, object] = {"attack": "b", **say, "budget": 2.0, "mse": 0.2}
     made = shown | {"a": shown["a"] + 0.5, "b": shown["a"] + 0.4}
-    write_result(
-        tmp_path, AttackSettings(names="a", budget=2.0, seeds=1), Attacked([worse], made, {})
-    )
-    write_result(tmp_path, AttackSettings(names="b", budget=2.0), Attacked([other], made, {}))
+    write_result(tmp_path, AttackSettings(names="a", budget=2.0, seeds=1), collect([worse], made))
+    write_result(tmp_path, AttackSettings(names="b", budget=2.0), collect([other], made))
     assert [row.to_json() for row in read_attack_rows(tmp_path)] == [one, worse, other]
     both = AttackSettings(names="a, b", budget=1.0)
     requested = requested_results(tmp_path, both) or []

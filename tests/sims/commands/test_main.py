@@ -15,7 +15,7 @@ import pytest
 
 from fedcel.settings import Settings, dump_settings
 from sims.bench import scenario
-from sims.commands.main import main
+from sims.commands.main import GROUPS, main
 from sims.results import read_attack_rows
 
 ROOT = Path(__file__).parents[3]

@@ -8,6 +8,7 @@ from fedcel.settings import Settings
 from sims.report import tables
 from sims.report.read import FinishedRun
 from sims.report.summary import Summary
+from sims.report.text import DASH
 from sims.results.records import RunResult
 from tests.sims.report.made import cell
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from fedcel.data import load_splits
 from fedcel.errors import PluginError
 from fedcel.federation import init_net
+from fedcel.leakage import SmashedData
 from fedcel.losses import defences
 from fedcel.losses.cel.protocol import State, Term
 from fedcel.losses.defences import Defence
