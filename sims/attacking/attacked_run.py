@@ -69,7 +69,16 @@ def attack_run(
 
 
 def catch_up(folder: Path, how: AttackSettings, title: str = "attacking") -> None:
-    """Attack a run with what it lacks of `how`, if anything; errors as `attack_run` raises them."""
+    """Attack a run with what it lacks, if anything.
+
+    Args:
+        folder: Of the run.
+        how: The attacks that it is to have met.
+        title: What the progress is called.
+
+    Raises:
+        RunError: As `attack_run`.
+    """
     lacking = lacking_settings(folder, how)
     if lacking is not None:
         attack_run(folder, lacking, title)

@@ -129,17 +129,16 @@ def nearest_rows(rows: Sequence[BenchRow], loss: float) -> list[BenchRow]:
     """
     measured = measure_rows(rows)
     bare = undefended_measures(rows, measured)
-    groups: dict[str, dict[float, list[BenchRow]]] = {}
     costs: dict[tuple[str, float | None], list[float]] = {}
     for row, values in zip(rows, measured, strict=True):
-        groups.setdefault(row.variant, {}).setdefault(row.strength or 0.0, []).append(row)
         cost = bare[row.seed][ACCURACY.key] - values[ACCURACY.key]
         costs.setdefault(row.point, []).append(cost)
-
-    def distance(group: Sequence[BenchRow]) -> float:
-        return abs(fmean(costs[group[0].point]) - loss / 100)
-
-    return [row for group in groups.values() for row in min(group.values(), key=distance)]
+    distances = {point: abs(fmean(values) - loss / 100) for point, values in costs.items()}
+    nearest = {
+        variant: min((p for p in distances if p[0] == variant), key=lambda p: distances[p])
+        for variant in {row.variant for row in rows}
+    }
+    return [row for row in rows if row.point == nearest[row.variant]]
 
 
 def plan_task(folder: Path, row: BenchRow, overrides: Mapping[str, Scalar]) -> CellTask:

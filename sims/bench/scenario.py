@@ -90,9 +90,17 @@ def find_scenario(name: str) -> Path:
 
 
 def read_scenario(name: str) -> Scenario:
-    """Return a checked scenario; SettingsError names what is wrong and where.
+    """Read a scenario and check every cell's settings.
 
-    A settings.toml of a run is a scenario of one variant, so that a run can be repeated.
+    Args:
+        name: Of a packaged scenario, or the path of a TOML file. A settings.toml of a run is a
+            scenario of one variant, so that a run can be repeated.
+
+    Returns:
+        The scenario.
+
+    Raises:
+        SettingsError: Names what is wrong and where.
     """
     path = find_scenario(name)
     table = read_toml(path)
@@ -130,7 +138,15 @@ def read_scenario(name: str) -> Scenario:
 
 
 def list_cells(scenario: Scenario, overrides: dict[str, Scalar]) -> list[Cell]:
-    """Return every variant x strength x seed, with settings resolved."""
+    """Return every variant x strength x seed, with settings resolved.
+
+    Args:
+        scenario: What is compared.
+        overrides: Settings in the place of the scenario's, by their keys.
+
+    Raises:
+        SettingsError: When a cell's settings are wrong.
+    """
     seeds = [overrides["seed"]] if "seed" in overrides else scenario.seeds
     cells = []
     for variant, strength in list_points(scenario):

@@ -63,7 +63,13 @@ def result_path(folder: Path, how: AttackSettings) -> Path:
 
 
 def write_result(folder: Path, how: AttackSettings, attacked: Attacked) -> None:
-    """Write what one attack with these settings scored, in the place of what it scored before."""
+    """Write what one attack with these settings scored, in the place of what it scored before.
+
+    Args:
+        folder: Of the run.
+        how: The settings; `how.names` is the one attack.
+        attacked: What came of it.
+    """
     path = result_path(folder, how)
     path.parent.mkdir(exist_ok=True)
     result = AttackResult(
@@ -110,6 +116,13 @@ def requested_results(folder: Path, how: AttackSettings) -> list[AttackResult] |
     """Return the results that `how` asks for; None where one of its attacks was not carried out.
 
     Those of an attack that failed, or of an earlier revision, count; see `lacking_settings`.
+
+    Args:
+        folder: Of the run.
+        how: The attacks, and with what.
+
+    Raises:
+        RunError: When one is damaged.
     """
     paths = [result_path(folder, alone) for alone in split_settings(how)]
     return [read_result(path) for path in paths] if all(path.exists() for path in paths) else None

@@ -28,7 +28,17 @@ BENCH_AGAIN = "run the same `fedcel bench` again, finished cells are kept"
 
 
 def read_bench_rows(folder: Path) -> list[BenchRow]:
-    """Return the rows of bench.json, as they are there; RunError when it has none."""
+    """Read the rows of a bench as they are there; none is held to an attack yet.
+
+    Args:
+        folder: Of the bench.
+
+    Returns:
+        The rows in the order of the file, one or more.
+
+    Raises:
+        RunError: When bench.json is missing, empty, damaged, or of an earlier version.
+    """
     path = folder / BENCH_FILE
     if not path.exists():
         what = "is a single run" if (folder / RESULT_FILE).exists() else f"has no {BENCH_FILE}"
@@ -52,8 +62,16 @@ def update_bench(folder: Path) -> list[BenchRow]:
 def write_bench_rows(folder: Path, rows: Iterable[BenchRow]) -> list[BenchRow]:
     """Write rows with all attacks on their runs, and image by image what they are means of.
 
-    The caller holds `BENCH_LOCK`. The rows that are returned are held to the worst attack that all
-    cells have met: its scores are columns of the file.
+    Args:
+        folder: Of the bench; the caller holds `BENCH_LOCK` in it.
+        rows: In the order of the file; attacks that they name are replaced by those of the runs.
+
+    Returns:
+        The rows, held to the worst attack that all cells have met: its scores are columns of the
+        file.
+
+    Raises:
+        RunError: When what attacks left on a run is damaged.
     """
     gathered = [gather_attacks(folder, row) for row in rows]
     compared = hold_to_common(gathered)

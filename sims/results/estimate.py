@@ -25,7 +25,14 @@ UNKNOWN = Estimate()
 
 
 def estimate(values: Iterable[float | None]) -> Estimate:
-    """Return mean, Student's 95 % half-width (3 values or more) and sd; None is left out."""
+    """Return the mean of values, and Student's 95 % interval from three values on.
+
+    Args:
+        values: Of one measure under several seeds; None is left out.
+
+    Returns:
+        The estimate, `UNKNOWN` of no value.
+    """
     numbers = [value for value in values if value is not None]
     if not numbers:
         return UNKNOWN

@@ -44,11 +44,18 @@ def row_vectors(row: BenchRow, vectors: Mapping[str, Vector]) -> dict[str, Vecto
 def resample_rows(
     rows: Sequence[BenchRow], vectors: Mapping[str, Vector]
 ) -> list[list[dict[str, float]]]:
-    """Return the measures of rows as each of 200 bootstrap samples of the test images makes them.
+    """Draw the test images again, 200 times, the same in all rows.
 
-    No samples at all where a run lacks accuracy or bits, or runs were measured on different numbers
-    of images. Vectors may be shorter, of the first images. A measure that some rows have vectors of
-    is left out of the others, and where no image of a shorter vector was drawn.
+    A measure that some rows have vectors of is left out of the others, and where no image of a
+    shorter vector was drawn.
+
+    Args:
+        rows: Cells of a bench, held to an attack where its error is asked for.
+        vectors: Of the bench, as of `read_image_vectors`; some may be of the first images alone.
+
+    Returns:
+        By sample and row, the measures by their keys. No sample at all where a run lacks accuracy
+        or bits, or runs were measured on different numbers of images.
     """
     vectors_of_rows = [row_vectors(row, vectors) for row in rows]
     if not rows or not all(row.keys() >= {*REQUIRED} for row in vectors_of_rows):
@@ -89,10 +96,18 @@ def resampled_mean(times: Float[np.ndarray, "B T"], values: Vector) -> Float[np.
 def crossed_interval(
     seeds: Iterable[float | None], images: Iterable[float | None] = ()
 ) -> Estimate:
-    """Return the mean over seeds, its interval over seeds and images.
+    """Return the mean over seeds, and its 95 % interval over seeds and images.
 
-    `images` are the means over seeds in each bootstrap sample; without any the interval is over
-    seeds alone. There is none below three seeds.
+    Args:
+        seeds: A value for each training seed; None is left out.
+        images: The mean over seeds in each bootstrap sample; without any the interval is over seeds
+            alone.
+
+    Returns:
+        The estimate; it has no interval below three seeds.
+
+    References:
+        Owen, 2007, section 3: the two parts add as variances.
     """
     of_seeds = estimate(seeds)
     means = [value for value in images if value is not None]

@@ -89,10 +89,18 @@ def measure_rows(rows: Iterable[BenchRow]) -> list[Measures]:
 def match_rows(
     rows: Sequence[BenchRow], measured: Sequence[Measures], loss: float
 ) -> dict[str, dict[int, Match | None]]:
-    """Return each variant's match by seed, `loss` points of accuracy below the undefended net.
+    """Return what each variant has `loss` points of accuracy below the undefended net.
 
-    `measured` are the rows' measures, or those of a bootstrap sample. RunError when a row lacks
-    what is needed, or a seed has no undefended row.
+    Args:
+        rows: Of a bench.
+        measured: Their measures, or those of a bootstrap sample.
+        loss: In points, 0 or more.
+
+    Returns:
+        By variant and seed, the measures at that accuracy; None where it is never reached.
+
+    Raises:
+        RunError: When a row lacks what is needed, or a seed has no undefended row.
     """
     bare = undefended_measures(rows, measured)
     matches: dict[str, Matches] = {}
@@ -109,7 +117,15 @@ def curve_areas(
 
     The area under a curve over its width. At each of 101 losses a defender has the fewest bits that
     the curve reaches, or those of the undefended net, which is always there to take, and the MSE
-    of the same net; no MSE where one of them has none. RunError as `match_rows`.
+    of the same net; no MSE where one of them has none.
+
+    Args:
+        rows: Of a bench.
+        measured: Their measures, or those of a bootstrap sample.
+        most: The largest loss, in points above 0.
+
+    Raises:
+        RunError: As `match_rows`.
     """
     bare = undefended_measures(rows, measured)
     losses = np.linspace(0, most / 100, GRID)

@@ -17,8 +17,14 @@ def find_worst_attack(attacks: Iterable[CellAttack]) -> CellAttack | None:
     """Return the attack on one inference that rebuilt images best: the one with the lowest MSE.
 
     Attacks on uploads see training, and those on repeated answers see more than one inference
-    shows: neither counts here. None when no attack on one inference was run. The first of equals
-    wins. Only attacks on the most targets compete: the first ten images may be easier than all.
+    shows: neither counts here. The first of equals wins. Only attacks on the most targets compete:
+    the first ten images may be easier than all.
+
+    Args:
+        attacks: On one cell or run, each mean over its attack seeds.
+
+    Returns:
+        One of them, None when no attack on one inference rebuilt an image.
     """
     competing = [a for a in attacks if a.mse is not None and a.id.on_one_inference]
     most = max((attack.targets or 0 for attack in competing), default=0)
@@ -52,9 +58,13 @@ def common_attacks(rows: Sequence[BenchRow]) -> set[AttackKey]:
 
 
 def hold_to_common(rows: Sequence[BenchRow]) -> list[BenchRow]:
-    """Return rows whose worst attack is that of `common_attacks`; None where it met none of them.
+    """Hold each cell to the worst of the attacks that all cells have met: so they are compared.
 
-    By these variants and strengths are compared with each other.
+    Args:
+        rows: Of a bench, in any order.
+
+    Returns:
+        The rows with their `worst` attack set: None where a cell met none of `common_attacks`.
     """
     common = common_attacks(rows)
     compared = []
@@ -66,7 +76,14 @@ def hold_to_common(rows: Sequence[BenchRow]) -> list[BenchRow]:
 
 
 def hold_to_own(rows: Sequence[BenchRow]) -> list[BenchRow]:
-    """Return rows whose worst attack is that of those that all seeds of a cell's point have met."""
+    """Hold each cell to the worst of the attacks that all seeds of its point have met.
+
+    Args:
+        rows: Of a bench, in any order.
+
+    Returns:
+        The rows in the same order with their `worst` attack set, where there is one.
+    """
     points: dict[tuple[str, float | None], list[int]] = {}
     for number, row in enumerate(rows):
         points.setdefault(row.point, []).append(number)
