@@ -11,7 +11,7 @@ from fedcel import plugins
 from fedcel.errors import RoundError, SettingsError
 from fedcel.federation import Rejection, ServerState
 from fedcel.settings import OWN_STRATEGY, Settings, StrategySettings
-from strategies.posterior import PosteriorStrategy
+from strategies.posterior_strategy import PosteriorStrategy
 from strategies.validate_reply import describe_failure
 
 _NEUTRAL = {"momentum": 0.0}

@@ -25,7 +25,7 @@ from fedcel.runs import (
 )
 from fedcel.settings import Settings, parse_settings
 from strategies.build_strategy import ReplyRecorder, build_strategy
-from strategies.posterior import PosteriorStrategy
+from strategies.posterior_strategy import PosteriorStrategy
 
 _OUT = "out"  # run config only: where the ServerApp writes the run folder
 _RESUME = "resume"  # run config only: whether it goes on with the one that is there

@@ -27,7 +27,7 @@ from fedcel.nets import SplitNet
 from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings
 from sims.attacking.attacked_run import select_auxiliary
-from sims.commands.progress import print_line, show_attacks, throttle_lines
+from sims.progress import print_line, show_attacks, throttle_lines
 from sims.results import LIVE_FILE, LiveRow, read_records
 
 PRIVATE_LOGITS = "private-logits"

@@ -16,8 +16,8 @@ from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings, Scalar
 from sims.attacking import catch_up
 from sims.commands.overrides import override_group
-from sims.commands.progress import estimate_left, print_line
 from sims.engines.process_pool import run_items, time_call
+from sims.progress import estimate_left, print_line
 from sims.report.budgets import find_sweeps, make_sweeps_table
 from sims.report.matched_table import (
     describe_failed_attacks,

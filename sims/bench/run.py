@@ -20,8 +20,8 @@ from sims.bench.run_cell import (
     is_finished,
 )
 from sims.bench.scenario import Cell, Scenario, is_anchored, refuse_fixed_sweeps
-from sims.commands.progress import estimate_left, print_line
 from sims.engines.process_pool import run_items, time_call
+from sims.progress import estimate_left, print_line
 from sims.results import (
     BENCH_LOCK,
     COST_FILE,

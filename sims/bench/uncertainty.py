@@ -22,9 +22,9 @@ from fedcel.seeding import make_generator
 from fedcel.settings import Scalar, Settings, parse_settings
 from sims.bench import scenario
 from sims.bench.scenario import Cell
-from sims.commands.progress import print_line
 from sims.engines import local
 from sims.engines.process_pool import run_items
+from sims.progress import print_line
 from sims.report.table import format_markdown, make_table
 from sims.report.table_columns import format_means
 from sims.results import UNCERTAINTY_FILE, UncertaintyRow, find_columns

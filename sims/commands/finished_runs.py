@@ -84,7 +84,7 @@ def table_command(
     """Compare a bench's variants at matched accuracy."""
     require_extra("report")
     from fedcel.files import check_writable
-    from sims.commands.progress import show_steps
+    from sims.progress import show_steps
     from sims.report import matched_table
 
     check_writable(*filter(None, [out]))
@@ -133,7 +133,7 @@ def export_command(
     require_extra("export")
     from fedcel.files import check_writable
     from sims.commands.onnx_export import export_encoder
-    from sims.commands.progress import show_steps
+    from sims.progress import show_steps
 
     check_writable(out)
     with show_steps("converting the encoder"):

@@ -9,7 +9,7 @@ from fedcel.losses import cel, defences
 from fedcel.posterior import build_sampler
 from fedcel.runs import EventCallback, create_run, has_begun
 from fedcel.settings import OWN_STRATEGY, Settings
-from sims.commands import progress
+from sims import progress
 from sims.engines import local
 
 

@@ -30,8 +30,8 @@ from fedcel.losses.cel import (
 from fedcel.posterior import build_device_net
 from fedcel.runs import posterior_samples, run_folder
 from fedcel.settings import Scalar, parse_settings
-from sims.commands.progress import print_line
 from sims.engines.simulate import simulate
+from sims.progress import print_line
 from sims.report.figures import COLOURS, FAINT, INK, LINES, MARKERS
 
 COMMON: dict[str, Scalar] = {

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from fedcel.files import write_whole
 from fedcel.posterior import Trace
-from sims.commands.progress import ShowStep, show_steps
+from sims.progress import ShowStep, show_steps
 from sims.report import (
     alarms,
     attacked,

@@ -22,8 +22,8 @@ from fedcel.runs import NOISE_DRAWS, posterior_samples, run_folder
 from fedcel.seeding import make_generator, stream_seed
 from fedcel.settings import Scalar, Settings, parse_settings
 from sims.bench.scenario import Variant
-from sims.commands.progress import estimate_left, print_line, show_rounds
 from sims.engines import local
+from sims.progress import estimate_left, print_line, show_rounds
 from sims.tuning.trial_journal import (
     Outcome,
     ValidationScore,

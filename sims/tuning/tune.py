@@ -12,8 +12,8 @@ from fedcel.errors import SettingsError
 from fedcel.files import read_toml, write_whole
 from fedcel.settings import DataSettings, Scalar, Settings, parse_settings
 from sims.bench.scenario import Scenario, Variant
-from sims.commands.progress import estimate_left, print_line
 from sims.engines.process_pool import run_items, time_call
+from sims.progress import estimate_left, print_line
 from sims.results import is_defended
 from sims.tuning.search import (
     BestTrial,

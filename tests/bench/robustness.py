@@ -29,9 +29,9 @@ from fedcel.metrics import calibration
 from fedcel.posterior.predict import predict
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings, parse_settings
-from sims.commands.progress import print_line
 from sims.engines.client_trainers import SequentialTrainer
 from sims.engines.process_pool import run_items
+from sims.progress import print_line
 from sims.report.table import format_markdown, make_table
 from sims.report.text import format_interval
 from sims.results.estimate import estimate

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedcel.errors import SettingsError
-from fedcel.losses.cel import Cluster, Gated, Hybrid, MutualInformation, build_penalty
-from fedcel.losses.cel.penalties import linear_penalty
+from fedcel.losses.cel import Cluster, Gated, Hybrid, MutualInformation
+from fedcel.losses.cel.penalties import build_penalty, linear_penalty
 from fedcel.privacy import (
     Gaussian,
     LabelOnly,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sims.commands import progress
+from sims import progress
 
 EVENT: dict[str, object] = {"round": 2, "accuracy": 0.5, "within-class-spread": 0.1}
 
