@@ -12,8 +12,21 @@ import typer
 
 from fedcel.errors import FailedError, FedcelError
 from fedcel.extras import missing_extra_error
-from sims.commands import finished_runs, list_settings, serving, training
+from sims.commands import (
+    attack,
+    bench,
+    escalate,
+    export,
+    report,
+    serve,
+    settings,
+    simulate,
+    table,
+    tune,
+    uncertainty,
+)
 from sims.commands.interruption import CommandInterrupted
+from sims.commands.ledger import ledger_commands
 from sims.commands.options import format_examples, format_scenarios
 
 INTERRUPTED = 130  # a shell's status of a command that SIGINT ended
@@ -45,60 +58,35 @@ def fedcel(
     """Train split networks federatedly, then measure what they leak."""
 
 
-GROUPS: dict[str, dict[str, Callable[..., None]]] = {
+GROUPS: dict[str, dict[str, tuple[Callable[..., None], Sequence[str]]]] = {
     "Train": {
-        "simulate": training.simulate_command,
-        "bench": training.bench_command,
-        "tune": training.tune_command,
-        "uncertainty": training.uncertainty_command,
+        "simulate": (simulate.simulate_command, simulate.EXAMPLES),
+        "bench": (bench.bench_command, bench.EXAMPLES),
+        "tune": (tune.tune_command, tune.EXAMPLES),
+        "uncertainty": (uncertainty.uncertainty_command, uncertainty.EXAMPLES),
     },
     "Attack, compare, export": {
-        "attack": finished_runs.attack_command,
-        "report": finished_runs.report_command,
-        "table": finished_runs.table_command,
-        "escalate": finished_runs.escalate_command,
-        "export": finished_runs.export_command,
+        "attack": (attack.attack_command, attack.EXAMPLES),
+        "report": (report.report_command, report.EXAMPLES),
+        "table": (table.table_command, table.EXAMPLES),
+        "escalate": (escalate.escalate_command, escalate.EXAMPLES),
+        "export": (export.export_command, export.EXAMPLES),
     },
-    "Serve": {"serve": serving.serve},
-    "Reference": {"settings": list_settings.settings_command},
+    "Serve": {"serve": (serve.serve_command, serve.EXAMPLES)},
+    "Reference": {"settings": (settings.settings_command, settings.EXAMPLES)},
 }
-EXAMPLES = {
-    "simulate": (
-        "fedcel simulate digits --engine loop",
-        "fedcel simulate digits --variant cluster --set cel.weight=1",
-        "fedcel simulate runs/old/settings.toml --out runs/again",
-    ),
-    "bench": (
-        "fedcel bench digits --out runs/demo",
-        "fedcel bench defences --engine loop --jobs 2",
-    ),
-    "tune": ("fedcel tune digits --trials 20", "fedcel tune defences --trials 3 --jobs 2"),
-    "uncertainty": ("fedcel uncertainty uncertainty --out runs/doubt",),
-    "attack": (
-        "fedcel attack RUN --set attack.names=decoder --set attack.budget=4",
-        "FEDCEL_KEY=... fedcel attack RUN --url https://answers.example:8443",
-    ),
-    "report": ("fedcel report RUN", "fedcel report BENCH"),
-    "table": ("fedcel table BENCH --loss 0,2", "fedcel table BENCH --against none --out table.md"),
-    "escalate": ("fedcel escalate BENCH --budgets 4,10",),
-    "export": ("fedcel export RUN --out encoder.onnx",),
-    "serve": (
-        "fedcel serve RUN",
-        "fedcel serve RUN --host 0.0.0.0 --certificate chain.pem --private-key key.pem",
-    ),
-    "settings": ("fedcel settings", "fedcel settings cel", "fedcel settings --json"),
-}
+"""Each command, and what its help shows to copy."""
 
 
 def add_commands() -> None:
     """Register every command in its group; its help ends with examples, and with scenarios."""
     for group, commands in GROUPS.items():
-        for name, command in commands.items():
-            ending = format_examples(*EXAMPLES[name])
+        for name, (command, examples) in commands.items():
+            ending = format_examples(*examples)
             if group == "Train":
                 ending += f"\n\n \n\n{format_scenarios('tune' if name == 'tune' else None)}"
             app.command(name, rich_help_panel=group, epilog=ending)(command)
-    app.add_typer(serving.ledger, name="ledger", rich_help_panel="Serve")
+    app.add_typer(ledger_commands, name="ledger", rich_help_panel="Serve")
 
 
 add_commands()

@@ -1,5 +1,6 @@
 """Arguments and options that several commands share."""
 
+import time
 import tomllib
 from importlib.resources import files
 from pathlib import Path
@@ -112,3 +113,25 @@ def parse_positive_numbers(option: str, text: str) -> tuple[float, ...]:
     if not all(0 < number < float("inf") for number in numbers):
         raise SettingsError(f"{option} is {text!r}, must be numbers above 0, such as 4,10")
     return numbers
+
+
+def choose_folder(
+    context: typer.Context, scenario: str, out: Path | None
+) -> tuple[Path, list[str]]:
+    """Return the folder to write, and the command's arguments with that folder named."""
+    if out is not None:
+        check_folder(out)
+        return out, context.obj
+    folder = Path("runs") / f"{Path(scenario).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return folder, [*context.obj, "--out", str(folder)]
+
+
+def write_or_print(text: str, out: Path | None) -> None:
+    """Print a table, or write it to a file and say where."""
+    from fedcel.files import write_whole
+
+    if out is None:
+        print(text, end="")
+        return
+    write_whole(out, text)
+    print(f"table: {out}")

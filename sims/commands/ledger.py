@@ -1,4 +1,4 @@
-"""Commands of a service: serve, and the ledger of budgets and keys."""
+"""The command `ledger`: budgets and keys of a service."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,10 +7,9 @@ import typer
 
 from fedcel.errors import SettingsError
 from fedcel.extras import require_extra
-from sims.commands.options import Assignments, RunFolder, format_examples
-from sims.commands.overrides import parse_overrides
+from sims.commands.options import format_examples
 
-ledger = typer.Typer(
+ledger_commands = typer.Typer(
     no_args_is_help=True,
     help="Budgets and keys of a service.",
     callback=lambda: require_extra("service"),
@@ -21,50 +20,7 @@ LedgerFile = Annotated[
 ]
 
 
-def serve(
-    run: RunFolder,
-    *,
-    assignments: Assignments = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(
-            help="File of budgets, made if missing; default: RUN/budget.db.", show_default=False
-        ),
-    ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8443,
-    certificate: Annotated[
-        Path | None, typer.Option(help="PEM file, with its chain.", show_default=False)
-    ] = None,
-    private_key: Annotated[
-        Path | None, typer.Option(help="PEM file of the certificate's key.", show_default=False)
-    ] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Allow plain HTTP beyond this machine.")
-    ] = False,
-    queue: Annotated[int, typer.Option(min=1, help="Queries that wait, at most.")] = 256,
-    rate_limit: Annotated[float, typer.Option(help="Queries a second of one client.")] = 50.0,
-) -> None:
-    """Answer split inference over HTTP with private logits, until Ctrl-C or SIGTERM.
-
-    --set takes settings of the group `privacy`, for this service alone.
-    """
-    require_extra("service")
-    from clients.service.app import Limits
-    from sims.commands.run_service import Endpoint, run_service
-
-    if not 0 < rate_limit < float("inf"):
-        raise SettingsError(f"--rate-limit is {rate_limit:g}, must be above 0; try 50")
-    run_service(
-        run,
-        ledger or run / "budget.db",
-        Endpoint(host, port, certificate, private_key, insecure),
-        Limits(queue=queue, rate=rate_limit),
-        overrides=parse_overrides(assignments),
-    )
-
-
-@ledger.command("list", epilog=format_examples("fedcel ledger list RUN/budget.db"))
+@ledger_commands.command("list", epilog=format_examples("fedcel ledger list RUN/budget.db"))
 def show_accounts(path: LedgerFile) -> None:
     """Show what each client has left, and the keys."""
     from sims.commands import ledger_actions
@@ -72,7 +28,7 @@ def show_accounts(path: LedgerFile) -> None:
     print(ledger_actions.list_accounts(path))
 
 
-@ledger.command(
+@ledger_commands.command(
     "top-up", epilog=format_examples("fedcel ledger top-up LEDGER --client NAME --epsilon 50")
 )
 def top_up_client(
@@ -86,7 +42,7 @@ def top_up_client(
     print(ledger_actions.grant_client(path, client, epsilon))
 
 
-@ledger.command("limit")
+@ledger_commands.command("limit")
 def cap_model(
     path: LedgerFile,
     model: Annotated[
@@ -102,7 +58,7 @@ def cap_model(
     print(ledger_actions.limit_model(path, model, epsilon))
 
 
-@ledger.command("export")
+@ledger_commands.command("export")
 def write_log(
     path: LedgerFile, out: Annotated[Path, typer.Option(help="File to write.", show_default=False)]
 ) -> None:
@@ -112,7 +68,7 @@ def write_log(
     print(ledger_actions.export_log(path, out))
 
 
-@ledger.command("verify")
+@ledger_commands.command("verify")
 def check_ledger(path: LedgerFile) -> None:
     """Recompute every balance and every link of the log."""
     from sims.commands import ledger_actions
@@ -120,7 +76,7 @@ def check_ledger(path: LedgerFile) -> None:
     print(ledger_actions.verify_ledger(path))
 
 
-@ledger.command(
+@ledger_commands.command(
     "keys",
     epilog=format_examples(
         "fedcel ledger keys LEDGER --client NAME --days 90", "fedcel ledger keys LEDGER --revoke ID"

@@ -1,4 +1,4 @@
-"""The command `settings`: every key with its type, range, default and one sentence."""
+"""The command `settings`: list every key."""
 
 import json
 from typing import Annotated
@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from fedcel.errors import SettingsError
+
+EXAMPLES = ("fedcel settings", "fedcel settings cel", "fedcel settings --json")
 
 
 def settings_command(

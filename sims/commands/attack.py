@@ -1,0 +1,59 @@
+"""The command `attack`: attack a finished run, or its live service."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedcel.errors import SettingsError
+from fedcel.extras import require_extra
+from sims.commands.options import (
+    Assignments,
+    RunFolder,
+)
+from sims.commands.overrides import override_group, parse_overrides
+
+EXAMPLES = (
+    "fedcel attack RUN --set attack.names=decoder --set attack.budget=4",
+    "FEDCEL_KEY=... fedcel attack RUN --url https://answers.example:8443",
+)
+
+
+def attack_command(
+    run: RunFolder,
+    assignments: Assignments = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="Attack the run's live service at this address; the environment variable "
+            "FEDCEL_KEY holds the key.",
+            show_default=False,
+        ),
+    ] = None,
+    authority: Annotated[
+        Path | None,
+        typer.Option(help="PEM file of who signed the service's certificate.", show_default=False),
+    ] = None,
+) -> None:
+    """Attack a finished run, or the service of one, and add to its report."""
+    require_extra("simulation")
+    from fedcel.runs import run_folder
+    from sims import report
+    from sims.attacking import attack_run
+
+    settings = override_group(run_folder.read_settings(run), parse_overrides(assignments), "attack")
+    if authority and not url:
+        raise SettingsError(
+            f"--authority is {authority}, the certificate of a service; give its --url, too"
+        )
+    if url:
+        from sims.attacking import live_service
+
+        place = live_service.ServiceAddress(url, os.environ.get("FEDCEL_KEY", ""), authority)
+        live_service.attack_service(run, place, settings.attack)
+        print(report.format_live_table(run))
+    else:
+        print(report.format_attack_rows(attack_run(run, settings.attack)))
+        print(report.format_summary(run))
+    print(f"report: {report.write_report(run)}")

@@ -1,0 +1,45 @@
+"""The command `bench`: train and attack the variants of a scenario."""
+
+import typer
+
+from fedcel.extras import require_extra
+from sims.commands.interruption import explain_interruption, repeat_hint
+from sims.commands.options import (
+    Assignments,
+    EngineChoice,
+    Jobs,
+    OutFolder,
+    Scenario,
+    choose_folder,
+)
+from sims.commands.overrides import parse_overrides
+
+EXAMPLES = (
+    "fedcel bench digits --out runs/demo",
+    "fedcel bench defences --engine loop --jobs 2",
+)
+
+
+def bench_command(
+    context: typer.Context,
+    scenario: Scenario,
+    assignments: Assignments = None,
+    out: OutFolder = None,
+    engine: EngineChoice = None,
+    jobs: Jobs = 1,
+) -> None:
+    """Train and attack every variant, strength and seed of a scenario; goes on where it stopped."""
+    require_extra("simulation")
+    from sims import report
+    from sims.bench import scenario as scenarios
+    from sims.bench.run import run_bench
+
+    folder, arguments = choose_folder(context, scenario, out)
+    plan, overrides = scenarios.override_seeds(
+        scenarios.read_scenario(scenario), parse_overrides(assignments, engine)
+    )
+    cells = scenarios.list_cells(plan, overrides)
+    with explain_interruption(repeat_hint("finished cells and complete rounds", arguments)):
+        page = run_bench(plan, cells, folder, jobs)
+    print(report.format_summary(folder))
+    print(f"report: {page}")

@@ -1,0 +1,25 @@
+"""The command `report`: draw the report again."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedcel.extras import require_extra
+
+EXAMPLES = ("fedcel report RUN", "fedcel report BENCH")
+
+
+def report_command(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_OR_BENCH", help="Folder of a finished run or bench.", show_default=False
+        ),
+    ],
+) -> None:
+    """Draw the report of a run or a bench again."""
+    require_extra("report")
+    from sims.report import write_report
+
+    print(f"report: {write_report(folder)}")

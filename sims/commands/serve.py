@@ -1,0 +1,62 @@
+"""The command `serve`: answer split inference over HTTP."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedcel.errors import SettingsError
+from fedcel.extras import require_extra
+from sims.commands.options import (
+    Assignments,
+    RunFolder,
+)
+from sims.commands.overrides import parse_overrides
+
+EXAMPLES = (
+    "fedcel serve RUN",
+    "fedcel serve RUN --host 0.0.0.0 --certificate chain.pem --private-key key.pem",
+)
+
+
+def serve_command(
+    run: RunFolder,
+    *,
+    assignments: Assignments = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of budgets, made if missing; default: RUN/budget.db.", show_default=False
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8443,
+    certificate: Annotated[
+        Path | None, typer.Option(help="PEM file, with its chain.", show_default=False)
+    ] = None,
+    private_key: Annotated[
+        Path | None, typer.Option(help="PEM file of the certificate's key.", show_default=False)
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Allow plain HTTP beyond this machine.")
+    ] = False,
+    queue: Annotated[int, typer.Option(min=1, help="Queries that wait, at most.")] = 256,
+    rate_limit: Annotated[float, typer.Option(help="Queries a second of one client.")] = 50.0,
+) -> None:
+    """Answer split inference over HTTP with private logits, until Ctrl-C or SIGTERM.
+
+    --set takes settings of the group `privacy`, for this service alone.
+    """
+    require_extra("service")
+    from clients.service.app import Limits
+    from sims.commands.run_service import Endpoint, run_service
+
+    if not 0 < rate_limit < float("inf"):
+        raise SettingsError(f"--rate-limit is {rate_limit:g}, must be above 0; try 50")
+    run_service(
+        run,
+        ledger or run / "budget.db",
+        Endpoint(host, port, certificate, private_key, insecure),
+        Limits(queue=queue, rate=rate_limit),
+        overrides=parse_overrides(assignments),
+    )

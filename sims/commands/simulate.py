@@ -1,0 +1,60 @@
+"""The command `simulate`: train one federation."""
+
+from typing import Annotated
+
+import typer
+
+from fedcel.errors import SettingsError
+from fedcel.extras import require_extra
+from sims.commands.interruption import explain_interruption, resume_hint
+from sims.commands.options import (
+    Assignments,
+    EngineChoice,
+    OutFolder,
+    Scenario,
+    choose_folder,
+)
+from sims.commands.overrides import parse_overrides
+
+EXAMPLES = (
+    "fedcel simulate digits --engine loop",
+    "fedcel simulate digits --variant cluster --set cel.weight=1",
+    "fedcel simulate runs/old/settings.toml --out runs/again",
+)
+
+
+def simulate_command(
+    context: typer.Context,
+    scenario: Scenario,
+    assignments: Assignments = None,
+    out: OutFolder = None,
+    engine: EngineChoice = None,
+    variant: Annotated[
+        str | None,
+        typer.Option(
+            help="A variant of the scenario; default: its own settings alone.", show_default=False
+        ),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+) -> None:
+    """Train one federation into a run folder, measure what it leaks, draw its report."""
+    require_extra("simulation")
+    from sims import report
+    from sims.bench import scenario as scenarios
+    from sims.engines.simulate import simulate
+
+    if resume and out is None:
+        raise SettingsError("--resume needs --out: the folder of the run to go on with")
+    folder, arguments = choose_folder(context, scenario, out)
+    plan = scenarios.read_scenario(scenario)
+    variants = {candidate.name: candidate for candidate in plan.variants}
+    if variant and variant not in variants:
+        raise SettingsError(f"no variant {variant!r}; there are {', '.join(variants)}")
+    chosen = variants[variant] if variant else scenarios.make_plain_variant("run")
+    single = plan._replace(variants=[chosen], seeds=plan.seeds[:1])
+    cell = scenarios.list_cells(single, parse_overrides(assignments, engine))[0]
+    with explain_interruption(resume_hint(folder, arguments, is_resumed=resume)):
+        simulate(cell.settings, folder, resume=resume)
+        page = report.write_report(folder)
+    print(report.format_summary(folder))
+    print(f"run: {folder}\nreport: {page}")

@@ -1,0 +1,33 @@
+"""The command `table`: compare variants at matched accuracy."""
+
+from typing import Annotated
+
+import typer
+
+from fedcel.extras import require_extra
+from sims.commands.options import (
+    Against,
+    BenchFolder,
+    MarkdownFile,
+    write_or_print,
+)
+
+EXAMPLES = ("fedcel table BENCH --loss 0,2", "fedcel table BENCH --against none --out table.md")
+
+
+def table_command(
+    folder: BenchFolder,
+    against: Against = None,
+    loss: Annotated[str, typer.Option(help="Points of accuracy given up.")] = "0,2,5",
+    out: MarkdownFile = None,
+) -> None:
+    """Compare a bench's variants at matched accuracy."""
+    require_extra("report")
+    from fedcel.files import check_writable
+    from sims.progress import show_steps
+    from sims.report import matched_table
+
+    check_writable(*filter(None, [out]))
+    with show_steps("comparing the variants"):
+        text = matched_table.make_matched_tables(folder, loss, against)
+    write_or_print(text, out)

@@ -1,0 +1,45 @@
+"""The command `tune`: choose rates and strengths."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedcel.extras import require_extra
+from sims.commands.interruption import explain_interruption, repeat_hint
+from sims.commands.options import (
+    Assignments,
+    Jobs,
+    Scenario,
+)
+from sims.commands.overrides import parse_overrides
+
+EXAMPLES = ("fedcel tune digits --trials 20", "fedcel tune defences --trials 3 --jobs 2")
+
+
+def tune_command(
+    context: typer.Context,
+    scenario: Scenario,
+    assignments: Assignments = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write; default: SCENARIO-tuned.toml.", show_default=False),
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Federations trained for each variant.")] = 12,
+    jobs: Jobs = 1,
+) -> None:
+    """Choose every variant's rates and strengths on validation images, with equal budgets."""
+    require_extra("tune")
+    from fedcel.files import check_writable
+    from sims.bench import scenario as scenarios
+    from sims.tuning import tune as tuning
+    from sims.tuning.trial_journal import journal_path
+
+    plan = scenarios.read_scenario(scenario)
+    path = out or Path(f"{plan.path.stem}-tuned.toml")
+    check_writable(path, journal_path(path))
+    overrides = parse_overrides(assignments)
+    with explain_interruption(repeat_hint("finished trials", context.obj)):
+        tuned = tuning.tune_scenario(plan, trials, overrides, journal_path(path), jobs=jobs)
+        tuning.write_scenario(tuned, path)
+    print(f"scenario: {path}")
