@@ -87,31 +87,35 @@ def test_losses(raw: Mapping[str, object], make: Callable[[], object], words: st
 
 
 ANSWERS: dict[str, Case] = {
-    "clip": ({"clip": 0}, lambda: laplace(clip=0), "clip is 0, must be finite and above 0"),
+    "clip": (
+        {"clip": -0.5},
+        lambda: laplace(clip=-0.5),
+        "clip is -0.5, must be finite and above 0",
+    ),
     "clip-kind": (
         {"clip-kind": "l3"},
         lambda: clip_rows(ROWS, "l3", 1.0),
         "clip-kind is 'l3', must be 'clamp', 'l1' or 'probabilities'",
     ),
     "clip-rows": (
-        {"clip": -1},
-        lambda: clip_rows(ROWS, "l1", -1),
-        "clip is -1, must be finite and above 0",
+        {"clip": -0.5},
+        lambda: clip_rows(ROWS, "l1", -0.5),
+        "clip is -0.5, must be finite and above 0",
     ),
     "epsilon": (
-        {"epsilon": 0},
-        lambda: laplace(epsilon=0),
-        "epsilon is 0, must be finite and above 0",
+        {"epsilon": -0.5},
+        lambda: laplace(epsilon=-0.5),
+        "epsilon is -0.5, must be finite and above 0",
     ),
     "epsilon-of-noise": (
-        {"epsilon": 0},
-        lambda: perturb_rows(ROWS, 0, 1.0),
-        "epsilon is 0, must be finite and above 0",
+        {"epsilon": -0.5},
+        lambda: perturb_rows(ROWS, -0.5, 1.0),
+        "epsilon is -0.5, must be finite and above 0",
     ),
     "epsilon-of-many": (
-        {"epsilon": -1},
-        lambda: compose_basic(-1, 0.0, 1),
-        "epsilon is -1, must be finite and above 0",
+        {"epsilon": -0.5},
+        lambda: compose_basic(-0.5, 0.0, 1),
+        "epsilon is -0.5, must be finite and above 0",
     ),
     "epsilon-of-labels": (
         {"epsilon": 1e-12, "mechanism": "label-only"},
