@@ -60,21 +60,20 @@ class Receipt(NamedTuple):
     None: charged now, to be answered and settled. `remaining` is the client's, in micro-epsilons.
     """
 
-    request: str
     answer: bytes | None
     remaining: int
 
 
 class Refusal(NamedTuple):
-    """Nothing was charged, nothing may be answered; `remaining` of the budget that is too small.
+    """Nothing was charged, nothing may be answered; `remaining` of the budget that was asked for.
 
+    `remaining` is in micro-epsilons; None: no budget was asked, as there is nothing to pay for.
     `delta`: the chances that the loss is exceeded add up to more than 1 %. `replayed`: the request
     id was used for another message. `undefined`: the model has no finite answer.
     """
 
-    request: str
     reason: Literal["budget", "delta", "model-budget", "unknown-client", "replayed", "undefined"]
-    remaining: int
+    remaining: int | None
 
 
 class Balance(NamedTuple):
@@ -392,25 +391,25 @@ class WriteTransaction:
         client_account = self.account(("client", client))
         remaining = (client_account or EMPTY).remaining
         if read_charged(self.db, request) not in (None, (client, model, message)):
-            return Refusal(request, "replayed", remaining)
+            return Refusal("replayed", remaining)
         stored_answer = self.db.execute(
             "SELECT answer FROM log JOIN answers USING (request) WHERE kind = 'charge' "
             "AND client = ? AND model = ? AND content = ? ORDER BY position LIMIT 1",
             (client, model, message),
         ).fetchone()
         if stored_answer is not None:
-            return Receipt(request, stored_answer[0], remaining)
+            return Receipt(stored_answer[0], remaining)
         if client_account is None:
-            return Refusal(request, "unknown-client", 0)
+            return Refusal("unknown-client", 0)
         model_account = self.account(("model", model)) or UNLIMITED
         if model_account.allowed is not None and model_account.remaining < epsilon:
-            return Refusal(request, "model-budget", model_account.remaining)
+            return Refusal("model-budget", model_account.remaining)
         if remaining < epsilon:
-            return Refusal(request, "budget", remaining)
+            return Refusal("budget", remaining)
         if delta and self._spent_delta(client) + delta > MAX_DELTA:
-            return Refusal(request, "delta", remaining)
+            return Refusal("delta", remaining)
         self.append(LogEntry("charge", request, client, model, epsilon, delta, message))
-        return Receipt(request, None, remaining - epsilon)
+        return Receipt(None, remaining - epsilon)
 
     def grant(self, client: str, micro: int) -> None:
         """Add to a client's budget, and make the client known; ValueError below 0 or too much."""
