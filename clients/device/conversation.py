@@ -73,14 +73,14 @@ class PrivatePrediction(NamedTuple):
     probabilities: Float[Tensor, " C"]
     """Made of the perturbed values: softmax of logits, probabilities projected to sum 1."""
     values: Float[Tensor, " C"]
-    """As the mechanism gave them."""
+    """The perturbed values as the mechanism gave them."""
     uncertainty: Uncertainty | None
     is_fresh: bool
     """False where the same message was answered before, and nothing was paid."""
     remaining_epsilon: float
-    """What the client may still spend."""
+    """Epsilon that the client may still spend."""
     leaked_bits: float
-    """Beyond the label, what all messages of this device may have told the service."""
+    """Bits beyond the label that all messages of this device may have told the service."""
 
 
 def send_with_retries(request: HttpRequest) -> Conversation[HttpReply]:

@@ -41,7 +41,8 @@ def load_device_key(path: Path | None) -> bytes:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        mode, key = path.stat().st_mode & 0o777, path.read_bytes()
+        mode = path.stat().st_mode & 0o777
+        key = path.read_bytes()
         if mode & 0o077:
             raise RunError(f"{path} is open to others (mode {mode:o}); chmod it to 600") from None
         if len(key) != KEY_BYTES:

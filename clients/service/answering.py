@@ -216,7 +216,8 @@ def split_repeated(
     """Return the first of each request id and of each message of a client, and the repeats."""
     ids: set[tuple[str, str]] = set()
     messages: set[tuple[str, bytes, bool]] = set()
-    first, repeats = [], []
+    first: list[tuple[int, Query]] = []
+    repeats: list[tuple[int, Query]] = []
     for index, query in queries:
         request_id = query.client, query.request
         message = query.client, query.message, query.wants_uncertainty

@@ -138,7 +138,8 @@ class Service:
 
     async def end(self) -> None:
         """Answer what waits, take nothing more, close the ledger."""
-        self.is_ready, self.is_ending = False, True
+        self.is_ready = False
+        self.is_ending = True
         await self.batcher.close()
         await self._run_in_thread(self.ledger.close)
         self._thread.shutdown()

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 LINGER_SECONDS = 0.001
-"""For which the first of a batch waits for others: most of a small batch's cost is its own."""
+"""How long the first of a batch waits for others: most of a small batch's cost is its own."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

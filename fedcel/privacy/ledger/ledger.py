@@ -32,7 +32,7 @@ MICRO = 1_000_000
 MAX_MICRO = 2**62  # far from the largest integer of SQLite, also after an addition
 DIGEST_BYTES = 32
 MAX_DELTA = 0.01
-"""Of all answers of a client together; with more, epsilon promises little."""
+"""The largest delta of all answers of a client together; with more, epsilon promises little."""
 FIRST_LINK = bytes(32)
 
 AccountKey = tuple[str, str]
@@ -339,7 +339,7 @@ class Ledger:
             return audit_ledger(db)
 
     @contextmanager
-    def _transaction(self, begin: str, durable: bool = True) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, begin: str, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
         """Yield the connection inside a transaction; all of it is kept, or nothing."""
         with self.lock, explain_errors(self.path):
             self.db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
@@ -353,12 +353,12 @@ class Ledger:
                 raise
 
     @contextmanager
-    def _writing(self, durable: bool = True) -> Iterator["WriteTransaction"]:
+    def _writing(self, *, durable: bool = True) -> Iterator["WriteTransaction"]:
         """Yield a transaction that holds the write lock.
 
         `durable`: on the disk on return. Else it is with the next one that is, or soon after.
         """
-        with self._transaction("BEGIN IMMEDIATE", durable) as db:
+        with self._transaction("BEGIN IMMEDIATE", durable=durable) as db:
             transaction = WriteTransaction(db)
             yield transaction
             transaction.write_accounts()
@@ -485,7 +485,8 @@ def apply_entry(
     entry: LogEntry, read: Callable[[AccountKey], BudgetAccount | None]
 ) -> dict[AccountKey, BudgetAccount]:
     """Return the accounts that an entry changes, as they are after it."""
-    client, model = ("client", entry.client), ("model", entry.model)
+    client = "client", entry.client
+    model = "model", entry.model
     if entry.kind == "grant":
         allowed, spent = read(client) or EMPTY
         return {client: BudgetAccount((allowed or 0) + entry.micro, spent)}
@@ -551,7 +552,8 @@ def audit_ledger(db: sqlite3.Connection) -> list[str]:
     accounts: dict[AccountKey, BudgetAccount] = {}
     charged: dict[str, tuple[str, str, bytes]] = {}
     answer_digests: dict[str, bytes] = {}
-    previous_link, expected = FIRST_LINK, 1
+    previous_link = FIRST_LINK
+    expected = 1
     for position, entry, link in read_log(db):
         if position != expected:
             problems.append(f"row {expected} to {position - 1}: missing")
@@ -560,7 +562,8 @@ def audit_ledger(db: sqlite3.Connection) -> list[str]:
         problems += [f"row {position}: {text}" for text in _replay(entry, accounts, charged)]
         if entry.kind == "answer":
             answer_digests[entry.request] = entry.content
-        previous_link, expected = link, position + 1
+        previous_link = link
+        expected = position + 1
     return [*problems, *_audit_accounts(db, accounts), *_audit_answers(db, answer_digests)]
 
 
