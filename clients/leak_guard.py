@@ -23,7 +23,7 @@ class Leak(NamedTuple):
 
     bits: float
     half_width: float
-    """Of the 95 % bootstrap interval over the images."""
+    """Half of the width of the 95 % bootstrap interval over the images, in bits."""
     cap: float
     """All that could be measured: the mean over images of log2(images of the same class)."""
     images: int
@@ -44,10 +44,10 @@ def measure_leak(
 
     Args:
         net: Encoder and cut; the head is not used.
-        images: (M, C, H, W) in [0, 1]. More of them raise the cap and with it what an undefended
-            encoder shows.
-        labels: (M,).
-        generator: Of the noise draws.
+        images: Own images, (M, C, H, W) in [0, 1]. More of them raise the cap and with it what an
+            undefended encoder shows.
+        labels: Their classes, (M,).
+        generator: Draws the noise.
 
     Returns:
         Bits beyond the label, their half width and their cap.
@@ -100,9 +100,10 @@ class LeakGuard:
 
         Args:
             net: Encoder and cut; the head is not used.
-            images: (M, C, H, W) in [0, 1]; so many that they could show a leak above the limit.
-            labels: (M,).
-            generator: Of the noise draws.
+            images: Own images, (M, C, H, W) in [0, 1]; so many that they could show a leak above
+                the limit.
+            labels: Their classes, (M,).
+            generator: Draws the noise.
 
         Returns:
             The measured leak, at most the limit.

@@ -1,14 +1,16 @@
 """The device's side of a service: encode, measure the leak, add keyed noise, ask."""
 
 from clients.device.conversation import PrivatePrediction
-from clients.device.device import Device, SentMessages, describe_law, load_device_key
-from clients.device.split_client import AsyncSplitClient, DeviceBuilder, OwnImages, SplitClient
+from clients.device.device import Device, describe_law
+from clients.device.keyed_noise import load_device_key
+from clients.device.sent_messages import SentMessages
+from clients.device.split_client import AsyncSplitClient, DeviceBuilder, ImageOwner, SplitClient
 
 __all__ = [
     "AsyncSplitClient",
     "Device",
     "DeviceBuilder",
-    "OwnImages",
+    "ImageOwner",
     "PrivatePrediction",
     "SentMessages",
     "SplitClient",

@@ -20,7 +20,8 @@ from fedcel.privacy import project_simplex
 
 MAX_REPLY_BYTES = 2**20  # of any reply but an encoder
 MAX_REFUSALS = 6
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds
+FIRST_PAUSE = 0.1  # seconds
+LONGEST_PAUSE = 5.0  # seconds
 MAX_CONNECT_SECONDS = 30.0  # of pauses for a service that does not listen yet
 RETRIED_STATUSES = (429, 503)
 SPENT_PROBLEMS = ("urn:fedcel:problem:budget", "urn:fedcel:problem:model-budget")
@@ -72,14 +73,14 @@ class PrivatePrediction(NamedTuple):
     probabilities: Float[Tensor, " C"]
     """Made of the perturbed values: softmax of logits, probabilities projected to sum 1."""
     values: Float[Tensor, " C"]
-    """As the mechanism gave them."""
+    """The perturbed values as the mechanism gave them."""
     uncertainty: Uncertainty | None
-    fresh: bool
+    is_fresh: bool
     """False where the same message was answered before, and nothing was paid."""
     remaining_epsilon: float
-    """What the client may still spend."""
+    """Epsilon that the client may still spend."""
     leaked_bits: float
-    """Beyond the label, what all messages of this device may have told the service."""
+    """Bits beyond the label that all messages of this device may have told the service."""
 
 
 def send_with_retries(request: HttpRequest) -> Conversation[HttpReply]:
@@ -88,7 +89,9 @@ def send_with_retries(request: HttpRequest) -> Conversation[HttpReply]:
     ServiceError when it says no, is too busy six times, or cannot be reached for 30 seconds:
     SpentError where it says no because a budget is spent.
     """
-    attempts, refusals, paused = 0, 0, 0.0
+    attempts = 0
+    refusals = 0
+    paused = 0.0
     while True:
         reply = yield request
         if reply and reply.status == 200:
@@ -155,7 +158,7 @@ def request_budget(key: str) -> Conversation[wire.Budget]:
     return parse_reply(wire.Budget, (yield from send_with_retries(request)))
 
 
-def build_query(key: str, version: str, message: bytes, uncertainty: bool) -> HttpRequest:
+def build_query(key: str, version: str, message: bytes, *, uncertainty: bool) -> HttpRequest:
     """Return the request that asks; one id for all attempts, so that it is paid once."""
     headers = {
         "Authorization": f"Bearer {key}",
@@ -190,7 +193,7 @@ def request_prediction(
         probabilities=probabilities,
         values=values,
         uncertainty=uncertainty,
-        fresh=answer.fresh,
+        is_fresh=answer.fresh,
         remaining_epsilon=answer.remaining,
         leaked_bits=leaked_bits,
     )

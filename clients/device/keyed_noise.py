@@ -7,20 +7,59 @@ its noises can be tried without any key.
 """
 
 import hmac
+import os
+import secrets
 from hashlib import sha256, shake_256
+from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float, UInt64
 from torch import Tensor
 
+from fedcel.errors import RunError
 from fedcel.nets import Cut, apply_noise
 
 KEY_BYTES = 32
 
 
+def load_device_key(path: Path | None) -> bytes:
+    """Read the secret key of a device.
+
+    Args:
+        path: Its file, made at first use; None: a new key, for this process.
+
+    Returns:
+        The key, 32 bytes.
+
+    Raises:
+        RunError: The file holds no key, or others may read it.
+    """
+    if path is None:
+        return secrets.token_bytes(KEY_BYTES)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        mode = path.stat().st_mode & 0o777
+        key = path.read_bytes()
+        if mode & 0o077:
+            raise RunError(f"{path} is open to others (mode {mode:o}); chmod it to 600") from None
+        if len(key) != KEY_BYTES:
+            raise RunError(
+                f"{path} holds {len(key)} bytes, a device key has {KEY_BYTES}; remove it"
+            ) from None
+        return key
+    with os.fdopen(handle, "wb") as file:
+        key = secrets.token_bytes(KEY_BYTES)
+        file.write(key)
+        file.flush()
+        os.fsync(file.fileno())
+    return key
+
+
 def compute_fingerprint(key: bytes, law: str, image: Float[Tensor, "C H W"]) -> bytes:
-    """Return 32 bytes that only the holder of `key` can compute from an image.
+    """Return 32 bytes that only who has `key` can compute from an image.
 
     `law` names all else that decides the message, encoder and cut: under another law the same image
     has other noise, or two messages would tell their common noise.

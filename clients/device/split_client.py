@@ -25,7 +25,9 @@ from clients.device.conversation import (
     request_model,
     request_prediction,
 )
-from clients.device.device import Device, SentMessages, describe_law, load_device_key
+from clients.device.device import Device, describe_law
+from clients.device.keyed_noise import load_device_key
+from clients.device.sent_messages import SentMessages
 from clients.leak_guard import LeakGuard
 from clients.wire import LOOPBACK_HOSTS, Budget, ModelCard
 from fedcel.errors import ServiceError
@@ -49,7 +51,7 @@ class DeviceBuilder(Protocol):
         """Make a device, or refuse the encoder.
 
         Args:
-            card: Of the served model.
+            card: The served model's card.
             net: The received encoder and cut.
 
         Returns:
@@ -63,12 +65,12 @@ class DeviceBuilder(Protocol):
 
 @final
 @dataclass(frozen=True)
-class OwnImages:
-    """What a device holder brings: images to measure with, limits, where to keep the secret.
+class ImageOwner:
+    """What a device's owner brings: images to measure with, limits, where to keep the secret.
 
     Args:
-        images: (M, C, H, W) in [0, 1], 20 or more.
-        labels: (M,).
+        images: Images to measure with, (M, C, H, W) in [0, 1], 20 or more.
+        labels: Their classes, (M,).
         message_limit: Bits beyond the label that one message may tell.
         total_limit: Bits that all distinct messages together may tell.
         state: Folder for the device's key and the marks of what was sent. Without it both last as
@@ -87,7 +89,7 @@ class OwnImages:
         """Measure a received encoder, and make a device with it.
 
         Args:
-            card: Of the served model.
+            card: The served model's card.
             net: The received encoder and cut.
 
         Returns:
@@ -116,14 +118,14 @@ class SplitClient:
     It fetches the model's encoder and measures it at once. Use it as a context manager, or close
     it. Example::
 
-        own = OwnImages(images, labels, state=Path("device"))
-        with SplitClient("https://localhost:8443", key, own) as client:
+        owner = ImageOwner(images, labels, state=Path("device"))
+        with SplitClient("https://localhost:8443", key, owner) as client:
             print(client.ask(image).probabilities)
 
     Args:
         url: Address of the service; `http://` only for this machine.
         key: The client's API key.
-        builder: `OwnImages`, or another maker of devices.
+        builder: `ImageOwner`, or another maker of devices.
         verify: File of the authority that signed the service's certificate, or True for the
             system's own.
 
@@ -149,11 +151,11 @@ class SplitClient:
             self._http.close()
             raise
 
-    def ask(self, image: Float[Tensor, "C H W"], uncertainty: bool = False) -> PrivatePrediction:
+    def ask(self, image: Float[Tensor, "C H W"], *, uncertainty: bool = False) -> PrivatePrediction:
         """Get a private answer about an image.
 
         Args:
-            image: (C, H, W) in [0, 1].
+            image: The image, (C, H, W) in [0, 1].
             uncertainty: Also ask for entropy and BALD, for their price.
 
         Returns:
@@ -239,7 +241,7 @@ class AsyncSplitClient:
         Args:
             url: Address of the service; `http://` only for this machine.
             key: The client's API key.
-            builder: `OwnImages`, or another maker of devices.
+            builder: `ImageOwner`, or another maker of devices.
             verify: File of the authority that signed the service's certificate, or True for the
                 system's own.
 
@@ -263,12 +265,12 @@ class AsyncSplitClient:
         return client
 
     async def ask(
-        self, image: Float[Tensor, "C H W"], uncertainty: bool = False
+        self, image: Float[Tensor, "C H W"], *, uncertainty: bool = False
     ) -> PrivatePrediction:
         """Get a private answer about an image.
 
         Args:
-            image: (C, H, W) in [0, 1].
+            image: The image, (C, H, W) in [0, 1].
             uncertainty: Also ask for entropy and BALD, for their price.
 
         Returns:
@@ -336,7 +338,7 @@ def begin_query(
     device: Device, card: ModelCard, key: str, image: Float[Tensor, "C H W"], *, uncertainty: bool
 ) -> Conversation[PrivatePrediction]:
     """Encode and count an image now; return the conversation about it."""
-    request = build_query(key, card.model, device.build_message(image), uncertainty)
+    request = build_query(key, card.model, device.build_message(image), uncertainty=uncertainty)
     return request_prediction(request, card.classes, device.leaked_bits)
 
 

@@ -123,17 +123,27 @@ class EvaluationClient(NumPyClient):
         with Ledger.open(account.ledger) as ledger:
             ledger.admit(account.client, to_micro_epsilon(self.settings.privacy.budget))
             answerer = PrivateAnswerer(model, mechanism, ledger, lambda *_: None)
-            queries = [Query(account.client, "", row, False) for row in rows]
+            queries = [Query(account.client, "", row, wants_uncertainty=False) for row in rows]
             answers = answerer.answer([identify_query(answerer, query) for query in queries])
         values = []
         for answer in answers:
             if isinstance(answer, Refusal):
-                raise ValueError(
-                    f"{account.client!r} cannot pay for an answer: {answer.reason}, epsilon "
-                    f"{answer.remaining / MICRO:g} left; see `fedcel ledger list {account.ledger}`"
-                )
+                raise ValueError(describe_refusal(answer, account))
             values.append(json.loads(answer.body)["values"])
         return np.asarray(values, np.float32)
+
+
+def describe_refusal(refusal: Refusal, account: Account) -> str:
+    """Say why a message is not answered."""
+    if refusal.remaining is None:
+        return (
+            "the model has no finite answer to a message, which costs nothing; send what its "
+            "encoder gives, or check its weights"
+        )
+    return (
+        f"{account.client!r} cannot pay for an answer: {refusal.reason}, epsilon "
+        f"{refusal.remaining / MICRO:g} left; see `fedcel ledger list {account.ledger}`"
+    )
 
 
 def identify_query(answerer: PrivateAnswerer, query: Query) -> Query:

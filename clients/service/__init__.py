@@ -5,11 +5,11 @@ application (`clients.service.app`), the keys (`access`) and the metrics (`monit
 imported from their files, so that only who serves over HTTP needs the extra `service`.
 """
 
-from clients.service.answering import Answered, PrivateAnswerer, Query, to_micro_epsilon
+from clients.service.answering import PrivateAnswer, PrivateAnswerer, Query, to_micro_epsilon
 from clients.service.model import ServedModel, build_served, load_served
 
 __all__ = [
-    "Answered",
+    "PrivateAnswer",
     "PrivateAnswerer",
     "Query",
     "ServedModel",

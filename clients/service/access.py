@@ -164,7 +164,8 @@ class RateLimiter:
 
     def take_token(self, client: str) -> float:
         """Take a token and return 0, or return the seconds until there is one."""
-        now, capacity = self.clock(), max(1.0, 2 * self.rate)
+        now = self.clock()
+        capacity = max(1.0, 2 * self.rate)
         tokens, last_time = self._buckets.get(client, (capacity, now))
         tokens = min(capacity, tokens + (now - last_time) * self.rate)
         missing = max(0.0, 1 - tokens)

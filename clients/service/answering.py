@@ -6,18 +6,16 @@ its charge is durable, and none leaves before it is stored for repeats.
 Nothing in here needs the web framework: a Flower node answers with it, too.
 """
 
-import asyncio
 import json
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from hashlib import sha256
-from typing import Generic, NamedTuple, TypeVar, final
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Float
@@ -28,12 +26,6 @@ from fedcel.posterior import Prediction
 from fedcel.privacy import Mechanism, perturb_rows
 from fedcel.privacy.ledger import MICRO, Charge, Ledger, Refusal
 
-LINGER_SECONDS = 0.001
-"""For which the first of a batch waits for others: most of a small batch's cost is its own."""
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
 
 class Query(NamedTuple):
     """One query as it arrived, checked."""
@@ -43,15 +35,16 @@ class Query(NamedTuple):
     """The client's own id of it."""
     message: bytes
     """D values, float32, little-endian."""
-    uncertainty: bool
+    wants_uncertainty: bool
+    """Whether it also asks for entropy and BALD, for their price."""
 
 
-class Answered(NamedTuple):
+class PrivateAnswer(NamedTuple):
     """An answer that may leave."""
 
     body: bytes
     """JSON, as it is stored for repeats."""
-    fresh: bool
+    is_fresh: bool
     """Whether it was drawn, and paid, for this query."""
     remaining: int
     """Micro-epsilons that the client has left."""
@@ -84,7 +77,7 @@ class PrivateAnswerer:
     ledger: Ledger
     observe_phase: Callable[[str, float], None]
 
-    def answer(self, queries: Sequence[Query]) -> list[Answered | Refusal]:
+    def answer(self, queries: Sequence[Query]) -> list[PrivateAnswer | Refusal]:
         """Charge and answer queries.
 
         Equal messages, and equal ids, of a client get the same answer, which is paid once.
@@ -98,7 +91,7 @@ class PrivateAnswerer:
         Raises:
             LedgerError: The ledger cannot be written; nothing was answered.
         """
-        replies: dict[int, Answered | Refusal] = {}
+        replies: dict[int, PrivateAnswer | Refusal] = {}
         waiting = list(enumerate(queries))
         while waiting:  # equals wait for each other, so that they get the same answer
             batch, waiting = split_repeated(waiting)
@@ -119,7 +112,7 @@ class PrivateAnswerer:
             request=f"{query.client}:{query.request}",  # nobody can use up another client's ids
             client=query.client,
             model=self.model.version,
-            epsilon=self._epsilon * (2 if query.uncertainty else 1),
+            epsilon=self._epsilon * (2 if query.wants_uncertainty else 1),
             delta=self.mechanism.delta,
             message=self.digest(query),
         )
@@ -133,19 +126,31 @@ class PrivateAnswerer:
         Returns:
             SHA-256 of the message and of everything that decides its answer.
         """
-        return sha256(self._answer_laws[query.uncertainty] + b"\0" + query.message).digest()
+        return sha256(
+            self._answer_contexts[query.wants_uncertainty] + b"\0" + query.message
+        ).digest()
 
     @cached_property
     def _epsilon(self) -> int:
         return to_micro_epsilon(self.mechanism.epsilon)
 
     @cached_property
-    def _answer_laws(self) -> list[bytes]:
-        """Return what decides an answer besides its message, without and with uncertainty."""
-        privacy = repr(self.model.privacy)
-        return [json.dumps([privacy, uncertainty]).encode() for uncertainty in (False, True)]
+    def _answer_contexts(self) -> list[bytes]:
+        """Return what decides an answer besides its message, without and with uncertainty.
 
-    def _answer_distinct(self, queries: list[Query]) -> list[Answered | Refusal]:
+        Canonical JSON of values alone: the digests are kept for years, names in the code are not.
+        """
+        privacy = self.model.privacy.model_dump(mode="json", by_alias=True)
+        return [
+            json.dumps(
+                {"privacy": privacy, "uncertainty": with_uncertainty},
+                sort_keys=True,
+                separators=(",", ":"),
+            ).encode()
+            for with_uncertainty in (False, True)
+        ]
+
+    def _answer_distinct(self, queries: list[Query]) -> list[PrivateAnswer | Refusal]:
         """Return what each query gets; one that the model cannot answer costs nothing."""
         with self._timed("heads"):
             rows = torch.frombuffer(
@@ -157,15 +162,15 @@ class PrivateAnswerer:
         charges = [self.build_charge(queries[index]) for index in answerable]
         with self._timed("charge"):
             booked = self.ledger.charge(charges)
-        replies: list[Answered | Refusal] = [
-            Refusal(query.request, "undefined", 0) for query in queries
-        ]
+        replies: list[PrivateAnswer | Refusal] = [Refusal("undefined", None) for _ in queries]
         paid: list[tuple[int, Charge, int]] = []
         for index, charge, reply in zip(answerable, charges, booked, strict=True):
             if isinstance(reply, Refusal):
                 replies[index] = reply
             elif reply.answer is not None:
-                replies[index] = Answered(reply.answer, False, reply.remaining, 0)
+                replies[index] = PrivateAnswer(
+                    reply.answer, is_fresh=False, remaining=reply.remaining, spent=0
+                )
             else:
                 paid.append((index, charge, reply.remaining))
         if paid:
@@ -175,7 +180,9 @@ class PrivateAnswerer:
                 requests = [charge.request for _, charge, _ in paid]
                 self.ledger.settle([*zip(requests, bodies, strict=True)])
             for (index, charge, remaining), body in zip(paid, bodies, strict=True):
-                replies[index] = Answered(body, True, remaining, charge.epsilon)
+                replies[index] = PrivateAnswer(
+                    body, is_fresh=True, remaining=remaining, spent=charge.epsilon
+                )
         return replies
 
     def _draw_answers(
@@ -184,7 +191,7 @@ class PrivateAnswerer:
         """Return fresh answers to the queries that paid."""
         paid_prediction = Prediction(prediction.log_samples[:, paid])
         values = self.mechanism.answer(paid_prediction.logits)
-        asking = [row for row, index in enumerate(paid) if queries[index].uncertainty]
+        asking = [row for row, index in enumerate(paid) if queries[index].wants_uncertainty]
         uncertainty: dict[int, Tensor] = {}
         if asking:
             noisy = perturb_rows(
@@ -209,10 +216,11 @@ def split_repeated(
     """Return the first of each request id and of each message of a client, and the repeats."""
     ids: set[tuple[str, str]] = set()
     messages: set[tuple[str, bytes, bool]] = set()
-    first, repeats = [], []
+    first: list[tuple[int, Query]] = []
+    repeats: list[tuple[int, Query]] = []
     for index, query in queries:
         request_id = query.client, query.request
-        message = query.client, query.message, query.uncertainty
+        message = query.client, query.message, query.wants_uncertainty
         if request_id in ids or message in messages:
             repeats.append((index, query))
             continue
@@ -234,75 +242,3 @@ def build_answer_body(
     if uncertainty is not None:
         body |= {"entropy": float(uncertainty[0]), "information": float(uncertainty[1])}
     return json.dumps(body).encode()
-
-
-class FullError(Exception):
-    """The queue is full, or closed for the end."""
-
-
-class Batcher(Generic[Item, Result]):
-    """A bounded queue before one thread, which gets what waits in batches, one at a time.
-
-    At most `queue` items wait, at most `size` are a batch. Made and used within one event loop.
-    """
-
-    def __init__(
-        self,
-        work: Callable[[Sequence[Item]], Sequence[Result]],
-        thread: ThreadPoolExecutor,
-        size: int,
-        queue: int,
-    ) -> None:
-        self.work = work
-        self.thread = thread
-        self.size = size
-        self._waiting: asyncio.Queue[tuple[Item, asyncio.Future[Result]]] = asyncio.Queue(queue)
-        self._closed = False
-        self._loop = asyncio.create_task(self._run())
-
-    def count_waiting(self) -> int:
-        """Return how many items wait."""
-        return self._waiting.qsize()
-
-    async def submit(self, item: Item) -> Result:
-        """Return the item's result; FullError at once where there is no room."""
-        if self._closed:
-            raise FullError
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        try:
-            self._waiting.put_nowait((item, future))
-        except asyncio.QueueFull:
-            raise FullError from None
-        return await future
-
-    async def close(self) -> None:
-        """Take no more, answer all that waits, end."""
-        self._closed = True
-        await self._waiting.join()
-        self._loop.cancel()
-        await asyncio.gather(self._loop, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while True:
-            batch = [await self._waiting.get()]
-            await asyncio.sleep(LINGER_SECONDS)
-            while len(batch) < self.size and not self._waiting.empty():
-                batch.append(self._waiting.get_nowait())
-            await self._work_on(batch)
-            for _ in batch:
-                self._waiting.task_done()
-
-    async def _work_on(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
-        loop = asyncio.get_running_loop()
-        items = [item for item, _ in batch]
-        futures = [future for _, future in batch]
-        try:
-            results = await loop.run_in_executor(self.thread, self.work, items)
-        except Exception as error:  # each asker is told, the loop goes on
-            for future in futures:
-                if not future.done():
-                    future.set_exception(error)
-            return
-        for future, result in zip(futures, results, strict=True):
-            if not future.done():  # the asker may have gone
-                future.set_result(result)

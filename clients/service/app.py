@@ -22,13 +22,12 @@ from starlette.exceptions import HTTPException
 from clients import wire
 from clients.service.access import KeyStore, RateLimiter, key_table_path
 from clients.service.answering import (
-    Answered,
-    Batcher,
-    FullError,
+    PrivateAnswer,
     PrivateAnswerer,
     Query,
     to_micro_epsilon,
 )
+from clients.service.batching import Batcher, FullError
 from clients.service.model import ServedModel
 from clients.service.monitoring import LOGGER, Metrics, RequestMonitor
 from clients.service.problems import PROBLEM_MEDIA_TYPE, ProblemError, ProblemKind
@@ -124,15 +123,23 @@ class Service:
         self.answerer = PrivateAnswerer(
             self.model, self.mechanism, self.ledger, self.metrics.observe_phase
         )
-        self.batcher = Batcher(
-            self._answer_batch, self._thread, self.limits.batch, self.limits.queue
+        self.model_card = await self._run_in_thread(
+            lambda: build_model_card(self.model, self.mechanism)
         )
+        self.batcher = Batcher(
+            self._answer_batch,
+            self._thread,
+            max_batch=self.limits.batch,
+            max_waiting=self.limits.queue,
+        )
+        await self.batcher.start()
         self.is_ready = True
         LOGGER.info("started", extra={"model": self.model.version})
 
     async def end(self) -> None:
         """Answer what waits, take nothing more, close the ledger."""
-        self.is_ready, self.is_ending = False, True
+        self.is_ready = False
+        self.is_ending = True
         await self.batcher.close()
         await self._run_in_thread(self.ledger.close)
         self._thread.shutdown()
@@ -151,7 +158,7 @@ class Service:
         request.scope["fedcel"]["client"] = client
         return client
 
-    async def answer(self, query: Query) -> Answered:
+    async def answer(self, query: Query) -> PrivateAnswer:
         """Return the answer to a query; ProblemError says why there is none."""
         self.metrics.queue.set(self.batcher.count_waiting())
         try:
@@ -167,8 +174,9 @@ class Service:
         if isinstance(reply, Refusal):
             self.metrics.refusals.labels(reply.reason).inc()
             kind, detail = PROBLEM_OF_REFUSAL[reply.reason]
-            raise ProblemError(kind, detail, remaining=reply.remaining / MICRO)
-        self.metrics.answers.labels(str(reply.fresh).lower()).inc()
+            remaining = None if reply.remaining is None else reply.remaining / MICRO
+            raise ProblemError(kind, detail, remaining=remaining)
+        self.metrics.answers.labels(str(reply.is_fresh).lower()).inc()
         self.metrics.epsilon.inc(reply.spent / MICRO)
         return reply
 
@@ -199,7 +207,7 @@ class Service:
             ProblemKind.LEDGER, "Ask again later with the same id.", retry_after=5.0
         )
 
-    def _answer_batch(self, queries: Sequence[Query]) -> list[Answered | Refusal]:
+    def _answer_batch(self, queries: Sequence[Query]) -> list[PrivateAnswer | Refusal]:
         self.metrics.batch.observe(len(queries))
         return self.answerer.answer(queries)
 
@@ -274,26 +282,8 @@ def find_service(request: Request) -> Service:
     return service
 
 
-# The OpenAPI document describes each route with the docstring of its handler.
-
-
-async def answer_query(request: Request) -> Response:
-    """Answer one message, privately, for its price; the same message again is free."""
-    service = find_service(request)
-    parsed = await parse_query(request, service.identify_client(request), service.model)
-    request.scope["fedcel"]["request"] = parsed.request
-    answered = await service.answer(parsed)
-    # The stored part is JSON already; an answer is never built twice.
-    end = f', "fresh": {str(answered.fresh).lower()}, "left": {answered.remaining / MICRO}}}'
-    body = answered.body[:-1] + end.encode()
-    return Response(body, 200, {"Cache-Control": "no-store"}, JSON_TYPE)
-
-
-async def describe_model(request: Request) -> wire.ModelCard:
-    """Say what is served and what it costs."""
-    service = find_service(request)
-    service.identify_client(request)
-    served, mechanism = service.model, service.mechanism
+def build_model_card(served: ServedModel, mechanism: Mechanism) -> wire.ModelCard:
+    """Return what a device has to know; the encoder is written out and hashed here."""
     price = to_micro_epsilon(mechanism.epsilon) / MICRO
     return wire.ModelCard(
         model=served.version,
@@ -314,6 +304,28 @@ async def describe_model(request: Request) -> wire.ModelCard:
             url="/v1/encoder", sha256=sha256(served.encoder).hexdigest(), bytes=len(served.encoder)
         ),
     )
+
+
+# The OpenAPI document describes each route with the docstring of its handler.
+
+
+async def answer_query(request: Request) -> Response:
+    """Answer one message, privately, for its price; the same message again is free."""
+    service = find_service(request)
+    parsed = await parse_query(request, service.identify_client(request), service.model)
+    request.scope["fedcel"]["request"] = parsed.request
+    answer = await service.answer(parsed)
+    # The stored part is JSON already; an answer is never built twice.
+    end = f', "fresh": {str(answer.is_fresh).lower()}, "left": {answer.remaining / MICRO}}}'
+    body = answer.body[:-1] + end.encode()
+    return Response(body, 200, {"Cache-Control": "no-store"}, JSON_TYPE)
+
+
+async def describe_model(request: Request) -> wire.ModelCard:
+    """Say what is served and what it costs."""
+    service = find_service(request)
+    service.identify_client(request)
+    return service.model_card
 
 
 async def send_encoder(request: Request) -> Response:

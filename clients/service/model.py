@@ -76,7 +76,7 @@ class ServedModel:
         """Answer messages with all heads, in one batched product.
 
         Args:
-            messages: Smashed data (B, D).
+            messages: Smashed data as they arrived, (B, D).
 
         Returns:
             Each head's log-probabilities of the same messages.
@@ -94,14 +94,14 @@ def load_served(run: Run) -> ServedModel:
     """Build what a finished run serves.
 
     Args:
-        run: The run.
+        run: The finished run.
 
     Returns:
         Its posterior samples, or its last model alone where it has none.
 
     Raises:
-        SettingsError: As `build_served`.
-        RunError: As `build_served`.
+        SettingsError: It would answer without a mechanism, or need several messages an image.
+        RunError: The samples do not share one encoder.
     """
     return build_served(run.settings, run.flat, posterior_samples(run), run.splits.shape)
 
@@ -115,9 +115,9 @@ def build_served(
     """Build what answers for posterior samples.
 
     Args:
-        settings: Of the run; its group `privacy` says how answers are perturbed.
+        settings: The run's settings; their group `privacy` says how answers are perturbed.
         flat: The net to work with; its parameters do not matter.
-        samples: Parameters of each sample, (P,).
+        samples: The parameters of each posterior sample, (P,).
         shape: Channels, height and width of an image.
 
     Returns:

@@ -68,7 +68,8 @@ class RequestMonitor:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        start, status = time.perf_counter(), 0
+        start = time.perf_counter()
+        status = 0
         log_fields: dict[str, str] = {}
         scope["fedcel"] = log_fields
 

@@ -15,7 +15,8 @@ from clients.wire import MAX_VALUE, REQUEST_ID_PATTERN, Question
 BINARY_TYPE = "application/octet-stream"
 JSON_TYPE = "application/json"
 BODY_SECONDS = 10.0
-JSON_VALUE_BYTES, JSON_OTHER_BYTES = 32, 4096  # allowed for one value, and for all else
+JSON_VALUE_BYTES = 32  # allowed for one value
+JSON_OTHER_BYTES = 4096  # allowed for all else
 
 
 async def parse_query(request: Request, client: str, model: ServedModel) -> Query:
@@ -53,7 +54,7 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 def parse_binary_query(request: Request, body: bytes, client: str, model: ServedModel) -> Query:
     """Return the query of D float32 values, little-endian, and two headers."""
-    uncertainty = wants_uncertainty(request)
+    wants_uncertainty = read_wants_uncertainty(request)
     request_id = request.headers.get("idempotency-key", "")
     if not re.fullmatch(REQUEST_ID_PATTERN, request_id):
         raise ProblemError(
@@ -67,12 +68,12 @@ def parse_binary_query(request: Request, body: bytes, client: str, model: Served
             "little-endian.",
         )
     check_message(request.headers.get("model-version", ""), np.frombuffer(body, "<f4"), model)
-    return Query(client, request_id, body, uncertainty)
+    return Query(client, request_id, body, wants_uncertainty)
 
 
 def parse_json_query(request: Request, body: bytes, client: str, model: ServedModel) -> Query:
     """Return the query of a JSON body; the body or the address ask for uncertainty."""
-    uncertainty = wants_uncertainty(request)
+    wants_uncertainty = read_wants_uncertainty(request)
     try:
         question = Question.model_validate_json(body)
     except ValidationError as error:
@@ -87,11 +88,11 @@ def parse_json_query(request: Request, body: bytes, client: str, model: ServedMo
         )
     values = np.asarray(question.message, "<f4")
     check_message(question.model, values, model)
-    uncertainty = uncertainty or question.uncertainty
-    return Query(client, question.request, values.tobytes(), uncertainty)
+    wants_uncertainty = wants_uncertainty or question.uncertainty
+    return Query(client, question.request, values.tobytes(), wants_uncertainty)
 
 
-def wants_uncertainty(request: Request) -> bool:
+def read_wants_uncertainty(request: Request) -> bool:
     """Return whether uncertainty is asked for in the address."""
     text = request.query_params.get("uncertainty", "false")
     if text not in ("true", "false"):

@@ -11,6 +11,7 @@ and Steinke, NeurIPS 2020). It comes from the system's secure generator and cann
 import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from functools import cache
 from typing import Any, ClassVar, Literal, final
 
 import torch
@@ -182,6 +183,7 @@ def clip_unit(kind: str) -> Unit:
     return "probabilities" if kind == "probabilities" else "logits"
 
 
+@cache
 def import_opendp() -> Any:
     """Return OpenDP's prelude, with consent to constructors whose proofs are written.
 

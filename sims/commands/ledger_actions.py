@@ -115,7 +115,8 @@ def export_log(path: Path, out: Path) -> str:
 def verify_ledger(path: Path) -> str:
     """Recompute every balance and link; FailedError lists what is wrong."""
     with open_ledger(path) as ledger:
-        problems, count = ledger.verify(), len(ledger.rows())
+        problems = ledger.verify()
+        count = len(ledger.rows())
     if problems:
         raise FailedError(f"{path} was changed or damaged:\n" + "\n".join(problems))
     return f"{path}: {count} rows, all balances and links are right"

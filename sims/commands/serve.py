@@ -49,7 +49,7 @@ def serve_command(
     """
     require_extra("service")
     from clients.service.app import Limits
-    from sims.commands.run_service import Endpoint, run_service
+    from sims.commands.web_server import Endpoint, run_service
 
     if not 0 < rate_limit < float("inf"):
         raise SettingsError(f"--rate-limit is {rate_limit:g}, must be above 0; try 50")

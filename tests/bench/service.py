@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from clients.service import Answered, PrivateAnswerer, Query, ServedModel, load_served
+from clients.service import PrivateAnswer, PrivateAnswerer, Query, ServedModel, load_served
 from clients.service.answering import build_answer_body
 from clients.service.app import Service
 from fedcel.privacy import build_mechanism
@@ -65,8 +65,8 @@ def sixteen_heads(mechanism: str) -> Run:
 def empty(service: Service) -> None:
     """Leave of a service only the framework: questions are answered with a constant."""
 
-    def work(asks: Sequence[Query]) -> list[Answered | Refusal]:
-        return [Answered(BODY, True, 0, 0) for _ in asks]
+    def work(asks: Sequence[Query]) -> list[PrivateAnswer | Refusal]:
+        return [PrivateAnswer(BODY, is_fresh=True, remaining=0, spent=0) for _ in asks]
 
     service.batcher.work = work
 
@@ -75,12 +75,14 @@ def unguarded(service: Service) -> None:
     """Leave of a service what a plain batching model server does: heads and JSON for a batch."""
     model = service.model
 
-    def work(asks: Sequence[Query]) -> list[Answered | Refusal]:
+    def work(asks: Sequence[Query]) -> list[PrivateAnswer | Refusal]:
         rows = torch.stack(
             [torch.frombuffer(bytearray(a.message), dtype=torch.float32) for a in asks]
         )
         return [
-            Answered(build_answer_body(row, "logits", None), True, 0, 0)
+            PrivateAnswer(
+                build_answer_body(row, "logits", None), is_fresh=True, remaining=0, spent=0
+            )
             for row in model.predict(rows).logits
         ]
 
@@ -120,7 +122,10 @@ def limits(folder: Path) -> list[tuple[str, float]]:
 
         def charges() -> list[Charge]:
             names = [f"request-{next(counter)}" for _ in range(GROUP)]
-            asks = [Query("phone", name, name.encode().ljust(256, b"\0"), False) for name in names]
+            asks = [
+                Query("phone", name, name.encode().ljust(256, b"\0"), wants_uncertainty=False)
+                for name in names
+            ]
             return [desk.build_charge(ask) for ask in asks]
 
         def commit() -> None:

@@ -22,7 +22,7 @@ from fedcel.privacy import Mechanism, build_mechanism
 from fedcel.privacy.ledger import MICRO, Ledger
 from fedcel.runs.run_folder import Run
 from fedcel.settings import parse_settings
-from sims.commands.run_service import Endpoint, run_service
+from sims.commands.web_server import Endpoint, run_service
 
 SMALL = {"clients": 4, "net.features": 8, "net.width": 16}
 

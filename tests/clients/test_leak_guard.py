@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from clients import OwnImages
+from clients import ImageOwner
 from clients.leak_guard import LeakGuard, measure_leak
 from fedcel.attacks import hijack_encoder
 from fedcel.data import Images, load_splits
@@ -110,7 +110,7 @@ def test_an_encoder_that_was_trained_to_leak_is_refused() -> None:
     assert cel is not None
     honest = packed(init_net(settings, splits).net, cel, splits.training)
     x, y = splits.test
-    guard, own_images = LeakGuard(OwnImages.message_limit), (x[:300], y[:300])
+    guard, own_images = LeakGuard(ImageOwner.message_limit), (x[:300], y[:300])
     assert guard.limit == 1
     assert 0.5 < guard.check(honest, *own_images, stream()).bits < 0.85
     loud = hijack_encoder(honest, splits.auxiliary, stream(), 0.25)

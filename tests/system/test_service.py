@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from clients import OwnImages, SplitClient
+from clients import ImageOwner, SplitClient
 from fedcel.errors import ServiceError
 from fedcel.runs import run_folder
 from sims.commands import ledger_actions as operator
@@ -78,21 +78,21 @@ def test_a_private_answer_over_tls(tmp_path: Path, folder: Path, certified: Cert
     ledger = tmp_path / "ledger.db"
     key = new_key(ledger, 9)
     x, y = run_folder.read_run(folder).splits.test
-    own = OwnImages(x[:60], y[:60], state=tmp_path / "device")
+    owner = ImageOwner(x[:60], y[:60], state=tmp_path / "device")
     secure = ("--certificate", certified.certificate, "--private-key", certified.private_key)
     with serving(folder, ledger, *secure) as service:
         assert service.url.startswith("https://127.0.0.1:")
-        with SplitClient(service.url, key, own, verify=certified.authority) as client:
+        with SplitClient(service.url, key, owner, verify=certified.authority) as client:
             found, again = client.ask(x[0]), client.ask(x[0])
-            assert found.remaining_epsilon == again.remaining_epsilon == 5 and not again.fresh
+            assert found.remaining_epsilon == again.remaining_epsilon == 5 and not again.is_fresh
             client.ask(x[1])
             with pytest.raises(ServiceError, match="budget is spent"):
                 client.ask(x[2])
-        with SplitClient(service.url, key, own, verify=certified.authority) as client:
+        with SplitClient(service.url, key, owner, verify=certified.authority) as client:
             after = client.ask(x[0])  # the device's state makes it the same message
-            assert after.values.tolist() == found.values.tolist() and not after.fresh
+            assert after.values.tolist() == found.values.tolist() and not after.is_fresh
         with pytest.raises(ServiceError, match="not trusted"):
-            SplitClient(service.url, key, own)
+            SplitClient(service.url, key, owner)
         old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         old.load_verify_locations(certified.authority)
         assert httpx.get(f"{service.url}/healthz", verify=old).status_code == 200

@@ -32,7 +32,7 @@ MICRO = 1_000_000
 MAX_MICRO = 2**62  # far from the largest integer of SQLite, also after an addition
 DIGEST_BYTES = 32
 MAX_DELTA = 0.01
-"""Of all answers of a client together; with more, epsilon promises little."""
+"""The largest delta of all answers of a client together; with more, epsilon promises little."""
 FIRST_LINK = bytes(32)
 
 AccountKey = tuple[str, str]
@@ -60,21 +60,20 @@ class Receipt(NamedTuple):
     None: charged now, to be answered and settled. `remaining` is the client's, in micro-epsilons.
     """
 
-    request: str
     answer: bytes | None
     remaining: int
 
 
 class Refusal(NamedTuple):
-    """Nothing was charged, nothing may be answered; `remaining` of the budget that is too small.
+    """Nothing was charged, nothing may be answered; `remaining` of the budget that was asked for.
 
+    `remaining` is in micro-epsilons; None: no budget was asked, as there is nothing to pay for.
     `delta`: the chances that the loss is exceeded add up to more than 1 %. `replayed`: the request
     id was used for another message. `undefined`: the model has no finite answer.
     """
 
-    request: str
     reason: Literal["budget", "delta", "model-budget", "unknown-client", "replayed", "undefined"]
-    remaining: int
+    remaining: int | None
 
 
 class Balance(NamedTuple):
@@ -340,7 +339,7 @@ class Ledger:
             return audit_ledger(db)
 
     @contextmanager
-    def _transaction(self, begin: str, durable: bool = True) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, begin: str, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
         """Yield the connection inside a transaction; all of it is kept, or nothing."""
         with self.lock, explain_errors(self.path):
             self.db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
@@ -354,12 +353,12 @@ class Ledger:
                 raise
 
     @contextmanager
-    def _writing(self, durable: bool = True) -> Iterator["WriteTransaction"]:
+    def _writing(self, *, durable: bool = True) -> Iterator["WriteTransaction"]:
         """Yield a transaction that holds the write lock.
 
         `durable`: on the disk on return. Else it is with the next one that is, or soon after.
         """
-        with self._transaction("BEGIN IMMEDIATE", durable) as db:
+        with self._transaction("BEGIN IMMEDIATE", durable=durable) as db:
             transaction = WriteTransaction(db)
             yield transaction
             transaction.write_accounts()
@@ -392,25 +391,25 @@ class WriteTransaction:
         client_account = self.account(("client", client))
         remaining = (client_account or EMPTY).remaining
         if read_charged(self.db, request) not in (None, (client, model, message)):
-            return Refusal(request, "replayed", remaining)
+            return Refusal("replayed", remaining)
         stored_answer = self.db.execute(
             "SELECT answer FROM log JOIN answers USING (request) WHERE kind = 'charge' "
             "AND client = ? AND model = ? AND content = ? ORDER BY position LIMIT 1",
             (client, model, message),
         ).fetchone()
         if stored_answer is not None:
-            return Receipt(request, stored_answer[0], remaining)
+            return Receipt(stored_answer[0], remaining)
         if client_account is None:
-            return Refusal(request, "unknown-client", 0)
+            return Refusal("unknown-client", 0)
         model_account = self.account(("model", model)) or UNLIMITED
         if model_account.allowed is not None and model_account.remaining < epsilon:
-            return Refusal(request, "model-budget", model_account.remaining)
+            return Refusal("model-budget", model_account.remaining)
         if remaining < epsilon:
-            return Refusal(request, "budget", remaining)
+            return Refusal("budget", remaining)
         if delta and self._spent_delta(client) + delta > MAX_DELTA:
-            return Refusal(request, "delta", remaining)
+            return Refusal("delta", remaining)
         self.append(LogEntry("charge", request, client, model, epsilon, delta, message))
-        return Receipt(request, None, remaining - epsilon)
+        return Receipt(None, remaining - epsilon)
 
     def grant(self, client: str, micro: int) -> None:
         """Add to a client's budget, and make the client known; ValueError below 0 or too much."""
@@ -486,7 +485,8 @@ def apply_entry(
     entry: LogEntry, read: Callable[[AccountKey], BudgetAccount | None]
 ) -> dict[AccountKey, BudgetAccount]:
     """Return the accounts that an entry changes, as they are after it."""
-    client, model = ("client", entry.client), ("model", entry.model)
+    client = "client", entry.client
+    model = "model", entry.model
     if entry.kind == "grant":
         allowed, spent = read(client) or EMPTY
         return {client: BudgetAccount((allowed or 0) + entry.micro, spent)}
@@ -552,7 +552,8 @@ def audit_ledger(db: sqlite3.Connection) -> list[str]:
     accounts: dict[AccountKey, BudgetAccount] = {}
     charged: dict[str, tuple[str, str, bytes]] = {}
     answer_digests: dict[str, bytes] = {}
-    previous_link, expected = FIRST_LINK, 1
+    previous_link = FIRST_LINK
+    expected = 1
     for position, entry, link in read_log(db):
         if position != expected:
             problems.append(f"row {expected} to {position - 1}: missing")
@@ -561,7 +562,8 @@ def audit_ledger(db: sqlite3.Connection) -> list[str]:
         problems += [f"row {position}: {text}" for text in _replay(entry, accounts, charged)]
         if entry.kind == "answer":
             answer_digests[entry.request] = entry.content
-        previous_link, expected = link, position + 1
+        previous_link = link
+        expected = position + 1
     return [*problems, *_audit_accounts(db, accounts), *_audit_answers(db, answer_digests)]
 
 

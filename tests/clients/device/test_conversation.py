@@ -57,7 +57,7 @@ def refusal(kind: ProblemKind, **more: float) -> HttpReply:
 
 def ask() -> Conversation[PrivatePrediction]:
     """Return a question that is answered with two classes."""
-    return request_prediction(build_query("key", "v" * 32, b"1234", False), 2, 0.5)
+    return request_prediction(build_query("key", "v" * 32, b"1234", uncertainty=False), 2, 0.5)
 
 
 def test_the_same_bytes_and_id_are_sent_again() -> None:
@@ -72,7 +72,7 @@ def test_the_same_bytes_and_id_are_sent_again() -> None:
         prediction.label,
         prediction.remaining_epsilon,
         prediction.leaked_bits,
-        prediction.fresh,
+        prediction.is_fresh,
     ) == (1, 3.5, 0.5, True)
     torch.testing.assert_close(
         prediction.probabilities, torch.tensor([0.0, 1.0]).double().softmax(0)
@@ -143,5 +143,7 @@ def test_noisy_probabilities_are_projected() -> None:
 
 def test_ids_are_new_for_every_question() -> None:
     """128 random bits, which the service takes."""
-    names = {build_query("k", "v", b"", False).headers["Idempotency-Key"] for _ in range(100)}
+    names = {
+        build_query("k", "v", b"", uncertainty=False).headers["Idempotency-Key"] for _ in range(100)
+    }
     assert len(names) == 100 and all(len(name) == 32 for name in names)

@@ -1,6 +1,9 @@
 """Keyed noise: a function of key and image, of the cut's law."""
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +13,10 @@ from clients.device.keyed_noise import (
     compute_fingerprint,
     disturb_features,
     draw_uniforms,
+    load_device_key,
     words_to_uniforms,
 )
+from fedcel.errors import RunError
 from fedcel.nets.cut import Cut
 
 IMAGE = torch.rand(1, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -71,3 +76,16 @@ def test_torchs_generator_would_not_do() -> None:
     """It keeps 32 bits of a seed: whoever tries them all needs no key."""
     small, large = (torch.Generator().manual_seed(5 + extra) for extra in (0, 2**32))
     assert torch.equal(torch.randn(9, generator=small), torch.randn(9, generator=large))
+
+
+def test_a_key_that_others_read_or_that_is_none_is_refused(tmp_path: Path) -> None:
+    """Mode and length."""
+    path = tmp_path / "device.key"
+    load_device_key(path)
+    path.chmod(0o644)
+    with pytest.raises(RunError, match="open to others"):
+        load_device_key(path)
+    path.write_bytes(b"short")
+    path.chmod(0o600)
+    with pytest.raises(RunError, match="holds 5 bytes"):
+        load_device_key(path)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import torch
 
-from clients.device import AsyncSplitClient, OwnImages, SplitClient
+from clients.device import AsyncSplitClient, ImageOwner, SplitClient
 from clients.device.split_client import check_url
 from fedcel.errors import LeakError, LeakLimitError, ServiceError
 from fedcel.posterior.predict import apply_heads
@@ -20,7 +20,7 @@ RUN = made_run(
     **{"net.noise": 2.0, "privacy.epsilon": 1e4, "privacy.budget": 1e6, "privacy.clip": 50.0}
 )
 X, Y = RUN.splits.test
-OWN = OwnImages(X[:100], Y[:100])
+OWNER = ImageOwner(X[:100], Y[:100])
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def test_an_image_is_answered_and_stays_here(up: Running) -> None:
     """The noisy values are near the heads' average of the message that was sent."""
-    with SplitClient(up.url, up.key, OWN) as client:
+    with SplitClient(up.url, up.key, OWNER) as client:
         answer = client.ask(X[0], uncertainty=True)
         message = torch.frombuffer(
             bytearray(client.device.build_message(X[0])), dtype=torch.float32
@@ -41,7 +41,7 @@ def test_an_image_is_answered_and_stays_here(up: Running) -> None:
         remaining = client.budget().remaining
     expected = apply_heads(RUN.flat, RUN.samples, message[None]).exp().mean(0)[0].double()
     torch.testing.assert_close(answer.probabilities, expected, rtol=0, atol=0.1)
-    assert torch.equal(again.values, answer.values) and not again.fresh and answer.fresh
+    assert torch.equal(again.values, answer.values) and not again.is_fresh and answer.is_fresh
     assert again.uncertainty == answer.uncertainty and answer.uncertainty
     assert again.remaining_epsilon == answer.remaining_epsilon == remaining
     assert again.leaked_bits == answer.leaked_bits == client.device.leak.upper
@@ -51,12 +51,12 @@ def test_the_other_client_does_the_same_for_many_at_once(up: Running) -> None:
     """Twenty questions together, each charged once."""
 
     async def scene() -> list[bool]:
-        async with await AsyncSplitClient.connect(up.url, up.key, OWN) as client:
+        async with await AsyncSplitClient.connect(up.url, up.key, OWNER) as client:
             before = (await client.budget()).spent
             answers = await asyncio.gather(*(client.ask(x) for x in X[:20]))
             spent = (await client.budget()).spent - before
             assert spent == 20 * 10_000 and client.device.leaked_bits == answers[-1].leaked_bits
-            return [answer.fresh for answer in answers]
+            return [answer.is_fresh for answer in answers]
 
     assert asyncio.run(scene()) == [True] * 20
 
@@ -65,13 +65,13 @@ def test_a_leaking_encoder_is_refused_before_anything_is_asked(tmp_path: Path) -
     """Without noise; nothing but the model's card and encoder was fetched."""
     with running(tmp_path, made_run(**{"net.noise": 0.01})) as up:
         with pytest.raises(LeakError, match="leaks up to"):
-            SplitClient(up.url, up.key, OWN)
+            SplitClient(up.url, up.key, OWNER)
         assert 'route="/v1/query"' not in up.service.metrics.to_text().decode()
 
 
 def test_the_limit_of_all_messages_holds_before_sending(up: Running) -> None:
     """One message fits, the second does not and costs nothing."""
-    with SplitClient(up.url, up.key, OWN) as client:
+    with SplitClient(up.url, up.key, OWNER) as client:
         leak = client.device.leak._replace(bits=1.0)  # an untrained encoder tells next to nothing
         client.device = replace(client.device, leak=leak, limit=1.9 * leak.upper)
         assert client.ask(X[30]).leaked_bits == client.device.leaked_bits
@@ -98,12 +98,12 @@ def test_trust_cannot_be_turned_off_and_errors_say_what_is_wrong(
 ) -> None:
     """No certificate check, a wrong key, nobody there."""
     with pytest.raises(ServiceError, match="anybody could answer"):
-        SplitClient("https://localhost:1", up.key, OWN, verify=False)
+        SplitClient("https://localhost:1", up.key, OWNER, verify=False)
     with pytest.raises(ServiceError, match="401"):
-        SplitClient(up.url, "wrong", OWN)
+        SplitClient(up.url, "wrong", OWNER)
     monkeypatch.setattr("time.sleep", lambda _: None)
     with pytest.raises(ServiceError, match="no connection"):
-        SplitClient("http://127.0.0.1:9", up.key, OWN)
+        SplitClient("http://127.0.0.1:9", up.key, OWNER)
 
 
 def test_a_reply_without_end_is_cut(up: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,4 +114,4 @@ def test_a_reply_without_end_is_cut(up: Running, monkeypatch: pytest.MonkeyPatch
         httpx, "Client", lambda **k: real(base_url=k["base_url"], transport=endless)
     )
     with pytest.raises(ServiceError, match="longer than"):
-        SplitClient(up.url, up.key, OWN)
+        SplitClient(up.url, up.key, OWNER)

@@ -38,6 +38,19 @@ def test_each_message_is_paid_once_and_answered_the_same(tmp_path: Path) -> None
     assert not np.array_equal(client.query(ROWS), client.query(ROWS))
 
 
+def test_a_message_without_a_finite_answer_is_told_so(tmp_path: Path) -> None:
+    """It is not the account that lacks anything; nothing is charged."""
+    flat = client_update.build_client_net(S)
+    vector = flat.vector.clone()
+    vector[flat.cut :] = 1e30
+    client = EvaluationClient(S, flat, client_update.select_client_images(S, 0), [vector])
+    account = Account(tmp_path / "ledger.db", "flower-1")
+    with pytest.raises(ValueError, match="no finite answer"):
+        client.query(ROWS * 1e30, account)
+    with Ledger.open(account.ledger) as ledger:
+        assert ledger.balance("flower-1").spent == 0
+
+
 def test_a_message_may_be_asked_again_of_another_model(tmp_path: Path) -> None:
     """It is another question, paid anew; the asker was unknown and got `privacy.budget`."""
     flat = client_update.build_client_net(S)

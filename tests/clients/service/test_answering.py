@@ -1,12 +1,8 @@
-"""One batch: what is charged, what is drawn, what repeats get; and how batches come about."""
+"""One batch: what is charged, what is drawn, what repeats get."""
 
-import asyncio
 import json
 import math
-import threading
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clients.service import Answered, PrivateAnswerer, Query, load_served, to_micro_epsilon
-from clients.service.answering import Batcher, FullError
+from clients.service import PrivateAnswer, PrivateAnswerer, Query, load_served, to_micro_epsilon
 from clients.service.model import uncertainty_scores, uncertainty_sensitivity
 from fedcel.posterior.predict import Prediction, apply_heads
 from fedcel.privacy.ledger import MICRO, Ledger, Refusal
+from fedcel.settings import PrivacySettings
 from tests.clients.serving import made_run
 
 RUN = made_run()
@@ -58,7 +54,7 @@ def desk(tmp_path: Path) -> PrivateAnswerer:
 
 def ask(name: str, value: float, client: str = "phone", uncertainty: bool = False) -> Query:
     """Return a question whose message holds one value."""
-    return Query(client, name, np.full(8, value, "<f4").tobytes(), uncertainty)
+    return Query(client, name, np.full(8, value, "<f4").tobytes(), wants_uncertainty=uncertainty)
 
 
 def test_the_answer_is_the_average_over_all_heads(desk: PrivateAnswerer) -> None:
@@ -67,7 +63,8 @@ def test_the_answer_is_the_average_over_all_heads(desk: PrivateAnswerer) -> None
     one_by_one = Prediction(apply_heads(RUN.flat, RUN.samples, messages))
     torch.testing.assert_close(MODEL.predict(messages).log_samples, one_by_one.log_samples)
     queries = [
-        Query("phone", f"request-{i}", m.numpy().tobytes(), False) for i, m in enumerate(messages)
+        Query("phone", f"request-{i}", m.numpy().tobytes(), wants_uncertainty=False)
+        for i, m in enumerate(messages)
     ]
     answers = [content(reply) for reply in desk.answer(queries)]
     values = torch.tensor([answer["values"] for answer in answers])
@@ -75,9 +72,9 @@ def test_the_answer_is_the_average_over_all_heads(desk: PrivateAnswerer) -> None
     assert [answer["label"] for answer in answers] == values.argmax(1).tolist()
 
 
-def content(reply: Answered | Refusal) -> dict[str, list[float]]:
+def content(reply: PrivateAnswer | Refusal) -> dict[str, list[float]]:
     """Return an answer's content."""
-    assert isinstance(reply, Answered)
+    assert isinstance(reply, PrivateAnswer)
     body: dict[str, list[float]] = json.loads(reply.body)
     return body
 
@@ -96,7 +93,7 @@ def test_equal_messages_get_one_answer_and_pay_once(desk: PrivateAnswerer) -> No
     )
     (later,) = desk.answer([ask("request-3", 0.1)])
     assert content(first) == content(same) == content(later)
-    fresh = [a.fresh for a in (first, same, later, foreign) if isinstance(a, Answered)]
+    fresh = [a.is_fresh for a in (first, same, later, foreign) if isinstance(a, PrivateAnswer)]
     assert fresh == [True, False, False, True]
     assert desk.ledger.balance("phone").spent == MICRO
     assert desk.ledger.balance("other").spent == MICRO
@@ -107,14 +104,14 @@ def test_an_id_is_a_clients_own_and_means_one_message(desk: PrivateAnswerer) -> 
     first, changed, foreign = desk.answer(
         [ask("request-1", 0.1), ask("request-1", 0.2), ask("request-1", 0.2, "other")]
     )
-    assert isinstance(first, Answered) and isinstance(foreign, Answered)
+    assert isinstance(first, PrivateAnswer) and isinstance(foreign, PrivateAnswer)
     assert isinstance(changed, Refusal) and changed.reason == "replayed"
 
 
 def test_nothing_is_drawn_beyond_the_budget(desk: PrivateAnswerer) -> None:
     """Ten answers for ten epsilon; the eleventh is refused, a repeat is still given."""
     replies = desk.answer([ask(f"request-{i}", i / 20) for i in range(11)])
-    assert sum(isinstance(reply, Answered) for reply in replies) == 10
+    assert sum(isinstance(reply, PrivateAnswer) for reply in replies) == 10
     last = replies[10]
     assert isinstance(last, Refusal) and last.reason == "budget" and last.remaining == 0
     (again,) = desk.answer([ask("request-x", 0.0)])
@@ -153,87 +150,31 @@ def test_uniform_samples_have_all_the_entropy_and_no_information() -> None:
     torch.testing.assert_close(scores, torch.full((1, 2), math.log(2)).double())
 
 
+def test_the_digest_of_a_question_stays_as_it_is(desk: PrivateAnswerer) -> None:
+    """With another one every stored answer would be unknown, and each repeat paid again."""
+    privacy = PrivacySettings.model_validate(
+        {
+            "mechanism": "laplace",
+            "epsilon": 4.0,
+            "delta": 1e-6,
+            "budget": 100.0,
+            "epsilons": "0.5,1,2,4,8",
+            "clip": 1.0,
+            "clip-kind": "l1",
+            "sensitivity": "none",
+        }
+    )
+    answerer = replace(desk, model=replace(MODEL, privacy=privacy))
+    queries = [ask("request-1", 0.1), ask("request-1", 0.1, uncertainty=True)]
+    digests = [answerer.digest(query).hex() for query in queries]
+    assert digests == [
+        "8fddb8a5a0adea590a8df1cfa6a51bd2bd8a2599b05cf222a51f5dd1df5d4b13",
+        "9073b7cdda3c6c1a2bb3698f3a96380e70723b559d18694621602ca5b4cc4d72",
+    ]
+
+
 @given(st.floats(1e-6, 1e6))
 def test_prices_are_rounded_up(epsilon: float) -> None:
     """Never less than what is lost, never a whole millionth more."""
     assert 0 <= to_micro_epsilon(epsilon) / MICRO - epsilon <= 1e-6 + 1e-12 * epsilon
     assert to_micro_epsilon(4.0) == 4 * MICRO
-
-
-class Gate:
-    """Work that waits until it may go on."""
-
-    def __init__(self) -> None:
-        self.open = threading.Event()
-        self.batches: list[list[int]] = []
-
-    def __call__(self, items: Sequence[int]) -> list[int]:
-        """Return squares; 13 brings bad luck."""
-        self.open.wait(5)
-        self.batches.append(list(items))
-        if 13 in items:
-            raise ValueError("unlucky")
-        return [item**2 for item in items]
-
-
-def test_what_waits_is_answered_together_and_the_queue_is_bounded() -> None:
-    """One at work, four wait, the sixth is told at once; then one batch of at most three."""
-
-    async def scene() -> None:
-        gate = Gate()
-        with ThreadPoolExecutor(1) as thread:
-            batcher = Batcher(gate, thread, size=3, queue=4)
-            first = asyncio.create_task(batcher.submit(0))
-            await asyncio.sleep(0.05)
-            waiting = [asyncio.create_task(batcher.submit(i)) for i in range(1, 5)]
-            await asyncio.sleep(0.05)
-            assert batcher.count_waiting() == 4
-            with pytest.raises(FullError):
-                await batcher.submit(5)
-            gate.open.set()
-            assert await asyncio.gather(first, *waiting) == [0, 1, 4, 9, 16]
-            assert gate.batches == [[0], [1, 2, 3], [4]]
-            await batcher.close()
-
-    asyncio.run(scene())
-
-
-def test_closing_answers_all_that_waits_and_takes_nothing_more() -> None:
-    """The drain."""
-
-    async def scene() -> None:
-        gate = Gate()
-        with ThreadPoolExecutor(1) as thread:
-            batcher = Batcher(gate, thread, size=2, queue=9)
-            waiting = [asyncio.create_task(batcher.submit(i)) for i in range(5)]
-            await asyncio.sleep(0.02)
-            closing = asyncio.create_task(batcher.close())
-            await asyncio.sleep(0.02)
-            with pytest.raises(FullError):
-                await batcher.submit(9)
-            assert not closing.done()
-            gate.open.set()
-            await closing
-            assert [await task for task in waiting] == [0, 1, 4, 9, 16]
-
-    asyncio.run(scene())
-
-
-def test_an_error_reaches_its_batch_and_the_loop_goes_on() -> None:
-    """Also when an asker is gone before the answer."""
-
-    async def scene() -> None:
-        gate = Gate()
-        with ThreadPoolExecutor(1) as thread:
-            batcher = Batcher(gate, thread, size=8, queue=9)
-            gone = asyncio.create_task(batcher.submit(2))
-            await asyncio.sleep(0.02)
-            gone.cancel()
-            unlucky = asyncio.create_task(batcher.submit(13))
-            gate.open.set()
-            with pytest.raises(ValueError, match="unlucky"):
-                await unlucky
-            assert await batcher.submit(3) == 9
-            await batcher.close()
-
-    asyncio.run(scene())

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import torch
 
-from clients.service import Answered, PrivateAnswerer, Query, load_served
+from clients.service import PrivateAnswer, PrivateAnswerer, Query, load_served
 from fedcel.privacy import build_mechanism
 from fedcel.privacy.ledger import MICRO, Ledger, Refusal
 from tests.clients.serving import made_run, running
@@ -30,12 +30,13 @@ def test_a_message_without_a_finite_answer_costs_nothing_and_its_neighbours_are_
         rows = torch.zeros(3, 8)
         rows[1, 0] = 1e6
         queries = [
-            Query("phone", f"id-{k}", row.numpy().tobytes(), False) for k, row in enumerate(rows)
+            Query("phone", f"id-{k}", row.numpy().tobytes(), wants_uncertainty=False)
+            for k, row in enumerate(rows)
         ]
         queries[2] = queries[2]._replace(message=(rows[2] + 1e-30).numpy().tobytes())
         first, bad, last = desk.answer(queries)
-        assert bad == Refusal("id-1", "undefined", 0)
-        assert isinstance(first, Answered) and isinstance(last, Answered)
+        assert bad == Refusal("undefined", None)
+        assert isinstance(first, PrivateAnswer) and isinstance(last, PrivateAnswer)
         assert ledger.balance("phone").spent == 8 * MICRO
 
 

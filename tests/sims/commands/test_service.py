@@ -15,7 +15,6 @@ from fedcel.privacy.ledger import MICRO, Ledger
 from fedcel.settings import Scalar
 from sims.commands import ledger_actions as operator
 from sims.commands.main import main
-from sims.commands.run_service import Endpoint, check_endpoint
 
 
 def run_cli(arguments: list[object], capsys: pytest.CaptureFixture[str], status: int = 0) -> str:
@@ -188,18 +187,6 @@ def test_wrong_input_makes_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_where_it_may_listen(tmp_path: Path) -> None:
-    """Plain HTTP on this machine, or where the operator takes it upon himself."""
-    check_endpoint(Endpoint("127.0.0.1", 0, None, None, False))
-    check_endpoint(Endpoint("0.0.0.0", 0, None, None, True))
-    with pytest.raises(ValueError, match="in clear"):
-        check_endpoint(Endpoint("0.0.0.0", 0, None, None, False))
-    with pytest.raises(ValueError, match="belong together"):
-        check_endpoint(Endpoint("0.0.0.0", 0, tmp_path, None, True))
-    with pytest.raises(ValueError, match="is no file"):
-        check_endpoint(Endpoint("0.0.0.0", 0, tmp_path, tmp_path, False))
-
-
 def test_a_service_has_a_ledger_and_settings_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +196,7 @@ def test_a_service_has_a_ledger_and_settings_of_its_own(
     def note(run: Path, ledger: Path, *_: object, overrides: dict[str, Scalar]) -> None:
         calls.append((ledger, overrides))
 
-    monkeypatch.setattr("sims.commands.run_service.run_service", note)
+    monkeypatch.setattr("sims.commands.web_server.run_service", note)
     assert main(["serve", str(tmp_path)]) == 0
     settings = ["--set", "privacy.epsilon=2", "--set", "privacy.mechanism=gaussian"]
     assert main(["serve", str(tmp_path), "--ledger", "own.db", *settings]) == 0

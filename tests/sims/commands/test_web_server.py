@@ -15,7 +15,12 @@ from fastapi import FastAPI
 
 from fedcel.errors import SettingsError
 from sims.commands.main import main
-from sims.commands.run_service import Endpoint, configure_server, load_model_and_mechanism
+from sims.commands.web_server import (
+    Endpoint,
+    check_endpoint,
+    configure_server,
+    load_model_and_mechanism,
+)
 from tests.clients.serving import made_run
 
 LOCAL = Endpoint("127.0.0.1", 0, None, None, False)
@@ -128,3 +133,15 @@ def test_a_finished_run_keeps_the_rest(key: str, value: float | str, reason: str
     """The settings' own checks hold, too."""
     with pytest.raises(SettingsError, match=reason):
         load_model_and_mechanism(made_run(), {key: value})
+
+
+def test_where_it_may_listen(tmp_path: Path) -> None:
+    """Plain HTTP on this machine, or where the operator takes it upon himself."""
+    check_endpoint(Endpoint("127.0.0.1", 0, None, None, False))
+    check_endpoint(Endpoint("0.0.0.0", 0, None, None, True))
+    with pytest.raises(ValueError, match="in clear"):
+        check_endpoint(Endpoint("0.0.0.0", 0, None, None, False))
+    with pytest.raises(ValueError, match="belong together"):
+        check_endpoint(Endpoint("0.0.0.0", 0, tmp_path, None, True))
+    with pytest.raises(ValueError, match="is no file"):
+        check_endpoint(Endpoint("0.0.0.0", 0, tmp_path, tmp_path, False))

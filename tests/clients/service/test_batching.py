@@ -1,0 +1,109 @@
+"""How batches come about, and how they end."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from clients.service.batching import Batcher, FullError
+
+
+class Gate:
+    """Work that waits until it may go on."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.batches: list[list[int]] = []
+
+    def __call__(self, items: Sequence[int]) -> list[int]:
+        """Return squares; 13 brings bad luck."""
+        self.open.wait(5)
+        self.batches.append(list(items))
+        if 13 in items:
+            raise ValueError("unlucky")
+        return [item**2 for item in items]
+
+
+def test_what_waits_is_answered_together_and_the_queue_is_bounded() -> None:
+    """One at work, four wait, the sixth is told at once; then one batch of at most three."""
+
+    async def scene() -> None:
+        gate = Gate()
+        with ThreadPoolExecutor(1) as thread:
+            batcher = Batcher(gate, thread, max_batch=3, max_waiting=4)
+            await batcher.start()
+            first = asyncio.create_task(batcher.submit(0))
+            await asyncio.sleep(0.05)
+            waiting = [asyncio.create_task(batcher.submit(i)) for i in range(1, 5)]
+            await asyncio.sleep(0.05)
+            assert batcher.count_waiting() == 4
+            with pytest.raises(FullError):
+                await batcher.submit(5)
+            gate.open.set()
+            assert await asyncio.gather(first, *waiting) == [0, 1, 4, 9, 16]
+            assert gate.batches == [[0], [1, 2, 3], [4]]
+            await batcher.close()
+
+    asyncio.run(scene())
+
+
+def test_answers_that_do_not_match_in_number_fail_their_own_questions() -> None:
+    """The loop goes on, and closing ends."""
+
+    async def scene() -> None:
+        with ThreadPoolExecutor(1) as thread:
+            batcher = Batcher(
+                lambda items: [i for i in items if i], thread, max_batch=2, max_waiting=9
+            )
+            await batcher.start()
+            with pytest.raises(ValueError, match="0 results for 1"):
+                await asyncio.wait_for(batcher.submit(0), 2)
+            assert await asyncio.wait_for(batcher.submit(3), 2) == 3
+            await asyncio.wait_for(batcher.close(), 2)
+
+    asyncio.run(scene())
+
+
+def test_closing_answers_all_that_waits_and_takes_nothing_more() -> None:
+    """The drain."""
+
+    async def scene() -> None:
+        gate = Gate()
+        with ThreadPoolExecutor(1) as thread:
+            batcher = Batcher(gate, thread, max_batch=2, max_waiting=9)
+            await batcher.start()
+            waiting = [asyncio.create_task(batcher.submit(i)) for i in range(5)]
+            await asyncio.sleep(0.02)
+            closing = asyncio.create_task(batcher.close())
+            await asyncio.sleep(0.02)
+            with pytest.raises(FullError):
+                await batcher.submit(9)
+            assert not closing.done()
+            gate.open.set()
+            await closing
+            assert [await task for task in waiting] == [0, 1, 4, 9, 16]
+
+    asyncio.run(scene())
+
+
+def test_an_error_reaches_its_batch_and_the_loop_goes_on() -> None:
+    """Also when an asker is gone before the answer."""
+
+    async def scene() -> None:
+        gate = Gate()
+        with ThreadPoolExecutor(1) as thread:
+            batcher = Batcher(gate, thread, max_batch=8, max_waiting=9)
+            await batcher.start()
+            gone = asyncio.create_task(batcher.submit(2))
+            await asyncio.sleep(0.02)
+            gone.cancel()
+            unlucky = asyncio.create_task(batcher.submit(13))
+            gate.open.set()
+            with pytest.raises(ValueError, match="unlucky"):
+                await unlucky
+            assert await batcher.submit(3) == 9
+            await batcher.close()
+
+    asyncio.run(scene())
