@@ -11,7 +11,7 @@ and Steinke, NeurIPS 2020). It comes from the system's secure generator and cann
 import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, ClassVar, Literal, final
 
 import torch
@@ -155,7 +155,7 @@ class Gaussian(ClippedNoise):
         super().__post_init__()
         FRACTION.check("delta", self.delta)
 
-    @property
+    @cached_property
     def sigma(self) -> float:
         """Standard deviation of the noise, in units of a clipped row."""
         return calibrate_sigma(self.epsilon, self.delta, self.sensitivity)
