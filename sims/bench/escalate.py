@@ -18,15 +18,15 @@ from sims.attacking import catch_up
 from sims.commands.overrides import override_group
 from sims.engines.process_pool import run_items, time_call
 from sims.progress import estimate_left, print_line
-from sims.report.budgets import find_sweeps, make_sweeps_table
+from sims.report.larger_budgets import find_sweeps, make_sweeps_table
 from sims.report.matched_table import (
     describe_failed_attacks,
     describe_intervals,
     make_anchor_lines,
 )
+from sims.report.number_format import DASH
 from sims.report.table import format_markdown, make_table
-from sims.report.table_columns import format_means
-from sims.report.text import DASH
+from sims.report.table_cells import format_means
 from sims.results import (
     ACCURACY,
     BenchRow,

@@ -7,9 +7,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from fedcel.errors import SettingsError
+from sims.report.number_format import DASH, format_number
 from sims.report.table import format_markdown, make_table
-from sims.report.table_columns import find_anchors, format_crossed
-from sims.report.text import DASH, format_number
+from sims.report.table_cells import find_anchors, format_crossed
 from sims.results import (
     BITS,
     FAILED_FILE,

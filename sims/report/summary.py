@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from fedcel.attacks import AttackRow
 from fedcel.settings import burn_in_rounds
-from sims.report.read import Book, FinishedRun
+from sims.report.book import Book, FinishedRun
 from sims.results import (
     ACCURACY,
     BITS,

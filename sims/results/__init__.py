@@ -12,7 +12,6 @@ from sims.results.attack_results import (
     requested_results,
     write_result,
 )
-from sims.results.baseline import is_defended, is_undefended
 from sims.results.bench_rows import (
     BENCH_LOCK,
     ImageVectors,
@@ -66,6 +65,7 @@ from sims.results.records import (
     UncertaintyRow,
     attribute,
 )
+from sims.results.undefended import is_defended, is_undefended
 from sims.results.worst_attack import (
     common_attacks,
     comparable_attacks,

@@ -1,6 +1,5 @@
 """Trained attacks at matched accuracy: which cells, once each, and what is said of them."""
 
-import importlib
 import json
 import re
 from pathlib import Path
@@ -14,7 +13,7 @@ from fedcel.attacks import Attacked
 from fedcel.errors import RunError, SettingsError
 from fedcel.runs import per_image
 from fedcel.settings import AttackSettings, Scalar
-from sims.bench import scenario
+from sims.bench import run_bench, scenario
 from sims.bench.escalate import (
     CellTask,
     describe_targets,
@@ -31,7 +30,6 @@ from tests.sims.results.made import attack, make_row
 from tests.sims.small import QUICK
 
 BITS = "bits-beyond-label"
-BENCH = importlib.import_module("sims.bench.run")  # `sims.bench.run` itself is the function
 SWEPT = """
 [bench]
 seeds = "0,1"
@@ -84,7 +82,7 @@ def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
     path = tmp_path / "s.toml"
     path.write_text(SWEPT)
     plan = scenario.read_scenario(str(path))
-    BENCH.run_bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")
+    run_bench.run_bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")
     given: dict[str, Scalar] = {"attack.names": "decoder", "attack.budget": 0.02}
     said = escalate(tmp_path / "b", given, 0, [0.04, 0.05], jobs=2)
     told = capsys.readouterr().err
@@ -115,7 +113,7 @@ def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
     all_cells_have_their_worst_attack(tmp_path / "b", given)
     before = per_image.read_vectors(tmp_path / "b")
     written = (tmp_path / "b" / "bench.json").read_text()
-    BENCH.run_bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")  # nothing is left to do
+    run_bench.run_bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")  # all is done
     assert (tmp_path / "b" / "bench.json").read_text() == written
     after = per_image.read_vectors(tmp_path / "b")
     assert before.keys() == after.keys()
@@ -217,7 +215,7 @@ def test_a_failed_attack_is_tried_again(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "s.toml"
     path.write_text("[[variant]]\nname = 'none'\n")
     plan = scenario.read_scenario(str(path))
-    BENCH.run_bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")
+    run_bench.run_bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")
     given: dict[str, Scalar] = {"attack.names": f"{__name__}:Flaky"}
     said = escalate(tmp_path / "b", given, 0, [])
     (first,) = read_bench_rows(tmp_path / "b")

@@ -6,7 +6,7 @@ import pytest
 
 from fedcel.errors import SettingsError
 from sims.bench import scenario
-from sims.results.baseline import is_defended
+from sims.results.undefended import is_defended
 
 TEXT = """
 title = "T"

@@ -11,7 +11,7 @@ from fedcel.errors import RunError, SettingsError
 from fedcel.runs import per_image
 from sims.commands.main import main
 from sims.report.matched_table import COLUMNS, NEVER, make_matched_tables
-from sims.report.text import DASH
+from sims.report.number_format import DASH
 
 SWEEP = {"none": [(None, 0.96, 5.0)], "cel": [(1.0, 0.95, 1.0), (2.0, 0.91, 0.5)]}
 DECODER: dict[str, object] = {"attack": "decoder", "mse": 0.04, "oracle-mse": 0.0434}

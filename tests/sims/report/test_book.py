@@ -10,10 +10,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from fedcel.errors import RunError
+from sims.report.book import read_book, read_finished
 from sims.report.page import write_report
-from sims.report.read import read_book, read_finished
 from sims.report.summary import summarise_book
-from sims.report.text import name_worst_attacks
+from sims.report.terminal_summary import name_worst_attacks
 from sims.results.worst_attack import hold_to_own
 from tests.sims.attack_files import load_rows, save_rows
 from tests.sims.report.conftest import add_attack, attack_of

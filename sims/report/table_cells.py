@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from sims.report.text import DASH, format_interval
+from sims.report.number_format import DASH, format_interval
 from sims.results import (
     BITS,
     IDENTIFICATION,

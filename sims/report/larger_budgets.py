@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fedcel.attacks import AttackId
 from sims.report.table import Table, make_table
-from sims.report.table_columns import format_estimate
+from sims.report.table_cells import format_estimate
 from sims.results import MSE, BenchRow, Estimate, comparable_attacks
 
 FALLING = 0.98

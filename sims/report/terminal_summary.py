@@ -1,41 +1,15 @@
-"""Numbers as text, and the table that a terminal shows."""
+"""The summary of a run or bench that a terminal shows."""
 
 import textwrap
 from pathlib import Path
 
+from sims.report.book import read_book
 from sims.report.limits import describe_seeds
-from sims.report.read import read_book
+from sims.report.number_format import DASH, format_deviation, format_interval, format_number
 from sims.report.summary import Summary, summarise_book
 from sims.report.table import format_columns, make_table
-from sims.report.words import describe_attack, find_verdict
-from sims.results.estimate import Estimate, estimate
-
-DASH = "–"
-
-
-def format_number(value: float | None, digits: int) -> str:
-    """Return a number with so many decimals, None as a dash."""
-    return DASH if value is None else f"{value:z.{digits}f}"
-
-
-def format_share(value: float | None) -> str:
-    """Return a share as percent with one decimal, without the sign."""
-    return format_number(None if value is None else 100 * value, 1)
-
-
-def format_interval(value: Estimate, digits: int, scale: float = 1) -> str:
-    """Return "mean ± half" of the 95 % interval, or the mean where there is none."""
-    return _format_spread(value.mean, value.half, digits, scale)
-
-
-def format_deviation(value: Estimate, digits: int) -> str:
-    """Return "mean ± standard deviation", or the mean of a single value."""
-    return _format_spread(value.mean, value.sd, digits, 1)
-
-
-def _format_spread(mean: float | None, spread: float | None, digits: int, scale: float) -> str:
-    text = format_number(None if mean is None else scale * mean, digits)
-    return text if spread is None else f"{text} ± {format_number(scale * spread, digits)}"
+from sims.report.verdict import describe_attack, find_verdict
+from sims.results import estimate
 
 
 def format_summary(folder: Path) -> str:
