@@ -137,7 +137,7 @@ def _list(values: Iterable[float | None], digits: int = 0) -> str:
 def describe_attacks(rows: Sequence[BenchRow]) -> str:
     """Return which trained attacks the rows' errors are of, and on how many targets if not all.
 
-    And which others some cells alone have met.
+    And what is left out: attacks that some cells alone have met, cells that met none of the others.
     """
     worst: dict[str, None] = {}
     others: dict[str, None] = {}
@@ -149,11 +149,18 @@ def describe_attacks(rows: Sequence[BenchRow]) -> str:
             worst[f"{name_attack(row.worst)}{few}"] = None
         attacks = comparable_attacks(row).items()
         others |= dict.fromkeys(name_attack(a) for key, a in attacks if key not in common)
-    attacked = sum(row.worst is not None for row in rows)
-    met = "every cell" if attacked == len(rows) else f"{attacked} of {len(rows)} cells"
-    compared = f" MSE: the worst attack that {met} met (knowledge, budget): {'; '.join(worst)}."
-    left_out = f" Not on every cell, and left out: {'; '.join(others)}."
-    return (compared if worst else "") + (left_out if others else "")
+    outside = [row.run for row in rows if row.worst is None]
+    met = f"{len(rows) - len(outside)} of {len(rows)} cells" if outside else "every cell"
+    sentences = []
+    if worst:
+        sentences.append(
+            f" MSE: the worst attack that {met} met (knowledge, budget): {'; '.join(worst)}."
+        )
+        if outside:
+            sentences.append(f" Cells without it, and so without MSE: {', '.join(outside)}.")
+    if others:
+        sentences.append(f" Not on every cell, and left out: {'; '.join(others)}.")
+    return "".join(sentences)
 
 
 def name_attack(attack: CellAttack) -> str:

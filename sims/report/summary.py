@@ -22,7 +22,7 @@ from sims.results import (
     find_worst_attack,
     group_by_attack,
     hold_to_common,
-    hold_to_own,
+    hold_to_common_per_point,
     mean_samples,
     resample_rows,
 )
@@ -109,7 +109,7 @@ def summarise_book(book: Book, common: bool = False) -> tuple[Summary, ...]:
     cells have met: curves join strengths, and a stronger attack at one alone would bend them.
     """
     groups: dict[tuple[str, float | None], list[BenchRow]] = {}
-    for row in (hold_to_common if common else hold_to_own)(book.rows):
+    for row in (hold_to_common if common else hold_to_common_per_point)(book.rows):
         groups.setdefault(row.point, []).append(row)
     return tuple(_summary(rows, book, groups) for rows in groups.values())
 

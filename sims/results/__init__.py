@@ -71,7 +71,7 @@ from sims.results.worst_attack import (
     comparable_attacks,
     find_worst_attack,
     hold_to_common,
-    hold_to_own,
+    hold_to_common_per_point,
 )
 
 __all__ = [
@@ -119,7 +119,7 @@ __all__ = [
     "find_worst_attack",
     "group_by_attack",
     "hold_to_common",
-    "hold_to_own",
+    "hold_to_common_per_point",
     "is_defended",
     "is_undefended",
     "lacking_settings",
