@@ -18,7 +18,7 @@ from sims.commands.options import (
     RunFolder,
     parse_positive_numbers,
 )
-from sims.commands.overrides import override_group, parse_overrides
+from sims.overrides import override_group, parse_overrides
 
 
 def attack_command(
@@ -105,7 +105,7 @@ def escalate_command(
             show_default=False,
         ),
     ] = "",
-    every: Annotated[
+    all_strengths: Annotated[
         bool, typer.Option("--every", help="Attack all strengths, for the table's curves.")
     ] = False,
     jobs: Jobs = 1,
@@ -120,7 +120,7 @@ def escalate_command(
     check_writable(*filter(None, [out]))
     overrides, efforts = parse_overrides(assignments), parse_positive_numbers("--budgets", budgets)
     with explain_interruption(repeat_hint("attacked cells", context.obj)):
-        text = escalate(folder, overrides, loss, efforts, jobs=jobs, every=every)
+        text = escalate(folder, overrides, loss, efforts, jobs=jobs, all_strengths=all_strengths)
     write_or_print(text, out)
     print(f"report: {write_report(folder)}")
 

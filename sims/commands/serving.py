@@ -8,7 +8,7 @@ import typer
 from fedcel.errors import SettingsError
 from fedcel.extras import require_extra
 from sims.commands.options import Assignments, RunFolder, format_examples
-from sims.commands.overrides import parse_overrides
+from sims.overrides import parse_overrides
 
 ledger = typer.Typer(
     no_args_is_help=True,

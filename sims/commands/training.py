@@ -18,7 +18,7 @@ from sims.commands.options import (
     Scenario,
     check_folder,
 )
-from sims.commands.overrides import parse_overrides
+from sims.overrides import parse_overrides
 
 
 def simulate_command(

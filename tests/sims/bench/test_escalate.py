@@ -17,9 +17,10 @@ from sims.bench import run_bench, scenario
 from sims.bench.escalate import (
     CellTask,
     describe_targets,
-    entry_of,
     escalate,
-    first_seeds,
+    find_entry,
+    first_attacked_seeds,
+    format_budgets,
     hold_to_task,
     nearest_rows,
 )
@@ -68,10 +69,22 @@ def test_the_loss_is_to_the_first_undefended_variant_as_in_tables() -> None:
         nearest_rows(swept, 2)
 
 
-def test_a_variant_whose_first_seed_failed_has_its_next() -> None:
-    """None of its larger budgets is left out for it."""
-    rows = [row("none", None, 0.9, 0), row("none", None, 0.9, 1), row("noise", 0.2, 0.9, 2)]
-    assert first_seeds([*rows, row("noise", 0.2, 0.9, 1)]) == {"none": 0, "noise": 1}
+def test_larger_budgets_go_to_the_first_seed_that_was_attacked() -> None:
+    """None is left out because its first seed diverged, or because every attack failed there."""
+    worst = attack("decoder", 0.1)
+    rows = [
+        row("none", None, 0.9, 1, worst=worst),
+        row("none", None, 0.9, 0, worst=worst),
+        row("noise", 0.2, 0.9, 0),
+        row("noise", 0.2, 0.9, 2, worst=worst),
+        row("noise", 0.2, 0.9, 1, worst=worst),
+        row("cel", 0.2, 0.9, 0, title="the CEL"),
+    ]
+    assert first_attacked_seeds(rows) == {"none": 0, "noise": 1}
+    assert format_budgets(rows, [], []) == ""
+    assert format_budgets(rows, [], [4.0]) == (
+        "\nNo larger budgets, as no attack rebuilt images there: the CEL.\n"
+    )
 
 
 @pytest.mark.long
@@ -121,9 +134,9 @@ def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
 
 
 def all_cells_have_their_worst_attack(folder: Path, given: dict[str, Scalar]) -> None:
-    """With `every`, strength 9 too; earlier attacks stay, and all cells have met one."""
+    """With `all_strengths`, strength 9 too; earlier attacks stay, and all cells have met one."""
     before = read_bench_rows(folder)
-    escalate(folder, given, 0, [], every=True)
+    escalate(folder, given, 0, [], all_strengths=True)
     rows = read_bench_rows(folder)
     assert [row.attacks for row in rows[:4]] == [row.attacks for row in before[:4]]
     assert all(row.attacks for row in rows)
@@ -172,8 +185,8 @@ def test_attacks_that_no_table_compares_are_refused_before_the_work(names: str) 
 def test_an_own_attack_is_asked_again_by_what_was_typed() -> None:
     """Its name is its own; the larger budgets need the import string."""
     names = "optimal, decoder,decoder*4 ,fedcel.attacks.rmle:RMLE"
-    assert entry_of("decoder", names) == "decoder"
-    assert entry_of("rmle", names) == "fedcel.attacks.rmle:RMLE"
+    assert find_entry("decoder", names) == "decoder"
+    assert find_entry("rmle", names) == "fedcel.attacks.rmle:RMLE"
 
 
 def test_few_targets_are_told() -> None:
