@@ -41,11 +41,11 @@ def select_decoder_rows(run: FinishedRun) -> list[AttackRow]:
     Where it was attacked with others only, of those that rebuilt images best.
     """
     attacks = group_by_attack(row for row in run.attacks if row.attack == "decoder")
-    how = run.settings.attack
+    default = run.settings.attack
     configured = {
         attack: rows
         for attack, rows in attacks.items()
-        if (attack.knowledge, attack.budget) == (how.knowledge, how.budget)
+        if (attack.knowledge, attack.budget) == (default.knowledge, default.budget)
     }
     worst = find_worst_attack(average_seeds(rows) for rows in (configured or attacks).values())
     return attacks[worst.id] if worst else []
