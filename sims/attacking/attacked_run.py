@@ -33,8 +33,8 @@ def attack_run(
     cannot be, see `fedcel.attacks.find_contradictions`.
 
     Args:
-        folder: Of the run.
-        attack_settings: In the place of the run's own attack settings.
+        folder: The run's folder.
+        attack_settings: The attacks and their settings; None are those of the run itself.
         title: What the progress is called.
 
     Returns:
@@ -72,7 +72,7 @@ def catch_up(folder: Path, attack_settings: AttackSettings, title: str = "attack
     """Attack a run with what it lacks, if anything.
 
     Args:
-        folder: Of the run.
+        folder: The run's folder.
         attack_settings: The attacks that it is to have met.
         title: What the progress is called.
 

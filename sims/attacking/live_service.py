@@ -78,7 +78,7 @@ class LiveAnswers:
     ask: Ask
     progress: Callable[[str], None]
     remaining_epsilon: float
-    """Of the one who asks."""
+    """The epsilon that the asking client has left."""
     allowance: int
     """Answers about made-up images that one search may pay."""
     name: str = PRIVATE_LOGITS
@@ -118,9 +118,9 @@ def attack_service(
     later on, what was rebuilt till then is kept.
 
     Args:
-        folder: Of the run.
+        folder: The run's folder.
         service: Which service, and who asks.
-        attack_settings: In the place of the run's own attack settings.
+        attack_settings: The attacks and their settings; None are those of the run itself.
 
     Returns:
         The rows that were added.

@@ -84,7 +84,7 @@ def escalate(
     with those of earlier calls, in bench.json.
 
     Args:
-        folder: Of a bench.
+        folder: The bench's folder.
         overrides: Settings of the attacks, by their keys.
         loss: Points of accuracy, in [0, 100).
         budgets: Multiples of an attack's usual effort.
@@ -183,7 +183,7 @@ def plan_budgets(
 def first_attacked_seeds(rows: Sequence[BenchRow]) -> dict[str, int]:
     """Return each variant's smallest seed on which an attack rebuilt images.
 
-    A variant may lack a seed that diverged, and has no entry if no attack worked on any of its.
+    Variants may lack a seed that diverged. One on which no attack worked has no entry.
     """
     latest_first = sorted(rows, key=lambda row: row.seed, reverse=True)
     return {row.variant: row.seed for row in latest_first if row.worst}
@@ -200,7 +200,7 @@ def attack_cells(
     """Attack each cell with what it lacks (`lacking_settings`), and write it to bench.json.
 
     Args:
-        folder: Of the bench.
+        folder: The bench's folder.
         tasks: The cells to attack, with what.
         jobs: Cells attacked at the same time.
         announcement: What follows, for the progress.

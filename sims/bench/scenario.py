@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
@@ -84,8 +85,10 @@ def find_scenario(name: str) -> Path:
         return Path(str(files("sims").joinpath("scenarios", f"{name}.toml")))
     if Path(name).is_file():
         return Path(name)
+    nearest = get_close_matches(name, list_packaged(), 1)
+    hint = f"did you mean {nearest[0]!r}? Otherwise give" if nearest else "give"
     raise SettingsError(
-        f"no scenario {name!r}; give a TOML file or one of {', '.join(list_packaged())}"
+        f"no scenario {name!r}; {hint} a TOML file or one of {', '.join(list_packaged())}"
     )
 
 
@@ -93,7 +96,7 @@ def read_scenario(name: str) -> Scenario:
     """Read a scenario and check every cell's settings.
 
     Args:
-        name: Of a packaged scenario, or the path of a TOML file. A settings.toml of a run is a
+        name: A packaged scenario's name, or the path of a TOML file. A settings.toml of a run is a
             scenario of one variant, so that a run can be repeated.
 
     Returns:
@@ -159,8 +162,12 @@ def list_cells(scenario: Scenario, overrides: dict[str, Scalar]) -> list[Cell]:
 
 def list_points(scenario: Scenario) -> list[tuple[Variant, float | None]]:
     """Return each variant with each of its strengths, as the scenario has them."""
-    none: list[float | None] = [None]
-    return [(variant, s) for variant in scenario.variants for s in (variant.strengths or none)]
+    no_strength: list[float | None] = [None]
+    return [
+        (variant, strength)
+        for variant in scenario.variants
+        for strength in (variant.strengths or no_strength)
+    ]
 
 
 def refuse_fixed_sweeps(cells: Iterable[Cell]) -> None:
@@ -182,14 +189,18 @@ def refuse_fixed_sweeps(cells: Iterable[Cell]) -> None:
 
 
 def is_anchored(cell: Cell, undefended: Settings) -> bool:
-    """Say whether a sweep begins, at strength 0, with the undefended net.
+    """Say whether the sweep's strength 0 equals the undefended net.
 
-    It does when the one thing that defends has its weight swept, and net and cut without it are
-    those of `is_undefended`; rates may differ, each variant's are tuned.
+    It does when the swept weight is the only defence, and net and cut match. Training rates may
+    differ, each variant's are tuned.
+
+    Args:
+        cell: A cell of the sweep.
+        undefended: The settings of the undefended net of the same seed.
     """
     s = cell.settings
-    beside = {"cel.weight": s.defence.name, "defence.strength": s.cel.kind}
-    if cell.strength is None or beside.get(str(cell.variant.strength_key)) != "none":
+    other_defence = {"cel.weight": s.defence.name, "defence.strength": s.cel.kind}
+    if cell.strength is None or other_defence.get(str(cell.variant.strength_key)) != "none":
         return False
     zero = s.model_copy(update={"defence": s.defence.model_copy(update={"strength": 0.0})})
     same_cut = defences.build_cut(zero) == defences.build_cut(undefended)
@@ -238,7 +249,8 @@ def _variant(raw: dict[str, object], path: Path) -> Variant:
     _refuse(raw, VARIANT_KEYS, path, where)
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
         raise SettingsError(f"{path}: {where} needs a name of letters, digits, '-', '_', '.'")
-    key, listed = str(raw.get("strength-key", "")), str(raw.get("strengths", ""))
+    key = str(raw.get("strength-key", ""))
+    listed = str(raw.get("strengths", ""))
     if (key == "") != (listed == ""):
         raise SettingsError(f"{path}: {where} needs both strength-key and strengths, or neither")
     try:
@@ -291,4 +303,9 @@ def _table(table: dict[str, object], key: str, path: Path) -> dict[str, object]:
 
 def _refuse(table: Mapping[str, object], allowed: set[str], path: Path | str, where: str) -> None:
     for key in sorted(table.keys() - allowed):
-        raise SettingsError(f"{path}: {where} has an unknown key {key!r}; known: {sorted(allowed)}")
+        allowed_keys = sorted(allowed)
+        nearest = get_close_matches(key, allowed_keys, 1, cutoff=0)[0]
+        raise SettingsError(
+            f"{path}: {where} has an unknown key {key!r}; did you mean {nearest!r}? "
+            f"Allowed: {', '.join(allowed_keys)}"
+        )

@@ -167,7 +167,8 @@ def average_probabilities(
     """Return the probabilities averaged over the members, each averaged over its samples."""
     probabilities = []
     for run in members:
-        noise, scope = make_generator(run.settings.seed, "test-noise"), run.settings.chain.scope
+        noise = make_generator(run.settings.seed, "test-noise")
+        scope = run.settings.chain.scope
         prediction = predict(run.flat, posterior_samples(run), x, noise, scope=scope)
         probabilities.append(prediction.probabilities)
     return torch.stack(probabilities).mean(0)
@@ -198,8 +199,8 @@ def compare_calibration(
     """Train what is missing of a scenario, on the loop engine; write the scores, return the table.
 
     Args:
-        name: Of the scenario, or its path.
-        out: Folder of the runs.
+        name: The scenario's name or path.
+        out: The folder of the runs.
         jobs: Cells that are trained at the same time.
         overrides: Settings in the place of the scenario's, by their keys.
         outside: Data source of strangers' images, or `none`.

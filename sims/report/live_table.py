@@ -72,7 +72,8 @@ def draw_live_figure(rows: Sequence[LiveRow]) -> Figure | None:
     axes = figure.subplots()
     for index, name in enumerate(sorted({(row.mechanism, row.attack) for row in rows})):
         prices = [g for g in group_prices(rows) if (g[0].mechanism, g[0].attack) == name]
-        epsilons, look = [group[0].epsilon for group in prices], choose_look(index)
+        epsilons = [group[0].epsilon for group in prices]
+        look = choose_look(index)
         answers = [100 * group[0].accuracy for group in prices]
         images = [100 * (estimate(r.identification_1 for r in g).mean or 0) for g in prices]
         plot = partial(axes.plot, epsilons, marker=look.marker)

@@ -47,7 +47,7 @@ MOSTLY = 0.9
 """A variant that reaches an accuracy in fewer of the bootstrap samples is said to."""
 VariantMatches = Mapping[str, Matches]
 VariantAreas = Mapping[str, Mapping[int, Measures]]
-"""By variant and seed."""
+"""Measures by variant and seed."""
 
 
 class Comparison(NamedTuple):
@@ -66,7 +66,7 @@ def make_matched_tables(folder: Path, losses: str = "0,2,5", against: str | None
     """Return the Markdown of a bench folder: a table for each allowed loss of accuracy.
 
     Args:
-        folder: Of a bench.
+        folder: The bench's folder.
         losses: Points of accuracy below the undefended net, as '0,2,5'.
         against: The name of a variant that the others are compared with, paired by seed.
 
@@ -115,13 +115,13 @@ def describe_failures(folder: Path) -> str:
 def describe_conditions(rows: Sequence[BenchRow]) -> str:
     """Return what the numbers hold for: targets, caps, seeds, how to read the signs."""
     seeds = sorted({row.seed for row in rows})
-    bare = next((row.name for row in rows if row.undefended), DASH)
+    undefended = next((row.name for row in rows if row.undefended), DASH)
     return (
         f"M = {_list(row.candidates for row in rows)} targets; bits beyond the label are at most "
         f"{_list((row.bits_cap for row in rows), 2)}; identification is among "
         f"{_list(row.identification_candidates for row in rows)} images. "
         f"Seeds {', '.join(map(str, seeds))}; means with 95 % intervals from three seeds on. "
-        f"The undefended variant is {bare!r}, accuracy matched seed by seed, "
+        f"The undefended variant is {undefended!r}, accuracy matched seed by seed, "
         "linearly between neighbouring strengths. "
         "≤: the sweep ends, or is best, at a higher accuracy, so it leaks at most this; "
         f"{DASH}: not measured. The bits are exact for these targets and one message each."
@@ -234,7 +234,7 @@ def format_match(matches: Matches, samples: Sequence[Matches], seeds: int) -> li
         means = (complete_mean(of(sample, column.key)) for sample in samples if column in COMPARED)
         cells[column.key] = format_crossed(column, of(matches, column.key), means)
     often = sum(None not in of(sample, BITS.key) for sample in samples)
-    sign = "≤ " if any(match.bound for match in reached) else ""
+    sign = "≤ " if any(match.is_bound for match in reached) else ""
     note = "" if len(reached) == seeds else f" ({len(reached)} of {seeds} seeds)"
     if often < MOSTLY * len(samples):
         note += f" (in {often} of {len(samples)} samples of images)"
@@ -283,7 +283,9 @@ def make_paired_table(
 def format_bound(ours: Matches, reference: Matches, common: Iterable[int]) -> str:
     """Return what bounds make of a difference: at most, at least, or not known which."""
     seeds = list(common)
-    first, second = (any((m := side[s]) and m.bound for s in seeds) for side in (ours, reference))
+    first, second = (
+        any((m := side[s]) and m.is_bound for s in seeds) for side in (ours, reference)
+    )
     return {(False, False): "", (True, False): "≤ ", (False, True): "≥ "}.get((first, second), "≶ ")
 
 

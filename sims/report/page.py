@@ -127,7 +127,8 @@ def draw_figures(
     if sampled := find_sampled(featured):
         figures_drawn["chain"] = chain_figures.draw_chain_path(sampled[1])
         figures_drawn["convergence"] = chain_figures.draw_convergence(sampled[1])
-    svgs, count = {}, len(figures_drawn)
+    svgs = {}
+    count = len(figures_drawn)
     for done, (name, figure) in enumerate(figures_drawn.items()):
         show_step(done, count + PAGE_STEPS, f"figure {done + 1} of {count}")
         if figure is not None:

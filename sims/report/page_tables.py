@@ -12,7 +12,7 @@ from sims.report.number_format import (
 )
 from sims.report.summary import Summary
 from sims.report.table import Table, format_columns, make_table
-from sims.report.table_cells import find_anchors, format_estimate
+from sims.report.table_cells import find_summary_anchors, format_estimate
 from sims.report.terminal_summary import name_worst_attacks
 from sims.results import (
     MSE,
@@ -59,13 +59,7 @@ def make_main_table(summaries: Sequence[Summary]) -> Table:
                 format_estimate(MSE, s.mse),
             ]
         )
-    anchors = find_anchors(
-        label_only=(s.label_only for s in summaries),
-        choices=(s.choices for s in summaries),
-        oracle_mse=(s.oracle_mse for s in summaries),
-        mean_mse=(s.mean_mse for s in summaries),
-    )
-    for anchor in anchors:
+    for anchor in find_summary_anchors(summaries):
         rows.append([anchor.name, *anchor.format_cells((*MAIN, *DECODER)), DASH, DASH])
     heads = (column.head for column in MAIN)
     decoder_heads = ("decoder MSE", *(f"decoder {column.head}" for column in DECODER[1:]))

@@ -95,7 +95,7 @@ class Summary:
     candidates: int | None = None
     choices: int | None = None
     picked_among: int | None = None
-    """Of how many images the worst attacks picked; None where seeds differ, or it is not known."""
+    """How many images the worst attacks picked among; None where seeds differ or it is unknown."""
     label_only: float | None = None
     bits_of_seed: dict[int, float] = field(default_factory=dict)
     bits_again: dict[int, list[float]] = field(default_factory=dict)
@@ -117,7 +117,8 @@ def summarise_book(book: Book, common: bool = False) -> tuple[Summary, ...]:
 def _summary(
     rows: list[BenchRow], book: Book, points: Iterable[tuple[str, float | None]]
 ) -> Summary:
-    first, runs = rows[0], tuple(book.runs[row.run] for row in rows)
+    first = rows[0]
+    runs = tuple(book.runs[row.run] for row in rows)
     last = runs[0].result
     decoder = [attack for run in runs for attack in select_decoder_rows(run)]
     samples = resample_rows(rows, book.images)

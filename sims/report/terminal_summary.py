@@ -5,11 +5,15 @@ from pathlib import Path
 
 from sims.report.book import read_book
 from sims.report.limits import describe_seeds
-from sims.report.number_format import DASH, format_deviation, format_interval, format_number
+from sims.report.number_format import DASH, format_deviation, format_interval
 from sims.report.summary import Summary, summarise_book
 from sims.report.table import format_columns, make_table
+from sims.report.table_cells import find_summary_anchors
 from sims.report.verdict import describe_attack, find_verdict
-from sims.results import estimate
+from sims.results import ACCURACY, BITS, IDENTIFICATION, MSE
+
+COLUMNS = (ACCURACY, BITS, IDENTIFICATION, MSE)
+"""What stands between the label and the worst attack; the MSE is the decoder's."""
 
 
 def format_summary(folder: Path) -> str:
@@ -32,13 +36,8 @@ def format_summary(folder: Path) -> str:
         ]
         for summary in summaries
     ]
-    for name, errors in (
-        ("(label only)", [s.oracle_mse for s in summaries]),
-        ("(mean image)", [s.mean_mse for s in summaries]),
-    ):
-        error = estimate(errors).mean
-        if error is not None:
-            rows.append([name, DASH, DASH, DASH, format_number(error, 4), DASH])
+    for anchor in find_summary_anchors(summaries):
+        rows.append([anchor.name, *anchor.format_cells(COLUMNS), DASH])
     paragraphs = (verdict.headline, describe_attack(verdict), describe_seeds(summaries))
     return "\n\n".join(
         [

@@ -51,7 +51,7 @@ def resample_rows(
 
     Args:
         rows: Cells of a bench, held to an attack where its error is asked for.
-        vectors: Of the bench, as of `read_image_vectors`; some may be of the first images alone.
+        vectors: What `read_image_vectors` returns; some may be of the first images alone.
 
     Returns:
         By sample and row, the measures by their keys. No sample at all where a run lacks accuracy

@@ -51,14 +51,11 @@ def comparable_attacks(row: BenchRow) -> dict[AttackKey, CellAttack]:
 
 def is_full_choice(attack: CellAttack, row: BenchRow) -> bool:
     """Say whether an attack chose among the cell's candidates, or all its targets if fewer."""
-    choices, asked, targets = (
-        attack.identification_candidates,
-        row.identification_candidates,
-        attack.targets,
-    )
-    if choices is None or asked is None or targets is None:
+    choices = attack.identification_candidates
+    candidates = row.identification_candidates
+    if choices is None or candidates is None or attack.targets is None:
         return True  # older benches do not say it
-    return choices == min(asked, targets)
+    return choices == min(candidates, attack.targets)
 
 
 def common_attacks(rows: Sequence[BenchRow]) -> set[AttackKey]:
@@ -80,7 +77,7 @@ def hold_to_common(rows: Sequence[BenchRow]) -> list[BenchRow]:
     """Hold each cell to the worst of the attacks that all cells have met: so they are compared.
 
     Args:
-        rows: Of a bench, in any order.
+        rows: A bench's rows, in any order.
 
     Returns:
         The rows with their `worst` attack set: None where a cell met none of `common_attacks`,
@@ -99,7 +96,7 @@ def hold_to_common_per_point(rows: Sequence[BenchRow]) -> list[BenchRow]:
     """Hold each cell to the worst of the attacks that all seeds of its point have met.
 
     Args:
-        rows: Of a bench, in any order.
+        rows: A bench's rows, in any order.
 
     Returns:
         The rows in the same order with their `worst` attack set, where there is one.
