@@ -225,7 +225,7 @@ def compare_calibration(
 
 
 def foreign_settings(source: str, path: str) -> Settings:
-    """Return settings that read strangers; the small embedded set has its own sizes."""
+    """Return settings that load strangers' images; the small embedded set has its own sizes."""
     many = {"data.train": 1000, "data.validation": 500, "data.auxiliary": 500, "data.test": 1000}
     sizes = {} if source == "digits" else many
     return parse_settings({"data.source": source, "data.path": path, "clients": 1, **sizes})

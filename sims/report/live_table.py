@@ -32,7 +32,7 @@ def read_live(folder: Path) -> list[LiveRow]:
 
 
 def price_of(row: LiveRow) -> tuple[str, float, str, int]:
-    """Return what rows have in common that differ in the attack's seed only."""
+    """Return mechanism, epsilon, attack and answers: rows that share them differ in the seed."""
     return row.mechanism, row.epsilon, row.attack, row.answers
 
 

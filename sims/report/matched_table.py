@@ -281,7 +281,7 @@ def make_paired_table(
 
 
 def format_bound(ours: Matches, reference: Matches, common: Iterable[int]) -> str:
-    """Return what bounds make of a difference: at most, at least, or not known which."""
+    """Return the sign before a difference of bounds: at most, at least, or either."""
     seeds = list(common)
     first, second = (
         any((m := side[s]) and m.is_bound for s in seeds) for side in (ours, reference)

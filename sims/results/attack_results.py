@@ -221,9 +221,9 @@ def read_pictures_of(result: AttackResult) -> Pictures:
 
 
 def read_attack_vectors(folder: Path) -> per_image.Vectors:
-    """Return what each attack scored of each target, mean over its seeds.
+    """Return each attack's scores per target, mean over its seeds, by `attack_vector_name`.
 
-    By `attack_vector_name`; what is not kept of all seeds is left out.
+    A score that is not kept of all seeds is left out.
     """
     vectors = per_image.Vectors()
     for result in read_results(folder):
@@ -239,6 +239,6 @@ def read_attack_vectors(folder: Path) -> per_image.Vectors:
 
 
 def attack_vector_name(attack: AttackId, measure: str) -> str:
-    """Return the name of what an attack scored of each target."""
+    """Return the name of an attack's scores per target."""
     parts = ("" if value is None else f"{value}" for value in attack)
     return per_image.APART.join([*parts, measure])

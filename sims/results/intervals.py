@@ -30,9 +30,9 @@ Vector = Float[np.ndarray, " T"]
 
 
 def row_vectors(row: BenchRow, vectors: Mapping[str, Vector]) -> dict[str, Vector]:
-    """Return what is kept of each test image of a row's measures, those of its worst attack too.
+    """Return a row's measures per test image, those of its worst attack too, as far as kept.
 
-    `vectors` are as of `read_image_vectors`.
+    `vectors`: what `read_image_vectors` returns.
     """
     names = {key: key for key in (*REQUIRED, IDENTIFICATION.key)}
     if row.worst:

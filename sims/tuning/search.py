@@ -61,9 +61,9 @@ class BestTrial(NamedTuple):
     chosen: FlatSettings
     score: ValidationScore
     trials: int
-    """Different ones: the sampler may suggest a combination of choices twice."""
+    """Different trials: the sampler may suggest a combination of choices twice."""
     trained: int
-    """Of this call; the rest were in the journal."""
+    """Federations trained in this call; the other trials were in the journal."""
 
 
 def run_search(plan: SearchPlan, trials: int, floor: float | None, journal: Path) -> BestTrial:
@@ -120,7 +120,7 @@ def run_search(plan: SearchPlan, trials: int, floor: float | None, journal: Path
 
 
 def name_study(plan: SearchPlan, floor: float | None) -> str:
-    """Return what a search is known by: all that decides its suggestions and their values."""
+    """Return the name of a search: all that decides its suggestions and their values."""
     ranges = {key: str(values) for key, values in plan.ranges.items()}
     return json.dumps((plan.variant.name, plan.goal, floor, plan.base, ranges), sort_keys=True)
 
