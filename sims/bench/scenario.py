@@ -117,24 +117,24 @@ def read_scenario(name: str) -> Scenario:
             [make_plain_variant("run")],
             NO_TUNE,
         )
-    _refuse(table, TOP_KEYS, path, "the top level")
+    _refuse_unknown_keys(table, TOP_KEYS, path, "the top level")
     raw = table.get("variant", [])
     if not isinstance(raw, list) or not all(isinstance(item, dict) for item in raw):
         raise SettingsError(f"{path}: variant must be [[variant]] tables")
-    variants = [_variant(item, path) for item in raw] or [make_plain_variant("run")]
+    variants = [_parse_variant(item, path) for item in raw] or [make_plain_variant("run")]
     names = [variant.name for variant in variants]
     if len(set(names)) < len(names):
         raise SettingsError(f"{path}: variant names {names} are not all different")
-    bench = _table(table, "bench", path)
-    _refuse(bench, {"seeds"}, path, "[bench]")
-    common = flatten_settings(_table(table, "settings", path))
+    bench = _find_table(table, "bench", path)
+    _refuse_unknown_keys(bench, {"seeds"}, path, "[bench]")
+    common = flatten_settings(_find_table(table, "settings", path))
     scenario = Scenario(
         str(table.get("title", path.stem)),
         path,
         common,
-        _seeds(bench["seeds"], path) if "seeds" in bench else [common.get("seed", 0)],
+        _parse_seeds(bench["seeds"], path) if "seeds" in bench else [common.get("seed", 0)],
         variants,
-        _tune(_table(table, "tune", path), path),
+        _parse_tune(_find_table(table, "tune", path), path),
     )
     list_cells(scenario, {})  # every cell's settings are checked before the first is trained
     return scenario
@@ -231,11 +231,11 @@ def override_seeds(
     }
     if not bench:
         return scenario, overrides
-    _refuse(bench, {"seeds"}, "--set", "[bench]")
+    _refuse_unknown_keys(bench, {"seeds"}, "--set", "[bench]")
     if "seed" in overrides:
         raise SettingsError("--set names both seed and bench.seeds; leave one of them out")
     settings = {key: value for key, value in overrides.items() if not key.startswith(BENCH_PREFIX)}
-    return scenario._replace(seeds=_seeds(bench["seeds"], "--set")), settings
+    return scenario._replace(seeds=_parse_seeds(bench["seeds"], "--set")), settings
 
 
 def make_plain_variant(name: str) -> Variant:
@@ -243,10 +243,10 @@ def make_plain_variant(name: str) -> Variant:
     return Variant(name, name, {}, None, [], {})
 
 
-def _variant(raw: dict[str, object], path: Path) -> Variant:
+def _parse_variant(raw: dict[str, object], path: Path) -> Variant:
     name = str(raw.get("name", ""))
     where = f"variant {name!r}"
-    _refuse(raw, VARIANT_KEYS, path, where)
+    _refuse_unknown_keys(raw, VARIANT_KEYS, path, where)
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
         raise SettingsError(f"{path}: {where} needs a name of letters, digits, '-', '_', '.'")
     key = str(raw.get("strength-key", ""))
@@ -259,13 +259,18 @@ def _variant(raw: dict[str, object], path: Path) -> Variant:
         raise SettingsError(f"{path}: {where}: strengths {listed!r} must be '0.1,0.3'") from None
     if len({f"{strength:g}" for strength in strengths}) < len(strengths):  # as folders are named
         raise SettingsError(f"{path}: {where}: strengths {listed!r} repeats a strength")
-    settings = flatten_settings(_table(raw, "settings", path))
+    settings = flatten_settings(_find_table(raw, "settings", path))
     return Variant(
-        name, str(raw.get("title", name)), settings, key or None, strengths, _ranges(raw, path)
+        name,
+        str(raw.get("title", name)),
+        settings,
+        key or None,
+        strengths,
+        _parse_ranges(raw, path),
     )
 
 
-def _tune(table: dict[str, object], path: Path) -> Tune:
+def _parse_tune(table: dict[str, object], path: Path) -> Tune:
     ranges = {
         key: str(value)
         for key, value in flatten_settings(table).items()
@@ -279,11 +284,13 @@ def _tune(table: dict[str, object], path: Path) -> Tune:
     return Tune(ranges, float(loss), str(goal))
 
 
-def _ranges(raw: dict[str, object], path: Path) -> dict[str, str]:
-    return {key: str(value) for key, value in flatten_settings(_table(raw, "tune", path)).items()}
+def _parse_ranges(raw: dict[str, object], path: Path) -> dict[str, str]:
+    return {
+        key: str(value) for key, value in flatten_settings(_find_table(raw, "tune", path)).items()
+    }
 
 
-def _seeds(raw: object, path: Path | str) -> list[Scalar]:
+def _parse_seeds(raw: object, path: Path | str) -> list[Scalar]:
     listed = str(raw)
     try:
         seeds: list[Scalar] = [int(part) for part in listed.split(",")]
@@ -294,18 +301,19 @@ def _seeds(raw: object, path: Path | str) -> list[Scalar]:
     return seeds
 
 
-def _table(table: dict[str, object], key: str, path: Path) -> dict[str, object]:
+def _find_table(table: dict[str, object], key: str, path: Path) -> dict[str, object]:
     value = table.get(key, {})
     if not isinstance(value, dict):
         raise SettingsError(f"{path}: {key} is {value!r}, must be a table")
     return value
 
 
-def _refuse(table: Mapping[str, object], allowed: set[str], path: Path | str, where: str) -> None:
+def _refuse_unknown_keys(
+    table: Mapping[str, object], allowed: set[str], path: Path | str, where: str
+) -> None:
     for key in sorted(table.keys() - allowed):
-        allowed_keys = sorted(allowed)
-        nearest = get_close_matches(key, allowed_keys, 1, cutoff=0)[0]
+        nearest = get_close_matches(key, sorted(allowed), 1, cutoff=0)[0]
         raise SettingsError(
             f"{path}: {where} has an unknown key {key!r}; did you mean {nearest!r}? "
-            f"Allowed: {', '.join(allowed_keys)}"
+            f"Allowed: {', '.join(sorted(allowed))}"
         )

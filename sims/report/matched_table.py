@@ -117,9 +117,10 @@ def describe_conditions(rows: Sequence[BenchRow]) -> str:
     seeds = sorted({row.seed for row in rows})
     undefended = next((row.name for row in rows if row.undefended), DASH)
     return (
-        f"M = {_list(row.candidates for row in rows)} targets; bits beyond the label are at most "
-        f"{_list((row.bits_cap for row in rows), 2)}; identification is among "
-        f"{_list(row.identification_candidates for row in rows)} images. "
+        f"M = {_join_numbers(row.candidates for row in rows)} targets; "
+        "bits beyond the label are at most "
+        f"{_join_numbers((row.bits_cap for row in rows), 2)}; identification is among "
+        f"{_join_numbers(row.identification_candidates for row in rows)} images. "
         f"Seeds {', '.join(map(str, seeds))}; means with 95 % intervals from three seeds on. "
         f"The undefended variant is {undefended!r}, accuracy matched seed by seed, "
         "linearly between neighbouring strengths. "
@@ -128,7 +129,7 @@ def describe_conditions(rows: Sequence[BenchRow]) -> str:
     )
 
 
-def _list(values: Iterable[float | None], digits: int = 0) -> str:
+def _join_numbers(values: Iterable[float | None], digits: int = 0) -> str:
     """Return a number that rows share, or each of several; a dash where none has it."""
     texts = dict.fromkeys(format_number(value, digits) for value in values if value is not None)
     return ", ".join(texts) or DASH

@@ -212,28 +212,28 @@ def list_skipped(summaries: Sequence[Summary]) -> list[str]:
 
 def make_settings_table(summaries: Sequence[Summary]) -> Table:
     """Return the settings in which the variants differ, one column a variant."""
-    tables = _settings(summaries)
+    tables = _flatten_each(summaries)
     return make_table(
         "Settings that differ",
         ("setting", *(s.label for s in summaries)),
-        tuple(row for row in _spread(tables) if len(set(row[1:])) > 1),
+        tuple(row for row in _make_setting_rows(tables) if len(set(row[1:])) > 1),
     )
 
 
 def make_all_settings_table(summaries: Sequence[Summary]) -> Table:
     """Return every setting, one column a variant."""
     head = ("setting", *(s.label for s in summaries))
-    return make_table("All settings", head, tuple(_spread(_settings(summaries))))
+    return make_table("All settings", head, tuple(_make_setting_rows(_flatten_each(summaries))))
 
 
-def _settings(summaries: Sequence[Summary]) -> list[dict[str, object]]:
+def _flatten_each(summaries: Sequence[Summary]) -> list[dict[str, object]]:
     return [
         dict(flatten_settings(dump_settings(s.runs[0].settings))) if s.runs else {}
         for s in summaries
     ]
 
 
-def _spread(tables: Sequence[dict[str, object]]) -> Iterable[tuple[str, ...]]:
+def _make_setting_rows(tables: Sequence[dict[str, object]]) -> Iterable[tuple[str, ...]]:
     keys = dict.fromkeys(key for table in tables for key in table)
     return [(key, *(str(table.get(key, DASH)) for table in tables)) for key in keys]
 

@@ -111,10 +111,10 @@ def summarise_book(book: Book, common: bool = False) -> tuple[Summary, ...]:
     groups: dict[tuple[str, float | None], list[BenchRow]] = {}
     for row in (hold_to_common if common else hold_to_common_per_point)(book.rows):
         groups.setdefault(row.point, []).append(row)
-    return tuple(_summary(rows, book, groups) for rows in groups.values())
+    return tuple(_summarise_point(rows, book, groups) for rows in groups.values())
 
 
-def _summary(
+def _summarise_point(
     rows: list[BenchRow], book: Book, points: Iterable[tuple[str, float | None]]
 ) -> Summary:
     first = rows[0]
@@ -129,7 +129,7 @@ def _summary(
 
     return Summary(
         variant=first.variant,
-        label=_label(first, points),
+        label=_label_point(first, points),
         title=first.name,
         strength=first.strength,
         undefended=bool(first.undefended),
@@ -180,7 +180,7 @@ def count_choices(rows: Iterable[BenchRow], choices: int | None) -> int | None:
     return counts.pop() if len(counts) == 1 else None
 
 
-def _label(row: BenchRow, points: Iterable[tuple[str, float | None]]) -> str:
+def _label_point(row: BenchRow, points: Iterable[tuple[str, float | None]]) -> str:
     """Return the human name; a strength is added where it tells two groups apart."""
     swept = sum(variant == row.variant for variant, _ in points) > 1
     return f"{row.name}, {row.strength:g}" if swept and row.strength is not None else row.name
