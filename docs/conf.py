@@ -1,7 +1,7 @@
 """The documentation site: the pages of this folder and the docstrings of the four packages."""
 
 import clients.flower.client_app  # noqa: F401 - before autodoc, which imports as a type checker would
-import sims.bench.run  # noqa: F401
+import sims.bench.run_bench  # noqa: F401
 
 project = "fedcel"
 copyright = "the fedcel authors"

@@ -24,18 +24,20 @@ from fedcel.runs import Event, EventCallback
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
 
 ShowStep = Callable[[float, float, str], None]
-"""Is told how many steps are done, of how many (0: nobody knows), and what is going on."""
+"""A callback: how many steps are done, of how many (0: unknown), and what is going on."""
 
 
 @contextmanager
 def show_steps(activity: str) -> Iterator[ShowStep]:
-    """Yield a function that is told of every step; the bar ends with the block.
+    """Show a bar, or lines where there is no terminal; yields the callback that moves it.
 
-    Lines from a process that another began, too: bars of several would erase each other.
+    A process that another began prints lines, too: bars of several would erase each other.
     """
     if not is_on_terminal():
-        begin, print_now_and_then = time.monotonic(), throttle_lines(activity)
-        steps_done, seconds = 0.0, list[float]()
+        begin = time.monotonic()
+        print_now_and_then = throttle_lines(activity)
+        steps_done = 0.0
+        seconds = list[float]()
 
         def print_step(finished: float, total: float, state: str) -> None:
             nonlocal steps_done, seconds
@@ -65,14 +67,18 @@ def show_steps(activity: str) -> Iterator[ShowStep]:
 
 @contextmanager
 def show_rounds(title: str, total: int) -> Iterator[EventCallback]:
-    """Yield a function that is told of each round's event; the leak is measured after the last."""
+    """Show training progress: yields a callback that takes each round's event.
+
+    After the last round it shows that the leak is measured.
+    """
     activity = name_activity("training", title)
     with ExitStack() as bars:
         show_step = bars.enter_context(show_steps(activity))
         show_step(0, total, f"round 0 of {total}")
 
         def show_round(event: Event) -> None:
-            finished, spread = int(str(event["round"])), f"{event['within-class-spread']:.3f}"
+            finished = int(str(event["round"]))
+            spread = f"{event['within-class-spread']:.3f}"
             scores = f"accuracy {event['accuracy']:.3f}, spread within classes {spread}"
             show_step(finished, total, f"round {finished} of {total}, {scores}")
             if finished == total:
@@ -86,10 +92,9 @@ def show_rounds(title: str, total: int) -> Iterator[EventCallback]:
 
 @contextmanager
 def show_attacks(title: str) -> Iterator[tuple[Callable[[str], None], TellAttack]]:
-    """Yield a function that says what an attack says of itself, and one that is told where we are.
+    """Show attack progress: yields a line printer and a callback (attacks done, total, next name).
 
-    That takes how many attacks are done, with a part for the seeds of the one under way, of how
-    many, and the name of what follows.
+    Of the attack under way, the seeds that are done count as a part of it.
     """
     with show_steps(name_activity("attacking", title)) as show_step:
         finished, total = 0.0, 0
@@ -107,7 +112,7 @@ def show_attacks(title: str) -> Iterator[tuple[Callable[[str], None], TellAttack
 
 
 def name_activity(activity: str, title: str) -> str:
-    """Return "training none-0" of a cell's name, and a title that says what is done as it is."""
+    """Return "training none-0" of a cell's name; a title that names the activity stays as it is."""
     return title if title.startswith(activity) else f"{activity} {title}"
 
 
@@ -132,7 +137,7 @@ def throttle_lines(activity: str) -> Callable[[str], None]:
 def estimate_left(seconds: Sequence[float], remaining: float, jobs: int = 1) -> str:
     """Return how long `remaining` items take, `jobs` at a time, each as long as the finished ones.
 
-    Those at work count as if just begun. Nothing is said before the first is finished.
+    Items at work count as if just begun. Empty before the first is finished.
     """
     if not seconds:
         return ""

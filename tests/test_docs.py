@@ -14,7 +14,7 @@ import typer
 from fedcel.settings import flatten_settings, parse_settings
 from sims.bench import scenario
 from sims.commands.main import app
-from sims.commands.overrides import parse_overrides
+from sims.overrides import parse_overrides
 
 CLI = typer.main.get_command(app)
 ROOT = Path(__file__).parents[1]

@@ -25,7 +25,7 @@ from sims.results import (
 
 
 def attack_run(
-    folder: Path, how: AttackSettings | None = None, title: str = "attacking"
+    folder: Path, attack_settings: AttackSettings | None = None, title: str = "attacking"
 ) -> list[AttackRow]:
     """Attack a finished run; keep each attack's result as soon as it ends.
 
@@ -33,8 +33,8 @@ def attack_run(
     cannot be, see `fedcel.attacks.find_contradictions`.
 
     Args:
-        folder: Of the run.
-        how: In the place of the run's own attack settings.
+        folder: The run's folder.
+        attack_settings: The attacks and their settings; None are those of the run itself.
         title: What the progress is called.
 
     Returns:
@@ -44,18 +44,18 @@ def attack_run(
         RunError: When the run is missing or unfinished, or what earlier attacks left is damaged.
     """
     run = run_folder.read_run(folder)
-    how = how or run.settings.attack
+    attack_settings = attack_settings or run.settings.attack
     read_attack_rows(folder)  # damage is named before the work
     result = read_record(folder / RESULT_FILE, RunResult, "resume the run")
 
     def keep(name: str, attacked: Attacked) -> None:
-        write_result(folder, how.model_copy(update={"names": name}), attacked)
+        write_result(folder, attack_settings.model_copy(update={"names": name}), attacked)
 
     with show_attacks(title) as (progress, tell_attack):
         attacked = run_attacks(
-            list_observations(run, how),
-            how,
-            select_auxiliary(run, how),
+            list_observations(run, attack_settings),
+            attack_settings,
+            select_auxiliary(run, attack_settings),
             run.splits.test,
             seed=run.settings.seed,
             progress=progress,
@@ -68,25 +68,25 @@ def attack_run(
     return attacked.rows
 
 
-def catch_up(folder: Path, how: AttackSettings, title: str = "attacking") -> None:
+def catch_up(folder: Path, attack_settings: AttackSettings, title: str = "attacking") -> None:
     """Attack a run with what it lacks, if anything.
 
     Args:
-        folder: Of the run.
-        how: The attacks that it is to have met.
+        folder: The run's folder.
+        attack_settings: The attacks that it is to have met.
         title: What the progress is called.
 
     Raises:
         RunError: As `attack_run`.
     """
-    lacking = lacking_settings(folder, how)
+    lacking = lacking_settings(folder, attack_settings)
     if lacking is not None:
         attack_run(folder, lacking, title)
 
 
-def select_auxiliary(run: run_folder.Run, how: AttackSettings) -> Images:
+def select_auxiliary(run: run_folder.Run, attack_settings: AttackSettings) -> Images:
     """Return the attacker's own images: a disjoint set, or the training images themselves."""
-    if how.knowledge != "held-out":
+    if attack_settings.knowledge != "held-out":
         return run.splits.training
     held_out = run.splits.auxiliary
     return OtherClasses(*held_out) if run.settings.data.held_out_classes else held_out

@@ -86,7 +86,8 @@ class Uploads:
                 "sampler": "langevin",
             }
         )
-        labels, rows = self.labels_of(images), []
+        labels = self.labels_of(images)
+        rows = []
         batches = zip(torch.split(images, self.batch), torch.split(labels, self.batch), strict=True)
         for x, y in batches:
             seed = int(torch.randint(2**62, (), generator=generator))
@@ -170,7 +171,8 @@ class Uploads:
         values match what the model is expected to answer up to 1; the one whose labels explain most
         is taken.
         """
-        last, whole = -len(self.expected), self.updates.clip == "none"
+        last = -len(self.expected)
+        whole = self.updates.clip == "none"
         slope = -observed[:, last:] / self.plan.rate
         if whole:  # of a shortened update the decay is as short, and not to be told apart
             slope = slope - self.plan.decay * self.received[last:]
@@ -196,7 +198,8 @@ class Uploads:
         The class that is most above what the model is expected to answer is taken, its share
         reduced, and so on.
         """
-        excess, labels = batch * (self.expected - slope), []
+        excess = batch * (self.expected - slope)
+        labels = []
         for _ in range(batch):
             labels.append(excess.argmax(1))
             excess = excess - nn.functional.one_hot(labels[-1], excess.shape[1])

@@ -78,7 +78,7 @@ class LiveAnswers:
     ask: Ask
     progress: Callable[[str], None]
     remaining_epsilon: float
-    """Of the one who asks."""
+    """The epsilon that the asking client has left."""
     allowance: int
     """Answers about made-up images that one search may pay."""
     name: str = PRIVATE_LOGITS
@@ -109,7 +109,7 @@ class LiveAnswers:
 
 
 def attack_service(
-    folder: Path, service: ServiceAddress, how: AttackSettings | None = None
+    folder: Path, service: ServiceAddress, attack_settings: AttackSettings | None = None
 ) -> list[LiveRow]:
     """Attack the service of a finished run, and add what came of it to the run's live.json.
 
@@ -118,9 +118,9 @@ def attack_service(
     later on, what was rebuilt till then is kept.
 
     Args:
-        folder: Of the run.
+        folder: The run's folder.
         service: Which service, and who asks.
-        how: In the place of the run's own attack settings.
+        attack_settings: The attacks and their settings; None are those of the run itself.
 
     Returns:
         The rows that were added.
@@ -134,21 +134,22 @@ def attack_service(
         raise SettingsError("there is no key; set FEDCEL_KEY to one of `fedcel ledger keys`")
     run = run_folder.read_run(folder)
     earlier = read_records(folder / LIVE_FILE, LiveRow, DAMAGED)  # named before anything is paid
-    how = how or run.settings.attack
+    attack_settings = attack_settings or run.settings.attack
     with SplitClient(service.url, service.key, Unguarded(), service.authority or True) as client:
         card = client.card
         if card.model != load_served(run).version:
             raise RunError(f"{service.url} serves {card.model}, which is not {folder}")
         before = client.budget().remaining
-        targets, auxiliary, allowance = split_budget(run, how, int(before / card.price.answer))
+        affordable = int(before / card.price.answer)
+        targets, auxiliary, allowance = split_budget(run, attack_settings, affordable)
         live = LiveAnswers(client.ask, throttle_lines("asking the service"), before, allowance)
         answers = live.sample(targets.x, torch.Generator())
-        few = max(2, min(how.candidates, len(targets.y)))
-        how = how.model_copy(update={"targets": 0, "candidates": few})
+        few = max(2, min(attack_settings.candidates, len(targets.y)))
+        attack_settings = attack_settings.model_copy(update={"targets": 0, "candidates": few})
         with show_attacks("attacking the service") as (progress, tell_attack):
             attacked = run_attacks(
                 [live],
-                how,
+                attack_settings,
                 auxiliary,
                 targets,
                 seed=run.settings.seed,
@@ -179,7 +180,7 @@ def attack_service(
 
 
 def split_budget(
-    run: run_folder.Run, how: AttackSettings, affordable: int
+    run: run_folder.Run, attack_settings: AttackSettings, affordable: int
 ) -> tuple[Images, Images, int]:
     """Return the targets, the attacker's own images, and the answers for one search.
 
@@ -193,23 +194,25 @@ def split_budget(
             f"the client can pay {affordable} answers, an attack needs {MIN_ANSWERS} or more: "
             "`fedcel ledger top-up`"
         )
-    for attack, repeats in parse_attacks(how.names):
+    for attack, repeats in parse_attacks(attack_settings.names):
         if attack and repeats > 1:
             raise SettingsError(
                 f"attack.names has {attack.name}: a service answers a repeated question from "
                 f"memory; name {attack.name.partition(REPEAT_MARK)[0]}"
             )
-    test, auxiliary = run.splits.test, select_auxiliary(run, how)
-    count = min(how.targets or len(test.y), affordable // 2, len(test.y))
-    remaining, (searches, other_attacks) = affordable - count, count_query_attacks(how.names)
+    test = run.splits.test
+    auxiliary = select_auxiliary(run, attack_settings)
+    count = min(attack_settings.targets or len(test.y), affordable // 2, len(test.y))
+    remaining = affordable - count
+    searches, other_attacks = count_query_attacks(attack_settings.names)
     share = remaining // 2 if searches else remaining
     paid = min(len(auxiliary.y), share) if other_attacks or not searches else 0
-    queries = (remaining - paid) // (how.seeds * max(1, searches))
+    queries = (remaining - paid) // (attack_settings.seeds * max(1, searches))
     if searches and queries < MIN_QUERIES * count:
         raise SettingsError(
             f"{queries // count} queries are left for a target of a search, must be at least "
-            f"{MIN_QUERIES}: lower attack.targets ({count}) or attack.seeds ({how.seeds}), name no "
-            "other attack beside it, or `fedcel ledger top-up`"
+            f"{MIN_QUERIES}: lower attack.targets ({count}) or attack.seeds "
+            f"({attack_settings.seeds}), name no other attack beside it, or `fedcel ledger top-up`"
         )
     auxiliary_count = paid or len(auxiliary.y)
     searched = f", {queries} for a search" if searches else ""

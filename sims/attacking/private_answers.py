@@ -110,7 +110,8 @@ def sample_messages(
     every image's average is right; but its error is nearly that of an image like it, and what
     tells the two apart is their ratio.
     """
-    shape, xi = (1, z.shape[1]), None
+    shape = (1, z.shape[1])
+    xi = None
     for number in range(draws):
         mask = cut.draw_mask(shape, generator)
         if number % 2 == 0:
@@ -171,20 +172,22 @@ def log_density(
     return (gap / mechanism.sigma).square() / -2
 
 
-def list_observations(run: Run, how: AttackSettings | None = None) -> list[Observation]:
+def list_observations(run: Run, attack_settings: AttackSettings | None = None) -> list[Observation]:
     """Return the surfaces of a run: smashed data, private logits, and a first round's uploads.
 
     In scope `full` a single message fits one encoder only, so the last sample answers alone.
     """
-    samples, scope = posterior_samples(run), run.settings.chain.scope
+    samples = posterior_samples(run)
+    scope = run.settings.chain.scope
     served = samples if scope == "head" else samples[-1:]
     client = EvaluationClient(run.settings, run.flat, run.splits.test, served)
     message = build_device_net(run.flat, served, "head")
-    private, classes = run.settings.privacy, run.splits.classes
-    mechanism = None if private.mechanism == "none" else build_mechanism(private, classes)
+    private = run.settings.privacy
+    is_private = private.mechanism != "none"
+    mechanism = build_mechanism(private, run.splits.classes) if is_private else None
     answers = PrivateLogits(client, message, sample_heads(run, served), mechanism)
     sent = send_messages(run.flat, samples, scope)
-    return [sent, answers, client_uploads(run, how or run.settings.attack)]
+    return [sent, answers, client_uploads(run, attack_settings or run.settings.attack)]
 
 
 def send_messages(flat: FlatNet, samples: Sequence[Float[Tensor, " P"]], scope: str) -> SmashedData:
@@ -205,23 +208,26 @@ def sample_heads(run: Run, samples: Sequence[Float[Tensor, " P"]]) -> list[nn.Mo
     return heads
 
 
-def client_uploads(run: Run, how: AttackSettings) -> Uploads:
-    """Return what clients upload in round 1 after a step on `how.batch` images.
+def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
+    """Return what clients upload in round 1 after a step on `attack.batch` images.
 
-    With `how.langevin` they add the noise of the full temperature, which as a rule they add after
-    burn-in only, for a client with an equal share of all images.
+    With `attack.langevin` they add the noise of the full temperature, which as a rule they add
+    after burn-in only, for a client with an equal share of all images.
     """
     s, splits = run.settings, run.splits
-    total, share = sum(len(part.y) for part in splits.clients), 1 / s.clients
+    total = sum(len(part.y) for part in splits.clients)
+    share = 1 / s.clients
     plan = round_plan.plan_round(s, 1, share, total)
     variance, _ = noise_variance(
         rate=plan.rate, temperature=s.temperature, total=total, share=share
     )
-    noise = math.sqrt(variance) if how.langevin else 0.0
+    noise = math.sqrt(variance) if attack_settings.langevin else 0.0
     flat = init_net(s, splits)
     parts = [splits.auxiliary, splits.training, splits.test]
     book = Images(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
-    received, own_x = flat.vector.clone(), (splits.auxiliary if len(splits.auxiliary.y) else book).x
-    answers = predict(flat, [received], own_x, stream(s.seed, "expected")).probabilities
-    noisy, expected = plan._replace(noise=noise), answers.mean(0)
-    return Uploads(flat, received, noisy, s.local, s.update, book, expected, how.batch)
+    received = flat.vector.clone()
+    attacker_x = (splits.auxiliary if len(splits.auxiliary.y) else book).x
+    answers = predict(flat, [received], attacker_x, stream(s.seed, "expected")).probabilities
+    noisy = plan._replace(noise=noise)
+    batch = attack_settings.batch
+    return Uploads(flat, received, noisy, s.local, s.update, book, answers.mean(0), batch)

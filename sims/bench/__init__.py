@@ -1,6 +1,6 @@
 """Benches: a scenario's variants, strengths and seeds, trained, attacked and compared.
 
-What trains and attacks is imported from its module, `sims.bench.run`, `.escalate` or
+What trains and attacks is imported from its module, `sims.bench.run_bench`, `.escalate` or
 `.uncertainty`: it needs more than a scenario does.
 """
 

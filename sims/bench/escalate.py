@@ -15,18 +15,18 @@ from fedcel.leakage import UPDATE
 from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings, Scalar
 from sims.attacking import catch_up
-from sims.commands.overrides import override_group
 from sims.engines.process_pool import run_items, time_call
+from sims.overrides import override_group
 from sims.progress import estimate_left, print_line
-from sims.report.budgets import find_sweeps, make_sweeps_table
+from sims.report.larger_budgets import find_sweeps, make_sweeps_table
 from sims.report.matched_table import (
     describe_failed_attacks,
     describe_intervals,
     make_anchor_lines,
 )
+from sims.report.number_format import DASH
 from sims.report.table import format_markdown, make_table
-from sims.report.table_columns import format_means
-from sims.report.text import DASH
+from sims.report.table_cells import format_means
 from sims.results import (
     ACCURACY,
     BenchRow,
@@ -56,7 +56,14 @@ class CellTask(NamedTuple):
 
     row: BenchRow
     folder: Path
-    how: AttackSettings
+    attack_settings: AttackSettings
+
+
+class AttackPlan(NamedTuple):
+    """The cells to attack: those that are compared, and others that only get the attacks."""
+
+    compared: list[CellTask]
+    others: list[CellTask]
 
 
 def escalate(
@@ -66,51 +73,57 @@ def escalate(
     budgets: Sequence[float],
     *,
     jobs: int = 1,
-    every: bool = False,
+    all_strengths: bool = False,
 ) -> str:
     """Attack a bench's cells at `loss` points of accuracy; return the Markdown of what came of it.
 
     Each variant is attacked, all seeds of it, at the strength whose mean accuracy is nearest to the
-    undefended net's less `loss`, or with `every` at all its strengths; then, there, the attack that
-    rebuilt images best once more with each of `budgets`, on the variant's first seed. What was
-    attacked before is not attacked again. The results stand in the run folders and, with those of
-    earlier calls, in bench.json.
+    undefended net's less `loss`, or with `all_strengths` at all of them; then, there, the attack
+    that rebuilt images best once more with each of `budgets`, on the variant's first seed that has
+    one. What was attacked before is not attacked again. The results stand in the run folders and,
+    with those of earlier calls, in bench.json.
 
     Args:
-        folder: Of a bench.
+        folder: The bench's folder.
         overrides: Settings of the attacks, by their keys.
         loss: Points of accuracy, in [0, 100).
         budgets: Multiples of an attack's usual effort.
         jobs: Cells attacked at the same time.
-        every: Whether all strengths are attacked.
+        all_strengths: Whether all strengths are attacked.
+
+    Returns:
+        A table of the worst attacks, and one of larger budgets if there were any.
 
     Raises:
         RunError: When the bench or a run in it is missing or damaged.
         SettingsError: When `overrides` are not of an attack, or `loss` is out of range.
     """
+    plan = plan_attacks(folder, overrides, loss, all_strengths)
+    announcement = ", then larger budgets" if budgets else ""
+    attack_cells(folder, [*plan.compared, *plan.others], jobs, announcement)
+    rows = [hold_to_task(task) for task in plan.compared]
+    budget_tasks = plan_budgets(folder, rows, plan.compared, overrides, budgets=budgets)
+    swept_rows = attack_cells(folder, budget_tasks, jobs) if budget_tasks else []
+    return format_attacked(rows, folder, loss) + format_budgets(rows, swept_rows, budgets)
+
+
+def plan_attacks(
+    folder: Path, overrides: Mapping[str, Scalar], loss: float, all_strengths: bool
+) -> AttackPlan:
+    """Return which cells of a bench are attacked, with what; refuse what cannot be compared."""
     if not 0 <= loss < 100:
         raise SettingsError(f"--loss is {loss:g}, must be points of accuracy below 100, as 2")
-    check_attacks(str(overrides.get("attack.names", "")))
+    refuse_update_attacks(str(overrides.get("attack.names", "")))
     rows = read_bench_rows(folder)
     nearest = nearest_rows(rows, loss)
-    more = [row for row in rows if row not in nearest] if every else []
-    tasks = [plan_task(folder, row, overrides) for row in (*nearest, *more)]
-    attack_cells(tasks, jobs, ", then larger budgets" if budgets else "")
-    update_bench(folder)  # before the larger budgets, which take longest
-    tasks = tasks[: len(nearest)]
-    attacked = [hold_to_task(task) for task in tasks]
-    larger = plan_budgets(folder, attacked, tasks, overrides, budgets=budgets)
-    text = format_attacked(attacked, folder, loss)
-    if not larger:
-        return text
-    attack_cells(larger, jobs)
-    swept = {task.row.run for task in larger}
-    sweeps = find_sweeps(row for row in update_bench(folder) if row.run in swept)
-    table = format_markdown(make_sweeps_table(sweeps))
-    return f"{text}\n**The worst attack with larger budgets, one seed**\n\n{table}\n"
+    other_rows = [row for row in rows if row not in nearest] if all_strengths else []
+    return AttackPlan(
+        [plan_task(folder, row, overrides) for row in nearest],
+        [plan_task(folder, row, overrides) for row in other_rows],
+    )
 
 
-def check_attacks(names: str) -> None:
+def refuse_update_attacks(names: str) -> None:
     """Refuse attacks none of which rebuilds images from one inference; '' are the runs' own."""
     if not names:
         return
@@ -128,10 +141,10 @@ def nearest_rows(rows: Sequence[BenchRow], loss: float) -> list[BenchRow]:
     The mean over seeds of what each costs beside the first undefended variant of its seed.
     """
     measured = measure_rows(rows)
-    bare = undefended_measures(rows, measured)
+    undefended = undefended_measures(rows, measured)
     costs: dict[tuple[str, float | None], list[float]] = {}
     for row, values in zip(rows, measured, strict=True):
-        cost = bare[row.seed][ACCURACY.key] - values[ACCURACY.key]
+        cost = undefended[row.seed][ACCURACY.key] - values[ACCURACY.key]
         costs.setdefault(row.point, []).append(cost)
     distances = {point: abs(fmean(values) - loss / 100) for point, values in costs.items()}
     nearest = {
@@ -155,33 +168,49 @@ def plan_budgets(
     *,
     budgets: Sequence[float],
 ) -> list[CellTask]:
-    """Return the tasks of each variant's first seed again, its worst attack with each budget."""
-    seeds = first_seeds(attacked)
-    planned = []
+    """Return the tasks of each variant's first seed that has a worst attack, with each budget."""
+    seeds = first_attacked_seeds(attacked)
+    budget_tasks = []
     for row, task in zip(attacked, tasks, strict=True):
         if row.worst and row.seed == seeds[row.variant]:
-            entry = entry_of(row.worst.attack, task.how.names)
+            entry = find_entry(row.worst.attack, task.attack_settings.names)
             for budget in budgets:
                 changes = {**overrides, "attack.names": entry, "attack.budget": budget}
-                planned.append(plan_task(folder, row, changes))
-    return planned
+                budget_tasks.append(plan_task(folder, row, changes))
+    return budget_tasks
 
 
-def first_seeds(rows: Sequence[BenchRow]) -> dict[str, int]:
-    """Return each variant's smallest seed: that of another may have diverged."""
-    return {row.variant: row.seed for row in sorted(rows, key=lambda row: row.seed, reverse=True)}
+def first_attacked_seeds(rows: Sequence[BenchRow]) -> dict[str, int]:
+    """Return each variant's smallest seed on which an attack rebuilt images.
+
+    Variants may lack a seed that diverged. One on which no attack worked has no entry.
+    """
+    latest_first = sorted(rows, key=lambda row: row.seed, reverse=True)
+    return {row.variant: row.seed for row in latest_first if row.worst}
 
 
-def entry_of(attack: str, names: str) -> str:
+def find_entry(attack: str, names: str) -> str:
     """Return the entry of `attack.names` that made an attack: an own one has another name."""
     return next(entry for entry, name in list_entries(names) if name == attack)
 
 
-def attack_cells(tasks: Sequence[CellTask], jobs: int, then: str = "") -> None:
-    """Attack each cell with what it lacks (`lacking_settings`); `then` says what follows."""
+def attack_cells(
+    folder: Path, tasks: Sequence[CellTask], jobs: int, announcement: str = ""
+) -> list[BenchRow]:
+    """Attack each cell with what it lacks (`lacking_settings`), and write it to bench.json.
+
+    Args:
+        folder: The bench's folder.
+        tasks: The cells to attack, with what.
+        jobs: Cells attacked at the same time.
+        announcement: What follows, for the progress.
+
+    Returns:
+        The rows of bench.json whose cells the tasks name.
+    """
     missing: dict[Path, list[CellTask]] = {}
     for task in tasks:
-        if lacking_settings(task.folder, task.how) is not None:
+        if lacking_settings(task.folder, task.attack_settings) is not None:
             missing.setdefault(task.folder, []).append(task)
     seconds: list[float] = []
     attack = partial(time_call, attack_cell)
@@ -190,20 +219,22 @@ def attack_cells(tasks: Sequence[CellTask], jobs: int, then: str = "") -> None:
             seconds.append(spent)
             ended = len(seconds)
             remaining = estimate_left(seconds, len(missing) - ended, jobs)
-            print_line(f"attacked {name} ({ended}/{len(missing)}){remaining}{then}")
+            print_line(f"attacked {name} ({ended}/{len(missing)}){remaining}{announcement}")
+    attacked_runs = {task.row.run for task in tasks}
+    return [row for row in update_bench(folder) if row.run in attacked_runs]
 
 
 def attack_cell(tasks: Sequence[CellTask]) -> str:
     """Attack one cell in every way asked for, in turn; return its name."""
     torch.set_num_threads(1)
     for task in tasks:
-        catch_up(task.folder, task.how, title=task.folder.name)
+        catch_up(task.folder, task.attack_settings, title=task.folder.name)
     return tasks[0].folder.name
 
 
 def hold_to_task(task: CellTask) -> BenchRow:
     """Return a cell's row with the worst of the attacks that were asked for, if any worked."""
-    results = requested_results(task.folder, task.how) or []
+    results = requested_results(task.folder, task.attack_settings) or []
     failed = list_failures(row for result in results for row in result.rows)
     return task.row.model_copy(
         update={
@@ -238,6 +269,29 @@ def format_attacked(rows: Sequence[BenchRow], folder: Path, loss: float) -> str:
         f"{describe_failed_attacks(rows)}\n\n"
         f"{format_markdown(make_table('Trained attacks', head, lines))}\n"
     )
+
+
+def format_budgets(
+    rows: Sequence[BenchRow], swept_rows: Sequence[BenchRow], budgets: Sequence[float]
+) -> str:
+    """Return the table of larger budgets, and which variants have none; nothing without budgets.
+
+    Args:
+        rows: Those that are compared.
+        swept_rows: Those of bench.json that were attacked with larger budgets.
+        budgets: The larger budgets.
+    """
+    if not budgets:
+        return ""
+    text = ""
+    if swept_rows:
+        table = format_markdown(make_sweeps_table(find_sweeps(swept_rows)))
+        text = f"\n**The worst attack with larger budgets, one seed**\n\n{table}\n"
+    attacked_variants = first_attacked_seeds(rows)
+    lacking = dict.fromkeys(row.name for row in rows if row.variant not in attacked_variants)
+    if lacking:
+        text += f"\nNo larger budgets, as no attack rebuilt images there: {', '.join(lacking)}.\n"
+    return text
 
 
 def describe_targets(rows: Iterable[BenchRow]) -> str:

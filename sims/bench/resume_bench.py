@@ -32,7 +32,8 @@ def refuse_foreign(scenario: Scenario, cells: Sequence[Cell], folder: Path) -> N
 
     The scenario has no such variant or strength, or other settings for it than those cells have.
     """
-    rows, points = other_rows(cells, folder), number_points(scenario)
+    rows = other_rows(cells, folder)
+    points = number_points(scenario)
     strangers = [row.run for row in rows if row.point not in points]
     if strangers:
         raise RunError(
@@ -42,7 +43,8 @@ def refuse_foreign(scenario: Scenario, cells: Sequence[Cell], folder: Path) -> N
         )
     settings = {(cell.variant.name, cell.strength): cell.settings for cell in reversed(cells)}
     for row in rows:
-        requested, place = settings.get(row.point), folder / row.run
+        requested = settings.get(row.point)
+        place = folder / row.run
         if requested is None:
             continue
         differences = find_differences(run_folder.read_settings(place), requested)

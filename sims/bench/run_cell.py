@@ -56,7 +56,7 @@ def is_finished(folder: Path, cell: Cell) -> bool:
 
 
 def is_complete(place: Path, cell: Cell) -> bool:
-    """Say whether a cell's folder has all that a row is made of, attacked as its settings ask."""
+    """Say whether a cell's folder has every file of a row, with the attacks of its settings."""
     return (place / COST_FILE).exists() and requested_results(
         place, cell.settings.attack
     ) is not None
@@ -104,7 +104,7 @@ def attempt_cell(cell: Cell, folder: Path) -> CellOutcome:
 
 
 def describe_kill(cell: Cell) -> tuple[CellOutcome, float]:
-    """Return the end of a cell whose process is no more, and no time."""
+    """Return the outcome of a cell whose process was killed, and zero seconds."""
     return CellOutcome(cell.name, FailedError(f"{KILLED}; {FEWER}")), 0.0
 
 

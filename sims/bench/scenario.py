@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
@@ -84,8 +85,10 @@ def find_scenario(name: str) -> Path:
         return Path(str(files("sims").joinpath("scenarios", f"{name}.toml")))
     if Path(name).is_file():
         return Path(name)
+    nearest = get_close_matches(name, list_packaged(), 1)
+    hint = f"did you mean {nearest[0]!r}? Otherwise give" if nearest else "give"
     raise SettingsError(
-        f"no scenario {name!r}; give a TOML file or one of {', '.join(list_packaged())}"
+        f"no scenario {name!r}; {hint} a TOML file or one of {', '.join(list_packaged())}"
     )
 
 
@@ -93,7 +96,7 @@ def read_scenario(name: str) -> Scenario:
     """Read a scenario and check every cell's settings.
 
     Args:
-        name: Of a packaged scenario, or the path of a TOML file. A settings.toml of a run is a
+        name: A packaged scenario's name, or the path of a TOML file. A settings.toml of a run is a
             scenario of one variant, so that a run can be repeated.
 
     Returns:
@@ -114,24 +117,24 @@ def read_scenario(name: str) -> Scenario:
             [make_plain_variant("run")],
             NO_TUNE,
         )
-    _refuse(table, TOP_KEYS, path, "the top level")
+    _refuse_unknown_keys(table, TOP_KEYS, path, "the top level")
     raw = table.get("variant", [])
     if not isinstance(raw, list) or not all(isinstance(item, dict) for item in raw):
         raise SettingsError(f"{path}: variant must be [[variant]] tables")
-    variants = [_variant(item, path) for item in raw] or [make_plain_variant("run")]
+    variants = [_parse_variant(item, path) for item in raw] or [make_plain_variant("run")]
     names = [variant.name for variant in variants]
     if len(set(names)) < len(names):
         raise SettingsError(f"{path}: variant names {names} are not all different")
-    bench = _table(table, "bench", path)
-    _refuse(bench, {"seeds"}, path, "[bench]")
-    common = flatten_settings(_table(table, "settings", path))
+    bench = _find_table(table, "bench", path)
+    _refuse_unknown_keys(bench, {"seeds"}, path, "[bench]")
+    common = flatten_settings(_find_table(table, "settings", path))
     scenario = Scenario(
         str(table.get("title", path.stem)),
         path,
         common,
-        _seeds(bench["seeds"], path) if "seeds" in bench else [common.get("seed", 0)],
+        _parse_seeds(bench["seeds"], path) if "seeds" in bench else [common.get("seed", 0)],
         variants,
-        _tune(_table(table, "tune", path), path),
+        _parse_tune(_find_table(table, "tune", path), path),
     )
     list_cells(scenario, {})  # every cell's settings are checked before the first is trained
     return scenario
@@ -159,8 +162,12 @@ def list_cells(scenario: Scenario, overrides: dict[str, Scalar]) -> list[Cell]:
 
 def list_points(scenario: Scenario) -> list[tuple[Variant, float | None]]:
     """Return each variant with each of its strengths, as the scenario has them."""
-    none: list[float | None] = [None]
-    return [(variant, s) for variant in scenario.variants for s in (variant.strengths or none)]
+    no_strength: list[float | None] = [None]
+    return [
+        (variant, strength)
+        for variant in scenario.variants
+        for strength in (variant.strengths or no_strength)
+    ]
 
 
 def refuse_fixed_sweeps(cells: Iterable[Cell]) -> None:
@@ -182,14 +189,18 @@ def refuse_fixed_sweeps(cells: Iterable[Cell]) -> None:
 
 
 def is_anchored(cell: Cell, undefended: Settings) -> bool:
-    """Say whether a sweep begins, at strength 0, with the undefended net.
+    """Say whether the sweep's strength 0 equals the undefended net.
 
-    It does when the one thing that defends has its weight swept, and net and cut without it are
-    those of `is_undefended`; rates may differ, each variant's are tuned.
+    It does when the swept weight is the only defence, and net and cut match. Training rates may
+    differ, each variant's are tuned.
+
+    Args:
+        cell: A cell of the sweep.
+        undefended: The settings of the undefended net of the same seed.
     """
     s = cell.settings
-    beside = {"cel.weight": s.defence.name, "defence.strength": s.cel.kind}
-    if cell.strength is None or beside.get(str(cell.variant.strength_key)) != "none":
+    other_defence = {"cel.weight": s.defence.name, "defence.strength": s.cel.kind}
+    if cell.strength is None or other_defence.get(str(cell.variant.strength_key)) != "none":
         return False
     zero = s.model_copy(update={"defence": s.defence.model_copy(update={"strength": 0.0})})
     same_cut = defences.build_cut(zero) == defences.build_cut(undefended)
@@ -220,11 +231,11 @@ def override_seeds(
     }
     if not bench:
         return scenario, overrides
-    _refuse(bench, {"seeds"}, "--set", "[bench]")
+    _refuse_unknown_keys(bench, {"seeds"}, "--set", "[bench]")
     if "seed" in overrides:
         raise SettingsError("--set names both seed and bench.seeds; leave one of them out")
     settings = {key: value for key, value in overrides.items() if not key.startswith(BENCH_PREFIX)}
-    return scenario._replace(seeds=_seeds(bench["seeds"], "--set")), settings
+    return scenario._replace(seeds=_parse_seeds(bench["seeds"], "--set")), settings
 
 
 def make_plain_variant(name: str) -> Variant:
@@ -232,13 +243,14 @@ def make_plain_variant(name: str) -> Variant:
     return Variant(name, name, {}, None, [], {})
 
 
-def _variant(raw: dict[str, object], path: Path) -> Variant:
+def _parse_variant(raw: dict[str, object], path: Path) -> Variant:
     name = str(raw.get("name", ""))
     where = f"variant {name!r}"
-    _refuse(raw, VARIANT_KEYS, path, where)
+    _refuse_unknown_keys(raw, VARIANT_KEYS, path, where)
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
         raise SettingsError(f"{path}: {where} needs a name of letters, digits, '-', '_', '.'")
-    key, listed = str(raw.get("strength-key", "")), str(raw.get("strengths", ""))
+    key = str(raw.get("strength-key", ""))
+    listed = str(raw.get("strengths", ""))
     if (key == "") != (listed == ""):
         raise SettingsError(f"{path}: {where} needs both strength-key and strengths, or neither")
     try:
@@ -247,13 +259,18 @@ def _variant(raw: dict[str, object], path: Path) -> Variant:
         raise SettingsError(f"{path}: {where}: strengths {listed!r} must be '0.1,0.3'") from None
     if len({f"{strength:g}" for strength in strengths}) < len(strengths):  # as folders are named
         raise SettingsError(f"{path}: {where}: strengths {listed!r} repeats a strength")
-    settings = flatten_settings(_table(raw, "settings", path))
+    settings = flatten_settings(_find_table(raw, "settings", path))
     return Variant(
-        name, str(raw.get("title", name)), settings, key or None, strengths, _ranges(raw, path)
+        name,
+        str(raw.get("title", name)),
+        settings,
+        key or None,
+        strengths,
+        _parse_ranges(raw, path),
     )
 
 
-def _tune(table: dict[str, object], path: Path) -> Tune:
+def _parse_tune(table: dict[str, object], path: Path) -> Tune:
     ranges = {
         key: str(value)
         for key, value in flatten_settings(table).items()
@@ -267,11 +284,13 @@ def _tune(table: dict[str, object], path: Path) -> Tune:
     return Tune(ranges, float(loss), str(goal))
 
 
-def _ranges(raw: dict[str, object], path: Path) -> dict[str, str]:
-    return {key: str(value) for key, value in flatten_settings(_table(raw, "tune", path)).items()}
+def _parse_ranges(raw: dict[str, object], path: Path) -> dict[str, str]:
+    return {
+        key: str(value) for key, value in flatten_settings(_find_table(raw, "tune", path)).items()
+    }
 
 
-def _seeds(raw: object, path: Path | str) -> list[Scalar]:
+def _parse_seeds(raw: object, path: Path | str) -> list[Scalar]:
     listed = str(raw)
     try:
         seeds: list[Scalar] = [int(part) for part in listed.split(",")]
@@ -282,13 +301,19 @@ def _seeds(raw: object, path: Path | str) -> list[Scalar]:
     return seeds
 
 
-def _table(table: dict[str, object], key: str, path: Path) -> dict[str, object]:
+def _find_table(table: dict[str, object], key: str, path: Path) -> dict[str, object]:
     value = table.get(key, {})
     if not isinstance(value, dict):
         raise SettingsError(f"{path}: {key} is {value!r}, must be a table")
     return value
 
 
-def _refuse(table: Mapping[str, object], allowed: set[str], path: Path | str, where: str) -> None:
+def _refuse_unknown_keys(
+    table: Mapping[str, object], allowed: set[str], path: Path | str, where: str
+) -> None:
     for key in sorted(table.keys() - allowed):
-        raise SettingsError(f"{path}: {where} has an unknown key {key!r}; known: {sorted(allowed)}")
+        nearest = get_close_matches(key, sorted(allowed), 1, cutoff=0)[0]
+        raise SettingsError(
+            f"{path}: {where} has an unknown key {key!r}; did you mean {nearest!r}? "
+            f"Allowed: {', '.join(sorted(allowed))}"
+        )

@@ -26,7 +26,7 @@ from sims.engines import local
 from sims.engines.process_pool import run_items
 from sims.progress import print_line
 from sims.report.table import format_markdown, make_table
-from sims.report.table_columns import format_means
+from sims.report.table_cells import format_means
 from sims.results import UNCERTAINTY_FILE, UncertaintyRow, find_columns
 
 MEMBER = re.compile(r"(?P<name>.+)-member-\d+")
@@ -167,7 +167,8 @@ def average_probabilities(
     """Return the probabilities averaged over the members, each averaged over its samples."""
     probabilities = []
     for run in members:
-        noise, scope = make_generator(run.settings.seed, "test-noise"), run.settings.chain.scope
+        noise = make_generator(run.settings.seed, "test-noise")
+        scope = run.settings.chain.scope
         prediction = predict(run.flat, posterior_samples(run), x, noise, scope=scope)
         probabilities.append(prediction.probabilities)
     return torch.stack(probabilities).mean(0)
@@ -198,8 +199,8 @@ def compare_calibration(
     """Train what is missing of a scenario, on the loop engine; write the scores, return the table.
 
     Args:
-        name: Of the scenario, or its path.
-        out: Folder of the runs.
+        name: The scenario's name or path.
+        out: The folder of the runs.
         jobs: Cells that are trained at the same time.
         overrides: Settings in the place of the scenario's, by their keys.
         outside: Data source of strangers' images, or `none`.
@@ -224,7 +225,7 @@ def compare_calibration(
 
 
 def foreign_settings(source: str, path: str) -> Settings:
-    """Return settings that read strangers; the small embedded set has its own sizes."""
+    """Return settings that load strangers' images; the small embedded set has its own sizes."""
     many = {"data.train": 1000, "data.validation": 500, "data.auxiliary": 500, "data.test": 1000}
     sizes = {} if source == "digits" else many
     return parse_settings({"data.source": source, "data.path": path, "clients": 1, **sizes})

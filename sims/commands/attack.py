@@ -12,7 +12,7 @@ from sims.commands.options import (
     Assignments,
     RunFolder,
 )
-from sims.commands.overrides import override_group, parse_overrides
+from sims.overrides import override_group, parse_overrides
 
 EXAMPLES = (
     "fedcel attack RUN --set attack.names=decoder --set attack.budget=4",

@@ -12,7 +12,7 @@ from sims.commands.options import (
     Scenario,
     choose_folder,
 )
-from sims.commands.overrides import parse_overrides
+from sims.overrides import parse_overrides
 
 EXAMPLES = (
     "fedcel bench digits --out runs/demo",
@@ -32,7 +32,7 @@ def bench_command(
     require_extra("simulation")
     from sims import report
     from sims.bench import scenario as scenarios
-    from sims.bench.run import run_bench
+    from sims.bench.run_bench import run_bench
 
     folder, arguments = choose_folder(context, scenario, out)
     plan, overrides = scenarios.override_seeds(

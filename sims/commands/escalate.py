@@ -14,7 +14,7 @@ from sims.commands.options import (
     parse_positive_numbers,
     write_or_print,
 )
-from sims.commands.overrides import parse_overrides
+from sims.overrides import parse_overrides
 
 EXAMPLES = ("fedcel escalate BENCH --budgets 4,10",)
 
@@ -46,6 +46,6 @@ def escalate_command(
     check_writable(*filter(None, [out]))
     overrides, efforts = parse_overrides(assignments), parse_positive_numbers("--budgets", budgets)
     with explain_interruption(repeat_hint("attacked cells", context.obj)):
-        text = escalate(folder, overrides, loss, efforts, jobs=jobs, every=every)
+        text = escalate(folder, overrides, loss, efforts, jobs=jobs, all_strengths=every)
     write_or_print(text, out)
     print(f"report: {write_report(folder)}")

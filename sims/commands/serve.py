@@ -11,7 +11,7 @@ from sims.commands.options import (
     Assignments,
     RunFolder,
 )
-from sims.commands.overrides import parse_overrides
+from sims.overrides import parse_overrides
 
 EXAMPLES = (
     "fedcel serve RUN",

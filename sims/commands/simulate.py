@@ -14,7 +14,7 @@ from sims.commands.options import (
     Scenario,
     choose_folder,
 )
-from sims.commands.overrides import parse_overrides
+from sims.overrides import parse_overrides
 
 EXAMPLES = (
     "fedcel simulate digits --engine loop",

@@ -12,7 +12,7 @@ from sims.commands.options import (
     Jobs,
     Scenario,
 )
-from sims.commands.overrides import parse_overrides
+from sims.overrides import parse_overrides
 
 EXAMPLES = ("fedcel tune digits --trials 20", "fedcel tune defences --trials 3 --jobs 2")
 

@@ -13,7 +13,7 @@ from sims.commands.options import (
     Scenario,
     check_folder,
 )
-from sims.commands.overrides import parse_overrides
+from sims.overrides import parse_overrides
 
 EXAMPLES = ("fedcel uncertainty uncertainty --out runs/doubt",)
 

@@ -20,7 +20,7 @@ from fedcel.errors import RunError, SettingsError
 from fedcel.privacy import Mechanism, build_mechanism
 from fedcel.runs import Run, run_folder
 from fedcel.settings import Scalar
-from sims.commands.overrides import override_group
+from sims.overrides import override_group
 
 DRAIN_SECONDS = 30  # for questions under way at the end
 IDLE_SECONDS = 30  # that a connection may be silent, and that a header may take to be whole

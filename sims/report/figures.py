@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedcel.settings import burn_in_rounds
-from sims.report.read import FinishedRun
+from sims.report.book import FinishedRun
 from sims.report.summary import Summary
 from sims.results import Estimate, ReliabilityBins, RoundEvent
 

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from fedcel.attacks import ATTACKS, REPEAT_MARK
-from sims.report.read import FinishedRun
+from sims.report.book import FinishedRun
 from sims.report.summary import Summary
-from sims.report.words import Verdict, describe_matching
+from sims.report.verdict import Verdict, describe_matching
 from sims.results import MIN_SEEDS, FailedCell, estimate
 
 

@@ -7,9 +7,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from fedcel.errors import SettingsError
+from sims.report.number_format import DASH, format_number
 from sims.report.table import format_markdown, make_table
-from sims.report.table_columns import find_anchors, format_crossed
-from sims.report.text import DASH, format_number
+from sims.report.table_cells import find_anchors, format_crossed
 from sims.results import (
     BITS,
     FAILED_FILE,
@@ -47,7 +47,7 @@ MOSTLY = 0.9
 """A variant that reaches an accuracy in fewer of the bootstrap samples is said to."""
 VariantMatches = Mapping[str, Matches]
 VariantAreas = Mapping[str, Mapping[int, Measures]]
-"""By variant and seed."""
+"""Measures by variant and seed."""
 
 
 class Comparison(NamedTuple):
@@ -66,7 +66,7 @@ def make_matched_tables(folder: Path, losses: str = "0,2,5", against: str | None
     """Return the Markdown of a bench folder: a table for each allowed loss of accuracy.
 
     Args:
-        folder: Of a bench.
+        folder: The bench's folder.
         losses: Points of accuracy below the undefended net, as '0,2,5'.
         against: The name of a variant that the others are compared with, paired by seed.
 
@@ -115,20 +115,21 @@ def describe_failures(folder: Path) -> str:
 def describe_conditions(rows: Sequence[BenchRow]) -> str:
     """Return what the numbers hold for: targets, caps, seeds, how to read the signs."""
     seeds = sorted({row.seed for row in rows})
-    bare = next((row.name for row in rows if row.undefended), DASH)
+    undefended = next((row.name for row in rows if row.undefended), DASH)
     return (
-        f"M = {_list(row.candidates for row in rows)} targets; bits beyond the label are at most "
-        f"{_list((row.bits_cap for row in rows), 2)}; identification is among "
-        f"{_list(row.identification_candidates for row in rows)} images. "
+        f"M = {_join_numbers(row.candidates for row in rows)} targets; "
+        "bits beyond the label are at most "
+        f"{_join_numbers((row.bits_cap for row in rows), 2)}; identification is among "
+        f"{_join_numbers(row.identification_candidates for row in rows)} images. "
         f"Seeds {', '.join(map(str, seeds))}; means with 95 % intervals from three seeds on. "
-        f"The undefended variant is {bare!r}, accuracy matched seed by seed, "
+        f"The undefended variant is {undefended!r}, accuracy matched seed by seed, "
         "linearly between neighbouring strengths. "
         "≤: the sweep ends, or is best, at a higher accuracy, so it leaks at most this; "
         f"{DASH}: not measured. The bits are exact for these targets and one message each."
     )
 
 
-def _list(values: Iterable[float | None], digits: int = 0) -> str:
+def _join_numbers(values: Iterable[float | None], digits: int = 0) -> str:
     """Return a number that rows share, or each of several; a dash where none has it."""
     texts = dict.fromkeys(format_number(value, digits) for value in values if value is not None)
     return ", ".join(texts) or DASH
@@ -137,7 +138,7 @@ def _list(values: Iterable[float | None], digits: int = 0) -> str:
 def describe_attacks(rows: Sequence[BenchRow]) -> str:
     """Return which trained attacks the rows' errors are of, and on how many targets if not all.
 
-    And which others some cells alone have met.
+    And what is left out: attacks that some cells alone have met, cells that met none of the others.
     """
     worst: dict[str, None] = {}
     others: dict[str, None] = {}
@@ -149,11 +150,18 @@ def describe_attacks(rows: Sequence[BenchRow]) -> str:
             worst[f"{name_attack(row.worst)}{few}"] = None
         attacks = comparable_attacks(row).items()
         others |= dict.fromkeys(name_attack(a) for key, a in attacks if key not in common)
-    attacked = sum(row.worst is not None for row in rows)
-    met = "every cell" if attacked == len(rows) else f"{attacked} of {len(rows)} cells"
-    compared = f" MSE: the worst attack that {met} met (knowledge, budget): {'; '.join(worst)}."
-    left_out = f" Not on every cell, and left out: {'; '.join(others)}."
-    return (compared if worst else "") + (left_out if others else "")
+    outside = [row.run for row in rows if row.worst is None]
+    met = f"{len(rows) - len(outside)} of {len(rows)} cells" if outside else "every cell"
+    sentences = []
+    if worst:
+        sentences.append(
+            f" MSE: the worst attack that {met} met (knowledge, budget): {'; '.join(worst)}."
+        )
+        if outside:
+            sentences.append(f" Cells without it, and so without MSE: {', '.join(outside)}.")
+    if others:
+        sentences.append(f" Not on every cell, and left out: {'; '.join(others)}.")
+    return "".join(sentences)
 
 
 def name_attack(attack: CellAttack) -> str:
@@ -227,7 +235,7 @@ def format_match(matches: Matches, samples: Sequence[Matches], seeds: int) -> li
         means = (complete_mean(of(sample, column.key)) for sample in samples if column in COMPARED)
         cells[column.key] = format_crossed(column, of(matches, column.key), means)
     often = sum(None not in of(sample, BITS.key) for sample in samples)
-    sign = "≤ " if any(match.bound for match in reached) else ""
+    sign = "≤ " if any(match.is_bound for match in reached) else ""
     note = "" if len(reached) == seeds else f" ({len(reached)} of {seeds} seeds)"
     if often < MOSTLY * len(samples):
         note += f" (in {often} of {len(samples)} samples of images)"
@@ -274,9 +282,11 @@ def make_paired_table(
 
 
 def format_bound(ours: Matches, reference: Matches, common: Iterable[int]) -> str:
-    """Return what bounds make of a difference: at most, at least, or not known which."""
+    """Return the sign before a difference of bounds: at most, at least, or either."""
     seeds = list(common)
-    first, second = (any((m := side[s]) and m.bound for s in seeds) for side in (ours, reference))
+    first, second = (
+        any((m := side[s]) and m.is_bound for s in seeds) for side in (ours, reference)
+    )
     return {(False, False): "", (True, False): "≤ ", (False, True): "≥ "}.get((first, second), "≶ ")
 
 

@@ -15,20 +15,20 @@ from fedcel.files import write_whole
 from fedcel.posterior import Trace
 from sims.progress import ShowStep, show_steps
 from sims.report import (
-    alarms,
-    attacked,
-    budgets,
-    chains,
+    attack_figures,
+    chain_figures,
     figures,
+    larger_budgets,
     limits,
-    live,
-    pictures,
-    tables,
-    words,
+    live_table,
+    page_tables,
+    reconstruction_strips,
 )
-from sims.report.read import Book, FinishedRun, read_book
+from sims.report.book import Book, FinishedRun, read_book
+from sims.report.contradictions import find_alarms
+from sims.report.number_format import format_interval, format_number
 from sims.report.summary import Summary, summarise_book
-from sims.report.text import format_interval, format_number
+from sims.report.verdict import Verdict, describe_attack, find_verdict, list_cautions
 from sims.results import LiveRow, RoundEvent
 
 CURVES: tuple[tuple[str, Callable[[RoundEvent], float | None], str, bool], ...] = (
@@ -79,16 +79,16 @@ def write_report(folder: Path) -> Path:
         show_step(0, 0, "reading the numbers")
         book = read_book(folder)
         summaries = summarise_book(book)
-        verdict = words.find_verdict(summaries)
-        answers = live.read_live(folder)
+        verdict = find_verdict(summaries)
+        answers = live_table.read_live(folder)
         compared = summarise_book(book, common=True)
         plots = draw_figures(summaries, verdict, answers, compared, show_step=show_step)
-        strips = pictures.make_strips(summaries)
+        strips = reconstruction_strips.make_strips(summaries)
         html = render_page(book, summaries, verdict, plots, strips=strips, answers=answers)
         for name, svg in plots.items():
             write_whole(folder / "figures" / f"{name}.svg", svg)
         if strips:
-            grid = pictures.encode_png(pictures.make_grid(strips))
+            grid = reconstruction_strips.encode_png(reconstruction_strips.make_grid(strips))
             write_whole(folder / "figures" / "reconstructions.png", grid)
         page = folder / "report.html"
         write_whole(page, html)
@@ -97,7 +97,7 @@ def write_report(folder: Path) -> Path:
 
 def draw_figures(
     summaries: Sequence[Summary],
-    verdict: words.Verdict,
+    verdict: Verdict,
     answers: Sequence[LiveRow],
     compared: Sequence[Summary],
     *,
@@ -111,9 +111,9 @@ def draw_figures(
     featured = choose_featured(summaries, verdict)
     figures_drawn: dict[str, Figure | None] = {
         "bits": figures.draw_bits_trade_off(summaries),
-        "mse": attacked.draw_mse_trade_off(compared),
-        "identification": attacked.draw_identification_trade_off(compared),
-        "live": live.draw_live_figure(answers),
+        "mse": attack_figures.draw_mse_trade_off(compared),
+        "identification": attack_figures.draw_identification_trade_off(compared),
+        "live": live_table.draw_live_figure(answers),
     }
     curves = summaries if len(summaries) <= MAX_CURVES else list(featured.values())
     for name, value, label, log in CURVES:
@@ -122,12 +122,13 @@ def draw_figures(
         if summary.runs:
             result = summary.runs[0].result
             figures_drawn[f"reliability-{place}"] = figures.draw_reliability(
-                result.reliability, tables.name_predictor([result])
+                result.reliability, page_tables.name_predictor([result])
             )
     if sampled := find_sampled(featured):
-        figures_drawn["chain"] = chains.draw_chain_path(sampled[1])
-        figures_drawn["convergence"] = chains.draw_convergence(sampled[1])
-    svgs, count = {}, len(figures_drawn)
+        figures_drawn["chain"] = chain_figures.draw_chain_path(sampled[1])
+        figures_drawn["convergence"] = chain_figures.draw_convergence(sampled[1])
+    svgs = {}
+    count = len(figures_drawn)
     for done, (name, figure) in enumerate(figures_drawn.items()):
         show_step(done, count + PAGE_STEPS, f"figure {done + 1} of {count}")
         if figure is not None:
@@ -145,7 +146,7 @@ def find_sampled(featured: Mapping[str, Summary]) -> tuple[FinishedRun, Trace] |
     return None
 
 
-def choose_featured(summaries: Sequence[Summary], verdict: words.Verdict) -> dict[str, Summary]:
+def choose_featured(summaries: Sequence[Summary], verdict: Verdict) -> dict[str, Summary]:
     """Return the undefended and the best defended summary, or the first one."""
     pair = {"undefended": verdict.base, "defended": verdict.best}
     featured = {place: summary for place, summary in pair.items() if summary is not None}
@@ -155,10 +156,10 @@ def choose_featured(summaries: Sequence[Summary], verdict: words.Verdict) -> dic
 def render_page(
     book: Book,
     summaries: Sequence[Summary],
-    verdict: words.Verdict,
+    verdict: Verdict,
     plots: Mapping[str, str],
     *,
-    strips: Sequence[pictures.Strip],
+    strips: Sequence[reconstruction_strips.Strip],
     answers: Sequence[LiveRow],
 ) -> str:
     """Return the page; every text from the files is escaped by the template."""
@@ -168,7 +169,7 @@ def render_page(
     )
     featured = choose_featured(summaries, verdict)
     sampled = find_sampled(featured)
-    sweeps = budgets.find_sweeps(book.rows)
+    sweeps = larger_budgets.find_sweeps(book.rows)
     labels = {(s.variant, s.strength): s.label for s in summaries}
     reliability = [
         Plot(summary.label, inline_svg(plots[name]))
@@ -182,21 +183,21 @@ def render_page(
     return environment.from_string(source).render(
         book=book,
         verdict=verdict,
-        attack_sentence=words.describe_attack(verdict),
-        alarms=alarms.find_alarms(summaries),
+        attack_sentence=describe_attack(verdict),
+        alarms=find_alarms(summaries),
         bars=make_bars(featured.values()),
         seeds=limits.describe_seeds(summaries),
-        cautions=words.list_cautions(summaries, verdict),
+        cautions=list_cautions(summaries, verdict),
         limits=limits.list_limits(summaries, verdict, book.failed, (row.attack for row in answers)),
-        tables=tables,
+        tables=page_tables,
         summaries=summaries,
         trade=select_plots("bits", "mse", "identification"),
         curves=select_plots(*(name for name, *_ in CURVES)),
         reliability=reliability,
         chain=select_plots("chain", "convergence"),
-        larger=budgets.make_sweeps_table(sweeps, labels) if sweeps else None,
-        larger_sentence=budgets.describe_sweeps(sweeps),
-        live=live.make_live_table(answers),
+        larger=larger_budgets.make_sweeps_table(sweeps, labels) if sweeps else None,
+        larger_sentence=larger_budgets.describe_sweeps(sweeps),
+        live=live_table.make_live_table(answers),
         live_plots=select_plots("live"),
         convergence=sampled[0].result.convergence if sampled else None,
         strips=[(strip, encode_strip(strip)) for strip in strips],
@@ -210,7 +211,7 @@ def make_bars(summaries: Iterable[Summary]) -> list[Bar]:
     return [
         Bar(s.label, length, format_interval(s.bits, 2), format_number(s.cap, 1))
         for s in summaries
-        if (length := tables.bar_length(s.bits, s.cap)) is not None
+        if (length := page_tables.bar_length(s.bits, s.cap)) is not None
     ]
 
 
@@ -224,7 +225,7 @@ def inline_svg(svg: str) -> Markup:
     return Markup(body)  # matplotlib escapes the labels it writes
 
 
-def encode_strip(strip: pictures.Strip) -> str:
+def encode_strip(strip: reconstruction_strips.Strip) -> str:
     """Return the strip as a PNG in a data URL."""
-    image = pictures.encode_png(pictures.tile_images(strip.images))
+    image = reconstruction_strips.encode_png(reconstruction_strips.tile_images(strip.images))
     return f"data:image/png;base64,{base64.b64encode(image).decode()}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from fedcel.attacks import AttackRow
 from fedcel.settings import burn_in_rounds
-from sims.report.read import Book, FinishedRun
+from sims.report.book import Book, FinishedRun
 from sims.results import (
     ACCURACY,
     BITS,
@@ -22,7 +22,7 @@ from sims.results import (
     find_worst_attack,
     group_by_attack,
     hold_to_common,
-    hold_to_own,
+    hold_to_common_per_point,
     mean_samples,
     resample_rows,
 )
@@ -41,11 +41,11 @@ def select_decoder_rows(run: FinishedRun) -> list[AttackRow]:
     Where it was attacked with others only, of those that rebuilt images best.
     """
     attacks = group_by_attack(row for row in run.attacks if row.attack == "decoder")
-    how = run.settings.attack
+    default = run.settings.attack
     configured = {
         attack: rows
         for attack, rows in attacks.items()
-        if (attack.knowledge, attack.budget) == (how.knowledge, how.budget)
+        if (attack.knowledge, attack.budget) == (default.knowledge, default.budget)
     }
     worst = find_worst_attack(average_seeds(rows) for rows in (configured or attacks).values())
     return attacks[worst.id] if worst else []
@@ -95,7 +95,7 @@ class Summary:
     candidates: int | None = None
     choices: int | None = None
     picked_among: int | None = None
-    """Of how many images the worst attacks picked; None where seeds differ, or it is not known."""
+    """How many images the worst attacks picked among; None where seeds differ or it is unknown."""
     label_only: float | None = None
     bits_of_seed: dict[int, float] = field(default_factory=dict)
     bits_again: dict[int, list[float]] = field(default_factory=dict)
@@ -109,15 +109,16 @@ def summarise_book(book: Book, common: bool = False) -> tuple[Summary, ...]:
     cells have met: curves join strengths, and a stronger attack at one alone would bend them.
     """
     groups: dict[tuple[str, float | None], list[BenchRow]] = {}
-    for row in (hold_to_common if common else hold_to_own)(book.rows):
+    for row in (hold_to_common if common else hold_to_common_per_point)(book.rows):
         groups.setdefault(row.point, []).append(row)
-    return tuple(_summary(rows, book, groups) for rows in groups.values())
+    return tuple(_summarise_point(rows, book, groups) for rows in groups.values())
 
 
-def _summary(
+def _summarise_point(
     rows: list[BenchRow], book: Book, points: Iterable[tuple[str, float | None]]
 ) -> Summary:
-    first, runs = rows[0], tuple(book.runs[row.run] for row in rows)
+    first = rows[0]
+    runs = tuple(book.runs[row.run] for row in rows)
     last = runs[0].result
     decoder = [attack for run in runs for attack in select_decoder_rows(run)]
     samples = resample_rows(rows, book.images)
@@ -128,7 +129,7 @@ def _summary(
 
     return Summary(
         variant=first.variant,
-        label=_label(first, points),
+        label=_label_point(first, points),
         title=first.name,
         strength=first.strength,
         undefended=bool(first.undefended),
@@ -179,7 +180,7 @@ def count_choices(rows: Iterable[BenchRow], choices: int | None) -> int | None:
     return counts.pop() if len(counts) == 1 else None
 
 
-def _label(row: BenchRow, points: Iterable[tuple[str, float | None]]) -> str:
+def _label_point(row: BenchRow, points: Iterable[tuple[str, float | None]]) -> str:
     """Return the human name; a strength is added where it tells two groups apart."""
     swept = sum(variant == row.variant for variant, _ in points) > 1
     return f"{row.name}, {row.strength:g}" if swept and row.strength is not None else row.name

@@ -12,7 +12,6 @@ from sims.results.attack_results import (
     requested_results,
     write_result,
 )
-from sims.results.baseline import is_defended, is_undefended
 from sims.results.bench_rows import (
     BENCH_LOCK,
     ImageVectors,
@@ -66,12 +65,13 @@ from sims.results.records import (
     UncertaintyRow,
     attribute,
 )
+from sims.results.undefended import is_defended, is_undefended
 from sims.results.worst_attack import (
     common_attacks,
     comparable_attacks,
     find_worst_attack,
     hold_to_common,
-    hold_to_own,
+    hold_to_common_per_point,
 )
 
 __all__ = [
@@ -119,7 +119,7 @@ __all__ = [
     "find_worst_attack",
     "group_by_attack",
     "hold_to_common",
-    "hold_to_own",
+    "hold_to_common_per_point",
     "is_defended",
     "is_undefended",
     "lacking_settings",

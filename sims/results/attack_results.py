@@ -37,7 +37,7 @@ class AttackResult(Record):
 
     settings: dict[str, Scalar]
     revision: int
-    """Of the attacks that were carried out."""
+    """The attacks' revision when they were carried out."""
     finished: AwareDatetime
     rows: tuple[AttackRow, ...]
     path: Path = Field(Path(), exclude=True)
@@ -48,32 +48,32 @@ class AttackResult(Record):
         return read_tensors(path)[0] if path.exists() else {}
 
 
-def split_settings(how: AttackSettings) -> list[AttackSettings]:
-    """Return the settings of each attack that `how` names, each name once."""
-    names = dict.fromkeys(name.strip() for name in how.names.split(","))
-    return [how.model_copy(update={"names": name}) for name in names]
+def split_settings(attack_settings: AttackSettings) -> list[AttackSettings]:
+    """Return the settings of each attack that `attack_settings` names, each name once."""
+    names = dict.fromkeys(name.strip() for name in attack_settings.names.split(","))
+    return [attack_settings.model_copy(update={"names": name}) for name in names]
 
 
-def result_path(folder: Path, how: AttackSettings) -> Path:
+def result_path(folder: Path, attack_settings: AttackSettings) -> Path:
     """Return where the result of one attack on a run is; the name repeats that of the attack."""
-    text = json.dumps(how.model_dump(by_alias=True), sort_keys=True)
-    name = re.sub(r"[^\w.-]+", "-", how.names)
+    text = json.dumps(attack_settings.model_dump(by_alias=True), sort_keys=True)
+    name = re.sub(r"[^\w.-]+", "-", attack_settings.names)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     return folder / ATTACKS_FOLDER / f"{name}-{digest}.json"
 
 
-def write_result(folder: Path, how: AttackSettings, attacked: Attacked) -> None:
+def write_result(folder: Path, attack_settings: AttackSettings, attacked: Attacked) -> None:
     """Write what one attack with these settings scored, in the place of what it scored before.
 
     Args:
-        folder: Of the run.
-        how: The settings; `how.names` is the one attack.
+        folder: The run's folder.
+        attack_settings: The settings; `attack_settings.names` is the one attack.
         attacked: What came of it.
     """
-    path = result_path(folder, how)
+    path = result_path(folder, attack_settings)
     path.parent.mkdir(exist_ok=True)
     result = AttackResult(
-        settings=how.model_dump(by_alias=True),
+        settings=attack_settings.model_dump(by_alias=True),
         revision=REVISION,
         finished=datetime.now(UTC),
         rows=tuple(attacked.rows),
@@ -103,8 +103,8 @@ def read_results(folder: Path) -> list[AttackResult]:
 
 
 def is_replaced_by(old: AttackId, new: AttackId) -> bool:
-    """Say whether a new row replaces an old one: they agree in all that the old one says."""
-    return all(value in ("", None, later) for value, later in zip(old, new, strict=True))
+    """Say whether `new` supersedes `old`: every field set in `old` is equal in `new`."""
+    return all(before in ("", None, after) for before, after in zip(old, new, strict=True))
 
 
 def read_attack_rows(folder: Path) -> list[AttackRow]:
@@ -112,36 +112,36 @@ def read_attack_rows(folder: Path) -> list[AttackRow]:
     return [row for result in read_results(folder) for row in result.rows]
 
 
-def requested_results(folder: Path, how: AttackSettings) -> list[AttackResult] | None:
-    """Return the results that `how` asks for; None where one of its attacks was not carried out.
+def requested_results(folder: Path, attack_settings: AttackSettings) -> list[AttackResult] | None:
+    """Return the results asked for; None where one of the attacks was not carried out.
 
     Those of an attack that failed, or of an earlier revision, count; see `lacking_settings`.
 
     Args:
-        folder: Of the run.
-        how: The attacks, and with what.
+        folder: The run's folder.
+        attack_settings: The attacks, and with what.
 
     Raises:
         RunError: When one is damaged.
     """
-    paths = [result_path(folder, alone) for alone in split_settings(how)]
+    paths = [result_path(folder, alone) for alone in split_settings(attack_settings)]
     return [read_result(path) for path in paths] if all(path.exists() for path in paths) else None
 
 
-def lacking_settings(folder: Path, how: AttackSettings) -> AttackSettings | None:
-    """Return what a run is still to be attacked with for `how`; None where it has all of it.
+def lacking_settings(folder: Path, attack_settings: AttackSettings) -> AttackSettings | None:
+    """Return what a run is still to be attacked with; None where it has all of it.
 
     That is each attack that was not carried out, that would be carried out otherwise now, or that
     failed where nobody foresaw it: memory was short, a part of the user's own was wrong. What
     cannot act on the run is not lacking.
     """
-    settings = split_settings(how)
+    settings = split_settings(attack_settings)
     lacking = [alone.names for alone in settings if is_lacking(result_path(folder, alone))]
-    return how.model_copy(update={"names": ",".join(lacking)}) if lacking else None
+    return attack_settings.model_copy(update={"names": ",".join(lacking)}) if lacking else None
 
 
 def is_lacking(path: Path) -> bool:
-    """Say whether the result that belongs there is missing, outdated, or a failure."""
+    """Say whether the result at this path is missing, outdated, or a failure."""
     if not path.exists():
         return True
     result = read_result(path)
@@ -174,14 +174,14 @@ def average_attacks(results: Iterable[AttackResult]) -> list[CellAttack]:
 
 
 def average_seeds(rows: Sequence[AttackRow], revision: int | None = None) -> CellAttack:
-    """Return the mean scores of one attack."""
+    """Return the mean scores of one attack over its attack seeds."""
     means: dict[str, object] = {"revision": revision, "seeds": len(rows)}
     for name in ATTACK_MEASURES:
         values = [value for row in rows if (value := getattr(row, attribute(name))) is not None]
         if values:
             means[name] = fmean(values)
-    how = rows[0].model_dump(include={*AttackConditions.model_fields}, exclude_none=True)
-    return CellAttack.model_validate(how | means)
+    conditions = rows[0].model_dump(include={*AttackConditions.model_fields}, exclude_none=True)
+    return CellAttack.model_validate(conditions | means)
 
 
 def read_pictures(folder: Path) -> Pictures:
@@ -221,9 +221,9 @@ def read_pictures_of(result: AttackResult) -> Pictures:
 
 
 def read_attack_vectors(folder: Path) -> per_image.Vectors:
-    """Return what each attack scored of each target, mean over its seeds.
+    """Return each attack's scores per target, mean over its seeds, by `attack_vector_name`.
 
-    By `attack_vector_name`; what is not kept of all seeds is left out.
+    A score that is not kept of all seeds is left out.
     """
     vectors = per_image.Vectors()
     for result in read_results(folder):
@@ -239,6 +239,6 @@ def read_attack_vectors(folder: Path) -> per_image.Vectors:
 
 
 def attack_vector_name(attack: AttackId, measure: str) -> str:
-    """Return the name of what an attack scored of each target."""
+    """Return the name of an attack's scores per target."""
     parts = ("" if value is None else f"{value}" for value in attack)
     return per_image.APART.join([*parts, measure])

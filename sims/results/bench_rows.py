@@ -23,7 +23,7 @@ from sims.results.worst_attack import hold_to_common
 BENCH_LOCK = f".{BENCH_FILE}.lock"
 """Held while bench.json is written: another call may finish other cells meanwhile."""
 ImageVectors = dict[str, Float[np.ndarray, " T"]]
-"""By run and measure, or run, attack and measure: a value for each test image."""
+"""A value for each test image, by run and measure, or by run, attack and measure."""
 BENCH_AGAIN = "run the same `fedcel bench` again, finished cells are kept"
 
 
@@ -31,7 +31,7 @@ def read_bench_rows(folder: Path) -> list[BenchRow]:
     """Read the rows of a bench as they are there; none is held to an attack yet.
 
     Args:
-        folder: Of the bench.
+        folder: The bench's folder.
 
     Returns:
         The rows in the order of the file, one or more.
@@ -63,7 +63,7 @@ def write_bench_rows(folder: Path, rows: Iterable[BenchRow]) -> list[BenchRow]:
     """Write rows with all attacks on their runs, and image by image what they are means of.
 
     Args:
-        folder: Of the bench; the caller holds `BENCH_LOCK` in it.
+        folder: The bench's folder; the caller holds `BENCH_LOCK` in it.
         rows: In the order of the file; attacks that they name are replaced by those of the runs.
 
     Returns:

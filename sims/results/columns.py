@@ -39,7 +39,7 @@ ROW_COLUMNS = (
     Column("identification-5", "among five, %", 1, 100),
     Column("label-accuracy", "label read, %", 1, 100),
 )
-"""Of a row of bench.json."""
+"""The measures of a row of bench.json."""
 RESULT_COLUMNS = (
     Column("nll", "NLL", 3),
     Column("ece", "ECE", 3),
@@ -56,7 +56,7 @@ RESULT_COLUMNS = (
     Column("ceiling", "ceiling, %", 1, 100),
     Column("seconds", "seconds", 1),
 )
-"""Of results of runs and of attacks."""
+"""The other measures in the results of runs and of attacks."""
 Measures = Mapping[str, float]
 """Numbers of one row by the keys of their columns."""
 

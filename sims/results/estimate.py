@@ -21,14 +21,14 @@ class Estimate:
 
 
 UNKNOWN = Estimate()
-"""Of nothing that was measured."""
+"""The estimate of what was not measured."""
 
 
 def estimate(values: Iterable[float | None]) -> Estimate:
     """Return the mean of values, and Student's 95 % interval from three values on.
 
     Args:
-        values: Of one measure under several seeds; None is left out.
+        values: One measure's values under several seeds; None is left out.
 
     Returns:
         The estimate, `UNKNOWN` of no value.

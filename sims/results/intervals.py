@@ -30,9 +30,9 @@ Vector = Float[np.ndarray, " T"]
 
 
 def row_vectors(row: BenchRow, vectors: Mapping[str, Vector]) -> dict[str, Vector]:
-    """Return what is kept of each test image of a row's measures, those of its worst attack too.
+    """Return a row's measures per test image, those of its worst attack too, as far as kept.
 
-    `vectors` are as of `read_image_vectors`.
+    `vectors`: what `read_image_vectors` returns.
     """
     names = {key: key for key in (*REQUIRED, IDENTIFICATION.key)}
     if row.worst:
@@ -51,7 +51,7 @@ def resample_rows(
 
     Args:
         rows: Cells of a bench, held to an attack where its error is asked for.
-        vectors: Of the bench, as of `read_image_vectors`; some may be of the first images alone.
+        vectors: What `read_image_vectors` returns; some may be of the first images alone.
 
     Returns:
         By sample and row, the measures by their keys. No sample at all where a run lacks accuracy

@@ -17,7 +17,7 @@ from sims.results.columns import ACCURACY, ATTENTION, BITS, MSE, STEP_RATIO, Mea
 from sims.results.file_names import BENCH_FILE
 from sims.results.records import BenchRow
 
-OF_THE_METHOD = (STEP_RATIO.key, ATTENTION.key)
+CONSTANT_MEASURES = (STEP_RATIO.key, ATTENTION.key)
 """Measures that do not fade with the strength: at strength 0 they are those of the first swept."""
 
 GRID = 101
@@ -28,25 +28,28 @@ Curve = Sequence[Measures]
 
 
 class Match(NamedTuple):
-    """A curve's measures at an accuracy; `bound`: more accurate than that, so bits are at most."""
+    """A curve's measures at one accuracy.
+
+    `is_bound`: taken at a higher accuracy, so bits are an upper bound.
+    """
 
     values: Measures
-    bound: bool
+    is_bound: bool
 
 
 Matches = dict[int, Match | None]
-"""By seed; None: the variant is never this accurate."""
+"""Matches by seed; None where the variant is never this accurate."""
 
 
 def bits_at(curve: Curve, accuracy: float) -> Match | None:
     """Return the curve's fewest bits at `accuracy` (a share) or above; see `interpolate_curve`."""
     if not curve:
         return None
-    keys, values, bound = interpolate_curve(curve, [accuracy])
+    keys, values, is_bound = interpolate_curve(curve, [accuracy])
     if np.isnan(values[0, keys.index(BITS.key)]):
         return None
     point = {k: float(v) for k, v in zip(keys, values[0], strict=True) if not np.isnan(v)}
-    return Match(point if bound[0] else point | {ACCURACY.key: accuracy}, bool(bound[0]))
+    return Match(point if is_bound[0] else point | {ACCURACY.key: accuracy}, bool(is_bound[0]))
 
 
 def interpolate_curve(
@@ -61,7 +64,8 @@ def interpolate_curve(
     """
     keys = list(dict.fromkeys(key for point in curve for key in point))
     table = np.array([[point.get(key, np.nan) for key in keys] for point in curve])
-    target, actual = np.asarray(accuracies)[None, :], table[:, keys.index(ACCURACY.key)][:, None]
+    target = np.asarray(accuracies)[None, :]
+    actual = table[:, keys.index(ACCURACY.key)][:, None]
     first, second = actual[:-1], actual[1:]
     inside = (np.minimum(first, second) < target) & (target < np.maximum(first, second))
     share = (target - first) / np.where(inside, second - first, 1)
@@ -92,9 +96,9 @@ def match_rows(
     """Return what each variant has `loss` points of accuracy below the undefended net.
 
     Args:
-        rows: Of a bench.
+        rows: A bench's rows.
         measured: Their measures, or those of a bootstrap sample.
-        loss: In points, 0 or more.
+        loss: Points of accuracy, 0 or more.
 
     Returns:
         By variant and seed, the measures at that accuracy; None where it is never reached.
@@ -102,10 +106,10 @@ def match_rows(
     Raises:
         RunError: When a row lacks what is needed, or a seed has no undefended row.
     """
-    bare = undefended_measures(rows, measured)
+    undefended = undefended_measures(rows, measured)
     matches: dict[str, Matches] = {}
-    for (variant, seed), curve in make_curves(rows, measured, bare).items():
-        accuracy = bare[seed][ACCURACY.key] - loss / 100
+    for (variant, seed), curve in make_curves(rows, measured, undefended).items():
+        accuracy = undefended[seed][ACCURACY.key] - loss / 100
         matches.setdefault(variant, {})[seed] = bits_at(curve, accuracy)
     return matches
 
@@ -120,18 +124,18 @@ def curve_areas(
     of the same net; no MSE where one of them has none.
 
     Args:
-        rows: Of a bench.
+        rows: A bench's rows.
         measured: Their measures, or those of a bootstrap sample.
         most: The largest loss, in points above 0.
 
     Raises:
         RunError: As `match_rows`.
     """
-    bare = undefended_measures(rows, measured)
+    undefended = undefended_measures(rows, measured)
     losses = np.linspace(0, most / 100, GRID)
     areas: dict[str, dict[int, Measures]] = {}
-    for (variant, seed), curve in make_curves(rows, measured, bare).items():
-        top = bare[seed]
+    for (variant, seed), curve in make_curves(rows, measured, undefended).items():
+        top = undefended[seed]
         keys, reached, _ = interpolate_curve(curve, list(top[ACCURACY.key] - losses))
         helps = reached[:, keys.index(BITS.key)] < top[BITS.key]  # NaN does not
         mean = {
@@ -150,21 +154,21 @@ def undefended_measures(
     if any(row.undefended is None for row in rows):
         raise RunError(f"{BENCH_FILE}: a row has no 'undefended'; {BENCH_AGAIN}")
     first = next((row.variant for row in rows if row.undefended), None)
-    bare = {
+    undefended = {
         row.seed: values
         for row, values in zip(rows, measured, strict=True)
         if row.undefended and row.variant == first
     }
-    for seed in sorted({row.seed for row in rows} - bare.keys()):
+    for seed in sorted({row.seed for row in rows} - undefended.keys()):
         raise RunError(
             f"{BENCH_FILE} has no undefended row of seed {seed}, whose accuracy the others are "
             "matched to; bench a variant without cel.kind and defence.name with that seed"
         )
-    return bare
+    return undefended
 
 
 def make_curves(
-    rows: Sequence[BenchRow], measured: Sequence[Measures], bare: Mapping[int, Measures]
+    rows: Sequence[BenchRow], measured: Sequence[Measures], undefended: Mapping[int, Measures]
 ) -> dict[tuple[str, int], Curve]:
     """Return the curve of each variant and seed.
 
@@ -179,8 +183,8 @@ def make_curves(
         ordered = sorted(group, key=lambda pair: pair[0].strength or 0.0)
         points = [values for _, values in ordered]
         if all(row.anchored for row, _ in group) and (ordered[0][0].strength or 0.0) > 0:
-            constant = {key: points[0][key] for key in OF_THE_METHOD if key in points[0]}
-            points.insert(0, {**bare[seed], **constant})
+            constant = {key: points[0][key] for key in CONSTANT_MEASURES if key in points[0]}
+            points.insert(0, {**undefended[seed], **constant})
         curves[variant, seed] = points
     return curves
 

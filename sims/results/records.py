@@ -134,7 +134,7 @@ class CellAttack(AttackScores):
     """One attack on a cell of a bench: its scores are means over the attack seeds."""
 
     revision: int | None = None
-    """Of the attack that was carried out; older benches do not say it."""
+    """The attack's revision when it was carried out; older benches do not say it."""
     seeds: int | None = None
     """The number of attack seeds."""
 

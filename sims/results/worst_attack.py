@@ -5,6 +5,7 @@ would look worse than it is.
 """
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter, itemgetter
 
 from fedcel.attacks import AttackId
 from sims.results.records import BenchRow, CellAttack
@@ -26,10 +27,14 @@ def find_worst_attack(attacks: Iterable[CellAttack]) -> CellAttack | None:
     Returns:
         One of them, None when no attack on one inference rebuilt an image.
     """
-    competing = [a for a in attacks if a.mse is not None and a.id.on_one_inference]
-    most = max((attack.targets or 0 for attack in competing), default=0)
-    competing = [attack for attack in competing if attack.targets in (None, most)]
-    return min(competing, key=lambda attack: attack.mse or 0.0, default=None)
+    scored = [
+        (attack.mse, attack)
+        for attack in attacks
+        if attack.mse is not None and attack.id.on_one_inference
+    ]
+    most_targets = max((attack.targets or 0 for _, attack in scored), default=0)
+    competing = [pair for pair in scored if pair[1].targets in (None, most_targets)]
+    return min(competing, key=itemgetter(0))[1] if competing else None
 
 
 def comparable_attacks(row: BenchRow) -> dict[AttackKey, CellAttack]:
@@ -40,31 +45,43 @@ def comparable_attacks(row: BenchRow) -> dict[AttackKey, CellAttack]:
     return {
         (attack.id, attack.revision): attack
         for attack in row.attacks
-        if attack.id.on_one_inference and attack.mse is not None
-        if None in (attack.identification_candidates, row.identification_candidates, attack.targets)
-        or attack.identification_candidates
-        == min(row.identification_candidates or 0, attack.targets or 0)
+        if attack.id.on_one_inference and attack.mse is not None and is_full_choice(attack, row)
     }
 
 
+def is_full_choice(attack: CellAttack, row: BenchRow) -> bool:
+    """Say whether an attack chose among the cell's candidates, or all its targets if fewer."""
+    choices = attack.identification_candidates
+    candidates = row.identification_candidates
+    if choices is None or candidates is None or attack.targets is None:
+        return True  # older benches do not say it
+    return choices == min(candidates, attack.targets)
+
+
 def common_attacks(rows: Sequence[BenchRow]) -> set[AttackKey]:
-    """Return the attacks that all cells have met, or else those that most cells have met."""
-    reached: dict[AttackKey, set[int]] = {}
-    for number, row in enumerate(rows):
+    """Return the attacks that all cells have met; if there are none, those of the largest group.
+
+    A group is the cells that met an attack. Of equally large ones that counts whose runs come
+    first by name, whatever the order of the rows. The cells outside it have none of its attacks.
+    """
+    cells_by_attack: dict[AttackKey, set[int]] = {}
+    for number, row in enumerate(sorted(rows, key=attrgetter("run"))):
         for key in comparable_attacks(row):
-            reached.setdefault(key, set()).add(number)
-    widest = max(reached.values(), key=len, default=set())
-    return {key for key, cells in reached.items() if cells == widest}
+            cells_by_attack.setdefault(key, set()).add(number)
+    groups = cells_by_attack.values()
+    largest = min(groups, key=lambda cells: (-len(cells), sorted(cells)), default=set())
+    return {key for key, cells in cells_by_attack.items() if cells == largest}
 
 
 def hold_to_common(rows: Sequence[BenchRow]) -> list[BenchRow]:
     """Hold each cell to the worst of the attacks that all cells have met: so they are compared.
 
     Args:
-        rows: Of a bench, in any order.
+        rows: A bench's rows, in any order.
 
     Returns:
-        The rows with their `worst` attack set: None where a cell met none of `common_attacks`.
+        The rows with their `worst` attack set: None where a cell met none of `common_attacks`,
+        so that it is left out of the comparison.
     """
     common = common_attacks(rows)
     compared = []
@@ -75,11 +92,11 @@ def hold_to_common(rows: Sequence[BenchRow]) -> list[BenchRow]:
     return compared
 
 
-def hold_to_own(rows: Sequence[BenchRow]) -> list[BenchRow]:
+def hold_to_common_per_point(rows: Sequence[BenchRow]) -> list[BenchRow]:
     """Hold each cell to the worst of the attacks that all seeds of its point have met.
 
     Args:
-        rows: Of a bench, in any order.
+        rows: A bench's rows, in any order.
 
     Returns:
         The rows in the same order with their `worst` attack set, where there is one.

@@ -61,9 +61,9 @@ class BestTrial(NamedTuple):
     chosen: FlatSettings
     score: ValidationScore
     trials: int
-    """Different ones: the sampler may suggest a combination of choices twice."""
+    """Different trials: the sampler may suggest a combination of choices twice."""
     trained: int
-    """Of this call; the rest were in the journal."""
+    """Federations trained in this call; the other trials were in the journal."""
 
 
 def run_search(plan: SearchPlan, trials: int, floor: float | None, journal: Path) -> BestTrial:
@@ -77,23 +77,28 @@ def run_search(plan: SearchPlan, trials: int, floor: float | None, journal: Path
     """
     torch.set_num_threads(1)  # the same sums whatever runs beside this
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage, name = open_journal(journal), plan.variant.name
+    storage = open_journal(journal)
+    name = plan.variant.name
     study = optuna.create_study(
         storage=storage,
         study_name=name_study(plan, floor),
         direction="maximize",
         load_if_exists=True,
     )
-    outcomes, seconds = recall_outcomes(storage), list[float]()
+    outcomes = recall_outcomes(storage)
+    seconds = list[float]()
     grid = list_grid(plan, trials)
     budget = len(grid) or trials
     while trial := ask_trial(study, plan, grid, budget):
-        number, chosen = len(list_ended(study)) + 1, choose_values(plan, trial)
+        number = len(list_ended(study)) + 1
+        chosen = choose_values(plan, trial)
         title = f"{name}, trial {number} of {budget}"
         settings = parse_settings(plan.base | chosen)
-        federation, source = settings_id(settings), ", trained before"
+        federation = settings_id(settings)
+        source = ", trained before"
         if federation not in outcomes:
-            begin, source = time.monotonic(), ""
+            begin = time.monotonic()
+            source = ""
             outcomes[federation] = train_trial(settings, title)
             seconds.append(time.monotonic() - begin)
         outcome = outcomes[federation]
@@ -115,7 +120,7 @@ def run_search(plan: SearchPlan, trials: int, floor: float | None, journal: Path
 
 
 def name_study(plan: SearchPlan, floor: float | None) -> str:
-    """Return what a search is known by: all that decides its suggestions and their values."""
+    """Return the name of a search: all that decides its suggestions and their values."""
     ranges = {key: str(values) for key, values in plan.ranges.items()}
     return json.dumps((plan.variant.name, plan.goal, floor, plan.base, ranges), sort_keys=True)
 
@@ -180,7 +185,9 @@ def train_trial(settings: Settings, title: str) -> Outcome:
 
 def score_run(run: run_folder.Run) -> ValidationScore:
     """Return how a run does on its validation images; the test set is not touched."""
-    (x, y), seed, scope = run.splits.validation, run.settings.seed, run.settings.chain.scope
+    x, y = run.splits.validation
+    seed = run.settings.seed
+    scope = run.settings.chain.scope
     samples = posterior_samples(run)
     repeated, labels = x.repeat(NOISE_DRAWS, 1, 1, 1), y.repeat(NOISE_DRAWS)
     answers = predict(run.flat, samples, repeated, make_generator(seed, "tune-noise"), scope=scope)

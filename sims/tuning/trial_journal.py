@@ -59,7 +59,7 @@ def open_journal(path: Path) -> BaseStorage:
 
 
 def settings_id(settings: Settings) -> str:
-    """Return what a federation is known by: every setting that it is trained with."""
+    """Return the identity of a federation: every setting that it is trained with."""
     return json.dumps(flatten_settings(dump_settings(settings)), sort_keys=True)
 
 

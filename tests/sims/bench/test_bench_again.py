@@ -1,6 +1,5 @@
 """A bench called again: finished cells stay in the table, failed attacks are tried again."""
 
-import importlib
 import json
 import shutil
 from pathlib import Path
@@ -14,11 +13,9 @@ from fedcel.attacks import FAILURE_PREFIX, Attacked, AttackRow
 from fedcel.errors import RunError
 from fedcel.runs import per_image, run_folder
 from fedcel.settings import Scalar
-from sims.bench import scenario
+from sims.bench import run_bench, scenario
 from sims.results.attack_results import read_attack_rows, write_result
 from tests.sims.small import QUICK
-
-BENCH = importlib.import_module("sims.bench.run")  # `sims.bench.run` itself is the function
 
 
 class Flaky:
@@ -65,13 +62,13 @@ def test_finished_cells_that_are_not_asked_for_stay(
 ) -> None:
     """In the scenario's order and by seed, until their folder is removed; nothing is rewritten."""
     out = tmp_path / "b"
-    BENCH.run_bench(*planned(tmp_path, **{"bench.seeds": "1"}), out)
+    run_bench.run_bench(*planned(tmp_path, **{"bench.seeds": "1"}), out)
     (first,) = [
         row for row in json.loads((out / "bench.json").read_text()) if row["variant"] == "b"
     ]
     shutil.rmtree(out / "runs" / "b-1")
     capsys.readouterr()
-    BENCH.run_bench(*planned(tmp_path, **{"bench.seeds": "0"}), out)
+    run_bench.run_bench(*planned(tmp_path, **{"bench.seeds": "0"}), out)
     assert "earlier calls that stay in the table: 1\n" in capsys.readouterr().err
     rows = json.loads((out / "bench.json").read_text())
     assert [row["run"] for row in rows] == ["runs/a-0", "runs/a-1", "runs/b-0"]
@@ -81,7 +78,7 @@ def test_finished_cells_that_are_not_asked_for_stay(
     }
     before = (out / "bench.json").read_text()
     plan, cells = planned(tmp_path, **{"bench.seeds": "0"})
-    BENCH.run_bench(plan, cells[1:], out)
+    run_bench.run_bench(plan, cells[1:], out)
     assert (out / "bench.json").read_text() == before
 
 
@@ -92,11 +89,11 @@ def test_what_failed_is_named_until_it_is_finished(tmp_path: Path) -> None:
     out.mkdir()
     told = [{"cell": name, "reason": "ran away"} for name in ("a-0", "a-1")]
     (out / "failed.json").write_text(json.dumps(told))
-    BENCH.run_bench(plan, cells, out)
+    run_bench.run_bench(plan, cells, out)
     assert json.loads((out / "failed.json").read_text()) == told[1:]
     more = [*told, {"cell": "b-0", "reason": "ran away"}, {"cell": "a-0.5-0", "reason": "too"}]
     (out / "failed.json").write_text(json.dumps(more))
-    BENCH.run_bench(plan, cells, out)
+    run_bench.run_bench(plan, cells, out)
     assert json.loads((out / "failed.json").read_text()) == told[1:]
 
 
@@ -107,7 +104,7 @@ def test_cells_of_another_scenario_are_not_mixed_in(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     words = r"that .*s\.toml has not: runs/b-0, runs/c-0, runs/d-0 and 2 more; choose another"
     with pytest.raises(RunError, match=words):
-        BENCH.run_bench(*planned(tmp_path, "a"), out)
+        run_bench.run_bench(*planned(tmp_path, "a"), out)
     assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
 
 
@@ -116,7 +113,7 @@ def test_other_seeds_with_other_settings_are_not_mixed_in(tmp_path: Path) -> Non
     out = tmp_path / "b"
     left_there(*planned(tmp_path, "a", engine="ray"), out)
     with pytest.raises(RunError, match=r"a-0 of an earlier call.*: rounds is 5 there, 6 here;"):
-        BENCH.run_bench(*planned(tmp_path, "a", rounds=6, **{"bench.seeds": "1"}), out)
+        run_bench.run_bench(*planned(tmp_path, "a", rounds=6, **{"bench.seeds": "1"}), out)
     assert not (out / "runs" / "a-1").exists()
 
 
@@ -128,7 +125,7 @@ def test_a_damaged_table_is_named_before_the_work(tmp_path: Path) -> None:
     shutil.rmtree(out / "runs")
     (out / "bench.json").write_text('[{"variant": "a"}]')
     with pytest.raises(RunError, match=r"bench\.json is damaged: 0\.seed: Field required"):
-        BENCH.run_bench(plan, cells, out)
+        run_bench.run_bench(plan, cells, out)
     assert not (out / "runs").exists()
 
 
@@ -139,11 +136,11 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
     _, (other,) = planned(tmp_path, "a", rounds=6, clients=9, seed=3, **{"net.noise": 0.7})
     words = r"settings: seed is 0 there, 3 here, rounds is 5 there, 6 here, .* and 1 more; choose"
     with pytest.raises(RunError, match=words) as refused:
-        BENCH.is_finished(tmp_path / "runs" / "a", other)
+        run_bench.is_finished(tmp_path / "runs" / "a", other)
     assert "fedcel attack" not in str(refused.value)
     _, (more,) = planned(tmp_path, "a", **{"attack.names": "decoder*4", "attack.budget": 4.0})
     with pytest.raises(RunError, match=r"attack\.budget is 1\.0 there, 4\.0 here") as refused:
-        BENCH.is_finished(tmp_path / "runs" / "a", more)
+        run_bench.is_finished(tmp_path / "runs" / "a", more)
     place = tmp_path / "runs" / "a"
     given = "--set 'attack.names=decoder*4' --set attack.budget=4.0"
     assert f"`fedcel attack {place} {given}`" in str(refused.value)
@@ -157,7 +154,7 @@ def test_an_attack_that_cannot_be_made_any_more_ends_no_bench(tmp_path: Path) ->
     (tmp_path / "a" / "cost.json").write_text("{}")
     failed = AttackRow(attack="flaky", skipped=f"{FAILURE_PREFIX} MemoryError")
     write_result(tmp_path / "a", cell.settings.attack, Attacked([failed], {}, {}))
-    assert not BENCH.is_finished(tmp_path / "a", cell)
+    assert not run_bench.is_finished(tmp_path / "a", cell)
 
 
 @pytest.mark.filterwarnings("ignore:flaky on smashed-data")
@@ -169,13 +166,13 @@ def test_a_failed_attack_is_tried_again(
     given: dict[str, Scalar] = {"attack.names": f"optimal, {__name__}:Flaky"}
     plan, cells = planned(tmp_path, "a", **given)
     for _ in range(2):
-        BENCH.run_bench(plan, cells, out)
+        run_bench.run_bench(plan, cells, out)
         (row,) = json.loads((out / "bench.json").read_text())
         assert row["failed-attacks"] == ["flaky"] and row["worst-attack"] is None
     first = read_attack_rows(out / "runs" / "a-0")[0]
     monkeypatch.setattr(Flaky, "broken", False)
     capsys.readouterr()
-    BENCH.run_bench(plan, cells, out)
+    run_bench.run_bench(plan, cells, out)
     assert (
         "1 of 1 cells have attacks that failed or are of an earlier version: run again"
         in capsys.readouterr().err
@@ -183,5 +180,5 @@ def test_a_failed_attack_is_tried_again(
     (row,) = json.loads((out / "bench.json").read_text())
     assert row["failed-attacks"] == [] and row["worst-attack"] == "flaky"
     assert read_attack_rows(out / "runs" / "a-0")[0] == first
-    BENCH.run_bench(plan, cells, out)
+    run_bench.run_bench(plan, cells, out)
     assert "1 of 1 cells are finished already: skipped" in capsys.readouterr().err

@@ -1,6 +1,5 @@
 """A bench with a bad cell: the others go on, whatever it was, and it is named with the reason."""
 
-import importlib
 import json
 import os
 import signal
@@ -10,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedcel.errors import DataError, FailedError
-from sims.bench import scenario
+from sims.bench import run_bench, scenario
 from tests.sims.small import QUICK
-
-BENCH = importlib.import_module("sims.bench.run")  # `sims.bench.run` itself is the function
 
 
 class OddError(Exception):
@@ -61,7 +58,7 @@ def test_whatever_a_cell_raises_the_others_go_on(
         tmp_path, "clients = 1790", f"net = {{ name = '{__name__}:odd' }}", "temperature = 1.0"
     )
     with pytest.raises(DataError, match=r"^v0-0, v1-0 failed, the reasons.*report\.html"):
-        BENCH.run_bench(plan, found, tmp_path / "b")
+        run_bench.run_bench(plan, found, tmp_path / "b")
     there, failed = outcome(tmp_path / "b")
     assert there == ["v2"] and list(failed) == ["v0-0", "v1-0"]
     assert "client" in failed["v0-0"]
@@ -75,14 +72,14 @@ def test_an_unforeseen_error_alone_is_no_traceback(tmp_path: Path) -> None:
     """The command line says it in a line and exits with 1."""
     plan, found = planned(tmp_path, f"net = {{ name = '{__name__}:odd' }}")
     with pytest.raises(FailedError, match=r"^v0-0 failed.*no cell is finished"):
-        BENCH.run_bench(plan, found, tmp_path / "b")
+        run_bench.run_bench(plan, found, tmp_path / "b")
 
 
 def test_many_failed_cells_are_no_wall_of_names(tmp_path: Path) -> None:
     """A folder of data that is not there fails every cell; failed.json names them all."""
     plan, found = planned(tmp_path, *["clients = 1790"] * 5)
     with pytest.raises(DataError, match=r"^v0-0, v1-0, v2-0 and 2 more failed, the reasons"):
-        BENCH.run_bench(plan, found, tmp_path / "b")
+        run_bench.run_bench(plan, found, tmp_path / "b")
     assert len(outcome(tmp_path / "b")[1]) == 5
 
 
@@ -97,7 +94,7 @@ def test_a_killed_process_costs_its_own_cell(tmp_path: Path) -> None:
         "seed = 0",
     )
     with pytest.raises(FailedError, match="^v0-0, v2-0 failed"):
-        BENCH.run_bench(plan, found, tmp_path / "b", 2)
+        run_bench.run_bench(plan, found, tmp_path / "b", 2)
     there, failed = outcome(tmp_path / "b")
     assert there == ["v1", "v3"] and set(failed) == {"v0-0", "v2-0"}
     assert failed["v0-0"].startswith("its process was killed, perhaps for want of memory")

@@ -1,6 +1,5 @@
 """Trained attacks at matched accuracy: which cells, once each, and what is said of them."""
 
-import importlib
 import json
 import re
 from pathlib import Path
@@ -14,13 +13,14 @@ from fedcel.attacks import Attacked
 from fedcel.errors import RunError, SettingsError
 from fedcel.runs import per_image
 from fedcel.settings import AttackSettings, Scalar
-from sims.bench import scenario
+from sims.bench import run_bench, scenario
 from sims.bench.escalate import (
     CellTask,
     describe_targets,
-    entry_of,
     escalate,
-    first_seeds,
+    find_entry,
+    first_attacked_seeds,
+    format_budgets,
     hold_to_task,
     nearest_rows,
 )
@@ -31,7 +31,6 @@ from tests.sims.results.made import attack, make_row
 from tests.sims.small import QUICK
 
 BITS = "bits-beyond-label"
-BENCH = importlib.import_module("sims.bench.run")  # `sims.bench.run` itself is the function
 SWEPT = """
 [bench]
 seeds = "0,1"
@@ -70,10 +69,22 @@ def test_the_loss_is_to_the_first_undefended_variant_as_in_tables() -> None:
         nearest_rows(swept, 2)
 
 
-def test_a_variant_whose_first_seed_failed_has_its_next() -> None:
-    """None of its larger budgets is left out for it."""
-    rows = [row("none", None, 0.9, 0), row("none", None, 0.9, 1), row("noise", 0.2, 0.9, 2)]
-    assert first_seeds([*rows, row("noise", 0.2, 0.9, 1)]) == {"none": 0, "noise": 1}
+def test_larger_budgets_go_to_the_first_seed_that_was_attacked() -> None:
+    """None is left out because its first seed diverged, or because every attack failed there."""
+    worst = attack("decoder", 0.1)
+    rows = [
+        row("none", None, 0.9, 1, worst=worst),
+        row("none", None, 0.9, 0, worst=worst),
+        row("noise", 0.2, 0.9, 0),
+        row("noise", 0.2, 0.9, 2, worst=worst),
+        row("noise", 0.2, 0.9, 1, worst=worst),
+        row("cel", 0.2, 0.9, 0, title="the CEL"),
+    ]
+    assert first_attacked_seeds(rows) == {"none": 0, "noise": 1}
+    assert format_budgets(rows, [], []) == ""
+    assert format_budgets(rows, [], [4.0]) == (
+        "\nNo larger budgets, as no attack rebuilt images there: the CEL.\n"
+    )
 
 
 @pytest.mark.long
@@ -84,7 +95,7 @@ def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
     path = tmp_path / "s.toml"
     path.write_text(SWEPT)
     plan = scenario.read_scenario(str(path))
-    BENCH.run_bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")
+    run_bench.run_bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")
     given: dict[str, Scalar] = {"attack.names": "decoder", "attack.budget": 0.02}
     said = escalate(tmp_path / "b", given, 0, [0.04, 0.05], jobs=2)
     told = capsys.readouterr().err
@@ -115,7 +126,7 @@ def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
     all_cells_have_their_worst_attack(tmp_path / "b", given)
     before = per_image.read_vectors(tmp_path / "b")
     written = (tmp_path / "b" / "bench.json").read_text()
-    BENCH.run_bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")  # nothing is left to do
+    run_bench.run_bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")  # all is done
     assert (tmp_path / "b" / "bench.json").read_text() == written
     after = per_image.read_vectors(tmp_path / "b")
     assert before.keys() == after.keys()
@@ -123,9 +134,9 @@ def test_a_real_bench_is_attacked_once_and_the_winner_with_more(
 
 
 def all_cells_have_their_worst_attack(folder: Path, given: dict[str, Scalar]) -> None:
-    """With `every`, strength 9 too; earlier attacks stay, and all cells have met one."""
+    """With `all_strengths`, strength 9 too; earlier attacks stay, and all cells have met one."""
     before = read_bench_rows(folder)
-    escalate(folder, given, 0, [], every=True)
+    escalate(folder, given, 0, [], all_strengths=True)
     rows = read_bench_rows(folder)
     assert [row.attacks for row in rows[:4]] == [row.attacks for row in before[:4]]
     assert all(row.attacks for row in rows)
@@ -174,8 +185,8 @@ def test_attacks_that_no_table_compares_are_refused_before_the_work(names: str) 
 def test_an_own_attack_is_asked_again_by_what_was_typed() -> None:
     """Its name is its own; the larger budgets need the import string."""
     names = "optimal, decoder,decoder*4 ,fedcel.attacks.rmle:RMLE"
-    assert entry_of("decoder", names) == "decoder"
-    assert entry_of("rmle", names) == "fedcel.attacks.rmle:RMLE"
+    assert find_entry("decoder", names) == "decoder"
+    assert find_entry("rmle", names) == "fedcel.attacks.rmle:RMLE"
 
 
 def test_few_targets_are_told() -> None:
@@ -217,7 +228,7 @@ def test_a_failed_attack_is_tried_again(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "s.toml"
     path.write_text("[[variant]]\nname = 'none'\n")
     plan = scenario.read_scenario(str(path))
-    BENCH.run_bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")
+    run_bench.run_bench(plan, scenario.list_cells(plan, QUICK), tmp_path / "b")
     given: dict[str, Scalar] = {"attack.names": f"{__name__}:Flaky"}
     said = escalate(tmp_path / "b", given, 0, [])
     (first,) = read_bench_rows(tmp_path / "b")

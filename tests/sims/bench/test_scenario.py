@@ -6,7 +6,7 @@ import pytest
 
 from fedcel.errors import SettingsError
 from sims.bench import scenario
-from sims.results.baseline import is_defended
+from sims.results.undefended import is_defended
 
 TEXT = """
 title = "T"
@@ -104,7 +104,11 @@ def test_packaged_scenarios_are_sound(name: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('title = "T"', "titel = 1", "unknown key 'titel'"),
+        (
+            *('title = "T"', "titel = 1"),
+            r"the top level has an unknown key 'titel'; did you mean 'title'\? "
+            "Allowed: bench, settings, title, tune, variant$",
+        ),
         ("clients = 4", "cleints = 4", "did you mean 'clients'"),
         ('seeds = "0,1"', 'seeds = "0,x"', "must be '0,1,2'"),
         ('seeds = "0,1"', 'seeds = "1,1"', "repeats a seed"),
@@ -127,9 +131,11 @@ def test_mistakes_are_named(tmp_path: Path, old: str, new: str, message: str) ->
 
 
 def test_no_such_scenario_lists_the_packaged_ones() -> None:
-    """Neither a name nor a file."""
-    with pytest.raises(SettingsError, match="no scenario 'digts'.*digits"):
+    """Neither a name nor a file; the nearest name is offered, where one is near."""
+    with pytest.raises(SettingsError, match=r"no scenario 'digts'; did you mean 'digits'\?"):
         scenario.read_scenario("digts")
+    with pytest.raises(SettingsError, match="no scenario '/x/y.toml'; give a TOML file or one of"):
+        scenario.read_scenario("/x/y.toml")
 
 
 @pytest.mark.parametrize(

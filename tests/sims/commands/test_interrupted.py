@@ -14,7 +14,7 @@ from sims.commands.main import main
 
 TRAINED_BY = {
     "simulate": "sims.engines.simulate.simulate",
-    "bench": "sims.bench.run.run_bench",
+    "bench": "sims.bench.run_bench.run_bench",
     "tune": "sims.tuning.tune.tune_scenario",
 }
 ROOT = Path(__file__).parents[3]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sims.report import figures
-from sims.report.read import read_book
+from sims.report.book import read_book
 from sims.report.summary import Summary, summarise_book
 from sims.results.estimate import Estimate
 from sims.results.records import ReliabilityBins

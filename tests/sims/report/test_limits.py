@@ -7,9 +7,9 @@ import pytest
 
 from fedcel.attacks import ATTACKS, AttackRow
 from fedcel.settings import Settings
+from sims.report.book import FinishedRun
 from sims.report.limits import count_rejections, describe_seeds, list_limits
-from sims.report.read import FinishedRun
-from sims.report.words import find_verdict
+from sims.report.verdict import find_verdict
 from sims.results.records import FailedCell, RejectedReply, RoundEvent, RunResult
 from tests.sims.report.made import cell
 

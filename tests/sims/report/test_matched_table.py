@@ -10,8 +10,10 @@ import torch
 from fedcel.errors import RunError, SettingsError
 from fedcel.runs import per_image
 from sims.commands.main import main
-from sims.report.matched_table import COLUMNS, NEVER, make_matched_tables
-from sims.report.text import DASH
+from sims.report.matched_table import COLUMNS, NEVER, describe_attacks, make_matched_tables
+from sims.report.number_format import DASH
+from sims.results import hold_to_common
+from tests.sims.results.made import attack, make_row
 
 SWEEP = {"none": [(None, 0.96, 5.0)], "cel": [(1.0, 0.95, 1.0), (2.0, 0.91, 0.5)]}
 DECODER: dict[str, object] = {"attack": "decoder", "mse": 0.04, "oracle-mse": 0.0434}
@@ -159,6 +161,16 @@ def test_a_worse_attack_of_a_larger_budget_counts(tmp_path: Path) -> None:
     (tmp_path / "bench.json").write_text(json.dumps(rows))
     with pytest.raises(RunError, match=r"bench\.json is damaged: 0\.attacks\.0\.attack"):
         make_matched_tables(tmp_path)
+
+
+def test_cells_outside_the_comparison_are_named() -> None:
+    """They have no error there, and a reader sees which."""
+    ridge = attack("ridge", 0.05)
+    rows = [make_row("a", 1.0, ridge), make_row("b", 1.0, ridge), make_row("c", 1.0)]
+    assert describe_attacks(hold_to_common(rows)) == (
+        " MSE: the worst attack that 2 of 3 cells met (knowledge, budget): "
+        "ridge, held-out, 1, 400 targets. Cells without it, and so without MSE: runs/c-1.0-0."
+    )
 
 
 def test_a_variant_that_seldom_reaches_an_accuracy_is_said_to(tmp_path: Path) -> None:

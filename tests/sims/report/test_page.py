@@ -246,5 +246,10 @@ def test_terminal_table(make_bench: Make) -> None:
     lines = format_summary(make_bench(seeds=3)).splitlines()
     cells = " ".join(next(line for line in lines if line.startswith("cluster")).split())
     assert cells == "cluster 94.8 ± 0.0 0.56 ± 0.05 22.0 ± 0.0 0.0427 ± 0.0002 decoder"
+    anchors = [line.split() for line in lines if "(class means)" in line or "(mean image)" in line]
+    assert [cells[-5:] for cells in anchors] == [
+        ["–", "0.00", "10.0", "0.0434", "–"],
+        ["–", "0.00", "1.0", "0.0737", "–"],
+    ]
     assert max(map(len, lines)) <= 100
     assert any("Without a defence" in line for line in lines)

@@ -19,7 +19,7 @@ from sims.results.bench_rows import (
 )
 from sims.results.intervals import row_vectors
 from sims.results.records import BenchRow
-from sims.results.worst_attack import hold_to_common, hold_to_own
+from sims.results.worst_attack import hold_to_common, hold_to_common_per_point
 from tests.sims.results.made import make_row
 
 ERRORS = {"kernel": (0.05, 0.06), "hybrid": (0.04, None)}
@@ -84,7 +84,7 @@ def test_images_are_of_the_attack_that_a_row_is_held_to(tmp_path: Path) -> None:
     """The report shows the strongest of each cell, tables one that both cells have met."""
     rows = read_bench_rows(bench(tmp_path))
     assert mean_errors(tmp_path, hold_to_common(rows)) == pytest.approx([0.05, 0.06])
-    assert mean_errors(tmp_path, hold_to_own(rows)) == pytest.approx([0.04, 0.06])
+    assert mean_errors(tmp_path, hold_to_common_per_point(rows)) == pytest.approx([0.04, 0.06])
     assert row_vectors(rows[0], read_image_vectors(tmp_path)).keys() == {
         "accuracy",
         "bits-beyond-label",

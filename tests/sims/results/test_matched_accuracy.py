@@ -63,13 +63,13 @@ def test_between_two_strengths_by_hand() -> None:
     curve = [point(0.9, 4.0, mse=0.02, a=1.0), point(0.8, 2.0, mse=0.06, b=1.0)]
     found = bits_at(curve, 0.875)
     assert found is not None
-    assert not found.bound
+    assert not found.is_bound
     assert found.values == pytest.approx(point(0.875, 3.5, mse=0.03))
     assert found.values["accuracy"] == 0.875
 
 
 @pytest.mark.parametrize(
-    ("points", "accuracy", "bits", "bound"),
+    ("points", "accuracy", "bits", "is_bound"),
     [
         ([(0.9, 4.0), (0.8, 2.0), (0.9, 1.0), (0.8, 0.0)], 0.85, 0.5, False),  # crosses three times
         ([(0.9, 4.0), (0.8, 2.0), (0.7, 3.0)], 0.8, 2.0, False),  # exactly at a point
@@ -81,13 +81,13 @@ def test_between_two_strengths_by_hand() -> None:
     ],
 )
 def test_which_point_counts(
-    points: list[tuple[float, float]], accuracy: float, bits: float, bound: bool
+    points: list[tuple[float, float]], accuracy: float, bits: float, is_bound: bool
 ) -> None:
-    """The fewest bits at this accuracy or above; `bound` where that is at a higher accuracy."""
+    """The fewest bits at this accuracy or above; `is_bound` where that is at a higher accuracy."""
     found = bits_at([point(*pair) for pair in points], accuracy)
     assert found is not None
     assert found.values[BITS] == pytest.approx(bits)
-    assert found.bound is bound
+    assert found.is_bound is is_bound
 
 
 def test_never_this_accurate() -> None:
@@ -125,8 +125,8 @@ def test_no_less_than_the_best_point_and_at_the_accuracy(
         return
     assert min(p[BITS] for p in curve) - 1e-9 <= found.values[BITS]
     assert found.values[BITS] <= max(p[BITS] for p in curve) + 1e-9
-    assert found.bound == (found.values["accuracy"] > accuracy)
-    assert found.bound or found.values["accuracy"] == accuracy
+    assert found.is_bound == (found.values["accuracy"] > accuracy)
+    assert found.is_bound or found.values["accuracy"] == accuracy
 
 
 @settings(deadline=None)

@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterable, Sequence
 from fedcel.attacks import AttackRow
 from fedcel.json_records import Record
 from fedcel.settings import dump_settings, flatten_settings
-from sims.report.summary import Summary
-from sims.report.table import Table, format_columns, make_table
-from sims.report.table_columns import find_anchors, format_estimate
-from sims.report.text import (
+from sims.report.number_format import (
     DASH,
     format_deviation,
     format_number,
-    name_worst_attacks,
 )
+from sims.report.summary import Summary
+from sims.report.table import Table, format_columns, make_table
+from sims.report.table_cells import find_summary_anchors, format_estimate
+from sims.report.terminal_summary import name_worst_attacks
 from sims.results import (
     MSE,
     STEP_RATIO,
@@ -59,13 +59,7 @@ def make_main_table(summaries: Sequence[Summary]) -> Table:
                 format_estimate(MSE, s.mse),
             ]
         )
-    anchors = find_anchors(
-        label_only=(s.label_only for s in summaries),
-        choices=(s.choices for s in summaries),
-        oracle_mse=(s.oracle_mse for s in summaries),
-        mean_mse=(s.mean_mse for s in summaries),
-    )
-    for anchor in anchors:
+    for anchor in find_summary_anchors(summaries):
         rows.append([anchor.name, *anchor.format_cells((*MAIN, *DECODER)), DASH, DASH])
     heads = (column.head for column in MAIN)
     decoder_heads = ("decoder MSE", *(f"decoder {column.head}" for column in DECODER[1:]))
@@ -218,28 +212,28 @@ def list_skipped(summaries: Sequence[Summary]) -> list[str]:
 
 def make_settings_table(summaries: Sequence[Summary]) -> Table:
     """Return the settings in which the variants differ, one column a variant."""
-    tables = _settings(summaries)
+    tables = _flatten_each(summaries)
     return make_table(
         "Settings that differ",
         ("setting", *(s.label for s in summaries)),
-        tuple(row for row in _spread(tables) if len(set(row[1:])) > 1),
+        tuple(row for row in _make_setting_rows(tables) if len(set(row[1:])) > 1),
     )
 
 
 def make_all_settings_table(summaries: Sequence[Summary]) -> Table:
     """Return every setting, one column a variant."""
     head = ("setting", *(s.label for s in summaries))
-    return make_table("All settings", head, tuple(_spread(_settings(summaries))))
+    return make_table("All settings", head, tuple(_make_setting_rows(_flatten_each(summaries))))
 
 
-def _settings(summaries: Sequence[Summary]) -> list[dict[str, object]]:
+def _flatten_each(summaries: Sequence[Summary]) -> list[dict[str, object]]:
     return [
         dict(flatten_settings(dump_settings(s.runs[0].settings))) if s.runs else {}
         for s in summaries
     ]
 
 
-def _spread(tables: Sequence[dict[str, object]]) -> Iterable[tuple[str, ...]]:
+def _make_setting_rows(tables: Sequence[dict[str, object]]) -> Iterable[tuple[str, ...]]:
     keys = dict.fromkeys(key for table in tables for key in table)
     return [(key, *(str(table.get(key, DASH)) for table in tables)) for key in keys]
 

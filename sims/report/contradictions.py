@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable
 
-from fedcel.attacks import AttackRow, find_contradictions
+from fedcel.attacks import find_contradictions
 from sims.report.summary import Summary
-from sims.results import RunResult
 
 
 def find_alarms(summaries: Iterable[Summary]) -> list[str]:
@@ -13,15 +12,5 @@ def find_alarms(summaries: Iterable[Summary]) -> list[str]:
         f"{summary.label}, training seed {seed}: {sentence}"
         for summary in summaries
         for seed, run in zip(summary.seeds, summary.runs, strict=True)
-        for sentence in find_run_contradictions(run.attacks, run.result)
+        for sentence in find_contradictions(run.attacks, run.result)
     ]
-
-
-def find_run_contradictions(
-    attacks: Iterable[AttackRow], result: RunResult | None = None
-) -> list[str]:
-    """Return a sentence for each contradiction in a run's attacks and in its result.
-
-    Whenever each attack was made.
-    """
-    return find_contradictions(attacks, result)

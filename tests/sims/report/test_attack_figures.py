@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sims.report import attacked, figures
-from sims.report.read import read_book
+from sims.report import attack_figures, figures
+from sims.report.book import read_book
 from sims.report.summary import Summary, count_choices, summarise_book
 from sims.results.estimate import Estimate
 from sims.results.records import BenchRow
@@ -30,7 +30,7 @@ def aimed(folder: Path, targets: int) -> tuple[Summary, ...]:
 
 def test_anchors_in_mse_plot(make_bench: Make) -> None:
     """The label-only line and the mean-image line are there."""
-    figure = attacked.draw_mse_trade_off(summarise_book(read_book(make_bench())))
+    figure = attack_figures.draw_mse_trade_off(summarise_book(read_book(make_bench())))
     assert figure is not None
     assert notes(figure) == pytest.approx({"label only": 0.0434, "mean image": 0.0737})
 
@@ -40,20 +40,20 @@ def test_points_of_the_identification_plot(make_bench: Make) -> None:
     found = summarise_book(read_book(make_bench()))
     rates = (Estimate(0.8, 0.02, 0.01, 3), Estimate(0.2), Estimate(0.3))
     found = tuple(replace(s, picked=rate) for s, rate in zip(found, rates, strict=True))
-    figure = attacked.draw_identification_trade_off(found)
+    figure = attack_figures.draw_identification_trade_off(found)
     assert figure is not None
     drawn = [line for line in figure.axes[0].lines if str(line.get_marker()) in figures.MARKERS]
     points = np.array([np.asarray(line.get_xydata())[0] for line in drawn])
     np.testing.assert_allclose(points, [(80, 95.1), (20, 94.8), (30, 96.2)])
-    assert attacked.to_percent(rates[0]) == Estimate(80, 2, 1, 3)
+    assert attack_figures.to_percent(rates[0]) == Estimate(80, 2, 1, 3)
 
 
 def test_only_who_was_attacked_is_drawn(make_bench: Make) -> None:
     """One cell with a trained attack is enough, and the others are left out; none is no figure."""
     bare, *others = (replace(s, picked=Estimate()) for s in summarise_book(read_book(make_bench())))
-    assert attacked.draw_identification_trade_off([bare, *others]) is None
-    assert attacked.draw_mse_trade_off([cell("none", 0.9, 2.0)]) is None
-    figure = attacked.draw_identification_trade_off(
+    assert attack_figures.draw_identification_trade_off([bare, *others]) is None
+    assert attack_figures.draw_mse_trade_off([cell("none", 0.9, 2.0)]) is None
+    figure = attack_figures.draw_identification_trade_off(
         [bare, replace(others[0], picked=Estimate(0.2))]
     )
     assert figure is not None
@@ -62,7 +62,7 @@ def test_only_who_was_attacked_is_drawn(make_bench: Make) -> None:
 
 def test_anchors_in_identification_plot(make_bench: Make) -> None:
     """Chance is 1 of 100, the label alone names 1 of 10; both are in view and named."""
-    figure = attacked.draw_identification_trade_off(summarise_book(read_book(make_bench())))
+    figure = attack_figures.draw_identification_trade_off(summarise_book(read_book(make_bench())))
     assert figure is not None
     assert notes(figure) == pytest.approx({"chance": 1, "label only": 10})
     low, high = figure.axes[0].get_xlim()
@@ -72,10 +72,10 @@ def test_anchors_in_identification_plot(make_bench: Make) -> None:
 def test_fewer_targets_are_easier_to_tell_apart(make_bench: Make) -> None:
     """Of 20 rebuilt images one is found by chance in 5 %; the label's share of 100 is not shown."""
     folder = make_bench()
-    figure = attacked.draw_identification_trade_off(aimed(folder, 20))
+    figure = attack_figures.draw_identification_trade_off(aimed(folder, 20))
     assert figure is not None
     assert notes(figure) == pytest.approx({"chance": 5})
-    figure = attacked.draw_identification_trade_off(aimed(folder, 400))
+    figure = attack_figures.draw_identification_trade_off(aimed(folder, 400))
     assert figure is not None
     assert notes(figure) == pytest.approx({"chance": 1, "label only": 10})
 

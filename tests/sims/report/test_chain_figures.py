@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from fedcel.posterior.diagnostics import Trace
-from sims.report import chains
+from sims.report import chain_figures
 
 
 def trace(path: Path, rows: int) -> Trace:
@@ -18,7 +18,7 @@ def trace(path: Path, rows: int) -> Trace:
 
 def test_the_path_is_the_functionals_over_their_rounds(tmp_path: Path) -> None:
     """Four panes, in standard deviations, at the rounds they were sampled in."""
-    figure = chains.draw_chain_path(trace(tmp_path, 30))
+    figure = chain_figures.draw_chain_path(trace(tmp_path, 30))
     assert figure is not None
     lines = [axes.lines[0] for axes in figure.axes]
     assert len(lines) == 4
@@ -28,8 +28,8 @@ def test_the_path_is_the_functionals_over_their_rounds(tmp_path: Path) -> None:
 
 def test_the_verdict_begins_where_there_is_enough(tmp_path: Path) -> None:
     """Every tenth round from the twentieth on; nothing before."""
-    figure = chains.draw_convergence(trace(tmp_path, 45))
+    figure = chain_figures.draw_convergence(trace(tmp_path, 45))
     assert figure is not None
     assert list(figure.axes[0].lines[0].get_xdata()) == [60, 70, 80]
-    assert chains.draw_convergence(trace(tmp_path / "short", 15)) is None
-    assert chains.draw_chain_path(trace(tmp_path, 0)) is None
+    assert chain_figures.draw_convergence(trace(tmp_path / "short", 15)) is None
+    assert chain_figures.draw_chain_path(trace(tmp_path, 0)) is None

@@ -45,20 +45,20 @@ REMEDY = "remove the folder and bench it again"
 def run_bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1) -> Path:
     """Train and attack all cells, each once, whatever interrupts; return the report's path.
 
-    What is wrong with a cell does not keep the others from being trained and reported: it is named
-    in failed.json and the report, and raised at the end, as the kind of the first cell's.
+    A cell that fails does not keep the others from being trained and reported: its reason stands
+    in failed.json and the report, and the first cell's kind of error is raised at the end.
 
     Args:
         scenario: What is compared.
-        cells: Those of the scenario that are to be finished now.
-        folder: Where the bench is, or will be.
+        cells: The cells of the scenario to finish now.
+        folder: The bench's folder, new or to go on with.
         jobs: Cells that are trained at the same time.
 
     Raises:
         SettingsError: For several jobs on an engine that is parallel itself, and for a swept
             setting that is overridden.
         RunError: When a cell's folder holds a run of other settings, and when cells of earlier
-            calls cannot stand beside these, see `refuse_foreign`.
+            calls cannot stand beside these, see `resume_bench.refuse_foreign`.
     """
     refuse_fixed_sweeps(cells)
     engines = sorted({cell.settings.engine for cell in cells} - {"loop"})
@@ -137,22 +137,29 @@ def write_bench(
 
 def make_rows(cells: Sequence[Cell], folder: Path) -> list[BenchRow]:
     """Return a row for each cell that is finished; its attacks are not in it yet."""
-    bare: dict[int, Settings] = {}
+    undefended: dict[int, Settings] = {}
     for cell in cells:
         if is_undefended(cell.strength, cell.settings):
-            bare.setdefault(cell.settings.seed, cell.settings)
+            undefended.setdefault(cell.settings.seed, cell.settings)
     places = {cell.name: folder / "runs" / cell.name for cell in cells}
     return [
-        make_row(cell, places[cell.name], folder, bare)
+        make_row(cell, places[cell.name], folder, undefended)
         for cell in cells
         if is_complete(places[cell.name], cell)
     ]
 
 
-def make_row(cell: Cell, place: Path, folder: Path, bare: Mapping[int, Settings]) -> BenchRow:
-    """Return one cell's row; RunError when its files lack what a row needs.
+def make_row(cell: Cell, place: Path, folder: Path, undefended: Mapping[int, Settings]) -> BenchRow:
+    """Return one cell's row.
 
-    `bare` are the undefended settings of each seed, to say whose sweep begins there.
+    Args:
+        cell: A cell that is complete.
+        place: Its run folder.
+        folder: The bench's folder.
+        undefended: Each seed's undefended settings: the sweep of some cells begins there.
+
+    Raises:
+        RunError: When its files lack what a row needs.
     """
     seed = cell.settings.seed
     result = read_record(place / RESULT_FILE, RunResult, REMEDY)
@@ -164,7 +171,7 @@ def make_row(cell: Cell, place: Path, folder: Path, bare: Mapping[int, Settings]
             "strength": cell.strength,
             "strength-key": cell.variant.strength_key,
             "undefended": is_undefended(cell.strength, cell.settings),
-            "anchored": seed in bare and is_anchored(cell, bare[seed]),
+            "anchored": seed in undefended and is_anchored(cell, undefended[seed]),
             "seed": seed,
             "engine": cell.settings.engine,
             "noise": defences.build_cut(cell.settings).sigma,

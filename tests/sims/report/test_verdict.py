@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from fedcel.settings import Settings
-from sims.report.read import FinishedRun
+from sims.report.book import FinishedRun
 from sims.report.summary import Summary
-from sims.report.words import (
+from sims.report.verdict import (
     describe_attack,
     describe_price,
     describe_weak_attacks,

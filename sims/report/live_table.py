@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from sims.report.figures import FAINT, INK, WIDTH, choose_look, escape_label
 from sims.report.table import Table, format_columns, make_table
-from sims.report.table_columns import format_estimate
+from sims.report.table_cells import format_estimate
 from sims.results import (
     ACCURACY,
     LIVE_FILE,
@@ -32,7 +32,7 @@ def read_live(folder: Path) -> list[LiveRow]:
 
 
 def price_of(row: LiveRow) -> tuple[str, float, str, int]:
-    """Return what rows have in common that differ in the attack's seed only."""
+    """Return mechanism, epsilon, attack and answers: rows that share them differ in the seed."""
     return row.mechanism, row.epsilon, row.attack, row.answers
 
 
@@ -72,7 +72,8 @@ def draw_live_figure(rows: Sequence[LiveRow]) -> Figure | None:
     axes = figure.subplots()
     for index, name in enumerate(sorted({(row.mechanism, row.attack) for row in rows})):
         prices = [g for g in group_prices(rows) if (g[0].mechanism, g[0].attack) == name]
-        epsilons, look = [group[0].epsilon for group in prices], choose_look(index)
+        epsilons = [group[0].epsilon for group in prices]
+        look = choose_look(index)
         answers = [100 * group[0].accuracy for group in prices]
         images = [100 * (estimate(r.identification_1 for r in g).mean or 0) for g in prices]
         plot = partial(axes.plot, epsilons, marker=look.marker)

@@ -1,6 +1,5 @@
 """A bench: cells that fail, processes that end, rows of sound files only."""
 
-import importlib
 import json
 import multiprocessing
 import os
@@ -19,7 +18,7 @@ from fedcel.attacks import REVISION, Attacked, AttackId, AttackRow
 from fedcel.errors import DivergedError, RunError, SettingsError
 from fedcel.settings import AttackSettings, Scalar
 from sims.attacking import attack_run
-from sims.bench import scenario
+from sims.bench import run_bench, scenario
 from sims.bench.run_cell import run_cell
 from sims.engines.process_pool import run_items
 from sims.results.attack_results import (
@@ -38,7 +37,6 @@ from tests.sims.results.made import make_row
 from tests.sims.small import QUICK
 
 ROOT = Path(__file__).parents[3]
-BENCH = importlib.import_module("sims.bench.run")  # `sims.bench.run` itself is the function
 
 
 def cells(folder: Path, **more: Scalar) -> tuple[scenario.Scenario, list[scenario.Cell]]:
@@ -60,7 +58,7 @@ def test_a_diverged_cell_does_not_keep_the_others(
     plan, found = cells(tmp_path)
     out = tmp_path / "b"
     with pytest.raises(DivergedError, match=r"^b-0 failed.*report\.html"):
-        BENCH.run_bench(plan, found, out, jobs)
+        run_bench.run_bench(plan, found, out, jobs)
     assert "b-0 failed: the model is not finite" in capsys.readouterr().err
     rows = json.loads((out / "bench.json").read_text())
     assert [row["variant"] for row in rows] == ["a", "c"]
@@ -72,11 +70,11 @@ def test_a_diverged_cell_does_not_keep_the_others(
     assert failed[0]["reason"].startswith("the model is not finite")
     page = (out / "report.html").read_text()
     assert "in no number, table or figure: b-0 (the model is not finite" in page
-    BENCH.run_bench(plan, [found[0], found[2]], out)
+    run_bench.run_bench(plan, [found[0], found[2]], out)
     assert json.loads((out / "failed.json").read_text()) == failed
     assert "b-0" in (out / "report.html").read_text()
     plan.path.write_text(plan.path.read_text().replace("'b'", "'mended'"))
-    BENCH.run_bench(scenario.read_scenario(str(plan.path)), [found[0], found[2]], out)
+    run_bench.run_bench(scenario.read_scenario(str(plan.path)), [found[0], found[2]], out)
     assert json.loads((out / "failed.json").read_text()) == []
     assert "b-0" not in (out / "report.html").read_text()
 
@@ -85,7 +83,7 @@ def test_no_cell_is_finished(tmp_path: Path) -> None:
     """There is nothing to report, and the reason is the divergence."""
     plan, found = cells(tmp_path)
     with pytest.raises(DivergedError, match="b-0 failed.*no cell is finished"):
-        BENCH.run_bench(plan, found[1:2], tmp_path / "b")
+        run_bench.run_bench(plan, found[1:2], tmp_path / "b")
     assert "b-0" in (tmp_path / "b" / "failed.json").read_text()
 
 
@@ -99,7 +97,7 @@ def test_a_sweep_that_is_overridden_is_refused(tmp_path: Path) -> None:
     plan = scenario.read_scenario(str(path))
     fixed = scenario.list_cells(plan, QUICK | {"cel.weight": 0.5})
     with pytest.raises(SettingsError, match=r"cel.weight is 0.5.*'plain' sweeps it \(0.3, 1\)"):
-        BENCH.run_bench(plan, fixed, tmp_path / "b")
+        run_bench.run_bench(plan, fixed, tmp_path / "b")
     assert not (tmp_path / "b").exists()
     scenario.refuse_fixed_sweeps(scenario.list_cells(plan, QUICK | {"net.noise": 0.5}))
 
@@ -176,11 +174,11 @@ def finished(folder: Path) -> tuple[scenario.Cell, Path]:
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, text: str, words: str) -> None:
     """Not a KeyError."""
     cell, place = finished(tmp_path)
-    (row,) = BENCH.make_rows([cell], tmp_path / "b")
+    (row,) = run_bench.make_rows([cell], tmp_path / "b")
     assert row.to_json().items() >= (SOUND | {"train-step-ratio": 2.5, "mse": None}).items()
     (place / name).write_text(text)
     with pytest.raises(RunError, match=words):
-        BENCH.make_rows([cell], tmp_path / "b")
+        run_bench.make_rows([cell], tmp_path / "b")
 
 
 @pytest.mark.parametrize("rows", [[1], [{"attack": "decoder", "mse": "low"}], [{"mse": 0.1}]])
@@ -189,7 +187,7 @@ def test_damaged_attacks_are_named(tmp_path: Path, rows: list[object]) -> None:
     cell, place = finished(tmp_path)
     attacked(place, rows, cell.settings.attack)
     with pytest.raises(RunError, match=r"decoder-\w+\.json is damaged: rows\.0"):
-        BENCH.make_rows([cell], tmp_path / "b")
+        run_bench.make_rows([cell], tmp_path / "b")
 
 
 def attacked(place: Path, rows: Sequence[object], how: AttackSettings = DECODER) -> None:
@@ -223,7 +221,7 @@ def test_a_cell_is_attacked_again_where_its_rows_are_gone(tmp_path: Path) -> Non
     plan, (cell, *_) = cells(tmp_path)
     out = tmp_path / "b"
     place, how = out / "runs" / cell.name, cell.settings.attack
-    BENCH.run_bench(plan, [cell], out)
+    run_bench.run_bench(plan, [cell], out)
     first = requested_results(place, how)
     own = result_path(place, how)
     paths = (place / "result.json", place / "cost.json", own)
@@ -233,12 +231,12 @@ def test_a_cell_is_attacked_again_where_its_rows_are_gone(tmp_path: Path) -> Non
     assert requested_results(place, how) == first
     (result,) = requested_results(place, more) or []
     assert [row.mse for row in result.rows] != []
-    BENCH.run_bench(plan, [cell], out)
+    run_bench.run_bench(plan, [cell], out)
     assert own.stat().st_mtime_ns == stamps[-1]
     own.unlink()
     assert requested_results(place, how) is None
-    assert BENCH.make_rows([cell], out) == []
-    BENCH.run_bench(plan, [cell], out)
+    assert run_bench.make_rows([cell], out) == []
+    run_bench.run_bench(plan, [cell], out)
     assert [row.attack for row in read_attack_rows(place)] == ["decoder", "optimal", "optimal"]
     assert [path.stat().st_mtime_ns for path in paths[:2]] == stamps[:2]
 
@@ -304,12 +302,12 @@ def test_a_row_that_says_less_gives_way() -> None:
 def test_refused_cells_leave_the_bench_as_it_was(tmp_path: Path) -> None:
     """The scenario in the folder is that of the runs beside it."""
     plan, found = cells(tmp_path)
-    BENCH.run_bench(plan, found[:1], tmp_path / "b")
+    run_bench.run_bench(plan, found[:1], tmp_path / "b")
     before = (tmp_path / "b" / "scenario.toml").read_text()
     _, other = cells(tmp_path, rounds=6)
     plan.path.write_text("# another\n" + plan.path.read_text())
     with pytest.raises(RunError, match="other settings"):
-        BENCH.run_bench(plan, other[:1], tmp_path / "b")
+        run_bench.run_bench(plan, other[:1], tmp_path / "b")
     assert (tmp_path / "b" / "scenario.toml").read_text() == before
 
 
@@ -321,7 +319,7 @@ def test_what_only_some_runs_have_is_copied(tmp_path: Path) -> None:
     shares = ('"attention-share": 0.1', '"attention-share": 0.7', '"seconds": 1')
     lines = (f'{{"round": {number}, {text}}}' for number, text in enumerate(shares))
     (place / "events.jsonl").write_text("\n".join(lines))
-    row = BENCH.make_rows([cell], tmp_path / "b")[0].to_json()
+    row = run_bench.make_rows([cell], tmp_path / "b")[0].to_json()
     assert row.items() >= (SOUND | more | {"attention-share": 0.7}).items()
     assert "seconds" not in row and "bits-cap" not in row
 
@@ -340,11 +338,11 @@ def test_a_sweep_is_anchored_where_the_first_undefended_row_is(tmp_path: Path) -
         place = tmp_path / "runs" / cell.name
         attacked(place, [], cell.settings.attack)
         (place / "result.json").write_text(json.dumps(SOUND))
-    rows = BENCH.make_rows(found, tmp_path)
+    rows = run_bench.make_rows(found, tmp_path)
     assert {(row.variant, row.undefended, row.anchored) for row in rows} == {
         ("a", True, False),
         ("b", False, True),
         ("c", False, False),
     }
-    alone = BENCH.make_rows(found[2:], tmp_path)
+    alone = run_bench.make_rows(found[2:], tmp_path)
     assert not any(row.anchored for row in alone)

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from sims.report.text import DASH, format_interval
+from sims.report.number_format import DASH, format_interval
+from sims.report.summary import Summary
 from sims.results import (
     BITS,
     IDENTIFICATION,
@@ -83,4 +84,14 @@ def find_anchors(
     return (
         Anchor("label only (class means)", estimate(label_only).mean, estimate(oracle_mse).mean),
         Anchor("nothing (mean image)", estimate(chance).mean, estimate(mean_mse).mean),
+    )
+
+
+def find_summary_anchors(summaries: Sequence[Summary]) -> tuple[Anchor, Anchor]:
+    """Return the anchors of a table of summaries."""
+    return find_anchors(
+        label_only=(summary.label_only for summary in summaries),
+        choices=(summary.choices for summary in summaries),
+        oracle_mse=(summary.oracle_mse for summary in summaries),
+        mean_mse=(summary.mean_mse for summary in summaries),
     )

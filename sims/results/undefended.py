@@ -1,4 +1,4 @@
-"""Which runs others are compared with."""
+"""Which runs are undefended, so that others are compared with them."""
 
 from fedcel.settings import Settings
 
@@ -9,5 +9,5 @@ def is_defended(settings: Settings) -> bool:
 
 
 def is_undefended(strength: float | None, settings: Settings) -> bool:
-    """Say whether a cell can be what others are compared with: it defends and sweeps nothing."""
+    """Say whether a cell can be the baseline of others: no defence and no swept strength."""
     return strength is None and not is_defended(settings)

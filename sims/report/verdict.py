@@ -209,7 +209,7 @@ def describe_attack(verdict: Verdict) -> str | None:
 
 
 def list_cautions(summaries: Sequence[Summary], verdict: Verdict) -> list[str]:
-    """Return what in these very numbers asks for care."""
+    """Return the cautions that these numbers call for."""
     cautions = []
     base, best = verdict.base, verdict.best
     if base and best and None not in (base.noise, best.noise) and base.noise != best.noise:

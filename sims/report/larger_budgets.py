@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fedcel.attacks import AttackId
 from sims.report.table import Table, make_table
-from sims.report.table_columns import format_estimate
+from sims.report.table_cells import format_estimate
 from sims.results import MSE, BenchRow, Estimate, comparable_attacks
 
 FALLING = 0.98
@@ -64,7 +64,8 @@ def make_sweeps_table(sweeps: Sequence[Sweep], labels: Mapping[Point, str] | Non
 
 def describe_sweeps(sweeps: Sequence[Sweep]) -> str:
     """Say for how many the largest budget still helped."""
-    count, percent = sum(sweep.falling for sweep in sweeps), f"{100 * (1 - FALLING):g} %"
+    count = sum(sweep.falling for sweep in sweeps)
+    percent = f"{100 * (1 - FALLING):g} %"
     if not count:
         return (
             f"At the largest budget the MSE was no longer falling for any of {len(sweeps)}: by "

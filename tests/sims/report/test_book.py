@@ -10,11 +10,11 @@ import pytest
 from safetensors.numpy import save_file
 
 from fedcel.errors import RunError
+from sims.report.book import read_book, read_finished
 from sims.report.page import write_report
-from sims.report.read import read_book, read_finished
 from sims.report.summary import summarise_book
-from sims.report.text import name_worst_attacks
-from sims.results.worst_attack import hold_to_own
+from sims.report.terminal_summary import name_worst_attacks
+from sims.results.worst_attack import hold_to_common_per_point
 from tests.sims.attack_files import load_rows, save_rows
 from tests.sims.report.conftest import add_attack, attack_of
 
@@ -41,7 +41,7 @@ def test_bench_is_read(make_bench: Make) -> None:
 def test_run_is_a_bench_of_one_row(make_bench: Make) -> None:
     """The worst attack of a run is the one with the lowest mean MSE over its seeds."""
     book = read_book(make_bench() / "runs" / "0-0")
-    (row,) = hold_to_own(book.rows)
+    (row,) = hold_to_common_per_point(book.rows)
     assert row.worst
     assert (book.kind, row.worst.attack, row.title) == ("run", "decoder", "0-0")
     assert row.worst.mse == pytest.approx(0.0312 + 0.0002)  # seeds 0, 1, 2 add 0, 2e-4, 4e-4

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import UInt8
 from matplotlib.image import imsave
 
-from sims.report.read import Images
+from sims.report.book import Images
 from sims.report.summary import Summary
 
 REFERENCE_NAMES = {"targets": "originals", "class-mean": "label only (mean of the class)"}

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from fedcel.settings import Settings
-from sims.report.pictures import GAP, encode_png, make_grid, make_strips, tile_images
-from sims.report.read import FinishedRun, Images
+from sims.report.book import FinishedRun, Images
+from sims.report.reconstruction_strips import GAP, encode_png, make_grid, make_strips, tile_images
 from sims.report.summary import Summary
 from sims.results.records import RunResult
 
