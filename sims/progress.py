@@ -18,7 +18,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from fedcel.attacks import TellAttack
+from fedcel.attacks import AttackListener
 from fedcel.runs import Event, EventCallback
 
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
@@ -85,12 +85,8 @@ def show_rounds(title: str, total: int) -> Iterator[EventCallback]:
 
 
 @contextmanager
-def show_attacks(title: str) -> Iterator[tuple[Callable[[str], None], TellAttack]]:
-    """Yield a function that says what an attack says of itself, and one that is told where we are.
-
-    That takes how many attacks are done, with a part for the seeds of the one under way, of how
-    many, and the name of what follows.
-    """
+def show_attacks(title: str) -> Iterator[AttackListener]:
+    """Yield a listener that shows how far attacks are, and what they say of themselves."""
     with show_steps(name_activity("attacking", title)) as show_step:
         finished, total = 0.0, 0
         show_step(finished, total, "reading the run")
@@ -103,7 +99,7 @@ def show_attacks(title: str) -> Iterator[tuple[Callable[[str], None], TellAttack
             finished, total = attacks_done, attacks
             show_line(name)
 
-        yield show_line, show_attack
+        yield AttackListener(show_line, show_attack)
 
 
 def name_activity(activity: str, title: str) -> str:

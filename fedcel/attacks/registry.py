@@ -101,24 +101,8 @@ def parse_repeats(name: str) -> tuple[str, int]:
     return base, int(times) if star else 1
 
 
-def find_attack(name: str) -> Attack:
-    """Build the attack that a name or import string means.
-
-    Args:
-        name: Such as `decoder`, `decoder*4` or `package.module:object`.
-
-    Returns:
-        The attack; with `*M` one on M observations of each target.
-
-    Raises:
-        SettingsError: The name is wrong; the nearest right one is said.
-        PluginError: The import string leads to no attack.
-    """
-    return build_attack(*parse_repeats(name))
-
-
 def build_attack(base: str, repeats: int) -> Attack:
-    """Return an attack by its name without repeats; errors as of `find_attack`."""
+    """Return an attack by its name without repeats; errors as of `parse_attacks`."""
     single = ATTACKS[base]() if base in ATTACKS else load_attack(base)
     return single if repeats == 1 else Averaging(single, repeats)
 
