@@ -29,12 +29,12 @@ class GradientInversion(BaseAttack):
     upload, see `ObservationUpdate.labels`.
 
     It starts at the mean of the attacker's own images. The weight tv is that which rebuilds best
-    his own images from their uploads; what comes out is drawn back to that mean by the share that
+    these images from their uploads; what comes out is drawn back to that mean by the share that
     rebuilds them best, all the way where noise leaves nothing to find.
 
     Args:
         name, needs, observes: See `Attack`.
-        steps: Of the descent at budget 1.
+        steps: Steps of the descent at budget 1.
         rate: Adam's first step; it falls to 0 as a cosine.
         weights: Tried for tv, 0 or more.
 

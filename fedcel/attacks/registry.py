@@ -26,8 +26,8 @@ from fedcel.errors import PluginError, SettingsError
 OPTIMAL = "optimal"
 """The name of the optimal attacker, who identifies images and reconstructs none."""
 REVISION = 2
-"""Of all attacks: raised when one finds more with the same settings. Cells attacked by an earlier
-one are attacked again when asked for, and what `fedcel escalate` wrote is told apart."""
+"""Version of the attacks: raised when one finds more with the same settings. Cells attacked by an
+earlier one are attacked again when asked for, and what `fedcel escalate` wrote is told apart."""
 ATTACKS: dict[str, Callable[[], Attack]] = {
     "decoder": Decoder,
     "decoder-large": partial(Decoder, "decoder-large", effort=Effort(size=LARGE_DECODER)),
@@ -74,7 +74,7 @@ def list_entries(names: str) -> list[tuple[str, str]]:
     The name of an attack of your own is not its import string.
 
     Args:
-        names: As of `parse_attacks`.
+        names: A list as `parse_attacks` takes it.
 
     Returns:
         Each entry as typed, and the name of its attack.

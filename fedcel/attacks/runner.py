@@ -65,7 +65,7 @@ def ignore(*news: object) -> None:
 
 @dataclass(frozen=True)
 class AttackListener:
-    """Who is told how attacks go on: functions that are called, by default none that does a thing.
+    """Functions that are told how attacks go on; by default they do nothing.
 
     Args:
         show_line: Takes a line that an attack says of its progress.
@@ -343,7 +343,8 @@ def reconstruct_targets(
 
     ValueError unless there is one image in [0, 1] for each target.
     """
-    name, shape = attack.name, tuple(targets.x.shape)
+    name = attack.name
+    shape = tuple(targets.x.shape)
     noise = make_generator(task.seed, f"targets/{observation.name}", attack_seed)
     images = attack.reconstruct(
         observation,

@@ -45,9 +45,9 @@ class OptimalLeak(NamedTuple):
     information_noise_half_width: float
     """How far chance may have moved `information_bits` from what these images leak."""
     beyond_noise_half_width: float
-    """The same of `bits_beyond_label`."""
+    """How far chance may have moved `bits_beyond_label` from what these images leak."""
     identified: Float[Tensor, " M"]
-    """Of each image, mean over noise draws; their mean is `identification`."""
+    """Each image's mean over noise draws; their mean is `identification`."""
     beyond: Float[Tensor, " M"]
     """Bits beyond the label of each image, mean over noise draws."""
 

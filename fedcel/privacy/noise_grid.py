@@ -6,7 +6,7 @@ from fractions import Fraction
 OPENDP_BITS = 80
 """OpenDP's step is 2^-80 of the noise's scale, or of the sensitivity where that is smaller."""
 SMALLEST_EXPONENT = -1074
-"""Of a double."""
+"""The smallest exponent of a double."""
 INTEGER_BITS = 30
 """In steps of the other grid, the scale is about 2^30: whole numbers of 64 bits hold the noise."""
 

@@ -62,7 +62,7 @@ def cut_sigma(settings: Settings) -> float:
     """Return how much noise is added at the cut, in training and in use.
 
     Args:
-        settings: Of the run; noise as a defence takes the place of `net.noise`.
+        settings: The run's settings; noise as a defence takes the place of `net.noise`.
 
     Returns:
         The standard deviation, in units of the features z.
@@ -77,7 +77,7 @@ def burn_in_rounds(settings: Settings) -> int:
     """Return the number of the last round of burn-in.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
 
     Returns:
         The number, 0 to `rounds`; the rounds after it are sampled.
@@ -119,14 +119,15 @@ def check_schedule(settings: Settings, key: str, name: str) -> None:
     """Refuse a schedule on which a loss, or a defence by one, would never act in full.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         key: The setting that names the loss.
         name: What it is set to.
 
     Raises:
         SettingsError: Burn-in ends before the loss is fully on, or before it is on at all.
     """
-    cel, burn_in = settings.cel, burn_in_rounds(settings)
+    cel = settings.cel
+    burn_in = burn_in_rounds(settings)
     if max(cel.warm_up, round(cel.ramp * settings.rounds, 9)) > burn_in:
         raise SettingsError(
             f"{key} is {name!r}, cel.warm-up {cel.warm_up} rounds and cel.ramp {cel.ramp:g} of "
@@ -179,7 +180,8 @@ def format_value(value: object) -> str:
 
 def check_engine(settings: Settings) -> None:
     """Refuse an engine that does not run the strategy as set."""
-    strategy, engine = settings.strategy, settings.engine
+    strategy = settings.strategy
+    engine = settings.engine
     is_own = strategy.name == OWN_STRATEGY
     if engine != "ray" and is_own and strategy.max_norm != "none":
         raise SettingsError(
