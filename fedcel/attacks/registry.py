@@ -69,7 +69,7 @@ def parse_attacks(names: str) -> list[tuple[Attack | None, int]]:
 
 
 def list_entries(names: str) -> list[tuple[str, str]]:
-    """List the entries of such a list beside the names that rows have of their attacks.
+    """List the entries of a list of attacks beside the names that rows give their attacks.
 
     The name of an attack of your own is not its import string.
 

@@ -48,7 +48,7 @@ Pictures = dict[str, Tensor]
 
 
 class AttackOutcome(NamedTuple):
-    """What attacks found: rows, pictures, and what the rows are means of."""
+    """What attacks found: rows, pictures, and the scores of each target."""
 
     rows: list[AttackRow]
     """One for each attack and attack seed."""

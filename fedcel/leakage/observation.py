@@ -137,7 +137,7 @@ class ObservationPaid(Observation, Protocol):
 
     @property
     def allowance(self) -> int:
-        """How many one call of an attack may pay that makes images up."""
+        """How many observations one call of an attack that makes images up may pay."""
         ...
 
 

@@ -47,7 +47,7 @@ class OptimalLeak(NamedTuple):
     beyond_noise_half_width: float
     """How far chance may have moved `bits_beyond_label` from what these images leak."""
     identified: Float[Tensor, " M"]
-    """Each image's mean over noise draws; their mean is `identification`."""
+    """Chance that each image is identified, mean over noise draws; see `identification`."""
     beyond: Float[Tensor, " M"]
     """Bits beyond the label of each image, mean over noise draws."""
 

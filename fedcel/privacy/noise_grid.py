@@ -12,7 +12,7 @@ INTEGER_BITS = 30
 
 
 def choose_opendp_grid(scale: float, sensitivity: float) -> int:
-    """Return the exponent of OpenDP's step, fine against both."""
+    """Return the exponent of OpenDP's step, which is fine against the scale and the sensitivity."""
     return max(math.frexp(min(scale, sensitivity))[1] - OPENDP_BITS, SMALLEST_EXPONENT)
 
 

@@ -176,7 +176,7 @@ NOISE_FREE_CHOICES = {"penalty": "linear", "form": "renormalised", "kind": "plai
 
 
 def check_noise(option: str, value: str, sigma: float) -> None:
-    """Refuse an option of a loss that is measured against the noise at the cut without noise.
+    """Refuse an option that is measured against the noise at the cut, where there is none.
 
     Args:
         option: `penalty`, `form` or `kind`.
@@ -211,7 +211,7 @@ def check_entropy_bonus(entropy: float, attention: str) -> None:
 
 
 def check_hybrid_clusters(clusters: int) -> None:
-    """Refuse a single cluster whose start an attention draws.
+    """Refuse a hybrid loss with one cluster, whose centre is the class mean wherever it starts.
 
     Args:
         clusters: Clusters a class; 0: by the class's size.

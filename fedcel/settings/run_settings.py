@@ -160,7 +160,7 @@ Requirement = tuple[str, tuple[object, ...], str]
 def require_values(
     settings: Settings, subject: str, requirements: Iterable[Requirement], remedy: str = ""
 ) -> None:
-    """Refuse the first value that does not go with what the subject says: SettingsError."""
+    """Refuse the first value that a requirement does not allow: SettingsError."""
     for key, allowed, reason in requirements:
         value = attrgetter(key.replace("-", "_"))(settings)
         if value not in allowed:
@@ -249,7 +249,7 @@ def check_robust_aggregation(settings: Settings) -> None:
 
 
 def check_temperature(settings: Settings) -> None:
-    """Refuse what makes another temperature of it, and what means nothing without one."""
+    """Refuse what would heat or cool the chain, and at temperature 0 what has no effect."""
     if math.isinf(settings.temperature):
         raise SettingsError("temperature is infinite; set a number")
     if settings.temperature == 0:
@@ -271,7 +271,7 @@ def check_temperature(settings: Settings) -> None:
 
 
 def check_chain(settings: Settings) -> None:
-    """Refuse options of the chain that would do nothing, or make another target of it."""
+    """Refuse options of the chain without effect, or that change the distribution it samples."""
     local, chain = settings.local, settings.chain
     draws_clients = settings.clients_per_round not in (0, settings.clients)
     sampled = settings.rounds - burn_in_rounds(settings)
