@@ -18,7 +18,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from fedcel.attacks import TellAttack
+from fedcel.attacks import AttackListener
 from fedcel.runs import Event, EventCallback
 
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
@@ -91,8 +91,8 @@ def show_rounds(title: str, total: int) -> Iterator[EventCallback]:
 
 
 @contextmanager
-def show_attacks(title: str) -> Iterator[tuple[Callable[[str], None], TellAttack]]:
-    """Show attack progress: yields a line printer and a callback (attacks done, total, next name).
+def show_attacks(title: str) -> Iterator[AttackListener]:
+    """Show attack progress: yields a listener that prints lines and moves the bar.
 
     Of the attack under way, the seeds that are done count as a part of it.
     """
@@ -108,7 +108,7 @@ def show_attacks(title: str) -> Iterator[tuple[Callable[[str], None], TellAttack
             finished, total = attacks_done, attacks
             show_line(name)
 
-        yield show_line, show_attack
+        yield AttackListener(show_line, show_attack)
 
 
 def name_activity(activity: str, title: str) -> str:

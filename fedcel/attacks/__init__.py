@@ -23,10 +23,10 @@ from fedcel.attacks.inversion_training import Effort
 from fedcel.attacks.kernel_ridge import KernelRidge
 from fedcel.attacks.logit_inversion import LogitInversion
 from fedcel.attacks.mi_face import MIFace
-from fedcel.attacks.protocol import Attack, OtherClasses, Progress, TellAttack
-from fedcel.attacks.registry import ATTACKS, REVISION, find_attack, list_entries, parse_attacks
+from fedcel.attacks.protocol import Attack, OtherClasses, Progress
+from fedcel.attacks.registry import ATTACKS, REVISION, list_entries, parse_attacks
 from fedcel.attacks.rmle import RMLE
-from fedcel.attacks.runner import FAILURE_PREFIX, Attacked, run_attacks
+from fedcel.attacks.runner import FAILURE_PREFIX, AttackListener, AttackOutcome, run_attacks
 from fedcel.attacks.score_card import (
     ReconstructionScores,
     mean_image,
@@ -45,9 +45,10 @@ __all__ = [
     "Attack",
     "AttackConditions",
     "AttackId",
+    "AttackListener",
+    "AttackOutcome",
     "AttackRow",
     "AttackScores",
-    "Attacked",
     "Averaging",
     "BlackBoxSearch",
     "Decoder",
@@ -65,9 +66,7 @@ __all__ = [
     "ReconstructionScores",
     "RepeatedObservation",
     "Shadow",
-    "TellAttack",
     "UnSplit",
-    "find_attack",
     "find_contradictions",
     "hijack_encoder",
     "list_entries",

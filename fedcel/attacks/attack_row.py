@@ -90,7 +90,7 @@ class AttackRow(AttackScores):
     identification_optimal: Number = None
     """How often the optimal attacker picks the right one of the candidates."""
     identification_half_width: Number = None
-    """Of the 95 % interval of `identification_optimal`."""
+    """Half the width of the 95 % interval of `identification_optimal`."""
     information_bits: Number = None
     bits_beyond_label: Number = None
     candidates: int | None = None

@@ -18,7 +18,7 @@ Reconstructions = Float[Tensor, "T C H W"]
 
 @dataclass(frozen=True)
 class Attacker:
-    """One attacker at work: what he attacks, his own images, his effort and his chances."""
+    """What an attack works with: observation, auxiliary images, budget, random generator."""
 
     observation: Observation
     auxiliary: Images

@@ -71,7 +71,8 @@ class RepeatedObservation:
         """Observe each image m times, side by side; see `Observation.sample`."""
         repeats = range(self.repeats)
         if isinstance(self.once, SmashedData):  # one encoding, m messages
-            features, net = self.once.encode(images), self.once.net
+            features = self.once.encode(images)
+            net = self.once.net
             return torch.cat([net.add_noise(features, generator) for _ in repeats], 1)
         return torch.cat([self.once.sample(images, generator) for _ in repeats], 1)
 

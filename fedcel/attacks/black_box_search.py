@@ -35,8 +35,8 @@ class BlackBoxSearch(BaseAttack):
         name, needs, observes: See `Attack`.
         queries: Answers paid for each target at budget 1, or as many whole rounds of them as are
             allowed where answers are paid for.
-        latents: Of the autoencoder.
-        epochs: Of the autoencoder at budget 1, on the attacker's own images.
+        latents: Number of the autoencoder's latent values.
+        epochs: The autoencoder's passes over the attacker's own images at budget 1.
         width: Standard deviation of the first search distribution, around latent 0.
 
     References:

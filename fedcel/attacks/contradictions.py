@@ -48,7 +48,7 @@ def find_contradictions(rows: Iterable[AttackRow], leak: MeasuredLeak | None = N
     without half widths, which may be above a certificate by chance.
 
     Args:
-        rows: Of all attacks on one run.
+        rows: The rows of all attacks on one run.
         leak: What the run's result.json says; `MeasuredLeak.model_validate` reads it.
 
     Returns:

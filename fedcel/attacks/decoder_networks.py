@@ -14,7 +14,7 @@ HIDDEN_UNITS = 256
 
 
 class DecoderSize(NamedTuple):
-    """Of the convolutional decoder: residual blocks at a quarter of the sides, and their width."""
+    """Residual blocks of the convolutional decoder, at a quarter of the sides, and their width."""
 
     blocks: int
     channels: int

@@ -38,7 +38,8 @@ class FirstLayer(BaseAttack):
         observation, x = attacker.observation, attacker.auxiliary.x
         if not isinstance(observation, ObservationFirstLayer):
             raise make_refusal(observation, FIRST_LAYER)
-        images, batch = [], observation.batch
+        images = []
+        batch = observation.batch
         centre = x.mean(0).flatten()
         for start in range(0, len(observed), batch):
             count = min(batch, len(observed) - start)

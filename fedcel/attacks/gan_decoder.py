@@ -34,11 +34,11 @@ class GANDecoder(BaseAttack):
     Args:
         name, needs, observes: See `Attack`.
         epochs: Passes over the attacker's images at budget 1.
-        critic_steps: Of the critic for each step of the decoder.
+        critic_steps: Steps of the critic for each step of the decoder.
         critic_rate: Step size of the critic.
         rate: Step size of the decoder.
         penalty: Weight of the critic's gradient penalty.
-        weight: Of the mean squared error beside the critic's opinion.
+        weight: Weight of the mean squared error beside the critic's opinion.
         repeats: Answers asked for each image where asking is not free.
 
     References:
@@ -62,7 +62,8 @@ class GANDecoder(BaseAttack):
         own_images = observe_own_images(attacker, self.repeats, HELD_OUT_DRAWS)
         net = build_decoder_network(own_images.observe(generator), shape, generator)
         device = fastest_device(net)
-        net, critic = net.to(device), build_critic(shape, generator).to(device)
+        net = net.to(device)
+        critic = build_critic(shape, generator).to(device)
         images = own_images.training.to(device)
         net_adam = torch.optim.Adam(net.parameters(), self.rate, ADAM_BETAS)
         critic_adam = torch.optim.Adam(critic.parameters(), self.critic_rate, ADAM_BETAS)

@@ -29,12 +29,12 @@ class GradientInversion(BaseAttack):
     upload, see `ObservationUpdate.labels`.
 
     It starts at the mean of the attacker's own images. The weight tv is that which rebuilds best
-    his own images from their uploads; what comes out is drawn back to that mean by the share that
+    these images from their uploads; what comes out is drawn back to that mean by the share that
     rebuilds them best, all the way where noise leaves nothing to find.
 
     Args:
         name, needs, observes: See `Attack`.
-        steps: Of the descent at budget 1.
+        steps: Steps of the descent at budget 1.
         rate: Adam's first step; it falls to 0 as a cosine.
         weights: Tried for tv, 0 or more.
 
@@ -159,14 +159,19 @@ def fit_shrinkage(moved: Float[Tensor, "N C H W"], true: Float[Tensor, "N C H W"
     return min(max(share, 0.0), 1.0)
 
 
+def check_batch_size(batch: int, images: int) -> None:
+    """Refuse a batch larger than the attacker's own images; SettingsError."""
+    if batch > images:
+        raise SettingsError(
+            f"attack.batch is {batch}, must be at most {images}, the attacker's own images, of "
+            "which uploads are made to choose a weight on; lower it, or raise data.auxiliary"
+        )
+
+
 def count_tuning_images(batch: int, images: int) -> int:
     """Return how many own images the weight is chosen on, a multiple of the batch.
 
     SettingsError where they do not make one batch.
     """
-    if batch > images:
-        raise SettingsError(
-            f"attack.batch is {batch}, must be at most {images}, the attacker's own images, of "
-            "which he makes uploads to choose a weight on; lower it, or raise data.auxiliary"
-        )
+    check_batch_size(batch, images)
     return min(max(1, TUNING_IMAGES // batch), images // batch) * batch

@@ -31,7 +31,7 @@ def hijack_encoder(
     Args:
         net: The honest net; it is left as it is.
         auxiliary: The server's images and labels.
-        generator: Of all chances.
+        generator: Decides all chances.
         budget: Multiplies the epochs, above 0.
 
     Returns:

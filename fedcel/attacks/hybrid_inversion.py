@@ -13,8 +13,8 @@ from fedcel.attacks.attacker import Attacker, BaseAttack, Reconstructions
 from fedcel.attacks.averaging import move_to_device
 from fedcel.attacks.inversion_training import (
     DEFAULT_EFFORT,
+    AttackerImages,
     Effort,
-    OwnImages,
     apply_network,
     train_inverter,
 )
@@ -46,7 +46,7 @@ class HybridInversion(BaseAttack):
     Args:
         name, needs, observes: See `Attack`.
         effort: How the decoder is trained.
-        steps: Of the descent at budget 1.
+        steps: Steps of the descent at budget 1.
         weights: Tried for tv, 0 or more.
         ties: Tried for mu, above 0.
 
@@ -90,7 +90,9 @@ class HybridInversion(BaseAttack):
         loss = add_proximal_term(penalised_misfit(moved, observed, best_tv), start, best_mu)
         return descend_pixels(loss, start, steps, attacker).cpu()
 
-    def choose_inverter(self, attacker: Attacker, net: nn.Module, images: OwnImages) -> Inverter:
+    def choose_inverter(
+        self, attacker: Attacker, net: nn.Module, images: AttackerImages
+    ) -> Inverter:
         """Return D: the network, a regression on the same images, or their mean."""
         factor = attacker.budget ** (1 / 3)
         training = images.training[: max(2, round(MAX_IMAGES * factor))]

@@ -20,7 +20,7 @@ from fedcel.errors import DataError
 from fedcel.leakage import FREE_QUERIES, Observation
 from fedcel.nets import fastest_device, use_full_precision
 
-HELD_OUT_SHARE = 0.2  # of the attacker's images, on which he chooses the best epoch
+HELD_OUT_SHARE = 0.2  # of the attacker's images, on which the best epoch is chosen
 HELD_OUT_DRAWS = 8  # observations of each, so that the choice is not one of noise
 MAX_HELD_OUT_ROWS = 2000  # where one draw has not more already
 IMAGES_AT_ONCE = 1024  # through a trained network
@@ -36,7 +36,7 @@ class Pace(NamedTuple):
     epochs: int
     rate: float
     max_batch: int
-    """Of few images a quarter is in a batch, 32 at least."""
+    """Images in a batch, at most; of few images a quarter, 32 at least."""
 
     def batch_size(self, images: int) -> int:
         """Return the images of a batch."""
@@ -60,7 +60,7 @@ class Effort:
         rate_end: Adam's step at the end of the cosine, as a share of the first, in [0, 1].
         decay: Weight decay, 0 or more.
         repeats: Answers asked for each image where asking is not free, 1 or more.
-        size: Of the network where images are not small.
+        size: Size of the network where images are not small.
     """
 
     flat: Pace = FLAT_PACE
@@ -79,7 +79,7 @@ class Effort:
 DEFAULT_EFFORT = Effort()
 
 
-class OwnImages(NamedTuple):
+class AttackerImages(NamedTuple):
     """The attacker's images: those to learn from, those held out, and how each is observed."""
 
     training: Float[Tensor, "N C H W"]
@@ -108,7 +108,7 @@ def train_and_invert(
 
 
 @use_full_precision()
-def train_inverter(attacker: Attacker, effort: Effort) -> tuple[nn.Module, OwnImages]:
+def train_inverter(attacker: Attacker, effort: Effort) -> tuple[nn.Module, AttackerImages]:
     """Return a network that was trained on the attacker's images, and these.
 
     By Adam, its step falling as a cosine. A fifth of the images is held out: the epoch with the
@@ -121,7 +121,8 @@ def train_inverter(attacker: Attacker, effort: Effort) -> tuple[nn.Module, OwnIm
     observed = torch.cat([own_images.observe(generator) for _ in range(draws)])
     net = build_decoder_network(observed, tuple(x.shape[1:]), generator, effort.size)
     device = fastest_device(net)
-    net, images = net.to(device), own_images.training.to(device)
+    net = net.to(device)
+    images = own_images.training.to(device)
     net = net.to(memory_format=torch.channels_last)  # faster
     pace = effort.pace(tuple(x.shape[1:]), attacker.budget)
     adam = torch.optim.Adam(net.parameters(), pace.rate, weight_decay=effort.decay)
@@ -157,14 +158,14 @@ def split_held_out(
     return images[order[count:]], images[order[:count]]
 
 
-def observe_own_images(attacker: Attacker, repeats: int, draws: int) -> OwnImages:
+def observe_own_images(attacker: Attacker, repeats: int, draws: int) -> AttackerImages:
     """Split the attacker's images, and observe those held out `draws` times each."""
     observation, generator = attacker.observation, attacker.generator
     training, held_out = split_held_out(attacker.auxiliary.x, generator)
     observe = make_observer(observation, training, repeats, generator)
     observe_held_out = make_observer(observation, held_out, repeats, generator)
     observed = torch.cat([observe_held_out(generator) for _ in range(draws)])
-    return OwnImages(training, held_out, observe, observed)
+    return AttackerImages(training, held_out, observe, observed)
 
 
 def make_observer(
@@ -192,18 +193,20 @@ def make_observer(
 def keep_best_epoch(
     attacker: Attacker,
     net: nn.Module,
-    own_images: OwnImages,
+    own_images: AttackerImages,
     train_epoch: Callable[[], None],
     *,
     epochs: int,
 ) -> nn.Module:
     """Train a network in place for some epochs; return that of the lowest held-out error."""
-    best, lowest = net, torch.inf
+    best = net
+    lowest = torch.inf
     for epoch in range(1, epochs + 1):
         train_epoch()
         error = own_images.error(net)
         if error < lowest:
-            best, lowest = deepcopy(net), error
+            best = deepcopy(net)
+            lowest = error
         attacker.report("epoch", epoch, epochs, f"MSE {error:.4f} on held images")
     return best
 

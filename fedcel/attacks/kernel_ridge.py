@@ -17,7 +17,7 @@ from fedcel.attacks.inversion_training import HELD_OUT_SHARE, make_observer, spl
 MAX_IMAGES = 2000  # that are learned from, at budget 1
 USUAL_ROWS = 500  # messages that are learned from, where there are fewer images
 KERNEL_WIDTHS = (0.5, 2.0, 8.0, 32.0)
-"""Of the Gaussian kernels, squared, in units of the median squared distance of messages."""
+"""Widths of the Gaussian kernels, squared, in units of the median squared distance of messages."""
 PENALTIES = tuple(10.0**power for power in range(-5, 3))
 """Tried as lambda, in units of the kernel's largest eigenvalue over the number of rows."""
 MEDIAN_ROWS = 500  # messages whose distances give the unit of width
@@ -130,10 +130,10 @@ class KernelRidge(BaseAttack):
 
 
 def count_rows(images: int, rows: int, factor: float) -> int:
-    """Return how many messages are learned from: of the usual number of images about `rows`.
+    """Return the number of training messages: about `rows`, a multiple of `images`, times `factor`.
 
-    One of each at least, and `factor` times as many where the budget asks for it: some images have
-    one more or less than others then.
+    At least one message of each image before the factor. With a factor that is no whole number some
+    images have one message more than others.
     """
     return max(2, round(factor * images * max(1, rows // images)))
 
@@ -151,10 +151,12 @@ def choose_regression(
     z, x = sample_pairs(attacker, training, draws, repeats)
     training_pairs = Pairs(z[:rows], x[:rows])
     held_out_pairs = sample_pairs(attacker, held_out, HELD_OUT_DRAWS, repeats)
-    kernels, choices = list_kernels(training_pairs.z), list[Choice]()
+    kernels = list_kernels(training_pairs.z)
+    choices = list[Choice]()
     for number, kernel in enumerate(kernels, 1):
         choices.append(choose_penalty(kernel, training_pairs, held_out_pairs))
-        error, rows = choices[-1].error, len(training_pairs.z)
+        error = choices[-1].error
+        rows = len(training_pairs.z)
         detail = f"MSE {error:.4f} on held images"
         attacker.report("row", number * rows, len(kernels) * rows, detail)
     return Learned(min(choices, key=lambda choice: choice.error), training_pairs, held_out_pairs)
@@ -171,7 +173,8 @@ def sample_pairs(
 
 def list_kernels(z: Float[Tensor, "N F"]) -> Sequence[Kernel]:
     """Return what is tried: the linear kernel, and Gaussian ones where messages differ at all."""
-    centre, median = z.mean(0), float(torch.pdist(z[:MEDIAN_ROWS]).square().median())
+    centre = z.mean(0)
+    median = float(torch.pdist(z[:MEDIAN_ROWS]).square().median())
     gaussian = [Kernel(centre, width * median) for width in KERNEL_WIDTHS] if median > 0 else []
     return [Kernel(centre, None), *gaussian]
 

@@ -21,9 +21,9 @@ class MIFace(BaseAttack):
 
     Args:
         name, needs, observes: See `Attack`.
-        steps: Of the descent at budget 1.
+        steps: Steps of the descent at budget 1.
         rate: Step size.
-        weight: Of the total variation, 0 or more.
+        weight: Weight of the total variation, 0 or more.
 
     References:
         Fredrikson et al., CCS 2015, algorithm 1.

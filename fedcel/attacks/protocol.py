@@ -12,8 +12,6 @@ from fedcel.leakage import Observation
 
 Progress = Callable[[str], None]
 """Takes a line such as `step 200/2000, loss 0.03`."""
-TellAttack = Callable[[float, int, str], None]
-"""Takes how many attacks are done, of how many, and the name of the one that begins."""
 
 
 class OtherClasses(Images):
@@ -26,7 +24,7 @@ class OtherClasses(Images):
 class Attack(Protocol):
     """An attacker who reconstructs images: implement it to add an attack of your own.
 
-    He has images of his own and what he observed of the targets, never the targets.
+    The attacker has own images and what was observed of the targets, never the targets.
     """
 
     @property

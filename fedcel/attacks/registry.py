@@ -26,8 +26,8 @@ from fedcel.errors import PluginError, SettingsError
 OPTIMAL = "optimal"
 """The name of the optimal attacker, who identifies images and reconstructs none."""
 REVISION = 2
-"""Of all attacks: raised when one finds more with the same settings. Cells attacked by an earlier
-one are attacked again when asked for, and what `fedcel escalate` wrote is told apart."""
+"""Version of the attacks: raised when one finds more with the same settings. Cells attacked by an
+earlier one are attacked again when asked for, and what `fedcel escalate` wrote is told apart."""
 ATTACKS: dict[str, Callable[[], Attack]] = {
     "decoder": Decoder,
     "decoder-large": partial(Decoder, "decoder-large", effort=Effort(size=LARGE_DECODER)),
@@ -69,12 +69,12 @@ def parse_attacks(names: str) -> list[tuple[Attack | None, int]]:
 
 
 def list_entries(names: str) -> list[tuple[str, str]]:
-    """List the entries of such a list beside the names that rows have of their attacks.
+    """List the entries of a list of attacks beside the names that rows give their attacks.
 
     The name of an attack of your own is not its import string.
 
     Args:
-        names: As of `parse_attacks`.
+        names: A list as `parse_attacks` takes it.
 
     Returns:
         Each entry as typed, and the name of its attack.
@@ -101,24 +101,8 @@ def parse_repeats(name: str) -> tuple[str, int]:
     return base, int(times) if star else 1
 
 
-def find_attack(name: str) -> Attack:
-    """Build the attack that a name or import string means.
-
-    Args:
-        name: Such as `decoder`, `decoder*4` or `package.module:object`.
-
-    Returns:
-        The attack; with `*M` one on M observations of each target.
-
-    Raises:
-        SettingsError: The name is wrong; the nearest right one is said.
-        PluginError: The import string leads to no attack.
-    """
-    return build_attack(*parse_repeats(name))
-
-
 def build_attack(base: str, repeats: int) -> Attack:
-    """Return an attack by its name without repeats; errors as of `find_attack`."""
+    """Return an attack by its name without repeats; errors as of `parse_attacks`."""
     single = ATTACKS[base]() if base in ATTACKS else load_attack(base)
     return single if repeats == 1 else Averaging(single, repeats)
 

@@ -13,7 +13,7 @@ from fedcel.attacks.pixel_descent import DescentSteps, PixelLoss, descend_pixels
 from fedcel.leakage import MEAN, ObservationMean, ObservationMisfit, make_refusal
 
 DEFAULT_STEPS = DescentSteps(2000, 0.02)
-MAX_TUNING_IMAGES = 64  # of the attacker's own, on which he chooses the weight
+MAX_TUNING_IMAGES = 64  # of the attacker's own, on which the weight is chosen
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class RMLE(BaseAttack):
 
     Args:
         name, needs, observes: See `Attack`.
-        steps: Of the descent at budget 1.
+        steps: Steps of the descent at budget 1.
         weights: Tried for tv, 0 or more.
         shares: Tried for the share of the steps, in (0, 1].
 
@@ -50,7 +50,8 @@ class RMLE(BaseAttack):
         tuning_images = x[torch.randperm(len(x), generator=attacker.generator)[:MAX_TUNING_IMAGES]]
         tuning_observed = observation.sample(tuning_images, attacker.generator)
         moved, device = move_to_device(observation)
-        steps, centre = self.steps.scaled(attacker.budget), x.mean(0).to(device)
+        steps = self.steps.scaled(attacker.budget)
+        centre = x.mean(0).to(device)
 
         def descend(
             observed: Float[Tensor, "N F"], tv: float | Float[Tensor, " N"], share: float

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fedcel.attacks.attack_row import AttackRow
 from fedcel.attacks.averaging import RepeatedObservation
-from fedcel.attacks.gradient_inversion import count_tuning_images
-from fedcel.attacks.protocol import Attack, Progress, TellAttack
-from fedcel.attacks.registry import OPTIMAL, parse_attacks
+from fedcel.attacks.gradient_inversion import check_batch_size
+from fedcel.attacks.protocol import Attack, Progress
+from fedcel.attacks.registry import OPTIMAL, list_entries, parse_attacks
 from fedcel.attacks.score_card import (
     class_means,
     identification_chances,
@@ -47,8 +47,8 @@ FAILURE_PREFIX = "failed with"
 Pictures = dict[str, Tensor]
 
 
-class Attacked(NamedTuple):
-    """What attacks found: rows, pictures, and what the rows are means of."""
+class AttackOutcome(NamedTuple):
+    """What attacks found: rows, pictures, and the scores of each target."""
 
     rows: list[AttackRow]
     """One for each attack and attack seed."""
@@ -59,18 +59,49 @@ class Attacked(NamedTuple):
     """Scores of each target, named by `fedcel.runs.per_image.vector_name`."""
 
 
+def ignore(*news: object) -> None:
+    """Take news and do nothing."""
+
+
+@dataclass(frozen=True)
+class AttackListener:
+    """Functions that are told how attacks go on; by default they do nothing.
+
+    Args:
+        show_line: Takes a line that an attack says of its progress.
+        begin_seed: Called before each attack seed, and at the end, with the number of attacks done,
+            a part for the seeds of the one under way, their number, and what begins in words.
+        keep_outcome: Takes each name of `settings.names` with what its attack found, as soon as it
+            ended.
+    """
+
+    show_line: Progress = ignore
+    begin_seed: Callable[[float, int, str], None] = ignore
+    keep_outcome: Callable[[str, AttackOutcome], None] = ignore
+
+
+SILENT = AttackListener()
+
+
 @dataclass(frozen=True)
 class AttackTask:
-    """What one attack is carried out with: all but the attack itself and what it sees."""
+    """What one attack is carried out with, and which of how many it is."""
 
     settings: AttackSettings
     auxiliary: Images
     targets: Images
     population: Images | None
     seed: int
-    progress: Progress
-    begin_seed: Callable[[int], None]
-    """Told each attack seed before it begins."""
+    listener: AttackListener
+    name: str
+    attacks_done: int
+    attack_count: int
+
+    def begin_seed(self, attack_seed: int) -> None:
+        """Tell the listener that an attack seed begins."""
+        attacks_done = self.attacks_done + attack_seed / self.settings.seeds
+        activity = f"{self.name}, seed {attack_seed}"
+        self.listener.begin_seed(attacks_done, self.attack_count, activity)
 
 
 def run_attacks(
@@ -80,11 +111,9 @@ def run_attacks(
     targets: Images,
     *,
     seed: int,
-    progress: Progress,
     population: Images | None = None,
-    tell_attack: TellAttack | None = None,
-    keep: Callable[[str, Attacked], None] | None = None,
-) -> Attacked:
+    listener: AttackListener = SILENT,
+) -> AttackOutcome:
     """Carry out all attacks that settings name and score what they find.
 
     An attack that finds no observation of its kind, or is not granted what it needs, or fails where
@@ -94,14 +123,12 @@ def run_attacks(
     Args:
         observations: What can be attacked.
         settings: Which attacks, with what budget and knowledge. Reconstructed are the first
-            `settings.targets`; the optimal attacker sees all, they are cheap to him.
+            `settings.targets`; the optimal attacker sees all, they are cheap to score.
         auxiliary: The attacker's own images.
-        targets: Images that he wants to see.
-        seed: That of the run; each attack seed 0, 1, ... has its own streams.
-        progress: Told what goes on.
+        targets: Images that the attacker wants to see.
+        seed: The run's seed; each attack seed 0, 1, ... has its own streams.
         population: Images that the anchors are taken from; see `score_reconstructions`.
-        tell_attack: Told before each attack seed how many attacks are done.
-        keep: Given each name of `settings.names` with what its attack found, as soon as it ended.
+        listener: Told what goes on, and what each attack found.
 
     Returns:
         Rows, pictures and scores of each target.
@@ -115,41 +142,46 @@ def run_attacks(
     attacks = parse_attacks(settings.names)
     refuse_known_targets(targets, auxiliary)
     refuse_batches([attack for attack, _ in attacks if attack], observations, auxiliary)
-    shown = min(MAX_PICTURES, settings.targets or MAX_PICTURES)  # as many as every attack rebuilds
+    pictured = slice(
+        min(MAX_PICTURES, settings.targets or MAX_PICTURES)
+    )  # all attacks rebuild these
     guesses = class_means(targets.y, population or auxiliary)
-    anchors: Pictures = {"targets": targets.x[:shown], "class-mean": guesses[:shown]}
-    tell = tell_attack or (lambda done, total, name: None)
-    total = Attacked([], anchors, {})
-    entries = zip(settings.names.split(","), attacks, strict=True)
-    for number, (entry, (attack, repeats)) in enumerate(entries):
-        name = OPTIMAL if attack is None else attack.name
-
-        def begin_seed(attack_seed: int, done: int = number, name: str = name) -> None:
-            tell(done + attack_seed / settings.seeds, len(attacks), f"{name}, seed {attack_seed}")
-
-        task = AttackTask(settings, auxiliary, targets, population, seed, progress, begin_seed)
+    anchors: Pictures = {"targets": targets.x[pictured], "class-mean": guesses[pictured]}
+    total = AttackOutcome([], anchors, {})
+    entries = zip(list_entries(settings.names), attacks, strict=True)
+    for number, ((entry, name), (attack, repeats)) in enumerate(entries):
+        task = AttackTask(
+            settings,
+            auxiliary,
+            targets,
+            population,
+            seed,
+            listener,
+            name=name,
+            attacks_done=number,
+            attack_count=len(attacks),
+        )
         surfaces = observations
         if repeats > 1:
             surfaces = [RepeatedObservation(observation, repeats) for observation in observations]
         if attack is None:
-            attacked = Attacked(run_optimal_attack(surfaces, task), {}, {})
+            outcome = AttackOutcome(run_optimal_attack(surfaces, task), {}, {})
         else:
-            attacked = run_reconstruction(attack, surfaces, task)
-        if keep:
-            keep(entry.strip(), attacked._replace(pictures=anchors | attacked.pictures))
-        total = Attacked(
-            total.rows + attacked.rows,
-            total.pictures | attacked.pictures,
-            total.per_image | attacked.per_image,
+            outcome = run_reconstruction(attack, surfaces, task)
+        listener.keep_outcome(entry, outcome._replace(pictures=anchors | outcome.pictures))
+        total = AttackOutcome(
+            total.rows + outcome.rows,
+            total.pictures | outcome.pictures,
+            total.per_image | outcome.per_image,
         )
-    tell(len(attacks), len(attacks), "writing")
+    listener.begin_seed(len(attacks), len(attacks), "writing")
     return total
 
 
 def refuse_known_targets(targets: Images, auxiliary: Images) -> None:
     """Refuse targets that the attacker holds already; DataError says how many.
 
-    Warn of those that he holds all but a grey level or two of: two pictures of one burst may be.
+    Warn of those held to a grey level or two: two pictures of one burst may be.
     """
     auxiliary_bytes = {image.numpy().tobytes() for image in auxiliary.x}
     equal = sum(image.numpy().tobytes() in auxiliary_bytes for image in targets.x)
@@ -166,7 +198,7 @@ def refuse_known_targets(targets: Images, auxiliary: Images) -> None:
     if alike:
         warn(
             f"{alike} of {len(targets.y)} targets are an own image of the attacker's to a grey "
-            "level and a half of 256: he is scored on his memory; look for copies in the data",
+            "level and a half of 256: attacks are scored on memory; look for copies in the data",
             stacklevel=3,
         )
 
@@ -175,10 +207,10 @@ def refuse_batches(
     attacks: Sequence[Attack], observations: Sequence[Observation], auxiliary: Images
 ) -> None:
     """Refuse uploads of more images than the attacker has to simulate one with; SettingsError."""
-    attacked = {attack.observes for attack in attacks if UPDATE in attack.needs}
+    attacked_names = {attack.observes for attack in attacks if UPDATE in attack.needs}
     for observation in observations:
-        if observation.name in attacked and isinstance(observation, ObservationUpdate):
-            count_tuning_images(observation.batch, len(auxiliary.y))
+        if observation.name in attacked_names and isinstance(observation, ObservationUpdate):
+            check_batch_size(observation.batch, len(auxiliary.y))
 
 
 @contextmanager
@@ -201,22 +233,27 @@ def record_failure(rows: list[AttackRow], row: AttackRow) -> Iterator[None]:
 
 def run_optimal_attack(observations: Sequence[Observation], task: AttackTask) -> list[AttackRow]:
     """Return the optimal attacker's rows on each observation whose law it is granted."""
-    settings, rows = task.settings, list[AttackRow]()
+    settings = task.settings
+    rows: list[AttackRow] = []
     identity = AttackRow(attack=OPTIMAL, observation="", knowledge="white-box")
-    lawful = [surface for surface in observations if surface.grants & {LOG_PROB, NOISELESS}]
-    if not lawful:
+    with_known_law = [surface for surface in observations if surface.grants & {LOG_PROB, NOISELESS}]
+    if not with_known_law:
         return [identity.with_results(skipped=f"needs {LOG_PROB}, granted nowhere")]
-    for observation in lawful:
+    for observation in with_known_law:
         for attack_seed in range(settings.seeds):
             row = identity.with_results(observation=observation.name, seed=attack_seed)
             task.begin_seed(attack_seed)
             with record_failure(rows, row):
-                begin, purpose = time.monotonic(), f"attack/{OPTIMAL}/{observation.name}"
+                begin = time.monotonic()
+                purpose = f"attack/{OPTIMAL}/{observation.name}"
                 stream = make_generator(task.seed, purpose, attack_seed)
                 leak = optimal_leak(
-                    observation, *task.targets, stream, candidates=settings.candidates
+                    observation,
+                    *task.targets,
+                    stream,
+                    identification_candidates=settings.candidates,
                 )
-                task.progress(
+                task.listener.show_line(
                     f"{OPTIMAL} on {observation.name}, seed {attack_seed}: "
                     f"{leak.bits_beyond_label:.2f} of {leak.cap_beyond_label:.2f} bits beyond the "
                     "label"
@@ -230,7 +267,7 @@ def run_optimal_attack(observations: Sequence[Observation], task: AttackTask) ->
                     information_cap=leak.cap_bits,
                     bits_beyond_label=leak.bits_beyond_label,
                     bits_cap=leak.cap_beyond_label,
-                    candidates=leak.candidates,
+                    candidates=leak.image_count,
                     seconds=time.monotonic() - begin,
                 )
                 rows.append(row)
@@ -239,23 +276,25 @@ def run_optimal_attack(observations: Sequence[Observation], task: AttackTask) ->
 
 def run_reconstruction(
     attack: Attack, observations: Sequence[Observation], task: AttackTask
-) -> Attacked:
+) -> AttackOutcome:
     """Return one attack's rows and the first reconstructions of its best seed."""
     settings, name, kind = task.settings, attack.name, attack.observes
     identity = AttackRow(attack=name, observation=kind, knowledge=settings.knowledge)
     observation = next((surface for surface in observations if surface.name == kind), None)
     if observation is None or not attack.needs <= observation.grants:
-        return Attacked(
-            [identity.with_results(skipped=explain_refusal(attack, observation))], {}, {}
-        )
+        skipped = explain_refusal(attack, observation)
+        return AttackOutcome([identity.with_results(skipped=skipped)], {}, {})
     targets = Images(*(part[: settings.targets or None] for part in task.targets))
-    rows, vectors = list[AttackRow](), per_image.Vectors()
-    pictures, lowest = Pictures(), torch.inf
+    rows: list[AttackRow] = []
+    vectors: per_image.Vectors = {}
+    pictures: Pictures = {}
+    lowest_mse = torch.inf
     for attack_seed in range(settings.seeds):
         row = identity.with_results(seed=attack_seed)
         task.begin_seed(attack_seed)
         with record_failure(rows, row):
-            begin, paid = time.monotonic(), count_paid(observation)
+            begin = time.monotonic()
+            paid = count_paid(observation)
             images = reconstruct_targets(
                 attack, observation, targets, task, attack_seed=attack_seed
             )
@@ -267,18 +306,21 @@ def run_reconstruction(
                 queries=count_paid(observation) - paid if is_paid else None,
                 seconds=time.monotonic() - begin,
             )
-            auxiliary, population, among = task.auxiliary, task.population, settings.candidates
-            scores = score_reconstructions(images, targets, auxiliary, among, population=population)
+            candidates = settings.candidates
+            scores = score_reconstructions(
+                images, targets, task.auxiliary, candidates, population=task.population
+            )
             image_scores = {
                 "mse": squared_errors(images, targets.x),
-                "identification-1": identification_chances(images, targets.x, among, 1),
+                "identification-1": identification_chances(images, targets.x, candidates, 1),
             }
             rows.append(row.with_results(**asdict(scores)))
             for measure, vector in image_scores.items():
                 vectors[per_image.vector_name(row.to_json(), measure)] = vector
-            if scores.mse < lowest:
-                lowest, pictures = scores.mse, {name: images[:MAX_PICTURES]}
-    return Attacked(rows, pictures, vectors)
+            if scores.mse < lowest_mse:
+                lowest_mse = scores.mse
+                pictures = {name: images[:MAX_PICTURES]}
+    return AttackOutcome(rows, pictures, vectors)
 
 
 def explain_refusal(attack: Attack, observation: Observation | None) -> str:
@@ -301,7 +343,8 @@ def reconstruct_targets(
 
     ValueError unless there is one image in [0, 1] for each target.
     """
-    name, shape = attack.name, tuple(targets.x.shape)
+    name = attack.name
+    shape = tuple(targets.x.shape)
     noise = make_generator(task.seed, f"targets/{observation.name}", attack_seed)
     images = attack.reconstruct(
         observation,
@@ -309,7 +352,7 @@ def reconstruct_targets(
         observation.sample(targets.x, noise),
         task.settings.budget,
         make_generator(task.seed, f"attack/{name}", attack_seed),
-        lambda line: task.progress(f"{name}, seed {attack_seed}: {line}"),
+        lambda line: task.listener.show_line(f"{name}, seed {attack_seed}: {line}"),
     )
     if images.shape != targets.x.shape:
         raise ValueError(f"attack {name!r} returned {tuple(images.shape)}, must be {shape}")

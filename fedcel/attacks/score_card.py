@@ -44,7 +44,7 @@ def score_reconstructions(
     *,
     population: Images | None = None,
 ) -> ReconstructionScores:
-    """Score reconstructions against their originals, and what needs no attack beside them.
+    """Score reconstructions and two baselines without an attack: the mean image and the class mean.
 
     The anchors' mean images are taken from all training images where these are given, because an
     anchor should not be weak because an attacker is.
@@ -62,7 +62,8 @@ def score_reconstructions(
     Raises:
         DataError: There is no image to take the anchors from.
     """
-    originals, population = targets.x, population or auxiliary
+    originals = targets.x
+    population = population or auxiliary
     has_room = min(originals.shape[2:]) >= UNIFORM_WINDOW
     is_same_classes = not isinstance(auxiliary, OtherClasses)
     return ReconstructionScores(
@@ -185,7 +186,7 @@ def mean_image(labels: Int[Tensor, " T"], population: Images) -> Float[Tensor, "
     """Guess each target as one who knows nothing: by the mean of all images.
 
     Args:
-        labels: Of the targets, (T,).
+        labels: The targets' labels, (T,).
         population: The images.
 
     Returns:

@@ -32,17 +32,17 @@ HIDDEN_UNITS = 128  # of the encoder of an attacker who does not know the real o
 class Shadow(BaseAttack):
     """Train an encoder that the server's head understands, then a decoder that inverts it.
 
-    The attacker, a curious server, has the head, images of his own and the messages he was sent; he
+    The attacker, a curious server, has the head, own images and the messages that it was sent; it
     knows the defence at the cut and trains through it, and never asks a device anything. The
     encoder's loss is the cross-entropy of the frozen head, and the distance of its messages'
-    moments from those received; the latter alone where his images are of other classes.
+    moments from those received; the latter alone where the own images are of other classes.
 
     Args:
         clone: Whether the encoder has the layers of the real one, or one hidden layer.
         observes: See `Attack`.
-        epochs: Of the encoder at budget 1.
+        epochs: The encoder's passes over the images at budget 1.
         rate: Adam's step for the encoder.
-        weight: Of the distance of moments beside the cross-entropy in nats.
+        weight: Weight of the distance of moments beside the cross-entropy in nats.
         effort: How the decoder is trained.
 
     References:
@@ -107,7 +107,7 @@ class Shadow(BaseAttack):
 
 @dataclass(frozen=True)
 class Imitation:
-    """Messages of an encoder of the attacker's own, as noisy as those he received.
+    """Messages of an encoder of the attacker's own, as noisy as those received.
 
     Beside the defence's own noise there is more where they vary less than those: it stands for what
     the encoder misses, and a decoder trained without it rebuilds worse.

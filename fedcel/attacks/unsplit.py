@@ -23,9 +23,9 @@ class UnSplit(BaseAttack):
     Args:
         name, needs, observes: See `Attack`.
         rounds: Turns at budget 1.
-        steps: Of each of both in a turn.
+        steps: Steps of each of both in a turn.
         rate: Adam's step.
-        weight: Of the total variation, 0 or more.
+        weight: Weight of the total variation, 0 or more.
 
     References:
         Erdogan et al., WPES 2022, algorithm 1.

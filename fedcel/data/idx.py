@@ -42,7 +42,8 @@ def read_idx_training(data: DataSettings) -> Images:
 
 def _read_part(folder: Path, name: str) -> Images:
     images, labels = (_find_file(folder, f"{name}-{end}") for end in ("images-idx3", "labels-idx1"))
-    pixels, y = read_array(images, 3), read_array(labels, 1)
+    pixels = read_array(images, 3)
+    y = read_array(labels, 1)
     if len(pixels) != len(y):
         raise DataError(
             f"{images} has {len(pixels)} images, {labels} has {len(y)} labels, must be as many; "

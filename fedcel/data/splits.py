@@ -33,7 +33,7 @@ class Splits:
     """All images of a run, in disjoint sets; treat the tensors as read-only.
 
     Attributes:
-        shape: Of an image, (C, H, W).
+        shape: An image's shape, (C, H, W).
         classes: Number of classes of the net.
         clients: Training images of each client.
         validation: The server's images, on which settings are chosen.
@@ -80,7 +80,7 @@ def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
     Args:
         data: Source, partition and how many images each part takes.
         clients: Number of clients to deal the training images to.
-        seed: Of the deal.
+        seed: Seed of the deal.
 
     Returns:
         Each client's images, and those of test, validation and the attacker.
@@ -116,7 +116,8 @@ def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
 def _load_node_splits(data: NodeDataSettings, clients: int) -> Splits:
     """Return the splits of a node with one holder's images; DataError as `load_node_images`."""
     images = load_node_images(data)
-    empty, nowhere = Images(images.x[:0], images.y[:0]), torch.arange(0)
+    empty = Images(images.x[:0], images.y[:0])
+    nowhere = torch.arange(0)
     return Splits(
         shape=data.shape,
         classes=data.classes,
@@ -136,7 +137,8 @@ def hold_out_classes(
 
     DataError when fewer than two classes or fewer than are held out would be left.
     """
-    count, limit = data.held_out_classes, min(source.classes // 2, source.classes - 2)
+    count = data.held_out_classes
+    limit = min(source.classes // 2, source.classes - 2)
     if count > limit:
         raise DataError(
             f"data.held-out-classes is {count}, must be in 0..{limit}: of {source.classes} classes "
@@ -162,7 +164,8 @@ def assign_roles(
 
     DataError when there are fewer images than asked for.
     """
-    stream, train_count = make_generator(data.seed, "data-split"), len(source.train.y)
+    stream = make_generator(data.seed, "data-split")
+    train_count = len(source.train.y)
     orders = [torch.randperm(train_count, generator=stream)]
     if source.test is not None:
         orders.append(torch.randperm(len(source.test.y), generator=stream) + train_count)
@@ -175,9 +178,11 @@ def assign_roles(
     is_target = match_targets(source, torch.cat([pool, held_out]), take_images(source, test))
     pool = pool[~is_target[: len(pool)]]
     held_out = held_out[~is_target[len(is_target) - len(held_out) :]]
-    keys, used = "data.validation + data.train", data.validation
+    keys = "data.validation + data.train"
+    used = data.validation
     if not data.held_out_classes:
-        keys, used = "data.validation + data.auxiliary + data.train", used + data.auxiliary
+        keys = "data.validation + data.auxiliary + data.train"
+        used = used + data.auxiliary
     check_count(keys, used + (data.train or 1), len(pool), "other")
     validation, auxiliary = pool[: data.validation], pool[data.validation : used]
     training = pool[used : used + data.train] if data.train else pool[used:]

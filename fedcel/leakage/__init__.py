@@ -1,6 +1,6 @@
 """What can be observed of an image, and what the best attacker learns from it, exactly."""
 
-from fedcel.leakage.answer_leakage import answer_bits
+from fedcel.leakage.answer_floor import answer_bits
 from fedcel.leakage.certificate import Certificate, certificate, fano_bound
 from fedcel.leakage.gaussianity import Gaussianity, gaussianity
 from fedcel.leakage.identification import identification

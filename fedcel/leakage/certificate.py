@@ -31,11 +31,11 @@ class Certificate(NamedTuple):
     """
 
     bits: float
-    """At least I(image; message)."""
+    """Upper bound on I(image; message), in bits."""
     bits_within_class: float
-    """At least I(image; message | label)."""
+    """Upper bound on I(image; message | label), in bits."""
     identification: float
-    """At least the chance to pick the right one of `candidates` images (Fano)."""
+    """Upper bound on the chance to pick the right one of `candidates` images (Fano)."""
     candidates: int
     clusters: int
     """Groups of the partition that gave `bits`."""

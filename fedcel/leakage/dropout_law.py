@@ -10,7 +10,7 @@ from torch.nn.functional import softplus
 from fedcel.nets import Cut
 
 EM_STEPS = 10
-"""Of expectation and maximisation; values have nearly settled by then."""
+"""Steps of expectation and maximisation; values have nearly settled by then."""
 MIN_MESSAGES = 1e-6  # that came through: fewer would divide by nothing
 
 
@@ -41,7 +41,8 @@ def most_likely_features(parts: Float[Tensor, "B m D"], cut: Cut) -> Float[Tenso
     """
     if cut.sigma == 0:
         return parts.sum(1) / parts.ne(0).sum(1).clamp_min(1)
-    odds, scaled = log((1 - cut.dropout) / cut.dropout), parts / cut.sigma**2
+    odds = log((1 - cut.dropout) / cut.dropout)
+    scaled = parts / cut.sigma**2
 
     def log_odds(z: Float[Tensor, "B D"]) -> Float[Tensor, "B m D"]:
         """Return the log-odds that z came through in each message."""

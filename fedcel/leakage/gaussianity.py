@@ -57,7 +57,8 @@ def gaussianity(z: Float[Tensor, "M D"], y: Int[Tensor, " M"], sigma: float) -> 
     """
     if not sigma > 0:
         raise ValueError(f"sigma is {sigma}, must be above 0: without noise nothing has a density")
-    labels, features = y.numpy(), z.double().numpy()
+    labels = y.numpy()
+    features = z.double().numpy()
     gaussian_nats = direction_nats = weighted_kurtosis = variance = 0.0
     for label in np.unique(labels):
         scaled = features[labels == label] / sigma

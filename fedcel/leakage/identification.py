@@ -20,7 +20,7 @@ def identification(
     has the closed form P(Hypergeom(M-1, b, candidates-1) < top).
 
     Args:
-        scores: Of each query with each image, (Q, M); more is better.
+        scores: Score of each query with each image, (Q, M); more is better.
         own_column: Column of each query's own image, (Q,).
         candidates: Images among which the right one is picked, 1 or more; all M if they are fewer.
         top: Number of best candidates, 1 or more, among which it must be.

@@ -11,7 +11,7 @@ MEAN = "mean"
 LOG_PROB = "log-prob"
 """Grant: the exact likelihood of what was observed, as an `ObservationLikelihood`."""
 FREE_QUERIES = "free-queries"
-"""Grant: the attacker samples as often as he likes, because he owns a copy of the device."""
+"""Grant: the attacker samples without limit, with a copy of the device."""
 NOISELESS = "noiseless"
 """Grant: an image always gives the same observation."""
 HEAD = "head"
@@ -47,7 +47,7 @@ class Observation(Protocol):
 
         Args:
             images: (B, C, H, W) in [0, 1].
-            generator: Of the noise.
+            generator: Draws the noise.
 
         Returns:
             One fresh observation per image, (B, F).
@@ -137,7 +137,7 @@ class ObservationPaid(Observation, Protocol):
 
     @property
     def allowance(self) -> int:
-        """How many one call of an attack may pay that makes images up."""
+        """How many observations one call of an attack that makes images up may pay."""
         ...
 
 
@@ -163,7 +163,7 @@ class ObservationHead(Observation, Protocol):
 
         Args:
             features: What an encoder computed, (B, F).
-            generator: Of the noise.
+            generator: Draws the noise.
 
         Returns:
             What a device would send, (B, F).
@@ -179,7 +179,7 @@ class ObservationArchitecture(Observation, Protocol):
         """Build an encoder of the same layers, its parameters drawn anew.
 
         Args:
-            generator: Of the parameters.
+            generator: Draws the parameters.
 
         Returns:
             A module from (B, C, H, W) to (B, F).
@@ -241,8 +241,8 @@ class ObservationUpdate(Observation, Protocol):
         Args:
             images: (G, b, C, H, W) in [0, 1].
             labels: (G, b).
-            generator: Of what is drawn.
-            noise: At the cut, (G, b, F) in units of its standard deviation; None: drawn.
+            generator: Draws what is not given.
+            noise: Noise at the cut, (G, b, F) in units of its standard deviation; None: drawn.
             mask: What is kept at the cut, (G, b, F) in [0, 1]; None: drawn.
 
         Returns:

@@ -15,7 +15,7 @@ from fedcel.leakage.observation_law import find_law
 PAIRS_AT_ONCE = 16_000_000  # entries of log p(observed | image) in memory
 BOOTSTRAP_RESAMPLES = 1000
 MIN_DRAWS = 8  # of noise, for each image
-MIN_MESSAGES = 3200  # of all images together: with fewer, chance lifts bits above their certificate
+MIN_MESSAGES = 3200  # with fewer, Monte Carlo error can push bits above the certificate
 NORMAL_QUANTILE = 1.96  # half widths are of 95 % intervals
 
 
@@ -33,7 +33,7 @@ class OptimalLeak(NamedTuple):
     """I(image; observation) for an image drawn uniformly from the M candidates."""
     bits_beyond_label: float
     """I(image; observation | label): what leaks about the image and not about its class."""
-    candidates: int
+    image_count: int
     """M, the number of images."""
     cap_bits: float
     """log2 M: all of it."""
@@ -45,9 +45,9 @@ class OptimalLeak(NamedTuple):
     information_noise_half_width: float
     """How far chance may have moved `information_bits` from what these images leak."""
     beyond_noise_half_width: float
-    """The same of `bits_beyond_label`."""
+    """How far chance may have moved `bits_beyond_label` from what these images leak."""
     identified: Float[Tensor, " M"]
-    """Of each image, mean over noise draws; their mean is `identification`."""
+    """Chance that each image is identified, mean over noise draws; see `identification`."""
     beyond: Float[Tensor, " M"]
     """Bits beyond the label of each image, mean over noise draws."""
 
@@ -58,7 +58,7 @@ def optimal_leak(
     labels: Int[Tensor, " M"],
     generator: torch.Generator,
     *,
-    candidates: int = 100,
+    identification_candidates: int = 100,
     draws: int | None = None,
 ) -> OptimalLeak:
     """Measure what the best possible attacker learns from one message about these M images.
@@ -72,9 +72,10 @@ def optimal_leak(
         observation: What is seen of an image, and its law.
         images: (M, C, H, W) in [0, 1].
         labels: (M,).
-        generator: Of the noise draws.
-        candidates: Images among which the right one is picked, 1 or more.
-        draws: Noise draws of each image, 2 or more; None: as many as `default_draws` says.
+        generator: Draws the noise.
+        identification_candidates: Images among which the right one is picked, 1 or more.
+        draws: Noise draws of each image, 2 or more, 1 or more without noise; None: 3200 draws of
+            all images together, 8 or more of each, a single one without noise.
 
     Returns:
         Bits, bits beyond the label, and how often the right image is picked.
@@ -88,32 +89,40 @@ def optimal_leak(
         Cover and Thomas, Elements of Information Theory, 2006, equation 2.28, for a uniform input.
     """
     count = len(images)
-    if NOISELESS in observation.grants:
-        draws = 1
-    elif draws is None:
-        draws = default_draws(count)
-    elif draws < 2:
+    is_noiseless = NOISELESS in observation.grants
+    if draws is None:
+        draws = 1 if is_noiseless else default_draws(count)
+    elif draws < 2 and not is_noiseless:
         raise ValueError(f"draws is {draws}, must be at least 2 for an error; leave it out")
-    law, senders = find_law(observation, images), torch.arange(count).repeat(draws)
+    law = find_law(observation, images)
+    senders = torch.arange(count).repeat(draws)
     means, squares = torch.zeros(2, 3, count, dtype=torch.float64)
-    for part in torch.split(senders, max(1, PAIRS_AT_ONCE // count)):
-        observed = observation.sample(images[part], generator)
+    for senders_chunk in torch.split(senders, max(1, PAIRS_AT_ONCE // count)):
+        observed = observation.sample(images[senders_chunk], generator)
         if not observed.isfinite().all():
             raise NetError("the observation holds NaN or infinity; lower local.rate")
-        scores = score_messages(law(observed), part, labels[part, None] == labels, candidates)
-        means.index_add_(1, part, scores)
-        squares.index_add_(1, part, scores.square())
-    means, squares = means / draws, squares / draws  # at the end: shares of what is sure sum to 1
+        scores = score_messages(
+            law(observed),
+            senders_chunk,
+            labels[senders_chunk, None] == labels,
+            identification_candidates,
+        )
+        means.index_add_(1, senders_chunk, scores)
+        squares.index_add_(1, senders_chunk, scores.square())
+    means /= draws  # at the end: shares of what is sure sum to 1
+    squares /= draws
     cap_beyond = (labels[:, None] == labels).sum(1).double().log2()
-    identified, information, beyond = means[0], means[1] + log2(count), means[2] + cap_beyond
+    identified = means[0]
+    information = means[1] + log2(count)
+    beyond = means[2] + cap_beyond
     return OptimalLeak(
         identification=float(identified.mean()),
         information_bits=float(information.mean()),
         bits_beyond_label=float(beyond.mean()),
-        candidates=count,
+        image_count=count,
         cap_bits=log2(count),
         cap_beyond_label=float(cap_beyond.mean()),
-        identification_candidates=min(candidates, count),
+        identification_candidates=min(identification_candidates, count),
         identification_half_width=bootstrap_half_width(identified, generator),
         beyond_label_half_width=bootstrap_half_width(beyond, generator),
         information_noise_half_width=noise_half_width(means[1], squares[1], draws),
@@ -155,9 +164,9 @@ def score_messages(
             "a message is impossible for the image that sent it: the encoder gives other bits in "
             "batches of other sizes; set net.noise above 0, or take more candidates"
         )
-    within = log_prob.masked_fill(~same_class, -torch.inf)
+    same_class_log_prob = log_prob.masked_fill(~same_class, -torch.inf)
     information = (own_log_prob - log_prob.logsumexp(1)) / log(2)
-    beyond = (own_log_prob - within.logsumexp(1)) / log(2)
+    beyond = (own_log_prob - same_class_log_prob.logsumexp(1)) / log(2)
     return torch.stack([identification(log_prob, senders, candidates), information, beyond])
 
 

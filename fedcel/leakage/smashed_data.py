@@ -44,7 +44,8 @@ class SmashedData:
         self, images: Float[Tensor, "B C H W"], observed: Float[Tensor, "B F"]
     ) -> Float[Tensor, " B"]:
         """Compute mean (z~ - z)^2 over values, under dropout that of the cut's mixture."""
-        z, cut = self.net.encode(images), self.net.cut
+        z = self.net.encode(images)
+        cut = self.net.cut
         if cut.dropout > 0:
             return mixture_misfit(z, observed, cut)
         return (z - observed).square().mean(1)

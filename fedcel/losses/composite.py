@@ -23,9 +23,9 @@ class Losses(NamedTuple):
 
     Attributes:
         cel: The conditional entropy loss, or None.
-        cel_weight: Its factor, 0 or more.
+        cel_weight: Factor of the conditional entropy loss, 0 or more.
         defence: The loss of another defence, or None.
-        defence_weight: Its factor, 0 or more.
+        defence_weight: Factor of the defence's loss, 0 or more.
         clip: Largest norm of the weighted CEL's gradient at the features of one image, or None.
     """
 
@@ -105,15 +105,17 @@ def refresh_losses(
 
 def add_losses(losses: Losses, state: State, batch: Batch, measure: bool) -> Term:
     """Return the weighted sum of the parts, and their metrics if they are to be measured."""
-    total, metrics = batch.z.new_zeros(()), {}
+    total = batch.z.new_zeros(())
+    metrics = {}
     if losses.cel:
         cel_state = select_state(state, CEL_PREFIX) or {}
         z = batch.z if losses.clip is None else batch.z.detach().requires_grad_()
         term = losses.cel.loss(cel_state, z, batch.y, measure)
         weighted = losses.cel_weight * term.loss
         if losses.clip is not None:
-            weighted = clip_gradient(weighted, z, batch.z, losses.clip)
-        total, metrics = total + weighted, {**term.metrics}
+            weighted = clip_feature_gradient(weighted, z, batch.z, losses.clip)
+        total = total + weighted
+        metrics = {**term.metrics}
     if losses.defence:
         defence_state = select_state(state, DEFENCE_PREFIX) or {}
         term = losses.defence.loss(defence_state, batch.x, batch.z, batch.smashed, measure)
@@ -122,7 +124,7 @@ def add_losses(losses: Losses, state: State, batch: Batch, measure: bool) -> Ter
     return Term(total, metrics)
 
 
-def clip_gradient(
+def clip_feature_gradient(
     loss: Float[Tensor, ""], leaf: Float[Tensor, "B D"], z: Float[Tensor, "B D"], max_norm: float
 ) -> Float[Tensor, ""]:
     """Return a term whose gradient at z is the loss's at `leaf`, each row's norm clipped.

@@ -37,7 +37,9 @@ def measure_utility(
     if len(logits) == 0:
         raise ValueError("no logits to measure, must be at least one row")
     before, unit = rows_before_noise(logits.double(), privacy)
-    answer, answer_unit, ceiling = before, unit, 1.0
+    answer = before
+    answer_unit = unit
+    ceiling = 1.0
     if privacy.mechanism != "none":
         mechanism = build_mechanism(privacy, logits.shape[1])
         answer, answer_unit = mechanism.answer(logits.double()), mechanism.unit

@@ -17,7 +17,7 @@ from fedcel.privacy.protocol import Mechanism
 from fedcel.ranges import FRACTION
 
 SMALLEST_STEP = 1e-4
-"""Of the grid of losses of several prices, in nats; coarser where the losses reach far."""
+"""Step of the grid of losses of several prices, in nats; coarser where the losses reach far."""
 MAX_STEPS = 100_000
 
 
@@ -27,8 +27,8 @@ class Composition(NamedTuple):
     Attributes:
         method: `basic`, the sum, or `pld`, exact.
         answers: How many.
-        epsilon: Of all together, in nats.
-        delta: Of all together.
+        epsilon: Epsilon of all answers together, in nats.
+        delta: Delta of all answers together.
     """
 
     method: Literal["basic", "pld"]
@@ -42,7 +42,7 @@ def compose_basic(epsilon: float, delta: float, count: int) -> Composition:
 
     Args:
         epsilon: Privacy loss of one answer, in nats.
-        delta: Of one answer, in [0, 1).
+        delta: One answer's delta, in [0, 1).
         count: Answers, 1 or more.
 
     Returns:
@@ -71,7 +71,7 @@ def compose_exactly(mechanism: Mechanism, count: int, delta: float) -> Compositi
     Args:
         mechanism: What gives the answers.
         count: Answers, 1 or more, fixed beforehand.
-        delta: At which epsilon is stated, in (0, 1).
+        delta: The delta at which epsilon is stated, in (0, 1).
 
     Returns:
         The composition; its epsilon is infinite where `delta` is less than the answers' own deltas
@@ -100,7 +100,7 @@ def compose_prices(prices: Mapping[tuple[float, float], int], delta: float) -> C
 
     Args:
         prices: How many answers cost each (epsilon, delta).
-        delta: At which epsilon is stated, in (0, 1).
+        delta: The delta at which epsilon is stated, in (0, 1).
 
     Returns:
         The composition; its epsilon is infinite where `delta` is less than the answers' own deltas

@@ -86,7 +86,7 @@ def measure_epsilon(
         mechanism: What gives the answers.
         pair: (2, C), the logits of the two inputs.
         answers: Drawn about each input, 100 or more.
-        confidence: With which the bound holds, in (0, 1).
+        confidence: Probability with which the bound holds, in (0, 1).
 
     Returns:
         The bound, in nats; 0 where nothing is told apart.
@@ -100,8 +100,10 @@ def measure_epsilon(
     if answers < 100:
         raise ValueError(f"answers are {answers}, must be 100 or more; try 20000")
     first, second = (mechanism.answer(row.expand(answers, -1)) for row in pair)
-    half, delta = answers // 2, mechanism.delta
-    best_bound, event = -math.inf, None
+    half = answers // 2
+    delta = mechanism.delta
+    best_bound = -math.inf
+    event = None
     for score in distinguishing_scores(first[:half], second[:half]):
         for sign in (1.0, -1.0):
             scores = sign * score(first[:half])

@@ -5,9 +5,9 @@ import math
 from fedcel.ranges import POSITIVE, Range
 
 SMALLEST_RESPONSE = 1e-9
-"""Of label-only answers: below, the chances of two labels are too few doubles apart."""
+"""Least epsilon of label-only answers: below, too few doubles lie between two labels' chances."""
 LARGEST_GRID = 2.0**20
-"""Of discrete Laplace noise: clipped rows then have at most 2^51 steps, exact in doubles."""
+"""Largest epsilon of discrete Laplace noise: rows have at most 2^51 steps, exact in doubles."""
 
 RANGES = {
     "label-only": Range(

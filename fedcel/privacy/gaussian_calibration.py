@@ -24,7 +24,8 @@ def smallest_delta(epsilon: float, sigma: float, sensitivity: float) -> float:
 
     Phi(D/2s - eps s/D) - e^eps Phi(-D/2s - eps s/D), `sigma` and `sensitivity` (L2) in one unit.
     """
-    shift, tail = sensitivity / (2 * sigma), epsilon * sigma / sensitivity
+    shift = sensitivity / (2 * sigma)
+    tail = epsilon * sigma / sensitivity
     return _difference(epsilon, shift - tail, -shift - tail)
 
 
@@ -78,7 +79,8 @@ def calibrate_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
 
 def _difference(epsilon: float, a: float, b: float) -> float:
     """Return Phi(a) - e^eps Phi(b), without overflow and with few digits lost."""
-    first, second = float(log_ndtr(a)), epsilon + float(log_ndtr(b))
+    first = float(log_ndtr(a))
+    second = epsilon + float(log_ndtr(b))
     return -math.exp(first) * math.expm1(second - first) if first > -math.inf else 0.0
 
 

@@ -6,13 +6,13 @@ from fractions import Fraction
 OPENDP_BITS = 80
 """OpenDP's step is 2^-80 of the noise's scale, or of the sensitivity where that is smaller."""
 SMALLEST_EXPONENT = -1074
-"""Of a double."""
+"""The smallest exponent of a double."""
 INTEGER_BITS = 30
 """In steps of the other grid, the scale is about 2^30: whole numbers of 64 bits hold the noise."""
 
 
 def choose_opendp_grid(scale: float, sensitivity: float) -> int:
-    """Return the exponent of OpenDP's step, fine against both."""
+    """Return the exponent of OpenDP's step, which is fine against the scale and the sensitivity."""
     return max(math.frexp(min(scale, sensitivity))[1] - OPENDP_BITS, SMALLEST_EXPONENT)
 
 

@@ -70,8 +70,8 @@ class ClippedNoise:
     Attributes:
         epsilon: Privacy loss of one answer, in nats.
         classes: Logits of an answer.
-        clip_kind: As in `clip_rows`.
-        clip: As in `clip_rows`.
+        clip_kind: How rows are clipped, see `clip_rows`.
+        clip: Largest value or norm, see `clip_rows`.
         sensitivity: Distance that the noise covers, at least `clip_sensitivity`.
         name: The setting's word for it.
         delta: Chance by which epsilon may be exceeded.
@@ -112,7 +112,7 @@ class Laplace(ClippedNoise):
     """Pure epsilon-DP answers: clipped logits plus Laplace noise.
 
     Attributes:
-        sensitivity: In L1.
+        sensitivity: Sensitivity in L1.
         delta: 0.
         disturb: What draws the noise: `perturb_rows`, or another sampler of the same law.
     """
@@ -143,7 +143,7 @@ class Gaussian(ClippedNoise):
     """(epsilon, delta)-DP answers: clipped logits plus Gaussian noise.
 
     Attributes:
-        sensitivity: In L2.
+        sensitivity: Sensitivity in L2.
         delta: Above 0 and below 1.
     """
 
@@ -172,7 +172,8 @@ class Gaussian(ClippedNoise):
         Raises:
             ValueError: Logits are undefined, or of another number of classes.
         """
-        clipped, sigma = self.clip_logits(logits), self.sigma
+        clipped = self.clip_logits(logits)
+        sigma = self.sigma
         mechanism = gaussian_measurement(clipped.numel(), sigma, self.sensitivity)
         allowed = (self.sensitivity * SLACK / sigma) ** 2 / 2
         return draw_noise(mechanism, clipped, self.sensitivity, allowed)

@@ -49,7 +49,7 @@ def noise_sensitivity(
 
     Args:
         kind: A `ClipKind`.
-        clip: As in `clip_sensitivity`.
+        clip: Largest value or norm, see `clip_sensitivity`.
         classes: Values of a row.
         norm: 1 for Laplace noise, 2 for Gaussian.
         stated: A larger one, by hand; None: the clip's.

@@ -32,8 +32,10 @@ def clip_update(delta: Float[Tensor, " P"], clip: float) -> Float[Tensor, " P"]:
     if not delta.isfinite().all():
         warnings.warn("the update is not finite and counts as 0; lower local.rate", stacklevel=2)
         return delta.new_zeros(delta.shape).double()
-    whole = delta.double()  # in single precision, rounding could make it longer than the clip
-    return whole * min(1.0, clip / max(float(whole.norm()), clip))
+    double_delta = (
+        delta.double()
+    )  # in single precision, rounding could make it longer than the clip
+    return double_delta * min(1.0, clip / max(float(double_delta.norm()), clip))
 
 
 def add_update_noise(delta: Float[Tensor, " P"], clip: float, noise: float) -> Float[Tensor, " P"]:
@@ -66,11 +68,11 @@ class NoisyRound(NamedTuple):
     """Whose updates a round took, and how much one counts in their mean.
 
     Attributes:
-        holders: Their numbers.
+        clients: Numbers of the clients whose updates were taken.
         largest_weight: The largest over the root of the sum of all weights' squares, in (0, 1].
     """
 
-    holders: Collection[int]
+    clients: Collection[int]
     largest_weight: float
 
 
@@ -78,8 +80,9 @@ class SpentPrivacy(NamedTuple):
     """Epsilon of all rounds together, at one delta, of the holder who loses most.
 
     Attributes:
-        server: For who sees each update, the server included.
-        models: For who sees the models alone and holds no images: all holders' noise is in them.
+        server: Epsilon against who sees each update, the server included.
+        models: Epsilon against who sees the models alone and holds no images: all holders' noise is
+            in them.
         rounds: The most in which one holder took part.
     """
 
@@ -97,8 +100,8 @@ def account_updates(noise: float, rounds: Iterable[NoisyRound], delta: float) ->
 
     Args:
         noise: Standard deviation, in units of the clip, above 0.
-        rounds: Those in which updates were sent.
-        delta: At which epsilon is stated, in (0, 1).
+        rounds: The rounds in which updates were sent.
+        delta: The delta at which epsilon is stated, in (0, 1).
 
     Returns:
         Epsilons of the holder who loses most.
@@ -108,13 +111,14 @@ def account_updates(noise: float, rounds: Iterable[NoisyRound], delta: float) ->
     """
     count: Counter[int] = Counter()
     squares: Counter[int] = Counter()
-    for holders, largest_weight in rounds:
-        count.update(holders)
-        squares.update(dict.fromkeys(holders, largest_weight**2))
+    for clients, largest_weight in rounds:
+        count.update(clients)
+        squares.update(dict.fromkeys(clients, largest_weight**2))
     POSITIVE.check("noise", noise)
     if not count:
         raise ValueError("no holder took part in a round; nothing was spent")
-    most_rounds, shift = max(count.values()), 2 * SLACK / noise
+    most_rounds = max(count.values())
+    shift = 2 * SLACK / noise
     return SpentPrivacy(
         server=least_epsilon(delta, shift * math.sqrt(most_rounds)),
         models=least_epsilon(delta, shift * math.sqrt(max(squares.values()))),

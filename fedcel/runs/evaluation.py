@@ -174,7 +174,9 @@ def attack_test_images(run: Run, net: SplitNet) -> OptimalLeak:
     """Compute what the optimal attacker learns of the test images from the device's net."""
     stream = make_generator(run.settings.seed, "optimal")
     candidates = run.settings.attack.candidates
-    return optimal_leak(SmashedData(net), *run.splits.test, stream, candidates=candidates)
+    return optimal_leak(
+        SmashedData(net), *run.splits.test, stream, identification_candidates=candidates
+    )
 
 
 def measure_run_leakage(run: Run, net: SplitNet, leak: OptimalLeak) -> dict[str, object]:
@@ -196,9 +198,9 @@ def measure_run_leakage(run: Run, net: SplitNet, leak: OptimalLeak) -> dict[str,
         "information-bits": leak.information_bits,
         "information-half-width": leak.information_noise_half_width,
         "identification-optimal": leak.identification,
-        "candidates": leak.candidates,
+        "candidates": leak.image_count,
         "bits-cap": leak.cap_beyond_label,
-        "information-cap": log2(leak.candidates),
+        "information-cap": log2(leak.image_count),
         "identification-candidates": candidates,
         "label-only-identification": label_only_identification(counts, candidates),
         "certificate-bits": bound.bits,

@@ -3,7 +3,12 @@
 from fedcel.settings.attack import AttackSettings
 from fedcel.settings.cel import (
     CEL_KINDS,
+    Attention,
     CelSettings,
+    ClassShare,
+    ClusterForm,
+    Clustering,
+    InformationBound,
     check_entropy_bonus,
     check_hybrid_clusters,
     check_noise,
@@ -16,7 +21,6 @@ from fedcel.settings.local import SAMPLERS, LocalSettings
 from fedcel.settings.net import NetSettings
 from fedcel.settings.parsing import (
     Scalar,
-    describe_settings,
     dump_settings,
     flatten_settings,
     parse_settings,
@@ -24,6 +28,7 @@ from fedcel.settings.parsing import (
 from fedcel.settings.prior import PriorSettings
 from fedcel.settings.privacy import MECHANISMS, NOISES, PrivacySettings, check_private
 from fedcel.settings.run_settings import Settings, burn_in_rounds, check_schedule, cut_sigma
+from fedcel.settings.settings_reference import describe_settings
 from fedcel.settings.strategy import OWN_STRATEGY, StrategySettings
 from fedcel.settings.update import UpdateSettings
 
@@ -37,10 +42,15 @@ __all__ = [
     "OWN_STRATEGY",
     "SAMPLERS",
     "AttackSettings",
+    "Attention",
     "CelSettings",
     "ChainSettings",
+    "ClassShare",
+    "ClusterForm",
+    "Clustering",
     "DataSettings",
     "DefenceSettings",
+    "InformationBound",
     "LocalSettings",
     "NetSettings",
     "PriorSettings",

@@ -10,6 +10,17 @@ from pydantic import Field
 from fedcel.errors import SettingsError
 from fedcel.settings.group_base import Group, Off, Positive, part_name, part_words
 
+Attention = Literal["ascend", "minimise", "detach", "floor"]
+"""Who moves the attention of the gated loss."""
+ClassShare = Literal["batch-share", "mean-present", "none"]
+"""What a class's share in the loss follows."""
+ClusterForm = Literal["renormalised", "original", "per-cluster", "mixture"]
+"""What in a class's clusters the penalty is taken of."""
+Clustering = Literal["k-means", "diagonal", "full"]
+"""How clusters are found."""
+InformationBound = Literal["upper", "lower"]
+"""Which bound of the mutual information is minimised."""
+
 CEL_KINDS = ("none", "plain", "cluster", "gated", "hybrid", "mutual-information")
 
 
@@ -20,7 +31,9 @@ class CelSettings(Group):
         "none",
         description="none, plain, cluster, gated, hybrid, mutual-information, or an import string.",
     )
-    weight: float = Field(0.3, ge=0, allow_inf_nan=False, description="Lambda, once ramped up.")
+    weight: float = Field(
+        0.3, ge=0, allow_inf_nan=False, description="Lambda, multiplied by gamma."
+    )
     penalty: Literal["linear", "log", "channel"] = Field(
         "channel",
         description="R(v) of spread v; channel: (D/2)log(1+v/(D sigma^2)). Not for information.",
@@ -35,7 +48,7 @@ class CelSettings(Group):
         0.95,
         description="Spread in the batches, or validation accuracy, that `cel.target` steers to.",
     )
-    share: Literal["batch-share", "mean-present", "none"] = Field(
+    share: ClassShare = Field(
         "batch-share", description="Beta, a class's share in the loss: n_c/B, 1/present, or 1."
     )
     warm_up: int = Field(5, ge=0, description="Rounds before the loss is switched on.")
@@ -43,17 +56,17 @@ class CelSettings(Group):
         "ramp", description="Gamma after warm-up: a linear ramp, constant, or falling with eta."
     )
     ramp: float = Field(
-        0.6, ge=0, le=1, description="Fraction of the rounds at which lambda is fully on."
+        0.6, ge=0, le=1, description="Fraction of the rounds at which gamma is largest."
     )
     end: float = Field(1.0, gt=0, le=1, description="Gamma's largest value.")
     clusters: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
         "auto",
         description="Clusters a class; 0: 5, at most a quarter of n_c; auto: 1, of `hybrid` 0.",
     )
-    clustering: Literal["k-means", "diagonal", "full"] = Field(
+    clustering: Clustering = Field(
         "k-means", description="How clusters are found: K-means, or Gaussians of that covariance."
     )
-    form: Literal["renormalised", "original", "per-cluster", "mixture"] = Field(
+    form: ClusterForm = Field(
         "renormalised",
         description="R of a class's spread (original: absent as 0), of each cluster's, or entropy.",
     )
@@ -64,7 +77,7 @@ class CelSettings(Group):
         1, ge=1, description="Local epochs of a round from one refresh to the next."
     )
     reservoir: int = Field(
-        1024, ge=2, description="Smashed data kept for a refresh, at most, of each class."
+        1024, ge=2, description="Features kept for a refresh, at most, of each class."
     )
     outlier: Positive | Off = Field(
         "none", description="Clusters above this multiple of the median spread are seeded anew."
@@ -72,7 +85,7 @@ class CelSettings(Group):
     centres: Literal["own", "averaged"] = Field(
         "own", description="averaged: over clients; tells the server each one's means and counts."
     )
-    attention: Literal["ascend", "minimise", "detach", "floor"] = Field(
+    attention: Attention = Field(
         "ascend", description="Who moves the gated attention: against, with, or without the loss."
     )
     floor: float = Field(0.5, ge=0, le=1, description="Uniform share r of the attention 'floor'.")
@@ -81,11 +94,11 @@ class CelSettings(Group):
     entropy: float = Field(
         0.0, ge=0, description="Weight of the attention's entropy bonus, in nats; not for 'detach'."
     )
-    bound: Literal["upper", "lower"] = Field(
+    bound: InformationBound = Field(
         "upper", description="Which pairwise bound of the information mutual-information minimises."
     )
     clip: Positive | Off = Field(
-        "none", description="Largest L2 norm of the loss's gradient at an image's smashed data."
+        "none", description="Largest L2 norm of the loss's gradient at an image's features."
     )
 
     @property
@@ -100,7 +113,7 @@ class CelSettings(Group):
 
 
 def check_cel(cel: CelSettings, sigma: float) -> None:
-    """Refuse options of a loss that contradict each other, do nothing or need more than no noise.
+    """Refuse options that contradict each other, have no effect, or need noise when there is none.
 
     Args:
         cel: The loss; its kind is not `none`.
@@ -158,12 +171,12 @@ def check_penalty(cel: CelSettings, sigma: float) -> None:
         check_noise("penalty", cel.penalty, sigma)
 
 
-NOISELESS = {"penalty": "linear", "form": "renormalised", "kind": "plain"}
+NOISE_FREE_CHOICES = {"penalty": "linear", "form": "renormalised", "kind": "plain"}
 """What can do without noise, of each option that may need it."""
 
 
 def check_noise(option: str, value: str, sigma: float) -> None:
-    """Refuse an option of a loss that is measured against the noise at the cut without noise.
+    """Refuse an option that is measured against the noise at the cut, where there is none.
 
     Args:
         option: `penalty`, `form` or `kind`.
@@ -176,7 +189,7 @@ def check_noise(option: str, value: str, sigma: float) -> None:
     if not sigma > 0:
         raise SettingsError(
             f"net.noise is {sigma}, must be above 0 for cel.{option} {value!r}, which is measured "
-            f"against the noise; use 0.3, or cel.{option} {NOISELESS[option]!r}"
+            f"against the noise; use 0.3, or cel.{option} {NOISE_FREE_CHOICES[option]!r}"
         )
 
 
@@ -198,7 +211,7 @@ def check_entropy_bonus(entropy: float, attention: str) -> None:
 
 
 def check_hybrid_clusters(clusters: int) -> None:
-    """Refuse a single cluster whose start an attention draws.
+    """Refuse a hybrid loss with one cluster, whose centre is the class mean wherever it starts.
 
     Args:
         clusters: Clusters a class; 0: by the class's size.

@@ -1,15 +1,13 @@
-"""Settings read from TOML tables or flat keys, and what is said of those that cannot be."""
+"""Parsing: from TOML tables or dotted keys to checked settings, and back to tables."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from types import UnionType
-from typing import Annotated, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from fedcel.errors import SettingsError
-from fedcel.settings.group_base import Words
 from fedcel.settings.run_settings import Settings, check_settings
+from fedcel.settings.settings_reference import describe_settings
 
 Scalar = str | int | float | bool
 
@@ -39,60 +37,6 @@ def flatten_settings(tree: Mapping[str, object], prefix: str = "") -> dict[str, 
                 f"{path} is {value!r}; settings are scalars, write lists as 'a,b,c'"
             )
     return flat
-
-
-def describe_settings(
-    model: type[BaseModel] = Settings, prefix: str = ""
-) -> Iterator[tuple[str, object, str, str]]:
-    """List every setting.
-
-    Args:
-        model: The settings, or a group of them.
-        prefix: What is put before each key.
-
-    Yields:
-        Key, default, one sentence of what it does, type and range in words.
-    """
-    for field in model.model_fields.values():
-        path = f"{prefix}{field.alias}"
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from describe_settings(kind, f"{path}.")
-        else:
-            words = describe_type(kind, field.metadata)
-            yield path, field.default, str(field.description), words
-
-
-TYPE_WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
-BOUND_SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-
-
-def describe_type(annotation: object, metadata: Sequence[object] = ()) -> str:
-    """Return in plain words what a setting takes, such as "number > 0, or none".
-
-    Args:
-        annotation: The setting's type.
-        metadata: pydantic's constraints on it, and this project's, which say it themselves.
-    """
-    words = next((item.words for item in metadata if isinstance(item, Words)), None)
-    if words is not None:
-        return words
-    if get_origin(annotation) is Annotated:
-        inner, *more = get_args(annotation)
-        return describe_type(inner, (*more, *metadata))
-    if get_origin(annotation) is Literal:
-        return ", ".join(str(choice) for choice in get_args(annotation))
-    if get_origin(annotation) in (Union, UnionType):
-        return ", or ".join(describe_type(choice) for choice in get_args(annotation))
-    assert isinstance(annotation, type)
-    constraints = [part for item in metadata for part in getattr(item, "metadata", (item,))]
-    bounds = [
-        f"{sign} {getattr(constraint, name):g}"
-        for constraint in constraints
-        for name, sign in BOUND_SIGNS.items()
-        if hasattr(constraint, name)
-    ]
-    return f"{TYPE_WORDS[annotation]} {' and '.join(bounds)}".strip()
 
 
 def parse_settings(raw: Mapping[str, object]) -> Settings:
@@ -152,7 +96,8 @@ def _describe_problems(error: ValidationError, known_keys: Sequence[str]) -> str
     limits: dict[str, list[str]] = {}
     for problem in error.errors():
         key = ".".join(part for part in problem["loc"] if isinstance(part, str) and part in names)
-        context, words = problem.get("ctx", {}), problem["msg"].removeprefix("Input should be ")
+        context = problem.get("ctx", {})
+        words = problem["msg"].removeprefix("Input should be ")
         if "error" in context:  # of a validator of this project
             words = str(context["error"]).removeprefix("must be ")
         elif problem["type"] in LIMITS:
@@ -165,7 +110,7 @@ def dump_settings(settings: Settings) -> dict[str, object]:
     """Return settings as tables for a TOML file.
 
     Args:
-        settings: Of a run.
+        settings: A run's settings.
 
     Returns:
         Nested tables with kebab-case keys, which `parse_settings` reads back unchanged.

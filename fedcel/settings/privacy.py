@@ -62,7 +62,7 @@ def check_private(privacy: PrivacySettings) -> None:
     """Refuse to answer without a mechanism.
 
     Args:
-        privacy: Of what answers.
+        privacy: The settings of the answers' privacy.
 
     Raises:
         SettingsError: The mechanism is `none`.

@@ -62,7 +62,7 @@ def cut_sigma(settings: Settings) -> float:
     """Return how much noise is added at the cut, in training and in use.
 
     Args:
-        settings: Of the run; noise as a defence takes the place of `net.noise`.
+        settings: The run's settings; noise as a defence takes the place of `net.noise`.
 
     Returns:
         The standard deviation, in units of the features z.
@@ -77,7 +77,7 @@ def burn_in_rounds(settings: Settings) -> int:
     """Return the number of the last round of burn-in.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
 
     Returns:
         The number, 0 to `rounds`; the rounds after it are sampled.
@@ -119,14 +119,15 @@ def check_schedule(settings: Settings, key: str, name: str) -> None:
     """Refuse a schedule on which a loss, or a defence by one, would never act in full.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         key: The setting that names the loss.
         name: What it is set to.
 
     Raises:
         SettingsError: Burn-in ends before the loss is fully on, or before it is on at all.
     """
-    cel, burn_in = settings.cel, burn_in_rounds(settings)
+    cel = settings.cel
+    burn_in = burn_in_rounds(settings)
     if max(cel.warm_up, round(cel.ramp * settings.rounds, 9)) > burn_in:
         raise SettingsError(
             f"{key} is {name!r}, cel.warm-up {cel.warm_up} rounds and cel.ramp {cel.ramp:g} of "
@@ -159,7 +160,7 @@ Requirement = tuple[str, tuple[object, ...], str]
 def require_values(
     settings: Settings, subject: str, requirements: Iterable[Requirement], remedy: str = ""
 ) -> None:
-    """Refuse the first value that does not go with what the subject says: SettingsError."""
+    """Refuse the first value that a requirement does not allow: SettingsError."""
     for key, allowed, reason in requirements:
         value = attrgetter(key.replace("-", "_"))(settings)
         if value not in allowed:
@@ -179,7 +180,8 @@ def format_value(value: object) -> str:
 
 def check_engine(settings: Settings) -> None:
     """Refuse an engine that does not run the strategy as set."""
-    strategy, engine = settings.strategy, settings.engine
+    strategy = settings.strategy
+    engine = settings.engine
     is_own = strategy.name == OWN_STRATEGY
     if engine != "ray" and is_own and strategy.max_norm != "none":
         raise SettingsError(
@@ -247,7 +249,7 @@ def check_robust_aggregation(settings: Settings) -> None:
 
 
 def check_temperature(settings: Settings) -> None:
-    """Refuse what makes another temperature of it, and what means nothing without one."""
+    """Refuse what would heat or cool the chain, and at temperature 0 what has no effect."""
     if math.isinf(settings.temperature):
         raise SettingsError("temperature is infinite; set a number")
     if settings.temperature == 0:
@@ -269,7 +271,7 @@ def check_temperature(settings: Settings) -> None:
 
 
 def check_chain(settings: Settings) -> None:
-    """Refuse options of the chain that would do nothing, or make another target of it."""
+    """Refuse options of the chain without effect, or that change the distribution it samples."""
     local, chain = settings.local, settings.chain
     draws_clients = settings.clients_per_round not in (0, settings.clients)
     sampled = settings.rounds - burn_in_rounds(settings)

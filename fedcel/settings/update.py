@@ -6,7 +6,7 @@ from fedcel.errors import SettingsError
 from fedcel.settings.group_base import Group, Off, Positive
 
 SMALLEST_NOISE, LARGEST_NOISE = 1e-20, 1e20
-"""Of the clip and of sigma: where single precision holds them."""
+"""Range of the clip and of sigma: where single precision holds them."""
 
 
 class UpdateSettings(Group):

@@ -1,9 +1,10 @@
 """Attack a finished run: what it sends, and what it answers."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from fedcel.attacks import (
-    Attacked,
+    AttackOutcome,
     AttackRow,
     OtherClasses,
     find_contradictions,
@@ -48,24 +49,22 @@ def attack_run(
     read_attack_rows(folder)  # damage is named before the work
     result = read_record(folder / RESULT_FILE, RunResult, "resume the run")
 
-    def keep(name: str, attacked: Attacked) -> None:
-        write_result(folder, attack_settings.model_copy(update={"names": name}), attacked)
+    def keep_outcome(name: str, outcome: AttackOutcome) -> None:
+        write_result(folder, attack_settings.model_copy(update={"names": name}), outcome)
 
-    with show_attacks(title) as (progress, tell_attack):
-        attacked = run_attacks(
+    with show_attacks(title) as listener:
+        outcome = run_attacks(
             list_observations(run, attack_settings),
             attack_settings,
             select_auxiliary(run, attack_settings),
             run.splits.test,
             seed=run.settings.seed,
-            progress=progress,
             population=run.splits.training,
-            tell_attack=tell_attack,
-            keep=keep,
+            listener=replace(listener, keep_outcome=keep_outcome),
         )
     for sentence in find_contradictions(read_attack_rows(folder), result):
         print_line(sentence)
-    return attacked.rows
+    return outcome.rows
 
 
 def catch_up(folder: Path, attack_settings: AttackSettings, title: str = "attacking") -> None:

@@ -146,16 +146,15 @@ def attack_service(
         answers = live.sample(targets.x, torch.Generator())
         few = max(2, min(attack_settings.candidates, len(targets.y)))
         attack_settings = attack_settings.model_copy(update={"targets": 0, "candidates": few})
-        with show_attacks("attacking the service") as (progress, tell_attack):
-            attacked = run_attacks(
+        with show_attacks("attacking the service") as listener:
+            outcome = run_attacks(
                 [live],
                 attack_settings,
                 auxiliary,
                 targets,
                 seed=run.settings.seed,
-                progress=progress,
                 population=run.splits.training,
-                tell_attack=tell_attack,
+                listener=listener,
             )
     facts: dict[str, object] = {
         "service": card.model,
@@ -167,12 +166,10 @@ def attack_service(
         "accuracy": float((answers.argmax(1) == targets.y).double().mean()),
         "candidates": few,
     }
-    for row in attacked.rows:
+    for row in outcome.rows:
         if row.skipped:
             print_line(f"{row.attack}: {row.skipped}")
-    new = [
-        LiveRow.model_validate(facts | row.to_json()) for row in attacked.rows if not row.skipped
-    ]
+    new = [LiveRow.model_validate(facts | row.to_json()) for row in outcome.rows if not row.skipped]
     replaced = {row_identity(row) for row in new}
     rows = [*(row for row in earlier if row_identity(row) not in replaced), *new]
     write_json(folder / LIVE_FILE, [row.to_json() for row in rows])

@@ -19,7 +19,6 @@ from fedcel.files import read_json, write_json
 from fedcel.leakage import SmashedData
 from fedcel.losses.cel import (
     THRESHOLD_SHARE,
-    Attention,
     Gated,
     Penalty,
     channel_penalty,
@@ -29,7 +28,7 @@ from fedcel.losses.cel import (
 )
 from fedcel.posterior import build_device_net
 from fedcel.runs import posterior_samples, run_folder
-from fedcel.settings import Scalar, parse_settings
+from fedcel.settings import Attention, Scalar, parse_settings
 from sims.engines.simulate import simulate
 from sims.progress import print_line
 from sims.report.figures import COLOURS, FAINT, INK, LINES, MARKERS

@@ -17,7 +17,14 @@ import torch
 from pydantic import AwareDatetime, Field
 from torch import Tensor
 
-from fedcel.attacks import FAILURE_PREFIX, REVISION, AttackConditions, Attacked, AttackId, AttackRow
+from fedcel.attacks import (
+    FAILURE_PREFIX,
+    REVISION,
+    AttackConditions,
+    AttackId,
+    AttackOutcome,
+    AttackRow,
+)
 from fedcel.errors import RunError
 from fedcel.files import lock_file, read_tensors, write_json, write_tensors
 from fedcel.json_records import Record
@@ -62,13 +69,13 @@ def result_path(folder: Path, attack_settings: AttackSettings) -> Path:
     return folder / ATTACKS_FOLDER / f"{name}-{digest}.json"
 
 
-def write_result(folder: Path, attack_settings: AttackSettings, attacked: Attacked) -> None:
+def write_result(folder: Path, attack_settings: AttackSettings, outcome: AttackOutcome) -> None:
     """Write what one attack with these settings scored, in the place of what it scored before.
 
     Args:
         folder: The run's folder.
         attack_settings: The settings; `attack_settings.names` is the one attack.
-        attacked: What came of it.
+        outcome: What came of it.
     """
     path = result_path(folder, attack_settings)
     path.parent.mkdir(exist_ok=True)
@@ -76,11 +83,11 @@ def write_result(folder: Path, attack_settings: AttackSettings, attacked: Attack
         settings=attack_settings.model_dump(by_alias=True),
         revision=REVISION,
         finished=datetime.now(UTC),
-        rows=tuple(attacked.rows),
+        rows=tuple(outcome.rows),
     )
-    vectors = {name: vector.float() for name, vector in attacked.per_image.items()}
+    vectors = {name: vector.float() for name, vector in outcome.per_image.items()}
     with lock_file(path.parent / ".lock"):  # the same attack may have ended elsewhere
-        write_tensors(path.with_suffix(".safetensors"), attacked.pictures | vectors)
+        write_tensors(path.with_suffix(".safetensors"), outcome.pictures | vectors)
         write_json(path, result.to_json())
 
 

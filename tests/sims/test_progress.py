@@ -44,12 +44,12 @@ def test_each_line_tells_how_much_is_left(
     with progress.show_rounds("training", 10) as show_round:
         now = 20.0
         show_round(EVENT)
-    with progress.show_attacks("cell") as (show_line, show_attack):
-        show_attack(0, 4, "decoder, seed 0")
+    with progress.show_attacks("cell") as listener:
+        listener.begin_seed(0, 4, "decoder, seed 0")
         now = 40.0
-        show_attack(1, 4, "rmle, seed 0")
+        listener.begin_seed(1, 4, "rmle, seed 0")
         now = 51.0
-        show_line("step 3/9, loss 1.0")
+        listener.show_line("step 3/9, loss 1.0")
     assert capsys.readouterr().err.splitlines() == [
         "training: round 2 of 10, accuracy 0.500, spread within classes 0.100, about 80 s left",
         "attacking cell: 1 of 4 attacks done, rmle, seed 0, about 60 s left",
@@ -63,10 +63,10 @@ def test_a_bar_of_attacks_runs_to_its_end(
     """On a terminal."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    with progress.show_attacks("attacking") as (show_line, show_attack):
-        show_attack(0, 2, "decoder, seed 0")
-        show_line("epoch 1/2")
-        show_attack(2, 2, "writing")
+    with progress.show_attacks("attacking") as listener:
+        listener.begin_seed(0, 2, "decoder, seed 0")
+        listener.show_line("epoch 1/2")
+        listener.begin_seed(2, 2, "writing")
     said = capsys.readouterr().err
     assert "attacking" in said
     assert "writing" in said

@@ -10,7 +10,7 @@ from fedcel.losses.cel.averaged_centres import (
 from fedcel.losses.cel.build_cel import build_cel
 from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.cel.gated import Attention, Gated
+from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.penalties import (
@@ -32,7 +32,6 @@ from fedcel.losses.cel.protocol import (
 
 __all__ = [
     "THRESHOLD_SHARE",
-    "Attention",
     "AveragedCentres",
     "CentreStatistics",
     "Cluster",

@@ -135,10 +135,12 @@ def _sum_clusters(
     a wrong label, DivergedError on features that are not finite, SettingsError on another size.
     """
     classes, clusters, features = centres.shape
-    has_centre, slots = usable.any(1), classes * clusters
+    has_centre = usable.any(1)
+    slots = classes * clusters
     sums = torch.zeros(slots, features, dtype=torch.float64)
     sizes, distances = torch.zeros_like(sums[:, 0]), torch.zeros_like(sums[:, 0])
-    counts, dtype = torch.zeros(classes, dtype=torch.long), centres.dtype
+    counts = torch.zeros(classes, dtype=torch.long)
+    dtype = centres.dtype
     for z, y in batches():
         check_finite(z, y)
         if z.shape[1] != features:

@@ -64,7 +64,7 @@ CEL_BUILDERS: dict[str, Callable[[CelSettings, float, int, int], ConditionalEntr
     "hybrid": _build_hybrid,
     "mutual-information": _build_mutual_information,
 }
-"""Of each kind of loss, from settings, sigma, D and the number of classes."""
+"""Builder of each kind of loss, from settings, sigma, D and the number of classes."""
 
 
 def build_cel(

@@ -2,7 +2,7 @@
 
 from dataclasses import KW_ONLY, dataclass
 from math import prod
-from typing import Literal, final
+from typing import final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,18 +20,16 @@ from fedcel.losses.cel.class_spread import (
 )
 from fedcel.losses.cel.kmeans import ClassClusters, ClusteringProblem
 from fedcel.losses.cel.mixture import Mixture, diagonal_nats, full_nats
-from fedcel.losses.cel.penalties import Penalty, Share, class_shares
+from fedcel.losses.cel.penalties import Penalty, class_shares
 from fedcel.losses.cel.protocol import FeatureBatches, State, Term
 from fedcel.losses.cel.reservoir import check_finite, sample_reservoir
 from fedcel.losses.cel.state_names import check_state_names
-from fedcel.settings import check_noise
+from fedcel.settings import ClassShare, ClusterForm, Clustering, check_noise
 
 DEFAULT_CLUSTERS = 5
 MAX_COVARIANCE_VALUES = 2**27
 """Values of full covariances at most, C K D D: half a gigabyte in float32."""
 
-Form = Literal["renormalised", "original", "per-cluster", "mixture"]
-Clustering = Literal["k-means", "diagonal", "full"]
 SCALE_NAMES = {"diagonal": "variances", "full": "whitenings"}
 """What the covariances of each kind of mixture are called in the state."""
 
@@ -74,11 +72,11 @@ class Cluster:
     """
 
     penalty: Penalty
-    share: Share
+    share: ClassShare
     classes: int
     _: KW_ONLY
     clusters: int
-    form: Form = "renormalised"
+    form: ClusterForm = "renormalised"
     clustering: Clustering = "k-means"
     reservoir: int = 1024
     outlier: float | None = None
@@ -112,21 +110,21 @@ class Cluster:
         sizes = y.bincount(minlength=self.classes)
         active = self._active_slots(counts, sizes)
         means = _subtract_class_means(z, sizes)
-        retained, start = torch.zeros_like(active), None
+        is_retained = torch.zeros_like(active)
+        previous_centres = None
         if state is not None:
-            retained = (state["weights"] > 0) & active
-            start = state["centres"].to(z.dtype) - means[:, None]
+            is_retained = (state["weights"] > 0) & active
+            previous_centres = state["centres"].to(z.dtype) - means[:, None]
         problem = ClusteringProblem(z, y, active, generator)
         if self.clustering == "k-means":
-            clusters = kmeans.find_clusters(problem, start, retained, self.outlier)
+            clusters = kmeans.find_clusters(problem, previous_centres, is_retained, self.outlier)
             weights = kmeans.measure_clusters(clusters)[0].to(z.dtype) / sizes.clamp_min(1)[:, None]
             return _pack_state(clusters, weights, counts, means)
-        starts = self._start_mixtures(problem, state, start, retained)
-        class_parts = torch.split(z, sizes.tolist())
-        fits = [mixture.fit_mixture(*pair) for pair in zip(class_parts, starts, strict=True)]
-        slots = mixture.assign_components(z, y, fits)
-        weights, centres, scales = mixture.stack_components(fits, z.dtype)
-        packed = _pack_state(kmeans.make_clusters(z, slots, centres), weights, counts, means)
+        initial_mixtures = self._choose_initial_mixtures(
+            problem, state, previous_centres, is_retained
+        )
+        clusters, weights, scales = _fit_mixtures(z, y, sizes, initial_mixtures)
+        packed = _pack_state(clusters, weights, counts, means)
         return packed | {SCALE_NAMES[self.clustering]: scales.contiguous()}
 
     def _check_size(self, shape: tuple[int, int, int], state: State | None) -> None:
@@ -156,36 +154,40 @@ class Cluster:
         slots = torch.arange(self.clusters or DEFAULT_CLUSTERS)
         return slots < per_class.minimum(sizes)[:, None]
 
-    def _start_mixtures(
+    def _choose_initial_mixtures(
         self,
         problem: ClusteringProblem,
         state: State | None,
-        start: Float[Tensor, "C K D"] | None,
-        retained: Bool[Tensor, "C K"],
+        previous_centres: Float[Tensor, "C K D"] | None,
+        is_retained: Bool[Tensor, "C K"],
     ) -> list[Mixture]:
         """Return where EM starts in each class: the stored mixture if complete, else K-means."""
         z, y, active, _ = problem
         scale_name = SCALE_NAMES[self.clustering]
-        stored: list[Mixture] = []
-        if state is not None and start is not None and scale_name in state:
+        stored_mixtures: list[Mixture] = []
+        is_complete = active.new_zeros(self.classes)
+        if state is not None and previous_centres is not None and scale_name in state:
             if self.outlier is not None:
-                outliers = kmeans.find_outliers(state["spreads"], retained, self.outlier)
-                retained = retained & ~outliers
-            stored = _unstack_mixtures(state["weights"], start, state[scale_name])
-        is_complete = retained.eq(active).all(1) if stored else active.new_zeros(self.classes)
+                outliers = kmeans.find_outliers(state["spreads"], is_retained, self.outlier)
+                is_retained = is_retained & ~outliers
+            stored_mixtures = _unstack_mixtures(
+                state["weights"], previous_centres, state[scale_name]
+            )
+            is_complete = is_retained.eq(active).all(1)
         if is_complete.all():
-            return stored
-        slots = kmeans.find_clusters(problem, start, retained, self.outlier).slots
-        per_class, full = active.shape[1], self.clustering == "full"
-        starts = []
+            return stored_mixtures
+        slots = kmeans.find_clusters(problem, previous_centres, is_retained, self.outlier).slots
+        per_class = active.shape[1]
+        is_full = self.clustering == "full"
+        initial_mixtures = []
         for c in range(self.classes):
             members, components = z[y == c], slots[y == c] % per_class
-            starts.append(
-                stored[c]
+            initial_mixtures.append(
+                stored_mixtures[c]
                 if is_complete[c]
-                else mixture.mixture_of_members(members, components, per_class, full)
+                else mixture.mixture_of_members(members, components, per_class, is_full)
             )
-        return starts
+        return initial_mixtures
 
     def loss(
         self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True
@@ -200,7 +202,8 @@ class Cluster:
             DataError: A label is not one of the classes.
             DivergedError: Features are not finite.
         """
-        pi, members = state["weights"], class_members(y, self.classes, z)
+        pi = state["weights"]
+        members = class_members(y, self.classes, z)
         slots = self._assign_slots(state, z, y)
         slot_members = _find_slot_members(slots, pi.numel(), z)
         parts = self._cluster_parts(pi, slot_members.counts.view_as(pi))
@@ -236,7 +239,8 @@ class Cluster:
         """Return the slot c K + k of each example's cluster."""
         pi, centres = state["weights"], state["centres"]
         if self.clustering == "k-means":
-            means = torch.einsum("ck,ckd->cd", pi, centres)  # a matrix product is exact near 0
+            # Centred first: the expanded squared distance loses precision far from 0.
+            means = torch.einsum("ck,ckd->cd", pi, centres)
             scores = kmeans.centre_scores(z - means[y], y, centres - means[:, None], pi > 0)
             return y * pi.shape[1] + scores.argmin(1)
         fits = _unstack_mixtures(pi, centres, state[SCALE_NAMES[self.clustering]])
@@ -264,8 +268,23 @@ def _unstack_mixtures(
     return [Mixture(*parts) for parts in zip(weights, centres, scales, strict=True)]
 
 
+def _fit_mixtures(
+    z: Float[Tensor, "N D"],
+    y: Int[Tensor, " N"],
+    sizes: Int[Tensor, " C"],
+    initial_mixtures: list[Mixture],
+) -> tuple[ClassClusters, Float[Tensor, "C K"], Float[Tensor, "C K ..."]]:
+    """Return the clusters, weights and scales of each class's mixture, fitted by EM."""
+    pairs = zip(torch.split(z, sizes.tolist()), initial_mixtures, strict=True)
+    fits = [mixture.fit_mixture(members, initial) for members, initial in pairs]
+    slots = mixture.assign_components(z, y, fits)
+    weights, centres, scales = mixture.stack_components(fits, z.dtype)
+    return kmeans.make_clusters(z, slots, centres), weights, scales
+
+
 def _find_slot_members(slots: Int[Tensor, " B"], count: int, like: Float[Tensor, "B D"]) -> Members:
-    """Return the members of each slot; an identity matrix of all slots could be large."""
+    """Return the members of each slot."""
+    # Compared, not looked up: an identity matrix of all slots could be large.
     one_hot = slots[:, None].eq(torch.arange(count, device=slots.device)).to(like.dtype)
     return Members(one_hot, one_hot.sum(0))
 

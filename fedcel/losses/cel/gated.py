@@ -3,7 +3,7 @@
 import math
 import warnings
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal, final
+from typing import final
 
 import torch
 from jaxtyping import Float, Int
@@ -21,11 +21,9 @@ from fedcel.losses.cel.class_spread import (
     weighted_means,
     weighted_spread,
 )
-from fedcel.losses.cel.penalties import Penalty, Share, class_shares
+from fedcel.losses.cel.penalties import Penalty, class_shares
 from fedcel.losses.cel.protocol import FeatureBatches, State, Term
-from fedcel.settings import check_entropy_bonus
-
-Attention = Literal["ascend", "minimise", "detach", "floor"]
+from fedcel.settings import Attention, ClassShare, check_entropy_bonus
 
 COLLAPSED_SHARE = 0.5
 """Mean n_eff/n below which a warning is given."""
@@ -95,7 +93,7 @@ class Gated:
     """
 
     penalty: Penalty
-    share: Share
+    share: ClassShare
     classes: int
     features: int
     _: KW_ONLY
@@ -127,10 +125,11 @@ class Gated:
             DataError: There is no example.
             SettingsError: theta or the features are of another size.
         """
-        gates, hidden = 2 * self.hidden_size * self.features, self.hidden_size
+        hidden = self.hidden_size
+        gates = 2 * hidden * self.features
         if state is not None:
-            keys = "net.features or cel.hidden"
-            return adam.resume_state(state, gates + hidden, "attention", keys)
+            setting_names = "net.features or cel.hidden"
+            return adam.resume_state(state, gates + hidden, "attention", setting_names)
         layers = [(gates, self.features), (hidden, hidden)]
         return adam.draw_state(layers, generator, self._feature_dtype(batches))
 
@@ -158,13 +157,13 @@ class Gated:
         members = class_members(y, self.classes, z)
         counts = drop_singletons(members.counts)
         beta = class_shares(counts, self.share)
-        normal = functional.layer_norm(z, z.shape[1:])
-        log_alpha = self._log_weights(state["theta"], normal, members)
+        normalised_z = functional.layer_norm(z, z.shape[1:])
+        log_alpha = self._log_weights(state["theta"], normalised_z, members)
         alpha = log_alpha.exp() * members.one_hot
         v = weighted_spread(z, weighted_means(z, alpha)[y], alpha)
         loss = beta @ self.penalty(v)
         if self.entropy:
-            loss = loss + self._entropy_bonus(state["theta"], normal.detach(), members, beta)
+            loss = loss + self._entropy_bonus(state["theta"], normalised_z.detach(), members, beta)
         if not (measure and counts.any()):  # without a pair there is nothing to measure
             return Term(loss, {})
         metrics = _measure_attention(
@@ -196,7 +195,7 @@ class Gated:
         members: Members,
         beta: Float[Tensor, " C"],
     ) -> Float[Tensor, ""]:
-        """Return 0 whose gradient moves theta alone, towards a larger entropy."""
+        """Return a term of value 0 whose gradient raises the entropy of the attention."""
         log_alpha = self._log_weights(theta, n, members)
         entropy = -(log_alpha.exp() * log_alpha * members.one_hot).sum(0) @ beta
         bonus = self.entropy * (entropy if self.attention == "ascend" else -entropy)

@@ -121,7 +121,8 @@ def _fit_cold(problem: ClusteringProblem) -> ClassClusters:
     al., NeurIPS 2010), which keeps distances roughly and makes them cheap.
     """
     z, y, active, generator = problem
-    narrow, features = problem, z.shape[1]
+    narrow = problem
+    features = z.shape[1]
     if features > PROJECTED_FEATURES:
         shape = features, PROJECTED_FEATURES
         projection = torch.randn(shape, generator=generator, dtype=z.dtype)
@@ -173,7 +174,8 @@ def _draw_candidates(
     rates = torch.where(nearest.isinf(), 1.0, nearest).clamp_min(torch.finfo(nearest.dtype).tiny)
     # The first of exponential clocks to ring is a draw in proportion to their rates.
     clocks = torch.empty_like(rates).exponential_(generator=problem.generator) / rates
-    chosen, first = torch.zeros(classes, trials, dtype=torch.long), 0
+    chosen = torch.zeros(classes, trials, dtype=torch.long)
+    first = 0
     for c, times in enumerate(torch.split(clocks, problem.y.bincount(minlength=classes).tolist())):
         earliest = times.topk(min(trials, len(times)), largest=False).indices
         if len(earliest):
@@ -213,7 +215,8 @@ def _slot_means(
     """Return the mean of each slot's examples, the old centre where it has none."""
     z, y, active, _ = problem
     per_class = active.shape[1]
-    sums, counts = torch.zeros_like(centres), slots.bincount(minlength=active.numel())
+    sums = torch.zeros_like(centres)
+    counts = slots.bincount(minlength=active.numel())
     chunks = (torch.split(part, CHUNK_EXAMPLES) for part in (z, y, slots))
     for zs, ys, chunk_slots in zip(*chunks, strict=True):
         span = slice(int(ys[0]), int(ys[-1]) + 1)
@@ -246,7 +249,8 @@ def _select_best(runs: list[ClassClusters], y: Int[Tensor, " N"]) -> ClassCluste
     classes = len(runs[0].centres)
     totals = torch.stack([y.bincount(run.distances, minlength=classes) for run in runs])
     best = totals.argmin(0)
-    example_best, examples = best[y], torch.arange(len(y))
+    example_best = best[y]
+    examples = torch.arange(len(y))
     return ClassClusters(
         torch.stack([run.centres for run in runs])[best, torch.arange(classes)],
         torch.stack([run.slots for run in runs])[example_best, examples],

@@ -69,7 +69,8 @@ def maximise_likelihood(
     """
     totals = responsibilities.sum(0)[:, None]
     averaging = responsibilities.T / totals.clamp_min(torch.finfo(totals.dtype).tiny)
-    weights, centres = totals[:, 0] / len(z), averaging @ z
+    weights = totals[:, 0] / len(z)
+    centres = averaging @ z
     if not full:
         return Mixture(weights, centres, averaging @ z.square() - centres.square() + floor)
     eye = torch.eye(z.shape[1], dtype=z.dtype)
@@ -94,7 +95,9 @@ def fit_mixture(z: Float[Tensor, "N D"], start: Mixture) -> Mixture:
     if not len(z):
         return start
     z = z.double()
-    floor, full, last_likelihood = variance_floor(z), start.scales.dim() == 3, -torch.inf
+    floor = variance_floor(z)
+    full = start.scales.dim() == 3
+    last_likelihood = -torch.inf
     mixture = start
     for _ in range(MAX_ITERATIONS):
         joint = log_joint(z, mixture)

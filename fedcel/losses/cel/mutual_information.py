@@ -1,7 +1,7 @@
 """Mutual information of images and smashed data given the label, bounded in the batch."""
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import final
 
 import torch
 from jaxtyping import Float, Int
@@ -16,13 +16,12 @@ from fedcel.losses.cel.class_spread import (
     weighted_mean,
     weighted_means,
 )
-from fedcel.losses.cel.penalties import Share, class_shares
+from fedcel.losses.cel.penalties import class_shares
 from fedcel.losses.cel.protocol import State, Stateless, Term
-from fedcel.settings import check_noise
+from fedcel.settings import ClassShare, InformationBound, check_noise
 
-Bound = Literal["upper", "lower"]
-DIVISORS: dict[Bound, float] = {"upper": 2.0, "lower": 8.0}
-"""Of |z_i - z_j|^2 / sigma^2: the Kullback-Leibler and the Bhattacharyya distance."""
+DIVISORS: dict[InformationBound, float] = {"upper": 2.0, "lower": 8.0}
+"""Divisors of |z_i - z_j|^2 / sigma^2: the Kullback-Leibler and the Bhattacharyya distance."""
 
 
 @final
@@ -54,9 +53,9 @@ class MutualInformation(Stateless):
     """
 
     sigma: float
-    share: Share
+    share: ClassShare
     classes: int
-    bound: Bound = "upper"
+    bound: InformationBound = "upper"
 
     def __post_init__(self) -> None:
         """Refuse a channel without noise, which tells everything."""

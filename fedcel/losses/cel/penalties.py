@@ -3,18 +3,15 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.settings import CelSettings, check_penalty
+from fedcel.settings import CelSettings, ClassShare, check_penalty
 
 Penalty = Callable[[Float[Tensor, " C"]], Float[Tensor, " C"]]
 """From the spreads of the classes, in units of z squared, to what each of them costs."""
-
-Share = Literal["batch-share", "mean-present", "none"]
 
 LOG_OFFSET = 1e-6
 """Keeps the logarithm of a spread of 0 finite; in units of z squared."""
@@ -98,7 +95,7 @@ def penalty_threshold(cel: CelSettings, sigma: float, features: int) -> float:
     return THRESHOLD_SHARE * sigma**2 * features if cel.threshold == "none" else cel.threshold
 
 
-def class_shares(counts: Float[Tensor, " C"], share: Share) -> Float[Tensor, " C"]:
+def class_shares(counts: Float[Tensor, " C"], share: ClassShare) -> Float[Tensor, " C"]:
     """Compute beta, the factor of each class's penalty in the loss.
 
     Args:

@@ -12,8 +12,9 @@ from fedcel.losses.cel.class_spread import (
     plain_spread,
     weighted_mean,
 )
-from fedcel.losses.cel.penalties import Penalty, Share, class_shares
+from fedcel.losses.cel.penalties import Penalty, class_shares
 from fedcel.losses.cel.protocol import State, Stateless, Term
+from fedcel.settings import ClassShare
 
 
 @final
@@ -34,7 +35,7 @@ class Plain(Stateless):
     """
 
     penalty: Penalty
-    share: Share
+    share: ClassShare
     classes: int
 
     def loss(

@@ -33,7 +33,8 @@ def sample_reservoir(
     DataError when there is no example or a label is not one of the classes; DivergedError when
     features are not finite.
     """
-    rows, counts = _Rows(classes * size), torch.zeros(classes, dtype=torch.long)
+    rows = _Rows(classes * size)
+    counts = torch.zeros(classes, dtype=torch.long)
     for z, y in batches():
         check_finite(z, y)
         batch_counts = class_members(y, classes, z).counts.long()

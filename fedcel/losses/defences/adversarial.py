@@ -30,9 +30,9 @@ class Adversarial:
     count `t`.
 
     Args:
-        shape: Of an image, (C, H, W).
+        shape: An image's shape, (C, H, W).
         features: D, the values of smashed data.
-        width: Of the decoder's hidden layers.
+        width: Width of the decoder's hidden layers.
         rate: By about how much a step moves theta, whatever the loss's weight.
 
     References:

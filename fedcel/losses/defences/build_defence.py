@@ -16,7 +16,7 @@ def defended_net_settings(settings: Settings) -> NetSettings:
     """Choose the split network that a defence needs: a bottleneck makes it narrow.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
 
     Returns:
         The settings group `net`, its `features` replaced under the defence `bottleneck`.
@@ -30,12 +30,13 @@ def build_cut(settings: Settings) -> Cut:
     """Make what happens between encoder and head, in training and in use.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
 
     Returns:
         The cut, with noise and, under the defence `dropout`, values left out at random.
     """
-    sigma, defence = cut_sigma(settings), settings.defence
+    sigma = cut_sigma(settings)
+    defence = settings.defence
     return Cut(sigma, defence.used_strength) if defence.name == "dropout" else Cut(sigma)
 
 
@@ -52,16 +53,16 @@ DEFENCE_BUILDERS: dict[str, Callable[[Settings, tuple[int, ...]], Defence]] = {
     "nopeek": _build_nopeek,
     "adversarial": _build_adversarial,
 }
-"""Of each defence that is a loss, from settings and the images' shape."""
+"""Builder of each defence that is a loss, from settings and the images' shape."""
 
 
 def build_defence(settings: Settings, shape: tuple[int, ...]) -> Defence | None:
     """Make the loss of the defence that the settings name.
 
     Args:
-        settings: Of the run. `defence.name` `noise+...` is the same loss behind another cut; a
-            user's `package.module:object` is called with (settings, shape).
-        shape: Of an image, (C, H, W).
+        settings: The run's settings. `defence.name` `noise+...` is the same loss behind another
+            cut; a user's `package.module:object` is called with (settings, shape).
+        shape: An image's shape, (C, H, W).
 
     Returns:
         The loss, or None for a defence without one.
@@ -97,8 +98,8 @@ def apply_transform(settings: Settings, shape: tuple[int, ...], net: SplitNet) -
     """Let the encoder of a net end as a user's defence wants it.
 
     Args:
-        settings: Of the run.
-        shape: Of an image, (C, H, W).
+        settings: The run's settings.
+        shape: An image's shape, (C, H, W).
         net: The net that the settings name.
 
     Returns:

@@ -33,7 +33,7 @@ def append_transform(
     Args:
         transform: The user's defence.
         net: The net without it.
-        shape: Of an image, (C, H, W).
+        shape: An image's shape, (C, H, W).
         name: The setting `defence.name`, for messages.
 
     Returns:

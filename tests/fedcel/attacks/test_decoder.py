@@ -26,7 +26,7 @@ from fedcel.attacks.inversion_training import (
     train_and_invert,
 )
 from fedcel.attacks.protocol import Attack
-from fedcel.attacks.registry import find_attack
+from fedcel.attacks.registry import ATTACKS
 from fedcel.attacks.score_card import class_means, identification_rate, mse
 from fedcel.data.images import Images
 from fedcel.errors import DataError
@@ -123,7 +123,7 @@ def test_never_above_the_optimal_attacker() -> None:
     """Nobody identifies more often than Bayes; the trained attack stays below, the same noise."""
     known, targets = load_digit_targets()
     seen = SmashedData(build_net(NetSettings(noise=0.1), (1, 8, 8), 10, stream(3)))
-    best = optimal_leak(seen, *targets, stream(), candidates=20)
+    best = optimal_leak(seen, *targets, stream(), identification_candidates=20)
     images = Decoder().reconstruct(seen, known, seen.sample(targets.x, stream(4)), 0.3, stream(5))
     rate = identification_rate(images, targets.x, 20, 1)
     assert 1 / 20 < rate < best.identification + best.identification_half_width
@@ -213,7 +213,7 @@ def test_which_images_are_small() -> None:
 
 def test_the_larger_network() -> None:
     """By its name an attack has eight residual blocks of 64 channels; small images keep theirs."""
-    attack = find_attack("decoder-large")
+    attack = ATTACKS["decoder-large"]()
     assert isinstance(attack, Decoder)
     seen = torch.randn(20, 5, generator=stream())
     made = build_decoder_network(seen, (3, 32, 32), stream(), attack.effort.size)

@@ -27,7 +27,7 @@ def go(
     how: AttackSettings, *seen: Observation
 ) -> tuple[list[dict[str, object]], dict[str, torch.Tensor]]:
     """Run on the contract's digits."""
-    attacked = run_attacks(seen, how, *load_digit_targets(), seed=1, progress=lambda line: None)
+    attacked = run_attacks(seen, how, *load_digit_targets(), seed=1)
     return [row.to_json() for row in attacked.rows], attacked.pictures
 
 
@@ -124,7 +124,6 @@ def test_what_the_user_must_mend_ends_the_call() -> None:
             one,
             targets,
             seed=1,
-            progress=lambda line: None,
             population=known,
         )
 

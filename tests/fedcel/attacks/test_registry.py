@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedcel.attacks.averaging import Averaging
 from fedcel.attacks.protocol import Attack
-from fedcel.attacks.registry import ATTACKS, find_attack, list_entries, parse_attacks, parse_repeats
+from fedcel.attacks.registry import ATTACKS, list_entries, parse_attacks, parse_repeats
 from fedcel.errors import PluginError, SettingsError
 from fedcel.settings import AttackSettings
 
@@ -14,9 +14,9 @@ from fedcel.settings import AttackSettings
 @pytest.mark.parametrize("name", ATTACKS)
 def test_each_name_is_that_of_its_attack(name: str) -> None:
     """What is asked for is what a row says, alone and repeated."""
-    assert isinstance(find_attack(name), Attack)
-    assert find_attack(name).name == name
-    assert find_attack(f"{name}*16").name == f"{name}*16"
+    (single, _), (repeated, _) = parse_attacks(f"{name},{name}*16")
+    assert isinstance(single, Attack) and single.name == name
+    assert repeated and repeated.name == f"{name}*16"
 
 
 def test_list_in_order() -> None:
@@ -66,7 +66,7 @@ def test_split_is_undone_by_joining(repeats: int) -> None:
 def test_wrong_repeats(name: str) -> None:
     """Said with what is right."""
     with pytest.raises(SettingsError, match=r"as in 'decoder\*16'"):
-        find_attack(name)
+        parse_attacks(name)
 
 
 def test_wrong_names() -> None:
@@ -74,4 +74,4 @@ def test_wrong_names() -> None:
     with pytest.raises(SettingsError, match="did you mean 'decoder'"):
         parse_attacks("optimal,decodr*4")
     with pytest.raises(PluginError, match="is no attack"):
-        find_attack("fedcel.seeding:make_generator")
+        parse_attacks("fedcel.seeding:make_generator")

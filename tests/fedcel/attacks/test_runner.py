@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
-from fedcel.attacks import Decoder
+from fedcel.attacks import AttackListener, Decoder
 from fedcel.attacks.protocol import OtherClasses
-from fedcel.attacks.registry import ATTACKS, find_attack
-from fedcel.attacks.runner import Attacked, run_attacks
+from fedcel.attacks.registry import ATTACKS, parse_attacks
+from fedcel.attacks.runner import AttackOutcome, run_attacks
 from fedcel.data.images import Images
 from fedcel.errors import DataError, PluginError, SettingsError
 from fedcel.leakage import FIRST_LAYER, UPDATE, Observation, SmashedData
@@ -33,13 +33,13 @@ def go(
     how: AttackSettings, *seen: Observation, seed: int = 1
 ) -> tuple[list[dict[str, object]], dict]:  # type: ignore[type-arg]
     """Run on the contract's digits."""
-    attacked = run_attacks(seen, how, *load_digit_targets(), seed=seed, progress=lambda line: None)
+    attacked = run_attacks(seen, how, *load_digit_targets(), seed=seed)
     return [row.to_json() for row in attacked.rows], attacked.pictures
 
 
 def attack(
     how: AttackSettings, auxiliary: Images, targets: Images, population: Images | None = None
-) -> Attacked:
+) -> AttackOutcome:
     """Attack the smashed data with these images."""
     return run_attacks(
         [smashed()],
@@ -47,7 +47,6 @@ def attack(
         auxiliary,
         targets,
         seed=1,
-        progress=lambda line: None,
         population=population,
     )
 
@@ -66,8 +65,7 @@ def test_each_seed_of_each_attack_is_told() -> None:
         how,
         *load_digit_targets(),
         seed=1,
-        progress=lambda line: None,
-        tell_attack=lambda *place: told.append(place),
+        listener=AttackListener(begin_seed=lambda *place: told.append(place)),
     )
     assert told == [
         (0.0, 2, "optimal, seed 0"),
@@ -241,8 +239,9 @@ def test_names_are_checked_first() -> None:
     with pytest.raises(SettingsError, match="did you mean 'decoder'"):
         go(QUICK.model_copy(update={"names": "decoder,decodr"}), smashed())
     with pytest.raises(PluginError, match="is no attack"):
-        find_attack("fedcel.seeding:make_generator")
-    assert find_attack("fedcel.attacks.decoder:Decoder").name == "decoder"
+        parse_attacks("fedcel.seeding:make_generator")
+    ((attack, _),) = parse_attacks("fedcel.attacks.decoder:Decoder")
+    assert attack and attack.name == "decoder"
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,9 @@ def test_above_the_optimal_attacker(seed: int, spread: float, sigma: float) -> N
     z, y = blobs(seed, spread)
     net = SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma), 4)
     stream = torch.Generator().manual_seed(seed)
-    leak = optimal_leak(SmashedData(net), z[:, None, None, :], y, stream, candidates=40, draws=40)
+    leak = optimal_leak(
+        SmashedData(net), z[:, None, None, :], y, stream, identification_candidates=40, draws=40
+    )
     limit = certificate(z, y, sigma, 40)
     assert leak.information_bits <= limit.bits + 0.05
     assert leak.bits_beyond_label <= limit.bits_within_class + 0.05

@@ -99,7 +99,7 @@ def test_far_orthogonal_points_leak_all() -> None:
     assert leak.bits_beyond_label == pytest.approx(2)
     assert leak.identification == 1
     assert (leak.cap_bits, leak.cap_beyond_label) == (4, 2)
-    assert (leak.candidates, leak.identification_candidates) == (16, 16)
+    assert (leak.image_count, leak.identification_candidates) == (16, 16)
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.01])
@@ -107,7 +107,7 @@ def test_label_only(sigma: float) -> None:
     """The code is the label: log2 C bits, none beyond it, one of the class by chance."""
     y = torch.arange(30) % 3
     x = as_images(torch.eye(3)[y])
-    leak = optimal_leak(pixels(sigma), x, y, stream(), candidates=30)
+    leak = optimal_leak(pixels(sigma), x, y, stream(), identification_candidates=30)
     assert leak.information_bits == pytest.approx(log2(3))
     assert leak.bits_beyond_label == pytest.approx(0, abs=1e-12)
     assert leak.identification == pytest.approx(1 / 10)
@@ -117,7 +117,7 @@ def test_hopeless_noise() -> None:
     """Sigma 1e6: no bits, one of the candidates by chance, within 4 standard errors."""
     x = as_images(torch.rand(200, 5, generator=stream(3)))
     y = torch.arange(200) % 10
-    leak = optimal_leak(pixels(1e6), x, y, stream(), candidates=20)
+    leak = optimal_leak(pixels(1e6), x, y, stream(), identification_candidates=20)
     assert abs(leak.information_bits) < 1e-4
     assert abs(leak.bits_beyond_label) < 1e-4
     assert abs(leak.identification - 1 / 20) < 4 * leak.identification_half_width / 1.96
@@ -144,7 +144,7 @@ def test_half_width_is_that_of_a_mean() -> None:
     """The bootstrap gives about 1.96 sd / sqrt(M): here of .5 identified, .5 not."""
     codes = torch.cat([torch.arange(1.0, 101), torch.zeros(100)])[:, None]
     y = torch.zeros(200, dtype=torch.long)
-    leak = optimal_leak(pixels(0.0), as_images(codes), y, stream(), candidates=200)
+    leak = optimal_leak(pixels(0.0), as_images(codes), y, stream(), identification_candidates=200)
     assert leak.identification_half_width == pytest.approx(1.96 * 0.495 / sqrt(200), rel=0.15)
 
 

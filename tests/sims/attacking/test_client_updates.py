@@ -10,7 +10,7 @@ import torch
 
 from fedcel.attacks.first_layer import FirstLayer, select_most_frequent
 from fedcel.attacks.gradient_inversion import GradientInversion, fit_shrinkage
-from fedcel.attacks.runner import run_attacks
+from fedcel.attacks.runner import AttackListener, run_attacks
 from fedcel.attacks.score_card import class_means, mean_image, mse, order_batches
 from fedcel.data import Images
 from fedcel.errors import DataError, SettingsError
@@ -234,7 +234,7 @@ def test_too_large_batches_are_refused_before_any_work() -> None:
     how = AttackSettings(names="optimal,gradient-inversion", seeds=1)
     seen = [LinearObservation("smashed-data"), uploads(300)]
     with pytest.raises(SettingsError, match="attack.batch is 300, must be at most 250"):
-        run_attacks(seen, how, *load_digit_targets(), seed=1, progress=lines.append)
+        run_attacks(seen, how, *load_digit_targets(), seed=1, listener=AttackListener(lines.append))
     assert lines == []
 
 

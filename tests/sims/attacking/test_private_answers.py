@@ -71,7 +71,12 @@ def test_identification_within_the_bound_of_epsilon(mechanism: str, sigma: float
     epsilon, count = 2.0, 12
     seen, x = answers(settings_of(mechanism, epsilon), sigma, 30.0), images(count)
     leak = optimal_leak(
-        seen, x, torch.zeros(count, dtype=torch.long), stream(), candidates=count, draws=150
+        seen,
+        x,
+        torch.zeros(count, dtype=torch.long),
+        stream(),
+        identification_candidates=count,
+        draws=150,
     )
     bound = exp(epsilon) / (exp(epsilon) + count - 1)
     assert leak.identification < bound + leak.identification_half_width
@@ -82,7 +87,7 @@ def test_label_only_reaches_the_bound() -> None:
     """Three images, three labels, no noise at the cut: e^eps/(e^eps + 2), 5 errors wide."""
     seen = answers(settings_of("label-only", 1.5), 0.0)
     x = torch.eye(3).view(3, 1, 1, 3)
-    leak = optimal_leak(seen, x, torch.arange(3), stream(), candidates=3, draws=3000)
+    leak = optimal_leak(seen, x, torch.arange(3), stream(), identification_candidates=3, draws=3000)
     wanted = exp(1.5) / (exp(1.5) + 2)
     assert leak.identification == pytest.approx(wanted, abs=5 * (0.25 / 9000) ** 0.5)
 
@@ -91,7 +96,7 @@ def test_halved_noise_would_be_seen() -> None:
     """Answers of epsilon 3 sold as 1.5: the bound of 1.5 is broken."""
     seen = answers(settings_of("label-only", 3.0), 0.0)
     x = torch.eye(3).view(3, 1, 1, 3)
-    leak = optimal_leak(seen, x, torch.arange(3), stream(), candidates=3, draws=300)
+    leak = optimal_leak(seen, x, torch.arange(3), stream(), identification_candidates=3, draws=300)
     assert leak.identification > exp(1.5) / (exp(1.5) + 2) + 0.05
 
 
@@ -232,7 +237,7 @@ def test_repeats_add_up() -> None:
     seen, x = answers(settings_of("laplace", 0.5), 0.0, 30.0), images(10)
     y = torch.zeros(10, dtype=torch.long)
     one, many = (
-        optimal_leak(surface, x, y, stream(), candidates=10, draws=40)
+        optimal_leak(surface, x, y, stream(), identification_candidates=10, draws=40)
         for surface in (seen, RepeatedObservation(seen, 16))
     )
     assert many.information_bits > 2 * one.information_bits
@@ -283,7 +288,7 @@ def test_no_head_reads_the_messages_of_several_encoders() -> None:
     assert both.net.features == 2 * FEATURES
     assert HEAD not in both.grants
     how = AttackSettings(names="shadow,shadow-other,decoder", seeds=1, budget=0.01)
-    attacked = run_attacks([both], how, *load_digit_targets(), seed=1, progress=lambda line: None)
+    attacked = run_attacks([both], how, *load_digit_targets(), seed=1)
     rows = [row.to_json() for row in attacked.rows]
     assert [row.get("skipped") for row in rows] == ["needs head, which is not granted"] * 2 + [None]
     for samples, scope in (([sample], "full"), ([sample, sample], "head")):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcel.attacks import FAILURE_PREFIX, Attacked, AttackRow
+from fedcel.attacks import FAILURE_PREFIX, AttackOutcome, AttackRow
 from fedcel.errors import RunError
 from fedcel.runs import per_image, run_folder
 from fedcel.settings import Scalar
@@ -153,8 +153,8 @@ def test_an_attack_that_cannot_be_made_any_more_ends_no_bench(tmp_path: Path) ->
     run_folder.create_run(tmp_path / "a", cell.settings)
     (tmp_path / "a" / "cost.json").write_text("{}")
     failed = AttackRow(attack="flaky", skipped=f"{FAILURE_PREFIX} MemoryError")
-    write_result(tmp_path / "a", cell.settings.attack, Attacked([failed], {}, {}))
-    assert not run_bench.is_finished(tmp_path / "a", cell)
+    write_result(tmp_path / "a", cell.settings.attack, AttackOutcome([failed], {}, {}))
+    assert not BENCH.is_finished(tmp_path / "a", cell)
 
 
 @pytest.mark.filterwarnings("ignore:flaky on smashed-data")

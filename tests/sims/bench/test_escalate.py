@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedcel.attacks import Attacked
+from fedcel.attacks import AttackOutcome
 from fedcel.errors import RunError, SettingsError
 from fedcel.runs import per_image
 from fedcel.settings import AttackSettings, Scalar
@@ -166,7 +166,7 @@ def test_each_of_several_attacks_is_kept_and_the_worst_shown(tmp_path: Path) -> 
         rows.append(rows[0] | {"attack": "decoder*4", "observation": "smashed-data*4", "mse": 0.01})
         for each in rows:
             alone = how.model_copy(update={"names": each["attack"]})
-            write_result(tmp_path / name, alone, Attacked([each], {}, {}))
+            write_result(tmp_path / name, alone, AttackOutcome([each], {}, {}))
         held.append(hold_to_task(CellTask(make_row(name), tmp_path / name, how)).worst)
     assert [worst and (worst.attack, worst.mse) for worst in held] == [
         ("kernel-ridge", 0.04),

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedcel.attacks import REVISION, Attacked, AttackId, AttackRow
+from fedcel.attacks import REVISION, AttackId, AttackOutcome, AttackRow
 from fedcel.errors import DivergedError, RunError, SettingsError
 from fedcel.settings import AttackSettings, Scalar
 from sims.attacking import attack_run
@@ -207,7 +207,9 @@ def test_an_attack_that_one_cell_alone_has_met_does_not_count(tmp_path: Path) ->
     how = AttackSettings(names="decoder", budget=10.0)
     larger = decoder | {"mse": 0.01, "budget": 10.0}
     write_result(
-        tmp_path / "runs" / "a", how, Attacked([larger], {"targets": torch.zeros(1, 1, 2, 2)}, {})
+        tmp_path / "runs" / "a",
+        how,
+        AttackOutcome([larger], {"targets": torch.zeros(1, 1, 2, 2)}, {}),
     )
     write_bench_rows(tmp_path, rows)
     first, second = json.loads((tmp_path / "bench.json").read_text())
@@ -243,9 +245,9 @@ def test_a_cell_is_attacked_again_where_its_rows_are_gone(tmp_path: Path) -> Non
 
 def collect(
     rows: Sequence[dict[str, object]], pictures: dict[str, torch.Tensor] | None = None
-) -> Attacked:
+) -> AttackOutcome:
     """Return these rows and pictures as an attack's."""
-    return Attacked([AttackRow.model_validate(row) for row in rows], pictures or {}, {})
+    return AttackOutcome([AttackRow.model_validate(row) for row in rows], pictures or {}, {})
 
 
 def test_what_an_attack_leaves_of_earlier_ones(tmp_path: Path) -> None:

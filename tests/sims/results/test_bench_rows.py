@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedcel.attacks import Attacked
+from fedcel.attacks import AttackOutcome
 from fedcel.errors import RunError
 from fedcel.runs import per_image
 from fedcel.settings import AttackSettings
@@ -38,7 +38,9 @@ def attack_run(folder: Path, name: str, mse: float, targets: int = 10) -> None:
         for row in rows
     }
     folder.mkdir(parents=True, exist_ok=True)
-    write_result(folder, AttackSettings(names=name, targets=targets), Attacked(rows, {}, vectors))
+    write_result(
+        folder, AttackSettings(names=name, targets=targets), AttackOutcome(rows, {}, vectors)
+    )
 
 
 def bench(folder: Path) -> Path:

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
-from fedcel.losses.cel.gated import Attention, Gated
+from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.penalties import linear_penalty
 from fedcel.losses.cel.protocol import State, split_features
+from fedcel.settings import Attention
 
 MODES: list[Attention] = ["ascend", "minimise", "detach", "floor"]
 

@@ -10,12 +10,15 @@ from torch import Tensor
 
 from fedcel.errors import DataError, SettingsError
 from fedcel.losses.cel.class_spread import class_members
-from fedcel.losses.cel.mutual_information import Bound, MutualInformation, squared_distances
+from fedcel.losses.cel.mutual_information import MutualInformation, squared_distances
 from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
+from fedcel.settings import InformationBound
 from fedcel.testing import CELContract
 
 
-def information(sigma: float = 1.0, classes: int = 3, bound: Bound = "upper") -> MutualInformation:
+def information(
+    sigma: float = 1.0, classes: int = 3, bound: InformationBound = "upper"
+) -> MutualInformation:
     """Return the loss in batch shares."""
     return MutualInformation(sigma, "batch-share", classes, bound)
 
@@ -48,7 +51,9 @@ class TestLowerInformation(CELContract):
     st.floats(0.05, 5),
     st.sampled_from(["upper", "lower"]),
 )
-def test_equals_the_definition(seed: int, labels: list[int], sigma: float, bound: Bound) -> None:
+def test_equals_the_definition(
+    seed: int, labels: list[int], sigma: float, bound: InformationBound
+) -> None:
     """Class by class through differences and logsumexp; invariant to rotation and shift."""
     z, y = torch.randn(len(labels), 3, generator=fresh(seed)).double(), torch.tensor(labels)
     scale, total, count = {"upper": 2, "lower": 8}[bound] * sigma**2, 0.0, 0
@@ -79,7 +84,7 @@ def test_cap_is_reached_by_far_features() -> None:
 
 
 @pytest.mark.parametrize(("bound", "share"), [("upper", 1.0), ("lower", 0.25)])
-def test_small_spread_limit(bound: Bound, share: float) -> None:
+def test_small_spread_limit(bound: InformationBound, share: float) -> None:
     """I goes to v / sigma^2, the mean over pairs of |z_i - z_j|^2 / (2 sigma^2)."""
     z = 1e-3 * torch.randn(8, 4, generator=fresh(1)).double()
     y, sigma = torch.zeros(8, dtype=torch.long), 0.7
@@ -105,7 +110,7 @@ def test_bounds_hold_the_truth_between_them(scale: float) -> None:
 
 
 @pytest.mark.parametrize("bound", ["upper", "lower"])
-def test_gradcheck(bound: Bound) -> None:
+def test_gradcheck(bound: InformationBound) -> None:
     """Through float64, with equal features among them."""
     z = torch.randn(8, 3, generator=fresh(4)).double()
     z[1] = z[0]

@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from fedcel.errors import SettingsError
 from fedcel.losses.cel.build_cel import CEL_BUILDERS, build_cel
 from fedcel.losses.cel.penalties import (
-    Share,
     build_penalty,
     channel_penalty,
     class_shares,
     linear_penalty,
     log_penalty,
 )
-from fedcel.settings import CEL_KINDS, CelSettings
+from fedcel.settings import CEL_KINDS, CelSettings, ClassShare
 
 SPREADS = torch.tensor([0.0046875, 0.0079167, 0.0079167], dtype=torch.float64)
 
@@ -80,7 +79,7 @@ def test_gradients() -> None:
     ("share", "hand"),
     [("batch-share", [0.6, 0, 0.4]), ("mean-present", [0.5, 0, 0.5]), ("none", [1.0, 0, 1])],
 )
-def test_shares(share: Share, hand: list[float]) -> None:
+def test_shares(share: ClassShare, hand: list[float]) -> None:
     """Counts 3, 0, 2; absent classes have no share, and no counts give no NaN."""
     torch.testing.assert_close(class_shares(torch.tensor([3.0, 0, 2]), share), torch.tensor(hand))
     assert not class_shares(torch.zeros(3), share).any()

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.cel.gated import Attention, Gated
+from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.penalties import channel_penalty, linear_penalty
 from fedcel.losses.cel.plain import Plain
 from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
+from fedcel.settings import Attention
 
 ATTENTIONS = get_args(Attention)
 SIGMA = 0.7

@@ -23,7 +23,7 @@ def answer_bits(answers: Int[Tensor, "R N"], labels: Int[Tensor, " N"], classes:
 
     Args:
         answers: Classes answered to R fresh messages about N images, (R, N); R is 2 or more.
-        labels: Of the images, (N,).
+        labels: The images' labels, (N,).
         classes: Number of classes that may be answered.
 
     Returns:
