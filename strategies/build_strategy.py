@@ -80,6 +80,8 @@ def build_strategy(
     if not callable(factory) or (isinstance(factory, type) and not issubclass(factory, Strategy)):
         raise SettingsError(f"strategy.name {name!r} is no Flower Strategy")
     if isinstance(factory, type) and issubclass(factory, PosteriorStrategy):
+        if settings.strategy.upload == "weights":
+            raise SettingsError(f"strategy.upload is 'weights'; {name!r} aggregates 'delta'")
         return factory(settings, state, shapes, cut)
     if settings.strategy.upload != "weights":
         raise SettingsError(

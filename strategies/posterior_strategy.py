@@ -324,11 +324,15 @@ class PosteriorStrategy(FedAvg):
         valid: dict[int, RecordDict] = {}
         for reply in replies:
             partition = find_sender(reply, self.registry.partitions, self._sent)
-            reason = "a second reply" if partition in valid else _check_reply(reply, self.fault)
+            if partition in valid:
+                log(WARNING, "Ignored a second reply of client %s", partition)
+                continue
+            reason = _check_reply(reply, self.fault)
             if reason is None:
                 valid[partition] = reply.content
             else:
                 self.rejected.append(Rejection(partition, reason))
+        self.rejected = [r for r in self.rejected if r.client not in valid]
         silent = request.weights.keys() - valid.keys() - {r.client for r in self.rejected}
         self.rejected += [Rejection(client, "no reply") for client in sorted(silent)]
         return valid
@@ -336,8 +340,11 @@ class PosteriorStrategy(FedAvg):
     def _advance(self, state: ServerState, delta: torch.Tensor) -> ServerState:
         """Take the `step` that a subclass may have overridden."""
         self.state = state
-        self.step(ArrayRecord(to_arrays(delta, self.shapes)))
-        return self.state
+        model = self.step(ArrayRecord(to_arrays(delta, self.shapes)))
+        # A subclass may return a model of its own and leave `state` as it was.
+        return self.state._replace(
+            round=state.round + 1, model=to_vector(model.to_numpy_ndarrays())
+        )
 
     def _expected_reply(self, request: RoundRequest, partition: int) -> Expectation:
         """Return what a valid reply of a partition has to fit."""
