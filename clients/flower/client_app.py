@@ -121,7 +121,7 @@ def resolve_node_settings(settings: Settings, message: Message, context: Context
         SettingsError: --node-config has a key that nobody reads (with `data-path` misspelt, the
             node would look for the server's data), or the message does not say what to fit.
     """
-    for key in context.node_config.keys() - set(_NODE_KEYS):
+    for key in sorted(context.node_config.keys() - set(_NODE_KEYS)):
         (nearest,) = get_close_matches(key, _NODE_KEYS, 1, cutoff=0)
         raise SettingsError(f"unknown key {key!r} in --node-config; did you mean {nearest!r}?")
     path = context.node_config.get("data-path")
