@@ -183,7 +183,7 @@ def update_client(
     # Here, not inside: a wrong setting is no failure to be hidden.
     losses = build_client_losses(settings, inputs.threshold)
     train = partial(_train_client, settings, client, weight, inputs, losses=losses, state=state)
-    return protect_update(settings.update, train, inputs.model)
+    return protect_update(settings.update, train, inputs.model, state)
 
 
 def _train_client(
@@ -311,17 +311,21 @@ def control_variate(
 
 
 def protect_update(
-    protection: UpdateSettings, train: Callable[[], ClientUpdate], received: Float[Tensor, " P"]
+    protection: UpdateSettings,
+    train: Callable[[], ClientUpdate],
+    received: Float[Tensor, " P"],
+    state: State | None = None,
 ) -> ClientUpdate:
-    """Make the update one that may leave its client: under noise without metrics of its images.
+    """Clip and perturb an update before it leaves the client.
 
-    Nor does the client tell there that it failed, which may depend on its images: its update counts
-    as 0, and the warning stays with it.
+    With noise, metrics are dropped and a failed training counts as a zero update, since both may
+    depend on the images. The client warns on its own side, and keeps its earlier state.
 
     Args:
         protection: Clip and noise of the updates.
         train: Makes the update.
         received: The model that the round started from, (P,).
+        state: What the client kept of earlier rounds.
 
     Returns:
         The update, clipped and perturbed as the settings say.
@@ -336,6 +340,6 @@ def protect_update(
         update = train()
     except Exception as error:  # whichever: that it came at all may depend on the images
         warnings.warn(f"the update counts as 0, there is none: {error}", stacklevel=2)
-        update = ClientUpdate(torch.zeros_like(received), received, {}, {})
+        update = ClientUpdate(torch.zeros_like(received), received, state or {}, {})
     delta = add_update_noise(update.delta, protection.clip, protection.noise)
     return ClientUpdate(delta, received + delta, update.state, {})

@@ -108,6 +108,10 @@ def test_a_failure_is_not_told() -> None:
     with pytest.warns(UserWarning, match="counts as 0"):
         sent = update_client(s, 0, 1.0, RoundInputs(2, evil, 1000))
     assert sent.metrics == sent.state == {}
+    state = {"centres": torch.ones(2)}
+    with pytest.warns(UserWarning, match="counts as 0"):
+        sent = update_client(s, 0, 1.0, RoundInputs(2, evil, 1000), state=state)
+    assert sent.state == state
     assert float(sent.delta.norm()) == pytest.approx(0.05 * sent.delta.numel() ** 0.5, rel=0.05)
 
 
