@@ -57,7 +57,7 @@ class ContextMemory:
 
 
 class PosteriorClient(NumPyClient):
-    """Trains one client by local SGLD under a mutual-information prior.
+    """Trains one client by local SGLD, with the priors and losses that the settings choose.
 
     `fit` takes the global model and returns the delta, as any NumPyClient does. What else a round
     brings and sends (averaged centres, gradients, step sizes) stands in `received` and `sent`, by

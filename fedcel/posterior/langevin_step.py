@@ -145,7 +145,10 @@ def moving_parameters(flat: FlatNet, freeze: bool) -> slice:
 def langevin_step(
     flat: FlatNet, constants: RoundConstants, plan: RoundPlan, state: State
 ) -> tuple[State, Float[Tensor, ""] | None]:
-    """Move: w <- w - eta G (g + decay w + kappa (w - received) + variate) + sqrt(G) noise.
+    """Move: w <- w - eta G (g + decay w + kappa (w - received) + variate) + s noise.
+
+    s is 1 without a preconditioner G, else `RoundPlan.noise_scale`: sqrt(G), corrected where the
+    noise makes up for the moving prior's cooling.
 
     Of another sampler than the plain one this is what it gets: the gradient with all that is added
     to it, and the noise as `add_noise`.

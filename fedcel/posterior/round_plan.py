@@ -77,9 +77,11 @@ def step_size(settings: Settings, number: int) -> float:
     if local.schedule == "constant":
         return local.rate
     last = burn_in_rounds(settings)
+    if local.schedule != "cyclical" and number > last and last < 2:
+        return local.rate * local.rate_end  # burn-in is too short to fall in
     if local.schedule == "decay":
         power = -math.log(local.rate_end) / math.log(max(2, last))
-        return local.rate * float(min(number, max(1, last)) ** -power)
+        return local.rate * float(min(number, last) ** -power)
     if local.schedule == "cyclical":
         progress = cycle_position(settings, number)
     else:
@@ -143,7 +145,7 @@ def gamma(settings: Settings, number: int) -> float:
     """Compute gamma_t: 0 in warm-up, then up to `cel.end` as `cel.schedule` says.
 
     `ramp`: linear to the fraction `cel.ramp` of the rounds, then constant; `constant`: all of it at
-    once; `step_size`: in proportion to the step size, so that it falls as a cosine.
+    once; `rate`: in proportion to the step size, so that it falls as a cosine.
     """
     cel = settings.cel
     start, end = cel.warm_up, cel.ramp * settings.rounds

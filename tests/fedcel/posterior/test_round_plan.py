@@ -83,6 +83,26 @@ def test_decay_is_a_power_law_that_meets_its_end() -> None:
     assert step_size(s, 9) == pytest.approx(step_size(s, 3) ** 2)  # 9 = 3 squared
 
 
+@pytest.mark.parametrize("schedule", ["decay", "cosine"])
+@pytest.mark.parametrize("burn_in", [0, 1])
+def test_a_burn_in_too_short_to_fall_in_samples_at_the_last_rate(
+    schedule: str, burn_in: int
+) -> None:
+    """Ten rounds: whatever comes after burn-in has `rate-end` of the first step size."""
+    s = parse_settings(
+        {
+            "rounds": 10,
+            "chain.burn-in": burn_in / 10,
+            "chain.scope": "full",
+            "local.schedule": schedule,
+            "local.rate": 1.0,
+            "local.rate-end": 0.05,
+        }
+    )
+    rates = [step_size(s, number) for number in range(1, 11)]
+    assert rates == pytest.approx([1.0] * burn_in + [0.05] * (10 - burn_in))
+
+
 def test_cycles_explore_without_noise_and_sample_late() -> None:
     """Six cycles in 100 rounds: each begins at the full step, wherever a double would round it."""
     raw = {"local.schedule": "cyclical", "local.cycles": 6, "local.explore": 0.5}
