@@ -264,8 +264,8 @@ class PosteriorStrategy(FedAvg):
             records[record_names.CENTRES] = centres
         if inputs.gradient is not None:
             records[record_names.GRADIENT] = ArrayRecord([inputs.gradient.numpy()])
-        if inputs.step_sizes is not None:
-            records[record_names.STEP_SIZES] = ArrayRecord([inputs.step_sizes.numpy()])
+        if inputs.preconditioner is not None:
+            records[record_names.PRECONDITIONER] = ArrayRecord([inputs.preconditioner.numpy()])
         return records
 
     def _client_config(

@@ -15,7 +15,7 @@ from clients.flower.posterior_client import ClientMemory, ContextMemory, Posteri
 from fedcel.data import NodeDataSettings
 from fedcel.errors import SettingsError
 from fedcel.federation import (
-    build_client_net,
+    build_workspace_net,
     compute_client_gradient,
     record_names,
     select_client_images,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _SERVER_KEYS = ("out", "resume")  # keys of the run config that only the ServerApp reads
 _NODE_KEYS = ("partition-id", "num-partitions", "data-path", "state-path", "ledger-path")
 """Keys of --node-config. Simulation sets the first two."""
-_RECEIVED_RECORDS = (record_names.CENTRES, record_names.GRADIENT, record_names.STEP_SIZES)
+_RECEIVED_RECORDS = (record_names.CENTRES, record_names.GRADIENT, record_names.PRECONDITIONER)
 """What a message may bring besides the model."""
 
 
@@ -162,7 +162,7 @@ def make_evaluation_client(
     )
 
     images = select_client_images(settings, read_partition(context))
-    return EvaluationClient(settings, build_client_net(settings), images, read_samples(message))
+    return EvaluationClient(settings, build_workspace_net(settings), images, read_samples(message))
 
 
 def choose_memory(context: Context, client: int, root: Path | None) -> ClientMemory:

@@ -137,7 +137,7 @@ def read_inputs(
         threshold=_read_float(config, record_names.THRESHOLD),
         centres=SharedCentres(*centres) if centres else None,
         gradient=tensors.get(record_names.GRADIENT, [None])[0],
-        step_sizes=tensors.get(record_names.STEP_SIZES, [None])[0],
+        preconditioner=tensors.get(record_names.PRECONDITIONER, [None])[0],
     )
 
 

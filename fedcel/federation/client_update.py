@@ -56,8 +56,8 @@ class RoundInputs(NamedTuple):
     """Class centres averaged over clients."""
     gradient: Float[Tensor, " P"] | None = None
     """The mean over clients: of this model (`fresh`) or of the last one (`stale`)."""
-    step_sizes: Float[Tensor, " P"] | None = None
-    """A step size for each parameter in units of eta, where there is a preconditioner."""
+    preconditioner: Float[Tensor, " P"] | None = None
+    """A step size for each parameter in units of eta."""
 
 
 class ClientUpdate(NamedTuple):
@@ -99,8 +99,10 @@ def init_net(settings: Settings, splits: Splits) -> FlatNet:
 
 
 @lru_cache(maxsize=4)
-def build_client_net(settings: Settings) -> FlatNet:
-    """Build this process's net of these settings, once: whoever uses it loads its parameters.
+def build_workspace_net(settings: Settings) -> FlatNet:
+    """Build this process's net of these settings, once; all that use it share its memory.
+
+    Whoever uses it loads its parameters first.
 
     Args:
         settings: Of the run.
@@ -145,7 +147,7 @@ def build_client_losses(settings: Settings, threshold: float | None = None) -> L
         PluginError: A user's loss cannot be built.
     """
     splits = load_splits(settings.data, settings.clients, settings.seed)
-    net = build_client_net(settings).net
+    net = build_workspace_net(settings).net
     changes = {} if threshold is None else {"threshold": threshold}
     return Losses(
         cel=cel.build_cel(
@@ -180,7 +182,7 @@ def update_client(
         FedcelError: The settings are wrong, or the training diverged; see `protect_update` for
             what a client with noisy updates tells of it.
     """
-    # Here, not inside: a wrong setting is no failure to be hidden.
+    # Built outside protect_update: a wrong setting must raise, not count as a zero update.
     losses = build_client_losses(settings, inputs.threshold)
     train = partial(_train_client, settings, client, weight, inputs, losses=losses, state=state)
     return protect_update(settings.update, train, inputs.model, state)
@@ -196,7 +198,8 @@ def _train_client(
     state: State | None,
 ) -> ClientUpdate:
     """Train without a look at what may leave the client."""
-    flat, (x, y) = build_client_net(settings), select_client_images(settings, client)
+    flat = build_workspace_net(settings)
+    images = select_client_images(settings, client)
     plan = plan_client(settings, weight, inputs)
     gradient = None
     if plan.control != "none":
@@ -204,8 +207,7 @@ def _train_client(
     update = local_update(
         flat,
         inputs.model,
-        x,
-        y,
+        images,
         plan=plan,
         local=settings.local,
         streams=make_client_streams(settings, client, inputs.number),
@@ -213,13 +215,13 @@ def _train_client(
         state=state,
         refresh_every=settings.cel.refresh_every if settings.cel.refresh == "epoch" else 0,
         corrections=StepCorrections(
-            control_variate(plan.control, gradient, inputs, state), inputs.step_sizes
+            compute_control_variate(plan.control, gradient, inputs, state), inputs.preconditioner
         ),
     )
     statistics = None
     if settings.cel.centres != "own" and plan.cel_acts:
         flat.load(update.model)
-        features = encode_in_pieces(flat, x, y)
+        features = encode_in_pieces(flat, images)
         statistics = summarise_centres(select_state(update.state, CEL_PREFIX) or {}, features)
     next_state = update.state
     if gradient is not None and plan.control == "stale":
@@ -249,11 +251,11 @@ def select_acting_losses(losses: Losses, plan: RoundPlan, centres: SharedCentres
 
     With `centres` averaged over clients, the conditional entropy loss is around those.
     """
-    around = AveragedCentres(losses.cel, centres) if losses.cel and centres else losses.cel
+    cel_loss = AveragedCentres(losses.cel, centres) if losses.cel and centres else losses.cel
     return losses._replace(
-        cel=around if plan.cel_acts else None,
+        cel=cel_loss if plan.cel_acts else None,
         cel_weight=plan.cel_weight,
-        defence=losses.defence if plan.defence_weight > 0 and not plan.freeze else None,
+        defence=losses.defence if plan.defence_weight > 0 and not plan.is_encoder_frozen else None,
         defence_weight=plan.defence_weight,
     )
 
@@ -279,19 +281,16 @@ def compute_client_gradient(
     Returns:
         The gradient (P,), 0 where the encoder stands still.
     """
-    x, y = select_client_images(settings, client)
-    streams = make_client_streams(settings, client, number)
     return compute_full_gradient(
-        build_client_net(settings),
+        build_workspace_net(settings),
         model,
-        x,
-        y,
-        streams=streams,
-        freeze=is_encoder_frozen(settings, number),
+        select_client_images(settings, client),
+        streams=make_client_streams(settings, client, number),
+        is_encoder_frozen=is_encoder_frozen(settings, number),
     )
 
 
-def control_variate(
+def compute_control_variate(
     control: str, gradient: Float[Tensor, " P"] | None, inputs: RoundInputs, state: State | None
 ) -> Float[Tensor, " P"] | None:
     """Compute the clients' mean gradient less the client's own, None where one is not known.

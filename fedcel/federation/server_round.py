@@ -23,9 +23,9 @@ from fedcel.federation.robust_aggregation import combine_deltas
 from fedcel.federation.server_state import (
     ServerState,
     advance_model,
+    compute_preconditioner,
     merge_client_centres,
     restore_shared_noise,
-    step_sizes,
 )
 from fedcel.losses.cel import CentreStatistics
 from fedcel.posterior import RoundPlan, plan_round, select_clients, weigh_clients
@@ -138,7 +138,7 @@ def begin_round(
         threshold=state.threshold.threshold if state.threshold else None,
         centres=state.centres,
         gradient=None if plan.control == "none" else state.gradient,
-        step_sizes=step_sizes(state),
+        preconditioner=compute_preconditioner(state),
     )
     return RoundRequest(plan, weights, inputs)
 

@@ -97,7 +97,7 @@ def advance_model(
         delta,
         rule.momentum,
         damped=rule.damped,
-        frozen=cut if plan.freeze else 0,
+        frozen=cut if plan.is_encoder_frozen else 0,
     )
     after = state._replace(
         round=state.round + 1,
@@ -113,7 +113,7 @@ def advance_model(
     return after._replace(squared_speed=speed)
 
 
-def step_sizes(state: ServerState) -> Float[Tensor, " P"] | None:
+def compute_preconditioner(state: ServerState) -> Float[Tensor, " P"] | None:
     """Compute G = 1/(1 + r/mean r), r the root of the squared speed, scaled to mean 1.
 
     The speed is the model's own movement, noise and the last G included, so that G evens out less
@@ -150,12 +150,12 @@ def restore_shared_noise(
     """
     if not plan.shared_noise or share >= 1:
         return delta
-    scale = step_sizes(state)
-    g = torch.ones(()) if scale is None else scale
+    preconditioner = compute_preconditioner(state)
+    g = torch.ones(()) if preconditioner is None else preconditioner
     # A step's noise is pulled back by those after it, by the priors at least.
     q = 1 - plan.rate * (plan.pull + plan.decay) * g
     remaining = sum(q ** (2 * step) for step in range(plan.steps))
-    deviation = 1.0 if scale is None else plan.noise_scale(scale)
+    deviation = 1.0 if preconditioner is None else plan.noise_scale(preconditioner)
     xi = torch.randn(delta.shape, generator=make_generator(settings.seed, "lost", state.round + 1))
     lost = plan.shared_noise * math.sqrt(share * (1 - share))
     return delta + lost * deviation * remaining**0.5 * xi

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from fedcel.data import Images
 from fedcel.federation import (
     SHARED_NOISE,
     advance_model,
@@ -126,7 +127,7 @@ class SamplerContract:
 
                 labels = torch.zeros(len(parts[k]), dtype=torch.long)
                 update = local_update(
-                    *(flat, state.model, parts[k], labels),
+                    *(flat, state.model, Images(parts[k], labels)),
                     plan=plan,
                     local=settings.local,
                     streams=streams,
@@ -175,7 +176,7 @@ class SamplerContract:
         x, y = torch.rand(12, 1, 4, 4, generator=stream), torch.arange(12) % 3
         local = LocalSettings(sampler=self.name, steps=3, batch_size=4)
         delta = local_update(
-            *(flat, flat.vector.clone(), x, y),
+            *(flat, flat.vector.clone(), Images(x, y)),
             plan=plan,
             local=local,
             streams=lambda purpose: make_generator(3, purpose),

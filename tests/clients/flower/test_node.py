@@ -39,7 +39,7 @@ def node(folder: Path, out: str = "/runs/a", **config: Scalar) -> Context:
 
 def ask(kind: str, at: Context, number: int = 5, fits: dict[str, object] | None = None) -> Message:
     """Send the server's message of a round through the app, as the SuperNode does."""
-    flat = client_update.build_client_net(parse_settings(RAW))
+    flat = client_update.build_workspace_net(parse_settings(RAW))
     config = {
         record_names.ROUND: number,
         record_names.WEIGHT: 0.25,

@@ -12,7 +12,7 @@ from fedcel.federation import (
     HEAVIEST,
     ClientUpdate,
     RoundInputs,
-    build_client_net,
+    build_workspace_net,
     update_client,
 )
 from fedcel.federation.aggregation import heaviest_share
@@ -45,7 +45,7 @@ STOCK: dict[str, object] = {
 def update(**change: object) -> ClientUpdate:
     """Return one client's first update."""
     s = parse_settings(QUIET | change)
-    return update_client(s, 0, 1.0, RoundInputs(1, build_client_net(s).vector.clone(), 1000))
+    return update_client(s, 0, 1.0, RoundInputs(1, build_workspace_net(s).vector.clone(), 1000))
 
 
 def test_the_update_is_clipped_and_noisy_and_says_nothing_else() -> None:
@@ -100,7 +100,7 @@ def test_a_round_begun_again_is_paid_for_again(tmp_path: Path) -> None:
 def test_a_failure_is_not_told() -> None:
     """How many codes are not finite is a count of the images; the reason stays with the holder."""
     s = parse_settings(QUIET | {"cel.warm-up": 0})
-    evil = build_client_net(s).vector.clone()
+    evil = build_workspace_net(s).vector.clone()
     evil[: 2 * 64] = 3e38
     open_one = parse_settings(QUIET | {"cel.warm-up": 0, "update.noise": 0.0})
     with pytest.raises(FedcelError):

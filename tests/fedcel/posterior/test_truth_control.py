@@ -89,6 +89,6 @@ def test_gradients_of_two_rounds_must_not_be_mixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Own gradient of this round, mean of the last one: the right mean at many times the heat."""
-    right = client_update.control_variate
-    monkeypatch.setattr(client_update, "control_variate", forgetful(right))
+    right = client_update.compute_control_variate
+    monkeypatch.setattr(client_update, "compute_control_variate", forgetful(right))
     assert missed(federation("stale", 14), tmp_path, monkeypatch)[1] > 1

@@ -67,7 +67,7 @@ def measured(holders: Federation, folder: Path) -> tuple[Tensor, Tensor, Tensor]
     The step sizes have to differ, and to stay when burn-in ends.
     """
     states = list(looped(holders, folder))
-    scales = [server_state.step_sizes(state).view(-1, 2) for state in states]
+    scales = [server_state.compute_preconditioner(state).view(-1, 2) for state in states]
     end = holders.settings.rounds // 10
     assert all(torch.equal(scale, scales[-1]) for scale in scales[end:])
     assert (scales[-1][:, 0] / scales[-1][:, 1]).min() > 1.5

@@ -141,7 +141,7 @@ def installed(federation: Federation, patch: pytest.MonkeyPatch) -> None:
         lambda settings, client: Images(*federation.parts[client]),
     )
     patch.setattr(client_update, "build_client_losses", lambda settings, threshold=None: NO_LOSSES)
-    patch.setattr(client_update, "build_client_net", lambda settings: federation.flat)
+    patch.setattr(client_update, "build_workspace_net", lambda settings: federation.flat)
 
 
 def looped(federation: Federation, folder: Path) -> Iterator[ServerState]:
