@@ -64,9 +64,9 @@ def build_strategy(
     needs more than is offered: it is called with what it names among the arguments offered.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         state: Where the run stands.
-        shapes: Of the model's arrays.
+        shapes: The shapes of the model's arrays.
         cut: Number of encoder parameters.
 
     Raises:

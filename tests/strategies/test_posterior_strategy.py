@@ -14,6 +14,7 @@ from fedcel.federation import Rejection, record_names
 from fedcel.losses.cel.adaptive_threshold import ThresholdControl
 from fedcel.losses.cel.averaged_centres import SharedCentres
 from strategies import PosteriorStrategy
+from strategies.posterior_strategy import _find_query_fault
 from tests.strategies.grid import EXAMPLES, SHAPES, FakeGrid, begin, failed, reply, strategy
 
 
@@ -248,7 +249,7 @@ def test_the_encoder_stays_after_burn_in() -> None:
     assert s.state.model[6:].all()
 
 
-def test_a_holder_whose_node_is_gone_is_left_out_of_the_round() -> None:
+def test_a_client_whose_node_is_gone_is_left_out_of_the_round() -> None:
     """Its weight stays its own; the others are asked, and the round says who was missing."""
     s = strategy()
     del s.registry.partitions[101]
@@ -297,7 +298,8 @@ def test_a_gradient_that_would_throw_everyone_off_is_left_out(
 ) -> None:
     """One client's mean gradient is part of all others' steps: the norm limit holds for it too."""
     s = strategy(**{"strategy.max-norm": 1e3, "local.control": "fresh"})
-    fault = s._gradient_fault(gradients(value))
+    assert s.request is not None
+    fault = _find_query_fault(gradients(value), s._expected_reply(s.request, -1))
     assert fault is None if reason is None else reason in str(fault)
 
 
