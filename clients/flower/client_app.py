@@ -38,7 +38,7 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
     """Make the ClientApp of a node. Its `data-path` takes the place of the run's data.
 
     Args:
-        settings: Of the run; None: each message's run config has them.
+        settings: The run's settings; None: each message's run config has them.
         state_root: Each partition's state lives in a folder below it and survives a restart. A
             node's own `state-path` does the same; with neither, state is in Flower's context.
 
@@ -53,53 +53,61 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        run, partition = node_settings(message, context), read_partition(context)
+        run_settings = node_settings(message, context)
+        partition = read_partition(context)
         memory = choose_memory(context, partition, state_root)
-        client = PosteriorClient(run, partition, memory, read_received(message))
+        client = PosteriorClient(run_settings, partition, memory, read_received(message))
         config = read_config(message)
         upload, examples, metrics = client.fit(read_model(message), config)
-        key = record_names.ARRAYS if run.strategy.upload == "weights" else record_names.DELTA
+        sends_weights = run_settings.strategy.upload == "weights"
+        upload_record = record_names.ARRAYS if sends_weights else record_names.DELTA
         numbers = {
             **metrics,
             record_names.EXAMPLES: examples,
             record_names.ROUND: config[record_names.ROUND],
         }
-        return pack_reply(message, {key: upload, **client.sent}, numbers)
+        return pack_reply(message, {upload_record: upload, **client.sent}, numbers)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        run = node_settings(message, context)
-        refuse_without_noise(run)
-        client = make_evaluation_client(run, message, context)
+        run_settings = node_settings(message, context)
+        refuse_without_noise(run_settings)
+        client = make_evaluation_client(run_settings, message, context)
         nll, examples, metrics = client.evaluate(read_model(message), read_config(message))
         numbers = {**metrics, "nll": nll, record_names.EXAMPLES: examples}
         return pack_reply(message, {}, numbers)
 
     @app.query(record_names.COUNT_QUERY)
     def count(message: Message, context: Context) -> Message:
-        run, partition = node_settings(message, context), read_partition(context)
-        folder, config = open_state_folder(context), read_config(message)
+        run_settings = node_settings(message, context)
+        partition = read_partition(context)
+        folder = open_state_folder(context)
+        config = read_config(message)
         if folder and record_names.ROUND in config:
             folder.delete_after(int(config[record_names.ROUND]))
         numbers: dict[str, Scalar] = {
-            record_names.EXAMPLES: len(select_client_images(run, partition).y),
+            record_names.EXAMPLES: len(select_client_images(run_settings, partition).y),
             record_names.PARTITION: partition,
-            record_names.HAS_NODE_DATA: int(isinstance(run.data, NodeDataSettings)),
+            record_names.HAS_NODE_DATA: int(isinstance(run_settings.data, NodeDataSettings)),
         }
         return pack_reply(message, {}, numbers)
 
     @app.query(record_names.GRADIENT_QUERY)
-    def gradient(message: Message, context: Context) -> Message:
-        run = node_settings(message, context)
-        refuse_without_noise(run)
-        number, model = int(read_config(message)[record_names.ROUND]), read_model(message)
-        slope = compute_client_gradient(run, read_partition(context), to_vector(model), number)
-        return pack_reply(message, {record_names.GRADIENT: [slope.numpy()]})
+    def answer_gradient(message: Message, context: Context) -> Message:
+        run_settings = node_settings(message, context)
+        refuse_without_noise(run_settings)
+        gradient = compute_client_gradient(
+            run_settings,
+            read_partition(context),
+            to_vector(read_model(message)),
+            int(read_config(message)[record_names.ROUND]),
+        )
+        return pack_reply(message, {record_names.GRADIENT: [gradient.numpy()]})
 
     @app.query(record_names.LOGITS_QUERY)
     def logits(message: Message, context: Context) -> Message:
-        run = node_settings(message, context)
-        client = make_evaluation_client(run, message, context)
+        run_settings = node_settings(message, context)
+        client = make_evaluation_client(run_settings, message, context)
         smashed = message.content.array_records[record_names.SMASHED].to_numpy_ndarrays()[0]
         answers = client.query(smashed, find_account(message, context))
         return pack_reply(message, {record_names.LOGITS: [answers]})
@@ -145,7 +153,11 @@ def resolve_node_settings(settings: Settings, message: Message, context: Context
 
 
 def refuse_without_noise(settings: Settings) -> None:
-    """Refuse to send what has no noise where updates have some: SettingsError."""
+    """Refuse to send scores or gradients, which have no noise, where updates are noisy.
+
+    Raises:
+        SettingsError: `update.noise` is above 0.
+    """
     if settings.update.noise:
         raise SettingsError(
             f"update.noise is {settings.update.noise:g}: this node tells nothing else of its "
@@ -169,7 +181,7 @@ def choose_memory(context: Context, client: int, root: Path | None) -> ClientMem
     """Return where a client's state is kept.
 
     Args:
-        context: Of the node; its `state-path` comes first.
+        context: The node's context; its `state-path` comes first.
         client: Its partition.
         root: Where there is no `state-path`: one folder for each partition below this one, or
             None for the context.

@@ -74,7 +74,7 @@ class PosteriorClient(NumPyClient):
         """Bind the client to its partition of the run's data.
 
         Args:
-            settings: Of the run.
+            settings: The run's settings.
             client: Its partition, from 0.
             memory: Keeps its state between rounds; None: losses without statistics need none.
             received: Arrays that came with the model, by record.
@@ -130,7 +130,7 @@ def read_inputs(
     }
     centres = tensors.get(record_names.CENTRES)
     return RoundInputs(
-        number=int(config[record_names.ROUND]),
+        round_number=int(config[record_names.ROUND]),
         model=model,
         total_examples=int(config.get(record_names.TOTAL, examples)),
         proximal=_read_float(config, record_names.PROXIMAL),

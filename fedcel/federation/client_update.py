@@ -42,8 +42,8 @@ _GRADIENT, _GRADIENT_ROUND = "control.gradient", "control.round"
 class RoundInputs(NamedTuple):
     """What the server sends to every client of a round; what its settings do not use is None."""
 
-    number: int
-    """Of the round, from 1."""
+    round_number: int
+    """Counted from 1."""
     model: Float[Tensor, " P"]
     """The global parameters."""
     total_examples: int
@@ -78,7 +78,7 @@ def init_net(settings: Settings, splits: Splits) -> FlatNet:
     """Build the net of these settings, its defence included, with the parameters of round 0.
 
     Args:
-        settings: Of the run; `seed` and `net.seed` decide the parameters.
+        settings: The run's settings; `seed` and `net.seed` decide the parameters.
         splits: The images of the run, which say shape and number of classes.
 
     Returns:
@@ -105,7 +105,7 @@ def build_workspace_net(settings: Settings) -> FlatNet:
     Whoever uses it loads its parameters first.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
 
     Returns:
         A net to work with.
@@ -117,7 +117,7 @@ def select_client_images(settings: Settings, client: int) -> Images:
     """Return the training images of one client.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         client: Its partition, from 0.
 
     Returns:
@@ -139,7 +139,7 @@ def build_client_losses(settings: Settings, threshold: float | None = None) -> L
     """Build the losses of these settings, before a round says how much each counts.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         threshold: Takes the place of `cel.threshold`, whatever loss reads it.
 
     Raises:
@@ -169,7 +169,7 @@ def update_client(
     """Train one client for a round: every engine and the Flower client come through here.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         client: Its partition, from 0.
         weight: w_k that the server gives to its delta; decides the size of its Langevin noise.
         inputs: What the server sends.
@@ -203,14 +203,14 @@ def _train_client(
     plan = plan_client(settings, weight, inputs)
     gradient = None
     if plan.control != "none":
-        gradient = compute_client_gradient(settings, client, inputs.model, inputs.number)
+        gradient = compute_client_gradient(settings, client, inputs.model, inputs.round_number)
     update = local_update(
         flat,
         inputs.model,
         images,
         plan=plan,
         local=settings.local,
-        streams=make_client_streams(settings, client, inputs.number),
+        streams=make_client_streams(settings, client, inputs.round_number),
         losses=select_acting_losses(losses, plan, inputs.centres),
         state=state,
         refresh_every=settings.cel.refresh_every if settings.cel.refresh == "epoch" else 0,
@@ -227,7 +227,7 @@ def _train_client(
     if gradient is not None and plan.control == "stale":
         next_state = next_state | {
             _GRADIENT: gradient,
-            _GRADIENT_ROUND: torch.tensor(float(inputs.number)),
+            _GRADIENT_ROUND: torch.tensor(float(inputs.round_number)),
         }
     return ClientUpdate(
         update.delta,
@@ -241,7 +241,7 @@ def _train_client(
 
 def plan_client(settings: Settings, weight: float, inputs: RoundInputs) -> RoundPlan:
     """Compute the constants of one client's round, with what the server's inputs replace."""
-    plan = plan_round(settings, inputs.number, weight, inputs.total_examples)
+    plan = plan_round(settings, inputs.round_number, weight, inputs.total_examples)
     plan = plan._replace(threshold=inputs.threshold)
     return plan if inputs.proximal is None else plan._replace(pull=inputs.proximal)
 
@@ -273,7 +273,7 @@ def compute_client_gradient(
     """Compute the mean gradient of a client's images at the received model.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         client: Its partition, from 0.
         model: The received parameters, (P,).
         number: The round.
@@ -304,7 +304,7 @@ def compute_control_variate(
         return None
     if control == "fresh":
         return inputs.gradient - gradient
-    if not state or int(state.get(_GRADIENT_ROUND, -1)) != inputs.number - 1:
+    if not state or int(state.get(_GRADIENT_ROUND, -1)) != inputs.round_number - 1:
         return None
     return inputs.gradient - state[_GRADIENT]
 

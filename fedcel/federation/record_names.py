@@ -25,6 +25,6 @@ EXAMPLES = "num-examples"  # N_k; Flower's own name
 PARTITION = "partition"
 HAS_NODE_DATA = "own-images"  # 1 where a node's images are its own, not dealt from the run's data
 
-COUNT_QUERY = "count"  # query action: how many examples do you hold?
-GRADIENT_QUERY = "gradient"  # query action: the mean gradient of your images at this model
+COUNT_QUERY = "count"  # query action: how many examples does the node hold?
+GRADIENT_QUERY = "gradient"  # query action: the mean gradient of the node's images at this model
 LOGITS_QUERY = "logits"  # query action: answer smashed data with private logits

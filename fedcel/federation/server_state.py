@@ -32,7 +32,7 @@ class ServerState(NamedTuple):
     average: Float[Tensor, " P"]
     """m, the sliding average of deltas."""
     threshold: ThresholdControl | None = None
-    """Of an adaptive threshold."""
+    """The state of an adaptive threshold."""
     centres: SharedCentres | None = None
     """Class centres averaged over clients."""
     gradient: Float[Tensor, " P"] | None = None
@@ -82,10 +82,10 @@ def advance_model(
     target.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         state: Before the step.
         delta: The round's mean delta, (P,).
-        plan: Of the round.
+        plan: The plan of the round.
         cut: The first so many parameters are the encoder's.
 
     Returns:
@@ -185,8 +185,8 @@ def move_threshold(
     so does the chain's target.
 
     Args:
-        settings: Of the run.
-        state: After the round.
+        settings: The run's settings.
+        state: The server's state after the round.
         measured: The clients' mean metrics, and the new model's scores on validation images.
         total_examples: N, the training images of all clients.
 

@@ -117,7 +117,7 @@ def is_sample_candidate(settings: Settings, number: int) -> bool:
     """Say whether the model after a round may be a posterior sample; without noise none is.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         number: The round, from 1.
 
     Returns:
@@ -130,7 +130,7 @@ def is_encoder_frozen(settings: Settings, number: int) -> bool:
     """Say whether the encoder stands still in a round.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         number: The round, from 1.
 
     Returns:
@@ -256,7 +256,7 @@ def plan_round(settings: Settings, number: int, weight: float, total: int) -> Ro
     """Compute the constants of round `number` for one client.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         number: The round, from 1.
         weight: w_k, which the server gives to the client's delta; 1: it holds everything.
         total: N, the training images of all clients.
@@ -310,7 +310,7 @@ def select_clients(settings: Settings, number: int) -> list[int]:
     """Draw the clients that train in a round.
 
     Args:
-        settings: Of the run; `clients-per-round` says how many.
+        settings: The run's settings; `clients-per-round` says how many.
         number: The round, from 1.
 
     Returns:

@@ -1,4 +1,4 @@
-"""One holder: what it computes from its own images alone."""
+"""One client: what it computes from its own images alone."""
 
 import torch
 
@@ -6,7 +6,7 @@ from fedcel.federation import client_update
 from fedcel.settings import parse_settings
 
 
-def test_a_small_holder_gives_its_gradient_under_a_narrow_prior() -> None:
+def test_a_small_client_gives_its_gradient_under_a_narrow_prior() -> None:
     """The prior divides by all images, not by its own; and what stands still is not told."""
     s = parse_settings({"prior.scale": 0.05, "local.control": "fresh", "rounds": 10})
     flat = client_update.build_workspace_net(s)
