@@ -104,7 +104,9 @@ class PosteriorStrategy(FedAvg):
         return find_reply_fault(reply, self._expected_reply(self.request, partition))
 
     def step(self, delta: ArrayRecord) -> ArrayRecord:
-        """Turn the mean delta into the next model; `state` moves on. Subclasses may override it.
+        """Turn the mean delta into the next model. Subclasses may override it.
+
+        What it returns is the next model; what else it changes in `state` stays.
 
         Args:
             delta: The mean of the clients' deltas, one array a layer.
@@ -344,9 +346,8 @@ class PosteriorStrategy(FedAvg):
         self.state = state
         model = self.step(ArrayRecord(to_arrays(delta, self.shapes)))
         # A subclass may return a model of its own and leave `state` as it was.
-        return self.state._replace(
-            round=state.round + 1, model=to_vector(model.to_numpy_ndarrays())
-        )
+        vector = to_vector(model.to_numpy_ndarrays()).to(state.model.dtype)
+        return self.state._replace(round=state.round + 1, model=vector)
 
     def _current_request(self) -> RoundRequest:
         """Return what was asked in this round."""

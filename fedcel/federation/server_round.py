@@ -162,7 +162,7 @@ def finish_round(
 
     Args:
         settings: The run's settings.
-        state: That the round began with.
+        state: The server's state that the round began with.
         request: What was asked.
         updates: Valid updates of the clients `used`, in their order; taken one by one, so that
             memory does not grow with the number of clients (a robust rule needs all at once).

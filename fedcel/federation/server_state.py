@@ -118,7 +118,7 @@ def compute_preconditioner(state: ServerState) -> Float[Tensor, " P"] | None:
 
     The speed is the model's own movement, noise and the last G included, so that G evens out less
     than gradients would; any G that is fixed leaves the chain's target as it is. The smallest
-    slopes have at most twice the step of the mean one.
+    gradients have at most twice the step of the mean one.
 
     Returns:
         One step size for each parameter in units of eta, (P,); None without a preconditioner.

@@ -243,7 +243,7 @@ NET_BUILDERS: dict[str, Builder] = {
     "strided": build_strided,
     "vgg11": build_vgg11,
 }
-"""Of encoder and head by `net.name`, from the shape of an image, the classes and the settings."""
+"""Builders of encoder and head by `net.name`; they take an image's shape, classes, settings."""
 
 
 def build_net(

@@ -53,7 +53,7 @@ class Sampler(Protocol):
         """Move `w` in place. The arguments are given by position.
 
         Args:
-            state: That `start` or the last step returned.
+            state: What `start` or the last step returned.
             w: The parameters that move, (M,).
             gradient: The gradient of the potential per example, (M,); it may be overwritten.
             add_noise: Adds noise to a tensor; nothing at temperature 0.

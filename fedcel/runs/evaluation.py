@@ -82,14 +82,15 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
 
     Args:
         run: As `read_run` returns it.
-        seconds: That the training took; they are noted as they are.
+        seconds: How long the training took; noted as it is.
 
     Returns:
         What result.json says, and the values of each test image.
     """
     x, y = run.splits.test
     s = run.settings
-    repeated, labels = x.repeat(NOISE_DRAWS, 1, 1, 1), y.repeat(NOISE_DRAWS)
+    repeated = x.repeat(NOISE_DRAWS, 1, 1, 1)
+    labels = y.repeat(NOISE_DRAWS)
 
     def predict_test(samples: list[Float[Tensor, " P"]]) -> Prediction:
         noise = make_generator(s.seed, "test-noise")

@@ -63,7 +63,7 @@ def describe_round(
         scores: The new model's scores on validation images.
         classes: Number of classes of the run; metrics of others are left out.
         diagnosis: The chain's diagnosis, where this round gave one.
-        seconds: That the round took.
+        seconds: How long the round took.
 
     Raises:
         DivergedError: A score is not finite, though the model is.
