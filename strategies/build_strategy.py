@@ -64,9 +64,9 @@ def build_strategy(
     needs more than is offered: it is called with what it names among the arguments offered.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         state: Where the run stands.
-        shapes: Of the model's arrays.
+        shapes: The shapes of the model's arrays.
         cut: Number of encoder parameters.
 
     Raises:
@@ -80,6 +80,8 @@ def build_strategy(
     if not callable(factory) or (isinstance(factory, type) and not issubclass(factory, Strategy)):
         raise SettingsError(f"strategy.name {name!r} is no Flower Strategy")
     if isinstance(factory, type) and issubclass(factory, PosteriorStrategy):
+        if settings.strategy.upload == "weights":
+            raise SettingsError(f"strategy.upload is 'weights'; {name!r} aggregates 'delta'")
         return factory(settings, state, shapes, cut)
     if settings.strategy.upload != "weights":
         raise SettingsError(

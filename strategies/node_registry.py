@@ -120,10 +120,13 @@ def _register_as_they_come(
     run.
     """
     expected = earlier or dict.fromkeys(range(clients))
-    limit, is_late = time.monotonic() + WAIT_SECONDS, False
-    registry, reasons = NodeRegistry({}, {}), list[str]()
+    deadline = time.monotonic() + WAIT_SECONDS
+    is_late = False
+    registry = NodeRegistry({}, {})
+    reasons: list[str] = []
     while len(registry.examples) < clients and not is_late:
-        is_late, nodes = time.monotonic() > limit, list(grid.get_node_ids())
+        is_late = time.monotonic() > deadline
+        nodes = list(grid.get_node_ids())
         if is_late and len(nodes) < (1 if earlier else clients):
             raise SettingsError(
                 f"{len(nodes)} nodes are connected after {WAIT_SECONDS:.0f} s, clients is "
@@ -139,7 +142,8 @@ def _register_as_they_come(
                 requirements=requirements,
                 timeout=ANSWER_SECONDS,
             )
-            registry, reasons = _merge_registries(registry, answers), reasons + refusals
+            registry = _merge_registries(registry, answers)
+            reasons += refusals
         elif not is_late:
             time.sleep(0.1)
     return registry, reasons
@@ -180,8 +184,11 @@ def _query_nodes(
 
     `expected` are all partitions, and how many examples each must have, where that is known.
     """
-    partitions, examples, any_node_data = dict[int, int](), dict[int, int](), False
-    reasons, refused = list[str](), dict.fromkeys(nodes, _NO_PARTITION)
+    partitions: dict[int, int] = {}
+    examples: dict[int, int] = {}
+    any_node_data = False
+    reasons: list[str] = []
+    refused = dict.fromkeys(nodes, _NO_PARTITION)
     content = RecordDict({record_names.CONFIG: requirements})
     kind = f"query.{record_names.COUNT_QUERY}"
     queries = [Message(content, dst_node_id=node, message_type=kind) for node in refused]

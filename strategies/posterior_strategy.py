@@ -1,6 +1,7 @@
 """The posterior strategy: Flower's messages around the server's round."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from logging import WARNING
 
 import torch
@@ -53,7 +54,9 @@ from strategies.validate_reply import (
 
 
 class PosteriorStrategy(FedAvg):
-    """Sliding-average aggregation of deltas. Override `fault` and `step`, nothing else.
+    """Federated posterior sampling: averages clients' deltas with momentum.
+
+    Subclasses override `fault` and `step`, nothing else.
 
     A round is the same as in every engine: `begin_round` and `finish_round` of
     `fedcel.federation`; here are the messages between them.
@@ -65,9 +68,9 @@ class PosteriorStrategy(FedAvg):
         """Begin, or go on from a state.
 
         Args:
-            settings: Of the run.
+            settings: The run's settings.
             state: Where the run stands; a resumed run goes on from its round.
-            shapes: Of the model's arrays.
+            shapes: The shapes of the model's arrays.
             cut: Number of encoder parameters.
         """
         # Scoring happens on the server's validation set; nodes are asked to evaluate by request.
@@ -88,7 +91,7 @@ class PosteriorStrategy(FedAvg):
         """Say why to leave this reply out. Subclasses may override it.
 
         Args:
-            reply: Of a client to this round's request.
+            reply: A client's reply to this round's request.
 
         Returns:
             The reason, or None when it is valid.
@@ -101,7 +104,9 @@ class PosteriorStrategy(FedAvg):
         return find_reply_fault(reply, self._expected_reply(self.request, partition))
 
     def step(self, delta: ArrayRecord) -> ArrayRecord:
-        """Turn the mean delta into the next model; `state` moves on. Subclasses may override it.
+        """Turn the mean delta into the next model. Subclasses may override it.
+
+        What it returns is the next model; what else it changes in `state` stays.
 
         Args:
             delta: The mean of the clients' deltas, one array a layer.
@@ -109,11 +114,9 @@ class PosteriorStrategy(FedAvg):
         Returns:
             The next global model, one array a layer.
         """
-        assert self.request is not None
         mean = to_vector(delta.to_numpy_ndarrays())
-        self.state = advance_model(
-            self.settings, self.state, mean, plan=self.request.plan, cut=self.cut
-        )
+        plan = self._current_request().plan
+        self.state = advance_model(self.settings, self.state, mean, plan=plan, cut=self.cut)
         return ArrayRecord(to_arrays(self.state.model, self.shapes))
 
     def configure_train(
@@ -122,7 +125,8 @@ class PosteriorStrategy(FedAvg):
         """Make the messages that send the model to the selected clients, each with its weight.
 
         Args:
-            server_round: Of this call of `start`; not used, `state` knows the round.
+            server_round: The round, counted in this call of `start`; not used, as `state` has the
+                round.
             arrays: The global model.
             config: What the images of nodes have to fit.
             grid: Carries messages.
@@ -140,9 +144,9 @@ class PosteriorStrategy(FedAvg):
             if k not in nodes
         ]
         if request.plan.control == "fresh":
-            self.request = request
-            gradients = self._query_gradients(grid, arrays, clients, config)
-            request, clients = add_mean_gradient(request, gradients), sorted(gradients)
+            gradients = self._query_gradients(grid, arrays, clients, config, request=request)
+            request = add_mean_gradient(request, gradients)
+            clients = sorted(gradients)
         self.request = request
         shared = self._shared_records(arrays, request)
         contents = {
@@ -158,7 +162,7 @@ class PosteriorStrategy(FedAvg):
         """Finish the round with the valid replies, in the order of their partitions.
 
         Args:
-            server_round: Of this call of `start`; not used.
+            server_round: The round, counted in this call of `start`; not used.
             replies: As they came.
 
         Returns:
@@ -167,8 +171,8 @@ class PosteriorStrategy(FedAvg):
         Raises:
             RoundError: No reply is valid, or too few for a robust rule.
         """
-        assert self.request is not None
-        request, valid = self.request, self._validate_replies(self.request, replies)
+        request = self._current_request()
+        valid = self._validate_replies(request, replies)
         for rejection in self.rejected:
             log(WARNING, "Left out client %s: %s", rejection.client, rejection.reason)
         used = sorted(valid)
@@ -204,7 +208,7 @@ class PosteriorStrategy(FedAvg):
         the last round: a dead node would be waited for again, a stranger has no business with it.
 
         Args:
-            server_round: Of this call of `start`.
+            server_round: The round, counted in this call of `start`.
             arrays: The global model.
             config: What the images of nodes have to fit.
             grid: Carries messages.
@@ -227,7 +231,7 @@ class PosteriorStrategy(FedAvg):
         """Average the nodes' scores by their images; a reply that has none is left out.
 
         Args:
-            server_round: Of this call of `start`; not used.
+            server_round: The round, counted in this call of `start`; not used.
             replies: As they came.
 
         Returns:
@@ -264,8 +268,8 @@ class PosteriorStrategy(FedAvg):
             records[record_names.CENTRES] = centres
         if inputs.gradient is not None:
             records[record_names.GRADIENT] = ArrayRecord([inputs.gradient.numpy()])
-        if inputs.step_sizes is not None:
-            records[record_names.STEP_SIZES] = ArrayRecord([inputs.step_sizes.numpy()])
+        if inputs.preconditioner is not None:
+            records[record_names.PRECONDITIONER] = ArrayRecord([inputs.preconditioner.numpy()])
         return records
 
     def _client_config(
@@ -273,7 +277,7 @@ class PosteriorStrategy(FedAvg):
     ) -> ConfigRecord:
         """Return the numbers that one client of the round is sent."""
         numbers = {
-            record_names.ROUND: request.inputs.number,
+            record_names.ROUND: request.inputs.round_number,
             record_names.WEIGHT: request.weights[client],
             record_names.TOTAL: request.inputs.total_examples,
         }
@@ -282,11 +286,16 @@ class PosteriorStrategy(FedAvg):
         return ConfigRecord({**config, **numbers})
 
     def _query_gradients(
-        self, grid: Grid, arrays: ArrayRecord, clients: list[int], config: ConfigRecord
+        self,
+        grid: Grid,
+        arrays: ArrayRecord,
+        clients: list[int],
+        config: ConfigRecord,
+        *,
+        request: RoundRequest,
     ) -> dict[int, torch.Tensor]:
         """Ask the clients for their gradients at this model; return the valid ones."""
-        assert self.request is not None
-        number = self.request.inputs.number
+        number = request.inputs.round_number
         content = RecordDict(
             {
                 record_names.ARRAYS: arrays,
@@ -298,10 +307,11 @@ class PosteriorStrategy(FedAvg):
             self.registry.nodes,
             dict.fromkeys(clients, content),
         )
+        find_fault = partial(_find_query_fault, expected=self._expected_reply(request, -1))
         gradients: dict[int, torch.Tensor] = {}
         for reply in grid.send_and_receive(queries, timeout=self._patience):
             partition = find_sender(reply, self.registry.partitions, sent)
-            reason = _check_reply(reply, self._gradient_fault)
+            reason = _check_reply(reply, find_fault)
             if reason:
                 self.rejected.append(Rejection(partition, reason))
             elif partition in clients:
@@ -310,12 +320,6 @@ class PosteriorStrategy(FedAvg):
             reasons = [(r.client, r.reason) for r in self.rejected]
             raise RoundError(f"no client gave a gradient in round {number}: {reasons}")
         return gradients
-
-    def _gradient_fault(self, reply: Message) -> str | None:
-        """Say why a client gave no gradient that can be used, or None."""
-        assert self.request is not None
-        expected = self._expected_reply(self.request, -1)
-        return describe_failure(reply) or find_gradient_fault(reply.content, expected)
 
     def _validate_replies(
         self, request: RoundRequest, replies: Iterable[Message]
@@ -329,6 +333,10 @@ class PosteriorStrategy(FedAvg):
                 valid[partition] = reply.content
             else:
                 self.rejected.append(Rejection(partition, reason))
+        for rejection in self.rejected:
+            if rejection.client in valid:
+                log(WARNING, "Ignored a reply of client %s: %s", rejection.client, rejection.reason)
+        self.rejected = [r for r in self.rejected if r.client not in valid]
         silent = request.weights.keys() - valid.keys() - {r.client for r in self.rejected}
         self.rejected += [Rejection(client, "no reply") for client in sorted(silent)]
         return valid
@@ -336,14 +344,22 @@ class PosteriorStrategy(FedAvg):
     def _advance(self, state: ServerState, delta: torch.Tensor) -> ServerState:
         """Take the `step` that a subclass may have overridden."""
         self.state = state
-        self.step(ArrayRecord(to_arrays(delta, self.shapes)))
-        return self.state
+        model = self.step(ArrayRecord(to_arrays(delta, self.shapes)))
+        # A subclass may return a model of its own and leave `state` as it was.
+        vector = to_vector(model.to_numpy_ndarrays()).to(state.model.dtype)
+        return self.state._replace(round=state.round + 1, model=vector)
+
+    def _current_request(self) -> RoundRequest:
+        """Return what was asked in this round."""
+        if self.request is None:
+            raise RoundError("no round has begun: `configure_train` comes first")
+        return self.request
 
     def _expected_reply(self, request: RoundRequest, partition: int) -> Expectation:
         """Return what a valid reply of a partition has to fit."""
         net, plan = self.settings.net, request.plan
         return Expectation(
-            number=request.inputs.number,
+            number=request.inputs.round_number,
             shapes=self.shapes,
             model=self.state.model,
             max_norm=self.settings.strategy.max_norm,
@@ -357,6 +373,11 @@ class PosteriorStrategy(FedAvg):
     def _are_centres_due(self, request: RoundRequest) -> bool:
         """Say whether a valid reply brings the client's class centres."""
         return self.state.centres is not None and request.plan.cel_acts
+
+
+def _find_query_fault(reply: Message, expected: Expectation) -> str | None:
+    """Say why a client gave no gradient that can be used, or None."""
+    return describe_failure(reply) or find_gradient_fault(reply.content, expected)
 
 
 def _check_reply(reply: Message, find_fault: Callable[[Message], str | None]) -> str | None:

@@ -80,7 +80,7 @@ def train_over_grid(
 
     Args:
         grid: Carries the messages.
-        settings: Of the run.
+        settings: The run's settings.
         folder: Made by `create_run`.
         show_round: Is called with every round's event.
         resume: Go on with the last complete round.

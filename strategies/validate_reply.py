@@ -24,10 +24,10 @@ class Expectation(NamedTuple):
     number: int
     """The round."""
     shapes: list[tuple[int, ...]]
-    """Of the model's arrays."""
+    """The shapes of the model's arrays."""
     model: Float[Tensor, " P"]
     max_norm: float | str
-    """Of an update; "none": far beyond the model's own."""
+    """The largest norm of an update; "none": far beyond the model's own."""
     examples: int
     """That the client told before round 1."""
     centres: SharedCentres | None
@@ -81,7 +81,7 @@ def address_messages(
     """Make a message to the node of each partition, and what `find_sender` has to know of them.
 
     Args:
-        kind: Of the messages.
+        kind: The type of the messages.
         nodes: Partition -> node.
         contents: Partition -> what is sent to it.
     """
@@ -144,7 +144,8 @@ def _find_centres_fault(records: RecordDict, expected: Expectation) -> str | Non
 
 def _find_excess(move: Float[Tensor, " P"], expected: Expectation, description: str) -> str | None:
     """Say that a move of the model is longer than is accepted, or None."""
-    norm, limit = float(torch.linalg.vector_norm(move.double())), expected.max_norm
+    norm = float(torch.linalg.vector_norm(move.double()))
+    limit = expected.max_norm
     if isinstance(limit, str):
         limit = _MAX_GROWTH * (1 + float(torch.linalg.vector_norm(expected.model.double())))
     return f"{description} {norm:.4g}, at most {limit:.4g} is accepted" if norm > limit else None

@@ -15,7 +15,7 @@ from clients.flower.posterior_client import ClientMemory, ContextMemory, Posteri
 from fedcel.data import NodeDataSettings
 from fedcel.errors import SettingsError
 from fedcel.federation import (
-    build_client_net,
+    build_workspace_net,
     compute_client_gradient,
     record_names,
     select_client_images,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _SERVER_KEYS = ("out", "resume")  # keys of the run config that only the ServerApp reads
 _NODE_KEYS = ("partition-id", "num-partitions", "data-path", "state-path", "ledger-path")
 """Keys of --node-config. Simulation sets the first two."""
-_RECEIVED_RECORDS = (record_names.CENTRES, record_names.GRADIENT, record_names.STEP_SIZES)
+_RECEIVED_RECORDS = (record_names.CENTRES, record_names.GRADIENT, record_names.PRECONDITIONER)
 """What a message may bring besides the model."""
 
 
@@ -38,7 +38,7 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
     """Make the ClientApp of a node. Its `data-path` takes the place of the run's data.
 
     Args:
-        settings: Of the run; None: each message's run config has them.
+        settings: The run's settings; None: each message's run config has them.
         state_root: Each partition's state lives in a folder below it and survives a restart. A
             node's own `state-path` does the same; with neither, state is in Flower's context.
 
@@ -53,53 +53,61 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        run, partition = node_settings(message, context), read_partition(context)
+        run_settings = node_settings(message, context)
+        partition = read_partition(context)
         memory = choose_memory(context, partition, state_root)
-        client = PosteriorClient(run, partition, memory, read_received(message))
+        client = PosteriorClient(run_settings, partition, memory, read_received(message))
         config = read_config(message)
         upload, examples, metrics = client.fit(read_model(message), config)
-        key = record_names.ARRAYS if run.strategy.upload == "weights" else record_names.DELTA
+        sends_weights = run_settings.strategy.upload == "weights"
+        upload_record = record_names.ARRAYS if sends_weights else record_names.DELTA
         numbers = {
             **metrics,
             record_names.EXAMPLES: examples,
             record_names.ROUND: config[record_names.ROUND],
         }
-        return pack_reply(message, {key: upload, **client.sent}, numbers)
+        return pack_reply(message, {upload_record: upload, **client.sent}, numbers)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        run = node_settings(message, context)
-        refuse_without_noise(run)
-        client = make_evaluation_client(run, message, context)
+        run_settings = node_settings(message, context)
+        refuse_without_noise(run_settings)
+        client = make_evaluation_client(run_settings, message, context)
         nll, examples, metrics = client.evaluate(read_model(message), read_config(message))
         numbers = {**metrics, "nll": nll, record_names.EXAMPLES: examples}
         return pack_reply(message, {}, numbers)
 
     @app.query(record_names.COUNT_QUERY)
     def count(message: Message, context: Context) -> Message:
-        run, partition = node_settings(message, context), read_partition(context)
-        folder, config = open_state_folder(context), read_config(message)
+        run_settings = node_settings(message, context)
+        partition = read_partition(context)
+        folder = open_state_folder(context)
+        config = read_config(message)
         if folder and record_names.ROUND in config:
             folder.delete_after(int(config[record_names.ROUND]))
         numbers: dict[str, Scalar] = {
-            record_names.EXAMPLES: len(select_client_images(run, partition).y),
+            record_names.EXAMPLES: len(select_client_images(run_settings, partition).y),
             record_names.PARTITION: partition,
-            record_names.HAS_NODE_DATA: int(isinstance(run.data, NodeDataSettings)),
+            record_names.HAS_NODE_DATA: int(isinstance(run_settings.data, NodeDataSettings)),
         }
         return pack_reply(message, {}, numbers)
 
     @app.query(record_names.GRADIENT_QUERY)
-    def gradient(message: Message, context: Context) -> Message:
-        run = node_settings(message, context)
-        refuse_without_noise(run)
-        number, model = int(read_config(message)[record_names.ROUND]), read_model(message)
-        slope = compute_client_gradient(run, read_partition(context), to_vector(model), number)
-        return pack_reply(message, {record_names.GRADIENT: [slope.numpy()]})
+    def answer_gradient(message: Message, context: Context) -> Message:
+        run_settings = node_settings(message, context)
+        refuse_without_noise(run_settings)
+        gradient = compute_client_gradient(
+            run_settings,
+            read_partition(context),
+            to_vector(read_model(message)),
+            int(read_config(message)[record_names.ROUND]),
+        )
+        return pack_reply(message, {record_names.GRADIENT: [gradient.numpy()]})
 
     @app.query(record_names.LOGITS_QUERY)
     def logits(message: Message, context: Context) -> Message:
-        run = node_settings(message, context)
-        client = make_evaluation_client(run, message, context)
+        run_settings = node_settings(message, context)
+        client = make_evaluation_client(run_settings, message, context)
         smashed = message.content.array_records[record_names.SMASHED].to_numpy_ndarrays()[0]
         answers = client.query(smashed, find_account(message, context))
         return pack_reply(message, {record_names.LOGITS: [answers]})
@@ -121,7 +129,7 @@ def resolve_node_settings(settings: Settings, message: Message, context: Context
         SettingsError: --node-config has a key that nobody reads (with `data-path` misspelt, the
             node would look for the server's data), or the message does not say what to fit.
     """
-    for key in context.node_config.keys() - set(_NODE_KEYS):
+    for key in sorted(context.node_config.keys() - set(_NODE_KEYS)):
         (nearest,) = get_close_matches(key, _NODE_KEYS, 1, cutoff=0)
         raise SettingsError(f"unknown key {key!r} in --node-config; did you mean {nearest!r}?")
     path = context.node_config.get("data-path")
@@ -145,7 +153,11 @@ def resolve_node_settings(settings: Settings, message: Message, context: Context
 
 
 def refuse_without_noise(settings: Settings) -> None:
-    """Refuse to send what has no noise where updates have some: SettingsError."""
+    """Refuse to send scores or gradients, which have no noise, where updates are noisy.
+
+    Raises:
+        SettingsError: `update.noise` is above 0.
+    """
     if settings.update.noise:
         raise SettingsError(
             f"update.noise is {settings.update.noise:g}: this node tells nothing else of its "
@@ -162,14 +174,14 @@ def make_evaluation_client(
     )
 
     images = select_client_images(settings, read_partition(context))
-    return EvaluationClient(settings, build_client_net(settings), images, read_samples(message))
+    return EvaluationClient(settings, build_workspace_net(settings), images, read_samples(message))
 
 
 def choose_memory(context: Context, client: int, root: Path | None) -> ClientMemory:
     """Return where a client's state is kept.
 
     Args:
-        context: Of the node; its `state-path` comes first.
+        context: The node's context; its `state-path` comes first.
         client: Its partition.
         root: Where there is no `state-path`: one folder for each partition below this one, or
             None for the context.

@@ -39,7 +39,7 @@ class Account(NamedTuple):
 class EvaluationClient(NumPyClient):
     """Holds images to score on, and the posterior samples whose averaged answer it serves.
 
-    On a node these are the holder's own images; in an evaluation of a run they are test images.
+    On a node these are the client's own images; in an evaluation of a run they are test images.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class EvaluationClient(NumPyClient):
         """Bind the client to its images.
 
         Args:
-            settings: Of the run.
+            settings: The run's settings.
             flat: The net to work with; its parameters do not matter.
-            images: That it scores on.
+            images: The images that it scores on.
             samples: Posterior samples, (P,) each; without them it answers no query.
         """
         self.settings = settings

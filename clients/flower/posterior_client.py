@@ -57,7 +57,7 @@ class ContextMemory:
 
 
 class PosteriorClient(NumPyClient):
-    """Trains one client by local SGLD under a mutual-information prior.
+    """Trains one client by local SGLD, with the priors and losses that the settings choose.
 
     `fit` takes the global model and returns the delta, as any NumPyClient does. What else a round
     brings and sends (averaged centres, gradients, step sizes) stands in `received` and `sent`, by
@@ -74,7 +74,7 @@ class PosteriorClient(NumPyClient):
         """Bind the client to its partition of the run's data.
 
         Args:
-            settings: Of the run.
+            settings: The run's settings.
             client: Its partition, from 0.
             memory: Keeps its state between rounds; None: losses without statistics need none.
             received: Arrays that came with the model, by record.
@@ -130,14 +130,14 @@ def read_inputs(
     }
     centres = tensors.get(record_names.CENTRES)
     return RoundInputs(
-        number=int(config[record_names.ROUND]),
+        round_number=int(config[record_names.ROUND]),
         model=model,
         total_examples=int(config.get(record_names.TOTAL, examples)),
         proximal=_read_float(config, record_names.PROXIMAL),
         threshold=_read_float(config, record_names.THRESHOLD),
         centres=SharedCentres(*centres) if centres else None,
         gradient=tensors.get(record_names.GRADIENT, [None])[0],
-        step_sizes=tensors.get(record_names.STEP_SIZES, [None])[0],
+        preconditioner=tensors.get(record_names.PRECONDITIONER, [None])[0],
     )
 
 

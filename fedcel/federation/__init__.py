@@ -9,7 +9,7 @@ from fedcel.federation.aggregation import (
 from fedcel.federation.client_update import (
     ClientUpdate,
     RoundInputs,
-    build_client_net,
+    build_workspace_net,
     compute_client_gradient,
     init_net,
     protect_update,
@@ -48,7 +48,7 @@ __all__ = [
     "add_mean_gradient",
     "advance_model",
     "begin_round",
-    "build_client_net",
+    "build_workspace_net",
     "compute_client_gradient",
     "drop_unknown_classes",
     "finish_round",

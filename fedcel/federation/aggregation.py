@@ -95,7 +95,7 @@ def slide_average(
     return moved
 
 
-def heaviest_share(settings: Settings, weights: Collection[float]) -> dict[str, float]:
+def largest_weight_metric(settings: Settings, weights: Collection[float]) -> dict[str, float]:
     """Compute what `fedcel.privacy.update_noise` accounts a round with, where updates have noise.
 
     1 where the round is not their plain mean: a single noisy update may then decide what is taken,
@@ -142,7 +142,7 @@ def drop_unknown_classes(metrics: Mapping[str, float], classes: int) -> dict[str
     A client could else add thousands of numbers to every line of the log.
 
     Args:
-        metrics: Of a round.
+        metrics: The metrics of a round.
         classes: How many the run has.
 
     Returns:

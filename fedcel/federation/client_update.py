@@ -42,8 +42,8 @@ _GRADIENT, _GRADIENT_ROUND = "control.gradient", "control.round"
 class RoundInputs(NamedTuple):
     """What the server sends to every client of a round; what its settings do not use is None."""
 
-    number: int
-    """Of the round, from 1."""
+    round_number: int
+    """Counted from 1."""
     model: Float[Tensor, " P"]
     """The global parameters."""
     total_examples: int
@@ -56,8 +56,8 @@ class RoundInputs(NamedTuple):
     """Class centres averaged over clients."""
     gradient: Float[Tensor, " P"] | None = None
     """The mean over clients: of this model (`fresh`) or of the last one (`stale`)."""
-    step_sizes: Float[Tensor, " P"] | None = None
-    """A step size for each parameter in units of eta, where there is a preconditioner."""
+    preconditioner: Float[Tensor, " P"] | None = None
+    """A step size for each parameter in units of eta."""
 
 
 class ClientUpdate(NamedTuple):
@@ -78,7 +78,7 @@ def init_net(settings: Settings, splits: Splits) -> FlatNet:
     """Build the net of these settings, its defence included, with the parameters of round 0.
 
     Args:
-        settings: Of the run; `seed` and `net.seed` decide the parameters.
+        settings: The run's settings; `seed` and `net.seed` decide the parameters.
         splits: The images of the run, which say shape and number of classes.
 
     Returns:
@@ -99,11 +99,13 @@ def init_net(settings: Settings, splits: Splits) -> FlatNet:
 
 
 @lru_cache(maxsize=4)
-def build_client_net(settings: Settings) -> FlatNet:
-    """Build this process's net of these settings, once: whoever uses it loads its parameters.
+def build_workspace_net(settings: Settings) -> FlatNet:
+    """Build this process's net of these settings, once; all that use it share its memory.
+
+    Whoever uses it loads its parameters first.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
 
     Returns:
         A net to work with.
@@ -115,7 +117,7 @@ def select_client_images(settings: Settings, client: int) -> Images:
     """Return the training images of one client.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         client: Its partition, from 0.
 
     Returns:
@@ -137,7 +139,7 @@ def build_client_losses(settings: Settings, threshold: float | None = None) -> L
     """Build the losses of these settings, before a round says how much each counts.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         threshold: Takes the place of `cel.threshold`, whatever loss reads it.
 
     Raises:
@@ -145,7 +147,7 @@ def build_client_losses(settings: Settings, threshold: float | None = None) -> L
         PluginError: A user's loss cannot be built.
     """
     splits = load_splits(settings.data, settings.clients, settings.seed)
-    net = build_client_net(settings).net
+    net = build_workspace_net(settings).net
     changes = {} if threshold is None else {"threshold": threshold}
     return Losses(
         cel=cel.build_cel(
@@ -167,7 +169,7 @@ def update_client(
     """Train one client for a round: every engine and the Flower client come through here.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         client: Its partition, from 0.
         weight: w_k that the server gives to its delta; decides the size of its Langevin noise.
         inputs: What the server sends.
@@ -180,10 +182,10 @@ def update_client(
         FedcelError: The settings are wrong, or the training diverged; see `protect_update` for
             what a client with noisy updates tells of it.
     """
-    # Here, not inside: a wrong setting is no failure to be hidden.
+    # Built outside protect_update: a wrong setting must raise, not count as a zero update.
     losses = build_client_losses(settings, inputs.threshold)
     train = partial(_train_client, settings, client, weight, inputs, losses=losses, state=state)
-    return protect_update(settings.update, train, inputs.model)
+    return protect_update(settings.update, train, inputs.model, state)
 
 
 def _train_client(
@@ -196,36 +198,36 @@ def _train_client(
     state: State | None,
 ) -> ClientUpdate:
     """Train without a look at what may leave the client."""
-    flat, (x, y) = build_client_net(settings), select_client_images(settings, client)
+    flat = build_workspace_net(settings)
+    images = select_client_images(settings, client)
     plan = plan_client(settings, weight, inputs)
     gradient = None
     if plan.control != "none":
-        gradient = compute_client_gradient(settings, client, inputs.model, inputs.number)
+        gradient = compute_client_gradient(settings, client, inputs.model, inputs.round_number)
     update = local_update(
         flat,
         inputs.model,
-        x,
-        y,
+        images,
         plan=plan,
         local=settings.local,
-        streams=make_client_streams(settings, client, inputs.number),
+        streams=make_client_streams(settings, client, inputs.round_number),
         losses=select_acting_losses(losses, plan, inputs.centres),
         state=state,
         refresh_every=settings.cel.refresh_every if settings.cel.refresh == "epoch" else 0,
         corrections=StepCorrections(
-            control_variate(plan.control, gradient, inputs, state), inputs.step_sizes
+            compute_control_variate(plan.control, gradient, inputs, state), inputs.preconditioner
         ),
     )
     statistics = None
     if settings.cel.centres != "own" and plan.cel_acts:
         flat.load(update.model)
-        features = encode_in_pieces(flat, x, y)
+        features = encode_in_pieces(flat, images)
         statistics = summarise_centres(select_state(update.state, CEL_PREFIX) or {}, features)
     next_state = update.state
     if gradient is not None and plan.control == "stale":
         next_state = next_state | {
             _GRADIENT: gradient,
-            _GRADIENT_ROUND: torch.tensor(float(inputs.number)),
+            _GRADIENT_ROUND: torch.tensor(float(inputs.round_number)),
         }
     return ClientUpdate(
         update.delta,
@@ -239,7 +241,7 @@ def _train_client(
 
 def plan_client(settings: Settings, weight: float, inputs: RoundInputs) -> RoundPlan:
     """Compute the constants of one client's round, with what the server's inputs replace."""
-    plan = plan_round(settings, inputs.number, weight, inputs.total_examples)
+    plan = plan_round(settings, inputs.round_number, weight, inputs.total_examples)
     plan = plan._replace(threshold=inputs.threshold)
     return plan if inputs.proximal is None else plan._replace(pull=inputs.proximal)
 
@@ -249,11 +251,11 @@ def select_acting_losses(losses: Losses, plan: RoundPlan, centres: SharedCentres
 
     With `centres` averaged over clients, the conditional entropy loss is around those.
     """
-    around = AveragedCentres(losses.cel, centres) if losses.cel and centres else losses.cel
+    cel_loss = AveragedCentres(losses.cel, centres) if losses.cel and centres else losses.cel
     return losses._replace(
-        cel=around if plan.cel_acts else None,
+        cel=cel_loss if plan.cel_acts else None,
         cel_weight=plan.cel_weight,
-        defence=losses.defence if plan.defence_weight > 0 and not plan.freeze else None,
+        defence=losses.defence if plan.defence_weight > 0 and not plan.is_encoder_frozen else None,
         defence_weight=plan.defence_weight,
     )
 
@@ -271,7 +273,7 @@ def compute_client_gradient(
     """Compute the mean gradient of a client's images at the received model.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         client: Its partition, from 0.
         model: The received parameters, (P,).
         number: The round.
@@ -279,19 +281,16 @@ def compute_client_gradient(
     Returns:
         The gradient (P,), 0 where the encoder stands still.
     """
-    x, y = select_client_images(settings, client)
-    streams = make_client_streams(settings, client, number)
     return compute_full_gradient(
-        build_client_net(settings),
+        build_workspace_net(settings),
         model,
-        x,
-        y,
-        streams=streams,
-        freeze=is_encoder_frozen(settings, number),
+        select_client_images(settings, client),
+        streams=make_client_streams(settings, client, number),
+        is_encoder_frozen=is_encoder_frozen(settings, number),
     )
 
 
-def control_variate(
+def compute_control_variate(
     control: str, gradient: Float[Tensor, " P"] | None, inputs: RoundInputs, state: State | None
 ) -> Float[Tensor, " P"] | None:
     """Compute the clients' mean gradient less the client's own, None where one is not known.
@@ -305,23 +304,27 @@ def control_variate(
         return None
     if control == "fresh":
         return inputs.gradient - gradient
-    if not state or int(state.get(_GRADIENT_ROUND, -1)) != inputs.number - 1:
+    if not state or int(state.get(_GRADIENT_ROUND, -1)) != inputs.round_number - 1:
         return None
     return inputs.gradient - state[_GRADIENT]
 
 
 def protect_update(
-    protection: UpdateSettings, train: Callable[[], ClientUpdate], received: Float[Tensor, " P"]
+    protection: UpdateSettings,
+    train: Callable[[], ClientUpdate],
+    received: Float[Tensor, " P"],
+    state: State | None = None,
 ) -> ClientUpdate:
-    """Make the update one that may leave its client: under noise without metrics of its images.
+    """Clip and perturb an update before it leaves the client.
 
-    Nor does the client tell there that it failed, which may depend on its images: its update counts
-    as 0, and the warning stays with it.
+    With noise, metrics are dropped and a failed training counts as a zero update, since both may
+    depend on the images. The client warns on its own side, and keeps its earlier state.
 
     Args:
         protection: Clip and noise of the updates.
         train: Makes the update.
         received: The model that the round started from, (P,).
+        state: What the client kept of earlier rounds.
 
     Returns:
         The update, clipped and perturbed as the settings say.
@@ -336,6 +339,6 @@ def protect_update(
         update = train()
     except Exception as error:  # whichever: that it came at all may depend on the images
         warnings.warn(f"the update counts as 0, there is none: {error}", stacklevel=2)
-        update = ClientUpdate(torch.zeros_like(received), received, {}, {})
+        update = ClientUpdate(torch.zeros_like(received), received, state or {}, {})
     delta = add_update_noise(update.delta, protection.clip, protection.noise)
     return ClientUpdate(delta, received + delta, update.state, {})

@@ -1,18 +1,18 @@
 """The local update: the only training loop there is."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fedcel.data import augment_images
+from fedcel.data import Images, augment_images
 from fedcel.losses import NO_LOSSES, Batch, Losses, Streams, composite
 from fedcel.losses.cel import FeatureBatches, State
 from fedcel.nets import CPU, FlatNet, fastest_device, place_state, use_full_precision
 from fedcel.posterior import (
-    RoundConstants,
+    LangevinContext,
     RoundPlan,
     build_sampler,
     langevin_step,
@@ -48,16 +48,55 @@ class LocalUpdate(NamedTuple):
     model: Float[Tensor, " P"]
     """The last parameters."""
     state: State
-    """Of the losses."""
+    """The losses' state after the round."""
     metrics: dict[str, float]
+
+
+class PreparedRound(NamedTuple):
+    """What all steps of a client's round share, on the device where they are taken."""
+
+    flat: FlatNet
+    """The net, whose parameters the steps move."""
+    images: Images
+    """All of the client's images."""
+    plan: RoundPlan
+    losses: Losses
+    streams: Streams
+    batches: Int[Tensor, "steps b"]
+    """Positions of each step's images."""
+    batch_inputs: Iterator[Float[Tensor, "b *shape"]]
+    """Each step's images, augmented; their features where the encoder is frozen."""
+    mask: Bool[Tensor, "steps b D"] | None
+    """What the cut keeps of the features."""
+    cut_noise: Float[Tensor, "steps b D"] | None
+    """What the cut adds to the features."""
+    langevin: LangevinContext
+    refresh_period: int
+    """Steps between two refreshes of the CEL's statistics; 0: none after the first."""
+
+
+class StepState(NamedTuple):
+    """What a step hands on to the next, besides the parameters."""
+
+    losses: State
+    sampler: State
+
+
+class StepMeasures(NamedTuple):
+    """What is measured in a step."""
+
+    potential: Float[Tensor, ""]
+    was_clipped: Float[Tensor, ""] | None
+    """1 or 0; None where nothing clips the gradient."""
+    metrics: Mapping[str, Tensor]
+    """The losses' own, in the last step alone."""
 
 
 @use_full_precision()
 def local_update(
     flat: FlatNet,
     received: Float[Tensor, " P"],
-    x: Float[Tensor, "N C H W"],
-    y: Int[Tensor, " N"],
+    images: Images,
     *,
     plan: RoundPlan,
     local: LocalSettings,
@@ -77,8 +116,7 @@ def local_update(
     Args:
         flat: The net to work with; its parameters do not matter.
         received: The model that the round starts from, (P,).
-        x: The client's images (N, C, H, W) in [0, 1].
-        y: Their labels, (N,).
+        images: The client's images (N, C, H, W) in [0, 1] and their labels (N,).
         plan: Step size, noise, priors and weights of the round.
         local: Steps, batch size, sampler, augmentation.
         streams: Random streams of this client and round, by purpose.
@@ -94,57 +132,75 @@ def local_update(
     References:
         Welling and Teh, ICML 2011, eq. 4.
     """
-    place = fastest_device(flat.net)
-    flat = flat if place == CPU else flat.copy_to(place)
-    received, x, y = received.to(place), x.to(place), y.to(place)
+    device = fastest_device(flat.net)
+    flat = flat if device == CPU else flat.copy_to(device)
+    received = received.to(device)
+    images = Images(images.x.to(device), images.y.to(device))
     flat.load(received)
-    # A posterior weights no class.
-    batch_settings = local.model_copy(update={"balance": local.balance and not plan.freeze})
-    batches = draw_batches(y.cpu(), batch_settings, streams("batch")).to(place)
-    state = place_state(
-        composite.start_losses(losses, state, encode_in_pieces(flat, x, y), streams), place
+    prepared = _prepare_round(
+        flat,
+        received,
+        images,
+        plan=plan,
+        local=local,
+        streams=streams,
+        losses=losses,
+        refresh_every=refresh_every,
+        corrections=corrections,
     )
-    inputs = _encode(flat, x) if plan.freeze else x
-    mask, xi = _draw_cut_noise(flat, batches, streams("cut"))
-    constants = make_round_constants(
-        flat, received, plan=plan, local=local, streams=streams, corrections=corrections
-    )
-    augmentation = "none" if plan.freeze else local.augment
-    moving = flat.vector[moving_parameters(flat, plan.freeze)]
-    sampler_state = constants.sampler.start(moving, plan)
-    batch_images = _gather_batches(inputs, batches, augmentation, streams("augment"))
-    period, last = refresh_every * -(-len(y) // batches.shape[1]), len(batches) - 1
-    potentials: list[Tensor] = []
-    clipped: list[Tensor] = []
-    metrics: dict[str, Tensor] = {}
-    for step, (rows, batch_inputs) in enumerate(zip(batches, batch_images, strict=True)):
-        if step and period and step % period == 0:
-            state, features = place_state(state, CPU), encode_in_pieces(flat, x, y)
-            state = composite.refresh_losses(losses, state, features, streams, step=step)
-            state = place_state(state, place)
-        flat.gradient.zero_()
-        z = batch_inputs if plan.freeze else flat.net.encode(batch_inputs)
-        masked = z if mask is None else z * mask[step]
-        batch = Batch(batch_inputs, z, masked if xi is None else masked + xi[step], y[rows])
-        loss = flat.net.potential(flat.net.answer(batch.smashed), batch.y)
-        potentials.append(loss.detach())
-        if losses.acts:
-            term = composite.add_losses(losses, state, batch, measure=step == last)
-            loss, metrics = loss + term.loss, term.metrics
-        torch.autograd.backward(loss)
-        sampler_state, was_clipped = langevin_step(flat, constants, plan, sampler_state)
-        if was_clipped is not None:
-            clipped.append(was_clipped)
-        state = composite.step_losses(losses, state, batch) if losses.acts else state
+    step_state = _start_round(prepared, state)
+    measures = []
+    for step, inputs in enumerate(prepared.batch_inputs):
+        step_state, measured = _take_step(prepared, step_state, step, inputs)
+        measures.append(measured)
     return LocalUpdate(
         (flat.vector - received).cpu(),
         flat.vector.detach().to(CPU, copy=True),
-        place_state(state, CPU),
-        _summarise(metrics, potentials, clipped),
+        place_state(step_state.losses, CPU),
+        _summarise(measures),
     )
 
 
-def make_round_constants(
+def _prepare_round(
+    flat: FlatNet,
+    received: Float[Tensor, " P"],
+    images: Images,
+    *,
+    plan: RoundPlan,
+    local: LocalSettings,
+    streams: Streams,
+    losses: Losses,
+    refresh_every: int,
+    corrections: StepCorrections,
+) -> PreparedRound:
+    """Draw the round's batches and noise at the cut, and gather what its steps share."""
+    batch_settings, inputs = local, images.x
+    if plan.is_encoder_frozen:
+        # Balanced batches would change the sampled posterior, so they stop once the encoder is
+        # frozen.
+        batch_settings = local.model_copy(update={"balance": False, "augment": "none"})
+        inputs = _encode(flat, images.x)
+    batches = draw_batches(images.y.cpu(), batch_settings, streams("batch")).to(images.y.device)
+    mask, cut_noise = _draw_cut_noise(flat, batches, streams("cut"))
+    epoch_steps = -(-len(images.y) // batches.shape[1])
+    return PreparedRound(
+        flat,
+        images,
+        plan=plan,
+        losses=losses,
+        streams=streams,
+        batches=batches,
+        batch_inputs=_gather_batches(inputs, batches, batch_settings.augment, streams("augment")),
+        mask=mask,
+        cut_noise=cut_noise,
+        langevin=_make_langevin_context(
+            flat, received, plan=plan, local=local, streams=streams, corrections=corrections
+        ),
+        refresh_period=refresh_every * epoch_steps,
+    )
+
+
+def _make_langevin_context(
     flat: FlatNet,
     received: Float[Tensor, " P"],
     *,
@@ -152,31 +208,86 @@ def make_round_constants(
     local: LocalSettings,
     streams: Streams,
     corrections: StepCorrections,
-) -> RoundConstants:
-    """Gather what all steps of a round share, of the parameters that move."""
-    part = moving_parameters(flat, plan.freeze)
-    control_variate, step_sizes = (
-        None if correction is None else correction[part].to(received.device)
+) -> LangevinContext:
+    """Gather what the Langevin steps of a round share, of the parameters that move."""
+    moving = moving_parameters(flat, plan.is_encoder_frozen)
+    control_variate, preconditioner = (
+        None if correction is None else correction[moving].to(received.device)
         for correction in corrections
     )
-    return RoundConstants(
-        received[part],
-        control_variate,
-        step_sizes,
-        None if step_sizes is None else plan.noise_scale(step_sizes),
-        streams("langevin"),
-        streams(SHARED_NOISE),
-        torch.empty_like(flat.vector[part], device=CPU),
-        build_sampler(local),
+    return LangevinContext(
+        plan=plan,
+        moving=moving,
+        received=received[moving],
+        control_variate=control_variate,
+        preconditioner=preconditioner,
+        noise_scale=None if preconditioner is None else plan.noise_scale(preconditioner),
+        client_stream=streams("langevin"),
+        shared_stream=streams(SHARED_NOISE),
+        noise_buffer=torch.empty_like(flat.vector[moving], device=CPU),
+        sampler=build_sampler(local),
     )
 
 
-def _summarise(
-    metrics: Mapping[str, Tensor], potentials: list[Tensor], clipped: list[Tensor]
-) -> dict[str, float]:
+def _start_round(prepared: PreparedRound, state: State | None) -> StepState:
+    """Make the state before the first step, the losses' from what the client kept."""
+    flat = prepared.flat
+    features = encode_in_pieces(flat, prepared.images)
+    loss_state = composite.start_losses(prepared.losses, state, features, prepared.streams)
+    moving = flat.vector[prepared.langevin.moving]
+    return StepState(
+        place_state(loss_state, flat.vector.device),
+        prepared.langevin.sampler.start(moving, prepared.plan),
+    )
+
+
+def _take_step(
+    prepared: PreparedRound, state: StepState, step: int, inputs: Float[Tensor, "b *shape"]
+) -> tuple[StepState, StepMeasures]:
+    """Compute the losses' gradient on a batch, and move the parameters by it."""
+    flat, losses, loss_state = prepared.flat, prepared.losses, state.losses
+    is_last = step == len(prepared.batches) - 1
+    if step and prepared.refresh_period and step % prepared.refresh_period == 0:
+        loss_state = _refresh_losses(prepared, loss_state, step)
+    flat.gradient.zero_()
+    batch = _pass_cut(prepared, step, inputs)
+    loss = flat.net.potential(flat.net.answer(batch.smashed), batch.y)
+    potential = loss.detach()
+    metrics: Mapping[str, Tensor] = {}
+    if losses.acts:
+        term = composite.add_losses(losses, loss_state, batch, measure=is_last)
+        loss = loss + term.loss
+        metrics = term.metrics if is_last else {}
+    torch.autograd.backward(loss)
+    sampler_state, was_clipped = langevin_step(flat, prepared.langevin, state.sampler)
+    if losses.acts:
+        loss_state = composite.step_losses(losses, loss_state, batch)
+    return StepState(loss_state, sampler_state), StepMeasures(potential, was_clipped, metrics)
+
+
+def _refresh_losses(prepared: PreparedRound, state: State, step: int) -> State:
+    """Compute the CEL's statistics anew, on the processor."""
+    features = encode_in_pieces(prepared.flat, prepared.images)
+    refreshed = composite.refresh_losses(
+        prepared.losses, place_state(state, CPU), features, prepared.streams, step=step
+    )
+    return place_state(refreshed, prepared.flat.vector.device)
+
+
+def _pass_cut(prepared: PreparedRound, step: int, inputs: Float[Tensor, "b *shape"]) -> Batch:
+    """Encode a step's inputs, unless they are features already, and add the cut's noise."""
+    z = inputs if prepared.plan.is_encoder_frozen else prepared.flat.net.encode(inputs)
+    smashed = z if prepared.mask is None else z * prepared.mask[step]
+    if prepared.cut_noise is not None:
+        smashed = smashed + prepared.cut_noise[step]
+    return Batch(inputs, z, smashed, prepared.images.y[prepared.batches[step]])
+
+
+def _summarise(measures: Sequence[StepMeasures]) -> dict[str, float]:
     """Return the round's numbers: those of the losses, the mean potential, the share clipped."""
-    numbers = {key: value.item() for key, value in metrics.items()}
-    numbers["loss"] = torch.stack(potentials).mean().item()
+    numbers = {key: value.item() for key, value in measures[-1].metrics.items()}
+    numbers["loss"] = torch.stack([step.potential for step in measures]).mean().item()
+    clipped = [step.was_clipped for step in measures if step.was_clipped is not None]
     if clipped:
         numbers["clipped"] = torch.stack(clipped).mean().item()
     return numbers
@@ -185,11 +296,10 @@ def _summarise(
 def compute_full_gradient(
     flat: FlatNet,
     received: Float[Tensor, " P"],
-    x: Float[Tensor, "N C H W"],
-    y: Int[Tensor, " N"],
+    images: Images,
     *,
     streams: Streams,
-    freeze: bool = False,
+    is_encoder_frozen: bool = False,
 ) -> Float[Tensor, " P"]:
     """Compute the gradient at the received model of the mean potential of all a client's images.
 
@@ -199,10 +309,9 @@ def compute_full_gradient(
     Args:
         flat: The net to work with; its parameters do not matter.
         received: The model, (P,).
-        x: The client's images (N, C, H, W) in [0, 1].
-        y: Their labels, (N,).
+        images: The client's images (N, C, H, W) in [0, 1] and their labels (N,).
         streams: Random streams of this client and round, by purpose.
-        freeze: Whether the encoder stands still; nobody needs to see its gradient, which is 0.
+        is_encoder_frozen: Nobody needs to see the gradient of a frozen encoder, which is 0.
 
     Returns:
         The gradient, (P,).
@@ -210,14 +319,13 @@ def compute_full_gradient(
     flat.load(received)
     flat.gradient.zero_()
     noise = streams("control")
-    pieces = zip(torch.split(x, _IMAGES_AT_ONCE), torch.split(y, _IMAGES_AT_ONCE), strict=True)
-    for images, labels in pieces:
-        message = flat.net.add_noise(flat.net.encode(images), noise)
-        loss = flat.net.potential(flat.net.answer(message), labels)
-        torch.autograd.backward(loss * (len(labels) / len(y)))
+    for x, y in _split_images(images):
+        smashed = flat.net.add_noise(flat.net.encode(x), noise)
+        loss = flat.net.potential(flat.net.answer(smashed), y)
+        torch.autograd.backward(loss * (len(y) / len(images.y)))
     gradient = torch.zeros_like(flat.gradient)
-    part = moving_parameters(flat, freeze)
-    gradient[part] = flat.gradient[part]
+    moving = moving_parameters(flat, is_encoder_frozen)
+    gradient[moving] = flat.gradient[moving]
     return gradient
 
 
@@ -233,7 +341,7 @@ def draw_batches(
     Args:
         y: The client's labels, (N,).
         local: Steps, batch size, and whether batches are balanced.
-        generator: Of the batches.
+        generator: Draws the batches.
 
     Returns:
         Positions of images, one row a step.
@@ -279,9 +387,10 @@ def _draw_cut_noise(
 ) -> tuple[Bool[Tensor, "steps b D"] | None, Float[Tensor, "steps b D"] | None]:
     """Return the round's masks and noise at the cut, each None where the cut has none."""
     shape = (*batches.shape, flat.net.features)
-    cut, place = flat.net.cut, flat.vector.device
-    mask, xi = cut.draw_mask(shape, generator), cut.draw_noise(shape, generator)
-    return None if mask is None else mask.to(place), None if xi is None else xi.to(place)
+    device = flat.vector.device
+    mask = flat.net.cut.draw_mask(shape, generator)
+    xi = flat.net.cut.draw_noise(shape, generator)
+    return None if mask is None else mask.to(device), None if xi is None else xi.to(device)
 
 
 def _encode(flat: FlatNet, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
@@ -290,13 +399,11 @@ def _encode(flat: FlatNet, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
         return flat.net.encode(x)
 
 
-def encode_in_pieces(
-    flat: FlatNet, x: Float[Tensor, "N C H W"], y: Int[Tensor, " N"]
-) -> FeatureBatches:
+def encode_in_pieces(flat: FlatNet, images: Images) -> FeatureBatches:
     """Return the client's features and labels, on the processor, encoded by `flat` when read."""
-    return lambda: (
-        (_encode(flat, images).cpu(), labels.cpu())
-        for images, labels in zip(
-            torch.split(x, _IMAGES_AT_ONCE), torch.split(y, _IMAGES_AT_ONCE), strict=True
-        )
-    )
+    return lambda: ((_encode(flat, x).cpu(), y.cpu()) for x, y in _split_images(images))
+
+
+def _split_images(images: Images) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield images and labels, as many at once as memory is spared for."""
+    return zip(*(torch.split(tensor, _IMAGES_AT_ONCE) for tensor in images), strict=True)

@@ -7,7 +7,7 @@ METRICS = "metrics"  # record: numbers, up
 STATISTICS = "statistics"  # record: class centres, weights, counts of a client, up, if asked for
 CENTRES = "centres"  # record: the centres averaged over clients and their weights, down
 GRADIENT = "gradient"  # record: a client's mean gradient up, the mean over clients down, (P,)
-STEP_SIZES = "scale"  # record: the step size of each parameter in units of eta, (P,), down
+PRECONDITIONER = "scale"  # record: each parameter's step size in units of eta, (P,), down
 STATE = "cel"  # record in a client's own context; never sent
 SMASHED = "smashed"  # record: smashed data of a query, (B, D)
 SAMPLES = "samples"  # record: posterior samples as flat vectors, (S, P)
@@ -25,6 +25,6 @@ EXAMPLES = "num-examples"  # N_k; Flower's own name
 PARTITION = "partition"
 HAS_NODE_DATA = "own-images"  # 1 where a node's images are its own, not dealt from the run's data
 
-COUNT_QUERY = "count"  # query action: how many examples do you hold?
-GRADIENT_QUERY = "gradient"  # query action: the mean gradient of your images at this model
+COUNT_QUERY = "count"  # query action: how many examples does the node hold?
+GRADIENT_QUERY = "gradient"  # query action: the mean gradient of the node's images at this model
 LOGITS_QUERY = "logits"  # query action: answer smashed data with private logits

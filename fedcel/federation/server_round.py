@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedcel.errors import RoundError
 from fedcel.federation.aggregation import (
-    heaviest_share,
+    largest_weight_metric,
     mean_metrics,
     renormalise_weights,
     weighted_sum,
@@ -23,9 +23,9 @@ from fedcel.federation.robust_aggregation import combine_deltas
 from fedcel.federation.server_state import (
     ServerState,
     advance_model,
+    compute_preconditioner,
     merge_client_centres,
     restore_shared_noise,
-    step_sizes,
 )
 from fedcel.losses.cel import CentreStatistics
 from fedcel.posterior import RoundPlan, plan_round, select_clients, weigh_clients
@@ -36,7 +36,7 @@ class RoundRequest(NamedTuple):
     """What the server asks in one round."""
 
     plan: RoundPlan
-    """Of a client that holds everything."""
+    """The plan of a client that holds all examples."""
     weights: dict[int, float]
     """w_k of every client that takes part, by partition, ascending."""
     inputs: RoundInputs
@@ -63,13 +63,16 @@ class RoundReport(NamedTuple):
 
 @runtime_checkable
 class ClientTrainer(Protocol):
-    """Whoever trains the clients of a round; results come in the order of `request.weights`."""
+    """Trains the clients of a round.
+
+    Results come in the order of `request.weights`.
+    """
 
     def compute_gradients(self, request: RoundRequest) -> Iterable[tuple[int, Float[Tensor, " P"]]]:
         """Compute the clients' mean gradients at the model (control variate `fresh`).
 
         Args:
-            request: Of the round.
+            request: The request of the round.
 
         Returns:
             Each client and its gradient, (P,).
@@ -80,7 +83,7 @@ class ClientTrainer(Protocol):
         """Train the clients, and keep the state of each for its next round.
 
         Args:
-            request: Of the round.
+            request: The request of the round.
 
         Returns:
             Each client's update, made when it is taken.
@@ -99,8 +102,8 @@ def play_round(
     """Play one round: select and weigh clients, train them, make the next model of their updates.
 
     Args:
-        settings: Of the run.
-        state: After the last round.
+        settings: The run's settings.
+        state: The server's state after the last round.
         examples: Partition -> N_k of all clients.
         trainer: Trains the clients.
         cut: The first so many parameters are the encoder's.
@@ -121,24 +124,25 @@ def begin_round(
     """Select the clients of the coming round, weigh them, and gather what is sent to them.
 
     Args:
-        settings: Of the run.
-        state: After the last round.
+        settings: The run's settings.
+        state: The server's state after the last round.
         examples: Partition -> N_k of all clients of the run.
 
     Returns:
-        Who trains, with which weight, on what.
+        The clients, their weights and what is sent to them.
     """
-    number, total = state.round + 1, sum(examples.values())
-    plan = plan_round(settings, number, 1.0, total)
-    weights = weigh_clients(examples, select_clients(settings, number))
+    round_number = state.round + 1
+    total = sum(examples.values())
+    plan = plan_round(settings, round_number, 1.0, total)
+    weights = weigh_clients(examples, select_clients(settings, round_number))
     inputs = RoundInputs(
-        number,
+        round_number,
         state.model,
         total,
         threshold=state.threshold.threshold if state.threshold else None,
         centres=state.centres,
         gradient=None if plan.control == "none" else state.gradient,
-        step_sizes=step_sizes(state),
+        preconditioner=compute_preconditioner(state),
     )
     return RoundRequest(plan, weights, inputs)
 
@@ -157,8 +161,8 @@ def finish_round(
     """Make the next model of the clients' updates.
 
     Args:
-        settings: Of the run.
-        state: That the round began with.
+        settings: The run's settings.
+        state: The server's state that the round began with.
         request: What was asked.
         updates: Valid updates of the clients `used`, in their order; taken one by one, so that
             memory does not grow with the number of clients (a robust rule needs all at once).
@@ -173,33 +177,36 @@ def finish_round(
     Raises:
         RoundError: There is no update, or too few for a robust rule.
     """
-    plan, used = request.plan, list(request.weights if used is None else used)
+    plan = request.plan
+    used = list(request.weights if used is None else used)
     if not used:
         raise RoundError(
             f"no client of {len(request.weights)} gave an update that could be used in this "
             f"round; the first: {rejected[0].reason if rejected else 'no reply'}"
         )
     weights = renormalise_weights(request.weights, used, has_noise=plan.noise > 0)
-    collected = _Collected(request.weights, used)
-    delta = combine_deltas(settings.strategy, collected.pass_deltas(updates), weights)
+    collector = UpdateCollector(request.weights, used)
+    delta = combine_deltas(settings.strategy, collector.pass_deltas(updates), weights)
     if rejected:
         delta = restore_shared_noise(settings, state, delta, share=sum(weights), plan=plan)
     if advance is None:
         state = advance_model(settings, state, delta, plan=plan, cut=cut)
     else:
         state = advance(state, delta)
-    state, spread = merge_client_centres(state, collected.statistics, settings.cel.used_clusters)
+    state, spread = merge_client_centres(state, collector.statistics, settings.cel.used_clusters)
     if plan.control == "stale":
-        state = keep_mean_gradient(state, collected.gradient, rejected)
-    metrics = mean_metrics(collected.metrics, weights) | spread | heaviest_share(settings, weights)
+        state = keep_mean_gradient(state, collector.gradient, rejected)
+    metrics = (
+        mean_metrics(collector.metrics, weights) | spread | largest_weight_metric(settings, weights)
+    )
     if rejected:
         used_weight = sum(request.weights[client] for client in used)
         metrics["kept-share"] = used_weight / sum(request.weights.values())
     return state, RoundReport(used, [*rejected], metrics, request.inputs.total_examples)
 
 
-class _Collected:
-    """What a round keeps of the clients' updates while their deltas are added up."""
+class UpdateCollector:
+    """Collects metrics, class centres and gradients while the updates' deltas are added up."""
 
     def __init__(self, weights: Mapping[int, float], used: Sequence[int]) -> None:
         total = sum(weights[client] for client in used)
@@ -209,7 +216,7 @@ class _Collected:
         self.gradient: Tensor | None = None
 
     def pass_deltas(self, updates: Iterable[ClientUpdate]) -> Iterator[Tensor]:
-        """Yield the updates' deltas one by one, and take the rest of each."""
+        """Yield the updates' deltas one by one, and collect what else is in each."""
         for share, update in zip(self._shares, updates, strict=True):
             self.metrics.append(update.metrics)
             if update.statistics:
@@ -224,11 +231,11 @@ class _Collected:
 def add_mean_gradient(
     request: RoundRequest, gradients: Mapping[int, Float[Tensor, " P"]]
 ) -> RoundRequest:
-    """Send the clients' mean gradient at this model along with it (control variate `fresh`).
+    """Add the clients' mean gradient to the request (control variate `fresh`).
 
     Args:
-        request: Of the round.
-        gradients: Of the clients that gave one, (P,) each.
+        request: The request of the round.
+        gradients: The gradients at the model, (P,), by client.
 
     Returns:
         The request with the gradient.

@@ -32,7 +32,7 @@ class ServerState(NamedTuple):
     average: Float[Tensor, " P"]
     """m, the sliding average of deltas."""
     threshold: ThresholdControl | None = None
-    """Of an adaptive threshold."""
+    """The state of an adaptive threshold."""
     centres: SharedCentres | None = None
     """Class centres averaged over clients."""
     gradient: Float[Tensor, " P"] | None = None
@@ -82,10 +82,10 @@ def advance_model(
     target.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         state: Before the step.
         delta: The round's mean delta, (P,).
-        plan: Of the round.
+        plan: The plan of the round.
         cut: The first so many parameters are the encoder's.
 
     Returns:
@@ -97,7 +97,7 @@ def advance_model(
         delta,
         rule.momentum,
         damped=rule.damped,
-        frozen=cut if plan.freeze else 0,
+        frozen=cut if plan.is_encoder_frozen else 0,
     )
     after = state._replace(
         round=state.round + 1,
@@ -113,12 +113,12 @@ def advance_model(
     return after._replace(squared_speed=speed)
 
 
-def step_sizes(state: ServerState) -> Float[Tensor, " P"] | None:
+def compute_preconditioner(state: ServerState) -> Float[Tensor, " P"] | None:
     """Compute G = 1/(1 + r/mean r), r the root of the squared speed, scaled to mean 1.
 
     The speed is the model's own movement, noise and the last G included, so that G evens out less
     than gradients would; any G that is fixed leaves the chain's target as it is. The smallest
-    slopes have at most twice the step of the mean one.
+    gradients have at most twice the step of the mean one.
 
     Returns:
         One step size for each parameter in units of eta, (P,); None without a preconditioner.
@@ -150,12 +150,12 @@ def restore_shared_noise(
     """
     if not plan.shared_noise or share >= 1:
         return delta
-    scale = step_sizes(state)
-    g = torch.ones(()) if scale is None else scale
+    preconditioner = compute_preconditioner(state)
+    g = torch.ones(()) if preconditioner is None else preconditioner
     # A step's noise is pulled back by those after it, by the priors at least.
     q = 1 - plan.rate * (plan.pull + plan.decay) * g
     remaining = sum(q ** (2 * step) for step in range(plan.steps))
-    deviation = 1.0 if scale is None else plan.noise_scale(scale)
+    deviation = 1.0 if preconditioner is None else plan.noise_scale(preconditioner)
     xi = torch.randn(delta.shape, generator=make_generator(settings.seed, "lost", state.round + 1))
     lost = plan.shared_noise * math.sqrt(share * (1 - share))
     return delta + lost * deviation * remaining**0.5 * xi
@@ -185,8 +185,8 @@ def move_threshold(
     so does the chain's target.
 
     Args:
-        settings: Of the run.
-        state: After the round.
+        settings: The run's settings.
+        state: The server's state after the round.
         measured: The clients' mean metrics, and the new model's scores on validation images.
         total_examples: N, the training images of all clients.
 

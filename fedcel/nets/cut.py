@@ -34,7 +34,7 @@ class Cut:
         """Draw which values are kept.
 
         Args:
-            shape: Of the features.
+            shape: The shape of the features.
             generator: The only source of random numbers.
 
         Returns:
@@ -50,7 +50,7 @@ class Cut:
         """Draw the noise.
 
         Args:
-            shape: Of the features.
+            shape: The shape of the features.
             generator: The only source of random numbers.
 
         Returns:

@@ -21,7 +21,7 @@ class FlatNet:
         vector: All parameters (P,), those of the encoder first.
         gradient: Their gradients (P,).
         cut: Number of the encoder's parameters.
-        shapes: Of each parameter, in the order of the vector.
+        shapes: The shape of each parameter, in the order of the vector.
     """
 
     def __init__(self, net: SplitNet) -> None:
@@ -75,7 +75,7 @@ def to_arrays(
 
     Args:
         vector: All parameters (P,).
-        shapes: Of each parameter; their sizes sum to P.
+        shapes: The shape of each parameter; their sizes sum to P.
 
     Returns:
         One array per parameter, copied.

@@ -16,8 +16,9 @@ class InferenceCost(NamedTuple):
     """The device's side of one inference.
 
     Attributes:
-        flops: Of matrix products and convolutions: a multiplication and an addition count 2.
-        parameters: Of the encoder.
+        flops: Operations of matrix products and convolutions; a multiplication and an addition are
+            two.
+        parameters: Parameters of the encoder.
         bytes: Sent for one image, without the frame of the protocol that carries them.
     """
 

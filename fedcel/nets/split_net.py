@@ -243,7 +243,7 @@ NET_BUILDERS: dict[str, Builder] = {
     "strided": build_strided,
     "vgg11": build_vgg11,
 }
-"""Of encoder and head by `net.name`, from the shape of an image, the classes and the settings."""
+"""Builders of encoder and head by `net.name`; they take an image's shape, classes, settings."""
 
 
 def build_net(
@@ -259,7 +259,7 @@ def build_net(
     Args:
         net: The settings group `net`. A user's builder `package.module:object` is called with
             (shape, classes, settings) and returns (encoder, head).
-        shape: Of an image, (C, H, W).
+        shape: The shape of an image, (C, H, W).
         classes: Number of logits.
         generator: The parameters are drawn from it.
         cut: What happens between encoder and head; without it Gaussian noise of `net.noise`.

@@ -9,8 +9,8 @@ from fedcel.posterior.diagnostics import (
     diagnose,
 )
 from fedcel.posterior.langevin_step import (
+    LangevinContext,
     NoiseAdder,
-    RoundConstants,
     Sampler,
     build_sampler,
     langevin_step,
@@ -32,9 +32,9 @@ __all__ = [
     "MAX_R_HAT",
     "Chain",
     "Diagnosis",
+    "LangevinContext",
     "NoiseAdder",
     "Prediction",
-    "RoundConstants",
     "RoundPlan",
     "Sampler",
     "Trace",

@@ -16,7 +16,7 @@ class Chain:
     """The posterior samples of a run: one file each, named by its round, the oldest dropped first.
 
     Args:
-        folder: Of the samples; it need not exist.
+        folder: The folder of the samples; it need not exist.
         capacity: How many are kept at most.
     """
 
@@ -80,7 +80,7 @@ def is_sample_due(
     autocorrelation time decides, nothing is kept until it is known.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         number: The round.
         sampled: Rounds of the samples kept so far, ascending.
         autocorrelation: In rounds; None: not yet known.

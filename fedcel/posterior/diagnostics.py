@@ -23,7 +23,7 @@ from fedcel.settings import MIN_ESS, MIN_SAMPLED_ROUNDS
 
 MAX_R_HAT = 1.05
 MAX_GEWEKE_Z = 3.0
-"""Of one functional."""
+"""The diagnosis of one functional."""
 NO_EVIDENCE = "no evidence against convergence"
 DIAGNOSIS_INTERVAL = 10
 """Sampled rounds from one diagnosis of a running chain to the next."""
@@ -63,7 +63,7 @@ class Trace:
     They are the held-out log-likelihood and the probes' logits.
 
     Args:
-        path: Of the file; it need not exist.
+        path: The file; it need not exist.
         last: Rounds after this one are left out; None: no round is.
 
     Raises:
@@ -97,7 +97,7 @@ class Trace:
 
         Args:
             number: The round.
-            functionals: Of its model, (F,).
+            functionals: The functionals of its model, (F,).
 
         Returns:
             The diagnosis; None where none is due, or the chain is too short.

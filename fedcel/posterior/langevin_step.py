@@ -53,9 +53,9 @@ class Sampler(Protocol):
         """Move `w` in place. The arguments are given by position.
 
         Args:
-            state: That `start` or the last step returned.
+            state: What `start` or the last step returned.
             w: The parameters that move, (M,).
-            gradient: Of the potential per example, (M,); it may be overwritten.
+            gradient: The gradient of the potential per example, (M,); it may be overwritten.
             add_noise: Adds noise to a tensor; nothing at temperature 0.
             plan: `rate` is eta, `steps` the steps of a round.
 
@@ -108,9 +108,12 @@ def build_sampler(local: LocalSettings) -> Sampler:
     return sampler
 
 
-class RoundConstants(NamedTuple):
-    """What is the same in all steps of a client's round, of the M parameters that move."""
+class LangevinContext(NamedTuple):
+    """What the Langevin steps of a client's round share, of the M parameters that move."""
 
+    plan: RoundPlan
+    moving: slice
+    """The part of the net's vector that moves."""
     received: Float[Tensor, " M"]
     """The model that the round starts from."""
     control_variate: Float[Tensor, " M"] | None
@@ -119,72 +122,72 @@ class RoundConstants(NamedTuple):
     """G, a step size for each parameter in units of eta (Li et al., AAAI 2016, eq. 6): the same on
     all clients, and constant in a round, which is why their correction term is 0."""
     noise_scale: Float[Tensor, " M"] | None
-    """Of each parameter's noise, in units of that at a step size of eta."""
-    own_stream: torch.Generator
-    """Of the client's own noise."""
+    """The deviation of each parameter's noise, in units of that at a step size of eta."""
+    client_stream: torch.Generator
+    """Draws the client's own noise."""
     shared_stream: torch.Generator
-    """Of the noise that all clients draw alike."""
+    """Draws the noise that is the same on all clients."""
     noise_buffer: Float[Tensor, " M"]
     """On the processor. Writing a step's noise into fresh memory would cost half as much again."""
     sampler: Sampler
 
 
-def moving_parameters(flat: FlatNet, freeze: bool) -> slice:
+def moving_parameters(flat: FlatNet, is_encoder_frozen: bool) -> slice:
     """Select the parameters that move: those of the head alone once the encoder is frozen.
 
     Args:
         flat: The net.
-        freeze: Whether the encoder is frozen.
+        is_encoder_frozen: Whether the encoder is frozen.
 
     Returns:
         Their part of the net's vector.
     """
-    return slice(flat.cut if freeze else 0, None)
+    return slice(flat.cut if is_encoder_frozen else 0, None)
 
 
 def langevin_step(
-    flat: FlatNet, constants: RoundConstants, plan: RoundPlan, state: State
+    flat: FlatNet, context: LangevinContext, state: State
 ) -> tuple[State, Float[Tensor, ""] | None]:
-    """Move: w <- w - eta G (g + decay w + kappa (w - received) + variate) + sqrt(G) noise.
+    """Move: w <- w - eta G (g + decay w + kappa (w - received) + variate) + s noise.
+
+    s is 1 without a preconditioner G, else `RoundPlan.noise_scale`: sqrt(G), corrected where the
+    noise makes up for the moving prior's cooling.
 
     Of another sampler than the plain one this is what it gets: the gradient with all that is added
     to it, and the noise as `add_noise`.
 
     Args:
         flat: Holds the parameters, which move, and the loss's gradient g, which is overwritten.
-        constants: Of the round.
-        plan: Of the round.
-        state: The sampler's.
+        context: What the round's steps share.
+        state: The sampler's state.
 
     Returns:
         The sampler's next state, and 1 or 0, whether g was clipped; None where nothing clips it.
     """
-    part = moving_parameters(flat, plan.freeze)
-    vector, gradient = flat.vector[part], flat.gradient[part]
+    plan = context.plan
+    vector, gradient = flat.vector[context.moving], flat.gradient[context.moving]
     was_clipped = clip_gradient(gradient, plan.clip) if plan.clip else None
     if plan.decay or plan.pull:
         gradient.add_(vector, alpha=plan.decay + plan.pull)
     if plan.pull:
-        gradient.add_(constants.received, alpha=-plan.pull)
-    if constants.control_variate is not None:
-        gradient.add_(constants.control_variate)
-    if constants.preconditioner is not None:
-        gradient.mul_(constants.preconditioner)
-    noise = partial(add_noise, constants, plan)
-    return constants.sampler.step(state, vector, gradient, noise, plan), was_clipped
+        gradient.add_(context.received, alpha=-plan.pull)
+    if context.control_variate is not None:
+        gradient.add_(context.control_variate)
+    if context.preconditioner is not None:
+        gradient.mul_(context.preconditioner)
+    noise_adder = partial(add_noise, context)
+    return context.sampler.step(state, vector, gradient, noise_adder, plan), was_clipped
 
 
-def add_noise(
-    constants: RoundConstants, plan: RoundPlan, target: Float[Tensor, " M"], scale: float
-) -> None:
+def add_noise(context: LangevinContext, target: Float[Tensor, " M"], scale: float) -> None:
     """Add `scale` times a fresh draw of a step's noise, the client's own and the shared."""
-    own_noise = plan.noise, constants.own_stream
-    shared_noise = plan.shared_noise, constants.shared_stream
-    for deviation, stream in (own_noise, shared_noise):
+    client_noise = context.plan.noise, context.client_stream
+    shared_noise = context.plan.shared_noise, context.shared_stream
+    for deviation, stream in (client_noise, shared_noise):
         if deviation:
-            xi = constants.noise_buffer.normal_(generator=stream).to(target.device)
-            if constants.noise_scale is not None:
-                xi.mul_(constants.noise_scale)
+            xi = context.noise_buffer.normal_(generator=stream).to(target.device)
+            if context.noise_scale is not None:
+                xi.mul_(context.noise_scale)
             target.add_(xi, alpha=deviation * scale)
 
 

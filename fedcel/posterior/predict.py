@@ -72,7 +72,7 @@ def predict(
         flat: The net to work with; its parameters do not matter.
         samples: Parameters of each sample, (P,).
         x: Images (N, C, H, W) in [0, 1].
-        generator: Of the noise at the cut.
+        generator: Draws the noise at the cut.
         scope: `head`: the encoder is the same in all samples, one noisy message an image goes to
             all heads. `full`: each sampled encoder sends its own noisy message.
 

@@ -20,25 +20,36 @@ from fedcel.settings import PriorSettings, Settings, burn_in_rounds
 class RoundPlan(NamedTuple):
     """One client's round in plain numbers."""
 
-    rate: float  # eta
-    cel_weight: float  # lambda * gamma_t
-    defence_weight: float  # strength * gamma_t
-    pull: float  # kappa, towards the received model
-    decay: float  # 1/(N s0^2), towards 0
-    noise: float  # standard deviation of the client's own Langevin noise per step
-    freeze: bool  # the encoder does not move
+    rate: float
+    """eta."""
+    cel_weight: float
+    """lambda times the ramp gamma_t."""
+    defence_weight: float
+    """The defence's strength times the ramp gamma_t."""
+    pull: float
+    """kappa, the pull towards the received model."""
+    decay: float
+    """1/(N s0^2), the pull towards 0."""
+    noise: float
+    """The standard deviation of the client's own Langevin noise per step."""
+    is_encoder_frozen: bool
     temperature: float
-    threshold: float | None = None  # tau, where the server moves it
-    shared_noise: float = 0.0  # standard deviation of the noise that all clients draw alike
-    clip: float | None = None  # largest norm of a step's gradient
+    threshold: float | None = None
+    """tau, where the server moves it."""
+    shared_noise: float = 0.0
+    """The standard deviation of the noise that all clients draw alike, per step."""
+    clip: float | None = None
+    """The largest norm of a step's gradient."""
     steps: int = 1
-    compensate: bool = True  # the noise makes up for the moving prior's cooling
-    control: str = "none"  # the control variate of this round
+    compensates_cooling: bool = True
+    """Whether the noise makes up for the moving prior's cooling."""
+    control: str = "none"
+    """The control variate of this round."""
 
     @property
     def cel_acts(self) -> bool:
         """Say whether the conditional entropy loss has an encoder to act on and a weight."""
-        return self.cel_weight > 0 and not self.freeze
+        return self.cel_weight > 0 and not self.is_encoder_frozen
 
     @property
     def nominal_temperature(self) -> float:
@@ -46,24 +57,24 @@ class RoundPlan(NamedTuple):
 
         Minibatches, clients drawn at random and large steps add heat of their own.
         """
-        if self.compensate:
+        if self.compensates_cooling:
             return self.temperature
         return self.temperature * temperature_ratio(self.rate, self.pull, self.steps)
 
-    def noise_scale(self, step_sizes: Float[Tensor, " M"]) -> Float[Tensor, " M"]:
+    def noise_scale(self, preconditioner: Float[Tensor, " M"]) -> Float[Tensor, " M"]:
         """Compute by how much a parameter's noise differs from that at a step size of eta.
 
         Args:
-            step_sizes: G, in units of eta, (M,).
+            preconditioner: G, step sizes in units of eta, (M,).
 
         Returns:
             sqrt(G), and less of the moving prior's cooling where the step is smaller, (M,).
         """
-        if not self.compensate:
-            return step_sizes.sqrt()
-        usual = temperature_ratio(self.rate, self.pull, self.steps)
-        cooled = temperature_ratio(self.rate * step_sizes, self.pull, self.steps)
-        return (step_sizes / cooled * usual).sqrt()
+        if not self.compensates_cooling:
+            return preconditioner.sqrt()
+        ratio_at_eta = temperature_ratio(self.rate, self.pull, self.steps)
+        ratios = temperature_ratio(self.rate * preconditioner, self.pull, self.steps)
+        return (preconditioner / ratios * ratio_at_eta).sqrt()
 
 
 def step_size(settings: Settings, number: int) -> float:
@@ -77,9 +88,11 @@ def step_size(settings: Settings, number: int) -> float:
     if local.schedule == "constant":
         return local.rate
     last = burn_in_rounds(settings)
+    if local.schedule != "cyclical" and number > last and last < 2:
+        return local.rate * local.rate_end  # burn-in is too short to fall in
     if local.schedule == "decay":
         power = -math.log(local.rate_end) / math.log(max(2, last))
-        return local.rate * float(min(number, max(1, last)) ** -power)
+        return local.rate * float(min(number, last) ** -power)
     if local.schedule == "cyclical":
         progress = cycle_position(settings, number)
     else:
@@ -104,7 +117,7 @@ def is_sample_candidate(settings: Settings, number: int) -> bool:
     """Say whether the model after a round may be a posterior sample; without noise none is.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         number: The round, from 1.
 
     Returns:
@@ -117,7 +130,7 @@ def is_encoder_frozen(settings: Settings, number: int) -> bool:
     """Say whether the encoder stands still in a round.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         number: The round, from 1.
 
     Returns:
@@ -139,11 +152,11 @@ def temperature(settings: Settings, number: int) -> float:
     return settings.temperature * share
 
 
-def gamma(settings: Settings, number: int) -> float:
+def loss_ramp(settings: Settings, number: int) -> float:
     """Compute gamma_t: 0 in warm-up, then up to `cel.end` as `cel.schedule` says.
 
     `ramp`: linear to the fraction `cel.ramp` of the rounds, then constant; `constant`: all of it at
-    once; `step_size`: in proportion to the step size, so that it falls as a cosine.
+    once; `rate`: in proportion to the step size, so that it falls as a cosine.
     """
     cel = settings.cel
     start, end = cel.warm_up, cel.ramp * settings.rounds
@@ -206,7 +219,7 @@ def noise_variance(
     rate: float,
     temperature: float,
     total: int,
-    share: float,
+    weight: float,
     kappa: float = 0.0,
     steps: int = 1,
     gain: float = 1.0,
@@ -221,7 +234,7 @@ def noise_variance(
         rate: eta.
         temperature: T.
         total: N, the examples of all clients.
-        share: w_k, the weight of this client's delta.
+        weight: w_k, of this client's delta.
         kappa: Pull of a prior around the received model, which cools the chain.
         steps: Steps of a round.
         gain: By which the server multiplies the mean delta.
@@ -236,16 +249,16 @@ def noise_variance(
     """
     ratio = temperature_ratio(rate, kappa, steps)
     variance = 2 * rate * temperature / (total * gain * ratio)
-    return variance * (1 - shared**2) / share, variance * shared**2
+    return variance * (1 - shared**2) / weight, variance * shared**2
 
 
-def plan_round(settings: Settings, number: int, share: float, total: int) -> RoundPlan:
+def plan_round(settings: Settings, number: int, weight: float, total: int) -> RoundPlan:
     """Compute the constants of round `number` for one client.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         number: The round, from 1.
-        share: w_k, the weight that the server gives to the client's delta; 1: it holds everything.
+        weight: w_k, which the server gives to the client's delta; 1: it holds everything.
         total: N, the training images of all clients.
 
     Returns:
@@ -254,40 +267,42 @@ def plan_round(settings: Settings, number: int, share: float, total: int) -> Rou
     Raises:
         SettingsError: Step size and priors together would make every step overshoot.
     """
-    s, eta, heat = settings, step_size(settings, number), temperature(settings, number)
-    kappa = prior_pull(s.prior, eta, s.local.steps, total, temperature=s.temperature)
-    decay = 0.0 if s.prior.scale == "none" else 1 / (total * s.prior.scale**2)
-    if eta * (kappa + decay + s.strategy.proximal) >= 1:
+    local, prior, strategy = settings.local, settings.prior, settings.strategy
+    eta = step_size(settings, number)
+    round_temperature = temperature(settings, number)
+    kappa = prior_pull(prior, eta, local.steps, total, temperature=settings.temperature)
+    decay = 0.0 if prior.scale == "none" else 1 / (total * prior.scale**2)
+    if eta * (kappa + decay + strategy.proximal) >= 1:
         raise SettingsError(
             f"eta {eta:g} times prior.scale's {decay:.3g}, the received model's {kappa:.3g} and "
-            f"strategy.proximal's pull {s.strategy.proximal:g} is 1 or more: every step would "
+            f"strategy.proximal's pull {strategy.proximal:g} is 1 or more: every step would "
             "overshoot; lower local.rate, or raise prior.scale"
         )
-    own_variance, shared_variance = noise_variance(
+    client_variance, shared_variance = noise_variance(
         rate=eta,
-        temperature=heat,
+        temperature=round_temperature,
         total=total,
-        share=share,
-        kappa=kappa if s.prior.compensate else 0.0,
-        steps=s.local.steps,
-        gain=s.strategy.gain,
-        shared=s.local.shared_noise,
+        weight=weight,
+        kappa=kappa if prior.compensate else 0.0,
+        steps=local.steps,
+        gain=strategy.gain,
+        shared=local.shared_noise,
     )
-    ramp = gamma(s, number)
+    ramp = loss_ramp(settings, number)
     return RoundPlan(
         rate=eta,
-        cel_weight=0.0 if s.cel.kind == "none" else s.cel.weight * ramp,
-        defence_weight=s.defence.used_strength * ramp,
-        pull=kappa + s.strategy.proximal,
+        cel_weight=0.0 if settings.cel.kind == "none" else settings.cel.weight * ramp,
+        defence_weight=settings.defence.used_strength * ramp,
+        pull=kappa + strategy.proximal,
         decay=decay,
-        noise=math.sqrt(own_variance),
-        freeze=is_encoder_frozen(s, number),
-        temperature=heat,
+        noise=math.sqrt(client_variance),
+        is_encoder_frozen=is_encoder_frozen(settings, number),
+        temperature=round_temperature,
         shared_noise=math.sqrt(shared_variance),
-        clip=None if s.local.clip == "none" else s.local.clip,
-        steps=s.local.steps,
-        compensate=s.prior.compensate,
-        control=s.local.control if is_sampling(s, number) else "none",
+        clip=None if local.clip == "none" else local.clip,
+        steps=local.steps,
+        compensates_cooling=prior.compensate,
+        control=local.control if is_sampling(settings, number) else "none",
     )
 
 
@@ -295,7 +310,7 @@ def select_clients(settings: Settings, number: int) -> list[int]:
     """Draw the clients that train in a round.
 
     Args:
-        settings: Of the run; `clients-per-round` says how many.
+        settings: The run's settings; `clients-per-round` says how many.
         number: The round, from 1.
 
     Returns:

@@ -10,7 +10,7 @@ class ClientStateFolder:
     """One client's state after each of its last two rounds.
 
     Args:
-        folder: Of this client alone; it need not exist.
+        folder: This client's own folder; it need not exist.
         is_reused: Whether another run may have written into it: states of later rounds are then
             its, and deleted.
     """
@@ -60,7 +60,7 @@ def partition_folder(root: Path, client: int) -> Path:
     """Return the folder of one client's state.
 
     Args:
-        root: Of the states of all clients.
+        root: The folder of all clients' states.
         client: Its partition, from 0.
 
     Returns:

@@ -49,7 +49,7 @@ class Evaluation(NamedTuple):
     """What a finished run is worth on its test images."""
 
     result: dict[str, object]
-    """Of result.json."""
+    """The content of result.json."""
     per_image: per_image.Vectors
     """What its means are of, image by image."""
 
@@ -58,8 +58,8 @@ def write_evaluation(folder: Path, evaluation: Evaluation) -> None:
     """Write an evaluation into a run's folder, which says that the run is finished.
 
     Args:
-        folder: Of the run.
-        evaluation: Of the run.
+        folder: The run's folder.
+        evaluation: The run's evaluation.
     """
     per_image.write_vectors(folder, evaluation.per_image)
     write_json(folder / "result.json", evaluation.result)  # last: it is what says so
@@ -82,14 +82,15 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
 
     Args:
         run: As `read_run` returns it.
-        seconds: That the training took; they are noted as they are.
+        seconds: How long the training took; noted as it is.
 
     Returns:
         What result.json says, and the values of each test image.
     """
     x, y = run.splits.test
     s = run.settings
-    repeated, labels = x.repeat(NOISE_DRAWS, 1, 1, 1), y.repeat(NOISE_DRAWS)
+    repeated = x.repeat(NOISE_DRAWS, 1, 1, 1)
+    labels = y.repeat(NOISE_DRAWS)
 
     def predict_test(samples: list[Float[Tensor, " P"]]) -> Prediction:
         noise = make_generator(s.seed, "test-noise")
@@ -150,7 +151,8 @@ def measure_device(run: Run, net: SplitNet) -> dict[str, int]:
 
     In scope `full` the device runs each sampled encoder, and FLOPs and bytes are those of all.
     """
-    cost, encoders = measure_cost(net, run.splits.test.x[0]), net.features // run.flat.net.features
+    cost = measure_cost(net, run.splits.test.x[0])
+    encoders = net.features // run.flat.net.features
     return {
         "parameters": run.flat.vector.numel(),
         "encoder-parameters": cost.parameters // encoders,
@@ -217,7 +219,8 @@ def sample_answers(run: Run, z: Float[Tensor, "N M"]) -> Int[Tensor, "R N"]:
 
     In scope `full` z holds each sampled encoder's features in a row.
     """
-    noise, samples = make_generator(run.settings.seed, "answers"), posterior_samples(run)
+    noise = make_generator(run.settings.seed, "answers")
+    samples = posterior_samples(run)
     answers = []
     for _ in range(ANSWER_DRAWS):
         message = run.flat.net.cut.disturb(z, noise)
@@ -252,9 +255,9 @@ def measure_gaussianity(
 def measure_client_spread(run: Run, smashed: SmashedData) -> float:
     """Measure how far clients' class means lie apart, of training images, in units of z squared."""
     sizes = torch.tensor([len(part.y) for part in run.splits.clients])
-    holder = torch.arange(len(sizes)).repeat_interleave(sizes)
+    client = torch.arange(len(sizes)).repeat_interleave(sizes)
     x, y = run.splits.training
-    return float(between_group_spread(smashed.encode(x), y, holder))
+    return float(between_group_spread(smashed.encode(x), y, client))
 
 
 def label_only_identification(counts: Float[Tensor, " K"], candidates: int) -> float:

@@ -22,7 +22,7 @@ class UncertainPrediction(NamedTuple):
     probabilities: Float[Tensor, "N K"]
     """The mean of the samples' probabilities."""
     entropy: Float[Tensor, " N"]
-    """Of the averaged probabilities: all uncertainty."""
+    """The entropy of the averaged probabilities: all uncertainty."""
     bald: Float[Tensor, " N"]
     """What the samples disagree about: uncertainty that more data would remove (Houlsby et al.,
     2011, eq. 1)."""
@@ -68,7 +68,8 @@ class Posterior:
             raise ValueError(
                 f"images are {tuple(images.shape)}, must be (N, {', '.join(map(str, shape))})"
             )
-        samples, scope = posterior_samples(self.run), self.run.settings.chain.scope
+        samples = posterior_samples(self.run)
+        scope = self.run.settings.chain.scope
         noise = make_generator(self.run.settings.seed, "answers-to-images")
         parts = [
             predict(self.run.flat, samples, piece, noise, scope=scope).samples

@@ -20,7 +20,7 @@ class RoundLog:
     """Writes the events of one run folder; of one that goes on, up to its last complete round.
 
     Args:
-        folder: Of the run.
+        folder: The run's folder.
         last: The last complete round; later lines are of a round in which the run was killed.
 
     Raises:
@@ -57,13 +57,13 @@ def describe_round(
     """Gather the line of the log about the round that led to `state`.
 
     Args:
-        settings: Of the run.
-        state: After the round.
+        settings: The run's settings.
+        state: The server's state after the round.
         report: Who took part, and the clients' mean metrics.
-        scores: Of the new model on validation images.
+        scores: The new model's scores on validation images.
         classes: Number of classes of the run; metrics of others are left out.
-        diagnosis: Of the chain, where this round gave one.
-        seconds: That the round took.
+        diagnosis: The chain's diagnosis, where this round gave one.
+        seconds: How long the round took.
 
     Raises:
         DivergedError: A score is not finite, though the model is.

@@ -38,7 +38,7 @@ def create_run(folder: Path, settings: Settings) -> None:
 
     Args:
         folder: Where; it must not exist, or be empty.
-        settings: Of the run.
+        settings: The run's settings.
 
     Raises:
         RunError: Something is there.
@@ -57,7 +57,7 @@ def has_begun(settings: Settings, folder: Path) -> bool:
 
     Args:
         settings: Those that it would go on with.
-        folder: Of the run.
+        folder: The run's folder.
 
     Returns:
         Whether it has; else it begins with round 1.
@@ -116,7 +116,7 @@ def parse_run_settings(table: dict[str, object], path: Path) -> Settings:
 
     Args:
         table: What is in the file; its `format` is taken out.
-        path: Of the file, for the message.
+        path: The file, for the message.
 
     Returns:
         The settings.

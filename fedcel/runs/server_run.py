@@ -60,7 +60,7 @@ class ServerRun:
 
         Args:
             folder: Made by `create_run`.
-            settings: Of the run.
+            settings: The run's settings.
             splits: Its images.
             show_round: Is called with every round's event.
             resume: Go on; whatever was written after the last complete round is forgotten.
@@ -105,7 +105,7 @@ class ServerRun:
         """Score the new model, log the round, and decide what follows from it.
 
         Args:
-            state: After the round.
+            state: The server's state after the round.
             report: Who took part.
 
         Returns:
@@ -116,7 +116,8 @@ class ServerRun:
         """
         settings, number = self.settings, state.round
         scores = score_model(settings, self.flat, self.splits.validation, state)
-        is_candidate, diagnosis = is_sample_candidate(settings, number), None
+        is_candidate = is_sample_candidate(settings, number)
+        diagnosis = None
         if is_candidate:
             diagnosis = self._trace.add(number, scores.functionals)
         now = time.perf_counter()
@@ -163,10 +164,10 @@ def score_model(
     of the first images.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         flat: The net to work with; its parameters do not matter.
         images: The server's validation images.
-        state: After the round.
+        state: The server's state after the round.
 
     Raises:
         DivergedError: The model or its answers are not finite.

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from fedcel.data import Images
 from fedcel.federation import (
     SHARED_NOISE,
     advance_model,
@@ -104,12 +105,13 @@ class SamplerContract:
         Args:
             temperature: T of the chains.
             start: Where all of them begin.
-            seed: Of the noise.
+            seed: The seed of the noise.
 
         Yields:
             The server's model after each round, one value a chain (M,).
         """
-        settings, parts = self.settings(temperature), make_examples()
+        settings = self.settings(temperature)
+        parts = make_examples()
         flat = FlatNet(SplitNet(nn.Flatten(), GaussianMeans(), Cut(0.0), 1))
         state = init_server_state(torch.full_like(flat.vector, start))
         examples = dict(enumerate(COUNTS))
@@ -126,7 +128,7 @@ class SamplerContract:
 
                 labels = torch.zeros(len(parts[k]), dtype=torch.long)
                 update = local_update(
-                    *(flat, state.model, parts[k], labels),
+                    *(flat, state.model, Images(parts[k], labels)),
                     plan=plan,
                     local=settings.local,
                     streams=streams,
@@ -170,12 +172,13 @@ class SamplerContract:
             *(NetSettings(features=6, width=9), (1, 4, 4), 3, torch.Generator().manual_seed(1)),
             cut=Cut(0.1),
         )
-        flat, stream = FlatNet(net), torch.Generator().manual_seed(2)
+        flat = FlatNet(net)
+        stream = torch.Generator().manual_seed(2)
         plan = RoundPlan(0.1, 0.0, 0.0, 0.0, 0.0, 0.05, True, 1.0, steps=3)
-        x, y = torch.rand(12, 1, 4, 4, generator=stream), torch.arange(12) % 3
+        images = Images(torch.rand(12, 1, 4, 4, generator=stream), torch.arange(12) % 3)
         local = LocalSettings(sampler=self.name, steps=3, batch_size=4)
         delta = local_update(
-            *(flat, flat.vector.clone(), x, y),
+            *(flat, flat.vector.clone(), images),
             plan=plan,
             local=local,
             streams=lambda purpose: make_generator(3, purpose),

@@ -40,9 +40,9 @@ class StrategyContract:
         """Make your strategy, as the ServerApp does.
 
         Args:
-            settings: Of the run.
+            settings: The run's settings.
             state: The server's state, with the model that training starts from.
-            shapes: Of the model's arrays.
+            shapes: The shapes of the model's arrays.
             cut: Number of the encoder's parameters.
 
         Returns:
@@ -105,7 +105,7 @@ class StrategyContract:
         """Draw small valid deltas that have most of their direction in common.
 
         Args:
-            seed: Of what differs; the common part is the same for every seed.
+            seed: The seed of what differs; the common part is the same for every seed.
 
         Returns:
             The arrays of each client.
@@ -126,8 +126,8 @@ class StrategyContract:
         total = sum(EXAMPLES.values())
         assert {config[record_names.ROUND] for config in configs} == {1}
         assert {config[record_names.TOTAL] for config in configs} == {total}
-        shares = [config[record_names.WEIGHT] for config in configs]
-        np.testing.assert_allclose(shares, [n / total for n in EXAMPLES.values()], rtol=1e-6)
+        weights = [config[record_names.WEIGHT] for config in configs]
+        np.testing.assert_allclose(weights, [n / total for n in EXAMPLES.values()], rtol=1e-6)
         for message in messages:
             arrays = message.content.array_records[record_names.ARRAYS].to_numpy_ndarrays()
             assert torch.equal(to_vector(arrays), strategy.state.model)
@@ -135,7 +135,8 @@ class StrategyContract:
     def test_a_valid_round_moves_the_model(self) -> None:
         """Along what the clients have in common, finite, one round on, nobody left out."""
         strategy = self.build_registered()
-        before, deltas = strategy.state.model.clone(), self.make_deltas(1)
+        before = strategy.state.model.clone()
+        deltas = self.make_deltas(1)
         move = self.run_round(strategy, deltas) - before
         mean = torch.stack([to_vector(delta) for delta in deltas]).mean(0)
         assert move.isfinite().all()
@@ -154,7 +155,8 @@ class StrategyContract:
     @pytest.mark.parametrize("kind", ["nan", "shape", "dtype", "count", "error", "record"])
     def test_a_bad_reply_is_left_out(self, kind: str) -> None:
         """With its reason and its client, and the round goes on with the others."""
-        strategy, deltas = self.build_registered(), self.make_deltas(1)
+        strategy = self.build_registered()
+        deltas = self.make_deltas(1)
         before = strategy.state.model.clone()
         deltas[2] = make_bad_content(kind, deltas[2])
         move = self.run_round(strategy, deltas) - before

@@ -96,8 +96,7 @@ class Uploads:
                 update = local_update(
                     self.flat,
                     self.received,
-                    x,
-                    y,
+                    Images(x, y),
                     plan=self.plan,
                     local=local,
                     streams=partial(stream, seed),

@@ -219,7 +219,7 @@ def client_uploads(run: Run, attack_settings: AttackSettings) -> Uploads:
     share = 1 / s.clients
     plan = round_plan.plan_round(s, 1, share, total)
     variance, _ = noise_variance(
-        rate=plan.rate, temperature=s.temperature, total=total, share=share
+        rate=plan.rate, temperature=s.temperature, total=total, weight=share
     )
     noise = math.sqrt(variance) if attack_settings.langevin else 0.0
     flat = init_net(s, splits)

@@ -4,7 +4,7 @@ import statistics
 import time
 
 from fedcel.data import load_splits
-from fedcel.federation import RoundInputs, build_client_net, update_client
+from fedcel.federation import RoundInputs, build_workspace_net, update_client
 from fedcel.losses.cel import State
 from fedcel.settings import CelSettings, DefenceSettings, Settings
 from sims.results import is_defended
@@ -37,7 +37,7 @@ def time_round(settings: Settings, state: State | None) -> tuple[float, State | 
     number = max(1, round(settings.rounds * max(settings.cel.ramp, 0.01)))
     parts = load_splits(settings.data, settings.clients, settings.seed).clients
     total = sum(len(part.y) for part in parts)
-    inputs = RoundInputs(number, build_client_net(settings).vector.clone(), total)
+    inputs = RoundInputs(number, build_workspace_net(settings).vector.clone(), total)
     begin = time.perf_counter()
     update = update_client(settings, 0, len(parts[0].y) / total, inputs, state=state)
     return time.perf_counter() - begin, update.state

@@ -59,7 +59,7 @@ class SequentialTrainer:
     """Trains all clients in this process, one after the other.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         folder: Where the clients' states are kept.
     """
 
@@ -85,9 +85,9 @@ class PooledTrainer:
     A process reads a client's state from its folder: the round before may have been another's.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         folder: Where the clients' states are kept.
-        executor: Of the processes, in which there is one thread each.
+        executor: The executor of the processes, which have one thread each.
         jobs: How many processes there are.
     """
 
@@ -115,7 +115,8 @@ class PooledTrainer:
 
         Pickled here: multiprocessing would pass tensors as open files, of which there are few.
         """
-        remaining, packed = iter(items), pickle.dumps(common)
+        remaining = iter(items)
+        packed = pickle.dumps(common)
 
         def submit(count: int) -> list[Future[bytes]]:
             batch = islice(remaining, count)
@@ -130,10 +131,10 @@ class PooledTrainer:
 
 @contextmanager
 def open_trainer(settings: Settings, folder: Path) -> Iterator[ClientTrainer]:
-    """Hand out who trains the clients by the engine of the settings; other processes end after.
+    """Open the trainer of the settings' engine; its other processes end on exit.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         folder: Where the clients' states are kept.
     """
     if settings.engine != "processes":
@@ -146,16 +147,16 @@ def open_trainer(settings: Settings, folder: Path) -> Iterator[ClientTrainer]:
 
 
 def _compute_gradient(settings: Settings, inputs: RoundInputs, client: int) -> torch.Tensor:
-    return compute_client_gradient(settings, client, inputs.model, inputs.number)
+    return compute_client_gradient(settings, client, inputs.model, inputs.round_number)
 
 
 def _train_with_state(
     settings: Settings, states: ClientStates, inputs: RoundInputs, *, client: int, weight: float
 ) -> ClientUpdate:
     """Return one client's update without its state, which is kept."""
-    state = states.read_state(client, inputs.number)
+    state = states.read_state(client, inputs.round_number)
     update = update_client(settings, client, weight, inputs, state=state)
-    states.write_state(client, inputs.number, update.state)
+    states.write_state(client, inputs.round_number, update.state)
     return update._replace(state={})
 
 

@@ -122,7 +122,8 @@ class InMemoryGrid(Grid):
     def _deliver(self, message: Message) -> str:
         """Keep a node's answer and return the message's id."""
         self.sent += 1
-        message_id, metadata = str(self.sent), message.metadata
+        message_id = str(self.sent)
+        metadata = message.metadata
         copy = Message(
             deepcopy(message.content),
             metadata.dst_node_id,

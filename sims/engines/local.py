@@ -24,7 +24,7 @@ def train_locally(
     Another strategy than `posterior` trains over nodes that are function calls.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         folder: Made by `create_run`.
         show_round: Is called with every round's event.
         resume: Go on with the last complete round.

@@ -64,7 +64,8 @@ def _run_in_processes(
     replace_lost: Callable[[Item], Result] | None,
 ) -> Generator[Result, None, None]:
     """Do the work in several processes, a pool each: who is killed takes nobody along."""
-    waiting, executors = deque(items), list[ProcessPoolExecutor]()
+    waiting = deque(items)
+    executors: list[ProcessPoolExecutor] = []
     running: dict[Future[Result], tuple[Item, ProcessPoolExecutor]] = {}
     with ExitStack() as pools:
 

@@ -35,7 +35,8 @@ def train_on_ray(
     """Train into the run folder on Ray; an error in the ServerApp is raised here."""
     from flwr.simulation import run_simulation  # a second that the other engines need not wait
 
-    app, stop = ServerApp(), Event()
+    app = ServerApp()
+    stop = Event()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:

@@ -19,7 +19,7 @@ def simulate(
     """Train a federation of simulated clients into a run folder, and measure the result.
 
     Args:
-        settings: Of the run; `engine` says what carries the clients: `loop` (this process),
+        settings: The run's settings; `engine` says what carries the clients: `loop` (this process),
             `processes` (one a core) or `ray` (Flower's simulation).
         folder: Where; it must not exist, or be empty. A run that is refused leaves no folder.
         resume: Go on after the last complete round of the run that is there.
@@ -45,7 +45,7 @@ def train_on_engine(
     """Train into a run folder by the engine of the settings.
 
     Args:
-        settings: Of the run.
+        settings: The run's settings.
         folder: Made by `create_run`.
         show_round: Is called with every round's event.
         resume: Go on with the last complete round.
@@ -62,7 +62,7 @@ def check_parts(settings: Settings) -> None:
     """Build every part that the settings name, and forget it: what cannot be built is refused now.
 
     Raises:
-        FedcelError: Of the part that is wrong: DataError, NetError, PluginError, SettingsError.
+        FedcelError: A part is wrong: DataError, NetError, PluginError, SettingsError.
     """
     splits = load_splits(settings.data, settings.clients, settings.seed)
     flat = init_net(settings, splits)

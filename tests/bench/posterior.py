@@ -21,7 +21,7 @@ from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.chain import Chain
-from fedcel.posterior.langevin_step import Langevin, RoundConstants, langevin_step
+from fedcel.posterior.langevin_step import Langevin, LangevinContext, langevin_step
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.settings import Settings, parse_settings
 from sims.engines.client_trainers import open_trainer
@@ -67,7 +67,7 @@ def a_round(settings: Settings, place: str) -> Iterator[Callable[[], object]]:
     """Hand out one round of the settings' engine, its processes started."""
     parts = load_splits(settings.data, settings.clients, settings.seed).clients
     examples = {client: len(part.y) for client, part in enumerate(parts)}
-    flat = client_update.build_client_net(settings)
+    flat = client_update.build_workspace_net(settings)
     request = begin_round(settings, server := init_server_state(flat.vector), examples)
     with open_trainer(settings, Path(place) / settings.engine) as clients:
         yield lambda: finish_round(settings, server, request, clients.train(request), cut=flat.cut)
@@ -96,15 +96,17 @@ def ours() -> Callable[[], None]:
     noise = (2 * RATE * TEMPERATURE / EXAMPLES) ** 0.5
     plan = RoundPlan(RATE, 0.0, 0.0, 0.0, 1 / (EXAMPLES * SCALE**2), noise, False, TEMPERATURE)
     stream = torch.Generator().manual_seed(0)
-    constants = RoundConstants(
-        flat.vector.clone(),
-        None,
-        None,
-        None,
-        stream,
-        stream,
-        torch.empty_like(flat.vector),
-        Langevin(),
+    context = LangevinContext(
+        plan,
+        slice(None),
+        received=flat.vector.clone(),
+        control_variate=None,
+        preconditioner=None,
+        noise_scale=None,
+        client_stream=stream,
+        shared_stream=stream,
+        noise_buffer=torch.empty_like(flat.vector),
+        sampler=Langevin(),
     )
     slopes = [torch.randn_like(p) for p in flat.net.parameters()]
 
@@ -113,7 +115,7 @@ def ours() -> Callable[[], None]:
             flat.gradient.zero_()
             pairs = zip(flat.net.parameters(), slopes, strict=True)
             torch.stack([(p * slope).sum() for p, slope in pairs]).sum().backward()
-            langevin_step(flat, constants, plan, {})
+            langevin_step(flat, context, {})
 
     return work
 

@@ -73,7 +73,7 @@ def engine(settings: Settings, number: int = 1) -> Callable[[], None]:
     """Return round `number` of the loop engine: local updates, mean, sliding average."""
     parts = load_splits(settings.data, settings.clients, settings.seed).clients
     examples = {k: len(part.y) for k, part in enumerate(parts)}
-    flat = client_update.build_client_net(settings)
+    flat = client_update.build_workspace_net(settings)
     state = init_server_state(flat.vector)._replace(round=number - 1)
     request = begin_round(settings, state, examples)
 
@@ -127,7 +127,7 @@ def bare(settings: Settings, number: int = 1) -> Callable[[], None]:
 
 def client(settings: Settings) -> Callable[[], None]:
     """Return one client's round with the loss fully on."""
-    flat = client_update.build_client_net(settings)
+    flat = client_update.build_workspace_net(settings)
     inputs = client_update.RoundInputs(70, flat.vector.clone(), 997)
     state = client_update.update_client(settings, 0, 0.1, inputs).state
 

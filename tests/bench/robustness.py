@@ -101,7 +101,7 @@ def trained(case: Case) -> tuple[Case, float]:
     torch.set_num_threads(1)
     own = {"strategy.aggregation": case.rule, "data.alpha": case.alpha, "seed": case.seed}
     s = parse_settings({**COMMON, **own})
-    splits, flat = load_splits(s.data, CLIENTS, s.seed), client_update.build_client_net(s)
+    splits, flat = load_splits(s.data, CLIENTS, s.seed), client_update.build_workspace_net(s)
     order = torch.randperm(CLIENTS, generator=make_generator(case.seed, "hostile"))
     who = frozenset(order[: case.hostile].tolist())
     server = init_server_state(init_net(s, splits).vector)

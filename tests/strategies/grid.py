@@ -45,10 +45,10 @@ class FakeGrid:
         return replies
 
 
-def strategy(**raw: object) -> PosteriorStrategy:
+def strategy(kind: type[PosteriorStrategy] = PosteriorStrategy, **raw: object) -> PosteriorStrategy:
     """Return a strategy that has met three nodes: node 100 + k holds partition k."""
     settings = parse_settings({"clients": 3, "strategy.momentum": 0.0, **raw})
-    instance = PosteriorStrategy(settings, init_server_state(torch.zeros(9)), SHAPES, 6)
+    instance = kind(settings, init_server_state(torch.zeros(9)), SHAPES, 6)
     partitions = {100 + k: k for k in EXAMPLES}
     instance.registry = NodeRegistry(partitions, dict(EXAMPLES))
     begin(instance)

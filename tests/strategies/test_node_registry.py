@@ -70,15 +70,15 @@ def test_a_malformed_silent_or_doubled_node_cannot_take_part(bad: dict[str, Any]
 def test_a_thousand_hostile_answers_do_not_keep_three_honest_nodes_out() -> None:
     """Claims that are no numbers, of partitions there are none of, of too many images."""
     chance = np.random.default_rng(0)
-    holders = [-1, 3, 2**63, math.nan, 1.0, [1], 10**18]
+    partitions = [-1, 3, 2**63, math.nan, 1.0, [1], 10**18]
     counts = [0, -5, math.inf, 10**8 + 1, 2**63, [10], 10.0]
     hostile: list[dict[str, Any]] = []
     for _ in range(1000):
-        holder, count = holders[chance.integers(7)], counts[chance.integers(7)]
+        partition, count = partitions[chance.integers(7)], counts[chance.integers(7)]
         lies = [
-            {record_names.EXAMPLES: 10, record_names.PARTITION: holder},
+            {record_names.EXAMPLES: 10, record_names.PARTITION: partition},
             {record_names.EXAMPLES: count, record_names.PARTITION: int(chance.integers(3))},
-            {record_names.EXAMPLES: count, record_names.PARTITION: holder},
+            {record_names.EXAMPLES: count, record_names.PARTITION: partition},
             {"other": 1.0},
         ]
         hostile.append(lies[chance.integers(4)])

@@ -194,7 +194,7 @@ def test_our_strategy_trains_plain_numpy_clients(tmp_path: Path, plain: Any) -> 
     with allow_messages():
         grid = InMemoryGrid(flower.make_client_app(client_fn), NODES)
         train_over_grid(grid, settings, folder, lambda event: None, measure=False)
-    shapes = client_update.build_client_net(settings).shapes
+    shapes = client_update.build_workspace_net(settings).shapes
     want = averaged(client_fn, to_arrays(first, shapes))
     trained = read_tensors(folder / "model.safetensors")[0]["model"]
     torch.testing.assert_close(trained, want, rtol=0, atol=1e-6)
@@ -234,7 +234,7 @@ def test_stock_strategies_reach_legacy_client_apps_by_their_record_names(plain: 
     """By default every reply is an error and the model stays; with `fitins` it is averaged."""
     _, client_fn = plain
     settings = parse_settings({"clients": NODES})
-    arrays = to_arrays(begun(settings), client_update.build_client_net(settings).shapes)
+    arrays = to_arrays(begun(settings), client_update.build_workspace_net(settings).shapes)
     named = {
         "arrayrecord_key": "fitins.parameters",
         "configrecord_key": "fitins.config",
@@ -256,7 +256,7 @@ def test_stock_strategies_reach_legacy_client_apps_by_their_record_names(plain: 
 def test_our_numpy_client_trains_under_the_legacy_api_on_ray(tmp_path: Path) -> None:
     """`ClientApp(client_fn=...)`, a legacy strategy: the model of the new FedAvg."""
     settings, last = parse_settings(STOCK), {}
-    shapes = client_update.build_client_net(settings).shapes
+    shapes = client_update.build_workspace_net(settings).shapes
     arrays = to_arrays(begun(settings), shapes)
 
     def client_fn(context: Context) -> Client:

@@ -20,7 +20,7 @@ ROWS = np.random.default_rng(0).random((3, 8), dtype=np.float32)
 
 def test_each_message_is_paid_once_and_answered_the_same(tmp_path: Path) -> None:
     """Three messages at 4 epsilon of 13: a repeat is free, a fourth is refused."""
-    flat = client_update.build_client_net(S)
+    flat = client_update.build_workspace_net(S)
     client = EvaluationClient(
         S, flat, client_update.select_client_images(S, 0), [flat.vector.clone()]
     )
@@ -53,7 +53,7 @@ def test_a_message_without_a_finite_answer_is_told_so(tmp_path: Path) -> None:
 
 def test_a_message_may_be_asked_again_of_another_model(tmp_path: Path) -> None:
     """It is another question, paid anew; the asker was unknown and got `privacy.budget`."""
-    flat = client_update.build_client_net(S)
+    flat = client_update.build_workspace_net(S)
     account = Account(tmp_path / "ledger.db", "flower-1")
     for spent, vector in ((12, flat.vector.clone()), (24, flat.vector * 1.5)):
         EvaluationClient(S, flat, client_update.select_client_images(S, 0), [vector]).query(
@@ -77,7 +77,7 @@ def test_a_node_with_a_ledger_answers_through_it(tmp_path: Path) -> None:
     """`ledger-path` in the node's config; whoever asks is the account."""
     path = tmp_path / "ledger.db"
     config = {"partition-id": 1, "ledger-path": str(path)}
-    vector = client_update.build_client_net(S).vector.numpy().copy()
+    vector = client_update.build_workspace_net(S).vector.numpy().copy()
     content = RecordDict(
         {record_names.SMASHED: ArrayRecord([ROWS]), record_names.SAMPLES: ArrayRecord([vector])}
     )

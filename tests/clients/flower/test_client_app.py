@@ -31,7 +31,7 @@ def ask(kind: str, content: RecordDict, at: Context, settings: Settings | None =
 
 def round_content(number: int) -> RecordDict:
     """Return what the server sends in a round."""
-    flat = client_update.build_client_net(S)
+    flat = client_update.build_workspace_net(S)
     model = 0.1 * torch.randn(flat.vector.numel(), generator=torch.Generator().manual_seed(0))
     config = ConfigRecord(
         {record_names.ROUND: number, record_names.WEIGHT: 0.25, record_names.TOTAL: 997}

@@ -14,7 +14,7 @@ TEST = client_update.select_client_images(S, 0)
 
 def client(samples: int = 2) -> EvaluationClient:
     """Return a client that serves `samples` posterior samples."""
-    flat = client_update.build_client_net(S)
+    flat = client_update.build_workspace_net(S)
     stream = torch.Generator().manual_seed(0)
     vectors = [torch.randn(flat.vector.shape, generator=stream) * 0.1 for _ in range(samples)]
     return EvaluationClient(S, flat, TEST, vectors)

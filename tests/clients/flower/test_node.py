@@ -39,7 +39,7 @@ def node(folder: Path, out: str = "/runs/a", **config: Scalar) -> Context:
 
 def ask(kind: str, at: Context, number: int = 5, fits: dict[str, object] | None = None) -> Message:
     """Send the server's message of a round through the app, as the SuperNode does."""
-    flat = client_update.build_client_net(parse_settings(RAW))
+    flat = client_update.build_workspace_net(parse_settings(RAW))
     config = {
         record_names.ROUND: number,
         record_names.WEIGHT: 0.25,
@@ -83,6 +83,7 @@ def test_a_node_answers_as_the_simulated_client_with_the_same_images(tmp_path: P
     ("change", "fits", "error", "words"),
     [
         ({"data_path": "/own"}, None, SettingsError, "'data_path'.*did you mean 'data-path'"),
+        ({"zebra": 1, "apple": 1, "lion": 1}, None, SettingsError, "unknown key 'apple'"),
         ({}, {}, SettingsError, "no 'image-shape' and 'classes'"),
         ({}, {**FITS, record_names.SHAPE: [3, 8, 8]}, DataError, r"the net takes \(3, 8, 8\)"),
         ({}, {**FITS, record_names.CLASSES: 9}, DataError, r"labels are in 0..9, must be in 0..8"),

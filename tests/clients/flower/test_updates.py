@@ -12,10 +12,10 @@ from fedcel.federation import (
     HEAVIEST,
     ClientUpdate,
     RoundInputs,
-    build_client_net,
+    build_workspace_net,
     update_client,
 )
-from fedcel.federation.aggregation import heaviest_share
+from fedcel.federation.aggregation import largest_weight_metric
 from fedcel.files import read_json
 from fedcel.privacy.update_noise import NoisyRound, account_updates
 from fedcel.runs import run_folder
@@ -45,7 +45,7 @@ STOCK: dict[str, object] = {
 def update(**change: object) -> ClientUpdate:
     """Return one client's first update."""
     s = parse_settings(QUIET | change)
-    return update_client(s, 0, 1.0, RoundInputs(1, build_client_net(s).vector.clone(), 1000))
+    return update_client(s, 0, 1.0, RoundInputs(1, build_workspace_net(s).vector.clone(), 1000))
 
 
 def test_the_update_is_clipped_and_noisy_and_says_nothing_else() -> None:
@@ -80,7 +80,7 @@ def test_a_run_says_what_its_updates_cost(tmp_path: Path, own: bool) -> None:
 
 @pytest.mark.long
 def test_a_round_begun_again_is_paid_for_again(tmp_path: Path) -> None:
-    """Holders sent six noisy updates for four rounds."""
+    """Clients sent six noisy updates for four rounds."""
     folder, settings = tmp_path / "run", parse_settings(QUIET)
 
     def stopped(event: dict[str, object]) -> None:
@@ -98,9 +98,9 @@ def test_a_round_begun_again_is_paid_for_again(tmp_path: Path) -> None:
 
 
 def test_a_failure_is_not_told() -> None:
-    """How many codes are not finite is a count of the images; the reason stays with the holder."""
+    """How many codes are not finite is a count of the images; the reason stays with the client."""
     s = parse_settings(QUIET | {"cel.warm-up": 0})
-    evil = build_client_net(s).vector.clone()
+    evil = build_workspace_net(s).vector.clone()
     evil[: 2 * 64] = 3e38
     open_one = parse_settings(QUIET | {"cel.warm-up": 0, "update.noise": 0.0})
     with pytest.raises(FedcelError):
@@ -108,16 +108,20 @@ def test_a_failure_is_not_told() -> None:
     with pytest.warns(UserWarning, match="counts as 0"):
         sent = update_client(s, 0, 1.0, RoundInputs(2, evil, 1000))
     assert sent.metrics == sent.state == {}
+    state = {"centres": torch.ones(2)}
+    with pytest.warns(UserWarning, match="counts as 0"):
+        sent = update_client(s, 0, 1.0, RoundInputs(2, evil, 1000), state=state)
+    assert sent.state == state
     assert float(sent.delta.norm()) == pytest.approx(0.05 * sent.delta.numel() ** 0.5, rel=0.05)
 
 
 def test_weights_are_accounted_by_the_heaviest() -> None:
     """Of the mean; where one update may decide what is taken, as if it stood alone."""
     s = parse_settings(QUIET)
-    assert heaviest_share(s, [0.6, 0.0, 0.8]) == {HEAVIEST: pytest.approx(0.8)}
-    assert heaviest_share(parse_settings(QUIET | {"update.noise": 0.0}), [1.0]) == {}
+    assert largest_weight_metric(s, [0.6, 0.0, 0.8]) == {HEAVIEST: pytest.approx(0.8)}
+    assert largest_weight_metric(parse_settings(QUIET | {"update.noise": 0.0}), [1.0]) == {}
     for change in ({"strategy.aggregation": "median"}, {"strategy.max-norm": 1.0, "engine": "ray"}):
-        assert heaviest_share(parse_settings(QUIET | change), [0.6, 0.8]) == {HEAVIEST: 1.0}
+        assert largest_weight_metric(parse_settings(QUIET | change), [0.6, 0.8]) == {HEAVIEST: 1.0}
 
 
 def test_without_noise_nothing_is_claimed(tmp_path: Path) -> None:
@@ -146,7 +150,7 @@ def test_what_would_go_past_the_noise_is_refused(change: dict[str, object], mess
 
 
 def test_nothing_else_is_told_under_noise() -> None:
-    """Neither scores nor a gradient of the holder's images."""
+    """Neither scores nor a gradient of the client's images."""
     with pytest.raises(SettingsError, match="tells nothing else"):
         refuse_without_noise(parse_settings(QUIET))
     refuse_without_noise(parse_settings(QUIET | {"update.noise": 0.0}))

@@ -1,4 +1,4 @@
-"""One holder: what it computes from its own images alone."""
+"""One client: what it computes from its own images alone."""
 
 import torch
 
@@ -6,10 +6,10 @@ from fedcel.federation import client_update
 from fedcel.settings import parse_settings
 
 
-def test_a_small_holder_gives_its_gradient_under_a_narrow_prior() -> None:
+def test_a_small_client_gives_its_gradient_under_a_narrow_prior() -> None:
     """The prior divides by all images, not by its own; and what stands still is not told."""
     s = parse_settings({"prior.scale": 0.05, "local.control": "fresh", "rounds": 10})
-    flat = client_update.build_client_net(s)
+    flat = client_update.build_workspace_net(s)
     start = flat.vector.clone()
     early, late = (client_update.compute_client_gradient(s, 0, start, number) for number in (1, 10))
     assert early[: flat.cut].any()
@@ -22,7 +22,7 @@ def test_an_update_depends_on_no_workspace() -> None:
     s = parse_settings(
         {"cel.kind": "cluster", "cel.warm-up": 0, "cel.centres": "averaged", "local.steps": 3}
     )
-    flat = client_update.build_client_net(s)
+    flat = client_update.build_workspace_net(s)
     inputs = client_update.RoundInputs(20, flat.vector.clone(), 1000)
     first = client_update.update_client(s, 0, 0.1, inputs)
     flat.vector.fill_(torch.nan)

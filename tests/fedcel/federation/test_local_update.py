@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from fedcel.data import Images
 from fedcel.federation.local_update import LocalUpdate, draw_batches, local_update
 from fedcel.losses.cel.protocol import State, Term
 from fedcel.losses.composite import NO_LOSSES, Losses
@@ -42,7 +43,7 @@ def data(examples: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
 def update(plan: RoundPlan, received: torch.Tensor, examples: int = 12) -> LocalUpdate:
     """Return one local update."""
     return local_update(
-        flat_net(), received, *data(examples), plan=plan, local=LOCAL, streams=streams
+        flat_net(), received, Images(*data(examples)), plan=plan, local=LOCAL, streams=streams
     )
 
 
@@ -75,7 +76,9 @@ def test_depends_on_its_arguments_alone() -> None:
     used = flat_net()
     used.load(torch.ones_like(received))
     plan = PLAIN._replace(noise=0.01)
-    second = local_update(used, received, *data(), plan=plan, local=LOCAL, streams=streams).delta
+    second = local_update(
+        used, received, Images(*data()), plan=plan, local=LOCAL, streams=streams
+    ).delta
     assert torch.equal(first, second)
 
 
@@ -86,7 +89,7 @@ def test_langevin_noise_has_the_planned_deviation() -> None:
         local_update(
             flat_net(),
             received,
-            *data(),
+            Images(*data()),
             plan=plan,
             local=LOCAL,
             streams=lambda p, k=k: make_generator(3, p, 2, k),
@@ -100,17 +103,11 @@ def test_langevin_noise_has_the_planned_deviation() -> None:
 def test_priors_pull_towards_the_received_model_and_zero() -> None:
     """One step of decay is -eta decay w; a pull does nothing where the round starts."""
     received = flat_net().vector.clone()
-    one_step = LocalSettings(steps=1, batch_size=5)
-    x, y = data()
-    base = local_update(
-        flat_net(), received, x, y, plan=PLAIN, local=one_step, streams=streams
-    ).delta
-    decayed = local_update(
-        flat_net(), received, x, y, plan=PLAIN._replace(decay=0.5), local=one_step, streams=streams
-    ).delta
-    pulled = local_update(
-        flat_net(), received, x, y, plan=PLAIN._replace(pull=0.5), local=one_step, streams=streams
-    ).delta
+    one_step, images = LocalSettings(steps=1, batch_size=5), Images(*data())
+    base, decayed, pulled = (
+        local_update(flat_net(), received, images, plan=plan, local=one_step, streams=streams).delta
+        for plan in (PLAIN, PLAIN._replace(decay=0.5), PLAIN._replace(pull=0.5))
+    )
     torch.testing.assert_close(decayed - base, -0.3 * 0.5 * received, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(pulled, base, atol=1e-6, rtol=1e-5)
     longer = update(PLAIN._replace(pull=0.5), received).delta
@@ -120,7 +117,7 @@ def test_priors_pull_towards_the_received_model_and_zero() -> None:
 def test_a_frozen_encoder_does_not_move_and_the_head_does() -> None:
     """The delta is exactly 0 on the encoder, with Langevin noise on."""
     flat = flat_net()
-    delta = update(PLAIN._replace(freeze=True, noise=0.1), flat.vector.clone()).delta
+    delta = update(PLAIN._replace(is_encoder_frozen=True, noise=0.1), flat.vector.clone()).delta
     assert not delta[: flat.cut].any()
     assert delta[flat.cut :].all()
 
@@ -207,7 +204,7 @@ def watched(local: LocalSettings, y: torch.Tensor | None = None) -> list[torch.T
     received = flat_net().vector.clone()
     y = own if y is None else y
     local_update(
-        flat_net(), received, x, y, plan=PLAIN, local=local, streams=streams, losses=losses
+        flat_net(), received, Images(x, y), plan=PLAIN, local=local, streams=streams, losses=losses
     )
     return watching.seen
 
@@ -248,7 +245,7 @@ def test_metrics_are_of_the_last_step() -> None:
     losses = Losses(defence=Watching([]), defence_weight=1.0)
     received = flat_net().vector.clone()
     result = local_update(
-        flat_net(), received, x, y, plan=PLAIN, local=LOCAL, streams=streams, losses=losses
+        flat_net(), received, Images(x, y), plan=PLAIN, local=LOCAL, streams=streams, losses=losses
     )
     last = x[draw_batches(y, LOCAL, streams("batch"))[-1]]
     assert result.metrics["watched"] == pytest.approx(last.mean().item())
@@ -260,13 +257,12 @@ def test_losses_move_the_encoder_and_an_idle_state_is_kept() -> None:
     acting = Losses(defence=Adversarial((1, 4, 4), 6, 5, 0.01), defence_weight=3.0)
     received = flat_net().vector.clone()
     first = local_update(
-        flat_net(), received, x, y, plan=PLAIN, local=LOCAL, streams=streams, losses=acting
+        flat_net(), received, Images(x, y), plan=PLAIN, local=LOCAL, streams=streams, losses=acting
     )
     again = local_update(
         flat_net(),
         received,
-        x,
-        y,
+        Images(x, y),
         plan=PLAIN,
         local=LOCAL,
         streams=streams,
@@ -279,9 +275,8 @@ def test_losses_move_the_encoder_and_an_idle_state_is_kept() -> None:
     idle = local_update(
         flat_net(),
         received,
-        x,
-        y,
-        plan=PLAIN._replace(freeze=True),
+        Images(x, y),
+        plan=PLAIN._replace(is_encoder_frozen=True),
         local=LOCAL,
         streams=streams,
         losses=NO_LOSSES,
@@ -297,15 +292,14 @@ def test_a_round_from_a_packed_state_gives_the_same_bits() -> None:
     acting = Losses(defence=Adversarial((1, 4, 4), 6, 5, 0.01), defence_weight=3.0)
     received = flat_net().vector.clone()
     first = local_update(
-        flat_net(), received, x, y, plan=PLAIN, local=LOCAL, streams=streams, losses=acting
+        flat_net(), received, Images(x, y), plan=PLAIN, local=LOCAL, streams=streams, losses=acting
     )
     packed = {name: torch.from_numpy(t.detach().numpy().copy()) for name, t in first.state.items()}
     unpacked, second = (
         local_update(
             flat_net(),
             received,
-            x,
-            y,
+            Images(x, y),
             plan=PLAIN,
             local=LOCAL,
             streams=streams,

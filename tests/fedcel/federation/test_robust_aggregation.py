@@ -233,7 +233,7 @@ def test_the_loop_steps_by_the_rule(name: str, tmp_path: Path) -> None:
     """To the bit what the rule makes of the clients' own deltas."""
     raw = {"engine": "loop", "clients": 3, "local.steps": 2, "temperature": 0.0}
     s = parse_settings({**raw, "strategy.momentum": 0.0, "strategy.aggregation": name})
-    flat, splits = client_update.build_client_net(s), load_splits(s.data, s.clients, s.seed)
+    flat, splits = client_update.build_workspace_net(s), load_splits(s.data, s.clients, s.seed)
     examples = {client: len(part.y) for client, part in enumerate(splits.clients)}
     state, clients = init_server_state(flat.vector), SequentialTrainer(s, tmp_path)
     request = begin_round(s, state, examples)

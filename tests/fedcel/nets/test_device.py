@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedcel.data import Images
 from fedcel.federation.local_update import LocalUpdate, StepCorrections, local_update
 from fedcel.losses import cel
 from fedcel.losses.cel.protocol import ConditionalEntropy
@@ -68,8 +69,7 @@ def update(extra: Losses, plan: RoundPlan = PLAN) -> LocalUpdate:
     return local_update(
         flat,
         received,
-        x,
-        y,
+        Images(x, y),
         plan=plan,
         local=local,
         streams=lambda p: make_generator(3, p),
@@ -116,7 +116,7 @@ def test_defences_elsewhere(defence: NoPeek | Adversarial, monkeypatch: pytest.M
 
 def test_a_frozen_encoder_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Images are encoded there once, the head alone moves."""
-    plan = PLAN._replace(freeze=True)
+    plan = PLAN._replace(is_encoder_frozen=True)
     here = update(Losses(), plan)
     with pretended(monkeypatch, training):
         same(here, update(Losses(), plan))
@@ -132,9 +132,9 @@ def test_the_model_is_where_the_round_ended(monkeypatch: pytest.MonkeyPatch) -> 
         "local": LocalSettings(steps=3),
         "streams": lambda p: make_generator(3, p),
     }
-    here = local_update(flat, received, x, y, **rest)
+    here = local_update(flat, received, Images(x, y), **rest)
     monkeypatch.setattr(training, "fastest_device", lambda net: torch.device("cpu", 0))
-    there = local_update(flat, received, x, y, **rest)
+    there = local_update(flat, received, Images(x, y), **rest)
     assert torch.equal(here.delta, there.delta)
     assert torch.equal(here.model, there.model)
     assert torch.equal(here.model - received, here.delta)

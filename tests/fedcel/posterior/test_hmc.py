@@ -23,7 +23,7 @@ CLIENTS = 10
 
 @lru_cache(maxsize=1)
 def digits() -> Splits:
-    """Return digits at ten holders of few classes."""
+    """Return digits at ten clients of few classes."""
     return load_splits(DataSettings(partition="dirichlet", alpha=0.3), CLIENTS, 0)
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fedcel.data import Images
 from fedcel.errors import PluginError, SettingsError
 from fedcel.federation.local_update import local_update
 from fedcel.losses.cel.protocol import State
@@ -54,7 +55,7 @@ def delta(name: str, plan: RoundPlan = PLAN) -> torch.Tensor:
     streams = lambda purpose: make_generator(3, purpose)  # noqa: E731
     labels = torch.arange(12) % 3
     return local_update(
-        flat, flat.vector.clone(), x, labels, plan=plan, local=local, streams=streams
+        flat, flat.vector.clone(), Images(x, labels), plan=plan, local=local, streams=streams
     ).delta
 
 

@@ -5,8 +5,8 @@ import pytest
 from fedcel.errors import SettingsError
 from fedcel.posterior.round_plan import (
     cycle_position,
-    gamma,
     is_sampling,
+    loss_ramp,
     noise_variance,
     plan_round,
     prior_pull,
@@ -33,7 +33,7 @@ S = parse_settings(
 
 def test_gamma_is_zero_then_linear_then_one() -> None:
     """Warm-up to round 10, full at round 60."""
-    assert [gamma(S, r) for r in (1, 10, 35, 60, 100)] == [0, 0, 0.5, 1, 1]
+    assert [loss_ramp(S, r) for r in (1, 10, 35, 60, 100)] == [0, 0, 0.5, 1, 1]
 
 
 def test_rate_falls_by_a_cosine_until_burn_in_ends() -> None:
@@ -47,9 +47,9 @@ def test_rate_falls_by_a_cosine_until_burn_in_ends() -> None:
 def test_heat_and_freeze_begin_with_sampling() -> None:
     """Burn-in is annealed without noise by default; then T = 1 on a frozen encoder."""
     before, after = plan_round(S, 80, 0.1, 1000), plan_round(S, 81, 0.1, 1000)
-    assert (before.noise, before.freeze, before.temperature) == (0, False, 0)
+    assert (before.noise, before.is_encoder_frozen, before.temperature) == (0, False, 0)
     assert after.noise > 0
-    assert after.freeze
+    assert after.is_encoder_frozen
     assert after.temperature == 1
     assert before.cel_weight == 2.0
     assert burn_in_rounds(S) == 80
@@ -81,6 +81,26 @@ def test_decay_is_a_power_law_that_meets_its_end() -> None:
     assert step_size(s, 80) == pytest.approx(0.1)
     assert step_size(s, 100) == pytest.approx(0.1)
     assert step_size(s, 9) == pytest.approx(step_size(s, 3) ** 2)  # 9 = 3 squared
+
+
+@pytest.mark.parametrize("schedule", ["decay", "cosine"])
+@pytest.mark.parametrize("burn_in", [0, 1])
+def test_a_burn_in_too_short_to_fall_in_samples_at_the_last_rate(
+    schedule: str, burn_in: int
+) -> None:
+    """Ten rounds: whatever comes after burn-in has `rate-end` of the first step size."""
+    s = parse_settings(
+        {
+            "rounds": 10,
+            "chain.burn-in": burn_in / 10,
+            "chain.scope": "full",
+            "local.schedule": schedule,
+            "local.rate": 1.0,
+            "local.rate-end": 0.05,
+        }
+    )
+    rates = [step_size(s, number) for number in range(1, 11)]
+    assert rates == pytest.approx([1.0] * burn_in + [0.05] * (10 - burn_in))
 
 
 def test_cycles_explore_without_noise_and_sample_late() -> None:
@@ -141,12 +161,12 @@ def test_a_width_that_is_a_deviation_pulls_far_less() -> None:
 
 def test_the_noise_grows_as_the_share_falls() -> None:
     """2 eta T/(N w_k): halving w_k doubles the variance; shared noise knows no share."""
-    base, _ = noise_variance(rate=0.1, temperature=2.0, total=100, share=1.0)
+    base, _ = noise_variance(rate=0.1, temperature=2.0, total=100, weight=1.0)
     assert base == pytest.approx(0.004)
-    half, _ = noise_variance(rate=0.1, temperature=2.0, total=100, share=0.5)
+    half, _ = noise_variance(rate=0.1, temperature=2.0, total=100, weight=0.5)
     assert half == pytest.approx(2 * base)
     own_part, shared_part = noise_variance(
-        rate=0.1, temperature=2.0, total=100, share=0.5, shared=0.6
+        rate=0.1, temperature=2.0, total=100, weight=0.5, shared=0.6
     )
     assert (own_part, shared_part) == pytest.approx((0.64 * half, 0.36 * base))
 
@@ -157,5 +177,5 @@ def test_moving_prior_is_compensated() -> None:
     assert temperature_ratio(0.1, 2.0, 1) == 1
     ratio = temperature_ratio(0.1, 1.0, 20)
     assert ratio == pytest.approx((1 + 0.9**20) / 1.9)
-    cooled, _ = noise_variance(rate=0.1, temperature=1.0, total=10, share=1.0, kappa=1.0, steps=20)
+    cooled, _ = noise_variance(rate=0.1, temperature=1.0, total=10, weight=1.0, kappa=1.0, steps=20)
     assert cooled == pytest.approx(0.02 / ratio)

@@ -141,7 +141,7 @@ def regression(
     parts: int = 8,
     **more: object,
 ) -> tuple[Federation, Tensor]:
-    """Return 8 heterogeneous holders of 3 coefficients, and the true coefficients (C, 3)."""
+    """Return 8 heterogeneous clients of 3 coefficients, and the true coefficients (C, 3)."""
     stream = torch.Generator().manual_seed(2)
     truth = torch.randn(chains if own_data else 1, 3, generator=stream)
     designs, targets = [], []
@@ -211,7 +211,7 @@ def test_the_control_variate_removes_the_drift() -> None:
 
 
 def by_n_alone(federation: Federation) -> Federation:
-    """Return the federation with the common mistake, whatever its holders."""
+    """Return the federation with the common mistake, whatever its clients."""
     counts = [len(y) for _, y in federation.parts]
 
     def wrong(plan: RoundPlan, client: int) -> RoundPlan:
@@ -236,7 +236,7 @@ def test_intervals_cover() -> None:
 
 
 def test_the_split_among_clients_changes_nothing() -> None:
-    """1, 4 and 16 holders of the same data: the posterior's mean and variance, each time."""
+    """1, 4 and 16 clients of the same data: the posterior's mean and variance, each time."""
     for parts in (1, 4, 16):
         federation, _ = regression(160, 1, chains=1500, parts=parts)
         exact, sd = posterior(federation)
@@ -244,7 +244,7 @@ def test_the_split_among_clients_changes_nothing() -> None:
         assert ((samples.mean(0) - exact).abs() / sd).max() < 0.03
         assert torch.allclose(samples.std(0), sd, rtol=0.05)  # eta lambda/4 of it are the step's
     narrow = by_n_alone(federation).sample(60, 8).double().reshape(-1, 3).std(0)
-    assert (narrow < 0.4 * sd).all()  # by 16 holders: a quarter
+    assert (narrow < 0.4 * sd).all()  # by 16 clients: a quarter
 
 
 def test_a_preconditioner_leaves_the_posterior() -> None:

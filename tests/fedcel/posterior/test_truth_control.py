@@ -28,19 +28,19 @@ RATE, STEPS, BURN = 0.1, 20, 6
 
 
 def federation(control: str, rounds: int) -> Federation:
-    """Return four holders whose 20 local steps drift apart."""
+    """Return four clients whose 20 local steps drift apart."""
     s = settings(rounds, STEPS, RATE, len(COUNTS), **{"local.control": control})
     return unequal(COUNTS, 3000, s, seed=7)
 
 
-def joint(holders: Federation) -> Tensor:
+def joint(clients: Federation) -> Tensor:
     """Return the exact stationary covariance of the model w with last round's gradients.
 
-    They are known functions of the model u that last round began with: a holder's shift is
+    They are known functions of the model u that last round began with: a client's shift is
     (H - H_k)(u - mean) less its gradient at the mean. So with S_k = eta sum_j A_k^j the pair moves
     as w <- sum p_k (A_k^tau w - S_k (H - H_k) u) + noise, u <- w, around the posterior's mean.
     """
-    parts, examples = quadratics(holders), sum(COUNTS)
+    parts, examples = quadratics(clients), sum(COUNTS)
     mean_hessian = sum(part.share * part.hessian for part in parts)
     drift, noise = torch.zeros(4, 4).double(), torch.zeros(4, 4).double()
     drift[2:, :2] = torch.eye(2)
@@ -53,25 +53,25 @@ def joint(holders: Federation) -> Tensor:
     return torch.from_numpy(solve_discrete_lyapunov(drift.numpy(), noise.numpy()))[:2, :2]
 
 
-def missed(holders: Federation, folder: Path, patch: pytest.MonkeyPatch) -> tuple[float, float]:
+def missed(clients: Federation, folder: Path, patch: pytest.MonkeyPatch) -> tuple[float, float]:
     """Return by how much the loop's chains miss the posterior's mean and the exact covariance."""
-    installed(holders, patch)
-    mean, covariance = whole(quadratics(holders), sum(COUNTS))[0], joint(holders)
-    models = [state.model.view(-1, 2) for state in looped(holders, folder)]
+    installed(clients, patch)
+    mean, covariance = whole(quadratics(clients), sum(COUNTS))[0], joint(clients)
+    models = [state.model.view(-1, 2) for state in looped(clients, folder)]
     return misses(whitened(model, mean, covariance) for model in models[BURN:])
 
 
 def test_last_rounds_gradients_remove_the_drift(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """20 steps at unequal holders: mean within .03 sd, covariance within 2 % of the exact one."""
+    """20 steps at unequal clients: mean within .03 sd, covariance within 2 % of the exact one."""
     mean, covariance = missed(federation("stale", 24), tmp_path, monkeypatch)
     assert mean < 0.03
     assert covariance < 0.02
 
 
 def test_without_them_the_mean_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same holders uncontrolled: more than .3 sd."""
+    """The same clients uncontrolled: more than .3 sd."""
     assert missed(federation("none", 10), tmp_path, monkeypatch)[0] > 0.3
 
 
@@ -89,6 +89,6 @@ def test_gradients_of_two_rounds_must_not_be_mixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Own gradient of this round, mean of the last one: the right mean at many times the heat."""
-    right = client_update.control_variate
-    monkeypatch.setattr(client_update, "control_variate", forgetful(right))
+    right = client_update.compute_control_variate
+    monkeypatch.setattr(client_update, "compute_control_variate", forgetful(right))
     assert missed(federation("stale", 14), tmp_path, monkeypatch)[1] > 1

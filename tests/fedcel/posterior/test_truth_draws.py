@@ -44,7 +44,7 @@ SHARES = {k: n / TOTAL for k, n in enumerate(COUNTS)}
 def federation(
     rounds: int, per_round: int = 0, control: str = "none", steps: int = STEPS, shared: float = 0.0
 ) -> Federation:
-    """Return six unequal holders, all (0) or some of them in a round."""
+    """Return six unequal clients, all (0) or some of them in a round."""
     more = {"clients-per-round": per_round, "local.control": control, "local.shared-noise": shared}
     s = settings(rounds, steps, RATE, len(COUNTS), **more)
     return unequal(COUNTS, 2200, s, seed=2)
@@ -82,24 +82,24 @@ def stationary(maps: list[Map], chances: list[float]) -> tuple[Tensor, Tensor, T
     return mean, noise_part, heat
 
 
-def drawn_maps(holders: Federation) -> dict[tuple[int, ...], Map]:
-    """Return a round's map for each choice of three holders."""
+def drawn_maps(population: Federation) -> dict[tuple[int, ...], Map]:
+    """Return a round's map for each choice of three clients."""
     choices = itertools.combinations(range(len(COUNTS)), DRAWN)
-    return {c: round_map(holders, weights(list(c)), weights(list(c))) for c in choices}
+    return {c: round_map(population, weights(list(c)), weights(list(c))) for c in choices}
 
 
-def draws(holders: Federation) -> Iterator[tuple[int, ...]]:
+def draws(population: Federation) -> Iterator[tuple[int, ...]]:
     """Yield who is drawn, round by round."""
-    for number in range(1, holders.settings.rounds + 1):
-        yield tuple(select_clients(holders.settings, number))
+    for number in range(1, population.settings.rounds + 1):
+        yield tuple(select_clients(population.settings, number))
 
 
-def missed(holders: Federation, folder: Path, patch: pytest.MonkeyPatch) -> tuple[float, float]:
+def missed(population: Federation, folder: Path, patch: pytest.MonkeyPatch) -> tuple[float, float]:
     """Return by how much the loop's chains miss the exact law given who was drawn."""
-    installed(holders, patch)
-    maps = drawn_maps(holders)
-    expected = moments(maps[choice] for choice in draws(holders))
-    models = (state.model.view(-1, 2) for state in looped(holders, folder))
+    installed(population, patch)
+    maps = drawn_maps(population)
+    expected = moments(maps[choice] for choice in draws(population))
+    models = (state.model.view(-1, 2) for state in looped(population, folder))
     samples = [whitened(model, *law) for model, law in zip(models, expected, strict=True)]
     return misses(samples[20::2])
 
@@ -132,10 +132,10 @@ def test_what_the_draws_add() -> None:
     V is the variance of a drawn mean gradient at the posterior's mean. The draws of many rounds
     are as independent, and as even, as the law takes them to be.
     """
-    holders = federation(4000, DRAWN)
-    maps, parts = drawn_maps(holders), quadratics(holders)
+    population = federation(4000, DRAWN)
+    maps, parts = drawn_maps(population), quadratics(population)
     mean, noise_part, heat = stationary(list(maps.values()), [1 / len(maps)] * len(maps))
-    everyone = stationary([round_map(holders, SHARES, SHARES)], [1.0])
+    everyone = stationary([round_map(population, SHARES, SHARES)], [1.0])
     torch.testing.assert_close(mean, everyone[0])
     assert (noise_part.diagonal() / everyone[1].diagonal() - 1).abs().max() < 0.04
     target, spread = whole(parts, TOTAL)
@@ -149,7 +149,7 @@ def test_what_the_draws_add() -> None:
     torch.testing.assert_close(added, torch.tensor([0.57, 0.24]).double(), rtol=0, atol=0.005)
     squares = [
         covariance + torch.outer(at - mean, at - mean)
-        for at, covariance in moments(maps[choice] for choice in draws(holders))
+        for at, covariance in moments(maps[choice] for choice in draws(population))
     ]
     average = torch.stack(squares[100:]).mean(0).diagonal()
     torch.testing.assert_close(average, (noise_part + heat).diagonal(), rtol=0.05, atol=0)
@@ -159,10 +159,10 @@ def test_fresh_gradients_of_drawn_clients_leave_a_third_of_the_drift() -> None:
     """Of .21 sd; the mean over those drawn is not the mean over all. With all, no drift is left."""
     drift = {}
     for control in ("none", "fresh"):
-        holders = federation(1, DRAWN, control)
-        maps, (target, spread) = drawn_maps(holders), whole(quadratics(holders), TOTAL)
+        population = federation(1, DRAWN, control)
+        maps, (target, spread) = drawn_maps(population), whole(quadratics(population), TOTAL)
         chances = [1 / len(maps)] * len(maps)
-        everyone = stationary([round_map(holders, SHARES, SHARES)], [1.0])[0]
+        everyone = stationary([round_map(population, SHARES, SHARES)], [1.0])[0]
         means = stationary(list(maps.values()), chances)[0], everyone
         drift[control] = [
             float(((m - target) / spread.diagonal().sqrt()).abs().max()) for m in means
@@ -179,13 +179,13 @@ def lost(number: int) -> set[int]:
 class Nodes:
     """The strategy's messages through the ClientApp of each node, but for those lost."""
 
-    def __init__(self, holders: Federation) -> None:
-        self.found = holders
-        state = init_server_state(holders.flat.vector)
-        self.strategy = PosteriorStrategy(holders.settings, state, holders.flat.shapes, 0)
+    def __init__(self, population: Federation) -> None:
+        self.found = population
+        state = init_server_state(population.flat.vector)
+        self.strategy = PosteriorStrategy(population.settings, state, population.flat.shapes, 0)
         partitions = {100 + k: k for k in SHARES}
         self.strategy.registry = NodeRegistry(partitions, dict(enumerate(COUNTS)))
-        self.app = make_client_app(holders.settings)
+        self.app = make_client_app(population.settings)
 
     def get_node_ids(self) -> list[int]:
         """Return all nodes: they answer too late, or not at all, but are connected."""
@@ -213,10 +213,12 @@ def missed_by_lost(rounds: int, patch: pytest.MonkeyPatch, **more: float) -> tup
     """Return by how much the strategy's chains miss the exact law given who answered."""
     for name in ("_task_id", "_run_id", "_node_id"):  # Flower asks which task makes a message
         patch.setattr(TaskIdentity, name, 1)
-    holders = federation(rounds, **more)
-    installed(holders, patch)
-    used, models = zip(*Nodes(holders).models(), strict=True)
-    laws = moments(round_map(holders, {k: SHARES[k] for k in clients}, SHARES) for clients in used)
+    population = federation(rounds, **more)
+    installed(population, patch)
+    used, models = zip(*Nodes(population).models(), strict=True)
+    laws = moments(
+        round_map(population, {k: SHARES[k] for k in clients}, SHARES) for clients in used
+    )
     samples = [whitened(m.view(-1, 2), *law) for m, law in zip(models, laws, strict=True)]
     return misses(samples[20::2])
 
@@ -269,9 +271,9 @@ def test_clients_lost_by_chance_leave_mean_and_heat() -> None:
 
     Scaled up they would be at 1.7 to 1.9 of the posterior's variance.
     """
-    holders = federation(1)
-    spread = whole(quadratics(holders), TOTAL)[1].diagonal()
-    everyone = stationary([round_map(holders, SHARES, SHARES)], [1.0])
+    population = federation(1)
+    spread = whole(quadratics(population), TOTAL)[1].diagonal()
+    everyone = stationary([round_map(population, SHARES, SHARES)], [1.0])
     subsets = [c for m in range(1, 7) for c in itertools.combinations(SHARES, m)]
     chances = [0.7 ** len(c) * 0.3 ** (6 - len(c)) / (1 - 0.3**6) for c in subsets]
     laws = []
@@ -279,7 +281,7 @@ def test_clients_lost_by_chance_leave_mean_and_heat() -> None:
         used = [
             dict(zip(c, renormalise_weights(SHARES, list(c), noisy), strict=True)) for c in subsets
         ]
-        laws.append(stationary([round_map(holders, w, SHARES) for w in used], chances))
+        laws.append(stationary([round_map(population, w, SHARES) for w in used], chances))
     torch.testing.assert_close(laws[0][0], everyone[0])
     assert (laws[0][1].diagonal() < everyone[1].diagonal()).all()
     assert (laws[1][1].diagonal() / spread > 1.7).all()

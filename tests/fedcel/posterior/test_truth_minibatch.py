@@ -17,7 +17,7 @@ TOTAL = sum(COUNTS)
 
 
 def federation(number: int, steps: int, rate: float, batch: int) -> Federation:
-    """Return four holders; each chain has the same images in an order of its own.
+    """Return four clients; each chain has the same images in an order of its own.
 
     All chains draw the same places of their batches; so they draw different images.
     """
@@ -32,7 +32,7 @@ def federation(number: int, steps: int, rate: float, batch: int) -> Federation:
 
 
 def batch_variance(y: Tensor, steps: int, rate: float, batch: int) -> float:
-    """Return the variance that its batches give to a holder's round, y (n,) its targets.
+    """Return the variance that its batches give to a client's round, y (n,) its targets.
 
     The round ends at sum_i c_i y_i + ..., c = eta q^(steps after it)/batch of the places drawn in a
     row. Places of one pass have the covariance -s^2/(n-1), of different passes 0.
@@ -45,23 +45,23 @@ def batch_variance(y: Tensor, steps: int, rate: float, batch: int) -> float:
     return float(counted * y.double().var(correction=0) / (n - 1))
 
 
-def ratios(holders: Federation) -> tuple[float, float]:
+def ratios(clients: Federation) -> tuple[float, float]:
     """Return the exact stationary variance over the posterior's: with full batches, with these."""
-    local = holders.settings.local
+    local = clients.settings.local
     decay = 1 - (1 - local.rate) ** (2 * local.steps)
     noise = 2 * local.rate / TOTAL * decay / (1 - (1 - local.rate) ** 2)
     extra = sum(
         (n / TOTAL) ** 2 * batch_variance(x[:, 0, 0, 1], local.steps, local.rate, local.batch_size)
-        for (x, _), n in zip(holders.parts, COUNTS, strict=True)
+        for (x, _), n in zip(clients.parts, COUNTS, strict=True)
     )
     return noise / decay * TOTAL, (noise + extra) / decay * TOTAL
 
 
-def measured(holders: Federation, folder: Path) -> tuple[float, float]:
+def measured(clients: Federation, folder: Path) -> tuple[float, float]:
     """Return the mean's error in posterior deviations, and the variance over the posterior's."""
-    models = [state.model for state in looped(holders, folder)]
+    models = [state.model for state in looped(clients, folder)]
     samples = torch.stack(models[len(models) // 4 :]).double()
-    want = float(torch.cat([x[:, 0, 0, 1] for x, _ in holders.parts]).double().mean())
+    want = float(torch.cat([x[:, 0, 0, 1] for x, _ in clients.parts]).double().mean())
     error = float(samples.mean() - want) * TOTAL**0.5
     return error, float((samples - want).square().mean()) * TOTAL
 
@@ -86,9 +86,9 @@ def test_what_batches_of_eight_add(steps: int, rate: float, full: float, small: 
 def test_chains_have_the_heat_of_their_batches(
     steps: int, batch: int, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Less than a pass, a pass of the smallest holder, several and a part: .03 sd, 3 %."""
-    holders = federation(number, steps, 0.2, batch)
-    installed(holders, monkeypatch)
-    error, variance = measured(holders, tmp_path)
+    """Less than a pass, a pass of the smallest client, several and a part: .03 sd, 3 %."""
+    clients = federation(number, steps, 0.2, batch)
+    installed(clients, monkeypatch)
+    error, variance = measured(clients, tmp_path)
     assert abs(error) < 0.03
-    assert variance == pytest.approx(ratios(holders)[1], rel=0.03)
+    assert variance == pytest.approx(ratios(clients)[1], rel=0.03)

@@ -12,7 +12,7 @@ from tests.fedcel.posterior.truth import Federation, installed, lines, looped, s
 
 COUNTS = [10, 20, 30, 40]
 TOTAL, RATE, STEPS, SCALE = sum(COUNTS), 0.03, 4, 0.2
-CURVATURE = torch.tensor([0.4, 1.6]).double()  # of every holder's mean potential
+CURVATURE = torch.tensor([0.4, 1.6]).double()  # of every client's mean potential
 MORE = {
     "local.precondition": "rms",
     "prior.scale": SCALE,
@@ -24,9 +24,9 @@ MORE = {
 
 
 def federation() -> Federation:
-    """Return four holders of two coefficients that do not touch each other: H is diagonal.
+    """Return four clients of two coefficients that do not touch each other: H is diagonal.
 
-    A holder's own coefficients are its own; far from 0, so that the steep one moves the model most.
+    A client's coefficients are its own; far from 0, so that the steep one moves the model most.
     """
     stream = torch.Generator().manual_seed(1)
     designs = [(2 * CURVATURE).sqrt().float().diag().repeat(n // 2, 1) for n in COUNTS]
@@ -38,21 +38,21 @@ def federation() -> Federation:
     return lines(designs, targets, 2000, settings(150, STEPS, RATE, len(COUNTS), **MORE))
 
 
-def posterior(holders: Federation) -> tuple[Tensor, Tensor]:
+def posterior(clients: Federation) -> tuple[Tensor, Tensor]:
     """Return mean and variances (2,) of the posterior with the prior N(0, s0^2)."""
-    x, y = torch.cat([images[:, 0, 0] for images, _ in holders.parts]).double().split([2, 1], 1)
+    x, y = torch.cat([images[:, 0, 0] for images, _ in clients.parts]).double().split([2, 1], 1)
     precision = TOTAL * CURVATURE + SCALE**-2
     return (x.T @ y)[:, 0] / precision, 1 / precision
 
 
-def exact(holders: Federation, scale: Tensor) -> Tensor:
+def exact(clients: Federation, scale: Tensor) -> Tensor:
     """Return the exact stationary variances (C, 2) of chains with step sizes eta G, `scale` G.
 
     A round is w <- q^tau w + eta G kappa (1 + .. + q^(tau-1)) w + noise around the posterior's
     mean, q = 1 - eta G (lambda + decay + kappa), the noise that of temperature 1 at step eta G,
     over what the moving prior cools it by.
     """
-    plan = plan_round(holders.settings, holders.settings.rounds, 1.0, TOTAL)
+    plan = plan_round(clients.settings, clients.settings.rounds, 1.0, TOTAL)
     eta = RATE * scale.double()
     q = 1 - eta * (CURVATURE + plan.decay + plan.pull)
     drift = q**STEPS + eta * plan.pull * sum(q**j for j in range(STEPS))
@@ -61,28 +61,28 @@ def exact(holders: Federation, scale: Tensor) -> Tensor:
     return noise * sum(q ** (2 * j) for j in range(STEPS)) / (1 - drift**2)
 
 
-def measured(holders: Federation, folder: Path) -> tuple[Tensor, Tensor, Tensor]:
+def measured(clients: Federation, folder: Path) -> tuple[Tensor, Tensor, Tensor]:
     """Return the mean's error (2,) in deviations, the variance over the exact one, and over T = 1.
 
     The step sizes have to differ, and to stay when burn-in ends.
     """
-    states = list(looped(holders, folder))
-    scales = [server_state.step_sizes(state).view(-1, 2) for state in states]
-    end = holders.settings.rounds // 10
+    states = list(looped(clients, folder))
+    scales = [server_state.compute_preconditioner(state).view(-1, 2) for state in states]
+    end = clients.settings.rounds // 10
     assert all(torch.equal(scale, scales[-1]) for scale in scales[end:])
     assert (scales[-1][:, 0] / scales[-1][:, 1]).min() > 1.5
-    mean, variance = posterior(holders)
+    mean, variance = posterior(clients)
     off = torch.stack([state.model.view(-1, 2) for state in states[5 * end :: 3]]).double() - mean
-    want = exact(holders, scales[-1])
+    want = exact(clients, scales[-1])
     ratio = (off.square() / want).mean((0, 1))
     return (off / want.sqrt()).mean((0, 1)), ratio, (want / variance).mean(0)
 
 
 def test_step_sizes_leave_the_posterior(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mean within .03 sd, variance within 3 % of the exact one, which is the posterior's to 2 %."""
-    holders = federation()
-    installed(holders, monkeypatch)
-    error, ratio, heat = measured(holders, tmp_path)
+    clients = federation()
+    installed(clients, monkeypatch)
+    error, ratio, heat = measured(clients, tmp_path)
     assert error.abs().max() < 0.03
     assert (ratio - 1).abs().max() < 0.03
     assert (heat - 1).abs().max() < 0.02
@@ -91,8 +91,8 @@ def test_step_sizes_leave_the_posterior(tmp_path: Path, monkeypatch: pytest.Monk
 def test_noise_must_be_scaled_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of eta G with the noise of eta: too cold where G is large, too hot where small."""
     monkeypatch.setattr(RoundPlan, "noise_scale", lambda plan, scale: torch.ones_like(scale))
-    holders = federation()
-    installed(holders, monkeypatch)
-    _, ratio, _ = measured(holders, tmp_path)
+    clients = federation()
+    installed(clients, monkeypatch)
+    _, ratio, _ = measured(clients, tmp_path)
     assert ratio[0] < 0.8
     assert ratio[1] > 1.5

@@ -122,7 +122,7 @@ def settings(rounds: int, steps: int, rate: float, clients: int, **more: object)
 
 
 def unequal(counts: list[int], chains: int, s: Settings, seed: int = 0) -> Federation:
-    """Return holders of a regression on two values, each with its own spread of the design."""
+    """Return clients of a regression on two values, each with its own spread of the design."""
     stream = torch.Generator().manual_seed(seed)
     truth = torch.randn(2, 1, generator=stream)
     designs = [
@@ -134,14 +134,14 @@ def unequal(counts: list[int], chains: int, s: Settings, seed: int = 0) -> Feder
 
 
 def installed(federation: Federation, patch: pytest.MonkeyPatch) -> None:
-    """Give the client's code these holders' images and net; all else of it is as it ships."""
+    """Give the client's code these clients' images and net; all else of it is as it ships."""
     patch.setattr(
         client_update,
         "select_client_images",
         lambda settings, client: Images(*federation.parts[client]),
     )
     patch.setattr(client_update, "build_client_losses", lambda settings, threshold=None: NO_LOSSES)
-    patch.setattr(client_update, "build_client_net", lambda settings: federation.flat)
+    patch.setattr(client_update, "build_workspace_net", lambda settings: federation.flat)
 
 
 def looped(federation: Federation, folder: Path) -> Iterator[ServerState]:
@@ -155,7 +155,7 @@ def looped(federation: Federation, folder: Path) -> Iterator[ServerState]:
 
 
 class Quadratic(NamedTuple):
-    """A holder's mean potential w'Hw/2 - w'b, its gradient H w - b, of its share of the images."""
+    """A client's mean potential w'Hw/2 - w'b, its gradient H w - b, of its share of the images."""
 
     hessian: Tensor
     push: Tensor
@@ -163,7 +163,7 @@ class Quadratic(NamedTuple):
 
 
 def quadratics(federation: Federation) -> list[Quadratic]:
-    """Return the holders' potentials in double precision; the first chain's targets."""
+    """Return the clients' potentials in double precision; the first chain's targets."""
     values = federation.flat.net.head.w.shape[1]
     pairs = [
         images[:, 0, 0, : values + 1].double().split(values, 1) for images, _ in federation.parts
@@ -207,9 +207,9 @@ class Map(NamedTuple):
 def round_map(
     federation: Federation, weights: dict[int, float], noise_weights: dict[int, float]
 ) -> Map:
-    """Return the round of these holders: `weights` of their deltas, `noise_weights` of their noise.
+    """Return the round of these clients: `weights` of their deltas, `noise_weights` of their noise.
 
-    Per step a holder adds noise of variance 2 eta/(N w_k), w_k of `noise_weights`; its delta
+    Per step a client adds noise of variance 2 eta/(N w_k), w_k of `noise_weights`; its delta
     counts w_k. With `local.control` fresh its gradient at w is replaced by the mean of those here.
     No prior, temperature 1, full batches.
     """

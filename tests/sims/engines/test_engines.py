@@ -49,7 +49,7 @@ def test_a_pool_yields_gradients_in_order_and_errors_by_name(tmp_path: Path) -> 
     """More clients than wait at once; a client that is not there is its own error."""
     s = parse_settings(CLUSTERED | {"clients": 6})
     examples = {client: len(client_update.select_client_images(s, client).y) for client in range(6)}
-    state = init_server_state(client_update.build_client_net(s).vector)
+    state = init_server_state(client_update.build_workspace_net(s).vector)
     request = begin_round(s, state, examples)
     with ThreadPoolExecutor(1) as executor:
         pool = PooledTrainer(s, tmp_path, executor, 1)

@@ -81,6 +81,10 @@ def test_an_own_strategy_decides(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"strategy.name": "pathlib:Path"}, "is no Flower Strategy"),
+        (
+            {"strategy.name": f"{__name__}:Still", "strategy.upload": "weights"},
+            "upload is 'weights'; '.*Still' aggregates 'delta'",
+        ),
         ({"strategy.name": "builtins:dict", "strategy.upload": "weights"}, "is no Flower Strategy"),
         ({"strategy.name": "flwr.serverapp.strategy:QFedAvg"}, "cannot be made.*client_learning"),
         ({"strategy.name": "builtins:repr"}, "cannot be made"),

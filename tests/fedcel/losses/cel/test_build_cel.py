@@ -53,7 +53,7 @@ def test_no_attention_before_the_loss_acts(kind: str) -> None:
     """Up to the end of warm-up a client stores nothing; then theta and Adam's moments appear."""
     cel = {"kind": kind, "warm-up": 2, "clusters": 2}
     settings = parse_settings({"cel": cel, "local": {"steps": 2}, "rounds": 20})
-    model = client_update.build_client_net(settings).vector.clone()
+    model = client_update.build_workspace_net(settings).vector.clone()
     state: State | None = None
     has_theta = []
     for number in range(1, 5):

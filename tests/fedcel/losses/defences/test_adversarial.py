@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from fedcel.attacks.decoder_networks import build_decoder_network
+from fedcel.data import Images
 from fedcel.errors import NetError, SettingsError
 from fedcel.federation.local_update import local_update
 from fedcel.leakage import SmashedData, optimal_leak
@@ -163,8 +164,7 @@ def trained(weight: float) -> FlatNet:
     local_update(
         flat,
         flat.vector.clone(),
-        x,
-        y,
+        Images(x, y),
         plan=plan,
         local=local,
         streams=lambda p: make_generator(1, p),
