@@ -40,7 +40,7 @@ def test_each_message_is_paid_once_and_answered_the_same(tmp_path: Path) -> None
 
 def test_a_message_without_a_finite_answer_is_told_so(tmp_path: Path) -> None:
     """It is not the account that lacks anything; nothing is charged."""
-    flat = client_update.build_client_net(S)
+    flat = client_update.build_workspace_net(S)
     vector = flat.vector.clone()
     vector[flat.cut :] = 1e30
     client = EvaluationClient(S, flat, client_update.select_client_images(S, 0), [vector])

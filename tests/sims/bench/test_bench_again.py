@@ -154,7 +154,7 @@ def test_an_attack_that_cannot_be_made_any_more_ends_no_bench(tmp_path: Path) ->
     (tmp_path / "a" / "cost.json").write_text("{}")
     failed = AttackRow(attack="flaky", skipped=f"{FAILURE_PREFIX} MemoryError")
     write_result(tmp_path / "a", cell.settings.attack, AttackOutcome([failed], {}, {}))
-    assert not BENCH.is_finished(tmp_path / "a", cell)
+    assert not run_bench.is_finished(tmp_path / "a", cell)
 
 
 @pytest.mark.filterwarnings("ignore:flaky on smashed-data")
