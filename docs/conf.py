@@ -23,3 +23,6 @@ def bars(app, what, name, obj, options, lines):  # noqa: D103 - Sphinx's signatu
 
 def setup(app):  # noqa: D103 - Sphinx's name
     app.connect("autodoc-process-docstring", bars)
+
+
+napoleon_use_ivar = True  # a field is described where its class lists it, once
