@@ -24,9 +24,7 @@ from sims.report.matched_table import (
     describe_intervals,
     make_anchor_lines,
 )
-from sims.report.number_format import DASH
-from sims.report.table import format_markdown, make_table
-from sims.report.table_cells import format_means
+from sims.report.table import DASH, format_markdown, format_means, make_table
 from sims.results import (
     ACCURACY,
     BenchRow,

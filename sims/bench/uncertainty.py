@@ -25,8 +25,7 @@ from sims.bench.scenario import Cell
 from sims.engines import local
 from sims.engines.process_pool import run_items
 from sims.progress import print_line
-from sims.report.table import format_markdown, make_table
-from sims.report.table_cells import format_means
+from sims.report.table import format_markdown, format_means, make_table
 from sims.results import UNCERTAINTY_FILE, UncertaintyRow, find_columns
 
 MEMBER = re.compile(r"(?P<name>.+)-member-\d+")

@@ -1,18 +1,21 @@
 """The plots, as SVG text: colours safe for the colour-blind, and never colour alone."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from io import StringIO
 from typing import Any, Literal, NamedTuple
 
+import torch
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedcel.settings import burn_in_rounds
+from fedcel.posterior import DIAGNOSIS_INTERVAL, MAX_R_HAT, Trace, diagnose
+from fedcel.settings import MIN_ESS, MIN_SAMPLED_ROUNDS, burn_in_rounds
 from sims.report.book import FinishedRun
 from sims.report.summary import Summary
-from sims.results import Estimate, ReliabilityBins, RoundEvent
+from sims.results import Estimate, ReliabilityBins, RoundEvent, estimate
 
 INK = "#26323d"
 FAINT = "#8a949e"
@@ -193,6 +196,92 @@ def draw_variant(axes: Axes, points: Sequence[Point]) -> None:
             [point.x], [point.y], xerr=point.x_half, yerr=point.y_half, color=look.colour,
             marker=look.marker, fillstyle=look.fill, markersize=8, elinewidth=1, capsize=2,
         )  # fmt: skip
+
+
+def draw_mse_trade_off(summaries: Sequence[Summary]) -> Figure | None:
+    """Draw accuracy (percent) against the worst attack's MSE; up and right is better."""
+    marks = [
+        *_anchor("label only", "--", (s.oracle_mse for s in summaries)),
+        *_anchor("mean image", ":", (s.mean_mse for s in summaries)),
+    ]
+    figure = draw_trade_off(summaries, lambda s: s.mse, marks)
+    if figure is not None:
+        figure.axes[-1].locator_params(axis="x", nbins=6)  # four decimals each, side by side
+        figure.axes[-1].set_xlabel("MSE of the worst attack that all met (more is better)")
+    return figure
+
+
+def draw_identification_trade_off(summaries: Sequence[Summary]) -> Figure | None:
+    """Draw accuracy against how often the worst attack's image is nearest to its own original.
+
+    Both in percent; up and left is better. The worst attack is that with the lowest MSE.
+    """
+    picked = [s for s in summaries if s.picked.mean is not None]
+    label = (s.label_only for s in picked if s.picked_among == s.choices)
+    chance = (1 / s.picked_among for s in picked if s.picked_among)
+    marks = [*_anchor("chance", ":", chance, 100), *_anchor("label only", "--", label, 100)]
+    marks = [mark._replace(right=mark.name == "label only") for mark in marks]
+    figure = draw_trade_off(summaries, lambda s: to_percent(s.picked), marks)
+    if figure is not None:
+        start_axis_at_zero(figure)
+        figure.axes[-1].set_xlabel("right image by the attack all met, % (less is better)")
+    return figure
+
+
+def to_percent(share: Estimate) -> Estimate:
+    """Return the estimate of a share in percent."""
+    mean, half, sd = (None if v is None else 100 * v for v in (share.mean, share.half, share.sd))
+    return replace(share, mean=mean, half=half, sd=sd)
+
+
+def _anchor(
+    name: str, line: Literal["--", ":"], values: Iterable[float | None], scale: float = 1
+) -> list[Mark]:
+    """Return the line at the mean of what is known, if anything is."""
+    mean = estimate(values).mean
+    return [] if mean is None else [Mark(scale * mean, name, line)]
+
+
+PROBES = 3  # of which the logits are drawn
+
+
+def draw_chain_path(trace: Trace) -> Figure | None:
+    """Draw the held-out log-likelihood and three probes' logits by round, each in its own units."""
+    if len(trace.rows) < 2:
+        return None
+    values = torch.stack(trace.rows)[:, : PROBES + 1]
+    standardised = (values - values.mean(0)) / values.std(0).clamp_min(1e-12)
+    figure, panels = make_panels(values.shape[1], 1.05, share_scale=False)
+    names = ["log-lik.", *(f"probe {number}" for number in range(1, PROBES + 1))]
+    for axes, column, name in zip(panels, standardised.T, names, strict=False):
+        axes.plot(trace.rounds, column, color=choose_look(0).colour, linewidth=0.9)
+        axes.set_ylabel(name)
+    panels[-1].set_xlabel("round")
+    return figure
+
+
+def draw_convergence(trace: Trace) -> Figure | None:
+    """Draw R-hat and the effective sample size over the rounds, with what is asked of them."""
+    rows = torch.stack(trace.rows) if trace.rows else torch.empty(0, 1)
+    counts = [
+        n
+        for n in range(DIAGNOSIS_INTERVAL, len(rows) + 1, DIAGNOSIS_INTERVAL)
+        if n >= MIN_SAMPLED_ROUNDS
+    ]
+    verdicts = {trace.rounds[n - 1]: verdict for n in counts if (verdict := diagnose(rows[:n]))}
+    if not verdicts:
+        return None
+    figure, panels = make_panels(2, 2.1, share_scale=False)
+    r_hats = [verdict.r_hat for verdict in verdicts.values()]
+    sizes = [verdict.ess for verdict in verdicts.values()]
+    curves = (("split R-hat", r_hats, MAX_R_HAT), ("bulk ESS", sizes, MIN_ESS))
+    for number, (axes, (name, values, limit)) in enumerate(zip(panels, curves, strict=True)):
+        look = choose_look(number)
+        axes.plot(list(verdicts), values, color=look.colour, marker=look.marker, markersize=4)
+        axes.axhline(limit, color=FAINT, linestyle=":", linewidth=1.2)
+        axes.set_ylabel(name)
+    panels[-1].set_xlabel("round")
+    return figure
 
 
 def draw_curve(

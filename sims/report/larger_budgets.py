@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from fedcel.attacks import AttackId
-from sims.report.table import Table, make_table
-from sims.report.table_cells import format_estimate
+from sims.report.table import Table, format_estimate, make_table
 from sims.results import MSE, BenchRow, Estimate, comparable_attacks
 
 FALLING = 0.98

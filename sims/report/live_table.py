@@ -8,8 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from sims.report.figures import FAINT, INK, WIDTH, choose_look, escape_label
-from sims.report.table import Table, format_columns, make_table
-from sims.report.table_cells import format_estimate
+from sims.report.table import Table, format_columns, format_estimate, make_table
 from sims.results import (
     ACCURACY,
     LIVE_FILE,

@@ -7,9 +7,14 @@ from statistics import fmean
 from typing import NamedTuple
 
 from fedcel.errors import SettingsError
-from sims.report.number_format import DASH, format_number
-from sims.report.table import format_markdown, make_table
-from sims.report.table_cells import find_anchors, format_crossed
+from sims.report.table import (
+    DASH,
+    find_anchors,
+    format_crossed,
+    format_markdown,
+    format_number,
+    make_table,
+)
 from sims.results import (
     BITS,
     FAILED_FILE,

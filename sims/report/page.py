@@ -15,8 +15,6 @@ from fedcel.files import write_whole
 from fedcel.posterior import Trace
 from sims.progress import ShowStep, show_steps
 from sims.report import (
-    attack_figures,
-    chain_figures,
     figures,
     larger_budgets,
     limits,
@@ -26,8 +24,8 @@ from sims.report import (
 )
 from sims.report.book import Book, FinishedRun, read_book
 from sims.report.contradictions import find_alarms
-from sims.report.number_format import format_interval, format_number
 from sims.report.summary import Summary, summarise_book
+from sims.report.table import format_interval, format_number
 from sims.report.verdict import Verdict, describe_attack, find_verdict, list_cautions
 from sims.results import LiveRow, RoundEvent
 
@@ -111,8 +109,8 @@ def draw_figures(
     featured = choose_featured(summaries, verdict)
     figures_drawn: dict[str, Figure | None] = {
         "bits": figures.draw_bits_trade_off(summaries),
-        "mse": attack_figures.draw_mse_trade_off(compared),
-        "identification": attack_figures.draw_identification_trade_off(compared),
+        "mse": figures.draw_mse_trade_off(compared),
+        "identification": figures.draw_identification_trade_off(compared),
         "live": live_table.draw_live_figure(answers),
     }
     curves = summaries if len(summaries) <= MAX_CURVES else list(featured.values())
@@ -125,8 +123,8 @@ def draw_figures(
                 result.reliability, page_tables.name_predictor([result])
             )
     if sampled := find_sampled(featured):
-        figures_drawn["chain"] = chain_figures.draw_chain_path(sampled[1])
-        figures_drawn["convergence"] = chain_figures.draw_convergence(sampled[1])
+        figures_drawn["chain"] = figures.draw_chain_path(sampled[1])
+        figures_drawn["convergence"] = figures.draw_convergence(sampled[1])
     svgs = {}
     count = len(figures_drawn)
     for done, (name, figure) in enumerate(figures_drawn.items()):

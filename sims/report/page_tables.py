@@ -5,14 +5,17 @@ from collections.abc import Callable, Iterable, Sequence
 from fedcel.attacks import AttackRow
 from fedcel.json_records import Record
 from fedcel.settings import dump_settings, flatten_settings
-from sims.report.number_format import (
-    DASH,
-    format_deviation,
-    format_number,
-)
 from sims.report.summary import Summary
-from sims.report.table import Table, format_columns, make_table
-from sims.report.table_cells import find_summary_anchors, format_estimate
+from sims.report.table import (
+    DASH,
+    Table,
+    find_summary_anchors,
+    format_columns,
+    format_deviation,
+    format_estimate,
+    format_number,
+    make_table,
+)
 from sims.report.terminal_summary import name_worst_attacks
 from sims.results import (
     MSE,

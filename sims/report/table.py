@@ -1,4 +1,4 @@
-"""The one model of a table: cells as text, formatted once.
+"""A table: how numbers become cells, and how a table is drawn.
 
 The page draws it as HTML (`grid` in page.html.jinja), documents have it as Markdown, a terminal as
 columns.
@@ -6,6 +6,125 @@ columns.
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+from sims.report.summary import Summary
+from sims.results import (
+    BITS,
+    IDENTIFICATION,
+    MSE,
+    Column,
+    Estimate,
+    Measures,
+    crossed_interval,
+    estimate,
+    mean_samples,
+)
+
+DASH = "–"
+
+
+def format_number(value: float | None, digits: int) -> str:
+    """Return a number with so many decimals, None as a dash."""
+    return DASH if value is None else f"{value:z.{digits}f}"
+
+
+def format_share(value: float | None) -> str:
+    """Return a share as percent with one decimal, without the sign."""
+    return format_number(None if value is None else 100 * value, 1)
+
+
+def format_interval(value: Estimate, digits: int, scale: float = 1) -> str:
+    """Return "mean ± half" of the 95 % interval, or the mean where there is none."""
+    return _format_spread(value.mean, value.half, digits, scale)
+
+
+def format_deviation(value: Estimate, digits: int) -> str:
+    """Return "mean ± standard deviation", or the mean of a single value."""
+    return _format_spread(value.mean, value.sd, digits, 1)
+
+
+def _format_spread(mean: float | None, spread: float | None, digits: int, scale: float) -> str:
+    text = format_number(None if mean is None else scale * mean, digits)
+    return text if spread is None else f"{text} ± {format_number(scale * spread, digits)}"
+
+
+def format_estimate(column: Column, value: Estimate) -> str:
+    """Return mean and interval as the column shows them."""
+    return format_interval(value, column.digits, column.scale)
+
+
+def format_crossed(
+    column: Column, seeds: Iterable[float | None], images: Iterable[float | None] = ()
+) -> str:
+    """Return the mean over seeds and its interval over seeds and images (`crossed_interval`)."""
+    return format_estimate(column, crossed_interval(seeds, images))
+
+
+def format_means(
+    columns: Iterable[Column],
+    rows: Sequence[Measures],
+    samples: Sequence[Sequence[Measures]] = (),
+) -> list[str]:
+    """Return a cell for each column: mean over rows, with its interval.
+
+    `samples` are the rows in bootstrap samples of the test images.
+    """
+    return [
+        format_crossed(c, (row.get(c.key) for row in rows), mean_samples(samples, c.key))
+        for c in columns
+    ]
+
+
+class Anchor(NamedTuple):
+    """What one reaches who gets no message: no bits beyond the label, by definition."""
+
+    name: str
+    identification: float | None
+    mse: float | None
+
+    def format_cells(self, columns: Iterable[Column]) -> list[str]:
+        """Return a cell for each column."""
+        values = {
+            BITS.key: 0.0,
+            IDENTIFICATION.key: self.identification,
+            MSE.key: self.mse,
+        }
+        return [
+            format_estimate(c, Estimate(values[c.key])) if c.key in values else DASH
+            for c in columns
+        ]
+
+
+def find_anchors(
+    *,
+    label_only: Iterable[float | None],
+    choices: Iterable[int | None],
+    oracle_mse: Iterable[float | None],
+    mean_mse: Iterable[float | None],
+) -> tuple[Anchor, Anchor]:
+    """Return the anchors of a table: who knows the label alone, and who knows nothing.
+
+    Args:
+        label_only: How often the label alone identifies an image, of each row.
+        choices: Among how many images it is looked for.
+        oracle_mse: Error of the mean image of the right class.
+        mean_mse: Error of the mean image.
+    """
+    chance = (1 / count if count else None for count in choices)
+    return (
+        Anchor("label only (class means)", estimate(label_only).mean, estimate(oracle_mse).mean),
+        Anchor("nothing (mean image)", estimate(chance).mean, estimate(mean_mse).mean),
+    )
+
+
+def find_summary_anchors(summaries: Sequence[Summary]) -> tuple[Anchor, Anchor]:
+    """Return the anchors of a table of summaries."""
+    return find_anchors(
+        label_only=(summary.label_only for summary in summaries),
+        choices=(summary.choices for summary in summaries),
+        oracle_mse=(summary.oracle_mse for summary in summaries),
+        mean_mse=(summary.mean_mse for summary in summaries),
+    )
 
 
 class Table(NamedTuple):

@@ -5,10 +5,15 @@ from pathlib import Path
 
 from sims.report.book import read_book
 from sims.report.limits import describe_seeds
-from sims.report.number_format import DASH, format_deviation, format_interval
 from sims.report.summary import Summary, summarise_book
-from sims.report.table import format_columns, make_table
-from sims.report.table_cells import find_summary_anchors
+from sims.report.table import (
+    DASH,
+    find_summary_anchors,
+    format_columns,
+    format_deviation,
+    format_interval,
+    make_table,
+)
 from sims.report.verdict import describe_attack, find_verdict
 from sims.results import ACCURACY, BITS, IDENTIFICATION, MSE
 

@@ -6,8 +6,7 @@ from statistics import fmean
 from typing import Literal, NamedTuple
 
 from sims.report.summary import Summary
-from sims.results.estimate import MIN_SEEDS, Estimate
-from sims.results.intervals import crossed_interval
+from sims.results.intervals import MIN_SEEDS, Estimate, crossed_interval
 
 MATCHED_POINTS = 2.0  # of accuracy that a defence may cost and still count as matched
 NO_DIFFERENCE = 0.05  # a smaller share of the undefended leak is called no difference

@@ -32,7 +32,6 @@ from sims.results.columns import (
     find_columns,
     row_measures,
 )
-from sims.results.estimate import MIN_SEEDS, UNKNOWN, Estimate, estimate
 from sims.results.file_names import (
     ATTACKS_FOLDER,
     BENCH_FILE,
@@ -43,7 +42,16 @@ from sims.results.file_names import (
     RESULT_FILE,
     UNCERTAINTY_FILE,
 )
-from sims.results.intervals import complete_mean, crossed_interval, mean_samples, resample_rows
+from sims.results.intervals import (
+    MIN_SEEDS,
+    UNKNOWN,
+    Estimate,
+    complete_mean,
+    crossed_interval,
+    estimate,
+    mean_samples,
+    resample_rows,
+)
 from sims.results.matched_accuracy import (
     Matches,
     curve_areas,

@@ -32,9 +32,8 @@ from fedcel.settings import Settings, parse_settings
 from sims.engines.client_trainers import SequentialTrainer
 from sims.engines.process_pool import run_items
 from sims.progress import print_line
-from sims.report.number_format import format_interval
-from sims.report.table import format_markdown, make_table
-from sims.results.estimate import estimate
+from sims.report.table import format_interval, format_markdown, make_table
+from sims.results.intervals import estimate
 
 CLIENTS, SEEDS = 10, (0, 1, 2)
 COMMON = {

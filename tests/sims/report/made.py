@@ -4,7 +4,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
 from sims.report.summary import Summary
-from sims.results.estimate import Estimate
+from sims.results.intervals import Estimate
 
 
 def notes(figure: Figure) -> dict[str, float]:

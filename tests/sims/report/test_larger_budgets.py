@@ -1,7 +1,7 @@
 """What larger budgets brought: who was attacked with several, and whether more would help."""
 
 from sims.report.larger_budgets import describe_sweeps, find_sweeps, make_sweeps_table
-from sims.report.number_format import DASH
+from sims.report.table import DASH
 from sims.results.records import BenchRow
 from tests.sims.results.made import attack, make_row
 

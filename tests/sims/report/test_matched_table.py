@@ -11,7 +11,7 @@ from fedcel.errors import RunError, SettingsError
 from fedcel.runs import per_image
 from sims.commands.main import main
 from sims.report.matched_table import COLUMNS, NEVER, describe_attacks, make_matched_tables
-from sims.report.number_format import DASH
+from sims.report.table import DASH
 from sims.results import hold_to_common
 from tests.sims.results.made import attack, make_row
 

@@ -7,8 +7,8 @@ from fedcel.attacks import AttackRow
 from fedcel.settings import Settings
 from sims.report import page_tables
 from sims.report.book import FinishedRun
-from sims.report.number_format import DASH
 from sims.report.summary import Summary
+from sims.report.table import DASH
 from sims.results.records import RunResult
 from tests.sims.report.made import cell
 

@@ -13,7 +13,7 @@ from fedcel.runs import per_image
 from fedcel.settings import burn_in_rounds
 from sims.report.book import read_book
 from sims.report.summary import summarise_book
-from sims.results.estimate import Estimate, estimate
+from sims.results.intervals import Estimate, estimate
 from tests.sims.attack_files import load_rows, save_rows
 
 Make = Callable[..., Path]

@@ -15,7 +15,7 @@ from sims.report.verdict import (
     find_verdict,
     list_cautions,
 )
-from sims.results.estimate import Estimate
+from sims.results.intervals import Estimate
 from sims.results.records import RunResult
 from tests.sims.report.made import cell
 

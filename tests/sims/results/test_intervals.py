@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from sims.results.attack_results import attack_vector_name
-from sims.results.estimate import estimate
 from sims.results.intervals import (
     NORMAL,
     REPLICATES,
     crossed_interval,
+    estimate,
     mean_samples,
     resample_rows,
     resampled_mean,
