@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from clients.device import ImageOwner as ImageOwner
     from clients.device import PrivatePrediction as PrivatePrediction
     from clients.device import SplitClient as SplitClient
+    from clients.encoder_leak_guard import Leak as Leak
+    from clients.encoder_leak_guard import LeakGuard as LeakGuard
+    from clients.encoder_leak_guard import measure_leak as measure_leak
     from clients.flower.client_app import make_client_app as make_client_app
     from clients.flower.evaluation_client import EvaluationClient as EvaluationClient
     from clients.flower.posterior_client import PosteriorClient as PosteriorClient
-    from clients.leak_guard import Leak as Leak
-    from clients.leak_guard import LeakGuard as LeakGuard
-    from clients.leak_guard import measure_leak as measure_leak
 else:
     __all__, __getattr__, __dir__ = _export_lazily(__name__, __file__)

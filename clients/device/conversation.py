@@ -12,7 +12,7 @@ from jaxtyping import Float
 from pydantic import BaseModel, ValidationError
 from torch import Tensor, nn
 
-from clients import wire
+from clients import service_messages
 from clients.device.encoder import MAX_ENCODER_BYTES, read_encoder
 from fedcel.errors import ServiceError, SpentError
 from fedcel.nets import SplitNet
@@ -120,7 +120,7 @@ def choose_pause(attempt: int, reply: HttpReply | None) -> float:
 def describe_refusal(reply: HttpReply) -> ServiceError:
     """Return what a refusal says."""
     try:
-        problem = wire.ProblemBody.model_validate_json(reply.body)
+        problem = service_messages.ProblemBody.model_validate_json(reply.body)
     except ValidationError:
         return ServiceError(f"the service answered {reply.status}")
     remaining = "" if problem.remaining is None else f" (epsilon left: {problem.remaining:g})"
@@ -140,11 +140,11 @@ def parse_reply(kind: type[Content], reply: HttpReply) -> Content:
 
 def request_model(
     key: str, own_encoder: nn.Module | None
-) -> Conversation[tuple[wire.ModelCard, SplitNet]]:
+) -> Conversation[tuple[service_messages.ModelCard, SplitNet]]:
     """Return the served model's card and the device's half of it."""
     headers = {"Authorization": f"Bearer {key}"}
     reply = yield from send_with_retries(HttpRequest("GET", "/v1/model", headers))
-    card = parse_reply(wire.ModelCard, reply)
+    card = parse_reply(service_messages.ModelCard, reply)
     size = card.encoder.bytes
     if size > MAX_ENCODER_BYTES:
         raise ServiceError(f"the encoder has {size} bytes, at most {MAX_ENCODER_BYTES}")
@@ -152,10 +152,10 @@ def request_model(
     return card, read_encoder(card, reply.body, own_encoder)
 
 
-def request_budget(key: str) -> Conversation[wire.Budget]:
+def request_budget(key: str) -> Conversation[service_messages.Budget]:
     """Return the client's account."""
     request = HttpRequest("GET", "/v1/budget", {"Authorization": f"Bearer {key}"})
-    return parse_reply(wire.Budget, (yield from send_with_retries(request)))
+    return parse_reply(service_messages.Budget, (yield from send_with_retries(request)))
 
 
 def build_query(key: str, version: str, message: bytes, *, uncertainty: bool) -> HttpRequest:
@@ -174,7 +174,7 @@ def request_prediction(
     request: HttpRequest, classes: int, leaked_bits: float
 ) -> Conversation[PrivatePrediction]:
     """Return the answer to a query."""
-    answer = parse_reply(wire.Answer, (yield from send_with_retries(request)))
+    answer = parse_reply(service_messages.Answer, (yield from send_with_retries(request)))
     if len(answer.values) != classes or not 0 <= answer.label < classes:
         raise ServiceError(
             f"the answer has {len(answer.values)} values and label {answer.label}, must be "

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from clients.device.keyed_noise import compute_fingerprint, disturb_features
 from clients.device.sent_messages import SentMessages
-from clients.leak_guard import Leak
-from clients.wire import ModelCard
+from clients.encoder_leak_guard import Leak
+from clients.service_messages import ModelCard
 from fedcel.errors import DataError
 from fedcel.nets import SplitNet
 

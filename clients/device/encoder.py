@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from clients.wire import ModelCard
+from clients.service_messages import ModelCard
 from fedcel.errors import NetError, ServiceError
 from fedcel.nets import NET_BUILDERS, Cut, SplitNet
 from fedcel.settings import NetSettings

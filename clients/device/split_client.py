@@ -28,8 +28,8 @@ from clients.device.conversation import (
 from clients.device.device import Device, describe_law
 from clients.device.keyed_noise import load_device_key
 from clients.device.sent_messages import SentMessages
-from clients.leak_guard import LeakGuard
-from clients.wire import LOOPBACK_HOSTS, Budget, ModelCard
+from clients.encoder_leak_guard import LeakGuard
+from clients.service_messages import LOOPBACK_HOSTS, Budget, ModelCard
 from fedcel.errors import ServiceError
 from fedcel.nets import SplitNet
 

@@ -19,7 +19,7 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from clients import wire
+from clients import service_messages
 from clients.service.access import KeyStore, RateLimiter, key_table_path
 from clients.service.answering import (
     PrivateAnswer,
@@ -60,8 +60,8 @@ QUERY_DOCUMENTATION: dict[str, Any] = {
             "schema": {"type": "string", "pattern": pattern},
         }
         for name, pattern in (
-            ("Idempotency-Key", wire.REQUEST_ID_PATTERN),
-            ("Model-Version", wire.VERSION_PATTERN),
+            ("Idempotency-Key", service_messages.REQUEST_ID_PATTERN),
+            ("Model-Version", service_messages.VERSION_PATTERN),
         )
     ]
     + [{"name": "uncertainty", "in": "query", "schema": {"type": "boolean", "default": False}}],
@@ -75,7 +75,7 @@ QUERY_DOCUMENTATION: dict[str, Any] = {
                     "description": "D values of float32, little-endian.",
                 }
             },
-            JSON_TYPE: {"schema": wire.Question.model_json_schema()},
+            JSON_TYPE: {"schema": service_messages.Question.model_json_schema()},
         },
     },
 }
@@ -231,7 +231,7 @@ def create_app(service: Service) -> FastAPI:
         answer_query,
         name="query",
         methods=["POST"],
-        response_model=wire.Answer,
+        response_model=service_messages.Answer,
         responses=describe_refusals(401, 403, 408, 409, 413, 415, 422, 429, 500, 503),
         openapi_extra=KEY_DOCUMENTATION | QUERY_DOCUMENTATION,
         route_class_override=UnparsedRoute,
@@ -268,7 +268,7 @@ class UnparsedRoute(APIRoute):
 
 def describe_refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the documentation of refusals."""
-    content = {PROBLEM_MEDIA_TYPE: {"schema": wire.ProblemBody.model_json_schema()}}
+    content = {PROBLEM_MEDIA_TYPE: {"schema": service_messages.ProblemBody.model_json_schema()}}
     by_status: dict[int | str, dict[str, Any]] = {}
     for status in statuses:
         titles = [kind.title for kind in ProblemKind if kind.status == status]
@@ -282,10 +282,10 @@ def find_service(request: Request) -> Service:
     return service
 
 
-def build_model_card(served: ServedModel, mechanism: Mechanism) -> wire.ModelCard:
+def build_model_card(served: ServedModel, mechanism: Mechanism) -> service_messages.ModelCard:
     """Return what a device has to know; the encoder is written out and hashed here."""
     price = to_micro_epsilon(mechanism.epsilon) / MICRO
-    return wire.ModelCard(
+    return service_messages.ModelCard(
         model=served.version,
         shape=list(served.shape),
         features=served.net.features,
@@ -293,14 +293,14 @@ def build_model_card(served: ServedModel, mechanism: Mechanism) -> wire.ModelCar
         samples=served.samples,
         sigma=served.net.cut.sigma,
         dropout=served.net.cut.dropout,
-        largest=wire.MAX_VALUE,
+        largest=service_messages.MAX_VALUE,
         mechanism=mechanism.name,
         clip=served.privacy.clip,
         clip_kind=served.privacy.clip_kind,
         epsilon=mechanism.epsilon,
         delta=mechanism.delta,
-        price=wire.PriceCard(answer=price, uncertainty=price),
-        encoder=wire.EncoderCard(
+        price=service_messages.PriceCard(answer=price, uncertainty=price),
+        encoder=service_messages.EncoderCard(
             url="/v1/encoder", sha256=sha256(served.encoder).hexdigest(), bytes=len(served.encoder)
         ),
     )
@@ -321,7 +321,7 @@ async def answer_query(request: Request) -> Response:
     return Response(body, 200, {"Cache-Control": "no-store"}, JSON_TYPE)
 
 
-async def describe_model(request: Request) -> wire.ModelCard:
+async def describe_model(request: Request) -> service_messages.ModelCard:
     """Say what is served and what it costs."""
     service = find_service(request)
     service.identify_client(request)
@@ -335,12 +335,12 @@ async def send_encoder(request: Request) -> Response:
     return Response(service.model.encoder, media_type=BINARY_TYPE)
 
 
-async def read_budget(request: Request) -> wire.Budget:
+async def read_budget(request: Request) -> service_messages.Budget:
     """Say what the asking client has left."""
     service = find_service(request)
     client = service.identify_client(request)
     balance = await service.read_balance(client)
-    return wire.Budget(
+    return service_messages.Budget(
         client=client,
         granted=balance.granted / MICRO,
         spent=balance.spent / MICRO,

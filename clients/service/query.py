@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from clients.service.answering import Query
 from clients.service.model import ServedModel
 from clients.service.problems import ProblemError, ProblemKind
-from clients.wire import MAX_VALUE, REQUEST_ID_PATTERN, Question
+from clients.service_messages import MAX_VALUE, REQUEST_ID_PATTERN, Question
 
 BINARY_TYPE = "application/octet-stream"
 JSON_TYPE = "application/json"

@@ -2,6 +2,7 @@
 
 from fedcel.leakage.answer_floor import answer_bits
 from fedcel.leakage.certificate import Certificate, certificate, fano_bound
+from fedcel.leakage.exact_bits import OptimalLeak, optimal_leak
 from fedcel.leakage.gaussianity import Gaussianity, gaussianity
 from fedcel.leakage.identification import identification
 from fedcel.leakage.observation import (
@@ -28,7 +29,6 @@ from fedcel.leakage.observation import (
     make_refusal,
 )
 from fedcel.leakage.observation_law import Law, find_law
-from fedcel.leakage.optimal_attacker import OptimalLeak, optimal_leak
 from fedcel.leakage.smashed_data import SmashedData
 
 __all__ = [

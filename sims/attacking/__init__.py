@@ -4,6 +4,6 @@
 """
 
 from sims.attacking.attacked_run import attack_run, catch_up
-from sims.attacking.private_answers import list_observations
+from sims.attacking.observed_surfaces import list_observations
 
 __all__ = ["attack_run", "catch_up", "list_observations"]

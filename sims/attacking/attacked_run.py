@@ -13,7 +13,7 @@ from fedcel.attacks import (
 from fedcel.data import Images
 from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings
-from sims.attacking.private_answers import list_observations
+from sims.attacking.observed_surfaces import list_observations
 from sims.progress import print_line, show_attacks
 from sims.results import (
     RESULT_FILE,

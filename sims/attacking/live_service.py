@@ -18,7 +18,7 @@ from clients.device import (
     load_device_key,
 )
 from clients.service import load_served
-from clients.wire import ModelCard
+from clients.service_messages import ModelCard
 from fedcel.attacks import REPEAT_MARK, BlackBoxSearch, parse_attacks, run_attacks
 from fedcel.data import Images
 from fedcel.errors import RunError, SettingsError

@@ -7,7 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from clients.service.access import add_key, check_client_name, key_table_path, read_keys, remove_key
-from clients.wire import VERSION_PATTERN
+from clients.service_messages import VERSION_PATTERN
 from fedcel.errors import FailedError, SettingsError
 from fedcel.privacy import compose_prices
 from fedcel.privacy.ledger import MICRO, Ledger

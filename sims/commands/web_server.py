@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from clients.service import ServedModel, load_served
 from clients.service.app import Limits, Service, create_app
 from clients.service.monitoring import configure_logs
-from clients.wire import LOOPBACK_HOSTS
+from clients.service_messages import LOOPBACK_HOSTS
 from fedcel.errors import RunError, SettingsError
 from fedcel.privacy import Mechanism, build_mechanism
 from fedcel.runs import Run, run_folder

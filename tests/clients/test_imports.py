@@ -25,7 +25,10 @@ SCRIPT = """if True:
     ("modules", "missing"),
     [
         (("clients.device",), (*WEB, "flwr")),
-        (("clients.service", "clients.wire", "clients.leak_guard"), (*WEB, "flwr", "httpx")),
+        (
+            ("clients.service", "clients.service_messages", "clients.encoder_leak_guard"),
+            (*WEB, "flwr", "httpx"),
+        ),
         (("clients.flower.client_app", "clients.flower.evaluation_client"), WEB),
     ],
 )

@@ -13,13 +13,6 @@ from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.mutual_information import MutualInformation
-from fedcel.losses.cel.penalties import (
-    THRESHOLD_SHARE,
-    Penalty,
-    channel_penalty,
-    linear_penalty,
-    log_penalty,
-)
 from fedcel.losses.cel.plain import Plain
 from fedcel.losses.cel.protocol import (
     ConditionalEntropy,
@@ -28,6 +21,13 @@ from fedcel.losses.cel.protocol import (
     Stateless,
     Term,
     split_features,
+)
+from fedcel.losses.cel.spread_penalties import (
+    THRESHOLD_SHARE,
+    Penalty,
+    channel_penalty,
+    linear_penalty,
+    log_penalty,
 )
 
 __all__ = [

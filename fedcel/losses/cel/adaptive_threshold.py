@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from warnings import warn
 
-from fedcel.losses.cel.penalties import LOG_OFFSET, penalty_threshold
+from fedcel.losses.cel.spread_penalties import LOG_OFFSET, penalty_threshold
 from fedcel.settings import CelSettings
 
 MAX_LOG_STEP = 0.2

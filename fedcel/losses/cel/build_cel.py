@@ -8,9 +8,9 @@ from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.mutual_information import MutualInformation
-from fedcel.losses.cel.penalties import build_penalty
 from fedcel.losses.cel.plain import Plain
 from fedcel.losses.cel.protocol import ConditionalEntropy
+from fedcel.losses.cel.spread_penalties import build_penalty
 from fedcel.settings import CelSettings
 
 

@@ -21,8 +21,8 @@ from fedcel.losses.cel.class_spread import (
     weighted_means,
     weighted_spread,
 )
-from fedcel.losses.cel.penalties import Penalty, class_shares
 from fedcel.losses.cel.protocol import FeatureBatches, State, Term
+from fedcel.losses.cel.spread_penalties import Penalty, class_shares
 from fedcel.settings import Attention, ClassShare, check_entropy_bonus
 
 COLLAPSED_SHARE = 0.5

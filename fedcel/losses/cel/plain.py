@@ -12,8 +12,8 @@ from fedcel.losses.cel.class_spread import (
     plain_spread,
     weighted_mean,
 )
-from fedcel.losses.cel.penalties import Penalty, class_shares
 from fedcel.losses.cel.protocol import State, Stateless, Term
+from fedcel.losses.cel.spread_penalties import Penalty, class_shares
 from fedcel.settings import ClassShare
 
 

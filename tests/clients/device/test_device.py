@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from clients.device import Device, SentMessages, load_device_key
-from clients.leak_guard import Leak
+from clients.encoder_leak_guard import Leak
 from fedcel.errors import DataError, LeakLimitError
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet

@@ -11,7 +11,7 @@ from torch import nn
 
 from clients.device.encoder import read_encoder, read_metadata
 from clients.service import load_served
-from clients.wire import EncoderCard, ModelCard, PriceCard
+from clients.service_messages import EncoderCard, ModelCard, PriceCard
 from fedcel.errors import ServiceError
 from tests.clients.serving import made_run
 

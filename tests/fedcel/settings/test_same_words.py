@@ -8,7 +8,7 @@ import torch
 
 from fedcel.errors import SettingsError
 from fedcel.losses.cel import Cluster, Gated, Hybrid, MutualInformation
-from fedcel.losses.cel.penalties import build_penalty, linear_penalty
+from fedcel.losses.cel.spread_penalties import build_penalty, linear_penalty
 from fedcel.privacy import (
     Gaussian,
     LabelOnly,

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.cel.penalties import linear_penalty
+from fedcel.losses.cel.spread_penalties import linear_penalty
 
 POINTS = torch.tensor(
     [

@@ -14,7 +14,7 @@ from fedcel.losses.cel.adaptive_threshold import (
     init_control,
     next_threshold,
 )
-from fedcel.losses.cel.penalties import build_penalty
+from fedcel.losses.cel.spread_penalties import build_penalty
 from fedcel.settings import CelSettings
 
 SPREAD = CelSettings(kind="plain", penalty="log", target="spread", goal=0.5)

@@ -21,8 +21,8 @@ from fedcel.losses.cel.averaged_centres import (
     summarise_centres,
 )
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.cel.penalties import linear_penalty
 from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
+from fedcel.losses.cel.spread_penalties import linear_penalty
 from fedcel.settings import CelSettings
 from fedcel.testing.cel import CLASSES, FEATURES, CELContract, make_features
 

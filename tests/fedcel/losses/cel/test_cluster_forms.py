@@ -12,8 +12,8 @@ from torch import Tensor
 from fedcel.errors import DivergedError, SettingsError
 from fedcel.losses.cel import build_cel
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.cel.penalties import channel_penalty, linear_penalty, log_penalty
 from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
+from fedcel.losses.cel.spread_penalties import channel_penalty, linear_penalty, log_penalty
 from fedcel.settings import CelSettings
 from fedcel.testing import CELContract
 from tests.fedcel.losses.cel.clusters import LABELS, POINTS, blobs, cluster, fresh

@@ -13,9 +13,9 @@ from fedcel.losses.cel.class_spread import (
     weighted_spread,
 )
 from fedcel.losses.cel.gated import attention_log_weights, attention_scores
-from fedcel.losses.cel.penalties import class_shares, linear_penalty, log_penalty
 from fedcel.losses.cel.plain import Plain
 from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
+from fedcel.losses.cel.spread_penalties import class_shares, linear_penalty, log_penalty
 from fedcel.settings import Attention
 from fedcel.testing import CELContract
 from tests.fedcel.losses.cel.gates import MODES, example, gated, slopes

@@ -12,9 +12,9 @@ from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.mutual_information import MutualInformation
-from fedcel.losses.cel.penalties import channel_penalty, linear_penalty
 from fedcel.losses.cel.plain import Plain
 from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
+from fedcel.losses.cel.spread_penalties import channel_penalty, linear_penalty
 from fedcel.settings import Attention
 
 ATTENTIONS = get_args(Attention)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedcel.errors import SettingsError
 from fedcel.losses.cel.build_cel import CEL_BUILDERS, build_cel
-from fedcel.losses.cel.penalties import (
+from fedcel.losses.cel.spread_penalties import (
     build_penalty,
     channel_penalty,
     class_shares,

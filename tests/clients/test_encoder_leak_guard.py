@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from clients import ImageOwner
-from clients.leak_guard import LeakGuard, measure_leak
+from clients.encoder_leak_guard import LeakGuard, measure_leak
 from fedcel.attacks import hijack_encoder
 from fedcel.data import Images, load_splits
 from fedcel.errors import LeakError

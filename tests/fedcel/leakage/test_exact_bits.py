@@ -11,7 +11,7 @@ from torch import nn
 from fedcel.errors import NetError
 from fedcel.leakage import SmashedData
 from fedcel.leakage.certificate import certificate
-from fedcel.leakage.optimal_attacker import default_draws, optimal_leak, score_messages
+from fedcel.leakage.exact_bits import default_draws, optimal_leak, score_messages
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-import sims.attacking.private_answers
+import sims.attacking.observed_surfaces
 from clients import EvaluationClient
 from fedcel.attacks import RepeatedObservation, run_attacks
 from fedcel.data import Images
@@ -21,7 +21,7 @@ from fedcel.posterior.predict import build_device_net
 from fedcel.privacy import build_mechanism
 from fedcel.settings import AttackSettings, Settings, parse_settings
 from fedcel.testing.attacks import FEATURES, load_digit_targets, train_undefended
-from sims.attacking.private_answers import (
+from sims.attacking.observed_surfaces import (
     PrivateLogits,
     log_density,
     sample_messages,
@@ -147,14 +147,14 @@ def test_monte_carlo_against_the_exact_law(monkeypatch: pytest.MonkeyPatch) -> N
     settings = settings_of("gaussian", 2000.0, "clamp", 8.0)
     seen, x = answers(settings, 0.1, 8.0), images(30)
     exact, y = Exact(seen), torch.zeros(30, dtype=torch.long)
-    monkeypatch.setattr(sims.attacking.private_answers, "LAW_DRAWS", 300)
+    monkeypatch.setattr(sims.attacking.observed_surfaces, "LAW_DRAWS", 300)
     observed = seen.sample(x, stream(1))
     ours, theirs = (law.log_prob(observed, x).softmax(1) for law in (seen, exact))
     assert (ours - theirs).abs().mean() < 0.006  # .0031 +- .0003 over 60 draws, one draw .035
     many = seen.sample(x.repeat(10, 1, 1, 1), stream(2))
 
     def bits(law: PrivateLogits | Exact, draws: int) -> float:
-        monkeypatch.setattr(sims.attacking.private_answers, "LAW_DRAWS", draws)
+        monkeypatch.setattr(sims.attacking.observed_surfaces, "LAW_DRAWS", draws)
         return optimal_leak(Recorded(many, law), x, y, stream(2), draws=10).information_bits
 
     few, more, best = bits(seen, 2), bits(seen, 60), bits(exact, 1)
