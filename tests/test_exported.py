@@ -18,7 +18,7 @@ def test_all_is_complete_sorted_and_documented(name: str) -> None:
         for key, value in vars(package).items()
         if not key.startswith("_") and not isinstance(value, ModuleType)
     }
-    assert loaded - {"MODULES", "TYPE_CHECKING", "import_module"} <= set(package.__all__)
+    assert loaded - {"TYPE_CHECKING"} <= set(package.__all__)
     assert list(package.__all__) == sorted(package.__all__)
     for key in package.__all__:
         assert inspect.getdoc(getattr(package, key)), key

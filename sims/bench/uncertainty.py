@@ -23,14 +23,16 @@ from fedcel.settings import Scalar, Settings, parse_settings
 from sims.bench import scenario
 from sims.bench.scenario import Cell
 from sims.engines import local
-from sims.engines.process_pool import run_items
-from sims.progress import print_line
+from sims.engines.process_pool import run_items, time_call
+from sims.progress import estimate_left, print_line
 from sims.report.table import format_markdown, format_means, make_table
 from sims.results import UNCERTAINTY_FILE, UncertaintyRow, find_columns
 
 MEMBER = re.compile(r"(?P<name>.+)-member-\d+")
 """Variants whose models together are one deep ensemble (Lakshminarayanan et al., NIPS 2017)."""
 COLUMNS = find_columns("accuracy", "nll", "ece", "brier", "auroc")
+TRAINED_SECONDS = 0.1
+"""A cell that took less was there already, and says nothing of how long others take."""
 HEAD = ("variant", *(column.head for column in COLUMNS))
 
 
@@ -215,9 +217,14 @@ def compare_calibration(
     if strangers:  # a missing file is said before anything is trained
         load_splits(strangers.data, strangers.clients, strangers.seed)
     torch.set_num_threads(1)
-    with closing(run_items(partial(train_cell, folder=out), cells, jobs)) as running:
-        for number, cell in enumerate(running, 1):
-            print_line(f"{cell} ({number}/{len(cells)})")
+    seconds: list[float] = []
+    task = partial(time_call, partial(train_cell, folder=out))
+    with closing(run_items(task, cells, jobs)) as running:
+        for number, (cell, spent) in enumerate(running, 1):
+            if spent > TRAINED_SECONDS:
+                seconds.append(spent)
+            remaining = estimate_left(seconds, len(cells) - number, jobs)
+            print_line(f"trained {cell} ({number}/{len(cells)}){remaining}")
     rows = score_cells(cells, out, strangers)
     write_json(out / UNCERTAINTY_FILE, [row.to_json() for row in rows])
     return format_table(rows, against)
