@@ -10,8 +10,8 @@ from fedcel.ranges import FRACTION, POSITIVE, Range
 @pytest.mark.parametrize(
     ("limits", "inside", "outside"),
     [
-        (POSITIVE, [1e-300, 1, 1e300], [0, -1, inf, -inf, nan]),
-        (FRACTION, [1e-300, 0.5], [0, 1, -0.5, 2, nan]),
+        (POSITIVE, [1e-300, 1.0, 1e300], [0.0, -1.0, inf, -inf, nan]),
+        (FRACTION, [1e-300, 0.5], [0.0, 1.0, -0.5, 2.0, nan]),
     ],
 )
 def test_a_number_outside_is_refused(
