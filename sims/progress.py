@@ -101,7 +101,7 @@ def show_attacks(title: str) -> Iterator[AttackListener]:
         show_step(finished, total, "reading the run")
 
         def show_line(line: str) -> None:
-            show_step(finished, total, f"{finished:g} of {total} attacks done, {line}")
+            show_step(finished, total, f"{int(finished)} of {total} attacks done, {line}")
 
         def show_attack(attacks_done: float, attacks: int, name: str) -> None:
             nonlocal finished, total

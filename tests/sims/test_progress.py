@@ -57,6 +57,18 @@ def test_each_line_tells_how_much_is_left(
     ]
 
 
+def test_a_line_counts_whole_attacks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two seeds of three of the second are done; the bar knows, the line says what is finished."""
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    with progress.show_attacks("cell") as listener:
+        now = 20.0
+        listener.begin_seed(1 + 2 / 3, 4, "rmle, seed 2")
+    assert ": 1 of 4 attacks done, rmle, seed 2" in capsys.readouterr().err
+
+
 def test_a_bar_of_attacks_runs_to_its_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
