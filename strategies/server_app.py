@@ -112,8 +112,9 @@ def train_over_grid(
         return
     evaluation = evaluate_run(read_run(folder), time.perf_counter() - begin)
     if isinstance(strategy, PosteriorStrategy) and strategy.registry.has_node_data:
-        # It would be that of images nobody trained on.
+        # They would be those of images nobody trained on.
         evaluation.result["between-client-spread"] = None
+        evaluation.result["smallest-update-images"] = None
     write_evaluation(folder, evaluation)
 
 

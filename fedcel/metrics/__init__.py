@@ -11,6 +11,7 @@ from fedcel.metrics.calibration import (
     reliability,
     score_probabilities,
 )
+from fedcel.metrics.chance import chance_accuracy, is_at_chance
 from fedcel.metrics.spread import between_group_spread, within_class_spread
 
 __all__ = [
@@ -19,7 +20,9 @@ __all__ = [
     "bald",
     "between_group_spread",
     "brier",
+    "chance_accuracy",
     "ece",
+    "is_at_chance",
     "nll",
     "predictive_entropy",
     "reliability",

@@ -24,7 +24,12 @@ from fedcel.leakage import (
     gaussianity,
     optimal_leak,
 )
-from fedcel.metrics import between_group_spread, calibration, within_class_spread
+from fedcel.metrics import (
+    between_group_spread,
+    calibration,
+    chance_accuracy,
+    within_class_spread,
+)
 from fedcel.nets import Cut, SplitNet, measure_cost
 from fedcel.posterior import (
     Prediction,
@@ -102,6 +107,7 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
     is_right = (posterior.probabilities.argmax(1) == labels).double().view(NOISE_DRAWS, len(y))
     result = {
         **calibration.score_probabilities(posterior.probabilities, labels),
+        "chance-accuracy": chance_accuracy(y),
         "samples": len(run.samples),
         "convergence": describe_convergence(run),
         "entropy": float(calibration.predictive_entropy(posterior.samples).mean()),
@@ -115,6 +121,7 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
         "private": measure_private_utility(run, posterior.logits[: len(y)], y),
         **measure_device(run, net),
         **account_update_privacy(run),
+        "smallest-update-images": count_smallest_update(run),
         "versions": list_versions(),
         "seconds": seconds,
     }
@@ -144,6 +151,16 @@ def account_update_privacy(run: Run) -> dict[str, object]:
         "update-epsilon-of-models": spent.models,
         "update-rounds": spent.rounds,
     }
+
+
+def count_smallest_update(run: Run) -> int:
+    """Count the images that the smallest update of a client is made of.
+
+    The steps of a round see at most steps x batch size of a client's images.
+    """
+    local = run.settings.local
+    sizes = [len(images.y) for images in run.splits.clients]
+    return min(local.steps * local.batch_size, *sizes)
 
 
 def measure_device(run: Run, net: SplitNet) -> dict[str, int]:

@@ -1,5 +1,6 @@
 """The command `simulate`: train one federation."""
 
+import shlex
 from typing import Annotated
 
 import typer
@@ -58,3 +59,4 @@ def simulate_command(
         page = report.write_report(folder)
     print(report.format_summary(folder))
     print(f"run: {folder}\nreport: {page}")
+    print(f"pictures of what attackers rebuild: {shlex.join(['fedcel', 'attack', str(folder)])}")

@@ -26,7 +26,13 @@ from sims.report.book import Book, FinishedRun, read_book
 from sims.report.contradictions import find_alarms
 from sims.report.summary import Summary, summarise_book
 from sims.report.table import format_interval, format_number
-from sims.report.verdict import Verdict, describe_attack, find_verdict, list_cautions
+from sims.report.verdict import (
+    Verdict,
+    describe_attack,
+    describe_single_image_updates,
+    find_verdict,
+    list_cautions,
+)
 from sims.results import LiveRow, RoundEvent
 
 CURVES: tuple[tuple[str, Callable[[RoundEvent], float | None], str, bool], ...] = (
@@ -181,6 +187,7 @@ def render_page(
     return environment.from_string(source).render(
         book=book,
         verdict=verdict,
+        update_sentence=describe_single_image_updates(verdict),
         attack_sentence=describe_attack(verdict),
         alarms=find_alarms(summaries),
         bars=make_bars(featured.values()),

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fedcel.attacks import AttackRow
+from fedcel.metrics import is_at_chance
 from fedcel.settings import burn_in_rounds
 from sims.report.book import Book, FinishedRun
 from sims.results import (
@@ -100,6 +101,16 @@ class Summary:
     bits_of_seed: dict[int, float] = field(default_factory=dict)
     bits_again: dict[int, list[float]] = field(default_factory=dict)
     runs: tuple[FinishedRun, ...] = ()
+    chance: float | None = None
+    """Accuracy of who always names the most frequent class; None where it is unknown."""
+
+    @property
+    def learned_nothing(self) -> bool:
+        """Say whether its accuracy cannot be told from a guess: its leak means nothing then."""
+        accuracy, chance = self.accuracy.mean, self.chance
+        if accuracy is None or chance is None or not self.candidates:
+            return False
+        return is_at_chance(accuracy, self.candidates, chance)
 
 
 def summarise_book(book: Book, common: bool = False) -> tuple[Summary, ...]:
@@ -164,6 +175,7 @@ def _summarise_point(
             for number, row in enumerate(rows)
         },
         runs=runs,
+        chance=last.chance_accuracy,
     )
 
 

@@ -14,7 +14,11 @@ from sims.report.table import (
     format_interval,
     make_table,
 )
-from sims.report.verdict import describe_attack, find_verdict
+from sims.report.verdict import (
+    describe_attack,
+    describe_single_image_updates,
+    find_verdict,
+)
 from sims.results import ACCURACY, BITS, IDENTIFICATION, MSE
 
 COLUMNS = (ACCURACY, BITS, IDENTIFICATION, MSE)
@@ -43,7 +47,12 @@ def format_summary(folder: Path) -> str:
     ]
     for anchor in find_summary_anchors(summaries):
         rows.append([anchor.name, *anchor.format_cells(COLUMNS), DASH])
-    paragraphs = (verdict.headline, describe_attack(verdict), describe_seeds(summaries))
+    paragraphs = (
+        verdict.headline,
+        describe_single_image_updates(verdict),
+        describe_attack(verdict),
+        describe_seeds(summaries),
+    )
     return "\n\n".join(
         [
             format_columns(make_table("Summary", head, rows)),

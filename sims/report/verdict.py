@@ -15,8 +15,17 @@ CAP_TOLERANCE = 0.005  # bits this near to the cap are all of them, to the two d
 WEAK_ATTACK = 1.15  # MSE this many times that of label-only knowledge: weak attack or dead model
 PERCENT = "\N{NO-BREAK SPACE}%"
 
+COPY_MSE = 1e-4  # of pixels in [0, 1]: a reconstruction this near is the image
+FIRST_LAYER_ATTACK = "first-layer"
+
 VerdictKind = Literal[
-    "helps", "helps-little", "does-not-help", "costs-too-much", "no-baseline", "alone"
+    "helps",
+    "helps-little",
+    "does-not-help",
+    "costs-too-much",
+    "no-baseline",
+    "alone",
+    "nothing-learned",
 ]
 MatchedOn = Literal["validation", "test"]
 
@@ -42,8 +51,13 @@ def find_verdict(summaries: Sequence[Summary]) -> Verdict:
     """
     base = next((s for s in summaries if s.undefended and s.strength is None), None)
     defended = [s for s in summaries if not s.undefended and s.bits.mean is not None]
-    if base is None or base.bits.mean is None:
-        best = min(defended, key=mean_bits, default=None)
+    useful = [s for s in defended if not s.learned_nothing]
+    if base is not None and base.learned_nothing:
+        verdict = judge_untrained(base)
+    elif base is None and defended and not useful:
+        verdict = judge_untrained(max(defended, key=lambda s: s.accuracy.mean or 0.0))
+    elif base is None or base.bits.mean is None:
+        best = min(useful, key=mean_bits, default=None)
         verdict = judge_without_base(best, is_alone=len(summaries) == 1)
     elif not defended:
         start = "Only the undefended model was measured:"
@@ -52,13 +66,24 @@ def find_verdict(summaries: Sequence[Summary]) -> Verdict:
         verdict = Verdict("alone", describe_leak(start, base), base, None)
     else:
         on = describe_matching(summaries)
-        matched = [s for s in defended if accuracy_cost(base, s, on) <= MATCHED_POINTS + 1e-9]
+        matched = [s for s in useful if accuracy_cost(base, s, on) <= MATCHED_POINTS + 1e-9]
         if matched:
             verdict = judge_matched(base, min(matched, key=mean_bits))
         else:
             nearest = min(defended, key=lambda s: accuracy_cost(base, s, on))
             verdict = judge_too_dear(base, nearest, on)
     return verdict._replace(compared=len(defended))
+
+
+def judge_untrained(summary: Summary) -> Verdict:
+    """Say that a model cannot be told from a guess, so that its leak means nothing."""
+    text = (
+        f"Nothing was learned: {summary.label} classifies {format_percent(summary.accuracy)} of "
+        f"{summary.candidates} test images correctly, which cannot be told from a guess "
+        f"({100 * (summary.chance or 0.0):.1f}{PERCENT}). So its leak means nothing, however small "
+        "it is: train longer, or lower the rate, the noise or the weight of the loss."
+    )
+    return Verdict("nothing-learned", text, summary, None)
 
 
 def describe_matching(summaries: Sequence[Summary]) -> MatchedOn:
@@ -96,6 +121,8 @@ def judge_too_dear(base: Summary, nearest: Summary, on: MatchedOn) -> Verdict:
     ]
     if on == "validation":
         parts.append(f"On the test set, {describe_price(base, nearest)}.")
+    if nearest.learned_nothing:
+        parts.append("It learned nothing, so its leak means nothing.")
     return Verdict("costs-too-much", " ".join(parts), base, nearest)
 
 
@@ -207,6 +234,33 @@ def describe_attack(verdict: Verdict) -> str | None:
     return " ".join(parts)
 
 
+def describe_single_image_updates(verdict: Verdict) -> str | None:
+    """Say that an update gives its image away: where an attack did it, or the run's settings allow.
+
+    Only noise on updates stands against that, whatever the features tell.
+    """
+    summary = verdict.best or verdict.base
+    if summary is None:
+        return None
+    rows = [row for run in summary.runs for row in run.attacks if row.attack == FIRST_LAYER_ATTACK]
+    errors = [row.mse for row in rows if row.mse is not None]
+    smallest = [run.result.smallest_update_images for run in summary.runs]
+    noises = [run.settings.update.noise for run in summary.runs]
+    is_single = any(count == 1 and not noise for count, noise in zip(smallest, noises, strict=True))
+    if errors and min(errors) <= COPY_MSE:
+        presence = "In this run there are such updates." if is_single else ""
+        return (
+            "Whoever sees the update of a client that holds one image has the image: "
+            f"{FIRST_LAYER_ATTACK} reads it off (MSE {min(errors):.4f}). {presence}".rstrip()
+        )
+    if is_single and not errors:
+        return (
+            "A client's update is made of a single image in this run, and may give it away: "
+            f"`fedcel attack RUN --set attack.names={FIRST_LAYER_ATTACK}` tries to read it off."
+        )
+    return None
+
+
 def list_cautions(summaries: Sequence[Summary], verdict: Verdict) -> list[str]:
     """Return the cautions that these numbers call for."""
     cautions = []
@@ -216,6 +270,12 @@ def list_cautions(summaries: Sequence[Summary], verdict: Verdict) -> list[str]:
             f"The undefended model sends noise of sigma {base.noise:g}. With {best.label}, sigma "
             f"is {best.noise:g}. So part of the difference comes from the noise. Compare at equal "
             "noise, too."
+        )
+    collapsed = [s.label for s in summaries if s.learned_nothing]
+    if collapsed:
+        cautions.append(
+            f"No better than a guess: {'; '.join(collapsed)}. Nothing was learned there, so a "
+            "small leak is none of a defence's merit."
         )
     cautions += describe_weak_attacks(summaries)
     for summary in summaries:

@@ -98,6 +98,10 @@ class RunResult(RunMeasures, PredictorScores):
     identification_optimal: Number
     certificate_bits: Number
     candidates: int
+    chance_accuracy: Number = None
+    """Accuracy of who always names the most frequent class; older runs lack it."""
+    smallest_update_images: int | None = None
+    """Images behind the smallest update of a client; None where nodes brought their own."""
     convergence: str | None = None
     samples: int | None = None
     point: PredictorScores | None = None

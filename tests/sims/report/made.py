@@ -24,6 +24,7 @@ def cell(name: str, accuracy: float, bits: float, identification: float = 0.5) -
         identification=Estimate(identification, n=1),
         cap=5.3,
         candidates=397,
+        chance=0.12,
         choices=100,
         label_only=0.1,
         bits_of_seed={0: bits},

@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from fedcel.settings import Settings
+from fedcel.attacks import AttackRow
+from fedcel.settings import Settings, parse_settings
 from sims.report.book import FinishedRun
 from sims.report.summary import Summary
 from sims.report.verdict import (
     describe_attack,
     describe_price,
+    describe_single_image_updates,
     describe_weak_attacks,
     find_verdict,
     list_cautions,
@@ -168,6 +170,50 @@ def test_attack_sentence() -> None:
         "it is 0.0312. The average image of the class has 0.0434."
     )
     assert describe_attack(find_verdict([NONE])) is None
+
+
+def test_a_model_at_chance_never_reads_as_private() -> None:
+    """Alone, as the baseline, as the best of the defended, as the nearest: nothing was learned."""
+    collapsed = cell("collapsed", 0.13, 0.0, 0.1)
+    nothing = "Nothing was learned: collapsed classifies 13.0 % of 397 test images correctly"
+    assert said(collapsed).startswith(nothing)
+    assert "a guess (12.0 %). So its leak means nothing" in said(collapsed)
+    assert said(replace(collapsed, undefended=True), cell("a", 0.95, 1.0)).startswith(nothing)
+    alone = said(cell("a", 0.95, 1.0), collapsed)
+    assert "with a: 1.00 of" in alone
+    low = replace(NONE, accuracy=Estimate(0.14, n=1), chance=0.01)
+    assert find_verdict([low, replace(collapsed, label="b")]).kind == "costs-too-much"
+    dear = said(NONE, collapsed)
+    assert "costs 82.1 points" in dear and dear.endswith("so its leak means nothing.")
+    (caution,) = list_cautions([NONE, collapsed], find_verdict([NONE, collapsed]))
+    assert caution.startswith("No better than a guess: collapsed.")
+    unknown = replace(collapsed, chance=None)
+    assert "classifies 13.0 % of the test images correctly, and 0.00 of" in said(unknown)
+
+
+def test_an_update_of_one_image_stands_at_the_top(outcome: Callable[..., RunResult]) -> None:
+    """Where `first-layer` read it off, or where the settings allow it and nothing hides it."""
+    row = AttackRow(attack="first-layer", observation="update", mse=3e-9)
+
+    def said_of(run: FinishedRun) -> str | None:
+        return describe_single_image_updates(find_verdict([replace(NONE, runs=(run,))]))
+
+    single = run_with(outcome(smallest_update_images=1))
+    assert "`fedcel attack RUN --set attack.names=first-layer` tries" in (said_of(single) or "")
+    rebuilt = said_of(replace(single, attacks=(row,)))
+    assert rebuilt is not None and "(MSE 0.0000). In this run there are such updates." in rebuilt
+    many = run_with(outcome(smallest_update_images=2))
+    assert (said_of(replace(many, attacks=(row,))) or "").endswith("reads it off (MSE 0.0000).")
+    blurred = row.with_results(mse=0.02)
+    noisy = parse_settings({"update.clip": 1.0, "update.noise": 1.0, "temperature": 0.0})
+    for run in (
+        many,
+        replace(single, settings=noisy),
+        replace(many, attacks=(blurred,)),
+        replace(single, attacks=(blurred,)),
+    ):
+        assert said_of(run) is None
+    assert describe_single_image_updates(find_verdict([cell("a", 0.1, 0.0)])) is None
 
 
 def run_with(result: RunResult) -> FinishedRun:

@@ -1,0 +1,52 @@
+"""What a guess is right in, and whether a model is any better."""
+
+from math import sqrt
+
+from jaxtyping import Int
+from torch import Tensor
+
+NORMAL_QUANTILE = 1.96  # of a 95 % interval
+
+
+def chance_accuracy(labels: Int[Tensor, " N"]) -> float:
+    """Compute the accuracy of who always names the most frequent class.
+
+    Args:
+        labels: (N,), not negative.
+
+    Returns:
+        That class's share, in (0, 1].
+
+    Raises:
+        ValueError: There are no labels.
+    """
+    if not len(labels):
+        raise ValueError("0 labels, must be 1 or more")
+    return int(labels.bincount().max()) / len(labels)
+
+
+def is_at_chance(accuracy: float, count: int, chance: float) -> bool:
+    """Say whether so many answers cannot tell a model from a guess.
+
+    They cannot where the lower end of the 95 % interval of its accuracy is not above the guess's.
+
+    Args:
+        accuracy: Share of right answers, in [0, 1].
+        count: Number of images that were answered, 1 or more.
+        chance: Accuracy of the guess, see `chance_accuracy`.
+
+    Returns:
+        Whether nothing was learned that these images show.
+
+    Raises:
+        ValueError: There was no image.
+
+    References:
+        Wilson, JASA 1927: the score interval of a share.
+    """
+    if count < 1:
+        raise ValueError(f"{count} images were answered, must be 1 or more")
+    square = NORMAL_QUANTILE**2 / count
+    centre = accuracy + square / 2
+    half = NORMAL_QUANTILE * sqrt(accuracy * (1 - accuracy) / count + square / (4 * count))
+    return (centre - half) / (1 + square) <= chance
