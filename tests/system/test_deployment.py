@@ -124,13 +124,18 @@ def until(condition: Callable[[], object], logs: Callable[[], str]) -> None:
         time.sleep(0.1)
 
 
-def made(folder: Path) -> None:
-    """Write the app as it is bundled, certificates and keys, and each party's own images."""
-    for name in ("fedcel", "strategies", "clients", "sims"):
+def copy_app(folder: Path) -> None:
+    """Copy what an operator has of this repository to `app`."""
+    for name in ("fedcel", "strategies", "clients", "sims", "examples/deployment"):
         skip = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, folder / "app" / name, ignore=skip)
     for name in ("pyproject.toml", "LICENSE", "README.md"):
         shutil.copy(ROOT / name, folder / "app")
+
+
+def made(folder: Path) -> None:
+    """Write the app as it is bundled, certificates and keys, and each party's own images."""
+    copy_app(folder)
     keys = [sys.executable, str(SCRIPTS / "certificates.py")]
     makers = [
         [*keys, "server", str(folder / name), "localhost", "127.0.0.1"]
