@@ -25,7 +25,7 @@ RUN pip install --no-cache-dir --no-deps . && rm -rf build
 COPY examples/deployment examples/deployment
 
 # A number: Kubernetes' runAsNonRoot cannot tell what a name stands for.
-RUN useradd --create-home --uid 10001 fedcel
+RUN groupadd --gid 10001 fedcel && useradd --create-home --uid 10001 --gid 10001 fedcel
 USER 10001:10001
 WORKDIR /home/fedcel
 ENV PATH=/opt/fedcel/examples/deployment:$PATH HOME=/home/fedcel \
