@@ -217,20 +217,55 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def test_the_health_check_asks_and_tells_the_service_manager(tmp_path: Path) -> None:
-    """A server that answers 200 is healthy; one that does not, or is not there, is not."""
+class Healthy(BrokenLink):
+    """A server whose health has an address."""
 
-    class Healthy(BrokenLink):
-        def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/health" else 503)
-            self.end_headers()
+    def do_GET(self) -> None:
+        """Answer that all is well, at one place."""
+        self.send_response(200 if self.path == "/health" else 503)
+        self.end_headers()
 
+
+@pytest.fixture
+def healthy_server() -> Iterator[str]:
+    """The address of a server that is well."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Healthy) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_address[1]}"
-        assert [check(f"{address}/{name}") for name in ("health", "other")] == [0, 1]
+        yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
-    assert (check(f"{address}/health"), check("nonsense"), check()) == (1, 1, 0)
+
+
+def test_the_health_check_asks_what_it_is_told_to_ask(healthy_server: str) -> None:
+    """A server that answers 200 is healthy; one that does not, or is not there, is not."""
+    assert [check(f"{healthy_server}/{name}") for name in ("health", "other")] == [0, 1]
+    assert (check(f"http://127.0.0.1:{free_port()}/health"), check("nonsense"), check()) == (
+        1,
+        1,
+        0,
+    )
+
+
+def test_systemd_is_told_that_a_server_is_well_as_long_as_it_is(
+    healthy_server: str, tmp_path: Path
+) -> None:
+    """Once ready, again and again alive; nothing of one that does not answer."""
+    script = (
+        "import sys, time, health; health.SECONDS = 1; health.watch(sys.argv[1]); time.sleep(4)"
+    )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+        environment = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify")}
+        environment["PYTHONPATH"] = str(FOLDER)
+        for path in ("other", "health"):  # had the first said something, it would be read first
+            words = [sys.executable, "-c", script, f"{healthy_server}/{path}"]
+            subprocess.run(words, env=environment, check=True)
+            if path == "other":
+                manager.setblocking(False)
+                with pytest.raises(BlockingIOError):
+                    manager.recv(100)
+                manager.settimeout(20)
+        assert [manager.recv(100) for _ in range(2)] == [b"READY=1\nWATCHDOG=1"] * 2
 
 
 def check(*words: str) -> int:
