@@ -15,6 +15,7 @@ from strategies.validate_reply import describe_failure, has_node_data, read_clai
 
 WAIT_SECONDS = 60.0  # for all nodes to connect before round 1
 MAX_EXAMPLES = 10**8  # of one node; a claim beyond would drown all others and cool the chain
+_SETTLE_SECONDS = 3.0  # without a change, after which the connected nodes are counted
 ANSWER_SECONDS = 600.0  # for their first answers: a node reads its data before it gives one
 _NO_PARTITION = -1
 
@@ -39,11 +40,35 @@ class NodeRegistry(NamedTuple):
         return {partition: node for node, partition in self.partitions.items()}
 
 
+def count_nodes(grid: Grid) -> int:
+    """Count the connected nodes, once no more come.
+
+    Args:
+        grid: Carries the messages.
+
+    Raises:
+        SettingsError: None is connected.
+    """
+    begin = changed = time.monotonic()
+    count = 0
+    while (now := time.monotonic()) - begin < WAIT_SECONDS:
+        if (current := len(list(grid.get_node_ids()))) != count:
+            count, changed = current, now
+        if count and now - changed >= _SETTLE_SECONDS:
+            return count
+        time.sleep(0.1)
+    if not count:
+        raise SettingsError(f"no node is connected after {WAIT_SECONDS:.0f} s; start one")
+    return count
+
+
 def register_nodes(
     grid: Grid,
     clients: int,
     requirements: ConfigRecord | None = None,
     earlier: Mapping[int, int] | None = None,
+    *,
+    recount: bool = False,
 ) -> NodeRegistry:
     """Ask the nodes what they hold, before the first round.
 
@@ -53,17 +78,30 @@ def register_nodes(
         requirements: What nodes' own images have to fit.
         earlier: Examples of each partition in a run that is resumed: it goes on with those whose
             nodes are there and still hold as many.
+        recount: Nodes of a run that is resumed may hold more or fewer.
 
     Raises:
         SettingsError: A new run has not a node for each partition, or a resumed one has none.
     """
     registry, reasons = _register_as_they_come(
-        grid, clients, requirements or ConfigRecord(), earlier or {}
+        grid,
+        clients,
+        requirements or ConfigRecord(),
+        dict.fromkeys(earlier or {}) if recount else earlier or {},
     )
     if earlier and registry.examples:
         for lost in sorted(earlier.keys() - registry.examples.keys()):
             log(WARNING, "No node holds partition %d any more; the run goes on without it", lost)
-        return registry._replace(examples=dict(earlier))
+        for partition, before in sorted(earlier.items()):
+            if (count := registry.examples.get(partition, before)) != before:
+                log(
+                    WARNING,
+                    "Partition %d: %d examples from now on, %d before",
+                    partition,
+                    count,
+                    before,
+                )
+        return registry._replace(examples=dict(earlier) | registry.examples)
     if len(registry.examples) != clients:
         raise SettingsError(
             f"{len(registry.examples)} partitions answered, clients is {clients}; start the others "
@@ -111,7 +149,7 @@ def reregister_nodes(
 
 
 def _register_as_they_come(
-    grid: Grid, clients: int, requirements: ConfigRecord, earlier: Mapping[int, int]
+    grid: Grid, clients: int, requirements: ConfigRecord, earlier: Mapping[int, int | None]
 ) -> tuple[NodeRegistry, list[str]]:
     """Query every node once, as they come, until all partitions are found or a minute is over.
 
@@ -214,5 +252,8 @@ def _find_claim_fault(partition: int, count: int, expected: Mapping[int, int | N
     if not (1 <= count <= MAX_EXAMPLES and partition in expected):
         return f"partition {partition}, {count} examples"
     if expected[partition] not in (None, count):
-        return f"partition {partition}, {count} examples, {expected[partition]} before"
+        return (
+            f"partition {partition}, {count} examples, {expected[partition]} before; if that is "
+            "meant, stop the run and go on with resume=true recount=true"
+        )
     return None

@@ -80,6 +80,7 @@ class PosteriorStrategy(FedAvg):
         self.shapes = shapes
         self.cut = cut
         self.first_round = state.round
+        self.recount = False  # whether nodes of a resumed run may hold other numbers of images
         self.registry = NodeRegistry({}, {}, state.has_node_data)
         self.request: RoundRequest | None = None
         self.rejected: list[Rejection] = []
@@ -252,7 +253,11 @@ class PosteriorStrategy(FedAvg):
             self.registry = reregister_nodes(grid, self.registry, requirements, self._patience)
         else:
             registry = register_nodes(
-                grid, self.settings.clients, requirements, self.state.examples
+                grid,
+                self.settings.clients,
+                requirements,
+                self.state.examples,
+                recount=self.recount,
             )
             has_node_data = self.registry.has_node_data or registry.has_node_data
             self.registry = registry._replace(has_node_data=has_node_data)

@@ -1,8 +1,11 @@
 """The Flower ServerApp: settings, strategy, rounds, evaluation."""
 
+import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
@@ -21,14 +24,16 @@ from fedcel.runs import (
     evaluate_run,
     has_begun,
     read_run,
+    read_settings,
     write_evaluation,
 )
-from fedcel.settings import Settings, parse_settings
+from fedcel.settings import CONNECTED_NODES, UNSET, Settings, parse_run_config
 from strategies.build_strategy import ReplyRecorder, build_strategy
+from strategies.node_registry import count_nodes
 from strategies.posterior_strategy import PosteriorStrategy
 
-_OUT = "out"  # run config only: where the ServerApp writes the run folder
-_RESUME = "resume"  # run config only: whether it goes on with the one that is there
+_RUNS = "fedcel-runs"
+"""Below Flower's home: the run folders for which the run config names no place."""
 
 
 class _ConvergedError(Exception):
@@ -74,7 +79,9 @@ def train_over_grid(
     show_round: EventCallback,
     *,
     resume: bool = False,
+    recount: bool = False,
     measure: bool = True,
+    decisions: Mapping[str, int | str] | None = None,
 ) -> None:
     """Train into the run folder over a grid of nodes.
 
@@ -84,7 +91,9 @@ def train_over_grid(
         folder: Made by `create_run`.
         show_round: Is called with every round's event.
         resume: Go on with the last complete round.
+        recount: Nodes may hold other numbers of images than before the run was resumed.
         measure: Measure the result on the test set, too.
+        decisions: What the run config left to the server, as nodes are told.
 
     Raises:
         RunError: The folder is damaged, or the strategy cannot resume.
@@ -96,7 +105,9 @@ def train_over_grid(
     strategy = build_strategy(settings, run.state, run.flat.shapes, run.flat.cut)
     if resume and not isinstance(strategy, PosteriorStrategy):
         raise RunError(f"{settings.strategy.name} keeps no state of its own and cannot resume")
-    requirements = _describe_images(settings, splits)
+    if isinstance(strategy, PosteriorStrategy):
+        strategy.recount = recount
+    requirements = ConfigRecord({**_describe_images(settings, splits), **(decisions or {})})
     with suppress(_ConvergedError):
         strategy.start(
             grid=grid,
@@ -137,8 +148,19 @@ def print_event(event: Event) -> None:
     )
 
 
+class RunPlan(NamedTuple):
+    """What a run config asks for."""
+
+    settings: Settings
+    folder: Path
+    resume: bool
+    recount: bool
+    decisions: dict[str, int | str]
+    """What it left to the server."""
+
+
 def make_server_app() -> ServerApp:
-    """Make the ServerApp, which reads settings, `out` and `resume` from the run config.
+    """Make the ServerApp, which reads settings and the run's folder from the run config.
 
     Returns:
         The app for `flwr run` or a simulation of Flower's.
@@ -147,27 +169,82 @@ def make_server_app() -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        config = dict(context.run_config)
-        out = Path(str(config.pop(_OUT)))
-        if not out.is_absolute():
-            raise RunError(
-                f"out is {str(out)!r}, must be an absolute path: the server's folder is not yours; "
-                """add --run-config 'out="/where/it/goes"'"""
-            )
-        resume = bool(config.pop(_RESUME))
-        settings = parse_settings(config)
-        if settings.data.path != "none" and not Path(settings.data.path).is_absolute():
-            raise RunError(f"data.path is {settings.data.path!r}, must be an absolute path")
         try:
-            resume = resume and has_begun(settings, out)
-            if not bool(context.run_config[_RESUME]):
-                create_run(out, settings)
-        except RunError as error:
-            raise RunError(f"{error} (in the run config: out, resume=true)") from None
-        train_over_grid(grid, settings, out, print_event, resume=resume)
-        print(f"run folder: {out}", flush=True)
+            plan = read_plan(grid, context)
+            resume = open_folder(plan)
+            train_over_grid(
+                grid,
+                plan.settings,
+                plan.folder,
+                print_event,
+                resume=resume,
+                recount=plan.recount,
+                decisions=plan.decisions,
+            )
+        except Exception as error:
+            print(f"the run FAILED, whatever the exit status of `flwr run`: {error}", flush=True)
+            raise
+        print(f"the run is complete; its folder: {plan.folder}", flush=True)
 
     return app
+
+
+def read_plan(grid: Grid, context: Context) -> RunPlan:
+    """Read what the run config asks for, and decide what it leaves to the server.
+
+    Raises:
+        RunError: A path is not absolute, or a run cannot be resumed like this.
+        SettingsError: A setting is wrong.
+    """
+    config = context.run_config
+    resume, recount = (bool(config.get(key, False)) for key in ("resume", "recount"))
+    decisions: dict[str, int | str] = {}
+    if recount and not resume:
+        raise RunError("recount=true is for a run that is resumed; add resume=true")
+    if config["out"] != UNSET:
+        folder = Path(str(config["out"]))
+    elif resume:
+        raise RunError(
+            """resume=true needs the run folder; add --run-config 'out="..."' """.strip()
+        )
+    else:
+        folder = find_flower_home() / _RUNS / f"run-{context.run_id}"
+        decisions[record_names.OUT] = str(folder)
+    if not folder.is_absolute():
+        raise RunError(
+            f"out is {str(folder)!r}, must be an absolute path: the server's folder is not yours; "
+            """add --run-config 'out="/where/it/goes"'"""
+        )
+    clients = None
+    if config["clients"] == CONNECTED_NODES:
+        clients = read_settings(folder).clients if resume else count_nodes(grid)
+        decisions[record_names.CLIENTS] = clients
+        print(f"clients: {clients}", flush=True)
+    settings = parse_run_config(config, clients)
+    if settings.data.path != "none" and not Path(settings.data.path).is_absolute():
+        raise RunError(f"data.path is {settings.data.path!r}, must be an absolute path")
+    return RunPlan(settings, folder, resume, recount, decisions)
+
+
+def find_flower_home() -> Path:
+    """Return the folder in which Flower keeps apps and connections."""
+    return Path(os.environ.get("FLWR_HOME", "~/.flwr")).expanduser().absolute()
+
+
+def open_folder(plan: RunPlan) -> bool:
+    """Make the run's folder, or see that it can be gone on with; say whether it has a round.
+
+    Raises:
+        RunError: It is there already, or cannot be resumed.
+    """
+    try:
+        if plan.resume:
+            return has_begun(plan.settings, plan.folder)
+        create_run(plan.folder, plan.settings)
+    except RunError as error:
+        raise RunError(f"{error} (in the run config: out, resume=true)") from None
+    print(f"run folder: {plan.folder}", flush=True)
+    return False
 
 
 app = make_server_app()

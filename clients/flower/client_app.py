@@ -1,5 +1,6 @@
 """The Flower ClientApp: train, evaluate, query; records in, records out."""
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
@@ -22,12 +23,11 @@ from fedcel.federation import (
 )
 from fedcel.nets import to_vector
 from fedcel.runs import ClientStateFolder, partition_folder
-from fedcel.settings import Settings, parse_settings
+from fedcel.settings import UNSET, Settings, parse_run_config
 
 if TYPE_CHECKING:
     from clients.flower.evaluation_client import Account, EvaluationClient
 
-_SERVER_KEYS = ("out", "resume")  # keys of the run config that only the ServerApp reads
 _NODE_KEYS = ("partition-id", "num-partitions", "data-path", "state-path", "ledger-path")
 """Keys of --node-config. Simulation sets the first two."""
 _RECEIVED_RECORDS = (record_names.CENTRES, record_names.GRADIENT, record_names.PRECONDITIONER)
@@ -49,15 +49,16 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
 
     def node_settings(message: Message, context: Context) -> Settings:
         torch.set_num_threads(1)  # several clients share the cores; threads would fight over them
-        return resolve_node_settings(settings or parse_run_config(context), message, context)
+        return resolve_node_settings(settings or read_settings(message, context), message, context)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         run_settings = node_settings(message, context)
         partition = read_partition(context)
-        memory = choose_memory(context, partition, state_root)
-        client = PosteriorClient(run_settings, partition, memory, read_received(message))
         config = read_config(message)
+        folder = open_state_folder(context, config)
+        memory = folder or choose_memory(context, partition, state_root)
+        client = PosteriorClient(run_settings, partition, memory, read_received(message))
         upload, examples, metrics = client.fit(read_model(message), config)
         sends_weights = run_settings.strategy.upload == "weights"
         upload_record = record_names.ARRAYS if sends_weights else record_names.DELTA
@@ -81,8 +82,8 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
     def count(message: Message, context: Context) -> Message:
         run_settings = node_settings(message, context)
         partition = read_partition(context)
-        folder = open_state_folder(context)
         config = read_config(message)
+        folder = open_state_folder(context, config)
         if folder and record_names.ROUND in config:
             folder.delete_after(int(config[record_names.ROUND]))
         numbers: dict[str, Scalar] = {
@@ -115,9 +116,13 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
     return app
 
 
-def parse_run_config(context: Context) -> Settings:
-    """Parse the operator's settings in the run config; SettingsError where they are wrong."""
-    return parse_settings({k: v for k, v in context.run_config.items() if k not in _SERVER_KEYS})
+def read_settings(message: Message, context: Context) -> Settings:
+    """Read the operator's settings in the run config; SettingsError where they are wrong.
+
+    How many clients there are comes with the message, where the run config does not say.
+    """
+    clients = read_config(message).get(record_names.CLIENTS)
+    return parse_run_config(context.run_config, None if clients is None else int(clients))
 
 
 def resolve_node_settings(settings: Settings, message: Message, context: Context) -> Settings:
@@ -178,20 +183,17 @@ def make_evaluation_client(
 
 
 def choose_memory(context: Context, client: int, root: Path | None) -> ClientMemory:
-    """Return where a client's state is kept.
+    """Return where the state of a client without a `state-path` is kept.
 
     Args:
-        context: The node's context; its `state-path` comes first.
+        context: The node's context.
         client: Its partition.
-        root: Where there is no `state-path`: one folder for each partition below this one, or
-            None for the context.
+        root: One folder for each partition is below this one; None: it is in the context.
     """
-    if folder := open_state_folder(context):
-        return folder
     return ClientStateFolder(partition_folder(root, client)) if root else ContextMemory(context)
 
 
-def open_state_folder(context: Context) -> ClientStateFolder | None:
+def open_state_folder(context: Context, config: Mapping[str, Scalar]) -> ClientStateFolder | None:
     """Return where this node keeps the state of this run: one folder for each run folder `out`.
 
     Flower gives a resumed run another id, `out` stays. None for a node without `state-path`.
@@ -199,7 +201,10 @@ def open_state_folder(context: Context) -> ClientStateFolder | None:
     path = context.node_config.get("state-path")
     if not path:
         return None
-    run = sha256(str(context.run_config.get("out", "none")).encode()).hexdigest()[:16]
+    out = str(context.run_config.get("out", UNSET))
+    if out == UNSET:  # the server chose the folder
+        out = str(config.get(record_names.OUT, UNSET))
+    run = sha256(out.encode()).hexdigest()[:16]
     return ClientStateFolder(Path(str(path)) / f"run-{run}", is_reused=True)
 
 

@@ -1,10 +1,13 @@
 """Make what a federation needs to know its own: certificates of the server, a key of each node.
 
-python certificates.py server FOLDER NAME...   ca.crt, ca.key, server.crt, server.key
-python certificates.py node FOLDER             node.key, node.pub
+python certificates.py server FOLDER NAME...    ca.crt, ca.key, server.crt, server.key
+python certificates.py renew FOLDER [NAME...]   a new server.crt and server.key, by ca.key in FOLDER
+python certificates.py node FOLDER              node.key, node.pub
 
-NAME is every host name and address under which nodes and users reach the SuperLink. Run `node` on
-the node itself: its private key never leaves it. Files that are there are never replaced.
+NAME is every host name and address under which nodes and users reach the SuperLink; `renew` takes
+those of the old certificate unless told, and keeps the old pair as server.crt.old, server.key.old.
+Nodes go on with the ca.crt that they have. Run `node` on the node itself: its private key never
+leaves it. Files that are there are not replaced otherwise.
 """
 
 import os
@@ -21,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
     PublicFormat,
+    load_pem_private_key,
 )
 
 DAYS = 365  # the server's certificate
@@ -30,23 +34,66 @@ AUTHORITY_DAYS = 3650
 def server(folder: Path, names: list[str]) -> None:
     """Write an authority and the server's certificate for these names, signed by it."""
     root, own = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    issuer, subject = called("federation authority"), called(names[0])
-    key_of_root = x509.SubjectKeyIdentifier.from_public_key(root.public_key())
-    by = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(key_of_root)
+    issuer = called("federation authority")
     signs = x509.KeyUsage(*[False] * 5, True, True, False, False)
-    authority = begun(issuer, issuer, root.public_key(), AUTHORITY_DAYS)
+    until = datetime.now(UTC) + timedelta(days=AUTHORITY_DAYS)
+    authority = begun(issuer, issuer, root.public_key(), until)
     authority = authority.add_extension(x509.BasicConstraints(True, 0), True)
-    authority = authority.add_extension(signs, True).add_extension(key_of_root, False)
-    certificate = begun(issuer, subject, own.public_key(), DAYS)
+    authority = authority.add_extension(signs, True)
+    authority = authority.add_extension(key_of(root), False)
+    signed = authority.sign(root, hashes.SHA256())
+    write(folder / "ca.key", private(root, PrivateFormat.PKCS8))
+    write(folder / "server.key", private(own, PrivateFormat.PKCS8))
+    write(folder / "ca.crt", signed.public_bytes(Encoding.PEM), 0o644)
+    write(folder / "server.crt", certify(own, names, root, signed), 0o644)
+
+
+def renew(folder: Path, names: list[str]) -> None:
+    """Write a new certificate and key of the server, signed by the authority that is there."""
+    authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+    root = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    if not isinstance(root, ec.EllipticCurvePrivateKey):
+        raise ValueError(f"{folder}/ca.key is no key that this program made")
+    if root.public_key() != authority.public_key():
+        raise ValueError(f"{folder}/ca.key is not the key of ca.crt beside it")
+    if authority.not_valid_after_utc < datetime.now(UTC):
+        raise ValueError(f"{folder}/ca.crt has expired; make a new authority, for all nodes too")
+    names = names or read_names(folder / "server.crt")
+    own = ec.generate_private_key(ec.SECP256R1())
+    certificate = certify(own, names, root, authority)
+    for name in ("server.key", "server.crt"):
+        (folder / name).replace(folder / f"{name}.old")
+    write(folder / "server.key", private(own, PrivateFormat.PKCS8))
+    write(folder / "server.crt", certificate, 0o644)
+
+
+def certify(
+    key: ec.EllipticCurvePrivateKey,
+    names: list[str],
+    root: ec.EllipticCurvePrivateKey,
+    authority: x509.Certificate,
+) -> bytes:
+    """Return the server's certificate for these names, which never outlives the authority."""
+    until = min(datetime.now(UTC) + timedelta(days=DAYS), authority.not_valid_after_utc)
+    by = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(key_of(root))
+    certificate = begun(authority.subject, called(names[0]), key.public_key(), until)
     certificate = certificate.add_extension(
         x509.SubjectAlternativeName([alternative(name) for name in names]), False
     ).add_extension(by, False)
     certificate = certificate.add_extension(x509.BasicConstraints(False, None), True)
-    write(folder / "ca.key", private(root, PrivateFormat.PKCS8))
-    write(folder / "server.key", private(own, PrivateFormat.PKCS8))
-    for name, made in (("ca.crt", authority), ("server.crt", certificate)):
-        signed = made.sign(root, hashes.SHA256()).public_bytes(Encoding.PEM)
-        write(folder / name, signed, 0o644)
+    return certificate.sign(root, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+
+def read_names(path: Path) -> list[str]:
+    """Return the names that a certificate is for."""
+    certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    return [str(name.value) for name in names.value]
+
+
+def key_of(key: ec.EllipticCurvePrivateKey) -> x509.SubjectKeyIdentifier:
+    """Return what a certificate calls a key."""
+    return x509.SubjectKeyIdentifier.from_public_key(key.public_key())
 
 
 def node(folder: Path) -> None:
@@ -58,13 +105,12 @@ def node(folder: Path) -> None:
 
 
 def begun(
-    issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+    issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePublicKey, until: datetime
 ) -> x509.CertificateBuilder:
     """Return a certificate to be completed, valid from an hour ago: clocks differ."""
-    now = datetime.now(UTC)
     builder = x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
-    builder = builder.not_valid_before(now - timedelta(hours=1))
-    return builder.not_valid_after(now + timedelta(days=days))
+    builder = builder.not_valid_before(datetime.now(UTC) - timedelta(hours=1))
+    return builder.not_valid_after(until)
 
 
 def called(name: str) -> x509.Name:
@@ -96,13 +142,22 @@ def write(path: Path, data: bytes, mode: int = 0o600) -> None:
 def main(words: list[str]) -> int:
     """Do what the command line asks for; return the exit status."""
     kind, folder, names = (words[0], Path(words[1]), words[2:]) if len(words) > 1 else ("", "", [])
-    if not ((kind == "server" and names) or (kind == "node" and not names)):
-        print(__doc__, file=sys.stderr)
-        return 2
+    folder = Path(folder)
     try:
-        server(Path(folder), names) if kind == "server" else node(Path(folder))
+        if kind == "server" and names:
+            server(folder, names)
+        elif kind == "renew":
+            renew(folder, names)
+        elif kind == "node" and not names:
+            node(folder)
+        else:
+            print(__doc__, file=sys.stderr)
+            return 2
     except FileExistsError as error:
         print(f"{error.filename} is there already; choose another folder", file=sys.stderr)
+        return 2
+    except (FileNotFoundError, ValueError) as error:
+        print(error, file=sys.stderr)
         return 2
     return 0
 

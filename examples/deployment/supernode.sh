@@ -13,7 +13,7 @@ umask 077
 export FLWR_TELEMETRY_ENABLED="${FLWR_TELEMETRY_ENABLED:-0}"
 export FLWR_DISABLE_UPDATE_CHECK="${FLWR_DISABLE_UPDATE_CHECK:-1}"
 export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.1}"
-exec flower-supernode \
+exec python "$(dirname "$0")/supernode.py" \
     --superlink "$1" --root-certificates "$2" --auth-supernode-private-key "$3" \
     --host "${7:-127.0.0.1}" --port "${8:-9094}" \
     --node-config "partition-id=$4 data-path=\"$5\" state-path=\"$6\""

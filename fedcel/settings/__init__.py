@@ -27,6 +27,7 @@ from fedcel.settings.parsing import (
 )
 from fedcel.settings.prior import PriorSettings
 from fedcel.settings.privacy import MECHANISMS, NOISES, PrivacySettings, check_private
+from fedcel.settings.run_config import CONNECTED_NODES, UNSET, parse_run_config
 from fedcel.settings.run_settings import Settings, burn_in_rounds, check_schedule, cut_sigma
 from fedcel.settings.settings_reference import describe_settings
 from fedcel.settings.strategy import OWN_STRATEGY, StrategySettings
@@ -34,6 +35,7 @@ from fedcel.settings.update import UpdateSettings
 
 __all__ = [
     "CEL_KINDS",
+    "CONNECTED_NODES",
     "DEFENCES",
     "MECHANISMS",
     "MIN_ESS",
@@ -41,6 +43,7 @@ __all__ = [
     "NOISES",
     "OWN_STRATEGY",
     "SAMPLERS",
+    "UNSET",
     "AttackSettings",
     "Attention",
     "CelSettings",
@@ -70,5 +73,6 @@ __all__ = [
     "describe_settings",
     "dump_settings",
     "flatten_settings",
+    "parse_run_config",
     "parse_settings",
 ]

@@ -15,7 +15,7 @@ from fedcel.federation import init_server_state, record_names
 from fedcel.files import read_tensors, write_tensors
 from fedcel.runs import run_folder
 from strategies import node_registry
-from strategies.node_registry import NodeRegistry, register_nodes, reregister_nodes
+from strategies.node_registry import NodeRegistry, count_nodes, register_nodes, reregister_nodes
 from tests.strategies.grid import FakeGrid
 
 KNOWN = {0: 10, 1: 11, 2: 12}
@@ -100,6 +100,32 @@ def test_a_resumed_run_goes_on_without_a_node_that_is_gone() -> None:
         register_nodes(FakeGrid([fewer]), 3, None, KNOWN)  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="0 nodes are connected after 0 s, clients is 3"):
         register_nodes(FakeGrid([]), 3, None, KNOWN)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("hurry")
+def test_a_resumed_run_that_recounts_takes_what_nodes_hold_now() -> None:
+    """And what those held who are gone."""
+    fewer = {record_names.EXAMPLES: 9, record_names.PARTITION: 1}
+    grid = FakeGrid([fewer, sound(0)])
+    registry = register_nodes(grid, 3, None, KNOWN, recount=True)  # type: ignore[arg-type]
+    assert registry[:2] == ({100: 1, 101: 0}, {**KNOWN, 1: 9})
+
+
+def test_nodes_are_counted_once_no_more_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One comes a second late; a grid without any is given up after the minute."""
+    grid = FakeGrid([sound(0), sound(1), sound(2)], away=[100, 101, 102])
+    seconds = iter(range(999))
+
+    def pass_time() -> float:
+        now = next(seconds)
+        grid.away -= {100 if now > 2 else 0, 101 if now > 4 else 0}
+        return float(now)
+
+    clock = SimpleNamespace(monotonic=pass_time, sleep=lambda _: None)
+    monkeypatch.setattr(node_registry, "time", clock)
+    assert count_nodes(grid) == 2  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="no node is connected after 60 s"):
+        count_nodes(FakeGrid([]))  # type: ignore[arg-type]
 
 
 class Late(FakeGrid):

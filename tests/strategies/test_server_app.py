@@ -12,11 +12,19 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 
 from clients import make_client_app
+from fedcel.data import load_splits
 from fedcel.errors import RunError
 from fedcel.federation import client_update, record_names
 from fedcel.files import read_tensors
-from fedcel.settings import Scalar, dump_settings, flatten_settings, parse_settings
-from strategies import make_server_app, server_app
+from fedcel.settings import (
+    CONNECTED_NODES,
+    UNSET,
+    Scalar,
+    dump_settings,
+    flatten_settings,
+    parse_settings,
+)
+from strategies import make_server_app, node_registry, server_app
 
 RAW: dict[str, Scalar] = {
     "clients": 3,
@@ -74,12 +82,17 @@ class Wire:
         return replies
 
 
-def run(grid: Wire, out: Path, *, resume: bool = False, **raw: Scalar) -> None:
+def run(
+    grid: Wire, out: Path | str, *, resume: bool = False, recount: bool = False, **raw: Scalar
+) -> None:
     """Start the ServerApp as Flower does."""
+    clients = raw.pop("clients", RAW["clients"])
     config = {
         **flatten_settings(dump_settings(parse_settings(RAW | raw))),
+        "clients": clients,
         "out": str(out),
         "resume": resume,
+        "recount": recount,
     }
     make_server_app()(grid, Context(1, 1, {}, RecordDict(), config))  # type: ignore[arg-type]
 
@@ -185,6 +198,85 @@ def test_a_run_resumed_by_its_run_config_ends_with_the_same_bits(
         run(again, out, resume=True)
     with pytest.raises(RunError, match="not a folder"):
         run(again, tmp_path / "other", resume=True)
+
+
+def test_a_run_config_that_says_nothing_takes_the_nodes_there_are_and_makes_a_folder(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folder is named; nodes keep their state under its name, by which it is resumed."""
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(node_registry, "_SETTLE_SECONDS", 0.0)
+    grid = Wire(tmp_path, tmp_path)
+    for context in grid.nodes.values():
+        context.run_config |= {"out": UNSET, "clients": CONNECTED_NODES}
+    answer = grid.send_and_receive
+
+    def killed(messages: Iterable[Message], *, timeout: float) -> list[Message]:
+        replies = answer(messages, timeout=timeout)
+        if sum(kind == "train" for kind, _ in grid.asked) == 9:
+            raise RuntimeError("the disk is full")
+        return replies
+
+    monkeypatch.setattr(grid, "send_and_receive", killed)
+    bare = {"clients": CONNECTED_NODES}
+    with pytest.raises(RuntimeError):
+        run(grid, UNSET, **bare)
+    out = tmp_path / "home" / "fedcel-runs" / "run-1"
+    shown = capsys.readouterr().out
+    assert "clients: 3\n" in shown and f"run folder: {out}\n" in shown
+    assert shown.splitlines()[-1].endswith("the disk is full") and "run FAILED" in shown
+    assert len(events(out)) == 2
+    with pytest.raises(RunError, match="exists and is not empty"):
+        run(grid, UNSET, **bare)
+    with pytest.raises(RunError, match="resume=true needs the run folder"):
+        run(grid, UNSET, resume=True, **bare)
+    again = Wire(tmp_path, out)
+    again.nodes = {node: context for node, context in again.nodes.items() if node != 103}
+    again.nodes[103] = grid.nodes[103]
+    for context in again.nodes.values():
+        context.run_config |= {"out": str(out), "clients": CONNECTED_NODES}
+    run(again, out, resume=True, **bare)
+    assert torch.equal(model(out), model(whole))
+    assert capsys.readouterr().out.splitlines()[-1] == f"the run is complete; its folder: {out}"
+
+
+def test_a_node_that_holds_other_images_takes_part_again_once_its_run_recounts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Node 102 has ten images more from round 3 on; N of the last rounds counts them."""
+    out = tmp_path / "run"
+    grid = Wire(tmp_path, out, own=True)
+    answer, path = grid.send_and_receive, tmp_path / "1.npz"
+
+    def growing(messages: Iterable[Message], *, timeout: float) -> list[Message]:
+        trained = sum(kind == "train" for kind, _ in grid.asked)
+        if trained == 6 and list(messages):
+            with np.load(path) as images:
+                more = {name: np.concatenate([images[name], images[name][:10]]) for name in images}
+            np.savez(path, **more)
+            load_splits.cache_clear()  # a node's next message is another process
+        if trained == 12:
+            raise KeyboardInterrupt
+        return answer(messages, timeout=timeout)
+
+    monkeypatch.setattr(grid, "send_and_receive", growing)
+    settings = served(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run(grid, out, **settings)
+    assert "it claims" in str(events(out)[2]["rejected"])
+    monkeypatch.setattr(node_registry, "WAIT_SECONDS", 0.0)
+    with pytest.raises(RunError, match="recount=true is for a run that is resumed"):
+        run(grid, out, recount=True, **settings)
+    images = path.read_bytes()
+    again = Wire(tmp_path, out, own=True)
+    path.write_bytes(images)
+    load_splits.cache_clear()
+    run(again, out, resume=True, recount=True, **settings)
+    log = events(out)
+    assert ["it claims" in str(event["rejected"]) for event in log] == [False, False, True, False]
+    assert [event["clients"] for event in log] == [3, 3, 2, 3]
+    before, after = (float(str(e["rate"])) / float(str(e["pull"])) for e in (log[0], log[3]))
+    assert round(after) == round(before) + 10
 
 
 def test_a_dead_node_is_named_waited_for_as_long_as_asked_and_not_asked_to_score(

@@ -89,6 +89,12 @@ class Federation(NamedTuple):
 
         until(ready, lambda: self.log("link"))
 
+    def post(self, path: str, content: bytes) -> int:
+        """Send the SuperLink a request of nobody; return the status of its answer."""
+        trusted = ssl.create_default_context(cafile=str(self.folder / "pki" / "ca.crt"))
+        url = f"https://127.0.0.1:{self.port}{path}"
+        return httpx.post(url, content=content, verify=trusted, timeout=60).status_code
+
     def log(self, name: str) -> str:
         """Return what a process said."""
         return (self.folder / name / "log").read_text(errors="replace")
@@ -124,13 +130,18 @@ def until(condition: Callable[[], object], logs: Callable[[], str]) -> None:
         time.sleep(0.1)
 
 
-def made(folder: Path) -> None:
-    """Write the app as it is bundled, certificates and keys, and each party's own images."""
-    for name in ("fedcel", "strategies", "clients", "sims"):
+def copy_app(folder: Path) -> None:
+    """Copy what an operator has of this repository to `app`."""
+    for name in ("fedcel", "strategies", "clients", "sims", "examples/deployment"):
         skip = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, folder / "app" / name, ignore=skip)
     for name in ("pyproject.toml", "LICENSE", "README.md"):
         shutil.copy(ROOT / name, folder / "app")
+
+
+def made(folder: Path) -> None:
+    """Write the app as it is bundled, certificates and keys, and each party's own images."""
+    copy_app(folder)
     keys = [sys.executable, str(SCRIPTS / "certificates.py")]
     makers = [
         [*keys, "server", str(folder / name), "localhost", "127.0.0.1"]
@@ -279,6 +290,8 @@ def test_three_sites_train_over_tls(tmp_path: Path) -> None:
     """Keys on: strangers are turned away, the others train on images of their own."""
     run = tmp_path / "run"
     with federation(tmp_path) as found:
+        assert "replies of at most 100 MB are taken" in found.log("link")
+        assert found.post("/v1/fleet/push-object", bytes(17_000_000)) == 413
         for k in range(SITES):
             found.node(k)
         refused = turned_away(found)

@@ -13,7 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedcel.settings import Settings, dump_settings
+from fedcel.settings import (
+    CONNECTED_NODES,
+    UNSET,
+    Settings,
+    dump_settings,
+    flatten_settings,
+    parse_run_config,
+)
 from sims.bench import scenario
 from sims.commands.main import GROUPS, main
 from sims.results import read_attack_rows
@@ -256,12 +263,21 @@ def test_settings_speaks_plain_words(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_flower_run_config_has_every_setting_with_its_default() -> None:
-    """`flwr run` refuses keys that pyproject.toml does not list."""
+    """`flwr run` refuses keys that pyproject.toml does not list.
+
+    But for `clients`, which it leaves to the connected nodes, and keys that are no settings.
+    """
     table = tomllib.loads((ROOT / "pyproject.toml").read_text())
     config = table["tool"]["flwr"]["app"]["config"]
-    assert config.pop("out") == "none"
-    assert config.pop("resume") is False
-    assert config == dump_settings(Settings())
+    assert parse_run_config(flatten_settings(config), 8) == Settings()
+    assert config.pop("clients") == CONNECTED_NODES
+    settings = dump_settings(Settings())
+    assert settings.pop("clients") == 8
+    for_flower_alone = {key: config.pop(key) for key in config.keys() - settings.keys()}
+    switches = {key for key, value in for_flower_alone.items() if value is False}
+    assert switches == {"resume", "recount"}
+    assert {for_flower_alone[key] for key in for_flower_alone.keys() - switches} == {UNSET}
+    assert config == settings
 
 
 def test_help_names_every_command() -> None:

@@ -1,0 +1,64 @@
+"""Whether a server on this machine answers: health.py [URL].
+
+URL, or FEDCEL_HEALTH: for a SuperLink https://127.0.0.1:9092/health, for a node
+http://127.0.0.1:9094/health, for the service https://127.0.0.1:8443/healthz. Exit status 0 when it
+answers with 200, or when neither is given; else 1.
+"""
+
+import os
+import socket
+import ssl
+import sys
+import threading
+import time
+from http.client import HTTPException
+from urllib.request import urlopen
+
+SECONDS = 10.0  # within which it has to answer, and between two questions of a watch
+
+
+def is_healthy(url: str) -> bool:
+    """Ask a server of this machine. Its certificate may be for other names."""
+    trusting = ssl.create_default_context()
+    trusting.check_hostname = False
+    trusting.verify_mode = ssl.CERT_NONE
+    try:
+        with urlopen(url, timeout=SECONDS, context=trusting) as answer:
+            return bool(answer.status == 200)
+    except (OSError, HTTPException, ValueError):
+        return False
+
+
+def notify_manager(message: str) -> None:
+    """Tell systemd, if it started this process, what it waits for."""
+    if not (address := os.environ.get("NOTIFY_SOCKET")):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
+        door.connect("\0" + address[1:] if address[0] == "@" else address)
+        door.send(message.encode())
+
+
+def watch(url: str) -> None:
+    """Tell systemd that this process is ready, then that it is alive, for as long as it is."""
+
+    def ask_again_and_again() -> None:
+        while True:
+            if is_healthy(url):
+                notify_manager("READY=1\nWATCHDOG=1")
+            time.sleep(SECONDS / 5)
+
+    if "NOTIFY_SOCKET" in os.environ:
+        threading.Thread(target=ask_again_and_again, daemon=True).start()
+
+
+def read_url(scheme: str) -> str:
+    """Return where the process that was started with these options answers."""
+    options = dict(zip(sys.argv[1:], sys.argv[2:], strict=False))
+    host = options.get("--host", "127.0.0.1")
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
+    return f"{scheme}://{host}:{options['--port']}/health"
+
+
+if __name__ == "__main__":
+    url = (sys.argv[1:] or [os.environ.get("FEDCEL_HEALTH", "")])[0]
+    sys.exit(0 if not url or is_healthy(url) else 1)

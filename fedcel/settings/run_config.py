@@ -1,0 +1,57 @@
+"""Flower's run config: the settings of a run, and the keys that only Flower's two apps read."""
+
+from collections.abc import Mapping
+
+from fedcel.errors import SettingsError
+from fedcel.settings.parsing import dump_settings, flatten_settings, parse_settings
+from fedcel.settings.run_settings import Settings
+
+UNSET = "none"
+CONNECTED_NODES = "nodes"
+"""Value of `clients`: as many as are connected when the run starts."""
+_SERVER_KEYS = ("out", "resume", "recount")
+"""Read by the ServerApp alone."""
+_FLOWER_NAMES = {"num-server-rounds": "rounds", "batch-size": "local.batch-size"}
+"""Names that Flower's own apps use -> the settings that mean exactly the same."""
+_REFUSED_NAMES = {
+    "fraction-train": "clients-per-round, a number of clients",
+    "fraction-evaluate": "nothing: the server scores every round on its validation images",
+    "local-epochs": "local.steps, the batches that a client trains on in a round",
+    "learning-rate": "local.rate, in units of the posterior's step",
+}
+"""Names that Flower's own apps use -> what this one has in their place, which is not the same."""
+
+
+def parse_run_config(config: Mapping[str, object], clients: int | None = None) -> Settings:
+    """Parse the settings in a run config.
+
+    Args:
+        config: Dotted keys, as `[tool.flwr.app.config]` and `--run-config` give them.
+        clients: What `clients` is where it is left to the nodes that are connected.
+
+    Returns:
+        The settings.
+
+    Raises:
+        SettingsError: A setting is wrong, a name of Flower's own apps has no equal here or
+            contradicts the setting that it stands for, or nobody said how many clients there are.
+    """
+    flat = {key: value for key, value in config.items() if key not in _SERVER_KEYS}
+    for name, instead in _REFUSED_NAMES.items():
+        if (value := flat.pop(name, UNSET)) != UNSET:
+            raise SettingsError(f"{name} is {value!r}; this app has {instead}")
+    if flat.get("clients") == CONNECTED_NODES:
+        if clients is None:
+            raise SettingsError(
+                f"clients is {CONNECTED_NODES!r}, and the message does not say how many there are"
+            )
+        flat["clients"] = clients
+    defaults = flatten_settings(dump_settings(Settings()))
+    for name, key in _FLOWER_NAMES.items():
+        if (value := flat.pop(name, UNSET)) == UNSET:
+            continue
+        current = flat.get(key, defaults[key])
+        if current not in (defaults[key], value):
+            raise SettingsError(f"{name} is {value!r} and {key} {current!r}; give one of them")
+        flat[key] = value
+    return parse_settings(flat)
