@@ -1,7 +1,7 @@
 """The Flower ServerApp: settings, strategy, rounds, evaluation."""
 
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +17,8 @@ from fedcel.runs import (
     Event,
     EventCallback,
     ServerRun,
-    create_run,
     evaluate_run,
-    has_begun,
+    open_run,
     read_run,
     write_evaluation,
 )
@@ -157,13 +156,12 @@ def make_server_app() -> ServerApp:
         settings = parse_settings(config)
         if settings.data.path != "none" and not Path(settings.data.path).is_absolute():
             raise RunError(f"data.path is {settings.data.path!r}, must be an absolute path")
-        try:
-            resume = resume and has_begun(settings, out)
-            if not bool(context.run_config[_RESUME]):
-                create_run(out, settings)
-        except RunError as error:
-            raise RunError(f"{error} (in the run config: out, resume=true)") from None
-        train_over_grid(grid, settings, out, print_event, resume=resume)
+        with ExitStack() as stack:
+            try:
+                has_rounds = stack.enter_context(open_run(out, settings, resume=resume))
+            except RunError as error:
+                raise RunError(f"{error} (in the run config: out, resume=true)") from None
+            train_over_grid(grid, settings, out, print_event, resume=has_rounds)
         print(f"run folder: {out}", flush=True)
 
     return app

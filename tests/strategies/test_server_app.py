@@ -15,6 +15,7 @@ from clients import make_client_app
 from fedcel.errors import RunError
 from fedcel.federation import client_update, record_names
 from fedcel.files import read_tensors
+from fedcel.runs import hold_folder, run_folder
 from fedcel.settings import Scalar, dump_settings, flatten_settings, parse_settings
 from strategies import make_server_app, server_app
 
@@ -262,6 +263,20 @@ def test_the_node_that_holds_a_partition_later_has_its_state_of_the_round_alone(
     queried = [node for kind, node in grid.asked if kind == f"query.{record_names.COUNT_QUERY}"]
     assert queried == [101, 102, 103, 104, 105]
     assert sorted(node for kind, node in grid.asked if kind == "evaluate") == [101, 103, 104]
+
+
+def test_a_second_server_app_does_not_write_into_the_same_folder(tmp_path: Path) -> None:
+    """Two `flwr run` with one `out`: the later is refused by the other's process, whatever kind."""
+    out = tmp_path / "run"
+    with hold_folder(out):
+        run_folder.create_run(out, parse_settings(RAW))
+        for resume in (False, True):
+            grid = Wire(tmp_path, out)
+            with pytest.raises(RunError, match="in use by process|exists and is not empty"):
+                run(grid, out, resume=resume)
+            assert grid.asked == []
+        with pytest.raises(RunError, match="in use by process"):
+            run(Wire(tmp_path, out), out, resume=True)
 
 
 def test_a_reply_that_comes_a_round_later_is_left_out_of_both(
