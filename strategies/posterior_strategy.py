@@ -340,12 +340,12 @@ class PosteriorStrategy(FedAvg):
             dict.fromkeys(clients, content),
         )
         find_fault = partial(_find_query_fault, expected=self._expected_reply(request, -1))
-        asked = set(clients)
+        queried = set(clients)
         gradients: dict[int, torch.Tensor] = {}
         for reply in grid.send_and_receive(queries, timeout=self._patience):
             partition = find_sender(reply, self.registry.partitions, sent)
             reason = _check_reply(reply, find_fault)
-            if reason is None and partition not in asked:
+            if reason is None and partition not in queried:
                 reason = "it is from a node that was not asked"
             if partition in gradients:
                 log(WARNING, "Ignored a second gradient of client %s", partition)

@@ -29,6 +29,9 @@ def hold_folder(folder: Path) -> Iterator[None]:
     Args:
         folder: Made where there is none, and removed again where it is left empty.
 
+    Yields:
+        Nothing; the folder is held until the block ends.
+
     Raises:
         RunError: Another process writes into it.
     """
