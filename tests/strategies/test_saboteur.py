@@ -455,6 +455,7 @@ def test_false_metrics_beside_a_sound_update_cost_themselves(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All four clients' updates count; the log has the honest clients' names, and their sizes."""
+    assert [len(table) for table in (METRICS, ANSWERS, SCORES)] == [15, 17, 8]  # as robust.md says
     rounds, saboteur = len(METRICS), FIRST_NODE + SABOTEUR
     _, honest = train(tmp_path / "honest", rounds)
     changes = [change for change, _ in METRICS.values()]
