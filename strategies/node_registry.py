@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from fedcel.errors import SettingsError
 from fedcel.federation import record_names
-from strategies.validate_reply import describe_failure, has_node_data, read_claim
+from strategies.validate_reply import read_claim, to_printable
 
 WAIT_SECONDS = 60.0  # for all nodes to connect before round 1
 MAX_EXAMPLES = 10**8  # of one node; a claim beyond would drown all others and cool the chain
@@ -232,16 +232,20 @@ def _query_nodes(
     queries = [Message(content, dst_node_id=node, message_type=kind) for node in refused]
     for reply in grid.send_and_receive(queries, timeout=timeout):
         node = reply.metadata.src_node_id
-        partition, count = (_NO_PARTITION,) * 2 if reply.has_error() else read_claim(reply)
-        reason = describe_failure(reply) or _find_claim_fault(partition, count, expected)
-        if reason is None and (partition in occupied or partition in examples):
-            reason, refused[node] = f"partition {partition} is another's", partition
-        if reason:
+        claim = read_claim(reply)
+        if isinstance(claim, str):
+            reasons.append(to_printable(claim))
+        elif node not in refused:
+            reasons.append(f"node {node} was not asked, or answered before")
+        elif reason := _find_claim_fault(claim.partition, claim.examples, expected):
             reasons.append(reason)
-            continue
-        refused.pop(node, None)
-        partitions[node], examples[partition] = partition, count
-        any_node_data = any_node_data or has_node_data(reply)
+        elif claim.partition in occupied or claim.partition in examples:
+            reasons.append(f"partition {claim.partition} is another's")
+            refused[node] = claim.partition
+        else:
+            refused.pop(node, None)
+            partitions[node], examples[claim.partition] = claim.partition, claim.examples
+            any_node_data = any_node_data or claim.has_node_data
     for reason in reasons:
         log(WARNING, "A node cannot take part: %s", reason)
     return NodeRegistry(partitions, examples, any_node_data, refused=refused), reasons

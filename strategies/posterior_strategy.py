@@ -1,6 +1,6 @@
 """The posterior strategy: Flower's messages around the server's round."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from functools import partial
 from logging import WARNING
 
@@ -27,9 +27,10 @@ from fedcel.federation import (
     add_mean_gradient,
     advance_model,
     begin_round,
+    declare_scores,
     finish_round,
-    mean_metrics,
     record_names,
+    summarise_metrics,
 )
 from fedcel.nets import to_arrays, to_vector
 from fedcel.settings import Settings
@@ -40,16 +41,18 @@ from strategies.node_registry import (
     reregister_nodes,
 )
 from strategies.validate_reply import (
-    MAX_REASON,
     Expectation,
     address_messages,
     describe_failure,
     find_gradient_fault,
+    find_record_fault,
     find_reply_fault,
+    find_scores_fault,
     find_sender,
     read_gradient,
     read_numbers,
     read_update,
+    to_printable,
 )
 
 
@@ -85,6 +88,7 @@ class PosteriorStrategy(FedAvg):
         self.request: RoundRequest | None = None
         self.rejected: list[Rejection] = []
         self.report = RoundReport([], [], {}, 0)
+        self._classes: int | None = None  # as the ServerApp's config says
         self._sent: list[tuple[Metadata, int]] = []
         self._patience = min(ANSWER_SECONDS, settings.strategy.timeout)  # seconds, for queries
 
@@ -135,6 +139,8 @@ class PosteriorStrategy(FedAvg):
         Returns:
             One message a client.
         """
+        classes = config.get(record_names.CLASSES)
+        self._classes = classes if isinstance(classes, int) else None
         self._update_registry(grid, ConfigRecord({**config, record_names.ROUND: self.state.round}))
         request = begin_round(self.settings, self.state, self.registry.examples)
         nodes = self.registry.nodes
@@ -193,10 +199,13 @@ class PosteriorStrategy(FedAvg):
             request,
             updates,
             cut=self.cut,
+            classes=self._classes,
             used=used,
             rejected=rejected,
             advance=self._advance,
         )
+        for client, reason, _ in self.report.unused_metrics:
+            log(WARNING, "Left out metrics of client %s: %s", client, to_printable(reason))
         model = ArrayRecord(to_arrays(self.state.model, self.shapes))
         return model, MetricRecord(dict(self.report.metrics))
 
@@ -238,14 +247,37 @@ class PosteriorStrategy(FedAvg):
         Returns:
             The mean scores, None where there are none.
         """
-        scores, counts = [], []
+        scores: dict[int, dict[str, float]] = {}
         for reply in replies:
-            partition = self.registry.partitions.get(reply.metadata.src_node_id)
-            if describe_failure(reply) is None and partition in self.registry.examples:
-                metrics = reply.content.metric_records.get(record_names.METRICS, MetricRecord())
-                scores.append(read_numbers(metrics))
-                counts.append(float(self.registry.examples[partition]))
-        return MetricRecord(dict(mean_metrics(scores, counts))) if scores else None
+            partition = find_sender(reply, self.registry.partitions, [])
+            if reason := self._find_scores_fault(reply, partition, scores):
+                log(WARNING, "Left out scores of client %s: %s", partition, reason)
+            else:
+                metrics = reply.content.metric_records[record_names.METRICS]
+                scores[partition] = read_numbers(metrics)
+        clients = sorted(scores)
+        summary = summarise_metrics(
+            [scores[k] for k in clients],
+            [float(self.registry.examples[k]) for k in clients],
+            declare_scores(self._classes),
+            self._classes,
+        )
+        for position, reason in summary.left_out.items():
+            log(WARNING, "Left out scores of client %s: %s", clients[position], reason)
+        return MetricRecord(dict(summary.means)) if scores else None
+
+    def _find_scores_fault(
+        self, reply: Message, partition: int, scores: Container[int]
+    ) -> str | None:
+        """Say why a reply's scores do not count, or None."""
+        if reason := describe_failure(reply):
+            return reason
+        if partition not in self.report.clients:
+            return "it is from a node that was not asked"
+        if partition in scores:
+            return "a second reply"
+        examples = self.registry.examples[partition]
+        return _check_reply(reply, partial(find_scores_fault, examples=examples))
 
     def _update_registry(self, grid: Grid, requirements: ConfigRecord) -> None:
         """Learn who holds what; in rounds after the first, who is new or back."""
@@ -313,13 +345,18 @@ class PosteriorStrategy(FedAvg):
             dict.fromkeys(clients, content),
         )
         find_fault = partial(_find_query_fault, expected=self._expected_reply(request, -1))
+        queried = set(clients)
         gradients: dict[int, torch.Tensor] = {}
         for reply in grid.send_and_receive(queries, timeout=self._patience):
             partition = find_sender(reply, self.registry.partitions, sent)
             reason = _check_reply(reply, find_fault)
-            if reason:
+            if reason is None and partition not in queried:
+                reason = "it is from a node that was not asked"
+            if partition in gradients:
+                log(WARNING, "Ignored a second gradient of client %s", partition)
+            elif reason:
                 self.rejected.append(Rejection(partition, reason))
-            elif partition in clients:
+            else:
                 gradients[partition] = read_gradient(reply.content)
         if not gradients:
             reasons = [(r.client, r.reason) for r in self.rejected]
@@ -362,15 +399,16 @@ class PosteriorStrategy(FedAvg):
 
     def _expected_reply(self, request: RoundRequest, partition: int) -> Expectation:
         """Return what a valid reply of a partition has to fit."""
-        net, plan = self.settings.net, request.plan
+        plan = request.plan
         return Expectation(
             number=request.inputs.round_number,
+            partition=partition,
             shapes=self.shapes,
             model=self.state.model,
             max_norm=self.settings.strategy.max_norm,
             examples=self.registry.examples.get(partition, 0),
             centres=self.state.centres if self._are_centres_due(request) else None,
-            is_bounded=net.bound != "none" and ":" not in net.name,  # a user's bounds as it likes
+            is_bounded=self.settings.net.is_bounded,
             is_gradient_due=plan.control == "stale",
             gradient_scale=plan.rate * plan.steps,
         )
@@ -382,7 +420,11 @@ class PosteriorStrategy(FedAvg):
 
 def _find_query_fault(reply: Message, expected: Expectation) -> str | None:
     """Say why a client gave no gradient that can be used, or None."""
-    return describe_failure(reply) or find_gradient_fault(reply.content, expected)
+    return (
+        describe_failure(reply)
+        or find_record_fault(reply.content, [record_names.GRADIENT])
+        or find_gradient_fault(reply.content, expected)
+    )
 
 
 def _check_reply(reply: Message, find_fault: Callable[[Message], str | None]) -> str | None:
@@ -391,4 +433,4 @@ def _check_reply(reply: Message, find_fault: Callable[[Message], str | None]) ->
         reason = find_fault(reply)
     except Exception as error:  # of an archive, say, which np.load makes of one
         reason = f"it cannot be examined: {error}"
-    return reason and reason[:MAX_REASON]  # names and shapes in it are the sender's
+    return reason and to_printable(reason)  # names and shapes in it are the sender's

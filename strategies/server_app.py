@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,9 +20,8 @@ from fedcel.runs import (
     Event,
     EventCallback,
     ServerRun,
-    create_run,
     evaluate_run,
-    has_begun,
+    open_run,
     read_run,
     read_settings,
     write_evaluation,
@@ -171,16 +170,16 @@ def make_server_app() -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         try:
             plan = read_plan(grid, context)
-            resume = open_folder(plan)
-            train_over_grid(
-                grid,
-                plan.settings,
-                plan.folder,
-                print_event,
-                resume=resume,
-                recount=plan.recount,
-                decisions=plan.decisions,
-            )
+            with open_folder(plan) as has_rounds:
+                train_over_grid(
+                    grid,
+                    plan.settings,
+                    plan.folder,
+                    print_event,
+                    resume=has_rounds,
+                    recount=plan.recount,
+                    decisions=plan.decisions,
+                )
         except Exception as error:
             print(f"the run FAILED, whatever the exit status of `flwr run`: {error}", flush=True)
             raise
@@ -231,20 +230,22 @@ def find_flower_home() -> Path:
     return Path(os.environ.get("FLWR_HOME", "~/.flwr")).expanduser().absolute()
 
 
-def open_folder(plan: RunPlan) -> bool:
-    """Make the run's folder, or see that it can be gone on with; say whether it has a round.
+@contextmanager
+def open_folder(plan: RunPlan) -> Iterator[bool]:
+    """Be the only writer of the run's folder, made or taken up; yield whether it has a round.
 
     Raises:
-        RunError: It is there already, or cannot be resumed.
+        RunError: It is there already, cannot be resumed, or another process writes into it.
     """
-    try:
-        if plan.resume:
-            return has_begun(plan.settings, plan.folder)
-        create_run(plan.folder, plan.settings)
-    except RunError as error:
-        raise RunError(f"{error} (in the run config: out, resume=true)") from None
-    print(f"run folder: {plan.folder}", flush=True)
-    return False
+    with ExitStack() as stack:
+        try:
+            run = open_run(plan.folder, plan.settings, resume=plan.resume)
+            has_rounds = stack.enter_context(run)
+        except RunError as error:
+            raise RunError(f"{error} (in the run config: out, resume=true)") from None
+        if not plan.resume:
+            print(f"run folder: {plan.folder}", flush=True)
+        yield has_rounds
 
 
 app = make_server_app()

@@ -1,13 +1,14 @@
 """What is in a node's reply, and what may be wrong with it."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from io import BytesIO
+from math import inf, nan, prod
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Message, Metadata, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, Metadata, MetricRecord, RecordDict
 from jaxtyping import Float
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcel.federation import ClientUpdate, record_names
@@ -15,6 +16,10 @@ from fedcel.losses.cel import CentreStatistics, SharedCentres, averaged_centres
 from fedcel.nets import to_vector
 
 MAX_REASON = 300  # characters of a client's own words that reach the log
+_MAX_RECORDS = 8  # of a reply whose names are listed
+_MAX_HEADER = 1024  # bytes of an array before its values; NumPy writes 128
+_CLAIMS = (record_names.PARTITION, record_names.EXAMPLES, record_names.HAS_NODE_DATA)
+"""The numbers in an answer to the query `count`."""
 _MAX_GROWTH = 1000.0  # times the model's own norm, plus 1: no honest update is as long
 
 
@@ -23,6 +28,8 @@ class Expectation(NamedTuple):
 
     number: int
     """The round."""
+    partition: int
+    """That the node holds."""
     shapes: list[tuple[int, ...]]
     """The shapes of the model's arrays."""
     model: Float[Tensor, " P"]
@@ -44,22 +51,47 @@ def describe_failure(reply: Message) -> str | None:
     """Say why a client gave no answer, or None."""
     if not reply.has_error():
         return None
-    printable = "".join(c if c.isprintable() else " " for c in str(reply.error.reason))
-    return f"the client failed: {' '.join(printable.split())[:MAX_REASON]}"
+    return f"the client failed: {to_printable(str(reply.error.reason))}"
 
 
-def read_claim(reply: Message) -> tuple[int, int]:
-    """Read which partition a node says it holds and how many examples; -1 for no number."""
-    metrics = reply.content.metric_records.get(record_names.METRICS, MetricRecord())
-    claim = metrics.get(record_names.PARTITION), metrics.get(record_names.EXAMPLES)
-    partition, count = (value if isinstance(value, int) else -1 for value in claim)
-    return partition, count
+def to_printable(text: str) -> str:
+    """Return the beginning of a text in a line that any terminal and file takes."""
+    beginning = text[: 4 * MAX_REASON]  # not all of what may be a gigabyte
+    printable = "".join(c if c.isprintable() else " " for c in beginning)
+    return " ".join(printable.split())[:MAX_REASON]
 
 
-def has_node_data(reply: Message) -> bool:
-    """Say whether a node's images are its own, not dealt from the run's data."""
-    metrics = reply.content.metric_records.get(record_names.METRICS, MetricRecord())
-    return bool(metrics.get(record_names.HAS_NODE_DATA, 0))
+class Claim(NamedTuple):
+    """What a node says it holds."""
+
+    partition: int
+    examples: int
+    has_node_data: bool
+    """Whether its images are its own, not dealt from the run's data."""
+
+
+def read_claim(reply: Message) -> Claim | str:
+    """Read what a node says it holds, or say what is wrong with its answer."""
+    if reason := describe_failure(reply) or find_record_fault(
+        reply.content, [record_names.METRICS]
+    ):
+        return reason
+    metrics = reply.content.metric_records.get(record_names.METRICS)
+    if metrics is None or not set(metrics) <= {*_CLAIMS}:
+        return f"its answer must be the numbers {', '.join(_CLAIMS)}, and nothing else"
+    values = [metrics.get(name) for name in _CLAIMS]
+    partition, examples, has_node_data = values
+    if type(partition) is not int or type(examples) is not int:
+        return f"partition {_describe(partition)}, {_describe(examples)} examples"
+    has_answered = type(has_node_data) is int and has_node_data in (0, 1)
+    if not (has_node_data is None or has_answered):  # another ClientApp may not say
+        return f"{record_names.HAS_NODE_DATA} is {_describe(has_node_data)}, must be 0 or 1"
+    return Claim(partition, examples, has_node_data == 1)
+
+
+def _describe(value: object) -> str:
+    """Return a number for a sentence; a list, which may be long, by its length."""
+    return f"a list of {len(value)} numbers" if isinstance(value, list) else str(value)
 
 
 def find_sender(
@@ -93,15 +125,67 @@ def address_messages(
 def find_reply_fault(reply: Message, expected: Expectation) -> str | None:
     """Say why to leave a reply to a round out, or None when it is valid."""
     records = reply.content
+    due = [record_names.DELTA, record_names.METRICS]
+    due += [record_names.STATISTICS] if expected.centres is not None else []
+    due += [record_names.GRADIENT] if expected.is_gradient_due else []
+    if reason := find_record_fault(records, due):
+        return reason
     delta = records.array_records.get(record_names.DELTA)
     metrics = records.metric_records.get(record_names.METRICS)
     if delta is None or metrics is None:
-        return f"records {sorted(records)}, must be {[record_names.DELTA, record_names.METRICS]}"
-    if (answered := metrics.get(record_names.ROUND, expected.number)) != expected.number:
-        return f"it answers round {answered}, this is round {expected.number}"
+        return f"records {sorted(records)} of other kinds than those that are due"
+    return _find_false_claim(metrics, expected) or _find_model_fault(delta, records, expected)
+
+
+def find_record_fault(records: RecordDict, due: Collection[str]) -> str | None:
+    """Say that a reply brings not just the records that are due; none is decoded for that.
+
+    One beside them would be kept in memory for nothing, as long as a sender likes to make it.
+    """
+    if len(records) > _MAX_RECORDS:
+        return f"{len(records)} records, must be {list(due)}"
+    if set(records) != {*due}:
+        return f"records {sorted(records)}, must be {list(due)}"
+    return None
+
+
+def find_scores_fault(reply: Message, examples: int) -> str | None:
+    """Say why to leave out a client's scores of the model, or None; it holds so many `examples`."""
+    if reason := find_record_fault(reply.content, [record_names.METRICS]):
+        return reason
+    metrics = reply.content.metric_records.get(record_names.METRICS)
+    if metrics is None:
+        return f"{record_names.METRICS!r} holds no metrics"
     claimed = metrics.get(record_names.EXAMPLES)
-    if claimed != expected.examples:
-        return f"it claims {claimed} examples and held {expected.examples} before round 1"
+    if type(claimed) is not int or claimed != examples:
+        return f"it claims {_describe(claimed)} examples and held {examples} before round 1"
+    return None
+
+
+def _find_false_claim(metrics: MetricRecord, expected: Expectation) -> str | None:
+    """Say that a reply is another's than it should be, or None.
+
+    A ClientApp of another's making may leave out the round and the partition.
+    """
+    claims = {
+        record_names.ROUND: (expected.number, "it answers round {}, this is round {}"),
+        record_names.PARTITION: (expected.partition, "it claims partition {} and holds {}"),
+        record_names.EXAMPLES: (
+            expected.examples,
+            "it claims {} examples and held {} before round 1",
+        ),
+    }
+    for name, (right, sentence) in claims.items():
+        if name not in metrics and name != record_names.EXAMPLES:
+            continue
+        claimed = metrics.get(name)
+        if type(claimed) is not int or claimed != right:
+            return sentence.format(_describe(claimed), right)
+    return None
+
+
+def _find_model_fault(delta: ArrayRecord, records: RecordDict, expected: Expectation) -> str | None:
+    """Say what is wrong with the arrays of a reply, or None."""
     return (
         _find_delta_fault(delta, expected)
         or _find_centres_fault(records, expected)
@@ -120,7 +204,7 @@ def find_gradient_fault(records: RecordDict, expected: Expectation) -> str | Non
     """Say what is wrong with a client's mean gradient, or None."""
     record = records.array_records.get(record_names.GRADIENT)
     if record is None:
-        return f"records {sorted(records)}, must have {record_names.GRADIENT!r}"
+        return f"{record_names.GRADIENT!r} holds no arrays"
     gradient = _read_vector(record, [tuple(expected.model.shape)])
     if isinstance(gradient, str):
         return f"its gradient: {gradient}"
@@ -133,12 +217,13 @@ def _find_centres_fault(records: RecordDict, expected: Expectation) -> str | Non
         return None
     record = records.array_records.get(record_names.STATISTICS)
     if record is None:
-        return f"records {sorted(records)}, must have {record_names.STATISTICS!r}"
-    arrays = _decode_arrays(record)
-    if isinstance(arrays, str):
-        return f"its statistics {arrays}"
+        return f"{record_names.STATISTICS!r} holds no arrays"
+    centres, weights = expected.centres
+    shapes = [tuple(centres.shape), tuple(weights.shape), tuple(weights.shape[:1])]
+    if reason := _find_encoding_fault(record, shapes, [np.float32, np.float32, np.int64]):
+        return f"its statistics: {reason}"
     return averaged_centres.find_statistics_fault(
-        arrays, expected.centres, expected.examples, expected.is_bounded
+        record.to_numpy_ndarrays(), expected.centres, expected.examples, expected.is_bounded
     )
 
 
@@ -151,26 +236,61 @@ def _find_excess(move: Float[Tensor, " P"], expected: Expectation, description: 
     return f"{description} {norm:.4g}, at most {limit:.4g} is accepted" if norm > limit else None
 
 
-def _decode_arrays(record: ArrayRecord) -> list[NDArray[Any]] | str:
-    """Return a record's arrays, or say what is wrong with the bytes that should be arrays."""
+class _Header(NamedTuple):
+    """What the bytes of an array say of it, before its values."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+    size: int
+    """In bytes."""
+
+
+def _read_header(array: Array) -> _Header:
+    """Read the header of an array and none of its values.
+
+    Raises:
+        ValueError: The bytes are no array: random ones, an archive, a pickle.
+    """
+    if array.stype != "numpy.ndarray":
+        raise ValueError(f"it is a {to_printable(array.stype)!r}, must be 'numpy.ndarray'")
+    stream = BytesIO(array.data[:_MAX_HEADER])
+    version = np.lib.format.read_magic(stream)
+    if version != (1, 0):
+        raise ValueError(f"NumPy's format {version}, must be (1, 0)")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(stream, max_header_size=_MAX_HEADER)
+    return _Header(shape, dtype, stream.tell())
+
+
+def _find_encoding_fault(
+    record: ArrayRecord, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[type[np.generic]]
+) -> str | None:
+    """Say why the bytes of a record are not arrays of these shapes and types, or None.
+
+    Nothing is decoded, so that no bytes make the server reserve more memory than they take.
+    """
+    if len(record) != len(shapes):
+        return f"{len(record)} arrays, must be of shapes {list(shapes)}"
     try:
-        arrays = record.to_numpy_ndarrays()
+        headers = [_read_header(array) for array in record.values()]
     except Exception as error:  # whatever a hostile sender's bytes make of the decoder
-        return f"cannot be read: {error}"
-    if not all(isinstance(array, np.ndarray) for array in arrays):  # an archive is no array
-        return "cannot be read: they are no arrays"
-    return arrays
+        return f"they cannot be read: {error}"
+    if [header.shape for header in headers] != list(shapes):
+        return f"shapes {[header.shape for header in headers]}, must be {list(shapes)}"
+    if [header.dtype for header in headers] != [np.dtype(dtype) for dtype in dtypes]:
+        names = sorted({np.dtype(dtype).name for dtype in dtypes})
+        return f"dtypes {sorted({str(h.dtype) for h in headers})}, must be {', '.join(names)}"
+    for array, header in zip(record.values(), headers, strict=True):
+        size = header.size + prod(header.shape) * header.dtype.itemsize
+        if len(array.data) != size:
+            return f"they cannot be read: an array has {len(array.data)} bytes, must have {size}"
+    return None
 
 
 def _read_vector(record: ArrayRecord, shapes: list[tuple[int, ...]]) -> Float[Tensor, " P"] | str:
     """Return arrays that are float32, finite and of these shapes as one, or say what is wrong."""
-    arrays = _decode_arrays(record)
-    if isinstance(arrays, str):
-        return f"its arrays {arrays}"
-    if [array.shape for array in arrays] != shapes:
-        return f"shapes {[array.shape for array in arrays]}, must be {shapes}"
-    if any(array.dtype != np.float32 for array in arrays):
-        return f"dtypes {sorted({str(array.dtype) for array in arrays})}, must be float32"
+    if reason := _find_encoding_fault(record, shapes, [np.float32] * len(shapes)):
+        return f"its arrays: {reason}"
+    arrays = record.to_numpy_ndarrays()
     if not all(np.isfinite(array).all() for array in arrays):
         return "it holds NaN or infinity"
     return to_vector(arrays)
@@ -202,5 +322,15 @@ def read_update(
 
 
 def read_numbers(record: MetricRecord) -> dict[str, float]:
-    """Read the metrics of a reply that are single numbers."""
-    return {key: float(v) for key, v in record.items() if isinstance(v, int | float)}
+    """Read the metrics of a reply; NaN, which is refused later, for what is no single number."""
+    return {key: _to_float(value) for key, value in record.items()}
+
+
+def _to_float(value: object) -> float:
+    """Return a number as a float, infinity for one that is too large; NaN for a list."""
+    if not isinstance(value, int | float):
+        return nan
+    try:
+        return float(value)
+    except OverflowError:
+        return inf

@@ -194,9 +194,10 @@ def choose_memory(context: Context, client: int, root: Path | None) -> ClientMem
 
 
 def open_state_folder(context: Context, config: Mapping[str, Scalar]) -> ClientStateFolder | None:
-    """Return where this node keeps the state of this run: one folder for each run folder `out`.
+    """Return where this node keeps the state of this run: a folder for each `out` and partition.
 
-    Flower gives a resumed run another id, `out` stays. None for a node without `state-path`.
+    Flower gives a resumed run another id, `out` stays. Two nodes that share a `state-path` by
+    mistake would else go on with each other's statistics. None for a node without `state-path`.
     """
     path = context.node_config.get("state-path")
     if not path:
@@ -204,7 +205,8 @@ def open_state_folder(context: Context, config: Mapping[str, Scalar]) -> ClientS
     out = str(context.run_config.get("out", UNSET))
     if out == UNSET:  # the server chose the folder
         out = str(config.get(record_names.OUT, UNSET))
-    run = sha256(out.encode()).hexdigest()[:16]
+    owner = f"{out}\n{read_partition(context)}"
+    run = sha256(owner.encode()).hexdigest()[:16]
     return ClientStateFolder(Path(str(path)) / f"run-{run}", is_reused=True)
 
 

@@ -1,10 +1,12 @@
 """One round of federated training: what a client computes, what the server makes of it."""
 
-from fedcel.federation.aggregation import (
-    HEAVIEST,
-    drop_unknown_classes,
-    mean_metrics,
-    weighted_sum,
+from fedcel.federation.aggregation import HEAVIEST, weighted_sum
+from fedcel.federation.client_metrics import (
+    MetricRange,
+    MetricSummary,
+    declare_metrics,
+    declare_scores,
+    summarise_metrics,
 )
 from fedcel.federation.client_update import (
     ClientUpdate,
@@ -40,6 +42,8 @@ __all__ = [
     "ClientTrainer",
     "ClientUpdate",
     "LocalUpdate",
+    "MetricRange",
+    "MetricSummary",
     "Rejection",
     "RoundInputs",
     "RoundReport",
@@ -50,16 +54,17 @@ __all__ = [
     "begin_round",
     "build_workspace_net",
     "compute_client_gradient",
-    "drop_unknown_classes",
+    "declare_metrics",
+    "declare_scores",
     "finish_round",
     "init_net",
     "init_server_state",
     "local_update",
-    "mean_metrics",
     "move_threshold",
     "play_round",
     "protect_update",
     "select_client_images",
+    "summarise_metrics",
     "update_client",
     "weighted_sum",
 ]

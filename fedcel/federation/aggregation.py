@@ -1,22 +1,16 @@
-"""The server's arithmetic: weights, weighted sums of deltas, the sliding average, mean metrics."""
+"""The server's arithmetic: weights, weighted sums of deltas, the sliding average."""
 
-import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from math import hypot, isfinite
+from math import hypot
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.federation import record_names
 from fedcel.settings import OWN_STRATEGY, Settings
 
 HEAVIEST = "heaviest-update"
 """Metric: the largest weight of a round's mean over the root of the sum of all weights' squares."""
-_NOT_AVERAGED = {record_names.EXAMPLES, record_names.PARTITION, record_names.ROUND}
-_CLASS_METRIC = re.compile(r"(.+)-(0|[1-9]\d{0,3})")
-"""A metric of one class, `spread-3`, and the name of the same metric over all classes."""
 
 
 def weighted_sum(
@@ -106,49 +100,3 @@ def largest_weight_metric(settings: Settings, weights: Collection[float]) -> dic
     rule = settings.strategy
     is_plain = (rule.name, rule.aggregation, rule.max_norm) == (OWN_STRATEGY, "mean", "none")
     return {HEAVIEST: max(weights) / hypot(*weights) if is_plain else 1.0}
-
-
-def mean_metrics(
-    metrics: Sequence[Mapping[str, float]], weights: Sequence[float]
-) -> dict[str, float]:
-    """Average each metric over the clients that report it as a finite number, by their weights.
-
-    A metric counts where more than half of the clients report it. One of a class, `spread-3`, is
-    reported only by clients that saw the class: it counts where `spread` does. So a single client
-    among others can add no metric of its own, and keep none away.
-
-    Args:
-        metrics: One row a client.
-        weights: w_k of each, in the same order.
-
-    Returns:
-        The means, by name.
-    """
-    finite = [{key: value for key, value in row.items() if isfinite(value)} for row in metrics]
-    reporters = Counter(key for row in finite for key in row)
-    common = {key for key, n in reporters.items() if 2 * n > len(metrics)} - _NOT_AVERAGED
-    means = {}
-    for key in sorted(reporters):
-        class_metric = _CLASS_METRIC.fullmatch(key)
-        if key in common or (class_metric and class_metric[1] in common):
-            parts = [(w, row[key]) for w, row in zip(weights, finite, strict=True) if key in row]
-            means[key] = sum(w * v for w, v in parts) / sum(w for w, _ in parts)
-    return {key: value for key, value in means.items() if isfinite(value)}
-
-
-def drop_unknown_classes(metrics: Mapping[str, float], classes: int) -> dict[str, float]:
-    """Leave out metrics of a class, `spread-3`, that is none of the run's classes.
-
-    A client could else add thousands of numbers to every line of the log.
-
-    Args:
-        metrics: The metrics of a round.
-        classes: How many the run has.
-
-    Returns:
-        The others.
-    """
-    matches = {key: _CLASS_METRIC.fullmatch(key) for key in metrics}
-    return {
-        key: metrics[key] for key, match in matches.items() if not match or int(match[2]) < classes
-    }

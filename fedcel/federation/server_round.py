@@ -14,10 +14,10 @@ from torch import Tensor
 from fedcel.errors import RoundError
 from fedcel.federation.aggregation import (
     largest_weight_metric,
-    mean_metrics,
     renormalise_weights,
     weighted_sum,
 )
+from fedcel.federation.client_metrics import declare_metrics, summarise_metrics
 from fedcel.federation.client_update import ClientUpdate, RoundInputs
 from fedcel.federation.robust_aggregation import combine_deltas
 from fedcel.federation.server_state import (
@@ -59,6 +59,10 @@ class RoundReport(NamedTuple):
     rejected: list[Rejection]
     metrics: dict[str, float]
     total_examples: int
+    unused_metrics: Sequence[Rejection] = ()
+    """Clients whose update is used and some of whose metrics are not, and why."""
+    spread: float | None = None
+    """The clients' `spread` that an adaptive threshold follows; no single client decides it."""
 
 
 @runtime_checkable
@@ -98,6 +102,7 @@ def play_round(
     trainer: ClientTrainer,
     *,
     cut: int,
+    classes: int | None = None,
 ) -> tuple[ServerState, RoundReport]:
     """Play one round: select and weigh clients, train them, make the next model of their updates.
 
@@ -107,6 +112,7 @@ def play_round(
         examples: Partition -> N_k of all clients.
         trainer: Trains the clients.
         cut: The first so many parameters are the encoder's.
+        classes: The run's number of classes, for the clients' metrics; None: not known.
 
     Returns:
         The state after the round, and who and what it is made of. `move_threshold` follows once the
@@ -115,7 +121,7 @@ def play_round(
     request = begin_round(settings, state, examples)
     if request.plan.control == "fresh":
         request = add_mean_gradient(request, dict(trainer.compute_gradients(request)))
-    return finish_round(settings, state, request, trainer.train(request), cut=cut)
+    return finish_round(settings, state, request, trainer.train(request), cut=cut, classes=classes)
 
 
 def begin_round(
@@ -154,6 +160,7 @@ def finish_round(
     updates: Iterable[ClientUpdate],
     *,
     cut: int,
+    classes: int | None = None,
     used: Sequence[int] | None = None,
     rejected: Sequence[Rejection] = (),
     advance: Callable[[ServerState, Tensor], ServerState] | None = None,
@@ -167,8 +174,10 @@ def finish_round(
         updates: Valid updates of the clients `used`, in their order; taken one by one, so that
             memory does not grow with the number of clients (a robust rule needs all at once).
         cut: The first so many parameters are the encoder's.
+        classes: The run's number of classes, for the clients' metrics; None: not known.
         used: Clients whose updates are used, ascending; None: all that were asked.
-        rejected: Clients that were left out.
+        rejected: Clients that were left out. One that was not asked is lacking nowhere: it is
+            reported, and changes nothing.
         advance: Makes the next state of the mean delta; None: `advance_model`.
 
     Returns:
@@ -184,10 +193,11 @@ def finish_round(
             f"no client of {len(request.weights)} gave an update that could be used in this "
             f"round; the first: {rejected[0].reason if rejected else 'no reply'}"
         )
+    lacking = [rejection for rejection in rejected if rejection.client in request.weights]
     weights = renormalise_weights(request.weights, used, has_noise=plan.noise > 0)
     collector = UpdateCollector(request.weights, used)
     delta = combine_deltas(settings.strategy, collector.pass_deltas(updates), weights)
-    if rejected:
+    if lacking:
         delta = restore_shared_noise(settings, state, delta, share=sum(weights), plan=plan)
     if advance is None:
         state = advance_model(settings, state, delta, plan=plan, cut=cut)
@@ -195,14 +205,22 @@ def finish_round(
         state = advance(state, delta)
     state, spread = merge_client_centres(state, collector.statistics, settings.cel.used_clusters)
     if plan.control == "stale":
-        state = keep_mean_gradient(state, collector.gradient, rejected)
-    metrics = (
-        mean_metrics(collector.metrics, weights) | spread | largest_weight_metric(settings, weights)
+        state = keep_mean_gradient(state, collector.gradient, lacking)
+    summary = summarise_metrics(
+        collector.metrics, weights, declare_metrics(settings, classes), classes
     )
-    if rejected:
+    metrics = summary.means | spread | largest_weight_metric(settings, weights)
+    if lacking:
         used_weight = sum(request.weights[client] for client in used)
         metrics["kept-share"] = used_weight / sum(request.weights.values())
-    return state, RoundReport(used, [*rejected], metrics, request.inputs.total_examples)
+    return state, RoundReport(
+        used,
+        [*rejected],
+        metrics,
+        request.inputs.total_examples,
+        [Rejection(used[position], reason) for position, reason in summary.left_out.items()],
+        summary.spread,
+    )
 
 
 class UpdateCollector:

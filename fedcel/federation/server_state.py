@@ -187,7 +187,8 @@ def move_threshold(
     Args:
         settings: The run's settings.
         state: The server's state after the round.
-        measured: The clients' mean metrics, and the new model's scores on validation images.
+        measured: The clients' `spread`, if they report it, and the new model's scores on validation
+            images.
         total_examples: N, the training images of all clients.
 
     Returns:

@@ -8,12 +8,14 @@ from fedcel.runs.evaluation import (
     posterior_samples,
     write_evaluation,
 )
+from fedcel.runs.folder_lock import hold_folder
 from fedcel.runs.posterior import Posterior
 from fedcel.runs.round_log import Event
 from fedcel.runs.run_folder import (
     Run,
     create_run,
     has_begun,
+    open_run,
     parse_run_settings,
     read_run,
     read_settings,
@@ -32,7 +34,9 @@ __all__ = [
     "create_run",
     "evaluate_run",
     "has_begun",
+    "hold_folder",
     "is_state_usable",
+    "open_run",
     "parse_run_settings",
     "partition_folder",
     "posterior_samples",

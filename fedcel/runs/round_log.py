@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedcel.errors import DivergedError, RunError
-from fedcel.federation import RoundReport, ServerState, drop_unknown_classes
+from fedcel.federation import RoundReport, ServerState
 from fedcel.files import write_whole
 from fedcel.posterior import Diagnosis, plan_round
 from fedcel.settings import Settings
@@ -50,7 +50,6 @@ def describe_round(
     report: RoundReport,
     scores: Mapping[str, float],
     *,
-    classes: int,
     diagnosis: Diagnosis | None,
     seconds: float,
 ) -> Event:
@@ -61,7 +60,6 @@ def describe_round(
         state: The server's state after the round.
         report: Who took part, and the clients' mean metrics.
         scores: The new model's scores on validation images.
-        classes: Number of classes of the run; metrics of others are left out.
         diagnosis: The chain's diagnosis, where this round gave one.
         seconds: How long the round took.
 
@@ -71,7 +69,7 @@ def describe_round(
     plan = plan_round(settings, state.round, 1.0, report.total_examples)
     event: Event = {
         # First: what clients tell never replaces what the server measured.
-        **drop_unknown_classes(report.metrics, classes),
+        **report.metrics,
         "round": state.round,
         **scores,
         "clients": len(report.clients),
@@ -86,6 +84,10 @@ def describe_round(
         "pull": plan.rate * plan.pull,
         "seconds": seconds,
     }
+    if report.unused_metrics:
+        event["metrics-left-out"] = [
+            {"client": client, "reason": reason} for client, reason, _ in report.unused_metrics
+        ]
     if state.threshold:
         event["cel-threshold"] = state.threshold.threshold
     if diagnosis:

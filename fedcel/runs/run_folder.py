@@ -1,6 +1,8 @@
 """A run is a folder: made once, written whole, read back with everything in it."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +16,7 @@ from fedcel.files import read_json, read_tensors, read_toml, write_json, write_t
 from fedcel.losses.cel import SharedCentres, ThresholdControl
 from fedcel.nets import FlatNet
 from fedcel.posterior import Chain, Trace
+from fedcel.runs.folder_lock import LOCK, hold_folder
 from fedcel.settings import Settings, dump_settings, parse_settings
 
 FORMAT = 1
@@ -43,13 +46,52 @@ def create_run(folder: Path, settings: Settings) -> None:
     Raises:
         RunError: Something is there.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    refuse_occupied(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_toml(folder / "settings.toml", {"format": FORMAT, **dump_settings(settings)})
+
+
+@contextmanager
+def open_run(folder: Path, settings: Settings, *, resume: bool = False) -> Iterator[bool]:
+    """Make a run folder or take up the one that is there, and be its only writer meanwhile.
+
+    Args:
+        folder: Where.
+        settings: The run's settings.
+        resume: Go on with the run that is there; else there must be none.
+
+    Yields:
+        Whether there is a complete round to go on from.
+
+    Raises:
+        RunError: Something is there, or cannot go on, or another process writes into it.
+    """
+    if resume:
+        read_settings(folder)  # before a folder is made where there is none
+    else:
+        refuse_occupied(folder)
+    with hold_folder(folder):
+        if not resume:
+            create_run(folder, settings)
+        yield resume and has_begun(settings, folder)
+
+
+def refuse_occupied(folder: Path) -> None:
+    """Refuse a place for a new run where something is; RunError."""
+    if is_run(folder):
         raise RunError(
             f"{folder} exists and is not empty; choose another --out, remove it, "
             "or continue an interrupted run with --resume"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    write_toml(folder / "settings.toml", {"format": FORMAT, **dump_settings(settings)})
+
+
+def _list_names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def is_run(folder: Path) -> bool:
+    """Say whether a run was begun in a folder: one killed before that left at most its lock."""
+    return folder.exists() and not (folder.is_dir() and _list_names(folder) <= {LOCK})
 
 
 def has_begun(settings: Settings, folder: Path) -> bool:

@@ -98,8 +98,16 @@ class ServerRun:
             trainer: Trains the clients.
             examples: Partition -> N_k of all clients.
         """
-        cut = self.flat.cut
-        self.conclude_round(*play_round(self.settings, self.state, examples, trainer, cut=cut))
+        self.conclude_round(
+            *play_round(
+                self.settings,
+                self.state,
+                examples,
+                trainer,
+                cut=self.flat.cut,
+                classes=self.splits.classes,
+            )
+        )
 
     def conclude_round(self, state: ServerState, report: RoundReport) -> ServerState:
         """Score the new model, log the round, and decide what follows from it.
@@ -126,7 +134,6 @@ class ServerRun:
             state,
             report,
             scores.metrics,
-            classes=self.splits.classes,
             diagnosis=diagnosis,
             seconds=now - self._clock,
         )
@@ -137,7 +144,9 @@ class ServerRun:
         sampled = self._chain.list_rounds()
         if is_sample_due(settings, number, sampled, self._trace.autocorrelation):
             self._chain.write_sample(number, state.model)
-        measured = report.metrics | scores.metrics
+        measured = dict(scores.metrics)
+        if report.spread is not None:
+            measured["spread"] = report.spread
         self.state = move_threshold(settings, state, measured, report.total_examples)
         # Last of a round's files: what a resumed run goes on from is never ahead of the others.
         run_folder.write_state(self._folder, self.state)

@@ -24,3 +24,8 @@ class NetSettings(Group):
     noise: float = Field(
         0.3, ge=0, allow_inf_nan=False, description="Sigma of the Gaussian noise at the cut."
     )
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether features are known to have |z|^2 <= D: a user's net bounds them as it likes."""
+        return self.bound != "none" and ":" not in self.name

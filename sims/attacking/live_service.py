@@ -22,7 +22,7 @@ from clients.service_messages import ModelCard
 from fedcel.attacks import REPEAT_MARK, BlackBoxSearch, parse_attacks, run_attacks
 from fedcel.data import Images
 from fedcel.errors import RunError, SettingsError
-from fedcel.files import write_json
+from fedcel.files import lock_file, write_json
 from fedcel.nets import SplitNet
 from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings
@@ -34,6 +34,7 @@ PRIVATE_LOGITS = "private-logits"
 MIN_ANSWERS = 20  # that an attack is worth trying with
 MIN_QUERIES = 50  # for each target and attack seed that a search is worth trying with
 DAMAGED = "remove it, attack again"
+LIVE_LOCK = f".{LIVE_FILE}.lock"
 Ask = Callable[[Float[Tensor, "C H W"]], PrivatePrediction]
 
 
@@ -133,7 +134,7 @@ def attack_service(
     if not service.key:
         raise SettingsError("there is no key; set FEDCEL_KEY to one of `fedcel ledger keys`")
     run = run_folder.read_run(folder)
-    earlier = read_records(folder / LIVE_FILE, LiveRow, DAMAGED)  # named before anything is paid
+    read_records(folder / LIVE_FILE, LiveRow, DAMAGED)  # named before anything is paid
     attack_settings = attack_settings or run.settings.attack
     with SplitClient(service.url, service.key, Unguarded(), service.authority or True) as client:
         card = client.card
@@ -171,8 +172,10 @@ def attack_service(
             print_line(f"{row.attack}: {row.skipped}")
     new = [LiveRow.model_validate(facts | row.to_json()) for row in outcome.rows if not row.skipped]
     replaced = {row_identity(row) for row in new}
-    rows = [*(row for row in earlier if row_identity(row) not in replaced), *new]
-    write_json(folder / LIVE_FILE, [row.to_json() for row in rows])
+    with lock_file(folder / LIVE_LOCK):  # another attack may have ended meanwhile
+        earlier = read_records(folder / LIVE_FILE, LiveRow, DAMAGED)
+        rows = [*(row for row in earlier if row_identity(row) not in replaced), *new]
+        write_json(folder / LIVE_FILE, [row.to_json() for row in rows])
     return new
 
 

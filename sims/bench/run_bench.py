@@ -8,6 +8,7 @@ from pathlib import Path
 from fedcel.errors import FedcelError, SettingsError
 from fedcel.files import lock_file, write_json, write_whole
 from fedcel.losses import defences
+from fedcel.runs import hold_folder
 from fedcel.settings import Settings
 from sims import report
 from sims.bench import resume_bench
@@ -57,8 +58,9 @@ def run_bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1
     Raises:
         SettingsError: For several jobs on an engine that is parallel itself, and for a swept
             setting that is overridden.
-        RunError: When a cell's folder holds a run of other settings, and when cells of earlier
-            calls cannot stand beside these, see `resume_bench.refuse_foreign`.
+        RunError: When a cell's folder holds a run of other settings, when cells of earlier calls
+            cannot stand beside these, see `resume_bench.refuse_foreign`, and when another process
+            writes into the folder.
     """
     refuse_fixed_sweeps(cells)
     engines = sorted({cell.settings.engine for cell in cells} - {"loop"})
@@ -69,14 +71,16 @@ def run_bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1
     missing = [cell for cell in cells if not is_finished(folder / "runs" / cell.name, cell)]
     resume_bench.refuse_foreign(scenario, cells, folder)
     make_rows(cells, folder)  # damage is named before the work
-    write_whole(folder / "scenario.toml", scenario.path.read_text())
-    print_line(f"run: {folder}")
-    print_finished(cells, missing, folder)
-    failed = finish_cells(scenario, cells, missing, folder, jobs=jobs)
-    rows = write_bench(scenario, cells, folder, failed)
-    if not failed:
-        return report.write_report(folder)
-    finished = f"the others are in {report.write_report(folder)}" if rows else "no cell is finished"
+    with hold_folder(folder):
+        write_whole(folder / "scenario.toml", scenario.path.read_text())
+        print_line(f"run: {folder}")
+        print_finished(cells, missing, folder)
+        failed = finish_cells(scenario, cells, missing, folder, jobs=jobs)
+        rows = write_bench(scenario, cells, folder, failed)
+        page = report.write_report(folder) if rows or not failed else None
+    if page and not failed:
+        return page
+    finished = f"the others are in {page}" if page else "no cell is finished"
     first = next(iter(failed.values()))
     raise type(first)(f"{describe_list(list(failed))} failed, the reasons are above; {finished}")
 

@@ -44,7 +44,7 @@ def is_finished(folder: Path, cell: Cell) -> bool:
 
     An attack that failed there where nobody foresaw it is to be tried again.
     """
-    if not folder.exists():
+    if not run_folder.is_run(folder):
         return False
     differences = find_differences(run_folder.read_settings(folder), cell.settings)
     if differences:
@@ -113,7 +113,7 @@ def run_cell(cell: Cell, folder: Path) -> None:
     torch.set_num_threads(1)
     place = folder / "runs" / cell.name
     if not (place / RESULT_FILE).exists():
-        simulate(cell.settings, place, resume=place.exists(), title=cell.name)
+        simulate(cell.settings, place, resume=run_folder.is_run(place), title=cell.name)
     catch_up(place, cell.settings.attack, title=cell.name)
     if not (place / COST_FILE).exists():
         cost = TrainingCost(train_step_ratio=measure_step_ratio(cell.settings))

@@ -56,10 +56,11 @@ def train_cell(cell: Cell, folder: Path) -> str:
             raise RunError(f"{place} was made with other settings; choose another --out")
         return cell.name
     torch.set_num_threads(1)
-    resume = place.exists()
-    if not resume:
-        run_folder.create_run(place, cell.settings)
-    local.train_locally(cell.settings, place, lambda event: None, resume=resume, measure=False)
+    resume = run_folder.is_run(place)
+    with run_folder.open_run(place, cell.settings, resume=resume) as has_rounds:
+        local.train_locally(
+            cell.settings, place, lambda event: None, resume=has_rounds, measure=False
+        )
     return cell.name
 
 

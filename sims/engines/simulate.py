@@ -7,7 +7,7 @@ from fedcel.data import load_splits
 from fedcel.federation import init_net, init_server_state
 from fedcel.losses import cel, defences
 from fedcel.posterior import build_sampler
-from fedcel.runs import EventCallback, create_run, has_begun
+from fedcel.runs import EventCallback, open_run
 from fedcel.settings import OWN_STRATEGY, Settings
 from sims import progress
 from sims.engines import local
@@ -26,17 +26,16 @@ def simulate(
         title: Is shown beside the progress.
 
     Raises:
-        RunError: The folder is there already or, with `resume`, has other settings.
+        RunError: The folder is there already or, with `resume`, has other settings; or another
+            process writes into it.
         FedcelError: A part that the settings name cannot be built, or the training failed.
     """
-    if resume:
-        resume = has_begun(settings, folder)
-    else:
+    if not resume:
         check_parts(settings)
-        create_run(folder, settings)
-    progress.print_line(f"run: {folder}")
-    with progress.show_rounds(title, settings.rounds) as show_round:
-        train_on_engine(settings, folder, show_round, resume=resume)
+    with open_run(folder, settings, resume=resume) as has_rounds:
+        progress.print_line(f"run: {folder}")
+        with progress.show_rounds(title, settings.rounds) as show_round:
+            train_on_engine(settings, folder, show_round, resume=has_rounds)
 
 
 def train_on_engine(

@@ -248,3 +248,23 @@ def test_whose_images_they_are_is_part_of_the_saved_state(tmp_path: Path) -> Non
         else:
             state = run_folder.read_state(tmp_path, fresh)
             assert (state.has_node_data, state.examples) == (expected, KNOWN)
+
+
+def test_a_node_answers_once_and_only_if_it_was_asked() -> None:
+    """A second partition for one node, or one for a stranger, would take an honest node's place."""
+
+    class TalkativeGrid(FakeGrid):
+        """Node 100 answers for partition 1 as well, and a stranger for partition 2."""
+
+        def send_and_receive(self, messages: list[Message], timeout: float) -> list[Message]:
+            """Return the answers, two of them too many."""
+            replies = []
+            for message, partition in ((messages[0], 0), (messages[0], 1), (messages[0], 2)):
+                self.answers[100] = sound(partition)
+                replies += super().send_and_receive([message], timeout)
+            replies[2].metadata.__dict__["_src_node_id"] = 555
+            self.answers[100] = sound(0)
+            return replies + super().send_and_receive(messages[1:], timeout)
+
+    registry = register_nodes(TalkativeGrid([sound(0), sound(1), sound(2)]), 3)  # type: ignore[arg-type]
+    assert registry.partitions == {100: 0, 101: 1, 102: 2}

@@ -146,7 +146,7 @@ def test_bytes_that_are_no_array_are_left_out() -> None:
     s = strategy()
     junk = reply(1)
     junk.content[record_names.DELTA] = ArrayRecord(
-        {"0": Array("float32", (2, 3), "numpy.ndarray", b"xx")}
+        {str(k): Array("float32", (2, 3), "numpy.ndarray", b"xx") for k in range(2)}
     )
     s.aggregate_train(1, [reply(0), junk, reply(2)])
     assert "cannot be read" in str(s.rejected[0].reason)
@@ -190,7 +190,7 @@ def test_centres_are_merged_and_their_spread_is_the_servers_own_figure() -> None
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        (lambda: reply(1), "must have 'statistics'"),
+        (lambda: reply(1), "must be ['delta', 'metrics', 'statistics']"),
         (lambda: with_centres(1, float("nan")), "hold NaN or infinity"),
         (lambda: with_centres(1, 5.0), "mean square is 25"),
         (lambda: with_centres(1, 0.5, held=31), "0 or more and 30 together"),
@@ -210,17 +210,19 @@ def test_bad_centres_leave_the_client_out(bad: Callable[[], Message], reason: st
 def test_centres_that_are_no_arrays_leave_the_client_out() -> None:
     """As with a delta, the decoder's own error does not end the run."""
     s, junk = averaging(), reply(1)
-    record = ArrayRecord({"0": Array("float32", (2, 3), "numpy.ndarray", b"xx")})
+    part = Array("float32", (2, 3), "numpy.ndarray", b"xx")
+    record = ArrayRecord({str(k): part for k in range(3)})
     junk.content[record_names.STATISTICS] = record
     s.aggregate_train(1, [with_centres(0, 0.5), junk, with_centres(2, 0.5)])
-    assert "its statistics cannot be read" in str(s.rejected[0].reason)
+    assert "its statistics: they cannot be read" in str(s.rejected[0].reason)
 
 
 def test_no_centres_are_asked_for_while_the_loss_does_not_act() -> None:
-    """In warm-up a reply without them is sound, and what is sent anyway is not looked at."""
+    """In warm-up a reply without them is sound, and one with them brings what nobody asked for."""
     s = averaging(number=0)
-    s.aggregate_train(1, [reply(0), with_centres(1, float("nan")), reply(2)])
-    assert s.rejected == []
+    s.aggregate_train(1, [reply(0), with_centres(1, 0.5), reply(2)])
+    assert [r.client for r in s.rejected] == [1]
+    assert "must be ['delta', 'metrics']" in s.rejected[0].reason
     assert s.state.centres is not None
     assert not s.state.centres.weights.any()
 
@@ -309,7 +311,9 @@ def test_scores_of_nodes_are_averaged_and_bad_ones_left_out() -> None:
     replies = [reply(0), failed(1), reply(2), reply(7)]
     for answer, nll in ((replies[0], 1.0), (replies[2], 3.0), (replies[3], 9.0)):
         answer.content["metrics"]["nll"] = nll
+        del answer.content["delta"]
     replies[0].content["metrics"]["own"] = 5.0
+    s.report = s.report._replace(clients=[*EXAMPLES])
     scores = s.aggregate_evaluate(1, replies)
     assert scores is not None
     assert scores["nll"] == pytest.approx(190 / 70)

@@ -131,3 +131,14 @@ def test_each_run_has_its_state_and_a_new_start_forgets_it(tmp_path: Path) -> No
     for number in (7, 1):  # a strategy of Flower's own does not ask before round 1
         ask("train", node(tmp_path, **path), number)
     assert [f.stem for f in first.iterdir()] == ["000001"]
+
+
+def test_two_nodes_with_one_state_path_keep_their_states_apart(tmp_path: Path) -> None:
+    """A line copied from one start script to the next: neither reads or deletes the other's."""
+    path = {"state-path": str(tmp_path / "state")}
+    for partition in (1, 0):
+        ask("train", node(tmp_path, **path, **{"partition-id": partition}), 5)
+    folders = sorted((tmp_path / "state").iterdir())
+    assert [[f.stem for f in folder.iterdir()] for folder in folders] == [["000005"]] * 2
+    ask("query.count", node(tmp_path, **path), 0)
+    assert sorted(len(list(folder.iterdir())) for folder in folders) == [0, 1]

@@ -15,23 +15,23 @@ from fedcel.settings import parse_settings
 def event(score: float, **metrics: float) -> Event:
     """Return the line about round 3, of two clients and one that was left out."""
     state = init_server_state(torch.zeros(2))._replace(round=3)
-    report = RoundReport([0, 1], [Rejection(2, "it is late")], metrics, 100)
+    unused = [Rejection(1, "'loss' is nan")]
+    report = RoundReport([0, 1], [Rejection(2, "it is late")], metrics, 100, unused)
     return describe_round(
         parse_settings({}),
         state,
         report,
         {"accuracy": score},
-        classes=10,
         diagnosis=None,
         seconds=0.5,
     )
 
 
 def test_what_clients_report_never_replaces_what_the_server_measured() -> None:
-    """Nor do classes that do not exist get into the line."""
-    line = event(0.5, accuracy=1.0, loss=2.0, **{"spread-3": 0.1, "spread-77": 0.1})
+    """Whose metrics do not count stands beside who was left out."""
+    line = event(0.5, accuracy=1.0, loss=2.0, **{"spread-3": 0.1})
     assert (line["accuracy"], line["loss"], line["spread-3"]) == (0.5, 2.0, 0.1)
-    assert "spread-77" not in line
+    assert line["metrics-left-out"] == [{"client": 1, "reason": "'loss' is nan"}]
     assert line["rejected"] == [{"client": 2, "reason": "it is late"}]
 
 

@@ -1,0 +1,103 @@
+"""One writer for a folder: whoever comes second is refused, and told who is there."""
+
+import fcntl
+import json
+import os
+import socket
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fedcel.errors import RunError
+
+LOCK = ".lock"
+"""In a folder that a process writes into: who it is. Gone when the process ends as it should."""
+
+
+@contextmanager
+def hold_folder(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing into a folder, for as long as this one does.
+
+    The lock is the operating system's (`flock`): it ends with the process, however that ends, so
+    that none is ever left behind. The file beside it only says who holds it. Nobody waits.
+
+    Not by the package filelock: where there is no `flock` it makes a file that outlives its
+    process, and it does not say who holds a lock.
+
+    Args:
+        folder: Made where there is none, and removed again where it is left empty.
+
+    Yields:
+        Nothing; the folder is held until the block ends.
+
+    Raises:
+        RunError: Another process writes into it.
+    """
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = _lock(folder)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            # Removed while it is held: who opens it after that finds another file, see `_lock`.
+            with suppress(FileNotFoundError):
+                (folder / LOCK).unlink()
+            os.close(handle)
+        if is_new:
+            with suppress(OSError):  # something was written, as it should be
+                folder.rmdir()
+
+
+def _lock(folder: Path) -> int | None:
+    """Return the open file whose lock this process holds; None where the disk has no locks."""
+    path = folder / LOCK
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise RunError(
+                f"{folder} is in use by {_describe_holder(path)}; two writers would damage it: "
+                "wait for it or stop it, or name another folder"
+            ) from None
+        except OSError as error:  # some network file systems have none
+            os.close(handle)
+            path.unlink(missing_ok=True)
+            warnings.warn(
+                f"{folder} cannot be locked ({error.strerror}): nothing keeps another process from "
+                "writing into it",
+                stacklevel=4,
+            )
+            return None
+        if _is_current(handle, path):
+            break
+        os.close(handle)  # its holder removed it between the two calls
+    holder = {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    os.ftruncate(handle, 0)
+    os.write(handle, json.dumps(holder).encode())
+    return handle
+
+
+def _is_current(handle: int, path: Path) -> bool:
+    """Say whether an open file is still the one of that name."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _describe_holder(path: Path) -> str:
+    """Return which process holds a lock, as far as it wrote that."""
+    try:
+        holder = json.loads(path.read_text())
+        return f"process {holder['pid']} on {holder['host']} since {holder['since']}"
+    except (OSError, ValueError, KeyError, TypeError):  # it has only just taken the lock
+        return "another process"

@@ -1,0 +1,68 @@
+"""Two processes do not write into one folder: the second command ends at once, with status 2."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedcel.runs import hold_folder, run_folder
+from fedcel.settings import dump_settings, flatten_settings, parse_settings
+from sims.commands.main import main
+from tests.sims.small import QUICK
+
+SETTINGS = [f"--set={key}={value}" for key, value in QUICK.items()]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["simulate", "digits", "--out", "{}", "--resume", *SETTINGS],
+        ["bench", "digits", "--out", "{}", "--set=bench.seeds=0", *SETTINGS],
+    ],
+    ids=["simulate", "bench"],
+)
+def test_a_folder_in_use_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    """Exit 2 and one line with the process; nothing in the folder changes."""
+    out = tmp_path / "run"
+    if words[0] == "simulate":
+        raw = flatten_settings(dump_settings(parse_settings(QUICK)))
+        scenario = tmp_path / "s.toml"
+        scenario.write_text(
+            'title = "s"\n[settings]\n'
+            + "\n".join(f"{key} = {json.dumps(value)}" for key, value in raw.items())
+        )
+        words = ["simulate", str(scenario), "--out", "{}", "--resume"]
+        run_folder.create_run(out, parse_settings(QUICK))
+    with hold_folder(out):
+        before = {path: path.read_bytes() for path in out.rglob("*")}
+        assert main([word.format(out) for word in words]) == 2
+        assert {path: path.read_bytes() for path in out.rglob("*")} == before
+    error = capsys.readouterr().err
+    assert f"{out} is in use by process " in error and "Traceback" not in error
+
+
+def test_a_run_is_not_resumed_beside_the_process_that_trains_it(tmp_path: Path) -> None:
+    """Real processes: the second ends with 2, the first goes on; killed, it can be resumed."""
+    out = tmp_path / "run"
+    words = [sys.executable, "-m", "sims", "simulate", "digits", "--engine", "loop"]
+    words += ["--set", "rounds=4000", "--out", str(out)]
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as first:
+        try:
+            limit = time.monotonic() + 60
+            while not (out / "events.jsonl").exists():
+                assert first.poll() is None and time.monotonic() < limit
+                time.sleep(0.05)
+            second = subprocess.run([*words, "--resume"], capture_output=True, text=True)
+            assert second.returncode == 2
+            assert f"in use by process {first.pid} on " in second.stderr
+            assert first.poll() is None
+        finally:
+            first.kill()
+    settings = run_folder.read_settings(out)
+    with run_folder.open_run(out, settings, resume=True) as has_rounds:
+        assert has_rounds
