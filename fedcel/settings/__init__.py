@@ -29,7 +29,7 @@ from fedcel.settings.prior import PriorSettings
 from fedcel.settings.privacy import MECHANISMS, NOISES, PrivacySettings, check_private
 from fedcel.settings.run_settings import Settings, burn_in_rounds, check_schedule, cut_sigma
 from fedcel.settings.settings_reference import describe_settings
-from fedcel.settings.strategy import OWN_STRATEGY, StrategySettings
+from fedcel.settings.strategy import OWN_STRATEGY, StrategySettings, parse_strategy_arguments
 from fedcel.settings.update import UpdateSettings
 
 __all__ = [
@@ -71,4 +71,5 @@ __all__ = [
     "dump_settings",
     "flatten_settings",
     "parse_settings",
+    "parse_strategy_arguments",
 ]

@@ -99,6 +99,7 @@ class RunResult(RunMeasures, PredictorScores):
     certificate_bits: Number
     candidates: int
     convergence: str | None = None
+    unrepeatable: str | None = None
     samples: int | None = None
     point: PredictorScores | None = None
     reliability: dict[str, ReliabilityBins] = Field(default_factory=dict)
