@@ -1,5 +1,6 @@
 """The strategy that settings name: ours, a subclass of it, or a stock one of Flower."""
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
@@ -129,6 +130,8 @@ def _load_factory(key: str, name: str) -> Callable[..., Any]:
             f"{key} is {name!r}, which combines trees of XGBoost; clients of fedcel train a net, "
             "whose weights other strategies combine, as flwr.serverapp.strategy:FedAvg"
         )
+    if inspect.isabstract(factory):
+        raise SettingsError(f"{key} is {name!r}, which is abstract; name a class derived from it")
     return factory
 
 
@@ -244,7 +247,7 @@ def _refuse_few_clients(settings: Settings, blueprint: Blueprint) -> None:
         (
             FedTrimmedAvg,
             max(3, math.ceil(round(1 / trim, 9))),
-            f"3 and 1 / strategy.trim ({trim:g})",
+            f"1 / strategy.trim ({trim:g}), and 3",
         ),
         (FedMedian, 3, "3"),
     ]
@@ -255,7 +258,7 @@ def _refuse_few_clients(settings: Settings, blueprint: Blueprint) -> None:
             if part and is_kind and per_round < least:
                 raise SettingsError(
                     f"{per_round} clients train in a round, {part.name} needs {least} or more: "
-                    f"{words}; raise clients or clients-per-round"
+                    f"{words}; raise clients or clients-per-round, or change these"
                 )
 
 
