@@ -231,7 +231,6 @@ class StockRounds:
         """Learn who holds what before the first round; forget the last round's replies."""
         inner = grid.grid if isinstance(grid, OrderedGrid) else grid
         self._round = number
-        self._deadline = time.monotonic() + self._settings.strategy.timeout
         self._trained, self._rejected, self._is_round_used = [], [], False
         if not self.registry.examples:
             requirements = self._describe_round()
@@ -264,7 +263,8 @@ class StockRounds:
 
     @contextmanager
     def _seed_draw(self, purpose: str) -> Iterator[SeededDraw]:
-        """Seed the global generators for a draw of clients."""
+        """Seed the global generators for a draw of clients, which may wait for nodes."""
+        self._deadline = time.monotonic() + self._settings.strategy.timeout
         with SeededDraw(self._settings.seed, purpose, self._round) as draw:
             self._draw = draw
             try:

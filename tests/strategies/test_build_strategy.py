@@ -1,9 +1,12 @@
 """What a strategy is made of: every setting reaches it, or is refused."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from flwr.serverapp import strategy as flower_strategies
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
@@ -17,11 +20,30 @@ from flwr.serverapp.strategy import (
 
 from fedcel.errors import FedcelError, SettingsError
 from fedcel.federation import init_server_state
-from fedcel.settings import StrategySettings, parse_settings
+from fedcel.settings import Settings, StrategySettings, parse_settings
 from strategies.build_strategy import build_strategy
-from tests.strategies.stock_matrix import STOCK
+from strategies.strategy_arguments import read_signature
+from tests.strategies.stock_matrix import REFUSED, STOCK, is_repeatable
 
 FLOWER = "flwr.serverapp.strategy:"
+PAGE = Path(__file__).parents[2] / "docs" / "strategies.md"
+SETTINGS = {
+    "server_learning_rate": "strategy.gain",
+    "server_momentum": "strategy.momentum",
+    "proximal_mu": "strategy.proximal",
+    "num_malicious_nodes": "strategy.byzantine",
+    "num_nodes_to_select": "strategy.byzantine",
+    "beta": "strategy.trim",
+    "client_learning_rate": "local.rate",
+}
+"""Arguments, and the settings that reach them."""
+DECIDED = {
+    *("fraction_train", "min_train_nodes", "num_sampled_clients", "min_available_nodes"),
+    *("fraction_evaluate", "min_evaluate_nodes", "eta_l", "train_loss_key"),
+    *("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn", "selection_rule", "accountant"),
+}
+"""Arguments that the run decides, or that no text can name."""
+COMMON = {"weighted_by_key", "arrayrecord_key", "configrecord_key"}
 READ_BY_THE_RUN = {"name", "upload", "timeout", "arguments", "proximal"}
 
 
@@ -45,6 +67,23 @@ class PassingAdam(FedAdam):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+
+
+class Mine(FedAvg):
+    """Gets clients-per-round and all else that FedAvg gets."""
+
+    def __init__(self, sharpness: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)  # a value fixed here is refused: the run passes it too
+        self.sharpness = sharpness  # strategy.arguments=sharpness=2
+
+
+def cautious(settings: Settings, min_available_nodes: int) -> Strategy:
+    """Return a Krum that expects more hostile clients the more there are."""
+    return Krum(
+        fraction_evaluate=0.0,
+        min_available_nodes=min_available_nodes,
+        num_malicious_nodes=(settings.clients - 3) // 2,
+    )
 
 
 class Fixed(FedAvg):
@@ -200,6 +239,37 @@ def test_what_nobody_would_read_is_refused(name: str, change: dict[str, Any], me
     """With the value and the remedy; nothing is dropped in silence."""
     with pytest.raises(SettingsError, match=message):
         build(name, **change)
+
+
+def test_the_pages_examples_work() -> None:
+    """A class that hands on, a function that reads settings: as the page shows them."""
+    mine = build(
+        f"{__name__}:Mine", **{"clients-per-round": 3, "strategy.arguments": "sharpness=2"}
+    )
+    assert (mine.sharpness, mine.min_train_nodes) == (2.0, 3)
+    krum = build(f"{__name__}:cautious", **{"strategy.byzantine": 3})
+    assert (krum.num_malicious_nodes, krum.min_available_nodes) == (2, 8)
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    assert all(block in Path(__file__).read_text() for block in blocks)
+
+
+@pytest.mark.parametrize("name", flower_strategies.__all__)
+def test_the_page_says_what_each_strategy_takes(name: str) -> None:
+    """Its settings and its arguments, from its signature; every name of the installed Flower."""
+    rows = [line for line in PAGE.read_text().splitlines() if re.match(rf"\|.*`{name}`", line)]
+    if name in ("Result", "Strategy"):
+        assert rows == []
+        return
+    cells = rows[0].split(" | ")
+    if name in REFUSED:
+        assert cells[1] == "refused"
+        return
+    settings, arguments = (set(re.findall(r"`([\w.-]+)`", cell)) for cell in cells[1:3])
+    taken = set(read_signature(getattr(flower_strategies, name)).parameters)
+    assert settings == {SETTINGS[key] for key in taken & SETTINGS.keys()}
+    assert arguments == taken - SETTINGS.keys() - DECIDED - COMMON
+    assert cells[5].startswith("yes" if is_repeatable(name) else "no")
 
 
 def other_value(key: str) -> Any:

@@ -142,6 +142,14 @@ class ShuffledGrid(InMemoryGrid):
         return self.generator.sample(replies, len(replies))
 
 
+class LosingGrid(InMemoryGrid):
+    """Loses a node once the first round was sent."""
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return all, later all but one."""
+        return list(self.contexts)[: None if self.sent <= len(self.contexts) else -1]
+
+
 def fail_at(settings: Settings, partition: int, number: int) -> ClientApp:
     """Return our app, with a node that fails in a round."""
     inner, outer = make_client_app(settings), ClientApp()
@@ -307,6 +315,15 @@ def test_a_round_that_a_strategy_leaves_out_whole_is_recorded(tmp_path: Path) ->
     assert sorted(reasons) == list(range(8)) and "no images" in reasons[2]
     assert reasons[0] == "DifferentialPrivacyServerSideFixedClipping made no model of the round"
     assert first["nll"] == pytest.approx(second["nll"], abs=0.05) and first["rejected"] == []
+
+
+def test_a_node_that_stays_away_is_waited_for_no_longer_than_a_round_may_last(
+    tmp_path: Path,
+) -> None:
+    """Flower waits for ever for as many nodes as train in a round."""
+    with pytest.raises(RoundError, match=r"round 2 waited 0.5 s for nodes .strategy.timeout."):
+        train(tmp_path / "run", grid=LosingGrid, **{"strategy.timeout": 0.5})
+    assert len(read_events(tmp_path / "run")) == 1
 
 
 def test_a_strategy_that_never_makes_a_model_fails(tmp_path: Path) -> None:
