@@ -51,9 +51,9 @@ class Blueprint(NamedTuple):
     wrapped: "Blueprint | None"
 
     @property
-    def taken(self) -> set[str]:
+    def accepted_names(self) -> set[str]:
         """Return the names that it or what it wraps takes."""
-        return {*self.signature.parameters, *(self.wrapped.taken if self.wrapped else ())}
+        return {*self.signature.parameters, *(self.wrapped.accepted_names if self.wrapped else ())}
 
     @property
     def is_open(self) -> bool:
@@ -190,8 +190,8 @@ def _refuse_wrong_arguments(
 ) -> None:
     """Refuse arguments that nobody takes, and those that something else decides."""
     for key in texts:
-        if key not in blueprint.taken and not blueprint.is_open:
-            names = sorted(blueprint.taken - {"settings", "self"})
+        if key not in blueprint.accepted_names and not blueprint.is_open:
+            names = sorted(blueprint.accepted_names - {"settings", "self"})
             near = get_close_matches(key, names, 1, cutoff=0)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise SettingsError(
@@ -208,13 +208,13 @@ def _refuse_unread_settings(
     settings: Settings, blueprint: Blueprint, offers: Mapping[str, Offer]
 ) -> None:
     """Refuse what was set and the strategy would never read."""
-    taken, defaults = blueprint.taken, StrategySettings()
-    if "proximal_mu" in taken and settings.prior.mode != "none":
+    names, defaults = blueprint.accepted_names, StrategySettings()
+    if "proximal_mu" in names and settings.prior.mode != "none":
         raise SettingsError(
             f"prior.mode is {settings.prior.mode!r} and strategy.name {blueprint.name!r}: its "
             "proximal pull takes the place of the prior's; set prior.mode to 'none'"
         )
-    if "settings" in taken or blueprint.is_open:
+    if "settings" in names or blueprint.is_open:
         return
     readers = {"damped": {"server_momentum"}}
     for argument, offer in offers.items():
@@ -223,14 +223,14 @@ def _refuse_unread_settings(
         key = field.replace("_", "-")
         value, default = getattr(settings.strategy, field), getattr(defaults, field)
         is_set = value not in (default, _NEUTRAL.get(field, default))
-        if field not in _READ_ANYWAY and is_set and not taken & readers.get(key, set()):
+        if field not in _READ_ANYWAY and is_set and not names & readers.get(key, set()):
             raise SettingsError(
                 f"strategy.{key} is {value!r}, which {blueprint.name} does not take; leave it at "
                 f"{default!r}, or name a function of your own that takes `settings` and returns "
                 "the strategy"
             )
     draws_clients = settings.clients_per_round not in (0, settings.clients)
-    if draws_clients and not taken & {"fraction_train", "min_train_nodes"}:
+    if draws_clients and not names & {"fraction_train", "min_train_nodes"}:
         raise SettingsError(
             f"clients-per-round is {settings.clients_per_round} of {settings.clients}, and "
             f"{blueprint.name} takes neither fraction_train nor min_train_nodes; let it take "
@@ -270,11 +270,11 @@ def _make(
 ) -> Strategy:
     """Make a strategy of a blueprint, and first what it wraps."""
     signature = blueprint.signature
-    taken = set(signature.parameters)
+    names = set(signature.parameters)
     if signature.is_open:
-        taken |= {*_SAMPLING, *_list_set_arguments(settings, offers)}
-    arguments = {key: offer.value for key, offer in offers.items() if key in taken}
-    inner_texts = {k: v for k, v in texts.items() if blueprint.wrapped and k not in taken}
+        names |= {*_SAMPLING, *_list_set_arguments(settings, offers)}
+    arguments = {key: offer.value for key, offer in offers.items() if key in names}
+    inner_texts = {k: v for k, v in texts.items() if blueprint.wrapped and k not in names}
     for key, text in texts.items():
         if key not in inner_texts:
             arguments[key] = convert_argument(key, text, signature.parameters.get(key))

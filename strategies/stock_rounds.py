@@ -282,11 +282,11 @@ class StockRounds:
         """
         partitions = self.registry.partitions
         self._sent = [(m.metadata, partitions.get(m.metadata.dst_node_id, -1)) for m in messages]
-        wanted, name = self._settings.clients_per_round, self._settings.strategy.name
-        if wanted and self._round == 1 and len(messages) != wanted:
+        per_round, name = self._settings.clients_per_round, self._settings.strategy.name
+        if per_round and self._round == 1 and len(messages) != per_round:
             raise SettingsError(
-                f"clients-per-round is {wanted}, and {name} asks {len(messages)} clients; let it "
-                "take fraction_train and min_train_nodes, or set clients-per-round to 0"
+                f"clients-per-round is {per_round}, and {name} asks {len(messages)} clients; let "
+                "it take fraction_train and min_train_nodes, or set clients-per-round to 0"
             )
         if 0 < len(messages) < len(partitions) and not has_drawn:
             self._note_unrepeatable("it chose clients without the generators that the run seeds")
@@ -322,8 +322,8 @@ class StockRounds:
                 self._trained.append(client)
             if not unclipped:
                 passed.append(reply)
-        asked = {client for _, client in self._sent}
-        self._rejected += [Rejection(k, "no reply") for k in sorted(asked - replied)]
+        addressed = {client for _, client in self._sent}
+        self._rejected += [Rejection(k, "no reply") for k in sorted(addressed - replied)]
         return passed
 
     def _find_unclipped(self, reply: Message) -> str | None:

@@ -112,13 +112,15 @@ def _read_parameters(factory: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _select_keywords(parameters: list[inspect.Parameter]) -> dict[str, inspect.Parameter]:
-    return {one.name: one for one in parameters if one.kind in _KEYWORDS}
+    return {parameter.name: parameter for parameter in parameters if parameter.kind in _KEYWORDS}
 
 
 def _find_required(parameters: list[inspect.Parameter]) -> frozenset[str]:
     empty = inspect.Parameter.empty
-    return frozenset(k for k, one in _select_keywords(parameters).items() if one.default is empty)
+    return frozenset(
+        k for k, parameter in _select_keywords(parameters).items() if parameter.default is empty
+    )
 
 
 def _hands_on(parameters: list[inspect.Parameter]) -> bool:
-    return any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
+    return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
