@@ -109,7 +109,7 @@ def test_a_deployment_gives_the_bits_of_one_process(
         )
         command = ("run", ".", "here", "--stream", "--run-config", f'out="{out}" {words}')
         user = federation.start("user", BIN / "flwr", *command)
-        assert user.wait(2 * LIMIT) == 0 and (out / "outcomes.json").exists(), federation.log(
+        assert user.wait(4 * LIMIT) == 0 and (out / "outcomes.json").exists(), federation.log(
             "user"
         )
     outcomes = json.loads((out / "outcomes.json").read_text())
