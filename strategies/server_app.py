@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import Strategy
 
 from fedcel.data import Splits, list_classes, load_splits
 from fedcel.errors import RunError
-from fedcel.federation import RoundReport, ServerState, record_names
+from fedcel.federation import record_names
 from fedcel.nets import to_arrays, to_vector
 from fedcel.runs import (
     Event,
@@ -27,9 +27,10 @@ from fedcel.runs import (
     write_evaluation,
 )
 from fedcel.settings import CONNECTED_NODES, UNSET, Settings, parse_run_config
-from strategies.build_strategy import ReplyRecorder, build_strategy
+from strategies.build_strategy import build_strategy
 from strategies.node_registry import count_nodes
 from strategies.posterior_strategy import PosteriorStrategy
+from strategies.stock_rounds import StockRounds
 
 _RUNS = "fedcel-runs"
 """Below Flower's home: the run folders for which the run config names no place."""
@@ -42,33 +43,22 @@ class _ConvergedError(Exception):
 class RoundObserver:
     """Concludes each round as Flower ends it."""
 
-    def __init__(self, strategy: Strategy, run: ServerRun) -> None:
-        self._strategy, self._run = strategy, run
-        is_stock = not isinstance(strategy, PosteriorStrategy)
-        self._recorder = ReplyRecorder(strategy) if is_stock else None
+    def __init__(self, strategy: Strategy, run: ServerRun, stock: StockRounds | None) -> None:
+        self._strategy, self._run, self._stock = strategy, run, stock
 
     def conclude_round(self, number: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Take round `number` of this call, 0 before the first, as Flower's `evaluate_fn`."""
         strategy = self._strategy
         if number and isinstance(strategy, PosteriorStrategy):
             strategy.state = self._run.conclude_round(strategy.state, strategy.report)
-        elif number:
-            self._run.conclude_round(*self._read_stock_round(number, arrays))
+        elif number and self._stock:
+            # Some of Flower's strategies average in double precision.
+            model = to_vector([array.astype(np.float32) for array in arrays.to_numpy_ndarrays()])
+            state = self._run.state._replace(round=number, model=model)
+            self._run.conclude_round(state, self._stock.report_round(number))
         if self._run.has_converged:  # in round 0: it was stopped after its last one
             raise _ConvergedError
         return None
-
-    def _read_stock_round(
-        self, number: int, arrays: ArrayRecord
-    ) -> tuple[ServerState, RoundReport]:
-        """Return what a strategy that keeps no state of its own made of a round."""
-        assert self._recorder is not None
-        # Some of Flower's strategies average in double precision.
-        model = to_vector([array.astype(np.float32) for array in arrays.to_numpy_ndarrays()])
-        nodes, rejected = self._recorder.read_round(number)
-        examples = sum(len(client.y) for client in self._run.splits.clients)
-        report = RoundReport(nodes, rejected, {}, examples)
-        return self._run.state._replace(round=number, model=model), report
 
 
 def train_over_grid(
@@ -104,27 +94,33 @@ def train_over_grid(
     strategy = build_strategy(settings, run.state, run.flat.shapes, run.flat.cut)
     if resume and not isinstance(strategy, PosteriorStrategy):
         raise RunError(f"{settings.strategy.name} keeps no state of its own and cannot resume")
+    requirements = ConfigRecord({**_describe_images(settings, splits), **(decisions or {})})
+    stock = None
     if isinstance(strategy, PosteriorStrategy):
         strategy.recount = recount
-    requirements = ConfigRecord({**_describe_images(settings, splits), **(decisions or {})})
+    else:
+        stock = StockRounds(strategy, settings, requirements)
     with suppress(_ConvergedError):
         strategy.start(
-            grid=grid,
+            grid=stock.order_grid(grid) if stock else grid,
             initial_arrays=ArrayRecord(to_arrays(run.state.model, run.flat.shapes)),
             num_rounds=settings.rounds - run.state.round,
             timeout=settings.strategy.timeout,
             train_config=requirements,
             evaluate_config=requirements,
-            evaluate_fn=RoundObserver(strategy, run).conclude_round,
+            evaluate_fn=RoundObserver(strategy, run, stock).conclude_round,
         )
     run.close()
     if not measure:
         return
     evaluation = evaluate_run(read_run(folder), time.perf_counter() - begin)
-    if isinstance(strategy, PosteriorStrategy) and strategy.registry.has_node_data:
+    holder = strategy if isinstance(strategy, PosteriorStrategy) else stock
+    if holder and holder.registry.has_node_data:
         # They would be those of images nobody trained on.
         evaluation.result["between-client-spread"] = None
         evaluation.result["smallest-update-images"] = None
+    if stock and stock.unrepeatable:
+        evaluation.result["unrepeatable"] = stock.unrepeatable
     write_evaluation(folder, evaluation)
 
 

@@ -10,7 +10,10 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import adaptiveclipping_mod
+from flwr.clientapp.typing import ClientAppCallable
 from flwr.common import NDArrays, Scalar
+from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
 
 from clients.flower.posterior_client import ClientMemory, ContextMemory, PosteriorClient
 from fedcel.data import NodeDataSettings
@@ -51,7 +54,7 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
         torch.set_num_threads(1)  # several clients share the cores; threads would fight over them
         return resolve_node_settings(settings or read_settings(message, context), message, context)
 
-    @app.train()
+    @app.train(mods=[clip_if_asked])
     def train(message: Message, context: Context) -> Message:
         run_settings = node_settings(message, context)
         partition = read_partition(context)
@@ -123,6 +126,25 @@ def read_settings(message: Message, context: Context) -> Settings:
     """
     clients = read_config(message).get(record_names.CLIENTS)
     return parse_run_config(context.run_config, None if clients is None else int(clients))
+
+
+def clip_if_asked(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Clip the update where the message says to what norm: Flower's client-side clipping.
+
+    The wrapper on the server sends the norm, whatever setting or function made it. One mod does
+    for fixed and adaptive clipping: it clips alike, and tells what only the adaptive one reads.
+
+    Args:
+        message: Of a round.
+        context: The node's.
+        call_next: Trains.
+
+    Returns:
+        The reply, its update no longer than the norm.
+    """
+    if KEY_CLIPPING_NORM in read_config(message):
+        return adaptiveclipping_mod(message, context, call_next)
+    return call_next(message, context)
 
 
 def resolve_node_settings(settings: Settings, message: Message, context: Context) -> Settings:

@@ -45,8 +45,8 @@ class RoundRequest(NamedTuple):
 class Rejection(NamedTuple):
     """A client whose update is left out of a round, and why."""
 
-    client: int | str
-    """Its partition, -1 where nobody knows; the name of a node under a stock strategy."""
+    client: int
+    """Its partition, -1 where nobody knows."""
     reason: str
     is_gone: bool = False
     """Whether it left the run, and with it what it remembers of earlier rounds."""

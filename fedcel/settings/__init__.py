@@ -30,7 +30,7 @@ from fedcel.settings.privacy import MECHANISMS, NOISES, PrivacySettings, check_p
 from fedcel.settings.run_config import CONNECTED_NODES, UNSET, parse_run_config
 from fedcel.settings.run_settings import Settings, burn_in_rounds, check_schedule, cut_sigma
 from fedcel.settings.settings_reference import describe_settings
-from fedcel.settings.strategy import OWN_STRATEGY, StrategySettings
+from fedcel.settings.strategy import OWN_STRATEGY, StrategySettings, parse_strategy_arguments
 from fedcel.settings.update import UpdateSettings
 
 __all__ = [
@@ -75,4 +75,5 @@ __all__ = [
     "flatten_settings",
     "parse_run_config",
     "parse_settings",
+    "parse_strategy_arguments",
 ]

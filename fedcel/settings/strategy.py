@@ -1,13 +1,50 @@
 """Settings of the server's side, and which strategy takes what."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from fedcel.errors import SettingsError
-from fedcel.settings.group_base import Group, Off, Positive
+from fedcel.settings.group_base import Group, Off, Positive, Words
 
 OWN_STRATEGY = "posterior"
+
+
+def parse_strategy_arguments(text: str) -> dict[str, str]:
+    """Parse `strategy.arguments`: what a strategy of Flower's is made with, beyond the settings.
+
+    Args:
+        text: "none", or name=value pairs, comma-separated.
+
+    Returns:
+        Each value as text, by its name.
+
+    Raises:
+        SettingsError: A pair is not of the form name=value, or a name comes twice.
+    """
+    arguments: dict[str, str] = {}
+    for pair in [] if text == "none" else text.split(","):
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        if not (equals and value and name.isidentifier()):
+            raise SettingsError(
+                f"must be none or name=value pairs, comma-separated, as 'eta=0.1,tau=0.001'; "
+                f"{pair.strip()!r} is no such pair"
+            )
+        if name in arguments:
+            raise SettingsError(f"must have each name once; {name!r} comes twice")
+        arguments[name] = value
+    return arguments
+
+
+def _check_arguments(text: str) -> str:
+    """Return the arguments as they are; SettingsError where they cannot be parsed."""
+    parse_strategy_arguments(text)
+    return text
+
+
+Arguments = Annotated[
+    str, AfterValidator(_check_arguments), Words("none, or name=value pairs, comma-separated")
+]
 
 
 class StrategySettings(Group):
@@ -15,6 +52,11 @@ class StrategySettings(Group):
 
     name: str = Field(
         OWN_STRATEGY, description="posterior, or a Flower strategy as 'package.module:object'."
+    )
+    arguments: Arguments = Field(
+        "none",
+        description="What a strategy of Flower's takes beyond the settings, as "
+        "'eta=0.1,tau=0.001'.",
     )
     upload: Literal["delta", "weights"] = Field(
         "delta", description="What a client sends; stock strategies of Flower average weights."
@@ -41,7 +83,9 @@ class StrategySettings(Group):
     trim: float = Field(
         0.2, gt=0, lt=0.5, description="Share of the weight that 'trimmed' cuts off at each end."
     )
-    byzantine: int = Field(1, ge=1, description="Hostile clients that Krum is to bear in a round.")
+    byzantine: int = Field(
+        1, ge=1, description="Hostile clients that Krum and Bulyan are to bear in a round."
+    )
 
 
 def check_strategy(strategy: StrategySettings) -> None:
@@ -53,3 +97,8 @@ def check_strategy(strategy: StrategySettings) -> None:
         )
     if strategy.name == OWN_STRATEGY and strategy.upload == "weights":
         raise SettingsError(f"strategy.upload is 'weights'; {OWN_STRATEGY!r} aggregates 'delta'")
+    if strategy.name == OWN_STRATEGY and strategy.arguments != "none":
+        raise SettingsError(
+            f"strategy.arguments is {strategy.arguments!r}, which {OWN_STRATEGY!r} does not take; "
+            "set it to 'none'"
+        )

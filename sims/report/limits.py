@@ -64,6 +64,8 @@ def list_limits(
             "Of the attacks that come with fedcel these were not run at all: "
             f"{', '.join(untried)}. Any of them may reach further than those that were."
         )
+    unrepeatable = {str(r.result.unrepeatable) for s in summaries for r in s.runs} - {"None"}
+    limits += [f"The same seed may give another model. {why}." for why in sorted(unrepeatable)]
     return [*limits, *STANDING_LIMITS]
 
 

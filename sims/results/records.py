@@ -103,6 +103,7 @@ class RunResult(RunMeasures, PredictorScores):
     smallest_update_images: int | None = None
     """Images behind the smallest update of a client; None where nodes brought their own."""
     convergence: str | None = None
+    unrepeatable: str | None = None
     samples: int | None = None
     point: PredictorScores | None = None
     reliability: dict[str, ReliabilityBins] = Field(default_factory=dict)

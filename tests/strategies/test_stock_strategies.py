@@ -19,12 +19,8 @@ from flwr.clientapp import ClientApp
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server import ServerApp, ServerAppComponents, ServerConfig
 from flwr.server.strategy import FedAvg as LegacyFedAvg
-from flwr.serverapp.strategy import (
-    DifferentialPrivacyServerSideFixedClipping,
-    FedAvg,
-    QFedAvg,
-    Strategy,
-)
+from flwr.serverapp import strategy
+from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
 from clients import PosteriorClient, make_client_app
@@ -39,23 +35,11 @@ from sims.engines import in_memory_grid
 from sims.engines.in_memory_grid import InMemoryGrid, allow_messages
 from strategies import node_registry
 from strategies.server_app import train_over_grid
+from tests.strategies.stock_matrix import REFUSED, STOCK, is_repeatable, settings_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-parts"
 NODES = 4
-STOCK: dict[str, Any] = {
-    "engine": "loop",
-    "clients": NODES,
-    "rounds": 2,
-    "local.steps": 4,
-    "net.width": 16,
-    "net.features": 8,
-    "temperature": 0.0,
-    "prior.mode": "none",
-    "strategy.momentum": 0.0,
-    "strategy.upload": "weights",
-    "strategy.name": "flwr.serverapp.strategy:FedAvg",
-    "chain.scope": "full",
-}
+SHORT: dict[str, Any] = {**STOCK, "clients": NODES}
 
 
 @pytest.fixture(autouse=True)
@@ -64,22 +48,6 @@ def frozen() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
-
-
-def fair(settings: Settings, min_available_nodes: int) -> Strategy:
-    """Return a strategy that needs more than settings offer, as a user's function would."""
-    return QFedAvg(
-        settings.local.rate,
-        train_loss_key="loss",
-        fraction_evaluate=0.0,
-        min_available_nodes=min_available_nodes,
-    )
-
-
-def private(settings: Settings, min_available_nodes: int) -> Strategy:
-    """Return a strategy that wraps another."""
-    inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=min_available_nodes)
-    return DifferentialPrivacyServerSideFixedClipping(inner, 1e-6, 0.05, settings.clients)
 
 
 def train(folder: Path, settings: Settings) -> torch.Tensor:
@@ -94,37 +62,28 @@ def begun(settings: Settings) -> torch.Tensor:
     return init_net(settings, load_splits(settings.data, settings.clients, settings.seed)).vector
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "FedAvg",
-        "FedProx",
-        "FedAvgM",
-        "FedAdam",
-        "FedAdagrad",
-        "FedYogi",
-        "FedMedian",
-        "FedTrimmedAvg",
-        "Krum",
-        "MultiKrum",
-        "Bulyan",
-        f"{__name__}:fair",
-        f"{__name__}:private",
-    ],
-)
-def test_every_stock_strategy_trains_our_clients(tmp_path: Path, name: str) -> None:
-    """Each round moves the model, to finite values; two are made by a user's function."""
-    named = name if ":" in name else f"flwr.serverapp.strategy:{name}"
-    settings = parse_settings(STOCK | {"strategy.name": named})
-    after = train(tmp_path / "run", settings)
-    assert after.isfinite().all()
-    assert (after - begun(settings)).abs().max() > 1e-4
-    assert len((tmp_path / "run" / "events.jsonl").read_text().splitlines()) == 2
+@pytest.mark.parametrize("name", strategy.__all__)
+def test_every_strategy_of_flower_trains_our_clients_twice_alike_or_is_refused(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Twice with one seed and drawn clients: the same bits, unless the run says that it may not."""
+    settings = parse_settings(settings_of(name) | {"clients": 9, "clients-per-round": 7})
+    if name in REFUSED:
+        with pytest.raises(SettingsError, match=REFUSED[name]):
+            train(tmp_path / "run", settings)
+        return
+    first, second = (train(tmp_path / run, settings) for run in ("first", "second"))
+    assert first.isfinite().all()
+    assert (first - begun(settings)).abs().max() > 1e-4
+    assert is_repeatable(name) == torch.equal(first, second)
+    assert is_repeatable(name) == ("The same seed may give another model" not in caplog.text)
+    assert len((tmp_path / "first" / "events.jsonl").read_text().splitlines()) == 2
 
 
 def failing(settings: Settings, bad: set[int]) -> ClientApp:
     """Return our app with nodes that fail in training."""
     inner, outer = make_client_app(settings), ClientApp()
+    outer.query(record_names.COUNT_QUERY)(inner)
 
     @outer.train()
     def train(message: Message, context: Context) -> Message:
@@ -147,11 +106,12 @@ def served_by(app: ClientApp, settings: Settings, folder: Path) -> list[dict[str
 
 def test_a_stock_strategys_round_counts_who_trained_and_names_who_did_not(tmp_path: Path) -> None:
     """Flower leaves errors out in silence; a round in which nobody trained is none."""
-    settings = parse_settings(STOCK)
+    settings = parse_settings(SHORT)
     for event in served_by(failing(settings, {1, 2}), settings, tmp_path / "some"):
         assert event["clients"] == 2
         assert len(event["rejected"]) == 2
         assert all("no images" in rejection["reason"] for rejection in event["rejected"])
+        assert [rejection["client"] for rejection in event["rejected"]] == [1, 2]
     assert served_by(failing(settings, set()), settings, tmp_path / "all")[1]["rejected"] == []
     with pytest.raises(RoundError, match="no node trained in round 1; .*no images"):
         served_by(failing(settings, {0, 1, 2, 3}), settings, tmp_path / "none")
@@ -242,10 +202,10 @@ def test_stock_strategies_reach_legacy_client_apps_by_their_record_names(plain: 
     }
     after = []
     for keys in ({}, named):
-        strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=NODES, **keys)
+        fedavg = FedAvg(fraction_evaluate=0.0, min_available_nodes=NODES, **keys)
         with allow_messages():
             grid = InMemoryGrid(legacy(client_fn), NODES)
-            result = strategy.start(grid, ArrayRecord(arrays), num_rounds=1)
+            result = fedavg.start(grid, ArrayRecord(arrays), num_rounds=1)
         after.append(result.arrays.to_numpy_ndarrays())
     assert after[0] == []
     want = averaged(client_fn, arrays)
@@ -255,7 +215,7 @@ def test_stock_strategies_reach_legacy_client_apps_by_their_record_names(plain: 
 @pytest.mark.long
 def test_our_numpy_client_trains_under_the_legacy_api_on_ray(tmp_path: Path) -> None:
     """`ClientApp(client_fn=...)`, a legacy strategy: the model of the new FedAvg."""
-    settings, last = parse_settings(STOCK), {}
+    settings, last = parse_settings(SHORT), {}
     shapes = client_update.build_workspace_net(settings).shapes
     arrays = to_arrays(begun(settings), shapes)
 
@@ -266,7 +226,7 @@ def test_our_numpy_client_trains_under_the_legacy_api_on_ray(tmp_path: Path) -> 
         last[number] = [np.array(array) for array in found]
 
     def server_fn(context: Context) -> ServerAppComponents:
-        strategy = LegacyFedAvg(
+        legacy_fedavg = LegacyFedAvg(
             fraction_evaluate=0.0,
             min_fit_clients=NODES,
             min_available_clients=NODES,
@@ -274,7 +234,7 @@ def test_our_numpy_client_trains_under_the_legacy_api_on_ray(tmp_path: Path) -> 
             on_fit_config_fn=lambda number: {record_names.ROUND: number},
             evaluate_fn=keep,
         )
-        return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=2))
+        return ServerAppComponents(strategy=legacy_fedavg, config=ServerConfig(num_rounds=2))
 
     run_simulation(
         ServerApp(server_fn=server_fn),

@@ -86,7 +86,10 @@ def test_an_own_strategy_decides(tmp_path: Path) -> None:
             "upload is 'weights'; '.*Still' aggregates 'delta'",
         ),
         ({"strategy.name": "builtins:dict", "strategy.upload": "weights"}, "is no Flower Strategy"),
-        ({"strategy.name": "flwr.serverapp.strategy:QFedAvg"}, "cannot be made.*client_learning"),
+        (
+            {"strategy.name": "flwr.serverapp.strategy:DifferentialPrivacyClientSideFixedClipping"},
+            "needs clipping_norm and noise_multiplier",
+        ),
         ({"strategy.name": "builtins:repr"}, "cannot be made"),
         (
             {"strategy.name": FEDAVG, "strategy.momentum": 0.9},

@@ -100,6 +100,16 @@ def test_limits_state_the_floor(outcome: Callable[..., RunResult]) -> None:
     assert "no encoder" not in " ".join(list_limits([NONE], find_verdict([NONE])))
 
 
+def test_limits_say_that_a_seed_may_not_repeat(outcome: Callable[..., RunResult]) -> None:
+    """Once for each reason, as the runs say it."""
+    reason = "Noisy: it draws random numbers while it aggregates"
+    noisy = run_with(outcome().model_copy(update={"unrepeatable": reason}))
+    summaries = [replace(NONE, runs=(noisy, noisy, run_with(outcome())))]
+    text = " ".join(list_limits(summaries, find_verdict([NONE])))
+    assert text.count(f"The same seed may give another model. {reason}.") == 1
+    assert "another model" not in " ".join(list_limits([NONE], find_verdict([NONE])))
+
+
 def test_rejected(outcome: Callable[..., RunResult]) -> None:
     """Reasons are counted, the most frequent first."""
     events = tuple(

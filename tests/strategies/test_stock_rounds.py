@@ -1,0 +1,344 @@
+"""The rounds of stock strategies: repeatable on every grid, and nothing skipped in silence."""
+
+import json
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import (
+    Bulyan,
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+    Strategy,
+)
+
+from clients import make_client_app
+from fedcel.errors import RoundError, SettingsError
+from fedcel.federation import record_names
+from fedcel.files import read_json, read_tensors
+from fedcel.runs import run_folder
+from fedcel.settings import Settings, parse_settings
+from sims.engines.in_memory_grid import InMemoryGrid, allow_messages
+from sims.engines.simulate import simulate
+from strategies.server_app import train_over_grid
+from tests.strategies.stock_matrix import STOCK
+
+DRAWN = {"clients-per-round": 3}
+SERVER_DP, CLIENT_DP = (
+    f"flwr.serverapp.strategy:DifferentialPrivacy{side}SideFixedClipping"
+    for side in ("Server", "Client")
+)
+
+
+class Recording(FedAvg):
+    """Notes which partitions reply, in the order in which it is given them, and how far they go."""
+
+    partitions: ClassVar[list[list[int]]] = []
+    norms: ClassVar[list[float]] = []
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.partitions.clear()
+        self.norms.clear()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Keep the model."""
+        self.model = np.concatenate([a.ravel() for a in arrays.to_numpy_ndarrays()])
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Note, then average."""
+        replies = list(replies)
+        contents = [reply.content for reply in replies if not reply.has_error()]
+        self.partitions.append([int(c["metrics"][record_names.PARTITION]) for c in contents])
+        for content in contents:
+            update = np.concatenate([a.ravel() for a in content["arrays"].to_numpy_ndarrays()])
+            self.norms.append(float(np.linalg.norm(update - self.model)))
+        return super().aggregate_train(server_round, replies)
+
+
+class Picking(FedAvg):
+    """Draws clients from a generator of its own."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.generator = random.Random()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask three of the nodes."""
+        nodes = self.generator.sample(list(grid.get_node_ids()), 3)
+        config[record_names.ROUND] = server_round
+        content = RecordDict({"arrays": arrays, "config": config})
+        return [Message(content, dst_node_id=node, message_type="train") for node in nodes]
+
+
+class Swallowing(FedAvg):
+    """Takes whatever it is given, and drops it."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(fraction_evaluate=0.0)
+
+
+def clip_at_clients(settings: Settings, min_available_nodes: int) -> Strategy:
+    """Return client-side clipping to .01 by a function, as a user would."""
+    inner = Recording(fraction_evaluate=0.0, min_available_nodes=min_available_nodes)
+    return DifferentialPrivacyClientSideFixedClipping(inner, 0.0, 0.01, settings.clients)
+
+
+def clip_adaptively(settings: Settings, min_available_nodes: int) -> Strategy:
+    """Return client-side clipping that moves the norm."""
+    inner = Recording(fraction_evaluate=0.0, min_available_nodes=min_available_nodes)
+    return DifferentialPrivacyClientSideAdaptiveClipping(
+        inner, 0.0, settings.clients, initial_clipping_norm=0.01
+    )
+
+
+def protect_at_server(settings: Settings, min_available_nodes: int) -> Strategy:
+    """Return server-side clipping, which leaves a round out whole where a reply is an error."""
+    inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=min_available_nodes)
+    return DifferentialPrivacyServerSideFixedClipping(inner, 0.0, 1.0, settings.clients)
+
+
+def expect_many_hostile(settings: Settings, min_available_nodes: int) -> Strategy:
+    """Return a Bulyan for more hostile clients than there are."""
+    return Bulyan(
+        fraction_evaluate=0.0, min_available_nodes=min_available_nodes, num_malicious_nodes=9
+    )
+
+
+class ShuffledGrid(InMemoryGrid):
+    """As a simulation of Flower's: random node ids, listed and answering in random order."""
+
+    def __init__(self, app: ClientApp, nodes: int) -> None:
+        super().__init__(app, nodes)
+        self.generator = random.Random()
+        contexts = list(self.contexts.values())
+        self.contexts = {self.generator.getrandbits(60): context for context in contexts}
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the nodes in any order."""
+        return self.generator.sample(list(self.contexts), len(self.contexts))
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Return the answers in any order."""
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        return self.generator.sample(replies, len(replies))
+
+
+class LosingGrid(InMemoryGrid):
+    """Loses a node once the first round was sent."""
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return all, later all but one."""
+        return list(self.contexts)[: None if self.sent <= len(self.contexts) else -1]
+
+
+def fail_at(settings: Settings, partition: int, number: int) -> ClientApp:
+    """Return our app, with a node that fails in a round."""
+    inner, outer = make_client_app(settings), ClientApp()
+    outer.query(record_names.COUNT_QUERY)(inner)
+
+    @outer.train()
+    def train(message: Message, context: Context) -> Message:
+        is_round = message.content["config"][record_names.ROUND] == number
+        if is_round and context.node_config["partition-id"] == partition:
+            raise RuntimeError("no images")
+        return inner(message, context)
+
+    return outer
+
+
+def forget_to_clip(settings: Settings) -> ClientApp:
+    """Return our app without its mod, as a user's would be: it never reads the norm."""
+    inner, outer = make_client_app(settings), ClientApp()
+    outer.query(record_names.COUNT_QUERY)(inner)
+
+    @outer.train()
+    def train(message: Message, context: Context) -> Message:
+        del message.content["config"]["clipping_norm"]
+        return inner(message, context)
+
+    return outer
+
+
+def train(
+    folder: Path, app: ClientApp | None = None, grid: type[InMemoryGrid] = InMemoryGrid, **raw: Any
+) -> torch.Tensor:
+    """Return the model after a small run over a grid, not measured."""
+    settings = parse_settings(STOCK | raw)
+    run_folder.create_run(folder, settings)
+    with allow_messages():
+        nodes = grid(app or make_client_app(settings), settings.clients)
+        train_over_grid(nodes, settings, folder, lambda event: None, measure=False)
+    return read_tensors(folder / "model.safetensors")[0]["model"]
+
+
+def read_events(folder: Path) -> list[dict[str, Any]]:
+    """Return the rounds of a run."""
+    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+def record_draws(folder: Path, **raw: Any) -> list[list[int]]:
+    """Return who trained in each round of a run, in the order of aggregation."""
+    train(folder, **{"strategy.name": f"{__name__}:Recording", "rounds": 4, **DRAWN, **raw})
+    return [list(partitions) for partitions in Recording.partitions]
+
+
+def test_clients_are_drawn_by_seed_and_round(tmp_path: Path) -> None:
+    """The same twice; other ones with another seed, and from round to round."""
+    first, second = (record_draws(tmp_path / name) for name in ("first", "second"))
+    assert first == second and all(len(partitions) == 3 for partitions in first)
+    assert record_draws(tmp_path / "seed", seed=1) != first
+    assert len(set(map(tuple, first))) > 1
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "FedAdam", "Krum"])
+def test_neither_node_ids_nor_the_order_of_arrival_change_a_bit(tmp_path: Path, name: str) -> None:
+    """Random ids and shuffled replies, as on Ray, give the model of the loop engine."""
+    raw = {"strategy.name": f"flwr.serverapp.strategy:{name}", "clients-per-round": 5}
+    loop = train(tmp_path / "loop", **raw)
+    for number in range(2):
+        shuffled = train(tmp_path / f"shuffled-{number}", grid=ShuffledGrid, **raw)
+        assert torch.equal(loop, shuffled)
+
+
+def test_replies_are_aggregated_by_partition(tmp_path: Path) -> None:
+    """Whatever the order of arrival."""
+    settings = parse_settings(STOCK)
+    raw = {"strategy.name": f"{__name__}:Recording"}
+    train(tmp_path / "run", make_client_app(settings), ShuffledGrid, **raw)
+    assert Recording.partitions == [list(range(8))] * 2
+
+
+def test_the_programs_own_random_numbers_go_on_as_if_nothing_was_drawn(tmp_path: Path) -> None:
+    """The global generators are seeded for the draw only."""
+    random.seed(7)
+    np.random.seed(7)  # noqa: NPY002
+    torch.manual_seed(7)
+    before = random.random(), np.random.random(), float(torch.rand(()))  # noqa: NPY002
+    random.seed(7)
+    np.random.seed(7)  # noqa: NPY002
+    torch.manual_seed(7)
+    train(tmp_path / "run", **DRAWN)
+    assert before == (random.random(), np.random.random(), float(torch.rand(())))  # noqa: NPY002
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["FedAvg", "FedAdam"])
+def test_ray_and_loop_draw_and_average_alike_to_the_bit(tmp_path: Path, name: str) -> None:
+    """With clients drawn, and by an adaptive strategy, which would enlarge any difference."""
+    raw = {**STOCK, **DRAWN, "strategy.name": f"flwr.serverapp.strategy:{name}"}
+    for engine in ("loop", "ray"):
+        simulate(parse_settings({**raw, "engine": engine}), tmp_path / engine)
+    loop, ray = (read_tensors(tmp_path / e / "model.safetensors")[0] for e in ("loop", "ray"))
+    assert torch.equal(loop["model"], ray["model"])
+
+
+def test_a_run_that_may_not_repeat_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the log and in result.json, where the aggregation draws noise; else nothing is said."""
+    noisy = {"strategy.name": SERVER_DP, "strategy.arguments": "noise_multiplier=1,clipping_norm=1"}
+    results: list[Any] = []
+    for name, raw in (("noisy", noisy), ("plain", {})):
+        simulate(parse_settings({**STOCK, **raw, "rounds": 1}), tmp_path / name)
+        results.append(read_json(tmp_path / name / "result.json"))
+    reason = "DifferentialPrivacyServerSideFixedClipping: it draws random numbers while it aggrega"
+    assert results[0]["unrepeatable"].startswith(reason) and "unrepeatable" not in results[1]
+    assert caplog.text.count("The same seed may give another model") == 1
+
+
+def test_a_draw_by_other_means_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of a generator that no seed of the run reaches."""
+    train(tmp_path / "run", **{"strategy.name": f"{__name__}:Picking"})
+    assert "Picking: it chose clients without the generators that the run seeds" in caplog.text
+
+
+def test_a_strategy_that_drops_the_number_of_clients_is_refused(tmp_path: Path) -> None:
+    """It takes all arguments and hands on none: the first round shows it."""
+    raw = {"strategy.name": f"{__name__}:Swallowing", **DRAWN}
+    with pytest.raises(SettingsError, match="clients-per-round is 3, and .*Swallowing asks 8"):
+        train(tmp_path / "run", **raw)
+
+
+@pytest.mark.parametrize("name", ["clip_at_clients", "clip_adaptively"])
+def test_client_side_clipping_clips(tmp_path: Path, name: str) -> None:
+    """No update is longer than the norm that the round began with; without, each is."""
+    train(tmp_path / "free", **{"strategy.name": f"{__name__}:Recording", "rounds": 1})
+    assert min(Recording.norms) > 0.1
+    train(tmp_path / "clipped", **{"strategy.name": f"{__name__}:{name}", "rounds": 1})
+    np.testing.assert_allclose(Recording.norms, 0.01, rtol=1e-3)
+
+
+def test_the_named_wrapper_clips_at_the_clients(tmp_path: Path) -> None:
+    """Made by settings alone, without noise, the model moves no further than the norm."""
+    arguments = "noise_multiplier=0,clipping_norm=0.01"
+    still = {"rounds": 1, "local.rate": 1e-30}
+    begun = train(tmp_path / "begun", **still)
+    raw = {"strategy.name": CLIENT_DP, "strategy.arguments": arguments, "rounds": 1}
+    assert 0.001 < (train(tmp_path / "run", **raw) - begun).norm() <= 0.0101
+
+
+def test_an_app_that_does_not_clip_is_left_out(tmp_path: Path) -> None:
+    """Flower's fixed clipping would take its updates as they are."""
+    raw = {"strategy.name": f"{__name__}:clip_at_clients"}
+    app = forget_to_clip(parse_settings(STOCK | raw))
+    with pytest.raises(RoundError, match=r"the clipping norm is 0.01: its ClientApp lacks a mod"):
+        train(tmp_path / "run", app, **raw)
+
+
+def test_a_round_that_a_strategy_leaves_out_whole_is_recorded(tmp_path: Path) -> None:
+    """Flower's wrappers take no round with an error in it; the model stays, the run goes on."""
+    raw = {"strategy.name": f"{__name__}:protect_at_server", "rounds": 3}
+    app = fail_at(parse_settings(STOCK | raw), partition=2, number=2)
+    train(tmp_path / "run", app, **raw)
+    first, second, third = read_events(tmp_path / "run")
+    assert (first["clients"], second["clients"], third["clients"]) == (8, 0, 8)
+    reasons = {one["client"]: one["reason"] for one in second["rejected"]}
+    assert sorted(reasons) == list(range(8)) and "no images" in reasons[2]
+    assert reasons[0] == "DifferentialPrivacyServerSideFixedClipping made no model of the round"
+    assert first["nll"] == pytest.approx(second["nll"], abs=0.05) and first["rejected"] == []
+
+
+def test_a_node_that_stays_away_is_waited_for_no_longer_than_a_round_may_last(
+    tmp_path: Path,
+) -> None:
+    """Flower waits for ever for as many nodes as train in a round."""
+    with pytest.raises(RoundError, match=r"round 2 waited 0.5 s for nodes .strategy.timeout."):
+        train(tmp_path / "run", grid=LosingGrid, **{"strategy.timeout": 0.5})
+    assert len(read_events(tmp_path / "run")) == 1
+
+
+def test_a_strategy_that_never_makes_a_model_fails(tmp_path: Path) -> None:
+    """Bulyan with too few replies returns nothing, and Flower goes on with the first model."""
+    raw = {"strategy.name": f"{__name__}:expect_many_hostile"}
+    with pytest.raises(RoundError, match="Bulyan made no model of the round 1, which has 8 valid"):
+        train(tmp_path / "run", **raw)
+
+
+def test_a_proximal_pull_acts_under_every_strategy(tmp_path: Path) -> None:
+    """Clients read it from the settings: FedAvg with it is FedProx, to the bit."""
+    pulled = {"strategy.proximal": 0.5}
+    fedprox = {"strategy.name": "flwr.serverapp.strategy:FedProx", **pulled}
+    models = [
+        train(tmp_path / f"run-{number}", **raw) for number, raw in enumerate((pulled, fedprox, {}))
+    ]
+    assert torch.equal(models[0], models[1])
+    assert not torch.equal(models[0], models[2])
