@@ -6,6 +6,7 @@ from fedcel import attacks, privacy
 from fedcel.data import load_splits
 from fedcel.federation import init_net, init_server_state
 from fedcel.losses import cel, defences
+from fedcel.own_parts import blame_own_parts
 from fedcel.posterior import build_sampler
 from fedcel.runs import EventCallback, create_run, has_begun
 from fedcel.settings import OWN_STRATEGY, Settings
@@ -49,13 +50,17 @@ def train_on_engine(
         folder: Made by `create_run`.
         show_round: Is called with every round's event.
         resume: Go on with the last complete round.
-    """
-    if settings.engine == "ray":
-        from sims.engines.ray import train_on_ray  # needs Flower, which the others do not
 
-        train_on_ray(settings, folder, show_round, resume=resume)
-    else:
-        local.train_locally(settings, folder, show_round, resume=resume)
+    Raises:
+        FedcelError: The training failed; FailedError names a part of the user's own that did.
+    """
+    with blame_own_parts(settings):
+        if settings.engine == "ray":
+            from sims.engines.ray import train_on_ray  # needs Flower, which the others do not
+
+            train_on_ray(settings, folder, show_round, resume=resume)
+        else:
+            local.train_locally(settings, folder, show_round, resume=resume)
 
 
 def check_parts(settings: Settings) -> None:
