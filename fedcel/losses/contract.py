@@ -94,7 +94,8 @@ def evaluate_term(
         require(not metric.requires_grad, f"the metric {name!r} must have no gradient; detach it")
     unmeasured = require_term(loss(z, False))
     require(
-        torch.equal(unmeasured.loss, term.loss), "measure=False must give the same loss to the bit"
+        torch.equal(unmeasured.loss, term.loss),
+        "`loss` must give the same to the bit each time, with measure=False too; it draws nothing",
     )
     require(not unmeasured.metrics, "measure=False must give no metrics")
     return value, gradient
