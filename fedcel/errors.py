@@ -1,6 +1,7 @@
 """Every error that a user's input can cause, and how to describe one that nobody foresaw."""
 
-from traceback import extract_tb
+from collections.abc import Container
+from traceback import extract_tb, walk_tb
 
 SHOWN_FRAMES = 2  # of a traceback: where an error rose, and who called
 
@@ -15,6 +16,10 @@ class SettingsError(FedcelError, ValueError):
 
 class PluginError(FedcelError, ValueError):
     """An import string does not lead to an object."""
+
+
+class ContractError(PluginError):
+    """A part of a user's own does not do what parts of its kind have to do."""
 
 
 class DataError(FedcelError, ValueError):
@@ -70,3 +75,31 @@ def describe_origin(error: BaseException) -> str:
     """Return where an error that was raised rose, and who called."""
     frames = reversed(extract_tb(error.__traceback__)[-SHOWN_FRAMES:])
     return ", called from ".join(f"{frame.filename}, line {frame.lineno}" for frame in frames)
+
+
+def describe_module_origin(error: BaseException, module: str) -> str:
+    """Return the line of a module that an error came through last, or of another of its package.
+
+    Args:
+        error: What was raised.
+        module: The dotted name of a user's module.
+
+    Returns:
+        File and line; empty where the error came through neither, such as a call with arguments
+        that a function does not take.
+    """
+    frames = [
+        (frame.f_globals.get("__name__", ""), f"{frame.f_code.co_filename}, line {line}")
+        for frame, line in walk_tb(error.__traceback__)
+    ]
+    package = module.partition(".")[0]
+    lines = [line for name, line in frames if name == module] or [
+        line for name, line in frames if name.partition(".")[0] == package
+    ]
+    return lines[-1] if lines else ""
+
+
+def find_last_module(error: BaseException, modules: Container[str]) -> str | None:
+    """Return which of some modules an error came through last; None: through none of them."""
+    names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
+    return next((name for name in reversed(names) if name in modules), None)

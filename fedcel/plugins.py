@@ -1,9 +1,98 @@
-"""A user's own part, named by an import string."""
+"""A user's own part, named by an import string: loaded, made, held to its contract, and blamed."""
 
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
+from typing import NamedTuple, TypeVar
 
-from fedcel.errors import FedcelError, PluginError
+from fedcel.errors import (
+    ContractError,
+    FailedError,
+    FedcelError,
+    PluginError,
+    describe_module_origin,
+    describe_unforeseen,
+)
+from fedcel.extras import missing_extra_error
+
+PAGE = "docs/own-parts.md"
+Case = TypeVar("Case")
+
+
+class PartName(NamedTuple):
+    """Which part of a user's own: how errors name it, and where its contract stands.
+
+    Attributes:
+        setting: The setting that names the part, such as `cel.kind`.
+        ref: Its import string.
+        suite: The suite of `fedcel.testing` with its whole contract.
+    """
+
+    setting: str
+    ref: str
+    suite: str
+
+    def __str__(self) -> str:
+        """Return setting and import string."""
+        return f"{self.setting} {self.ref!r}"
+
+    def describe_break(self, line: str) -> str:
+        """Describe which line of its contract the part breaks."""
+        return f"{self} breaks its contract: {line}; {self.describe_remedy()}"
+
+    def describe_failure(self, error: BaseException) -> str:
+        """Describe what the part raised, and where in the user's file."""
+        origin = describe_module_origin(error, self.ref.partition(":")[0])
+        where = f" ({origin})" if origin else ""
+        return f"{self} failed: {describe_unforeseen(error)}{where}; {self.describe_remedy()}"
+
+    def describe_remedy(self) -> str:
+        """Describe where the contract stands and how to test a part by itself."""
+        return f"see {PAGE}, and test it with fedcel.testing.{self.suite}"
+
+
+def require(holds: bool, line: str) -> None:
+    """Raise ContractError with a line of a contract unless it holds."""
+    if not holds:
+        raise ContractError(line)
+
+
+def check_contract(part: PartName, checks: Iterable[Callable[[Case], None]], case: Case) -> None:
+    """Hold a part to the short form of its contract, before a run begins.
+
+    Args:
+        part: Which part it is.
+        checks: Functions that raise ContractError where a line does not hold.
+        case: What they are called with.
+
+    Raises:
+        PluginError: A line does not hold, or the part raised something.
+    """
+    for check in checks:
+        try:
+            check(case)
+        except ContractError as error:
+            raise PluginError(part.describe_break(str(error))) from error
+        except Exception as error:
+            raise PluginError(part.describe_failure(error)) from error
+
+
+@contextmanager
+def blame_part(part: PartName) -> Iterator[None]:
+    """Name the part that a run fails in.
+
+    Raises:
+        FailedError: The part broke its contract, or raised what is no FedcelError.
+    """
+    try:
+        yield
+    except ContractError as error:
+        raise FailedError(part.describe_break(str(error))) from error
+    except FedcelError:
+        raise
+    except Exception as error:
+        raise FailedError(part.describe_failure(error)) from error
 
 
 def load_object(ref: str) -> object:
@@ -16,17 +105,29 @@ def load_object(ref: str) -> object:
         The object.
 
     Raises:
-        PluginError: Says which part of the string is wrong.
+        PluginError: Says which part of the string is wrong, or where its module fails.
+        MissingExtraError: Its module needs a package that an extra brings.
     """
     path, _, name = ref.partition(":")
     if not all(part.isidentifier() for part in [*path.split("."), name]):
         raise PluginError(f"{ref!r} is not of the form 'package.module:object'")
     try:
         objects = vars(import_module(path))
-    except ModuleNotFoundError as error:
-        if not f"{path}.".startswith(f"{error.name}."):
-            raise  # the plug-in exists; something it imports does not
-        raise PluginError(f"{ref!r}: no module {error.name!r}; install its package") from error
+    except FedcelError:
+        raise
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError):
+            if f"{path}.".startswith(f"{error.name}."):
+                raise PluginError(
+                    f"{ref!r}: no module {error.name!r}; install its package"
+                ) from error
+            if missing := missing_extra_error(error.name or ""):
+                raise missing from error
+        origin = describe_module_origin(error, path)
+        raise PluginError(
+            f"{ref!r}: the import of {path!r} failed: {describe_unforeseen(error)}"
+            f"{f' ({origin})' if origin else ''}; mend the module"
+        ) from error
     if name not in objects:
         nearest = get_close_matches(name, objects, 1)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; look for its name in {path}"
@@ -46,7 +147,7 @@ def make_part(setting: str, ref: str, *arguments: object) -> object:
         What it makes.
 
     Raises:
-        PluginError: It cannot be called, or refuses the arguments with a TypeError or ValueError.
+        PluginError: It cannot be called, or fails when it is called.
     """
     maker = load_object(ref)
     if not callable(maker):
@@ -55,9 +156,10 @@ def make_part(setting: str, ref: str, *arguments: object) -> object:
         return maker(*arguments)
     except FedcelError:
         raise
-    except (TypeError, ValueError) as error:
+    except Exception as error:
         kinds = ", ".join(type(argument).__name__ for argument in arguments)
+        origin = describe_module_origin(error, ref.partition(":")[0])
         raise PluginError(
-            f"{setting} {ref!r}, called with ({kinds}), failed: {error}; see docs/own-parts.md for "
-            "what it has to take"
+            f"{setting} {ref!r}, called with ({kinds}), failed: {describe_unforeseen(error)}"
+            f"{f' ({origin})' if origin else ''}; see {PAGE} for what it has to take"
         ) from error

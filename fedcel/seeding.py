@@ -1,8 +1,14 @@
 """One random stream per (seed, purpose, round, client), the same on every engine."""
 
+from collections.abc import Callable
 from hashlib import blake2b
+from typing import TypeVar
 
 import torch
+
+from fedcel.errors import ContractError
+
+Made = TypeVar("Made")
 
 
 def stream_seed(seed: int, purpose: str, round_number: int = 0, client: int = 0) -> int:
@@ -19,3 +25,22 @@ def make_generator(
 ) -> torch.Generator:
     """Return a fresh CPU generator for one purpose; no global state is touched."""
     return torch.Generator().manual_seed(stream_seed(seed, purpose, round_number, client))
+
+
+def make_twice(make: Callable[[], Made]) -> tuple[Made, Made]:
+    """Return what two calls make, one before and one after torch's global stream has moved.
+
+    Raises:
+        ContractError: They draw from the global stream, which no part may use.
+    """
+    before = torch.random.get_rng_state()
+    try:
+        first = make()
+        if not torch.equal(torch.random.get_rng_state(), before):
+            raise ContractError(
+                "it must draw from the generator that it is given, not from torch's global stream"
+            )
+        torch.rand(3)
+        return first, make()
+    finally:
+        torch.random.set_rng_state(before)

@@ -18,7 +18,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from fedcel.errors import RoundError
+from fedcel.errors import RoundError, describe_module_origin, describe_unforeseen
 from fedcel.federation import (
     Rejection,
     RoundReport,
@@ -34,6 +34,7 @@ from fedcel.federation import (
 )
 from fedcel.nets import to_arrays, to_vector
 from fedcel.settings import Settings
+from strategies.check_model import check_model
 from strategies.node_registry import (
     ANSWER_SECONDS,
     NodeRegistry,
@@ -370,7 +371,7 @@ class PosteriorStrategy(FedAvg):
         valid: dict[int, RecordDict] = {}
         for reply in replies:
             partition = find_sender(reply, self.registry.partitions, self._sent)
-            reason = "a second reply" if partition in valid else _check_reply(reply, self.fault)
+            reason = "a second reply" if partition in valid else _check_reply(reply, self._judge)
             if reason is None:
                 valid[partition] = reply.content
             else:
@@ -383,10 +384,28 @@ class PosteriorStrategy(FedAvg):
         self.rejected += [Rejection(client, "no reply") for client in sorted(silent)]
         return valid
 
+    def _judge(self, reply: Message) -> str | None:
+        """Return the `fault` that a subclass may have overridden; RoundError if it is no text."""
+        name = f"{type(self).__name__}.fault"
+        try:
+            reason = self.fault(reply)
+        except Exception as error:
+            origin = describe_module_origin(error, type(self).__module__)
+            if type(self).fault is PosteriorStrategy.fault or not origin:
+                raise
+            return f"{name} failed at it: {describe_unforeseen(error)} ({origin})"
+        if not (reason is None or (isinstance(reason, str) and reason)):
+            raise RoundError(
+                f"{name} returned {reason!r:.60}, must return a reason in words or None"
+            )
+        return reason
+
     def _advance(self, state: ServerState, delta: torch.Tensor) -> ServerState:
         """Take the `step` that a subclass may have overridden."""
         self.state = state
         model = self.step(ArrayRecord(to_arrays(delta, self.shapes)))
+        if type(self).step is not PosteriorStrategy.step:
+            check_model(f"{type(self).__name__}.step", model, self.shapes)
         # A subclass may return a model of its own and leave `state` as it was.
         vector = to_vector(model.to_numpy_ndarrays()).to(state.model.dtype)
         return self.state._replace(round=state.round + 1, model=vector)
@@ -431,6 +450,8 @@ def _check_reply(reply: Message, find_fault: Callable[[Message], str | None]) ->
     """Say in short what is wrong with a reply, or None; bytes that break its reading are wrong."""
     try:
         reason = find_fault(reply)
+    except RoundError:  # of a subclass, whose judgements are none
+        raise
     except Exception as error:  # of an archive, say, which np.load makes of one
         reason = f"it cannot be examined: {error}"
     return reason and to_printable(reason)  # names and shapes in it are the sender's

@@ -28,6 +28,7 @@ from fedcel.runs import (
 )
 from fedcel.settings import CONNECTED_NODES, UNSET, Settings, parse_run_config
 from strategies.build_strategy import build_strategy
+from strategies.check_aggregate import blame_strategy, check_aggregates
 from strategies.node_registry import count_nodes
 from strategies.posterior_strategy import PosteriorStrategy
 from strategies.stock_rounds import StockRounds
@@ -95,12 +96,13 @@ def train_over_grid(
     if resume and not isinstance(strategy, PosteriorStrategy):
         raise RunError(f"{settings.strategy.name} keeps no state of its own and cannot resume")
     requirements = ConfigRecord({**_describe_images(settings, splits), **(decisions or {})})
+    check_aggregates(strategy, run.flat.shapes)
     stock = None
     if isinstance(strategy, PosteriorStrategy):
         strategy.recount = recount
     else:
         stock = StockRounds(strategy, settings, requirements)
-    with suppress(_ConvergedError):
+    with blame_strategy(settings), suppress(_ConvergedError):
         strategy.start(
             grid=stock.order_grid(grid) if stock else grid,
             initial_arrays=ArrayRecord(to_arrays(run.state.model, run.flat.shapes)),

@@ -3,6 +3,7 @@
 Observations and the optimal attacker are in `fedcel.leakage`.
 """
 
+from fedcel.attacks.attack_contract import ATTACK_CHECKS
 from fedcel.attacks.attack_row import (
     REPEAT_MARK,
     AttackConditions,
@@ -38,6 +39,7 @@ from fedcel.attacks.unsplit import UnSplit
 
 __all__ = [
     "ATTACKS",
+    "ATTACK_CHECKS",
     "FAILURE_PREFIX",
     "REPEAT_MARK",
     "REVISION",

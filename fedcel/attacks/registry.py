@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from functools import partial
 
 from fedcel import plugins
+from fedcel.attacks.attack_contract import ATTACK_CHECKS
 from fedcel.attacks.averaging import Averaging
 from fedcel.attacks.black_box_search import BlackBoxSearch
 from fedcel.attacks.decoder import Decoder
@@ -121,4 +122,6 @@ def load_attack(name: str) -> Attack:
     attack = plugins.make_part("attack.names", name) if isinstance(plugin, type) else plugin
     if not isinstance(attack, Attack):
         raise PluginError(f"{name!r} is no attack: it needs name, needs, observes, reconstruct()")
+    part = plugins.PartName("attack.names", name, "AttackContract")
+    plugins.check_contract(part, ATTACK_CHECKS, attack)
     return attack

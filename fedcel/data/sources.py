@@ -17,7 +17,7 @@ from fedcel.data.images import (
     count_classes,
     prepare_images,
 )
-from fedcel.errors import DataError
+from fedcel.errors import DataError, FedcelError
 from fedcel.settings import DataSettings
 
 SourceParts = tuple[Images, Images | None, Labels | None]
@@ -141,7 +141,16 @@ def call_source(data: DataSettings) -> SourceParts:
             f"data.source is {data.source!r}, which is {type(source).__name__} and cannot be "
             "called; name a function that takes the data settings"
         )
-    return _check_parts(source(data), data.source)
+    if data.source in SOURCES:
+        return _check_parts(source(data), data.source)
+    try:
+        answer = source(data)
+    except FedcelError:
+        raise
+    except Exception as error:
+        part = plugins.PartName("data.source", data.source, "SourceContract")
+        raise DataError(part.describe_failure(error)) from error
+    return _check_parts(answer, data.source)
 
 
 def _check_parts(answer: object, source: str) -> SourceParts:

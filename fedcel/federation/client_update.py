@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.data import Images, Splits, load_splits
-from fedcel.errors import DataError
+from fedcel.errors import DataError, FailedError
 from fedcel.federation.local_update import (
     SHARED_NOISE,
     StepCorrections,
@@ -21,7 +21,7 @@ from fedcel.federation.local_update import (
     encode_in_pieces,
     local_update,
 )
-from fedcel.losses import CEL_PREFIX, Losses, Streams, cel, defences, select_state
+from fedcel.losses import CEL_PREFIX, Losses, Streams, TermSource, cel, defences, select_state
 from fedcel.losses.cel import (
     AveragedCentres,
     CentreStatistics,
@@ -30,6 +30,7 @@ from fedcel.losses.cel import (
     summarise_centres,
 )
 from fedcel.nets import FlatNet, build_net
+from fedcel.own_parts import blame_own_parts
 from fedcel.posterior import RoundPlan, is_encoder_frozen, plan_round
 from fedcel.privacy import add_update_noise, clip_update
 from fedcel.seeding import make_generator
@@ -155,7 +156,15 @@ def build_client_losses(settings: Settings, threshold: float | None = None) -> L
         ),
         defence=defences.build_defence(settings, splits.shape),
         clip=None if settings.cel.clip == "none" else settings.cel.clip,
+        cel_source=_name_source("cel.kind", settings.cel.kind, "cel.weight"),
+        defence_source=_name_source("defence.name", settings.defence.name, "defence.strength"),
     )
+
+
+def _name_source(setting: str, value: str, weight: str) -> TermSource:
+    """Return how errors name a loss, and what they advise where it is not finite."""
+    remedy = "keep it finite" if ":" in value else f"lower local.rate, or {weight}"
+    return TermSource(f"{setting} {value!r}", remedy)
 
 
 def update_client(
@@ -179,13 +188,17 @@ def update_client(
         What the client sends, and what it keeps; protected as `settings.update` says.
 
     Raises:
-        FedcelError: The settings are wrong, or the training diverged; see `protect_update` for
-            what a client with noisy updates tells of it.
+        FedcelError: The settings are wrong, the training diverged, or a user's own part failed; see
+            `protect_update` for what a client with noisy updates tells of it.
     """
     # Built outside protect_update: a wrong setting must raise, not count as a zero update.
     losses = build_client_losses(settings, inputs.threshold)
     train = partial(_train_client, settings, client, weight, inputs, losses=losses, state=state)
-    return protect_update(settings.update, train, inputs.model, state)
+    try:
+        with blame_own_parts(settings):
+            return protect_update(settings.update, train, inputs.model, state)
+    except FailedError as error:
+        raise type(error)(f"round {inputs.round_number}, client {client}: {error}") from error
 
 
 def _train_client(

@@ -129,6 +129,9 @@ def local_update(
     Returns:
         Delta, model, the losses' state and metrics of the round.
 
+    Raises:
+        DivergedError: The model is not finite because of one of the losses.
+
     References:
         Welling and Teh, ICML 2011, eq. 4.
     """
@@ -137,22 +140,25 @@ def local_update(
     received = received.to(device)
     images = Images(images.x.to(device), images.y.to(device))
     flat.load(received)
-    prepared = _prepare_round(
-        flat,
-        received,
-        images,
-        plan=plan,
-        local=local,
-        streams=streams,
-        losses=losses,
-        refresh_every=refresh_every,
-        corrections=corrections,
-    )
-    step_state = _start_round(prepared, state)
-    measures = []
-    for step, inputs in enumerate(prepared.batch_inputs):
-        step_state, measured = _take_step(prepared, step_state, step, inputs)
-        measures.append(measured)
+
+    def begin_round() -> PreparedRound:
+        return _prepare_round(
+            flat,
+            received,
+            images,
+            plan=plan,
+            local=local,
+            streams=streams,
+            losses=losses,
+            refresh_every=refresh_every,
+            corrections=corrections,
+        )
+
+    step_state, measures = _take_steps(begin_round(), state)
+    if losses.acts and not flat.vector.isfinite().all():
+        # The same steps once more, with a look at the losses before each.
+        flat.load(received)
+        _take_steps(begin_round(), state, inspect=True)
     return LocalUpdate(
         (flat.vector - received).cpu(),
         flat.vector.detach().to(CPU, copy=True),
@@ -241,8 +247,25 @@ def _start_round(prepared: PreparedRound, state: State | None) -> StepState:
     )
 
 
+def _take_steps(
+    prepared: PreparedRound, state: State | None, *, inspect: bool = False
+) -> tuple[StepState, list[StepMeasures]]:
+    """Take all steps of a round; DivergedError if one is to be inspected and a loss undefined."""
+    step_state = _start_round(prepared, state)
+    measures = []
+    for step, inputs in enumerate(prepared.batch_inputs):
+        step_state, measured = _take_step(prepared, step_state, step, inputs, inspect=inspect)
+        measures.append(measured)
+    return step_state, measures
+
+
 def _take_step(
-    prepared: PreparedRound, state: StepState, step: int, inputs: Float[Tensor, "b *shape"]
+    prepared: PreparedRound,
+    state: StepState,
+    step: int,
+    inputs: Float[Tensor, "b *shape"],
+    *,
+    inspect: bool,
 ) -> tuple[StepState, StepMeasures]:
     """Compute the losses' gradient on a batch, and move the parameters by it."""
     flat, losses, loss_state = prepared.flat, prepared.losses, state.losses
@@ -254,6 +277,8 @@ def _take_step(
     loss = flat.net.potential(flat.net.answer(batch.smashed), batch.y)
     potential = loss.detach()
     metrics: Mapping[str, Tensor] = {}
+    if inspect:
+        composite.refuse_undefined_terms(losses, loss_state, batch)
     if losses.acts:
         term = composite.add_losses(losses, loss_state, batch, measure=is_last)
         loss = loss + term.loss

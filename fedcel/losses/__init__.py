@@ -1,5 +1,33 @@
 """What training minimises beside the task: conditional entropy losses, and rival defences."""
 
-from fedcel.losses.composite import CEL_PREFIX, NO_LOSSES, Batch, Losses, Streams, select_state
+from fedcel.losses.composite import (
+    CEL_PREFIX,
+    NO_LOSSES,
+    Batch,
+    Losses,
+    Streams,
+    TermSource,
+    select_state,
+)
+from fedcel.losses.contract import (
+    evaluate_term,
+    require_state,
+    require_term,
+    require_unchanged,
+    store_state,
+)
 
-__all__ = ["CEL_PREFIX", "NO_LOSSES", "Batch", "Losses", "Streams", "select_state"]
+__all__ = [
+    "CEL_PREFIX",
+    "NO_LOSSES",
+    "Batch",
+    "Losses",
+    "Streams",
+    "TermSource",
+    "evaluate_term",
+    "require_state",
+    "require_term",
+    "require_unchanged",
+    "select_state",
+    "store_state",
+]

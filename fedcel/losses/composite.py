@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedcel.errors import DivergedError
 from fedcel.losses.cel import state_names
 from fedcel.losses.cel.protocol import ConditionalEntropy, FeatureBatches, State, Term
 from fedcel.losses.defences.protocol import Defence
@@ -18,6 +19,18 @@ CEL_PREFIX, DEFENCE_PREFIX = "cel.", "defence."
 """How the tensors of each part are named in a client's state."""
 
 
+class TermSource(NamedTuple):
+    """What makes a term of the loss, for messages.
+
+    Attributes:
+        name: How errors name it.
+        remedy: What to do where the term is not finite.
+    """
+
+    name: str
+    remedy: str = "lower local.rate"
+
+
 class Losses(NamedTuple):
     """The losses that act in one client's round, and how much each counts.
 
@@ -27,6 +40,8 @@ class Losses(NamedTuple):
         defence: The loss of another defence, or None.
         defence_weight: Factor of the defence's loss, 0 or more.
         clip: Largest norm of the weighted CEL's gradient at the features of one image, or None.
+        cel_source: How errors name the conditional entropy loss.
+        defence_source: How errors name the defence.
     """
 
     cel: ConditionalEntropy | None = None
@@ -34,6 +49,8 @@ class Losses(NamedTuple):
     defence: Defence | None = None
     defence_weight: float = 0.0
     clip: float | None = None
+    cel_source: TermSource = TermSource("the conditional entropy loss")
+    defence_source: TermSource = TermSource("the defence")
 
     @property
     def acts(self) -> bool:
@@ -150,3 +167,47 @@ def step_losses(losses: Losses, state: State, batch: Batch) -> State:
     if losses.defence:
         defence = losses.defence.step(defence or {})
     return join_states(cel, defence)
+
+
+def refuse_undefined_terms(losses: Losses, state: State, batch: Batch) -> None:
+    """Name the term that is not finite, or has no finite gradient, though its features are finite.
+
+    Args:
+        losses: The losses that act.
+        state: Their state.
+        batch: A batch that training failed at.
+
+    Raises:
+        DivergedError: Names the loss that is to blame.
+    """
+    if not (batch.z.isfinite().all() and batch.smashed.isfinite().all()):
+        return
+    cel, defence = losses.cel, losses.defence
+    noise = (batch.smashed - batch.z).detach()
+    if cel:
+        cel_state = select_state(state, CEL_PREFIX) or {}
+        _refuse_undefined_term(
+            losses.cel_source, lambda z: cel.loss(cel_state, z, batch.y, False), batch.z
+        )
+    if defence:
+        defence_state = select_state(state, DEFENCE_PREFIX) or {}
+        _refuse_undefined_term(
+            losses.defence_source,
+            lambda z: defence.loss(defence_state, batch.x, z, z + noise, False),
+            batch.z,
+        )
+
+
+def _refuse_undefined_term(
+    source: TermSource, evaluate: Callable[[Tensor], Term], z: Float[Tensor, "B D"]
+) -> None:
+    """Raise DivergedError unless a term and its gradient at the features are finite."""
+    z = z.detach().requires_grad_()
+    loss = evaluate(z).loss
+    words = f"gave a loss that is not finite ({loss.item():g})"
+    if loss.isfinite():
+        words = "gave a finite loss whose gradient is not finite"
+        (gradient,) = torch.autograd.grad(loss, z, allow_unused=True)
+        if gradient is None or gradient.isfinite().all():
+            return
+    raise DivergedError(f"{source.name} {words}, though its features are; {source.remedy}")

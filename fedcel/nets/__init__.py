@@ -4,15 +4,18 @@ from fedcel.nets.cut import Cut, apply_noise
 from fedcel.nets.device import CPU, fastest_device, place_state, use_full_precision
 from fedcel.nets.flat_parameters import FlatNet, to_arrays, to_vector
 from fedcel.nets.inference_cost import InferenceCost, measure_cost
+from fedcel.nets.net_contract import NET_CHECKS, NetCase
 from fedcel.nets.pretrained import fold_batch_norms, keep_parameters
 from fedcel.nets.split_net import NET_BUILDERS, SplitNet, build_net, initialise_parameters
 
 __all__ = [
     "CPU",
     "NET_BUILDERS",
+    "NET_CHECKS",
     "Cut",
     "FlatNet",
     "InferenceCost",
+    "NetCase",
     "SplitNet",
     "apply_noise",
     "build_net",

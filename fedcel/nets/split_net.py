@@ -1,6 +1,7 @@
 """A network cut in two: encoder, noise at the cut, head."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from typing import cast
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedcel import plugins
-from fedcel.errors import NetError
+from fedcel.errors import FedcelError, NetError
 from fedcel.nets.cut import Cut
 from fedcel.nets.pretrained import PRETRAINED_MARK
 from fedcel.settings import NetSettings
@@ -269,34 +270,90 @@ def build_net(
 
     Raises:
         NetError: Encoder and head do not fit together, or hold what cannot be averaged.
-        PluginError: The import string leads nowhere.
+        PluginError: The import string leads nowhere, or a user's net breaks its contract.
     """
     if net.name not in NET_BUILDERS and ":" not in net.name:
         names = ", ".join(NET_BUILDERS)
         raise NetError(f"net.name is {net.name!r}, must be {names} or 'package.module:object'")
-    builder = NET_BUILDERS.get(net.name) or plugins.load_object(net.name)
+    if net.name not in NET_BUILDERS:
+        _check_own_net(_name_own_net(net), net, shape, classes)
+    return _assemble_net(net, shape, classes, generator, cut=cut)
+
+
+def _name_own_net(net: NetSettings) -> plugins.PartName:
+    return plugins.PartName("net.name", net.name, "NetContract")
+
+
+@lru_cache(maxsize=16)
+def _check_own_net(
+    part: plugins.PartName, net: NetSettings, shape: tuple[int, ...], classes: int
+) -> None:
+    """Hold a user's net to its contract."""
+    from fedcel.nets.net_contract import NET_CHECKS, NetCase  # a contract of this file's nets
+
+    def build(seed: int) -> SplitNet:
+        return _assemble_net(net, shape, classes, torch.Generator().manual_seed(seed))
+
+    build(1)  # what cannot be averaged or does not fit is refused in words of its own
+    plugins.check_contract(part, NET_CHECKS, NetCase(build, shape, classes))
+
+
+def _assemble_net(
+    net: NetSettings,
+    shape: tuple[int, ...],
+    classes: int,
+    generator: torch.Generator,
+    *,
+    cut: Cut | None = None,
+) -> SplitNet:
+    """Return encoder, cut and head in one; NetError where they cannot be trained."""
     with torch.random.fork_rng(devices=[]):  # layers draw their first values from the global state
         torch.manual_seed(generator.initial_seed())
-        encoder, head = _call_builder(builder, shape, classes, net)
-    features = _check_net(encoder, head, shape, classes)
+        if builder := NET_BUILDERS.get(net.name):
+            encoder, head = builder(shape, classes, net)
+            features = _check_net(encoder, head, shape, classes)
+        else:
+            encoder, head = _call_own_builder(net, shape, classes)
+            features = _check_own_parts(encoder, head, shape, classes, part=_name_own_net(net))
     split_net = SplitNet(encoder, head, cut or Cut(net.noise), features)
     initialise_parameters(split_net, generator)
     return split_net
 
 
-def _call_builder(
-    builder: object, shape: tuple[int, ...], classes: int, net: NetSettings
+def _call_own_builder(
+    net: NetSettings, shape: tuple[int, ...], classes: int
 ) -> tuple[nn.Module, nn.Module]:
-    """Return what a builder makes; NetError when it is none or does not make a pair."""
+    """Return what a user's builder makes; NetError when it is none or does not make a pair."""
+    builder = plugins.load_object(net.name)
     if not callable(builder):
         raise NetError(f"net.name {net.name!r} is no builder: it cannot be called")
     try:
-        encoder, head = builder(shape, classes, net)
-    except (TypeError, ValueError) as error:
-        raise NetError(f"net.name {net.name!r}: (shape, classes, settings) gave {error}") from error
-    if not (isinstance(encoder, nn.Module) and isinstance(head, nn.Module)):
+        halves = builder(shape, classes, net)
+    except FedcelError:
+        raise
+    except Exception as error:
+        raise NetError(_name_own_net(net).describe_failure(error)) from error
+    is_pair = isinstance(halves, tuple) and len(halves) == 2
+    if not is_pair or not all(isinstance(half, nn.Module) for half in halves):
         raise NetError(f"net.name {net.name!r} must return (encoder, head), two torch modules")
-    return encoder, head
+    return cast("tuple[nn.Module, nn.Module]", halves)
+
+
+def _check_own_parts(
+    encoder: nn.Module,
+    head: nn.Module,
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    part: plugins.PartName,
+) -> int:
+    """Return D as `_check_net`, whose errors it lets name the user's net."""
+    try:
+        return _check_net(encoder, head, shape, classes)
+    except NetError as error:
+        raise NetError(f"{part}: {error}; {part.describe_remedy()}") from error
+    except Exception as error:
+        raise NetError(part.describe_failure(error)) from error
 
 
 def initialise_parameters(module: nn.Module, generator: torch.Generator) -> None:

@@ -10,13 +10,12 @@ from fedcel.posterior.diagnostics import (
 )
 from fedcel.posterior.langevin_step import (
     LangevinContext,
-    NoiseAdder,
-    Sampler,
     build_sampler,
     langevin_step,
     moving_parameters,
 )
 from fedcel.posterior.predict import Prediction, apply_heads, build_device_net, predict
+from fedcel.posterior.protocol import NoiseAdder, Sampler
 from fedcel.posterior.round_plan import (
     RoundPlan,
     is_encoder_frozen,
@@ -26,10 +25,12 @@ from fedcel.posterior.round_plan import (
     select_clients,
     weigh_clients,
 )
+from fedcel.posterior.sampler_contract import SAMPLER_CHECKS, SamplerCase
 
 __all__ = [
     "DIAGNOSIS_INTERVAL",
     "MAX_R_HAT",
+    "SAMPLER_CHECKS",
     "Chain",
     "Diagnosis",
     "LangevinContext",
@@ -37,6 +38,7 @@ __all__ = [
     "Prediction",
     "RoundPlan",
     "Sampler",
+    "SamplerCase",
     "Trace",
     "apply_heads",
     "build_device_net",

@@ -1,8 +1,7 @@
 """One step of a client's chain: gradient and noise, and the sampler that moves the parameters."""
 
-from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple, Protocol, final, runtime_checkable
+from functools import lru_cache, partial
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Float
@@ -10,59 +9,13 @@ from torch import Tensor
 
 from fedcel import plugins
 from fedcel.errors import PluginError
+from fedcel.losses import require_state
 from fedcel.losses.cel import State
 from fedcel.nets import FlatNet
+from fedcel.posterior.protocol import NoiseAdder, Sampler
 from fedcel.posterior.round_plan import RoundPlan
+from fedcel.posterior.sampler_contract import SAMPLER_CHECKS, SamplerCase
 from fedcel.settings import SAMPLERS, LocalSettings
-
-NoiseAdder = Callable[[Tensor, float], None]
-"""add_noise(target, scale) adds `scale` times a fresh draw of a Langevin step's noise, in place.
-
-It has the deviation that fits this client's weight, shared noise and preconditioner included.
-"""
-
-
-@runtime_checkable
-class Sampler(Protocol):
-    """How the parameters that move take one step; its state lasts for one round of one client.
-
-    What is sampled is not its business: the gradient is that of the loss, the priors and the
-    control variate, clipped and preconditioned as the settings say.
-    """
-
-    def start(self, w: Float[Tensor, " M"], plan: RoundPlan) -> State:
-        """Make the state before a round's first step.
-
-        Args:
-            w: The parameters that move, (M,), where the round starts.
-            plan: The round's constants.
-
-        Returns:
-            Tensors by name.
-        """
-        ...
-
-    def step(
-        self,
-        state: State,
-        w: Float[Tensor, " M"],
-        gradient: Float[Tensor, " M"],
-        add_noise: NoiseAdder,
-        plan: RoundPlan,
-    ) -> State:
-        """Move `w` in place. The arguments are given by position.
-
-        Args:
-            state: What `start` or the last step returned.
-            w: The parameters that move, (M,).
-            gradient: The gradient of the potential per example, (M,); it may be overwritten.
-            add_noise: Adds noise to a tensor; nothing at temperature 0.
-            plan: `rate` is eta, `steps` the steps of a round.
-
-        Returns:
-            The next state.
-        """
-        ...
 
 
 @final
@@ -87,6 +40,37 @@ class Langevin:
         return state
 
 
+@final
+class OwnSampler:
+    """A user's sampler as training calls it: FailedError names it where it raises.
+
+    Args:
+        part: How errors name the sampler.
+        sampler: The sampler.
+    """
+
+    def __init__(self, part: plugins.PartName, sampler: Sampler) -> None:
+        self._part, self._sampler = part, sampler
+
+    def start(self, w: Float[Tensor, " M"], plan: RoundPlan) -> State:
+        """Return the sampler's state; see `Sampler.start`."""
+        with plugins.blame_part(self._part):
+            return require_state(self._sampler.start(w, plan), "start")
+
+    def step(
+        self,
+        state: State,
+        w: Float[Tensor, " M"],
+        gradient: Float[Tensor, " M"],
+        add_noise: NoiseAdder,
+        plan: RoundPlan,
+    ) -> State:
+        """Return the sampler's next state; see `Sampler.step`."""
+        with plugins.blame_part(self._part):
+            moved = self._sampler.step(state, w, gradient, add_noise, plan)
+            return require_state(moved, "step")
+
+
 def build_sampler(local: LocalSettings) -> Sampler:
     """Build the sampler that `local.sampler` names.
 
@@ -97,15 +81,29 @@ def build_sampler(local: LocalSettings) -> Sampler:
         Langevin's, or a user's.
 
     Raises:
-        PluginError: The import string does not lead to a sampler.
+        PluginError: The import string does not lead to a sampler, or to one that breaks its
+            contract.
     """
-    name = local.sampler
-    if name in SAMPLERS:
+    if local.sampler in SAMPLERS:
         return Langevin()
-    sampler = plugins.make_part("local.sampler", name, local)
+    part = plugins.PartName("local.sampler", local.sampler, "SamplerContract")
+    _check_own_sampler(part, local)
+    return OwnSampler(part, _make_own_sampler(part, local))
+
+
+def _make_own_sampler(part: plugins.PartName, local: LocalSettings) -> Sampler:
+    """Return the sampler that the user's object makes."""
+    sampler = plugins.make_part(part.setting, part.ref, local)
     if not isinstance(sampler, Sampler):
-        raise PluginError(f"local.sampler {name!r} made {sampler!r}, which lacks start or step")
+        raise PluginError(f"{part} made {sampler!r}, which lacks start or step")
     return sampler
+
+
+@lru_cache(maxsize=16)
+def _check_own_sampler(part: plugins.PartName, local: LocalSettings) -> None:
+    """Hold a user's sampler to its contract."""
+    case = SamplerCase(lambda: _make_own_sampler(part, local), local.steps)
+    plugins.check_contract(part, SAMPLER_CHECKS, case)
 
 
 class LangevinContext(NamedTuple):

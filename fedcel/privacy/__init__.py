@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedcel.privacy.epsilon_range import check_epsilon
     from fedcel.privacy.label_only import LabelOnly
     from fedcel.privacy.mechanism_builder import build_mechanism, private_logits
+    from fedcel.privacy.mechanism_contract import MECHANISM_CHECKS, MechanismCase
     from fedcel.privacy.noise_mechanisms import Gaussian, Laplace, perturb_rows
     from fedcel.privacy.protocol import Mechanism
     from fedcel.privacy.sensitivity import ClipKind, clip_sensitivity, noise_sensitivity
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "MECHANISM_CHECKS",
     "ClipKind",
     "Gaussian",
     "LabelOnly",
     "Laplace",
     "Mechanism",
+    "MechanismCase",
     "NoisyRound",
     "account_updates",
     "add_update_noise",
@@ -59,6 +62,7 @@ _MODULES = (
     "empirical_bounds",
     "label_only",
     "mechanism_builder",
+    "mechanism_contract",
     "noise_mechanisms",
     "protocol",
     "update_noise",

@@ -7,6 +7,7 @@ Where the asker owns the input, it is protected from whoever else reads the answ
 """
 
 from dataclasses import replace
+from functools import lru_cache
 
 from jaxtyping import Float
 from torch import Tensor
@@ -16,6 +17,7 @@ from fedcel.errors import PluginError
 from fedcel.privacy.clip import clip_rows
 from fedcel.privacy.discrete_laplace import add_grid_noise
 from fedcel.privacy.label_only import LabelOnly
+from fedcel.privacy.mechanism_contract import MECHANISM_CHECKS, MechanismCase
 from fedcel.privacy.noise_mechanisms import Gaussian, Laplace
 from fedcel.privacy.protocol import Mechanism
 from fedcel.settings import NOISES, PrivacySettings, check_private
@@ -57,20 +59,35 @@ def build_mechanism(privacy: PrivacySettings, classes: int) -> Mechanism:
 
 def _load_mechanism(privacy: PrivacySettings, classes: int) -> Mechanism:
     """Return the mechanism that the user's object makes."""
-    name = privacy.mechanism
-    mechanism = plugins.make_part("privacy.mechanism", name, privacy, classes)
-    if not isinstance(mechanism, Mechanism):
-        raise PluginError(
-            f"privacy.mechanism {name!r} made {mechanism!r}, which lacks name, epsilon, delta, "
-            "protects, unit or answer"
-        )
+    part = plugins.PartName("privacy.mechanism", privacy.mechanism, "MechanismContract")
+    _check_own_mechanism(part, privacy, classes)
+    mechanism = _make_own_mechanism(part, privacy, classes)
     epsilon, delta = mechanism.epsilon, mechanism.delta
     if not (0 < epsilon <= privacy.epsilon and 0 <= delta <= privacy.delta):
         raise PluginError(
-            f"privacy.mechanism {name!r} costs epsilon {epsilon} and delta {delta}, must be at "
-            f"most privacy.epsilon {privacy.epsilon} and privacy.delta {privacy.delta}"
+            f"{part} costs epsilon {epsilon} and delta {delta}, must be at most privacy.epsilon "
+            f"{privacy.epsilon} and privacy.delta {privacy.delta}"
         )
     return mechanism
+
+
+def _make_own_mechanism(
+    part: plugins.PartName, privacy: PrivacySettings, classes: int
+) -> Mechanism:
+    """Return what the user's object makes, if it is a mechanism."""
+    mechanism = plugins.make_part(part.setting, part.ref, privacy, classes)
+    if not isinstance(mechanism, Mechanism):
+        raise PluginError(
+            f"{part} made {mechanism!r}, which lacks name, epsilon, delta, protects, unit or answer"
+        )
+    return mechanism
+
+
+@lru_cache(maxsize=64)
+def _check_own_mechanism(part: plugins.PartName, privacy: PrivacySettings, classes: int) -> None:
+    """Hold a user's mechanism to its contract."""
+    case = MechanismCase(lambda: _make_own_mechanism(part, privacy, classes), classes)
+    plugins.check_contract(part, MECHANISM_CHECKS, case)
 
 
 def private_logits(

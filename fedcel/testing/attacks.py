@@ -1,21 +1,24 @@
 """What every attack that reconstructs images must hold."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar
 from unittest.mock import patch
 
+import pytest
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedcel.attacks import Attack, mean_image, mse
+from fedcel.attacks import ATTACK_CHECKS, Attack, mean_image, mse
 from fedcel.data import Images, read_source
 from fedcel.leakage import FREE_QUERIES, LOG_PROB, MEAN, NOISELESS, Observation
 from fedcel.nets import Cut, SplitNet, initialise_parameters
 from fedcel.settings import DataSettings
+from fedcel.testing.check_names import name_check
 
 KNOWN, TARGETS, FEATURES = 250, 60, 32
 EPOCHS = 12  # of the net to attack
@@ -163,12 +166,15 @@ class AttackContract:
             suite._reconstructions = self.run_attack()
         return suite._reconstructions
 
-    def test_it_says_what_it_needs_and_observes(self) -> None:
-        """It has a name, and is recognised as an attack."""
+    @pytest.mark.parametrize("check", ATTACK_CHECKS, ids=name_check)
+    def test_it_passes_what_every_run_checks(self, check: Callable[[Attack], None]) -> None:
+        """The short form of the contract, to which every run holds an attack of your own."""
+        check(self.build())
+
+    def test_it_needs_what_is_granted(self) -> None:
+        """It is recognised as an attack, and can run on the suite's observation."""
         attack = self.build()
         assert isinstance(attack, Attack)
-        assert attack.name
-        assert attack.observes
         assert attack.needs <= self.observation().grants
 
     def test_it_returns_one_image_per_target(self) -> None:

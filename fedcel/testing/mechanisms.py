@@ -1,12 +1,14 @@
 """What every mechanism of private answers must hold."""
 
-import math
+from collections.abc import Callable
 
+import pytest
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedcel.privacy import Mechanism, measure_epsilon
+from fedcel.privacy import MECHANISM_CHECKS, Mechanism, MechanismCase, measure_epsilon
+from fedcel.testing.check_names import name_check
 
 CLASSES = 3
 ANSWERS = 10_000
@@ -35,35 +37,15 @@ class MechanismContract:
         """
         raise NotImplementedError
 
-    def test_it_says_what_it_costs_and_protects(self) -> None:
-        """The same each time."""
-        mechanism, again = self.build(), self.build()
-        assert isinstance(mechanism, Mechanism)
-        assert 0 < mechanism.epsilon < math.inf
-        assert 0 <= mechanism.delta < 1
-        assert (mechanism.epsilon, mechanism.delta) == (again.epsilon, again.delta)
-        assert mechanism.unit in ("logits", "probabilities")
-        assert mechanism.name
-        assert mechanism.protects.endswith(".")
+    @pytest.mark.parametrize("check", MECHANISM_CHECKS, ids=name_check)
+    def test_it_passes_what_every_run_checks(self, check: Callable[[MechanismCase], None]) -> None:
+        """The short form of the contract, to which every run holds a mechanism of your own."""
+        check(MechanismCase(self.build, CLASSES))
 
-    def test_every_row_is_answered(self) -> None:
-        """Any number of rows, none too; finite, however large the logits; the input is left."""
-        for rows in (0, 1, 7):
-            for size in (1.0, 1e30):
-                logits = size * torch.ones(rows, CLASSES)
-                logits[:, 1] = -size
-                before = logits.clone()
-                answer = self.build().answer(logits)
-                assert answer.shape == (rows, CLASSES)
-                assert answer.isfinite().all()
-                assert torch.equal(logits, before)
-
-    def test_undefined_logits_are_refused(self) -> None:
-        """NaN and infinity, also in one value of many."""
-        for bad in (math.nan, math.inf, -math.inf):
-            logits = torch.zeros(4, CLASSES)
-            logits[2, 1] = bad
-            assert refuses(self.build(), logits), bad
+    def test_it_says_what_it_protects_in_a_sentence(self) -> None:
+        """Which pages and the service's answers show."""
+        assert isinstance(self.build(), Mechanism)
+        assert self.build().protects.endswith(".")
 
     def test_another_number_of_classes_is_refused(self) -> None:
         """What an answer costs may depend on their number."""

@@ -1,15 +1,17 @@
 """What every split network must hold."""
 
+from collections.abc import Callable
 from copy import deepcopy
 
+import pytest
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedcel.nets import Cut, FlatNet, SplitNet, build_net
+from fedcel.nets import NET_CHECKS, Cut, FlatNet, NetCase, SplitNet, build_net
 from fedcel.settings import NetSettings
-from fedcel.testing.global_stream import make_twice
+from fedcel.testing.check_names import name_check
 
 CLASSES = 3
 STEPS, RATE = 40, 3e-3  # of Adam, to see that the net learns at all
@@ -65,29 +67,14 @@ class NetContract:
         x[0], x[1] = 0.0, 1.0
         return x
 
-    def test_it_has_an_encoder_and_a_head(self) -> None:
-        """D features an image, one logit a class, all finite, black and white images included."""
-        net = self.build()
-        z = net.encode(self.make_images())
-        assert z.shape == (6, net.features)
-        assert net.answer(z).shape == (6, CLASSES)
-        assert z.isfinite().all()
-        assert net.answer(z).isfinite().all()
+    @pytest.mark.parametrize("check", NET_CHECKS, ids=name_check)
+    def test_it_passes_what_every_run_checks(self, check: Callable[[NetCase], None]) -> None:
+        """The short form of the contract, to which every run holds a net of your own."""
+        check(NetCase(self.build, self.shape, CLASSES))
 
-    def test_the_seed_decides_the_parameters(self) -> None:
-        """Same seed, same bits; another seed, others; the global stream is not used or moved."""
-        first, second = make_twice(lambda: FlatNet(self.build(1)).vector)
-        assert torch.equal(first, second)
-        assert not torch.equal(FlatNet(self.build(2)).vector, first)
-
-    def test_each_image_is_encoded_by_itself(self) -> None:
-        """Alone, in a batch, a second time: no statistics of a batch, no chance, no memory."""
-        net, x = self.build(), self.make_images()
-        z = net.encode(x)
-        torch.testing.assert_close(torch.cat([net.encode(row) for row in torch.split(x, 1)]), z)
-        torch.testing.assert_close(net.answer(z[:1]), net.answer(z)[:1])
-        assert torch.equal(net.encode(x), z)
-        assert torch.equal(net.answer(z), net.answer(z))
+    def test_another_seed_gives_other_parameters(self) -> None:
+        """The seed decides them, so that runs of several seeds differ."""
+        assert not torch.equal(FlatNet(self.build(2)).vector, FlatNet(self.build(1)).vector)
 
     def test_every_parameter_learns(self) -> None:
         """Each has a finite gradient that is not 0; none belongs to encoder and head at once."""

@@ -1,7 +1,8 @@
 """What every sampler must hold: through the real local update, on a posterior known exactly."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import pytest
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -15,10 +16,17 @@ from fedcel.federation import (
     weighted_sum,
 )
 from fedcel.nets import Cut, FlatNet, SplitNet, build_net
-from fedcel.posterior import RoundPlan, plan_round, weigh_clients
-from fedcel.seeding import make_generator
+from fedcel.posterior import (
+    SAMPLER_CHECKS,
+    RoundPlan,
+    SamplerCase,
+    build_sampler,
+    plan_round,
+    weigh_clients,
+)
+from fedcel.seeding import make_generator, make_twice
 from fedcel.settings import LocalSettings, NetSettings, Settings, parse_settings
-from fedcel.testing.global_stream import make_twice
+from fedcel.testing.check_names import name_check
 
 COUNTS = (4, 12)  # examples of the two clients: unequal shares need unequal noise
 CURVATURES = (1.0, 0.25)
@@ -138,6 +146,12 @@ class SamplerContract:
             whole = plan_round(settings, number, 1.0, sum(COUNTS))
             state = advance_model(settings, state, delta, plan=whole, cut=0)
             yield state.model.clone()
+
+    @pytest.mark.parametrize("check", SAMPLER_CHECKS, ids=name_check)
+    def test_it_passes_what_every_run_checks(self, check: Callable[[SamplerCase], None]) -> None:
+        """The short form of the contract, to which every run holds a sampler of your own."""
+        local = self.settings(1.0).local
+        check(SamplerCase(lambda: build_sampler(local), local.steps))
 
     def test_it_samples_the_posterior(self) -> None:
         """Two clients of unequal size: the mean, and T/(N lambda) at two curvatures and two T."""

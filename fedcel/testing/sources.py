@@ -5,8 +5,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.data import SourceData, load_splits, read_source
+from fedcel.seeding import make_twice
 from fedcel.settings import DataSettings
-from fedcel.testing.global_stream import make_twice
 
 MIN_DISTINCT_SHARE = 0.5  # of the images, which must differ from all others
 IMAGES_PER_TEST_IMAGE = 8  # and as many per validation or auxiliary image

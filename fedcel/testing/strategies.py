@@ -1,25 +1,33 @@
 """What every strategy over deltas must hold; the one suite that needs Flower."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, ClassVar, cast
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Error, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedcel.errors import RoundError
 from fedcel.federation import ServerState, init_server_state, record_names
 from fedcel.nets import to_vector
 from fedcel.settings import Settings, parse_settings
-
-SHAPES = [(3, 2), (2,)]
-CUT, SIZE = 6, 8  # encoder parameters, all parameters
-EXAMPLES = {0: 10, 1: 20, 2: 30, 3: 40}
-NODE = 100  # node NODE + k holds partition k
+from fedcel.testing.check_names import name_check
+from fedcel.testing.made_up_round import (
+    CUT,
+    EXAMPLES,
+    NODE,
+    SHAPES,
+    SIZE,
+    STRATEGY_CHECKS,
+    StrategyCase,
+    allow_messages,
+    ask_clients,
+    make_deltas,
+    make_reply,
+    register_clients,
+)
 
 
 class StrategyContract:
@@ -69,12 +77,7 @@ class StrategyContract:
             The strategy.
         """
         state = state or init_server_state(torch.linspace(-1, 1, SIZE))
-        strategy: Any = self.build(self.settings(), state, SHAPES, CUT)
-        partitions = {NODE + k: k for k in EXAMPLES}
-        strategy.registry = strategy.registry._replace(
-            partitions=partitions, examples=dict(EXAMPLES)
-        )
-        return strategy
+        return register_clients(self.build(self.settings(), state, SHAPES, CUT))
 
     def run_round(
         self, strategy: Any, deltas: Sequence[Any], order: Sequence[int] = range(len(EXAMPLES))
@@ -110,12 +113,12 @@ class StrategyContract:
         Returns:
             The arrays of each client.
         """
-        different, common = np.random.default_rng(seed), np.random.default_rng(0)
-        arrays = [common.normal(size=shape) for shape in SHAPES]
-        return [
-            [(0.1 * (a + 0.3 * different.normal(size=a.shape))).astype(np.float32) for a in arrays]
-            for _ in EXAMPLES
-        ]
+        return make_deltas(seed)
+
+    @pytest.mark.parametrize("check", STRATEGY_CHECKS, ids=name_check)
+    def test_it_passes_what_every_run_checks(self, check: Callable[[StrategyCase], None]) -> None:
+        """The short form of the contract, to which every run holds a strategy of your own."""
+        check(StrategyCase(self.build_registered))
 
     def test_each_client_is_told_its_weight(self) -> None:
         """Every message has the round, the client's weight, the sum of examples, the model."""
@@ -194,52 +197,6 @@ class StrategyContract:
             second = self.run_round(resumed, self.make_deltas(seed))
             resumed = self.build_registered(resumed.state)
             assert torch.equal(first, second)
-
-
-class ConnectedNodes:
-    """A grid whose nodes are all connected."""
-
-    def get_node_ids(self) -> list[int]:
-        """Return the nodes."""
-        return [NODE + k for k in EXAMPLES]
-
-
-def ask_clients(strategy: Any, number: int) -> list[Message]:
-    """Return the strategy's messages to all clients in a round."""
-    parts = zip(torch.split(strategy.state.model, [CUT, SIZE - CUT]), SHAPES, strict=True)
-    model = ArrayRecord([part.numpy().reshape(shape).copy() for part, shape in parts])
-    return [*strategy.configure_train(number, model, ConfigRecord(), ConnectedNodes())]
-
-
-@contextmanager
-def allow_messages() -> Iterator[None]:
-    """Let messages be made: Flower wants to know which task makes them."""
-    names = ("_task_id", "_run_id", "_node_id")
-    before = [getattr(TaskIdentity, name) for name in names]
-    for name in names:
-        setattr(TaskIdentity, name, 1)
-    try:
-        yield
-    finally:
-        for name, value in zip(names, before, strict=True):
-            setattr(TaskIdentity, name, value)
-
-
-def make_reply(message: Message, client: int, delta: Any) -> Message:
-    """Return a client's reply: `delta` are arrays, or a function that makes the reply."""
-    if callable(delta):
-        return cast(Message, delta(message, client))
-    config: Any = message.content.config_records[record_names.CONFIG]
-    metrics = MetricRecord(
-        {
-            record_names.EXAMPLES: EXAMPLES[client],
-            record_names.PARTITION: client,
-            record_names.ROUND: config[record_names.ROUND],
-            "loss": 1.0,
-        }
-    )
-    content = RecordDict({record_names.DELTA: ArrayRecord(delta), record_names.METRICS: metrics})
-    return Message(content, reply_to=message)
 
 
 def make_bad_content(kind: str, delta: list[Any]) -> Any:

@@ -1,14 +1,21 @@
 """Train one federation into a run folder."""
 
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from fedcel import attacks, privacy
 from fedcel.data import load_splits
+from fedcel.errors import FedcelError, PluginError
 from fedcel.federation import init_net, init_server_state
 from fedcel.losses import cel, defences
+from fedcel.nets import FlatNet
+from fedcel.own_parts import blame_own_parts
+from fedcel.plugins import PartName, check_contract
 from fedcel.posterior import build_sampler
 from fedcel.runs import EventCallback, open_run
-from fedcel.settings import OWN_STRATEGY, Settings
+from fedcel.settings import OWN_STRATEGY, CelSettings, LocalSettings, Settings, UpdateSettings
 from sims import progress
 from sims.engines import local
 
@@ -48,13 +55,17 @@ def train_on_engine(
         folder: Made by `create_run`.
         show_round: Is called with every round's event.
         resume: Go on with the last complete round.
-    """
-    if settings.engine == "ray":
-        from sims.engines.ray import train_on_ray  # needs Flower, which the others do not
 
-        train_on_ray(settings, folder, show_round, resume=resume)
-    else:
-        local.train_locally(settings, folder, show_round, resume=resume)
+    Raises:
+        FedcelError: The training failed; FailedError names a part of the user's own that did.
+    """
+    with blame_own_parts(settings):
+        if settings.engine == "ray":
+            from sims.engines.ray import train_on_ray  # needs Flower, which the others do not
+
+            train_on_ray(settings, folder, show_round, resume=resume)
+        else:
+            local.train_locally(settings, folder, show_round, resume=resume)
 
 
 def check_parts(settings: Settings) -> None:
@@ -69,9 +80,46 @@ def check_parts(settings: Settings) -> None:
     defences.build_defence(settings, splits.shape)
     build_sampler(settings.local)
     if settings.strategy.name != OWN_STRATEGY:
-        from strategies.build_strategy import build_strategy  # needs Flower, as its strategy
-
-        build_strategy(settings, init_server_state(flat.vector), flat.shapes, flat.cut)
+        check_strategy(settings, flat)
     attacks.parse_attacks(settings.attack.names)
     if settings.privacy.mechanism != "none":
         privacy.build_mechanism(settings.privacy, splits.classes)
+
+
+def check_strategy(settings: Settings, flat: FlatNet) -> None:
+    """Build the strategy that the settings name; hold a user's own over deltas to its contract.
+
+    Raises:
+        FedcelError: It cannot be built, or breaks its contract.
+    """
+    from fedcel.testing import made_up_round  # both need Flower, as the strategy does
+    from strategies import PosteriorStrategy
+    from strategies.build_strategy import build_strategy
+
+    part = PartName("strategy.name", settings.strategy.name, "StrategyContract")
+    try:
+        strategy = build_strategy(settings, init_server_state(flat.vector), flat.shapes, flat.cut)
+    except FedcelError:
+        raise
+    except Exception as error:
+        raise PluginError(part.describe_failure(error)) from error
+    if not isinstance(strategy, PosteriorStrategy):
+        return
+    small = settings.model_copy(
+        update={
+            "clients": len(made_up_round.EXAMPLES),
+            "clients_per_round": 0,
+            "temperature": 0.0,
+            "cel": CelSettings(),
+            "local": LocalSettings(),
+            "update": UpdateSettings(),
+        }
+    )
+
+    def build() -> Any:
+        state = init_server_state(torch.linspace(-1, 1, made_up_round.SIZE))
+        return made_up_round.register_clients(
+            build_strategy(small, state, made_up_round.SHAPES, made_up_round.CUT)
+        )
+
+    check_contract(part, made_up_round.STRATEGY_CHECKS, made_up_round.StrategyCase(build))

@@ -1,5 +1,6 @@
 """A part of every kind from another distribution: built, installed, tested, run, attacked."""
 
+import inspect
 import json
 import math
 import os
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from fedcel import testing
+from fedcel.attacks import Attack
 from sims.results.attack_results import read_attack_rows
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-parts"
@@ -116,10 +118,7 @@ def test_each_part_holds_its_contract_where_it_is_installed(installed: Installed
     assert "passed" in said
     assert "skipped" not in said
     written = (installed.source / "tests" / "test_contracts.py").read_text()
-    unused = {"DefenceContract"}  # the own defence changes what is sent and has no loss
-    assert {name for name in testing.__all__ if f"({name})" in written} == {
-        *testing.__all__
-    } - unused
+    assert {name for name in testing.__all__ if f"({name})" in written} == {*testing.__all__}
 
 
 def test_the_page_shows_what_is_tested() -> None:
@@ -137,3 +136,15 @@ def test_the_page_shows_what_is_tested() -> None:
     assert len(blocks) >= 10
     for block in blocks:
         assert any(block in text for text in files), block
+
+
+def test_the_page_shows_every_suite_and_each_argument_of_an_attack() -> None:
+    """A worked test of each suite; of `reconstruct` the signature and what each argument is."""
+    page = (EXAMPLE.parents[1] / "docs" / "own-parts.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    for suite in testing.__all__:
+        assert any(f"({suite}):" in block for block in blocks), suite
+    arguments = [*inspect.signature(Attack.reconstruct).parameters][1:]
+    for argument in arguments:
+        assert any(f"        {argument}: " in block for block in blocks), argument
+        assert f"\n| `{argument}` | " in page, argument

@@ -6,6 +6,7 @@ import torch
 from own_parts.attack import Neighbours
 from own_parts.cel import Deviations, build_deviations
 from own_parts.defence import Largest
+from own_parts.defence_loss import Uncorrelated
 from own_parts.mechanism import SubsetSelection, build_subset_selection
 from own_parts.strategy import Wary
 
@@ -14,6 +15,7 @@ from fedcel.settings import CelSettings, DataSettings, PrivacySettings
 from fedcel.testing import (
     AttackContract,
     CELContract,
+    DefenceContract,
     MechanismContract,
     NetContract,
     SamplerContract,
@@ -45,6 +47,15 @@ class TestCEL(CELContract):
         return build_deviations(CelSettings(), lambda v: v, 4, 3)
 
 
+class TestDefenceLoss(DefenceContract):
+    """For images (1, 4, 4) and 4 features."""
+
+    def build(self) -> Uncorrelated:
+        """Return the defence."""
+        s = {"defence.name": "own_parts.defence_loss:Uncorrelated", "net.features": 4}
+        return Uncorrelated(parse_settings({**s, "defence.strength": 1.0}), (1, 4, 4))
+
+
 class TestDefence(TransformContract):
     """For 12 features, of which 5 are kept."""
 
@@ -69,7 +80,7 @@ class TestStrategy(StrategyContract):
 
 
 class TestAttack(AttackContract):
-    """It beats the mean image by less than attacks that learn: .6 of its MSE, not .5."""
+    """It beats the mean image by less than attacks that learn: .6 of its MSE, not .25."""
 
     share = 0.6
 

@@ -10,6 +10,7 @@ from fedcel.losses.cel.averaged_centres import (
 from fedcel.losses.cel.build_cel import build_cel
 from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.cluster import Cluster
+from fedcel.losses.cel.contract import CEL_CHECKS, CELCase
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.mutual_information import MutualInformation
@@ -31,8 +32,10 @@ from fedcel.losses.cel.spread_penalties import (
 )
 
 __all__ = [
+    "CEL_CHECKS",
     "THRESHOLD_SHARE",
     "AveragedCentres",
+    "CELCase",
     "CentreStatistics",
     "Cluster",
     "ConditionalEntropy",

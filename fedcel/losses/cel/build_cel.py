@@ -1,16 +1,19 @@
 """The loss that settings name."""
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from fedcel import plugins
 from fedcel.errors import PluginError
 from fedcel.losses.cel.cluster import Cluster
+from fedcel.losses.cel.contract import CEL_CHECKS, CELCase
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.hybrid import Hybrid
 from fedcel.losses.cel.mutual_information import MutualInformation
+from fedcel.losses.cel.own_cel import OwnCEL
 from fedcel.losses.cel.plain import Plain
 from fedcel.losses.cel.protocol import ConditionalEntropy
-from fedcel.losses.cel.spread_penalties import build_penalty
+from fedcel.losses.cel.spread_penalties import Penalty, build_penalty, linear_penalty
 from fedcel.settings import CelSettings
 
 
@@ -84,14 +87,35 @@ def build_cel(
 
     Raises:
         SettingsError: The loss needs a sigma above 0.
-        PluginError: The user's object makes no such loss.
+        PluginError: The user's object makes no such loss, or one that breaks its contract.
     """
     if cel.kind == "none":
         return None
     if cel.kind in CEL_BUILDERS:
         return CEL_BUILDERS[cel.kind](cel, sigma, features, classes)
+    part = plugins.PartName("cel.kind", cel.kind, "CELContract")
+    # A threshold that moves from round to round is no reason to hold the loss to it again.
+    fixed = {} if cel.threshold == "none" else {"threshold": 1.0}
+    _check_own_cel(part, cel.model_copy(update=fixed), features, classes)
     penalty = build_penalty(cel, sigma, features)
-    loss = plugins.make_part("cel.kind", cel.kind, cel, penalty, features, classes)
+    return OwnCEL(part, _make_own_cel(part, cel, penalty, features=features, classes=classes))
+
+
+def _make_own_cel(
+    part: plugins.PartName, cel: CelSettings, penalty: Penalty, *, features: int, classes: int
+) -> ConditionalEntropy:
+    """Return the loss that the user's object makes."""
+    loss = plugins.make_part(part.setting, part.ref, cel, penalty, features, classes)
     if not isinstance(loss, ConditionalEntropy):
-        raise PluginError(f"cel.kind {cel.kind!r} made {loss!r}, which lacks refresh, loss or step")
+        raise PluginError(f"{part} made {loss!r}, which lacks refresh, loss or step")
     return loss
+
+
+@lru_cache(maxsize=16)
+def _check_own_cel(part: plugins.PartName, cel: CelSettings, features: int, classes: int) -> None:
+    """Hold a user's loss to its contract, under a penalty that is nowhere flat."""
+
+    def build() -> ConditionalEntropy:
+        return _make_own_cel(part, cel, linear_penalty, features=features, classes=classes)
+
+    plugins.check_contract(part, CEL_CHECKS, CELCase(build, features, classes))

@@ -1,11 +1,14 @@
 """The defence that settings name: its loss, its cut, its net."""
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from fedcel import plugins
 from fedcel.errors import PluginError
 from fedcel.losses.defences.adversarial import Adversarial
+from fedcel.losses.defences.contract import DEFENCE_CHECKS, DefenceCase
 from fedcel.losses.defences.nopeek import NoPeek
+from fedcel.losses.defences.own_defence import OwnDefence
 from fedcel.losses.defences.protocol import Defence, Transform
 from fedcel.losses.defences.transform import append_transform
 from fedcel.nets import Cut, SplitNet
@@ -68,7 +71,8 @@ def build_defence(settings: Settings, shape: tuple[int, ...]) -> Defence | None:
         The loss, or None for a defence without one.
 
     Raises:
-        PluginError: The user's object makes neither a loss nor a transform.
+        PluginError: The user's object makes neither a loss nor a transform, or a loss that breaks
+            its contract.
         SettingsError: A user's loss is on a schedule on which it would never act in full.
     """
     name = settings.defence.name
@@ -80,7 +84,22 @@ def build_defence(settings: Settings, shape: tuple[int, ...]) -> Defence | None:
     if not isinstance(defence, Defence):
         return None
     check_schedule(settings, "defence.name", name)
-    return defence
+    part = plugins.PartName("defence.name", name, "DefenceContract")
+    _check_own_defence(part, settings, shape)
+    return OwnDefence(part, defence)
+
+
+@lru_cache(maxsize=16)
+def _check_own_defence(part: plugins.PartName, settings: Settings, shape: tuple[int, ...]) -> None:
+    """Hold a user's loss to its contract."""
+
+    def build() -> Defence:
+        defence = _load_defence(settings, shape)
+        assert isinstance(defence, Defence)
+        return defence
+
+    case = DefenceCase(build, shape, settings.net.features)
+    plugins.check_contract(part, DEFENCE_CHECKS, case)
 
 
 def _load_defence(settings: Settings, shape: tuple[int, ...]) -> Defence | Transform:

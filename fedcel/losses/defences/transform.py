@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from fedcel.errors import PluginError
+from fedcel import plugins
+from fedcel.losses.defences.contract import TRANSFORM_CHECKS, TransformCase
 from fedcel.losses.defences.protocol import Transform
 from fedcel.nets import SplitNet
 
@@ -44,25 +45,8 @@ def append_transform(
             in another batch or a second time, or without a gradient.
     """
     stream = torch.Generator().manual_seed(0)
-    z = net.encode(torch.rand(TRIAL_IMAGES, *shape, generator=stream)).detach().requires_grad_()
-    changed = transform.transform(z)
-    if changed.shape != z.shape or changed.dtype != z.dtype or not changed.isfinite().all():
-        raise PluginError(
-            f"defence.name {name!r} turned {tuple(z.shape)} of {z.dtype} into "
-            f"{tuple(changed.shape)} of {changed.dtype}, must be as many finite values of that type"
-        )
-    row_by_row = torch.cat([transform.transform(row) for row in torch.split(z, 1)])
-    if not torch.allclose(row_by_row, changed, atol=1e-5):
-        raise PluginError(
-            f"defence.name {name!r}: the features of an image are not changed the same way again, "
-            "or alone; a transform sees one image's features at a time and draws nothing: the cut "
-            "adds the noise"
-        )
-    weights = torch.randn(changed.shape, generator=stream)
-    if not changed.requires_grad or not torch.autograd.grad((changed * weights).sum(), z)[0].any():
-        raise PluginError(
-            f"defence.name {name!r} lets no gradient through, so no encoder could learn; return "
-            "z + (changed - z).detach()"
-        )
+    z = net.encode(torch.rand(TRIAL_IMAGES, *shape, generator=stream)).detach()
+    part = plugins.PartName("defence.name", name, "TransformContract")
+    plugins.check_contract(part, TRANSFORM_CHECKS, TransformCase(transform, z))
     encoder = nn.Sequential(net.encoder, TransformedEncoder(transform))
     return SplitNet(encoder, net.head, net.cut, net.features)

@@ -110,7 +110,7 @@ def test_layers_of_any_kind_are_drawn_from_the_seed() -> None:
         (f"{__name__}:too_small", (1, 4, 4), "does not fit images of shape"),
         (f"{__name__}:not_a_pair", (1, 4, 4), r"gave .* unpack|must return \(encoder, head\)"),
         ("math:pi", (1, 4, 4), "cannot be called"),
-        ("os:getcwd", (1, 4, 4), "gave .*argument"),
+        ("os:getcwd", (1, 4, 4), "failed: TypeError: .*argument"),
         (f"{__name__}:wrong_head", (1, 4, 4), r"returned \(2, 4\), must be \(B, 3\)"),
     ],
 )

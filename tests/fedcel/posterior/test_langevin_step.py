@@ -11,7 +11,7 @@ from fedcel.nets import split_net
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.posterior import build_sampler
-from fedcel.posterior.langevin_step import NoiseAdder
+from fedcel.posterior.protocol import NoiseAdder
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.seeding import make_generator
 from fedcel.settings import LocalSettings, NetSettings, parse_settings
@@ -20,7 +20,7 @@ PLAN = RoundPlan(0.3, 0.0, 0.0, 0.0, 0.0, 0.02, False, 1.0, steps=4)
 
 
 class Counting:
-    """Moves by the number of the step, and by half a draw of noise."""
+    """Moves down by the number of the step, and by half a draw of noise."""
 
     def __init__(self, local: LocalSettings) -> None:
         self.most = local.steps
@@ -40,7 +40,7 @@ class Counting:
         """Move all parameters alike; the gradient is there and not used."""
         assert gradient.any()
         assert self.most == plan.steps
-        w.add_(state["count"])
+        w.sub_(state["count"])
         add_noise(w, 0.5)
         return {"count": state["count"] + 1}
 
@@ -60,13 +60,13 @@ def delta(name: str, plan: RoundPlan = PLAN) -> torch.Tensor:
 
 
 def test_a_users_sampler_moves_and_is_given_the_noise() -> None:
-    """0 + 1 + 2 + 3 for each parameter, and four draws of half the planned deviation of .02."""
+    """-(0 + 1 + 2 + 3) for each parameter, and four draws of half the planned deviation of .02."""
     assert torch.allclose(
-        delta(f"{__name__}:Counting", PLAN._replace(noise=0.0)), torch.tensor(6.0)
+        delta(f"{__name__}:Counting", PLAN._replace(noise=0.0)), torch.tensor(-6.0)
     )
-    noise = delta(f"{__name__}:Counting") - 6
+    noise = delta(f"{__name__}:Counting") + 6
     assert noise.std().item() == pytest.approx(0.5 * 0.02 * 4**0.5, rel=0.1)
-    assert not torch.allclose(delta("langevin"), torch.tensor(6.0))
+    assert not torch.allclose(delta("langevin"), torch.tensor(-6.0))
 
 
 @pytest.mark.parametrize(

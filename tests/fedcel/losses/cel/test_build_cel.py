@@ -5,7 +5,15 @@ import torch
 
 from fedcel.errors import PluginError, SettingsError
 from fedcel.federation import client_update
-from fedcel.losses.cel import Gated, Hybrid, MutualInformation, Plain, build_cel
+from fedcel.losses.cel import (
+    Gated,
+    Hybrid,
+    MutualInformation,
+    Penalty,
+    Plain,
+    build_cel,
+    spread_penalties,
+)
 from fedcel.losses.cel.protocol import State, split_features
 from fedcel.settings import CelSettings, parse_settings
 
@@ -29,9 +37,9 @@ def test_refusals() -> None:
         build_cel(CelSettings(kind="gated", attention="detach", entropy=0.5), 0.3, 64, 10)
 
 
-def mine(cel: CelSettings, penalty: object, features: int, classes: int) -> object:
+def mine(cel: CelSettings, penalty: Penalty, features: int, classes: int) -> object:
     """Return a loss of one's own."""
-    return Plain(lambda v: v, cel.share, classes)
+    return Plain(penalty, cel.share, classes)
 
 
 def nothing(cel: CelSettings, penalty: object, features: int, classes: int) -> object:
@@ -41,7 +49,12 @@ def nothing(cel: CelSettings, penalty: object, features: int, classes: int) -> o
 
 def test_own_kinds() -> None:
     """An import string is built, and refused when it makes no loss."""
-    assert isinstance(build_cel(CelSettings(kind=f"{__name__}:mine"), 0.0001, 64, 10), Plain)
+    built = build_cel(CelSettings(kind=f"{__name__}:mine"), 0.0001, 64, 10)
+    z, y = torch.randn(6, 64, generator=torch.Generator().manual_seed(1)), torch.arange(6) % 3
+    penalty = spread_penalties.build_penalty(CelSettings(), 0.0001, 64)
+    assert built is not None
+    expected = Plain(penalty, CelSettings().share, 10).loss({}, z, y).loss
+    assert built.loss({}, z, y).loss == expected
     with pytest.raises(PluginError, match="64, which lacks"):
         build_cel(CelSettings(kind=f"{__name__}:nothing"), 0.3, 64, 10)
     with pytest.raises(PluginError, match="cannot be called"):

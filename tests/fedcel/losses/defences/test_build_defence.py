@@ -1,5 +1,7 @@
 """From names to what acts: the net, the cut and the loss of each defence."""
 
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import Tensor
@@ -27,8 +29,10 @@ def named(name: str, strength: float = 0.5, **more: float) -> Settings:
 class Mine:
     """A user's defence that remembers what it was made from."""
 
+    made: ClassVar[tuple[Settings, tuple[int, ...]]]
+
     def __init__(self, settings: Settings, shape: tuple[int, ...]) -> None:
-        self.made = settings, shape
+        Mine.made = settings, shape
 
     def refresh(self, state: State | None, generator: torch.Generator) -> State:
         """Return no state."""
@@ -37,8 +41,8 @@ class Mine:
     def loss(
         self, state: State, x: Tensor, z: Tensor, message: Tensor, measure: bool = True
     ) -> Term:
-        """Return 0."""
-        return Term(0 * z.sum(), {})
+        """Return the mean square."""
+        return Term(z.square().mean(), {})
 
     def step(self, state: State) -> State:
         """Return the state."""
@@ -106,9 +110,10 @@ def test_a_users_defence() -> None:
     """Called with all settings and the shape of the images; its cut is the net's."""
     s = named(f"{__name__}:Mine")
     made = defences.build_defence(s, SHAPE)
-    assert isinstance(made, Mine)
     assert isinstance(made, Defence)
-    assert made.made == (s, SHAPE)
+    z = torch.arange(3.0)[:, None]
+    assert made.loss({}, torch.zeros(3, *SHAPE), z, z).loss == 5 / 3
+    assert Mine.made == (s, SHAPE)
     assert defences.build_cut(s) == Cut(0.1)
 
 

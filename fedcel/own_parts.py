@@ -1,0 +1,54 @@
+"""Which parts of a run are a user's own, and which of them an error came from."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fedcel.errors import FailedError, FedcelError, find_last_module
+from fedcel.plugins import PartName
+from fedcel.settings import Settings
+
+
+def list_own_parts(settings: Settings) -> list[PartName]:
+    """List the parts that settings name by import strings.
+
+    Args:
+        settings: The run's settings.
+
+    Returns:
+        Their names.
+    """
+    parts = [
+        PartName("net.name", settings.net.name, "NetContract"),
+        PartName("data.source", settings.data.source, "SourceContract"),
+        PartName("cel.kind", settings.cel.kind, "CELContract"),
+        PartName("defence.name", settings.defence.name, "DefenceContract or TransformContract"),
+        PartName("local.sampler", settings.local.sampler, "SamplerContract"),
+        PartName("strategy.name", settings.strategy.name, "StrategyContract"),
+        PartName("privacy.mechanism", settings.privacy.mechanism, "MechanismContract"),
+    ]
+    return [part for part in parts if ":" in part.ref]
+
+
+@contextmanager
+def blame_own_parts(settings: Settings) -> Iterator[None]:
+    """Name the part of a user's own that an unforeseen error came from, if it came from one.
+
+    Args:
+        settings: The run's settings.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        FailedError: Instead of an error that a user's part raised.
+    """
+    try:
+        yield
+    except FedcelError:
+        raise
+    except Exception as error:
+        modules = {part.ref.partition(":")[0]: part for part in list_own_parts(settings)}
+        module = find_last_module(error, modules)
+        if module is None:
+            raise
+        raise FailedError(modules[module].describe_failure(error)) from error

@@ -1,0 +1,305 @@
+"""A user's loss or defence that breaks its contract is refused before a run, or named in it."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedcel.errors import FailedError, PluginError
+from fedcel.losses import defences
+from fedcel.losses.cel import FeatureBatches, Plain, State, Stateless, Term, build_cel
+from fedcel.settings import CelSettings, Settings, parse_settings
+
+SHAPE = (1, 4, 4)
+
+
+class Spread(Stateless):
+    """A loss that holds the contract: the mean variance of each class; it takes any arguments."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.plain = Plain(lambda v: v, "batch-share", 3)
+
+    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+        """Return the spread."""
+        return self.plain.loss(state, z, y, measure)
+
+
+class Bare(Spread):
+    """Returns a tensor."""
+
+    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+        """Return no term."""
+        return super().loss(state, z, y, measure).loss  # type: ignore[return-value]
+
+
+class Vector(Spread):
+    """Returns a value for each image."""
+
+    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+        """Return no scalar."""
+        return Term(z.square().sum(1), {})
+
+
+class Undefined(Spread):
+    """Returns NaN."""
+
+    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+        """Return no number."""
+        return Term(z.sum() * torch.nan, {})
+
+
+class Steep(Spread):
+    """Returns a root, whose slope at 0 is infinite."""
+
+    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+        """Return a loss without a gradient where there is one member a class."""
+        term = super().loss(state, z, y, measure)
+        return Term(term.loss.sqrt(), term.metrics)
+
+
+class Flat(Spread):
+    """Returns a loss that no feature moves."""
+
+    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+        """Return a loss without a gradient."""
+        return super().loss(state, z.detach(), y, measure)
+
+
+class Random(Spread):
+    """Draws from torch's global stream."""
+
+    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+        """Return another loss each time."""
+        return Term(super().loss(state, z, y).loss * torch.rand(()), {})
+
+
+class Shuffling(Spread):
+    """Draws from torch's global stream in its refresh."""
+
+    def refresh(
+        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
+    ) -> State:
+        """Return a random order."""
+        return {"order": torch.randperm(5)}
+
+
+class Writing(Spread):
+    """Writes to the features it is given."""
+
+    def step(self, state: State, z: Tensor, y: Tensor) -> State:
+        """Change the features."""
+        z.zero_()
+        return state
+
+
+class Hiding(Spread):
+    """Makes a number of NaN."""
+
+    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+        """Return a finite loss of anything."""
+        return super().loss(state, z.nan_to_num(), y, measure)
+
+
+class Counted(Spread):
+    """Keeps a tensor."""
+
+    def refresh(
+        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
+    ) -> State:
+        """Return a count."""
+        return {"count": torch.zeros(2)}
+
+
+class Changing(Counted):
+    """Changes its state in the loss."""
+
+    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+        """Count the calls."""
+        state["count"].add_(1)
+        return super().loss(state, z, y, measure)
+
+
+class Forgetting(Counted):
+    """Returns no state from its step."""
+
+    def step(self, state: State, z: Tensor, y: Tensor) -> State:
+        """Return nothing."""
+        return None  # type: ignore[return-value]
+
+
+class Remembering(Counted):
+    """Keeps what it needs on itself, where the next client's message does not find it."""
+
+    def refresh(
+        self, state: State | None, batches: FeatureBatches, generator: torch.Generator
+    ) -> State:
+        """Note how many features there are."""
+        self.count = sum(len(y) for _, y in batches())
+        return {}
+
+    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+        """Use the note."""
+        return Term(super().loss(state, z, y).loss / self.count, {})
+
+
+class Crashing(Spread):
+    """Raises."""
+
+    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+        """Raise an error of its own."""
+        raise KeyError("centre of class 7")
+
+
+class Late(Spread):
+    """Holds the contract until it has seen features of 5 and more."""
+
+    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+        """Raise on large features, return a tensor on larger ones."""
+        term = super().loss(state, z, y, measure)
+        if z.max() > 50:
+            return term.loss  # type: ignore[return-value]
+        if z.max() > 5:
+            raise IndexError("too large")
+        return term
+
+
+def build(name: str) -> object:
+    """Build a loss of this file."""
+    return build_cel(CelSettings(kind=f"{__name__}:{name}"), 0.3, 4, 3)
+
+
+BROKEN = {
+    "Bare": r"`loss` must return fedcel\.Term\(loss, metrics\); it returned Tensor",
+    "Vector": r"whose loss is a scalar; its shape is \(12,\)",
+    "Undefined": "the loss of 12 features must be finite, is nan",
+    "Steep": "on a batch of .*gradient of the loss at .* features must be finite",
+    "Flat": "must have a gradient at the features; it has none",
+    "Random": "the same to the bit each time",
+    "Shuffling": "not from torch's global stream",
+    "Writing": "left as they are; they were written to",
+    "Hiding": "of NaN the loss must not be finite",
+    "Changing": "`loss` must leave the state as it is; it changed 'count'",
+    "Forgetting": "`step` must return the state, .* it returned NoneType",
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_loss_that_breaks_its_contract_is_refused(name: str) -> None:
+    """By setting, import string, the line of the contract, and where to read it."""
+    with pytest.raises(PluginError, match=BROKEN[name]) as refusal:
+        build(name)
+    message = str(refusal.value)
+    assert message.startswith(f"cel.kind '{__name__}:{name}' breaks its contract: ")
+    assert "docs/own-parts.md" in message
+    assert "fedcel.testing.CELContract" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("Crashing", "KeyError: 'centre of class 7'"), ("Remembering", "AttributeError: .*count")],
+)
+def test_what_a_loss_raises_is_refused_with_its_line(name: str, words: str) -> None:
+    """The file and line are the user's."""
+    with pytest.raises(PluginError, match=rf"{name}' failed: {words}.*test_own_losses.py, line \d"):
+        build(name)
+
+
+def test_a_loss_that_holds_the_contract_is_let_through() -> None:
+    """And gives the user's own loss and metrics."""
+    loss = build_cel(CelSettings(kind=f"{__name__}:Spread"), 0.3, 4, 3)
+    z = torch.randn(9, 4, generator=torch.Generator().manual_seed(1))
+    y = torch.arange(9) % 3
+    assert loss is not None
+    term, expected = loss.loss({}, z, y), Spread().loss({}, z, y)
+    assert term.loss == expected.loss
+    assert term.metrics == expected.metrics
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(10.0, r"failed: IndexError: too large \(.*test_own_losses.py, line"), (100.0, "Term")],
+)
+def test_a_loss_that_fails_later_is_named(size: float, words: str) -> None:
+    """FailedError, of what it raises and of what it returns."""
+    loss = build_cel(CelSettings(kind=f"{__name__}:Late"), 0.3, 4, 3)
+    assert loss is not None
+    with pytest.raises(FailedError, match=f"Late' .*{words}"):
+        loss.loss({}, torch.full((3, 4), size), torch.zeros(3, dtype=torch.long))
+
+
+def test_a_moving_threshold_does_not_repeat_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client whose server moves the threshold builds its loss anew each round."""
+    made: list[object] = []
+    monkeypatch.setattr(Spread, "__init__", lambda self, *arguments: made.append(arguments))
+    monkeypatch.setattr(Spread, "loss", lambda _, s, z, y, m=True: Term(z.var(), {}))
+    kind = f"{__name__}:Spread"
+    for threshold in (0.5, 0.25):
+        made.clear()
+        build_cel(CelSettings(kind=kind, penalty="log", threshold=threshold), 0.3, 5, 3)
+    assert len(made) == 1
+
+
+class Squares:
+    """A defence with a loss that holds its contract."""
+
+    def __init__(self, settings: Settings, shape: tuple[int, ...]) -> None:
+        self.size = settings.net.features
+
+    def refresh(self, state: State | None, generator: torch.Generator) -> State:
+        """Return no state."""
+        return {}
+
+    def loss(
+        self, state: State, x: Tensor, z: Tensor, smashed: Tensor, measure: bool = True
+    ) -> Term:
+        """Return the mean square."""
+        return Term(smashed.square().mean(), {})
+
+    def step(self, state: State) -> State:
+        """Return the state."""
+        return state
+
+
+class Blind(Squares):
+    """Looks at the images alone."""
+
+    def loss(
+        self, state: State, x: Tensor, z: Tensor, smashed: Tensor, measure: bool = True
+    ) -> Term:
+        """Return what no feature moves."""
+        return Term(x.mean(), {})
+
+
+class Narrow(Squares):
+    """Takes two images at least."""
+
+    def loss(
+        self, state: State, x: Tensor, z: Tensor, smashed: Tensor, measure: bool = True
+    ) -> Term:
+        """Return a variance, which one image has not."""
+        return Term(smashed.sub(smashed.mean(0)).square().sum() / (len(z) - 1), {})
+
+
+class Listing(Squares):
+    """Returns a list as its state."""
+
+    def refresh(self, state: State | None, generator: torch.Generator) -> State:
+        """Return no dictionary."""
+        return []  # type: ignore[return-value]
+
+
+def test_a_defence_is_held_to_its_contract() -> None:
+    """Each breach by its line; a sound one is let through."""
+
+    def make(name: str) -> object:
+        raw = {"defence.name": f"{__name__}:{name}", "defence.strength": 1.0}
+        return defences.build_defence(parse_settings(raw), SHAPE)
+
+    broken = {
+        "Blind": "must have a gradient at the features",
+        "Narrow": "the loss of 1 features must be finite, is nan",
+        "Listing": "`refresh` must return the state, .* it returned list",
+    }
+    for name, line in broken.items():
+        with pytest.raises(PluginError, match=f"defence.name .*:{name}' breaks .*{line}"):
+            make(name)
+    assert make("Squares") is not None

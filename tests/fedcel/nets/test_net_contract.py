@@ -1,0 +1,137 @@
+"""A user's net that breaks its contract is refused before a run, by its import string."""
+
+from math import prod
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedcel.errors import FedcelError, NetError, PluginError
+from fedcel.nets import build_net
+from fedcel.settings import NetSettings
+
+Halves = tuple[nn.Module, nn.Module]
+COUNTER = torch.Generator()
+
+
+def sound(shape: tuple[int, ...], classes: int, net: NetSettings, *more: nn.Module) -> Halves:
+    """Return a linear encoder and head."""
+    first = nn.Linear(prod(shape), net.features)
+    encoder = nn.Sequential(nn.Flatten(), first, *more, nn.Sigmoid())
+    return encoder, nn.Linear(net.features, classes)
+
+
+class Centred(nn.Module):
+    """Takes the batch's mean away."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return what depends on the other images."""
+        return z - z.mean(0, keepdim=True)
+
+
+class Noisy(nn.Module):
+    """Draws its own noise."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return something else each time."""
+        return z + 1e-6 * torch.randn(z.shape, generator=COUNTER)
+
+
+class Black(nn.Module):
+    """Divides by the largest value."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return NaN of a black image."""
+        return x / x.amax(1, keepdim=True)
+
+
+class Idle(nn.Module):
+    """Has a parameter that nothing reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle = nn.Parameter(torch.ones(2))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return what came."""
+        return z
+
+
+class Crashing(nn.Module):
+    """Raises."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Raise an error of its own."""
+        raise KeyError("layer seven")
+
+
+def centred(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
+    """Return an encoder of whole batches."""
+    return sound(shape, classes, net, Centred())
+
+
+def noisy(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
+    """Return an encoder with noise."""
+    return sound(shape, classes, net, Noisy())
+
+
+def black(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
+    """Return an encoder that black images break."""
+    encoder, head = sound(shape, classes, net)
+    return nn.Sequential(nn.Flatten(), Black(), encoder), head
+
+
+def idle(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
+    """Return an encoder with a parameter too many."""
+    return sound(shape, classes, net, Idle())
+
+
+def crashing(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
+    """Return an encoder that raises."""
+    return sound(shape, classes, net, Crashing())
+
+
+def seedless(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
+    """Return an encoder whose last layer is drawn from elsewhere."""
+    scale = nn.PReLU()
+    scale.weight.data.uniform_(generator=COUNTER)
+    return sound(shape, classes, net, scale)
+
+
+def buffered(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
+    """Return an encoder with batch statistics."""
+    return sound(shape, classes, net, nn.BatchNorm1d(net.features))
+
+
+def failing(shape: tuple[int, ...], classes: int, net: NetSettings) -> Halves:
+    """Raise in the builder."""
+    raise IndexError("no such width")
+
+
+BROKEN: dict[str, tuple[type[FedcelError], str]] = {
+    "centred": (PluginError, "breaks .*must encode each image by itself"),
+    "noisy": (PluginError, "breaks .*must draw nothing at random"),
+    "black": (PluginError, "breaks .*must be finite, of black and white images too"),
+    "idle": (PluginError, "breaks .*'encoder.2.idle' is none: it has no part"),
+    "seedless": (PluginError, "breaks .*the seed alone must decide the parameters"),
+    "buffered": (NetError, "layer '2' is BatchNorm1d"),
+    "crashing": (NetError, r"failed: KeyError: 'layer seven' \(.*test_net_contract.py, line"),
+    "failing": (NetError, r"failed: IndexError: no such width \(.*test_net_contract.py, line"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_net_that_breaks_its_contract_is_refused(name: str) -> None:
+    """By setting, import string, the line of the contract, and the suite that shows it."""
+    kind, words = BROKEN[name]
+    net = NetSettings(name=f"{__name__}:{name}", features=6)
+    with pytest.raises(kind, match=f"net.name '{__name__}:{name}'.*{words}") as refusal:
+        build_net(net, (1, 4, 4), 3, torch.Generator())
+    assert "fedcel.testing.NetContract" in str(refusal.value)
+
+
+def test_a_sound_net_is_let_through() -> None:
+    """With the parameters of the seed."""
+    net = NetSettings(name=f"{__name__}:sound", features=6)
+    built = build_net(net, (1, 4, 4), 3, torch.Generator().manual_seed(1))
+    assert built.features == 6

@@ -1,0 +1,111 @@
+"""A user's mechanism that breaks its contract is refused before it answers."""
+
+import math
+import secrets
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedcel.errors import PluginError
+from fedcel.privacy import build_mechanism
+from fedcel.settings import PrivacySettings
+
+
+class Sound:
+    """Answers with noise of the system's generator; what it costs is not the subject here."""
+
+    name, unit, delta, protects = "sound", "logits", 0.0, "the input of one query."
+
+    def __init__(self, privacy: PrivacySettings, classes: int) -> None:
+        self.epsilon, self.classes = privacy.epsilon, classes
+
+    def answer(self, logits: Tensor) -> Tensor:
+        """Return a random row for each row."""
+        if logits.shape[1] != self.classes or not logits.isfinite().all():
+            raise ValueError("logits must be finite")
+        rows = [[secrets.randbelow(9) for _ in row] for row in logits]
+        return torch.tensor(rows, dtype=torch.float64).view(len(logits), self.classes)
+
+
+class Narrow(Sound):
+    """Answers with one value."""
+
+    def answer(self, logits: Tensor) -> Tensor:
+        """Return a column."""
+        return super().answer(logits)[:, :1]
+
+
+class Trusting(Sound):
+    """Answers whatever it is asked."""
+
+    def answer(self, logits: Tensor) -> Tensor:
+        """Return a row for undefined logits too."""
+        return super().answer(logits.nan_to_num(posinf=0.0))
+
+
+class Seeded(Sound):
+    """Draws from torch, whose seed a run knows."""
+
+    def answer(self, logits: Tensor) -> Tensor:
+        """Return noise that can be repeated."""
+        return super().answer(logits) + torch.rand(logits.shape)
+
+
+class Worded(Sound):
+    """Has a cost in words."""
+
+    def __init__(self, privacy: PrivacySettings, classes: int) -> None:
+        super().__init__(privacy, classes)
+        self.epsilon = "four"  # type: ignore[assignment]
+
+
+class Free(Sound):
+    """Costs nothing."""
+
+    def __init__(self, privacy: PrivacySettings, classes: int) -> None:
+        super().__init__(privacy, classes)
+        self.epsilon = 0.0
+
+
+class Odd(Sound):
+    """Answers in a unit of its own."""
+
+    unit = "stars"
+
+
+class Writing(Sound):
+    """Writes to the logits."""
+
+    def answer(self, logits: Tensor) -> Tensor:
+        """Change the logits."""
+        answer = super().answer(logits)
+        logits.zero_()
+        return answer
+
+
+BROKEN = {
+    "Narrow": r"one finite row for each row of logits; of \(1, 3\) it made \(1, 1\)",
+    "Trusting": "must be refused with a ValueError; they were answered",
+    "Seeded": "noise must come from the system's secure generator",
+    "Worded": "epsilon must be a number, is 'four'",
+    "Free": "epsilon must be above 0 and finite, is 0.0",
+    "Odd": "unit must be 'logits' or 'probabilities', is 'stars'",
+    "Writing": "must leave the logits as they are",
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_mechanism_that_breaks_its_contract_is_refused(name: str) -> None:
+    """By setting, import string and the line of the contract."""
+    privacy = PrivacySettings(mechanism=f"{__name__}:{name}")
+    words = f"privacy.mechanism '{__name__}:{name}' breaks its contract: .*{BROKEN[name]}"
+    with pytest.raises(PluginError, match=words):
+        build_mechanism(privacy, 3)
+
+
+def test_a_sound_one_is_let_through() -> None:
+    """And is the user's own object."""
+    mechanism = build_mechanism(PrivacySettings(mechanism=f"{__name__}:Sound"), 3)
+    assert isinstance(mechanism, Sound)
+    assert math.isclose(mechanism.epsilon, PrivacySettings().epsilon)

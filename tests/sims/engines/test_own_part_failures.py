@@ -1,0 +1,117 @@
+"""A part of a user's own that fails: refused before there is a run, named in one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedcel.errors import FailedError, PluginError
+from fedcel.losses.cel import Plain, State, Stateless, Term
+from fedcel.settings import parse_settings
+from sims.commands.main import main
+from sims.engines.simulate import check_parts, simulate
+from tests.sims.small import CLUSTERED
+
+OURS = {"strategy.name": "strategies:PosteriorStrategy"}
+
+
+class Spread(Stateless):
+    """A loss that holds its contract."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.plain = Plain(lambda v: v, "batch-share", 10)
+
+    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+        """Return the spread."""
+        return self.plain.loss(state, z, y, measure)
+
+
+class Bounded(Spread):
+    """Knows features in [0, 1] alone to be real ones, and raises at those."""
+
+    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+        """Raise in training; the features that a run checks it with are normal."""
+        if z.min() >= 0 and z.max() <= 1 and len(y) > 2:
+            raise LookupError("a real batch")
+        return super().loss(state, z, y, measure)
+
+
+class Undefined(Spread):
+    """Returns NaN of features in [0, 1]."""
+
+    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+        """Return NaN in training."""
+        term = super().loss(state, z, y, measure)
+        return Term(term.loss * torch.nan, {}) if z.min() >= 0 and len(y) > 2 else term
+
+
+class Crashing(Spread):
+    """Raises always."""
+
+    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+        """Raise."""
+        raise LookupError("no batch")
+
+
+def settings(name: str, **change: Any) -> Any:
+    """Return a small federation with a loss of this file."""
+    return parse_settings(CLUSTERED | {"cel.kind": f"{__name__}:{name}"} | change)
+
+
+@pytest.mark.parametrize("change", [{}, OURS])
+def test_a_broken_part_leaves_no_run(change: dict[str, Any], tmp_path: Path) -> None:
+    """Whatever the engine: PluginError, and no folder."""
+    with pytest.raises(PluginError, match="Crashing' failed: LookupError: no batch"):
+        simulate(settings("Crashing", **change), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_line_says_it_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2 before the run, 1 in it; the part, the line of the user's, no traceback."""
+    for name, status, words in (
+        ("Crashing", 2, "failed: LookupError: no batch ("),
+        ("Bounded", 1, "failed: LookupError: a real batch ("),
+        ("Undefined", 1, "gave a loss that is not finite (nan), though its features are"),
+    ):
+        change = CLUSTERED | {"cel.kind": f"{__name__}:{name}"}
+        assignments = [f"--set={key}={str(value).lower()}" for key, value in change.items()]
+        scenario = tmp_path / "scenario.toml"
+        scenario.write_text('title = "small"\n')
+        arguments = ["simulate", str(scenario), "--out", str(tmp_path / name), "--engine", "loop"]
+        filtered = [a for a in assignments if not a.startswith(("--set=engine", "--set=cel.kind"))]
+        kind = f"--set=cel.kind={__name__}:{name}"
+        assert main([*arguments, *filtered, kind]) == status
+        error = capsys.readouterr().err
+        assert f"cel.kind '{__name__}:{name}' {words}" in error
+        assert "Traceback" not in error
+        assert (f"{Path(__file__).name}, line" in error) == ("(nan)" not in words)
+
+
+def test_a_part_that_fails_in_another_process_is_named(tmp_path: Path) -> None:
+    """With round and client, though the traceback stays there."""
+    words = (
+        r"round \d+, client \d+: cel.kind '.*:Bounded' failed: LookupError: a real batch \(.*py, "
+    )
+    with pytest.raises(FailedError, match=words):
+        simulate(settings("Bounded", engine="processes"), tmp_path / "run")
+
+
+def test_under_flower_the_reason_names_the_part(tmp_path: Path) -> None:
+    """A client that fails is left out; when all are, the run fails by the first one's reason."""
+    with pytest.raises(FailedError, match=f"the client failed: .*'{__name__}:Bounded' failed"):
+        simulate(settings("Bounded", **OURS), tmp_path / "run")
+
+
+def test_built_in_parts_need_no_door(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No check of a contract is made where no part is a user's own."""
+
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("a built-in part was held to a contract")
+
+    monkeypatch.setattr("fedcel.plugins.check_contract", refuse)
+    monkeypatch.setattr("sims.engines.simulate.check_contract", refuse)
+    check_parts(parse_settings(CLUSTERED))
