@@ -28,6 +28,22 @@ class Images(NamedTuple):
     y: Int[Tensor, " N"]
 
 
+class SourceParts(NamedTuple):
+    """What a source gives, before any look at the images.
+
+    Attributes:
+        train: The training images.
+        test: The test images, or None where the source has no such part.
+        holders: Number of each training image's holder, or None.
+        notes: Lines of text that say what was done to the images.
+    """
+
+    train: Images
+    test: Images | None = None
+    holders: Labels | None = None
+    notes: tuple[str, ...] = ()
+
+
 def scale_bytes(pixels: NDArray[np.generic]) -> Tensor:
     """Return unsigned bytes as float32 in [0, 1]."""
     return torch.from_numpy(np.ascontiguousarray(pixels, np.float32)).div_(255)

@@ -14,7 +14,12 @@ from sims.engines import local
 
 
 def simulate(
-    settings: Settings, folder: Path, *, resume: bool = False, title: str = "training"
+    settings: Settings,
+    folder: Path,
+    *,
+    resume: bool = False,
+    title: str = "training",
+    shows_data: bool = True,
 ) -> None:
     """Train a federation of simulated clients into a run folder, and measure the result.
 
@@ -24,6 +29,7 @@ def simulate(
         folder: Where; it must not exist, or be empty. A run that is refused leaves no folder.
         resume: Go on after the last complete round of the run that is there.
         title: Is shown beside the progress.
+        shows_data: Whether to print what was done to the images.
 
     Raises:
         RunError: The folder is there already or, with `resume`, has other settings.
@@ -32,11 +38,26 @@ def simulate(
     if resume:
         resume = has_begun(settings, folder)
     else:
-        check_parts(settings)
+        with progress.show_waiting("reading the images"):
+            check_parts(settings)
         create_run(folder, settings)
     progress.print_line(f"run: {folder}")
+    if shows_data:
+        print_data_notes(settings)
     with progress.show_rounds(title, settings.rounds) as show_round:
         train_on_engine(settings, folder, show_round, resume=resume)
+
+
+def print_data_notes(settings: Settings) -> None:
+    """Print what was done to the images, nothing where nothing was.
+
+    Raises:
+        DataError: There are no such images.
+    """
+    with progress.show_waiting("reading the images"):
+        splits = load_splits(settings.data, settings.clients, settings.seed)
+    for note in splits.notes:
+        progress.print_line(note)
 
 
 def train_on_engine(

@@ -49,7 +49,7 @@ def saved(folder: Path, parts: datasets.Dataset | dict[str, datasets.Dataset]) -
 def test_reads_back_what_was_saved(tmp_path: Path) -> None:
     """Both splits, columns by type, bytes over 255."""
     data = saved(tmp_path, {"train": rows(4), "test": rows(2)})
-    train, test, classes, holders = read_source(data)
+    train, test, classes, holders, _ = read_source(data)
     want = torch.from_numpy(PIXELS[:, None].astype(np.float32) / np.float32(255))
     assert torch.equal(train.x, want) and train.y.tolist() == [0, 1, 1, 0] and classes == 2
     assert test is not None and torch.equal(test.x, want[:2]) and holders is None
@@ -59,7 +59,7 @@ def test_columns_named_by_settings(tmp_path: Path) -> None:
     """A single data set is the training part; other labels are numbered in their order."""
     data = saved(tmp_path, rows(4))
     named = {"label_column": "digit", "holder_column": "writer", "size": 3}
-    train, test, holders = read_hugging_face(data.model_copy(update=named))
+    train, test, holders, _ = read_hugging_face(data.model_copy(update=named))
     assert test is None and train.y.tolist() == [1, 0, 2, 1] and train.x.shape == (4, 1, 3, 3)
     assert holders is not None and holders.tolist() == [1, 0, 1, 0]
 
@@ -71,10 +71,10 @@ def test_a_folder_that_load_dataset_reads(tmp_path: Path, monkeypatch: pytest.Mo
         path = tmp_path / "tree" / "train" / label / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(PIXELS[number]).save(path)
-    train, test, _ = read_hugging_face(
+    train, test, *_ = read_hugging_face(
         DataSettings(source="huggingface", path=str(tmp_path / "tree"))
     )
-    want, _, _ = read_folder(
+    want, *_ = read_folder(
         DataSettings(source="image-folder", path=str(tmp_path / "tree" / "train"))
     )
     assert test is None
@@ -92,7 +92,7 @@ def test_a_folder_that_load_dataset_reads(tmp_path: Path, monkeypatch: pytest.Mo
         ({"train": rows(4)}, {"label_column": "dog"}, "0 columns of labels among .*'kind'"),
         ({"train": rows(4)}, {"holder_column": "who"}, "holder-column is 'who', must be .*writer"),
         ({"train": rows(4).remove_columns("kind")}, {}, "0 columns of labels.*data.label-column"),
-        ({"train": NO_PICTURES}, {}, "0 columns of type Image among"),
+        ({"train": NO_PICTURES}, {}, "0 columns of pictures among"),
         (
             {"train": rows(1), "test": rows(2)},
             {"label_column": "digit"},

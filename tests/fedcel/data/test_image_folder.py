@@ -37,7 +37,7 @@ def small(root: Path) -> DataSettings:
 
 def test_classes_and_files_in_the_order_of_their_names(tmp_path: Path) -> None:
     """Bytes over 255, rows before columns, in several formats."""
-    train, test, classes, holders = read_source(small(tmp_path))
+    train, test, classes, holders, _ = read_source(small(tmp_path))
     assert test is None and holders is None and classes == 2 and train.y.tolist() == [0, 1, 1]
     want = np.stack([GREY + 1, GREY + 2, GREY])[:, None].astype(np.float32) / np.float32(255)
     assert torch.equal(train.x, torch.from_numpy(want))
@@ -48,7 +48,7 @@ def test_training_and_test_trees(tmp_path: Path) -> None:
     small(tmp_path / "train")
     save(tmp_path / "test" / "b" / "1.png", GREY)
     data = DataSettings(source="image-folder", path=str(tmp_path))
-    train, test, _ = read_image_folder(data)
+    train, test, *_ = read_image_folder(data)
     assert test is not None and test.y.tolist() == [1] and len(train.y) == 3
     save(tmp_path / "test" / "c" / "1.png", GREY)
     with pytest.raises(DataError, match=r"no training image is of \['c'\]"):
@@ -60,7 +60,7 @@ def test_second_level_names_holders(tmp_path: Path) -> None:
     for name in ("a/zoe/1.png", "a/ann/1.png", "b/zoe/1.png", "b/ann/2.png"):
         save(tmp_path / name, GREY)
     data = DataSettings(source="image-folder", path=str(tmp_path))
-    train, _, holders = read_image_folder(data)
+    train, _, holders, _ = read_image_folder(data)
     assert train.y.tolist() == [0, 0, 1, 1] and holders is not None
     assert holders.tolist() == [0, 1, 0, 1]
     save(tmp_path / "a" / "loose.png", GREY)
@@ -82,7 +82,7 @@ def test_unequal_pictures_need_size_and_grey(tmp_path: Path) -> None:
     save(tmp_path / "b" / "4.png", RED[:4])
     with pytest.raises(DataError, match="set data.size"):
         read_image_folder(data.model_copy(update={"grey": True}))
-    train, _, _ = read_image_folder(data.model_copy(update={"grey": True, "size": 4}))
+    train, *_ = read_image_folder(data.model_copy(update={"grey": True, "size": 4}))
     assert train.x.shape == (5, 1, 4, 4)
     assert train.x[-1].unique().tolist() == pytest.approx([0.299 * 200 / 255], abs=1e-6)
 
@@ -93,7 +93,7 @@ def test_a_photograph_stands_upright(tmp_path: Path) -> None:
     turned = Image.Exif()
     turned[0x0112] = 6
     Image.fromarray(np.rot90(GREY)).save(tmp_path / "a" / "0.png", exif=turned)
-    train, _, _ = read_image_folder(DataSettings(source="image-folder", path=str(tmp_path)))
+    train, *_ = read_image_folder(DataSettings(source="image-folder", path=str(tmp_path)))
     want = torch.from_numpy(GREY.astype(np.float32) / np.float32(255))
     assert torch.equal(train.x[0, 0], want)
 
@@ -143,6 +143,8 @@ def test_missing_things_are_named(tmp_path: Path) -> None:
 @pytest.mark.skipif(not FACES.is_dir(), reason="no folder ../shared/data/att-faces")
 def test_att_faces() -> None:
     """Forty people, ten images each, 92 pixels wide, 112 high."""
-    train, test, holders = read_image_folder(DataSettings(source="image-folder", path=str(FACES)))
+    train, test, holders, _ = read_image_folder(
+        DataSettings(source="image-folder", path=str(FACES))
+    )
     assert train.x.shape == (400, 1, 112, 92) and test is None and holders is None
     assert train.y.bincount().tolist() == [10] * 40
