@@ -66,6 +66,8 @@ def read_hugging_face(data: DataSettings) -> SourceParts:
     if test_split is not None:
         y += _read_labels(test_split, columns.label, names, where_test)
         files = chain(files, _list_pictures(test_split, columns.image, where_test))
+    if train_count == 0:
+        raise DataError(f"{where_train} has no rows; give a data set with pictures")
     x, tally = decode_pictures(files, len(y), data)
     train, test = (
         Images(x[part], torch.tensor(y[part], dtype=torch.int64))

@@ -174,8 +174,5 @@ def _describe_strays(root: Path) -> list[str]:
     names = [path.name for path in _list_visible(root) if not path.is_dir()]
     if not names:
         return []
-    more = ", ..." if len(names) > MAX_NAMED else ""
-    return [
-        f"images: {len(names)} files beside the class folders are left out "
-        f"({', '.join(names[:MAX_NAMED])}{more})"
-    ]
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return [f"left out, beside the class folders: {', '.join(names[:MAX_NAMED])}{more}"]

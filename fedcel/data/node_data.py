@@ -62,7 +62,7 @@ def load_node_images(data: NodeDataSettings) -> tuple[Images, tuple[str, ...]]:
     notes = (*parts.notes, *fit)
     if images.x.shape[1] == 1 and data.shape[0] == 3:
         images = images._replace(x=images.x.expand(-1, 3, -1, -1).contiguous())
-        notes = (*notes, "images: grey, taken as colour")
+        notes = (*notes, "all grey, taken as colour")
     if (shape := tuple(images.x.shape[1:])) != data.shape:
         raise DataError(
             f"{where}: images are {shape} (channels, height, width), the net takes {data.shape}; "

@@ -142,12 +142,11 @@ def describe_pictures(
         if tally.smallest != tally.largest:
             span = f"from {format_size(tally.smallest)} to {format_size(tally.largest)}"
         lines.append(
-            f"images: {count} of {classes} classes {span} pixels, resized to "
-            f"{format_size((width, height))}"
+            f"{count} of {classes} classes {span} pixels, resized to {format_size((width, height))}"
         )
     changed = [f"{tally.changes[name]} {words}" for name, words in CHANGES.items()]
     if named := [text for text in changed if not text.startswith("0 ")]:
-        lines.append(f"images: {'; '.join(named)}")
+        lines.append(f"{'; '.join(named)}")
     return lines
 
 
@@ -213,7 +212,7 @@ def _lay_on_white(picture: "PIL.Image.Image") -> tuple["PIL.Image.Image", bool]:
     clear = picture.convert("RGBA")
     white = Image.new("RGBA", clear.size, (255, 255, 255, 255))
     white.alpha_composite(clear)
-    return white.convert("RGB"), clear.getchannel("A").getextrema()[0] < 255
+    return white.convert("RGB"), bool(np.array(clear)[..., 3].min() < 255)
 
 
 def _allocate(count: int, first: Tensor, data: DataSettings) -> Tensor:

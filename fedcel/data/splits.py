@@ -125,11 +125,11 @@ def describe_roles(roles: SplitPositions, dropped: int, data: DataSettings) -> l
     lines = []
     if "auto" in (data.validation, data.auxiliary, data.test):
         lines.append(
-            f"images: {len(roles.clients[0])} to train on, {len(roles.validation)} for validation, "
+            f"{len(roles.clients[0])} to train on, {len(roles.validation)} for validation, "
             f"{len(roles.auxiliary)} of the attacker, {len(roles.test)} test images"
         )
     if dropped:
-        lines.append(f"images: {dropped} that equal a test image in every pixel are left out")
+        lines.append(f"{dropped} that equal a test image in every pixel are left out")
     return lines
 
 

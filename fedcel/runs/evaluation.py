@@ -115,6 +115,7 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
         "private": measure_private_utility(run, posterior.logits[: len(y)], y),
         **measure_device(run, net),
         **account_update_privacy(run),
+        **({"data-notes": list(run.splits.notes)} if run.splits.notes else {}),
         "versions": list_versions(),
         "seconds": seconds,
     }

@@ -1,5 +1,6 @@
 """Train one federation into a run folder."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from fedcel import attacks, privacy
@@ -43,21 +44,25 @@ def simulate(
         create_run(folder, settings)
     progress.print_line(f"run: {folder}")
     if shows_data:
-        print_data_notes(settings)
+        print_data_notes([settings])
     with progress.show_rounds(title, settings.rounds) as show_round:
         train_on_engine(settings, folder, show_round, resume=resume)
 
 
-def print_data_notes(settings: Settings) -> None:
-    """Print what was done to the images, nothing where nothing was.
+def print_data_notes(runs: Iterable[Settings]) -> None:
+    """Print what was done to the images of runs, once where they share them; nothing if nothing.
+
+    Args:
+        runs: The settings of each run.
 
     Raises:
         DataError: There are no such images.
     """
-    with progress.show_waiting("reading the images"):
-        splits = load_splits(settings.data, settings.clients, settings.seed)
-    for note in splits.notes:
-        progress.print_line(note)
+    for settings in {settings.data: settings for settings in runs}.values():
+        with progress.show_waiting("reading the images"):
+            splits = load_splits(settings.data, settings.clients, settings.seed)
+        for note in splits.notes:
+            progress.print_line(f"images: {note}")
 
 
 def train_on_engine(
