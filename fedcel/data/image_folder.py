@@ -165,8 +165,9 @@ def _list_class_files(root: Path) -> list[Path]:
     holders = _list_folders(root)
     if deeper := [path for holder in holders for path in _list_folders(holder)]:
         raise DataError(f"{deeper[0]} is too deep, must be CLASS/HOLDER/IMAGE; move its images up")
-    found = [path for folder in (root, *holders) for path in _list_visible(folder)]
-    return sorted(path for path in found if not path.is_dir())  # a link to nothing is refused later
+    entries = [path for folder in (root, *holders) for path in _list_visible(folder)]
+    # A link to nothing stays: it is refused by name where it would be decoded.
+    return sorted(path for path in entries if not path.is_dir())
 
 
 def _describe_strays(root: Path) -> list[str]:
