@@ -116,12 +116,14 @@ def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
         test=take_images(source, indices.test),
         indices=indices,
         dropped=dropped,
-        notes=(*source.notes, *describe_roles(roles, dropped, data)),
+        notes=(*source.notes, *describe_roles(source, roles, dropped, data)),
     )
 
 
-def describe_roles(roles: SplitPositions, dropped: int, data: DataSettings) -> list[str]:
-    """Say how many images each part takes where the data decide it, and how many are left out."""
+def describe_roles(
+    source: SourceData, roles: SplitPositions, dropped: int, data: DataSettings
+) -> list[str]:
+    """Say how many images each part takes where the data decide it, and what is left out."""
     lines = []
     if "auto" in (data.validation, data.auxiliary, data.test):
         lines.append(
@@ -130,6 +132,10 @@ def describe_roles(roles: SplitPositions, dropped: int, data: DataSettings) -> l
         )
     if dropped:
         lines.append(f"{dropped} that equal a test image in every pixel are left out")
+    trained = len(set(source.train.y[roles.clients[0]].tolist()))
+    if trained < source.classes:
+        untrained = source.classes - trained
+        lines.append(f"of {untrained} of {source.classes} classes no image is left to train on")
     return lines
 
 

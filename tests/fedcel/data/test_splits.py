@@ -163,13 +163,14 @@ def test_sizes_by_the_number_of_images(
     )
     left = count - sum(sizes[tests is not None :])
     assert len(splits.training.y) == left
-    assert splits.notes == (
+    assert splits.notes[0] == (
         f"{left} to train on, {sizes[1]} for validation, {sizes[2]} of the attacker, {sizes[0]} "
-        "test images",
+        "test images"
     )
     given = {"validation": sizes[1], "auxiliary": sizes[2], "test": sizes[0]}
     same = load_splits(data.model_copy(update=given), 2, 0)
-    assert torch.equal(same.indices.test, splits.indices.test) and same.notes == ()
+    assert torch.equal(same.indices.test, splits.indices.test)
+    assert same.notes == splits.notes[1:]
 
 
 def test_sizes_without_the_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,6 +180,22 @@ def test_sizes_without_the_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
     splits = load_splits(data.model_copy(update=auto), 2, 0)
     assert splits.test.y.bincount().tolist() == [2] * 6 and len(splits.validation.y) == 6
     assert len(splits.auxiliary.y) == 40
+
+
+def test_a_class_without_training_images_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its one image is drawn for another part."""
+    images = numbered(0, 30)
+    for place in range(30):
+        y = torch.where(torch.arange(30) == place, 2, images.y)
+        data = own(monkeypatch, f"rare_{place}", Images(images.x, y), None)
+        splits = load_splits(data, 2, 0)
+        is_trained = bool((splits.training.y == 2).any())
+        assert splits.notes == (
+            () if is_trained else ("of 1 of 3 classes no image is left to train on",)
+        )
+        if not is_trained:
+            return
+    raise AssertionError("some image is no training image")
 
 
 def test_what_the_data_cannot_give_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
