@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing import parent_process
+from threading import Timer
 
 from rich.console import Console
 from rich.progress import (
@@ -22,6 +23,7 @@ from fedcel.attacks import AttackListener
 from fedcel.runs import Event, EventCallback
 
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
+WAIT_SECONDS = 2.0  # of silence, until a line says what is waited for
 
 ShowStep = Callable[[float, float, str], None]
 """A callback: how many steps are done, of how many (0: unknown), and what is going on."""
@@ -109,6 +111,18 @@ def show_attacks(title: str) -> Iterator[AttackListener]:
             show_line(name)
 
         yield AttackListener(show_line, show_attack)
+
+
+@contextmanager
+def show_waiting(activity: str) -> Iterator[None]:
+    """Say what is going on, once, should it take longer than `WAIT_SECONDS`."""
+    timer = Timer(WAIT_SECONDS, print_line, [f"{activity} ..."])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def name_activity(activity: str, title: str) -> str:

@@ -1,17 +1,23 @@
-"""Hugging Face data sets: a folder on this machine, or a name on the Hub."""
+"""Hugging Face data sets: a folder or a file on this machine, or a name on the Hub."""
 
-from collections.abc import Hashable
+import glob
+from collections.abc import Hashable, Iterator
+from io import BytesIO
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import datasets
 import torch
 
-from fedcel.data.image_folder import decode_picture, number_names, stack_images
-from fedcel.data.images import Images, Labels
+from fedcel.data.image_folder import number_names
+from fedcel.data.images import Images, SourceParts
+from fedcel.data.pictures import PictureFile, decode_pictures, describe_pictures
 from fedcel.errors import DataError
 from fedcel.settings import DataSettings
 
+FILE_KINDS = {".parquet": "parquet", ".arrow": "arrow"}
+"""Ends of single files that are read, and what reads each."""
 SAVED_MARKS = ("dataset_dict.json", "state.json")
 """Files that `save_to_disk` writes at the top of a folder."""
 
@@ -24,13 +30,15 @@ class Columns(NamedTuple):
     holder: str
 
 
-def read_hugging_face(data: DataSettings) -> tuple[Images, Images | None, Labels | None]:
-    """Return the images of the splits `train` and, where there is one, `test`; and the holders.
+def read_hugging_face(data: DataSettings) -> SourceParts:
+    """Return the images of the splits `train` and, where there is one, `test`; holders; notes.
 
-    `data.path` is a folder that `save_to_disk` wrote, or one that `datasets.load_dataset` reads;
-    `data.repository` is a name on the Hub. Images are the one column of type Image, labels the one
-    of type ClassLabel unless `data.label-column` names them, holders `data.holder-column`. Labels
-    that are no ClassLabel are numbered in their order. DataError says what is wrong and what to do.
+    `data.path` is a folder that `save_to_disk` wrote, one that `datasets.load_dataset` reads, or a
+    .parquet or .arrow file; `data.repository` is a name on the Hub. Images are the one column of
+    type Image or, without any, the one of encoded pictures: bytes, or a table of `bytes` and
+    `path`. Labels are the one of type ClassLabel unless `data.label-column` names them, holders
+    `data.holder-column`. Labels that are no ClassLabel are numbered in their order. DataError says
+    what is wrong and what to do.
     """
     splits = _open_splits(data)
     where = data.path if data.repository == "none" else data.repository
@@ -48,15 +56,26 @@ def read_hugging_face(data: DataSettings) -> tuple[Images, Images | None, Labels
     if not isinstance(train_split.features[columns.label], datasets.ClassLabel):
         labels = set(_read_column(train_split, columns.label, where_train))
         names = sorted(labels, key=lambda name: (str(type(name)), name))
-    train = _decode_split(train_split, columns, data, names=names, where=where_train)
+    y = _read_labels(train_split, columns.label, names, where_train)
+    files = _list_pictures(train_split, columns.image, where_train)
     holders = None
     if columns.holder != "none":
         holder_names = _read_column(train_split, columns.holder, where_train)
         holders = number_names([str(name) for name in holder_names])
-    test = None
+    train_count = len(y)
     if test_split is not None:
-        test = _decode_split(test_split, columns, data, names=names, where=where_test)
-    return train, test, holders
+        y += _read_labels(test_split, columns.label, names, where_test)
+        files = chain(files, _list_pictures(test_split, columns.image, where_test))
+    if train_count == 0:
+        raise DataError(f"{where_train} has no rows; give a data set with pictures")
+    x, tally = decode_pictures(files, len(y), data)
+    train, test = (
+        Images(x[part], torch.tensor(y[part], dtype=torch.int64))
+        for part in (slice(train_count), slice(train_count, None))
+    )
+    classes = len(set(y))
+    notes = tuple(describe_pictures(tally, len(y), classes, tuple(x.shape[1:])))
+    return SourceParts(train, None if test_split is None else test, holders, notes)
 
 
 def _open_splits(data: DataSettings) -> dict[str, datasets.Dataset]:
@@ -70,11 +89,17 @@ def _open_splits(data: DataSettings) -> dict[str, datasets.Dataset]:
             "must be 'none'; give a folder, or the name of a data set on the Hub"
         )
     folder = Path(data.path)
+    kind = FILE_KINDS.get(folder.suffix.lower())
     try:
         if data.repository != "none":
             return dict(datasets.load_dataset(data.repository))
+        if folder.is_file() and kind is not None:
+            return dict(datasets.load_dataset(kind, data_files={"train": glob.escape(str(folder))}))
         if not folder.is_dir():
-            raise DataError(f"data.path is {data.path!r}, which is no folder; give the data set's")
+            raise DataError(
+                f"data.path is {data.path!r}, which is no folder and no file that ends in "
+                f"{' or '.join(FILE_KINDS)}; give the data set's"
+            )
         if any((folder / name).is_file() for name in SAVED_MARKS):
             saved = datasets.load_from_disk(str(folder))
             return dict(saved) if isinstance(saved, dict) else {"train": saved}
@@ -90,14 +115,16 @@ def _open_splits(data: DataSettings) -> dict[str, datasets.Dataset]:
 def _choose_columns(split: datasets.Dataset, data: DataSettings, where: str) -> Columns:
     """Return which columns hold what; DataError lists the columns where that is in doubt."""
     types = {name: type(feature).__name__ for name, feature in split.features.items()}
-    pictures = [name for name, kind in types.items() if kind == "Image"]
+    pictures = [name for name, kind in types.items() if kind == "Image"] or [
+        name for name, feature in split.features.items() if _may_hold_pictures(feature)
+    ]
     labels = [name for name, kind in types.items() if kind == "ClassLabel"]
     if data.label_column != "none":
         labels = [name for name in types if name == data.label_column]
     if len(pictures) != 1:
         raise DataError(
-            f"{where}: {len(pictures)} columns of type Image among {types}, must be one; cast or "
-            "remove the others"
+            f"{where}: {len(pictures)} columns of pictures among {types}, must be one, of type "
+            "Image or of the bytes of encoded pictures; cast it, or remove the others"
         )
     if len(labels) != 1:
         raise DataError(
@@ -112,30 +139,27 @@ def _choose_columns(split: datasets.Dataset, data: DataSettings, where: str) -> 
     return Columns(pictures[0], labels[0], data.holder_column)
 
 
-def _decode_split(
-    split: datasets.Dataset,
-    columns: Columns,
-    data: DataSettings,
-    *,
-    names: list[object] | None,
-    where: str,
-) -> Images:
-    """Return one split's images; `names` numbers labels that are no ClassLabel."""
-    labels = _read_column(split, columns.label, where)
-    if names is not None:
-        if unknown := set(labels) - set(names):
-            raise DataError(
-                f"{where}: no training image has the labels {sorted(unknown, key=str)[:5]}; leave "
-                "these images out or add training images"
-            )
-        number = {name: position for position, name in enumerate(names)}
-        labels = [number[label] for label in labels]
-    titles = [f"{where}, image {position}" for position in range(len(labels))]
-    images = [
-        decode_picture(_read_picture(split, columns.image, position, title), data, title)
-        for position, title in enumerate(titles)
-    ]
-    return Images(stack_images(images, titles), torch.tensor(labels, dtype=torch.int64))
+def _may_hold_pictures(feature: object) -> bool:
+    """Say whether a column without metadata is of bytes, or of `bytes` and `path`."""
+    if isinstance(feature, dict):
+        return "bytes" in feature and _may_hold_pictures(feature["bytes"])
+    return isinstance(feature, datasets.Value) and feature.dtype in ("binary", "large_binary")
+
+
+def _read_labels(
+    split: datasets.Dataset, column: str, names: list[object] | None, where: str
+) -> list[int]:
+    """Return one split's labels; `names` numbers those that are no ClassLabel."""
+    labels = _read_column(split, column, where)
+    if names is None:
+        return labels
+    if unknown := set(labels) - set(names):
+        raise DataError(
+            f"{where}: no training image has the labels {sorted(unknown, key=str)[:5]}; leave "
+            "these images out or add training images"
+        )
+    number = {name: position for position, name in enumerate(names)}
+    return [number[label] for label in labels]
 
 
 def _read_column(split: datasets.Dataset, column: str, where: str) -> list[Any]:
@@ -155,12 +179,16 @@ def _read_column(split: datasets.Dataset, column: str, where: str) -> list[Any]:
     return values
 
 
-def _read_picture(split: datasets.Dataset, column: str, position: int, where: str) -> Any:
-    """Return one picture; DataError when it is missing or Pillow cannot read it."""
-    try:
-        picture = split[position][column]
-    except (OSError, SyntaxError) as error:
-        raise DataError(f"{where} cannot be read ({error}); remove it or load it anew") from error
-    if picture is None:
-        raise DataError(f"{where} is missing, each row must have one; remove the row")
-    return picture
+def _list_pictures(
+    split: datasets.Dataset, column: str, where: str
+) -> Iterator[tuple[str, PictureFile]]:
+    """Yield each picture's name and place, the bytes in the table or a file, undecoded."""
+    if isinstance(split.features[column], datasets.Image):
+        split = split.cast_column(column, datasets.Image(decode=False))
+    for position, value in enumerate(split.select_columns(column)):
+        picture = value[column]
+        encoded = picture.get("bytes") if isinstance(picture, dict) else picture
+        file: PictureFile = None if encoded is None else BytesIO(encoded)
+        if file is None and isinstance(picture, dict) and picture.get("path"):
+            file = Path(picture["path"])
+        yield f"{where}, image {position}", file

@@ -53,14 +53,21 @@ def _read_part(folder: Path, name: str) -> Images:
 
 
 def _find_file(folder: Path, stem: str) -> Path:
-    for path in (folder / f"{stem}-ubyte", folder / f"{stem}-ubyte.gz"):
+    """Return the one file of a name such as train-images-idx3; DataError when there is none.
+
+    Mirrors spell it with a dot as well: train-images.idx3-ubyte.
+    """
+    names = [f"{name}-ubyte" for name in (stem, stem.replace("-idx", ".idx"))]
+    for path in (folder / f"{name}{end}" for name in names for end in ("", ".gz")):
         if path.is_file():
             return path
-    files = sorted(path.name for path in folder.iterdir())[:8]
-    raise DataError(
-        f"{folder}: no file {stem}-ubyte or {stem}-ubyte.gz among {files}; "
-        "copy it there, or set data.path to its folder"
-    )
+    files = sorted(path.name for path in folder.iterdir())
+    kind = stem.rpartition("-")[0]
+    similar = [name for name in files if kind.removeprefix("t10k-") in name and "idx" in name]
+    remedy = "copy it there, or set data.path to its folder"
+    if similar and not any(name.startswith(("train-", "t10k-")) for name in similar):
+        remedy = f"rename those that belong to it, {', '.join(similar[:4])}, or {remedy}"
+    raise DataError(f"{folder}: no file {names[0]} or {names[0]}.gz among {files[:8]}; {remedy}")
 
 
 def read_array(path: Path, dimensions: int) -> NDArray[np.uint8]:

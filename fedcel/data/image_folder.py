@@ -1,32 +1,36 @@
 """Folders of pictures, one folder a class, in any format that Pillow reads."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from fedcel.data.images import Images, Labels, fit_to_settings, scale_bytes
+from fedcel.data.images import Images, Labels, SourceParts
+from fedcel.data.pictures import MAX_NAMED, PictureTally, decode_pictures, describe_pictures
 from fedcel.errors import DataError
-from fedcel.extras import import_optional
 from fedcel.settings import DataSettings
 
-if TYPE_CHECKING:
-    import PIL.Image
+SYSTEM_NAMES = {"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir"}
+"""What systems leave in folders of pictures, in lower case; names with a dot in front likewise."""
+PARTS = {"train", "training", "test", "testing", "val", "valid", "validation", "dev"}
+"""Folders of these names are parts of a data set, if there are no others beside them."""
 
-MODES = {"1": "L", "L": "L", "P": "RGB", "RGB": "RGB", "CMYK": "RGB", "YCbCr": "RGB"}
-"""Pillow's modes of 8 bits a channel that become grey or red, green, blue without loss of range."""
+
+class ClassFile(NamedTuple):
+    """A file in the folder of a class."""
+
+    path: Path
+    label: int
 
 
-def read_image_folder(data: DataSettings) -> tuple[Images, Images | None, Labels | None]:
-    """Return training images, test images or None, and each training image's holder or None.
+def read_image_folder(data: DataSettings) -> SourceParts:
+    """Return training images, test images or None, each training image's holder or None, notes.
 
     `data.path` is CLASS/IMAGE or CLASS/HOLDER/IMAGE, or two such trees `train` and `test`. Classes
     and holders are numbered in the order of their names, files likewise; names that begin with a
-    dot and files beside the folders of classes are left out. DataError names the file or folder,
-    what is wrong with it and what to do.
+    dot, `SYSTEM_NAMES` and files beside the folders of classes are left out. DataError names the
+    files or folders, what is wrong with them and what to do.
     """
     root, (folder, classes) = Path(data.path), find_class_folders(data)
     has_test = folder != root
@@ -36,8 +40,25 @@ def read_image_folder(data: DataSettings) -> tuple[Images, Images | None, Labels
             f"{root / 'test'}: no training image is of {sorted(unknown)[:5]}, must be classes of "
             f"{root / 'train'}; move these folders away or add training images"
         )
-    train, holders = _read_tree(folder, classes, data)
-    return train, _read_tree(root / "test", classes, data)[0] if has_test else None, holders
+    train_files = _list_tree(folder, classes)
+    filled = {file.label for file in train_files}
+    if empty := [name for label, name in enumerate(classes) if label not in filled]:
+        raise DataError(
+            f"{folder}: folders of classes without an image: {empty[:MAX_NAMED]}, "
+            f"{len(empty)} of {len(classes)}; each class must have one; fill or remove them"
+        )
+    test_files = _list_tree(root / "test", classes) if has_test else []
+    images, tally = _decode_files([*train_files, *test_files], data)
+    train, test = (
+        Images(images.x[part], images.y[part])
+        for part in (slice(len(train_files)), slice(len(train_files), None))
+    )
+    notes = describe_pictures(tally, len(images.y), len(classes), tuple(images.x.shape[1:]))
+    for tree in (root / "train", root / "test") if has_test else (root,):
+        notes += _describe_strays(tree)
+    return SourceParts(
+        train, test if has_test else None, _number_holders(folder, train_files), tuple(notes)
+    )
 
 
 def find_class_folders(data: DataSettings) -> tuple[Path, list[str]]:
@@ -48,12 +69,18 @@ def find_class_folders(data: DataSettings) -> tuple[Path, list[str]]:
             f"data.path is {data.path!r}, which is no folder; give one with a folder per class"
         )
     names = [path.name for path in _list_folders(root)]
-    if names != ["test", "train"]:
-        return root, names
-    return root / "train", [path.name for path in _list_folders(root / "train")]
+    if names == ["test", "train"]:
+        return root / "train", [path.name for path in _list_folders(root / "train")]
+    if names and {name.casefold() for name in names} <= PARTS:
+        raise DataError(
+            f"{root} has the folders {names}, which are parts, not classes; must be 'train' and "
+            "'test', or the classes themselves: rename the folders, move others away, or set "
+            "data.path to one of them"
+        )
+    return root, names
 
 
-def read_training_folder(data: DataSettings, classes: list[str]) -> Images:
+def read_training_folder(data: DataSettings, classes: list[str]) -> SourceParts:
     """Return the training images alone, numbered by these classes, which may be empty folders.
 
     Labels are places in the order of names, so a folder more or less would shift all that follow:
@@ -66,13 +93,16 @@ def read_training_folder(data: DataSettings, classes: list[str]) -> Images:
             f"{sorted(set(names) - set(classes))[:5]} beyond, must be the server's "
             f"{len(classes)}; make an empty folder of a class without images, move others away"
         )
-    return _read_tree(folder, classes, data)[0]
+    files = _list_tree(folder, classes)
+    images, tally = _decode_files(files, data)
+    notes = describe_pictures(tally, len(files), len(classes), tuple(images.x.shape[1:]))
+    return SourceParts(images, None, _number_holders(folder, files), tuple(notes))
 
 
-def _read_tree(root: Path, classes: list[str], data: DataSettings) -> tuple[Images, Labels | None]:
-    """Return the images below a folder, and their holders where all lie in folders of holders."""
+def _list_tree(root: Path, classes: list[str]) -> list[ClassFile]:
+    """Return the files below a folder by class and name; DataError unless there are any."""
     files = [
-        (path, label)
+        ClassFile(path, label)
         for label, name in enumerate(classes)
         for path in _list_class_files(root / name)
     ]
@@ -81,16 +111,28 @@ def _read_tree(root: Path, classes: list[str], data: DataSettings) -> tuple[Imag
             f"{root} has {len(classes)} folders with {len(files)} images, must have one folder a "
             "class, of two classes at least; set data.path to the folder above the classes"
         )
-    paths = [path for path, _ in files]
+    return files
+
+
+def _decode_files(files: list[ClassFile], data: DataSettings) -> tuple[Images, PictureTally]:
+    named = ((str(file.path), file.path) for file in files)
+    x, tally = decode_pictures(named, len(files), data)
+    return Images(x, torch.tensor([file.label for file in files])), tally
+
+
+def _number_holders(root: Path, files: list[ClassFile]) -> Labels | None:
+    """Return each file's holder, None where no file is in a folder of one; DataError if only some.
+
+    `root` is the folder above the classes.
+    """
+    paths = [file.path for file in files]
     holders = [path.parent.name for path in paths if len(path.relative_to(root).parts) == 3]
     if holders and len(holders) < len(paths):
         raise DataError(
             f"{root}: {len(holders)} of {len(paths)} images are in a folder of their holder, must "
             "be all or none; sort them as CLASS/IMAGE or as CLASS/HOLDER/IMAGE"
         )
-    x = stack_images([_open_image(path, data) for path in paths], [str(path) for path in paths])
-    labels = torch.tensor([label for _, label in files])
-    return Images(x, labels), number_names(holders) if holders else None
+    return number_names(holders) if holders else None
 
 
 def number_names(names: list[str]) -> Labels:
@@ -98,11 +140,22 @@ def number_names(names: list[str]) -> Labels:
     return torch.from_numpy(np.unique(names, return_inverse=True)[1].astype(np.int64))
 
 
+def _list_visible(root: Path) -> list[Path]:
+    """Return what is in a folder by name, without hidden files and what systems leave behind."""
+    try:
+        paths = sorted(root.iterdir())
+    except OSError as error:
+        raise DataError(f"{root} cannot be listed ({error}); allow to read it") from error
+    return [
+        path
+        for path in paths
+        if not path.name.startswith(".") and path.name.casefold() not in SYSTEM_NAMES
+    ]
+
+
 def _list_folders(root: Path) -> list[Path]:
     """Return the visible folders in a folder by name."""
-    return sorted(
-        path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")
-    )
+    return [path for path in _list_visible(root) if path.is_dir()]
 
 
 def _list_class_files(root: Path) -> list[Path]:
@@ -112,45 +165,15 @@ def _list_class_files(root: Path) -> list[Path]:
     holders = _list_folders(root)
     if deeper := [path for holder in holders for path in _list_folders(holder)]:
         raise DataError(f"{deeper[0]} is too deep, must be CLASS/HOLDER/IMAGE; move its images up")
-    files = [path for folder in (root, *holders) for path in folder.iterdir() if path.is_file()]
-    return sorted(path for path in files if not path.name.startswith("."))
+    entries = [path for folder in (root, *holders) for path in _list_visible(folder)]
+    # A link to nothing stays: it is refused by name where it would be decoded.
+    return sorted(path for path in entries if not path.is_dir())
 
 
-def _open_image(path: Path, data: DataSettings) -> Float[Tensor, "C H W"]:
-    """Return one image file in [0, 1]; DataError when Pillow cannot read it."""
-    Image = import_optional("PIL.Image")  # noqa: N806 - a module of that name
-    try:
-        with Image.open(path) as picture:
-            return decode_picture(picture, data, str(path))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        if isinstance(error, DataError):
-            raise
-        is_image = not isinstance(error, Image.UnidentifiedImageError)
-        fault = "cannot be read" if is_image else "is no image"
-        raise DataError(f"{path} {fault} ({error}); remove it or copy it anew") from error
-
-
-def decode_picture(
-    picture: "PIL.Image.Image", data: DataSettings, where: str
-) -> Float[Tensor, "C H W"]:
-    """Return a picture the right way up, in [0, 1], 1 or 3 channels, as the settings size it."""
-    if picture.mode not in MODES or picture.has_transparency_data:
-        raise DataError(
-            f"{where} is of mode {picture.mode}, must be of {', '.join(MODES)} without "
-            "transparency; save it as 8-bit grey or RGB"
-        )
-    upright = import_optional("PIL.ImageOps").exif_transpose(picture).convert(MODES[picture.mode])
-    pixels = scale_bytes(np.array(upright))
-    x = pixels[None] if pixels.dim() == 2 else pixels.permute(2, 0, 1)
-    return fit_to_settings(x[None], data, where)[0]
-
-
-def stack_images(images: list[Float[Tensor, "..."]], names: list[str]) -> Float[Tensor, "N C H W"]:
-    """Return images of one shape as one tensor; DataError names the first that differs."""
-    for image, name in zip(images, names, strict=True):
-        if image.shape != images[0].shape:
-            raise DataError(
-                f"{name} is {tuple(image.shape)}, {names[0]} is {tuple(images[0].shape)} (channels,"
-                " height, width), must be equal; set data.size to resize, data.grey for one channel"
-            )
-    return torch.stack(images)
+def _describe_strays(root: Path) -> list[str]:
+    """Say which files beside the folders of classes are left out."""
+    names = [path.name for path in _list_visible(root) if not path.is_dir()]
+    if not names:
+        return []
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return [f"left out, beside the class folders: {', '.join(names[:MAX_NAMED])}{more}"]

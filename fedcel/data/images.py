@@ -28,6 +28,22 @@ class Images(NamedTuple):
     y: Int[Tensor, " N"]
 
 
+class SourceParts(NamedTuple):
+    """What a source gives, before any look at the images.
+
+    Attributes:
+        train: The training images.
+        test: The test images, or None where the source has no such part.
+        holders: Number of each training image's holder, or None.
+        notes: Lines of text that say what was done to the images.
+    """
+
+    train: Images
+    test: Images | None = None
+    holders: Labels | None = None
+    notes: tuple[str, ...] = ()
+
+
 def scale_bytes(pixels: NDArray[np.generic]) -> Tensor:
     """Return unsigned bytes as float32 in [0, 1]."""
     return torch.from_numpy(np.ascontiguousarray(pixels, np.float32)).div_(255)
@@ -91,6 +107,7 @@ def fit_to_settings(
     is .299 R + .587 G + .114 B (ITU-R BT.601-7, section 2.5.1). DataError, which names `where`, for
     images that are neither grey nor red, green, blue.
     """
+    original = x
     if data.grey and x.shape[1] != 1:
         if x.shape[1] != 3:
             raise DataError(
@@ -101,4 +118,4 @@ def fit_to_settings(
     if data.size and x.shape[2:] != (data.size, data.size):
         square = (data.size, data.size)
         x = interpolate(x, square, mode="bilinear", antialias=True, align_corners=False)
-    return x.clamp(0, 1) if data.grey or data.size else x  # rounding leads beyond by some 1e-7
+    return x if x is original else x.clamp(0, 1)  # rounding leads beyond by some 1e-7

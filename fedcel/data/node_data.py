@@ -5,9 +5,9 @@ from pathlib import Path
 
 from pydantic import Field
 
-from fedcel.data import idx, image_folder, npz
-from fedcel.data.images import Images, check_labels, prepare_images
-from fedcel.data.sources import SOURCES, call_source
+from fedcel.data import cifar, idx, image_folder, npz
+from fedcel.data.images import Images, SourceParts, check_labels, prepare_images
+from fedcel.data.sources import SOURCES, call_source, describe_fit
 from fedcel.errors import DataError
 from fedcel.settings import DataSettings
 
@@ -36,8 +36,10 @@ def list_classes(data: DataSettings) -> list[str]:
     return image_folder.find_class_folders(data)[1] if data.source == "image-folder" else []
 
 
-def load_node_images(data: NodeDataSettings) -> Images:
-    """Return the node's images, labels below `data.classes`, shape `data.shape`.
+def load_node_images(data: NodeDataSettings) -> tuple[Images, tuple[str, ...]]:
+    """Return the node's images, labels below `data.classes`, shape `data.shape`, and notes on them.
+
+    Grey images become colour where the net takes colour, as grey pictures among others do.
 
     DataError names the path, what is wrong with it and what to do: nothing at it, a source that
     reads no path, no image, another shape, an unknown label, other class folders than the server's.
@@ -53,7 +55,14 @@ def load_node_images(data: NodeDataSettings) -> Images:
             f"data.held-out-classes is {data.held_out_classes}: a node does not know which classes "
             "of its own images the server drew; set it to 0"
         )
-    images = prepare_images(_find_reader(data, where)(data), data, where)
+    parts = _find_reader(data, where)(data)
+    images = prepare_images(parts.train, data, where)
+    original_shape = tuple(parts.train.x.shape[1:])
+    fit = describe_fit(original_shape, images, len(images.y), data.classes)
+    notes = (*parts.notes, *fit)
+    if images.x.shape[1] == 1 and data.shape[0] == 3:
+        images = images._replace(x=images.x.expand(-1, 3, -1, -1).contiguous())
+        notes = (*notes, "all grey, taken as colour")
     if (shape := tuple(images.x.shape[1:])) != data.shape:
         raise DataError(
             f"{where}: images are {shape} (channels, height, width), the net takes {data.shape}; "
@@ -61,19 +70,20 @@ def load_node_images(data: NodeDataSettings) -> Images:
         )
     remedy = ", the net's classes; number them as the server does"
     check_labels(images.y, data.classes, where, remedy)
-    return images
+    return images, notes
 
 
-def _find_reader(data: NodeDataSettings, where: str) -> Callable[[NodeDataSettings], Images]:
+def _find_reader(data: NodeDataSettings, where: str) -> Callable[[NodeDataSettings], SourceParts]:
     """Return what reads the training images of a source; DataError for one that reads no path."""
     if data.source == "image-folder" and len(data.names) != data.classes:
         raise DataError(
             f"{where}: the server has {len(data.names)} folders of classes and a net of "
             f"{data.classes}; give the server an image of each class"
         )
-    readers: dict[str, Callable[[NodeDataSettings], Images]] = {
-        "idx": idx.read_idx_training,
-        "npz": npz.read_npz_training,
+    readers: dict[str, Callable[[NodeDataSettings], SourceParts]] = {
+        "idx": lambda d: SourceParts(idx.read_idx_training(d)),
+        "cifar": lambda d: SourceParts(cifar.read_cifar_training(d)),
+        "npz": lambda d: SourceParts(npz.read_npz_training(d)),
         "image-folder": lambda d: image_folder.read_training_folder(d, list(d.names)),
     }
     if data.source in SOURCES and data.source not in readers:
@@ -81,4 +91,4 @@ def _find_reader(data: NodeDataSettings, where: str) -> Callable[[NodeDataSettin
             f"{where} and data.source {data.source!r}: a node reads {', '.join(readers)} or "
             "'package.module:object'; set data.source, or leave data-path out"
         )
-    return readers.get(data.source, lambda d: call_source(d)[0])
+    return readers.get(data.source, call_source)

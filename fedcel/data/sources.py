@@ -1,5 +1,6 @@
 """The sources of images by name, and a user's own object."""
 
+from collections import Counter
 from collections.abc import Callable
 from difflib import get_close_matches
 from typing import NamedTuple, cast
@@ -9,21 +10,23 @@ import torch
 from torch import Tensor
 
 from fedcel import plugins
-from fedcel.data import idx, image_folder, npz
+from fedcel.data import cifar, idx, image_folder, npz
 from fedcel.data.images import (
     Images,
     Labels,
+    SourceParts,
     check_labels,
     count_classes,
     prepare_images,
 )
+from fedcel.data.pictures import PictureTally, describe_pictures
 from fedcel.errors import DataError, FedcelError
 from fedcel.settings import DataSettings
 
-SourceParts = tuple[Images, Images | None, Labels | None]
-"""Training images, test images and the number of each training image's holder."""
-
-Source = Callable[[DataSettings], tuple[Images, Images | None] | SourceParts]
+Source = Callable[
+    [DataSettings],
+    tuple[Images, Images | None] | tuple[Images, Images | None, Labels | None] | SourceParts,
+]
 """What `data.source` names: the settings group in, training images and test images, if any, out.
 
 A third item numbers the holder of each training image, for the partition `natural`.
@@ -38,12 +41,14 @@ class SourceData(NamedTuple):
         test: The test images, or None where the source has no such part.
         classes: C; labels are 0..C-1.
         holders: Number of each training image's holder, or None.
+        notes: Lines of text that say what was done to the images; none where nothing was.
     """
 
     train: Images
     test: Images | None
     classes: int
     holders: Labels | None
+    notes: tuple[str, ...] = ()
 
     @property
     def y(self) -> Labels:
@@ -74,6 +79,7 @@ def load_hugging_face(data: DataSettings) -> SourceParts:
 SOURCES: dict[str, Source] = {
     "digits": load_embedded_digits,
     "idx": idx.read_idx,
+    "cifar": cifar.read_cifar,
     "npz": npz.read_npz,
     "image-folder": image_folder.read_image_folder,
     "huggingface": load_hugging_face,
@@ -93,7 +99,8 @@ def read_source(data: DataSettings) -> SourceData:
         DataError: The source is unknown, or what it gives is no set of labelled images.
         PluginError: An import string leads nowhere.
     """
-    train, test, holders = call_source(data)
+    train, test, holders, notes = call_source(data)
+    original_shape = tuple(train.x.shape[1:])
     source = data.source if data.path == "none" else f"{data.source} {data.path}"
     where = f"{source}: training part"
     train = prepare_images(train, data, where)
@@ -113,7 +120,24 @@ def read_source(data: DataSettings) -> SourceData:
                 f"{source}: test images are {tuple(test.x.shape[1:])}, must be "
                 f"{tuple(train.x.shape[1:])} as the training images are; resize them"
             )
-    return SourceData(train, test, classes, holders)
+    count = len(train.y) + (0 if test is None else len(test.y))
+    notes = (*notes, *describe_fit(original_shape, train, count, classes))
+    return SourceData(train, test, classes, holders, notes)
+
+
+def describe_fit(
+    original_shape: tuple[int, ...], images: Images, count: int, classes: int
+) -> list[str]:
+    """Say what fitting images of one shape (C, H, W) to the settings did; nothing if nothing.
+
+    `count` images of `classes` are meant, of which `images` are the training part.
+    """
+    channels, height, width = original_shape
+    shape = tuple(images.x.shape[1:])
+    changes = Counter({"colour": count} if channels > shape[0] else {})
+    return describe_pictures(
+        PictureTally((width, height), (width, height), changes), count, classes, shape
+    )
 
 
 def call_source(data: DataSettings) -> SourceParts:
@@ -155,6 +179,8 @@ def call_source(data: DataSettings) -> SourceParts:
 
 def _check_parts(answer: object, source: str) -> SourceParts:
     """Return a source's answer with None for holders that it leaves out; DataError for others."""
+    if isinstance(answer, SourceParts):
+        return answer
     parts = (*answer, None)[:3] if isinstance(answer, tuple) and len(answer) in (2, 3) else ()
     if (
         len(parts) != 3
@@ -167,4 +193,4 @@ def _check_parts(answer: object, source: str) -> SourceParts:
             "(fedcel.data.Images, fedcel.data.Images or None), or these and the holder of each "
             "training image"
         )
-    return cast(SourceParts, parts)
+    return SourceParts(*cast(tuple[Images, Images | None, Labels | None], parts))

@@ -12,6 +12,7 @@ from fedcel.data.images import Images, Labels
 from fedcel.data.node_data import NodeDataSettings, load_node_images
 from fedcel.data.partition import partition_examples
 from fedcel.data.sources import SourceData, read_source
+from fedcel.data.split_sizes import SplitSizes, choose_sizes
 from fedcel.errors import DataError
 from fedcel.seeding import make_generator, stream_seed
 from fedcel.settings import DataSettings
@@ -41,6 +42,7 @@ class Splits:
         test: Images on which runs are scored, targets of the attacks among them.
         indices: Where each image is in the source.
         dropped: Number of images left out because they equal a test image pixel by pixel.
+        notes: Lines of text that say what was done to the images; none where nothing was.
     """
 
     shape: tuple[int, ...]
@@ -51,6 +53,7 @@ class Splits:
     test: Images
     indices: SplitPositions
     dropped: int
+    notes: tuple[str, ...] = ()
 
     @property
     def training(self) -> Images:
@@ -91,7 +94,10 @@ def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
     if isinstance(data, NodeDataSettings):
         return _load_node_splits(data, clients)
     source, is_held_out = hold_out_classes(read_source(data), data)
-    roles, dropped = assign_roles(source, is_held_out, data)
+    is_test = torch.arange(len(is_held_out)) >= len(source.train.y)
+    test_count = None if source.test is None else int((is_test & ~is_held_out).sum())
+    sizes = choose_sizes(data, int((~is_test & ~is_held_out).sum()), test_count)
+    roles, dropped = assign_roles(source, is_held_out, data, sizes)
     training = roles.clients[0]
     parts = partition_examples(
         source.train.y[training],
@@ -110,12 +116,32 @@ def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
         test=take_images(source, indices.test),
         indices=indices,
         dropped=dropped,
+        notes=(*source.notes, *describe_roles(source, roles, dropped, data)),
     )
+
+
+def describe_roles(
+    source: SourceData, roles: SplitPositions, dropped: int, data: DataSettings
+) -> list[str]:
+    """Say how many images each part takes where the data decide it, and what is left out."""
+    lines = []
+    if "auto" in (data.validation, data.auxiliary, data.test):
+        lines.append(
+            f"{len(roles.clients[0])} to train on, {len(roles.validation)} for validation, "
+            f"{len(roles.auxiliary)} of the attacker, {len(roles.test)} test images"
+        )
+    if dropped:
+        lines.append(f"{dropped} that equal a test image in every pixel are left out")
+    trained = len(set(source.train.y[roles.clients[0]].tolist()))
+    if trained < source.classes:
+        untrained = source.classes - trained
+        lines.append(f"of {untrained} of {source.classes} classes no image is left to train on")
+    return lines
 
 
 def _load_node_splits(data: NodeDataSettings, clients: int) -> Splits:
     """Return the splits of a node with one holder's images; DataError as `load_node_images`."""
-    images = load_node_images(data)
+    images, notes = load_node_images(data)
     empty = Images(images.x[:0], images.y[:0])
     nowhere = torch.arange(0)
     return Splits(
@@ -127,6 +153,7 @@ def _load_node_splits(data: NodeDataSettings, clients: int) -> Splits:
         test=empty,
         indices=SplitPositions((), nowhere, nowhere, nowhere),
         dropped=0,
+        notes=notes,
     )
 
 
@@ -158,7 +185,7 @@ def hold_out_classes(
 
 
 def assign_roles(
-    source: SourceData, is_held_out: Bool[Tensor, " N"], data: DataSettings
+    source: SourceData, is_held_out: Bool[Tensor, " N"], data: DataSettings, sizes: SplitSizes
 ) -> tuple[SplitPositions, int]:
     """Return what each image is for, all clients as one, and how many images equal a test image.
 
@@ -172,19 +199,19 @@ def assign_roles(
     held_out = torch.cat([order[is_held_out[order]] for order in orders])
     if data.held_out_classes:
         orders = [stratified_order(source.y, order[~is_held_out[order]]) for order in orders]
-    test = orders[-1][: data.test]
-    check_count("data.test", data.test, len(test), "test")
-    pool = orders[0] if source.test is not None else orders[0][data.test :]
+    test = orders[-1][: sizes.test]
+    check_count("data.test", sizes.test, len(test), "test")
+    pool = orders[0] if source.test is not None else orders[0][sizes.test :]
     is_target = match_targets(source, torch.cat([pool, held_out]), take_images(source, test))
     pool = pool[~is_target[: len(pool)]]
     held_out = held_out[~is_target[len(is_target) - len(held_out) :]]
     keys = "data.validation + data.train"
-    used = data.validation
+    used = sizes.validation
     if not data.held_out_classes:
         keys = "data.validation + data.auxiliary + data.train"
-        used = used + data.auxiliary
+        used = used + sizes.auxiliary
     check_count(keys, used + (data.train or 1), len(pool), "other")
-    validation, auxiliary = pool[: data.validation], pool[data.validation : used]
+    validation, auxiliary = pool[: sizes.validation], pool[sizes.validation : used]
     training = pool[used : used + data.train] if data.train else pool[used:]
     if data.held_out_classes:
         auxiliary = held_out

@@ -122,6 +122,7 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
         **measure_device(run, net),
         **account_update_privacy(run),
         "smallest-update-images": count_smallest_update(run),
+        **({"data-notes": list(run.splits.notes)} if run.splits.notes else {}),
         "versions": list_versions(),
         "seconds": seconds,
     }

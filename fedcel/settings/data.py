@@ -1,17 +1,21 @@
 """Settings of the data: where images come from and who holds which."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from fedcel.settings.group_base import Group, Positive
+
+ImageCount = Annotated[int, Field(ge=2)] | Literal["auto"]
+"""How many images: a number, or a share of those that there are."""
 
 
 class DataSettings(Group):
     """Where images come from and who holds which."""
 
     source: str = Field(
-        "digits", description="digits, idx, npz, image-folder, huggingface, or 'module:object'."
+        "digits",
+        description="digits, idx, cifar, npz, image-folder, huggingface, or 'module:object'.",
     )
     path: str = Field("none", description="Folder or file of the images, for sources that read.")
     repository: str = Field(
@@ -41,8 +45,16 @@ class DataSettings(Group):
     )
     shards: int = Field(2, ge=1, description="Shards a client, for the partition 'shards'.")
     train: int = Field(0, ge=0, description="Training images of all clients together; 0: all left.")
-    validation: int = Field(150, ge=2, description="Images the server chooses settings on.")
-    auxiliary: int = Field(
-        250, ge=2, description="Images of the attacker, unless data.held-out-classes gives them."
+    validation: ImageCount = Field(
+        150, description="Images the server chooses settings on; auto: a tenth, 150 at most."
     )
-    test: int = Field(400, ge=2, description="Test images; they are the targets of the attacks.")
+    auxiliary: ImageCount = Field(
+        250,
+        description="Images of the attacker, unless data.held-out-classes gives them; auto: a "
+        "sixth, 250 at most.",
+    )
+    test: ImageCount = Field(
+        400,
+        description="Test images, the targets of the attacks; auto: a fifth, or all of a test "
+        "part, 400 at most.",
+    )

@@ -1,7 +1,7 @@
 """Train and attack every cell of a scenario; go on where it stopped."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from sims.bench.run_cell import (
 )
 from sims.bench.scenario import Cell, Scenario, is_anchored, refuse_fixed_sweeps
 from sims.engines.process_pool import run_items, time_call
+from sims.engines.simulate import print_data_notes
 from sims.progress import estimate_left, print_line
 from sims.results import (
     BENCH_LOCK,
@@ -75,6 +76,8 @@ def run_bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1
         write_whole(folder / "scenario.toml", scenario.path.read_text())
         print_line(f"run: {folder}")
         print_finished(cells, missing, folder)
+        with suppress(FedcelError):  # the cells say why they fail
+            print_data_notes(cell.settings for cell in missing)
         failed = finish_cells(scenario, cells, missing, folder, jobs=jobs)
         rows = write_bench(scenario, cells, folder, failed)
         page = report.write_report(folder) if rows or not failed else None

@@ -113,7 +113,13 @@ def run_cell(cell: Cell, folder: Path) -> None:
     torch.set_num_threads(1)
     place = folder / "runs" / cell.name
     if not (place / RESULT_FILE).exists():
-        simulate(cell.settings, place, resume=run_folder.is_run(place), title=cell.name)
+        simulate(
+            cell.settings,
+            place,
+            resume=run_folder.is_run(place),
+            title=cell.name,
+            shows_data=False,  # the bench says it once
+        )
     catch_up(place, cell.settings.attack, title=cell.name)
     if not (place / COST_FILE).exists():
         cost = TrainingCost(train_step_ratio=measure_step_ratio(cell.settings))

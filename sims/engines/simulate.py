@@ -1,5 +1,6 @@
 """Train one federation into a run folder."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,12 @@ from sims.engines import local
 
 
 def simulate(
-    settings: Settings, folder: Path, *, resume: bool = False, title: str = "training"
+    settings: Settings,
+    folder: Path,
+    *,
+    resume: bool = False,
+    title: str = "training",
+    shows_data: bool = True,
 ) -> None:
     """Train a federation of simulated clients into a run folder, and measure the result.
 
@@ -31,6 +37,7 @@ def simulate(
         folder: Where; it must not exist, or be empty. A run that is refused leaves no folder.
         resume: Go on after the last complete round of the run that is there.
         title: Is shown beside the progress.
+        shows_data: Whether to print what was done to the images.
 
     Raises:
         RunError: The folder is there already or, with `resume`, has other settings; or another
@@ -38,11 +45,30 @@ def simulate(
         FedcelError: A part that the settings name cannot be built, or the training failed.
     """
     if not resume:
-        check_parts(settings)
+        with progress.show_waiting("reading the images"):
+            check_parts(settings)
     with open_run(folder, settings, resume=resume) as has_rounds:
         progress.print_line(f"run: {folder}")
+        if shows_data:
+            print_data_notes([settings])
         with progress.show_rounds(title, settings.rounds) as show_round:
             train_on_engine(settings, folder, show_round, resume=has_rounds)
+
+
+def print_data_notes(runs: Iterable[Settings]) -> None:
+    """Print what was done to the images of runs, once where they share them; nothing if nothing.
+
+    Args:
+        runs: The settings of each run.
+
+    Raises:
+        DataError: There are no such images.
+    """
+    for settings in {settings.data: settings for settings in runs}.values():
+        with progress.show_waiting("reading the images"):
+            splits = load_splits(settings.data, settings.clients, settings.seed)
+        for note in splits.notes:
+            progress.print_line(f"images: {note}")
 
 
 def train_on_engine(

@@ -47,6 +47,9 @@ def list_limits(
             f"The answers of {featured.label} alone tell {floor:.2f} bits beyond the label: "
             "no encoder whose answers follow the same law leaks less."
         )
+    notes = dict.fromkeys(n for s in summaries for run in s.runs for n in run.result.data_notes)
+    if notes:
+        limits.append(f"What was done to the images first: {'; '.join(notes)}.")
     attacks = [attack for s in summaries for run in s.runs for attack in run.attacks]
     knowledge = {attack.knowledge for attack in attacks}
     limits += [text for name, text in KNOWLEDGE_LIMITS.items() if name in knowledge]

@@ -114,6 +114,8 @@ class RunResult(RunMeasures, PredictorScores):
     between_client_spread: Number = None
     private: dict[str, PrivateUtility] = Field(default_factory=dict)
     parameters: int | None = None
+    data_notes: tuple[str, ...] = ()
+    """What was done to the images; none where nothing was."""
     versions: dict[str, str] = Field(default_factory=dict)
     seconds: Number = None
 

@@ -13,6 +13,7 @@ from fedcel.files import read_toml, write_whole
 from fedcel.settings import DataSettings, Scalar, Settings, parse_settings
 from sims.bench.scenario import Scenario, Variant
 from sims.engines.process_pool import run_items, time_call
+from sims.engines.simulate import print_data_notes
 from sims.progress import estimate_left, print_line
 from sims.results import is_defended
 from sims.tuning.search import (
@@ -48,6 +49,7 @@ def tune_scenario(
     tables = table["variant"]
     assert isinstance(tables, list)
     open_journal(journal)  # damage is named before the work
+    print_data_notes(map(starting_settings, plans))
     best: dict[str, BestTrial] = {}
     floor: float | None = None
     seconds: list[float] = []

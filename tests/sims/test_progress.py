@@ -1,5 +1,7 @@
 """Progress for people."""
 
+import time
+
 import pytest
 
 from sims import progress
@@ -82,3 +84,20 @@ def test_a_bar_of_attacks_runs_to_its_end(
     said = capsys.readouterr().err
     assert "attacking" in said
     assert "writing" in said
+
+
+def test_waiting_is_said_when_it_lasts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once, and not where it is over before."""
+    with progress.show_waiting("reading"):
+        pass
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(progress, "WAIT_SECONDS", 0.0)
+    with progress.show_waiting("reading"):
+        deadline = time.monotonic() + 30
+        said = ""
+        while not said and time.monotonic() < deadline:
+            said += capsys.readouterr().err
+            time.sleep(0.01)
+    assert said + capsys.readouterr().err == "reading ...\n"

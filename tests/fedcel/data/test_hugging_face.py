@@ -1,9 +1,12 @@
 """Hugging Face data sets on disk: columns, splits, and what is refused."""
 
+from io import BytesIO
 from pathlib import Path
 
 import datasets
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -49,7 +52,7 @@ def saved(folder: Path, parts: datasets.Dataset | dict[str, datasets.Dataset]) -
 def test_reads_back_what_was_saved(tmp_path: Path) -> None:
     """Both splits, columns by type, bytes over 255."""
     data = saved(tmp_path, {"train": rows(4), "test": rows(2)})
-    train, test, classes, holders = read_source(data)
+    train, test, classes, holders, _ = read_source(data)
     want = torch.from_numpy(PIXELS[:, None].astype(np.float32) / np.float32(255))
     assert torch.equal(train.x, want) and train.y.tolist() == [0, 1, 1, 0] and classes == 2
     assert test is not None and torch.equal(test.x, want[:2]) and holders is None
@@ -59,7 +62,7 @@ def test_columns_named_by_settings(tmp_path: Path) -> None:
     """A single data set is the training part; other labels are numbered in their order."""
     data = saved(tmp_path, rows(4))
     named = {"label_column": "digit", "holder_column": "writer", "size": 3}
-    train, test, holders = read_hugging_face(data.model_copy(update=named))
+    train, test, holders, _ = read_hugging_face(data.model_copy(update=named))
     assert test is None and train.y.tolist() == [1, 0, 2, 1] and train.x.shape == (4, 1, 3, 3)
     assert holders is not None and holders.tolist() == [1, 0, 1, 0]
 
@@ -71,10 +74,10 @@ def test_a_folder_that_load_dataset_reads(tmp_path: Path, monkeypatch: pytest.Mo
         path = tmp_path / "tree" / "train" / label / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(PIXELS[number]).save(path)
-    train, test, _ = read_hugging_face(
+    train, test, *_ = read_hugging_face(
         DataSettings(source="huggingface", path=str(tmp_path / "tree"))
     )
-    want, _, _ = read_folder(
+    want, *_ = read_folder(
         DataSettings(source="image-folder", path=str(tmp_path / "tree" / "train"))
     )
     assert test is None
@@ -92,7 +95,7 @@ def test_a_folder_that_load_dataset_reads(tmp_path: Path, monkeypatch: pytest.Mo
         ({"train": rows(4)}, {"label_column": "dog"}, "0 columns of labels among .*'kind'"),
         ({"train": rows(4)}, {"holder_column": "who"}, "holder-column is 'who', must be .*writer"),
         ({"train": rows(4).remove_columns("kind")}, {}, "0 columns of labels.*data.label-column"),
-        ({"train": NO_PICTURES}, {}, "0 columns of type Image among"),
+        ({"train": NO_PICTURES}, {}, "0 columns of pictures among"),
         (
             {"train": rows(1), "test": rows(2)},
             {"label_column": "digit"},
@@ -114,7 +117,7 @@ def test_missing_and_damaged_pictures_are_refused(tmp_path: Path) -> None:
     broken = datasets.Features({"picture": datasets.Image(), "kind": FEATURES["kind"]})
     for name, second, message in (
         ("missing", None, "image 1 is missing"),
-        ("damaged", {"bytes": b"text", "path": None}, "image 1 cannot be read"),
+        ("damaged", {"bytes": b"text", "path": None}, "image 1 is no image"),
     ):
         table = {"picture": [Image.fromarray(PIXELS[0]), second], "kind": [0, 1]}
         data = saved(tmp_path / name, datasets.Dataset.from_dict(table, features=broken))
@@ -171,3 +174,87 @@ def test_nowhere_to_read_from(tmp_path: Path) -> None:
         read_hugging_face(DataSettings(source="huggingface", path=str(tmp_path / "nowhere")))
     with pytest.raises(DataError, match="cannot be loaded"):
         read_hugging_face(DataSettings(source="huggingface", path=str(tmp_path)))
+
+
+def encode(pixels: np.ndarray) -> bytes:
+    """Return a picture's PNG."""
+    stream = BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def plain_table(shape: str) -> pa.Table:
+    """Return a table as other tools write it: encoded pictures, no metadata of Hugging Face."""
+    pictures = [encode(pixels) for pixels in PIXELS]
+    if shape == "struct":
+        column = pa.array([{"bytes": picture, "path": None} for picture in pictures])
+    else:
+        column = pa.array(pictures, type=getattr(pa, shape)())
+    return pa.table({"picture": column, "digit": pa.array([7, 3, 9, 7])})
+
+
+def write_table(table: pa.Table, path: Path) -> None:
+    """Write a table in the format of the file's name."""
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+        return
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+@pytest.mark.parametrize("end", [".parquet", ".arrow"])
+@pytest.mark.parametrize("shape", ["struct", "binary", "large_binary"])
+def test_tables_of_encoded_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str, end: str
+) -> None:
+    """A file alone is the training part; a folder of files has parts by their names."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    table = plain_table(shape)
+    folder = tmp_path / "set"
+    folder.mkdir()
+    write_table(table, folder / f"train-0{end}")
+    want = torch.from_numpy(PIXELS[:, None].astype(np.float32) / np.float32(255))
+    data = DataSettings(source="huggingface", label_column="digit", path=f"{folder}/train-0{end}")
+    train, test, *_ = read_hugging_face(data)
+    assert torch.equal(train.x, want) and train.y.tolist() == [1, 0, 2, 1] and test is None
+    write_table(table.slice(1), folder / f"test-0{end}")
+    train, test, *_ = read_hugging_face(data.model_copy(update={"path": str(folder)}))
+    assert torch.equal(train.x, want) and test is not None and torch.equal(test.x, want[1:])
+
+
+def test_a_parquet_file_of_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Types are in its metadata: no other key is needed; mixed pictures are told."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    mixed = [Image.fromarray(PIXELS[0]), Image.fromarray(PIXELS[1]).convert("RGBA").resize((9, 9))]
+    features = datasets.Features({"picture": datasets.Image(), "kind": FEATURES["kind"]})
+    table = datasets.Dataset.from_dict({"picture": mixed, "kind": [0, 1]}, features=features)
+    table.to_parquet(tmp_path / "all.parquet")
+    data = DataSettings(source="huggingface", path=str(tmp_path / "all.parquet"), size=4)
+    source = read_source(data)
+    assert source.train.x.shape == (2, 3, 4, 4) and source.classes == 2
+    assert source.notes == (
+        "2 of 2 classes from 4x5 to 9x9 pixels, resized to 4x4",
+        "1 grey taken as colour",
+    )
+
+
+def test_tables_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No label named, two columns of bytes, no row, a file of another kind, damage."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    plain = plain_table("binary")
+    doubled = plain.append_column("other", plain["picture"])
+    for name, table, column, message in (
+        ("a", plain, "none", "0 columns of labels among .*set data.label-column"),
+        ("b", doubled, "digit", "2 columns of pictures among"),
+        ("c", plain.slice(4), "digit", "has no rows|cannot be loaded"),
+    ):
+        path = tmp_path / f"{name}.parquet"
+        write_table(table, path)
+        data = DataSettings(source="huggingface", path=str(path), label_column=column)
+        with pytest.raises(DataError, match=message):
+            read_hugging_face(data)
+    (tmp_path / "d.parquet").write_bytes(b"PAR1 is not all")
+    (tmp_path / "d.csv").write_text("picture,digit")
+    for name, message in (("d.parquet", "cannot be loaded"), ("d.csv", "in .parquet or .arrow")):
+        with pytest.raises(DataError, match=message):
+            read_hugging_face(DataSettings(source="huggingface", path=str(tmp_path / name)))

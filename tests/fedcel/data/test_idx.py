@@ -111,6 +111,24 @@ def test_missing_things_are_named(tmp_path: Path) -> None:
         read_idx(data)
 
 
+def test_names_with_a_dot(tmp_path: Path) -> None:
+    """Many mirrors spell them so."""
+    data = write(tmp_path)
+    want = read_idx(data)
+    for path in sorted(tmp_path.iterdir()):
+        path.rename(tmp_path / path.name.replace("-idx", ".idx"))
+    assert all((got.x == parts.x).all() for got, parts in zip(read_idx(data), want, strict=True))
+
+
+def test_other_names_are_named(tmp_path: Path) -> None:
+    """Files of another data set in the same format: which, and what to do."""
+    data = write(tmp_path)
+    for path in sorted(tmp_path.iterdir()):
+        path.rename(tmp_path / f"emnist-letters-{path.name.replace('t10k', 'test')}")
+    with pytest.raises(DataError, match=r"no file train-images.*; rename .*emnist-letters-train-i"):
+        read_idx(data)
+
+
 @pytest.mark.skipif(not FASHION.is_dir(), reason="no folder ../shared/data/fashion-mnist")
 def test_fashion_mnist() -> None:
     """The published counts and the published mean pixel, .2860."""

@@ -83,6 +83,18 @@ def test_size_and_colour_as_the_operator_set_them(tmp_path: Path) -> None:
     assert load_splits(data, 2, 0).clients[1].x.shape == (4, 1, 8, 8)
 
 
+def test_grey_where_the_net_takes_colour(tmp_path: Path) -> None:
+    """As grey pictures among others; the notes say it, and what resizing did."""
+    data = made("image-folder", pictures(tmp_path), shape=(3, 8, 8), size=8)
+    splits = load_splits(data, 2, 0)
+    x = splits.clients[1].x
+    assert x.shape == (4, 3, 8, 8) and torch.equal(x[:, 0], x[:, 2])
+    assert splits.notes == (
+        "4 of 3 classes of 6x5 pixels, resized to 8x8",
+        "all grey, taken as colour",
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -90,8 +102,8 @@ def test_size_and_colour_as_the_operator_set_them(tmp_path: Path) -> None:
         ({"path": "/nowhere/own.npz"}, "must be the absolute path .* that exists"),
         ({"shape": (1, 28, 28)}, r"images are \(1, 5, 6\) .*the net takes \(1, 28, 28\)"),
         ({"classes": 2}, r"labels are in 0..2, must be in 0..1, the net's classes"),
-        ({"source": "digits"}, "a node reads idx, npz, image-folder or"),
-        ({"source": "huggingface"}, "a node reads idx, npz, image-folder or"),
+        ({"source": "digits"}, "a node reads idx, cifar, npz, image-folder or"),
+        ({"source": "huggingface"}, "a node reads idx, cifar, npz, image-folder or"),
         ({"source": "image-folder"}, "0 folders of classes and a net of 3"),
         ({"source": "idx"}, "which is no folder"),
         ({"held_out_classes": 1}, "a node does not know which classes"),

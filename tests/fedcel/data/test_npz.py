@@ -34,7 +34,7 @@ def test_layouts_agree(tmp_path: Path, kind: str) -> None:
         x = X.transpose(0, 3, 1, 2)
     if kind == "column of labels":
         y = Y[:, None].astype(np.uint8)
-    train, test, classes, _ = read_source(
+    train, test, classes, *_ = read_source(
         write(tmp_path, x_train=x, y_train=y, x_test=x[:2], y_test=y[:2])
     )
     want = torch.from_numpy(X.transpose(0, 3, 1, 2).astype(np.float32) / np.float32(255))

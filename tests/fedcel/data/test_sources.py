@@ -25,9 +25,9 @@ def own(monkeypatch: pytest.MonkeyPatch, thing: object) -> DataSettings:
 
 def test_digits_are_the_originals() -> None:
     """Sixteen grey levels, scaled to [0, 1], in their order."""
-    train, test, classes, holders = read_source(DataSettings())
+    train, test, classes, holders, notes = read_source(DataSettings())
     original = load_digits()
-    assert test is None and holders is None and classes == 10
+    assert test is None and holders is None and classes == 10 and notes == ()
     assert train.x.shape == (1797, 1, 8, 8) and train.x.dtype == torch.float32
     assert torch.equal(train.x[:, 0] * 16, torch.from_numpy(original.images).float())
     assert train.y.tolist() == original.target.tolist()
@@ -43,7 +43,7 @@ def test_own_source_gets_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         return Images(X, Y), Images(X[:1], Y[:1])
 
     settings = own(monkeypatch, source)
-    train, test, classes, _ = read_source(settings)
+    train, test, classes, *_ = read_source(settings)
     assert asked == [settings] and classes == 2
     assert test is not None and train.x is X and len(test.y) == 1
 
@@ -88,7 +88,8 @@ def test_any_source_is_resized(monkeypatch: pytest.MonkeyPatch) -> None:
     """Training and test images; a constant image stays constant."""
     wide = Images(X.expand(4, 3, 5, 2), Y)
     settings = own(monkeypatch, lambda data: (wide, Images(X.expand(4, 1, 4, 4), Y)))
-    train, test, _, _ = read_source(settings.model_copy(update={"size": 4, "grey": True}))
+    train, test, _, _, notes = read_source(settings.model_copy(update={"size": 4, "grey": True}))
+    assert notes == ("8 of 2 classes of 2x5 pixels, resized to 4x4", "8 colour taken as grey")
     assert test is not None and train.x.shape == test.x.shape == (4, 1, 4, 4)
     torch.testing.assert_close(train.x, test.x, rtol=0, atol=1e-6)
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fedcel.data import Images, Splits, load_splits, read_source
-from fedcel.errors import DataError
-from fedcel.settings import DataSettings
+from fedcel.errors import DataError, SettingsError
+from fedcel.settings import DataSettings, parse_settings
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 FASHION, FACES = SHARED / "fashion-mnist", SHARED / "att-faces"
@@ -93,7 +93,7 @@ def own(
 
 def numbered(start: int, count: int) -> Images:
     """Return images that are all different."""
-    x = (torch.arange(start, start + count) / 100).reshape(-1, 1, 1, 1)
+    x = (torch.arange(start, start + count) / 1e4).reshape(-1, 1, 1, 1)
     return Images(x, torch.arange(count) % 2)
 
 
@@ -118,6 +118,8 @@ def test_copies_of_test_images_are_dropped(monkeypatch: pytest.MonkeyPatch, has_
     rest = [splits.validation, splits.auxiliary, *splits.clients]
     assert all(not contents(images) & contents(splits.test) for images in rest)
     left = sum(len(images.y) for images in rest)
+    count = f"{splits.dropped} that equal a test image in every pixel are left out"
+    assert splits.notes == (count,)
     assert splits.dropped > 0 and left + splits.dropped == (60 if has_test else 56)
     if has_test:
         assert splits.dropped == 8
@@ -136,6 +138,76 @@ def test_too_few_images_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (
         sum(len(images.y) for images in load_splits(DataSettings(train=997), 8, 0).clients) == 997
     )
+
+
+@pytest.mark.parametrize(
+    ("count", "tests", "sizes"),
+    [
+        (60, None, (12, 6, 10)),
+        (8, None, (2, 2, 2)),
+        (5000, None, (400, 150, 250)),
+        (60, 7, (7, 6, 10)),
+        (60, 900, (400, 6, 10)),
+    ],
+)
+def test_sizes_by_the_number_of_images(
+    monkeypatch: pytest.MonkeyPatch, count: int, tests: int | None, sizes: tuple[int, ...]
+) -> None:
+    """A fifth, a tenth and a sixth; two at least; no more than the defaults; all of a test part."""
+    test = None if tests is None else numbered(5000, tests)
+    data = own(monkeypatch, f"auto_{count}_{tests}", numbered(0, count), test)
+    auto = {"validation": "auto", "auxiliary": "auto", "test": "auto"}
+    splits = load_splits(data.model_copy(update=auto), 2, 0)
+    assert tuple(len(part.y) for part in (splits.test, splits.validation, splits.auxiliary)) == (
+        sizes
+    )
+    left = count - sum(sizes[tests is not None :])
+    assert len(splits.training.y) == left
+    assert splits.notes[0] == (
+        f"{left} to train on, {sizes[1]} for validation, {sizes[2]} of the attacker, {sizes[0]} "
+        "test images"
+    )
+    given = {"validation": sizes[1], "auxiliary": sizes[2], "test": sizes[0]}
+    same = load_splits(data.model_copy(update=given), 2, 0)
+    assert torch.equal(same.indices.test, splits.indices.test)
+    assert same.notes == splits.notes[1:]
+
+
+def test_sizes_without_the_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares are of the images that are left; a number beside them stays."""
+    data = own(monkeypatch, "auto_people", people(0, 10), None)
+    auto = {"validation": "auto", "test": "auto", "held_out_classes": 4}
+    splits = load_splits(data.model_copy(update=auto), 2, 0)
+    assert splits.test.y.bincount().tolist() == [2] * 6 and len(splits.validation.y) == 6
+    assert len(splits.auxiliary.y) == 40
+
+
+def test_a_class_without_training_images_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its one image is drawn for another part."""
+    images = numbered(0, 30)
+    for place in range(30):
+        y = torch.where(torch.arange(30) == place, 2, images.y)
+        data = own(monkeypatch, f"rare_{place}", Images(images.x, y), None)
+        splits = load_splits(data, 2, 0)
+        is_trained = bool((splits.training.y == 2).any())
+        assert splits.notes == (
+            () if is_trained else ("of 1 of 3 classes no image is left to train on",)
+        )
+        if not is_trained:
+            return
+    raise AssertionError("some image is no training image")
+
+
+def test_what_the_data_cannot_give_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six images make three parts of two and leave none to train on."""
+    data = own(monkeypatch, "auto_few", numbered(0, 6), None)
+    auto = {"validation": "auto", "auxiliary": "auto", "test": "auto"}
+    with pytest.raises(DataError, match="asks for 5 images, the source has 4 other images"):
+        load_splits(data.model_copy(update=auto), 1, 0)
+    with pytest.raises(SettingsError, match="data.test is 'all', must be .*whole number.* 'auto'"):
+        parse_settings({"data.test": "all"})
+    with pytest.raises(SettingsError, match="data.test is 1, must be 2 or more, or 'auto'"):
+        parse_settings({"data.test": 1})
 
 
 def people(start: int, each: int) -> Images:

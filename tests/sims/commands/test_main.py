@@ -46,7 +46,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         ("cel.wieght=1", "did you mean 'cel.weight'"),
         ("rounds=many", "rounds is 'many'"),
         ("net.features=0", "must be 1 or more"),
-        ("data.source=cifar", "data.source is 'cifar'"),
+        ("data.source=cifra", "did you mean 'cifar'"),
         ("clients=900", "client"),
         ("data.test=3000", "3000"),
         ("net.name=vgg", "net.name is 'vgg'"),

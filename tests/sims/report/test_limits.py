@@ -57,6 +57,16 @@ def test_how_many_seeds_each_variant_has(numbers: list[int], words: str) -> None
     assert words in describe_seeds(found)
 
 
+def test_what_was_done_to_the_images_is_said_once(outcome: Callable[..., RunResult]) -> None:
+    """By all runs that it was done to; nothing where nothing was."""
+    assert "done to the images" not in " ".join(list_limits([NONE], find_verdict([NONE])))
+    result = outcome(data_notes=("3 grey taken as colour", "b"))
+    noted = replace(NONE, runs=(run_with(result), run_with(result)))
+    text = " ".join(list_limits([noted, noted], find_verdict([NONE])))
+    words = "What was done to the images first: 3 grey taken as colour; b."
+    assert text.count(words) == 1
+
+
 def test_limits_name_what_failed() -> None:
     """Each cell and why; nothing where all went well."""
     cells = [

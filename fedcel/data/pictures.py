@@ -1,0 +1,233 @@
+"""Pictures of any size, mode and format, decoded into one tensor, and what was done to them."""
+
+from collections import Counter
+from collections.abc import Iterable
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedcel.data.images import fit_to_settings, scale_bytes
+from fedcel.errors import DataError
+from fedcel.extras import import_optional
+from fedcel.settings import DataSettings
+
+if TYPE_CHECKING:
+    import PIL.Image
+
+MODES = {"1": "L", "L": "L", "P": "RGB", "RGB": "RGB", "CMYK": "RGB", "YCbCr": "RGB"}
+"""Pillow's modes of 8 bits a channel that become grey or red, green, blue without loss of range."""
+ALPHA_MODES = {"LA": "L", "PA": "RGB", "RGBA": "RGB"}
+"""Modes with an opacity for each pixel, and what they are once laid on white."""
+DEEP_MODES = ("I;16", "I;16L", "I;16B")
+"""Grey of 16 bits, whose range is known: 0 to 65535."""
+ORIENTATION, UPRIGHT = 0x0112, 1  # of EXIF
+MAX_NAMED = 5  # pictures that a message names
+
+CHANGES = {
+    "grey": "grey taken as colour",
+    "colour": "colour taken as grey",
+    "transparent": "with transparency laid on white",
+    "deep": "of 16 bits scaled to the range of the others",
+    "turned": "turned upright as their EXIF says",
+    "frames": "with several frames, of which the first is taken",
+}
+"""What may be done to a picture beside resizing, in the words of `describe_pictures`."""
+
+PictureFile = Path | BytesIO | None
+"""Where a picture is; None where a table has no value."""
+
+
+class PictureTally(NamedTuple):
+    """What pictures were before they became one tensor.
+
+    Attributes:
+        smallest: Width and height in pixels of the one with the fewest pixels.
+        largest: The same of the one with the most.
+        changes: How many pictures each of `CHANGES` was done to.
+    """
+
+    smallest: tuple[int, int]
+    largest: tuple[int, int]
+    changes: Counter[str]
+
+
+class DecodedPicture(NamedTuple):
+    """One picture in [0, 1], as large as the settings ask for, and what it was."""
+
+    pixels: Float[Tensor, "C H W"]
+    size: tuple[int, int]
+    changes: set[str]
+
+
+class PictureFaultError(Exception):
+    """Why one picture cannot be used, as the rest of a sentence that begins with its name."""
+
+
+def decode_pictures(
+    files: Iterable[tuple[str, PictureFile]], count: int, data: DataSettings
+) -> tuple[Float[Tensor, "N C H W"], PictureTally]:
+    """Decode pictures into one tensor; grey ones become colour where any picture has colours.
+
+    Args:
+        files: Each picture's name, for messages, and where it is.
+        count: How many there are, one or more.
+        data: The settings group `data`: `size`, `grey`.
+
+    Returns:
+        The images in [0, 1] in the order of the files, and what they were.
+
+    Raises:
+        DataError: Names the pictures that cannot be used, or that differ in size while `data.size`
+            is 0.
+    """
+    x: Tensor | None = None
+    faults: list[str] = []
+    unequal: list[str] = []
+    sizes: list[tuple[int, int]] = []
+    changes = Counter[str]()
+    first_name = ""
+    for place, (name, file) in enumerate(files):
+        try:
+            picture = _decode_file(file, data)
+        except PictureFaultError as fault:
+            faults.append(f"{name} {fault}")
+            continue
+        sizes.append(picture.size)
+        changes.update(picture.changes)
+        if x is None:
+            x, first_name = _allocate(count, picture.pixels, data), name
+        if picture.pixels.shape[1:] != x.shape[2:]:
+            unequal.append(f"{name} of {format_size(picture.size)}")
+            continue
+        if len(picture.pixels) > x.shape[1]:
+            x = x.expand(-1, len(picture.pixels), -1, -1).clone()
+        x[place] = picture.pixels
+    if faults or x is None:
+        raise DataError(
+            f"{len(faults)} of {count} pictures cannot be used: {_join_first(faults)}; remove them "
+            "from the data, or save them anew as JPEG or PNG of 8 bits a channel"
+        )
+    if unequal:
+        raise DataError(
+            f"{len(unequal)} of {count} pictures differ in size from {first_name} of "
+            f"{format_size(sizes[0])} (width x height): {_join_first(unequal)}; set data.size to "
+            "the side, such as 32, to which all are resized"
+        )
+    if x.shape[1] == 1:
+        del changes["grey"]
+    sizes.sort(key=lambda size: size[0] * size[1])
+    return x, PictureTally(sizes[0], sizes[-1], changes)
+
+
+def describe_pictures(
+    tally: PictureTally, count: int, classes: int, shape: tuple[int, ...]
+) -> list[str]:
+    """Say in a line or two what was done to pictures; nothing where nothing was.
+
+    Args:
+        tally: What the pictures were.
+        count: How many there are.
+        classes: Of how many classes.
+        shape: Shape of an image now, (C, H, W).
+    """
+    height, width = shape[-2:]
+    lines = []
+    if not tally.smallest == tally.largest == (width, height):
+        span = f"of {format_size(tally.smallest)}"
+        if tally.smallest != tally.largest:
+            span = f"from {format_size(tally.smallest)} to {format_size(tally.largest)}"
+        lines.append(
+            f"{count} of {classes} classes {span} pixels, resized to {format_size((width, height))}"
+        )
+    changed = [f"{tally.changes[name]} {words}" for name, words in CHANGES.items()]
+    if named := [text for text in changed if not text.startswith("0 ")]:
+        lines.append(f"{'; '.join(named)}")
+    return lines
+
+
+def format_size(size: tuple[int, int]) -> str:
+    """Return 32x24 of a width of 32 and a height of 24."""
+    return f"{size[0]}x{size[1]}"
+
+
+def _decode_file(file: PictureFile, data: DataSettings) -> DecodedPicture:
+    """Return a picture from a file; PictureFaultError when Pillow cannot read it."""
+    Image = import_optional("PIL.Image")  # noqa: N806 - a module of that name
+    if file is None:
+        raise PictureFaultError("is missing")
+    if isinstance(file, Path) and not file.is_file():
+        raise PictureFaultError("is no file, or a link to none")
+    try:
+        with Image.open(file) as picture:
+            return _decode_picture(picture, data)
+    except Image.UnidentifiedImageError as error:
+        raise PictureFaultError("is no image that Pillow reads") from error
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        EOFError,
+        Image.DecompressionBombError,
+    ) as error:
+        raise PictureFaultError(f"cannot be read ({error})") from error
+
+
+def _decode_picture(picture: "PIL.Image.Image", data: DataSettings) -> DecodedPicture:
+    """Return a picture the right way up, in [0, 1], 1 or 3 channels, as the settings size it."""
+    changes = set()
+    if getattr(picture, "is_animated", False):
+        changes.add("frames")
+    if picture.getexif().get(ORIENTATION, UPRIGHT) != UPRIGHT:
+        changes.add("turned")
+    upright = import_optional("PIL.ImageOps").exif_transpose(picture)
+    is_clear = upright.has_transparency_data
+    if upright.mode in DEEP_MODES and not is_clear:
+        changes.add("deep")
+        levels = np.array(upright).astype(np.float32) / np.float32(65535)
+        pixels = torch.from_numpy(levels)
+    elif (mode := (MODES | ALPHA_MODES).get(upright.mode)) is None:
+        allowed = ", ".join([*MODES, *ALPHA_MODES, DEEP_MODES[0]])
+        raise PictureFaultError(f"is of mode {upright.mode}, must be of {allowed}")
+    else:
+        if is_clear:
+            upright, shows_white = _lay_on_white(upright)
+            changes |= {"transparent"} if shows_white else set()
+        pixels = scale_bytes(np.array(upright.convert(mode)))
+    x = pixels[None] if pixels.dim() == 2 else pixels.permute(2, 0, 1)
+    if len(x) == 1:
+        changes.add("grey")
+    elif data.grey:
+        changes.add("colour")
+    return DecodedPicture(fit_to_settings(x[None], data, "picture")[0], upright.size, changes)
+
+
+def _lay_on_white(picture: "PIL.Image.Image") -> tuple["PIL.Image.Image", bool]:
+    """Return an opaque picture in colours, and whether any white shows through."""
+    Image = import_optional("PIL.Image")  # noqa: N806 - a module of that name
+    clear = picture.convert("RGBA")
+    white = Image.new("RGBA", clear.size, (255, 255, 255, 255))
+    white.alpha_composite(clear)
+    return white.convert("RGB"), bool(np.array(clear)[..., 3].min() < 255)
+
+
+def _allocate(count: int, first: Tensor, data: DataSettings) -> Tensor:
+    """Return room for all pictures of the first one's shape; DataError when there is not enough."""
+    try:
+        return torch.empty(count, *first.shape)
+    except RuntimeError as error:
+        gigabytes = count * first.numel() * first.element_size() / 1e9
+        raise DataError(
+            f"{count} pictures of {format_size((first.shape[2], first.shape[1]))} need "
+            f"{gigabytes:.0f} GB of memory, and data.size is {data.size}; set it to a smaller side"
+        ) from error
+
+
+def _join_first(items: list[str]) -> str:
+    """Return the first items, and how many more there are."""
+    more = f"; and {len(items) - MAX_NAMED} more" if len(items) > MAX_NAMED else ""
+    return "; ".join(items[:MAX_NAMED]) + more
