@@ -3,6 +3,7 @@
 from traceback import extract_tb
 
 SHOWN_FRAMES = 2  # of a traceback: where an error rose, and who called
+MAX_TEXT = 2000  # characters of an error that reach a log or another machine
 
 
 class FedcelError(Exception):
@@ -38,7 +39,7 @@ class DivergedError(FailedError):
 
 
 class RoundError(FailedError):
-    """No client gave an update that could be used."""
+    """Too few clients gave an update that could be used."""
 
 
 class LeakError(FedcelError, ValueError):
@@ -70,3 +71,20 @@ def describe_origin(error: BaseException) -> str:
     """Return where an error that was raised rose, and who called."""
     frames = reversed(extract_tb(error.__traceback__)[-SHOWN_FRAMES:])
     return ", called from ".join(f"{frame.filename}, line {frame.lineno}" for frame in frames)
+
+
+def shorten_text(text: str, limit: int = MAX_TEXT) -> str:
+    """Cut the middle out of a long text, and what no file and no message can hold.
+
+    Args:
+        text: Any, lone surrogates and all.
+        limit: Characters of it that stay.
+
+    Returns:
+        A text that can be encoded; its beginning and end say what an error's most often say.
+    """
+    if len(text) > limit:
+        half = limit // 2
+        gap = f" [... {len(text) - 2 * half} characters left out ...] "
+        text = f"{text[:half]}{gap}{text[-half:]}"
+    return text.encode(errors="backslashreplace").decode()

@@ -25,6 +25,7 @@ from fedcel.runs import (
 )
 from fedcel.settings import Settings, parse_settings
 from strategies.build_strategy import ReplyRecorder, build_strategy
+from strategies.flower_log import filter_log
 from strategies.posterior_strategy import PosteriorStrategy
 
 _OUT = "out"  # run config only: where the ServerApp writes the run folder
@@ -97,7 +98,7 @@ def train_over_grid(
     if resume and not isinstance(strategy, PosteriorStrategy):
         raise RunError(f"{settings.strategy.name} keeps no state of its own and cannot resume")
     requirements = _describe_images(settings, splits)
-    with suppress(_ConvergedError):
+    with suppress(_ConvergedError), filter_log(first_round=run.state.round):
         strategy.start(
             grid=grid,
             initial_arrays=ArrayRecord(to_arrays(run.state.model, run.flat.shapes)),

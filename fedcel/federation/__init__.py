@@ -18,13 +18,16 @@ from fedcel.federation.client_update import (
 )
 from fedcel.federation.local_update import SHARED_NOISE, LocalUpdate, local_update
 from fedcel.federation.server_round import (
+    KEPT_SHARE,
     ClientTrainer,
     Rejection,
     RoundReport,
     RoundRequest,
     add_mean_gradient,
     begin_round,
+    check_kept_share,
     finish_round,
+    measure_kept_share,
     play_round,
 )
 from fedcel.federation.server_state import (
@@ -36,6 +39,7 @@ from fedcel.federation.server_state import (
 
 __all__ = [
     "HEAVIEST",
+    "KEPT_SHARE",
     "SHARED_NOISE",
     "ClientTrainer",
     "ClientUpdate",
@@ -49,6 +53,7 @@ __all__ = [
     "advance_model",
     "begin_round",
     "build_workspace_net",
+    "check_kept_share",
     "compute_client_gradient",
     "drop_unknown_classes",
     "finish_round",
@@ -56,6 +61,7 @@ __all__ = [
     "init_server_state",
     "local_update",
     "mean_metrics",
+    "measure_kept_share",
     "move_threshold",
     "play_round",
     "protect_update",

@@ -36,7 +36,7 @@ from fedcel.posterior import (
 )
 from fedcel.privacy import NoisyRound, account_updates, measure_utility
 from fedcel.runs import per_image, run_folder
-from fedcel.runs.round_log import EVENTS
+from fedcel.runs.round_log import EVENTS, summarise_kept_shares
 from fedcel.runs.run_folder import Run
 from fedcel.seeding import make_generator
 from fedcel.settings import MIN_SAMPLED_ROUNDS
@@ -102,6 +102,7 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
     is_right = (posterior.probabilities.argmax(1) == labels).double().view(NOISE_DRAWS, len(y))
     result = {
         **calibration.score_probabilities(posterior.probabilities, labels),
+        **summarise_kept_shares(run.folder),
         "samples": len(run.samples),
         "convergence": describe_convergence(run),
         "entropy": float(calibration.predictive_entropy(posterior.samples).mean()),

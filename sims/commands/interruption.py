@@ -1,9 +1,11 @@
-"""What an interrupted command leaves behind, and the command that goes on with it."""
+"""What a command that did not end leaves behind, and the command that goes on with it."""
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from fedcel.errors import RoundError
 
 
 class CommandInterrupted(Exception):  # noqa: N818 - the user did as intended
@@ -12,11 +14,16 @@ class CommandInterrupted(Exception):  # noqa: N818 - the user did as intended
 
 @contextmanager
 def explain_interruption(explain: Callable[[], str]) -> Iterator[None]:
-    """Turn Ctrl-C within the block into `CommandInterrupted` with an explanation."""
+    """Turn Ctrl-C within the block into `CommandInterrupted` with an explanation.
+
+    A round with too few clients ends with the explanation, too: others may come in a second try.
+    """
     try:
         yield
     except KeyboardInterrupt:
         raise CommandInterrupted(explain()) from None
+    except RoundError as error:
+        raise RoundError(f"{error}{explain()}") from error
 
 
 def repeat_hint(saved: str, arguments: Sequence[str]) -> Callable[[], str]:
