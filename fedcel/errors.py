@@ -42,6 +42,10 @@ class RoundError(FailedError):
     """Too few clients gave an update that could be used."""
 
 
+class EngineError(FailedError):
+    """What carries messages to clients broke down."""
+
+
 class LeakError(FedcelError, ValueError):
     """An encoder leaks more than its data holder allows."""
 

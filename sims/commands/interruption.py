@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedcel.errors import RoundError
+from fedcel.errors import EngineError, RoundError
 
 
 class CommandInterrupted(Exception):  # noqa: N818 - the user did as intended
@@ -16,14 +16,15 @@ class CommandInterrupted(Exception):  # noqa: N818 - the user did as intended
 def explain_interruption(explain: Callable[[], str]) -> Iterator[None]:
     """Turn Ctrl-C within the block into `CommandInterrupted` with an explanation.
 
-    A round with too few clients ends with the explanation, too: others may come in a second try.
+    Too few clients in a round and an engine that broke down end with the explanation, too: a second
+    try may find other circumstances.
     """
     try:
         yield
     except KeyboardInterrupt:
         raise CommandInterrupted(explain()) from None
-    except RoundError as error:
-        raise RoundError(f"{error}{explain()}") from error
+    except (EngineError, RoundError) as error:
+        raise type(error)(f"{error}{explain()}") from error
 
 
 def repeat_hint(saved: str, arguments: Sequence[str]) -> Callable[[], str]:

@@ -15,6 +15,7 @@ from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
 from clients import make_client_app
+from fedcel.errors import EngineError, describe_unforeseen, shorten_text
 from fedcel.runs import EventCallback
 from fedcel.settings import Settings
 from strategies.flower_log import filter_log
@@ -37,6 +38,10 @@ def train_on_ray(
     """Train into the run folder on Ray; an error in the ServerApp is raised here.
 
     A client whose process dies is trained again, see `sims.engines.client_processes`.
+
+    Raises:
+        EngineError: Ray does not start, or broke down.
+        FedcelError: Whatever else keeps the run from its end.
     """
     # Seconds that the other engines need not wait.
     from flwr.simulation import run_simulation
@@ -68,8 +73,23 @@ def train_on_ray(
                     "init_args": {"log_to_driver": False, "logging_level": logging.ERROR},
                 },
             )
+        except RuntimeError as error:
+            if type(error) is not RuntimeError:  # of the ServerApp, in its own words
+                raise
+            raise EngineError(f"Ray broke down: {describe_cause(error)}") from error
         finally:
             stop.set()
+
+
+def describe_cause(error: BaseException) -> str:
+    """Say what an error of Flower's, which says nothing, goes back to.
+
+    Args:
+        error: With the error that caused it, if there is one.
+    """
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return shorten_text(describe_unforeseen(error))
 
 
 @contextmanager

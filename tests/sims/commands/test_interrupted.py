@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedcel.errors import RoundError
+from fedcel.errors import EngineError, RoundError
 from sims.commands.main import main
 
 TRAINED_BY = {
@@ -52,15 +52,19 @@ def test_ctrl_c_names_what_goes_on(
     )
 
 
-def test_a_round_with_too_few_clients_is_a_failure_that_names_what_goes_on(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [RoundError, EngineError])
+def test_a_failure_that_may_pass_names_what_goes_on(
+    kind: type[Exception],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Exit 1, and the same command with --resume."""
 
     def fail(_: object, place: Path, *__: object, **___: object) -> None:
         place.mkdir(parents=True)
         (place / "settings.toml").touch()
-        raise RoundError("round 3 kept 7.0%")
+        raise kind("round 3 kept 7.0%")
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(TRAINED_BY["simulate"], fail)
