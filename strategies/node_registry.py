@@ -77,10 +77,10 @@ def register_nodes(
             log(WARNING, "No node holds partition %d any more; the run goes on without it", lost)
         return registry._replace(examples=dict(earlier))
     if len(registry.examples) != clients:
-        asked = len(registry.partitions) + len(registry.refused)
+        nodes = len(registry.partitions) + len(registry.refused)
         raise SettingsError(
             f"{len(registry.examples)} partitions answered, clients is {clients}; "
-            + _describe_missing(asked, silent, reasons)
+            + _describe_missing(nodes, silent, reasons)
         )
     return registry
 
@@ -163,9 +163,9 @@ def _register_as_they_come(
     return Answers(registry, reasons, silent)
 
 
-def _describe_missing(asked: int, silent: int, reasons: Sequence[str]) -> str:
+def _describe_missing(nodes: int, silent: int, reasons: Sequence[str]) -> str:
     """Say what became of the nodes that were asked, and what to do about those that are missing."""
-    sentence = f"{asked} nodes were asked"
+    sentence = f"{nodes} nodes were asked"
     if silent:
         sentence += (
             f"; {silent} gave no answer within {ANSWER_SECONDS:.0f} s, look into their logs for "

@@ -90,8 +90,8 @@ class PosteriorStrategy(FedAvg):
     def summary(self) -> None:
         """Log who trains; Flower's own summary is of a draw that is not made here."""
         clients = self.settings.clients
-        drawn = self.settings.clients_per_round or clients
-        log(INFO, "\t├──> Clients: %d of %d in a round", drawn, clients)
+        per_round = self.settings.clients_per_round or clients
+        log(INFO, "\t├──> Clients: %d of %d in a round", per_round, clients)
         log(INFO, "\t└──> Least share that is kept: %g", self.settings.strategy.least_share)
 
     def fault(self, reply: Message) -> str | None:

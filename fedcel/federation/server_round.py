@@ -219,8 +219,9 @@ def measure_kept_share(report: RoundReport) -> float:
         From 0 to 1; under a strategy of Flower's, where each client counts the same, the share of
         their number.
     """
-    asked = len(report.clients) + len(report.rejected)
-    return report.metrics.get(KEPT_SHARE, len(report.clients) / asked if asked else 1.0)
+    requested = len(report.clients) + len(report.rejected)
+    share = len(report.clients) / requested if requested else 1.0
+    return report.metrics.get(KEPT_SHARE, share)
 
 
 def check_kept_share(settings: Settings, report: RoundReport, round_number: int) -> None:
