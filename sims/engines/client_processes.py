@@ -133,7 +133,7 @@ def run_client_app(load_app: AppLoader, message: Message, context: Context) -> O
     """
     try:
         return Outcome(load_app()(message, context), context)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # an exit would end a process that others need
         reason = shorten_text(describe_unforeseen(error))
         return Outcome(None, context, reason, shorten_text(traceback.format_exc()))
 
