@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fedcel.data import load_splits as load_splits
     from fedcel.errors import DataError as DataError
     from fedcel.errors import DivergedError as DivergedError
+    from fedcel.errors import EngineError as EngineError
     from fedcel.errors import FailedError as FailedError
     from fedcel.errors import FedcelError as FedcelError
     from fedcel.errors import LeakError as LeakError

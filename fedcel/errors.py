@@ -4,6 +4,7 @@ from collections.abc import Container
 from traceback import extract_tb, walk_tb
 
 SHOWN_FRAMES = 2  # of a traceback: where an error rose, and who called
+MAX_TEXT = 2000  # characters of an error that reach a log or another machine
 
 
 class FedcelError(Exception):
@@ -43,7 +44,11 @@ class DivergedError(FailedError):
 
 
 class RoundError(FailedError):
-    """No client gave an update that could be used."""
+    """Too few clients gave an update that could be used."""
+
+
+class EngineError(FailedError):
+    """What carries messages to clients broke down."""
 
 
 class LeakError(FedcelError, ValueError):
@@ -103,3 +108,20 @@ def find_last_module(error: BaseException, modules: Container[str]) -> str | Non
     """Return which of some modules an error came through last; None: through none of them."""
     names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     return next((name for name in reversed(names) if name in modules), None)
+
+
+def shorten_text(text: str, limit: int = MAX_TEXT) -> str:
+    """Cut the middle out of a long text, and what no file and no message can hold.
+
+    Args:
+        text: Any, lone surrogates and all.
+        limit: Characters of it that stay.
+
+    Returns:
+        A text that can be encoded; its beginning and end say what an error's most often say.
+    """
+    if len(text) > limit:
+        half = limit // 2
+        gap = f" [... {len(text) - 2 * half} characters left out ...] "
+        text = f"{text[:half]}{gap}{text[-half:]}"
+    return text.encode(errors="backslashreplace").decode()

@@ -1,7 +1,7 @@
 """Which node holds which partition, and how much data: before round 1, and when nodes change."""
 
 import time
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from logging import INFO, WARNING
 from typing import NamedTuple
 
@@ -11,13 +11,25 @@ from flwr.serverapp import Grid
 
 from fedcel.errors import SettingsError
 from fedcel.federation import record_names
+from strategies.flower_log import show_progress
 from strategies.validate_reply import read_claim, to_printable
 
 WAIT_SECONDS = 60.0  # for all nodes to connect before round 1
 MAX_EXAMPLES = 10**8  # of one node; a claim beyond would drown all others and cool the chain
 _SETTLE_SECONDS = 3.0  # without a change, after which the connected nodes are counted
 ANSWER_SECONDS = 600.0  # for their first answers: a node reads its data before it gives one
+AT_ONCE = 1000  # nodes that are asked together; Flower's simulation is quadratic in their number
 _NO_PARTITION = -1
+
+
+class Answers(NamedTuple):
+    """What nodes said that were asked what they hold."""
+
+    registry: "NodeRegistry"
+    reasons: list[str]
+    """Why nodes were refused."""
+    silent: int
+    """How many did not answer in time."""
 
 
 class NodeRegistry(NamedTuple):
@@ -83,7 +95,7 @@ def register_nodes(
     Raises:
         SettingsError: A new run has not a node for each partition, or a resumed one has none.
     """
-    registry, reasons = _register_as_they_come(
+    registry, reasons, silent = _register_as_they_come(
         grid,
         clients,
         requirements or ConfigRecord(),
@@ -103,9 +115,10 @@ def register_nodes(
                 )
         return registry._replace(examples=dict(earlier) | registry.examples)
     if len(registry.examples) != clients:
+        nodes = len(registry.partitions) + len(registry.refused)
         raise SettingsError(
-            f"{len(registry.examples)} partitions answered, clients is {clients}; start the others "
-            f"or set clients; refused: {'; '.join(reasons[:5]) or 'none'}"
+            f"{len(registry.examples)} partitions answered, clients is {clients}; "
+            + _describe_missing(nodes, silent, reasons)
         )
     return registry
 
@@ -135,7 +148,7 @@ def reregister_nodes(
     candidates = [n for n in unknown if registry.refused.get(n, None) in (None, *orphans)]
     if not (orphans and candidates):
         return registry
-    answers, _ = _query_nodes(
+    answers = _query_nodes(
         grid,
         candidates,
         expected=registry.examples,
@@ -143,25 +156,25 @@ def reregister_nodes(
         requirements=requirements,
         timeout=timeout,
     )
-    for partition in sorted(answers.examples):
+    for partition in sorted(answers.registry.examples):
         log(INFO, "A node holds partition %d again", partition)
-    return _merge_registries(registry, answers)
+    return _merge_registries(registry, answers.registry)
 
 
 def _register_as_they_come(
     grid: Grid, clients: int, requirements: ConfigRecord, earlier: Mapping[int, int | None]
-) -> tuple[NodeRegistry, list[str]]:
+) -> Answers:
     """Query every node once, as they come, until all partitions are found or a minute is over.
 
-    Nobody is queried before as many as `clients` are there, or the minute is over. Returns why
-    nodes were refused, too. SettingsError when fewer came than are needed: all, one in a resumed
-    run.
+    Nobody is queried before as many as `clients` are there, or the minute is over. SettingsError
+    when fewer came than are needed: all, one in a resumed run.
     """
     expected = earlier or dict.fromkeys(range(clients))
     deadline = time.monotonic() + WAIT_SECONDS
     is_late = False
     registry = NodeRegistry({}, {})
     reasons: list[str] = []
+    silent = 0
     while len(registry.examples) < clients and not is_late:
         is_late = time.monotonic() > deadline
         nodes = list(grid.get_node_ids())
@@ -172,7 +185,7 @@ def _register_as_they_come(
             )
         new = [n for n in nodes if n not in registry.partitions and n not in registry.refused]
         if new and (is_late or len(nodes) >= clients):
-            answers, refusals = _query_nodes(
+            answers = _query_nodes(
                 grid,
                 new,
                 expected=expected,
@@ -180,11 +193,26 @@ def _register_as_they_come(
                 requirements=requirements,
                 timeout=ANSWER_SECONDS,
             )
-            registry = _merge_registries(registry, answers)
-            reasons += refusals
+            registry = _merge_registries(registry, answers.registry)
+            reasons += answers.reasons
+            silent += answers.silent
         elif not is_late:
             time.sleep(0.1)
-    return registry, reasons
+    return Answers(registry, reasons, silent)
+
+
+def _describe_missing(nodes: int, silent: int, reasons: Sequence[str]) -> str:
+    """Say what became of the nodes that were asked, and what to do about those that are missing."""
+    sentence = f"{nodes} nodes were asked"
+    if silent:
+        sentence += (
+            f"; {silent} gave no answer within {ANSWER_SECONDS:.0f} s, look into their logs for "
+            "the reason"
+        )
+    if reasons:
+        shown = [*reasons[:5], *(["..."] if len(reasons) > 5 else [])]
+        sentence += f"; {len(reasons)} were refused: {'; '.join(shown)}"
+    return f"{sentence}; start a node for each partition that is missing, or set clients"
 
 
 def _restore_first_nodes(registry: NodeRegistry, connected: Container[int]) -> NodeRegistry:
@@ -217,20 +245,20 @@ def _query_nodes(
     occupied: Container[int],
     requirements: ConfigRecord,
     timeout: float,
-) -> tuple[NodeRegistry, list[str]]:
-    """Query nodes for their partitions; return those of `expected` not `occupied`, and refusals.
+) -> Answers:
+    """Query nodes for their partitions; those of `expected` not `occupied` are registered.
 
-    `expected` are all partitions, and how many examples each must have, where that is known.
+    `expected` are all partitions, and how many examples each must have, where that is known. Each
+    thousand of nodes has `timeout` seconds.
     """
     partitions: dict[int, int] = {}
     examples: dict[int, int] = {}
     any_node_data = False
     reasons: list[str] = []
     refused = dict.fromkeys(nodes, _NO_PARTITION)
-    content = RecordDict({record_names.CONFIG: requirements})
-    kind = f"query.{record_names.COUNT_QUERY}"
-    queries = [Message(content, dst_node_id=node, message_type=kind) for node in refused]
-    for reply in grid.send_and_receive(queries, timeout=timeout):
+    answered = 0
+    for reply in _ask(grid, list(refused), requirements, timeout):
+        answered += 1
         node = reply.metadata.src_node_id
         claim = read_claim(reply)
         if isinstance(claim, str):
@@ -248,7 +276,28 @@ def _query_nodes(
             any_node_data = any_node_data or claim.has_node_data
     for reason in reasons:
         log(WARNING, "A node cannot take part: %s", reason)
-    return NodeRegistry(partitions, examples, any_node_data, refused=refused), reasons
+    silent = len(partitions) + len(refused) - answered
+    return Answers(
+        NodeRegistry(partitions, examples, any_node_data, refused=refused), reasons, silent
+    )
+
+
+def _ask(
+    grid: Grid, nodes: Sequence[int], requirements: ConfigRecord, timeout: float
+) -> Iterator[Message]:
+    """Ask nodes what they hold, so many at once, and yield their answers."""
+    content = RecordDict({record_names.CONFIG: requirements})
+    kind = f"query.{record_names.COUNT_QUERY}"
+    begin = time.monotonic()
+    for first in range(0, len(nodes), AT_ONCE):
+        part = nodes[first : first + AT_ONCE]
+        queries = [Message(content, dst_node_id=node, message_type=kind) for node in part]
+        yield from grid.send_and_receive(queries, timeout=timeout)
+        if len(nodes) > AT_ONCE:
+            show_progress(
+                f"{first + len(part)} of {len(nodes)} nodes were asked what they hold, "
+                f"{time.monotonic() - begin:.0f} s"
+            )
 
 
 def _find_claim_fault(partition: int, count: int, expected: Mapping[int, int | None]) -> str | None:

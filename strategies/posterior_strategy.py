@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Container, Iterable
 from functools import partial
-from logging import WARNING
+from logging import INFO, WARNING
 
 import torch
 from flwr.app import (
@@ -92,6 +92,13 @@ class PosteriorStrategy(FedAvg):
         self._classes: int | None = None  # as the ServerApp's config says
         self._sent: list[tuple[Metadata, int]] = []
         self._patience = min(ANSWER_SECONDS, settings.strategy.timeout)  # seconds, for queries
+
+    def summary(self) -> None:
+        """Log who trains; Flower's own summary is of a draw that is not made here."""
+        clients = self.settings.clients
+        per_round = self.settings.clients_per_round or clients
+        log(INFO, "\t├──> Clients: %d of %d in a round", per_round, clients)
+        log(INFO, "\t└──> Least share that is kept: %g", self.settings.strategy.least_share)
 
     def fault(self, reply: Message) -> str | None:
         """Say why to leave this reply out. Subclasses may override it.

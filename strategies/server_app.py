@@ -29,6 +29,7 @@ from fedcel.runs import (
 from fedcel.settings import CONNECTED_NODES, UNSET, Settings, parse_run_config
 from strategies.build_strategy import build_strategy
 from strategies.check_aggregate import blame_strategy, check_aggregates
+from strategies.flower_log import filter_log
 from strategies.node_registry import count_nodes
 from strategies.posterior_strategy import PosteriorStrategy
 from strategies.stock_rounds import StockRounds
@@ -102,7 +103,8 @@ def train_over_grid(
         strategy.recount = recount
     else:
         stock = StockRounds(strategy, settings, requirements)
-    with blame_strategy(settings), suppress(_ConvergedError):
+    quiet = filter_log(first_round=run.state.round)
+    with blame_strategy(settings), suppress(_ConvergedError), quiet:
         strategy.start(
             grid=stock.order_grid(grid) if stock else grid,
             initial_arrays=ArrayRecord(to_arrays(run.state.model, run.flat.shapes)),

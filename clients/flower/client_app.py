@@ -15,6 +15,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common import NDArrays, Scalar
 from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
 
+from clients.flower.failures import limit_failure
 from clients.flower.posterior_client import ClientMemory, ContextMemory, PosteriorClient
 from fedcel.data import NodeDataSettings
 from fedcel.errors import SettingsError
@@ -48,7 +49,7 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
     Returns:
         The app for `flwr run`, a SuperNode or a simulation of Flower's.
     """
-    app = ClientApp()
+    app = ClientApp(mods=[limit_failure])
 
     def node_settings(message: Message, context: Context) -> Settings:
         torch.set_num_threads(1)  # several clients share the cores; threads would fight over them

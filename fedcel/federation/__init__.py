@@ -20,13 +20,16 @@ from fedcel.federation.client_update import (
 )
 from fedcel.federation.local_update import SHARED_NOISE, LocalUpdate, local_update
 from fedcel.federation.server_round import (
+    KEPT_SHARE,
     ClientTrainer,
     Rejection,
     RoundReport,
     RoundRequest,
     add_mean_gradient,
     begin_round,
+    check_kept_share,
     finish_round,
+    measure_kept_share,
     play_round,
 )
 from fedcel.federation.server_state import (
@@ -38,6 +41,7 @@ from fedcel.federation.server_state import (
 
 __all__ = [
     "HEAVIEST",
+    "KEPT_SHARE",
     "SHARED_NOISE",
     "ClientTrainer",
     "ClientUpdate",
@@ -53,6 +57,7 @@ __all__ = [
     "advance_model",
     "begin_round",
     "build_workspace_net",
+    "check_kept_share",
     "compute_client_gradient",
     "declare_metrics",
     "declare_scores",
@@ -60,6 +65,7 @@ __all__ = [
     "init_net",
     "init_server_state",
     "local_update",
+    "measure_kept_share",
     "move_threshold",
     "play_round",
     "protect_update",

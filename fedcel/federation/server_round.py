@@ -31,6 +31,10 @@ from fedcel.losses.cel import CentreStatistics
 from fedcel.posterior import RoundPlan, plan_round, select_clients, weigh_clients
 from fedcel.settings import Settings
 
+KEPT_SHARE = "kept-share"
+"""Metric of a round in which clients were left out: the share of the asked weight that is kept."""
+_SHOWN_REASONS = 3
+
 
 class RoundRequest(NamedTuple):
     """What the server asks in one round."""
@@ -212,7 +216,7 @@ def finish_round(
     metrics = summary.means | spread | largest_weight_metric(settings, weights)
     if lacking:
         used_weight = sum(request.weights[client] for client in used)
-        metrics["kept-share"] = used_weight / sum(request.weights.values())
+        metrics[KEPT_SHARE] = used_weight / sum(request.weights.values())
     return state, RoundReport(
         used,
         [*rejected],
@@ -220,6 +224,49 @@ def finish_round(
         request.inputs.total_examples,
         [Rejection(used[position], reason) for position, reason in summary.left_out.items()],
         summary.spread,
+    )
+
+
+def measure_kept_share(report: RoundReport) -> float:
+    """Measure how much of the weight of the clients that were asked is in a round's model.
+
+    Args:
+        report: Who took part.
+
+    Returns:
+        From 0 to 1; under a strategy of Flower's, where each client counts the same, the share of
+        their number.
+    """
+    requested = len(report.clients) + len(report.rejected)
+    share = len(report.clients) / requested if requested else 1.0
+    return report.metrics.get(KEPT_SHARE, share)
+
+
+def check_kept_share(settings: Settings, report: RoundReport, round_number: int) -> None:
+    """Refuse a round in which too many clients were left out.
+
+    Whatever the reasons: a model of a few clients is another than the one that was asked for, and
+    its run must not end like one in which all took part.
+
+    Args:
+        settings: The run's settings.
+        report: Who took part.
+        round_number: The round.
+
+    Raises:
+        RoundError: A smaller share is kept than `strategy.least-share`.
+    """
+    share, least = measure_kept_share(report), settings.strategy.least_share
+    if share >= least:
+        return
+    shown = report.rejected[:_SHOWN_REASONS]
+    reasons = [f"client {rejection.client}: {rejection.reason}" for rejection in shown]
+    if hidden := len(report.rejected) - len(shown):
+        reasons.append(f"and {hidden} more")
+    raise RoundError(
+        f"round {round_number} kept {share:.1%} of its clients' weight, "
+        f"strategy.least-share is {least:g}; left out: {'; '.join(reasons)}. Mend that and resume "
+        "the run, or resume it with a lower strategy.least-share"
     )
 
 

@@ -41,7 +41,7 @@ from fedcel.posterior import (
 )
 from fedcel.privacy import NoisyRound, account_updates, measure_utility
 from fedcel.runs import per_image, run_folder
-from fedcel.runs.round_log import EVENTS
+from fedcel.runs.round_log import EVENTS, summarise_kept_shares
 from fedcel.runs.run_folder import Run
 from fedcel.seeding import make_generator
 from fedcel.settings import MIN_SAMPLED_ROUNDS
@@ -108,6 +108,7 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
     result = {
         **calibration.score_probabilities(posterior.probabilities, labels),
         "chance-accuracy": chance_accuracy(y),
+        **summarise_kept_shares(run.folder),
         "samples": len(run.samples),
         "convergence": describe_convergence(run),
         "entropy": float(calibration.predictive_entropy(posterior.samples).mean()),

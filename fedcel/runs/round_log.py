@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedcel.errors import DivergedError, RunError
-from fedcel.federation import RoundReport, ServerState
+from fedcel.federation import (
+    KEPT_SHARE,
+    RoundReport,
+    ServerState,
+    measure_kept_share,
+)
 from fedcel.files import write_whole
 from fedcel.posterior import Diagnosis, plan_round
 from fedcel.settings import Settings
@@ -42,6 +47,25 @@ class RoundLog:
         """Add a round's line."""
         self._lines.append(json.dumps(event, allow_nan=False))
         write_whole(self._path, "\n".join(self._lines) + "\n")
+
+
+def summarise_kept_shares(folder: Path) -> dict[str, int | float]:
+    """Summarise how much of the clients' weight is in a run's rounds.
+
+    Args:
+        folder: The run's folder.
+
+    Returns:
+        The rounds in which clients were left out, the least share that was kept, and the mean of
+        all rounds.
+    """
+    events = [json.loads(line) for line in (folder / EVENTS).read_text().splitlines()]
+    shares = [float(event.get(KEPT_SHARE, 1.0)) for event in events]
+    return {
+        "incomplete-rounds": sum(bool(event["rejected"]) for event in events),
+        "least-kept-share": min(shares, default=1.0),
+        "mean-kept-share": sum(shares) / len(shares) if shares else 1.0,
+    }
 
 
 def describe_round(
@@ -88,6 +112,8 @@ def describe_round(
         event["metrics-left-out"] = [
             {"client": client, "reason": reason} for client, reason, _ in report.unused_metrics
         ]
+    if report.rejected:
+        event[KEPT_SHARE] = measure_kept_share(report)
     if state.threshold:
         event["cel-threshold"] = state.threshold.threshold
     if diagnosis:

@@ -15,6 +15,7 @@ from fedcel.federation import (
     ClientTrainer,
     RoundReport,
     ServerState,
+    check_kept_share,
     init_net,
     init_server_state,
     move_threshold,
@@ -121,8 +122,10 @@ class ServerRun:
 
         Raises:
             DivergedError: The model, its answers or a score are not finite; nothing is written.
+            RoundError: Too many clients were left out; nothing is written.
         """
         settings, number = self.settings, state.round
+        check_kept_share(settings, report, number)
         scores = score_model(settings, self.flat, self.splits.validation, state)
         is_candidate = is_sample_candidate(settings, number)
         diagnosis = None

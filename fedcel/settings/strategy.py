@@ -72,6 +72,12 @@ class StrategySettings(Group):
     timeout: Positive = Field(
         3600.0, description="Seconds a round waits for replies; who is later is left out of it."
     )
+    least_share: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Share of a round's weight to keep where clients fail; a run with less ends.",
+    )
     max_norm: Positive | Off = Field(
         "none",
         description="Largest L2 norm of a delta that the server accepts; none: a thousand times "

@@ -1,9 +1,11 @@
-"""What an interrupted command leaves behind, and the command that goes on with it."""
+"""What a command that did not end leaves behind, and the command that goes on with it."""
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from fedcel.errors import EngineError, RoundError
 
 
 class CommandInterrupted(Exception):  # noqa: N818 - the user did as intended
@@ -12,11 +14,17 @@ class CommandInterrupted(Exception):  # noqa: N818 - the user did as intended
 
 @contextmanager
 def explain_interruption(explain: Callable[[], str]) -> Iterator[None]:
-    """Turn Ctrl-C within the block into `CommandInterrupted` with an explanation."""
+    """Turn Ctrl-C within the block into `CommandInterrupted` with an explanation.
+
+    Too few clients in a round and an engine that broke down end with the explanation, too: a second
+    try may find other circumstances.
+    """
     try:
         yield
     except KeyboardInterrupt:
         raise CommandInterrupted(explain()) from None
+    except (EngineError, RoundError) as error:
+        raise type(error)(f"{error}{explain()}") from error
 
 
 def repeat_hint(saved: str, arguments: Sequence[str]) -> Callable[[], str]:

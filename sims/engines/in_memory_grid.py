@@ -1,6 +1,5 @@
 """Flower without processes: any strategy over nodes that are calls of the ClientApp, one by one."""
 
-import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -17,7 +16,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from clients import make_client_app
 from fedcel.runs import EventCallback
 from fedcel.settings import Settings
-from sims.engines.ray import filter_log
+from strategies.flower_log import filter_log
 from strategies.server_app import train_over_grid
 
 RUN_ID, SERVER_ID = 1, 1
@@ -35,15 +34,9 @@ def train_in_memory(
 
     It is the ServerApp's own code and the ClientApp's, so that Ray would give the same model.
     """
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        with filter_log(logger, Event()), allow_messages():
-            grid = InMemoryGrid(make_client_app(settings, folder / "state"), settings.clients)
-            train_over_grid(grid, settings, folder, show_round, resume=resume, measure=measure)
-    finally:
-        logger.setLevel(level)
+    with filter_log(Event(), is_quiet=True), allow_messages():
+        grid = InMemoryGrid(make_client_app(settings, folder / "state"), settings.clients)
+        train_over_grid(grid, settings, folder, show_round, resume=resume, measure=measure)
 
 
 @contextmanager

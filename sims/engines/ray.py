@@ -15,8 +15,10 @@ from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
 from clients import make_client_app
+from fedcel.errors import EngineError, describe_unforeseen, shorten_text
 from fedcel.runs import EventCallback
 from fedcel.settings import Settings
+from strategies.flower_log import filter_log
 from strategies.server_app import train_over_grid
 
 PULL_SECONDS = 0.01  # between two looks for replies
@@ -26,14 +28,25 @@ ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # keeps Ray's GPU notice away on CPU machines
     "RAY_USAGE_STATS_ENABLED": "0",
     "OMP_NUM_THREADS": "1",
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # Ray that has ended is not begun again
 }
 
 
 def train_on_ray(
     settings: Settings, folder: Path, show_round: EventCallback, *, resume: bool = False
 ) -> None:
-    """Train into the run folder on Ray; an error in the ServerApp is raised here."""
-    from flwr.simulation import run_simulation  # a second that the other engines need not wait
+    """Train into the run folder on Ray; an error in the ServerApp is raised here.
+
+    A client whose process dies is trained again, see `sims.engines.client_processes`.
+
+    Raises:
+        EngineError: Ray does not start, or broke down.
+        FedcelError: Whatever else keeps the run from its end.
+    """
+    # Seconds that the other engines need not wait.
+    from flwr.simulation import run_simulation
+
+    from sims.engines.client_processes import use_client_processes
 
     app = ServerApp()
     stop = Event()
@@ -43,9 +56,12 @@ def train_on_ray(
         train_over_grid(make_stoppable(grid, stop), settings, folder, show_round, resume=resume)
 
     os.environ.update({key: os.environ.get(key, value) for key, value in ENVIRONMENT.items()})
-    logger = logging.getLogger("flwr")
-    logger.setLevel(logging.WARNING)
-    with warnings.catch_warnings(), stop_on_interrupt(stop), filter_log(logger, stop):
+    with (
+        warnings.catch_warnings(),
+        stop_on_interrupt(stop),
+        filter_log(stop, is_quiet=True),
+        use_client_processes(),
+    ):
         warnings.filterwarnings("ignore", "Tip:", FutureWarning)  # Ray's advice on env variables
         try:
             run_simulation(
@@ -57,8 +73,23 @@ def train_on_ray(
                     "init_args": {"log_to_driver": False, "logging_level": logging.ERROR},
                 },
             )
+        except RuntimeError as error:
+            if type(error) is not RuntimeError:  # of the ServerApp, in its own words
+                raise
+            raise EngineError(f"Ray broke down: {describe_cause(error)}") from error
         finally:
             stop.set()
+
+
+def describe_cause(error: BaseException) -> str:
+    """Say what an error of Flower's, which says nothing, goes back to.
+
+    Args:
+        error: With the error that caused it, if there is one.
+    """
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return shorten_text(describe_unforeseen(error))
 
 
 @contextmanager
@@ -78,28 +109,6 @@ def stop_on_interrupt(stop: Event) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def filter_log(logger: logging.Logger, stop: Event) -> Iterator[None]:
-    """Keep two notices out of the log, and all that is said of clients that were told to stop.
-
-    After Ctrl-C for good: threads of Flower's may have more to say while the process ends.
-    """
-
-    def is_worth_logging(record: logging.LogRecord) -> bool:
-        return not stop.is_set() and not _is_expected(record)
-
-    logger.addFilter(is_worth_logging)
-    interrupted = False
-    try:
-        yield
-    except KeyboardInterrupt:
-        interrupted = True
-        raise
-    finally:
-        if not interrupted:
-            logger.removeFilter(is_worth_logging)
 
 
 def make_stoppable(grid: Grid, stop: Event) -> Grid:
@@ -124,13 +133,3 @@ def make_stoppable(grid: Grid, stop: Event) -> Grid:
     grid.pull_messages = pull_messages  # type: ignore[method-assign]
     grid.get_node_ids = get_node_ids  # type: ignore[method-assign]
     return grid
-
-
-def _is_expected(record: logging.LogRecord) -> bool:
-    """Say whether a notice of Flower's is about one of two things that are done on purpose.
-
-    Simulations start in process: `flwr run` needs a detached server, and returns 0 when an app
-    fails. Nodes are not asked to evaluate each round: the server scores on validation images.
-    """
-    text = str(record.msg)
-    return "DEPRECATED FEATURE" in text or "evaluation will be skipped" in text

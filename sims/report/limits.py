@@ -103,6 +103,22 @@ def count_seeds(number: int, kind: str = "") -> str:
     return f"one {kind}seed" if number == 1 else f"{number} {kind}seeds"
 
 
+def describe_left_out(runs: Iterable[FinishedRun]) -> str:
+    """Say in how many rounds clients were left out, and how much was kept; empty for none."""
+    events = [run.events for run in runs]
+    rounds = [event for of_run in events for event in of_run]
+    incomplete = sum(bool(event.rejected) for event in rounds)
+    if not incomplete:
+        return ""
+    mean = sum(event.share for event in rounds) / len(rounds)
+    least = min(event.share for event in rounds)
+    several = f" of {len(events)} runs" if len(events) > 1 else ""
+    return (
+        f"Clients were left out in {incomplete} of {len(rounds)} rounds{several}: {mean:.1%} of "
+        f"the clients' weight was kept on average, {least:.1%} in the worst round."
+    )
+
+
 def count_rejections(runs: Iterable[FinishedRun]) -> list[tuple[str, int]]:
     """Return each reason for which replies were left out, with how often, most frequent first."""
     return Counter(r.reason for run in runs for e in run.events for r in e.rejected).most_common()

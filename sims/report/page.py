@@ -191,6 +191,7 @@ def render_page(
         attack_sentence=describe_attack(verdict),
         alarms=find_alarms(summaries),
         bars=make_bars(featured.values()),
+        left_out=limits.describe_left_out(run for s in summaries for run in s.runs),
         seeds=limits.describe_seeds(summaries),
         cautions=list_cautions(summaries, verdict),
         limits=limits.list_limits(summaries, verdict, book.failed, (row.attack for row in answers)),

@@ -4,7 +4,7 @@ import textwrap
 from pathlib import Path
 
 from sims.report.book import read_book
-from sims.report.limits import describe_seeds
+from sims.report.limits import describe_left_out, describe_seeds
 from sims.report.summary import Summary, summarise_book
 from sims.report.table import (
     DASH,
@@ -53,8 +53,10 @@ def format_summary(folder: Path) -> str:
         describe_attack(verdict),
         describe_seeds(summaries),
     )
+    left_out = describe_left_out(run for summary in summaries for run in summary.runs)
     return "\n\n".join(
         [
+            *([textwrap.fill(left_out, 96)] if left_out else []),
             format_columns(make_table("Summary", head, rows)),
             *(textwrap.fill(paragraph, 96) for paragraph in paragraphs if paragraph),
             "",

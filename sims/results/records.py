@@ -41,7 +41,18 @@ class RoundEvent(Record):
     within_class_spread: Number = None
     cel_weight: Number = None
     attention_share: Number = None
+    clients: int = 0
+    """Whose updates are used."""
     rejected: tuple[RejectedReply, ...] = ()
+    kept_share: float | None = None
+    """Of the weight of the clients that were asked, where some were left out; see `share`."""
+
+    @property
+    def share(self) -> float:
+        """Return what was kept of the clients' weight; of their number where no weight is told."""
+        if self.kept_share is not None or not self.rejected:
+            return 1.0 if self.kept_share is None else self.kept_share
+        return self.clients / (self.clients + len(self.rejected))
 
 
 class PredictorScores(Record):

@@ -1,9 +1,9 @@
 """Time and memory against clients, parameters and samples: `python -m tests.bench.scale`.
 
 Each point is a process of its own on the loop engine, 100 clients a round, `cluster` CEL, whose
-state a client keeps; images are random numbers, a load and not a task. With `--ray` also 1 000
-virtual SuperNodes. Printed: seconds before round 1, seconds a round (median of those after the
-first two), the process's peak memory, what lies on the disk.
+state a client keeps; images are random numbers, a load and not a task. With `--ray` also 1 000 to
+10 000 virtual SuperNodes. Printed: seconds before round 1, seconds a round (median of those after
+the first two), the process's peak memory, what lies on the disk.
 """
 
 import json
@@ -46,14 +46,23 @@ POINTS: list[tuple[str, dict[str, str | int | float]]] = [
     *((f"net.width {w}", {"net.width": w}) for w in (1024, 8192)),
     *((f"{n} samples kept", {"chain.samples": n, "rounds": 2 * n + 4}) for n in (8, 16)),
 ]
-RAY = "1 000 virtual SuperNodes on Ray", {"engine": "ray", "rounds": 6}
+RAY: list[tuple[str, dict[str, str | int | float]]] = [
+    ("1 000 virtual SuperNodes on Ray", {"engine": "ray", "rounds": 6}),
+    *(
+        (
+            f"{n} virtual SuperNodes on Ray, 4 a round",
+            {"engine": "ray", "rounds": 6, "clients": n, "clients-per-round": 4},
+        )
+        for n in (3000, 10_000)
+    ),
+]
 COLUMNS = ("parameters", "before round 1, s", "a round, s", "peak memory, MiB", "on disk, MiB")
 
 
 def main() -> None:
     """Measure every point in a process of its own, and print the table."""
     print("| what | " + " | ".join(COLUMNS) + " |\n|" + "---|" * (len(COLUMNS) + 1))
-    for title, change in [*POINTS, RAY] if "--ray" in sys.argv else POINTS:
+    for title, change in [*POINTS, *RAY] if "--ray" in sys.argv else POINTS:
         command = [sys.executable, "-m", "tests.bench.scale", "--one", json.dumps(change)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         figures = json.loads(done.stdout.splitlines()[-1])

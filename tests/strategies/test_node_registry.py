@@ -1,6 +1,8 @@
 """Which node holds what: before round 1, after a resume, and when one comes later."""
 
+import logging
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,6 +50,43 @@ def test_meeting_the_nodes_learns_partitions_and_counts() -> None:
     assert (registry.examples, registry.has_node_data) == ({0: 10, 1: 11, 2: 12}, False)
     assert (registry.first_nodes, registry.refused) == ({2: 100, 0: 101, 1: 102}, {})
     assert (grid.asked, grid.timeout) == ([100, 101, 102], node_registry.ANSWER_SECONDS)
+
+
+def test_many_nodes_are_asked_in_parts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each part has its own time, and a line says how far it is; a few nodes need none."""
+    monkeypatch.setattr(node_registry, "AT_ONCE", 2)
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    caplog.set_level(logging.INFO, "flwr")
+    grid, sizes = FakeGrid([sound(k) for k in range(5)]), []
+    answer = grid.send_and_receive
+
+    def count_and_answer(messages: list[Message], timeout: float) -> list[Message]:
+        sizes.append(len(messages))
+        return answer(messages, timeout)
+
+    grid.send_and_receive = count_and_answer  # type: ignore[method-assign]
+    registry = register_nodes(grid, 5)  # type: ignore[arg-type]
+    assert registry.examples == {k: 10 + k for k in range(5)}
+    assert sizes == [2, 2, 1] and grid.timeout == node_registry.ANSWER_SECONDS
+    progress = [line for line in caplog.messages if "were asked what they hold" in line]
+    assert [line.split(" nodes")[0] for line in progress] == ["2 of 5", "4 of 5", "5 of 5"]
+    caplog.clear()
+    register_nodes(FakeGrid([sound(0), sound(1)]), 2)  # type: ignore[arg-type]
+    assert not caplog.messages
+
+
+@pytest.mark.usefixtures("hurry")
+def test_the_refusal_says_who_was_asked_who_was_silent_and_who_was_wrong() -> None:
+    """Four nodes for four partitions: one is silent, one claims another's partition."""
+    grid = FakeGrid([sound(0), None, sound(0), sound(3)])
+    words = (
+        "2 partitions answered, clients is 4; 4 nodes were asked; 1 gave no answer within 600 s, "
+        "look into their logs for the reason; 1 were refused: partition 0 is another's; "
+    )
+    with pytest.raises(SettingsError, match=re.escape(words)):
+        register_nodes(grid, 4)  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("hurry")

@@ -1,6 +1,7 @@
 """A Ray cluster that is there already, by its address: more machines without another setting."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 
 import pytest
 
@@ -72,5 +74,49 @@ def test_clients_train_on_the_cluster_of_ray_address(
             parse_settings({**raw, "engine": engine, "privacy.epsilons": "4"}), tmp_path / engine
         )
     assert (tmp_path / "mark").exists()
+    one, two = ((tmp_path / e / "model.safetensors").read_bytes() for e in ("loop", "ray"))
+    assert one == two
+
+
+def start_second_node(address: str) -> subprocess.Popen[bytes]:
+    """Start another node of the cluster, as a second machine would."""
+    ray = [str(Path(sys.executable).with_name("ray")), "start", f"--address={address}", "--block"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
+    return subprocess.Popen(
+        [*ray, "--num-cpus=2"],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.long
+def test_a_lost_machine_changes_no_bit(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node is killed with all its processes in the middle: the other trains all clients."""
+    monkeypatch.setenv("RAY_ADDRESS", cluster)
+    second = start_second_node(cluster)
+    raw = {"clients": 6, "rounds": 12, "local.steps": 20, "privacy.epsilons": "4"}
+
+    def kill_in_the_middle() -> None:
+        events = tmp_path / "ray" / "events.jsonl"
+        limit = time.monotonic() + 240
+        while time.monotonic() < limit:
+            if events.exists() and len(events.read_text().splitlines()) >= 2:
+                break
+            time.sleep(0.05)
+        os.killpg(second.pid, signal.SIGKILL)
+
+    killer = Thread(target=kill_in_the_middle)
+    killer.start()
+    try:
+        simulate(parse_settings({**raw, "engine": "ray"}), tmp_path / "ray")
+    finally:
+        killer.join()
+        second.wait(60)
+    simulate(parse_settings({**raw, "engine": "loop"}), tmp_path / "loop")
+    assert '"rejected": [{' not in (tmp_path / "ray" / "events.jsonl").read_text()
     one, two = ((tmp_path / e / "model.safetensors").read_bytes() for e in ("loop", "ray"))
     assert one == two

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fedcel.errors import EngineError, RoundError
 from sims.commands.main import main
 
 TRAINED_BY = {
@@ -48,6 +49,30 @@ def test_ctrl_c_names_what_goes_on(
     line = f"fedcel {command} digits --set 'net.name=a b' --out {out}"
     assert said.endswith(
         f"{line} --resume\n" if command == "simulate" else f"command again: {line}\n"
+    )
+
+
+@pytest.mark.parametrize("kind", [RoundError, EngineError])
+def test_a_failure_that_may_pass_names_what_goes_on(
+    kind: type[Exception],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Exit 1, and the same command with --resume."""
+
+    def fail(_: object, place: Path, *__: object, **___: object) -> None:
+        place.mkdir(parents=True)
+        (place / "settings.toml").touch()
+        raise kind("round 3 kept 7.0%")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(TRAINED_BY["simulate"], fail)
+    assert main(["simulate", "digits", "--out", "runs/a"]) == 1
+    said = capsys.readouterr().err
+    assert said == (
+        "fedcel: round 3 kept 7.0%; complete rounds are saved, go on: "
+        "fedcel simulate digits --out runs/a --resume\n"
     )
 
 

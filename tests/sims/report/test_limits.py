@@ -8,7 +8,12 @@ import pytest
 from fedcel.attacks import ATTACKS, AttackRow
 from fedcel.settings import Settings
 from sims.report.book import FinishedRun
-from sims.report.limits import count_rejections, describe_seeds, list_limits
+from sims.report.limits import (
+    count_rejections,
+    describe_left_out,
+    describe_seeds,
+    list_limits,
+)
 from sims.report.verdict import find_verdict
 from sims.results.records import FailedCell, RejectedReply, RoundEvent, RunResult
 from tests.sims.report.made import cell
@@ -128,3 +133,21 @@ def test_rejected(outcome: Callable[..., RunResult]) -> None:
     )
     run = run_with(outcome(), events)
     assert count_rejections([run]) == [("late", 2), ("not finite", 1)]
+
+
+def test_left_out_clients_are_told_by_rounds_and_weight(
+    outcome: Callable[..., RunResult],
+) -> None:
+    """Two of four rounds in two runs; the mean goes over all rounds. Nothing where none was."""
+    late = (RejectedReply(client=1, reason="late"),)
+    events = tuple(
+        RoundEvent(round=number, rejected=late if share < 1 else (), kept_share=share)
+        for number, share in enumerate((1.0, 0.6))
+    )
+    run = run_with(outcome(), events)
+    assert describe_left_out([run, run]) == (
+        "Clients were left out in 2 of 4 rounds of 2 runs: 80.0% of the clients' weight was kept "
+        "on average, 60.0% in the worst round."
+    )
+    assert "in 1 of 2 rounds: 80.0%" in describe_left_out([run])
+    assert describe_left_out([run_with(outcome(), events[:1])]) == ""

@@ -165,6 +165,23 @@ def test_run_nobody_attacked(make_bench: Make) -> None:
     assert "No attack was run." in (folder / "report.html").read_text()
 
 
+def test_rounds_without_clients_stand_above_everything(make_bench: Make) -> None:
+    """In the page before the headline, on the terminal in the first line."""
+    folder = make_bench() / "runs" / "1-0"
+    path = folder / "events.jsonl"
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    left_out = {"rejected": [{"client": 3, "reason": "late"}], "clients": 4}
+    events = [event | {"rejected": []} for event in events[:-1]] + [events[-1] | left_out]
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+    page_of(folder)
+    html = (folder / "report.html").read_text()
+    words = "Clients were left out in 1 of 40 rounds: 99.5% of the clients' weight was kept on"
+    assert html.index(words[:40]) < html.index('<p class="say">')
+    assert format_summary(folder).startswith(words)
+    path.write_text("".join(json.dumps(event) + "\n" for event in events[:-1]))
+    assert "Clients were left out" not in format_summary(folder)
+
+
 def test_larger_budgets_have_a_table(make_bench: Make) -> None:
     """Where there are several; the name is that of the other tables; it says what still falls."""
     folder = make_bench()

@@ -1,0 +1,77 @@
+"""Flower's log where it runs here: no wrong lines, no endless ones."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event
+from traceback import format_exception
+
+from fedcel.errors import shorten_text
+
+PROGRESS = "progress"
+"""A record with this attribute is shown where all else below a warning is not."""
+_EXPECTED = ("DEPRECATED FEATURE", "evaluation will be skipped")
+_COUNTED = ("[ROUND %s/%s]", "\t├── Number of rounds: %d")
+"""What Flower says of rounds."""
+_RESULTS = "Final results:"
+"""After it come metrics by round, in Flower's count."""
+
+
+@contextmanager
+def filter_log(
+    stop: Event | None = None, *, is_quiet: bool = False, first_round: int = 0
+) -> Iterator[None]:
+    """Correct what Flower logs within the block.
+
+    Long texts are cut: a client's error may bring megabytes. In a run that goes on, rounds are
+    counted from its first. Two notices about what is done on purpose are left out: that simulations
+    start in process (`flwr run` needs a detached server), and that nodes are not asked to evaluate
+    each round (the server scores on validation images).
+
+    Args:
+        stop: Once it is set, nothing is logged, after Ctrl-C for good: what clients say that were
+            told to stop is no news, and threads of Flower's may say it while the process ends.
+        is_quiet: Leave out what is no warning, but for the lines of `show_progress`.
+        first_round: The last complete round of a run that goes on; Flower counts on from there.
+    """
+    is_over = False
+
+    def correct_record(record: logging.LogRecord) -> bool:
+        if stop is not None and stop.is_set():
+            return False
+        if is_quiet and record.levelno < logging.WARNING and not hasattr(record, PROGRESS):
+            return False
+        if any(notice in str(record.msg) for notice in _EXPECTED):
+            return False
+        if first_round and record.msg in _COUNTED and isinstance(record.args, tuple):
+            record.args = tuple(int(str(number)) + first_round for number in record.args)
+        nonlocal is_over
+        is_over = is_over or record.msg == _RESULTS
+        if first_round and is_over and record.levelno < logging.WARNING:
+            return False
+        _shorten_record(record)
+        return True
+
+    logger = logging.getLogger("flwr")
+    logger.addFilter(correct_record)
+    interrupted = False
+    try:
+        yield
+    except KeyboardInterrupt:
+        interrupted = True
+        raise
+    finally:
+        if not interrupted:
+            logger.removeFilter(correct_record)
+
+
+def show_progress(text: str) -> None:
+    """Log a line about work that takes long, for simulations, too."""
+    logging.getLogger("flwr").info(text, extra={PROGRESS: True})
+
+
+def _shorten_record(record: logging.LogRecord) -> None:
+    """Cut a record's text and traceback, where they are long."""
+    record.msg, record.args = shorten_text(record.getMessage()), None
+    if record.exc_info and record.exc_info[1] is not None:
+        record.exc_text = shorten_text("".join(format_exception(record.exc_info[1])).rstrip())
