@@ -26,7 +26,7 @@ from strategies.strategy_arguments import Signature, convert_argument, read_sign
 _WRAPPED = "strategy"
 """The parameter by which Flower's wrappers take the strategy that they wrap."""
 _FLOWER = "flwr.serverapp.strategy"
-_READ_ANYWAY = ("name", "upload", "timeout", "arguments", "proximal")
+_READ_ANYWAY = ("name", "upload", "timeout", "arguments", "proximal", "least_share")
 """Settings that are read whatever the strategy takes; the proximal pull by the clients."""
 _NEUTRAL = {"momentum": 0.0}
 """Values that a strategy without the argument has anyway."""

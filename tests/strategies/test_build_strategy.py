@@ -44,7 +44,7 @@ DECIDED = {
 }
 """Arguments that the run decides, or that no text can name."""
 COMMON = {"weighted_by_key", "arrayrecord_key", "configrecord_key"}
-READ_BY_THE_RUN = {"name", "upload", "timeout", "arguments", "proximal"}
+READ_BY_THE_RUN = {"name", "upload", "timeout", "arguments", "proximal", "least_share"}
 
 
 class Passing(FedAvg):
