@@ -41,9 +41,11 @@ if TYPE_CHECKING:
     from fedcel.extras import MissingExtraError as MissingExtraError
     from fedcel.federation import LocalUpdate as LocalUpdate
     from fedcel.federation.local_update import local_update as local_update
+    from fedcel.leakage import Leakage as Leakage
     from fedcel.leakage import SmashedData as SmashedData
     from fedcel.leakage import optimal_leak as optimal_leak
     from fedcel.leakage.certificate import certificate as certificate
+    from fedcel.leakage.measure_leakage import measure_leakage as measure_leakage
     from fedcel.losses import Losses as Losses
     from fedcel.losses.cel import ConditionalEntropy as ConditionalEntropy
     from fedcel.losses.cel import Term as Term
