@@ -47,8 +47,14 @@ if TYPE_CHECKING:
     from fedcel.leakage.certificate import certificate as certificate
     from fedcel.leakage.measure_leakage import measure_leakage as measure_leakage
     from fedcel.losses import Losses as Losses
+    from fedcel.losses.cel import ClusterCEL as ClusterCEL
     from fedcel.losses.cel import ConditionalEntropy as ConditionalEntropy
+    from fedcel.losses.cel import GatedCEL as GatedCEL
+    from fedcel.losses.cel import HybridCEL as HybridCEL
+    from fedcel.losses.cel import MutualInformationCEL as MutualInformationCEL
+    from fedcel.losses.cel import PlainCEL as PlainCEL
     from fedcel.losses.cel import Term as Term
+    from fedcel.losses.cel import ramp_weight as ramp_weight
     from fedcel.losses.defences import Defence as Defence
     from fedcel.nets import Cut as Cut
     from fedcel.nets import FlatNet as FlatNet
