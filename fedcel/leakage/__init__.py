@@ -6,7 +6,7 @@ from fedcel.leakage.exact_bits import OptimalLeak, optimal_leak
 from fedcel.leakage.gaussianity import Gaussianity, gaussianity
 from fedcel.leakage.identification import identification
 from fedcel.leakage.leakage import Leakage
-from fedcel.leakage.measure_leakage import measure_leakage
+from fedcel.leakage.measure_leakage import measure_leakage, read_noise
 from fedcel.leakage.observation import (
     ARCHITECTURE,
     FIRST_LAYER,
@@ -69,4 +69,5 @@ __all__ = [
     "make_refusal",
     "measure_leakage",
     "optimal_leak",
+    "read_noise",
 ]

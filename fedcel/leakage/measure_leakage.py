@@ -191,7 +191,19 @@ def check_numbers(*, candidates: int, draws: int | None) -> None:
 def read_noise(
     noise: Noise | None, dropout: float, table: Float[Tensor, "M D"]
 ) -> Float[Tensor, " D"]:
-    """Return the standard deviation of each feature's noise; ValueError on what is none."""
+    """Check noise and dropout, and spell the noise out for each feature.
+
+    Args:
+        noise: One standard deviation for all features, or one for each.
+        dropout: Chance that a feature is sent as 0.
+        table: Features (M, D), whose type and device the noise takes.
+
+    Returns:
+        The standard deviations (D,).
+
+    Raises:
+        ValueError: One of them is not allowed.
+    """
     if noise is None:
         raise ValueError(
             "noise is missing: the standard deviation of the Gaussian noise that is added to the "
