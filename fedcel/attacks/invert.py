@@ -175,23 +175,23 @@ def invert(
     chosen = [attack for attack, _ in parse_attacks(settings.names)]
     if None in chosen:
         raise ValueError(f"attacks has {OPTIMAL!r}, which rebuilds nothing; call measure_leakage")
-    wanted = read_images(targets, labels, "targets")
-    known = read_images(auxiliary, auxiliary_labels, "auxiliary images")
-    if wanted.x.shape[1:] != known.x.shape[1:]:
+    target_images = read_images(targets, labels, "targets")
+    auxiliary_images = read_images(auxiliary, auxiliary_labels, "auxiliary images")
+    sizes = [tuple(images.x.shape[1:]) for images in (target_images, auxiliary_images)]
+    if sizes[0] != sizes[1]:
         raise ValueError(
-            f"targets are {tuple(wanted.x.shape)}, auxiliary images {tuple(known.x.shape)}; must "
-            "be of one size"
+            f"targets are {sizes[0]}, auxiliary images {sizes[1]} each; must be of one size"
         )
-    refuse_known_targets(wanted, known)
-    observation = observe_encoder(encoder, known.x, noise, dropout, head=head)
+    refuse_known_targets(target_images, auxiliary_images)
+    observation = observe_encoder(encoder, auxiliary_images.x, noise, dropout, head=head)
     listener = SILENT if progress is None else AttackListener(show_line=progress)
     rebuilt: dict[str, Tensor] = {}
     scores: dict[str, ReconstructionScores] = {}
     for number, attack in enumerate(filter(None, chosen)):
         task = AttackTask(
             settings,
-            known,
-            wanted,
+            auxiliary_images,
+            target_images,
             None,
             seed,
             listener,
@@ -200,13 +200,19 @@ def invert(
             attack_count=len(chosen),
         )
         surface = choose_surface(attack, observation)
-        images = reconstruct_targets(attack, surface, wanted, task, attack_seed=0)
+        images = reconstruct_targets(attack, surface, target_images, task, attack_seed=0)
         rebuilt[attack.name] = images
-        scores[attack.name] = score_reconstructions(images, wanted, known, candidates)
+        scores[attack.name] = score_reconstructions(
+            images, target_images, auxiliary_images, candidates
+        )
     if labels is None:  # all of one class: a classifier has nothing to read
         scores = {name: replace(row, label_accuracy=None) for name, row in scores.items()}
     return Inversion(
-        wanted.x, rebuilt, scores, min(candidates, len(wanted.x)), has_labels=labels is not None
+        target_images.x,
+        rebuilt,
+        scores,
+        min(candidates, len(target_images.x)),
+        has_labels=labels is not None,
     )
 
 
