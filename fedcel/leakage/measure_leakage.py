@@ -27,6 +27,7 @@ from fedcel.tensors import ArrayLike, check_features, to_labels, to_tensor
 
 PAIRS_AT_ONCE = 4_000_000  # of a message and an image in memory: 32 MB, several times
 MIN_DRAWS = 2  # of noise, for each image: one would give no error
+LARGE_TABLE = 2**18  # values from which a certificate is looked for fast
 EQUAL_SHARE = 1e-3  # of their size by which features that are equal to the eye differ
 NO_SIGNAL_BITS = 0.01  # of the channel, below which what differs does not come through
 
@@ -305,7 +306,8 @@ def bound_bits(
         return None
     is_noisy = bool((sigma > 0).all())
     scaled = table / sigma if is_noisy else table
-    bound = certificate(scaled.cpu(), groups, 1.0 if is_noisy else 0.0, candidates)
+    unit = 1.0 if is_noisy else 0.0
+    bound = certificate(scaled.cpu(), groups, unit, candidates, large_table=LARGE_TABLE)
     return bound.bits, bound.bits_within_class
 
 

@@ -2,7 +2,12 @@
 
 
 def ramp_weight(
-    step: float, steps: float, *, warm_up: float = 5, ramp: float = 0.6, end: float = 1.0
+    step: int | float,
+    steps: int | float,
+    *,
+    warm_up: int | float = 5,
+    ramp: int | float = 0.6,
+    end: int | float = 1.0,
 ) -> float:
     """Compute by how much a loss counts at a step: 0, then a linear ramp, then constant.
 
@@ -36,5 +41,5 @@ def ramp_weight(
     if step <= warm_up:
         return 0.0
     if step >= last:
-        return end
+        return float(end)
     return end * (step - warm_up) / (last - warm_up)
