@@ -1,6 +1,6 @@
 """Time and memory of `measure_leakage`: `python -m tests.bench.library` prints a table.
 
-Each row is a process of its own on two threads. Memory is the peak less that of a process which has
+Each row is a process of its own on one thread. Memory is the peak less that of a process which has
 measured a handful of images, libraries and all.
 """
 
@@ -14,7 +14,7 @@ import torch
 import fedcel
 
 ROWS = [(400, 64), (2000, 512), (10_000, 64), (10_000, 512)]
-THREADS = 2
+THREADS = 1
 
 
 def main() -> None:
