@@ -60,6 +60,7 @@ bench: .venv/ready
 	$(BIN)/python -m tests.bench.attention
 	$(BIN)/python -m tests.bench.clusters
 	$(BIN)/python -m tests.bench.vgg
+	$(BIN)/python -m tests.bench.library
 	$(BIN)/python -m tests.bench.ledger
 	$(BIN)/python -m tests.bench.service
 

@@ -2,6 +2,7 @@
 
 from fedcel.nets.cut import Cut, apply_noise
 from fedcel.nets.device import CPU, fastest_device, place_state, use_full_precision
+from fedcel.nets.encode_images import Encoder, encode_images
 from fedcel.nets.flat_parameters import FlatNet, to_arrays, to_vector
 from fedcel.nets.inference_cost import InferenceCost, measure_cost
 from fedcel.nets.net_contract import NET_CHECKS, NetCase
@@ -13,12 +14,14 @@ __all__ = [
     "NET_BUILDERS",
     "NET_CHECKS",
     "Cut",
+    "Encoder",
     "FlatNet",
     "InferenceCost",
     "NetCase",
     "SplitNet",
     "apply_noise",
     "build_net",
+    "encode_images",
     "fastest_device",
     "fold_batch_norms",
     "initialise_parameters",

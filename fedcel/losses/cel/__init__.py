@@ -13,6 +13,14 @@ from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.contract import CEL_CHECKS, CELCase
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.hybrid import Hybrid
+from fedcel.losses.cel.modules import (
+    CELModule,
+    ClusterCEL,
+    GatedCEL,
+    HybridCEL,
+    MutualInformationCEL,
+    PlainCEL,
+)
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.plain import Plain
 from fedcel.losses.cel.protocol import (
@@ -23,6 +31,7 @@ from fedcel.losses.cel.protocol import (
     Term,
     split_features,
 )
+from fedcel.losses.cel.ramp import ramp_weight
 from fedcel.losses.cel.spread_penalties import (
     THRESHOLD_SHARE,
     Penalty,
@@ -36,15 +45,21 @@ __all__ = [
     "THRESHOLD_SHARE",
     "AveragedCentres",
     "CELCase",
+    "CELModule",
     "CentreStatistics",
     "Cluster",
+    "ClusterCEL",
     "ConditionalEntropy",
     "FeatureBatches",
     "Gated",
+    "GatedCEL",
     "Hybrid",
+    "HybridCEL",
     "MutualInformation",
+    "MutualInformationCEL",
     "Penalty",
     "Plain",
+    "PlainCEL",
     "SharedCentres",
     "State",
     "Stateless",
@@ -55,6 +70,7 @@ __all__ = [
     "class_members",
     "linear_penalty",
     "log_penalty",
+    "ramp_weight",
     "split_features",
     "summarise_centres",
 ]
