@@ -180,9 +180,9 @@ def request_prediction(
     counts = {len(answer.values), len(answer.probabilities)}
     if counts != {classes} or not 0 <= answer.label < classes:
         raise ServiceError(
-            f"the answer has {len(answer.values)} values, {len(answer.probabilities)} probabilities "
-            f"and label {answer.label}, must be {classes} of both and a label from 0 to "
-            f"{classes - 1}{VERSION_HINT}"
+            f"the answer has {len(answer.values)} values, {len(answer.probabilities)} "
+            f"probabilities and label {answer.label}, must be {classes} of both and a label from 0 "
+            f"to {classes - 1}{VERSION_HINT}"
         )
     total = math.fsum(answer.probabilities)
     if abs(total - 1) > MAX_ROUNDING:

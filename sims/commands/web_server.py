@@ -96,11 +96,11 @@ def run_service(
     model, mechanism = load_model_and_mechanism(run, overrides or {})
     torch.set_num_threads(1)  # batches are small; more threads would only wait for each other
     calibration = calibrate_answers(run, mechanism)
-    expected = expect_answers(run, mechanism, calibration)
-    if expected.score.is_at_chance(model.classes) and not allow_chance:
-        raise SettingsError(f"{expected}: no better than a guess; {find_remedy(run)}")
     service = Service(model, mechanism, ledger, limits, calibration=calibration)
     server = uvicorn.Server(configure_server(create_app(service), endpoint))
+    expected = expect_answers(run, mechanism, calibration)
+    if expected.score.is_at_chance(model.classes) and not allow_chance:
+        raise SettingsError(f"{expected}: {refuse_chance(run, model.classes)}")
     with open_socket(endpoint) as listener:
         configure_logs()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -148,11 +148,12 @@ def expect_answers(
     )
 
 
-def find_remedy(run: Run) -> str:
-    """Say what to do about answers at chance."""
+def refuse_chance(run: Run, classes: int) -> str:
+    """Say why answers are not served, and what to do about it."""
     return (
-        "raise privacy.epsilon or take another privacy.mechanism, see `fedcel privacy "
-        f"{run.folder}`, or serve it all the same with --allow-chance"
+        f"not shown to be better than a guess ({100 / classes:.1f} %); raise privacy.epsilon or "
+        f"take another privacy.mechanism, see `fedcel privacy {run.folder}`, or serve it all the "
+        "same with --allow-chance"
     )
 
 

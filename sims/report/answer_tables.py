@@ -6,6 +6,8 @@ from itertools import groupby
 from pathlib import Path
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from fedcel.posterior import Prediction, apply_heads
 from fedcel.privacy import (
@@ -154,12 +156,13 @@ def describe_label_only(run: Run, accuracy: float, allowed_loss: float) -> str:
 def describe_sensitivity(run: Run, clips: Sequence[float]) -> list[str]:
     """Return the sensitivities that clips enforce, and the one estimated without a clip."""
     samples = posterior_samples(run)
+    if run.settings.chain.scope == "full":
+        samples = samples[-1:]  # each has an encoder of its own; one stands for all
     inputs = run.splits.validation.x
     run.flat.load(samples[0])
-    encoder = run.flat.net
 
-    def answer(images: torch.Tensor) -> torch.Tensor:
-        return Prediction(apply_heads(run.flat, samples, encoder.encode(images))).logits
+    def answer(images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N K"]:
+        return Prediction(apply_heads(run.flat, samples, run.flat.net.encode(images))).logits
 
     pushed = push_to_boundary(answer, inputs)
     estimate = estimate_sensitivity(answer, torch.cat([inputs, pushed]))
