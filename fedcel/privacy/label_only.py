@@ -2,8 +2,8 @@
 
 The top class is told with chance p = e^eps/(e^eps + C - 1), any other one with equal chances. No
 epsilon-DP answer about balanced classes is right more often. OpenDP confirms the chance; the labels
-are drawn here, all at once and in whole numbers, because OpenDP's sampler takes half a millisecond
-for each.
+are drawn here, all at once and in whole numbers, because OpenDP's sampler takes thirty times as
+long, one after the other.
 """
 
 import math

@@ -183,3 +183,12 @@ def test_no_mechanism_lets_clipped_logits_through(name: str) -> None:
     """What leaves is not what went in."""
     logits = torch.zeros(100, 3)
     assert not torch.equal(private_logits(logits, PrivacySettings(mechanism=name)), logits)
+
+
+@pytest.mark.parametrize("key", ["privacy.clip", "privacy.clip-kind"])
+def test_a_clip_that_nothing_uses_is_said(key: str) -> None:
+    """Label-only, the default, has no logits to clip; where logits are answered it is right."""
+    value = {"privacy.clip": 2.0, "privacy.clip-kind": "clamp"}[key]
+    with pytest.warns(UserWarning, match="do nothing to 'label-only' answers"):
+        parse_settings({key: value})
+    assert parse_settings({**LAPLACE, key: value})
