@@ -48,18 +48,17 @@ def list_options(
         Settings, the epsilons of an option one after the other.
     """
     sizes = list(clips)
-    base = privacy.model_copy(update={"sensitivity": "none"})
-    kinds = [{"mechanism": "label-only", "clip": 1.0, "clip_kind": "l1"}]
+    built_in = privacy.model_copy(update={"sensitivity": "none", "clip": 1.0, "clip_kind": "l1"})
+    kinds = [built_in.model_copy(update={"mechanism": "label-only"})]
     if privacy.mechanism not in MECHANISMS:
-        kinds.append({"mechanism": privacy.mechanism})
+        kinds.append(privacy)
     for name in NOISES:
         for kind in CLIP_KINDS:
             for clip in sizes if kind != "probabilities" else [1.0]:
-                kinds.append({"mechanism": name, "clip_kind": kind, "clip": clip})
+                change = {"mechanism": name, "clip_kind": kind, "clip": clip}
+                kinds.append(built_in.model_copy(update=change))
     steps = list(epsilons)
-    return [
-        base.model_copy(update={**kind, "epsilon": epsilon}) for kind in kinds for epsilon in steps
-    ]
+    return [kind.model_copy(update={"epsilon": epsilon}) for kind in kinds for epsilon in steps]
 
 
 def score_options(

@@ -9,11 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedcel.errors import SettingsError
 from fedcel.posterior import Prediction, apply_heads
 from fedcel.privacy import (
     AnswerOption,
     LabelledLogits,
     accuracy_ceiling,
+    build_mechanism,
     choose_cheapest,
     clip_sensitivity,
     estimate_sensitivity,
@@ -58,6 +60,7 @@ def describe_answers(
         own_validation, own_test = (measure_own_accuracy(part) for part in (validation, test))
         steps = list(epsilons) or choose_epsilons(run, own_validation, allowed_loss)
         settings = list_options(run.settings.privacy, steps, clips)
+        check_options(settings, run.splits.classes)
         options = []
         for number, option in enumerate(score_options(settings, validation, test), 1):
             options.append(option)
@@ -74,6 +77,15 @@ def describe_answers(
     if cheapest is None or cheapest.privacy.mechanism == "label-only":
         lines.append(describe_label_only(run, own_validation, allowed_loss))
     return "\n".join([*lines, "", *describe_sensitivity(run, clips)])
+
+
+def check_options(options: Sequence[PrivacySettings], classes: int) -> None:
+    """Refuse what no mechanism can be built of, before any is scored: SettingsError."""
+    for privacy in options:
+        try:
+            build_mechanism(privacy, classes)
+        except ValueError as error:
+            raise SettingsError(f"{name_option(privacy)}: {error}") from None
 
 
 def measure_own_accuracy(images: LabelledLogits) -> float:

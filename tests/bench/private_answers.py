@@ -1,7 +1,7 @@
 """What calibration makes of private answers: accuracy and calibration error before and after.
 
-`python -m tests.bench.private_answers RUN...` reads finished runs and prints a table of each. Before:
-the label is the largest value of the answer, its probability the softmax (or, of noisy
+`python -m tests.bench.private_answers RUN...` reads finished runs and prints a table of each.
+Before: the label is the largest value of the answer, its probability the softmax (or, of noisy
 probabilities, the nearest distribution). After: both are Bayes' rule's. Answers are about test
 images, the references are validation images. Last comes the processor time that the probabilities
 of an answer take, in groups of 16.

@@ -142,11 +142,11 @@ def test_what_is_no_answer_is_not_believed(body: object) -> None:
         spoken(ask(), [reply(body=body)])
 
 
-def test_noisy_probabilities_are_projected() -> None:
-    """Onto the simplex: none below 0, sum 1; uncertainty comes along."""
+def test_noisy_values_stay_as_they_are() -> None:
+    """Also outside of [0, 1], beside the probabilities; uncertainty comes along."""
     body = {**BODY, "unit": "probabilities", "values": [-0.4, 1.2], "entropy": 0.2}
     prediction, _ = spoken(ask(), [reply(body=body | {"information": -0.1})])
-    assert prediction.probabilities.tolist() == [0.0, 1.0]
+    assert prediction.probabilities.tolist() == pytest.approx([0.4, 0.6])
     assert prediction.values.tolist() == [-0.4, 1.2]
     assert prediction.uncertainty == Uncertainty(0.2, -0.1)
 

@@ -50,3 +50,12 @@ def test_bad_input_is_refused(
     """One line, exit status 2."""
     assert main(["privacy", str(tmp_path / "none"), *words]) == 2
     assert reason in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("random_run")
+def test_what_no_mechanism_can_keep_is_refused_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the option that cannot be built, before any is scored."""
+    assert main(["privacy", str(tmp_path), "--epsilons", "4,1e-12"]) == 2
+    assert "label-only, epsilon 1e-12: epsilon is 1e-12, must be" in capsys.readouterr().err
