@@ -163,10 +163,10 @@ def _gather_references(
                 f"labels of references go from {labels.min()} to {labels.max()}, must be from 0 to "
                 f"{mechanism.classes - 1}"
             )
-        kept = _first_of_each_class(labels, mechanism.classes)
+        places = _first_of_each_class(labels, mechanism.classes)
         is_missing = labels.bincount(minlength=mechanism.classes) == 0
-        rows = [rows[0][is_missing], mechanism.answer_without_noise(logits[kept])]
-        classes = [classes[0][is_missing], labels[kept]]
+        rows = [rows[0][is_missing], mechanism.answer_without_noise(logits[places])]
+        classes = [classes[0][is_missing], labels[places]]
     return BayesCalibration(mechanism, torch.cat(rows), torch.cat(classes))
 
 

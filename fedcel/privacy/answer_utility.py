@@ -59,7 +59,7 @@ class AnswerScore(NamedTuple):
         top1_kept: How often the most probable class was the net's own.
         confidence: Mean probability of the most probable class.
         ece: Expected calibration error of these probabilities.
-        seconds: Time an answer and its probabilities took.
+        seconds: Processor time that an answer and its probabilities took.
     """
 
     accuracy: float
@@ -99,9 +99,9 @@ def score_answers(
     """
     if len(images.logits) == 0:
         raise ValueError("no logits to measure, must be at least one row")
-    start = time.perf_counter()
+    start = time.process_time()
     probabilities = reader.probabilities(mechanism.answer(images.logits.double()))
-    seconds = (time.perf_counter() - start) / len(images.logits)
+    seconds = (time.process_time() - start) / len(images.logits)
     return score_probabilities(probabilities, images)._replace(seconds=seconds)
 
 

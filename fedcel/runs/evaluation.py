@@ -315,9 +315,12 @@ def predict_references(run: Run) -> LabelledLogits:
         run: As `read_run` returns it.
 
     Returns:
-        The logits of one message about each image, with the right classes.
+        The logits of one message about each image, with the right classes; without images to which
+        the model has no finite answer.
     """
-    return predict_labelled(run, run.splits.validation, "answer-references", 1)
+    logits, labels, _ = predict_labelled(run, run.splits.validation, "answer-references", 1)
+    is_finite = logits.isfinite().all(1)
+    return LabelledLogits(logits[is_finite], labels[is_finite])
 
 
 def calibrate_answers(run: Run, mechanism: Mechanism) -> AnswerCalibration:

@@ -137,8 +137,16 @@ class ExpectedAnswers(NamedTuple):
 def expect_answers(
     run: Run, mechanism: Mechanism, calibration: AnswerCalibration
 ) -> ExpectedAnswers:
-    """Measure what private answers are worth before any client pays for one."""
+    """Measure what private answers are worth before any client pays for one.
+
+    RunError where the model has no finite answers to its test images.
+    """
     images = predict_labelled(run, run.splits.test, "expected-answers")
+    if not images.logits.isfinite().all():
+        raise RunError(
+            f"{run.folder}: the model has no finite answer to some of its test images; train it "
+            "anew with a lower local.rate"
+        )
     return ExpectedAnswers(
         mechanism,
         len(run.splits.test.y),

@@ -16,7 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from fedcel.errors import SettingsError
-from fedcel.privacy import LabelledLogits
+from fedcel.privacy import LabelledLogits, fit_calibration
 from sims.commands.main import main
 from sims.commands.web_server import (
     Endpoint,
@@ -150,9 +150,25 @@ def test_good_answers_are_served_with_what_they_are_worth(
     right = 9.0 * torch.nn.functional.one_hot(run.splits.test.y.repeat(5), 10)
     images = LabelledLogits(right.double(), run.splits.test.y.repeat(5), 5)
     monkeypatch.setattr("sims.commands.web_server.predict_labelled", lambda *_: images)
+    monkeypatch.setattr(
+        "sims.commands.web_server.calibrate_answers",
+        lambda _, mechanism: fit_calibration(mechanism),
+    )
     assert main(["serve", str(tmp_path), "--port", "0", "--set", "privacy.epsilon=40"]) == 0
     line = capsys.readouterr().out.splitlines()[1]
     assert "accuracy 100.0 ± 0.0 % on 400 test images (100.0 % without privacy" in line
+
+
+def test_a_model_without_finite_answers_is_not_served(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, exit status 2."""
+    run = made_run()
+    for sample in run.samples:
+        sample[run.flat.cut :] *= 1e38
+    monkeypatch.setattr("fedcel.runs.run_folder.read_run", lambda _: run)
+    assert main(["serve", str(tmp_path), "--port", "0"]) == 2
+    assert "has no finite answer to some of its test images" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
