@@ -14,6 +14,8 @@ from fedcel.privacy.answer_utility import (
 from fedcel.privacy.mechanism_builder import build_mechanism
 from fedcel.settings import MECHANISMS, NOISES, PrivacySettings
 
+VALIDATION_ANSWERS = 4000
+"""Answers by which an option is chosen, so that its noise does not choose."""
 CLIP_KINDS = ("l1", "clamp", "probabilities")
 
 
@@ -74,12 +76,17 @@ def score_options(
     Returns:
         An iterator over the scored options.
     """
+    times = math.ceil(VALIDATION_ANSWERS / max(len(validation.labels), 1))
     halves = split_images(validation)
     classes = test.logits.shape[1]
     for privacy in options:
         mechanism = build_mechanism(privacy, classes)
         scores = [
-            score_answers(mechanism, fit_calibration(mechanism, other.logits, other.labels), half)
+            score_answers(
+                mechanism,
+                fit_calibration(mechanism, other.logits, other.labels),
+                half.repeat(times),
+            )
             for half, other in zip(halves, reversed(halves), strict=True)
         ]
         reader = fit_calibration(mechanism, validation.logits, validation.labels)

@@ -49,6 +49,18 @@ class LabelledLogits(NamedTuple):
         end = messages * images
         return LabelledLogits(self.logits[:end], self.labels[:end], messages)
 
+    def repeat(self, times: int) -> "LabelledLogits":
+        """Answer each message so many times.
+
+        Args:
+            times: 1 or more.
+
+        Returns:
+            The same messages, one time after the other.
+        """
+        logits, labels = self.logits.repeat(times, 1), self.labels.repeat(times)
+        return LabelledLogits(logits, labels, times * self.messages)
+
 
 class AnswerScore(NamedTuple):
     """What private answers to known images were worth.

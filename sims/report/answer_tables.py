@@ -30,8 +30,10 @@ from fedcel.settings import NOISES, PrivacySettings
 from sims.progress import show_steps
 from sims.report.table import Table, format_columns, make_table
 
-EPSILON_STEP = 0.1
-"""The epsilon at which labels lose no more than is allowed is rounded up to a multiple of it."""
+EPSILON_STEP = 0.5
+"""The epsilon at which labels lose no more than is allowed is rounded up to a multiple of it..."""
+EPSILON_MARGIN = 0.25
+"""...that is larger by this at least, so that the noise of few images hardly matters."""
 
 
 def describe_answers(
@@ -98,7 +100,7 @@ def choose_epsilons(run: Run, accuracy: float, allowed_loss: float) -> list[floa
     epsilons = {float(text) for text in run.settings.privacy.epsilons.split(",")}
     needed = label_only_epsilon(accuracy, allowed_loss, run.splits.classes)
     if 0 < needed < math.inf:
-        epsilons.add(round(math.ceil(needed / EPSILON_STEP) * EPSILON_STEP, 9))
+        epsilons.add(math.ceil((needed + EPSILON_MARGIN) / EPSILON_STEP) * EPSILON_STEP)
     return sorted(epsilons)
 
 

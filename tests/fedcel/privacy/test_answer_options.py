@@ -83,8 +83,11 @@ def test_epsilon_of_labels_alone() -> None:
     assert label_only_epsilon(0.9, 0.85, 10) == 0
 
 
-def test_keeping_fewer_messages() -> None:
-    """As many of each image as give the rows, one at least."""
+def test_keeping_fewer_messages_and_answering_them_again() -> None:
+    """As many of each image as give the rows, one at least; repeats are further messages."""
     images = LabelledLogits(torch.zeros(12, 2), torch.zeros(12, dtype=torch.long), 4)
     assert [images.keep_rows(rows).messages for rows in (1, 4, 6, 100)] == [1, 2, 2, 4]
     assert len(images.keep_rows(4).logits) == 6
+    twice = LabelledLogits(torch.arange(4.0).reshape(2, 2), torch.tensor([0, 1])).repeat(2)
+    assert twice.messages == 2 and twice.labels.tolist() == [0, 1, 0, 1]
+    assert twice.logits[:, 0].tolist() == [0, 2, 0, 2]
