@@ -14,7 +14,7 @@ the server's own, and public as far as this mechanism goes.
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, final
+from typing import Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -34,6 +34,7 @@ FITTED_ANSWERS = 4096
 """Answers to which a temperature is fitted."""
 
 
+@runtime_checkable
 class AnswerCalibration(Protocol):
     """Turns private answers into probabilities."""
 
