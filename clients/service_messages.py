@@ -38,8 +38,11 @@ class Answer(StrictModel, allow_inf_nan=False):
     """A private answer; repeats of a message get the same one and pay nothing."""
 
     unit: Literal["logits", "probabilities"] = Field(description="What the values are.")
-    label: int = Field(description="The most likely class after the noise.")
-    values: list[float] = Field(description="One a class, perturbed.")
+    label: int = Field(description="The most probable class.")
+    values: list[float] = Field(description="One a class, as the mechanism perturbed them.")
+    probabilities: list[Annotated[float, Field(ge=0, le=1)]] = Field(
+        description="Each class's probability given the values; all classes are equally frequent."
+    )
     entropy: float | None = Field(None, description="Perturbed predictive entropy, nats.")
     information: float | None = Field(None, description="Perturbed BALD, nats.")
     fresh: bool = Field(description="Whether it was drawn, and paid, for this request.")

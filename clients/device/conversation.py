@@ -3,6 +3,7 @@
 Both clients, in a thread and in an event loop, carry on the same conversations.
 """
 
+import math
 import secrets
 from collections.abc import Generator, Mapping
 from typing import NamedTuple, TypeVar
@@ -16,7 +17,6 @@ from clients import service_messages
 from clients.device.encoder import MAX_ENCODER_BYTES, read_encoder
 from fedcel.errors import ServiceError, SpentError
 from fedcel.nets import SplitNet
-from fedcel.privacy import project_simplex
 
 MAX_REPLY_BYTES = 2**20  # of any reply but an encoder
 MAX_REFUSALS = 6
@@ -25,6 +25,7 @@ LONGEST_PAUSE = 5.0  # seconds
 MAX_CONNECT_SECONDS = 30.0  # of pauses for a service that does not listen yet
 RETRIED_STATUSES = (429, 503)
 SPENT_PROBLEMS = ("urn:fedcel:problem:budget", "urn:fedcel:problem:model-budget")
+MAX_ROUNDING = 1e-3  # of the sum of an answer's probabilities
 VERSION_HINT = "; is this a fedcel service of this version?"
 
 Result = TypeVar("Result")
@@ -71,7 +72,8 @@ class PrivatePrediction(NamedTuple):
 
     label: int
     probabilities: Float[Tensor, " C"]
-    """Made of the perturbed values: softmax of logits, probabilities projected to sum 1."""
+    """Each class's probability given the perturbed values: they come true as often as they say,
+    for images like the service's validation images, of classes that are equally frequent."""
     values: Float[Tensor, " C"]
     """The perturbed values as the mechanism gave them."""
     uncertainty: Uncertainty | None
@@ -175,23 +177,25 @@ def request_prediction(
 ) -> Conversation[PrivatePrediction]:
     """Return the answer to a query."""
     answer = parse_reply(service_messages.Answer, (yield from send_with_retries(request)))
-    if len(answer.values) != classes or not 0 <= answer.label < classes:
+    counts = {len(answer.values), len(answer.probabilities)}
+    if counts != {classes} or not 0 <= answer.label < classes:
         raise ServiceError(
-            f"the answer has {len(answer.values)} values and label {answer.label}, must be "
-            f"{classes} values and a label from 0 to {classes - 1}{VERSION_HINT}"
+            f"the answer has {len(answer.values)} values, {len(answer.probabilities)} "
+            f"probabilities and label {answer.label}, must be {classes} of both and a label from 0 "
+            f"to {classes - 1}{VERSION_HINT}"
         )
-    values = torch.tensor(answer.values, dtype=torch.float64)
-    if answer.unit == "probabilities":
-        probabilities = project_simplex(values[None], 1.0)[0]
-    else:
-        probabilities = values.softmax(0)
+    total = math.fsum(answer.probabilities)
+    if abs(total - 1) > MAX_ROUNDING:
+        raise ServiceError(
+            f"the answer's probabilities add up to {total:g}, must be 1{VERSION_HINT}"
+        )
     uncertainty = None
     if answer.entropy is not None and answer.information is not None:
         uncertainty = Uncertainty(answer.entropy, answer.information)
     return PrivatePrediction(
         label=answer.label,
-        probabilities=probabilities,
-        values=values,
+        probabilities=torch.tensor(answer.probabilities, dtype=torch.float64) / total,
+        values=torch.tensor(answer.values, dtype=torch.float64),
         uncertainty=uncertainty,
         is_fresh=answer.fresh,
         remaining_epsilon=answer.remaining,

@@ -23,7 +23,7 @@ from fedcel.federation import record_names
 from fedcel.metrics import calibration
 from fedcel.nets import FlatNet, to_vector
 from fedcel.posterior import Prediction, apply_heads, predict
-from fedcel.privacy import build_mechanism, measure_utility, private_logits
+from fedcel.privacy import LabelledLogits, build_mechanism, measure_utility, private_logits
 from fedcel.privacy.ledger import MICRO, Ledger, Refusal
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings
@@ -76,7 +76,7 @@ class EvaluationClient(NumPyClient):
         samples = self.samples or [to_vector(parameters)]
         prediction = predict(self.flat, samples, x, stream, scope=self.settings.chain.scope)
         scores = calibration.score_probabilities(prediction.probabilities, y)
-        utility = measure_utility(prediction.logits, y, self.settings.privacy)
+        utility = measure_utility(LabelledLogits(prediction.logits, y), self.settings.privacy)
         private = {f"private-{key}": value for key, value in utility.items()}
         return scores["nll"], len(y), {**scores, **private}
 

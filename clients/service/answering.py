@@ -23,8 +23,10 @@ from torch import Tensor
 
 from clients.service.model import ServedModel, uncertainty_scores, uncertainty_sensitivity
 from fedcel.posterior import Prediction
-from fedcel.privacy import Mechanism, perturb_rows
+from fedcel.privacy import AnswerCalibration, Mechanism, perturb_rows
 from fedcel.privacy.ledger import MICRO, Charge, Ledger, Refusal
+
+PROBABILITY_DIGITS = 6
 
 
 class Query(NamedTuple):
@@ -43,7 +45,7 @@ class PrivateAnswer(NamedTuple):
     """An answer that may leave."""
 
     body: bytes
-    """JSON, as it is stored for repeats."""
+    """JSON: what is stored for repeats, and the probabilities that follow from it."""
     is_fresh: bool
     """Whether it was drawn, and paid, for this query."""
     remaining: int
@@ -69,13 +71,15 @@ def to_micro_epsilon(epsilon: float) -> int:
 class PrivateAnswerer:
     """Answers batches of queries with a model, a mechanism and the ledger that pays.
 
-    `observe_phase` is told the seconds of each part: heads, charge, noise, settle.
+    `observe_phase` is told the seconds of each part: heads, charge, noise, settle, calibrate.
+    Without a `calibration` answers have no probabilities.
     """
 
     model: ServedModel
     mechanism: Mechanism
     ledger: Ledger
     observe_phase: Callable[[str, float], None]
+    calibration: AnswerCalibration | None = None
 
     def answer(self, queries: Sequence[Query]) -> list[PrivateAnswer | Refusal]:
         """Charge and answer queries.
@@ -163,12 +167,13 @@ class PrivateAnswerer:
         with self._timed("charge"):
             booked = self.ledger.charge(charges)
         replies: list[PrivateAnswer | Refusal] = [Refusal("undefined", None) for _ in queries]
+        stored: dict[int, PrivateAnswer] = {}
         paid: list[tuple[int, Charge, int]] = []
         for index, charge, reply in zip(answerable, charges, booked, strict=True):
             if isinstance(reply, Refusal):
                 replies[index] = reply
             elif reply.answer is not None:
-                replies[index] = PrivateAnswer(
+                stored[index] = PrivateAnswer(
                     reply.answer, is_fresh=False, remaining=reply.remaining, spent=0
                 )
             else:
@@ -180,10 +185,25 @@ class PrivateAnswerer:
                 requests = [charge.request for _, charge, _ in paid]
                 self.ledger.settle([*zip(requests, bodies, strict=True)])
             for (index, charge, remaining), body in zip(paid, bodies, strict=True):
-                replies[index] = PrivateAnswer(
+                stored[index] = PrivateAnswer(
                     body, is_fresh=True, remaining=remaining, spent=charge.epsilon
                 )
+        with self._timed("calibrate"):
+            bodies = self._add_probabilities([answer.body for answer in stored.values()])
+        for (index, answer), body in zip(stored.items(), bodies, strict=True):
+            replies[index] = answer._replace(body=body)
         return replies
+
+    def _add_probabilities(self, bodies: list[bytes]) -> list[bytes]:
+        """Return stored answers with what follows from each: post-processing, which is free."""
+        if self.calibration is None or not bodies:
+            return bodies
+        parsed = [json.loads(body) for body in bodies]
+        values = torch.tensor([fields["values"] for fields in parsed], dtype=torch.float64)
+        probabilities = self.calibration.probabilities(values)
+        labels = probabilities.argmax(1).tolist()
+        parts = zip(bodies, parsed, labels, probabilities.tolist(), strict=True)
+        return [add_probabilities(*part) for part in parts]
 
     def _draw_answers(
         self, prediction: Prediction, queries: Sequence[Query], paid: list[int]
@@ -242,3 +262,13 @@ def build_answer_body(
     if uncertainty is not None:
         body |= {"entropy": float(uncertainty[0]), "information": float(uncertainty[1])}
     return json.dumps(body).encode()
+
+
+def add_probabilities(
+    body: bytes, fields: dict[str, object], label: int, probabilities: list[float]
+) -> bytes:
+    """Return a stored answer, of which `fields` are the content, with label and probabilities."""
+    if fields["label"] != label:  # the largest value need not be the most probable class
+        body = json.dumps({**fields, "label": label}).encode()
+    numbers = ", ".join(f"{p:.{PROBABILITY_DIGITS}f}" for p in probabilities)
+    return body[:-1] + f', "probabilities": [{numbers}]}}'.encode()

@@ -33,7 +33,7 @@ from clients.service.monitoring import LOGGER, Metrics, RequestMonitor
 from clients.service.problems import PROBLEM_MEDIA_TYPE, ProblemError, ProblemKind
 from clients.service.query import BINARY_TYPE, JSON_TYPE, parse_query
 from fedcel.errors import LedgerError
-from fedcel.privacy import Mechanism
+from fedcel.privacy import AnswerCalibration, Mechanism
 from fedcel.privacy.ledger import MICRO, Balance, Ledger, Refusal
 
 Result = TypeVar("Result")
@@ -99,10 +99,17 @@ class Service:
     """
 
     def __init__(
-        self, model: ServedModel, mechanism: Mechanism, ledger: Path, limits: Limits
+        self,
+        model: ServedModel,
+        mechanism: Mechanism,
+        ledger: Path,
+        limits: Limits,
+        *,
+        calibration: AnswerCalibration,
     ) -> None:
         self.model = model
         self.mechanism = mechanism
+        self.calibration = calibration
         self.limits = limits
         self.keys = KeyStore(key_table_path(ledger))
         self.rates = RateLimiter(limits.rate, time.monotonic)
@@ -121,7 +128,11 @@ class Service:
             self.start_error = error
             raise
         self.answerer = PrivateAnswerer(
-            self.model, self.mechanism, self.ledger, self.metrics.observe_phase
+            self.model,
+            self.mechanism,
+            self.ledger,
+            self.metrics.observe_phase,
+            self.calibration,
         )
         self.model_card = await self._run_in_thread(
             lambda: build_model_card(self.model, self.mechanism)
@@ -315,7 +326,6 @@ async def answer_query(request: Request) -> Response:
     parsed = await parse_query(request, service.identify_client(request), service.model)
     request.scope["fedcel"]["request"] = parsed.request
     answer = await service.answer(parsed)
-    # The stored part is JSON already; an answer is never built twice.
     end = f', "fresh": {str(answer.is_fresh).lower()}, "left": {answer.remaining / MICRO}}}'
     body = answer.body[:-1] + end.encode()
     return Response(body, 200, {"Cache-Control": "no-store"}, JSON_TYPE)

@@ -8,16 +8,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedcel.privacy.answer_utility import measure_utility
-    from fedcel.privacy.clip import clip_rows, project_simplex
+    from fedcel.privacy.answer_calibration import AnswerCalibration, fit_calibration
+    from fedcel.privacy.answer_options import (
+        AnswerOption,
+        choose_cheapest,
+        label_only_epsilon,
+        list_options,
+        score_options,
+    )
+    from fedcel.privacy.answer_utility import (
+        AnswerScore,
+        LabelledLogits,
+        accuracy_ceiling,
+        measure_utility,
+        score_answers,
+        score_probabilities,
+    )
+    from fedcel.privacy.clip import clip_rows
     from fedcel.privacy.composition import compose_exactly, compose_prices
-    from fedcel.privacy.empirical_bounds import estimate_sensitivity, measure_epsilon
+    from fedcel.privacy.empirical_bounds import (
+        estimate_sensitivity,
+        measure_epsilon,
+        push_to_boundary,
+    )
     from fedcel.privacy.epsilon_range import check_epsilon
     from fedcel.privacy.label_only import LabelOnly
     from fedcel.privacy.mechanism_builder import build_mechanism, private_logits
     from fedcel.privacy.mechanism_contract import MECHANISM_CHECKS, MechanismCase
     from fedcel.privacy.noise_mechanisms import Gaussian, Laplace, perturb_rows
-    from fedcel.privacy.protocol import Mechanism
+    from fedcel.privacy.protocol import KnownLaw, Mechanism
     from fedcel.privacy.sensitivity import ClipKind, clip_sensitivity, noise_sensitivity
     from fedcel.privacy.update_noise import (
         NoisyRound,
@@ -28,34 +47,49 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MECHANISM_CHECKS",
+    "AnswerCalibration",
+    "AnswerOption",
+    "AnswerScore",
     "ClipKind",
     "Gaussian",
+    "KnownLaw",
     "LabelOnly",
+    "LabelledLogits",
     "Laplace",
     "Mechanism",
     "MechanismCase",
     "NoisyRound",
     "account_updates",
+    "accuracy_ceiling",
     "add_update_noise",
     "build_mechanism",
     "check_epsilon",
+    "choose_cheapest",
     "clip_rows",
     "clip_sensitivity",
     "clip_update",
     "compose_exactly",
     "compose_prices",
     "estimate_sensitivity",
+    "fit_calibration",
+    "label_only_epsilon",
+    "list_options",
     "measure_epsilon",
     "measure_utility",
     "noise_sensitivity",
     "perturb_rows",
     "private_logits",
-    "project_simplex",
+    "push_to_boundary",
+    "score_answers",
+    "score_options",
+    "score_probabilities",
 ]
 
 _MODULES = (
     "sensitivity",  # first what needs no tensors
     "epsilon_range",
+    "answer_calibration",
+    "answer_options",
     "answer_utility",
     "clip",
     "composition",

@@ -5,79 +5,202 @@ The answers measured here protect the INPUT of one query against whoever reads t
 """
 
 import math
+import time
+from typing import NamedTuple
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.privacy.clip import clip_rows, project_simplex
+from fedcel.metrics import calibration
+from fedcel.privacy.answer_calibration import AnswerCalibration, fit_calibration
+from fedcel.privacy.clip import clip_rows
 from fedcel.privacy.mechanism_builder import build_mechanism
-from fedcel.privacy.noise_mechanisms import Unit, clip_unit
-from fedcel.settings import NOISES, PrivacySettings
+from fedcel.privacy.protocol import Mechanism
+from fedcel.settings import PrivacySettings
+
+NORMAL_QUANTILE = 1.959964  # of 97.5 %
 
 
-def measure_utility(
-    logits: Float[Tensor, "N C"], labels: Int[Tensor, " N"], privacy: PrivacySettings
-) -> dict[str, float]:
-    """Measure what one draw of private answers is still good for.
+class LabelledLogits(NamedTuple):
+    """A net's logits about images whose classes are known.
+
+    Attributes:
+        logits: (N, C), before any clip. Of several messages about each image, all images of the
+            first messages come first.
+        labels: Their classes, (N,).
+        messages: Messages about each image.
+    """
+
+    logits: Float[Tensor, "N C"]
+    labels: Int[Tensor, " N"]
+    messages: int = 1
+
+    def keep_rows(self, rows: int) -> "LabelledLogits":
+        """Keep the messages about each image that give about so many rows, one at least.
+
+        Args:
+            rows: How many are enough.
+
+        Returns:
+            The first messages about all images.
+        """
+        images = len(self.labels) // self.messages
+        messages = min(self.messages, max(1, math.ceil(rows / max(images, 1))))
+        end = messages * images
+        return LabelledLogits(self.logits[:end], self.labels[:end], messages)
+
+    def repeat(self, times: int) -> "LabelledLogits":
+        """Answer each message so many times.
+
+        Args:
+            times: 1 or more.
+
+        Returns:
+            The same messages, one time after the other.
+        """
+        logits, labels = self.logits.repeat(times, 1), self.labels.repeat(times)
+        return LabelledLogits(logits, labels, times * self.messages)
+
+
+class AnswerScore(NamedTuple):
+    """What private answers to known images were worth.
+
+    Attributes:
+        accuracy: How often the most probable class was right, in [0, 1].
+        half_width: Half of its 95 % interval, over images.
+        top1_kept: How often the most probable class was the net's own.
+        confidence: Mean probability of the most probable class.
+        ece: Expected calibration error of these probabilities.
+        seconds: Processor time that an answer and its probabilities took.
+    """
+
+    accuracy: float
+    half_width: float
+    top1_kept: float
+    confidence: float
+    ece: float
+    seconds: float
+
+    def is_at_chance(self, classes: int) -> bool:
+        """Say whether the answers are not shown to be better than a guess.
+
+        Args:
+            classes: From which a guess is drawn.
+
+        Returns:
+            Whether the accuracy's interval reaches down to 1 / `classes`.
+        """
+        return self.accuracy - self.half_width <= 1 / classes
+
+
+def score_answers(
+    mechanism: Mechanism, reader: AnswerCalibration, images: LabelledLogits
+) -> AnswerScore:
+    """Draw one private answer for each message, and score its probabilities.
 
     Args:
-        logits: (N, C), before any clip.
-        labels: (N,), the true classes.
-        privacy: Mechanism, epsilon, delta and clip.
+        mechanism: What gives the answers.
+        reader: What makes probabilities of them.
+        images: The net's logits, with the right classes.
 
     Returns:
-        Shares in [0, 1]: `accuracy` of the answers' top class; `top1-kept`, how often that is the
-        top class of `logits`; `confidence-before` and `confidence-after` the noise, the mean
-        largest probability, before it of clipped logits where the mechanism clips; `ceiling`, the
-        accuracy that no answer as private exceeds on balanced classes.
+        The scores.
 
     Raises:
         ValueError: There are no logits, or they are undefined.
     """
-    if len(logits) == 0:
+    if len(images.logits) == 0:
         raise ValueError("no logits to measure, must be at least one row")
-    before, unit = rows_before_noise(logits.double(), privacy)
-    answer = before
-    answer_unit = unit
+    start = time.process_time()
+    probabilities = reader.probabilities(mechanism.answer(images.logits.double()))
+    seconds = (time.process_time() - start) / len(images.logits)
+    return score_probabilities(probabilities, images)._replace(seconds=seconds)
+
+
+def score_probabilities(probabilities: Float[Tensor, "N C"], images: LabelledLogits) -> AnswerScore:
+    """Score probabilities, however they came about; their `seconds` are 0.
+
+    Args:
+        probabilities: (N, C).
+        images: The net's logits, with the right classes.
+
+    Returns:
+        The scores.
+    """
+    top = probabilities.argmax(1)
+    is_right = (top == images.labels).double()
+    by_image = is_right.view(images.messages, -1).mean(0)
+    spread = float(by_image.std()) if len(by_image) > 1 else 1.0
+    return AnswerScore(
+        accuracy=float(is_right.mean()),
+        half_width=NORMAL_QUANTILE * spread / math.sqrt(len(by_image)),
+        top1_kept=float((top == images.logits.argmax(1)).double().mean()),
+        confidence=float(probabilities.amax(1).mean()),
+        ece=calibration.ece(probabilities, images.labels),
+        seconds=0.0,
+    )
+
+
+def measure_utility(
+    images: LabelledLogits, privacy: PrivacySettings, references: LabelledLogits | None = None
+) -> dict[str, float]:
+    """Measure what one draw of private answers is still good for.
+
+    Args:
+        images: The net's logits, with the right classes.
+        privacy: Mechanism, epsilon, delta and clip.
+        references: Of other images, to read the answers by; see `fit_calibration`.
+
+    Returns:
+        Shares in [0, 1]: `accuracy` of the answers' most probable class; `top1-kept`, how often
+        that is the top class of the logits; `confidence-before`, the mean largest probability of
+        the logits as they are, and `confidence-after`, that of the answers; `ece` of the answers'
+        probabilities; `ceiling`, the accuracy that no answer as private exceeds on balanced
+        classes.
+
+    Raises:
+        ValueError: There are no logits, or they are undefined.
+    """
+    if len(images.logits) == 0:
+        raise ValueError("no logits to measure, must be at least one row")
+    before = images.logits.double().softmax(1)
     ceiling = 1.0
-    if privacy.mechanism != "none":
-        mechanism = build_mechanism(privacy, logits.shape[1])
-        answer, answer_unit = mechanism.answer(logits.double()), mechanism.unit
-        ceiling = accuracy_ceiling(mechanism.epsilon, mechanism.delta, logits.shape[1])
-    top = answer.argmax(1)
+    if privacy.mechanism == "none":
+        rows = clip_rows(images.logits, privacy.clip_kind, privacy.clip)
+        is_distribution = privacy.clip_kind == "probabilities"
+        score = score_probabilities(rows if is_distribution else rows.softmax(1), images)
+    else:
+        classes = images.logits.shape[1]
+        mechanism = build_mechanism(privacy, classes)
+        reader = fit_calibration(mechanism, *(references or (None, None))[:2])
+        score = score_answers(mechanism, reader, images)
+        ceiling = accuracy_ceiling(mechanism.epsilon, mechanism.delta, classes)
     return {
-        "accuracy": float((top == labels).double().mean()),
-        "top1-kept": float((top == logits.argmax(1)).double().mean()),
-        "confidence-before": mean_confidence(before, unit),
-        "confidence-after": mean_confidence(answer, answer_unit),
+        "accuracy": score.accuracy,
+        "top1-kept": score.top1_kept,
+        "confidence-before": float(before.amax(1).mean()),
+        "confidence-after": score.confidence,
+        "ece": score.ece,
         "ceiling": ceiling,
     }
 
 
-def rows_before_noise(
-    logits: Float[Tensor, "N C"], privacy: PrivacySettings
-) -> tuple[Float[Tensor, "N C"], Unit]:
-    """Return the rows that the mechanism disturbs, and their unit."""
-    if privacy.mechanism in (*NOISES, "none"):
-        return clip_rows(logits, privacy.clip_kind, privacy.clip), clip_unit(privacy.clip_kind)
-    return logits, "logits"
-
-
-def mean_confidence(answer: Float[Tensor, "N C"], unit: Unit) -> float:
-    """Return the mean largest probability as the reader of an answer takes it.
-
-    Softmax of logits; noisy probabilities are projected back onto the simplex.
-    """
-    if unit == "probabilities":
-        return float(project_simplex(answer, 1.0).amax(1).mean())
-    return float(answer.softmax(1).amax(1).mean())
-
-
 def accuracy_ceiling(epsilon: float, delta: float, classes: int) -> float:
-    """Return (e^eps + (C - 1) delta)/(e^eps + C - 1), at most 1.
+    """Bound how often a private answer can be right: (e^eps + (C - 1) delta)/(e^eps + C - 1).
 
     From P(A_i | i) <= e^eps P(A_i | j) + delta, summed over all pairs i, j. K-ary randomised
-    response attains it at delta 0: Kairouz, Oh and Viswanath, JMLR 2016, section 3.
+    response attains it at delta 0.
+
+    Args:
+        epsilon: Privacy loss of an answer, in nats.
+        delta: Chance by which it may be exceeded.
+        classes: C, equally frequent.
+
+    Returns:
+        The largest accuracy, at most 1.
+
+    References:
+        Kairouz, Oh and Viswanath, JMLR 2016, section 3.
     """
     odds = (classes - 1) * math.exp(-epsilon)
     return (1 + odds * delta) / (1 + odds)

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from fedcel.privacy.protocol import Mechanism
 
+BOUNDARY_HALVINGS = 20
+"""After so many a millionth of the way is left between the two sides of a boundary."""
 THRESHOLDS = 32
 """Quantiles of a score tried as thresholds."""
 
@@ -66,6 +68,35 @@ def estimate_sensitivity(
         raise ValueError("the net's answers hold NaN or infinity, must be finite; check its inputs")
     l1, l2 = (float(torch.cdist(logits, logits, p, EXACT).max()) for p in (1.0, 2.0))
     return EstimatedSensitivity(l1, l2, len(inputs))
+
+
+def push_to_boundary(
+    answers: Callable[[Tensor], Float[Tensor, "N C"]], inputs: Float[Tensor, "N *shape"]
+) -> Float[Tensor, "M *shape"]:
+    """Push inputs to where a net's top class changes: there answers are said to differ most.
+
+    Each input is moved straight towards the first one that has another top class, by halving the
+    way; both sides of the boundary are kept. Values stay between those of the two inputs, so that
+    images stay images.
+
+    Args:
+        answers: The net: inputs to logits (N, C).
+        inputs: (N, ...).
+
+    Returns:
+        Two inputs for each pushed one, (M, ...), M at most 2 N; none where all have one top class.
+    """
+    with torch.no_grad():
+        top = answers(inputs).argmax(1)
+        differs = top[:, None] != top[None, :]
+        start = differs.any(1).nonzero().flatten()
+        inside, beyond = inputs[start], inputs[differs[start].double().argmax(1)]
+        for _ in range(BOUNDARY_HALVINGS):
+            middle = (inside + beyond) / 2
+            is_same = answers(middle).argmax(1) == top[start]
+            keep = is_same.view(-1, *[1] * (inputs.dim() - 1))
+            inside, beyond = torch.where(keep, middle, inside), torch.where(keep, beyond, middle)
+    return torch.cat([inside, beyond])
 
 
 EXACT = "donot_use_mm_for_euclid_dist"

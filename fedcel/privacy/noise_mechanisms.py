@@ -10,7 +10,7 @@ and Steinke, NeurIPS 2020). It comes from the system's secure generator and cann
 
 import math
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, cached_property
 from typing import Any, ClassVar, Literal, final
 
@@ -19,15 +19,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.extras import import_optional
+from fedcel.privacy.array_kind import Array, match_kind, to_tensor
 from fedcel.privacy.clip import check_finite, check_logits, clip_rows
 from fedcel.privacy.epsilon_range import check_epsilon
 from fedcel.privacy.gaussian_calibration import SLACK, calibrate_sigma
 from fedcel.privacy.noise_grid import choose_opendp_grid
 from fedcel.privacy.protocol import PROTECTS
-from fedcel.privacy.sensitivity import noise_sensitivity
+from fedcel.privacy.sensitivity import ClipKind, check_classes, noise_sensitivity
 from fedcel.ranges import FRACTION, POSITIVE
 
 Unit = Literal["logits", "probabilities"]
+EXACT_DISTANCES = "donot_use_mm_for_euclid_dist"
 Disturb = Callable[[Tensor, float, float], Tensor]
 """Clipped rows, epsilon, sensitivity to disturbed rows, as `perturb_rows`."""
 
@@ -72,7 +74,8 @@ class ClippedNoise:
         classes: Logits of an answer.
         clip_kind: How rows are clipped, see `clip_rows`.
         clip: Largest value or norm, see `clip_rows`.
-        sensitivity: Distance that the noise covers, at least `clip_sensitivity`.
+        sensitivity: Distance that the noise covers, at least `clip_sensitivity`, which is taken
+            where none is given.
         name: The setting's word for it.
         delta: Chance by which epsilon may be exceeded.
         protects: What is protected against whom.
@@ -81,9 +84,9 @@ class ClippedNoise:
     epsilon: float
     classes: int
     _: KW_ONLY
-    clip_kind: str
-    clip: float
-    sensitivity: float
+    clip_kind: ClipKind = "l1"
+    clip: float = 1.0
+    sensitivity: float = field(default=None)  # type: ignore[assignment]  # None: the clip's
     name: str
     delta: float
     protects: str = PROTECTS
@@ -91,8 +94,10 @@ class ClippedNoise:
 
     def __post_init__(self) -> None:
         """Refuse a sensitivity that the clip exceeds, and what cannot be kept: ValueError."""
+        check_classes(self.classes)
         kind, clip, stated = self.clip_kind, self.clip, self.sensitivity
-        noise_sensitivity(kind, clip, self.classes, self.norm, stated=stated)
+        used = noise_sensitivity(kind, clip, self.classes, self.norm, stated=stated)
+        object.__setattr__(self, "sensitivity", used)
         check_epsilon(self.epsilon, self.name)
 
     @property
@@ -100,8 +105,18 @@ class ClippedNoise:
         """What the values of an answer are."""
         return clip_unit(self.clip_kind)
 
-    def clip_logits(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
-        """Return the rows before the noise; ValueError on undefined logits or other classes."""
+    def answer_without_noise(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
+        """Return the clipped rows, before the noise.
+
+        Args:
+            logits: (B, C).
+
+        Returns:
+            Rows (B, C), in double precision.
+
+        Raises:
+            ValueError: Logits are undefined, or of another number of classes.
+        """
         check_logits(logits, self.classes)
         return clip_rows(logits, self.clip_kind, self.clip)
 
@@ -110,6 +125,11 @@ class ClippedNoise:
 @dataclass(frozen=True, kw_only=True)
 class Laplace(ClippedNoise):
     """Pure epsilon-DP answers: clipped logits plus Laplace noise.
+
+    Example::
+
+        mechanism = Laplace(epsilon=4, classes=10, clip_kind="l1", clip=1.0)
+        noisy = mechanism.answer(logits)
 
     Attributes:
         sensitivity: Sensitivity in L1.
@@ -122,19 +142,37 @@ class Laplace(ClippedNoise):
     disturb: Disturb = perturb_rows
     norm = 1
 
-    def answer(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
+    def answer(self, logits: Array) -> Array:
         """Return clipped rows plus noise, in double precision.
 
         Args:
-            logits: (B, C); each row is one answer.
+            logits: Tensor or NumPy array (B, C); each row is one answer.
 
         Returns:
-            Noisy rows (B, C).
+            Noisy rows (B, C), an array of the same kind.
 
         Raises:
             ValueError: Logits are undefined, or of another number of classes.
         """
-        return self.disturb(self.clip_logits(logits), self.epsilon, self.sensitivity)
+        clipped = self.answer_without_noise(to_tensor(logits))
+        return match_kind(self.disturb(clipped, self.epsilon, self.sensitivity), logits)
+
+    def log_density(
+        self, answers: Float[Tensor, "Q C"], rows: Float[Tensor, "M C"]
+    ) -> Float[Tensor, "Q M"]:
+        """Return -|answer - row|_1 epsilon / sensitivity.
+
+        The noise is taken as continuous: its grid is far finer than its scale.
+
+        Args:
+            answers: (Q, C), as `answer` gives them.
+            rows: (M, C), as `answer_without_noise` gives them.
+
+        Returns:
+            Log-densities (Q, M) in nats, up to one number for all pairs.
+        """
+        distances = torch.cdist(answers.double(), rows.double(), p=1)
+        return distances * (-self.epsilon / self.sensitivity)
 
 
 @final
@@ -142,12 +180,18 @@ class Laplace(ClippedNoise):
 class Gaussian(ClippedNoise):
     """(epsilon, delta)-DP answers: clipped logits plus Gaussian noise.
 
+    Example::
+
+        mechanism = Gaussian(epsilon=4, classes=10, delta=1e-6)
+        noisy = mechanism.answer(logits)
+
     Attributes:
         sensitivity: Sensitivity in L2.
         delta: Above 0 and below 1.
     """
 
     name: str = "gaussian"
+    delta: float = 1e-6
     norm = 2
 
     def __post_init__(self) -> None:
@@ -160,23 +204,40 @@ class Gaussian(ClippedNoise):
         """Standard deviation of the noise, in units of a clipped row."""
         return calibrate_sigma(self.epsilon, self.delta, self.sensitivity)
 
-    def answer(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
+    def answer(self, logits: Array) -> Array:
         """Return clipped rows plus noise, in double precision.
 
         Args:
-            logits: (B, C); each row is one answer.
+            logits: Tensor or NumPy array (B, C); each row is one answer.
 
         Returns:
-            Noisy rows (B, C).
+            Noisy rows (B, C), an array of the same kind.
 
         Raises:
             ValueError: Logits are undefined, or of another number of classes.
         """
-        clipped = self.clip_logits(logits)
+        clipped = self.answer_without_noise(to_tensor(logits))
         sigma = self.sigma
         mechanism = gaussian_measurement(clipped.numel(), sigma, self.sensitivity)
         allowed = (self.sensitivity * SLACK / sigma) ** 2 / 2
-        return draw_noise(mechanism, clipped, self.sensitivity, allowed)
+        return match_kind(draw_noise(mechanism, clipped, self.sensitivity, allowed), logits)
+
+    def log_density(
+        self, answers: Float[Tensor, "Q C"], rows: Float[Tensor, "M C"]
+    ) -> Float[Tensor, "Q M"]:
+        """Return -|answer - row|^2 / (2 sigma^2).
+
+        The noise is taken as continuous: its grid is far finer than its scale.
+
+        Args:
+            answers: (Q, C), as `answer` gives them.
+            rows: (M, C), as `answer_without_noise` gives them.
+
+        Returns:
+            Log-densities (Q, M) in nats, up to one number for all pairs.
+        """
+        distances = torch.cdist(answers.double(), rows.double(), compute_mode=EXACT_DISTANCES)
+        return (distances / self.sigma).square() / -2
 
 
 def clip_unit(kind: str) -> Unit:

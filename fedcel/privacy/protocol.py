@@ -1,4 +1,4 @@
-"""What every mechanism of private answers offers."""
+"""What every mechanism of private answers offers, and what one whose law is known offers more."""
 
 from typing import Literal, Protocol, runtime_checkable
 
@@ -51,5 +51,43 @@ class Mechanism(Protocol):
 
         Raises:
             ValueError: Logits are undefined.
+        """
+        ...
+
+
+@runtime_checkable
+class KnownLaw(Mechanism, Protocol):
+    """A mechanism that can say how likely each answer is: answers can be read by Bayes' rule."""
+
+    @property
+    def classes(self) -> int:
+        """Values of an answer."""
+        ...
+
+    def answer_without_noise(self, logits: Float[Tensor, "B C"]) -> Float[Tensor, "B C"]:
+        """Return what would be answered if nothing were drawn.
+
+        Args:
+            logits: (B, C).
+
+        Returns:
+            Rows (B, C), in double precision.
+
+        Raises:
+            ValueError: Logits are undefined, or of another number of classes.
+        """
+        ...
+
+    def log_density(
+        self, answers: Float[Tensor, "Q C"], rows: Float[Tensor, "M C"]
+    ) -> Float[Tensor, "Q M"]:
+        """Return the log of each answer's density given each row, in nats.
+
+        Args:
+            answers: (Q, C), as `answer` gives them.
+            rows: (M, C), as `answer_without_noise` gives them.
+
+        Returns:
+            Log-densities (Q, M) in double precision, up to one number for all pairs.
         """
         ...

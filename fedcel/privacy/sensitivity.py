@@ -42,6 +42,19 @@ def clip_sensitivity(kind: str, clip: float, classes: int, norm: int = 1) -> flo
     return distances[kind][norm - 1]
 
 
+def check_classes(classes: int) -> None:
+    """Refuse answers of fewer than two classes, which tell nothing.
+
+    Args:
+        classes: Values of an answer.
+
+    Raises:
+        ValueError: There are fewer than two.
+    """
+    if classes < 2:
+        raise ValueError(f"there are {classes} classes, must be 2 or more")
+
+
 def noise_sensitivity(
     kind: str, clip: float, classes: int, norm: int = 1, *, stated: float | None = None
 ) -> float:

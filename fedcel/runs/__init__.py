@@ -4,8 +4,11 @@ from fedcel.runs.client_state import ClientStateFolder, is_state_usable, partiti
 from fedcel.runs.evaluation import (
     NOISE_DRAWS,
     Evaluation,
+    calibrate_answers,
     evaluate_run,
     posterior_samples,
+    predict_labelled,
+    predict_references,
     write_evaluation,
 )
 from fedcel.runs.folder_lock import hold_folder
@@ -31,6 +34,7 @@ __all__ = [
     "Posterior",
     "Run",
     "ServerRun",
+    "calibrate_answers",
     "create_run",
     "evaluate_run",
     "has_begun",
@@ -40,6 +44,8 @@ __all__ = [
     "parse_run_settings",
     "partition_folder",
     "posterior_samples",
+    "predict_labelled",
+    "predict_references",
     "read_run",
     "read_settings",
     "write_evaluation",

@@ -4,7 +4,7 @@ import json
 import platform
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from math import log2
+from math import ceil, log2
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedcel.data import Images
 from fedcel.federation import HEAVIEST
 from fedcel.files import write_json
 from fedcel.leakage import (
@@ -39,7 +40,15 @@ from fedcel.posterior import (
     predict,
     select_clients,
 )
-from fedcel.privacy import NoisyRound, account_updates, measure_utility
+from fedcel.privacy import (
+    AnswerCalibration,
+    LabelledLogits,
+    Mechanism,
+    NoisyRound,
+    account_updates,
+    fit_calibration,
+    measure_utility,
+)
 from fedcel.runs import per_image, run_folder
 from fedcel.runs.round_log import EVENTS, summarise_kept_shares
 from fedcel.runs.run_folder import Run
@@ -47,6 +56,7 @@ from fedcel.seeding import make_generator
 from fedcel.settings import MIN_SAMPLED_ROUNDS
 
 NOISE_DRAWS = 8  # messages per image over which accuracy is averaged
+PRIVATE_ANSWERS = 2000  # private answers at each epsilon, or one for each image where they are more
 ANSWER_DRAWS = 128  # messages per image whose answers are counted
 
 
@@ -119,7 +129,9 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
             "point": calibration.reliability(point.probabilities, labels),
         },
         **measure_run_leakage(run, net, leak),
-        "private": measure_private_utility(run, posterior.logits[: len(y)], y),
+        "private": measure_private_utility(
+            run, LabelledLogits(posterior.logits, labels, NOISE_DRAWS)
+        ),
         **measure_device(run, net),
         **account_update_privacy(run),
         "smallest-update-images": count_smallest_update(run),
@@ -293,14 +305,69 @@ def label_only_identification(counts: Float[Tensor, " K"], candidates: int) -> f
     return chance
 
 
-def measure_private_utility(
-    run: Run, logits: Float[Tensor, "N K"], y: Int[Tensor, " N"]
-) -> dict[str, dict[str, float]]:
-    """Measure the utility of the private logits at each epsilon of `privacy.epsilons`."""
+def predict_labelled(
+    run: Run, images: Images, purpose: str, rows: int = PRIVATE_ANSWERS
+) -> LabelledLogits:
+    """Compute a run's logits about images, of several messages each where they are few.
+
+    Args:
+        run: As `read_run` returns it.
+        images: The images, with their classes.
+        purpose: Names the stream of the noise at the cut.
+        rows: Messages that are enough in all; each image has one at least, `NOISE_DRAWS` at most.
+
+    Returns:
+        The logits, with the right classes.
+    """
+    messages = min(NOISE_DRAWS, max(1, ceil(rows / max(len(images.y), 1))))
+    noise = make_generator(run.settings.seed, purpose)
+    x = images.x.repeat(messages, 1, 1, 1)
+    scope = run.settings.chain.scope
+    prediction = predict(run.flat, posterior_samples(run), x, noise, scope=scope)
+    return LabelledLogits(prediction.logits, images.y.repeat(messages), messages)
+
+
+def predict_references(run: Run) -> LabelledLogits:
+    """Compute a run's logits about its validation images, by which private answers are read.
+
+    Args:
+        run: As `read_run` returns it.
+
+    Returns:
+        The logits of one message about each image, with the right classes; without images to which
+        the model has no finite answer.
+    """
+    logits, labels, _ = predict_labelled(run, run.splits.validation, "answer-references", 1)
+    is_finite = logits.isfinite().all(1)
+    return LabelledLogits(logits[is_finite], labels[is_finite])
+
+
+def calibrate_answers(run: Run, mechanism: Mechanism) -> AnswerCalibration:
+    """Learn from a run's validation images to read private answers as probabilities.
+
+    Args:
+        run: As `read_run` returns it. The validation images are the server's own, and nothing is
+            promised to them.
+        mechanism: What gives the answers.
+
+    Returns:
+        What makes probabilities of answers.
+    """
+    logits, labels, _ = predict_references(run)
+    return fit_calibration(mechanism, logits, labels)
+
+
+def measure_private_utility(run: Run, test: LabelledLogits) -> dict[str, dict[str, float]]:
+    """Measure the utility of the private answers at each epsilon of `privacy.epsilons`.
+
+    They are read by the server's validation images, which tests never saw.
+    """
     privacy = run.settings.privacy
+    references = predict_references(run)
+    images = test.keep_rows(PRIVATE_ANSWERS)
     return {
         text.strip(): measure_utility(
-            logits, y, privacy.model_copy(update={"epsilon": float(text)})
+            images, privacy.model_copy(update={"epsilon": float(text)}), references
         )
         for text in privacy.epsilons.split(",")
     }

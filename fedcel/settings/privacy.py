@@ -25,8 +25,8 @@ class PrivacySettings(Group):
     """How served logits are perturbed."""
 
     mechanism: Annotated[str, part_name(MECHANISMS), part_words(MECHANISMS)] = Field(
-        "laplace",
-        description="laplace, gaussian (OpenDP), discrete-laplace (own), label-only, none, import.",
+        "label-only",
+        description="label-only, laplace, gaussian (OpenDP), discrete-laplace (own), none, import.",
     )
     epsilon: Positive = Field(4.0, description="Privacy loss of one served answer.")
     delta: Fraction = Field(1e-6, description="Delta of one answer of the mechanism 'gaussian'.")
@@ -74,6 +74,13 @@ def check_private(privacy: PrivacySettings) -> None:
         )
 
 
+def is_clip_unused(privacy: PrivacySettings) -> bool:
+    """Say whether a clip was chosen that the mechanism does not use."""
+    default = PrivacySettings()
+    chosen = (privacy.clip, privacy.clip_kind) != (default.clip, default.clip_kind)
+    return privacy.mechanism == "label-only" and chosen
+
+
 def check_privacy(privacy: PrivacySettings) -> None:
     """Refuse a budget for not even one answer, and a sensitivity that nothing enforces."""
     if privacy.mechanism != "none" and privacy.budget < privacy.epsilon:
@@ -92,5 +99,6 @@ def check_privacy(privacy: PrivacySettings) -> None:
     elif privacy.sensitivity != "none":
         raise SettingsError(
             f"privacy.sensitivity is {privacy.sensitivity:g}, only {', '.join(NOISES)} add noise "
-            f"in proportion to it, privacy.mechanism is {privacy.mechanism!r}; set it to 'none'"
+            f"in proportion to it, privacy.mechanism is {privacy.mechanism!r}; set it to 'none', "
+            "or privacy.mechanism to 'laplace'"
         )

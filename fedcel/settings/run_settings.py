@@ -18,7 +18,7 @@ from fedcel.settings.group_base import to_kebab
 from fedcel.settings.local import LocalSettings
 from fedcel.settings.net import NetSettings
 from fedcel.settings.prior import PriorSettings
-from fedcel.settings.privacy import PrivacySettings, check_privacy
+from fedcel.settings.privacy import PrivacySettings, check_privacy, is_clip_unused
 from fedcel.settings.strategy import OWN_STRATEGY, StrategySettings, check_strategy
 from fedcel.settings.update import UpdateSettings, check_update
 
@@ -361,6 +361,11 @@ def warn_of_unwise(settings: Settings) -> None:
             settings.local.augment != "none" and is_whole_net_sampled(settings),
             "local.augment and chain.scope 'full' above temperature 0: the chain samples the "
             "posterior given changed images",
+        ),
+        (
+            is_clip_unused(settings.privacy),
+            "privacy.clip and privacy.clip-kind do nothing to 'label-only' answers, which have no "
+            "logits; set privacy.mechanism to 'laplace' or 'gaussian' to answer with logits",
         ),
     ]
     for is_unwise, message in warnings:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
 
 from clients import EvaluationClient
 from fedcel.data import Images
@@ -16,7 +15,7 @@ from fedcel.federation import init_net
 from fedcel.leakage import LOG_PROB, LOGITS, Law, Observation, SmashedData
 from fedcel.nets import Cut, FlatNet, SplitNet, apply_noise
 from fedcel.posterior import Prediction, build_device_net, noise_variance, predict, round_plan
-from fedcel.privacy import Gaussian, LabelOnly, Laplace, Mechanism, build_mechanism, clip_rows
+from fedcel.privacy import KnownLaw, Laplace, Mechanism, build_mechanism
 from fedcel.runs import Run, posterior_samples
 from fedcel.seeding import make_generator as stream
 from fedcel.settings import AttackSettings
@@ -26,7 +25,6 @@ LAW_DRAWS = 256  # messages over which an answer's likelihood is averaged
 MAX_DENSITIES = 300_000  # densities computed together: as many as stay in a processor's cache
 LAPLACE_SHARE = 1.25
 """Of 16 sums of Laplace and normal noise median and mean vary alike where the sums vary by this."""
-KNOWN_LAWS = (Laplace, Gaussian, LabelOnly)
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class PrivateLogits:
     @property
     def grants(self) -> frozenset[str]:
         """Return the network, and the likelihood where the mechanism's is known."""
-        has_known_law = isinstance(self.mechanism, KNOWN_LAWS)
+        has_known_law = isinstance(self.mechanism, KnownLaw)
         return frozenset({LOGITS, LOG_PROB} if has_known_law else {LOGITS})
 
     def sample(
@@ -90,14 +88,13 @@ class PrivateLogits:
 
     def law_of(self, images: Float[Tensor, "M C H W"]) -> Law:
         """Return `log_prob` of these images; holds `LAW_DRAWS` answers to each in memory."""
+        mechanism = require_known_law(self.mechanism)
         draws = LAW_DRAWS if self.net.cut.is_random else 1
         noise = stream(self.client.settings.seed, "answer-law")
         with torch.no_grad():
             sent = sample_messages(self.net.cut, self.net.encode(images), draws, noise)
-            rows = torch.stack(
-                [undisturbed_answers(self.mechanism, self.answer(part)) for part in sent]
-            )
-        return lambda observed: mixture_log_prob(self.mechanism, observed, rows)
+            rows = torch.stack([mechanism.answer_without_noise(self.answer(part)) for part in sent])
+        return lambda observed: mixture_log_prob(mechanism, observed, rows)
 
 
 def sample_messages(
@@ -123,7 +120,7 @@ def sample_messages(
 
 
 def mixture_log_prob(
-    mechanism: Mechanism | None,
+    mechanism: KnownLaw,
     observed: Float[Tensor, "Q K"],
     rows: Float[Tensor, "L M K"],
 ) -> Float[Tensor, "Q M"]:
@@ -134,42 +131,19 @@ def mixture_log_prob(
     log_probs = torch.empty(len(observed), count, dtype=torch.float64)
     step = max(1, MAX_DENSITIES // len(flat))
     for part, place in zip(torch.split(observed, step), torch.split(log_probs, step), strict=True):
-        density = log_density(mechanism, part, flat).view(len(part), draws, count)
+        density = mechanism.log_density(part, flat).view(len(part), draws, count)
         torch.logsumexp(density, 1, out=place)
     return log_probs.sub_(math.log(draws))
 
 
-def undisturbed_answers(
-    mechanism: Mechanism | None, logits: Float[Tensor, "M K"]
-) -> Float[Tensor, "M K"]:
-    """Return what a mechanism answers without its noise: clipped logits, of a label 1 at it.
-
-    ValueError for one whose law is not known here.
-    """
-    if isinstance(mechanism, LabelOnly):
-        return one_hot(logits.argmax(1), logits.shape[1]).double()
-    if not isinstance(mechanism, Laplace | Gaussian):
-        raise ValueError(f"the law of {mechanism!r} is not known; use a built-in mechanism")
-    return clip_rows(logits, mechanism.clip_kind, mechanism.clip)
-
-
-def log_density(
-    mechanism: Mechanism | None, observed: Float[Tensor, "Q K"], rows: Float[Tensor, "M K"]
-) -> Float[Tensor, "Q M"]:
-    """Return log p(answer_q | row_j) in nats and float64, up to one constant for all pairs.
-
-    `rows` as of `undisturbed_answers`; ValueError for a mechanism whose law is not known here. The
-    noise is taken as continuous: its grid is that of doubles.
-    """
-    if isinstance(mechanism, LabelOnly):
-        return torch.eq(observed.argmax(1)[:, None], rows.argmax(1)).double() * mechanism.epsilon
-    if isinstance(mechanism, Laplace):
-        scale = mechanism.sensitivity / mechanism.epsilon
-        return torch.cdist(observed.double(), rows, p=1) / -scale
-    if not isinstance(mechanism, Gaussian):
-        raise ValueError(f"the law of {mechanism!r} is not known; use a built-in mechanism")
-    gap = torch.cdist(observed.double(), rows, compute_mode="donot_use_mm_for_euclid_dist")
-    return (gap / mechanism.sigma).square() / -2
+def require_known_law(mechanism: Mechanism | None) -> KnownLaw:
+    """Return a mechanism whose law is known; ValueError for another."""
+    if not isinstance(mechanism, KnownLaw):
+        raise ValueError(
+            f"the law of {mechanism!r} is not known; use a built-in mechanism, or give it classes, "
+            "answer_without_noise and log_density"
+        )
+    return mechanism
 
 
 def list_observations(run: Run, attack_settings: AttackSettings | None = None) -> list[Observation]:

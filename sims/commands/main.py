@@ -17,6 +17,7 @@ from sims.commands import (
     bench,
     escalate,
     export,
+    privacy,
     report,
     serve,
     settings,
@@ -72,7 +73,10 @@ GROUPS: dict[str, dict[str, tuple[Callable[..., None], Sequence[str]]]] = {
         "escalate": (escalate.escalate_command, escalate.EXAMPLES),
         "export": (export.export_command, export.EXAMPLES),
     },
-    "Serve": {"serve": (serve.serve_command, serve.EXAMPLES)},
+    "Serve": {
+        "privacy": (privacy.privacy_command, privacy.EXAMPLES),
+        "serve": (serve.serve_command, serve.EXAMPLES),
+    },
     "Reference": {"settings": (settings.settings_command, settings.EXAMPLES)},
 }
 """Each command, and what its help shows to copy."""

@@ -41,11 +41,15 @@ def serve_command(
         bool, typer.Option("--insecure", help="Allow plain HTTP beyond this machine.")
     ] = False,
     queue: Annotated[int, typer.Option(min=1, help="Queries that wait, at most.")] = 256,
+    allow_chance: Annotated[
+        bool, typer.Option("--allow-chance", help="Serve answers no better than a guess, too.")
+    ] = False,
     rate_limit: Annotated[float, typer.Option(help="Queries a second of one client.")] = 50.0,
 ) -> None:
     """Answer split inference over HTTP with private logits, until Ctrl-C or SIGTERM.
 
-    --set takes settings of the group `privacy`, for this service alone.
+    --set takes settings of the group `privacy`, for this service alone. What the answers are worth
+    is printed first.
     """
     require_extra("service")
     from clients.service.app import Limits
@@ -59,4 +63,5 @@ def serve_command(
         Endpoint(host, port, certificate, private_key, insecure),
         Limits(queue=queue, rate=rate_limit),
         overrides=parse_overrides(assignments),
+        allow_chance=allow_chance,
     )

@@ -17,8 +17,16 @@ from clients.service.app import Limits, Service, create_app
 from clients.service.monitoring import configure_logs
 from clients.service_messages import LOOPBACK_HOSTS
 from fedcel.errors import RunError, SettingsError
-from fedcel.privacy import Mechanism, build_mechanism
-from fedcel.runs import Run, run_folder
+from fedcel.privacy import (
+    AnswerCalibration,
+    AnswerScore,
+    Mechanism,
+    accuracy_ceiling,
+    build_mechanism,
+    score_answers,
+    score_probabilities,
+)
+from fedcel.runs import Run, calibrate_answers, predict_labelled, run_folder
 from fedcel.settings import Scalar
 from sims.overrides import override_group
 
@@ -75,26 +83,86 @@ def run_service(
     limits: Limits,
     *,
     overrides: Mapping[str, Scalar] | None = None,
+    allow_chance: bool = False,
 ) -> None:
     """Answer questions until SIGTERM or Ctrl-C, then those under way, then return.
 
-    `overrides`: settings of the group privacy, instead of the run's.
+    `overrides`: settings of the group privacy, instead of the run's. `allow_chance`: also serve
+    answers that are not shown to be better than a guess.
     SettingsError, RunError or LedgerError say what keeps it from starting.
     """
     check_endpoint(endpoint)
-    model, mechanism = load_model_and_mechanism(run_folder.read_run(folder), overrides or {})
+    run = run_folder.read_run(folder)
+    model, mechanism = load_model_and_mechanism(run, overrides or {})
     torch.set_num_threads(1)  # batches are small; more threads would only wait for each other
-    service = Service(model, mechanism, ledger, limits)
+    calibration = calibrate_answers(run, mechanism)
+    service = Service(model, mechanism, ledger, limits, calibration=calibration)
     server = uvicorn.Server(configure_server(create_app(service), endpoint))
+    expected = expect_answers(run, mechanism, calibration)
+    if expected.score.is_at_chance(model.classes) and not allow_chance:
+        raise SettingsError(f"{expected}: {refuse_chance(run, model.classes)}")
     with open_socket(endpoint) as listener:
         configure_logs()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)  # the server drains, then raises it again
         scheme = "https" if endpoint.certificate else "http"
-        print(f"serving {model.version}: {scheme}://{format_address(listener)}", flush=True)
+        print(f"serving {model.version}: {scheme}://{format_address(listener)}")
+        print(expected, flush=True)
         server.run(sockets=[listener])
     if not server.started:
         raise service.start_error or RunError(f"{folder}: the service did not start; see its log")
+
+
+class ExpectedAnswers(NamedTuple):
+    """What a service's answers are worth, measured on the run's test images."""
+
+    mechanism: Mechanism
+    images: int
+    score: AnswerScore
+    without_privacy: float
+    """Accuracy of the model's own answers."""
+    ceiling: float
+
+    def __str__(self) -> str:
+        """Return one line."""
+        mechanism, score = self.mechanism, self.score
+        return (
+            f"private answers, {mechanism.name} at epsilon {mechanism.epsilon:g}: accuracy "
+            f"{100 * score.accuracy:.1f} ± {100 * score.half_width:.1f} % on {self.images} test "
+            f"images ({100 * self.without_privacy:.1f} % without privacy, no mechanism more than "
+            f"{100 * self.ceiling:.1f} % at this epsilon), ECE {score.ece:.3f}"
+        )
+
+
+def expect_answers(
+    run: Run, mechanism: Mechanism, calibration: AnswerCalibration
+) -> ExpectedAnswers:
+    """Measure what private answers are worth before any client pays for one.
+
+    RunError where the model has no finite answers to its test images.
+    """
+    images = predict_labelled(run, run.splits.test, "expected-answers")
+    if not images.logits.isfinite().all():
+        raise RunError(
+            f"{run.folder}: the model has no finite answer to some of its test images; train it "
+            "anew with a lower local.rate"
+        )
+    return ExpectedAnswers(
+        mechanism,
+        len(run.splits.test.y),
+        score_answers(mechanism, calibration, images),
+        score_probabilities(images.logits.softmax(1), images).accuracy,
+        accuracy_ceiling(mechanism.epsilon, mechanism.delta, run.splits.classes),
+    )
+
+
+def refuse_chance(run: Run, classes: int) -> str:
+    """Say why answers are not served, and what to do about it."""
+    return (
+        f"not shown to be better than a guess ({100 / classes:.1f} %); raise privacy.epsilon or "
+        f"take another privacy.mechanism, see `fedcel privacy {run.folder}`, or serve it all the "
+        "same with --allow-chance"
+    )
 
 
 def load_model_and_mechanism(

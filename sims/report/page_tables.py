@@ -39,7 +39,9 @@ DETAILS = find_columns(
     "between-client-spread",
 )
 PREDICTOR = find_columns("accuracy", "nll", "ece", "brier")
-UTILITY = find_columns("accuracy", "top1-kept", "confidence-before", "confidence-after", "ceiling")
+UTILITY = find_columns(
+    *("accuracy", "ceiling", "top1-kept", "confidence-before", "confidence-after", "ece")
+)
 SCORES = (
     MSE.titled("MSE"),
     *find_columns("psnr", "ssim", "identification-1", "identification-5", "label-accuracy"),

@@ -79,6 +79,7 @@ class PrivateUtility(Record):
     top1_kept: Number = None
     confidence_before: Number = None
     confidence_after: Number = None
+    ece: Number = None
     ceiling: Number = None
 
 

@@ -22,8 +22,9 @@ import torch
 from clients.service import PrivateAnswer, PrivateAnswerer, Query, ServedModel, load_served
 from clients.service.answering import build_answer_body
 from clients.service.app import Service
-from fedcel.privacy import build_mechanism
+from fedcel.privacy import LabelOnly, build_mechanism
 from fedcel.privacy.ledger import MICRO, Charge, Ledger, Refusal
+from fedcel.runs import calibrate_answers
 from fedcel.runs.run_folder import Run
 from tests.clients.serving import Running, made_run, running
 
@@ -113,6 +114,8 @@ def limits(folder: Path) -> list[tuple[str, float]]:
     model = load_served(run)
     noise = build_mechanism(run.settings.privacy, model.classes)
     own = build_mechanism(sixteen_heads("discrete-laplace").settings.privacy, model.classes)
+    labels = LabelOnly(4.0, model.classes)
+    reader = calibrate_answers(run, noise)
     messages = torch.rand(GROUP, 64)
     logits = model.predict(messages).logits
     with Ledger.open(folder / "alone.db") as ledger:
@@ -137,6 +140,8 @@ def limits(folder: Path) -> list[tuple[str, float]]:
             ("heads, 16 samples", per_answer(lambda: model.predict(messages))),
             ("noise of 10 values, OpenDP's sampler", per_answer(lambda: noise.answer(logits))),
             ("noise of 10 values, own sampler", per_answer(lambda: own.answer(logits))),
+            ("a label", per_answer(lambda: labels.answer(logits))),
+            ("probabilities of 10 values", per_answer(lambda: reader.probabilities(logits))),
             ("ledger, charge and settle", per_answer(commit)),
         ]
 

@@ -20,6 +20,7 @@ from fedcel.data import load_splits
 from fedcel.federation import init_net
 from fedcel.privacy import Mechanism, build_mechanism
 from fedcel.privacy.ledger import MICRO, Ledger
+from fedcel.runs import calibrate_answers
 from fedcel.runs.run_folder import Run
 from fedcel.settings import parse_settings
 from sims.commands.web_server import Endpoint, run_service
@@ -71,7 +72,8 @@ def running(
         ledger.grant("phone", int(epsilon * MICRO))
     model = load_served(run)
     mechanism = mechanism or build_mechanism(run.settings.privacy, model.classes)
-    service = Service(model, mechanism, path, limits or Limits(rate=1e6))
+    calibration = calibrate_answers(run, mechanism)
+    service = Service(model, mechanism, path, limits or Limits(rate=1e6), calibration=calibration)
     config = uvicorn.Config(create_app(service), access_log=False, log_config=None, ws="none")
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -94,4 +96,4 @@ def child(run: Path, ledger: Path, port: int, log: Path) -> None:
         os.dup2(file.fileno(), sys.stdout.fileno())
         os.dup2(file.fileno(), sys.stderr.fileno())
     endpoint = Endpoint("127.0.0.1", port, None, None, False)
-    run_service(run, ledger, endpoint, Limits(rate=1e6))
+    run_service(run, ledger, endpoint, Limits(rate=1e6), allow_chance=True)

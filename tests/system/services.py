@@ -49,7 +49,7 @@ def serving(run: Path, ledger: Path, *more: object) -> Iterator[Process]:
     log = ledger.with_name(f"log-{time.monotonic_ns()}.jsonl")
     with log.open("w") as errors:
         process = subprocess.Popen(
-            [*map(str, command), *map(str, more), "--rate-limit", "1e6"],
+            [*map(str, command), *map(str, more), "--rate-limit", "1e6", "--allow-chance"],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -90,11 +90,9 @@ def test_all_own_parts_train_and_attack_together(installed: Installed) -> None:
     assert result["samples"] == 4
     assert result["accuracy"] > 0.4
     assert 0 < result["bits-beyond-label"] < math.log2(200)
-    # Sets of three labels at epsilon 1, of one at 4: a softmax says how many.
-    for epsilon, size in (("1", 3), ("4", 1)):
-        odds = math.exp(float(epsilon))
-        told = result["private"][epsilon]["confidence-after"]
-        assert told == pytest.approx(odds / (size * odds + CLASSES - size), abs=1e-4)
+    for epsilon in ("1", "4"):  # a temperature fitted on validation images: it may not boast
+        utility = result["private"][epsilon]
+        assert utility["confidence-after"] == pytest.approx(utility["accuracy"], abs=0.1)
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     assert len(events) == 20
     assert {event["clients"] for event in events} == {4}

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import pytest
-import torch
 
 from clients.device import PrivatePrediction
 from clients.device.conversation import (
@@ -21,7 +20,14 @@ from clients.service.problems import ProblemError, ProblemKind
 from fedcel.errors import ServiceError, SpentError
 
 Result = TypeVar("Result")
-BODY = {"unit": "logits", "label": 1, "values": [0.0, 1.0], "fresh": True, "left": 3.5}
+BODY = {
+    "unit": "logits",
+    "label": 1,
+    "values": [0.0, 1.0],
+    "probabilities": [0.4, 0.6],
+    "fresh": True,
+    "left": 3.5,
+}
 
 
 def spoken(
@@ -74,9 +80,8 @@ def test_the_same_bytes_and_id_are_sent_again() -> None:
         prediction.leaked_bits,
         prediction.is_fresh,
     ) == (1, 3.5, 0.5, True)
-    torch.testing.assert_close(
-        prediction.probabilities, torch.tensor([0.0, 1.0]).double().softmax(0)
-    )
+    assert prediction.probabilities.tolist() == pytest.approx([0.4, 0.6])  # as the service says
+    assert prediction.values.tolist() == [0, 1]
 
 
 def test_it_gives_up_after_six_refusals() -> None:
@@ -116,6 +121,11 @@ def test_a_refusal_is_final(kind: ProblemKind) -> None:
         BODY | {"values": [0.0, float("nan")]},
         BODY | {"values": None},
         BODY | {"unit": "cats"},
+        BODY | {"probabilities": [1.0]},
+        BODY | {"probabilities": [0.5, 0.6]},
+        BODY | {"probabilities": [-0.5, 1.5]},
+        BODY | {"probabilities": [float("nan"), 1.0]},
+        {k: v for k, v in BODY.items() if k != "probabilities"},
         BODY | {"extra": 1},
         BODY | {"label": -1},
         BODY | {"label": 2},
@@ -132,11 +142,11 @@ def test_what_is_no_answer_is_not_believed(body: object) -> None:
         spoken(ask(), [reply(body=body)])
 
 
-def test_noisy_probabilities_are_projected() -> None:
-    """Onto the simplex: none below 0, sum 1; uncertainty comes along."""
+def test_noisy_values_stay_as_they_are() -> None:
+    """Also outside of [0, 1], beside the probabilities; uncertainty comes along."""
     body = {**BODY, "unit": "probabilities", "values": [-0.4, 1.2], "entropy": 0.2}
     prediction, _ = spoken(ask(), [reply(body=body | {"information": -0.1})])
-    assert prediction.probabilities.tolist() == [0.0, 1.0]
+    assert prediction.probabilities.tolist() == pytest.approx([0.4, 0.6])
     assert prediction.values.tolist() == [-0.4, 1.2]
     assert prediction.uncertainty == Uncertainty(0.2, -0.1)
 

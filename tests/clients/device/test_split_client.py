@@ -17,7 +17,8 @@ from fedcel.privacy.ledger import MICRO, Ledger
 from tests.clients.serving import Running, made_run, running
 
 RUN = made_run(
-    **{"net.noise": 2.0, "privacy.epsilon": 1e4, "privacy.budget": 1e6, "privacy.clip": 50.0}
+    **{"net.noise": 2.0, "privacy.epsilon": 1e4, "privacy.budget": 1e6},
+    **{"privacy.mechanism": "laplace", "privacy.clip": 50.0},
 )
 X, Y = RUN.splits.test
 OWNER = ImageOwner(X[:100], Y[:100])
@@ -40,7 +41,10 @@ def test_an_image_is_answered_and_stays_here(up: Running) -> None:
         again = client.ask(X[0], uncertainty=True)
         remaining = client.budget().remaining
     expected = apply_heads(RUN.flat, RUN.samples, message[None]).exp().mean(0)[0].double()
-    torch.testing.assert_close(answer.probabilities, expected, rtol=0, atol=0.1)
+    torch.testing.assert_close(answer.values.softmax(0), expected, rtol=0, atol=0.1)
+    read = up.service.calibration.probabilities(answer.values[None])[0]
+    torch.testing.assert_close(answer.probabilities, read, rtol=0, atol=1e-5)
+    assert answer.label == int(read.argmax()) and float(answer.probabilities.sum()) == 1
     assert torch.equal(again.values, answer.values) and not again.is_fresh and answer.is_fresh
     assert again.uncertainty == answer.uncertainty and answer.uncertainty
     assert again.remaining_epsilon == answer.remaining_epsilon == remaining

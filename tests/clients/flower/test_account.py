@@ -14,7 +14,9 @@ from fedcel.federation import client_update, record_names
 from fedcel.privacy.ledger import MICRO, Ledger
 from fedcel.settings import parse_settings
 
-S = parse_settings({"clients": 4, "net.features": 8, "net.width": 16})
+S = parse_settings(
+    {"clients": 4, "net.features": 8, "net.width": 16, "privacy.mechanism": "laplace"}
+)
 ROWS = np.random.default_rng(0).random((3, 8), dtype=np.float32)
 
 

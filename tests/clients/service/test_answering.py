@@ -16,6 +16,7 @@ from torch import Tensor
 from clients.service import PrivateAnswer, PrivateAnswerer, Query, load_served, to_micro_epsilon
 from clients.service.model import uncertainty_scores, uncertainty_sensitivity
 from fedcel.posterior.predict import Prediction, apply_heads
+from fedcel.privacy.array_kind import Array, match_kind, to_tensor
 from fedcel.privacy.ledger import MICRO, Ledger, Refusal
 from fedcel.settings import PrivacySettings
 from tests.clients.serving import made_run
@@ -41,6 +42,14 @@ class Clear:
         with Ledger.open(self.path) as second:
             self.spent.append(second.balance("phone").spent)
         return logits + len(self.spent)  # each draw differs from the others
+
+
+class Backwards:
+    """Takes the smallest value for the most probable class."""
+
+    def probabilities(self, answers: Array) -> Array:
+        """Return softmax of the negative values."""
+        return match_kind(to_tensor(answers).neg().softmax(1), answers)
 
 
 @pytest.fixture
@@ -118,6 +127,27 @@ def test_nothing_is_drawn_beyond_the_budget(desk: PrivateAnswerer) -> None:
     assert content(again) == content(replies[0])
     (stranger,) = desk.answer([ask("request-1", 0.1, "stranger")])
     assert isinstance(stranger, Refusal) and stranger.reason == "unknown-client"
+
+
+def test_probabilities_follow_from_what_is_stored(desk: PrivateAnswerer) -> None:
+    """Of a first answer and its repeat alike, also of one stored before there were any.
+
+    They are not stored: another calibration reads the same values, and nothing is paid.
+    """
+    (old,) = desk.answer([ask("request-1", 0.1)])
+    assert "probabilities" not in content(old)
+    new = replace(desk, calibration=Backwards())
+    repeat, first, same = new.answer(
+        [ask("request-2", 0.1), ask("request-3", 0.3), ask("request-4", 0.3)]
+    )
+    for reply in (repeat, first, same):
+        body = content(reply)
+        expected = torch.tensor(body["values"], dtype=torch.float64).neg().softmax(0)
+        assert body["probabilities"] == pytest.approx(expected.tolist(), abs=1e-6)
+        assert body["label"] == int(expected.argmax()) != int(np.argmax(body["values"]))
+    assert content(repeat)["values"] == content(old)["values"]
+    assert content(first) == content(same)
+    assert desk.ledger.balance("phone").spent == 2 * MICRO
 
 
 def test_uncertainty_has_a_price_and_noise_of_its_own(desk: PrivateAnswerer) -> None:

@@ -272,6 +272,9 @@ def test_every_mechanism_is_served(tmp_path: Path, mechanism: str) -> None:
     with running(tmp_path, made_run(**{"privacy.mechanism": mechanism})) as up:
         answer = post(up).json()
         assert len(answer["values"]) == 10 and answer["label"] in range(10)
+        probabilities = answer["probabilities"]
+        assert sum(probabilities) == pytest.approx(1, abs=1e-5)
+        assert answer["label"] == probabilities.index(max(probabilities))
         card = get(up, "/v1/model").json()
         assert card["mechanism"] == mechanism
     with Ledger.open(up.ledger) as ledger:

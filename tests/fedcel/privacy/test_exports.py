@@ -23,6 +23,7 @@ def test_settings_are_checked_without_tensors() -> None:
     """In a fresh process: reading settings imports no torch, what sensitivity takes included."""
     script = (
         "import sys; from fedcel.settings import parse_settings; "
-        "parse_settings({'privacy.sensitivity': 3}); assert 'torch' not in sys.modules"
+        "parse_settings({'privacy.sensitivity': 3, 'privacy.mechanism': 'laplace'}); "
+        "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

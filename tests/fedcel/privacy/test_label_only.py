@@ -3,6 +3,7 @@
 from decimal import Decimal, localcontext
 from math import exp, inf, nan
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 
 from fedcel.privacy import LabelOnly, Mechanism, measure_epsilon
-from fedcel.privacy.label_only import make_response, truth_chance
+from fedcel.privacy.label_only import truth_chance
 from fedcel.testing import MechanismContract
 from fedcel.testing.mechanisms import CONFIDENCE, extreme_pairs
 
@@ -69,6 +70,23 @@ def test_softmax_of_an_answer_is_the_chance_of_each_class() -> None:
 def test_impossible_numbers_are_refused(bad: float) -> None:
     """Epsilon, and fewer than two classes."""
     with pytest.raises(ValueError, match="epsilon is"):
-        make_response(bad, 3)
+        LabelOnly(bad, 3)
     with pytest.raises(ValueError, match="1 classes, must be 2"):
-        make_response(1.0, 1)
+        LabelOnly(1.0, 1)
+
+
+def test_labels_are_told_with_the_law_of_the_rows() -> None:
+    """Labels in, labels out, of either kind of array; the truth with chance .711 of 2 classes."""
+    labels = np.tile([0, 1, 1, 0], 2_500)
+    told = LabelOnly(epsilon=0.9, classes=2).disturb_labels(labels)
+    assert isinstance(told, np.ndarray) and set(told.tolist()) == {0, 1}
+    assert binomtest(int((told == labels).sum()), 10_000, exp(0.9) / (exp(0.9) + 1)).pvalue > ALPHA
+    tensor = LabelOnly(40.0, 10).disturb_labels(torch.arange(10))
+    assert torch.equal(tensor, torch.arange(10))
+
+
+@pytest.mark.parametrize("labels", [np.array([3]), np.array([-1]), np.array([0.5])])
+def test_what_is_no_label_is_refused(labels: np.ndarray) -> None:
+    """Nothing is drawn for it."""
+    with pytest.raises(ValueError, match="must be whole numbers from 0 to 2"):
+        LabelOnly(1.0, 3).disturb_labels(labels)

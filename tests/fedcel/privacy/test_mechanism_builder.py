@@ -27,6 +27,8 @@ from fedcel.testing import MechanismContract
 KINDS = ("clamp", "l1", "probabilities")
 ALPHA = 1e-6
 
+LAPLACE = {"privacy.mechanism": "laplace"}
+
 
 class Noise:
     """A user's mechanism: noise alone, whatever the logits."""
@@ -122,12 +124,24 @@ def test_a_stated_sensitivity_must_be_enforced(kind: str) -> None:
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        ({"privacy.sensitivity": 1.0}, "sensitivity is 1, must be at least 2: the clip 'l1'"),
-        ({"privacy.sensitivity": 3.9, "privacy.clip-kind": "clamp"}, "must be at least 4: the c"),
-        ({"privacy.sensitivity": 1.4, "privacy.clip-kind": "probabilities"}, "at least 2"),
+        (
+            {**LAPLACE, "privacy.sensitivity": 1.0},
+            "sensitivity is 1, must be at least 2: the clip 'l1'",
+        ),
+        (
+            {**LAPLACE, "privacy.sensitivity": 3.9, "privacy.clip-kind": "clamp"},
+            "must be at least 4: the c",
+        ),
+        (
+            {**LAPLACE, "privacy.sensitivity": 1.4, "privacy.clip-kind": "probabilities"},
+            "at least 2",
+        ),
         ({"privacy.sensitivity": 9, "privacy.mechanism": "label-only"}, "set it to 'none'"),
         ({"privacy.sensitivity": 9, "privacy.mechanism": "none"}, "set it to 'none'"),
-        ({"privacy.sensitivity": 0}, "privacy.sensitivity is 0, must be .* above 0, or .none"),
+        (
+            {**LAPLACE, "privacy.sensitivity": 0},
+            "privacy.sensitivity is 0, must be .* above 0, or .none",
+        ),
         ({"privacy.budget": 3.0}, r"budget is 3, must be at least privacy.epsilon \(4\)"),
         ({"privacy.mechanism": "laplcae"}, "nearest: 'laplace'"),
         ({"privacy.delta": 1.0}, "privacy.delta is 1.0"),
@@ -141,7 +155,7 @@ def test_settings_that_promise_nothing_are_refused(raw: dict[str, object], messa
 
 def test_settings_that_fit() -> None:
     """A larger sensitivity, L2 for the Gaussian, an own mechanism, no mechanism without budget."""
-    assert parse_settings({"privacy.sensitivity": 2.0}).privacy.sensitivity == 2
+    assert parse_settings({**LAPLACE, "privacy.sensitivity": 2.0}).privacy.sensitivity == 2
     gaussian = {"privacy.mechanism": "gaussian", "privacy.clip-kind": "probabilities"}
     parse_settings({**gaussian, "privacy.sensitivity": 1.42})
     parse_settings({"privacy.mechanism": "mine:Own"})
@@ -152,7 +166,7 @@ def test_settings_that_fit() -> None:
 def test_private_logits_use_the_settings(kind: str) -> None:
     """Scale Delta/epsilon of the settings or of the argument; `none` adds nothing."""
     logits = torch.zeros(600, 10)
-    privacy = PrivacySettings(clip_kind=kind, clip=3.0, epsilon=2.0)
+    privacy = PrivacySettings(mechanism="laplace", clip_kind=kind, clip=3.0, epsilon=2.0)
     clipped = clip_rows(logits, kind, 3.0)
     for epsilon in (2.0, 0.5):
         answer = private_logits(logits, privacy, None if epsilon == 2 else epsilon)
@@ -169,3 +183,12 @@ def test_no_mechanism_lets_clipped_logits_through(name: str) -> None:
     """What leaves is not what went in."""
     logits = torch.zeros(100, 3)
     assert not torch.equal(private_logits(logits, PrivacySettings(mechanism=name)), logits)
+
+
+@pytest.mark.parametrize("key", ["privacy.clip", "privacy.clip-kind"])
+def test_a_clip_that_nothing_uses_is_said(key: str) -> None:
+    """Label-only, the default, has no logits to clip; where logits are answered it is right."""
+    value = {"privacy.clip": 2.0, "privacy.clip-kind": "clamp"}[key]
+    with pytest.warns(UserWarning, match="do nothing to 'label-only' answers"):
+        parse_settings({key: value})
+    assert parse_settings({**LAPLACE, key: value})

@@ -13,6 +13,7 @@ from scipy.stats import kstest, laplace, norm
 from torch import Tensor
 
 from fedcel.privacy import (
+    ClipKind,
     Gaussian,
     Laplace,
     Mechanism,
@@ -167,3 +168,19 @@ def test_impossible_numbers_are_refused(bad: float) -> None:
         perturb_rows(zeros, 1e-308, 1e308)
     with pytest.raises(ValueError, match="NaN or infinity"):
         perturb_rows(torch.tensor([[0.0, nan]]), 1.0, 1.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plain_numbers_make_a_mechanism(kind: ClipKind) -> None:
+    """The sensitivity is the clip's, in the norm of the noise; arrays come back as arrays."""
+    logits = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    for mechanism, norm_of_noise in (
+        (Laplace(epsilon=4, classes=3, clip_kind=kind), 1),
+        (Gaussian(epsilon=4, classes=3, clip_kind=kind), 2),
+    ):
+        assert mechanism.sensitivity == clip_sensitivity(kind, 1.0, 3, norm_of_noise)
+        answer = mechanism.answer(logits)
+        assert isinstance(answer, np.ndarray) and answer.shape == (6, 3)
+        assert isinstance(mechanism.answer(torch.from_numpy(logits)), torch.Tensor)
+    with pytest.raises(ValueError, match="1 classes, must be 2 or more"):
+        Laplace(epsilon=4, classes=1)

@@ -133,19 +133,19 @@ ANSWERS: dict[str, Case] = {
         "delta is 1.0, must be above 0 and below 1",
     ),
     "sensitivity": (
-        {"sensitivity": 1.0, "clip": 2.0},
+        {"mechanism": "laplace", "sensitivity": 1.0, "clip": 2.0},
         lambda: noise_sensitivity("l1", 2.0, 2, stated=1.0),
         "sensitivity is 1, must be at least 4: the clip 'l1' at privacy.clip 2 lets two answers of "
         "2 classes be that far apart (L1)",
     ),
     "sensitivity-of-laplace": (
-        {"sensitivity": 1.0},
+        {"mechanism": "laplace", "sensitivity": 1.0},
         lambda: Laplace(1.0, 2, clip_kind="l1", clip=1.0, sensitivity=1.0),
         "sensitivity is 1, must be at least 2: the clip 'l1'",
     ),
     "sensitivity-of-a-mechanism": (
-        {"sensitivity": 1.0, "clip": 2.0},
-        lambda: build_mechanism(PrivacySettings(sensitivity=1.0, clip=2.0), 2),
+        {"mechanism": "laplace", "sensitivity": 1.0, "clip": 2.0},
+        lambda: build_mechanism(PrivacySettings(mechanism="laplace", sensitivity=1.0, clip=2.0), 2),
         "sensitivity is 1, must be at least 4: the clip 'l1'",
     ),
 }

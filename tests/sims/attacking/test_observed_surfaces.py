@@ -23,10 +23,9 @@ from fedcel.settings import AttackSettings, Settings, parse_settings
 from fedcel.testing.attacks import FEATURES, load_digit_targets, train_undefended
 from sims.attacking.observed_surfaces import (
     PrivateLogits,
-    log_density,
+    require_known_law,
     sample_messages,
     send_messages,
-    undisturbed_answers,
 )
 
 
@@ -222,10 +221,9 @@ def test_density_integrates_to_its_share(mechanism: str, kind: str) -> None:
     seen = answers(settings, 0.0, 1.0)
     x = images(2)
     observed = seen.sample(x[:1].expand(5000, -1, -1, -1), stream())
+    known = require_known_law(seen.mechanism)
     with torch.no_grad():
-        law = log_density(
-            seen.mechanism, observed, undisturbed_answers(seen.mechanism, seen.logits(x))
-        )
+        law = known.log_density(observed, known.answer_without_noise(seen.logits(x)))
     ratio = (law[:, 1] - law[:, 0]).exp()
     error = float(ratio.std()) / len(ratio) ** 0.5
     assert float(ratio.mean()) == pytest.approx(1, abs=5 * error)
@@ -260,7 +258,7 @@ def test_several_answers_tell_what_their_law_allows(
     observed = many.sample(x, stream())
     parts = observed.view(400, 64, 3)
     usual = (
-        undisturbed_answers(seen.mechanism, seen.logits(x[:1]))
+        require_known_law(seen.mechanism).answer_without_noise(seen.logits(x[:1]))
         if sigma == 0
         else parts.mean((0, 1))
     )
@@ -275,9 +273,7 @@ def test_without_a_known_law_no_likelihood() -> None:
     assert other.grants == {LOGITS}
     assert seen.grants == {LOGITS, LOG_PROB}
     with pytest.raises(ValueError, match="law of None is not known"):
-        log_density(None, torch.zeros(1, 3), torch.zeros(1, 3))
-    with pytest.raises(ValueError, match="law of None is not known"):
-        undisturbed_answers(None, torch.zeros(1, 3))
+        other.log_prob(torch.zeros(1, 3), images(1))
 
 
 def test_no_head_reads_the_messages_of_several_encoders() -> None:

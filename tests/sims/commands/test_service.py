@@ -191,18 +191,21 @@ def test_a_service_has_a_ledger_and_settings_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RUN/budget.db where none is named; settings as `simulate` reads them."""
-    calls: list[tuple[Path, dict[str, Scalar]]] = []
+    calls: list[tuple[Path, dict[str, Scalar], bool]] = []
 
-    def note(run: Path, ledger: Path, *_: object, overrides: dict[str, Scalar]) -> None:
-        calls.append((ledger, overrides))
+    def note(
+        run: Path, ledger: Path, *_: object, overrides: dict[str, Scalar], allow_chance: bool
+    ) -> None:
+        calls.append((ledger, overrides, allow_chance))
 
     monkeypatch.setattr("sims.commands.web_server.run_service", note)
     assert main(["serve", str(tmp_path)]) == 0
     settings = ["--set", "privacy.epsilon=2", "--set", "privacy.mechanism=gaussian"]
-    assert main(["serve", str(tmp_path), "--ledger", "own.db", *settings]) == 0
+    words = ["serve", str(tmp_path), "--ledger", "own.db", "--allow-chance", *settings]
+    assert main(words) == 0
     assert calls == [
-        (tmp_path / "budget.db", {}),
-        (Path("own.db"), {"privacy.epsilon": 2, "privacy.mechanism": "gaussian"}),
+        (tmp_path / "budget.db", {}, False),
+        (Path("own.db"), {"privacy.epsilon": 2, "privacy.mechanism": "gaussian"}, True),
     ]
 
 

@@ -1,6 +1,7 @@
 """The web server around the service: certificates, silent connections, settings of its own."""
 
 import asyncio
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -10,10 +11,12 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+import torch
 import uvicorn
 from fastapi import FastAPI
 
 from fedcel.errors import SettingsError
+from fedcel.privacy import LabelledLogits, fit_calibration
 from sims.commands.main import main
 from sims.commands.web_server import (
     Endpoint,
@@ -116,6 +119,56 @@ def test_answers_of_one_service_may_cost_something_else() -> None:
     )
     assert (mechanism.name, mechanism.epsilon, changed.privacy.epsilon) == ("gaussian", 2, 2)
     assert changed.privacy.clip == model.privacy.clip and changed.version == model.version
+
+
+def test_answers_at_chance_are_not_served(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit status 2, with what they are worth and what to do; with the flag they are served."""
+    monkeypatch.setattr("fedcel.runs.run_folder.read_run", lambda _: made_run())
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: setattr(self, "started", True))
+    words = ["serve", str(tmp_path), "--port", "0", "--set", "privacy.epsilon=0.001"]
+    assert main(words) == 2
+    out, errors = capsys.readouterr()
+    assert out == ""
+    assert re.search(
+        r"label-only at epsilon 0.001: accuracy 1?\d\.\d ± \d\.\d % on 400 test", errors
+    )
+    assert "not shown to be better than a guess (10.0 %); raise privacy.epsilon" in errors
+    assert "--allow-chance" in errors
+    assert main([*words, "--allow-chance"]) == 0
+    assert "no mechanism more than 10.0 % at this epsilon), ECE 0.0" in capsys.readouterr().out
+
+
+def test_good_answers_are_served_with_what_they_are_worth(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run whose heads read the label off the image: labels alone reach the ceiling."""
+    run = made_run()
+    monkeypatch.setattr("fedcel.runs.run_folder.read_run", lambda _: run)
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: setattr(self, "started", True))
+    right = 9.0 * torch.nn.functional.one_hot(run.splits.test.y.repeat(5), 10)
+    images = LabelledLogits(right.double(), run.splits.test.y.repeat(5), 5)
+    monkeypatch.setattr("sims.commands.web_server.predict_labelled", lambda *_: images)
+    monkeypatch.setattr(
+        "sims.commands.web_server.calibrate_answers",
+        lambda _, mechanism: fit_calibration(mechanism),
+    )
+    assert main(["serve", str(tmp_path), "--port", "0", "--set", "privacy.epsilon=40"]) == 0
+    line = capsys.readouterr().out.splitlines()[1]
+    assert "accuracy 100.0 ± 0.0 % on 400 test images (100.0 % without privacy" in line
+
+
+def test_a_model_without_finite_answers_is_not_served(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, exit status 2."""
+    run = made_run()
+    for sample in run.samples:
+        sample[run.flat.cut :] *= 1e38
+    monkeypatch.setattr("fedcel.runs.run_folder.read_run", lambda _: run)
+    assert main(["serve", str(tmp_path), "--port", "0"]) == 2
+    assert "has no finite answer to some of its test images" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

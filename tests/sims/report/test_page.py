@@ -107,7 +107,7 @@ def test_every_attack_and_epsilon(make_bench: Make) -> None:
     folder = make_bench()
     page = page_of(folder)
     assert sum(row[2:3] == ["decoder"] for row in page.rows) == 9
-    assert sum(row[1:4] == ["4.0", "82.0", "84.0"] for row in page.rows) == 3
+    assert sum(row[1:5] == ["4.0", "82.0", "99.0", "84.0"] for row in page.rows) == 3
     text = (folder / "report.html").read_text()
     assert text.count("<li>unsplit on smashed: needs the architecture</li>") == 1
     assert "Not run" not in text

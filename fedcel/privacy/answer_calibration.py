@@ -1,0 +1,202 @@
+"""What a private answer says of each class: probabilities that come true as often as they say.
+
+The softmax of noisy logits takes the noise for knowledge. Bayes' rule does not: the law g of the
+noise is known, and reference rows c_j of images with known labels y_j say what is answered without
+noise. For an answer a,
+
+    P(y | a) is in proportion to the mean over references j of class y of g(a | c_j),
+
+with all classes equally likely beforehand. It is computed from the answer alone (post-processing),
+so it costs no privacy of the query's input. Nothing is promised to the REFERENCE images: they are
+the server's own, and public as far as this mechanism goes.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol, final, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import cross_entropy, one_hot
+
+from fedcel.privacy.array_kind import Array, match_kind, to_tensor
+from fedcel.privacy.protocol import KnownLaw, Mechanism
+
+MAX_REFERENCES = 512
+"""References of all classes together, where more would only take time."""
+MIN_PER_CLASS = 8
+"""References of a class that are kept in any case."""
+SURE_LOGIT = 1e30
+"""Above the other logits of a row that has no doubt, whatever the clip."""
+FITTED_ANSWERS = 4096
+"""Answers to which a temperature is fitted."""
+
+
+@runtime_checkable
+class AnswerCalibration(Protocol):
+    """Turns private answers into probabilities."""
+
+    def probabilities(self, answers: Array) -> Array:
+        """Return each class's probability given a private answer.
+
+        Args:
+            answers: Tensor or NumPy array (B, C), as the mechanism gave them.
+
+        Returns:
+            Rows (B, C) that sum to 1, in double precision, an array of the same kind.
+        """
+        ...
+
+
+def fit_calibration(
+    mechanism: Mechanism, logits: Array | None = None, labels: Array | None = None
+) -> AnswerCalibration:
+    """Learn to read a mechanism's answers as probabilities.
+
+    Example::
+
+        mechanism = LabelOnly(epsilon=4, classes=10)
+        calibration = fit_calibration(mechanism, validation_logits, validation_labels)
+        calibration.probabilities(mechanism.answer(logits))
+
+    Args:
+        mechanism: What gives the answers.
+        logits: The net's logits of reference images, (V, C); None: of a net that is always sure
+            and right, which needs no images.
+        labels: Classes of the reference images, (V,).
+
+    Returns:
+        Bayes' rule where the mechanism's law is known (`KnownLaw`); else a softmax whose
+        temperature is fitted to answers about the reference images.
+
+    Raises:
+        ValueError: There are logits without labels or as many as not, or none for a mechanism
+            whose law is not known.
+    """
+    if (logits is None) != (labels is None):
+        raise ValueError("logits and labels of reference images belong together; give both or none")
+    rows = None if logits is None else to_tensor(logits)
+    classes = None if labels is None else to_tensor(labels).long()
+    if rows is not None and classes is not None and len(rows) != len(classes):
+        raise ValueError(f"{len(rows)} reference rows have {len(classes)} labels, must be as many")
+    if isinstance(mechanism, KnownLaw):
+        return _gather_references(mechanism, rows, classes)
+    if rows is None or classes is None or not len(rows):
+        raise ValueError(
+            f"the law of {mechanism.name!r} is not known; give logits and labels of reference "
+            "images, or the mechanism a log_density"
+        )
+    return _fit_temperature(mechanism, rows, classes)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BayesCalibration:
+    """Bayes' rule with reference rows; see `fit_calibration`.
+
+    Attributes:
+        mechanism: What gives the answers.
+        rows: What it answers about the references without noise, (R, C).
+        labels: Their classes, (R,); each class has at least one.
+    """
+
+    mechanism: KnownLaw
+    rows: Float[Tensor, "R C"]
+    labels: Int[Tensor, " R"]
+
+    @cached_property
+    def _shares(self) -> Float[Tensor, "R C"]:
+        """Return 1/n at a reference's class, of which there are n."""
+        members = one_hot(self.labels, self.mechanism.classes).double()
+        return members / members.sum(0)
+
+    def probabilities(self, answers: Array) -> Array:
+        """Return each class's probability given a private answer.
+
+        Args:
+            answers: Tensor or NumPy array (B, C), as the mechanism gave them.
+
+        Returns:
+            Rows (B, C) that sum to 1, in double precision, an array of the same kind.
+        """
+        density = self.mechanism.log_density(to_tensor(answers), self.rows)
+        by_class = density.softmax(1) @ self._shares
+        return match_kind(by_class / by_class.sum(1, keepdim=True), answers)
+
+
+@final
+@dataclass(frozen=True)
+class TemperatureCalibration:
+    """Softmax of scaled answers, for a mechanism whose law is not known.
+
+    Attributes:
+        scale: Factor of an answer before the softmax, 0 or more.
+    """
+
+    scale: float
+
+    def probabilities(self, answers: Array) -> Array:
+        """Return each class's probability given a private answer.
+
+        Args:
+            answers: Tensor or NumPy array (B, C), as the mechanism gave them.
+
+        Returns:
+            Rows (B, C) that sum to 1, in double precision, an array of the same kind.
+        """
+        return match_kind((self.scale * to_tensor(answers).double()).softmax(1), answers)
+
+
+def _gather_references(
+    mechanism: KnownLaw, logits: Tensor | None, labels: Tensor | None
+) -> BayesCalibration:
+    """Return Bayes' rule with the first references of each class, a sure one where it has none.
+
+    ValueError where a label is no class.
+    """
+    sure = SURE_LOGIT * torch.eye(mechanism.classes, dtype=torch.float64)
+    rows, classes = [mechanism.answer_without_noise(sure)], [torch.arange(mechanism.classes)]
+    if logits is not None and labels is not None and len(labels):
+        if not 0 <= int(labels.min()) <= int(labels.max()) < mechanism.classes:
+            raise ValueError(
+                f"labels of references go from {labels.min()} to {labels.max()}, must be from 0 to "
+                f"{mechanism.classes - 1}"
+            )
+        places = _first_of_each_class(labels, mechanism.classes)
+        is_missing = labels.bincount(minlength=mechanism.classes) == 0
+        rows = [rows[0][is_missing], mechanism.answer_without_noise(logits[places])]
+        classes = [classes[0][is_missing], labels[places]]
+    return BayesCalibration(mechanism, torch.cat(rows), torch.cat(classes))
+
+
+def _first_of_each_class(labels: Tensor, classes: int) -> Int[Tensor, " R"]:
+    """Return the places of the first so many references of each class."""
+    most = max(MIN_PER_CLASS, MAX_REFERENCES // classes)
+    places = [(labels == label).nonzero().flatten()[:most] for label in range(classes)]
+    return torch.cat(places)
+
+
+def _fit_temperature(
+    mechanism: Mechanism, logits: Tensor, labels: Tensor
+) -> TemperatureCalibration:
+    """Return the scale that makes the references' labels most likely, over fresh answers.
+
+    Guo et al., ICML 2017, section 4.2, with the answers' noise in the place of the net's doubt.
+    """
+    repeats = math.ceil(FITTED_ANSWERS / len(logits))
+    answers = mechanism.answer(logits.repeat(repeats, 1)).double()
+    truth = labels.repeat(repeats)
+    low, high = -20.0, 20.0  # of the scale's logarithm, in which the loss has one minimum
+
+    def loss(log_scale: float) -> float:
+        return float(cross_entropy(math.exp(log_scale) * answers, truth))
+
+    for _ in range(40):
+        third = (high - low) / 3
+        if loss(low + third) <= loss(high - third):
+            high -= third
+        else:
+            low += third
+    return TemperatureCalibration(math.exp((low + high) / 2))

@@ -1,0 +1,155 @@
+"""Which mechanism, clip and epsilon answer well enough: all scored, the cheapest named."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from fedcel.privacy.answer_calibration import fit_calibration
+from fedcel.privacy.answer_utility import (
+    AnswerScore,
+    LabelledLogits,
+    accuracy_ceiling,
+    score_answers,
+)
+from fedcel.privacy.mechanism_builder import build_mechanism
+from fedcel.settings import MECHANISMS, NOISES, PrivacySettings
+
+VALIDATION_ANSWERS = 4000
+"""Answers by which an option is chosen, so that its noise does not choose."""
+CLIP_KINDS = ("l1", "clamp", "probabilities")
+
+
+class AnswerOption(NamedTuple):
+    """One mechanism at one clip and epsilon, and what its answers are worth.
+
+    Attributes:
+        privacy: The settings.
+        validation: Scores on validation images, by which options are chosen; each half of them is
+            answered by references of the other half.
+        test: Scores on test images, which choose nothing.
+        ceiling: The accuracy that no answer as private exceeds on balanced classes.
+    """
+
+    privacy: PrivacySettings
+    validation: AnswerScore
+    test: AnswerScore
+    ceiling: float
+
+
+def list_options(
+    privacy: PrivacySettings, epsilons: Iterable[float], clips: Iterable[float]
+) -> list[PrivacySettings]:
+    """List each built-in mechanism with each clip, at each epsilon.
+
+    Args:
+        privacy: The settings to start from; a mechanism of the user's own is an option, too.
+        epsilons: Privacy losses of an answer.
+        clips: Sizes of the clips `l1` and `clamp`.
+
+    Returns:
+        Settings, the epsilons of an option one after the other.
+    """
+    sizes = list(clips)
+    built_in = privacy.model_copy(update={"sensitivity": "none", "clip": 1.0, "clip_kind": "l1"})
+    kinds = [built_in.model_copy(update={"mechanism": "label-only"})]
+    if privacy.mechanism not in MECHANISMS:
+        kinds.append(privacy)
+    for name in NOISES:
+        for kind in CLIP_KINDS:
+            for clip in sizes if kind != "probabilities" else [1.0]:
+                change = {"mechanism": name, "clip_kind": kind, "clip": clip}
+                kinds.append(built_in.model_copy(update=change))
+    steps = list(epsilons)
+    return [kind.model_copy(update={"epsilon": epsilon}) for kind in kinds for epsilon in steps]
+
+
+def score_options(
+    options: Iterable[PrivacySettings], validation: LabelledLogits, test: LabelledLogits
+) -> Iterable[AnswerOption]:
+    """Score options, one after the other.
+
+    Args:
+        options: Settings, as `list_options` gives them.
+        validation: Logits about validation images.
+        test: Logits about test images.
+
+    Returns:
+        An iterator over the scored options.
+    """
+    times = math.ceil(VALIDATION_ANSWERS / max(len(validation.labels), 1))
+    halves = split_images(validation)
+    classes = test.logits.shape[1]
+    for privacy in options:
+        mechanism = build_mechanism(privacy, classes)
+        scores = [
+            score_answers(
+                mechanism,
+                fit_calibration(mechanism, other.logits, other.labels),
+                half.repeat(times),
+            )
+            for half, other in zip(halves, reversed(halves), strict=True)
+        ]
+        reader = fit_calibration(mechanism, validation.logits, validation.labels)
+        yield AnswerOption(
+            privacy,
+            average_halves(scores),
+            score_answers(mechanism, reader, test),
+            accuracy_ceiling(mechanism.epsilon, mechanism.delta, classes),
+        )
+
+
+def split_images(images: LabelledLogits) -> list[LabelledLogits]:
+    """Return every second image, and the others; all messages about an image stay together."""
+    logits = images.logits.view(images.messages, -1, images.logits.shape[1])
+    labels = images.labels.view(images.messages, -1)
+    return [
+        LabelledLogits(
+            logits[:, first::2].reshape(-1, logits.shape[2]),
+            labels[:, first::2].reshape(-1),
+            images.messages,
+        )
+        for first in (0, 1)
+    ]
+
+
+def average_halves(scores: Sequence[AnswerScore]) -> AnswerScore:
+    """Return the mean of scores of disjoint images; the interval is that of all of them."""
+    means = AnswerScore(*(math.fsum(values) / len(scores) for values in zip(*scores, strict=True)))
+    return means._replace(half_width=means.half_width / math.sqrt(len(scores)))
+
+
+def choose_cheapest(options: Iterable[AnswerOption], least_accuracy: float) -> AnswerOption | None:
+    """Choose the least epsilon that answers well enough on validation images.
+
+    Args:
+        options: Scored options.
+        least_accuracy: On validation images, in [0, 1].
+
+    Returns:
+        Of the options with the least epsilon the most accurate one; None where none is good enough.
+    """
+    good = [option for option in options if option.validation.accuracy >= least_accuracy]
+    return min(
+        good, key=lambda option: (option.privacy.epsilon, -option.validation.accuracy), default=None
+    )
+
+
+def label_only_epsilon(accuracy: float, loss: float, classes: int) -> float:
+    """Return the epsilon at which labels alone lose no more than an accuracy.
+
+    With chance p of the truth, (1 - p)/(C - 1) of any other label, an answer is right with chance
+    a p + (1 - a)(1 - p)/(C - 1), which is solved for p = e^eps/(e^eps + C - 1).
+
+    Args:
+        accuracy: a, of the net's own labels, above 1 / C.
+        loss: What may be lost of it, above 0.
+        classes: C, labels that can be told.
+
+    Returns:
+        Epsilon in nats; 0 where a guess is good enough, infinite where nothing may be lost.
+    """
+    by_chance = (1 - accuracy) / (classes - 1)
+    truth = (accuracy - loss - by_chance) / (accuracy - by_chance)
+    if truth >= 1:
+        return math.inf
+    return max(0.0, math.log((classes - 1) * truth / (1 - truth))) if truth > 0 else 0.0

@@ -1,0 +1,58 @@
+"""The command `privacy`: what every mechanism, clip and epsilon makes of a run's answers."""
+
+from typing import Annotated
+
+import typer
+
+from fedcel.errors import SettingsError
+from fedcel.extras import require_extra
+from sims.commands.options import RunFolder, parse_positive_numbers
+
+EXAMPLES = (
+    "fedcel privacy RUN",
+    "fedcel privacy RUN --accuracy-loss 5 --epsilons 2,4,6 --clips 1",
+)
+
+
+def privacy_command(
+    run: RunFolder,
+    *,
+    accuracy_loss: Annotated[
+        float,
+        typer.Option(metavar="POINTS", help="Points of accuracy that privacy may cost."),
+    ] = 2.0,
+    epsilons: Annotated[
+        str,
+        typer.Option(
+            metavar="NUMBERS",
+            help="Epsilons of an answer; default: the run's `privacy.epsilons`, and the one at "
+            "which labels alone stay within --accuracy-loss.",
+            show_default=False,
+        ),
+    ] = "",
+    clips: Annotated[
+        str, typer.Option(metavar="NUMBERS", help="Sizes of the clips `l1` and `clamp`.")
+    ] = "1,8",
+) -> None:
+    """Show accuracy, calibration and time of every private answer, and the cheapest good one.
+
+    Options are chosen on the run's validation images and reported on its test images.
+    """
+    require_extra("privacy")
+    from sims.report.answer_tables import describe_answers
+
+    if not 0 < accuracy_loss < 100:
+        raise SettingsError(
+            f"--accuracy-loss is {accuracy_loss:g}, must be above 0 and below 100 points; try 2"
+        )
+    sizes = parse_positive_numbers("--clips", clips)
+    if not sizes:
+        raise SettingsError("--clips is '', must be numbers above 0, such as 1,8")
+    print(
+        describe_answers(
+            run,
+            accuracy_loss / 100,
+            epsilons=parse_positive_numbers("--epsilons", epsilons),
+            clips=sizes,
+        )
+    )

@@ -1,0 +1,194 @@
+"""What private answers of a run are worth, for the terminal: all options, and the cheapest one."""
+
+import math
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedcel.errors import SettingsError
+from fedcel.posterior import Prediction, apply_heads
+from fedcel.privacy import (
+    AnswerOption,
+    LabelledLogits,
+    accuracy_ceiling,
+    build_mechanism,
+    choose_cheapest,
+    clip_sensitivity,
+    estimate_sensitivity,
+    label_only_epsilon,
+    list_options,
+    push_to_boundary,
+    score_options,
+    score_probabilities,
+)
+from fedcel.runs import Run, posterior_samples, predict_labelled, read_run
+from fedcel.settings import NOISES, PrivacySettings
+from sims.progress import show_steps
+from sims.report.table import Table, format_columns, make_table
+
+EPSILON_STEP = 0.5
+"""The epsilon at which labels lose no more than is allowed is rounded up to a multiple of it..."""
+EPSILON_MARGIN = 0.25
+"""...that is larger by this at least, so that the noise of few images hardly matters."""
+
+
+def describe_answers(
+    folder: Path, allowed_loss: float, *, epsilons: Sequence[float], clips: Sequence[float]
+) -> str:
+    """Score every mechanism, clip and epsilon on a run's answers.
+
+    Args:
+        folder: The run's folder.
+        allowed_loss: Share of accuracy that privacy may cost.
+        epsilons: Privacy losses of an answer; none: those of the run, and the one at which labels
+            alone stay within the loss.
+        clips: Sizes of the clips `l1` and `clamp`.
+
+    Returns:
+        Two tables, the cheapest option and the estimated sensitivity, in lines.
+
+    Raises:
+        RunError: The folder is no finished run.
+    """
+    with show_steps("private answers") as show_step:
+        show_step(0, 0, "reading the run")
+        run = read_run(folder)
+        validation = predict_labelled(run, run.splits.validation, "privacy-validation")
+        test = predict_labelled(run, run.splits.test, "privacy-test")
+        own_validation, own_test = (measure_own_accuracy(part) for part in (validation, test))
+        steps = list(epsilons) or choose_epsilons(run, own_validation, allowed_loss)
+        settings = list_options(run.settings.privacy, steps, clips)
+        check_options(settings, run.splits.classes)
+        options = []
+        for number, option in enumerate(score_options(settings, validation, test), 1):
+            options.append(option)
+            show_step(number, len(settings), name_option(option.privacy))
+    cheapest = choose_cheapest(options, own_validation - allowed_loss)
+    lines = [
+        f"private answers of {folder}, {len(run.splits.test.y)} test images, "
+        f"{run.splits.classes} classes; without privacy {100 * own_test:.1f} % are right",
+        "",
+        format_columns(make_answer_table(options, run.splits.classes)),
+        "",
+        describe_choice(cheapest, own_validation, own_test, allowed_loss),
+    ]
+    if cheapest is None or cheapest.privacy.mechanism == "label-only":
+        lines.append(describe_label_only(run, own_validation, allowed_loss))
+    return "\n".join([*lines, "", *describe_sensitivity(run, clips)])
+
+
+def check_options(options: Sequence[PrivacySettings], classes: int) -> None:
+    """Refuse what no mechanism can be built of, before any is scored: SettingsError."""
+    for privacy in options:
+        try:
+            build_mechanism(privacy, classes)
+        except ValueError as error:
+            raise SettingsError(f"{name_option(privacy)}: {error}") from None
+
+
+def measure_own_accuracy(images: LabelledLogits) -> float:
+    """Return how often the net itself is right, without privacy."""
+    return score_probabilities(images.logits.softmax(1), images).accuracy
+
+
+def choose_epsilons(run: Run, accuracy: float, allowed_loss: float) -> list[float]:
+    """Return the run's epsilons, and the one that labels alone need, if there is one."""
+    epsilons = {float(text) for text in run.settings.privacy.epsilons.split(",")}
+    needed = label_only_epsilon(accuracy, allowed_loss, run.splits.classes)
+    if 0 < needed < math.inf:
+        epsilons.add(math.ceil((needed + EPSILON_MARGIN) / EPSILON_STEP) * EPSILON_STEP)
+    return sorted(epsilons)
+
+
+def make_answer_table(options: Sequence[AnswerOption], classes: int) -> Table:
+    """Return accuracy and calibration error of each mechanism and clip, a column an epsilon."""
+    epsilons = list(dict.fromkeys(option.privacy.epsilon for option in options))
+    rows = []
+    for (mechanism, clip), same in groupby(options, lambda option: name_parts(option.privacy)):
+        by_epsilon = {option.privacy.epsilon: option.test for option in same}
+        scores = [by_epsilon[epsilon] for epsilon in epsilons]
+        seconds = sorted(score.seconds for score in scores)[len(scores) // 2]
+        cells = [f"{100 * score.accuracy:.1f} ({score.ece:.3f})" for score in scores]
+        rows.append([mechanism, clip, f"{1e6 * seconds:.0f}", *cells])
+    ceilings = [f"{100 * accuracy_ceiling(epsilon, 0, classes):.1f}" for epsilon in epsilons]
+    rows.append(["ceiling at delta 0", "", "", *ceilings])
+    heads = [f"eps {epsilon:g}" for epsilon in epsilons]
+    head = ["accuracy, % (ECE)", "clip", "us an answer", *heads]
+    return make_table("Private answers", head, rows, words=2)
+
+
+def name_parts(privacy: PrivacySettings) -> tuple[str, str]:
+    """Return the names of a mechanism and of its clip."""
+    if privacy.mechanism not in NOISES:
+        return privacy.mechanism, "-"
+    size = "" if privacy.clip_kind == "probabilities" else f" {privacy.clip:g}"
+    return privacy.mechanism, f"{privacy.clip_kind}{size}"
+
+
+def name_option(privacy: PrivacySettings) -> str:
+    """Return an option's name in one line."""
+    mechanism, clip = name_parts(privacy)
+    return f"{mechanism}{'' if clip == '-' else f', {clip}'}, epsilon {privacy.epsilon:g}"
+
+
+def describe_choice(
+    cheapest: AnswerOption | None, own_validation: float, own_test: float, allowed_loss: float
+) -> str:
+    """Say which option is the cheapest within the loss, chosen on validation images."""
+    points = f"{100 * allowed_loss:g} points"
+    if cheapest is None:
+        return (
+            f"no option stays within {points} of {100 * own_validation:.1f} % on validation "
+            "images; allow a larger --accuracy-loss, or add larger --epsilons"
+        )
+    settings = [f"privacy.mechanism={cheapest.privacy.mechanism}"]
+    settings.append(f"privacy.epsilon={cheapest.privacy.epsilon:g}")
+    if cheapest.privacy.mechanism in NOISES:
+        settings.append(f"privacy.clip-kind={cheapest.privacy.clip_kind}")
+        settings.append(f"privacy.clip={cheapest.privacy.clip:g}")
+    return (
+        f"cheapest within {points}, chosen on validation images "
+        f"({100 * cheapest.validation.accuracy:.1f} of {100 * own_validation:.1f} %): "
+        f"{name_option(cheapest.privacy)}\n"
+        f"on test images: {100 * cheapest.test.accuracy:.1f} ± "
+        f"{100 * cheapest.test.half_width:.1f} % of {100 * own_test:.1f} %, ECE "
+        f"{cheapest.test.ece:.3f}, at most {100 * cheapest.ceiling:.1f} % are attainable\n"
+        f"set it with: {' '.join(f'--set {setting}' for setting in settings)}"
+    )
+
+
+def describe_label_only(run: Run, accuracy: float, allowed_loss: float) -> str:
+    """Say from which epsilon on labels alone stay within the loss."""
+    needed = label_only_epsilon(accuracy, allowed_loss, run.splits.classes)
+    return f"label-only stays within it from epsilon {needed:.2f} on, by its law"
+
+
+def describe_sensitivity(run: Run, clips: Sequence[float]) -> list[str]:
+    """Return the sensitivities that clips enforce, and the one estimated without a clip."""
+    samples = posterior_samples(run)
+    if run.settings.chain.scope == "full":
+        samples = samples[-1:]  # each has an encoder of its own; one stands for all
+    inputs = run.splits.validation.x
+    run.flat.load(samples[0])
+
+    def answer(images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N K"]:
+        return Prediction(apply_heads(run.flat, samples, run.flat.net.encode(images))).logits
+
+    pushed = push_to_boundary(answer, inputs)
+    estimate = estimate_sensitivity(answer, torch.cat([inputs, pushed]))
+    classes = run.splits.classes
+    kinds = [*((kind, clip) for kind in ("l1", "clamp") for clip in clips), ("probabilities", 1.0)]
+    enforced = [
+        f"{kind}{'' if kind == 'probabilities' else f' {clip:g}'} "
+        f"{clip_sensitivity(kind, clip, classes):.4g}"
+        for kind, clip in kinds
+    ]
+    return [
+        f"sensitivity that a clip enforces (L1, for any inputs): {', '.join(enforced)}",
+        f"without a clip, validation images and {len(pushed)} inputs pushed to the decision "
+        f"boundary: {estimate}",
+    ]
