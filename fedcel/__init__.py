@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from fedcel import runs as runs
     from fedcel import settings as settings
     from fedcel import testing as testing
+    from fedcel.attacks import Inversion as Inversion
+    from fedcel.attacks.invert import invert as invert
     from fedcel.data import Images as Images
     from fedcel.data import Splits as Splits
     from fedcel.data import load_splits as load_splits
@@ -41,12 +43,20 @@ if TYPE_CHECKING:
     from fedcel.extras import MissingExtraError as MissingExtraError
     from fedcel.federation import LocalUpdate as LocalUpdate
     from fedcel.federation.local_update import local_update as local_update
+    from fedcel.leakage import Leakage as Leakage
     from fedcel.leakage import SmashedData as SmashedData
     from fedcel.leakage import optimal_leak as optimal_leak
     from fedcel.leakage.certificate import certificate as certificate
+    from fedcel.leakage.measure_leakage import measure_leakage as measure_leakage
     from fedcel.losses import Losses as Losses
+    from fedcel.losses.cel import ClusterCEL as ClusterCEL
     from fedcel.losses.cel import ConditionalEntropy as ConditionalEntropy
+    from fedcel.losses.cel import GatedCEL as GatedCEL
+    from fedcel.losses.cel import HybridCEL as HybridCEL
+    from fedcel.losses.cel import MutualInformationCEL as MutualInformationCEL
+    from fedcel.losses.cel import PlainCEL as PlainCEL
     from fedcel.losses.cel import Term as Term
+    from fedcel.losses.cel import ramp_weight as ramp_weight
     from fedcel.losses.defences import Defence as Defence
     from fedcel.nets import Cut as Cut
     from fedcel.nets import FlatNet as FlatNet

@@ -5,6 +5,8 @@ from fedcel.leakage.certificate import Certificate, certificate, fano_bound
 from fedcel.leakage.exact_bits import OptimalLeak, optimal_leak
 from fedcel.leakage.gaussianity import Gaussianity, gaussianity
 from fedcel.leakage.identification import identification
+from fedcel.leakage.leakage import Leakage
+from fedcel.leakage.measure_leakage import measure_leakage, read_noise
 from fedcel.leakage.observation import (
     ARCHITECTURE,
     FIRST_LAYER,
@@ -44,6 +46,7 @@ __all__ = [
     "Certificate",
     "Gaussianity",
     "Law",
+    "Leakage",
     "Observation",
     "ObservationArchitecture",
     "ObservationFirstLayer",
@@ -64,5 +67,7 @@ __all__ = [
     "gaussianity",
     "identification",
     "make_refusal",
+    "measure_leakage",
     "optimal_leak",
+    "read_noise",
 ]

@@ -17,6 +17,12 @@ CLUSTERS = (1, 2, 5, 10, 20)
 """Numbers of groups that are tried for all images together."""
 CLUSTERS_OF_CLASS = (1, 2, 5)
 """Numbers of groups that are tried within a class."""
+LARGE_TABLE = 2**21
+"""Values from which mixtures are fitted in a few directions, and determinants by Cholesky."""
+DIRECTIONS = 32
+"""Directions of largest variance in which the mixtures of a large table are fitted."""
+MAX_CHOLESKY_POWER = 1e8
+"""Signal-to-noise ratio up to which a Cholesky factor is exact to 1e-8 nats a direction."""
 Features = NDArray[np.float64]
 Groups = NDArray[np.int64]
 
@@ -82,16 +88,30 @@ def certificate(
         within = sum(int(rows.sum()) * log2(rows.sum()) for rows in classes) / count
         return Certificate(log2(count), within, 1.0, candidates, 0)
     features = z.double().numpy()
-    partitions = find_partitions(features, sorted({*CLUSTERS, len(classes)}))
-    nats, clusters = tightest_bound(features, sigma, [*partitions, labels])
+    is_large = features.size > LARGE_TABLE
+    coordinates = find_main_coordinates(features) if is_large else features
+    partitions = find_partitions(coordinates, sorted({*CLUSTERS, len(classes)}))
+    nats, clusters = tightest_bound(features, sigma, [*partitions, labels], is_large=is_large)
     within = 0.0
     for rows in classes:
         members = features[rows]
-        partitions = find_partitions(members, CLUSTERS_OF_CLASS)
-        within += len(members) / count * tightest_bound(members, sigma, partitions)[0]
+        partitions = find_partitions(coordinates[rows], CLUSTERS_OF_CLASS)
+        within += (
+            len(members) / count * tightest_bound(members, sigma, partitions, is_large=is_large)[0]
+        )
     return Certificate(
         nats / log(2), within / log(2), fano_bound(nats, candidates), candidates, clusters
     )
+
+
+def find_main_coordinates(features: Features) -> Features:
+    """Return the features' coordinates along the directions of largest variance.
+
+    Groups of many features are found there in seconds instead of minutes; a bound holds for any.
+    """
+    centred = features - features.mean(0)
+    _, directions = scipy.linalg.eigh(centred.T @ centred)
+    return np.asarray(centred @ directions[:, -DIRECTIONS:], dtype=np.float64)
 
 
 def find_partitions(features: Features, clusters: Sequence[int]) -> list[Groups]:
@@ -115,25 +135,43 @@ def find_partitions(features: Features, clusters: Sequence[int]) -> list[Groups]
 
 
 def tightest_bound(
-    features: Features, sigma: float, partitions: Sequence[Groups]
+    features: Features, sigma: float, partitions: Sequence[Groups], *, is_large: bool = False
 ) -> tuple[float, int]:
     """Return the smallest bound in nats over several partitions, and its number of groups."""
     return min(
-        (entropy_bound(features, sigma, groups), len(np.unique(groups))) for groups in partitions
+        (entropy_bound(features, sigma, groups, is_large=is_large), len(np.unique(groups)))
+        for groups in partitions
     )
 
 
-def entropy_bound(features: Features, sigma: float, groups: Groups) -> float:
+def entropy_bound(
+    features: Features, sigma: float, groups: Groups, *, is_large: bool = False
+) -> float:
     """Return H(pi) + sum_k pi_k min(log M_k, 1/2 log det(1 + S_k / sigma^2)) in nats."""
     total = 0.0
     for group in np.unique(groups):
         members = features[groups == group]
         share = len(members) / len(features)
         gap = (members - members.mean(0)) / sigma
-        root = np.linalg.svd(gap, compute_uv=False)
-        channel = np.log1p(root**2 / len(members)).sum() / 2
-        total += share * (min(log(len(members)), float(channel)) - log(share))
+        channel = channel_nats(gap, is_large)
+        total += share * (min(log(len(members)), channel) - log(share))
     return total
+
+
+def channel_nats(gap: Features, is_large: bool) -> float:
+    """Return 1/2 log det(1 + S), S the covariance of centred rows in units of the noise.
+
+    By singular values, which is exact at any scale; of a large table by a Cholesky factor where
+    the noise is not very small.
+    """
+    count, width = gap.shape
+    power = float(np.einsum("nd,nd->", gap, gap)) / count
+    if is_large and power < MAX_CHOLESKY_POWER:
+        gram = (gap.T @ gap if width <= count else gap @ gap.T) / count
+        gram[np.diag_indices_from(gram)] += 1.0
+        return float(np.log(np.diag(np.linalg.cholesky(gram))).sum())
+    root = np.linalg.svd(gap, compute_uv=False)
+    return float(np.log1p(root**2 / count).sum() / 2)
 
 
 def fano_bound(nats: float, candidates: int) -> float:

@@ -1,5 +1,6 @@
 """The optimal identification attacker: the noise law is known, so Bayes' rule is the attack."""
 
+from collections.abc import Callable
 from math import ceil, log, log2
 from typing import NamedTuple
 
@@ -10,7 +11,10 @@ from torch import Tensor
 from fedcel.errors import NetError
 from fedcel.leakage.identification import identification
 from fedcel.leakage.observation import NOISELESS, Observation
-from fedcel.leakage.observation_law import find_law
+from fedcel.leakage.observation_law import Law, find_law
+
+MessageSampler = Callable[[Int[Tensor, " Q"], torch.Generator], Float[Tensor, "Q F"]]
+"""Draws one message of each of the images at these positions."""
 
 PAIRS_AT_ONCE = 16_000_000  # entries of log p(observed | image) in memory
 BOOTSTRAP_RESAMPLES = 1000
@@ -94,23 +98,14 @@ def optimal_leak(
         draws = 1 if is_noiseless else default_draws(count)
     elif draws < 2 and not is_noiseless:
         raise ValueError(f"draws is {draws}, must be at least 2 for an error; leave it out")
-    law = find_law(observation, images)
-    senders = torch.arange(count).repeat(draws)
-    means, squares = torch.zeros(2, 3, count, dtype=torch.float64)
-    for senders_chunk in torch.split(senders, max(1, PAIRS_AT_ONCE // count)):
-        observed = observation.sample(images[senders_chunk], generator)
-        if not observed.isfinite().all():
-            raise NetError("the observation holds NaN or infinity; lower local.rate")
-        scores = score_messages(
-            law(observed),
-            senders_chunk,
-            labels[senders_chunk, None] == labels,
-            identification_candidates,
-        )
-        means.index_add_(1, senders_chunk, scores)
-        squares.index_add_(1, senders_chunk, scores.square())
-    means /= draws  # at the end: shares of what is sure sum to 1
-    squares /= draws
+    means, squares = average_scores(
+        lambda senders, stream: observation.sample(images[senders], stream),
+        find_law(observation, images),
+        labels,
+        generator,
+        draws=draws,
+        candidates=identification_candidates,
+    )
     cap_beyond = (labels[:, None] == labels).sum(1).double().log2()
     identified = means[0]
     information = means[1] + log2(count)
@@ -130,6 +125,37 @@ def optimal_leak(
         identified=identified,
         beyond=beyond,
     )
+
+
+def average_scores(
+    sample: MessageSampler,
+    law: Law,
+    labels: Int[Tensor, " M"],
+    generator: torch.Generator,
+    *,
+    draws: int,
+    candidates: int,
+    pairs_at_once: int = PAIRS_AT_ONCE,
+) -> tuple[Float[Tensor, "3 M"], Float[Tensor, "3 M"]]:
+    """Return each image's scores and their squares, averaged over messages of it.
+
+    On the processor, whatever device the law computes on; the scores are those of `score_messages`.
+    NetError where a message is not finite.
+    """
+    count = len(labels)
+    senders = torch.arange(count).repeat(draws)
+    means, squares = torch.zeros(2, 3, count, dtype=torch.float64)
+    for senders_chunk in torch.split(senders, max(1, pairs_at_once // count)):
+        observed = sample(senders_chunk, generator)
+        if not observed.isfinite().all():
+            raise NetError("the observation holds NaN or infinity; lower local.rate")
+        log_prob = law(observed)
+        own_column, classes = senders_chunk.to(log_prob.device), labels.to(log_prob.device)
+        same_class = classes[own_column, None] == classes
+        scores = score_messages(log_prob, own_column, same_class, candidates).cpu()
+        means.index_add_(1, senders_chunk, scores)
+        squares.index_add_(1, senders_chunk, scores.square())
+    return means / draws, squares / draws  # at the end: shares of what is sure sum to 1
 
 
 def default_draws(count: int) -> int:

@@ -1,5 +1,7 @@
 """How often the right image of several is picked, exactly averaged over the wrong ones drawn."""
 
+from functools import lru_cache
+
 import numpy as np
 import scipy
 import torch
@@ -40,8 +42,13 @@ def identification(
     margin = torch.where(own_score.isfinite(), TIE_TOLERANCE * (1 + own_score.abs()), 0.0)
     better = (scores > own_score + margin).sum(1)
     ties = (scores >= own_score - margin).sum(1) - better - 1
-    drawn_wrong = min(candidates - 1, wrong)
+    below = cumulative_chances(wrong, min(candidates - 1, wrong), top).to(scores.device)
+    return (below[better + ties + 1] - below[better]) / (ties + 1)
+
+
+@lru_cache(maxsize=8)
+def cumulative_chances(wrong: int, drawn_wrong: int, top: int) -> Float[Tensor, " B"]:
+    """Return the sum of P(Hypergeom(wrong, b, drawn_wrong) < top) over b below 0, 1, ..."""
     ahead = np.arange(wrong + 1)
     chance = scipy.stats.hypergeom.cdf(top - 1, wrong, ahead, drawn_wrong) if wrong else np.ones(1)
-    below = torch.from_numpy(np.concatenate([[0.0], np.cumsum(chance)]))
-    return (below[better + ties + 1] - below[better]) / (ties + 1)
+    return torch.from_numpy(np.concatenate([[0.0], np.cumsum(chance)]))

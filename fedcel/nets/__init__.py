@@ -2,6 +2,7 @@
 
 from fedcel.nets.cut import Cut, apply_noise
 from fedcel.nets.device import CPU, fastest_device, place_state, use_full_precision
+from fedcel.nets.encode_images import Encoder, encode_images
 from fedcel.nets.flat_parameters import FlatNet, to_arrays, to_vector
 from fedcel.nets.inference_cost import InferenceCost, measure_cost
 from fedcel.nets.pretrained import fold_batch_norms, keep_parameters
@@ -11,11 +12,13 @@ __all__ = [
     "CPU",
     "NET_BUILDERS",
     "Cut",
+    "Encoder",
     "FlatNet",
     "InferenceCost",
     "SplitNet",
     "apply_noise",
     "build_net",
+    "encode_images",
     "fastest_device",
     "fold_batch_norms",
     "initialise_parameters",

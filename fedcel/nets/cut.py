@@ -107,7 +107,7 @@ class Cut:
                 smashed / self.sigma, z / self.sigma, compute_mode="donot_use_mm_for_euclid_dist"
             )
             return distance.square() / -2
-        total = torch.zeros(len(smashed), len(z), dtype=torch.float64)
+        total = z.new_zeros(len(smashed), len(z))
         # One feature at a time: (Q, M, D) at once would not fit for thousands of images.
         for sent, value in zip(smashed.T, z.T, strict=True):
             total += self._dropout_log_prob(sent[:, None], value[None])

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.errors import SettingsError
+from fedcel.losses.cel import ramp_weight
 from fedcel.seeding import make_generator
 from fedcel.settings import PriorSettings, Settings, burn_in_rounds
 
@@ -159,14 +160,13 @@ def loss_ramp(settings: Settings, number: int) -> float:
     once; `rate`: in proportion to the step size, so that it falls as a cosine.
     """
     cel = settings.cel
-    start, end = cel.warm_up, cel.ramp * settings.rounds
-    if number <= start:
+    if cel.schedule == "ramp":
+        return ramp_weight(number, settings.rounds, warm_up=cel.warm_up, ramp=cel.ramp, end=cel.end)
+    if number <= cel.warm_up:
         return 0.0
-    if cel.schedule == "rate":
-        return cel.end * step_size(settings, number) / settings.local.rate
-    if cel.schedule == "constant" or number >= end:
+    if cel.schedule == "constant":
         return cel.end
-    return cel.end * (number - start) / (end - start)
+    return cel.end * step_size(settings, number) / settings.local.rate
 
 
 def prior_pull(

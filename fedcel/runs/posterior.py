@@ -12,6 +12,7 @@ from fedcel.posterior import predict
 from fedcel.runs import run_folder
 from fedcel.runs.evaluation import posterior_samples
 from fedcel.seeding import make_generator
+from fedcel.tensors import ArrayLike, to_tensor
 
 _IMAGES_AT_ONCE = 512
 
@@ -51,29 +52,32 @@ class Posterior:
         """
         return Posterior(run_folder.read_run(Path(folder)))
 
-    def __call__(self, images: Float[Tensor, "N C H W"]) -> UncertainPrediction:
+    def __call__(self, images: ArrayLike) -> UncertainPrediction:
         """Predict images, one noisy message each.
 
         Args:
-            images: (N, C, H, W) in [0, 1].
+            images: (N, C, H, W) in [0, 1], a tensor or an array.
 
         Returns:
             Probabilities, and their uncertainty.
 
         Raises:
-            ValueError: The images have another shape than the run's.
+            ValueError: The images have another shape than the run's, or are no floating numbers.
         """
         shape = self.run.splits.shape
-        if tuple(images.shape[1:]) != tuple(shape):
+        x = to_tensor(images, "images")
+        if tuple(x.shape[1:]) != tuple(shape):
             raise ValueError(
-                f"images are {tuple(images.shape)}, must be (N, {', '.join(map(str, shape))})"
+                f"images are {tuple(x.shape)}, must be (N, {', '.join(map(str, shape))})"
             )
+        if not x.is_floating_point():
+            raise ValueError(f"images are of type {x.dtype}, must be in [0, 1]; divide by 255")
         samples = posterior_samples(self.run)
         scope = self.run.settings.chain.scope
         noise = make_generator(self.run.settings.seed, "answers-to-images")
         parts = [
             predict(self.run.flat, samples, piece, noise, scope=scope).samples
-            for piece in torch.split(images, _IMAGES_AT_ONCE)
+            for piece in torch.split(x.float(), _IMAGES_AT_ONCE)
         ]
         probabilities = torch.cat(parts, 1)
         return UncertainPrediction(

@@ -56,6 +56,36 @@ def check_imports() -> None:
     print(f"import torch {alone:.2f} s, with fedcel {ours:.2f} s")
 
 
+def check_library() -> None:
+    """Leaks are measured and losses train; attacks name the extra that they lack, before work."""
+    import torch
+
+    import fedcel
+
+    stream = torch.Generator().manual_seed(0)
+    x, y = torch.rand(60, 1, 4, 4, generator=stream), torch.arange(60) % 3
+    encoder = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 5))
+    leak = fedcel.measure_leakage(encoder, x, y, noise=0.3)
+    z = encoder(x).detach()
+    same = fedcel.measure_leakage(features=z.numpy(), labels=y.numpy(), noise=0.3)
+    assert leak.to_dict() == same.to_dict()
+    assert len(str(leak).splitlines()) == 3
+    for kind in ("Plain", "Cluster", "Gated", "Hybrid", "MutualInformation"):
+        cel, other = (getattr(fedcel, f"{kind}CEL")(classes=3, noise=0.3) for _ in range(2))
+        cel.refresh(z, y)
+        leaf = z.clone().requires_grad_()
+        (fedcel.ramp_weight(9, 10) * cel(leaf, y)).backward()
+        assert leaf.grad is not None and leaf.grad.any(), kind
+        other.load_state_dict(cel.state_dict())
+        assert torch.equal(other(z, y), cel(z, y)), kind
+    error: Exception | None = None
+    try:
+        fedcel.invert(encoder, x[:5], auxiliary=x[5:], noise=0.3)
+    except fedcel.MissingExtraError as missing:
+        error = missing
+    assert 'pip install "fedcel[attacks]"' in str(error), error
+
+
 def check_commands() -> None:
     """Help and settings work; each command names the extra that it lacks, and exits with 2."""
     seconds = fastest("-m", "sims", "--help")
@@ -73,4 +103,5 @@ def check_commands() -> None:
 if __name__ == "__main__":
     assert find_spec("flwr") is None, "this environment has an extra: it shows nothing"
     check_imports()
+    check_library()
     check_commands()

@@ -12,6 +12,14 @@ from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.gated import Gated
 from fedcel.losses.cel.hybrid import Hybrid
+from fedcel.losses.cel.modules import (
+    CELModule,
+    ClusterCEL,
+    GatedCEL,
+    HybridCEL,
+    MutualInformationCEL,
+    PlainCEL,
+)
 from fedcel.losses.cel.mutual_information import MutualInformation
 from fedcel.losses.cel.plain import Plain
 from fedcel.losses.cel.protocol import (
@@ -22,6 +30,7 @@ from fedcel.losses.cel.protocol import (
     Term,
     split_features,
 )
+from fedcel.losses.cel.ramp import ramp_weight
 from fedcel.losses.cel.spread_penalties import (
     THRESHOLD_SHARE,
     Penalty,
@@ -33,15 +42,21 @@ from fedcel.losses.cel.spread_penalties import (
 __all__ = [
     "THRESHOLD_SHARE",
     "AveragedCentres",
+    "CELModule",
     "CentreStatistics",
     "Cluster",
+    "ClusterCEL",
     "ConditionalEntropy",
     "FeatureBatches",
     "Gated",
+    "GatedCEL",
     "Hybrid",
+    "HybridCEL",
     "MutualInformation",
+    "MutualInformationCEL",
     "Penalty",
     "Plain",
+    "PlainCEL",
     "SharedCentres",
     "State",
     "Stateless",
@@ -52,6 +67,7 @@ __all__ = [
     "class_members",
     "linear_penalty",
     "log_penalty",
+    "ramp_weight",
     "split_features",
     "summarise_centres",
 ]

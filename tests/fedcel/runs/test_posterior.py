@@ -42,6 +42,10 @@ def test_images_in_probabilities_and_uncertainty_out(tmp_path: Path) -> None:
     assert ((prediction.bald >= -1e-6) & (prediction.bald <= prediction.entropy + 1e-6)).all()
     with pytest.raises(ValueError, match=r"must be \(N, 1, 8, 8\)"):
         posterior(images[:, :, :4])
+    of_array = posterior(images.double().numpy())
+    assert all(torch.equal(*pair) for pair in zip(of_array, prediction, strict=True))
+    with pytest.raises(ValueError, match=r"images are of type torch.uint8.*divide by 255"):
+        posterior((255 * images).byte())
 
 
 def test_a_run_without_noise_is_a_point(tmp_path: Path) -> None:

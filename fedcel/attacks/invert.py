@@ -1,0 +1,332 @@
+"""Rebuild images from what any encoder sends: the attacks, without a run."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedcel.attacks.averaging import Averaging, RepeatedObservation
+from fedcel.attacks.protocol import Attack, Progress
+from fedcel.attacks.registry import OPTIMAL, parse_attacks
+from fedcel.attacks.runner import (
+    SILENT,
+    AttackListener,
+    AttackTask,
+    explain_refusal,
+    reconstruct_targets,
+    refuse_known_targets,
+)
+from fedcel.attacks.score_card import ReconstructionScores, score_reconstructions
+from fedcel.data import Images
+from fedcel.errors import NetError
+from fedcel.extras import import_optional, require_extra
+from fedcel.leakage import FREE_QUERIES, LOG_PROB, NOISELESS, Observation, SmashedData, read_noise
+from fedcel.nets import Cut, Encoder, SplitNet, encode_images
+from fedcel.settings import AttackSettings
+from fedcel.tensors import ArrayLike, check_features, to_labels, to_tensor
+
+USUAL_ATTACKS = ("decoder", "kernel-ridge")
+MAX_COLUMNS = 12  # images in a row of a grid
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Inversion:
+    """What attacks rebuilt, and how close it comes; `print` shows three lines in words."""
+
+    targets: Float[Tensor, "T C H W"]
+    reconstructions: dict[str, Float[Tensor, "T C H W"]]
+    """One image in [0, 1] for each target, by the name of the attack."""
+    scores: dict[str, ReconstructionScores]
+    """The score card of each attack, with what needs no attack at all: the mean image and, with
+    labels, the mean of the class."""
+    candidates: int
+    """Images among which the right one is looked for."""
+    has_labels: bool = field(default=True)
+
+    @property
+    def best(self) -> str:
+        """The name of the attack of the lowest squared error."""
+        return min(self.scores, key=lambda name: self.scores[name].mse)
+
+    def to_dict(self) -> dict[str, dict[str, float | None]]:
+        """Give the scores as plain numbers.
+
+        Returns:
+            By attack and score, what JSON can hold.
+        """
+        return {name: asdict(scores) for name, scores in self.scores.items()}
+
+    def __repr__(self) -> str:
+        """Show the best attack and its error."""
+        error = self.scores[self.best].mse
+        return f"Inversion({len(self.targets)} targets, best={self.best!r}, mse={error:.4g})"
+
+    def __str__(self) -> str:
+        """Say in three lines how close the best attack came, and what does not follow."""
+        scores = self.scores[self.best]
+        ssim = "" if scores.ssim is None else f", SSIM {scores.ssim:.2f}"
+        oracle = f", the mean of its class {scores.oracle_mse:.4f}" if self.has_labels else ""
+        others = [f"{name} {row.mse:.4f}" for name, row in self.scores.items() if name != self.best]
+        beside = f" The others: {', '.join(others)}." if others else ""
+        return (
+            f"The best attack, {self.best}, rebuilds an image with a squared error of "
+            f"{scores.mse:.4f} (PSNR {scores.psnr:.1f} dB{ssim}); the mean image has "
+            f"{scores.mean_mse:.4f}{oracle}.\n"
+            f"Of {self.candidates} images the right one is the nearest to its rebuilt image in "
+            f"{scores.identification_1:.1%} of all cases, a blind guess is in "
+            f"{1 / self.candidates:.1%}.{beside}\n"
+            "Another attack, more of the attacker's own images or more budget may rebuild better: "
+            "what these attacks miss may leak all the same, and measure_leakage says how much does."
+        )
+
+    def figure(self) -> Any:
+        """Draw targets above what each attack made of them; needs the extra `report`.
+
+        Returns:
+            A Matplotlib figure.
+        """
+        rows = {"targets": self.targets, **self.reconstructions}
+        columns = min(MAX_COLUMNS, len(self.targets))
+        figure_class = import_optional("matplotlib.figure").Figure
+        figure = figure_class(figsize=(columns, 1.2 * len(rows)), layout="constrained")
+        axes = figure.subplots(len(rows), columns, squeeze=False)
+        for line, (name, images) in zip(axes, rows.items(), strict=True):
+            line[0].set_title(name, loc="left", fontsize=8)
+            for place, image in zip(line, images[:columns], strict=True):
+                is_grey = len(image) == 1
+                pixels = image[0] if is_grey else image.permute(1, 2, 0)
+                place.imshow(pixels.numpy(), cmap="gray" if is_grey else None, vmin=0, vmax=1)
+                place.set_axis_off()
+        return figure
+
+    def save_grid(self, path: str | Path) -> None:
+        """Write the figure to a file; needs the extra `report`.
+
+        Args:
+            path: Its name; the ending says the format, such as `.png` or `.svg`.
+        """
+        self.figure().savefig(path, dpi=150)
+
+
+def invert(
+    encoder: Encoder,
+    targets: ArrayLike,
+    labels: ArrayLike | None = None,
+    *,
+    auxiliary: ArrayLike,
+    auxiliary_labels: ArrayLike | None = None,
+    noise: Any,
+    dropout: float = 0.0,
+    attacks: Sequence[str] = USUAL_ATTACKS,
+    head: nn.Module | None = None,
+    budget: float = 1.0,
+    candidates: int = 100,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Inversion:
+    """Attack an encoder: rebuild images from one noisy message of each.
+
+    The attacks are those of `fedcel attack`. The encoder is copied and left as it is. A function
+    that is no module is attacked by what needs no gradient of it.
+
+    Example:
+        >>> result = fedcel.invert(encoder, targets, auxiliary=images, noise=0.3)
+        >>> print(result)
+        >>> result.reconstructions["decoder"], result.save_grid("rebuilt.png")
+
+    Args:
+        encoder: Images (B, C, H, W) to features (B, D), without its noise.
+        targets: Images that the attacker wants to see, (T, C, H, W) in [0, 1].
+        labels: Their labels from 0, (T,), for the baseline of who knows the label.
+        auxiliary: The attacker's own images, (A, C, H, W) in [0, 1]; none of the targets.
+        auxiliary_labels: Their labels, (A,); given where `labels` are.
+        noise: Standard deviation of the Gaussian noise at the cut: one number, or one above 0 for
+            each feature.
+        dropout: Chance that a feature is sent as 0, in [0, 1).
+        attacks: Names, such as `decoder`, `kernel-ridge`, `rmle`, `hybrid-inversion`,
+            `decoder*16` for 16 messages of each target, or import strings.
+        head: The module that answers messages; attacks such as `shadow` need it.
+        budget: Multiple of each attack's default effort, above 0.
+        candidates: Images among which the right one is looked for, 2 or more.
+        seed: Decides noise and attacks.
+        progress: Takes lines on how an attack goes on; None: nobody listens.
+
+    Returns:
+        Reconstructions and scores of each attack.
+
+    Raises:
+        MissingExtraError: The extra `attacks` is not installed.
+        ValueError: Images, labels or a number are not allowed, a target is one of the attacker's
+            own images, or an attack needs what is not there.
+    """
+    require_extra("attacks")
+    if isinstance(attacks, str):
+        raise ValueError(f"attacks is {attacks!r}, must be a list of names: [{attacks!r}]")
+    if (labels is None) != (auxiliary_labels is None):
+        raise ValueError("give labels and auxiliary_labels, or neither: the baseline needs both")
+    settings = AttackSettings(
+        names=",".join(attacks), budget=budget, candidates=candidates, seeds=1
+    )
+    chosen = [attack for attack, _ in parse_attacks(settings.names)]
+    if None in chosen:
+        raise ValueError(f"attacks has {OPTIMAL!r}, which rebuilds nothing; call measure_leakage")
+    target_images = read_images(targets, labels, "targets")
+    auxiliary_images = read_images(auxiliary, auxiliary_labels, "auxiliary images")
+    sizes = [tuple(images.x.shape[1:]) for images in (target_images, auxiliary_images)]
+    if sizes[0] != sizes[1]:
+        raise ValueError(
+            f"targets are {sizes[0]}, auxiliary images {sizes[1]} each; must be of one size"
+        )
+    refuse_known_targets(target_images, auxiliary_images)
+    observation = observe_encoder(encoder, auxiliary_images.x, noise, dropout, head=head)
+    listener = SILENT if progress is None else AttackListener(show_line=progress)
+    rebuilt: dict[str, Tensor] = {}
+    scores: dict[str, ReconstructionScores] = {}
+    for number, attack in enumerate(filter(None, chosen)):
+        task = AttackTask(
+            settings,
+            auxiliary_images,
+            target_images,
+            None,
+            seed,
+            listener,
+            name=attack.name,
+            attacks_done=number,
+            attack_count=len(chosen),
+        )
+        surface = choose_surface(attack, observation)
+        images = reconstruct_targets(attack, surface, target_images, task, attack_seed=0)
+        rebuilt[attack.name] = images
+        scores[attack.name] = score_reconstructions(
+            images, target_images, auxiliary_images, candidates
+        )
+    if labels is None:  # all of one class: a classifier has nothing to read
+        scores = {name: replace(row, label_accuracy=None) for name, row in scores.items()}
+    return Inversion(
+        target_images.x,
+        rebuilt,
+        scores,
+        min(candidates, len(target_images.x)),
+        has_labels=labels is not None,
+    )
+
+
+def read_images(values: ArrayLike, labels: ArrayLike | None, name: str) -> Images:
+    """Return images with their labels, 0 where there are none; ValueError on what is no image."""
+    x = to_tensor(values, name).cpu()
+    if x.dim() != 4 or 0 in x.shape or not x.is_floating_point():
+        raise ValueError(
+            f"{name} are {tuple(x.shape)} of {x.dtype}, must be floating numbers of shape "
+            "(N, C, H, W); divide bytes by 255"
+        )
+    low, high = float(x.min()), float(x.max())
+    if not 0 <= low <= high <= 1:  # NaN comes through both
+        raise ValueError(f"{name} have pixels in [{low:g}, {high:g}], must be in [0, 1]")
+    if labels is None:
+        return Images(x.float(), torch.zeros(len(x), dtype=torch.long))
+    return Images(x.float(), to_labels(labels, len(x), f"labels of {name}").cpu())
+
+
+class ScaledFeatures(nn.Module):
+    """An encoder's features as flat vectors, in units of the noise where that differs."""
+
+    def __init__(self, encoder: nn.Module, unit: Float[Tensor, " D"] | None) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.unit = unit
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
+        """Return features (B, D)."""
+        features: Tensor = self.encoder(images).flatten(1)
+        return features if self.unit is None else features / self.unit.to(features)
+
+
+@dataclass(frozen=True)
+class EncodedImages:
+    """Messages of an encoder that is a function: they can be asked for, and that is all.
+
+    Args:
+        encoder: The function.
+        cut: The noise.
+        unit: What each feature is divided by first, or None.
+        name: The kind of observation.
+    """
+
+    encoder: Encoder
+    cut: Cut
+    unit: Float[Tensor, " D"] | None
+    name: str = "smashed-data"
+
+    @property
+    def grants(self) -> frozenset[str]:
+        """What an attacker may use."""
+        return frozenset({FREE_QUERIES, LOG_PROB if self.cut.is_random else NOISELESS})
+
+    def encode(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
+        """Return features (B, D) in units of the noise."""
+        features = encode_images(self.encoder, images).cpu().float()
+        return features if self.unit is None else features / self.unit.float()
+
+    def sample(
+        self, images: Float[Tensor, "B C H W"], generator: torch.Generator
+    ) -> Float[Tensor, "B D"]:
+        """Send each image once."""
+        return self.cut.disturb(self.encode(images), generator)
+
+    def log_prob(
+        self, observed: Float[Tensor, "Q D"], images: Float[Tensor, "M C H W"]
+    ) -> Float[Tensor, "Q M"]:
+        """Compute the cut's log p(z~_q | z_j)."""
+        return self.cut.log_prob(observed, self.encode(images))
+
+
+def observe_encoder(
+    encoder: Encoder,
+    images: Float[Tensor, "A C H W"],
+    noise: Any,
+    dropout: float,
+    *,
+    head: nn.Module | None,
+) -> Observation:
+    """Return what an attacker sees of images; ValueError where encoder or noise are none."""
+    features = encode_images(encoder, images[:2])
+    check_features(features)
+    sigma = read_noise(noise, dropout, features.double())
+    is_uniform = bool((sigma == sigma[0]).all())
+    if not is_uniform and not (sigma > 0).all():
+        raise ValueError("noise is 0 for some features only; must be above 0 for all, or 0 for all")
+    cut = Cut(float(sigma[0]) if is_uniform else 1.0, dropout)
+    unit = None if is_uniform else sigma.cpu()
+    if head is not None and not isinstance(encoder, nn.Module):
+        raise NetError("head is given for an encoder that is no module; leave it out")
+    if not isinstance(encoder, nn.Module):
+        return EncodedImages(encoder, cut, unit)
+    if head is not None and unit is not None:
+        raise NetError("head is given beside noise of each feature; use one noise for all")
+    flat = ScaledFeatures(deepcopy(encoder).cpu().float().eval(), unit)
+    answers = nn.Identity() if head is None else deepcopy(head).cpu().float().eval()
+    net = SplitNet(flat, answers, cut, features.shape[1])
+    return SmashedData(net, fits_head=head is not None)
+
+
+def choose_surface(attack: Attack, observation: Observation) -> Observation:
+    """Return what an attack sees: one message, or several; ValueError where it cannot run."""
+    surface = observation
+    if isinstance(attack, Averaging) and attack.repeats > 1:
+        surface = RepeatedObservation(observation, attack.repeats)
+    if attack.observes != surface.name:
+        raise ValueError(
+            f"attack {attack.name!r} sees {attack.observes!r}, must see {surface.name!r}: an "
+            "encoder alone sends nothing else"
+        )
+    if not attack.needs <= surface.grants:
+        raise ValueError(
+            f"attack {attack.name!r} {explain_refusal(attack, surface)}: give a PyTorch module as "
+            "the encoder, and the head where the attack needs it"
+        )
+    return surface

@@ -1,0 +1,208 @@
+"""Messages made of given features by noise of a known law, and how likely each features explain."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from fedcel.leakage.observation_law import Law
+from fedcel.nets import Cut, apply_noise
+from fedcel.tensors import to_tensor
+
+LogProb = Callable[[Tensor, Tensor], object]
+"""(messages (Q, F), features (M, D)) to log p(message_q | features_j), (Q, M) in nats."""
+Sampler = Callable[[Tensor, torch.Generator], object]
+"""(features (Q, D), generator) to one message of each, (Q, F)."""
+
+MAX_ROUNDING = 1e-6  # nats that a fast product may be wrong by
+CERTAIN_NATS = 60.0  # features that explain a message worse by this add nothing to any sum
+VALUES_AT_ONCE = 2**22  # differences in memory, where pairs are computed one by one
+UNIT_ROUNDING = 1e-15  # of float64, with a margin for sums
+
+
+@dataclass(frozen=True)
+class FeatureMessages:
+    """How a message of each features is drawn, and how likely all of them are behind one.
+
+    Attributes:
+        sample: Draws a message of the features at these positions.
+        law: log p(message | features) of all pairs.
+        is_random: Whether the same features give different messages.
+    """
+
+    sample: Callable[[Int[Tensor, " Q"], torch.Generator], Float[Tensor, "Q F"]]
+    law: Law
+    is_random: bool
+
+
+def disturb_features(
+    features: Float[Tensor, "M D"], noise: Float[Tensor, " D"], dropout: float
+) -> FeatureMessages:
+    """Make messages by dropping values and adding Gaussian noise, of features in float64.
+
+    Values are independent given the features: each is kept with chance 1 - dropout, then noise of
+    its own standard deviation is added. A value without noise tells exactly what it is.
+
+    Args:
+        features: (M, D), float64.
+        noise: Standard deviation of each value, (D,), 0 or more.
+        dropout: Chance that a value is sent as 0, in [0, 1).
+
+    Returns:
+        The messages.
+    """
+    is_noisy = noise > 0
+    scaled = features[:, is_noisy] / noise[is_noisy]
+    exact = features[:, ~is_noisy]
+    parts = []
+    if scaled.shape[1]:
+        parts.append(drop_values(scaled, Cut(1.0, dropout)) if dropout else add_unit_noise(scaled))
+    if exact.shape[1]:
+        parts.append(drop_values(exact, Cut(0.0, dropout)) if dropout else send_exactly(exact))
+    return join_messages(parts)
+
+
+def add_unit_noise(features: Float[Tensor, "M D"]) -> FeatureMessages:
+    """Return messages z + xi, xi ~ N(0, I)."""
+    centred = features - features.mean(0)
+    distinct, group = torch.unique(centred, dim=0, return_inverse=True)
+    has_duplicates = len(distinct) < len(centred)
+
+    def sample(senders: Int[Tensor, " Q"], generator: torch.Generator) -> Float[Tensor, "Q D"]:
+        shape = len(senders), centred.shape[1]
+        xi = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return centred[senders] + xi.to(centred.device)
+
+    def law(observed: Float[Tensor, "Q D"]) -> Float[Tensor, "Q M"]:
+        # Equal features are computed once, so that rounding does not tell them apart.
+        log_prob = gaussian_log_prob(observed, distinct if has_duplicates else centred)
+        return log_prob[:, group] if has_duplicates else log_prob
+
+    return FeatureMessages(sample, law, True)
+
+
+def gaussian_log_prob(
+    observed: Float[Tensor, "Q D"], features: Float[Tensor, "M D"]
+) -> Float[Tensor, "Q M"]:
+    """Return -|z~_q - z_j|^2 / 2, of features that are centred and in units of the noise.
+
+    By |a|^2 - 2ab + |b|^2, one product of matrices. Where that may be wrong by `MAX_ROUNDING`,
+    under noise that is very small beside the features, pairs that matter are computed from
+    differences.
+    """
+    squares = features.square().sum(1) / -2
+    log_prob = torch.addmm(squares, observed, features.T)
+    log_prob -= observed.square().sum(1, keepdim=True) / 2
+    largest = float(features.norm(dim=1).max() + observed.norm(dim=1).max())
+    rounding = UNIT_ROUNDING * largest**2
+    if rounding > MAX_ROUNDING:
+        nearest = log_prob.amax(1, keepdim=True)
+        refine_log_prob(log_prob, observed, features, log_prob > nearest - CERTAIN_NATS - rounding)
+    return log_prob
+
+
+def refine_log_prob(
+    log_prob: Float[Tensor, "Q M"],
+    observed: Float[Tensor, "Q D"],
+    features: Float[Tensor, "M D"],
+    chosen: Bool[Tensor, "Q M"],
+) -> None:
+    """Compute the chosen pairs anew from differences, in place."""
+    pairs = chosen.nonzero()
+    for rows, columns in (
+        piece.T for piece in torch.split(pairs, max(1, VALUES_AT_ONCE // features.shape[1]))
+    ):
+        gap = observed[rows] - features[columns]
+        log_prob[rows, columns] = gap.square().sum(1) / -2
+
+
+def send_exactly(features: Float[Tensor, "M D"]) -> FeatureMessages:
+    """Return messages without noise: which of the distinct features it is, as one number."""
+    group = torch.unique(features, dim=0, return_inverse=True)[1].to(features.dtype)
+
+    def law(observed: Float[Tensor, "Q 1"]) -> Float[Tensor, "Q M"]:
+        return torch.eq(observed, group).to(features.dtype).log()
+
+    return FeatureMessages(lambda senders, _: group[senders, None], law, False)
+
+
+def drop_values(features: Float[Tensor, "M D"], cut: Cut) -> FeatureMessages:
+    """Return messages some of whose values are dropped, then disturbed by the cut's noise."""
+
+    def sample(senders: Int[Tensor, " Q"], generator: torch.Generator) -> Float[Tensor, "Q D"]:
+        sent = features[senders]
+        mask = cut.draw_mask(tuple(sent.shape), generator)
+        noise = None
+        if cut.sigma:
+            noise = torch.randn(sent.shape, generator=generator, dtype=torch.float64) * cut.sigma
+        device = sent.device
+        return apply_noise(
+            sent,
+            None if mask is None else mask.to(device),
+            None if noise is None else noise.to(device),
+        )
+
+    return FeatureMessages(sample, lambda observed: cut.log_prob(observed, features), True)
+
+
+def join_messages(parts: list[FeatureMessages]) -> FeatureMessages:
+    """Return messages of independent parts side by side."""
+    if len(parts) == 1:
+        return parts[0]
+    first_senders = torch.zeros(1, dtype=torch.long)
+    widths = [part.sample(first_senders, torch.Generator()).shape[1] for part in parts]
+
+    def sample(senders: Int[Tensor, " Q"], generator: torch.Generator) -> Float[Tensor, "Q F"]:
+        return torch.cat([part.sample(senders, generator) for part in parts], 1)
+
+    def law(observed: Float[Tensor, "Q F"]) -> Float[Tensor, "Q M"]:
+        pieces = torch.split(observed, widths, 1)
+        first, *others = (
+            part.law(piece.contiguous()) for part, piece in zip(parts, pieces, strict=True)
+        )
+        return sum(others, start=first)
+
+    return FeatureMessages(sample, law, any(part.is_random for part in parts))
+
+
+def send_by_law(
+    features: Float[Tensor, "M D"], log_prob: LogProb, sampler: Sampler
+) -> FeatureMessages:
+    """Make messages by a user's own law.
+
+    Args:
+        features: (M, D).
+        log_prob: The law.
+        sampler: Draws messages of it.
+
+    Returns:
+        The messages.
+    """
+
+    def sample(senders: Int[Tensor, " Q"], generator: torch.Generator) -> Float[Tensor, "Q F"]:
+        observed = to_tensor(sampler(features[senders], generator), "messages of the sampler")
+        if observed.dim() != 2 or len(observed) != len(senders):
+            raise ValueError(
+                f"the sampler gives {tuple(observed.shape)} for {len(senders)} features, must be "
+                f"({len(senders)}, F): one message each"
+            )
+        return observed
+
+    def law(observed: Float[Tensor, "Q F"]) -> Float[Tensor, "Q M"]:
+        nats = to_tensor(log_prob(observed, features), "values of log_prob")
+        shape = len(observed), len(features)
+        if tuple(nats.shape) != shape or nats.isnan().any() or nats.isposinf().any():
+            raise ValueError(
+                f"log_prob gives {tuple(nats.shape)} of {nats.dtype}, must be {shape}, numbers or "
+                "minus infinity: log p(message_q | features_j)"
+            )
+        if nats.isneginf().all(1).any():
+            raise ValueError(
+                "log_prob gives minus infinity for a message under all features; it must be the "
+                "law of what the sampler draws"
+            )
+        return nats.double()
+
+    return FeatureMessages(sample, law, True)

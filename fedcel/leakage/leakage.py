@@ -1,0 +1,118 @@
+"""What an encoder leaks, as numbers and in three lines of words."""
+
+from dataclasses import dataclass, field, fields
+from math import isfinite
+
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Leakage:
+    """What one message of an encoder tells the best possible attacker about these images.
+
+    Half widths are of 95 % intervals over the noise that was drawn, for these images: they say
+    nothing of other images. `print` shows three lines in words, `to_dict` gives plain numbers.
+    """
+
+    information_bits: float
+    """I(image; message) for an image drawn evenly from the candidates, in bits."""
+    bits_beyond_label: float | None
+    """I(image; message | label): what leaks about the image and not about its class. None without
+    labels."""
+    identification: float
+    """How often the most likely of `identification_candidates` images is the right one."""
+    certificate_bits: float | None
+    """Upper bound on `information_bits`, whoever attacks; None where the law is the user's own."""
+    certificate_beyond_label: float | None
+    """The same for `bits_beyond_label`; None without labels too."""
+    candidates: int
+    """M, the images that the bits are about."""
+    cap_bits: float
+    """log2 M: all of it."""
+    cap_beyond_label: float | None
+    """Mean over images of log2(images of the same class): all that is beyond the label."""
+    identification_candidates: int
+    """Among how many images the right one is picked."""
+    identification_by_label: float | None
+    """How often one who knows the label alone picks the right one."""
+    information_half_width: float
+    beyond_label_half_width: float | None
+    identification_half_width: float
+    accuracy: float | None = None
+    """The head's accuracy, where it was given."""
+    verdict: str | None = None
+    """Why the numbers mean nothing, where they do not."""
+    # Of single images, and so by keyword: `to_dict` leaves these out.
+    information: Float[Tensor, " M"] = field(kw_only=True)
+    """Bits of each image, mean over noise draws."""
+    beyond: Float[Tensor, " M"] | None = field(kw_only=True)
+    """Bits beyond the label of each image."""
+    identified: Float[Tensor, " M"] = field(kw_only=True)
+    """Chance that each image is identified."""
+
+    def to_dict(self) -> dict[str, float | int | str | None]:
+        """Give all numbers but those of single images.
+
+        Returns:
+            Numbers, words and None, which JSON can hold, by the names of the attributes.
+        """
+        names = (part.name for part in fields(self) if not part.kw_only)
+        return {name: getattr(self, name) for name in names}
+
+    def __repr__(self) -> str:
+        """Show the five numbers that are asked for first."""
+        names = ("bits_beyond_label", "information_bits", "identification", "certificate_bits")
+        values = [f"{name}={format_number(getattr(self, name))}" for name in names]
+        return f"Leakage({', '.join(values)}, candidates={self.candidates})"
+
+    def __str__(self) -> str:
+        """Say in three lines what leaks, who could pick the image, and what does not follow."""
+        return "\n".join([self._say_bits(), self._say_identification(), self._say_limits()])
+
+    def _say_bits(self) -> str:
+        """Return what one message tells, of how much, and the bound."""
+        information = (
+            f"{self.information_bits:.2f} ± {self.information_half_width:.2f} of "
+            f"{self.cap_bits:.2f} bits about which image it is"
+        )
+        bounds = [self.certificate_bits]
+        if self.bits_beyond_label is None:
+            words = f"One message tells the best possible attacker {information}"
+        else:
+            words = (
+                "Beyond its label, one message tells the best possible attacker "
+                f"{self.bits_beyond_label:.2f} ± {self.beyond_label_half_width:.2f} of "
+                f"{self.cap_beyond_label:.2f} bits about the image; with the label, {information}"
+            )
+            bounds = [self.certificate_beyond_label, self.certificate_bits]
+        known_bounds = [f"{bound:.2f}" for bound in bounds if bound is not None]
+        if known_bounds:
+            words += f" (never above {' and '.join(known_bounds)}, whoever attacks)"
+        return f"{self.verdict} {words}." if self.verdict else f"{words}."
+
+    def _say_identification(self) -> str:
+        """Return how often the right image is picked."""
+        chance = 1 / self.identification_candidates
+        by_label = self.identification_by_label
+        baseline = "" if by_label is None else f"the label alone gives {by_label:.1%}, "
+        return (
+            f"Of {self.identification_candidates} images this attacker picks the right one in "
+            f"{self.identification:.1%} ± {self.identification_half_width:.1%} of all cases; "
+            f"{baseline}a blind guess {chance:.1%}."
+        )
+
+    def _say_limits(self) -> str:
+        """Return what does not follow from the numbers."""
+        task = "a low leak of a network that has not learned its task is no privacy"
+        if self.accuracy is not None and self.verdict is None:
+            task = f"the accuracy that goes with it is {self.accuracy:.1%}"
+        return (
+            f"This holds for one message about one of these {self.candidates} images: other images "
+            f"leak otherwise, messages of one image with fresh noise add up, and {task}."
+        )
+
+
+def format_number(value: float | None) -> str:
+    """Return a number as short as it is readable."""
+    return str(value) if value is None or not isfinite(value) else f"{value:.4g}"

@@ -1,0 +1,351 @@
+"""Measure what any encoder leaks: six lines, no federation, no training."""
+
+from collections.abc import Sequence
+from math import ceil, inf, log2
+
+import numpy as np
+import scipy
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedcel.leakage.certificate import certificate
+from fedcel.leakage.exact_bits import MIN_MESSAGES, average_scores, noise_half_width
+from fedcel.leakage.feature_messages import (
+    FeatureMessages,
+    LogProb,
+    Sampler,
+    disturb_features,
+    send_by_law,
+)
+from fedcel.leakage.identification import identification
+from fedcel.leakage.leakage import Leakage
+from fedcel.nets import Encoder, encode_images
+from fedcel.seeding import make_generator
+from fedcel.tensors import ArrayLike, check_features, to_labels, to_tensor
+
+PAIRS_AT_ONCE = 4_000_000  # of a message and an image in memory: 32 MB, several times
+MIN_DRAWS = 2  # of noise, for each image: one would give no error
+EQUAL_SHARE = 1e-3  # of their size by which features that are equal to the eye differ
+NO_SIGNAL_BITS = 0.01  # of the channel, below which what differs does not come through
+
+Noise = float | Sequence[float] | NDArray[np.generic] | Tensor
+"""Standard deviation of Gaussian noise: one for all features, or one a feature."""
+
+
+def measure_leakage(
+    encoder: Encoder | None = None,
+    images: ArrayLike | None = None,
+    labels: ArrayLike | None = None,
+    *,
+    noise: Noise | None = None,
+    dropout: float = 0.0,
+    log_prob: LogProb | None = None,
+    sampler: Sampler | None = None,
+    features: ArrayLike | None = None,
+    accuracy: float | None = None,
+    accuracy_count: int | None = None,
+    logits: ArrayLike | None = None,
+    candidates: int = 100,
+    draws: int | None = None,
+    batch_size: int = 256,
+    seed: int = 0,
+) -> Leakage:
+    """Measure what one noisy message of an encoder tells about an image, exactly.
+
+    The law of the noise is known, so that Bayes' rule over the M images given is the best attack
+    there is: no attacker has to be trained. Exact for these images but for Monte Carlo over noise
+    draws, whose half widths are given. Computed where the features are, in float64, piece by piece.
+
+    Example:
+        >>> leak = fedcel.measure_leakage(encoder, images, labels, noise=0.3)
+        >>> print(leak)
+        >>> leak.bits_beyond_label, leak.certificate_bits
+
+    Args:
+        encoder: Images (n, ...) to features (n, D): a PyTorch module, which is run in evaluation
+            mode without a gradient and left as it was, or any function of tensors. Without its own
+            noise.
+        images: (M, ...), M 2 or more, in the form that the encoder takes.
+        labels: Whole numbers from 0, (M,). Without them there are no bits beyond the label.
+        noise: Standard deviation of the Gaussian noise that is added to the features, 0 or more, in
+            their units; one number, or one for each of D features. 0: what is sent is exact.
+        dropout: Chance that a feature is sent as 0, before the noise, in [0, 1).
+        log_prob: A law of your own in the place of noise and dropout: (messages (Q, F), features
+            (M, D)) to log p(message_q | features_j), (Q, M) in nats, up to one constant. Needs
+            `sampler`.
+        sampler: Draws messages of that law: (features (Q, D), generator) to (Q, F).
+        features: (M, D) in the place of encoder and images.
+        accuracy: Share of right answers of the head that gets the messages, in [0, 1]; a head that
+            is no better than the most frequent class makes the verdict that nothing was learned.
+        accuracy_count: Images that the accuracy is of; None: M.
+        logits: The head's answers to messages of these images, (M, classes), in the place of
+            `accuracy`.
+        candidates: Images among which the right one is picked, 2 or more; all M if they are fewer.
+        draws: Messages drawn of each image, 2 or more; None: 3 200 of all images together, 2 or
+            more of each. Noiseless features need one.
+        batch_size: Images that are encoded at once.
+        seed: Decides the noise that is drawn.
+
+    Returns:
+        Bits, identification, bounds and a verdict; `print` shows them in three lines.
+
+    Raises:
+        ValueError: A shape, a number or a combination is not allowed, or features are not finite.
+
+    References:
+        Cover and Thomas, Elements of Information Theory, 2006, equation 2.28, for a uniform input.
+    """
+    table = read_features(encoder, images, features, batch_size)
+    count = len(table)
+    y = None if labels is None else to_labels(labels, count)
+    check_numbers(candidates=candidates, draws=draws)
+    sigma = None if log_prob or sampler else read_noise(noise, dropout, table)
+    messages = choose_messages(table, sigma, dropout, (noise, log_prob, sampler))
+    share_right = read_accuracy(accuracy, accuracy_count, logits, y)
+    if draws is None:
+        draws = max(MIN_DRAWS, ceil(MIN_MESSAGES / count))
+    if not messages.is_random:
+        draws = 1
+    groups = torch.zeros(count, dtype=torch.long) if y is None else y.cpu()
+    means, squares = average_scores(
+        messages.sample,
+        messages.law,
+        groups,
+        make_generator(seed, "measure-leakage"),
+        draws=draws,
+        candidates=candidates,
+        pairs_at_once=PAIRS_AT_ONCE,
+    )
+    identified_width, information_width, beyond_width = (
+        noise_half_width(*pair, draws) for pair in zip(means, squares, strict=True)
+    )
+    class_sizes = groups.bincount()[groups].double()
+    information, beyond = means[1] + log2(count), means[2] + class_sizes.log2()
+    bounds = bound_bits(table, groups, sigma, candidates)
+    has_labels = y is not None
+    return Leakage(
+        information_bits=float(information.mean()),
+        bits_beyond_label=float(beyond.mean()) if has_labels else None,
+        identification=float(means[0].mean()),
+        certificate_bits=None if bounds is None else bounds[0],
+        certificate_beyond_label=bounds[1] if bounds and has_labels else None,
+        candidates=count,
+        cap_bits=log2(count),
+        cap_beyond_label=float(class_sizes.log2().mean()) if has_labels else None,
+        identification_candidates=min(candidates, count),
+        identification_by_label=identify_by_label(groups, candidates) if has_labels else None,
+        information_half_width=information_width,
+        beyond_label_half_width=beyond_width if has_labels else None,
+        identification_half_width=identified_width,
+        accuracy=None if share_right is None else share_right[0],
+        verdict=judge(table, sigma, share_right, groups),
+        information=information,
+        beyond=beyond if has_labels else None,
+        identified=means[0],
+    )
+
+
+def read_features(
+    encoder: Encoder | None,
+    images: ArrayLike | None,
+    features: ArrayLike | None,
+    batch_size: int,
+) -> Float[Tensor, "M D"]:
+    """Return the features in float64, given or computed; ValueError where they are neither."""
+    if (features is None) != (encoder is not None and images is not None):
+        raise ValueError(
+            "give an encoder and images, or features in their place: "
+            f"encoder is {'missing' if encoder is None else 'given'}, images are "
+            f"{'missing' if images is None else 'given'}, features are "
+            f"{'missing' if features is None else 'given'}"
+        )
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}, must be 1 or more; leave it out for 256")
+    if features is not None:
+        table = to_tensor(features, "features")
+    elif encoder is not None:
+        stack = to_tensor(images, "images")
+        if stack.dim() < 2 or not len(stack):
+            raise ValueError(
+                f"images are of shape {tuple(stack.shape)}, must be (M, ...), one row each"
+            )
+        table = encode_images(encoder, stack, batch_size=batch_size)
+    check_features(table)
+    if len(table) < 2:
+        raise ValueError("there is 1 image, must be 2 or more: one alone cannot be told apart")
+    if table.device.type == "mps":  # has no float64
+        table = table.cpu()
+    return table.double()
+
+
+def check_numbers(*, candidates: int, draws: int | None) -> None:
+    """Raise ValueError where a number of images or draws is too small."""
+    if candidates < 2:
+        raise ValueError(f"candidates is {candidates}, must be 2 or more; leave it out for 100")
+    if draws is not None and draws < MIN_DRAWS:
+        raise ValueError(f"draws is {draws}, must be 2 or more for an error; leave it out")
+
+
+def read_noise(
+    noise: Noise | None, dropout: float, table: Float[Tensor, "M D"]
+) -> Float[Tensor, " D"]:
+    """Check noise and dropout, and spell the noise out for each feature.
+
+    Args:
+        noise: One standard deviation for all features, or one for each.
+        dropout: Chance that a feature is sent as 0.
+        table: Features (M, D), whose type and device the noise takes.
+
+    Returns:
+        The standard deviations (D,).
+
+    Raises:
+        ValueError: One of them is not allowed.
+    """
+    if noise is None:
+        raise ValueError(
+            "noise is missing: the standard deviation of the Gaussian noise that is added to the "
+            "features, 0.0 for none; or give log_prob and sampler of a law of your own"
+        )
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout is {dropout}, must be at least 0 and below 1")
+    sigma = to_tensor(noise, "noise").to(table)
+    width = table.shape[1]
+    if (
+        sigma.dim() > 1
+        or sigma.numel() not in (1, width)
+        or (sigma.dim() == 1 and sigma.numel() != width)
+    ):
+        raise ValueError(
+            f"noise is of shape {tuple(sigma.shape)}, must be one number or ({width},): one for "
+            "each feature"
+        )
+    if not ((sigma >= 0) & (sigma < inf)).all():
+        wrong = float(sigma[~((sigma >= 0) & (sigma < inf))].flatten()[0])
+        raise ValueError(f"noise is {wrong}, must be finite and at least 0")
+    return sigma.expand(width)
+
+
+def choose_messages(
+    table: Float[Tensor, "M D"],
+    sigma: Float[Tensor, " D"] | None,
+    dropout: float,
+    law: tuple[Noise | None, LogProb | None, Sampler | None],
+) -> FeatureMessages:
+    """Return the messages of Gaussian noise and dropout, or of a user's own law."""
+    noise, log_prob, sampler = law
+    if sigma is not None:
+        return disturb_features(table, sigma, dropout)
+    if log_prob is None or sampler is None:
+        missing = "sampler" if sampler is None else "log_prob"
+        raise ValueError(f"{missing} is missing: a law of your own needs log_prob and sampler")
+    if noise is not None or dropout:
+        raise ValueError(
+            "log_prob is given beside noise or dropout; your own law says all that happens to the "
+            "features: leave noise and dropout out"
+        )
+    return send_by_law(table, log_prob, sampler)
+
+
+def read_accuracy(
+    accuracy: float | None,
+    accuracy_count: int | None,
+    logits: ArrayLike | None,
+    labels: Int[Tensor, " M"] | None,
+) -> tuple[float, int] | None:
+    """Return the head's accuracy and of how many images it is, or None; ValueError on nonsense."""
+    if accuracy is None and logits is None:
+        if accuracy_count is not None:
+            raise ValueError(f"accuracy_count is {accuracy_count} without accuracy; give both")
+        return None
+    if accuracy is not None and logits is not None:
+        raise ValueError("accuracy and logits are both given; leave one out")
+    if labels is None:
+        raise ValueError("labels are missing: accuracy is judged against the most frequent class")
+    if bool((labels == labels[0]).all()):
+        raise ValueError("labels are all of one class: no accuracy shows that anything was learned")
+    if logits is not None:
+        return measure_accuracy(to_tensor(logits, "logits"), labels)
+    if accuracy is None or not 0 <= accuracy <= 1:
+        raise ValueError(f"accuracy is {accuracy}, must be in [0, 1]: a share, not percent")
+    total = len(labels) if accuracy_count is None else accuracy_count
+    if total < 1:
+        raise ValueError(f"accuracy_count is {total}, must be 1 or more")
+    return float(accuracy), total
+
+
+def measure_accuracy(logits: Float[Tensor, "M K"], labels: Int[Tensor, " M"]) -> tuple[float, int]:
+    """Return the share of right answers, and their number."""
+    classes = int(labels.max()) + 1
+    if logits.dim() != 2 or len(logits) != len(labels) or logits.shape[1] < classes:
+        raise ValueError(
+            f"logits are of shape {tuple(logits.shape)}, must be ({len(labels)}, {classes}) or "
+            "wider: one row for each image, one column for each class"
+        )
+    if not logits.isfinite().all():
+        raise ValueError("logits hold NaN or infinity, must be finite: check the head")
+    is_right = logits.argmax(1).eq(labels.to(logits.device))
+    return float(is_right.double().mean()), len(labels)
+
+
+def bound_bits(
+    table: Float[Tensor, "M D"],
+    groups: Int[Tensor, " M"],
+    sigma: Float[Tensor, " D"] | None,
+    candidates: int,
+) -> tuple[float, float] | None:
+    """Return upper bounds on the bits, and on those within a class; None for an unknown law.
+
+    Of the noise alone: what dropout does to a message adds nothing. All there is to know where a
+    feature has no noise.
+    """
+    if sigma is None:
+        return None
+    is_noisy = bool((sigma > 0).all())
+    scaled = table / sigma if is_noisy else table
+    bound = certificate(scaled.cpu(), groups, 1.0 if is_noisy else 0.0, candidates)
+    return bound.bits, bound.bits_within_class
+
+
+def identify_by_label(groups: Int[Tensor, " M"], candidates: int) -> float:
+    """Return how often the right image is picked by its label alone."""
+    sizes = groups.bincount()
+    total = 0.0
+    for label in sizes.nonzero()[:, 0]:
+        first = groups.eq(label).nonzero()[0]
+        scores = groups.eq(label).double()[None]
+        total += int(sizes[label]) * float(identification(scores, first, candidates))
+    return total / len(groups)
+
+
+def judge(
+    table: Float[Tensor, "M D"],
+    sigma: Float[Tensor, " D"] | None,
+    share_right: tuple[float, int] | None,
+    groups: Int[Tensor, " M"],
+) -> str | None:
+    """Return why the numbers mean nothing: a collapsed encoder, or a head that learned nothing."""
+    gap = table - table.mean(0)
+    if not (table != table[0]).any():
+        return "All features are equal: the encoder has collapsed, so this leak means nothing."
+    if sigma is not None and (sigma > 0).all():
+        is_flat = gap.norm() <= EQUAL_SHARE * table.norm()
+        channel_bits = float(torch.log1p((gap / sigma).square().mean(0)).sum()) / 2 / np.log(2)
+        if is_flat and channel_bits < NO_SIGNAL_BITS:
+            return (
+                "All features are nearly equal: the encoder has collapsed, so this leak means "
+                "nothing."
+            )
+    if share_right is None:
+        return None
+    accuracy, total = share_right
+    chance = float(groups.bincount().max()) / len(groups)
+    interval = scipy.stats.binomtest(round(accuracy * total), total).proportion_ci(method="wilson")
+    if interval.low > chance:
+        return None
+    return (
+        f"Nothing was learned (accuracy {accuracy:.1%} of {total} images, the most frequent class "
+        f"alone {chance:.1%}), so this leak means nothing."
+    )

@@ -1,0 +1,139 @@
+"""Attacks on any encoder, without a run."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+import fedcel
+from fedcel.attacks import invert
+from fedcel.errors import DataError, SettingsError
+
+
+def blobs(seed: int, count: int) -> tuple[Tensor, Tensor]:
+    """Return images (count, 1, 6, 6) of three classes, each of four numbers, in [0, 1]."""
+    stream = torch.Generator().manual_seed(seed)
+    corners = torch.rand(count, 1, 2, 2, generator=stream)
+    y = torch.arange(count) % 3
+    corners[:, 0, 0, 0] = 0.4 * y
+    return nn.functional.interpolate(corners, size=(6, 6), mode="bilinear").clamp(0, 1), y
+
+
+def make_encoder() -> nn.Module:
+    """Return an encoder that keeps all of an image."""
+    layer = nn.Linear(36, 8)
+    nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(0))
+    return nn.Sequential(nn.Flatten(), layer, nn.Dropout(0.5))
+
+
+IMAGES, LABELS = blobs(0, 200)
+TARGETS, TARGET_LABELS = blobs(1, 30)
+BOTH = ["decoder", "kernel-ridge"]
+
+
+def test_attacks_rebuild_what_leaks_and_not_what_does_not() -> None:
+    """Far below the class mean's error under little noise, no better than it under much."""
+    encoder = make_encoder()
+    labels = {"labels": TARGET_LABELS, "auxiliary_labels": LABELS}
+    options = {"auxiliary": IMAGES, "attacks": BOTH, "budget": 0.2, **labels}
+    clear = invert(encoder, TARGETS, noise=0.05, **options)  # type: ignore[arg-type]
+    assert encoder.training  # its own copy was evaluated
+    assert list(clear.reconstructions) == list(clear.scores) == BOTH
+    for name, images in clear.reconstructions.items():
+        assert images.shape == TARGETS.shape
+        scores = clear.scores[name]
+        assert scores.mse == pytest.approx(float((images - TARGETS).square().mean()), rel=1e-4)
+        assert scores.mse < 0.5 * scores.oracle_mse < 0.5 * scores.mean_mse
+        assert scores.identification_1 > 0.5
+    hidden = invert(encoder, TARGETS, noise=100.0, **options)  # type: ignore[arg-type]
+    assert hidden.scores["kernel-ridge"].mse > 0.8 * hidden.scores["kernel-ridge"].mean_mse
+
+
+def test_the_same_seed_the_same_images() -> None:
+    """Arrays or tensors, noise of one number or one a feature; another seed, other images."""
+    encoder = make_encoder()
+    pairs = [(TARGETS, IMAGES, 0.1), (TARGETS.numpy(), IMAGES.double().numpy(), np.full(8, 0.1))]
+    rebuilt = [
+        invert(encoder, t, auxiliary=a, noise=n, attacks=["kernel-ridge"]).reconstructions
+        for t, a, n in pairs
+    ]
+    assert torch.equal(rebuilt[0]["kernel-ridge"], rebuilt[1]["kernel-ridge"])
+    other = invert(encoder, TARGETS, auxiliary=IMAGES, noise=0.1, attacks=["kernel-ridge"], seed=1)
+    assert not torch.equal(other.reconstructions["kernel-ridge"], rebuilt[0]["kernel-ridge"])
+
+
+def test_noise_of_each_feature_is_what_an_attacker_meets() -> None:
+    """A feature drowned in noise is lost, whatever the scale of the others."""
+    options = {"auxiliary": IMAGES, "attacks": ["kernel-ridge"]}
+    sigma = torch.full((8,), 0.01)
+    clear = invert(make_encoder(), TARGETS, noise=sigma, **options)  # type: ignore[arg-type]
+    sigma[2:] = 1e3
+    drowned = invert(make_encoder(), TARGETS, noise=sigma, **options)  # type: ignore[arg-type]
+    assert drowned.scores["kernel-ridge"].mse > 2 * clear.scores["kernel-ridge"].mse
+
+
+def test_a_function_and_repeated_messages() -> None:
+    """A function is attacked by asking it; sixteen messages give more than one."""
+    encoder = make_encoder().eval()
+
+    def encode(images: Tensor) -> NDArray[np.float32]:
+        with torch.no_grad():
+            return encoder(images).numpy()
+
+    names = ["kernel-ridge", "kernel-ridge*16"]
+    result = invert(encode, TARGETS, auxiliary=IMAGES, noise=0.5, attacks=names)
+    assert result.scores["kernel-ridge*16"].mse < result.scores["kernel-ridge"].mse
+    assert result.best == "kernel-ridge*16"
+    with pytest.raises(ValueError, match="'rmle' needs mean, which is not granted: give a PyTorch"):
+        invert(encode, TARGETS, auxiliary=IMAGES, noise=0.5, attacks=["rmle"])
+
+
+def test_results_in_words_numbers_and_pictures(tmp_path: Path) -> None:
+    """Three lines, plain numbers, a grid of targets and what attacks made of them."""
+    result = invert(make_encoder(), TARGETS, auxiliary=IMAGES, noise=0.1, attacks=BOTH, budget=0.01)
+    assert len(str(result).splitlines()) == 3
+    assert "mean of its class" not in str(result)  # nobody said what the classes are
+    assert result.scores["decoder"].label_accuracy is None
+    assert json.loads(json.dumps(result.to_dict())) == result.to_dict()
+    assert len(repr(result)) < 100
+    result.save_grid(tmp_path / "grid.png")
+    assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")
+    assert len(result.figure().axes) == 3 * 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"targets": TARGETS[0]}, ValueError, r"targets are \(1, 6, 6\) .* must be"),
+        ({"targets": (255 * TARGETS).byte()}, ValueError, "divide bytes by 255"),
+        ({"targets": 2 * TARGETS}, ValueError, r"targets have pixels in \[0, 1\.99"),
+        ({"auxiliary": IMAGES[..., :5]}, ValueError, "must be of one size"),
+        ({"auxiliary": TARGETS}, DataError, "30 of 30 targets are among the attacker's own"),
+        ({"labels": TARGET_LABELS}, ValueError, "give labels and auxiliary_labels, or neither"),
+        ({"noise": None}, ValueError, "noise is missing"),
+        ({"noise": [0.0] * 4 + [0.1] * 4}, ValueError, "noise is 0 for some features only"),
+        ({"attacks": "decoder"}, ValueError, "must be a list of names"),
+        ({"attacks": ["optimal"]}, ValueError, "call measure_leakage"),
+        ({"attacks": ["decodr"]}, SettingsError, "did you mean 'decoder'"),
+        ({"attacks": ["mi-face"]}, ValueError, "an encoder alone sends nothing else"),
+        ({"attacks": ["shadow"]}, ValueError, "the head where the attack needs it"),
+        ({"budget": 0.0}, ValueError, "budget"),
+        ({"candidates": 1}, ValueError, "candidates"),
+    ],
+)
+def test_bad_input_is_refused(
+    arguments: dict[str, object], error: type[Exception], message: str
+) -> None:
+    """Before any attack: what it is, and what is allowed."""
+    sound = {"encoder": make_encoder(), "targets": TARGETS, "auxiliary": IMAGES, "noise": 0.1}
+    with pytest.raises(error, match=message):
+        invert(**(sound | arguments))  # type: ignore[arg-type]
+
+
+def test_it_is_offered_by_the_package() -> None:
+    """Under the name that the pages use."""
+    assert fedcel.invert is invert

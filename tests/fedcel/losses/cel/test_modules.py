@@ -1,0 +1,299 @@
+"""The losses as PyTorch modules: the federation's own bits, in a loop of one's own."""
+
+import inspect
+import io
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedcel.errors import SettingsError
+from fedcel.losses import Batch, Losses
+from fedcel.losses.cel import (
+    CELModule,
+    ClusterCEL,
+    GatedCEL,
+    HybridCEL,
+    MutualInformationCEL,
+    PlainCEL,
+    build_cel,
+    split_features,
+)
+from fedcel.losses.composite import add_losses, refresh_losses, start_losses, step_losses
+from fedcel.seeding import make_generator
+from fedcel.settings import CelSettings, Settings, parse_settings
+from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
+
+KINDS: list[type[CELModule]] = [PlainCEL, ClusterCEL, GatedCEL, HybridCEL, MutualInformationCEL]
+NAMES = ["plain", "cluster", "gated", "hybrid", "mutual-information"]
+CASES = list(zip(KINDS, NAMES, strict=True))
+LEARNING = [GatedCEL, HybridCEL]
+
+
+def points(count: int = 48, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Return features (count, 6) of three classes."""
+    stream = torch.Generator().manual_seed(seed)
+    return torch.rand(count, 6, generator=stream), torch.arange(count) % 3
+
+
+def gradient(cel: CELModule, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the loss and its gradient at the features, after a backward pass."""
+    leaf = z.clone().requires_grad_()
+    loss = 0.3 * cel(leaf, y)
+    loss.backward()
+    assert leaf.grad is not None
+    return loss.detach(), leaf.grad
+
+
+def streams(purpose: str) -> torch.Generator:
+    """Return a client's stream."""
+    return make_generator(7, purpose)
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_gradients_are_those_of_a_client_to_the_bit(kind: type[CELModule], name: str) -> None:
+    """Three epochs of four batches: statistics, loss, gradient and attention of the federation."""
+    z, y = points()
+    settings = parse_settings({"cel.kind": name, "net.noise": 0.4})
+    losses = Losses(build_cel(settings.cel, 0.4, 6, 3), 0.3)
+    cel = kind(classes=3, noise=0.4)
+    state = None
+    for epoch in range(3):
+        purpose, batches = f"refresh-{epoch}", split_features(z, y)
+        if epoch:
+            state = refresh_losses(losses, state, batches, streams, step=epoch)
+        else:
+            state = start_losses(losses, None, batches, streams)
+        cel.refresh(z, y, streams(purpose))
+        for rows in torch.split(torch.randperm(48, generator=streams(purpose)), 12):
+            leaf = z[rows].clone().requires_grad_()
+            batch = Batch(leaf, leaf, leaf, y[rows])
+            term = add_losses(losses, state, batch, measure=False)
+            term.loss.backward()
+            state = step_losses(losses, state, batch)
+            loss, at_features = gradient(cel, z[rows], y[rows])
+            assert torch.equal(loss, term.loss.detach())
+            assert torch.equal(at_features, leaf.grad)
+        z = z + 0.01
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_defaults_are_those_of_settings(kind: type[CELModule], name: str) -> None:
+    """Each argument is a key of the group `cel`, with its default; all are given by name."""
+    settings = CelSettings(kind=name)
+    parameters = inspect.signature(kind).parameters
+    assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in parameters.values())
+    for argument in parameters.keys() - {"classes", "noise", "pool", "seed"}:
+        default = parameters[argument].default
+        assert ("none" if default is None else default) == getattr(settings, argument), argument
+    assert parameters["noise"].default == Settings().net.noise
+    built = kind(classes=3)
+    built.refresh(*points())
+    assert repr(built._loss) == repr(build_cel(settings, 0.3, 6, 3))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("trained", [False, True])
+def test_state_survives_saving_and_loading(kind: type[CELModule], trained: bool) -> None:
+    """Before the first refresh and after steps, inside another module, by file; the same bits."""
+    z, y = points()
+    model = nn.ModuleDict({"cel": kind(classes=3, noise=0.4)})
+    if trained:
+        model["cel"].refresh(z, y)
+        gradient(model["cel"], z, y)
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    other = nn.ModuleDict({"cel": kind(classes=3, noise=0.4)})
+    if not trained:
+        other["cel"].refresh(z + 1, y)  # what it held is gone
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert other["cel"].needs_refresh == model["cel"].needs_refresh
+    for cel in (model["cel"], other["cel"]):
+        cel.refresh(z, y)
+    for _ in range(3):
+        pairs = zip(gradient(model["cel"], z, y), gradient(other["cel"], z, y), strict=True)
+        assert all(torch.equal(*pair) for pair in pairs)
+
+
+def test_a_state_of_other_arguments_is_refused() -> None:
+    """By shape and by name, as PyTorch refuses parameters that do not fit."""
+    z, y = points()
+    saved = ClusterCEL(classes=3)
+    saved.refresh(z, y)
+    for other in (ClusterCEL(classes=4), ClusterCEL(classes=3, clusters=2), PlainCEL(classes=3)):
+        with pytest.raises(RuntimeError, match=r"centres"):
+            other.load_state_dict(saved.state_dict())
+    part = {name: value for name, value in saved.state_dict().items() if name != "weights"}
+    with pytest.raises(RuntimeError, match="weights"):
+        ClusterCEL(classes=3).load_state_dict(part)
+    mixture = ClusterCEL(classes=3, clusters=2, clustering="diagonal")
+    mixture.refresh(z, y)
+    ClusterCEL(classes=3, clusters=2, clustering="diagonal").load_state_dict(mixture.state_dict())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_half_precision_is_computed_in_float32(kind: type[CELModule]) -> None:
+    """Under autocast, of half features, and after the whole model was made half."""
+    z, y = points()
+    z = z.bfloat16().float()  # the same numbers in both
+    plain, cast, half = (kind(classes=3) for _ in range(3))
+    for cel in (plain, cast, half):
+        cel.refresh(z, y)
+    half = half.bfloat16()
+    expected, at_features = gradient(plain, z, y)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = 0.3 * cast(z, y)
+    assert loss.dtype == torch.float32
+    assert torch.equal(loss.detach(), expected)
+    loss, at_half = gradient(half, z.bfloat16(), y)
+    assert torch.equal(loss, expected)
+    torch.testing.assert_close(at_half.float(), at_features, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_device_gives_the_same(kind: type[CELModule]) -> None:
+    """State follows the features, statistics come from the processor, an attention goes on."""
+    z, y = points()
+    here, there = kind(classes=3), kind(classes=3)
+    here.refresh(z, y)
+    expected = [gradient(here, z, y)[0] for _ in range(3)]
+    with Elsewhere():
+        far_z, far_y = z.to(ELSEWHERE), y.to(ELSEWHERE)
+        there.refresh(far_z, far_y)
+        losses = []
+        for _ in range(3):
+            leaf = far_z.clone().requires_grad_()
+            loss = 0.3 * there(leaf, far_y)
+            loss.backward()
+            losses.append(loss.detach().cpu())
+        there.refresh(far_z, far_y)
+        assert all(buffer.device == ELSEWHERE for buffer in there.buffers())
+    torch.testing.assert_close(losses, expected)
+
+
+@pytest.mark.parametrize("kind", LEARNING)
+def test_the_attention_moves_once_a_backward_pass(kind: type[CELModule]) -> None:
+    """At the next forward, or at once by `step`; never of a bad gradient; no optimiser has it."""
+    z, y = points()
+    waiting, stepped, unmoved = (kind(classes=3) for _ in range(3))
+    for cel in (waiting, stepped, unmoved):
+        cel.refresh(z, y)
+        assert list(cel.parameters()) == []
+
+    def theta(cel: CELModule) -> Tensor:
+        return next(t for name, t in cel.named_buffers() if name.endswith("theta"))
+
+    start = theta(waiting).clone()
+    gradient(waiting, z, y)
+    gradient(stepped, z, y)
+    stepped.step()
+    assert torch.equal(theta(waiting), start)
+    assert not torch.equal(theta(stepped), start)
+    once = theta(stepped).clone()
+    stepped.step()  # nothing is due
+    assert torch.equal(theta(stepped), once)
+    waiting(z, y)
+    assert torch.equal(theta(waiting), once)
+    (torch.inf * unmoved(z, y)).backward()
+    unmoved.step()
+    assert torch.equal(theta(unmoved), start)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_statistics_of_batches_are_those_of_all(kind: type[CELModule]) -> None:
+    """A table, a list of batches, an iterator, and arrays give one loss to the bit."""
+    z, y = points()
+    parts = list(zip(torch.split(z, 10), torch.split(y, 10), strict=True))
+    sources: list[tuple[object, ...]] = [
+        (z, y),
+        (parts,),
+        (iter(parts),),
+        (z.numpy(), y.numpy()),
+        ([(a.numpy(), b.numpy()) for a, b in parts],),
+    ]
+    losses = []
+    for source in sources:
+        cel = kind(classes=3)
+        cel.refresh(*source)  # type: ignore[arg-type]
+        losses.append(cel(z, y.numpy()))
+    assert all(torch.equal(loss, losses[0]) for loss in losses)
+
+
+def test_maps_of_features_are_flattened_or_averaged() -> None:
+    """(B, C, H, W) as one vector of all values, or the mean over positions."""
+    z, y = points()
+    maps = z.view(48, 3, 1, 2)
+    flat, mean = ClusterCEL(classes=3), ClusterCEL(classes=3, pool="mean")
+    flat.refresh(maps, y)
+    mean.refresh(maps, y)
+    reference = ClusterCEL(classes=3)
+    reference.refresh(z, y)
+    assert torch.equal(flat(maps, y), reference(z, y))
+    reference = ClusterCEL(classes=3)
+    pooled = maps.flatten(2).mean(2)
+    reference.refresh(pooled, y)
+    assert torch.equal(mean(maps, y), reference(pooled, y))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_module_is_copied_and_trains_an_encoder(kind: type[CELModule]) -> None:
+    """A deep copy goes on by itself; ten steps of Adam shrink the spread."""
+    x, y = points(96)
+    encoder = nn.Sequential(nn.Linear(6, 8), nn.Sigmoid())
+    cel = kind(classes=3)
+    adam = torch.optim.Adam(encoder.parameters(), 0.02)
+    cel.refresh(encoder(x), y)
+    before = cel.measure(encoder(x), y)["spread"]
+    for _ in range(10):
+        adam.zero_grad()
+        cel(encoder(x), y).backward()
+        adam.step()
+    copied = deepcopy(cel)
+    assert torch.equal(copied(encoder(x), y), cel(encoder(x), y))
+    assert cel.measure(encoder(x), y)["spread"] < before
+
+
+Z, Y = points()
+
+
+def refusals() -> Iterator[tuple[Callable[[], object], str]]:
+    """Yield what is refused, and the words."""
+    yield lambda: ClusterCEL(classes=3)(Z, Y), "call refresh"
+    yield lambda: HybridCEL(classes=3)(Z, Y), "call refresh"
+    yield lambda: PlainCEL(classes=0), "classes is 0"
+    yield lambda: PlainCEL(classes=3, pool="max"), "pool is 'max'"  # type: ignore[arg-type]
+    yield lambda: PlainCEL(classes=3, noise=0.0), "net.noise is 0.0, must be above 0"
+    yield lambda: MutualInformationCEL(classes=3, noise=0.0), "net.noise is 0.0, must be above 0"
+    yield lambda: PlainCEL(classes=3, penalty="square"), "penalty"  # type: ignore[arg-type]
+    yield lambda: HybridCEL(classes=3, clusters=1), "cel.clusters is 1"
+    yield lambda: GatedCEL(classes=3, floor=2.0), "floor"
+    yield lambda: PlainCEL(classes=3)(Z[0], Y), "features are"
+    yield lambda: PlainCEL(classes=3)(Z.long(), Y), "features are"
+    yield lambda: PlainCEL(classes=3)(Z, Y[:4]), "labels are of shape"
+    yield lambda: PlainCEL(classes=3)(Z, Y + 1), "labels are in 1..3, must be in 0..2"
+    yield lambda: PlainCEL(classes=3).refresh(Z), "labels are missing"
+    yield lambda: ClusterCEL(classes=3).refresh([]), "0 examples"
+
+
+@pytest.mark.parametrize(("act", "message"), list(refusals()))
+def test_bad_use_is_refused(act: Callable[[], object], message: str) -> None:
+    """With what it is, and what to do."""
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        act()
+
+
+def test_another_encoder_needs_another_module() -> None:
+    """The number of features is that of the first batch."""
+    cel = PlainCEL(classes=3)
+    cel(Z, Y)
+    with pytest.raises(ValueError, match="features have 5 values, those before had 6"):
+        cel(Z[:, :5], Y)
+
+
+def test_errors_of_options_are_those_of_settings() -> None:
+    """One class of error for what a setting may not be."""
+    with pytest.raises(SettingsError):
+        ClusterCEL(classes=3, outlier=-1.0)

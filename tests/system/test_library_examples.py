@@ -1,0 +1,125 @@
+"""The examples of the library: what they reach, and that they need nothing of a federation."""
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import nn
+
+import fedcel
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "library"
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let examples import each other, as a program of their folder does."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.delitem(sys.modules, "digits", raising=False)
+    return EXAMPLES
+
+
+class Trained(nn.Module):
+    """The part of a LightningModule that the example uses."""
+
+    current_epoch = 0
+    device = torch.device("cpu")
+
+
+def train_module(module: nn.Module, x: torch.Tensor, y: torch.Tensor, epochs: int) -> None:
+    """Call a LightningModule's hooks in the order in which Lightning's Trainer does."""
+    (optimizer,), (schedule,) = module.configure_optimizers()
+    for epoch in range(epochs):
+        module.current_epoch = epoch
+        module.train()
+        module.on_train_epoch_start()
+        for index, rows in enumerate(torch.randperm(len(y)).split(64)):
+            loss = module.training_step((x[rows], y[rows]), index)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        schedule.step()
+
+
+@pytest.mark.long
+def test_the_plain_loop_leaks_little_and_answers_well(
+    library: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half a bit beyond the label of 5.3, at .96 accuracy; three lines say so."""
+    names = runpy.run_path(str(library / "plain_loop.py"))
+    leak = names["leak"]
+    assert leak.accuracy > 0.96
+    assert 0.3 < leak.bits_beyond_label < 0.55
+    assert leak.verdict is None
+    assert capsys.readouterr().out == f"{leak}\n"
+
+
+@pytest.mark.parametrize("epochs", [2, pytest.param(100, marks=pytest.mark.long)])
+def test_the_lightning_module_trains(
+    epochs: int, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its hooks, called by a loop as short as Lightning's is long: Lightning is not installed."""
+    stand_in = ModuleType("lightning")
+    stand_in.LightningModule = Trained  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "lightning", stand_in)
+    torch.manual_seed(0)
+    names = runpy.run_path(str(library / "lightning_module.py"))
+    (x, y), (test_x, test_y) = names["build_net"].__globals__["read_digits"]()
+    module = names["Defended"](x, y, epochs)
+    train_module(module, x, y, epochs)
+    leak = fedcel.measure_leakage(module.encoder, test_x, test_y, noise=0.3)
+    assert leak.bits_beyond_label is not None
+    if epochs > 2:
+        assert 0.3 < leak.bits_beyond_label < 0.55
+    saved = module.state_dict()
+    assert "cel.centres" in saved
+    names["Defended"](x, y, epochs).load_state_dict(saved)
+
+
+@pytest.mark.parametrize("name", ["plain_loop.py", "lightning_module.py"])
+def test_an_example_is_short(name: str) -> None:
+    """At most twenty lines, beside imports, blank lines and docstrings."""
+    lines = [line for line in (EXAMPLES / name).read_text().splitlines() if line.strip()]
+    code = [line for line in lines if not line.strip().startswith(('"""', "import ", "from "))]
+    assert len(code) <= 20
+
+
+HIDDEN = """
+import runpy, sys
+
+of_extras = {
+    "flwr", "flwr_datasets", "ray", "datasets", "torchvision", "PIL", "opendp", "dp_accounting",
+    "matplotlib", "jinja2", "torchmetrics", "cmaes", "fastapi", "uvicorn", "httpx", "optuna",
+}
+
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, *where):
+        return None if name.partition(".")[0] in of_extras else self.finder.find_spec(name, *where)
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+root = sys.argv[1]
+sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
+sys.path.insert(0, root)
+runpy.run_path(f"{root}/tests/system/base_install.py")["check_library"]()
+assert not of_extras & sys.modules.keys(), of_extras & sys.modules.keys()
+"""
+
+
+def test_what_extras_bring_is_not_asked_for() -> None:
+    """The library's calls where Flower, Ray and the other extras' packages cannot be imported."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", HIDDEN, str(EXAMPLES.parents[1])],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
