@@ -5,6 +5,7 @@ from fedcel.runs.evaluation import (
     NOISE_DRAWS,
     Evaluation,
     evaluate_run,
+    list_versions,
     posterior_samples,
     write_evaluation,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "evaluate_run",
     "has_begun",
     "is_state_usable",
+    "list_versions",
     "parse_run_settings",
     "partition_folder",
     "posterior_samples",

@@ -39,7 +39,7 @@ def load_encoder(reference: str) -> LoadedEncoder:
             `package.module:object`, a module or a function without arguments that returns one.
 
     Returns:
-        The encoder, without gradients; modules are in evaluation mode.
+        The encoder; a module where attacks may have its gradient, else a function.
 
     Raises:
         NetError: The file cannot be read as an encoder.
@@ -67,7 +67,7 @@ def load_from_run(folder: Path) -> LoadedEncoder:
     run = read_run(folder)
     net = build_device_net(run.flat, posterior_samples(run), run.settings.chain.scope)
     return LoadedEncoder(
-        call_module(net.encoder), f"the encoder of run {folder}", net.cut.sigma, net.cut.dropout
+        CheckedEncoder(net.encoder), f"the encoder of run {folder}", net.cut.sigma, net.cut.dropout
     )
 
 
@@ -81,7 +81,7 @@ def load_from_object(reference: str) -> LoadedEncoder:
             f"{reference!r} is {type(encoder).__name__}, must be a torch.nn.Module or a function "
             "without arguments that returns one"
         )
-    return LoadedEncoder(call_module(encoder), f"{type(encoder).__name__} of {reference}")
+    return LoadedEncoder(CheckedEncoder(encoder), f"{type(encoder).__name__} of {reference}")
 
 
 def load_from_export(path: Path) -> LoadedEncoder:
@@ -94,10 +94,15 @@ def load_from_export(path: Path) -> LoadedEncoder:
         raise NetError(f"{path} cannot be read as a program of torch.export: {error}") from error
     if len(shapes) != 1:
         raise NetError(f"{path} takes {len(shapes)} inputs, must take images alone")
-    module = program.module()
+    module = program.module()  # which knows no evaluation mode, so it is called as a function
+
+    def encode(images: Tensor) -> Tensor:
+        with torch.no_grad():
+            return call_encoder(module, images)
+
     batch = int(shapes[0][0]) if isinstance(shapes[0][0], int) else None
     return LoadedEncoder(
-        encode_fixed_batches(call_module(module, is_evaluated=False), batch),
+        encode_fixed_batches(encode, batch),
         f"torch.export file {path}",
     )
 
@@ -132,25 +137,31 @@ def load_from_onnx(path: Path) -> LoadedEncoder:
     )
 
 
-def call_module(module: nn.Module, *, is_evaluated: bool = True) -> Encode:
-    """Return a module as a function without gradients, in evaluation mode if it knows modes."""
-    if is_evaluated:
-        module.eval()
+class CheckedEncoder(nn.Module):
+    """A module that says in words which images it refuses."""
 
-    def encode(images: Tensor) -> Tensor:
-        with torch.no_grad():
-            try:
-                features: Any = module(images)
-            except (RuntimeError, TypeError, ValueError, AssertionError) as error:
-                raise NetError(
-                    f"the encoder refuses images {tuple(images.shape)}: {error}; set --size and "
-                    "--grey to what it takes"
-                ) from error
-        if not isinstance(features, Tensor):
-            raise NetError(f"the encoder returns {type(features).__name__}, must return a tensor")
-        return features
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
 
-    return encode
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
+        """Return the features; NetError where the module refuses the images."""
+        return call_encoder(self.module, images)
+
+
+def call_encoder(encoder: Encode, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
+    """Return an encoder's features; NetError where it refuses the images or returns others."""
+    try:
+        features: Any = encoder(images)
+    except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+        first = str(error).strip().splitlines()[:1]
+        raise NetError(
+            f"the encoder refuses images {tuple(images.shape)}: {' '.join(first)}; set --size and "
+            "--grey to what it takes"
+        ) from error
+    if not isinstance(features, Tensor):
+        raise NetError(f"the encoder returns {type(features).__name__}, must return a tensor")
+    return features
 
 
 def encode_fixed_batches(encode: Encode, batch: int | None) -> Encode:
