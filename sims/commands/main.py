@@ -14,6 +14,7 @@ from fedcel.errors import FailedError, FedcelError
 from fedcel.extras import missing_extra_error
 from sims.commands import (
     attack,
+    audit,
     bench,
     escalate,
     export,
@@ -68,6 +69,7 @@ GROUPS: dict[str, dict[str, tuple[Callable[..., None], Sequence[str]]]] = {
     },
     "Attack, compare, export": {
         "attack": (attack.attack_command, attack.EXAMPLES),
+        "audit": (audit.audit_command, audit.EXAMPLES),
         "report": (report.report_command, report.EXAMPLES),
         "table": (table.table_command, table.EXAMPLES),
         "escalate": (escalate.escalate_command, escalate.EXAMPLES),

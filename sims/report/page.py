@@ -3,11 +3,9 @@
 import base64
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
@@ -26,6 +24,7 @@ from sims.report.book import Book, FinishedRun, read_book
 from sims.report.contradictions import find_alarms
 from sims.report.summary import Summary, summarise_book
 from sims.report.table import format_interval, format_number
+from sims.report.templates import render_template
 from sims.report.verdict import (
     Verdict,
     describe_attack,
@@ -167,10 +166,6 @@ def render_page(
     answers: Sequence[LiveRow],
 ) -> str:
     """Return the page; every text from the files is escaped by the template."""
-    source = resources.files("sims.report").joinpath("page.html.jinja").read_text(encoding="utf-8")
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     featured = choose_featured(summaries, verdict)
     sampled = find_sampled(featured)
     sweeps = larger_budgets.find_sweeps(book.rows)
@@ -184,7 +179,8 @@ def render_page(
     def select_plots(*names: str) -> list[Plot]:
         return [Plot(FIGURE_LABELS[n], inline_svg(plots[n])) for n in names if n in plots]
 
-    return environment.from_string(source).render(
+    return render_template(
+        "page.html.jinja",
         book=book,
         verdict=verdict,
         update_sentence=describe_single_image_updates(verdict),

@@ -1,0 +1,207 @@
+"""Audit an encoder: exact bits, bounds, and what attacks rebuild."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedcel.attacks import Inversion, invert
+from fedcel.data import Images
+from fedcel.errors import DataError, FedcelError, NetError, SettingsError
+from fedcel.files import write_json, write_whole
+from fedcel.leakage import Leakage, measure_leakage
+from fedcel.runs import list_versions
+from fedcel.settings import DataSettings
+from sims.auditing.find_images import draw_images, find_source
+from sims.auditing.load_encoder import LoadedEncoder, load_encoder
+from sims.progress import show_steps
+
+AUDIT_FILE = "audit.json"
+PAGE_FILE = "report.html"
+MIN_IMAGES = 4  # two targets, and as many images of the attacker's own
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditPlan:
+    """What is audited, on which images, and how.
+
+    Args:
+        model: See `load_encoder`.
+        data: Images; see `find_source`.
+        noise: Standard deviation of the Gaussian noise at the cut, in units of the features; None:
+            what the encoder's file states.
+        dropout: Chance that a feature is sent as 0; None: what the file states, else 0.
+        attacks: Names of the attacks that rebuild images; none: the exact attacker alone.
+        images: The most images whose bits are measured.
+        targets: The most images that are rebuilt; the attacker owns the others.
+        size: Pixels a side to resize images to; 0: as they are.
+        grey: Whether colours are turned into their luminance.
+        budget: Multiple of each attack's default effort.
+        seed: Draws images, noise and attacks.
+    """
+
+    model: str
+    data: str
+    noise: float | None = None
+    dropout: float | None = None
+    attacks: Sequence[str] = ("decoder", "kernel-ridge")
+    images: int = 1000
+    targets: int = 100
+    size: int = 0
+    grey: bool = False
+    budget: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """What an audit found."""
+
+    plan: AuditPlan
+    description: str
+    """The encoder, in words."""
+    noise: float
+    dropout: float
+    leak: Leakage
+    inversion: Inversion | None
+    """None where no attack was asked for."""
+
+    def to_json(self) -> dict[str, object]:
+        """Make the object that is written."""
+        return {
+            "model": self.plan.model,
+            "encoder": self.description,
+            "data": self.plan.data,
+            "noise": self.noise,
+            "dropout": self.dropout,
+            "seed": self.plan.seed,
+            "budget": self.plan.budget,
+            "leak": self.leak.to_dict(),
+            "attacks": {} if self.inversion is None else self.inversion.to_dict(),
+            "targets": 0 if self.inversion is None else len(self.inversion.targets),
+            "versions": list_versions(),
+        }
+
+
+def audit_encoder(plan: AuditPlan) -> Audit:
+    """Measure what an encoder leaks, and attack it.
+
+    Args:
+        plan: What, on which images, and how.
+
+    Returns:
+        Bits, bounds and reconstructions.
+
+    Raises:
+        SettingsError: The noise is not known, or a number or an attack is not allowed.
+        DataError: The images cannot be read, or are too few.
+        NetError: The encoder cannot be read, or refuses the images.
+        PluginError: An import string leads nowhere.
+    """
+    with show_steps("auditing") as show_step:
+        stages = 3 + len(plan.attacks)
+        show_step(0, stages, "reading the encoder")
+        encoder = load_encoder(plan.model)
+        noise = choose_noise(plan, encoder)
+        dropout = encoder.dropout if plan.dropout is None else plan.dropout
+        show_step(1, stages, "reading the images")
+        images = read_images(plan)
+        show_step(2, stages, f"bits of {len(images.y)} images")
+        try:
+            leak = measure_leakage(
+                encoder.encode, images.x, images.y, noise=noise, dropout=dropout, seed=plan.seed
+            )
+            if not plan.attacks:
+                inversion = None
+            else:
+                show_step(3, stages, f"attacks on {min(plan.targets, len(images.y) // 2)} images")
+                inversion = attack_encoder(plan, encoder, images, noise=noise, dropout=dropout)
+        except FedcelError:
+            raise
+        except ValueError as error:  # of a library that knows no command line
+            raise SettingsError(str(error)) from error
+    return Audit(
+        plan=plan,
+        description=encoder.description,
+        noise=noise,
+        dropout=dropout,
+        leak=leak,
+        inversion=inversion,
+    )
+
+
+def choose_noise(plan: AuditPlan, encoder: LoadedEncoder) -> float:
+    """Return the noise that is given, or that the encoder's file states.
+
+    Raises:
+        SettingsError: Nobody says it.
+    """
+    noise = encoder.noise if plan.noise is None else plan.noise
+    if noise is None:
+        raise SettingsError(
+            f"--noise is missing, and {encoder.description} does not say what noise is added to "
+            "its features; give its standard deviation, 0 for none"
+        )
+    return noise
+
+
+def read_images(plan: AuditPlan) -> Images:
+    """Return the images of a plan; DataError where they are too few to attack."""
+    source, path = find_source(plan.data)
+    data = DataSettings(source=source, path=path, size=plan.size, grey=plan.grey, seed=plan.seed)
+    images = draw_images(data, plan.images)
+    if len(images.y) < MIN_IMAGES:
+        raise DataError(f"{plan.data} has {len(images.y)} images, must have {MIN_IMAGES} or more")
+    return images
+
+
+def attack_encoder(
+    plan: AuditPlan, encoder: LoadedEncoder, images: Images, *, noise: float, dropout: float
+) -> Inversion:
+    """Let attacks rebuild the first images; the attacker owns the others, none of them twice.
+
+    Raises:
+        NetError: The features are not finite.
+    """
+    count = min(plan.targets, len(images.y) // 2)
+    targets = {image.numpy().tobytes() for image in images.x[:count]}
+    others = [
+        k for k in range(count, len(images.y)) if images.x[k].numpy().tobytes() not in targets
+    ]
+    if not others:
+        raise NetError("all images are equal to a target; give an attacker other images")
+    return invert(
+        encoder.encode,
+        images.x[:count],
+        images.y[:count],
+        auxiliary=images.x[others],
+        auxiliary_labels=images.y[others],
+        noise=noise,
+        dropout=dropout,
+        attacks=plan.attacks,
+        budget=plan.budget,
+        seed=plan.seed,
+    )
+
+
+def write_audit(audit: Audit, folder: Path) -> Path:
+    """Write an audit and its page.
+
+    Args:
+        audit: What was found.
+        folder: Is made if need be; the files of an earlier audit are replaced.
+
+    Returns:
+        The page.
+    """
+    from sims.report.audit_page import render_audit  # needs the extra `report`
+
+    page = folder / PAGE_FILE
+    write_json(folder / AUDIT_FILE, audit.to_json())
+    conditions = (
+        f"{audit.description}, on images of {audit.plan.data}, Gaussian noise of standard "
+        f"deviation {audit.noise:g} added to the features"
+        + (f", dropout {audit.dropout:g}." if audit.dropout else ".")
+    )
+    title = f"What {audit.plan.model} leaks"
+    write_whole(page, render_audit(audit.leak, audit.inversion, title, conditions))
+    return page

@@ -1,0 +1,97 @@
+"""The command `audit`: what an encoder leaks that was trained anywhere."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedcel.extras import require_extra
+from sims.commands.options import check_folder
+
+EXAMPLES = (
+    "fedcel audit mypackage.nets:encoder --data photos --noise 0.3",
+    "fedcel audit encoder.onnx --data digits --noise 0.3 --attacks none",
+    "fedcel audit runs/mine --data digits --out runs/mine-audit",
+)
+
+
+def audit_command(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="package.module:object (a module, or a function that makes one), a .onnx file, a "
+            ".pt2 file of torch.export, or a run folder.",
+            show_default=False,
+        ),
+    ],
+    data: Annotated[
+        str,
+        typer.Option(
+            help="Images: a folder of class folders, an npz file, a folder of MNIST-format files, "
+            "or a source's name.",
+            show_default=False,
+        ),
+    ],
+    noise: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="Standard deviation of the Gaussian noise that is added to the features; default: "
+            "what the file or the run states.",
+            show_default=False,
+        ),
+    ] = None,
+    dropout: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=0.999,
+            help="Chance that a feature is sent as 0; default: as stated, else 0.",
+            show_default=False,
+        ),
+    ] = None,
+    attacks: Annotated[
+        str,
+        typer.Option(help="Attacks that rebuild images, comma-separated; none: the bits alone."),
+    ] = "decoder,kernel-ridge",
+    images: Annotated[int, typer.Option(min=4, help="The most images that are measured.")] = 1000,
+    targets: Annotated[int, typer.Option(min=1, help="The most images that are rebuilt.")] = 100,
+    size: Annotated[
+        int, typer.Option(min=0, help="Pixels a side to resize images to; 0: as they are.")
+    ] = 0,
+    grey: Annotated[bool, typer.Option("--grey", help="Turn colours into luminance.")] = False,
+    budget: Annotated[float, typer.Option(help="Multiple of each attack's default effort.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Draws images, noise and attacks.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for audit.json and report.html.", show_default=False),
+    ] = None,
+) -> None:
+    """Say what an encoder leaks that was trained anywhere, and rebuild images from it."""
+    if attacks != "none":
+        require_extra("attacks")
+    if out is not None:
+        require_extra("report")
+        check_folder(out)
+    from sims.auditing import AuditPlan, audit_encoder, write_audit
+
+    plan = AuditPlan(
+        model=model,
+        data=data,
+        noise=noise,
+        dropout=dropout,
+        attacks=() if attacks == "none" else tuple(name.strip() for name in attacks.split(",")),
+        images=images,
+        targets=targets,
+        size=size,
+        grey=grey,
+        budget=budget,
+        seed=seed,
+    )
+    audit = audit_encoder(plan)
+    print(audit.leak)
+    if audit.inversion is not None:
+        print(audit.inversion)
+    if out is not None:
+        print(f"report: {write_audit(audit, out)}")
