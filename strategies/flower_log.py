@@ -72,6 +72,9 @@ def show_progress(text: str) -> None:
 
 def _shorten_record(record: logging.LogRecord) -> None:
     """Cut a record's text and traceback, where they are long."""
-    record.msg, record.args = shorten_text(record.getMessage()), None
+    text = record.getMessage()
+    shortened = shorten_text(text)
+    if shortened != text:  # another filter may have to know what Flower says here
+        record.msg, record.args = shortened, None
     if record.exc_info and record.exc_info[1] is not None:
         record.exc_text = shorten_text("".join(format_exception(record.exc_info[1])).rstrip())

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from math import ceil, inf, log2
 
 import numpy as np
-import scipy
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from fedcel.leakage.feature_messages import (
 )
 from fedcel.leakage.identification import identification
 from fedcel.leakage.leakage import Leakage
+from fedcel.metrics import chance_accuracy, is_at_chance
 from fedcel.nets import Encoder, encode_images
 from fedcel.seeding import make_generator
 from fedcel.tensors import ArrayLike, check_features, to_labels, to_tensor
@@ -343,9 +343,8 @@ def judge(
     if share_right is None:
         return None
     accuracy, total = share_right
-    chance = float(groups.bincount().max()) / len(groups)
-    interval = scipy.stats.binomtest(round(accuracy * total), total).proportion_ci(method="wilson")
-    if interval.low > chance:
+    chance = chance_accuracy(groups)
+    if not is_at_chance(accuracy, total, chance):
         return None
     return (
         f"Nothing was learned (accuracy {accuracy:.1%} of {total} images, the most frequent class "

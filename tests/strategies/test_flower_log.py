@@ -35,7 +35,7 @@ def test_rounds_of_a_resumed_run_are_counted_from_its_first(
     instance.aggregate_train = lambda *_: (None, None)  # type: ignore[method-assign]
     instance.configure_evaluate = lambda *_: []  # type: ignore[method-assign]
     grid = FakeGrid([])
-    with filter_log(first_round=10):
+    with filter_log(), filter_log(first_round=10):  # an engine's, and that of the ServerApp
         instance.start(grid, ArrayRecord(), num_rounds=2, timeout=1.0)  # type: ignore[arg-type]
     text = messages(caplog)
     assert "[ROUND 11/12]" in text and "[ROUND 12/12]" in text

@@ -306,7 +306,11 @@ def test_an_app_that_does_not_clip_is_left_out(tmp_path: Path) -> None:
 
 def test_a_round_that_a_strategy_leaves_out_whole_is_recorded(tmp_path: Path) -> None:
     """Flower's wrappers take no round with an error in it; the model stays, the run goes on."""
-    raw = {"strategy.name": f"{__name__}:protect_at_server", "rounds": 3}
+    raw = {
+        "strategy.name": f"{__name__}:protect_at_server",
+        "rounds": 3,
+        "strategy.least-share": 0.0,
+    }
     app = fail_at(parse_settings(STOCK | raw), partition=2, number=2)
     train(tmp_path / "run", app, **raw)
     first, second, third = read_events(tmp_path / "run")

@@ -85,7 +85,7 @@ def test_a_node_answers_as_the_simulated_client_with_the_same_images(tmp_path: P
         ({"data_path": "/own"}, None, SettingsError, "'data_path'.*did you mean 'data-path'"),
         ({"zebra": 1, "apple": 1, "lion": 1}, None, SettingsError, "unknown key 'apple'"),
         ({}, {}, SettingsError, "no 'image-shape' and 'classes'"),
-        ({}, {**FITS, record_names.SHAPE: [3, 8, 8]}, DataError, r"the net takes \(3, 8, 8\)"),
+        ({}, {**FITS, record_names.SHAPE: [1, 9, 9]}, DataError, r"the net takes \(1, 9, 9\)"),
         ({}, {**FITS, record_names.CLASSES: 9}, DataError, r"labels are in 0..9, must be in 0..8"),
         ({"partition-id": 4}, None, DataError, r"partition-id is 4, must be in 0..3"),
         ({"data-path": "own.npz"}, None, DataError, "must be the absolute path"),

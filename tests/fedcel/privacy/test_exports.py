@@ -9,10 +9,9 @@ import fedcel.privacy
 
 
 def test_every_name_can_be_loaded_and_is_documented() -> None:
-    """Sorted, each with a docstring, none of them the name of a file, which would hide it."""
+    """Each with a docstring, none of them the name of a file, which would hide it."""
     names = fedcel.privacy.__all__
     files = {path.stem for path in Path(str(fedcel.privacy.__file__)).parent.glob("*.py")}
-    assert list(names) == sorted(names)
     assert not files & set(names)
     for name in names:
         value = getattr(fedcel.privacy, name)

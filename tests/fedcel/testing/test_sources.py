@@ -118,6 +118,22 @@ class TestHub(OnDisk):
         )
 
 
+class TestCifar(OnDisk):
+    """Digits in colour, in the six files of the binary version."""
+
+    source = "cifar"
+
+    def write(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Write 50 images a batch."""
+        grown = np.repeat(np.repeat(x, 4, 1), 4, 2)
+        names = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
+        for number, name in enumerate(names):
+            part = slice(50 * number, 50 * (number + 1))
+            rows = zip(grown[part], y[part], strict=True)
+            content = b"".join(bytes([label]) + 3 * image.tobytes() for image, label in rows)
+            (self.folder / name).write_bytes(content)
+
+
 def test_every_source_is_here() -> None:
     """None is left out."""
     tested = {"digits"} | {kind.source for kind in OnDisk.__subclasses__()}

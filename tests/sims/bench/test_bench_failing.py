@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedcel.errors import DataError, FailedError
-from sims.bench import run_bench, scenario
+from sims.bench import run_bench, run_cell, scenario
 from tests.sims.small import QUICK
 
 
@@ -20,7 +20,7 @@ class OddError(Exception):
         super().__init__(f"{one}\n{two}")
 
 
-def odd(*given: object) -> None:
+def odd(*given: object, **named: object) -> None:
     """Fail as no builder of a net should."""
     raise OddError("out of", "luck")
 
@@ -62,17 +62,23 @@ def test_whatever_a_cell_raises_the_others_go_on(
     there, failed = outcome(tmp_path / "b")
     assert there == ["v2"] and list(failed) == ["v0-0", "v1-0"]
     assert "client" in failed["v0-0"]
-    assert failed["v1-0"].startswith("OddError: out of luck (") and __file__ in failed["v1-0"]
-    assert "called from" in failed["v1-0"]
+    part = f"net.name '{__name__}:odd' failed: OddError: out of luck ({__file__}, line"
+    assert failed["v1-0"].startswith(part)
     assert f"v1-0 failed: {failed['v1-0']} (2/3)\n" in capsys.readouterr().err
-    assert "v1-0 (OddError: out of luck" in (tmp_path / "b" / "report.html").read_text()
+    assert "failed: OddError: out of luck" in (tmp_path / "b" / "report.html").read_text()
 
 
-def test_an_unforeseen_error_alone_is_no_traceback(tmp_path: Path) -> None:
+def test_an_unforeseen_error_alone_is_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The command line says it in a line and exits with 1."""
-    plan, found = planned(tmp_path, f"net = {{ name = '{__name__}:odd' }}")
+    monkeypatch.setattr(run_cell, "simulate", odd)
+    plan, found = planned(tmp_path, "temperature = 1.0")
     with pytest.raises(FailedError, match=r"^v0-0 failed.*no cell is finished"):
         run_bench.run_bench(plan, found, tmp_path / "b")
+    (failure,) = json.loads((tmp_path / "b" / "failed.json").read_text())
+    reason = failure["reason"]
+    assert reason.startswith("OddError: out of luck (") and "called from" in reason
 
 
 def test_many_failed_cells_are_no_wall_of_names(tmp_path: Path) -> None:
@@ -98,4 +104,4 @@ def test_a_killed_process_costs_its_own_cell(tmp_path: Path) -> None:
     there, failed = outcome(tmp_path / "b")
     assert there == ["v1", "v3"] and set(failed) == {"v0-0", "v2-0"}
     assert failed["v0-0"].startswith("its process was killed, perhaps for want of memory")
-    assert failed["v2-0"].startswith("OddError: out of luck (")
+    assert "failed: OddError: out of luck (" in failed["v2-0"]
