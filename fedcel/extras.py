@@ -17,6 +17,7 @@ PACKAGES = {
     "service": ("fastapi", "prometheus_client", "uvicorn"),
     "device": ("httpx",),
     "export": ("onnx", "onnxscript"),
+    "audit": ("onnxruntime",),
     "testing": ("pytest",),
 }
 """What each extra brings by itself, by the names that are imported."""
@@ -25,6 +26,7 @@ INCLUDES = {
     "simulation": ("attacks", "diagnostics", "privacy", "report"),
     "deployment": ("diagnostics", "privacy"),
     "tune": ("simulation",),
+    "audit": ("attacks", "report"),
     "service": ("privacy",),
 }
 """The other extras that an extra brings."""

@@ -3,10 +3,11 @@
 from fedcel.data.augmentation import augment_images
 from fedcel.data.images import Images
 from fedcel.data.node_data import NodeDataSettings, list_classes
-from fedcel.data.sources import Source, SourceData, read_source
+from fedcel.data.sources import SOURCES, Source, SourceData, read_source
 from fedcel.data.splits import Splits, load_splits
 
 __all__ = [
+    "SOURCES",
     "Images",
     "NodeDataSettings",
     "Source",

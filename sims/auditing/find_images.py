@@ -4,14 +4,17 @@ from pathlib import Path
 
 import torch
 
-from fedcel.data import Images, read_source
-from fedcel.data.sources import SOURCES
+from fedcel.data import SOURCES, Images, read_source
 from fedcel.errors import DataError
 from fedcel.seeding import make_generator
 from fedcel.settings import DataSettings
 
-IDX_FILE = "train-images*idx3-ubyte*"
-HUGGING_FACE_FILES = ("dataset_dict.json", "state.json", "*.parquet", "*.arrow")
+FOLDER_MARKS = {
+    "idx": ("train-images*idx3-ubyte*",),
+    "cifar": ("data_batch_1.bin", "train.bin"),
+    "huggingface": ("dataset_dict.json", "state.json", "*.parquet", "*.arrow"),
+}
+"""Files that say which source reads a folder; one without any is a folder of class folders."""
 
 
 def find_source(reference: str) -> tuple[str, str]:
@@ -34,10 +37,9 @@ def find_source(reference: str) -> tuple[str, str]:
             return kinds[path.suffix], str(path)
         raise DataError(f"{reference} is a file of none of the kinds {', '.join(kinds)}")
     if path.is_dir():
-        if any(path.glob(IDX_FILE)):
-            return "idx", str(path)
-        if any(any(path.glob(name)) for name in HUGGING_FACE_FILES):
-            return "huggingface", str(path)
+        for source, marks in FOLDER_MARKS.items():
+            if any(any(path.glob(mark)) for mark in marks):
+                return source, str(path)
         return "image-folder", str(path)
     if reference in SOURCES or ":" in reference:
         return reference, "none"

@@ -1,0 +1,143 @@
+"""`fedcel audit` on encoders and images of every kind, as a user types it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import fedcel
+from fedcel.data import load_splits
+from fedcel.errors import DataError
+from fedcel.runs import run_folder
+from fedcel.settings import DataSettings, parse_settings
+from sims.auditing import AuditPlan, audit_encoder
+from sims.auditing.find_images import draw_images, find_source
+from sims.commands.main import main
+from sims.engines import local
+from tests.sims.auditing import test_load_encoder
+
+ENCODER = "tests.sims.auditing.test_load_encoder:ENCODER"
+EXAMPLES = Path(__file__).parents[3] / "examples" / "library"
+BITS = ["--attacks", "none"]
+
+
+def test_the_bits_are_those_of_measure_leakage(capsys: pytest.CaptureFixture[str]) -> None:
+    """On the images that were drawn, and printed in the same words."""
+    words = ["--noise", "0.3", "--images", "200", *BITS]
+    assert main(["audit", ENCODER, "--data", "digits", *words]) == 0
+    images = draw_images(DataSettings(), 200)
+    leak = fedcel.measure_leakage(test_load_encoder.ENCODER, images.x, images.y, noise=0.3)
+    assert capsys.readouterr().out.startswith(str(leak))
+
+
+def test_attacks_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The page has the lines, the score card and the pictures; audit.json has all numbers."""
+    words = ["--noise", "0.1", "--images", "60", "--targets", "20", "--attacks", "kernel-ridge"]
+    assert main(["audit", ENCODER, "--data", "digits", *words, "--out", str(tmp_path)]) == 0
+    output = capsys.readouterr().out
+    assert "The best attack, kernel-ridge" in output and f"report: {tmp_path}" in output
+    record = json.loads((tmp_path / "audit.json").read_text())
+    assert record["noise"] == 0.1 and record["targets"] == 20
+    assert record["leak"]["candidates"] == 60 and "kernel-ridge" in record["attacks"]
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == 2  # originals and one attack
+    assert "bits beyond the label" in page and "Gaussian noise of standard deviation 0.1" in page
+
+
+def test_a_run_is_audited_with_its_own_noise(tmp_path: Path) -> None:
+    """Nothing but the folder and the images is needed."""
+    settings = parse_settings({"clients": 3, "rounds": 2, "local.steps": 2, "temperature": 0.0})
+    folder = tmp_path / "run"
+    run_folder.create_run(folder, settings)
+    local.train_locally(settings, folder, lambda _: None, measure=False)
+    audit = audit_encoder(AuditPlan(model=str(folder), data="digits", attacks=(), images=100))
+    assert audit.noise == settings.net.noise and audit.leak.candidates == 100
+
+
+@pytest.mark.long
+def test_a_backbone_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worked example, with weights that a file holds."""
+    from torchvision.models import resnet18
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(EXAMPLES)
+    torch.save(resnet18().state_dict(), "resnet18.pth")
+    plan = AuditPlan(
+        model="backbone:Encoder", data="digits", noise=0.5, size=32, images=60, attacks=()
+    )
+    assert audit_encoder(plan).leak.candidates == 60
+
+
+def test_an_unknown_noise_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without it there is no exact attacker."""
+    assert main(["audit", ENCODER, "--data", "digits", *BITS]) == 2
+    assert "--noise is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--data", "nowhere", "--noise", "1"], "'nowhere' is no folder, file or source"),
+        (["--data", "digits", "--noise", "1", "--size", "9"], "refuses images"),
+        (["--data", "digits", "--noise", "1", "--attacks", "decodr"], "decodr"),
+        (["--data", "digits", "--noise", "1", "--attacks", "optimal"], "rebuilds nothing"),
+    ],
+)
+def test_wrong_words_are_refused_in_a_line(
+    words: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit status 2, no traceback."""
+    assert main(["audit", ENCODER, *words, "--images", "40"]) == 2
+    error = capsys.readouterr().err
+    assert reason in error and "Traceback" not in error
+
+
+def test_a_path_says_what_reads_it(tmp_path: Path) -> None:
+    """Folders by what is in them, files by their ending, sources by their name."""
+    pictures = np.random.default_rng(0).integers(0, 255, (6, 8, 8), dtype=np.uint8)
+    for number, picture in enumerate(pictures):
+        folder = tmp_path / "pictures" / str(number % 2)
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(folder / f"{number}.png")
+    np.savez(tmp_path / "own.npz", x_train=pictures, y_train=[0, 1] * 3)
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "train-images-idx3-ubyte.gz").touch()
+    (tmp_path / "cifar").mkdir()
+    (tmp_path / "cifar" / "data_batch_1.bin").touch()
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table" / "train.parquet").touch()
+    kinds = {
+        "pictures": "image-folder",
+        "own.npz": "npz",
+        "mnist": "idx",
+        "cifar": "cifar",
+        "table": "huggingface",
+    }
+    for name, kind in kinds.items():
+        assert find_source(str(tmp_path / name)) == (kind, str(tmp_path / name))
+    assert find_source("digits") == ("digits", "none")
+    assert find_source("package.module:read") == ("package.module:read", "none")
+    (tmp_path / "odd.txt").touch()
+    with pytest.raises(DataError, match="is a file of none of the kinds"):
+        find_source(str(tmp_path / "odd.txt"))
+    source, path = find_source(str(tmp_path / "pictures"))
+    assert len(draw_images(DataSettings(source=source, path=path), 4).y) == 4
+
+
+def test_images_of_a_test_part_are_taken(tmp_path: Path) -> None:
+    """An encoder leaks otherwise of images that it was trained on."""
+    splits = load_splits(DataSettings(), 8, 0)
+    x, y = splits.training
+    np.savez(
+        tmp_path / "own.npz",
+        x_train=x.numpy(),
+        y_train=y.numpy(),
+        x_test=splits.test.x.numpy(),
+        y_test=splits.test.y.numpy(),
+    )
+    drawn = draw_images(DataSettings(source="npz", path=str(tmp_path / "own.npz")), 1000)
+    assert len(drawn.y) == len(splits.test.y)
+    assert (drawn.x.sum((1, 2, 3)).sort()[0] == splits.test.x.sum((1, 2, 3)).sort()[0]).all()
