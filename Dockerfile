@@ -5,7 +5,7 @@
 ARG BASE=python:3.13-slim
 FROM ${BASE}
 # torch with CUDA; 4 GB less without: --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu
-ARG TORCH_INDEX=https://pypi.org/simple
+ARG TORCH_INDEX=
 ARG EXTRAS=all
 WORKDIR /opt/fedcel
 
@@ -13,7 +13,7 @@ WORKDIR /opt/fedcel
 COPY pyproject.toml README.md LICENSE ./
 RUN mkdir fedcel strategies clients sims \
     && touch fedcel/__init__.py strategies/__init__.py clients/__init__.py sims/__init__.py \
-    && pip install --no-cache-dir --extra-index-url "${TORCH_INDEX}" torch torchvision \
+    && pip install --no-cache-dir ${TORCH_INDEX:+--extra-index-url "${TORCH_INDEX}"} torch torchvision \
     && pip install --no-cache-dir ".[${EXTRAS}]" \
     && pip uninstall --yes fedcel \
     && rm -rf fedcel strategies clients sims build
