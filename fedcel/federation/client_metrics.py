@@ -50,7 +50,14 @@ class MetricSummary(NamedTuple):
 
 
 _SHARE = MetricRange(0.0, 1.0)
-_SHARES = ("accuracy", "ece", "private-accuracy", "private-top1-kept", "private-ceiling")
+_SHARES = (
+    "accuracy",
+    "ece",
+    "private-accuracy",
+    "private-ece",
+    "private-top1-kept",
+    "private-ceiling",
+)
 _CONFIDENCES = ("private-confidence-before", "private-confidence-after")
 
 

@@ -374,7 +374,11 @@ def measure_private_utility(run: Run, test: LabelledLogits) -> dict[str, dict[st
 
 
 def list_versions() -> dict[str, str]:
-    """Return the versions that the numbers depend on, of what is installed."""
+    """List the versions that the numbers depend on, of what is installed.
+
+    Returns:
+        Version by package, that of Python among them.
+    """
     versions = {"python": platform.python_version()}
     for name in ("fedcel", "flwr", "numpy", "opendp", "ray", "scikit-learn", "torch"):
         with suppress(PackageNotFoundError):

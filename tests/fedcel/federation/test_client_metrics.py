@@ -13,7 +13,7 @@ from fedcel.federation.client_metrics import HELD, LEAD, MetricRange
 from fedcel.federation.client_update import RoundInputs, build_workspace_net
 from fedcel.losses.cel import adaptive_threshold
 from fedcel.metrics import calibration
-from fedcel.privacy import measure_utility
+from fedcel.privacy import LabelledLogits, measure_utility
 from fedcel.settings import PrivacySettings, parse_settings
 
 KINDS = ["none", "plain", "cluster", "gated", "hybrid", "mutual-information"]
@@ -51,7 +51,7 @@ def test_what_an_evaluation_reports_is_declared_and_in_range() -> None:
     """Scores of probabilities and the use of private answers, under the names they travel by."""
     logits, labels = torch.randn(40, 10), torch.arange(40) % 10
     scores = calibration.score_probabilities(logits.softmax(1), labels)
-    utility = measure_utility(logits, labels, PrivacySettings(mechanism="laplace"))
+    utility = measure_utility(LabelledLogits(logits, labels), PrivacySettings(mechanism="laplace"))
     row = scores | {f"private-{key}": value for key, value in utility.items()}
     declared = declare_scores(10)
     assert row.keys() == declared.keys()
