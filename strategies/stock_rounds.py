@@ -172,11 +172,13 @@ class StockRounds:
         if self._is_round_used:
             return RoundReport(self._trained, rejected, {}, examples)
         reason = f"{name} made no model of the round"
+        others = f"; left out: {rejected[0].reason}" if rejected else ""
+        valid = f"{reason} {number}, which has {len(self._trained)} valid replies{others}"
         if not self._has_made_model:
-            others = f"; left out: {rejected[0].reason}" if rejected else ""
+            raise RoundError(f"{valid}; start more clients, or choose another strategy")
+        if self._settings.strategy.least_share > 0:
             raise RoundError(
-                f"{reason} {number}, which has {len(self._trained)} valid replies{others}; start "
-                "more clients, or choose another strategy"
+                f"{valid}; with strategy.least-share=0 the model stays as it was in such a round"
             )
         log(WARNING, "%s %d: the model stays as it was", reason, number)
         left_out = [Rejection(client, reason) for client in self._trained]

@@ -73,15 +73,18 @@ class Inversion:
         oracle = f", the mean of its class {scores.oracle_mse:.4f}" if self.has_labels else ""
         others = [f"{name} {row.mse:.4f}" for name, row in self.scores.items() if name != self.best]
         beside = f" The others: {', '.join(others)}." if others else ""
+        start = "The best attack"
+        if scores.mse >= scores.mean_mse:
+            start = "No attack did better than showing the mean image: the best"
         return (
-            f"The best attack, {self.best}, rebuilds an image with a squared error of "
+            f"{start}, {self.best}, rebuilds an image with a squared error of "
             f"{scores.mse:.4f} (PSNR {scores.psnr:.1f} dB{ssim}); the mean image has "
             f"{scores.mean_mse:.4f}{oracle}.\n"
             f"Of {self.candidates} images the right one is the nearest to its rebuilt image in "
             f"{scores.identification_1:.1%} of all cases, a blind guess is in "
             f"{1 / self.candidates:.1%}.{beside}\n"
             "Another attack, more of the attacker's own images or more budget may rebuild better: "
-            "what these attacks miss may leak all the same, and measure_leakage says how much does."
+            "what these attacks miss may leak all the same, up to the bits measured exactly."
         )
 
     def figure(self) -> Any:

@@ -67,6 +67,8 @@ class RoundReport(NamedTuple):
     """Clients whose update is used and some of whose metrics are not, and why."""
     spread: float | None = None
     """The clients' `spread` that an adaptive threshold follows; no single client decides it."""
+    kept_share: float | None = None
+    """Share of the weight of the clients asked that is in the model; None: by their number."""
 
 
 @runtime_checkable
@@ -214,9 +216,10 @@ def finish_round(
         collector.metrics, weights, declare_metrics(settings, classes), classes
     )
     metrics = summary.means | spread | largest_weight_metric(settings, weights)
+    kept_share = 1.0
     if lacking:
         used_weight = sum(request.weights[client] for client in used)
-        metrics[KEPT_SHARE] = used_weight / sum(request.weights.values())
+        kept_share = used_weight / sum(request.weights.values())
     return state, RoundReport(
         used,
         [*rejected],
@@ -224,6 +227,7 @@ def finish_round(
         request.inputs.total_examples,
         [Rejection(used[position], reason) for position, reason in summary.left_out.items()],
         summary.spread,
+        kept_share,
     )
 
 
@@ -237,9 +241,10 @@ def measure_kept_share(report: RoundReport) -> float:
         From 0 to 1; under a strategy of Flower's, where each client counts the same, the share of
         their number.
     """
+    if report.kept_share is not None:
+        return report.kept_share
     requested = len(report.clients) + len(report.rejected)
-    share = len(report.clients) / requested if requested else 1.0
-    return report.metrics.get(KEPT_SHARE, share)
+    return len(report.clients) / requested if requested else 1.0
 
 
 def check_kept_share(settings: Settings, report: RoundReport, round_number: int) -> None:
@@ -265,8 +270,8 @@ def check_kept_share(settings: Settings, report: RoundReport, round_number: int)
         reasons.append(f"and {hidden} more")
     raise RoundError(
         f"round {round_number} kept {share:.1%} of its clients' weight, "
-        f"strategy.least-share is {least:g}; left out: {'; '.join(reasons)}. Mend that and resume "
-        "the run, or resume it with a lower strategy.least-share"
+        f"strategy.least-share is {least:g}; left out: {'; '.join(reasons)}. Mend that, or "
+        "lower strategy.least-share"
     )
 
 

@@ -86,20 +86,30 @@ class Leakage:
                 f"{self.cap_beyond_label:.2f} bits about the image; with the label, {information}"
             )
             bounds = [self.certificate_beyond_label, self.certificate_bits]
-        known_bounds = [f"{bound:.2f}" for bound in bounds if bound is not None]
+        measured = [self.information_bits]
+        if self.bits_beyond_label is not None:
+            measured.insert(0, self.bits_beyond_label)
+        known_bounds = [bound for bound in bounds if bound is not None]
         if known_bounds:
-            words += f" (never above {' and '.join(known_bounds)}, whoever attacks)"
+            words += (
+                f" (the certificate: at most {' and '.join(f'{b:.2f}' for b in known_bounds)}, "
+                "whoever attacks"
+            )
+            if any(bits > bound for bits, bound in zip(measured, bounds, strict=True) if bound):
+                words += "; what was measured above it is chance in the noise"
+            words += ")"
         return f"{self.verdict} {words}." if self.verdict else f"{words}."
 
     def _say_identification(self) -> str:
         """Return how often the right image is picked."""
         chance = 1 / self.identification_candidates
         by_label = self.identification_by_label
-        baseline = "" if by_label is None else f"the label alone gives {by_label:.1%}, "
+        baseline = "" if by_label is None else f"one told nothing but the label, {by_label:.1%}, "
         return (
-            f"Of {self.identification_candidates} images this attacker picks the right one in "
-            f"{self.identification:.1%} ± {self.identification_half_width:.1%} of all cases; "
-            f"{baseline}a blind guess {chance:.1%}."
+            f"Of {self.identification_candidates} images this attacker, who is not told the label, "
+            f"picks the right one in {self.identification:.1%} ± "
+            f"{self.identification_half_width:.1%} of all cases; {baseline}a blind guess "
+            f"{chance:.1%}."
         )
 
     def _say_limits(self) -> str:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from fedcel.errors import NetError
+from fedcel.errors import FedcelError, NetError
 from fedcel.tensors import to_tensor
 
 Encoder = Callable[[Tensor], object]
@@ -78,7 +78,17 @@ def encode_batch(
     encoder: Encoder, module: nn.Module | None, images: Shaped[Tensor, "B ..."]
 ) -> Float[Tensor, "B D"]:
     """Return flat features of one batch; NetError where they are none."""
-    features = to_tensor(encoder(place_images(images, module)), "the encoder's features")
+    try:
+        output = encoder(place_images(images, module))
+    except FedcelError:
+        raise
+    except (RuntimeError, TypeError) as error:  # of shapes and types
+        first = " ".join(str(error).strip().splitlines()[:1])
+        raise NetError(
+            f"the encoder refuses images {tuple(images.shape)} of {images.dtype}: {first}; give "
+            "them as it takes them, bytes divided by 255"
+        ) from error
+    features = to_tensor(output, "the encoder's features")
     if features.dim() < 2 or len(features) != len(images) or not features.is_floating_point():
         raise NetError(
             f"the encoder gives {tuple(features.shape)} of {features.dtype} for {len(images)} "

@@ -93,7 +93,7 @@ def describe_round(
     plan = plan_round(settings, state.round, 1.0, report.total_examples)
     event: Event = {
         # First: what clients tell never replaces what the server measured.
-        **report.metrics,
+        **{key: value for key, value in report.metrics.items() if key != KEPT_SHARE},
         "round": state.round,
         **scores,
         "clients": len(report.clients),
@@ -112,8 +112,8 @@ def describe_round(
         event["metrics-left-out"] = [
             {"client": client, "reason": reason} for client, reason, _ in report.unused_metrics
         ]
-    if report.rejected:
-        event[KEPT_SHARE] = measure_kept_share(report)
+    if (share := measure_kept_share(report)) < 1:
+        event[KEPT_SHARE] = share
     if state.threshold:
         event["cel-threshold"] = state.threshold.threshold
     if diagnosis:

@@ -59,6 +59,8 @@ class Audit:
     plan: AuditPlan
     description: str
     """The encoder, in words."""
+    note: str
+    """Which images were measured."""
     noise: float
     dropout: float
     leak: Leakage
@@ -71,6 +73,7 @@ class Audit:
             "model": self.plan.model,
             "encoder": self.description,
             "data": self.plan.data,
+            "images": self.note,
             "noise": self.noise,
             "dropout": self.dropout,
             "seed": self.plan.seed,
@@ -104,11 +107,18 @@ def audit_encoder(plan: AuditPlan) -> Audit:
         noise = choose_noise(plan, encoder)
         dropout = encoder.dropout if plan.dropout is None else plan.dropout
         show_step(1, stages, "reading the images")
-        images = read_images(plan)
+        images, note = read_images(plan, encoder)
         show_step(2, stages, f"bits of {len(images.y)} images")
         try:
             leak = measure_leakage(
-                encoder.encode, images.x, images.y, noise=noise, dropout=dropout, seed=plan.seed
+                encoder.encode,
+                images.x,
+                images.y,
+                noise=noise,
+                dropout=dropout,
+                accuracy=None if encoder.accuracy is None else encoder.accuracy[0],
+                accuracy_count=None if encoder.accuracy is None else encoder.accuracy[1],
+                seed=plan.seed,
             )
             if not plan.attacks:
                 inversion = None
@@ -122,6 +132,7 @@ def audit_encoder(plan: AuditPlan) -> Audit:
     return Audit(
         plan=plan,
         description=encoder.description,
+        note=note,
         noise=noise,
         dropout=dropout,
         leak=leak,
@@ -144,14 +155,21 @@ def choose_noise(plan: AuditPlan, encoder: LoadedEncoder) -> float:
     return noise
 
 
-def read_images(plan: AuditPlan) -> Images:
-    """Return the images of a plan; DataError where they are too few to attack."""
+def read_images(plan: AuditPlan, encoder: LoadedEncoder) -> tuple[Images, str]:
+    """Return the images of a plan, none that the encoder is known to be trained on, and say which.
+
+    Raises:
+        DataError: They are too few to attack.
+    """
     source, path = find_source(plan.data)
     data = DataSettings(source=source, path=path, size=plan.size, grey=plan.grey, seed=plan.seed)
-    images = draw_images(data, plan.images)
+    images, note = draw_images(data, plan.images, trained_on=encoder.training)
     if len(images.y) < MIN_IMAGES:
-        raise DataError(f"{plan.data} has {len(images.y)} images, must have {MIN_IMAGES} or more")
-    return images
+        raise DataError(
+            f"{plan.data} has {len(images.y)} images that can be measured, must have {MIN_IMAGES} "
+            "or more"
+        )
+    return images, note
 
 
 def attack_encoder(
@@ -200,7 +218,8 @@ def write_audit(audit: Audit, folder: Path) -> Path:
     conditions = (
         f"{audit.description}, on images of {audit.plan.data}, Gaussian noise of standard "
         f"deviation {audit.noise:g} added to the features"
-        + (f", dropout {audit.dropout:g}." if audit.dropout else ".")
+        + (f", dropout {audit.dropout:g}. " if audit.dropout else ". ")
+        + audit.note
     )
     title = f"What {audit.plan.model} leaks"
     write_whole(page, render_audit(audit.leak, audit.inversion, title, conditions))

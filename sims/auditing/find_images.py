@@ -49,7 +49,9 @@ def find_source(reference: str) -> tuple[str, str]:
     )
 
 
-def draw_images(data: DataSettings, count: int) -> Images:
+def draw_images(
+    data: DataSettings, count: int, *, trained_on: Images | None = None
+) -> tuple[Images, str]:
     """Read a source and draw images that an encoder is audited on.
 
     Images that it was trained on leak otherwise than others: those of a test part are taken, where
@@ -58,14 +60,26 @@ def draw_images(data: DataSettings, count: int) -> Images:
     Args:
         data: The settings group `data`; `seed` draws.
         count: The most that are drawn.
+        trained_on: Images that the encoder was trained on; none that equals one of them in every
+            pixel is drawn. None: nobody knows.
 
     Returns:
-        `count` images, or all where there are fewer.
+        `count` images, or all where there are fewer, and a sentence on which they are.
 
     Raises:
         DataError: The source cannot be read.
     """
     source = read_source(data)
     images = source.train if source.test is None else source.test
-    order = torch.randperm(len(images.y), generator=make_generator(data.seed, "audit"))[:count]
-    return Images(images.x[order], images.y[order])
+    order = torch.randperm(len(images.y), generator=make_generator(data.seed, "audit"))
+    note = "The images are of the source's test part."
+    if trained_on is not None:
+        training_bytes = {image.numpy().tobytes() for image in trained_on.x}
+        order = order[[images.x[k].numpy().tobytes() not in training_bytes for k in order.tolist()]]
+        note = "None of the images was trained on."
+    elif source.test is None:
+        note = (
+            "The source has no test part: of images that the encoder was trained on it may leak "
+            "less than of others."
+        )
+    return Images(images.x[order[:count]], images.y[order[:count]]), note

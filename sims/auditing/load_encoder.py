@@ -9,10 +9,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedcel import plugins
-from fedcel.errors import NetError, PluginError
+from fedcel.data import Images
+from fedcel.errors import NetError, PluginError, describe_unforeseen
 from fedcel.extras import import_optional
 from fedcel.posterior import build_device_net
 from fedcel.runs import posterior_samples, read_run
+from sims.results import RESULT_FILE, RunResult, read_record
 
 ONNX_SUFFIX = ".onnx"
 EXPORT_SUFFIX = ".pt2"
@@ -29,6 +31,10 @@ class LoadedEncoder(NamedTuple):
     """Standard deviation that the file states, in units of the features; None: it says nothing."""
     dropout: float = 0.0
     """Share of features that is dropped at the cut."""
+    training: Images | None = None
+    """What it was trained on, where the file says so."""
+    accuracy: tuple[float, int] | None = None
+    """Share of right answers, and of how many images, where the file says so."""
 
 
 def load_encoder(reference: str) -> LoadedEncoder:
@@ -66,16 +72,35 @@ def load_from_run(folder: Path) -> LoadedEncoder:
     """Load the encoder of a run's device, and the law of its noise."""
     run = read_run(folder)
     net = build_device_net(run.flat, posterior_samples(run), run.settings.chain.scope)
+    result = read_result(folder)
+    count = len(run.splits.test.y)
     return LoadedEncoder(
-        CheckedEncoder(net.encoder), f"the encoder of run {folder}", net.cut.sigma, net.cut.dropout
+        CheckedEncoder(net.encoder),
+        f"the encoder of run {folder}",
+        net.cut.sigma,
+        net.cut.dropout,
+        run.splits.training,
+        (result.accuracy, count) if result and result.accuracy is not None else None,
     )
+
+
+def read_result(folder: Path) -> RunResult | None:
+    """Read what a run measured of itself; None for one that is not measured."""
+    path = folder / RESULT_FILE
+    return read_record(path, RunResult) if path.exists() else None
 
 
 def load_from_object(reference: str) -> LoadedEncoder:
     """Load a module, or what a function without arguments makes."""
     encoder = plugins.load_object(reference)
-    if not isinstance(encoder, nn.Module):
-        encoder = plugins.make_part("the encoder", reference)
+    if not isinstance(encoder, nn.Module) and callable(encoder):
+        try:
+            encoder = encoder()
+        except Exception as error:
+            raise PluginError(
+                f"{reference!r}, called without arguments, failed: {describe_unforeseen(error)}; "
+                "name a torch.nn.Module, or a class or function without arguments that makes one"
+            ) from error
     if not isinstance(encoder, nn.Module):
         raise PluginError(
             f"{reference!r} is {type(encoder).__name__}, must be a torch.nn.Module or a function "

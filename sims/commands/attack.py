@@ -1,18 +1,22 @@
 """The command `attack`: attack a finished run, or its live service."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedcel.errors import SettingsError
+from fedcel.errors import FailedError, SettingsError
 from fedcel.extras import require_extra
 from sims.commands.options import (
     Assignments,
     RunFolder,
 )
 from sims.overrides import override_group, parse_overrides
+
+if TYPE_CHECKING:
+    from fedcel.attacks import AttackRow
 
 EXAMPLES = (
     "fedcel attack RUN --set attack.names=decoder --set attack.budget=4",
@@ -54,6 +58,20 @@ def attack_command(
         live_service.attack_service(run, place, settings.attack)
         print(report.format_live_table(run))
     else:
-        print(report.format_attack_rows(attack_run(run, settings.attack)))
+        rows = attack_run(run, settings.attack)
+        print(report.format_attack_rows(rows))
         print(report.format_summary(run))
     print(f"report: {report.write_report(run)}")
+    if not url:
+        refuse_failures(rows)
+
+
+def refuse_failures(rows: Sequence["AttackRow"]) -> None:
+    """Raise FailedError where an attack failed: that it found nothing is no sign of privacy."""
+    from sims.results import list_failures
+
+    if failed := list_failures(rows):
+        raise FailedError(
+            f"{', '.join(failed)} failed, the reasons are above; that nothing was found by it says "
+            "nothing about the run"
+        )

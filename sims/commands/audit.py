@@ -90,7 +90,7 @@ def audit_command(
         seed=seed,
     )
     audit = audit_encoder(plan)
-    print(audit.leak)
+    print(f"{audit.leak}\n{audit.note}")
     if audit.inversion is not None:
         print(audit.inversion)
     if out is not None:

@@ -48,8 +48,8 @@ def serve_command(
 ) -> None:
     """Answer split inference over HTTP with private logits, until Ctrl-C or SIGTERM.
 
-    --set takes settings of the group `privacy`, for this service alone. What the answers are worth
-    is printed first.
+    --set takes settings of the group `privacy`, for this service alone. It says at the start what
+    its answers are worth, and serves none that are no better than a guess.
     """
     require_extra("service")
     from clients.service.app import Limits

@@ -17,6 +17,7 @@ from clients.service.app import Limits, Service, create_app
 from clients.service.monitoring import configure_logs
 from clients.service_messages import LOOPBACK_HOSTS
 from fedcel.errors import RunError, SettingsError
+from fedcel.metrics import chance_accuracy, is_at_chance
 from fedcel.privacy import (
     AnswerCalibration,
     AnswerScore,
@@ -100,7 +101,7 @@ def run_service(
     server = uvicorn.Server(configure_server(create_app(service), endpoint))
     expected = expect_answers(run, mechanism, calibration)
     if expected.score.is_at_chance(model.classes) and not allow_chance:
-        raise SettingsError(f"{expected}: {refuse_chance(run, model.classes)}")
+        raise SettingsError(f"{expected}: {refuse_chance(run, expected)}")
     with open_socket(endpoint) as listener:
         configure_logs()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -156,12 +157,17 @@ def expect_answers(
     )
 
 
-def refuse_chance(run: Run, classes: int) -> str:
+def refuse_chance(run: Run, expected: ExpectedAnswers) -> str:
     """Say why answers are not served, and what to do about it."""
+    remedy = (
+        "raise privacy.epsilon or take another privacy.mechanism, see "
+        f"`fedcel privacy {run.folder}`"
+    )
+    if is_at_chance(expected.without_privacy, expected.images, chance_accuracy(run.splits.test.y)):
+        remedy = "the model itself is no better, so train it first"
     return (
-        f"not shown to be better than a guess ({100 / classes:.1f} %); raise privacy.epsilon or "
-        f"take another privacy.mechanism, see `fedcel privacy {run.folder}`, or serve it all the "
-        "same with --allow-chance"
+        f"not shown to be better than a guess ({100 / run.splits.classes:.1f} %); {remedy}, or "
+        "serve it all the same with --allow-chance"
     )
 
 

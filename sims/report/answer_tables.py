@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedcel.errors import SettingsError
+from fedcel.metrics import chance_accuracy, is_at_chance
 from fedcel.posterior import Prediction, apply_heads
 from fedcel.privacy import (
     AnswerOption,
@@ -74,8 +75,15 @@ def describe_answers(
         "",
         format_columns(make_answer_table(options, run.splits.classes)),
         "",
-        describe_choice(cheapest, own_validation, own_test, allowed_loss),
     ]
+    chance = chance_accuracy(run.splits.test.y)
+    if is_at_chance(own_test, len(run.splits.test.y), chance):
+        lines.append(
+            f"nothing was learned: without privacy {100 * own_test:.1f} % are right, which cannot "
+            f"be told from a guess ({100 * chance:.1f} %), so no option is recommended"
+        )
+        return "\n".join(lines)
+    lines.append(describe_choice(cheapest, own_validation, own_test, allowed_loss))
     if cheapest is None or cheapest.privacy.mechanism == "label-only":
         lines.append(describe_label_only(run, own_validation, allowed_loss))
     return "\n".join([*lines, "", *describe_sensitivity(run, clips)])
@@ -152,11 +160,13 @@ def describe_choice(
         settings.append(f"privacy.clip={cheapest.privacy.clip:g}")
     return (
         f"cheapest within {points}, chosen on validation images "
-        f"({100 * cheapest.validation.accuracy:.1f} of {100 * own_validation:.1f} %): "
+        f"({100 * cheapest.validation.accuracy:.1f} % where the run has "
+        f"{100 * own_validation:.1f} %): "
         f"{name_option(cheapest.privacy)}\n"
         f"on test images: {100 * cheapest.test.accuracy:.1f} ± "
         f"{100 * cheapest.test.half_width:.1f} % of {100 * own_test:.1f} %, ECE "
-        f"{cheapest.test.ece:.3f}, at most {100 * cheapest.ceiling:.1f} % are attainable\n"
+        f"{cheapest.test.ece:.3f}, at most {100 * cheapest.ceiling:.1f} % by a model without "
+        "errors\n"
         f"set it with: {' '.join(f'--set {setting}' for setting in settings)}"
     )
 
@@ -164,7 +174,7 @@ def describe_choice(
 def describe_label_only(run: Run, accuracy: float, allowed_loss: float) -> str:
     """Say from which epsilon on labels alone stay within the loss."""
     needed = label_only_epsilon(accuracy, allowed_loss, run.splits.classes)
-    return f"label-only stays within it from epsilon {needed:.2f} on, by its law"
+    return f"by its law label-only stays within it from epsilon {needed:.2f} on"
 
 
 def describe_sensitivity(run: Run, clips: Sequence[float]) -> list[str]:

@@ -81,7 +81,8 @@ def judge_untrained(summary: Summary) -> Verdict:
         f"Nothing was learned: {summary.label} classifies {format_percent(summary.accuracy)} of "
         f"{summary.candidates} test images correctly, which cannot be told from a guess "
         f"({100 * (summary.chance or 0.0):.1f}{PERCENT}). So its leak means nothing, however small "
-        "it is: train longer, or lower the rate, the noise or the weight of the loss."
+        "it is: train longer or at another rate (too small a one learns nothing, too large a one "
+        "diverges), or lower the noise or the weight of the loss."
     )
     return Verdict("nothing-learned", text, summary, None)
 

@@ -16,7 +16,11 @@ LOGGER = logging.getLogger("flwr")
 
 @pytest.fixture(autouse=True)
 def passing(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep what passes the filters, from debugging lines on."""
+    """Keep what passes the filters, from debugging lines on.
+
+    A test of Ctrl-C leaves a filter behind that lets nothing pass, as an interrupted process does.
+    """
+    monkeypatch.setattr(LOGGER, "filters", [])
     monkeypatch.setattr(LOGGER, "propagate", True)
     caplog.set_level(logging.DEBUG, "flwr")
 

@@ -75,7 +75,7 @@ def test_a_round_of_a_few_clients_ends_the_run_with_share_reasons_and_remedy(
     with pytest.raises(RoundError, match=r"round 2 kept .*%.*least-share is 0.5; left out:") as e:
         train(folder, settings, {1, 2, 3})
     assert str(e.value).count("RuntimeError") == 3 and "no images" in str(e.value)
-    assert "resume it with a lower strategy.least-share" in str(e.value)
+    assert "Mend that, or lower strategy.least-share" in str(e.value)
     assert len((folder / "events.jsonl").read_text().splitlines()) == 1
     assert not (folder / "result.json").exists()
     lower = parse_settings(SMALL | change | {"strategy.least-share": 0.1})

@@ -150,7 +150,7 @@ def test_bytes_that_are_no_array_are_left_out() -> None:
     )
     s.aggregate_train(1, [reply(0), junk, reply(2)])
     assert "cannot be read" in str(s.rejected[0].reason)
-    assert s.report.metrics["kept-share"] == pytest.approx(0.7)
+    assert s.report.kept_share == pytest.approx(0.7)
 
 
 def averaging(number: int = 1) -> PosteriorStrategy:

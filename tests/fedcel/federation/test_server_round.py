@@ -9,10 +9,12 @@ from fedcel.errors import RoundError
 from fedcel.federation import (
     ClientUpdate,
     Rejection,
+    RoundReport,
     RoundRequest,
     begin_round,
     finish_round,
     init_server_state,
+    measure_kept_share,
     play_round,
 )
 from fedcel.settings import Settings, parse_settings
@@ -77,7 +79,7 @@ def test_without_noise_the_used_weights_make_up_for_the_rejected() -> None:
     after, report = finish_round(s, state, request, updates, cut=2, used=[1, 2], rejected=rejected)
     torch.testing.assert_close(after.model, torch.full((4,), 2.4 / 0.9))
     assert report.rejected == rejected
-    assert report.metrics["kept-share"] == pytest.approx(0.9)
+    assert report.kept_share == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize("stranger", [-1, 7, "node 9"])
@@ -94,7 +96,7 @@ def test_a_reply_that_nobody_asked_for_changes_nothing_but_the_report(stranger: 
         outcomes.append(finish_round(s, state, request, updates, cut=2, rejected=rejected))
         assert outcomes[-1][1].rejected == rejected
     (before, alone), (after, report) = outcomes
-    assert report.metrics == alone.metrics and "kept-share" not in report.metrics
+    assert report.metrics == alone.metrics and report.kept_share == 1.0
     assert after.gradient is not None and before.gradient is not None
     assert torch.equal(after.gradient, before.gradient) and torch.equal(after.model, before.model)
 
@@ -105,3 +107,13 @@ def test_a_round_without_an_update_ends_the_run_in_words() -> None:
     request = begin_round(s, state, EXAMPLES)
     with pytest.raises(RoundError, match="no client of 3 .* the first: it is late"):
         finish_round(s, state, request, [], cut=2, used=[], rejected=[Rejection(0, "it is late")])
+
+
+def test_the_share_that_is_kept_is_the_server_s_alone() -> None:
+    """Whatever clients report under its name, and whoever was not asked."""
+    metrics = {"kept-share": 0.1}
+    assert measure_kept_share(RoundReport([0, 1], [], metrics, 9, kept_share=1.0)) == 1.0
+    strangers = [Rejection(-1, "it is from a node that was not asked")] * 5
+    assert measure_kept_share(RoundReport([0, 1], strangers, {}, 9, kept_share=1.0)) == 1.0
+    lost = [Rejection(2, "no reply"), Rejection(3, "no reply")]
+    assert measure_kept_share(RoundReport([0, 1], lost, {}, 9)) == 0.5

@@ -204,7 +204,7 @@ class Nodes:
             to = [(m, m.metadata.dst_node_id) for m in messages]
             replies = [self.app(m, contexts[node]) for m, node in to if node - 100 in used]
             arrays, _ = self.strategy.aggregate_train(number, replies)
-            share = self.strategy.report.metrics["kept-share"]
+            share = self.strategy.report.kept_share
             assert share == pytest.approx(sum(SHARES[k] for k in used))
             yield used, self.strategy.state.model
 

@@ -163,7 +163,7 @@ def test_they_come_true_as_often_as_they_say(mechanism: KnownLaw) -> None:
     The most probable class is right at least as often as the largest value, but for chance.
     """
     reader = fit_calibration(mechanism, *imperfect_logits(400, 11))
-    logits, labels = imperfect_logits(6000, 13)
+    logits, labels = imperfect_logits(30000, 13)
     answers = mechanism.answer(logits)
     probabilities = reader.probabilities(answers)
     assert ece(probabilities, labels) < 0.03

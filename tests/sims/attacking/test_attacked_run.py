@@ -12,6 +12,7 @@ from fedcel.errors import RunError
 from fedcel.runs import run_folder
 from fedcel.settings import AttackSettings, parse_settings
 from sims.attacking import attack_run, catch_up
+from sims.commands.main import main
 from sims.engines import local
 from sims.report.matched_table import describe_failed_attacks
 from sims.results.attack_results import (
@@ -190,3 +191,22 @@ def test_an_unfinished_run_is_not_attacked(tmp_path: Path, text: str | None) -> 
     with pytest.raises(RunError, match=r"result\.json is (missing|damaged)"):
         attack_run(folder, AttackSettings(names="optimal", seeds=1))
     assert not (folder / "attacks").exists()
+
+
+@pytest.mark.filterwarnings("ignore:broken on smashed-data")
+def test_the_command_fails_where_an_attack_did(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit status 1: that a broken attack finds nothing is no sign of privacy."""
+    folder = str(trained(tmp_path / "run"))
+    words = [
+        "attack",
+        folder,
+        "--set",
+        f"attack.names={__name__}:Broken",
+        "--set",
+        "attack.seeds=1",
+    ]
+    assert main(words) == 1
+    output, errors = capsys.readouterr()
+    assert "report:" in output and "fedcel: broken failed, the reasons are above" in errors

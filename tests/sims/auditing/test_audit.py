@@ -28,7 +28,7 @@ def test_the_bits_are_those_of_measure_leakage(capsys: pytest.CaptureFixture[str
     """On the images that were drawn, and printed in the same words."""
     words = ["--noise", "0.3", "--images", "200", *BITS]
     assert main(["audit", ENCODER, "--data", "digits", *words]) == 0
-    images = draw_images(DataSettings(), 200)
+    images, _ = draw_images(DataSettings(), 200)
     leak = fedcel.measure_leakage(test_load_encoder.ENCODER, images.x, images.y, noise=0.3)
     assert capsys.readouterr().out.startswith(str(leak))
 
@@ -38,7 +38,7 @@ def test_attacks_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     words = ["--noise", "0.1", "--images", "60", "--targets", "20", "--attacks", "kernel-ridge"]
     assert main(["audit", ENCODER, "--data", "digits", *words, "--out", str(tmp_path)]) == 0
     output = capsys.readouterr().out
-    assert "The best attack, kernel-ridge" in output and f"report: {tmp_path}" in output
+    assert "kernel-ridge, rebuilds an image" in output and f"report: {tmp_path}" in output
     record = json.loads((tmp_path / "audit.json").read_text())
     assert record["noise"] == 0.1 and record["targets"] == 20
     assert record["leak"]["candidates"] == 60 and "kernel-ridge" in record["attacks"]
@@ -55,6 +55,30 @@ def test_a_run_is_audited_with_its_own_noise(tmp_path: Path) -> None:
     local.train_locally(settings, folder, lambda _: None, measure=False)
     audit = audit_encoder(AuditPlan(model=str(folder), data="digits", attacks=(), images=100))
     assert audit.noise == settings.net.noise and audit.leak.candidates == 100
+    assert audit.note == "None of the images was trained on." and audit.leak.verdict is None
+
+
+def test_images_of_the_training_are_not_measured() -> None:
+    """An encoder leaks less of them: three times less where it fits them closely."""
+    splits = load_splits(DataSettings(), 3, 0)
+    drawn, _ = draw_images(DataSettings(), 2000, trained_on=splits.training)
+    seen = {image.numpy().tobytes() for image in splits.training.x}
+    assert len(drawn.y) == 800 and not any(x.numpy().tobytes() in seen for x in drawn.x)
+
+
+def test_a_run_that_learned_nothing_is_no_private_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its folder says so; so does the audit, and `privacy` recommends nothing."""
+    folder = str(tmp_path / "run")
+    words = ["--engine", "loop", "--set", "rounds=2", "--set", "local.rate=0.0001"]
+    assert main(["simulate", "digits", *words, "--set", "temperature=0", "--out", folder]) == 0
+    capsys.readouterr()
+    assert main(["audit", folder, "--data", "digits", *BITS]) == 0
+    assert capsys.readouterr().out.startswith("Nothing was learned (accuracy")
+    assert main(["privacy", folder, "--clips", "1", "--epsilons", "1"]) == 0
+    output = capsys.readouterr().out
+    assert "nothing was learned" in output and "set it with" not in output
 
 
 @pytest.mark.long
@@ -124,7 +148,7 @@ def test_a_path_says_what_reads_it(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is a file of none of the kinds"):
         find_source(str(tmp_path / "odd.txt"))
     source, path = find_source(str(tmp_path / "pictures"))
-    assert len(draw_images(DataSettings(source=source, path=path), 4).y) == 4
+    assert len(draw_images(DataSettings(source=source, path=path), 4)[0].y) == 4
 
 
 def test_images_of_a_test_part_are_taken(tmp_path: Path) -> None:
@@ -138,6 +162,8 @@ def test_images_of_a_test_part_are_taken(tmp_path: Path) -> None:
         x_test=splits.test.x.numpy(),
         y_test=splits.test.y.numpy(),
     )
-    drawn = draw_images(DataSettings(source="npz", path=str(tmp_path / "own.npz")), 1000)
+    data = DataSettings(source="npz", path=str(tmp_path / "own.npz"))
+    drawn, note = draw_images(data, 1000)
+    assert "test part" in note and "no test part" in draw_images(DataSettings(), 9)[1]
     assert len(drawn.y) == len(splits.test.y)
     assert (drawn.x.sum((1, 2, 3)).sort()[0] == splits.test.x.sum((1, 2, 3)).sort()[0]).all()

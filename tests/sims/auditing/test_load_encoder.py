@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedcel.errors import FedcelError, NetError, PluginError
+from fedcel.errors import NetError, PluginError
 from sims.auditing.load_encoder import load_encoder
 from sims.commands.onnx_export import convert_encoder
 
@@ -67,8 +67,8 @@ def test_an_onnx_file(tmp_path: Path) -> None:
     [
         ("nowhere.onnx", NetError, "there is no file nowhere.onnx"),
         ("nowhere", NetError, "'nowhere' is no encoder; give a run folder, a file that ends in"),
-        (f"{__name__}:NUMBER", PluginError, "cannot be called"),
-        (f"{__name__}:export_program", FedcelError, "failed"),
+        (f"{__name__}:NUMBER", PluginError, "is int, must be a torch.nn.Module"),
+        (f"{__name__}:export_program", PluginError, "called without arguments, failed"),
         ("nowhere:encoder", PluginError, "no module 'nowhere'"),
     ],
 )
