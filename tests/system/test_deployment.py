@@ -286,6 +286,7 @@ def check_own_images(run: Path, site: Path) -> None:
     assert list((site / "state").glob("run-*/*.safetensors"))
 
 
+@pytest.mark.long
 def test_three_sites_train_over_tls(tmp_path: Path) -> None:
     """Keys on: strangers are turned away, the others train on images of their own."""
     run = tmp_path / "run"

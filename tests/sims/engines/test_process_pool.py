@@ -50,11 +50,12 @@ def test_a_killed_process_takes_no_other_item_along() -> None:
 
 def test_other_processes_end_with_the_first() -> None:
     """Killed outright, it can end nobody; its two sleepers do it themselves."""
-    imports = "import time; from sims.engines.process_pool import work"
-    code = f"{imports}; list(work(time.sleep, [600, 600], 2))"
+    imports = "import time; from sims.engines.process_pool import run_items"
+    code = f"{imports}; list(run_items(time.sleep, [600, 600], 2))"
     first = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     children = Path(f"/proc/{first.pid}/task/{first.pid}/children")
     started = waited(lambda: sleepers(children), lambda processes: len(processes) == 2)
+    assert len(started) == 2
     first.kill()
     first.wait()
     assert waited(lambda: [p for p in started if alive(p)], lambda alive_ones: not alive_ones) == []
