@@ -3,9 +3,9 @@
 `python -m tests.bench.endurance_ray [ROUNDS] [SECONDS]` trains digits on Ray for so many rounds and
 kills one of Ray's processes of clients every so many seconds (3 000 rounds, 120 s: an hour of two
 cores), but not before a round has ended since the last: a client that is killed three times is left
-out. Then it trains the same in one process that nobody disturbs. Printed: a line at every kill with
-the round, clients that were left out so far, resident memory of the first process; at the end
-whether rounds and models have the same bits. The exit code says it, too.
+out. Beside it one process trains the same undisturbed. Printed: a line at every kill with the
+round, clients that were left out so far, resident memory of the first process; at the end whether
+rounds and models have the same bits. The exit code says it, too.
 """
 
 import json
@@ -30,7 +30,9 @@ def main() -> None:
     rounds, pause = (int(word) for word in (sys.argv[1:] + DEFAULTS[len(sys.argv) - 1 :])[:2])
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as place:
         disturbed, calm = Path(place) / "ray", Path(place) / "loop"
-        running = start(disturbed, "ray", rounds)
+        running, undisturbed = (
+            start(folder, engine, rounds) for folder, engine in ((disturbed, "ray"), (calm, "loop"))
+        )
         print("| minute | round | left out so far | resident MiB | killed |\n|---|---|---|---|---|")
         begin, kills, last = time.monotonic(), 0, -1
         while is_running(running, pause):
@@ -43,8 +45,8 @@ def main() -> None:
             minute = (time.monotonic() - begin) / 60
             row = describe(disturbed, running.pid)
             print(f"| {minute:.0f} | {row} | {victim or 'nobody'} |", flush=True)
-        print(f"exit {running.returncode} after {kills} kills; the same undisturbed:", flush=True)
-        start(calm, "loop", rounds).wait()
+        print(f"exit {running.returncode} after {kills} kills", flush=True)
+        undisturbed.wait()
         files = [folder / "model.safetensors" for folder in (disturbed, calm)]
         same = all(path.exists() for path in files) and (
             files[0].read_bytes() == files[1].read_bytes()
