@@ -35,7 +35,8 @@ check: .venv/ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-# The site of the documentation, in build/site; a warning is an error.
+# The site of the documentation, in build/site; a warning is an error. With FEDCEL_DOCS_EXECUTE=1 its
+# notebooks are run.
 docs: .venv/ready
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
 

@@ -1,17 +1,39 @@
-"""The documentation site: the pages of this folder and the docstrings of the four packages."""
+"""The documentation site: the pages of this folder and the docstrings of the four packages.
+
+`FEDCEL_DOCS_EXECUTE=1` runs the notebooks of the tutorials; without it they are shown as they are.
+"""
+
+import os
+import sys
+from pathlib import Path
 
 import clients.flower.client_app  # noqa: F401 - before autodoc, which imports as a type checker would
 import sims.bench.run_bench  # noqa: F401
 
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "extensions"))
+
+import generated_reference  # noqa: E402 - from the folder above
+import result_rows  # noqa: E402
+
 project = "fedcel"
 copyright = "the fedcel authors"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "mathml", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = "fedcel"
 html_copy_source = False
-exclude_patterns = ["results"]
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_math_renderer = "mathml"
+exclude_patterns = ["results", "extensions"]
+myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
 myst_links_external_new_tab = True
+nb_execution_mode = "cache" if os.environ.get("FEDCEL_DOCS_EXECUTE") else "off"
+nb_execution_cache_path = str(HERE.parent / "build" / "notebooks")
+nb_execution_timeout = 600
+nb_execution_raise_on_error = True
+nb_merge_streams = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 suppress_warnings = ["myst.xref_missing"]  # tests/test_docs.py holds links
@@ -21,8 +43,14 @@ def bars(app, what, name, obj, options, lines):  # noqa: D103 - Sphinx's signatu
     lines[:] = [line.replace("|", "\\|") for line in lines]  # norms, not reST's substitutions
 
 
+def draw(app, page, source):  # noqa: D103 - Sphinx's signature
+    if not page.startswith("tutorials/"):
+        source[0] = generated_reference.draw_references(result_rows.draw_results(source[0], page))
+
+
 def setup(app):  # noqa: D103 - Sphinx's name
     app.connect("autodoc-process-docstring", bars)
+    app.connect("source-read", draw)
 
 
 napoleon_use_ivar = True  # a field is described where its class lists it, once

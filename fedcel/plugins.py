@@ -16,7 +16,7 @@ from fedcel.errors import (
 )
 from fedcel.extras import missing_extra_error
 
-PAGE = "docs/own-parts.md"
+PAGE = "docs/how-to/write-own-parts.md"
 Case = TypeVar("Case")
 
 

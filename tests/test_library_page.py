@@ -11,7 +11,7 @@ import torch
 
 import fedcel
 
-PAGE = (Path(__file__).parents[1] / "docs" / "library.md").read_text()
+PAGE = (Path(__file__).parents[1] / "docs" / "how-to" / "use-the-library.md").read_text()
 PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 MOST_LINES = [6, 15, 7]
 

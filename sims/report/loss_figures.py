@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/losses.md: python -m sims.report.loss_figures docs/figures."""
+"""Draw the pictures of docs/concepts/losses.md: python -m sims.report.loss_figures docs/figures."""
 
 import argparse
 import math

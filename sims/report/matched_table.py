@@ -1,7 +1,7 @@
 """A bench as Markdown tables: what each variant leaks at equal accuracy, with intervals."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -79,25 +79,39 @@ def make_matched_tables(folder: Path, losses: str = "0,2,5", against: str | None
         SettingsError: When losses or variant are wrong.
         RunError: When bench.json is missing, damaged, or made by a version that wrote less.
     """
-    rows = hold_to_common(read_bench_rows(folder))
     points = parse_losses(losses)
-    titles = {row.variant: row.name for row in rows}
-    if against is not None and against not in titles:
-        raise SettingsError(f"--against is {against!r}, must be one of {', '.join(titles)}")
-    samples = resample_rows(rows, read_image_vectors(folder))
-    bench = Comparison(rows, measure_rows(rows), samples, titles, against)
-    conditions = (
-        describe_conditions(rows)
-        + describe_attacks(rows)
-        + describe_failed_attacks(rows)
-        + describe_intervals(samples)
-    )
-    parts = [f"Variants at matched accuracy.\n\n{conditions}{describe_failures(folder)}"]
+    bench = open_comparison(folder, against)
+    parts = [f"Variants at matched accuracy.\n\n{describe_all(bench)}{describe_failures(folder)}"]
     for loss in points:
         parts += make_loss_tables(bench, loss)
     if most := max(points):
         parts.append(make_overall_table(bench, most))
     return "\n\n".join(parts) + "\n"
+
+
+def open_comparison(folder: Path, against: str | None = None) -> Comparison:
+    """Return a bench's rows, held to the attacks that all have met, and what was measured of them.
+
+    Raises:
+        SettingsError: When `against` is none of its variants.
+        RunError: When bench.json is missing, damaged, or made by a version that wrote less.
+    """
+    rows = hold_to_common(read_bench_rows(folder))
+    titles = {row.variant: row.name for row in rows}
+    if against is not None and against not in titles:
+        raise SettingsError(f"--against is {against!r}, must be one of {', '.join(titles)}")
+    samples = resample_rows(rows, read_image_vectors(folder))
+    return Comparison(rows, measure_rows(rows), samples, titles, against)
+
+
+def describe_all(bench: Comparison) -> str:
+    """Return what the numbers hold for, as sentences: conditions, attacks, intervals."""
+    return (
+        describe_conditions(bench.rows)
+        + describe_attacks(bench.rows)
+        + describe_failed_attacks(bench.rows)
+        + describe_intervals(bench.samples)
+    )
 
 
 def parse_losses(text: str) -> list[float]:
@@ -193,50 +207,65 @@ def describe_intervals(samples: Sequence[object]) -> str:
     )
 
 
-def make_loss_tables(bench: Comparison, loss: float) -> list[str]:
-    """Return the table of one allowed loss, and that of the differences if they are asked for."""
+def make_loss_tables(
+    bench: Comparison,
+    loss: float,
+    *,
+    columns: Sequence[Column] = COLUMNS,
+    only: Collection[str] = (),
+) -> list[str]:
+    """Return the table of one allowed loss, and that of the differences if they are asked for.
+
+    `columns` are the measures of the first table, the bits among them; `only` names the variants of
+    both, all of them without it.
+    """
     matches = match_rows(bench.rows, bench.measured, loss)
     samples = [match_rows(bench.rows, sample, loss) for sample in bench.samples]
+    shown = {name: of_seeds for name, of_seeds in matches.items() if name in (only or matches)}
     below = "the undefended accuracy" if loss == 0 else f"{loss:g} points below undefended"
-    parts = [f"**At {below}**\n\n{make_main_table(bench, matches, samples)}"]
+    parts = [f"**At {below}**\n\n{make_main_table(bench, shown, samples, columns)}"]
     if bench.against is not None:
         parts.append(
             f"Difference to {bench.titles[bench.against]}, paired by seed:\n\n"
-            f"{make_paired_table(bench, matches, samples, bench.against)}"
+            f"{make_paired_table(bench, matches, samples, against=bench.against, names=shown)}"
         )
     return parts
 
 
 def make_main_table(
-    bench: Comparison, matches: VariantMatches, samples: Sequence[VariantMatches]
+    bench: Comparison,
+    matches: VariantMatches,
+    samples: Sequence[VariantMatches],
+    columns: Sequence[Column],
 ) -> str:
     """Return one line per variant and the two anchors."""
-    rows = bench.rows
-    seeds = len({row.seed for row in rows})
-    lines = [
-        [bench.titles[name], *format_match(of_seeds, [sample[name] for sample in samples], seeds)]
-        for name, of_seeds in matches.items()
-    ]
-    head = ("variant", *(column.head for column in COLUMNS))
-    anchors = make_anchor_lines(rows, COLUMNS)
+    seeds = len({row.seed for row in bench.rows})
+    lines = []
+    for name, of_seeds in matches.items():
+        cells = format_match(of_seeds, [sample[name] for sample in samples], seeds, columns)
+        lines.append([bench.titles[name], *cells])
+    head = ("variant", *(column.head for column in columns))
+    anchors = make_anchor_lines(bench.rows, columns)
     return format_markdown(make_table("At matched accuracy", head, [*lines, *anchors]))
 
 
-def format_match(matches: Matches, samples: Sequence[Matches], seeds: int) -> list[str]:
+def format_match(
+    matches: Matches, samples: Sequence[Matches], seeds: int, columns: Sequence[Column]
+) -> list[str]:
     """Return a variant's measures; it says of how many seeds, where not of all of them.
 
     `samples` are its matches in bootstrap samples of the images.
     """
     reached = [match for match in matches.values() if match is not None]
     if not reached:
-        return [DASH, NEVER, *(DASH for _ in COLUMNS[2:])]
+        return [NEVER if column == BITS else DASH for column in columns]
 
     def of(sample: Matches, key: str) -> list[float | None]:
         points = (sample[seed] for seed, match in matches.items() if match)
         return [match.values.get(key) if match else None for match in points]
 
     cells = {}
-    for column in COLUMNS:
+    for column in columns:
         means = (complete_mean(of(sample, column.key)) for sample in samples if column in COMPARED)
         cells[column.key] = format_crossed(column, of(matches, column.key), means)
     often = sum(None not in of(sample, BITS.key) for sample in samples)
@@ -259,9 +288,14 @@ def make_anchor_lines(rows: Sequence[BenchRow], columns: Sequence[Column]) -> li
 
 
 def make_paired_table(
-    bench: Comparison, matches: VariantMatches, samples: Sequence[VariantMatches], against: str
+    bench: Comparison,
+    matches: VariantMatches,
+    samples: Sequence[VariantMatches],
+    *,
+    against: str,
+    names: Iterable[str],
 ) -> str:
-    """Return each variant's differences to one of them, with intervals over common seeds."""
+    """Return the differences of the variants `names` to `against`, over common seeds."""
     reference = matches[against]
 
     def sample_means(name: str, key: str, seeds: Iterable[int]) -> Iterator[float | None]:
@@ -270,9 +304,10 @@ def make_paired_table(
             yield complete_mean([gaps.get(seed) for seed in seeds])
 
     lines = []
-    for name, ours in matches.items():
+    for name in names:
         if name == against:
             continue
+        ours = matches[name]
         gaps = {column.key: paired_differences(ours, reference, column.key) for column in COMPARED}
         cells = {}
         for column in COMPARED:

@@ -26,7 +26,7 @@ from strategies.strategy_arguments import read_signature
 from tests.strategies.stock_matrix import REFUSED, STOCK, is_repeatable
 
 FLOWER = "flwr.serverapp.strategy:"
-PAGE = Path(__file__).parents[2] / "docs" / "strategies.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "stock-strategies.md"
 SETTINGS = {
     "server_learning_rate": "strategy.gain",
     "server_momentum": "strategy.momentum",

@@ -11,7 +11,7 @@ import pytest
 
 from tests.system.test_deployment import BIN, LIMIT, ROOT, copy_app, free, kill
 
-PAGE = ROOT / "docs" / "deployment.md"
+PAGE = ROOT / "docs" / "how-to" / "deploy.md"
 CONNECTIONS = '[superlink]\ndefault = "mine"\n\n[superlink.mine]\naddress = ":local:"\n'
 """What the operator has in Flower's configuration already."""
 SCP = """#!/bin/sh

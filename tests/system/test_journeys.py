@@ -12,7 +12,7 @@ import pytest
 from tests.test_docs import commands
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "journeys.md"
+PAGE = ROOT / "docs" / "how-to" / "find-your-way.md"
 QUICK = 'names = "optimal,logit-inversion"\nseeds = 1\nbudget = 0.02'
 SMALLER = {
     "rounds = 60": "rounds = 12",
@@ -86,5 +86,5 @@ def tried(words: list[str], place: Path, key: str, up: "subprocess.Popen[bytes]"
 def test_scripts_that_pages_name_are_there(name: str) -> None:
     """Under examples/deployment, and named by a page."""
     assert (ROOT / "examples" / "deployment" / name).is_file()
-    pages = (ROOT / "docs").glob("*.md")
+    pages = (ROOT / "docs").rglob("*.md")
     assert any(f"examples/deployment/{name}" in page.read_text() for page in pages)

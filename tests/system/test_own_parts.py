@@ -120,7 +120,7 @@ def test_each_part_holds_its_contract_where_it_is_installed(installed: Installed
 
 
 def test_the_page_shows_what_is_tested() -> None:
-    """Every block of Python in docs/own-parts.md is a piece of the example, or of a test."""
+    """Every block of Python of the page on own parts is a piece of the example, or of a test."""
     root = EXAMPLE.parents[1]
     tests = root / "tests"
     places = [
@@ -129,7 +129,7 @@ def test_the_page_shows_what_is_tested() -> None:
     ]
     places += EXAMPLE.rglob("*.py")
     files = [path.read_text() for path in places]
-    page = (root / "docs" / "own-parts.md").read_text()
+    page = (root / "docs" / "how-to" / "write-own-parts.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert len(blocks) >= 10
     for block in blocks:
@@ -138,7 +138,7 @@ def test_the_page_shows_what_is_tested() -> None:
 
 def test_the_page_shows_every_suite_and_each_argument_of_an_attack() -> None:
     """A worked test of each suite; of `reconstruct` the signature and what each argument is."""
-    page = (EXAMPLE.parents[1] / "docs" / "own-parts.md").read_text()
+    page = (EXAMPLE.parents[1] / "docs" / "how-to" / "write-own-parts.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     for suite in testing.__all__:
         assert any(f"({suite}):" in block for block in blocks), suite

@@ -189,7 +189,7 @@ def test_a_loss_that_breaks_its_contract_is_refused(name: str) -> None:
         build(name)
     message = str(refusal.value)
     assert message.startswith(f"cel.kind '{__name__}:{name}' breaks its contract: ")
-    assert "docs/own-parts.md" in message
+    assert "docs/how-to/write-own-parts.md" in message
     assert "fedcel.testing.CELContract" in message
 
 

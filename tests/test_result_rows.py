@@ -1,0 +1,110 @@
+"""The tables and numbers of the pages are those of the kept rows."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.fixture(scope="module")
+def result_rows() -> ModuleType:
+    """Return the site's module that draws tables."""
+    path = ROOT / "docs" / "extensions" / "result_rows.py"
+    spec = importlib.util.spec_from_file_location("result_rows", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["result_rows"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def rows(result_rows: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return the module, beside three rows of one variant and one of another."""
+    kept = [
+        {"variant": "a", "title": "first", "accuracy": 0.9 + 0.01 * seed, "scores": {"nll": seed}}
+        for seed in (0, 1, 2)
+    ]
+    kept.append({"variant": "b", "title": "second", "accuracy": 0.5, "scores": {"nll": 0.25}})
+    (tmp_path / "kept.json").write_text(json.dumps(kept))
+    monkeypatch.setattr(result_rows, "RESULTS", tmp_path)
+    result_rows.read_rows.cache_clear()
+    return result_rows
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_pages_show_what_their_rows_give(page: Path, result_rows: ModuleType) -> None:
+    """Each quoted number that is marked, each table that is kept or drawn."""
+    result_rows.read_rows.cache_clear()
+    result_rows.draw_results(page.read_text(), page.name)
+
+
+def test_a_table_has_a_line_for_each_group(rows: ModuleType) -> None:
+    """Means with t-intervals from three rows on, keys within keys, own names and headings."""
+    comment = """<!-- rows kept.json
+by: variant
+label: title
+heads: [what]
+names: {second: other}
+columns: [accuracy, {key: scores.nll, head: NLL, digits: 2}]
+order: accuracy
+-->
+"""
+    assert rows.draw_tables(comment, "page") == (
+        "| what | accuracy, % | NLL |\n| --- | --- | --- |\n"
+        "| other | 50.0 | 0.25 |\n| first | 91.0 ± 2.5 | 1.00 ± 2.48 |\n"
+    )
+
+
+@pytest.mark.parametrize("text", ["91.0 ± 2.5", "91.0 +- 2.5", "91.0", "91.0 %"])
+def test_a_quoted_number_stays_alone(rows: ModuleType, text: str) -> None:
+    """With its interval or without."""
+    prose = f"It is [{text}](row:kept.json?variant=a#accuracy)."
+    assert rows.draw_results(prose, "page") == f"It is {text}."
+
+
+@pytest.mark.parametrize(
+    "prose",
+    [
+        "[91.1](row:kept.json?variant=a#accuracy)",
+        "[91.0 ± 2.4](row:kept.json?variant=a#accuracy)",
+        "[91.0](row:kept.json?variant=c#accuracy)",
+        "[91.0](row:kept.json?variant=a#nll)",
+    ],
+)
+def test_a_stale_number_is_refused(rows: ModuleType, prose: str) -> None:
+    """A wrong value, a wrong interval, no such row, no such measure."""
+    with pytest.raises(rows.StaleNumberError, match="page"):
+        rows.draw_results(prose, "page")
+
+
+def test_a_kept_table_is_compared_and_renewed(rows: ModuleType) -> None:
+    """As the README has it, for readers who see the file alone."""
+    comment = "<!-- rows kept.json\nby: variant\ncolumns: [accuracy]\nonly: [b]\n-->\n"
+    table = "| variant | accuracy, % |\n| --- | --- |\n| b | 50.0 |\n"
+    good = f"{comment}{table}<!-- end -->\n"
+    assert rows.draw_tables(good, "page") == good
+    bad = good.replace("50.0", "51.0")
+    with pytest.raises(rows.StaleNumberError):
+        rows.draw_tables(bad, "page")
+    assert rows.draw_tables(bad, "page", renew=True) == good
+
+
+@pytest.mark.parametrize(
+    "request_lines",
+    [
+        "by: variant\ncolumns: [nothing]",
+        "by: variant\ncolumns: [accuracy]\nonly: [z]",
+        "by: variant",
+    ],
+)
+def test_a_wrong_request_names_page_and_file(rows: ModuleType, request_lines: str) -> None:
+    """An unknown measure, an unknown variant, no columns."""
+    with pytest.raises(ValueError, match=r"page: table of kept\.json"):
+        rows.draw_tables(f"<!-- rows kept.json\n{request_lines}\n-->\n", "page")
