@@ -53,8 +53,8 @@ def make_first_table(summaries: Sequence[Summary]) -> Table:
     """Return accuracy and leak in four columns: one row per summary, and the two anchors."""
     columns = [
         *find_columns("accuracy", "bits-beyond-label"),
-        IDENTIFICATION.titled("right image by the best attacker, %"),
-        MSE.titled("MSE of the worst trained attack"),
+        IDENTIFICATION.titled("right image, %"),
+        MSE.titled("trained attack's MSE"),
     ]
     rows = []
     for s in summaries:

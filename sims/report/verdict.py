@@ -90,18 +90,15 @@ def describe_in_one_sentence(verdict: Verdict) -> str:
             f"Every defence costs more than {MATCHED_POINTS:g} points of accuracy: the nearest, "
             f"{best.label}, costs {accuracy_cost(base, best, describe_matching([base, best])):.1f}."
         )
-    starts = {
-        "does-not-help": "No defence helps",
-        "helps-little": f"{best.label} helps only a little",
-    }
-    start = starts.get(verdict.kind, f"{best.label} hides what the features gave away")
+    starts = {"does-not-help": "No defence helps: w", "helps-little": "The defence helps little: w"}
+    start = f"{starts.get(verdict.kind, 'W')}ith {best.label}"
     bits = f"{mean_bits(best):z.2f} bits beyond the label leak instead of {mean_bits(base):z.2f}"
     before, after = base.identification.mean, best.identification.mean
     if before is None or after is None:
-        return f"{start}: {bits}; {describe_price(base, best)}."
+        return f"{start}, {bits}; {describe_price(base, best)}."
     picked = f"one of {best.choices} images" if best.choices else "image"
     return (
-        f"{start}: the best possible attacker picks the right {picked} in "
+        f"{start}, the best possible attacker picks the right {picked} in "
         f"{format_whole_percent(after)} of cases instead of {format_whole_percent(before)} "
         f"({bits}); {describe_price(base, best)}."
     )

@@ -243,12 +243,12 @@ def test_cautions(outcome: Callable[..., RunResult]) -> None:
     [
         (
             [NONE, cell("cluster", 0.943, 0.54, 0.22)],
-            "cluster hides what the features gave away: the best possible attacker picks the right "
+            "With cluster, the best possible attacker picks the right "
             "one of 100 images in 22 % of cases instead of 92 % (0.54 bits beyond the label leak "
             "instead of 4.46); accuracy falls by 0.8 points (95.1 % to 94.3 %).",
         ),
-        ([NONE, cell("cluster", 0.943, 3.9, 0.8)], "cluster helps only a little: "),
-        ([NONE, cell("cluster", 0.943, 4.9, 0.95)], "No defence helps: "),
+        ([NONE, cell("cluster", 0.943, 3.9, 0.8)], "The defence helps little: with cluster, "),
+        ([NONE, cell("cluster", 0.943, 4.9, 0.95)], "No defence helps: with cluster, "),
         (
             [NONE, cell("cluster", 0.80, 0.54, 0.22)],
             "Every defence costs more than 2 points of accuracy: the nearest, cluster, costs 15.1.",
