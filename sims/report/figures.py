@@ -422,8 +422,8 @@ def draw_private(summaries: Sequence[Summary], looks: Looks) -> Figure | None:
     if ceiling:
         axes.plot(list(ceiling), list(ceiling.values()), color=FAINT, linewidth=1, linestyle="--")
         axes.annotate(
-            "ceiling", next(iter(ceiling.items())), (4, 4), textcoords="offset points", color=INK,
-            fontsize=8.5,
+            "ceiling", list(ceiling.items())[-1], (-6, 4), textcoords="offset points", color=INK,
+            fontsize=8.5, ha="right",
         )  # fmt: skip
     axes.set_xscale("log", base=2)
     axes.set_xticks(sorted({epsilon for _, points in curves for epsilon, *_ in points}))
