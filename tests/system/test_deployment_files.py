@@ -10,8 +10,10 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
@@ -187,28 +189,70 @@ class BrokenLink(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-@pytest.fixture
-def broken_link() -> Iterator[int]:
-    """The port of a SuperLink that fails."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), BrokenLink) as server:
+class RefusingLink(BrokenLink):
+    """A SuperLink that refuses what a node signs, as with another clock or a key taken away."""
+
+    seconds_ahead = 0.0
+
+    def do_POST(self) -> None:
+        """Answer a request of the Fleet API."""
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(401)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """Return what this server takes for now."""
+        return formatdate(time.time() + self.seconds_ahead, usegmt=True)
+
+
+@contextmanager
+def serve(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+    """Serve on a port of this machine."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.server_address[1]
         server.shutdown()
 
 
-def test_a_node_that_can_no_longer_work_ends(tmp_path: Path, broken_link: int) -> None:
-    """Flower's own SuperNode stays, as a process that is offline for good."""
+def run_node(folder: Path, port: int) -> tuple[int, str]:
+    """Start a node of a SuperLink on a port; return its exit status and what it said."""
     command = [sys.executable, str(FOLDER / "supernode.py"), "--insecure"]
-    command += ["--superlink", f"127.0.0.1:{broken_link}", "--port", str(free_port())]
-    environment = {**os.environ, "FLWR_HOME": str(tmp_path)}
+    command += ["--superlink", f"127.0.0.1:{port}", "--port", str(free_port())]
+    environment = {**os.environ, "FLWR_HOME": str(folder)}
     environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    with (tmp_path / "log").open("wb") as log:
+    with (folder / "log").open("wb") as log:
         node = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     try:
-        assert node.wait(60) == 1
+        status = node.wait(60)
     finally:
         node.kill()
-    assert "can no longer work and ends" in (tmp_path / "log").read_text()
+    return status, (folder / "log").read_text()
+
+
+def test_a_node_that_can_no_longer_work_ends(tmp_path: Path) -> None:
+    """Flower's own SuperNode stays, as a process that is offline for good."""
+    with serve(BrokenLink) as port:
+        status, said = run_node(tmp_path, port)
+    assert status == 1 and "can no longer work and ends" in said
+
+
+@pytest.mark.parametrize(
+    ("seconds_ahead", "reason"),
+    [
+        (-7200.0, "its clock is 7[12].. s ahead of the server's; set it"),
+        (7200.0, "its clock is 7[12].. s behind the server's; set it"),
+        (0.0, "the server knows its key no longer; register it again"),
+    ],
+)
+def test_a_node_whose_signature_is_refused_says_why(
+    tmp_path: Path, seconds_ahead: float, reason: str
+) -> None:
+    """Flower's own SuperNode ends with status 0, `terminated gracefully`."""
+    handler = type("ClockedLink", (RefusingLink,), {"seconds_ahead": seconds_ahead})
+    with serve(handler) as port:
+        status, said = run_node(tmp_path, port)
+    assert status == 1 and re.search(reason, said), said
 
 
 def free_port() -> int:
@@ -229,10 +273,8 @@ class Healthy(BrokenLink):
 @pytest.fixture
 def healthy_server() -> Iterator[str]:
     """The address of a server that is well."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Healthy) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+    with serve(Healthy) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def test_the_health_check_asks_what_it_is_told_to_ask(healthy_server: str) -> None:
