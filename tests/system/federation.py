@@ -74,23 +74,24 @@ class Federation(NamedTuple):
         script = SCRIPTS / "supernode.sh"
         return self.start(f"site-{number}", "sh", script, link, ca, *words, host, find_port(host))
 
-    def start_link(self, name: str = "link", pki: str = "pki", port: int = 0) -> None:
-        """Start a SuperLink with the example's script; return once it answers."""
-        port = port or self.port
-        words = (self.folder / pki, self.folder / f"{name}.db", HOST, port)
-        link = self.start(name, "sh", SCRIPTS / "superlink.sh", *words)
+    def start_link(self) -> None:
+        """Start the SuperLink with the example's script; return once it answers."""
+        words = (self.folder / "pki", self.folder / "link.db", HOST, self.port)
+        usual = 'ulimit -Sn 1024; exec sh "$0" "$@"'  # what many systems allow a process
+        link = self.start("link", "sh", "-c", usual, SCRIPTS / "superlink.sh", *words)
 
         def is_ready() -> bool:
-            assert link.poll() is None, self.log(name)
-            return self.is_healthy(port)
+            assert link.poll() is None, self.log("link")
+            return self.is_healthy()
 
-        wait_until(is_ready, lambda: self.log(name))
+        wait_until(is_ready, lambda: self.log("link"))
 
-    def is_healthy(self, port: int = 0) -> bool:
-        """Ask a SuperLink for its health, whoever signed its certificate and when."""
+    def is_healthy(self) -> bool:
+        """Ask the SuperLink whether it is well."""
+        trusted = ssl.create_default_context(cafile=str(self.folder / "pki" / "ca.crt"))
         try:
-            url = f"https://{HOST}:{port or self.port}/health"
-            return httpx.get(url, verify=False, timeout=20).status_code == 200
+            url = f"https://{HOST}:{self.port}/health"
+            return httpx.get(url, verify=trusted, timeout=20).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -123,10 +124,10 @@ class Federation(NamedTuple):
         (status,) = re.findall(r'"status": "([\w:]+)"', answer)
         return str(status)
 
-    def list_online(self) -> list[str]:
-        """Return the names of the nodes that are online."""
+    def count_online(self) -> int:
+        """Ask the SuperLink how many nodes are online."""
         answer = self.ask_flwr("nodes", "supernode", "list", "here", "--format", "json")
-        return re.findall(r"site-\d", str(re.findall(r'"status": "online"', answer)))
+        return len(re.findall(r'"status": "online"', answer))
 
 
 def make_environment(home: Path) -> dict[str, str]:
