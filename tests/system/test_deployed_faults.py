@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from flwr.cli.install import install_from_fab
 
 from tests.system.federation import (
     HOST,
@@ -96,13 +97,14 @@ class Site(NamedTuple):
         os.killpg(self.nodes[number].pid, signal.SIGTERM)
         assert self.nodes[number].wait(LIMIT) == 0, self.federation.log(f"site-{number}")
 
-    def wait_for_training(self) -> None:
+    def wait_for_training(self, user: "subprocess.Popen[bytes]") -> None:
         """Wait until all nodes have a round's model."""
         federation = self.federation
         logs = [federation.folder / f"site-{k}" / "log" for k in range(SITES)]
         begin = [len(log.read_bytes()) for log in logs]
 
         def is_training() -> bool:
+            assert user.poll() is None, federation.log("user")
             return all(
                 b"Receiving: train" in log.read_bytes()[start:]
                 for log, start in zip(logs, begin, strict=True)
@@ -128,6 +130,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A SuperLink and three nodes, for all faults one after the other."""
     with open_federation(tmp_path_factory.mktemp("federation")) as federation:
         nodes = [federation.start_node(k) for k in range(SITES)]
+        wait_until(lambda: federation.count_online() == SITES, lambda: federation.log("nodes"))
         yield Site(federation, nodes)
 
 
@@ -250,7 +253,7 @@ def test_a_stopped_and_a_killed_node_are_left_out_and_come_back(site: Site) -> N
     """Both at once, in a round that goes on with the third; none is missing at the end."""
     federation, run = site.federation, site.federation.folder / "stopped"
     user = federation.start_run("user", run, 4, **{"strategy.least-share": 0.3})
-    site.wait_for_training()
+    site.wait_for_training(user)
     site.signal_site(1, signal.SIGSTOP)
     site.signal_site(2, signal.SIGKILL)
     site.wait_for_round(run, user)
@@ -263,30 +266,40 @@ def test_a_stopped_and_a_killed_node_are_left_out_and_come_back(site: Site) -> N
     assert last == {}
 
 
-def test_broken_nodes_are_refused_before_round_one(site: Site) -> None:
-    """Half a bundle, other code, a state path that is no folder: each with its reason."""
-    federation, run = site.federation, site.federation.folder / "refused"
-    modules = []
-    for k in (0, 1):
-        (bundle,) = (federation.folder / f"site-{k}" / "apps").iterdir()
-        modules.append(bundle / "clients" / "flower" / "posterior_client.py")
+@contextmanager
+def break_bundles(federation: Federation) -> Iterator[None]:
+    """Take a file from the bundle of the first node, change one in that of the second."""
+    federation.ask_flwr("build", "build")
+    (file,) = (federation.folder / "app").glob("*.fab")
+    homes = [federation.folder / f"site-{k}" for k in (0, 1)]
+    bundles = [install_from_fab(file.read_bytes(), home, skip_prompt=True) for home in homes]
+    modules = [bundle / "clients" / "flower" / "posterior_client.py" for bundle in bundles]
     code = modules[0].read_bytes()
     modules[0].unlink()
     modules[1].write_bytes(code + b"# changed\n")
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.write_bytes(code)
+
+
+def test_broken_nodes_are_refused_before_round_one(site: Site) -> None:
+    """Half a bundle, other code, a state path that is no folder: each with its reason."""
+    federation, run = site.federation, site.federation.folder / "refused"
     (federation.folder / "file").write_text("")
     site.end_node(2)
     site.restart_node(2, federation.folder / "file")
-    user = federation.start_run("user", run, 1)
-    sentence = (
-        "the run FAILED.*: 0 partitions answered, clients is 3; 3 nodes were asked; 3 were refused:"
-        "(?=.*attempting to load `ClientApp`)"
-        "(?=.*partition 1: its fedcel has other code than the server's)"
-        "(?=.*state-path is '.*/file', which takes no files)"
-    )
-    check_end(site, user, "failed", sentence)
+    with break_bundles(federation):
+        user = federation.start_run("user", run, 1)
+        sentence = (
+            "the run FAILED.*: 0 partitions answered, clients is 3; 3 nodes were asked; 3 were "
+            "refused:(?=.*attempting to load `ClientApp`)"
+            "(?=.*partition 1: its fedcel has other code than the server's)"
+            "(?=.*state-path is '.*/file', which takes no files)"
+        )
+        check_end(site, user, "failed", sentence)
     assert read_events(run) == []
-    for module in modules:
-        module.write_bytes(code)
     site.end_node(2)
     site.restart_node(2)
 
@@ -319,7 +332,7 @@ def test_a_run_whose_server_is_killed_has_failed_and_is_resumed(
     """In its second round; the first is kept."""
     federation, run = site.federation, site.federation.folder / kill.__name__
     user = federation.start_run("user", run, 2)
-    site.wait_for_training()
+    site.wait_for_training(user)
     site.wait_for_round(run, user)
     begun = read_events(run)
     kill(site)
