@@ -294,7 +294,7 @@ def test_broken_nodes_are_refused_before_round_one(site: Site) -> None:
         user = federation.start_run("user", run, 1)
         sentence = (
             "the run FAILED.*: 0 partitions answered, clients is 3; 3 nodes were asked; 3 were "
-            "refused:(?=.*attempting to load `ClientApp`)"
+            "refused:(?=.*No module named 'clients.flower.posterior_client')"
             "(?=.*partition 1: its fedcel has other code than the server's)"
             "(?=.*state-path is '.*/file', which takes no files)"
         )
