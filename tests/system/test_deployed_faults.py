@@ -332,8 +332,8 @@ def test_a_run_whose_server_is_killed_has_failed_and_is_resumed(
     """In its second round; the first is kept."""
     federation, run = site.federation, site.federation.folder / kill.__name__
     user = federation.start_run("user", run, 2)
-    site.wait_for_training(user)
     site.wait_for_round(run, user)
+    site.wait_for_training(user)  # a round is in its log before the state that ends it
     begun = read_events(run)
     kill(site)
     user.wait(LIMIT)
