@@ -18,7 +18,12 @@ from fedcel.nets import to_vector
 MAX_REASON = 300  # characters of a client's own words that reach the log
 _MAX_RECORDS = 8  # of a reply whose names are listed
 _MAX_HEADER = 1024  # bytes of an array before its values; NumPy writes 128
-_CLAIMS = (record_names.PARTITION, record_names.EXAMPLES, record_names.HAS_NODE_DATA)
+_CLAIMS = (
+    record_names.PARTITION,
+    record_names.EXAMPLES,
+    record_names.HAS_NODE_DATA,
+    record_names.CODE,
+)
 """The numbers in an answer to the query `count`."""
 _MAX_GROWTH = 1000.0  # times the model's own norm, plus 1: no honest update is as long
 
@@ -68,6 +73,8 @@ class Claim(NamedTuple):
     examples: int
     has_node_data: bool
     """Whether its images are its own, not dealt from the run's data."""
+    code: int | None
+    """The digest of the code that it runs; None where a ClientApp of another's does not say."""
 
 
 def read_claim(reply: Message) -> Claim | str:
@@ -80,13 +87,15 @@ def read_claim(reply: Message) -> Claim | str:
     if metrics is None or not set(metrics) <= {*_CLAIMS}:
         return f"its answer must be the numbers {', '.join(_CLAIMS)}, and nothing else"
     values = [metrics.get(name) for name in _CLAIMS]
-    partition, examples, has_node_data = values
+    partition, examples, has_node_data, code = values
     if type(partition) is not int or type(examples) is not int:
         return f"partition {_describe(partition)}, {_describe(examples)} examples"
     has_answered = type(has_node_data) is int and has_node_data in (0, 1)
     if not (has_node_data is None or has_answered):  # another ClientApp may not say
         return f"{record_names.HAS_NODE_DATA} is {_describe(has_node_data)}, must be 0 or 1"
-    return Claim(partition, examples, has_node_data == 1)
+    if not (code is None or type(code) is int):
+        return f"{record_names.CODE} is {_describe(code)}, must be one whole number"
+    return Claim(partition, examples, has_node_data == 1, code)
 
 
 def _describe(value: object) -> str:

@@ -335,6 +335,8 @@ ANSWERS: dict[str, tuple[Change, str]] = {
     "too-many-examples": (tell(num_examples=10**9), "partition 3, 1000000000 examples"),
     "float-examples": (tell(num_examples=300.0), "partition 3, 300.0 examples"),
     "own-images": (tell(own_images=7), "own-images is 7, must be 0 or 1"),
+    "other-code": (tell(code=7), "partition 3: its fedcel has other code than the server's"),
+    "list-of-code": (tell(code=[7, 7]), "code is a list of 2 numbers, must be one whole number"),
     "more-numbers": (tell(loss=1.0), "and nothing else"),
     "more-records": (put("x", MetricRecord), "records"),
     "arrays": (put("metrics", ArrayRecord), "and nothing else"),
@@ -455,7 +457,7 @@ def test_false_metrics_beside_a_sound_update_cost_themselves(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All four clients' updates count; the log has the honest clients' names, and their sizes."""
-    assert [len(table) for table in (METRICS, ANSWERS, SCORES)] == [15, 17, 8]  # as robust.md says
+    assert [len(table) for table in (METRICS, ANSWERS, SCORES)] == [15, 19, 8]  # as robust.md says
     rounds, saboteur = len(METRICS), FIRST_NODE + SABOTEUR
     _, honest = train(tmp_path / "honest", rounds)
     changes = [change for change, _ in METRICS.values()]
