@@ -7,8 +7,9 @@ starts another where one died, and uses the machines that a cluster has at that 
 
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from logging import ERROR, WARNING
+from pathlib import Path
 from typing import NamedTuple
 
 import flwr
@@ -23,6 +24,7 @@ from flwr.simulation.ray_transport.ray_actor import pool_size_from_resources
 from ray.exceptions import RayError, RayTaskError, WorkerCrashedError
 
 from fedcel.errors import FailedError, describe_unforeseen, shorten_text
+from sims import supervisor
 
 ATTEMPTS = 3
 """How often a client is trained in a round before it is left out, if its process always dies."""
@@ -30,6 +32,9 @@ LOST_TEXT = 300
 """Characters of what Ray says of a lost process."""
 CHOICE = "RayBackend"
 """What Flower's simulation makes its backend of: a name in its module `raybackend`."""
+
+DAEMONS = {"raylet": "Ray's raylet", "gcs_server": "Ray's gcs_server"}
+"""What a training on Ray does not outlive: Ray's kinds of processes, and their names for people."""
 
 AppLoader = Callable[[], ClientApp]
 
@@ -56,6 +61,7 @@ class ClientProcesses(raybackend.RayBackend):
             app_fn: Loads the ClientApp.
         """
         self._is_over = False
+        supervisor.say_dependencies(list_ray_processes())
         self._app = ray.put(app_fn)
         # No retries of Ray's own: of a process that was killed for want of memory it has no end.
         options = {**self.client_resources, "max_retries": 0, "name": "ClientApp"}
@@ -92,6 +98,7 @@ class ClientProcesses(raybackend.RayBackend):
     def terminate(self) -> None:
         """End Ray and with it all processes; messages under way are not tried again."""
         self._is_over = True
+        supervisor.say_dependencies([])
         super().terminate()
 
     def _run_repeatedly(self, message: Message, context: Context, client: object) -> Outcome:
@@ -118,6 +125,32 @@ class ClientProcesses(raybackend.RayBackend):
             context,
             f"lost in each of {ATTEMPTS} attempts; the last time: {lost}",
         )
+
+
+def list_ray_processes() -> list[tuple[int, str]]:
+    """List the processes of the Ray that this one began: where one ends, Ray ends this one.
+
+    Returns:
+        Ids and names; nothing of a cluster that was there before.
+    """
+    node = getattr(ray._private.worker, "_global_node", None)
+    begun = getattr(node, "all_processes", {})
+    listed = [
+        (info.process.pid, name) for kind, name in DAEMONS.items() for info in begun.get(kind, ())
+    ]
+    raylets = [info.process.pid for info in begun.get("raylet", ())]
+    agents = [agent for raylet in raylets for agent in find_agents(raylet)]
+    return [(agent, "Ray's agent") for agent in agents] + listed
+
+
+def find_agents(raylet: int) -> list[int]:
+    """Find a raylet's agents, which it does not outlive, where the system shows its children."""
+    agents = []
+    with suppress(OSError):
+        for child in Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split():
+            if b"agent" in Path(f"/proc/{child}/cmdline").read_bytes().lower():
+                agents.append(int(child))
+    return agents
 
 
 def run_client_app(load_app: AppLoader, message: Message, context: Context) -> Outcome:

@@ -96,19 +96,20 @@ def describe_cause(error: BaseException) -> str:
 def stop_on_interrupt(stop: Event) -> Iterator[None]:
     """Set `stop` the moment that Ctrl-C is pressed, before anything is taken down."""
     is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    interrupt = signal.getsignal(signal.SIGINT)
+    if not is_main or not callable(interrupt):
         yield
         return
 
     def on_interrupt(number: int, frame: FrameType | None) -> None:
         stop.set()
-        signal.default_int_handler(number, frame)
+        interrupt(number, frame)
 
-    before = signal.signal(signal.SIGINT, on_interrupt)
+    signal.signal(signal.SIGINT, on_interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, interrupt)
 
 
 def make_stoppable(grid: Grid, stop: Event) -> Grid:
