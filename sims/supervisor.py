@@ -74,17 +74,17 @@ def supervise_command(report_ending: Callable[[Ending], None]) -> int | None:
     """
     if not hasattr(os, "fork"):
         return None
-    ours, theirs = socket.socketpair()
+    near, far = socket.socketpair()
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     process = os.fork()
     if process == 0:
-        ours.close()
-        _begin_work(theirs)
+        near.close()
+        _begin_work(far)
         return None
-    theirs.close()
+    far.close()
     received = _pass_on_stops(process)
     observed = _Observations()
-    return _conclude(_wait(process, ours, observed), observed, received, report_ending)
+    return _conclude(_wait(process, near, observed), observed, received, report_ending)
 
 
 def say_status(status: int) -> None:

@@ -10,7 +10,13 @@ from typing import Annotated
 import click
 import typer
 
-from fedcel.errors import FailedError, FedcelError
+from fedcel.errors import (
+    FailedError,
+    FedcelError,
+    describe_origin,
+    describe_unforeseen,
+    escape_controls,
+)
 from fedcel.extras import missing_extra_error
 from sims.commands import (
     attack,
@@ -106,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     sys.path.insert(0, os.getcwd())  # a user's own parts may lie beside the scenario
-    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+    warnings.showwarning = lambda message, *_, **__: print_error(f"warning: {message}")
     try:
         return int(app(words, prog_name="fedcel", obj=words, standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError:  # the help is printed
@@ -125,6 +131,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return report_error(f"interrupted{interruption}", INTERRUPTED)
     except (KeyboardInterrupt, click.Abort):
         return report_error("interrupted", INTERRUPTED)
+    except SystemExit as error:
+        return report_error(
+            f"{describe_unforeseen(error)} ({describe_origin(error)}): a part of your own or a "
+            "library asked this process to end; nothing may do that before the work is done",
+            1,
+        )
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -137,5 +149,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def report_error(message: str, status: int) -> int:
     """Print one message to stderr and return the exit status."""
-    print(f"fedcel: {message}", file=sys.stderr)
+    print_error(f"fedcel: {message}")
     return status
+
+
+def print_error(text: str) -> None:
+    """Print a text to stderr; names and errors in it may be anybody's."""
+    print(escape_controls(text), file=sys.stderr)

@@ -6,11 +6,11 @@ starts another where one died, and uses the machines that a cluster has at that 
 """
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from logging import ERROR, WARNING
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flwr
 import ray
@@ -33,6 +33,10 @@ LOST_TEXT = 300
 CHOICE = "RayBackend"
 """What Flower's simulation makes its backend of: a name in its module `raybackend`."""
 
+PRINTER = "print_to_stdstream"
+"""By what Ray prints to a driver's terminal: a name in its module `ray._private.worker`."""
+WORKER_DIED = "A worker died or was killed"
+"""How Ray begins to tell of a process of clients that ended."""
 DAEMONS = {"raylet": "Ray's raylet", "gcs_server": "Ray's gcs_server"}
 """What a training on Ray does not outlive: Ray's kinds of processes, and their names for people."""
 
@@ -125,6 +129,34 @@ class ClientProcesses(raybackend.RayBackend):
             context,
             f"lost in each of {ATTEMPTS} attempts; the last time: {lost}",
         )
+
+
+@contextmanager
+def log_ray_messages() -> Iterator[None]:
+    """Let what Ray says of its own processes be lines of the log, not raw text between results.
+
+    It has no parameter for it: `log_to_driver` is about what clients print.
+    """
+    earlier = getattr(ray._private.worker, PRINTER, None)
+    if earlier is None:  # another Ray, which prints by other means
+        yield
+        return
+    setattr(ray._private.worker, PRINTER, log_ray_message)
+    try:
+        yield
+    finally:
+        setattr(ray._private.worker, PRINTER, earlier)
+
+
+def log_ray_message(message: Mapping[str, Any], *_: object, **__: object) -> None:
+    """Log what Ray says, but for a lost process of a client: that client's own line says it.
+
+    Args:
+        message: Of Ray's: `lines`, and whence they are.
+    """
+    beginning = " ".join("\n".join(message["lines"]).strip().partition("\n")[0].split())
+    if not beginning.startswith(WORKER_DIED):
+        log(WARNING, "Ray: %s", shorten_text(beginning, LOST_TEXT))
 
 
 def list_ray_processes() -> list[tuple[int, str]]:

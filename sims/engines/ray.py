@@ -46,7 +46,7 @@ def train_on_ray(
     # Seconds that the other engines need not wait.
     from flwr.simulation import run_simulation
 
-    from sims.engines.client_processes import use_client_processes
+    from sims.engines.client_processes import log_ray_messages, use_client_processes
 
     app = ServerApp()
     stop = Event()
@@ -61,6 +61,7 @@ def train_on_ray(
         stop_on_interrupt(stop),
         filter_log(stop, is_quiet=True),
         use_client_processes(),
+        log_ray_messages(),
     ):
         warnings.filterwarnings("ignore", "Tip:", FutureWarning)  # Ray's advice on env variables
         try:

@@ -299,7 +299,15 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "says-nothing": (fail(""), "the client failed"),
     "says-megabytes": (fail(TEXT), "the client failed: .*RuntimeError: xxx"),
     "says-surrogates": (fail("\ud800" * 10), "the client failed"),
-    "out-of-memory": (fail("<class 'MemoryError'>:<''>"), "the client failed: .*MemoryError"),
+    "out-of-memory": (fail("<class 'MemoryError'>:<''>"), "the client failed: MemoryError$"),
+    "raises-in-flower": (
+        fail("<class 'own.Bad.<locals>.Error'>:<'no 'x''>"),
+        "the client failed: Error: no 'x'$",
+    ),
+    "raises-ours": (
+        fail("<class 'fedcel.errors.DataError'>:<'it holds no image'>"),
+        "the client failed: it holds no image$",
+    ),
     "recursion": (fail("maximum recursion depth exceeded\n" * 999), "maximum recursion depth"),
 }
 

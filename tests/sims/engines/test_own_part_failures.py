@@ -113,5 +113,5 @@ def test_built_in_parts_need_no_door(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a built-in part was held to a contract")
 
     monkeypatch.setattr("fedcel.plugins.check_contract", refuse)
-    monkeypatch.setattr("sims.engines.simulate.check_contract", refuse)
+    monkeypatch.setattr("strategies.check_strategy.check_contract", refuse)
     check_parts(parse_settings(CLUSTERED))
