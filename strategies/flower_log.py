@@ -85,7 +85,8 @@ def _correct_last_record(record: logging.LogRecord) -> bool:
     text = record.getMessage()
     if record.levelno < logging.WARNING and not text.strip():
         return False
-    record.msg, record.args = escape_controls(text), None
+    if not text.isprintable():
+        record.msg, record.args = escape_controls(text), None
     if record.exc_info and record.exc_info[1] is not None:
         record.exc_text = escape_controls("".join(format_exception(record.exc_info[1])).rstrip())
     return True

@@ -1,6 +1,7 @@
 """The command line when it is interrupted: exit 130, what goes on, and going on works."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -131,3 +132,39 @@ def test_a_thread_that_never_ends_does_not_keep_an_interrupted_command() -> None
     """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=60)
     assert done.returncode == 130
+
+
+ENDING = """
+import os
+from fedcel.losses.cel import Plain, Stateless
+
+class Ending(Stateless):
+    def __init__(self, *arguments):
+        self.plain = Plain(lambda v: v, "batch-share", 10)
+
+    def loss(self, state, z, y, measure=True):
+        if z.min() >= 0 and z.max() <= 1 and len(y) > 2:
+            os._exit(0)
+        return self.plain.loss(state, z, y, measure)
+"""
+
+
+def test_a_training_that_ends_without_a_word_is_not_done(tmp_path: Path) -> None:
+    """A part of a user's own that ends the process with 0: exit 1, a line, how to go on."""
+    (tmp_path / "ending.py").write_text(ENDING)
+    words = ["simulate", "digits", "--engine", "loop", "--set", "cel.kind=ending:Ending"]
+    words += ["--out", "a run"]
+    done = subprocess.run(
+        [sys.executable, "-m", "sims", *words],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 1 and not (tmp_path / "a run" / "result.json").exists()
+    assert done.stderr.endswith(
+        "fedcel: its process ended without a word (exit status 0): a library or a part of your own "
+        "ended it; complete rounds are saved, go on: fedcel simulate digits --engine loop "
+        "--set cel.kind=ending:Ending --out 'a run' --resume\n"
+    )
