@@ -73,6 +73,12 @@ def explain_interruption(explain: Callable[[], str]) -> Iterator[None]:
         raise CommandInterrupted(explain()) from None
     except DivergedError:  # it would diverge again
         raise
+    except BrokenPipeError:  # who read the output has gone
+        raise
+    except OSError as error:
+        if not isinstance(explain, ResumeHint) or not explain():  # nothing was begun
+            raise
+        raise FailedError(f"{describe_disk_error(error)}{explain()}") from error
     except FailedError as error:
         raise type(error)(f"{error}{explain()}") from error
 
@@ -80,6 +86,12 @@ def explain_interruption(explain: Callable[[], str]) -> Iterator[None]:
 def explain_hint(hint: Mapping[str, Any] | None) -> str:
     """Return the explanation that another process said it would end with."""
     return HINTS[hint["kind"]](**hint["values"])() if hint else ""
+
+
+def describe_disk_error(error: OSError) -> str:
+    """Return what could not be read or written, and what helps: a folder, or a full disk."""
+    reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return f"cannot read or write {reason}; name another place, or make room there"
 
 
 def keeps_no_state(folder: Path) -> bool:

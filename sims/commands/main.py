@@ -33,7 +33,7 @@ from sims.commands import (
     tune,
     uncertainty,
 )
-from sims.commands.interruption import CommandInterrupted
+from sims.commands.interruption import CommandInterrupted, describe_disk_error
 from sims.commands.ledger import ledger_commands
 from sims.commands.options import format_examples, format_scenarios
 
@@ -141,10 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:  # a folder that cannot be written, a full disk
-        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        return report_error(
-            f"cannot read or write {reason}; name another place, or make room there", 2
-        )
+        return report_error(describe_disk_error(error), 2)
 
 
 def report_error(message: str, status: int) -> int:

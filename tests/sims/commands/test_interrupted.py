@@ -1,5 +1,6 @@
 """The command line when it is interrupted: exit 130, what goes on, and going on works."""
 
+import errno
 import json
 import os
 import re
@@ -132,6 +133,30 @@ def test_a_thread_that_never_ends_does_not_keep_an_interrupted_command() -> None
     """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=60)
     assert done.returncode == 130
+
+
+@pytest.mark.parametrize(("is_begun", "status"), [(True, 1), (False, 2)])
+def test_a_disk_that_is_full_in_the_middle_names_what_goes_on(
+    is_begun: bool,
+    status: int,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The run failed, though its input was right; before there is one the place is wrong."""
+
+    def fill(_: object, place: Path, *__: object, **___: object) -> None:
+        if is_begun:
+            place.mkdir()
+            (place / "settings.toml").touch()
+        raise OSError(errno.ENOSPC, "No space left on device", str(place / "state"))
+
+    monkeypatch.setattr(TRAINED_BY["simulate"], fill)
+    out = str(tmp_path / "run")
+    assert main(["simulate", "digits", "--out", out]) == status
+    error = capsys.readouterr().err
+    assert f"cannot read or write {out}/state: No space left on device" in error
+    assert error.endswith(f"go on: fedcel simulate digits --out {out} --resume\n") == is_begun
 
 
 ENDING = """
