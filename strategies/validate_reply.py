@@ -21,8 +21,10 @@ _MAX_RECORDS = 8  # of a reply whose names are listed
 _MAX_HEADER = 1024  # bytes of an array before its values; NumPy writes 128
 _CLAIMS = (record_names.PARTITION, record_names.EXAMPLES, record_names.HAS_NODE_DATA)
 """The numbers in an answer to the query `count`."""
-_FLOWERS_WRAPPER = re.compile(r"<class '([\w.<>]{1,200})'>:<'(.*)'>", re.DOTALL)
+_FLOWERS_WRAPPER = re.compile(r"<class '([\w.<>()]{1,200})'>:<'(.*)'>", re.DOTALL)
 """Of a ClientApp's exception, in the reason of an error."""
+_SIMULATIONS_WRAPPER = "Exception ClientAppException occurred. Message: "
+"""After it, and a traceback of Ray's, stand an exception's words in a simulation of Flower's."""
 _MAX_GROWTH = 1000.0  # times the model's own norm, plus 1: no honest update is as long
 
 
@@ -66,6 +68,8 @@ def _unwrap_reason(reason: str) -> str:
     if wrapped is None:
         return reason
     kind, text = wrapped.groups()
+    if _SIMULATIONS_WRAPPER in text:
+        return text.rpartition(_SIMULATIONS_WRAPPER)[2]
     is_ours = kind.startswith("fedcel.")
     return ": ".join(filter(None, ["" if is_ours else kind.rpartition(".")[2], text])) or kind
 

@@ -90,7 +90,7 @@ def explain_hint(hint: Mapping[str, Any] | None) -> str:
 
 def describe_disk_error(error: OSError) -> str:
     """Return what could not be read or written, and what helps: a folder, or a full disk."""
-    reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    reason = ": ".join(str(part) for part in (error.filename, error.strerror or error) if part)
     return f"cannot read or write {reason}; name another place, or make room there"
 
 

@@ -304,6 +304,14 @@ FAULTS: dict[str, tuple[Change, str]] = {
         fail("<class 'own.Bad.<locals>.Error'>:<'no 'x''>"),
         "the client failed: Error: no 'x'$",
     ),
+    "raises-in-a-simulation": (
+        fail(
+            "<class 'ray.exceptions.RayTaskError(ClientAppException)'>:<'\x1b[36mray::Client"
+            "AppActor.run()\x1b[39m (pid=7)\n  File 'a.py', line 2\nflwr.ClientAppException: \n"
+            "Exception ClientAppException occurred. Message: no images'>"
+        ),
+        "the client failed: no images$",
+    ),
     "raises-ours": (
         fail("<class 'fedcel.errors.DataError'>:<'it holds no image'>"),
         "the client failed: it holds no image$",
@@ -443,7 +451,7 @@ def test_a_bad_reply_costs_the_saboteur_its_part_in_the_round(
 ) -> None:
     """The model is that of the other three, and the log is as if it had said nothing."""
     cases = [*MALFORMED.items(), *EXTRA.items(), *FALSE_CLAIMS.items(), *FAULTS.items()]
-    assert [len(table) for table in (MALFORMED, EXTRA, FALSE_CLAIMS, FAULTS)] == [45, 11, 18, 10]
+    assert [len(table) for table in (MALFORMED, EXTRA, FALSE_CLAIMS, FAULTS)] == [45, 11, 18, 11]
     rounds, saboteur = len(cases), FIRST_NODE + SABOTEUR
     absent_model, absent = train(tmp_path / "absent", rounds, "train", {saboteur: [lose] * rounds})
     caplog.clear()
