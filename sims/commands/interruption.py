@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedcel.errors import DivergedError, FailedError
+from fedcel.errors import DivergedError, FailedError, describe_origin, describe_unforeseen
 from sims import supervisor
 
 
@@ -73,6 +73,8 @@ def explain_interruption(explain: Callable[[], str]) -> Iterator[None]:
         raise CommandInterrupted(explain()) from None
     except DivergedError:  # it would diverge again
         raise
+    except SystemExit as error:
+        raise FailedError(f"{describe_exit(error)}{explain()}") from error
     except BrokenPipeError:  # who read the output has gone
         raise
     except OSError as error:
@@ -86,6 +88,11 @@ def explain_interruption(explain: Callable[[], str]) -> Iterator[None]:
 def explain_hint(hint: Mapping[str, Any] | None) -> str:
     """Return the explanation that another process said it would end with."""
     return HINTS[hint["kind"]](**hint["values"])() if hint else ""
+
+
+def describe_exit(error: SystemExit) -> str:
+    """Return who asked the process to end: Ray, which was sent a SIGTERM, or a user's part."""
+    return f"{describe_unforeseen(error)} ({describe_origin(error)}) ended it before it was done"
 
 
 def describe_disk_error(error: OSError) -> str:

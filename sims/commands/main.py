@@ -13,8 +13,6 @@ import typer
 from fedcel.errors import (
     FailedError,
     FedcelError,
-    describe_origin,
-    describe_unforeseen,
     escape_controls,
 )
 from fedcel.extras import missing_extra_error
@@ -33,7 +31,7 @@ from sims.commands import (
     tune,
     uncertainty,
 )
-from sims.commands.interruption import CommandInterrupted, describe_disk_error
+from sims.commands.interruption import CommandInterrupted, describe_disk_error, describe_exit
 from sims.commands.ledger import ledger_commands
 from sims.commands.options import format_examples, format_scenarios
 
@@ -132,11 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return report_error("interrupted", INTERRUPTED)
     except SystemExit as error:
-        return report_error(
-            f"{describe_unforeseen(error)} ({describe_origin(error)}): a part of your own or a "
-            "library asked this process to end; nothing may do that before the work is done",
-            1,
-        )
+        return report_error(describe_exit(error), 1)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

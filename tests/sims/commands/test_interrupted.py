@@ -135,6 +135,16 @@ def test_a_thread_that_never_ends_does_not_keep_an_interrupted_command() -> None
     assert done.returncode == 130
 
 
+def test_an_exit_in_the_middle_is_a_failure() -> None:
+    """With 0, too: of a user's part, or of Ray's handler of SIGTERM."""
+    words = r"SystemExit: 0 \(.*test_interrupted.py, line .*\) ended it before it was done"
+    with (
+        pytest.raises(FailedError, match=f"^{words}; go on$"),
+        explain_interruption(lambda: "; go on"),
+    ):
+        raise SystemExit(0)
+
+
 @pytest.mark.parametrize(("is_begun", "status"), [(True, 1), (False, 2)])
 def test_a_disk_that_is_full_in_the_middle_names_what_goes_on(
     is_begun: bool,
