@@ -1,5 +1,6 @@
 """What is in a node's reply, and what may be wrong with it."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from io import BytesIO
 from math import inf, nan, prod
@@ -25,6 +26,10 @@ _CLAIMS = (
     record_names.CODE,
 )
 """The numbers in an answer to the query `count`."""
+_FLOWERS_WRAPPER = re.compile(r"<class '([\w.<>()]{1,200})'>:<'(.*)'>", re.DOTALL)
+"""Of a ClientApp's exception, in the reason of an error."""
+_SIMULATIONS_WRAPPER = "Exception ClientAppException occurred. Message: "
+"""After it, and a traceback of Ray's, stand an exception's words in a simulation of Flower's."""
 _MAX_GROWTH = 1000.0  # times the model's own norm, plus 1: no honest update is as long
 
 
@@ -56,7 +61,22 @@ def describe_failure(reply: Message) -> str | None:
     """Say why a client gave no answer, or None."""
     if not reply.has_error():
         return None
-    return f"the client failed: {to_printable(str(reply.error.reason))}"
+    return f"the client failed: {to_printable(_unwrap_reason(str(reply.error.reason)))}"
+
+
+def _unwrap_reason(reason: str) -> str:
+    """Return the words of an exception that Flower wrapped into its repr of a class.
+
+    What fedcel raises describes itself; of others the kind says the most.
+    """
+    wrapped = _FLOWERS_WRAPPER.fullmatch(reason)
+    if wrapped is None:
+        return reason
+    kind, text = wrapped.groups()
+    if _SIMULATIONS_WRAPPER in text:
+        return text.rpartition(_SIMULATIONS_WRAPPER)[2]
+    is_ours = kind.startswith("fedcel.")
+    return ": ".join(filter(None, ["" if is_ours else kind.rpartition(".")[2], text])) or kind
 
 
 def to_printable(text: str) -> str:
