@@ -23,18 +23,22 @@ class SmashedData:
         name: The kind of observation.
         fits_head: Whether the head takes this message; it does not where the messages of several
             encoders are in a row.
+        has_layers: Whether the encoder is known as layers that can be drawn anew; a program of
+            `torch.export` is not.
     """
 
     net: SplitNet
     name: str = "smashed-data"
     fits_head: bool = True
+    has_layers: bool = True
 
     @property
     def grants(self) -> frozenset[str]:
         """What an attacker may use: no likelihood without noise, no head that cannot read z~."""
         law = LOG_PROB if self.net.cut.is_random else NOISELESS
         head = {HEAD} if self.fits_head else set()
-        return frozenset({MEAN, FREE_QUERIES, ARCHITECTURE, law} | head)
+        layers = {ARCHITECTURE} if self.has_layers else set()
+        return frozenset({MEAN, FREE_QUERIES, law} | head | layers)
 
     def mean(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B F"]:
         """Compute E[z~] of each image, with a gradient; see `ObservationMean`."""
