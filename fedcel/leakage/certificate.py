@@ -117,6 +117,11 @@ def find_main_coordinates(features: Features) -> Features:
     Groups of many features are found there in seconds instead of minutes; a bound holds for any.
     """
     centred = features - features.mean(0)
+    if centred.shape[1] > len(centred):  # the same coordinates, from the smaller of both products
+        squares, rows = scipy.linalg.eigh(centred @ centred.T)
+        return np.asarray(
+            rows[:, -DIRECTIONS:] * np.sqrt(squares[-DIRECTIONS:].clip(min=0)), dtype=np.float64
+        )
     _, directions = scipy.linalg.eigh(centred.T @ centred)
     return np.asarray(centred @ directions[:, -DIRECTIONS:], dtype=np.float64)
 
