@@ -36,6 +36,7 @@ from fedcel.nets import (
     switch_to_evaluation,
 )
 from fedcel.settings import AttackSettings
+from fedcel.short_repr import summarise_record
 from fedcel.tensors import ArrayLike, check_features, to_labels, to_tensor
 
 USUAL_ATTACKS = ("decoder", "kernel-ridge")
@@ -267,6 +268,8 @@ class EncodedImages:
         unit: What each feature is divided by first, or None.
         name: The kind of observation.
     """
+
+    __repr__ = summarise_record
 
     encoder: Encoder
     cut: Cut

@@ -37,6 +37,7 @@ from fedcel.leakage import (
 from fedcel.runs import per_image
 from fedcel.seeding import make_generator
 from fedcel.settings import AttackSettings
+from fedcel.short_repr import summarise_record
 
 COPY_DISTANCE = 1.5 / 255  # root mean square of pixels' differences below which two images are one
 TARGETS_AT_ONCE = 256  # compared with the attacker's images
@@ -49,6 +50,8 @@ Pictures = dict[str, Tensor]
 
 class AttackOutcome(NamedTuple):
     """What attacks found: rows, pictures, and the scores of each target."""
+
+    __repr__ = summarise_record
 
     rows: list[AttackRow]
     """One for each attack and attack seed."""

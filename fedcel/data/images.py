@@ -11,6 +11,7 @@ from torch.nn.functional import interpolate
 
 from fedcel.errors import DataError
 from fedcel.settings import DataSettings
+from fedcel.short_repr import summarise_record
 
 Labels = Int[Tensor, " _"]
 LUMINANCE = (0.299, 0.587, 0.114)  # red, green, blue
@@ -23,6 +24,8 @@ class Images(NamedTuple):
         x: Images (N, C, H, W), float32 in [0, 1].
         y: Labels (N,), int64, from 0.
     """
+
+    __repr__ = summarise_record
 
     x: Float[Tensor, "N C H W"]
     y: Int[Tensor, " N"]

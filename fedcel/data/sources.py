@@ -22,6 +22,7 @@ from fedcel.data.images import (
 from fedcel.data.pictures import PictureTally, describe_pictures
 from fedcel.errors import DataError, FedcelError
 from fedcel.settings import DataSettings
+from fedcel.short_repr import summarise_record
 
 Source = Callable[
     [DataSettings],
@@ -43,6 +44,8 @@ class SourceData(NamedTuple):
         holders: Number of each training image's holder, or None.
         notes: Lines of text that say what was done to the images; none where nothing was.
     """
+
+    __repr__ = summarise_record
 
     train: Images
     test: Images | None

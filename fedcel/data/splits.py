@@ -16,6 +16,7 @@ from fedcel.data.split_sizes import SplitSizes, choose_sizes
 from fedcel.errors import DataError
 from fedcel.seeding import make_generator, stream_seed
 from fedcel.settings import DataSettings
+from fedcel.short_repr import summarise_record
 
 Positions = Int[Tensor, " _"]
 
@@ -44,6 +45,8 @@ class Splits:
         dropped: Number of images left out because they equal a test image pixel by pixel.
         notes: Lines of text that say what was done to the images; none where nothing was.
     """
+
+    __repr__ = summarise_record
 
     shape: tuple[int, ...]
     classes: int

@@ -35,6 +35,7 @@ from fedcel.posterior import RoundPlan, is_encoder_frozen, plan_round
 from fedcel.privacy import add_update_noise, clip_update
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings, UpdateSettings
+from fedcel.short_repr import summarise_record
 
 _GRADIENT, _GRADIENT_ROUND = "control.gradient", "control.round"
 """In a client's state: its gradient at the model of a round, and which round."""
@@ -42,6 +43,8 @@ _GRADIENT, _GRADIENT_ROUND = "control.gradient", "control.round"
 
 class RoundInputs(NamedTuple):
     """What the server sends to every client of a round; what its settings do not use is None."""
+
+    __repr__ = summarise_record
 
     round_number: int
     """Counted from 1."""
@@ -63,6 +66,8 @@ class RoundInputs(NamedTuple):
 
 class ClientUpdate(NamedTuple):
     """What a client's round gives. Of this only the state stays with the client."""
+
+    __repr__ = summarise_record
 
     delta: Float[Tensor, " P"]
     model: Float[Tensor, " P"]

@@ -19,6 +19,7 @@ from fedcel.posterior import (
     moving_parameters,
 )
 from fedcel.settings import LocalSettings
+from fedcel.short_repr import summarise_record
 
 SHARED_NOISE = "langevin-common"
 """Purpose of the random stream that all clients of a round share."""
@@ -42,6 +43,8 @@ NO_CORRECTIONS = StepCorrections()
 
 class LocalUpdate(NamedTuple):
     """What a client's round of local steps gives."""
+
+    __repr__ = summarise_record
 
     delta: Float[Tensor, " P"]
     """Last minus received parameters."""

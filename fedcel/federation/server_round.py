@@ -30,6 +30,7 @@ from fedcel.federation.server_state import (
 from fedcel.losses.cel import CentreStatistics
 from fedcel.posterior import RoundPlan, plan_round, select_clients, weigh_clients
 from fedcel.settings import Settings
+from fedcel.short_repr import summarise_record
 
 KEPT_SHARE = "kept-share"
 """Metric of a round in which clients were left out: the share of the asked weight that is kept."""
@@ -38,6 +39,8 @@ _SHOWN_REASONS = 3
 
 class RoundRequest(NamedTuple):
     """What the server asks in one round."""
+
+    __repr__ = summarise_record
 
     plan: RoundPlan
     """The plan of a client that holds all examples."""

@@ -20,12 +20,15 @@ from fedcel.nets import SplitNet
 from fedcel.posterior import RoundPlan, plan_round
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings, burn_in_rounds
+from fedcel.short_repr import summarise_record
 
 _SPEED_MEMORY = 0.95  # of the running mean of squares, each round
 
 
 class ServerState(NamedTuple):
     """All that the next round needs of the server."""
+
+    __repr__ = summarise_record
 
     round: int
     model: Float[Tensor, " P"]

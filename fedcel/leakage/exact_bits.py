@@ -12,6 +12,7 @@ from fedcel.errors import NetError
 from fedcel.leakage.identification import identification
 from fedcel.leakage.observation import NOISELESS, Observation
 from fedcel.leakage.observation_law import Law, find_law
+from fedcel.short_repr import summarise_record
 
 MessageSampler = Callable[[Int[Tensor, " Q"], torch.Generator], Float[Tensor, "Q F"]]
 """Draws one message of each of the images at these positions."""
@@ -30,6 +31,8 @@ class OptimalLeak(NamedTuple):
     bootstrap over the targets, the candidates held fixed; `information_noise_half_width` and
     `beyond_noise_half_width` over the noise drawn, for these images.
     """
+
+    __repr__ = summarise_record
 
     identification: float
     """How often the most likely of `identification_candidates` images is the right one."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fedcel.leakage.dropout_law import mixture_misfit, most_likely_features
 from fedcel.leakage.observation import ARCHITECTURE, FREE_QUERIES, HEAD, LOG_PROB, MEAN, NOISELESS
 from fedcel.nets import SplitNet, initialise_parameters
+from fedcel.short_repr import summarise_record
 
 IMAGES_AT_ONCE = 1024  # encoded together where no gradient is wanted
 
@@ -26,6 +27,8 @@ class SmashedData:
         has_layers: Whether the encoder is known as layers that can be drawn anew; a program of
             `torch.export` is not.
     """
+
+    __repr__ = summarise_record
 
     net: SplitNet
     name: str = "smashed-data"

@@ -11,6 +11,7 @@ from fedcel.errors import DivergedError
 from fedcel.losses.cel import state_names
 from fedcel.losses.cel.protocol import ConditionalEntropy, FeatureBatches, State, Term
 from fedcel.losses.defences.protocol import Defence
+from fedcel.short_repr import summarise_record
 
 Streams = Callable[[str], torch.Generator]
 """Purpose -> fresh generator, bound to (seed, round, client)."""
@@ -71,6 +72,8 @@ class Batch(NamedTuple):
         smashed: Smashed data (B, D): z after the noise of the cut.
         y: Labels (B,).
     """
+
+    __repr__ = summarise_record
 
     x: Float[Tensor, "B C H W"]
     z: Float[Tensor, "B D"]

@@ -16,6 +16,7 @@ from fedcel.posterior.protocol import NoiseAdder, Sampler
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.posterior.sampler_contract import SAMPLER_CHECKS, SamplerCase
 from fedcel.settings import SAMPLERS, LocalSettings
+from fedcel.short_repr import summarise_record
 
 
 @final
@@ -108,6 +109,8 @@ def _check_own_sampler(part: plugins.PartName, local: LocalSettings) -> None:
 
 class LangevinContext(NamedTuple):
     """What the Langevin steps of a client's round share, of the M parameters that move."""
+
+    __repr__ = summarise_record
 
     plan: RoundPlan
     moving: slice

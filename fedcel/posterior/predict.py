@@ -10,10 +10,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedcel.nets import FlatNet, SplitNet
+from fedcel.short_repr import summarise_record
 
 
 class Prediction(NamedTuple):
     """What S posterior samples predict for N images: logs stay finite however sure a sample is."""
+
+    __repr__ = summarise_record
 
     log_samples: Float[Tensor, "S N K"]
     """Each sample's log-probabilities."""

@@ -25,6 +25,7 @@ from torch.nn.functional import cross_entropy, one_hot
 from fedcel.privacy.array_kind import Array, match_kind, to_tensor
 from fedcel.privacy.label_only import LabelOnly
 from fedcel.privacy.protocol import KnownLaw, Mechanism
+from fedcel.short_repr import summarise_record
 
 MAX_REFERENCES = 512
 """References of all classes together, where more would only take time; a label alone has all."""
@@ -107,6 +108,8 @@ class BayesCalibration:
         rows: Answers without noise, (R, C).
         shares: How often images of a class have each of them, (R, C); columns sum to 1.
     """
+
+    __repr__ = summarise_record
 
     mechanism: KnownLaw
     rows: Float[Tensor, "R C"]

@@ -17,6 +17,7 @@ from fedcel.privacy.clip import clip_rows
 from fedcel.privacy.mechanism_builder import build_mechanism
 from fedcel.privacy.protocol import Mechanism
 from fedcel.settings import PrivacySettings
+from fedcel.short_repr import summarise_record
 
 NORMAL_QUANTILE = 1.959964  # of 97.5 %
 
@@ -30,6 +31,8 @@ class LabelledLogits(NamedTuple):
         labels: Their classes, (N,).
         messages: Messages about each image.
     """
+
+    __repr__ = summarise_record
 
     logits: Float[Tensor, "N C"]
     labels: Int[Tensor, " N"]

@@ -54,6 +54,7 @@ from fedcel.runs.round_log import EVENTS, summarise_kept_shares
 from fedcel.runs.run_folder import Run
 from fedcel.seeding import make_generator
 from fedcel.settings import MIN_SAMPLED_ROUNDS
+from fedcel.short_repr import summarise_record
 
 NOISE_DRAWS = 8  # messages per image over which accuracy is averaged
 PRIVATE_ANSWERS = 2000  # private answers at each epsilon, or one for each image where they are more
@@ -62,6 +63,8 @@ ANSWER_DRAWS = 128  # messages per image whose answers are counted
 
 class Evaluation(NamedTuple):
     """What a finished run is worth on its test images."""
+
+    __repr__ = summarise_record
 
     result: dict[str, object]
     """The content of result.json."""

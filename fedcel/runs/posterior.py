@@ -12,6 +12,7 @@ from fedcel.posterior import predict
 from fedcel.runs import run_folder
 from fedcel.runs.evaluation import posterior_samples
 from fedcel.seeding import make_generator
+from fedcel.short_repr import summarise_record
 from fedcel.tensors import ArrayLike, to_tensor
 
 _IMAGES_AT_ONCE = 512
@@ -19,6 +20,8 @@ _IMAGES_AT_ONCE = 512
 
 class UncertainPrediction(NamedTuple):
     """What the posterior says of N images; entropies in nats."""
+
+    __repr__ = summarise_record
 
     probabilities: Float[Tensor, "N K"]
     """The mean of the samples' probabilities."""

@@ -18,6 +18,7 @@ from fedcel.nets import FlatNet
 from fedcel.posterior import Chain, Trace
 from fedcel.runs.folder_lock import LOCK, hold_folder
 from fedcel.settings import Settings, dump_settings, parse_settings
+from fedcel.short_repr import summarise_record
 
 FORMAT = 1
 MODEL = "model.safetensors"
@@ -27,6 +28,8 @@ UPLOADS = "uploads.json"
 
 class Run(NamedTuple):
     """A finished or interrupted run, in memory."""
+
+    __repr__ = summarise_record
 
     folder: Path
     settings: Settings

@@ -21,6 +21,7 @@ from fedcel.losses.cel.kmeans import MAX_ITERATIONS, centre_distances
 from fedcel.losses.cel.protocol import ConditionalEntropy, FeatureBatches, State, Term
 from fedcel.losses.cel.reservoir import check_finite
 from fedcel.settings import CelSettings
+from fedcel.short_repr import summarise_record
 
 ROUNDING = 1e-3
 """What rounding may add to sums of weights and to the bound of a mean."""
@@ -34,6 +35,8 @@ class SharedCentres(NamedTuple):
         weights: (C, K), each cluster's share of its class; 0 for a cluster that is not in use.
     """
 
+    __repr__ = summarise_record
+
     centres: Float[Tensor, "C K D"]
     weights: Float[Tensor, "C K"]
 
@@ -46,6 +49,8 @@ class CentreStatistics(NamedTuple):
         weights: Shares (C, K) of the client's images of the class.
         counts: The client's images of each class (C,).
     """
+
+    __repr__ = summarise_record
 
     centres: Float[Tensor, "C K D"]
     weights: Float[Tensor, "C K"]
@@ -84,6 +89,8 @@ class AveragedCentres:
         inner: The loss, whose state is like that of `Cluster`.
         shared: The centres that came with the round.
     """
+
+    __repr__ = summarise_record
 
     inner: ConditionalEntropy
     shared: SharedCentres

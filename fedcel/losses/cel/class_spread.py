@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.errors import DataError
+from fedcel.short_repr import summarise_record
 
 
 class Members(NamedTuple):
@@ -21,6 +22,8 @@ class Members(NamedTuple):
         one_hot: (B, C), 1 where example i is of class c, else 0.
         counts: Column sums (C,), the number of members of each class.
     """
+
+    __repr__ = summarise_record
 
     one_hot: Float[Tensor, "B C"]
     counts: Float[Tensor, " C"]

@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.losses.cel.class_spread import Members, uniform_weights
+from fedcel.short_repr import summarise_record
 
 FLOOR_SHARE = 1e-3
 """What EM adds to each variance (full: to the diagonal), as a share of the mean variance per
@@ -38,6 +39,8 @@ class Mixture(NamedTuple):
 
     A component of weight 0 is out of use and stays so.
     """
+
+    __repr__ = summarise_record
 
     weights: Float[Tensor, " K"]
     centres: Float[Tensor, "K D"]

@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedcel.short_repr import summarise_record
+
 State = dict[str, Tensor]
 """Named tensors that one client keeps from round to round; never part of the upload."""
 
@@ -24,6 +26,8 @@ class Term(NamedTuple):
         loss: A scalar with a gradient, in the unit that the loss names (mostly nats).
         metrics: Scalars without a gradient, by the name under which they are logged.
     """
+
+    __repr__ = summarise_record
 
     loss: Float[Tensor, ""]
     metrics: dict[str, Float[Tensor, ""]]

@@ -20,6 +20,7 @@ from fedcel.losses.contract import (
 from fedcel.losses.defences.protocol import Defence, Transform
 from fedcel.plugins import require
 from fedcel.seeding import make_twice
+from fedcel.short_repr import summarise_record
 
 _BATCH = 12  # images
 _NOISE = 0.1  # sd between features and smashed data
@@ -27,6 +28,8 @@ _NOISE = 0.1  # sd between features and smashed data
 
 class SentBatch(NamedTuple):
     """Images, their features, and the noise between these and the smashed data."""
+
+    __repr__ = summarise_record
 
     x: Float[Tensor, "B C H W"]
     z: Float[Tensor, "B D"]
@@ -133,6 +136,8 @@ class TransformCase(NamedTuple):
         transform: The change.
         z: Features (B, D) of at least two images.
     """
+
+    __repr__ = summarise_record
 
     transform: Transform
     z: Float[Tensor, "B D"]
