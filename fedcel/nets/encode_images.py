@@ -151,7 +151,7 @@ def call_encoder(encoder: Encoder, images: Shaped[Tensor, "B ..."]) -> Float[Ten
         first = " ".join(str(error).strip().splitlines()[:1])
         raise RefusedImagesError(
             f"the encoder refuses images {tuple(images.shape)} of {images.dtype}: {first}; give "
-            "them of the size, the channels and the type that it takes, bytes divided by 255"
+            "images of the size, channels and type that it takes, bytes divided by 255"
         ) from error
     parts = [flatten_output(part, len(images), name) for name, part in split_outputs(output)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)

@@ -147,8 +147,8 @@ def audit_encoder(plan: AuditPlan) -> Audit:
             )
         except RefusedImagesError as error:
             raise NetError(
-                f"{error}; set --size, --grey, --mean and --std to what it takes, three means make "
-                "three channels of grey images"
+                f"{error}; --size, --grey and --mean change them, --mean 0,0,0 makes three "
+                "channels of a grey image"
             ) from error
         except FedcelError:
             raise

@@ -141,3 +141,12 @@ def test_more_features_than_images_need_no_table_of_features() -> None:
     assert coordinates.shape == (40, DIRECTIONS)
     largest = np.linalg.svd(centred, compute_uv=False)[:DIRECTIONS]
     np.testing.assert_allclose(np.linalg.norm(coordinates, axis=0)[::-1], largest)
+
+
+def test_without_noise_equal_features_are_not_told_apart() -> None:
+    """Two, one and one of four images: 1.5 bits of 2; in class 0 nothing, in class 1 one bit."""
+    z = torch.tensor([[1.0, 2], [1, 2], [3, 4], [5, 6]])
+    bound = certificate(z, torch.tensor([0, 0, 1, 1]), 0.0, candidates=4)
+    assert (bound.bits, bound.bits_within_class) == (1.5, 0.5)
+    assert 0.5 < bound.identification < 1
+    assert certificate(z[1:], torch.tensor([0, 1, 1]), 0.0).bits == log2(3)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from fedcel.errors import NetError, RefusedImagesError
 from fedcel.nets import call_encoder, encode_images
+from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
 
 IMAGES = torch.rand(5, 3, 6, 6, generator=torch.Generator().manual_seed(0))
 CONVOLUTION = nn.Conv2d(3, 4, 3)
@@ -87,3 +88,13 @@ def test_images_of_another_size_are_refused_as_such() -> None:
     for encoder in (assert_size, nn.Linear(5, 5), nn.Conv2d(1, 1, 3)):
         with pytest.raises(RefusedImagesError, match=r"refuses images \(5, 3, 6, 6\)"):
             call_encoder(encoder, IMAGES)
+
+
+def test_images_follow_a_module_to_its_device() -> None:
+    """A module elsewhere gets images from here, and its features stay with it."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(108, 4))
+    here = encode_images(module, IMAGES)
+    with Elsewhere():
+        there = encode_images(module.to(ELSEWHERE), IMAGES)
+        assert there.device == ELSEWHERE
+        torch.testing.assert_close(there.cpu(), here)
