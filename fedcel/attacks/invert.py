@@ -269,12 +269,14 @@ class EncodedImages:
         name: The kind of observation.
     """
 
-    __repr__ = summarise_record
-
     encoder: Encoder
     cut: Cut
     unit: Float[Tensor, " D"] | None
     name: str = "smashed-data"
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
     @property
     def grants(self) -> frozenset[str]:

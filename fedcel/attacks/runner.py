@@ -51,8 +51,6 @@ Pictures = dict[str, Tensor]
 class AttackOutcome(NamedTuple):
     """What attacks found: rows, pictures, and the scores of each target."""
 
-    __repr__ = summarise_record
-
     rows: list[AttackRow]
     """One for each attack and attack seed."""
     pictures: Pictures
@@ -60,6 +58,10 @@ class AttackOutcome(NamedTuple):
     and under each attack's name the first reconstructions of its best seed."""
     per_image: per_image.Vectors
     """Scores of each target, named by `fedcel.runs.per_image.vector_name`."""
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 def ignore(*news: object) -> None:

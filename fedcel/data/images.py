@@ -25,10 +25,12 @@ class Images(NamedTuple):
         y: Labels (N,), int64, from 0.
     """
 
-    __repr__ = summarise_record
-
     x: Float[Tensor, "N C H W"]
     y: Int[Tensor, " N"]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 class SourceParts(NamedTuple):

@@ -45,13 +45,15 @@ class SourceData(NamedTuple):
         notes: Lines of text that say what was done to the images; none where nothing was.
     """
 
-    __repr__ = summarise_record
-
     train: Images
     test: Images | None
     classes: int
     holders: Labels | None
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
     @property
     def y(self) -> Labels:

@@ -46,8 +46,6 @@ class Splits:
         notes: Lines of text that say what was done to the images; none where nothing was.
     """
 
-    __repr__ = summarise_record
-
     shape: tuple[int, ...]
     classes: int
     clients: tuple[Images, ...]
@@ -57,6 +55,10 @@ class Splits:
     indices: SplitPositions
     dropped: int
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
     @property
     def training(self) -> Images:

@@ -44,8 +44,6 @@ _GRADIENT, _GRADIENT_ROUND = "control.gradient", "control.round"
 class RoundInputs(NamedTuple):
     """What the server sends to every client of a round; what its settings do not use is None."""
 
-    __repr__ = summarise_record
-
     round_number: int
     """Counted from 1."""
     model: Float[Tensor, " P"]
@@ -63,11 +61,13 @@ class RoundInputs(NamedTuple):
     preconditioner: Float[Tensor, " P"] | None = None
     """A step size for each parameter in units of eta."""
 
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
+
 
 class ClientUpdate(NamedTuple):
     """What a client's round gives. Of this only the state stays with the client."""
-
-    __repr__ = summarise_record
 
     delta: Float[Tensor, " P"]
     model: Float[Tensor, " P"]
@@ -78,6 +78,10 @@ class ClientUpdate(NamedTuple):
     """Its class centres, where they are averaged over clients and the loss acted."""
     gradient: Float[Tensor, " P"] | None = None
     """Its mean gradient at the received model, where the control variate is `stale`."""
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 def init_net(settings: Settings, splits: Splits) -> FlatNet:

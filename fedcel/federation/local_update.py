@@ -44,8 +44,6 @@ NO_CORRECTIONS = StepCorrections()
 class LocalUpdate(NamedTuple):
     """What a client's round of local steps gives."""
 
-    __repr__ = summarise_record
-
     delta: Float[Tensor, " P"]
     """Last minus received parameters."""
     model: Float[Tensor, " P"]
@@ -53,6 +51,10 @@ class LocalUpdate(NamedTuple):
     state: State
     """The losses' state after the round."""
     metrics: dict[str, float]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 class PreparedRound(NamedTuple):

@@ -40,13 +40,15 @@ _SHOWN_REASONS = 3
 class RoundRequest(NamedTuple):
     """What the server asks in one round."""
 
-    __repr__ = summarise_record
-
     plan: RoundPlan
     """The plan of a client that holds all examples."""
     weights: dict[int, float]
     """w_k of every client that takes part, by partition, ascending."""
     inputs: RoundInputs
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 class Rejection(NamedTuple):

@@ -28,8 +28,6 @@ _SPEED_MEMORY = 0.95  # of the running mean of squares, each round
 class ServerState(NamedTuple):
     """All that the next round needs of the server."""
 
-    __repr__ = summarise_record
-
     round: int
     model: Float[Tensor, " P"]
     average: Float[Tensor, " P"]
@@ -46,6 +44,10 @@ class ServerState(NamedTuple):
     """Partition -> N_k, once nodes have told."""
     has_node_data: bool = False
     """Whether a node trained on images that are not the server's to deal."""
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 def init_server_state(

@@ -32,8 +32,6 @@ class OptimalLeak(NamedTuple):
     `beyond_noise_half_width` over the noise drawn, for these images.
     """
 
-    __repr__ = summarise_record
-
     identification: float
     """How often the most likely of `identification_candidates` images is the right one."""
     information_bits: float
@@ -57,6 +55,10 @@ class OptimalLeak(NamedTuple):
     """Chance that each image is identified, mean over noise draws; see `identification`."""
     beyond: Float[Tensor, " M"]
     """Bits beyond the label of each image, mean over noise draws."""
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 def optimal_leak(

@@ -28,12 +28,14 @@ class SmashedData:
             `torch.export` is not.
     """
 
-    __repr__ = summarise_record
-
     net: SplitNet
     name: str = "smashed-data"
     fits_head: bool = True
     has_layers: bool = True
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
     @property
     def grants(self) -> frozenset[str]:

@@ -73,12 +73,14 @@ class Batch(NamedTuple):
         y: Labels (B,).
     """
 
-    __repr__ = summarise_record
-
     x: Float[Tensor, "B C H W"]
     z: Float[Tensor, "B D"]
     smashed: Float[Tensor, "B D"]
     y: Int[Tensor, " B"]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 def select_state(state: State | None, prefix: str) -> State | None:

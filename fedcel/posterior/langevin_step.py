@@ -110,8 +110,6 @@ def _check_own_sampler(part: plugins.PartName, local: LocalSettings) -> None:
 class LangevinContext(NamedTuple):
     """What the Langevin steps of a client's round share, of the M parameters that move."""
 
-    __repr__ = summarise_record
-
     plan: RoundPlan
     moving: slice
     """The part of the net's vector that moves."""
@@ -131,6 +129,10 @@ class LangevinContext(NamedTuple):
     noise_buffer: Float[Tensor, " M"]
     """On the processor. Writing a step's noise into fresh memory would cost half as much again."""
     sampler: Sampler
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 def moving_parameters(flat: FlatNet, is_encoder_frozen: bool) -> slice:

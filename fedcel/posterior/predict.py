@@ -16,10 +16,12 @@ from fedcel.short_repr import summarise_record
 class Prediction(NamedTuple):
     """What S posterior samples predict for N images: logs stay finite however sure a sample is."""
 
-    __repr__ = summarise_record
-
     log_samples: Float[Tensor, "S N K"]
     """Each sample's log-probabilities."""
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
     @property
     def samples(self) -> Float[Tensor, "S N K"]:

@@ -109,11 +109,13 @@ class BayesCalibration:
         shares: How often images of a class have each of them, (R, C); columns sum to 1.
     """
 
-    __repr__ = summarise_record
-
     mechanism: KnownLaw
     rows: Float[Tensor, "R C"]
     shares: Float[Tensor, "R C"]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
     def probabilities(self, answers: Array) -> Array:
         """Return each class's probability given a private answer.

@@ -32,11 +32,13 @@ class LabelledLogits(NamedTuple):
         messages: Messages about each image.
     """
 
-    __repr__ = summarise_record
-
     logits: Float[Tensor, "N C"]
     labels: Int[Tensor, " N"]
     messages: int = 1
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
     def keep_rows(self, rows: int) -> "LabelledLogits":
         """Keep the messages about each image that give about so many rows, one at least.

@@ -64,12 +64,14 @@ ANSWER_DRAWS = 128  # messages per image whose answers are counted
 class Evaluation(NamedTuple):
     """What a finished run is worth on its test images."""
 
-    __repr__ = summarise_record
-
     result: dict[str, object]
     """The content of result.json."""
     per_image: per_image.Vectors
     """What its means are of, image by image."""
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 def write_evaluation(folder: Path, evaluation: Evaluation) -> None:

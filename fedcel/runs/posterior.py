@@ -21,8 +21,6 @@ _IMAGES_AT_ONCE = 512
 class UncertainPrediction(NamedTuple):
     """What the posterior says of N images; entropies in nats."""
 
-    __repr__ = summarise_record
-
     probabilities: Float[Tensor, "N K"]
     """The mean of the samples' probabilities."""
     entropy: Float[Tensor, " N"]
@@ -30,6 +28,10 @@ class UncertainPrediction(NamedTuple):
     bald: Float[Tensor, " N"]
     """What the samples disagree about: uncertainty that more data would remove (Houlsby et al.,
     2011, eq. 1)."""
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 @final

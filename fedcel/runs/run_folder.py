@@ -29,14 +29,16 @@ UPLOADS = "uploads.json"
 class Run(NamedTuple):
     """A finished or interrupted run, in memory."""
 
-    __repr__ = summarise_record
-
     folder: Path
     settings: Settings
     splits: Splits
     flat: FlatNet
     model: Float[Tensor, " P"]
     samples: list[Float[Tensor, " P"]]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 def create_run(folder: Path, settings: Settings) -> None:

@@ -35,10 +35,12 @@ class SharedCentres(NamedTuple):
         weights: (C, K), each cluster's share of its class; 0 for a cluster that is not in use.
     """
 
-    __repr__ = summarise_record
-
     centres: Float[Tensor, "C K D"]
     weights: Float[Tensor, "C K"]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 class CentreStatistics(NamedTuple):
@@ -50,11 +52,13 @@ class CentreStatistics(NamedTuple):
         counts: The client's images of each class (C,).
     """
 
-    __repr__ = summarise_record
-
     centres: Float[Tensor, "C K D"]
     weights: Float[Tensor, "C K"]
     counts: Int[Tensor, " C"]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 class _ClusterSums(NamedTuple):
@@ -90,10 +94,12 @@ class AveragedCentres:
         shared: The centres that came with the round.
     """
 
-    __repr__ = summarise_record
-
     inner: ConditionalEntropy
     shared: SharedCentres
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
     @torch.no_grad()
     def refresh(

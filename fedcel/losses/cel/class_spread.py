@@ -23,10 +23,12 @@ class Members(NamedTuple):
         counts: Column sums (C,), the number of members of each class.
     """
 
-    __repr__ = summarise_record
-
     one_hot: Float[Tensor, "B C"]
     counts: Float[Tensor, " C"]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 def class_members(y: Int[Tensor, " B"], classes: int, like: Float[Tensor, "B D"]) -> Members:

@@ -40,11 +40,13 @@ class Mixture(NamedTuple):
     A component of weight 0 is out of use and stays so.
     """
 
-    __repr__ = summarise_record
-
     weights: Float[Tensor, " K"]
     centres: Float[Tensor, "K D"]
     scales: Float[Tensor, "K *shape"]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 def log_joint(z: Float[Tensor, "N D"], mixture: Mixture) -> Float[Tensor, "N K"]:

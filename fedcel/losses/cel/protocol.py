@@ -27,10 +27,12 @@ class Term(NamedTuple):
         metrics: Scalars without a gradient, by the name under which they are logged.
     """
 
-    __repr__ = summarise_record
-
     loss: Float[Tensor, ""]
     metrics: dict[str, Float[Tensor, ""]]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 @runtime_checkable

@@ -29,11 +29,13 @@ _NOISE = 0.1  # sd between features and smashed data
 class SentBatch(NamedTuple):
     """Images, their features, and the noise between these and the smashed data."""
 
-    __repr__ = summarise_record
-
     x: Float[Tensor, "B C H W"]
     z: Float[Tensor, "B D"]
     xi: Float[Tensor, "B D"]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 class DefenceCase(NamedTuple):
@@ -137,10 +139,12 @@ class TransformCase(NamedTuple):
         z: Features (B, D) of at least two images.
     """
 
-    __repr__ = summarise_record
-
     transform: Transform
     z: Float[Tensor, "B D"]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
     def change(self, z: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
         """Return what is sent in the place of features, after a look at its shape and values."""
