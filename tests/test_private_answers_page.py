@@ -1,4 +1,4 @@
-"""The page of private answers shows the rows that were measured, and they are as good as it says."""
+"""The page of private answers shows the rows that were measured, as good as it says."""
 
 from pathlib import Path
 
@@ -17,6 +17,6 @@ def test_the_page_shows_the_rows() -> None:
 
 
 def test_the_errors_are_below_a_twentieth() -> None:
-    """At every epsilon and mechanism, on both data sets; the accuracy is not lower, but for chance."""
+    """Everywhere, on both data sets; the accuracy is not lower, but for chance."""
     assert max(float(row["ece"]) for row in ROWS) < 0.05
     assert all(float(row["accuracy"]) > float(row["accuracy-before"]) - 0.01 for row in ROWS)
