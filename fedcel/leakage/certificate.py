@@ -95,8 +95,8 @@ def certificate(
     if sigma == 0:
         bits = distinct_bits(z)
         within = sum(int(rows.sum()) * distinct_bits(z[torch.from_numpy(rows)]) for rows in classes)
-        known = fano_bound(bits * log(2), candidates)
-        return Certificate(bits, within / count, known, candidates, 0)
+        identification = fano_bound(bits * log(2), candidates)
+        return Certificate(bits, within / count, identification, candidates, 0)
     features = z.double().numpy()
     is_large = features.size > large_table
     coordinates = find_main_coordinates(features) if is_large else features

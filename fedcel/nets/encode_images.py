@@ -58,7 +58,14 @@ def encode_images(
 
 
 def find_module(encoder: Encoder) -> nn.Module | None:
-    """Return the module that an encoder is, or is a method of."""
+    """Find the module that an encoder is, or is a method of.
+
+    Args:
+        encoder: A PyTorch module, a method of one, or any function.
+
+    Returns:
+        The module; None for a function that belongs to none.
+    """
     owner = encoder if isinstance(encoder, nn.Module) else getattr(encoder, "__self__", None)
     return owner if isinstance(owner, nn.Module) else None
 
