@@ -34,6 +34,10 @@ class NetError(FedcelError, ValueError):
     """A network cannot be split, averaged or measured."""
 
 
+class RefusedImagesError(NetError):
+    """An encoder cannot read the images: of another size, number of channels or type."""
+
+
 class RunError(FedcelError, ValueError):
     """A run folder is missing, exists already, or cannot be read."""
 
