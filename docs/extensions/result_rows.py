@@ -23,8 +23,11 @@ undefended net's. It takes `loss`, `columns`, `only`, and `against`, which shows
 variant instead.
 
 Prose marks a number that it quotes: `[0.30 ± 0.07](row:digits.json?variant=cluster#accuracy)`, at
-matched accuracy `[...](matched:digits.json?variant=cluster&loss=2#accuracy)`. The text has to be
-what the rows give, else the page is refused; shown is the text alone.
+matched accuracy `[...](matched:digits.json?variant=cluster&loss=2#accuracy)`. A measure that reports
+do not know takes its decimals, and what it is multiplied with, in the query: `...&digits=0&scale=100`. The
+text has to be what the rows give, else the page is refused; shown is the text alone.
+
+Rows are a list of records, or a mapping of names to records, each of which is a row with its `name`.
 
 Where lines of a table and `<!-- end -->` follow the comment, as in the README, they have to be what
 would be drawn.
@@ -99,8 +102,8 @@ def draw_tables(text: str, page: str, *, renew: bool = False) -> str:
 
 def check_number(found: re.Match[str], page: str) -> str:
     """Return a quoted number's text, if the rows give it."""
-    column = find_column(found["key"])
     query = dict(parse_qsl(found["query"]))
+    column = find_quoted_column(found["key"], query.pop("digits", None), query.pop("scale", "1"))
     if found["kind"] == "row":
         values = [read_value(row, column.key) for row in select_rows(found["file"], query)]
     else:
@@ -121,7 +124,10 @@ def normalise_number(text: str) -> str:
 @lru_cache
 def read_rows(file: str) -> list[dict[str, Any]]:
     """Return the rows of a file of results."""
-    rows: list[dict[str, Any]] = json.loads((RESULTS / file).read_text())
+    kept: Any = json.loads((RESULTS / file).read_text())
+    if isinstance(kept, dict):
+        kept = [{"name": name, **row} for name, row in kept.items() if isinstance(row, dict)]
+    rows: list[dict[str, Any]] = kept
     return rows
 
 
@@ -153,6 +159,11 @@ def find_column(column: str | dict[str, Any]) -> Column:
         return Column(**{"head": column["key"], "digits": 2} | column)
     key = column.rpartition(".")[2]
     return find_columns(key)[0]._replace(key=column)
+
+
+def find_quoted_column(key: str, digits: str | None, scale: str) -> Column:
+    """Return the column of a number in prose, which may say how it is shown."""
+    return find_column(key) if digits is None else Column(key, key, int(digits), float(scale))
 
 
 def draw_rows(
