@@ -23,11 +23,11 @@ undefended net's. It takes `loss`, `columns`, `only`, and `against`, which shows
 variant instead.
 
 Prose marks a number that it quotes: `[0.30 ± 0.07](row:digits.json?variant=cluster#accuracy)`, at
-matched accuracy `[...](matched:digits.json?variant=cluster&loss=2#accuracy)`. A measure that reports
-do not know takes its decimals, and what it is multiplied with, in the query: `...&digits=0&scale=100`. The
-text has to be what the rows give, else the page is refused; shown is the text alone.
+matched accuracy `[...](matched:digits.json?variant=cluster&loss=2#accuracy)`. For a measure that
+reports do not know, `digits=0` and `scale=100` in the query say how it is shown. The text has to be
+what the rows give, else the page is refused; shown is the text alone.
 
-Rows are a list of records, or a mapping of names to records, each of which is a row with its `name`.
+Rows are a list of records, or a mapping of names to records, each a row with its `name`.
 
 Where lines of a table and `<!-- end -->` follow the comment, as in the README, they have to be what
 would be drawn.
