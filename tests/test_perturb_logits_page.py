@@ -1,4 +1,4 @@
-"""The page of perturbed logits: its snippets give what its table says, which the noise's law gives."""
+"""The page of perturbed logits: snippets and table agree with what the law of the noise gives."""
 
 import contextlib
 import io
