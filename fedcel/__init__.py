@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fedcel.errors import LedgerError as LedgerError
     from fedcel.errors import NetError as NetError
     from fedcel.errors import PluginError as PluginError
+    from fedcel.errors import RefusedImagesError as RefusedImagesError
     from fedcel.errors import RoundError as RoundError
     from fedcel.errors import RunError as RunError
     from fedcel.errors import ServiceError as ServiceError

@@ -2,9 +2,12 @@
 
 from collections.abc import Container
 from traceback import extract_tb, walk_tb
+from unicodedata import category
 
 SHOWN_FRAMES = 2  # of a traceback: where an error rose, and who called
 MAX_TEXT = 2000  # characters of an error that reach a log or another machine
+_STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Unicode's categories of characters that are not shown but do something."""
 
 
 class FedcelError(Exception):
@@ -29,6 +32,10 @@ class DataError(FedcelError, ValueError):
 
 class NetError(FedcelError, ValueError):
     """A network cannot be split, averaged or measured."""
+
+
+class RefusedImagesError(NetError):
+    """An encoder cannot read the images: of another size, number of channels or type."""
 
 
 class RunError(FedcelError, ValueError):
@@ -73,7 +80,29 @@ class LedgerError(FailedError):
 
 def describe_unforeseen(error: BaseException) -> str:
     """Return an error's type and message in a line; messages may have several lines, or none."""
-    return ": ".join(filter(None, [type(error).__name__, " ".join(str(error).split())]))
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # a class of the user's
+        text = "it has no text: its __str__ raises"
+    return ": ".join(filter(None, [type(error).__name__, escape_controls(text)]))
+
+
+def escape_controls(text: str) -> str:
+    """Make a text harmless to a terminal: what would steer it is shown as Python writes it.
+
+    Args:
+        text: Of a user's part, of another machine, of a file.
+
+    Returns:
+        The text with escapes for control characters, marks of direction and lone surrogates;
+        tabs and ends of lines stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c.encode("unicode_escape").decode() if category(c) in _STEERING and c not in "\t\n" else c
+        for c in text
+    )
 
 
 def describe_origin(error: BaseException) -> str:
@@ -118,10 +147,11 @@ def shorten_text(text: str, limit: int = MAX_TEXT) -> str:
         limit: Characters of it that stay.
 
     Returns:
-        A text that can be encoded; its beginning and end say what an error's most often say.
+        A text that can be encoded and printed; its beginning and end say what an error's most
+        often say.
     """
     if len(text) > limit:
         half = limit // 2
         gap = f" [... {len(text) - 2 * half} characters left out ...] "
         text = f"{text[:half]}{gap}{text[-half:]}"
-    return text.encode(errors="backslashreplace").decode()
+    return escape_controls(text)

@@ -46,7 +46,7 @@ def blame_own_parts(settings: Settings) -> Iterator[None]:
         yield
     except FedcelError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a part that asks the process to end fails, too
         modules = {part.ref.partition(":")[0]: part for part in list_own_parts(settings)}
         module = find_last_module(error, modules)
         if module is None:

@@ -99,17 +99,18 @@ def load_object(ref: str) -> object:
     """Load what an import string names.
 
     Args:
-        ref: "package.module:object".
+        ref: "package.module:object", or "package.module:object.attribute".
 
     Returns:
-        The object.
+        The object, or its attribute.
 
     Raises:
         PluginError: Says which part of the string is wrong, or where its module fails.
         MissingExtraError: Its module needs a package that an extra brings.
     """
-    path, _, name = ref.partition(":")
-    if not all(part.isidentifier() for part in [*path.split("."), name]):
+    path, _, dotted = ref.partition(":")
+    name, *attributes = dotted.split(".")
+    if not all(part.isidentifier() for part in [*path.split("."), name, *attributes]):
         raise PluginError(f"{ref!r} is not of the form 'package.module:object'")
     try:
         objects = vars(import_module(path))
@@ -132,7 +133,14 @@ def load_object(ref: str) -> object:
         nearest = get_close_matches(name, objects, 1)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; look for its name in {path}"
         raise PluginError(f"{ref!r}: no {name!r}{hint}")
-    return objects[name]
+    loaded = objects[name]
+    for attribute in attributes:
+        if not hasattr(loaded, attribute):
+            nearest = get_close_matches(attribute, dir(loaded), 1)
+            hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+            raise PluginError(f"{ref!r}: {type(loaded).__name__} has no {attribute!r}{hint}")
+        loaded = getattr(loaded, attribute)
+    return loaded
 
 
 def make_part(setting: str, ref: str, *arguments: object) -> object:

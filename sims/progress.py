@@ -10,6 +10,7 @@ from multiprocessing import parent_process
 from threading import Timer
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     Progress,
@@ -20,6 +21,7 @@ from rich.progress import (
 from rich.table import Column
 
 from fedcel.attacks import AttackListener
+from fedcel.errors import escape_controls
 from fedcel.runs import Event, EventCallback
 
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
@@ -30,21 +32,31 @@ ShowStep = Callable[[float, float, str], None]
 
 
 @contextmanager
-def show_steps(activity: str) -> Iterator[ShowStep]:
+def show_steps(activity: str, *, has_start_up: bool = False) -> Iterator[ShowStep]:
     """Show a bar, or lines where there is no terminal; yields the callback that moves it.
 
     A process that another began prints lines, too: bars of several would erase each other.
+
+    Args:
+        activity: Stands before each line.
+        has_start_up: The first steps that are done took longer than others will, or were done
+            before: the time that is left is estimated from later ones.
     """
     if not is_on_terminal():
-        begin = time.monotonic()
+        begin, steps_before = time.monotonic(), 0.0
         print_now_and_then = throttle_lines(activity)
         steps_done = 0.0
         seconds = list[float]()
 
         def print_step(finished: float, total: float, state: str) -> None:
-            nonlocal steps_done, seconds
+            nonlocal begin, steps_before, steps_done, seconds
             if finished > steps_done:
-                steps_done, seconds = finished, [(time.monotonic() - begin) / finished]
+                now = time.monotonic()
+                if has_start_up and not steps_done:
+                    begin, steps_before = now, finished
+                else:
+                    seconds = [(now - begin) / (finished - steps_before)]
+                steps_done = finished
             print_now_and_then(f"{state}{estimate_left(seconds, total - finished)}")
 
         yield print_step
@@ -58,11 +70,12 @@ def show_steps(activity: str) -> Iterator[ShowStep]:
         TextColumn("{task.fields[state]}", table_column=Column(ratio=1, no_wrap=True)),
     )  # the state has what width is left: the others stay whole
     with Progress(*columns, console=Console(file=sys.stderr), expand=True) as bar:
-        task = bar.add_task(activity, total=None, unit="", state="")
+        task = bar.add_task(escape(escape_controls(activity)), total=None, unit="", state="")
 
         def move_bar(finished: float, total: float, state: str) -> None:
             unit = "left" if total else ""
-            bar.update(task, completed=finished, total=total or None, unit=unit, state=state)
+            shown = escape(escape_controls(state))  # brackets would be a markup
+            bar.update(task, completed=finished, total=total or None, unit=unit, state=shown)
 
         yield move_bar
 
@@ -75,7 +88,8 @@ def show_rounds(title: str, total: int) -> Iterator[EventCallback]:
     """
     activity = name_activity("training", title)
     with ExitStack() as bars:
-        show_step = bars.enter_context(show_steps(activity))
+        # Until the first round ends, engines start processes.
+        show_step = bars.enter_context(show_steps(activity, has_start_up=True))
         show_step(0, total, f"round 0 of {total}")
 
         def show_round(event: Event) -> None:
@@ -160,5 +174,5 @@ def estimate_left(seconds: Sequence[float], remaining: float, jobs: int = 1) -> 
 
 
 def print_line(line: str) -> None:
-    """Write one line to stderr."""
-    print(line, file=sys.stderr, flush=True)
+    """Write one line to stderr; names and errors in it may be anybody's."""
+    print(escape_controls(line), file=sys.stderr, flush=True)

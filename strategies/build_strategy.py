@@ -20,6 +20,7 @@ from fedcel import plugins
 from fedcel.errors import PluginError, SettingsError
 from fedcel.federation import ServerState
 from fedcel.settings import OWN_STRATEGY, Settings, StrategySettings, parse_strategy_arguments
+from strategies.flower_log import filter_log
 from strategies.posterior_strategy import PosteriorStrategy
 from strategies.strategy_arguments import Signature, convert_argument, read_signature
 
@@ -288,7 +289,8 @@ def _make(
             f"decides; set strategy.arguments to '{example}'"
         )
     try:
-        strategy = blueprint.factory(**arguments)
+        with filter_log():
+            strategy = blueprint.factory(**arguments)
     except (TypeError, ValueError) as error:
         raise SettingsError(
             f"strategy.name {blueprint.name!r} cannot be made from "

@@ -35,7 +35,10 @@ def check_model(
             f"{_join(shapes)}; it returned {len(returned)}, of shapes {_join(returned)}"
         )
     if are_finite and not all(np.isfinite(array).all() for array in arrays):
-        raise RoundError(f"{name} returned a model that is not finite, of deltas that are")
+        raise RoundError(
+            f"{name} returned a model that is not finite, of updates that are; "
+            "mend how it combines them"
+        )
     return model
 
 

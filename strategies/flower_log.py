@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from threading import Event
 from traceback import format_exception
 
-from fedcel.errors import shorten_text
+from fedcel.errors import escape_controls, shorten_text
 
 PROGRESS = "progress"
 """A record with this attribute is shown where all else below a warning is not."""
@@ -23,10 +23,11 @@ def filter_log(
 ) -> Iterator[None]:
     """Correct what Flower logs within the block.
 
-    Long texts are cut: a client's error may bring megabytes. In a run that goes on, rounds are
-    counted from its first. Two notices about what is done on purpose are left out: that simulations
-    start in process (`flwr run` needs a detached server), and that nodes are not asked to evaluate
-    each round (the server scores on validation images).
+    Long texts are cut, since a client's error may bring megabytes, and what would steer a terminal
+    is escaped. In a run that goes on, rounds are counted from its first. Two notices about what is
+    done on purpose are left out: that simulations start in process (`flwr run` needs a detached
+    server), and that nodes are not asked to evaluate each round (the server scores on validation
+    images).
 
     Args:
         stop: Once it is set, nothing is logged, after Ctrl-C for good: what clients say that were
@@ -68,6 +69,27 @@ def filter_log(
 def show_progress(text: str) -> None:
     """Log a line about work that takes long, for simulations, too."""
     logging.getLogger("flwr").info(text, extra={PROGRESS: True})
+
+
+def conclude_log() -> None:
+    """Let the app's own last line end the log, for as long as this process lives.
+
+    Flower ends a process with an empty line, or with the traceback of an error whose text may be
+    anybody's.
+    """
+    logging.getLogger("flwr").addFilter(_correct_last_record)
+
+
+def _correct_last_record(record: logging.LogRecord) -> bool:
+    """Leave out an empty line; escape what would steer a terminal."""
+    text = record.getMessage()
+    if record.levelno < logging.WARNING and not text.strip():
+        return False
+    if not text.isprintable():
+        record.msg, record.args = escape_controls(text), None
+    if record.exc_info and record.exc_info[1] is not None:
+        record.exc_text = escape_controls("".join(format_exception(record.exc_info[1])).rstrip())
+    return True
 
 
 def _shorten_record(record: logging.LogRecord) -> None:

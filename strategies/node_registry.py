@@ -10,9 +10,9 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fedcel.errors import SettingsError
-from fedcel.federation import record_names
+from fedcel.federation import digest_code, record_names
 from strategies.flower_log import show_progress
-from strategies.validate_reply import read_claim, to_printable
+from strategies.validate_reply import Claim, read_claim, to_printable
 
 WAIT_SECONDS = 60.0  # for all nodes to connect before round 1
 MAX_EXAMPLES = 10**8  # of one node; a claim beyond would drown all others and cool the chain
@@ -265,7 +265,7 @@ def _query_nodes(
             reasons.append(to_printable(claim))
         elif node not in refused:
             reasons.append(f"node {node} was not asked, or answered before")
-        elif reason := _find_claim_fault(claim.partition, claim.examples, expected):
+        elif reason := _find_claim_fault(claim, expected):
             reasons.append(reason)
         elif claim.partition in occupied or claim.partition in examples:
             reasons.append(f"partition {claim.partition} is another's")
@@ -300,13 +300,20 @@ def _ask(
             )
 
 
-def _find_claim_fault(partition: int, count: int, expected: Mapping[int, int | None]) -> str | None:
-    """Say why nobody can hold what a node claims to hold, or None."""
+def _find_claim_fault(claim: Claim, expected: Mapping[int, int | None]) -> str | None:
+    """Say why nobody can hold what a node claims to hold, or why it cannot train here, or None."""
+    partition, count = claim.partition, claim.examples
     if not (1 <= count <= MAX_EXAMPLES and partition in expected):
         return f"partition {partition}, {count} examples"
     if expected[partition] not in (None, count):
         return (
             f"partition {partition}, {count} examples, {expected[partition]} before; if that is "
             "meant, stop the run and go on with resume=true recount=true"
+        )
+    if claim.code not in (None, digest_code()):
+        return (
+            f"partition {partition}: its fedcel has other code than the server's (digest "
+            f"{claim.code}, {digest_code()} here); end the node, delete the folder `apps` in its "
+            "FLWR_HOME, install the server's version of fedcel there and start it again"
         )
     return None

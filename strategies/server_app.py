@@ -12,10 +12,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Strategy
 
+from fedcel.check_parts import build_parts
 from fedcel.data import Splits, list_classes, load_splits
-from fedcel.errors import RunError
+from fedcel.errors import FedcelError, RunError, describe_unforeseen, escape_controls
 from fedcel.federation import record_names
 from fedcel.nets import to_arrays, to_vector
+from fedcel.own_parts import list_own_parts
 from fedcel.runs import (
     Event,
     EventCallback,
@@ -26,10 +28,11 @@ from fedcel.runs import (
     read_settings,
     write_evaluation,
 )
-from fedcel.settings import CONNECTED_NODES, UNSET, Settings, parse_run_config
+from fedcel.settings import CONNECTED_NODES, OWN_STRATEGY, UNSET, Settings, parse_run_config
 from strategies.build_strategy import build_strategy
 from strategies.check_aggregate import blame_strategy, check_aggregates
-from strategies.flower_log import filter_log
+from strategies.check_strategy import check_strategy
+from strategies.flower_log import conclude_log, filter_log
 from strategies.node_registry import count_nodes
 from strategies.posterior_strategy import PosteriorStrategy
 from strategies.stock_rounds import StockRounds
@@ -170,6 +173,7 @@ def make_server_app() -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         try:
             plan = read_plan(grid, context)
+            check_own_parts(plan.settings)
             with open_folder(plan) as has_rounds:
                 train_over_grid(
                     grid,
@@ -181,8 +185,13 @@ def make_server_app() -> ServerApp:
                     decisions=plan.decisions,
                 )
         except Exception as error:
-            print(f"the run FAILED, whatever the exit status of `flwr run`: {error}", flush=True)
+            print(
+                f"the run FAILED, whatever the exit status of `flwr run`: {describe_error(error)}",
+                flush=True,
+            )
             raise
+        finally:
+            conclude_log()
         print(f"the run is complete; its folder: {plan.folder}", flush=True)
 
     return app
@@ -223,6 +232,29 @@ def read_plan(grid: Grid, context: Context) -> RunPlan:
     if settings.data.path != "none" and not Path(settings.data.path).is_absolute():
         raise RunError(f"data.path is {settings.data.path!r}, must be an absolute path")
     return RunPlan(settings, folder, resume, recount, decisions)
+
+
+def check_own_parts(settings: Settings) -> None:
+    """Hold the parts of a user's own to their contracts, before a node is asked.
+
+    Args:
+        settings: The run's settings.
+
+    Raises:
+        FedcelError: A part cannot be built, or breaks its contract.
+    """
+    if not list_own_parts(settings):
+        return
+    flat = build_parts(settings)
+    if settings.strategy.name != OWN_STRATEGY:
+        check_strategy(settings, flat)
+
+
+def describe_error(error: Exception) -> str:
+    """Return an error as the log shows it: in its own words where it is one of fedcel's."""
+    if isinstance(error, FedcelError):
+        return escape_controls(str(error))
+    return describe_unforeseen(error)
 
 
 def find_flower_home() -> Path:

@@ -1,5 +1,6 @@
 """What is in a node's reply, and what may be wrong with it."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from io import BytesIO
 from math import inf, nan, prod
@@ -18,8 +19,17 @@ from fedcel.nets import to_vector
 MAX_REASON = 300  # characters of a client's own words that reach the log
 _MAX_RECORDS = 8  # of a reply whose names are listed
 _MAX_HEADER = 1024  # bytes of an array before its values; NumPy writes 128
-_CLAIMS = (record_names.PARTITION, record_names.EXAMPLES, record_names.HAS_NODE_DATA)
+_CLAIMS = (
+    record_names.PARTITION,
+    record_names.EXAMPLES,
+    record_names.HAS_NODE_DATA,
+    record_names.CODE,
+)
 """The numbers in an answer to the query `count`."""
+_FLOWERS_WRAPPER = re.compile(r"<class '([\w.<>()]{1,200})'>:<'(.*)'>", re.DOTALL)
+"""Of a ClientApp's exception, in the reason of an error."""
+_SIMULATIONS_WRAPPER = "Exception ClientAppException occurred. Message: "
+"""After it, and a traceback of Ray's, stand an exception's words in a simulation of Flower's."""
 _MAX_GROWTH = 1000.0  # times the model's own norm, plus 1: no honest update is as long
 
 
@@ -51,7 +61,22 @@ def describe_failure(reply: Message) -> str | None:
     """Say why a client gave no answer, or None."""
     if not reply.has_error():
         return None
-    return f"the client failed: {to_printable(str(reply.error.reason))}"
+    return f"the client failed: {to_printable(_unwrap_reason(str(reply.error.reason)))}"
+
+
+def _unwrap_reason(reason: str) -> str:
+    """Return the words of an exception that Flower wrapped into its repr of a class.
+
+    What fedcel raises describes itself; of others the kind says the most.
+    """
+    wrapped = _FLOWERS_WRAPPER.fullmatch(reason)
+    if wrapped is None:
+        return reason
+    kind, text = wrapped.groups()
+    if _SIMULATIONS_WRAPPER in text:
+        return text.rpartition(_SIMULATIONS_WRAPPER)[2]
+    is_ours = kind.startswith("fedcel.")
+    return ": ".join(filter(None, ["" if is_ours else kind.rpartition(".")[2], text])) or kind
 
 
 def to_printable(text: str) -> str:
@@ -68,6 +93,8 @@ class Claim(NamedTuple):
     examples: int
     has_node_data: bool
     """Whether its images are its own, not dealt from the run's data."""
+    code: int | None
+    """The digest of the code that it runs; None where a ClientApp of another's does not say."""
 
 
 def read_claim(reply: Message) -> Claim | str:
@@ -80,13 +107,15 @@ def read_claim(reply: Message) -> Claim | str:
     if metrics is None or not set(metrics) <= {*_CLAIMS}:
         return f"its answer must be the numbers {', '.join(_CLAIMS)}, and nothing else"
     values = [metrics.get(name) for name in _CLAIMS]
-    partition, examples, has_node_data = values
+    partition, examples, has_node_data, code = values
     if type(partition) is not int or type(examples) is not int:
         return f"partition {_describe(partition)}, {_describe(examples)} examples"
     has_answered = type(has_node_data) is int and has_node_data in (0, 1)
     if not (has_node_data is None or has_answered):  # another ClientApp may not say
         return f"{record_names.HAS_NODE_DATA} is {_describe(has_node_data)}, must be 0 or 1"
-    return Claim(partition, examples, has_node_data == 1)
+    if not (code is None or type(code) is int):
+        return f"{record_names.CODE} is {_describe(code)}, must be one whole number"
+    return Claim(partition, examples, has_node_data == 1, code)
 
 
 def _describe(value: object) -> str:

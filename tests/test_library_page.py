@@ -13,7 +13,7 @@ import fedcel
 
 PAGE = (Path(__file__).parents[1] / "docs" / "how-to" / "use-the-library.md").read_text()
 PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-MOST_LINES = [6, 15, 7]
+MOST_LINES = [6, 20, 7]
 
 
 def run_program(number: int) -> tuple[dict[str, object], str]:
@@ -45,16 +45,16 @@ def test_the_audit_prints_three_lines() -> None:
 
 
 def test_the_loop_trains() -> None:
-    """Answers are right, and most of what is beyond the label is hidden."""
-    names, _ = run_program(1)
-    x, y, encoder, head, cel = (names[name] for name in ("x", "y", "encoder", "head", "cel"))
+    """Test images are answered well, and little is left of the 5.3 bits beyond the label."""
+    names, printed = run_program(1)
+    x, y, encoder, head = (names[name] for name in ("test_x", "test_y", "encoder", "head"))
     assert isinstance(x, torch.Tensor)
-    assert isinstance(cel, fedcel.ClusterCEL)
-    z = encoder(x)  # type: ignore[operator]
-    assert (head(z).argmax(1) == y).float().mean() > 0.8  # type: ignore[operator]
-    leak = fedcel.measure_leakage(encoder, x[:400], y[:400], noise=0.3)  # type: ignore[arg-type]
-    assert leak.bits_beyond_label is not None
-    assert leak.bits_beyond_label < 1.5  # of 5.3
+    z = encoder.eval()(x)  # type: ignore[attr-defined]
+    answers = head(z + 0.3 * torch.randn_like(z)).argmax(1)  # type: ignore[operator]
+    assert (answers == y).float().mean() > 0.94
+    leak = fedcel.measure_leakage(encoder, x, y, noise=0.3)  # type: ignore[arg-type]
+    assert leak.bits_beyond_label is not None and leak.bits_beyond_label < 0.6
+    assert len(printed.splitlines()) == 3
 
 
 def test_the_inversion_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

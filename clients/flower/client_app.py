@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ from fedcel.errors import SettingsError
 from fedcel.federation import (
     build_workspace_net,
     compute_client_gradient,
+    digest_code,
     record_names,
     select_client_images,
 )
@@ -87,6 +89,7 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
         run_settings = node_settings(message, context)
         partition = read_partition(context)
         config = read_config(message)
+        check_state_path(context)
         folder = open_state_folder(context, config)
         if folder and record_names.ROUND in config:
             folder.delete_after(int(config[record_names.ROUND]))
@@ -94,6 +97,7 @@ def make_client_app(settings: Settings | None = None, state_root: Path | None = 
             record_names.EXAMPLES: len(select_client_images(run_settings, partition).y),
             record_names.PARTITION: partition,
             record_names.HAS_NODE_DATA: int(isinstance(run_settings.data, NodeDataSettings)),
+            record_names.CODE: digest_code(),
         }
         return pack_reply(message, {}, numbers)
 
@@ -231,6 +235,26 @@ def open_state_folder(context: Context, config: Mapping[str, Scalar]) -> ClientS
     owner = f"{out}\n{read_partition(context)}"
     run = sha256(owner.encode()).hexdigest()[:16]
     return ClientStateFolder(Path(str(path)) / f"run-{run}", is_reused=True)
+
+
+def check_state_path(context: Context) -> None:
+    """Refuse, before a node trains for nothing, a `state-path` that takes no state.
+
+    Raises:
+        SettingsError: It is no folder, may not be written to, or its disk is full.
+    """
+    path = context.node_config.get("state-path")
+    if not path:
+        return
+    try:
+        Path(str(path)).mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=str(path)) as file:
+            file.write(b"state")
+    except OSError as error:
+        raise SettingsError(
+            f"state-path is {str(path)!r}, which takes no files ({error}); give this node a folder "
+            "with room that it may write to"
+        ) from error
 
 
 def find_account(message: Message, context: Context) -> "Account":

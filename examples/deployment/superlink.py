@@ -6,8 +6,11 @@ Flower 1.42 takes requests and replies of any size into memory and into its data
 the same SuperLink with a check in front of it, where Flower's extensions put theirs: a request
 above 16 MB is refused (an honest node sends arrays in pieces of 5 MB), and a reply of which all
 pieces together are above MEGABYTES. Who is refused gets HTTP status 413; its reply never arrives.
+Each connection takes a file: with the 1024 that many systems allow a process, as many slow
+connections of anybody would keep all nodes out, so this takes as many as it may have.
 """
 
+import resource
 import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -29,6 +32,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MEGABYTE = 1_000_000
 MOST_OF_A_REQUEST = 16 * MEGABYTE
+MOST_FILES = 65_536
 REMEMBERED_REPLIES = 16  # of a node, so that it cannot begin its count anew by taking turns
 
 
@@ -155,12 +159,21 @@ async def refuse(what: str, scope: Scope, send: Send) -> None:
     await answer(scope, receive, send)
 
 
+def allow_files() -> None:
+    """Take as many open files as the system gives this process for the asking."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def main() -> None:
     """Start the SuperLink behind its door."""
     try:
         limit = int(sys.argv.pop(1)) * MEGABYTE
     except (IndexError, ValueError):
         sys.exit(__doc__)
+    allow_files()
     before = extensions.get_middleware
 
     def get_middleware() -> tuple[Middleware, ...]:

@@ -23,11 +23,20 @@ from fedcel.attacks.runner import (
 )
 from fedcel.attacks.score_card import ReconstructionScores, score_reconstructions
 from fedcel.data import Images
-from fedcel.errors import NetError
+from fedcel.errors import NetError, RefusedImagesError
 from fedcel.extras import import_optional, require_extra
 from fedcel.leakage import FREE_QUERIES, LOG_PROB, NOISELESS, Observation, SmashedData, read_noise
-from fedcel.nets import Cut, Encoder, SplitNet, encode_images
+from fedcel.nets import (
+    Cut,
+    Encoder,
+    SplitNet,
+    as_module,
+    call_encoder,
+    encode_images,
+    switch_to_evaluation,
+)
 from fedcel.settings import AttackSettings
+from fedcel.short_repr import summarise_record
 from fedcel.tensors import ArrayLike, check_features, to_labels, to_tensor
 
 USUAL_ATTACKS = ("decoder", "kernel-ridge")
@@ -134,8 +143,8 @@ def invert(
 ) -> Inversion:
     """Attack an encoder: rebuild images from one noisy message of each.
 
-    The attacks are those of `fedcel attack`. The encoder is copied and left as it is. A function
-    that is no module is attacked by what needs no gradient of it.
+    The attacks are those of `fedcel attack`. The encoder is copied and left as it is. One that
+    gives no gradient, such as a function that is no module, is attacked by what needs none.
 
     Example:
         >>> result = fedcel.invert(encoder, targets, auxiliary=images, noise=0.3)
@@ -245,7 +254,7 @@ class ScaledFeatures(nn.Module):
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
         """Return features (B, D)."""
-        features: Tensor = self.encoder(images).flatten(1)
+        features = call_encoder(self.encoder, images)
         return features if self.unit is None else features / self.unit.to(features)
 
 
@@ -264,6 +273,10 @@ class EncodedImages:
     cut: Cut
     unit: Float[Tensor, " D"] | None
     name: str = "smashed-data"
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
     @property
     def grants(self) -> frozenset[str]:
@@ -305,16 +318,51 @@ def observe_encoder(
         raise ValueError("noise is 0 for some features only; must be above 0 for all, or 0 for all")
     cut = Cut(float(sigma[0]) if is_uniform else 1.0, dropout)
     unit = None if is_uniform else sigma.cpu()
-    if head is not None and not isinstance(encoder, nn.Module):
-        raise NetError("head is given for an encoder that is no module; leave it out")
-    if not isinstance(encoder, nn.Module):
+    module = copy_differentiable(encoder, images)
+    if module is None and head is not None:
+        raise NetError("head is given for an encoder that gives no gradient; leave it out")
+    if module is None:
         return EncodedImages(encoder, cut, unit)
     if head is not None and unit is not None:
         raise NetError("head is given beside noise of each feature; use one noise for all")
-    flat = ScaledFeatures(deepcopy(encoder).cpu().float().eval(), unit)
+    flat = ScaledFeatures(module, unit)
     answers = nn.Identity() if head is None else deepcopy(head).cpu().float().eval()
     net = SplitNet(flat, answers, cut, features.shape[1])
-    return SmashedData(net, fits_head=head is not None)
+    return SmashedData(
+        net, fits_head=head is not None, has_layers=any(map(can_be_reset, module.modules()))
+    )
+
+
+def copy_differentiable(encoder: Encoder, images: Float[Tensor, "A C H W"]) -> nn.Module | None:
+    """Copy an encoder to the processor, in float32, where its features have a gradient.
+
+    Args:
+        encoder: A PyTorch module, a method of one, or any function.
+        images: Two or more that it takes.
+
+    Returns:
+        The copy in evaluation mode; None for a function, and for a module that has no gradient, or
+        does not take float32.
+    """
+    module = as_module(encoder)
+    if module is None:
+        return None
+    copy = switch_to_evaluation(deepcopy(module).cpu().float())
+    example = images[:2].detach().clone().requires_grad_()
+    try:
+        with torch.enable_grad():
+            features = call_encoder(copy, example)
+    except RefusedImagesError:  # a program whose type is part of it
+        return None
+    if not features.requires_grad:
+        return None
+    (gradient,) = torch.autograd.grad(features.sum(), example, allow_unused=True)
+    return None if gradient is None else copy
+
+
+def can_be_reset(layer: nn.Module) -> bool:
+    """Say whether an attacker who knows a layer's kind can draw its parameters anew."""
+    return callable(getattr(layer, "reset_parameters", None))
 
 
 def choose_surface(attack: Attack, observation: Observation) -> Observation:
@@ -329,7 +377,7 @@ def choose_surface(attack: Attack, observation: Observation) -> Observation:
         )
     if not attack.needs <= surface.grants:
         raise ValueError(
-            f"attack {attack.name!r} {explain_refusal(attack, surface)}: give a PyTorch module as "
-            "the encoder, and the head where the attack needs it"
+            f"attack {attack.name!r} {explain_refusal(attack, surface)}: give a PyTorch module "
+            "with a gradient as the encoder, and the head where the attack needs it"
         )
     return surface

@@ -37,6 +37,7 @@ from fedcel.leakage import (
 from fedcel.runs import per_image
 from fedcel.seeding import make_generator
 from fedcel.settings import AttackSettings
+from fedcel.short_repr import summarise_record
 
 COPY_DISTANCE = 1.5 / 255  # root mean square of pixels' differences below which two images are one
 TARGETS_AT_ONCE = 256  # compared with the attacker's images
@@ -57,6 +58,10 @@ class AttackOutcome(NamedTuple):
     and under each attack's name the first reconstructions of its best seed."""
     per_image: per_image.Vectors
     """Scores of each target, named by `fedcel.runs.per_image.vector_name`."""
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 def ignore(*news: object) -> None:

@@ -11,6 +11,7 @@ from torch.nn.functional import interpolate
 
 from fedcel.errors import DataError
 from fedcel.settings import DataSettings
+from fedcel.short_repr import summarise_record
 
 Labels = Int[Tensor, " _"]
 LUMINANCE = (0.299, 0.587, 0.114)  # red, green, blue
@@ -26,6 +27,10 @@ class Images(NamedTuple):
 
     x: Float[Tensor, "N C H W"]
     y: Int[Tensor, " N"]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 class SourceParts(NamedTuple):

@@ -46,8 +46,8 @@ class PictureTally(NamedTuple):
     """What pictures were before they became one tensor.
 
     Attributes:
-        smallest: Width and height in pixels of the one with the fewest pixels.
-        largest: The same of the one with the most.
+        smallest: Least width and least height in pixels, which need not be of the same one.
+        largest: Largest width and largest height.
         changes: How many pictures each of `CHANGES` was done to.
     """
 
@@ -120,8 +120,9 @@ def decode_pictures(
         )
     if x.shape[1] == 1:
         del changes["grey"]
-    sizes.sort(key=lambda size: size[0] * size[1])
-    return x, PictureTally(sizes[0], sizes[-1], changes)
+    widths, heights = zip(*sizes, strict=True)
+    smallest, largest = (min(widths), min(heights)), (max(widths), max(heights))
+    return x, PictureTally(smallest, largest, changes)
 
 
 def describe_pictures(

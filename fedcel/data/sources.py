@@ -22,6 +22,7 @@ from fedcel.data.images import (
 from fedcel.data.pictures import PictureTally, describe_pictures
 from fedcel.errors import DataError, FedcelError
 from fedcel.settings import DataSettings
+from fedcel.short_repr import summarise_record
 
 Source = Callable[
     [DataSettings],
@@ -49,6 +50,10 @@ class SourceData(NamedTuple):
     classes: int
     holders: Labels | None
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
     @property
     def y(self) -> Labels:

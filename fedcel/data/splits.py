@@ -16,6 +16,7 @@ from fedcel.data.split_sizes import SplitSizes, choose_sizes
 from fedcel.errors import DataError
 from fedcel.seeding import make_generator, stream_seed
 from fedcel.settings import DataSettings
+from fedcel.short_repr import summarise_record
 
 Positions = Int[Tensor, " _"]
 
@@ -54,6 +55,10 @@ class Splits:
     indices: SplitPositions
     dropped: int
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
     @property
     def training(self) -> Images:

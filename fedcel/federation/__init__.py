@@ -18,6 +18,7 @@ from fedcel.federation.client_update import (
     select_client_images,
     update_client,
 )
+from fedcel.federation.code_digest import digest_code
 from fedcel.federation.local_update import SHARED_NOISE, LocalUpdate, local_update
 from fedcel.federation.server_round import (
     KEPT_SHARE,
@@ -61,6 +62,7 @@ __all__ = [
     "compute_client_gradient",
     "declare_metrics",
     "declare_scores",
+    "digest_code",
     "finish_round",
     "init_net",
     "init_server_state",

@@ -35,6 +35,7 @@ from fedcel.posterior import RoundPlan, is_encoder_frozen, plan_round
 from fedcel.privacy import add_update_noise, clip_update
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings, UpdateSettings
+from fedcel.short_repr import summarise_record
 
 _GRADIENT, _GRADIENT_ROUND = "control.gradient", "control.round"
 """In a client's state: its gradient at the model of a round, and which round."""
@@ -60,6 +61,10 @@ class RoundInputs(NamedTuple):
     preconditioner: Float[Tensor, " P"] | None = None
     """A step size for each parameter in units of eta."""
 
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
+
 
 class ClientUpdate(NamedTuple):
     """What a client's round gives. Of this only the state stays with the client."""
@@ -73,6 +78,10 @@ class ClientUpdate(NamedTuple):
     """Its class centres, where they are averaged over clients and the loss acted."""
     gradient: Float[Tensor, " P"] | None = None
     """Its mean gradient at the received model, where the control variate is `stale`."""
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 def init_net(settings: Settings, splits: Splits) -> FlatNet:

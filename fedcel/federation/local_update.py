@@ -19,6 +19,7 @@ from fedcel.posterior import (
     moving_parameters,
 )
 from fedcel.settings import LocalSettings
+from fedcel.short_repr import summarise_record
 
 SHARED_NOISE = "langevin-common"
 """Purpose of the random stream that all clients of a round share."""
@@ -50,6 +51,10 @@ class LocalUpdate(NamedTuple):
     state: State
     """The losses' state after the round."""
     metrics: dict[str, float]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 class PreparedRound(NamedTuple):

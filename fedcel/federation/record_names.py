@@ -25,6 +25,7 @@ CLIENTS = "clients"  # of the run, where its run config leaves that to the nodes
 OUT = "out"  # the run folder, where the run config leaves that to the server
 EXAMPLES = "num-examples"  # N_k; Flower's own name
 PARTITION = "partition"
+CODE = "code"  # a digest of the code that a node runs; the server has to have the same
 HAS_NODE_DATA = "own-images"  # 1 where a node's images are its own, not dealt from the run's data
 
 COUNT_QUERY = "count"  # query action: how many examples does the node hold?

@@ -30,6 +30,7 @@ from fedcel.federation.server_state import (
 from fedcel.losses.cel import CentreStatistics
 from fedcel.posterior import RoundPlan, plan_round, select_clients, weigh_clients
 from fedcel.settings import Settings
+from fedcel.short_repr import summarise_record
 
 KEPT_SHARE = "kept-share"
 """Metric of a round in which clients were left out: the share of the asked weight that is kept."""
@@ -44,6 +45,10 @@ class RoundRequest(NamedTuple):
     weights: dict[int, float]
     """w_k of every client that takes part, by partition, ascending."""
     inputs: RoundInputs
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 class Rejection(NamedTuple):

@@ -20,6 +20,7 @@ from fedcel.nets import SplitNet
 from fedcel.posterior import RoundPlan, plan_round
 from fedcel.seeding import make_generator
 from fedcel.settings import Settings, burn_in_rounds
+from fedcel.short_repr import summarise_record
 
 _SPEED_MEMORY = 0.95  # of the running mean of squares, each round
 
@@ -43,6 +44,10 @@ class ServerState(NamedTuple):
     """Partition -> N_k, once nodes have told."""
     has_node_data: bool = False
     """Whether a node trained on images that are not the server's to deal."""
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 def init_server_state(

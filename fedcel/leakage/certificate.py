@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy
+import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
@@ -32,8 +33,8 @@ class Certificate(NamedTuple):
 
     They hold for any attacker and these images, not for a population. Bits that are measured of
     the same images may lie above by the chance of the noise drawn, never by more: see
-    `fedcel.attacks.contradictions`. At sigma 0 nothing is certified: `clusters` is 0 and the bounds
-    are the caps, all there is to know.
+    `fedcel.attacks.contradictions`. At sigma 0 the bounds are exact: all that tells distinct
+    features apart. `clusters` is 0 then.
     """
 
     bits: float
@@ -92,8 +93,10 @@ def certificate(
     labels = y.numpy().astype(np.int64)
     classes = [labels == label for label in np.unique(labels)]
     if sigma == 0:
-        within = sum(int(rows.sum()) * log2(rows.sum()) for rows in classes) / count
-        return Certificate(log2(count), within, 1.0, candidates, 0)
+        bits = distinct_bits(z)
+        within = sum(int(rows.sum()) * distinct_bits(z[torch.from_numpy(rows)]) for rows in classes)
+        identification = fano_bound(bits * log(2), candidates)
+        return Certificate(bits, within / count, identification, candidates, 0)
     features = z.double().numpy()
     is_large = features.size > large_table
     coordinates = find_main_coordinates(features) if is_large else features
@@ -111,12 +114,23 @@ def certificate(
     )
 
 
+def distinct_bits(z: Float[Tensor, "M D"]) -> float:
+    """Return what the features tell of the image in bits: equal ones are not told apart."""
+    counts = torch.unique(z, dim=0, return_counts=True)[1].double()
+    return log2(len(z)) - float((counts * counts.log2()).sum()) / len(z)
+
+
 def find_main_coordinates(features: Features) -> Features:
     """Return the features' coordinates along the directions of largest variance.
 
     Groups of many features are found there in seconds instead of minutes; a bound holds for any.
     """
     centred = features - features.mean(0)
+    if centred.shape[1] > len(centred):  # the same coordinates, from the smaller of both products
+        squares, rows = scipy.linalg.eigh(centred @ centred.T)
+        return np.asarray(
+            rows[:, -DIRECTIONS:] * np.sqrt(squares[-DIRECTIONS:].clip(min=0)), dtype=np.float64
+        )
     _, directions = scipy.linalg.eigh(centred.T @ centred)
     return np.asarray(centred @ directions[:, -DIRECTIONS:], dtype=np.float64)
 

@@ -12,6 +12,7 @@ from fedcel.errors import NetError
 from fedcel.leakage.identification import identification
 from fedcel.leakage.observation import NOISELESS, Observation
 from fedcel.leakage.observation_law import Law, find_law
+from fedcel.short_repr import summarise_record
 
 MessageSampler = Callable[[Int[Tensor, " Q"], torch.Generator], Float[Tensor, "Q F"]]
 """Draws one message of each of the images at these positions."""
@@ -54,6 +55,10 @@ class OptimalLeak(NamedTuple):
     """Chance that each image is identified, mean over noise draws; see `identification`."""
     beyond: Float[Tensor, " M"]
     """Bits beyond the label of each image, mean over noise draws."""
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 def optimal_leak(

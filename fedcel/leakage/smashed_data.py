@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fedcel.leakage.dropout_law import mixture_misfit, most_likely_features
 from fedcel.leakage.observation import ARCHITECTURE, FREE_QUERIES, HEAD, LOG_PROB, MEAN, NOISELESS
 from fedcel.nets import SplitNet, initialise_parameters
+from fedcel.short_repr import summarise_record
 
 IMAGES_AT_ONCE = 1024  # encoded together where no gradient is wanted
 
@@ -23,18 +24,26 @@ class SmashedData:
         name: The kind of observation.
         fits_head: Whether the head takes this message; it does not where the messages of several
             encoders are in a row.
+        has_layers: Whether the encoder is known as layers that can be drawn anew; a program of
+            `torch.export` is not.
     """
 
     net: SplitNet
     name: str = "smashed-data"
     fits_head: bool = True
+    has_layers: bool = True
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
     @property
     def grants(self) -> frozenset[str]:
         """What an attacker may use: no likelihood without noise, no head that cannot read z~."""
         law = LOG_PROB if self.net.cut.is_random else NOISELESS
         head = {HEAD} if self.fits_head else set()
-        return frozenset({MEAN, FREE_QUERIES, ARCHITECTURE, law} | head)
+        layers = {ARCHITECTURE} if self.has_layers else set()
+        return frozenset({MEAN, FREE_QUERIES, law} | head | layers)
 
     def mean(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B F"]:
         """Compute E[z~] of each image, with a gradient; see `ObservationMean`."""

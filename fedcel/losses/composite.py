@@ -11,6 +11,7 @@ from fedcel.errors import DivergedError
 from fedcel.losses.cel import state_names
 from fedcel.losses.cel.protocol import ConditionalEntropy, FeatureBatches, State, Term
 from fedcel.losses.defences.protocol import Defence
+from fedcel.short_repr import summarise_record
 
 Streams = Callable[[str], torch.Generator]
 """Purpose -> fresh generator, bound to (seed, round, client)."""
@@ -76,6 +77,10 @@ class Batch(NamedTuple):
     z: Float[Tensor, "B D"]
     smashed: Float[Tensor, "B D"]
     y: Int[Tensor, " B"]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 def select_state(state: State | None, prefix: str) -> State | None:

@@ -2,7 +2,15 @@
 
 from fedcel.nets.cut import Cut, apply_noise
 from fedcel.nets.device import CPU, fastest_device, place_state, use_full_precision
-from fedcel.nets.encode_images import Encoder, encode_images
+from fedcel.nets.encode_images import (
+    Encoder,
+    as_module,
+    call_encoder,
+    encode_images,
+    find_module,
+    split_outputs,
+    switch_to_evaluation,
+)
 from fedcel.nets.flat_parameters import FlatNet, to_arrays, to_vector
 from fedcel.nets.inference_cost import InferenceCost, measure_cost
 from fedcel.nets.net_contract import NET_CHECKS, NetCase
@@ -20,14 +28,19 @@ __all__ = [
     "NetCase",
     "SplitNet",
     "apply_noise",
+    "as_module",
     "build_net",
+    "call_encoder",
     "encode_images",
     "fastest_device",
+    "find_module",
     "fold_batch_norms",
     "initialise_parameters",
     "keep_parameters",
     "measure_cost",
     "place_state",
+    "split_outputs",
+    "switch_to_evaluation",
     "to_arrays",
     "to_vector",
     "use_full_precision",

@@ -1,18 +1,20 @@
 """The features that any encoder makes of images: a PyTorch module, or a function."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 
+import numpy as np
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from fedcel.errors import FedcelError, NetError
+from fedcel.errors import FedcelError, NetError, RefusedImagesError
 from fedcel.tensors import to_tensor
 
 Encoder = Callable[[Tensor], object]
-"""Images (B, ...) to features: a tensor or an array whose first dimension is B."""
+"""Images (B, ...) to features: a tensor or an array whose first dimension is B, or several of them
+in a list, a tuple or a dict, all of which leave the device."""
 
 SAME_FEATURES = 1e-3
 """Features that differ by more, as a share of their size, when computed again are random."""
@@ -56,9 +58,61 @@ def encode_images(
 
 
 def find_module(encoder: Encoder) -> nn.Module | None:
-    """Return the module that an encoder is, or is a method of."""
+    """Find the module that an encoder is, or is a method of.
+
+    Args:
+        encoder: A PyTorch module, a method of one, or any function.
+
+    Returns:
+        The module; None for a function that belongs to none.
+    """
     owner = encoder if isinstance(encoder, nn.Module) else getattr(encoder, "__self__", None)
     return owner if isinstance(owner, nn.Module) else None
+
+
+class BoundMethod(nn.Module):
+    """A method of a module, such as `forward_features`, as a module of its own."""
+
+    def __init__(self, owner: nn.Module, name: str) -> None:
+        super().__init__()
+        self.owner = owner
+        self.name = name
+
+    def forward(self, images: Shaped[Tensor, "B ..."]) -> object:
+        """Return what the method gives."""
+        return getattr(self.owner, self.name)(images)
+
+
+def as_module(encoder: Encoder) -> nn.Module | None:
+    """Return an encoder as a module; None for a function that belongs to none.
+
+    Args:
+        encoder: A PyTorch module, a method of one, or any function.
+
+    Returns:
+        The module itself, or one that calls the method.
+    """
+    if isinstance(encoder, nn.Module):
+        return encoder
+    owner = find_module(encoder)
+    return None if owner is None else BoundMethod(owner, getattr(encoder, "__name__", "forward"))
+
+
+def switch_to_evaluation(module: nn.Module) -> nn.Module:
+    """Switch a module to evaluation and return it; a program of `torch.export` has one mode only.
+
+    Args:
+        module: Any module.
+
+    Returns:
+        The same module.
+    """
+    try:
+        return module.eval()
+    except NotImplementedError:  # of an exported part, whose `eval` says so
+        for part in module.modules():
+            part.training = False
+        return module
 
 
 @contextmanager
@@ -67,7 +121,7 @@ def evaluation_mode(module: nn.Module | None) -> Iterator[None]:
     modes = [] if module is None else [(part, part.training) for part in module.modules()]
     try:
         if module is not None:
-            module.eval()
+            switch_to_evaluation(module)
         yield
     finally:
         for part, is_training in modes:
@@ -78,21 +132,76 @@ def encode_batch(
     encoder: Encoder, module: nn.Module | None, images: Shaped[Tensor, "B ..."]
 ) -> Float[Tensor, "B D"]:
     """Return flat features of one batch; NetError where they are none."""
+    return call_encoder(encoder, place_images(images, module)).detach()
+
+
+def call_encoder(encoder: Encoder, images: Shaped[Tensor, "B ..."]) -> Float[Tensor, "B D"]:
+    """Call an encoder, and make one vector an image of what it gives, with its gradient.
+
+    Args:
+        encoder: A PyTorch module, a method of one, or any function.
+        images: (B, ...), B 1 or more.
+
+    Returns:
+        Features (B, D): all values that the encoder gives, side by side where it gives several
+        tensors.
+
+    Raises:
+        RefusedImagesError: The encoder cannot read the images.
+        NetError: It gives no vector an image.
+    """
     try:
-        output = encoder(place_images(images, module))
+        output = encoder(images)
     except FedcelError:
         raise
-    except (RuntimeError, TypeError) as error:  # of shapes and types
+    except (RuntimeError, TypeError, ValueError, AssertionError) as error:  # of shapes and types
         first = " ".join(str(error).strip().splitlines()[:1])
-        raise NetError(
+        raise RefusedImagesError(
             f"the encoder refuses images {tuple(images.shape)} of {images.dtype}: {first}; give "
-            "them as it takes them, bytes divided by 255"
+            "images of the size, channels and type that it takes, bytes divided by 255"
         ) from error
-    features = to_tensor(output, "the encoder's features")
-    if features.dim() < 2 or len(features) != len(images) or not features.is_floating_point():
+    parts = [flatten_output(part, len(images), name) for name, part in split_outputs(output)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+
+def split_outputs(output: object) -> list[tuple[str, object]]:
+    """Split what an encoder gives into its tensors.
+
+    Args:
+        output: A tensor or an array, or several of them in a list, a tuple or a dict.
+
+    Returns:
+        Each with its name: that in the dict, or its place from 0; of a single one the name is
+        "features".
+
+    Raises:
+        NetError: There is none.
+    """
+    if isinstance(output, Mapping):
+        parts = [(str(name), part) for name, part in output.items()]
+    elif isinstance(output, list | tuple) and (
+        not output or any(isinstance(p, Tensor | np.ndarray) and p.ndim > 1 for p in output)
+    ):
+        parts = [(str(place), part) for place, part in enumerate(output)]
+    else:
+        parts = [("features", output)]
+    if not parts:
+        raise NetError("the encoder gives nothing, must give a tensor of features, or several")
+    return parts
+
+
+def flatten_output(part: object, count: int, name: str) -> Float[Tensor, "B D"]:
+    """Return one vector an image; NetError where the part has none."""
+    name = "the encoder's features" if name == "features" else f"the encoder's output {name!r}"
+    try:
+        features = part if isinstance(part, Tensor) else to_tensor(part, name)
+    except ValueError as error:
+        raise NetError(str(error)) from error
+    if features.dim() < 2 or len(features) != count or not features.is_floating_point():
         raise NetError(
-            f"the encoder gives {tuple(features.shape)} of {features.dtype} for {len(images)} "
-            f"images, must be floating numbers of shape ({len(images)}, D)"
+            f"{name} are {tuple(features.shape)} of {features.dtype} for {count} images, must be "
+            f"floating numbers of shape ({count}, D); give a function that returns the features "
+            "alone"
         )
     return features.flatten(1)
 

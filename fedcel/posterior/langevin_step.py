@@ -16,6 +16,7 @@ from fedcel.posterior.protocol import NoiseAdder, Sampler
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.posterior.sampler_contract import SAMPLER_CHECKS, SamplerCase
 from fedcel.settings import SAMPLERS, LocalSettings
+from fedcel.short_repr import summarise_record
 
 
 @final
@@ -128,6 +129,10 @@ class LangevinContext(NamedTuple):
     noise_buffer: Float[Tensor, " M"]
     """On the processor. Writing a step's noise into fresh memory would cost half as much again."""
     sampler: Sampler
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 def moving_parameters(flat: FlatNet, is_encoder_frozen: bool) -> slice:

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedcel.nets import FlatNet, SplitNet
+from fedcel.short_repr import summarise_record
 
 
 class Prediction(NamedTuple):
@@ -17,6 +18,10 @@ class Prediction(NamedTuple):
 
     log_samples: Float[Tensor, "S N K"]
     """Each sample's log-probabilities."""
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
     @property
     def samples(self) -> Float[Tensor, "S N K"]:

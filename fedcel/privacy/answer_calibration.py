@@ -6,14 +6,15 @@ noise. For an answer a,
 
     P(y | a) is in proportion to the mean over references j of class y of g(a | c_j),
 
-with all classes equally likely beforehand. It is computed from the answer alone (post-processing),
-so it costs no privacy of the query's input. Nothing is promised to the REFERENCE images: they are
-the server's own, and public as far as this mechanism goes.
+with all classes equally likely beforehand. Of an answer that is a label alone, it is enough to know
+how often the net takes each class for each other one, which `estimate_confusions` says. It is
+computed from the answer alone (post-processing), so it costs no privacy of the query's input.
+Nothing is promised to the REFERENCE images: they are the server's own, and public as far as this
+mechanism goes.
 """
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol, final, runtime_checkable
 
 import torch
@@ -22,16 +23,20 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from fedcel.privacy.array_kind import Array, match_kind, to_tensor
+from fedcel.privacy.label_only import LabelOnly
 from fedcel.privacy.protocol import KnownLaw, Mechanism
+from fedcel.short_repr import summarise_record
 
 MAX_REFERENCES = 512
-"""References of all classes together, where more would only take time."""
+"""References of all classes together, where more would only take time; a label alone has all."""
 MIN_PER_CLASS = 8
 """References of a class that are kept in any case."""
 SURE_LOGIT = 1e30
 """Above the other logits of a row that has no doubt, whatever the clip."""
 FITTED_ANSWERS = 4096
 """Answers to which a temperature is fitted."""
+PRIOR_WEIGHTS = tuple(2.0**power for power in range(-1, 21))
+"""How many references of a class the confusions of all classes together may count for."""
 
 
 @runtime_checkable
@@ -81,6 +86,8 @@ def fit_calibration(
     classes = None if labels is None else to_tensor(labels).long()
     if rows is not None and classes is not None and len(rows) != len(classes):
         raise ValueError(f"{len(rows)} reference rows have {len(classes)} labels, must be as many")
+    if isinstance(mechanism, LabelOnly):
+        return _count_labels(mechanism, rows, classes)
     if isinstance(mechanism, KnownLaw):
         return _gather_references(mechanism, rows, classes)
     if rows is None or classes is None or not len(rows):
@@ -98,19 +105,17 @@ class BayesCalibration:
 
     Attributes:
         mechanism: What gives the answers.
-        rows: What it answers about the references without noise, (R, C).
-        labels: Their classes, (R,); each class has at least one.
+        rows: Answers without noise, (R, C).
+        shares: How often images of a class have each of them, (R, C); columns sum to 1.
     """
 
     mechanism: KnownLaw
     rows: Float[Tensor, "R C"]
-    labels: Int[Tensor, " R"]
+    shares: Float[Tensor, "R C"]
 
-    @cached_property
-    def _shares(self) -> Float[Tensor, "R C"]:
-        """Return 1/n at a reference's class, of which there are n."""
-        members = one_hot(self.labels, self.mechanism.classes).double()
-        return members / members.sum(0)
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
     def probabilities(self, answers: Array) -> Array:
         """Return each class's probability given a private answer.
@@ -122,7 +127,7 @@ class BayesCalibration:
             Rows (B, C) that sum to 1, in double precision, an array of the same kind.
         """
         density = self.mechanism.log_density(to_tensor(answers), self.rows)
-        by_class = density.softmax(1) @ self._shares
+        by_class = density.softmax(1) @ self.shares
         return match_kind(by_class / by_class.sum(1, keepdim=True), answers)
 
 
@@ -149,6 +154,58 @@ class TemperatureCalibration:
         return match_kind((self.scale * to_tensor(answers).double()).softmax(1), answers)
 
 
+def estimate_confusions(
+    tops: Int[Tensor, " V"], labels: Int[Tensor, " V"], classes: int
+) -> Float[Tensor, "C C"]:
+    """Estimate how often a net takes images of a class for each class.
+
+    A class's own counts are mixed with the confusions of a net that errs alike in all classes, as
+    often as this one does: P(t | y) = (n_yt + a m_yt) / (n_y + a). The weight a is the one under
+    which the counts are most likely. So few references speak for all classes together, and many
+    for their own: with 15 of each of ten classes the counts alone leave the probabilities off by
+    several points.
+
+    Args:
+        tops: The net's top class of each reference, (V,).
+        labels: Their classes, (V,).
+        classes: C.
+
+    Returns:
+        P(top class | class), a row a class.
+
+    References:
+        Minka, Estimating a Dirichlet distribution, 2000, equation 53 (the likelihood of counts).
+    """
+    counts = torch.zeros(classes, classes, dtype=torch.float64)
+    counts.index_put_((labels, tops), torch.ones(len(labels), dtype=torch.float64), accumulate=True)
+    right = float((counts.diagonal().sum() + 0.5) / (counts.sum() + 1))
+    pooled = torch.full_like(counts, (1 - right) / (classes - 1)).fill_diagonal_(right)
+    totals = counts.sum(1, keepdim=True)
+
+    def log_likelihood(weight: float) -> float:
+        prior = torch.tensor(weight, dtype=torch.float64)
+        per_class = torch.lgamma(prior) - torch.lgamma(prior + totals)
+        per_cell = torch.lgamma(weight * pooled + counts) - torch.lgamma(weight * pooled)
+        return float(per_class.sum() + per_cell.sum())
+
+    weight = max(PRIOR_WEIGHTS, key=log_likelihood)
+    return (counts + weight * pooled) / (totals + weight)
+
+
+def _count_labels(
+    mechanism: LabelOnly, logits: Tensor | None, labels: Tensor | None
+) -> BayesCalibration:
+    """Return Bayes' rule for labels alone; without references, of a net that is always right."""
+    classes = mechanism.classes
+    sure = SURE_LOGIT * torch.eye(classes, dtype=torch.float64)
+    confusions = torch.eye(classes, dtype=torch.float64)
+    if logits is not None and labels is not None and len(labels):
+        _check_labels(labels, classes)
+        tops = mechanism.answer_without_noise(logits).argmax(1)
+        confusions = estimate_confusions(tops, labels, classes)
+    return BayesCalibration(mechanism, mechanism.answer_without_noise(sure), confusions.T)
+
+
 def _gather_references(
     mechanism: KnownLaw, logits: Tensor | None, labels: Tensor | None
 ) -> BayesCalibration:
@@ -159,16 +216,22 @@ def _gather_references(
     sure = SURE_LOGIT * torch.eye(mechanism.classes, dtype=torch.float64)
     rows, classes = [mechanism.answer_without_noise(sure)], [torch.arange(mechanism.classes)]
     if logits is not None and labels is not None and len(labels):
-        if not 0 <= int(labels.min()) <= int(labels.max()) < mechanism.classes:
-            raise ValueError(
-                f"labels of references go from {labels.min()} to {labels.max()}, must be from 0 to "
-                f"{mechanism.classes - 1}"
-            )
+        _check_labels(labels, mechanism.classes)
         places = _first_of_each_class(labels, mechanism.classes)
         is_missing = labels.bincount(minlength=mechanism.classes) == 0
         rows = [rows[0][is_missing], mechanism.answer_without_noise(logits[places])]
         classes = [classes[0][is_missing], labels[places]]
-    return BayesCalibration(mechanism, torch.cat(rows), torch.cat(classes))
+    members = one_hot(torch.cat(classes), mechanism.classes).double()
+    return BayesCalibration(mechanism, torch.cat(rows), members / members.sum(0))
+
+
+def _check_labels(labels: Int[Tensor, " V"], classes: int) -> None:
+    """Raise ValueError where a label is no class."""
+    if not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        raise ValueError(
+            f"labels of references go from {labels.min()} to {labels.max()}, must be from 0 to "
+            f"{classes - 1}"
+        )
 
 
 def _first_of_each_class(labels: Tensor, classes: int) -> Int[Tensor, " R"]:

@@ -17,6 +17,7 @@ from fedcel.privacy.clip import clip_rows
 from fedcel.privacy.mechanism_builder import build_mechanism
 from fedcel.privacy.protocol import Mechanism
 from fedcel.settings import PrivacySettings
+from fedcel.short_repr import summarise_record
 
 NORMAL_QUANTILE = 1.959964  # of 97.5 %
 
@@ -34,6 +35,10 @@ class LabelledLogits(NamedTuple):
     logits: Float[Tensor, "N C"]
     labels: Int[Tensor, " N"]
     messages: int = 1
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
     def keep_rows(self, rows: int) -> "LabelledLogits":
         """Keep the messages about each image that give about so many rows, one at least.

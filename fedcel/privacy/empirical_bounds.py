@@ -39,8 +39,10 @@ class EstimatedSensitivity(NamedTuple):
 
     def __str__(self) -> str:
         """Return the distances, and what they are not, in words."""
-        distances = f"L1 {self.l1:.4g}, L2 {self.l2:.4g} among {self.inputs} inputs"
-        return f"estimated sensitivity ({self.label}): {distances}; others may lie further apart"
+        return (
+            f"among {self.inputs} inputs two answers lie up to {self.l1:.4g} apart in L1 and "
+            f"{self.l2:.4g} in L2; this is {self.label}, others may lie further apart"
+        )
 
 
 def estimate_sensitivity(

@@ -55,6 +55,7 @@ from fedcel.runs.round_log import EVENTS, summarise_kept_shares
 from fedcel.runs.run_folder import Run
 from fedcel.seeding import make_generator
 from fedcel.settings import MIN_SAMPLED_ROUNDS
+from fedcel.short_repr import summarise_record
 
 NOISE_DRAWS = 8  # messages per image over which accuracy is averaged
 PRIVATE_ANSWERS = 2000  # private answers at each epsilon, or one for each image where they are more
@@ -73,6 +74,10 @@ class Evaluation(NamedTuple):
     """What its means are of, image by image."""
     guesses: dict[str, Tensor]
     """Some test images (T, C, H, W), guesses at them (T, G, C, H, W), probabilities (T, G)."""
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 def write_evaluation(folder: Path, evaluation: Evaluation) -> None:

@@ -12,6 +12,7 @@ from fedcel.posterior import predict
 from fedcel.runs import run_folder
 from fedcel.runs.evaluation import posterior_samples
 from fedcel.seeding import make_generator
+from fedcel.short_repr import summarise_record
 from fedcel.tensors import ArrayLike, to_tensor
 
 _IMAGES_AT_ONCE = 512
@@ -27,6 +28,10 @@ class UncertainPrediction(NamedTuple):
     bald: Float[Tensor, " N"]
     """What the samples disagree about: uncertainty that more data would remove (Houlsby et al.,
     2011, eq. 1)."""
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 @final

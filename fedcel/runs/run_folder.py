@@ -18,6 +18,7 @@ from fedcel.nets import FlatNet
 from fedcel.posterior import Chain, Trace
 from fedcel.runs.folder_lock import LOCK, hold_folder
 from fedcel.settings import Settings, dump_settings, parse_settings
+from fedcel.short_repr import summarise_record
 
 FORMAT = 1
 MODEL = "model.safetensors"
@@ -34,6 +35,10 @@ class Run(NamedTuple):
     flat: FlatNet
     model: Float[Tensor, " P"]
     samples: list[Float[Tensor, " P"]]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 def create_run(folder: Path, settings: Settings) -> None:

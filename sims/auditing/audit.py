@@ -2,17 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf, isfinite
 from pathlib import Path
 
-from fedcel.attacks import Inversion, invert
+from fedcel.attacks import Inversion, copy_differentiable, invert
 from fedcel.data import Images
-from fedcel.errors import DataError, FedcelError, NetError, SettingsError
+from fedcel.errors import DataError, FedcelError, NetError, RefusedImagesError, SettingsError
 from fedcel.files import write_json, write_whole
 from fedcel.leakage import Leakage, measure_leakage
+from fedcel.nets import encode_images
 from fedcel.runs import list_versions
 from fedcel.settings import DataSettings
 from sims.auditing.find_images import draw_images, find_source
-from sims.auditing.load_encoder import LoadedEncoder, load_encoder
+from sims.auditing.load_encoder import (
+    AdaptedEncoder,
+    LoadedEncoder,
+    Normalisation,
+    load_encoder,
+)
 from sims.progress import show_steps
 
 AUDIT_FILE = "audit.json"
@@ -35,6 +42,10 @@ class AuditPlan:
         targets: The most images that are rebuilt; the attacker owns the others.
         size: Pixels a side to resize images to; 0: as they are.
         grey: Whether colours are turned into their luminance.
+        mean: What is subtracted from each channel, or from all; none: what a module of timm states,
+            else 0.
+        deviation: What each channel, or all, are divided by then; none: as stated, else 1.
+        outputs: Names or places of the encoder's outputs that leave the device; none: all of them.
         budget: Multiple of each attack's default effort.
         seed: Draws images, noise and attacks.
     """
@@ -48,6 +59,9 @@ class AuditPlan:
     targets: int = 100
     size: int = 0
     grey: bool = False
+    mean: Sequence[float] = ()
+    deviation: Sequence[float] = ()
+    outputs: Sequence[str] = ()
     budget: float = 1.0
     seed: int = 0
 
@@ -60,7 +74,7 @@ class Audit:
     description: str
     """The encoder, in words."""
     note: str
-    """Which images were measured."""
+    """Which images were measured, what was done to them, and what the encoder gives attackers."""
     noise: float
     dropout: float
     leak: Leakage
@@ -108,10 +122,13 @@ def audit_encoder(plan: AuditPlan) -> Audit:
         dropout = encoder.dropout if plan.dropout is None else plan.dropout
         show_step(1, stages, "reading the images")
         images, note = read_images(plan, encoder)
+        normalisation = choose_normalisation(plan, encoder)
+        encode = AdaptedEncoder(encoder.encode, normalisation, plan.outputs)
         show_step(2, stages, f"bits of {len(images.y)} images")
         try:
+            features = encode_images(encode, images.x[:2]).shape[1]
             leak = measure_leakage(
-                encoder.encode,
+                encode,
                 images.x,
                 images.y,
                 noise=noise,
@@ -124,7 +141,15 @@ def audit_encoder(plan: AuditPlan) -> Audit:
                 inversion = None
             else:
                 show_step(3, stages, f"attacks on {min(plan.targets, len(images.y) // 2)} images")
-                inversion = attack_encoder(plan, encoder, images, noise=noise, dropout=dropout)
+                inversion = attack_encoder(plan, encode, images, noise=noise, dropout=dropout)
+            is_fully_attacked = (
+                inversion is None or copy_differentiable(encode, images.x) is not None
+            )
+        except RefusedImagesError as error:
+            raise NetError(
+                f"{error}; --size, --grey and --mean change them, --mean 0,0,0 makes three "
+                "channels of a grey image"
+            ) from error
         except FedcelError:
             raise
         except ValueError as error:  # of a library that knows no command line
@@ -132,7 +157,7 @@ def audit_encoder(plan: AuditPlan) -> Audit:
     return Audit(
         plan=plan,
         description=encoder.description,
-        note=note,
+        note=" ".join([note, describe_encoder(features, normalisation, is_fully_attacked)]),
         noise=noise,
         dropout=dropout,
         leak=leak,
@@ -155,6 +180,43 @@ def choose_noise(plan: AuditPlan, encoder: LoadedEncoder) -> float:
     return noise
 
 
+def choose_normalisation(plan: AuditPlan, encoder: LoadedEncoder) -> Normalisation | None:
+    """Return what is done to images: what is given, or what the module states.
+
+    Raises:
+        SettingsError: Mean and deviation do not fit together, or a deviation is not above 0.
+    """
+    mean, deviation = tuple(plan.mean), tuple(plan.deviation)
+    if not mean and not deviation:
+        return encoder.normalisation
+    mean, deviation = mean or (0.0,), deviation or (1.0,)
+    if len({len(mean), len(deviation)} - {1}) > 1:
+        raise SettingsError(
+            f"--mean has {len(mean)} numbers, --std has {len(deviation)}; must be as many, or one"
+        )
+    if not all(0 < value < inf for value in deviation) or not all(map(isfinite, mean)):
+        raise SettingsError(f"--std has {min(deviation):g}, must be above 0, and --mean finite")
+    return Normalisation(mean, deviation)
+
+
+def describe_encoder(
+    features: int, normalisation: Normalisation | None, is_fully_attacked: bool
+) -> str:
+    """Say what the encoder makes of images, and what no attack could use."""
+    sentences = [f"The encoder gives {features} features an image."]
+    if normalisation is not None:
+        mean, deviation = (", ".join(f"{v:g}" for v in values) for values in normalisation)
+        sentences.append(
+            f"Images are normalised first: mean {mean}, standard deviation {deviation}."
+        )
+    if not is_fully_attacked:
+        sentences.append(
+            "It gives no gradient, so attacks that follow one, such as rmle, cannot be tried: a "
+            "module or a .pt2 file lets them."
+        )
+    return " ".join(sentences)
+
+
 def read_images(plan: AuditPlan, encoder: LoadedEncoder) -> tuple[Images, str]:
     """Return the images of a plan, none that the encoder is known to be trained on, and say which.
 
@@ -173,7 +235,7 @@ def read_images(plan: AuditPlan, encoder: LoadedEncoder) -> tuple[Images, str]:
 
 
 def attack_encoder(
-    plan: AuditPlan, encoder: LoadedEncoder, images: Images, *, noise: float, dropout: float
+    plan: AuditPlan, encode: AdaptedEncoder, images: Images, *, noise: float, dropout: float
 ) -> Inversion:
     """Let attacks rebuild the first images; the attacker owns the others, none of them twice.
 
@@ -188,7 +250,7 @@ def attack_encoder(
     if not others:
         raise NetError("all images are equal to a target; give an attacker other images")
     return invert(
-        encoder.encode,
+        encode,
         images.x[:count],
         images.y[:count],
         auxiliary=images.x[others],

@@ -1,8 +1,8 @@
 """An encoder that was trained anywhere, as a function from images to features."""
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -10,21 +10,30 @@ from torch import Tensor, nn
 
 from fedcel import plugins
 from fedcel.data import Images
-from fedcel.errors import NetError, PluginError, describe_unforeseen
+from fedcel.errors import NetError, PluginError, RefusedImagesError, describe_unforeseen
 from fedcel.extras import import_optional
+from fedcel.nets import Encoder, as_module, find_module, split_outputs
 from fedcel.posterior import build_device_net
 from fedcel.runs import posterior_samples, read_run
 from sims.results import RESULT_FILE, RunResult, read_record
 
 ONNX_SUFFIX = ".onnx"
 EXPORT_SUFFIX = ".pt2"
-Encode = Callable[[Float[Tensor, "B C H W"]], Float[Tensor, "B D"]]
+TIMM_CONFIG = "pretrained_cfg"
+"""Where a module of timm says how the images of its training were normalised."""
+
+
+class Normalisation(NamedTuple):
+    """What is done to images in [0, 1] before an encoder: (x - mean) / deviation, by channel."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
 
 
 class LoadedEncoder(NamedTuple):
     """An encoder, and what its file says of the noise at the cut."""
 
-    encode: Encode
+    encode: nn.Module
     description: str
     """What it is, in words."""
     noise: float | None = None
@@ -35,6 +44,8 @@ class LoadedEncoder(NamedTuple):
     """What it was trained on, where the file says so."""
     accuracy: tuple[float, int] | None = None
     """Share of right answers, and of how many images, where the file says so."""
+    normalisation: Normalisation | None = None
+    """What the module says is done to its images, where it does."""
 
 
 def load_encoder(reference: str) -> LoadedEncoder:
@@ -42,10 +53,11 @@ def load_encoder(reference: str) -> LoadedEncoder:
 
     Args:
         reference: The folder of a run, a `.onnx` file, a `.pt2` file of `torch.export`, or
-            `package.module:object`, a module or a function without arguments that returns one.
+            `package.module:object`: a module, a method of one, or a function without arguments that
+            returns one.
 
     Returns:
-        The encoder; a module where attacks may have its gradient, else a function.
+        The encoder as a module; that of an ONNX file has no gradient.
 
     Raises:
         NetError: The file cannot be read as an encoder.
@@ -75,7 +87,7 @@ def load_from_run(folder: Path) -> LoadedEncoder:
     result = read_result(folder)
     count = len(run.splits.test.y)
     return LoadedEncoder(
-        CheckedEncoder(net.encoder),
+        net.encoder,
         f"the encoder of run {folder}",
         net.cut.sigma,
         net.cut.dropout,
@@ -91,9 +103,9 @@ def read_result(folder: Path) -> RunResult | None:
 
 
 def load_from_object(reference: str) -> LoadedEncoder:
-    """Load a module, or what a function without arguments makes."""
+    """Load a module, a method of one, or what a function without arguments makes."""
     encoder = plugins.load_object(reference)
-    if not isinstance(encoder, nn.Module) and callable(encoder):
+    if callable(encoder) and find_module(encoder) is None:
         try:
             encoder = encoder()
         except Exception as error:
@@ -101,12 +113,26 @@ def load_from_object(reference: str) -> LoadedEncoder:
                 f"{reference!r}, called without arguments, failed: {describe_unforeseen(error)}; "
                 "name a torch.nn.Module, or a class or function without arguments that makes one"
             ) from error
-    if not isinstance(encoder, nn.Module):
+    module = as_module(encoder) if callable(encoder) else None
+    if module is None:
         raise PluginError(
             f"{reference!r} is {type(encoder).__name__}, must be a torch.nn.Module or a function "
             "without arguments that returns one"
         )
-    return LoadedEncoder(CheckedEncoder(encoder), f"{type(encoder).__name__} of {reference}")
+    owner = find_module(encoder)  # type: ignore[arg-type]  # callable, or it would be refused
+    return LoadedEncoder(
+        module,
+        f"{type(owner).__name__} of {reference}",
+        normalisation=read_normalisation(owner),
+    )
+
+
+def read_normalisation(module: nn.Module | None) -> Normalisation | None:
+    """Read how a module of timm wants its images normalised; None where it does not say."""
+    config = getattr(module, TIMM_CONFIG, None)
+    if not isinstance(config, Mapping) or "mean" not in config or "std" not in config:
+        return None
+    return Normalisation(tuple(config["mean"]), tuple(config["std"]))
 
 
 def load_from_export(path: Path) -> LoadedEncoder:
@@ -119,17 +145,8 @@ def load_from_export(path: Path) -> LoadedEncoder:
         raise NetError(f"{path} cannot be read as a program of torch.export: {error}") from error
     if len(shapes) != 1:
         raise NetError(f"{path} takes {len(shapes)} inputs, must take images alone")
-    module = program.module()  # which knows no evaluation mode, so it is called as a function
-
-    def encode(images: Tensor) -> Tensor:
-        with torch.no_grad():
-            return call_encoder(module, images)
-
     batch = int(shapes[0][0]) if isinstance(shapes[0][0], int) else None
-    return LoadedEncoder(
-        encode_fixed_batches(encode, batch),
-        f"torch.export file {path}",
-    )
+    return LoadedEncoder(FixedBatches(program.module(), batch), f"torch.export file {path}")
 
 
 def load_from_onnx(path: Path) -> LoadedEncoder:
@@ -137,7 +154,7 @@ def load_from_onnx(path: Path) -> LoadedEncoder:
     runtime = import_optional("onnxruntime")
     try:
         session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        inputs, output = session.get_inputs(), session.get_outputs()[0].name
+        inputs, outputs = session.get_inputs(), [part.name for part in session.get_outputs()]
         stated = session.get_modelmeta().custom_metadata_map
         noise = float(stated["fedcel.sigma"]) if "fedcel.sigma" in stated else None
         dropout = float(stated.get("fedcel.dropout", 0.0))
@@ -146,59 +163,80 @@ def load_from_onnx(path: Path) -> LoadedEncoder:
     if len(inputs) != 1:
         raise NetError(f"{path} takes {len(inputs)} inputs, must take images alone")
     name, batch = inputs[0].name, inputs[0].shape[0]
+    dtype = torch.float16 if inputs[0].type == "tensor(float16)" else torch.float32
 
-    def encode(images: Tensor) -> Tensor:
+    def encode(images: Tensor) -> dict[str, Tensor]:
         try:
-            (features,) = session.run([output], {name: images.float().cpu().numpy()})
+            values = session.run(outputs, {name: images.detach().to("cpu", dtype).numpy()})
         except Exception as error:
-            raise NetError(f"{path} refuses images {tuple(images.shape)}: {error}") from error
-        return torch.from_numpy(features)
+            raise RefusedImagesError(
+                f"{path} refuses images {tuple(images.shape)}: {error}"
+            ) from error
+        return {key: torch.from_numpy(value) for key, value in zip(outputs, values, strict=True)}
 
     return LoadedEncoder(
-        encode_fixed_batches(encode, batch if isinstance(batch, int) else None),
+        FixedBatches(encode, batch if isinstance(batch, int) else None),
         f"ONNX file {path}",
         noise,
         dropout,
     )
 
 
-class CheckedEncoder(nn.Module):
-    """A module that says in words which images it refuses."""
+class FixedBatches(nn.Module):
+    """An encoder for any number of images where it takes `batch` at once; None: any."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, encode: Encoder, batch: int | None) -> None:
         super().__init__()
-        self.module = module
+        self.encode = encode
+        self.batch = batch
 
-    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
-        """Return the features; NetError where the module refuses the images."""
-        return call_encoder(self.module, images)
-
-
-def call_encoder(encoder: Encode, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
-    """Return an encoder's features; NetError where it refuses the images or returns others."""
-    try:
-        features: Any = encoder(images)
-    except (RuntimeError, TypeError, ValueError, AssertionError) as error:
-        first = str(error).strip().splitlines()[:1]
-        raise NetError(
-            f"the encoder refuses images {tuple(images.shape)}: {' '.join(first)}; set --size and "
-            "--grey to what it takes"
-        ) from error
-    if not isinstance(features, Tensor):
-        raise NetError(f"the encoder returns {type(features).__name__}, must return a tensor")
-    return features
-
-
-def encode_fixed_batches(encode: Encode, batch: int | None) -> Encode:
-    """Return an encoder for any number of images where it takes `batch` at once; None: any."""
-    if batch is None:
-        return encode
-
-    def encode_any(images: Tensor) -> Tensor:
+    def forward(self, images: Float[Tensor, "B C H W"]) -> object:
+        """Return what the encoder gives; its outputs by name where batches were put together."""
+        if self.batch is None:
+            return self.encode(images)
         parts = []
-        for part in torch.split(images, batch):
-            padding = part[-1:].expand(batch - len(part), *part.shape[1:])
-            parts.append(encode(torch.cat([part, padding]))[: len(part)])
-        return torch.cat(parts)
+        for part in torch.split(images, self.batch):
+            padding = part[-1:].expand(self.batch - len(part), *part.shape[1:])
+            outputs = split_outputs(self.encode(torch.cat([part, padding])))
+            parts.append({key: torch.as_tensor(value)[: len(part)] for key, value in outputs})
+        return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
 
-    return encode_any
+
+class AdaptedEncoder(nn.Module):
+    """An encoder behind its normalisation, some of whose outputs are sent.
+
+    Args:
+        encoder: The encoder.
+        normalisation: Is done to the images first; None: nothing.
+        outputs: Names or places of the outputs that leave the device; none: all of them.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        normalisation: Normalisation | None = None,
+        outputs: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.normalisation = normalisation
+        self.outputs = tuple(outputs)
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> object:
+        """Return the chosen outputs; grey images become as many channels as there are means."""
+        if self.normalisation is not None:
+            mean, deviation = (
+                images.new_tensor(values)[:, None, None] for values in self.normalisation
+            )
+            images = (images - mean) / deviation
+        features = self.encoder(images)
+        if not self.outputs:
+            return features
+        by_name = dict(split_outputs(features))
+        missing = [name for name in self.outputs if name not in by_name]
+        if missing:
+            raise NetError(
+                f"--output is {missing[0]!r}, must be of what the encoder gives: "
+                f"{', '.join(by_name)}"
+            )
+        return [by_name[name] for name in self.outputs]

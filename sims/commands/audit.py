@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fedcel.extras import require_extra
-from sims.commands.options import check_folder
+from sims.commands.options import check_folder, parse_numbers
 
 EXAMPLES = (
     "fedcel audit mypackage.nets:encoder --data photos --noise 0.3",
@@ -61,6 +61,32 @@ def audit_command(
         int, typer.Option(min=0, help="Pixels a side to resize images to; 0: as they are.")
     ] = 0,
     grey: Annotated[bool, typer.Option("--grey", help="Turn colours into luminance.")] = False,
+    mean: Annotated[
+        str,
+        typer.Option(
+            metavar="NUMBERS",
+            help="Subtracted from images in [0, 1], by channel; three numbers make three channels "
+            "of grey images. Default: what a module of timm states, else 0.",
+            show_default=False,
+        ),
+    ] = "",
+    std: Annotated[
+        str,
+        typer.Option(
+            metavar="NUMBERS",
+            help="What they are divided by then; default: as --mean, else 1.",
+            show_default=False,
+        ),
+    ] = "",
+    output: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="Outputs of the encoder that leave the device, by name or place from 0, "
+            "comma-separated; default: all, side by side.",
+            show_default=False,
+        ),
+    ] = "",
     budget: Annotated[float, typer.Option(help="Multiple of each attack's default effort.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Draws images, noise and attacks.")] = 0,
     out: Annotated[
@@ -86,6 +112,9 @@ def audit_command(
         targets=targets,
         size=size,
         grey=grey,
+        mean=parse_numbers("--mean", mean),
+        deviation=parse_numbers("--std", std),
+        outputs=tuple(name.strip() for name in output.split(",") if name.strip()),
         budget=budget,
         seed=seed,
     )

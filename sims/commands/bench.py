@@ -3,7 +3,7 @@
 import typer
 
 from fedcel.extras import require_extra
-from sims.commands.interruption import explain_interruption, repeat_hint
+from sims.commands.interruption import RepeatHint, explain_interruption
 from sims.commands.options import (
     Assignments,
     EngineChoice,
@@ -39,7 +39,7 @@ def bench_command(
         scenarios.read_scenario(scenario), parse_overrides(assignments, engine)
     )
     cells = scenarios.list_cells(plan, overrides)
-    with explain_interruption(repeat_hint("finished cells and complete rounds", arguments)):
+    with explain_interruption(RepeatHint("finished cells and complete rounds", arguments)):
         page = run_bench(plan, cells, folder, jobs)
     print(report.format_summary(folder))
     print(f"report: {page}")

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from fedcel.extras import require_extra
-from sims.commands.interruption import explain_interruption, repeat_hint
+from sims.commands.interruption import RepeatHint, explain_interruption
 from sims.commands.options import (
     Assignments,
     BenchFolder,
@@ -45,7 +45,7 @@ def escalate_command(
 
     check_writable(*filter(None, [out]))
     overrides, efforts = parse_overrides(assignments), parse_positive_numbers("--budgets", budgets)
-    with explain_interruption(repeat_hint("attacked cells", context.obj)):
+    with explain_interruption(RepeatHint("attacked cells", context.obj)):
         text = escalate(folder, overrides, loss, efforts, jobs=jobs, all_strengths=every)
     write_or_print(text, out)
     print(f"report: {write_report(folder)}")

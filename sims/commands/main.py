@@ -10,7 +10,11 @@ from typing import Annotated
 import click
 import typer
 
-from fedcel.errors import FailedError, FedcelError
+from fedcel.errors import (
+    FailedError,
+    FedcelError,
+    escape_controls,
+)
 from fedcel.extras import missing_extra_error
 from sims.commands import (
     attack,
@@ -27,7 +31,7 @@ from sims.commands import (
     tune,
     uncertainty,
 )
-from sims.commands.interruption import CommandInterrupted
+from sims.commands.interruption import CommandInterrupted, describe_disk_error, describe_exit
 from sims.commands.ledger import ledger_commands
 from sims.commands.options import format_examples, format_scenarios
 
@@ -106,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     sys.path.insert(0, os.getcwd())  # a user's own parts may lie beside the scenario
-    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+    warnings.showwarning = lambda message, *_, **__: print_error(f"warning: {message}")
     try:
         return int(app(words, prog_name="fedcel", obj=words, standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError:  # the help is printed
@@ -125,17 +129,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return report_error(f"interrupted{interruption}", INTERRUPTED)
     except (KeyboardInterrupt, click.Abort):
         return report_error("interrupted", INTERRUPTED)
+    except SystemExit as error:
+        return report_error(describe_exit(error), 1)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:  # a folder that cannot be written, a full disk
-        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        return report_error(
-            f"cannot read or write {reason}; name another place, or make room there", 2
-        )
+        return report_error(describe_disk_error(error), 2)
 
 
 def report_error(message: str, status: int) -> int:
     """Print one message to stderr and return the exit status."""
-    print(f"fedcel: {message}", file=sys.stderr)
+    print_error(f"fedcel: {message}")
     return status
+
+
+def print_error(text: str) -> None:
+    """Print a text to stderr; names and errors in it may be anybody's."""
+    print(escape_controls(text), file=sys.stderr)

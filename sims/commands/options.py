@@ -115,6 +115,18 @@ def parse_positive_numbers(option: str, text: str) -> tuple[float, ...]:
     return numbers
 
 
+def parse_numbers(option: str, text: str) -> tuple[float, ...]:
+    """Return the numbers of a comma-separated option, of any sign.
+
+    Raises:
+        SettingsError: One of them is no number.
+    """
+    try:
+        return tuple(float(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise SettingsError(f"{option} is {text!r}, must be numbers, such as 0.5,0.5,0.5") from None
+
+
 def choose_folder(
     context: typer.Context, scenario: str, out: Path | None
 ) -> tuple[Path, list[str]]:

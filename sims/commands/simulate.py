@@ -7,7 +7,7 @@ import typer
 
 from fedcel.errors import SettingsError
 from fedcel.extras import require_extra
-from sims.commands.interruption import explain_interruption, resume_hint
+from sims.commands.interruption import ResumeHint, explain_interruption
 from sims.commands.options import (
     Assignments,
     EngineChoice,
@@ -54,7 +54,7 @@ def simulate_command(
     chosen = variants[variant] if variant else scenarios.make_plain_variant("run")
     single = plan._replace(variants=[chosen], seeds=plan.seeds[:1])
     cell = scenarios.list_cells(single, parse_overrides(assignments, engine))[0]
-    with explain_interruption(resume_hint(folder, arguments, is_resumed=resume)):
+    with explain_interruption(ResumeHint(str(folder), arguments, is_resumed=resume)):
         simulate(cell.settings, folder, resume=resume)
         page = report.write_report(folder)
     print(report.format_summary(folder))

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fedcel.extras import require_extra
-from sims.commands.interruption import explain_interruption, repeat_hint
+from sims.commands.interruption import RepeatHint, explain_interruption
 from sims.commands.options import (
     Assignments,
     Jobs,
@@ -39,7 +39,7 @@ def tune_command(
     path = out or Path(f"{plan.path.stem}-tuned.toml")
     check_writable(path, journal_path(path))
     overrides = parse_overrides(assignments)
-    with explain_interruption(repeat_hint("finished trials", context.obj)):
+    with explain_interruption(RepeatHint("finished trials", context.obj)):
         tuned = tuning.tune_scenario(plan, trials, overrides, journal_path(path), jobs=jobs)
         tuning.write_scenario(tuned, path)
     print(f"scenario: {path}")

@@ -32,6 +32,7 @@ from fedcel.settings import Scalar
 from sims.overrides import override_group
 
 DRAIN_SECONDS = 30  # for questions under way at the end
+SMALL_LOSS = 5.0  # points of accuracy that private answers are worth
 IDLE_SECONDS = 30  # that a connection may be silent, and that a header may take to be whole
 
 
@@ -100,15 +101,15 @@ def run_service(
     service = Service(model, mechanism, ledger, limits, calibration=calibration)
     server = uvicorn.Server(configure_server(create_app(service), endpoint))
     expected = expect_answers(run, mechanism, calibration)
-    if expected.score.is_at_chance(model.classes) and not allow_chance:
+    if expected.is_at_chance and not allow_chance:
         raise SettingsError(f"{expected}: {refuse_chance(run, expected)}")
     with open_socket(endpoint) as listener:
         configure_logs()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)  # the server drains, then raises it again
         scheme = "https" if endpoint.certificate else "http"
-        print(f"serving {model.version}: {scheme}://{format_address(listener)}")
-        print(expected, flush=True)
+        print(f"{expected}\n{expected.judge(run)}")
+        print(f"serving {model.version}: {scheme}://{format_address(listener)}", flush=True)
         server.run(sockets=[listener])
     if not server.started:
         raise service.start_error or RunError(f"{folder}: the service did not start; see its log")
@@ -123,15 +124,38 @@ class ExpectedAnswers(NamedTuple):
     without_privacy: float
     """Accuracy of the model's own answers."""
     ceiling: float
+    """Accuracy of a model that is never wrong, at most."""
+    classes: int
+
+    @property
+    def is_at_chance(self) -> bool:
+        """Whether they are not shown to be better than a guess."""
+        return self.score.is_at_chance(self.classes)
 
     def __str__(self) -> str:
         """Return one line."""
         mechanism, score = self.mechanism, self.score
         return (
-            f"private answers, {mechanism.name} at epsilon {mechanism.epsilon:g}: accuracy "
-            f"{100 * score.accuracy:.1f} ± {100 * score.half_width:.1f} % on {self.images} test "
-            f"images ({100 * self.without_privacy:.1f} % without privacy, no mechanism more than "
-            f"{100 * self.ceiling:.1f} % at this epsilon), ECE {score.ece:.3f}"
+            f"private answers are right in {100 * score.accuracy:.1f} ± "
+            f"{100 * score.half_width:.1f} % of {self.images} test images, "
+            f"{100 * self.without_privacy:.1f} % without privacy, a guess in "
+            f"{100 / self.classes:.1f} % ({mechanism.name} at epsilon {mechanism.epsilon:g}, ECE "
+            f"{score.ece:.3f})"
+        )
+
+    def judge(self, run: Run) -> str:
+        """Return a line on whether they are worth it."""
+        loss = 100 * (self.without_privacy - self.score.accuracy)
+        limit = (
+            f"a model that is never wrong would reach {100 * self.ceiling:.1f} % at this epsilon"
+        )
+        if self.is_at_chance:
+            return f"not worth it: no better than a guess; {limit}"
+        if loss <= SMALL_LOSS:
+            return f"worth it: privacy costs {max(loss, 0.0):.1f} points of accuracy; {limit}"
+        return (
+            f"costly: privacy takes {loss:.1f} points of accuracy; {limit}; see `fedcel privacy "
+            f"{run.folder}` for the epsilon that costs less"
         )
 
 
@@ -154,6 +178,7 @@ def expect_answers(
         score_answers(mechanism, calibration, images),
         score_probabilities(images.logits.softmax(1), images).accuracy,
         accuracy_ceiling(mechanism.epsilon, mechanism.delta, run.splits.classes),
+        run.splits.classes,
     )
 
 

@@ -6,11 +6,12 @@ starts another where one died, and uses the machines that a cluster has at that 
 """
 
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from logging import ERROR, WARNING
+from pathlib import Path
 from threading import Event
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flwr
 import ray
@@ -24,6 +25,7 @@ from flwr.simulation.ray_transport.ray_actor import pool_size_from_resources
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError, WorkerCrashedError
 
 from fedcel.errors import FailedError, describe_unforeseen, shorten_text
+from sims import supervisor
 
 ATTEMPTS = 3
 """How often a client is trained in a round before it is left out, if its process always dies."""
@@ -33,6 +35,13 @@ LOST_TEXT = 300
 """Characters of what Ray says of a lost process."""
 CHOICE = "RayBackend"
 """What Flower's simulation makes its backend of: a name in its module `raybackend`."""
+
+PRINTER = "print_to_stdstream"
+"""By what Ray prints to a driver's terminal: a name in its module `ray._private.worker`."""
+WORKER_DIED = "A worker died or was killed"
+"""How Ray begins to tell of a process of clients that ended."""
+DAEMONS = {"raylet": "Ray's raylet", "gcs_server": "Ray's gcs_server"}
+"""What a training on Ray does not outlive: Ray's kinds of processes, and their names for people."""
 
 AppLoader = Callable[[], ClientApp]
 
@@ -59,6 +68,7 @@ class ClientProcesses(raybackend.RayBackend):
             app_fn: Loads the ClientApp.
         """
         self._over = Event()
+        supervisor.say_dependencies(list_ray_processes())
         self._app = ray.put(app_fn)
         # No retries of Ray's own: of a process that was killed for want of memory it has no end.
         options = {**self.client_resources, "max_retries": 0, "name": "ClientApp"}
@@ -95,6 +105,7 @@ class ClientProcesses(raybackend.RayBackend):
     def terminate(self) -> None:
         """End Ray and with it all processes; messages under way are not tried again."""
         self._over.set()
+        supervisor.say_dependencies([])
         super().terminate()
 
     def _run_repeatedly(self, message: Message, context: Context, client: object) -> Outcome:
@@ -123,6 +134,60 @@ class ClientProcesses(raybackend.RayBackend):
             context,
             f"lost in each of {ATTEMPTS} attempts; the last time: {lost}",
         )
+
+
+@contextmanager
+def log_ray_messages() -> Iterator[None]:
+    """Let what Ray says of its own processes be lines of the log, not raw text between results.
+
+    It has no parameter for it: `log_to_driver` is about what clients print.
+    """
+    earlier = getattr(ray._private.worker, PRINTER, None)
+    if earlier is None:  # another Ray, which prints by other means
+        yield
+        return
+    setattr(ray._private.worker, PRINTER, log_ray_message)
+    try:
+        yield
+    finally:
+        setattr(ray._private.worker, PRINTER, earlier)
+
+
+def log_ray_message(message: Mapping[str, Any], *_: object, **__: object) -> None:
+    """Log what Ray says, but for a lost process of a client: that client's own line says it.
+
+    Args:
+        message: Of Ray's: `lines`, and whence they are.
+    """
+    beginning = " ".join("\n".join(message["lines"]).strip().partition("\n")[0].split())
+    if not beginning.startswith(WORKER_DIED):
+        log(WARNING, "Ray: %s", shorten_text(beginning, LOST_TEXT))
+
+
+def list_ray_processes() -> list[tuple[int, str]]:
+    """List the processes of the Ray that this one began: where one ends, Ray ends this one.
+
+    Returns:
+        Ids and names; nothing of a cluster that was there before.
+    """
+    node = getattr(ray._private.worker, "_global_node", None)
+    begun = getattr(node, "all_processes", {})
+    listed = [
+        (info.process.pid, name) for kind, name in DAEMONS.items() for info in begun.get(kind, ())
+    ]
+    raylets = [info.process.pid for info in begun.get("raylet", ())]
+    agents = [agent for raylet in raylets for agent in find_agents(raylet)]
+    return [(agent, "Ray's agent") for agent in agents] + listed
+
+
+def find_agents(raylet: int) -> list[int]:
+    """Find a raylet's agents, which it does not outlive, where the system shows its children."""
+    agents = []
+    with suppress(OSError):
+        for child in Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split():
+            if b"agent" in Path(f"/proc/{child}/cmdline").read_bytes().lower():
+                agents.append(int(child))
+    return agents
 
 
 def run_client_app(load_app: AppLoader, message: Message, context: Context) -> Outcome:

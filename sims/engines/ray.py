@@ -46,7 +46,7 @@ def train_on_ray(
     # Seconds that the other engines need not wait.
     from flwr.simulation import run_simulation
 
-    from sims.engines.client_processes import use_client_processes
+    from sims.engines.client_processes import log_ray_messages, use_client_processes
 
     app = ServerApp()
     stop = Event()
@@ -61,6 +61,7 @@ def train_on_ray(
         stop_on_interrupt(stop),
         filter_log(stop, is_quiet=True),
         use_client_processes(),
+        log_ray_messages(),
     ):
         warnings.filterwarnings("ignore", "Tip:", FutureWarning)  # Ray's advice on env variables
         try:
@@ -96,19 +97,20 @@ def describe_cause(error: BaseException) -> str:
 def stop_on_interrupt(stop: Event) -> Iterator[None]:
     """Set `stop` the moment that Ctrl-C is pressed, before anything is taken down."""
     is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    interrupt = signal.getsignal(signal.SIGINT)
+    if not is_main or not callable(interrupt):
         yield
         return
 
     def on_interrupt(number: int, frame: FrameType | None) -> None:
         stop.set()
-        signal.default_int_handler(number, frame)
+        interrupt(number, frame)
 
-    before = signal.signal(signal.SIGINT, on_interrupt)
+    signal.signal(signal.SIGINT, on_interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, interrupt)
 
 
 def make_stoppable(grid: Grid, stop: Event) -> Grid:

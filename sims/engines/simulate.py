@@ -2,21 +2,12 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from fedcel import attacks, privacy
+from fedcel.check_parts import build_parts
 from fedcel.data import load_splits
-from fedcel.errors import FedcelError, PluginError
-from fedcel.federation import init_net, init_server_state
-from fedcel.losses import cel, defences
-from fedcel.nets import FlatNet
 from fedcel.own_parts import blame_own_parts
-from fedcel.plugins import PartName, check_contract
-from fedcel.posterior import build_sampler
 from fedcel.runs import EventCallback, open_run
-from fedcel.settings import OWN_STRATEGY, CelSettings, LocalSettings, Settings, UpdateSettings
+from fedcel.settings import OWN_STRATEGY, Settings
 from sims import progress
 from sims.engines import local
 
@@ -97,55 +88,14 @@ def train_on_engine(
 def check_parts(settings: Settings) -> None:
     """Build every part that the settings name, and forget it: what cannot be built is refused now.
 
+    Args:
+        settings: The run's settings.
+
     Raises:
         FedcelError: A part is wrong: DataError, NetError, PluginError, SettingsError.
     """
-    splits = load_splits(settings.data, settings.clients, settings.seed)
-    flat = init_net(settings, splits)
-    cel.build_cel(settings.cel, flat.net.cut.sigma, flat.net.features, splits.classes)
-    defences.build_defence(settings, splits.shape)
-    build_sampler(settings.local)
+    flat = build_parts(settings)
     if settings.strategy.name != OWN_STRATEGY:
+        from strategies.check_strategy import check_strategy  # needs Flower, which others do not
+
         check_strategy(settings, flat)
-    attacks.parse_attacks(settings.attack.names)
-    if settings.privacy.mechanism != "none":
-        privacy.build_mechanism(settings.privacy, splits.classes)
-
-
-def check_strategy(settings: Settings, flat: FlatNet) -> None:
-    """Build the strategy that the settings name; hold a user's own over deltas to its contract.
-
-    Raises:
-        FedcelError: It cannot be built, or breaks its contract.
-    """
-    from fedcel.testing import made_up_round  # both need Flower, as the strategy does
-    from strategies import PosteriorStrategy
-    from strategies.build_strategy import build_strategy
-
-    part = PartName("strategy.name", settings.strategy.name, "StrategyContract")
-    try:
-        strategy = build_strategy(settings, init_server_state(flat.vector), flat.shapes, flat.cut)
-    except FedcelError:
-        raise
-    except Exception as error:
-        raise PluginError(part.describe_failure(error)) from error
-    if not isinstance(strategy, PosteriorStrategy):
-        return
-    small = settings.model_copy(
-        update={
-            "clients": len(made_up_round.EXAMPLES),
-            "clients_per_round": 0,
-            "temperature": 0.0,
-            "cel": CelSettings(),
-            "local": LocalSettings(),
-            "update": UpdateSettings(),
-        }
-    )
-
-    def build() -> Any:
-        state = init_server_state(torch.linspace(-1, 1, made_up_round.SIZE))
-        return made_up_round.register_clients(
-            build_strategy(small, state, made_up_round.SHAPES, made_up_round.CUT)
-        )
-
-    check_contract(part, made_up_round.STRATEGY_CHECKS, made_up_round.StrategyCase(build))

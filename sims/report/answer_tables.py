@@ -35,6 +35,8 @@ EPSILON_STEP = 0.5
 """The epsilon at which labels lose no more than is allowed is rounded up to a multiple of it..."""
 EPSILON_MARGIN = 0.25
 """...that is larger by this at least, so that the noise of few images hardly matters."""
+CEILING = "limit for a perfect model"
+"""The line of the accuracies that no mechanism exceeds at delta 0."""
 
 
 def describe_answers(
@@ -123,7 +125,7 @@ def make_answer_table(options: Sequence[AnswerOption], classes: int) -> Table:
         cells = [f"{100 * score.accuracy:.1f} ({score.ece:.3f})" for score in scores]
         rows.append([mechanism, clip, f"{1e6 * seconds:.0f}", *cells])
     ceilings = [f"{100 * accuracy_ceiling(epsilon, 0, classes):.1f}" for epsilon in epsilons]
-    rows.append(["ceiling at delta 0", "", "", *ceilings])
+    rows.append([CEILING, "", "", *ceilings])
     heads = [f"eps {epsilon:g}" for epsilon in epsilons]
     head = ["accuracy, % (ECE)", "clip", "us an answer", *heads]
     return make_table("Private answers", head, rows, words=2)
@@ -163,10 +165,10 @@ def describe_choice(
         f"({100 * cheapest.validation.accuracy:.1f} % where the run has "
         f"{100 * own_validation:.1f} %): "
         f"{name_option(cheapest.privacy)}\n"
-        f"on test images: {100 * cheapest.test.accuracy:.1f} ± "
-        f"{100 * cheapest.test.half_width:.1f} % of {100 * own_test:.1f} %, ECE "
-        f"{cheapest.test.ece:.3f}, at most {100 * cheapest.ceiling:.1f} % by a model without "
-        "errors\n"
+        f"on test images {100 * cheapest.test.accuracy:.1f} ± "
+        f"{100 * cheapest.test.half_width:.1f} % are right, {100 * own_test:.1f} % without "
+        f"privacy; ECE {cheapest.test.ece:.3f}. A model that is never wrong would reach "
+        f"{100 * cheapest.ceiling:.1f} %\n"
         f"set it with: {' '.join(f'--set {setting}' for setting in settings)}"
     )
 
@@ -174,7 +176,10 @@ def describe_choice(
 def describe_label_only(run: Run, accuracy: float, allowed_loss: float) -> str:
     """Say from which epsilon on labels alone stay within the loss."""
     needed = label_only_epsilon(accuracy, allowed_loss, run.splits.classes)
-    return f"by its law label-only stays within it from epsilon {needed:.2f} on"
+    return (
+        f"label-only loses no more than {100 * allowed_loss:g} points from epsilon {needed:.2f} on "
+        "(computed, not measured)"
+    )
 
 
 def describe_sensitivity(run: Run, clips: Sequence[float]) -> list[str]:
@@ -192,13 +197,12 @@ def describe_sensitivity(run: Run, clips: Sequence[float]) -> list[str]:
     estimate = estimate_sensitivity(answer, torch.cat([inputs, pushed]))
     classes = run.splits.classes
     kinds = [*((kind, clip) for kind in ("l1", "clamp") for clip in clips), ("probabilities", 1.0)]
-    enforced = [
-        f"{kind}{'' if kind == 'probabilities' else f' {clip:g}'} "
-        f"{clip_sensitivity(kind, clip, classes):.4g}"
-        for kind, clip in kinds
-    ]
+    lines = ["how far a clip lets two answers lie apart in L1 (the sensitivity), for any inputs:"]
+    for kind, clip in kinds:
+        name = kind if kind == "probabilities" else f"{kind}, clip {clip:g}"
+        lines.append(f"  {name}: {clip_sensitivity(kind, clip, classes):.4g}")
     return [
-        f"sensitivity that a clip enforces (L1, for any inputs): {', '.join(enforced)}",
-        f"without a clip, validation images and {len(pushed)} inputs pushed to the decision "
+        *lines,
+        f"without a clip, of validation images and {len(pushed)} images pushed to the decision "
         f"boundary: {estimate}",
     ]

@@ -4,8 +4,8 @@
 kills one of Ray's processes of clients every so many seconds (3 000 rounds, 120 s: an hour of two
 cores), but not before a round has ended since the last: a client that is killed three times is left
 out. Beside it one process trains the same undisturbed. Printed: a line at every kill with the
-round, clients that were left out so far, resident memory of the first process; at the end whether
-rounds and models have the same bits. The exit code says it, too.
+round, clients that were left out so far, resident memory of the process that trains; at the end
+whether rounds and models have the same bits. The exit code says it, too.
 """
 
 import json
@@ -113,7 +113,16 @@ def count_left_out(folder: Path) -> int:
 
 def describe(folder: Path, process: int) -> str:
     """Return the round, who was left out, the memory, as cells of a table."""
-    return f"{len(read_rounds(folder))} | {count_left_out(folder)} | {resident(process):.0f}"
+    trains = read_trainer(folder, process)
+    return f"{len(read_rounds(folder))} | {count_left_out(folder)} | {resident(trains):.0f}"
+
+
+def read_trainer(folder: Path, process: int) -> int:
+    """Return the process that trains; the command's first one, which waits for it, at the end."""
+    try:
+        return int(json.loads((folder / ".lock").read_text())["pid"])
+    except (OSError, ValueError):
+        return process
 
 
 if __name__ == "__main__":

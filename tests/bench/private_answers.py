@@ -1,20 +1,24 @@
 """What calibration makes of private answers: accuracy and calibration error before and after.
 
-`python -m tests.bench.private_answers RUN...` reads finished runs and prints a table of each.
-Before: the label is the largest value of the answer, its probability the softmax (or, of noisy
-probabilities, the nearest distribution). After: both are Bayes' rule's. Answers are about test
-images, the references are validation images. Last comes the processor time that the probabilities
-of an answer take, in groups of 16.
+`python -m tests.bench.private_answers ROWS RUN...` reads finished runs, measures every mechanism
+and epsilon, writes the rows and prints the tables of docs/private-answers.md. Before: the label is
+the largest value of the answer, its probability the softmax (or, of noisy probabilities, the
+nearest distribution). After: both are Bayes' rule's. Answers are about test images, the references
+are all validation images, and the first `FEW` of them where there are many more.
 """
 
+import json
+import math
 import sys
-import time
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import torch
 
+from fedcel.files import write_json
 from fedcel.metrics import accuracy, ece
-from fedcel.privacy import build_mechanism, fit_calibration
+from fedcel.privacy import LabelledLogits, build_mechanism, fit_calibration
 from fedcel.privacy.clip import project_simplex
 from fedcel.runs import predict_labelled, predict_references, read_run
 from fedcel.settings import PrivacySettings
@@ -26,42 +30,110 @@ OPTIONS = [
     *(("discrete-laplace", *clip) for clip in CLIPS),
     *(("gaussian", *clip) for clip in CLIPS),
 ]
-GROUP, REPEATS = 16, 200
+ANSWERS = 10_000
+FEW = 150
+Row = dict[str, str | int | float]
 
 
 def main() -> None:
-    """Print a table of each run."""
+    """Write the rows of all runs, and print their tables."""
     torch.set_num_threads(1)
-    for folder in sys.argv[1:]:
-        run = read_run(Path(folder))
+    target, *folders = map(Path, sys.argv[1:])
+    rows: list[Row] = []
+    for folder in folders:
+        run = read_run(folder)
         references, test = predict_references(run), predict_labelled(run, run.splits.test, "bench")
-        own = accuracy(test.logits.softmax(1), test.labels)
-        print(f"\n{folder}: accuracy without privacy {own:.3f}, {len(test.labels)} answers\n")
-        heads = " | ".join(f"{epsilon:g}: before | after" for epsilon in EPSILONS)
-        print(f"| mechanism | clip | {heads} | us |")
-        print("|---|---|" + "---|---|" * len(EPSILONS) + "---|")
-        for name, kind, clip in OPTIONS:
-            cells = []
-            for epsilon in EPSILONS:
-                privacy = PrivacySettings(
-                    mechanism=name, clip_kind=kind, clip=clip, epsilon=epsilon
-                )
-                mechanism = build_mechanism(privacy, run.splits.classes)
-                reader = fit_calibration(mechanism, references.logits, references.labels)
-                answers = mechanism.answer(test.logits.double())
-                is_logits = mechanism.unit == "logits"
-                naive = answers.softmax(1) if is_logits else project_simplex(answers, 1.0)
-                right = float((answers.argmax(1) == test.labels).double().mean())
-                after = reader.probabilities(answers)
-                cells.append(f"{right:.3f} / {ece(naive, test.labels):.3f}")
-                cells.append(f"{accuracy(after, test.labels):.3f} / {ece(after, test.labels):.3f}")
-            begin = time.process_time()
-            for _ in range(REPEATS):
-                reader.probabilities(answers[:GROUP])
-            micros = 1e6 * (time.process_time() - begin) / (GROUP * REPEATS)
+        sizes = [len(references.labels)]
+        sizes += [FEW] if sizes[0] >= 2 * FEW else []
+        for size in sizes:
+            few = keep_first(references, size, run.splits.classes)
+            name = run.settings.data.source if run.settings.data.source == "digits" else folder.name
+            rows += measure_rows(name, few, test, run.splits.classes)
+    write_json(target, rows)
+    print("\n\n".join(make_tables(rows)))
+
+
+def keep_first(references: LabelledLogits, size: int, classes: int) -> LabelledLogits:
+    """Return the first references, as many of each class."""
+    if size == len(references.labels):
+        return references
+    labels = references.labels
+    places = [(labels == label).nonzero().flatten()[: size // classes] for label in range(classes)]
+    chosen = torch.cat(places)
+    return LabelledLogits(references.logits[chosen], labels[chosen])
+
+
+def measure_rows(
+    name: str, references: LabelledLogits, test: LabelledLogits, classes: int
+) -> Iterator[Row]:
+    """Measure every mechanism at every epsilon."""
+    many = test.repeat(math.ceil(ANSWERS / len(test.labels)))
+    for mechanism_name, kind, clip in OPTIONS:
+        for epsilon in EPSILONS:
+            privacy = PrivacySettings(
+                mechanism=mechanism_name, clip_kind=kind, clip=clip, epsilon=epsilon
+            )
+            mechanism = build_mechanism(privacy, classes)
+            reader = fit_calibration(mechanism, references.logits, references.labels)
+            answers = mechanism.answer(many.logits.double())
+            is_logits = mechanism.unit == "logits"
+            naive = answers.softmax(1) if is_logits else project_simplex(answers, 1.0)
+            after = reader.probabilities(answers)
+            is_right = answers.argmax(1) == many.labels
             shown = kind if kind == "probabilities" else f"{kind} {clip:g}"
-            shown = "-" if name == "label-only" else shown
-            print(f"| {name} | {shown} | {' | '.join(cells)} | {micros:.0f} |", flush=True)
+            yield {
+                "data": name,
+                "references": len(references.labels),
+                "answers": len(many.labels),
+                "accuracy-without-privacy": accuracy(test.logits.softmax(1), test.labels),
+                "mechanism": mechanism_name,
+                "clip": "-" if mechanism_name == "label-only" else shown,
+                "epsilon": epsilon,
+                "accuracy-before": float(is_right.double().mean()),
+                "ece-before": ece(naive, many.labels),
+                "accuracy": accuracy(after, many.labels),
+                "ece": ece(after, many.labels),
+            }
+
+
+def make_tables(rows: Sequence[Row]) -> list[str]:
+    """Return a Markdown table of each data set and number of references.
+
+    Args:
+        rows: As they are written.
+
+    Returns:
+        Tables, each below its heading.
+    """
+    tables = []
+    for (name, count), same in groupby(rows, lambda row: (row["data"], row["references"])):
+        part = list(same)
+        own = 100 * float(part[0]["accuracy-without-privacy"])
+        lines = [
+            f"{str(name).capitalize()}, {count} references, {own:.1f} % right without privacy:",
+            "",
+            f"| mechanism | clip | {' | '.join(f'ε {epsilon:g}' for epsilon in EPSILONS)} |",
+            f"|---|---|{'---|' * len(EPSILONS)}",
+        ]
+        for (mechanism, clip), cells in groupby(
+            part, lambda row: (str(row["mechanism"]), str(row["clip"]))
+        ):
+            texts = [
+                f"{100 * float(row['accuracy-before']):.1f} ({row['ece-before']:.3f}) → "
+                f"{100 * float(row['accuracy']):.1f} ({row['ece']:.3f})"
+                for row in cells
+            ]
+            lines.append(
+                f"| `{mechanism.removeprefix('discrete-')}` | {clip} | {' | '.join(texts)} |"
+            )
+        tables.append("\n".join(lines))
+    return tables
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Return rows as they were written."""
+    rows: list[Row] = json.loads(path.read_text())
+    return rows
 
 
 if __name__ == "__main__":

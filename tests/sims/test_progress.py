@@ -44,16 +44,20 @@ def test_each_line_tells_how_much_is_left(
     now = 0.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
     with progress.show_rounds("training", 10) as show_round:
-        now = 20.0
+        now = 100.0  # of which nobody knows how many an engine took to begin, or a resumed run has
         show_round(EVENT)
+        now = 120.0
+        show_round(EVENT | {"round": 4})
+        now = 0.0
     with progress.show_attacks("cell") as listener:
         listener.begin_seed(0, 4, "decoder, seed 0")
-        now = 40.0
+        now = 20.0
         listener.begin_seed(1, 4, "rmle, seed 0")
-        now = 51.0
+        now = 31.0
         listener.show_line("step 3/9, loss 1.0")
     assert capsys.readouterr().err.splitlines() == [
-        "training: round 2 of 10, accuracy 0.500, spread within classes 0.100, about 80 s left",
+        "training: round 2 of 10, accuracy 0.500, spread within classes 0.100",
+        "training: round 4 of 10, accuracy 0.500, spread within classes 0.100, about 60 s left",
         "attacking cell: 1 of 4 attacks done, rmle, seed 0, about 60 s left",
         "attacking cell: 1 of 4 attacks done, step 3/9, loss 1.0, about 60 s left",
     ]
@@ -101,3 +105,20 @@ def test_waiting_is_said_when_it_lasts(
             said += capsys.readouterr().err
             time.sleep(0.01)
     assert said + capsys.readouterr().err == "reading ...\n"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_name_steers_no_terminal(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither by control characters nor, in a bar, by what is a markup there."""
+    if is_terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(progress, "LINE_SECONDS", -1.0)
+    with progress.show_attacks("x\x1b]0;title\x07[red]y") as listener:
+        listener.begin_seed(0, 2, "a\x9b2J[bold]b")
+    said = capsys.readouterr().err
+    assert r"\x1b]0;title\x07[red]y" in said and r"a\x9b2J[bold]b" in said
+    assert "\x1b]0" not in said and "\x9b" not in said

@@ -1,5 +1,6 @@
 """What a strategy is made of: every setting reaches it, or is refused."""
 
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,17 @@ def test_a_class_that_hands_on_its_arguments_gets_what_its_parent_gets(name: str
     made = build(name, **{"clients-per-round": 3})
     assert (made.fraction_train, made.min_train_nodes) == (3 / 8, 3)
     assert (made.fraction_evaluate, made.min_available_nodes) == (0.0, 8)
+
+
+def test_what_is_set_on_purpose_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Flower warns of a strategy that asks nobody to evaluate: the server does that."""
+    with caplog.at_level("WARNING", "flwr"):
+        logging.getLogger("flwr").addHandler(caplog.handler)
+        try:
+            build("FedAvg")
+        finally:
+            logging.getLogger("flwr").removeHandler(caplog.handler)
+    assert "fraction_evaluate" not in caplog.text
 
 
 def test_arguments_reach_the_class_that_takes_them() -> None:

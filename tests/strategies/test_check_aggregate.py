@@ -8,6 +8,7 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp.strategy import FedAvg
 
 from fedcel.errors import FailedError, RoundError
+from fedcel.federation import record_names
 from fedcel.settings import parse_settings
 from strategies import PosteriorStrategy
 from strategies.check_aggregate import blame_strategy, check_aggregates
@@ -53,6 +54,20 @@ def test_what_flower_expects_passes() -> None:
     assert strategy.aggregate_train(1, [reply(0)]) == strategy.answer
     strategy.answer = (None, None)
     assert strategy.aggregate_train(1, []) == (None, None)
+
+
+def test_a_model_that_is_not_finite_is_the_strategys_where_the_updates_were() -> None:
+    """Where a client's was not, or is at the end of its numbers, the training ran away instead."""
+    strategy = Answering((ArrayRecord([a + np.nan for a in MODEL]), None))
+    check_aggregates(strategy, SHAPES)
+    words = "Answering.aggregate_train returned a model that is not finite, of updates that are"
+    with pytest.raises(RoundError, match=words):
+        strategy.aggregate_train(1, [reply(0), reply(1)])
+    for value in (np.nan, np.inf, 1e30):
+        wild = reply(1)
+        arrays = ArrayRecord([np.full(shape, value, np.float32) for shape in SHAPES])
+        wild.content[record_names.DELTA] = arrays
+        assert strategy.aggregate_train(1, [reply(0), wild]) == strategy.answer
 
 
 class Idle(PosteriorStrategy):

@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord
 from flwr.common.logger import log
 
 from fedcel.errors import MAX_TEXT
-from strategies.flower_log import filter_log, show_progress
+from strategies.flower_log import conclude_log, filter_log, show_progress
 from tests.strategies.grid import FakeGrid, strategy
 
 LOGGER = logging.getLogger("flwr")
@@ -89,3 +89,20 @@ def test_a_quiet_log_has_warnings_and_progress_alone_and_none_after_a_stop(
     log(logging.ERROR, "said while the process ends")
     LOGGER.filters = before
     assert "while the process ends" not in messages(caplog)
+
+
+def test_foreign_text_steers_no_terminal(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither in a message nor in a traceback; not after the app's last line, either."""
+    with filter_log():
+        log(logging.WARNING, "a client: %s", "\x1b[2J")
+    conclude_log()
+    log(logging.INFO, "")  # with which Flower ends a process
+    try:
+        raise ValueError("\x1b]0;x\x07")
+    except ValueError:
+        log(logging.ERROR, "ServerApp raised %s", "\x9b", exc_info=True)
+    assert [record.getMessage() for record in caplog.records] == [
+        r"a client: \x1b[2J",
+        r"ServerApp raised \x9b",
+    ]
+    assert "\x1b" not in caplog.text and r"ValueError: \x1b]0;x\x07" in caplog.text

@@ -14,9 +14,10 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 
 from clients import make_client_app
 from fedcel.data import load_splits
-from fedcel.errors import RunError
+from fedcel.errors import PluginError, RunError
 from fedcel.federation import client_update, record_names
 from fedcel.files import read_tensors
+from fedcel.losses.cel import State, Stateless, Term
 from fedcel.runs import hold_folder, run_folder
 from fedcel.settings import (
     CONNECTED_NODES,
@@ -26,7 +27,7 @@ from fedcel.settings import (
     flatten_settings,
     parse_settings,
 )
-from strategies import make_server_app, node_registry, server_app
+from strategies import PosteriorStrategy, make_server_app, node_registry, server_app
 
 RAW: dict[str, Scalar] = {
     "clients": 3,
@@ -357,6 +358,46 @@ def test_the_node_that_holds_a_partition_later_has_its_state_of_the_round_alone(
     queried = [node for kind, node in grid.asked if kind == f"query.{record_names.COUNT_QUERY}"]
     assert queried == [101, 102, 103, 104, 105]
     assert sorted(node for kind, node in grid.asked if kind == "evaluate") == [101, 103, 104]
+
+
+class Crashing(Stateless):
+    """A loss that raises always, in a text that would clear a terminal."""
+
+    def __init__(self, *arguments: object) -> None:
+        """Take anything."""
+
+    def loss(self, state: State, z: torch.Tensor, y: torch.Tensor, measure: bool = True) -> Term:
+        """Raise."""
+        raise LookupError("no \x1b[2Jbatch")
+
+
+class Judging(PosteriorStrategy):
+    """Judges replies by no reason in words."""
+
+    def fault(self, reply: Message) -> str | None:
+        """Return no text."""
+        return 3  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "words"),
+    [
+        ("cel.kind", "Crashing", r"failed: LookupError: no \x1b[2Jbatch ("),
+        ("strategy.name", "Judging", "breaks its contract: `fault` must return a reason in words"),
+    ],
+)
+def test_a_part_of_a_users_own_is_held_to_its_contract_before_a_node_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, name: str, words: str
+) -> None:
+    """The run fails by the part and the line of its contract, and leaves no folder."""
+    grid = Wire(tmp_path, tmp_path / "run")
+    with pytest.raises(PluginError):
+        run(grid, tmp_path / "run", **{key: f"{__name__}:{name}"})  # type: ignore[arg-type]
+    (line,) = capsys.readouterr().out.splitlines()
+    assert (
+        line.startswith("the run FAILED, whatever") and f"{key} '{__name__}:{name}' {words}" in line
+    )
+    assert grid.asked == [] and not (tmp_path / "run").exists()
 
 
 def test_a_second_server_app_does_not_write_into_the_same_folder(tmp_path: Path) -> None:

@@ -57,7 +57,8 @@ def serving(run: Path, ledger: Path, *more: object) -> Iterator[Process]:
         )
     try:
         assert process.stdout
-        said = process.stdout.readline()
+        lines = [process.stdout.readline() for _ in range(3)]  # what answers are worth comes first
+        said = lines[-1]
         assert said.startswith("serving "), log.read_text()
         yield Process(process, said.split()[-1], log)
     finally:

@@ -4,14 +4,17 @@ import asyncio
 import importlib.util
 import os
 import re
+import resource
 import shutil
 import socket
 import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
@@ -87,15 +90,20 @@ def test_a_certificate_is_renewed_by_its_own_authority_alone(tmp_path: Path) -> 
     assert (tmp_path / "pki" / "server.crt").read_bytes() == served
 
 
-@pytest.fixture
-def door(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The program that starts the SuperLink, as a module."""
+def load_program(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Load one of the programs as a module."""
     monkeypatch.syspath_prepend(str(FOLDER))
-    spec = importlib.util.spec_from_file_location("superlink_door", FOLDER / "superlink.py")
+    spec = importlib.util.spec_from_file_location(f"{name}_program", FOLDER / f"{name}.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The program that starts the SuperLink, as a module."""
+    return load_program("superlink", monkeypatch)
 
 
 def push_through(
@@ -157,6 +165,18 @@ def test_the_door_counts_nothing_that_flower_refuses(door: ModuleType) -> None:
     assert answers == [200, 401, 401, 200, 413]
 
 
+def test_the_door_takes_as_many_connections_as_the_system_gives_it(door: ModuleType) -> None:
+    """Not the 1024 that many systems allow a process which does not ask."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (500, before[1]))
+        door.allow_files()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert hard == before[1] and 500 < soft <= 65_536
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
 def test_the_door_takes_no_large_request_and_passes_on_what_it_cannot_read(
     door: ModuleType,
 ) -> None:
@@ -187,28 +207,96 @@ class BrokenLink(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-@pytest.fixture
-def broken_link() -> Iterator[int]:
-    """The port of a SuperLink that fails."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), BrokenLink) as server:
+class RefusingLink(BrokenLink):
+    """A SuperLink that refuses what a node signs, as with another clock or a key taken away."""
+
+    def do_POST(self) -> None:
+        """Answer a request of the Fleet API."""
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(401)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """Return what this server takes for now: two hours ago."""
+        return formatdate(time.time() - 7200, usegmt=True)
+
+
+@contextmanager
+def serve(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+    """Serve on a port of this machine."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.server_address[1]
         server.shutdown()
 
 
-def test_a_node_that_can_no_longer_work_ends(tmp_path: Path, broken_link: int) -> None:
-    """Flower's own SuperNode stays, as a process that is offline for good."""
+def run_node(folder: Path, port: int) -> tuple[int, str]:
+    """Start a node of a SuperLink on a port; return its exit status and what it said."""
     command = [sys.executable, str(FOLDER / "supernode.py"), "--insecure"]
-    command += ["--superlink", f"127.0.0.1:{broken_link}", "--port", str(free_port())]
-    environment = {**os.environ, "FLWR_HOME": str(tmp_path)}
+    command += ["--superlink", f"127.0.0.1:{port}", "--port", str(free_port())]
+    environment = {**os.environ, "FLWR_HOME": str(folder)}
     environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    with (tmp_path / "log").open("wb") as log:
+    with (folder / "log").open("wb") as log:
         node = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     try:
-        assert node.wait(60) == 1
+        status = node.wait(60)
     finally:
         node.kill()
-    assert "can no longer work and ends" in (tmp_path / "log").read_text()
+    return status, (folder / "log").read_text()
+
+
+def test_a_node_that_can_no_longer_work_ends(tmp_path: Path) -> None:
+    """Flower's own SuperNode stays, as a process that is offline for good."""
+    with serve(BrokenLink) as port:
+        status, said = run_node(tmp_path, port)
+    assert status == 1 and "can no longer work and ends" in said
+
+
+def test_a_node_whose_signature_is_refused_says_why(tmp_path: Path) -> None:
+    """Flower's own SuperNode ends with status 0, `terminated gracefully`."""
+    with serve(RefusingLink) as port:
+        status, said = run_node(tmp_path, port)
+    assert status == 1 and re.search("its clock is 7[12].. s ahead of the server's", said), said
+
+
+@pytest.mark.parametrize(
+    ("server_ahead", "reason"),
+    [
+        (7200, "its clock is 7[12].. s behind the server's; set it"),
+        (-10, "its clock is 1. s ahead of the server's; set it"),
+        (200, "the server knows its key no longer; register it again"),
+        (None, "the server knows its key no longer; register it again"),
+    ],
+)
+def test_a_refusal_is_explained_by_the_clock_or_by_the_key(
+    monkeypatch: pytest.MonkeyPatch, server_ahead: int | None, reason: str
+) -> None:
+    """By the date of the server's answer, if it has one."""
+    node = load_program("supernode", monkeypatch)
+    date = "" if server_ahead is None else formatdate(time.time() + server_ahead, usegmt=True)
+    assert re.match(reason, node.explain_refusal(date))
+
+
+def print_home(folder: Path, state: Path, **environment: str) -> str:
+    """Return what Flower's home is in the process that supernode.sh starts."""
+    python = folder / "python"
+    python.write_text('#!/bin/sh\necho "$FLWR_HOME"\n')
+    python.chmod(0o755)
+    words = ["sh", str(FOLDER / "supernode.sh"), "link:9092", "ca", "key", "0", "own.npz"]
+    clean = {key: value for key, value in os.environ.items() if key != "FLWR_HOME"}
+    path = {"PATH": f"{folder}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [*words, str(state)], env=clean | path | environment, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def test_nodes_of_one_user_install_bundles_in_folders_of_their_own(tmp_path: Path) -> None:
+    """Flower takes a folder that is there for installed, also while another process fills it."""
+    homes = {print_home(tmp_path, tmp_path / name) for name in ("a", "b")}
+    assert homes == {f"{tmp_path}/a-flower", f"{tmp_path}/b-flower"}
+    assert print_home(tmp_path, tmp_path / "a", FLWR_HOME="/home/of/all") == "/home/of/all"
 
 
 def free_port() -> int:
@@ -229,10 +317,8 @@ class Healthy(BrokenLink):
 @pytest.fixture
 def healthy_server() -> Iterator[str]:
     """The address of a server that is well."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Healthy) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+    with serve(Healthy) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def test_the_health_check_asks_what_it_is_told_to_ask(healthy_server: str) -> None:

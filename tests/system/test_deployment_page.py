@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import tomllib
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.system.test_deployment import BIN, LIMIT, ROOT, copy_app, free, kill
+from tests.system.federation import BIN, LIMIT, ROOT, copy_app, find_port, signal_processes
 
 PAGE = ROOT / "docs" / "how-to" / "deploy-a-federation.md"
 CONNECTIONS = '[superlink]\ndefault = "mine"\n\n[superlink.mine]\naddress = ":local:"\n'
@@ -55,13 +56,13 @@ def test_the_page_has_its_steps_in_order() -> None:
 @pytest.mark.long
 def test_the_page_is_typed_from_certificates_to_the_report(tmp_path: Path) -> None:
     """All blocks but the installation; other ports, the server's name is this machine's."""
-    port = free()
+    port = find_port()
     changes = {
         "~/superlink.db": f"~/superlink.db 127.0.0.1 {port}",
         "server.example:9092": f"127.0.0.1:{port}",
         "127.0.0.1:9092": f"127.0.0.1:{port}",
-        "127.0.0.1 9094": f"127.0.0.1 {free()}",
-        "127.0.0.1 9095": f"127.0.0.1 {free()}",
+        "127.0.0.1 9094": f"127.0.0.1 {find_port()}",
+        "127.0.0.1 9095": f"127.0.0.1 {find_port()}",
     }
     copy_app(tmp_path)
     programs = tmp_path / "programs"
@@ -79,7 +80,7 @@ def test_the_page_is_typed_from_certificates_to_the_report(tmp_path: Path) -> No
             if block.number == 5:
                 logs[5] += type_block(block, tmp_path, changes)
     finally:
-        kill(f"MACHINES={tmp_path}")
+        signal_processes(f"MACHINES={tmp_path}", signal.SIGKILL)
     assert "finished:completed" in logs[8] and "the run is complete" in logs[8]
     assert (tmp_path / "server" / "run" / "report.html").exists()
     connections = tomllib.loads(configuration.read_text())["superlink"]

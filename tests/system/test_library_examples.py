@@ -62,7 +62,7 @@ def test_the_plain_loop_leaks_little_and_answers_well(
 def test_the_lightning_module_trains(
     epochs: int, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its hooks, called by a loop as short as Lightning's is long: Lightning is not installed."""
+    """Its hooks, called by a loop as short as Lightning's is long: without Lightning."""
     stand_in = ModuleType("lightning")
     stand_in.LightningModule = Trained  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "lightning", stand_in)
@@ -80,7 +80,18 @@ def test_the_lightning_module_trains(
     names["Defended"](x, y, epochs).load_state_dict(saved)
 
 
-@pytest.mark.parametrize("name", ["plain_loop.py", "lightning_module.py"])
+@pytest.mark.long
+def test_lightning_trains_it(library: Path) -> None:
+    """By Lightning's own Trainer, where it is installed."""
+    pytest.importorskip("lightning")
+    leak = runpy.run_path(str(library / "train_with_lightning.py"))["leak"]
+    assert leak.accuracy > 0.95
+    assert 0.3 < leak.bits_beyond_label < 0.6
+
+
+@pytest.mark.parametrize(
+    "name", ["plain_loop.py", "lightning_module.py", "train_with_lightning.py"]
+)
 def test_an_example_is_short(name: str) -> None:
     """At most twenty lines, beside imports, blank lines and docstrings."""
     lines = [line for line in (EXAMPLES / name).read_text().splitlines() if line.strip()]

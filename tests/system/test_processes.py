@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedcel.files import read_tensors
+from tests.bench.endurance_ray import is_below
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -54,6 +56,53 @@ def test_ctrl_c_on_ray_keeps_complete_rounds_and_a_resumed_run_ends_like_the_loo
     subprocess.run(command(whole, "loop"), check=True, cwd=ROOT)
     assert events.read_text().splitlines()[: len(complete)] == complete
     assert tensors(run) == tensors(whole)
+
+
+def find_descendant(ancestor: int, words: str) -> int:
+    """Return the process below this one whose command begins with these words."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            title = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:  # it has ended
+            continue
+        process = int(entry.name)
+        if words in title[:200] and process != ancestor and is_below(process, ancestor):
+            return process
+    raise LookupError(f"no {words} below {ancestor}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("victim", "reason"),
+    [
+        ("raylet/raylet", "Ray's raylet (process "),
+        ("ray::DashboardAgent", "Ray's agent (process "),
+        ("-m sims simulate", "its process was killed (SIGKILL), for want of memory perhaps"),
+    ],
+)
+def test_a_training_whose_ray_dies_says_so_and_goes_on_where_it_was(
+    tmp_path: Path, victim: str, reason: str
+) -> None:
+    """Exit 1, one line of ours: what died, and the very command that ends with the same bits."""
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    process = subprocess.Popen(command(run, "ray"), stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    events = run / "events.jsonl"
+    limit = time.monotonic() + 240
+    while not (events.exists() and len(events.read_text().splitlines()) >= 3):
+        assert process.poll() is None, "the run ended by itself"
+        assert time.monotonic() < limit, "no three rounds within four minutes"
+        time.sleep(0.1)
+    os.kill(find_descendant(process.pid, victim), signal.SIGKILL)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1
+    (line,) = [line for line in said.splitlines() if line.startswith("fedcel: ")]
+    assert line.startswith(f"fedcel: {reason}") and "(raylet)" not in said
+    words = shlex.split(line.partition("complete rounds are saved, go on: fedcel ")[2])
+    assert words[-1] == "--resume"
+    if victim.startswith("raylet"):
+        subprocess.run([sys.executable, "-m", "sims", *words], check=True, cwd=ROOT)
+        subprocess.run(command(whole, "loop"), check=True, cwd=ROOT)
+        assert tensors(run) == tensors(whole)
 
 
 @pytest.mark.long

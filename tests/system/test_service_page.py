@@ -37,5 +37,5 @@ def test_the_page_is_typed_from_training_to_an_answer(tmp_path: Path) -> None:
         timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "private answers, label-only at epsilon 4" in done.stdout
+    assert "label-only at epsilon 4" in done.stdout
     assert re.search(r"^Leak\(.*PrivatePrediction\(", done.stdout, re.MULTILINE)

@@ -18,7 +18,15 @@ from clients import make_client_app
 from fedcel.settings import parse_settings
 from sims.engines.in_memory_grid import InMemoryGrid, allow_messages
 from tests.strategies.stock_matrix import STOCK, list_differences, print_outcomes, train_all
-from tests.system.test_deployment import BIN, LIMIT, ROOT, Federation, end, free, until
+from tests.system.federation import (
+    BIN,
+    LIMIT,
+    ROOT,
+    Federation,
+    end_processes,
+    find_port,
+    wait_until,
+)
 
 NODES = 7  # Bulyan's least number for one hostile client
 ROUNDS = 1  # each takes a process a node
@@ -68,20 +76,20 @@ def deploy(folder: Path) -> Iterator[Federation]:
     (app / "pyproject.toml").write_text(
         project.replace("strategies.server_app:app", "sims.stock_matrix:app")
     )
-    federation = Federation(folder, free(), [])
+    federation = Federation(folder, find_port(), [])
     link = f"127.0.0.1:{federation.port}"
     try:
         words = ("--insecure", "--host", "127.0.0.1", "--port", federation.port)
         options = (*words, "--disable-runtime-dependency-installation")
         federation.start("link", BIN / "flower-superlink", *options)
-        until(lambda: is_healthy(f"http://{link}/health"), lambda: federation.log("link"))
+        wait_until(lambda: is_healthy(f"http://{link}/health"), lambda: federation.log("link"))
         for k in range(NODES):
-            words = ("--insecure", "--superlink", link, "--port", free())
+            words = ("--insecure", "--superlink", link, "--port", find_port())
             node = ("--node-config", f"partition-id={k}")
             federation.start(f"node-{k}", BIN / "flower-supernode", *words, *node)
         yield federation
     finally:
-        end(federation)
+        end_processes(federation)
 
 
 def is_healthy(url: str) -> bool:

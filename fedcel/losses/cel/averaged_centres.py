@@ -21,6 +21,7 @@ from fedcel.losses.cel.kmeans import MAX_ITERATIONS, centre_distances
 from fedcel.losses.cel.protocol import ConditionalEntropy, FeatureBatches, State, Term
 from fedcel.losses.cel.reservoir import check_finite
 from fedcel.settings import CelSettings
+from fedcel.short_repr import summarise_record
 
 ROUNDING = 1e-3
 """What rounding may add to sums of weights and to the bound of a mean."""
@@ -37,6 +38,10 @@ class SharedCentres(NamedTuple):
     centres: Float[Tensor, "C K D"]
     weights: Float[Tensor, "C K"]
 
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
+
 
 class CentreStatistics(NamedTuple):
     """What one client sends about its clusters.
@@ -50,6 +55,10 @@ class CentreStatistics(NamedTuple):
     centres: Float[Tensor, "C K D"]
     weights: Float[Tensor, "C K"]
     counts: Int[Tensor, " C"]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 class _ClusterSums(NamedTuple):
@@ -87,6 +96,10 @@ class AveragedCentres:
 
     inner: ConditionalEntropy
     shared: SharedCentres
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
     @torch.no_grad()
     def refresh(

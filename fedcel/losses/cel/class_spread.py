@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.errors import DataError
+from fedcel.short_repr import summarise_record
 
 
 class Members(NamedTuple):
@@ -24,6 +25,10 @@ class Members(NamedTuple):
 
     one_hot: Float[Tensor, "B C"]
     counts: Float[Tensor, " C"]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 def class_members(y: Int[Tensor, " B"], classes: int, like: Float[Tensor, "B D"]) -> Members:

@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.losses.cel.class_spread import Members, uniform_weights
+from fedcel.short_repr import summarise_record
 
 FLOOR_SHARE = 1e-3
 """What EM adds to each variance (full: to the diagonal), as a share of the mean variance per
@@ -42,6 +43,10 @@ class Mixture(NamedTuple):
     weights: Float[Tensor, " K"]
     centres: Float[Tensor, "K D"]
     scales: Float[Tensor, "K *shape"]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 def log_joint(z: Float[Tensor, "N D"], mixture: Mixture) -> Float[Tensor, "N K"]:

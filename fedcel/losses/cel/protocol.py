@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedcel.short_repr import summarise_record
+
 State = dict[str, Tensor]
 """Named tensors that one client keeps from round to round; never part of the upload."""
 
@@ -27,6 +29,10 @@ class Term(NamedTuple):
 
     loss: Float[Tensor, ""]
     metrics: dict[str, Float[Tensor, ""]]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 @runtime_checkable

@@ -20,6 +20,7 @@ from fedcel.losses.contract import (
 from fedcel.losses.defences.protocol import Defence, Transform
 from fedcel.plugins import require
 from fedcel.seeding import make_twice
+from fedcel.short_repr import summarise_record
 
 _BATCH = 12  # images
 _NOISE = 0.1  # sd between features and smashed data
@@ -31,6 +32,10 @@ class SentBatch(NamedTuple):
     x: Float[Tensor, "B C H W"]
     z: Float[Tensor, "B D"]
     xi: Float[Tensor, "B D"]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 class DefenceCase(NamedTuple):
@@ -136,6 +141,10 @@ class TransformCase(NamedTuple):
 
     transform: Transform
     z: Float[Tensor, "B D"]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
     def change(self, z: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
         """Return what is sent in the place of features, after a look at its shape and values."""

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from clients import make_client_app
 from clients.flower.posterior_client import select_metrics
 from fedcel.errors import SettingsError
-from fedcel.federation import ClientUpdate, client_update, record_names
+from fedcel.federation import ClientUpdate, client_update, digest_code, record_names
 from fedcel.nets.flat_parameters import to_arrays
 from fedcel.settings import Settings, dump_settings, flatten_settings, parse_settings
 
@@ -134,6 +134,7 @@ def test_count_tells_examples_and_partition() -> None:
         record_names.EXAMPLES: examples,
         record_names.PARTITION: 2,
         record_names.HAS_NODE_DATA: 0,
+        record_names.CODE: digest_code(),
     }
 
 

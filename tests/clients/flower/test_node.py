@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from clients import make_client_app
 from fedcel.errors import DataError, SettingsError
-from fedcel.federation import client_update, record_names
+from fedcel.federation import client_update, digest_code, record_names
 from fedcel.nets.flat_parameters import to_arrays
 from fedcel.runs import ClientStateFolder
 from fedcel.settings import Scalar, dump_settings, flatten_settings, parse_settings
@@ -70,6 +70,7 @@ def test_a_node_answers_as_the_simulated_client_with_the_same_images(tmp_path: P
         record_names.EXAMPLES: examples,
         record_names.PARTITION: 1,
         record_names.HAS_NODE_DATA: 1,
+        record_names.CODE: digest_code(),
     }
     assert (
         ask("evaluate", node(tmp_path)).content[record_names.METRICS][record_names.EXAMPLES]
@@ -103,6 +104,16 @@ def test_a_node_refuses_at_the_door(
     with pytest.raises(Exception, match=words) as refusal:
         ask("query.count", node(tmp_path, **change), fits=fits)
     assert isinstance(refusal.value.__cause__ or refusal.value.__context__ or refusal.value, error)
+
+
+def test_a_node_says_before_round_one_that_its_state_path_takes_no_state(tmp_path: Path) -> None:
+    """Else it would train in each round, and each time lose what it learned of its statistics."""
+    (tmp_path / "state").mkdir()
+    ask("query.count", node(tmp_path, **{"state-path": str(tmp_path / "state" / "deeper")}))
+    assert list((tmp_path / "state" / "deeper").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingsError, match=r"file', which takes no files \(\[Errno 17"):
+        ask("query.count", node(tmp_path, **{"state-path": str(tmp_path / "file")}))
 
 
 def test_a_node_without_a_number_is_refused(tmp_path: Path) -> None:

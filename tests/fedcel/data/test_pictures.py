@@ -120,12 +120,12 @@ def test_grey_among_colours_becomes_colour(tmp_path: Path) -> None:
 
 
 def test_all_sizes_become_one(tmp_path: Path) -> None:
-    """A pixel and a photograph; smallest and largest are named as width x height."""
-    for name, size in (("a.png", (1, 1)), ("b.png", (300, 200)), ("c.png", (4, 4))):
+    """Least and largest width, and height: a wide picture may be the lowest of all."""
+    for name, size in (("a.png", (300, 2)), ("b.png", (30, 200)), ("c.png", (40, 40))):
         Image.fromarray(RED).resize(size).save(tmp_path / name)
     x, notes = decode([tmp_path / name for name in ("a.png", "b.png", "c.png")], SIZED)
     assert x.shape == (3, 3, 4, 4) and notes == [
-        "3 of 2 classes from 1x1 to 300x200 pixels, resized to 4x4"
+        "3 of 2 classes from 30x2 to 300x200 pixels, resized to 4x4"
     ]
     assert (x - torch.tensor([200 / 255, 0, 0]).view(3, 1, 1)).abs().max() < 1e-6
 

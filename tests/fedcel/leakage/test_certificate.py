@@ -11,7 +11,13 @@ from torch import nn
 
 from fedcel.errors import NetError
 from fedcel.leakage import SmashedData, optimal_leak
-from fedcel.leakage.certificate import certificate, entropy_bound, fano_bound
+from fedcel.leakage.certificate import (
+    DIRECTIONS,
+    certificate,
+    entropy_bound,
+    fano_bound,
+    find_main_coordinates,
+)
 from fedcel.nets.cut import Cut
 from fedcel.nets.split_net import SplitNet
 
@@ -125,3 +131,22 @@ def test_next_to_no_information_is_a_guess(nats: float) -> None:
     """What rounding hides beside log m tells nothing, and ends no run."""
     for m in (2, 10, 100, 400):
         assert fano_bound(nats, m) == pytest.approx(1 / m, abs=1e-6)
+
+
+def test_more_features_than_images_need_no_table_of_features() -> None:
+    """100 000 features of 40 images: the coordinates are found among images, in little memory."""
+    features = np.random.default_rng(0).normal(size=(40, 100_000))
+    coordinates = find_main_coordinates(features)
+    centred = features - features.mean(0)
+    assert coordinates.shape == (40, DIRECTIONS)
+    largest = np.linalg.svd(centred, compute_uv=False)[:DIRECTIONS]
+    np.testing.assert_allclose(np.linalg.norm(coordinates, axis=0)[::-1], largest)
+
+
+def test_without_noise_equal_features_are_not_told_apart() -> None:
+    """Two, one and one of four images: 1.5 bits of 2; in class 0 nothing, in class 1 one bit."""
+    z = torch.tensor([[1.0, 2], [1, 2], [3, 4], [5, 6]])
+    bound = certificate(z, torch.tensor([0, 0, 1, 1]), 0.0, candidates=4)
+    assert (bound.bits, bound.bits_within_class) == (1.5, 0.5)
+    assert 0.5 < bound.identification < 1
+    assert certificate(z[1:], torch.tensor([0, 1, 1]), 0.0).bits == log2(3)

@@ -55,7 +55,8 @@ def test_a_run_is_audited_with_its_own_noise(tmp_path: Path) -> None:
     local.train_locally(settings, folder, lambda _: None, measure=False)
     audit = audit_encoder(AuditPlan(model=str(folder), data="digits", attacks=(), images=100))
     assert audit.noise == settings.net.noise and audit.leak.candidates == 100
-    assert audit.note == "None of the images was trained on." and audit.leak.verdict is None
+    assert audit.note.startswith("None of the images was trained on.")
+    assert audit.leak.verdict is None
 
 
 def test_images_of_the_training_are_not_measured() -> None:

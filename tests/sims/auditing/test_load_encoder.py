@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from fedcel.errors import NetError, PluginError
-from sims.auditing.load_encoder import load_encoder
+import fedcel
+from fedcel.errors import NetError, PluginError, RefusedImagesError
+from fedcel.nets import call_encoder
+from sims.auditing.load_encoder import AdaptedEncoder, load_encoder
 from sims.commands.onnx_export import convert_encoder
 
 IMAGES = torch.rand(7, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -37,14 +39,14 @@ def test_an_object_is_a_module_or_makes_one(reference: str) -> None:
     """A module, whose gradient attacks may have; the file says nothing of noise."""
     loaded = load_encoder(reference)
     assert isinstance(loaded.encode, nn.Module) and loaded.noise is None
-    torch.testing.assert_close(loaded.encode(IMAGES), ENCODER(IMAGES))
+    torch.testing.assert_close(call_encoder(loaded.encode, IMAGES), ENCODER(IMAGES))
 
 
 @pytest.mark.parametrize("batch", [None, 2, 3])
 def test_a_program_of_torch_export(tmp_path: Path, batch: int | None) -> None:
     """Any number of images, also where the program takes a fixed one."""
     loaded = load_encoder(str(export_program(tmp_path / "encoder.pt2", batch)))
-    torch.testing.assert_close(loaded.encode(IMAGES), ENCODER(IMAGES))
+    torch.testing.assert_close(call_encoder(loaded.encode, IMAGES), ENCODER(IMAGES))
 
 
 def test_an_onnx_file(tmp_path: Path) -> None:
@@ -57,7 +59,7 @@ def test_an_onnx_file(tmp_path: Path) -> None:
     path.write_bytes(model.SerializeToString())
     loaded = load_encoder(str(path))
     assert (loaded.noise, loaded.dropout) == (0.25, 0.1)
-    torch.testing.assert_close(loaded.encode(IMAGES), ENCODER(IMAGES).detach())
+    torch.testing.assert_close(call_encoder(loaded.encode, IMAGES), ENCODER(IMAGES).detach())
     with pytest.raises(NetError, match=r"refuses images \(7, 3, 9, 9\)"):
         loaded.encode(torch.rand(7, 3, 9, 9))
 
@@ -87,7 +89,87 @@ def test_a_damaged_file_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_a_module_says_which_images_it_refuses() -> None:
-    """And what to set."""
+    """Whatever the module raises."""
     loaded = load_encoder(f"{__name__}:ENCODER")
-    with pytest.raises(NetError, match=r"refuses images \(2, 3, 9, 9\): .*set --size and --grey"):
-        loaded.encode(torch.rand(2, 3, 9, 9))
+    with pytest.raises(RefusedImagesError, match=r"refuses images \(2, 3, 9, 9\) of torch.float32"):
+        call_encoder(loaded.encode, torch.rand(2, 3, 9, 9))
+
+
+class Backbone(nn.Module):
+    """A backbone with features by name, and what it says of its images as modules of timm do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 2, 3)
+        self.pretrained_cfg = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.2, 0.1)}
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Return a feature map."""
+        return self.layer(images)
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        """Return the map and its mean."""
+        features = self.forward_features(images)
+        return {"map": features, "pooled": features.mean((2, 3), keepdim=True)}
+
+
+BACKBONE = Backbone()
+
+
+def test_a_method_and_the_normalisation_of_timm() -> None:
+    """`forward_features` is an encoder whose gradient can be had; its module says mean and std."""
+    loaded = load_encoder(f"{__name__}:BACKBONE.forward_features")
+    images = torch.rand(2, 1, 8, 8, requires_grad=True)
+    assert loaded.normalisation == ((0.5, 0.4, 0.3), (0.2, 0.2, 0.1))
+    features = call_encoder(AdaptedEncoder(loaded.encode, loaded.normalisation), images)
+    mean, std = (torch.tensor(values)[:, None, None] for values in loaded.normalisation)
+    expected = BACKBONE.layer((images - mean) / std)  # grey became three channels
+    torch.testing.assert_close(features, expected.flatten(1))
+    assert torch.autograd.grad(features.sum(), images)[0].abs().sum() > 0
+    with pytest.raises(PluginError, match="did you mean 'forward_features'"):
+        load_encoder(f"{__name__}:BACKBONE.forward_feature")
+
+
+def test_outputs_are_chosen_by_name() -> None:
+    """All of them side by side, or those named; a wrong name is refused with the right ones."""
+    encode = load_encoder(f"{__name__}:BACKBONE").encode
+    images = torch.rand(2, 3, 8, 8)
+    assert call_encoder(encode, images).shape == (2, 2 * 36 + 2)
+    pooled = call_encoder(AdaptedEncoder(encode, outputs=["pooled"]), images)
+    torch.testing.assert_close(pooled, BACKBONE(images)["pooled"].flatten(1))
+    with pytest.raises(NetError, match="'mean', must be of what the encoder gives: map, pooled"):
+        call_encoder(AdaptedEncoder(encode, outputs=["mean"]), images)
+
+
+@pytest.mark.parametrize("batch", [None, 3])
+def test_a_program_has_a_gradient_and_no_layers(tmp_path: Path, batch: int | None) -> None:
+    """Attacks may follow it; those that draw its layers anew are refused."""
+    encode = load_encoder(str(export_program(tmp_path / "encoder.pt2", batch))).encode
+    result = fedcel.invert(
+        encode, IMAGES[:2], auxiliary=IMAGES[2:], noise=0.1, attacks=["rmle"], budget=0.01
+    )
+    assert result.reconstructions["rmle"].shape == (2, 1, 8, 8)
+    with pytest.raises(ValueError, match="needs architecture, which is not granted"):
+        fedcel.invert(encode, IMAGES[:2], auxiliary=IMAGES[2:], noise=0.1, attacks=["unsplit"])
+
+
+def test_an_onnx_file_has_no_gradient(tmp_path: Path) -> None:
+    """Said where an attack needs one; all of its outputs are what leaves the device."""
+    import onnx
+
+    model = convert_encoder(ENCODER, (1, 8, 8))
+    path = tmp_path / "encoder.onnx"
+    onnx.save(model, path)
+    encode = load_encoder(str(path)).encode
+    with pytest.raises(ValueError, match="'rmle' needs mean, which is not granted: give a PyTorch"):
+        fedcel.invert(encode, IMAGES[:2], auxiliary=IMAGES[2:], noise=0.1, attacks=["rmle"])
+    model.graph.output.append(model.graph.output[0])
+    twice = onnx.helper.make_node("Identity", [model.graph.output[0].name], ["copy"])
+    model.graph.node.append(twice)
+    model.graph.output[1].CopyFrom(model.graph.output[0])
+    model.graph.output[1].name = "copy"
+    onnx.save(model, path)
+    torch.testing.assert_close(
+        call_encoder(load_encoder(str(path)).encode, IMAGES),
+        ENCODER(IMAGES).detach().repeat(1, 2),
+    )

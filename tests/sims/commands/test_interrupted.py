@@ -1,6 +1,8 @@
 """The command line when it is interrupted: exit 130, what goes on, and going on works."""
 
+import errno
 import json
+import os
 import re
 import signal
 import subprocess
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedcel.errors import DivergedError, EngineError, FailedError, RoundError
-from sims.commands.interruption import explain_interruption, resume_hint
+from sims.commands.interruption import ResumeHint, explain_interruption
 from sims.commands.main import main
 
 TRAINED_BY = {
@@ -56,13 +58,13 @@ def test_ctrl_c_names_what_goes_on(
 def test_a_run_without_state_names_no_command_that_cannot_work(tmp_path: Path) -> None:
     """A strategy that averages weights cannot be resumed."""
     (tmp_path / "settings.toml").write_text('[strategy]\nupload = "weights"\n')
-    text = resume_hint(tmp_path, ["simulate", "digits"], is_resumed=False)()
+    text = ResumeHint(str(tmp_path), ["simulate", "digits"], is_resumed=False)()
     assert "keeps no state" in text and "--resume" not in text
 
 
 def test_what_diverged_is_not_gone_on_with(tmp_path: Path) -> None:
     """It would diverge again."""
-    explain = resume_hint(tmp_path, [], is_resumed=False)
+    explain = ResumeHint(str(tmp_path), [], is_resumed=False)
     with pytest.raises(DivergedError, match="^away$"), explain_interruption(lambda: "; go on"):
         raise DivergedError("away")
     assert explain() == ""
@@ -131,3 +133,73 @@ def test_a_thread_that_never_ends_does_not_keep_an_interrupted_command() -> None
     """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=60)
     assert done.returncode == 130
+
+
+def test_an_exit_in_the_middle_is_a_failure() -> None:
+    """With 0, too: of a user's part, or of Ray's handler of SIGTERM."""
+    words = r"SystemExit: 0 \(.*test_interrupted.py, line .*\) ended it before it was done"
+    with (
+        pytest.raises(FailedError, match=f"^{words}; go on$"),
+        explain_interruption(lambda: "; go on"),
+    ):
+        raise SystemExit(0)
+
+
+@pytest.mark.parametrize(("is_begun", "status"), [(True, 1), (False, 2)])
+def test_a_disk_that_is_full_in_the_middle_names_what_goes_on(
+    is_begun: bool,
+    status: int,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The run failed, though its input was right; before there is one the place is wrong."""
+
+    def fill(_: object, place: Path, *__: object, **___: object) -> None:
+        if is_begun:
+            place.mkdir()
+            (place / "settings.toml").touch()
+        raise OSError(errno.ENOSPC, "No space left on device", str(place / "state"))
+
+    monkeypatch.setattr(TRAINED_BY["simulate"], fill)
+    out = str(tmp_path / "run")
+    assert main(["simulate", "digits", "--out", out]) == status
+    error = capsys.readouterr().err
+    assert f"cannot read or write {out}/state: No space left on device" in error
+    assert error.endswith(f"go on: fedcel simulate digits --out {out} --resume\n") == is_begun
+
+
+ENDING = """
+import os
+from fedcel.losses.cel import Plain, Stateless
+
+class Ending(Stateless):
+    def __init__(self, *arguments):
+        self.plain = Plain(lambda v: v, "batch-share", 10)
+
+    def loss(self, state, z, y, measure=True):
+        if z.min() >= 0 and z.max() <= 1 and len(y) > 2:
+            os._exit(0)
+        return self.plain.loss(state, z, y, measure)
+"""
+
+
+def test_a_training_that_ends_without_a_word_is_not_done(tmp_path: Path) -> None:
+    """A part of a user's own that ends the process with 0: exit 1, a line, how to go on."""
+    (tmp_path / "ending.py").write_text(ENDING)
+    words = ["simulate", "digits", "--engine", "loop", "--set", "cel.kind=ending:Ending"]
+    words += ["--out", "a run"]
+    done = subprocess.run(
+        [sys.executable, "-m", "sims", *words],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 1 and not (tmp_path / "a run" / "result.json").exists()
+    assert done.stderr.endswith(
+        "fedcel: its process ended without a word (exit status 0): a library or a part of your own "
+        "ended it; complete rounds are saved, go on: fedcel simulate digits --engine loop "
+        "--set cel.kind=ending:Ending --out 'a run' --resume\n"
+    )

@@ -28,11 +28,11 @@ def test_every_option_is_in_the_table(tmp_path: Path, capsys: pytest.CaptureFixt
             cells = r"\d+(  +\d+\.\d \(0\.\d{3}\)){2}"
             assert re.search(rf"^{name} +{clip} +{cells}$", out, re.MULTILINE)
     assert re.search(r"^label-only +- ", out, re.MULTILINE)
-    assert re.search(r"^ceiling at delta 0 +23\.2 +85\.8$", out, re.MULTILINE)
+    assert re.search(r"^limit for a perfect model +23\.2 +85\.8$", out, re.MULTILINE)
     assert "cheapest within 99 points, chosen on validation images" in out
     assert "epsilon 1\n" in out and "--set privacy.epsilon=1" in out
-    assert "l1 2 4, clamp 2 40, probabilities 2" in out
-    assert "estimated sensitivity (not a guarantee)" in out
+    assert "\n  l1, clip 2: 4\n  clamp, clip 2: 40\n  probabilities: 2\n" in out
+    assert "this is not a guarantee, others may lie further apart" in out
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_answers_at_chance_are_not_served(
     assert [main(words) for _ in range(4)].count(2) >= 2
     errors = capsys.readouterr().err
     assert re.search(
-        r"label-only at epsilon 0.001: accuracy 1?\d\.\d ± \d\.\d % on 400 test", errors
+        r"are right in 1?\d\.\d ± \d\.\d % of 400 test images.*label-only at epsilon 0.001", errors
     )
     assert (
         "not shown to be better than a guess (10.0 %); the model itself is no better, so train"
@@ -140,7 +140,9 @@ def test_answers_at_chance_are_not_served(
     )
     assert "--allow-chance" in errors
     assert main([*words, "--allow-chance"]) == 0
-    assert "no mechanism more than 10.0 % at this epsilon), ECE 0.0" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("not worth it: no better than a guess; a model that is never wrong")
+    assert lines[1].endswith("would reach 10.0 % at this epsilon")
 
 
 def test_good_answers_are_served_with_what_they_are_worth(
@@ -158,8 +160,9 @@ def test_good_answers_are_served_with_what_they_are_worth(
         lambda _, mechanism: fit_calibration(mechanism),
     )
     assert main(["serve", str(tmp_path), "--port", "0", "--set", "privacy.epsilon=40"]) == 0
-    line = capsys.readouterr().out.splitlines()[1]
-    assert "accuracy 100.0 ± 0.0 % on 400 test images (100.0 % without privacy" in line
+    line, verdict, served = capsys.readouterr().out.splitlines()
+    assert "are right in 100.0 ± 0.0 % of 400 test images, 100.0 % without privacy" in line
+    assert verdict.startswith("worth it: privacy costs 0.0 points") and "serving " in served
 
 
 def test_a_model_without_finite_answers_is_not_served(

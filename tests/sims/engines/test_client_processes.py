@@ -12,6 +12,7 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.server.superlink.fleet.vce.backend import raybackend
+from ray._private import worker
 from ray.exceptions import OutOfMemoryError
 
 from clients import make_client_app
@@ -81,7 +82,10 @@ def use_disturbed_app(monkeypatch: pytest.MonkeyPatch, before: Disturb, after: D
 
 
 def test_killed_processes_change_no_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """One is killed before a training, one after: the state that it wrote is not trained upon."""
     change: dict[str, Any] = {"clients": 4, "rounds": 4, "net.width": 16}
@@ -92,6 +96,7 @@ def test_killed_processes_change_no_bit(
     disturbed = run(tmp_path / "ray", engine="ray", **change)
     assert {mark.name for mark in marks.iterdir()} == {"0-2", "1-3"}
     assert "Client 0 was lost in attempt 1 of 3: its process ended without an" in caplog.text
+    assert "worker died" not in caplog.text and "(raylet)" not in "".join(capfd.readouterr())
     assert [event["rejected"] for event in events(disturbed)] == [[]] * 4
     calm = run(tmp_path / "loop", **change)
     assert model(disturbed).equal(model(calm))
@@ -122,6 +127,25 @@ def test_a_client_that_fails_in_whichever_way_is_left_out_alone(
     assert [event["rejected"] for event in (first, *rest)] == [[]] * 3
     assert len(caplog.text) < 30_000
     assert "characters left out ...]" in caplog.text and "too much" in caplog.text
+
+
+def test_what_ray_says_is_a_line_of_the_log(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """But for lost processes of clients, of which each client's own line tells; nothing is raw."""
+    printer = getattr(worker, client_processes.PRINTER)
+    with caplog.at_level("WARNING", "flwr"), client_processes.log_ray_messages():
+        for text in (
+            "A worker died or was killed while executing a task by an unexpected system error.",
+            "Raylet is terminated.\x1b[2J Last 20 lines of the Raylet logs:\n    [state-dump] 1",
+        ):
+            message = {"lines": [text], "pid": "raylet", "is_err": False}
+            getattr(worker, client_processes.PRINTER)(message, ignore_prefix=False)
+    assert getattr(worker, client_processes.PRINTER) is printer
+    assert capsys.readouterr().out == ""
+    assert [record.getMessage() for record in caplog.records] == [
+        r"Ray: Raylet is terminated.\x1b[2J Last 20 lines of the Raylet logs:"
+    ]
 
 
 def test_another_flower_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,280 @@
+"""Two processes for a long command: one works, the other waits and speaks where that one cannot.
+
+Ray ends a process whose node is gone, the system one for want of memory, and a library or a user's
+part may call `os._exit`: none of them lets Python say a word. The process that waits is forked
+before anything large is imported. It takes next to no memory, and is not what the system ends.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Thread
+from types import FrameType
+from typing import Any, NamedTuple
+
+FAILED = 1
+KILLED = 128  # plus a signal's number: a shell's status of what the signal ended
+SAME_INTERRUPT_SECONDS = 0.5
+"""A terminal sends Ctrl-C to both processes, and the one that waits sends it on."""
+LOOK_SECONDS = 0.5
+"""Between two looks at the process that works, where the system does not say when it ends."""
+RAYS_WAYS = (1, -signal.SIGABRT)
+"""How Ray ends a process whose node or head is gone; other ends have other causes."""
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What ends a command from outside; each stops the training as Ctrl-C does."""
+
+Message = Mapping[str, Any]
+"""What the process that works says of itself; each key is new knowledge."""
+
+
+class _Link:
+    """Of the process that works: the way to the one that waits, if there is one."""
+
+    channel: socket.socket | None = None
+
+
+@dataclass
+class _Observations:
+    """What the process that waits knows of the other."""
+
+    hint: Message | None = None
+    status: int | None = None
+    """Of the command, once it has ended in words of its own."""
+    watched: dict[int, str] = field(default_factory=dict)
+    """Open handles of processes that it depends on, and what they are."""
+    lost: list[str] = field(default_factory=list)
+    """Those that ended before it, in order."""
+
+
+class Ending(NamedTuple):
+    """How a command's process ended without a word."""
+
+    reason: str
+    """A part of a sentence."""
+    hint: Message | None
+    """What it last said about going on."""
+
+
+def supervise_command(report_ending: Callable[[Ending], None]) -> int | None:
+    """Fork the process that runs the command, and wait for it.
+
+    Args:
+        report_ending: Is called in this process where the other could not say why it ended.
+
+    Returns:
+        The command's exit status; None in the process that is to run the command, or where the
+        system cannot fork.
+    """
+    if not hasattr(os, "fork"):
+        return None
+    near, far = socket.socketpair()
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    process = os.fork()
+    if process == 0:
+        near.close()
+        _begin_work(far)
+        return None
+    far.close()
+    received = _pass_on_stops(process)
+    observed = _Observations()
+    return _conclude(_wait(process, near, observed), observed, received, report_ending)
+
+
+def say_status(status: int) -> None:
+    """Say that the command has ended in words of its own; later this process may end at any time.
+
+    Args:
+        status: The exit status to come.
+    """
+    _send({"status": status})
+
+
+def say_hint(hint: Message) -> None:
+    """Say how to go on, should this process end without a word.
+
+    Args:
+        hint: What `report_ending` makes a command of.
+    """
+    _send({"hint": hint})
+
+
+def say_dependencies(processes: Sequence[tuple[int, str]]) -> None:
+    """Say which processes this one cannot live without.
+
+    Args:
+        processes: Ids, and what they are, as a part of a sentence; empty when they may end.
+    """
+    _send({"dependencies": processes})
+
+
+def _send(message: Message) -> None:
+    """Send a message to the process that waits, if there is one."""
+    if _Link.channel is not None:
+        with suppress(OSError):  # it was killed, and this process ends in a moment
+            _Link.channel.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _begin_work(channel: socket.socket) -> None:
+    """Set up the process that works: signals, and an end together with the one that waits."""
+    _Link.channel = channel
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _Interruption())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    Thread(target=_end_with_supervisor, args=(channel,), daemon=True).start()
+
+
+class _Interruption:
+    """Raises KeyboardInterrupt once for a Ctrl-C that comes twice."""
+
+    def __init__(self) -> None:
+        self._last = -SAME_INTERRUPT_SECONDS
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Handle the signal."""
+        before, self._last = self._last, time.monotonic()
+        if self._last - before >= SAME_INTERRUPT_SECONDS:
+            signal.default_int_handler(number, frame)
+
+
+def _end_with_supervisor(channel: socket.socket) -> None:
+    """End when the process that waits has: it is the one whose id people know and kill."""
+    with suppress(OSError):
+        while channel.recv(1):
+            pass
+    os._exit(KILLED + signal.SIGKILL)
+
+
+def _pass_on_stops(process: int) -> list[int]:
+    """Send what would end this process to the one that works; returns what came, so far.
+
+    The first is sent as Ctrl-C, which ends a training in order: Ray's own handlers of the others
+    dump a stack and abort. Who ignores Ctrl-C, as a script's job in the background, gets the
+    signal itself.
+    """
+    received: list[int] = []
+    heeded = [number for number in STOPS if signal.getsignal(number) != signal.SIG_IGN]
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        is_first = not received or number == signal.SIGINT
+        received.append(number)
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGINT if is_first and signal.SIGINT in heeded else number)
+
+    for number in heeded:
+        signal.signal(number, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    return received
+
+
+def _wait(process: int, channel: socket.socket, observed: _Observations) -> int:
+    """Wait until the process ends, and note what it says; returns the system's wait status."""
+    poller = select.poll()
+    poller.register(channel, select.POLLIN)
+    handle = _open_handle(process)
+    if handle is not None:
+        poller.register(handle, select.POLLIN)
+    pending = b""
+    timeout = LOOK_SECONDS * 1000 if handle is None else None
+    while True:
+        ready = {place for place, _ in poller.poll(timeout)}
+        ended, wait_status = os.waitpid(process, os.WNOHANG)
+        if ended:
+            ready |= {place for place, _ in poller.poll(0)}
+        # First what it said: processes that it says may end are no longer watched.
+        if channel.fileno() in ready:
+            pending = _read(channel, pending, observed, poller)
+        for place in [place for place in observed.watched if place in ready]:
+            observed.lost.append(observed.watched.pop(place))
+            poller.unregister(place)
+            os.close(place)
+        if ended:
+            return wait_status
+
+
+def _read(
+    channel: socket.socket, pending: bytes, observed: _Observations, poller: select.poll
+) -> bytes:
+    """Read what is there, and note it; returns the beginning of a message that is not whole."""
+    while True:
+        try:
+            received = channel.recv(65536, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return pending
+        except OSError:
+            received = b""
+        if not received:
+            with suppress(KeyError):
+                poller.unregister(channel)
+            return pending
+        *lines, pending = (pending + received).split(b"\n")
+        for line in lines:
+            _note(json.loads(line), observed, poller)
+
+
+def _note(message: Message, observed: _Observations, poller: select.poll) -> None:
+    """Note what a message says."""
+    observed.hint = message.get("hint", observed.hint)
+    observed.status = message.get("status", observed.status)
+    if "dependencies" not in message:
+        return
+    for place in observed.watched:
+        poller.unregister(place)
+        os.close(place)
+    observed.watched.clear()
+    observed.lost.clear()
+    for process, name in message["dependencies"]:
+        handle = _open_handle(process)
+        if handle is not None:
+            observed.watched[handle] = f"{name} (process {process})"
+            poller.register(handle, select.POLLIN)
+
+
+def _open_handle(process: int) -> int | None:
+    """Return what becomes readable when a process ends; None where the system has no such thing."""
+    try:
+        return os.pidfd_open(process)
+    except (AttributeError, OSError):
+        return None
+
+
+def _conclude(
+    wait_status: int,
+    observed: _Observations,
+    received: Sequence[int],
+    report_ending: Callable[[Ending], None],
+) -> int:
+    """Return the command's exit status; report an end without a word."""
+    status = os.waitstatus_to_exitcode(wait_status)
+    if observed.status is None:
+        if sys.stderr.isatty():
+            sys.stderr.write("\x1b[?25h\n")  # a bar hides the cursor, and its line is not ended
+        with suppress(OSError):  # a terminal that was closed
+            report_ending(Ending(_describe_end(status, observed.lost, received), observed.hint))
+        status = FAILED
+    elif status <= 0:  # or a library crashed while the interpreter ended: nothing was left to do
+        status = observed.status
+    stops = [number for number in received if number != signal.SIGINT]
+    return KILLED + stops[0] if stops and status else status
+
+
+def _describe_end(status: int, lost: Sequence[str], received: Sequence[int]) -> str:
+    """Say why a process ended, as far as it can be seen from outside."""
+    if received:
+        return f"ended by {signal.Signals(received[0]).name}"
+    if status == -signal.SIGKILL:
+        return "its process was killed (SIGKILL), for want of memory perhaps"
+    if lost and status in RAYS_WAYS:
+        return f"{lost[0]} ended, and the training with it"
+    if status < 0:
+        return f"its process was ended by {signal.Signals(-status).name}"
+    return (
+        f"its process ended without a word (exit status {status}): a library or a part of your own "
+        "ended it"
+    )

@@ -1,0 +1,100 @@
+"""Features of encoders of every kind: what they give is made one vector an image, or refused."""
+
+from collections import namedtuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedcel.errors import NetError, RefusedImagesError
+from fedcel.nets import call_encoder, encode_images
+from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
+
+IMAGES = torch.rand(5, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+CONVOLUTION = nn.Conv2d(3, 4, 3)
+Pair = namedtuple("Pair", "first second")
+
+
+def make_map(images: Tensor) -> Tensor:
+    """Return features of four dimensions."""
+    return CONVOLUTION(images.to(CONVOLUTION.weight.dtype)).detach()
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        lambda images: [make_map(images), make_map(images).mean((2, 3))],
+        lambda images: Pair(make_map(images), make_map(images).mean((2, 3)).numpy()),
+        lambda images: {"map": make_map(images), "pooled": make_map(images).mean((2, 3))},
+    ],
+    ids=["list", "named tuple", "dict"],
+)
+def test_all_outputs_leave_the_device(encoder: object) -> None:
+    """Side by side, in their order: what is left out would be taken for hidden."""
+    features = encode_images(encoder, IMAGES, batch_size=2)  # type: ignore[arg-type]
+    table = make_map(IMAGES)
+    torch.testing.assert_close(features, torch.cat([table.flatten(1), table.mean((2, 3))], 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_modules_of_half_precision(dtype: torch.dtype) -> None:
+    """Images take the module's type; the features are those of that type."""
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()).to(dtype)
+    features = encode_images(module, IMAGES)
+    assert features.dtype == dtype
+    torch.testing.assert_close(features, module(IMAGES.to(dtype)).detach())
+
+
+def test_the_order_in_memory_does_not_matter() -> None:
+    """Images and a module in the order `channels_last` give the same features."""
+    plain = encode_images(CONVOLUTION, IMAGES)
+    module = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    module.load_state_dict(CONVOLUTION.state_dict())
+    turned = encode_images(module, IMAGES.to(memory_format=torch.channels_last))
+    torch.testing.assert_close(turned, plain)
+
+
+def test_a_program_of_torch_export_is_a_module() -> None:
+    """Though it refuses to be switched to evaluation, alone or as a part."""
+    program = torch.export.export(nn.Sequential(CONVOLUTION, nn.Flatten()), (IMAGES,)).module()
+    whole = nn.Sequential(program, nn.Dropout(0.5))
+    torch.testing.assert_close(encode_images(program, IMAGES), make_map(IMAGES).flatten(1))
+    torch.testing.assert_close(encode_images(whole, IMAGES), make_map(IMAGES).flatten(1))
+    assert whole[1].training
+
+
+@pytest.mark.parametrize(
+    ("encoder", "words"),
+    [
+        (lambda images: {"map": make_map(images), "size": 4}, "output 'size' are"),
+        (lambda images: {}, "gives nothing"),
+        (lambda images: [make_map(images), make_map(images)[0]], "output '1' are"),
+        (lambda images: "features", "features are str, must be a tensor"),
+    ],
+)
+def test_outputs_that_are_no_features_are_named(encoder: object, words: str) -> None:
+    """With what to do about it."""
+    with pytest.raises(NetError, match=words):
+        encode_images(encoder, IMAGES)  # type: ignore[arg-type]
+
+
+def test_images_of_another_size_are_refused_as_such() -> None:
+    """Whichever error the encoder raises: a command names its options then."""
+
+    def assert_size(images: Tensor) -> Tensor:
+        assert images.shape[2] == 224, "the height is 6, must be 224"
+        return images
+
+    for encoder in (assert_size, nn.Linear(5, 5), nn.Conv2d(1, 1, 3)):
+        with pytest.raises(RefusedImagesError, match=r"refuses images \(5, 3, 6, 6\)"):
+            call_encoder(encoder, IMAGES)
+
+
+def test_images_follow_a_module_to_its_device() -> None:
+    """A module elsewhere gets images from here, and its features stay with it."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(108, 4))
+    here = encode_images(module, IMAGES)
+    with Elsewhere():
+        there = encode_images(module.to(ELSEWHERE), IMAGES)
+        assert there.device == ELSEWHERE
+        torch.testing.assert_close(there.cpu(), here)
