@@ -117,6 +117,17 @@ def test_a_wrong_request_names_page_and_file(rows: ModuleType, request_lines: st
         rows.draw_tables(f"<!-- rows kept.json\n{request_lines}\n-->\n", "page")
 
 
+def test_a_mapping_of_records_is_rows_with_names(rows: ModuleType, tmp_path: Path) -> None:
+    """As beside pictures; what is no record of it is no row. A quoted measure says its decimals."""
+    (tmp_path / "map.json").write_text(json.dumps({"sigma": 0.4, "a": {"pace": 12.3}, "b": {}}))
+    table = rows.draw_rows("map.json", by="name", columns=[{"key": "pace", "digits": 0}])
+    assert table.splitlines()[2:] == ["| a | 12 |", "| b | – |"]
+    quoted = "[12](row:map.json?name=a&digits=0#pace)"
+    assert rows.draw_results(quoted, "page") == "12"
+    with pytest.raises(rows.StaleNumberError):
+        rows.draw_results(quoted.replace("12", "13"), "page")
+
+
 def test_an_attack_is_named_by_its_budget(rows: ModuleType) -> None:
     """The usual effort unless another is asked for; what was not carried out is no number."""
     prose = "[0.0400](row:kept.json?variant=a#attacks.decoder.mse)"

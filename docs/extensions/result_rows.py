@@ -32,9 +32,12 @@ Prose marks a number that it quotes: `[0.30 ± 0.07](row:digits.json?variant=clu
 matched accuracy `[...](matched:digits.json?variant=cluster&loss=2#accuracy)`, over all losses
 `[...](matched:digits.json?variant=cluster&over=5#bits-beyond-label)`. A difference paired by seed
 has `against=plain` at matched accuracy, and between rows the keys in which the other row differs:
-`row:digits.json?variant=plain&against.variant=cluster`. The text has to be what the rows give, else
-the page is refused; it may leave out the interval and how many seeds it holds for, and not that it
+`row:digits.json?variant=plain&against.variant=cluster`. For a measure that reports do not know,
+`digits=0` and `scale=100` say how it is shown. The text has to be what the rows give, else the page
+is refused; it may leave out the interval and how many seeds it holds for, and not that it
 is a bound (≤). Shown is the text alone.
+
+Rows are a list of records, or a mapping of names to records, each a row with its `name`.
 
 Where lines of a table and `<!-- end -->` follow the comment, as in the README, they have to be what
 would be drawn.
@@ -148,7 +151,7 @@ def quote_row(file: str, query: dict[str, str], key: str) -> str:
         name.removeprefix(OTHER): value for name, value in query.items() if name.startswith(OTHER)
     }
     where = {name: value for name, value in query.items() if not name.startswith(OTHER)}
-    column = find_column(key)
+    column = find_quoted_column(key, where.pop("digits", None), where.pop("scale", "1"))
     rows = select_rows(file, where)
     if changed:
         other = select_rows(file, where | changed)
@@ -193,7 +196,10 @@ def normalise_number(text: str) -> str:
 @lru_cache
 def read_rows(file: str) -> list[dict[str, Any]]:
     """Return the rows of a file of results."""
-    rows: list[dict[str, Any]] = json.loads((RESULTS / file).read_text())
+    kept: Any = json.loads((RESULTS / file).read_text())
+    if isinstance(kept, dict):
+        kept = [{"name": name, **row} for name, row in kept.items() if isinstance(row, dict)]
+    rows: list[dict[str, Any]] = kept
     return rows
 
 
@@ -253,6 +259,11 @@ def find_column(column: str | dict[str, Any]) -> Column:
         return Column(**known | column)
     key = column.rpartition(".")[2]
     return find_columns(key)[0]._replace(key=column)
+
+
+def find_quoted_column(key: str, digits: str | None, scale: str) -> Column:
+    """Return the column of a number in prose, which may say how it is shown."""
+    return find_column(key) if digits is None else Column(key, key, int(digits), float(scale))
 
 
 def draw_rows(
