@@ -108,3 +108,38 @@ def test_a_wrong_request_names_page_and_file(rows: ModuleType, request_lines: st
     """An unknown measure, an unknown variant, no columns."""
     with pytest.raises(ValueError, match=r"page: table of kept\.json"):
         rows.draw_tables(f"<!-- rows kept.json\n{request_lines}\n-->\n", "page")
+
+
+def test_a_table_has_a_column_for_each_value(rows: ModuleType) -> None:
+    """Of one key; what has no row is a dash."""
+    kept = [
+        {"rule": rule, "hostile": hostile, "accuracy": accuracy}
+        for rule, hostile, accuracy in (("mean", 0, 0.9), ("mean", 1, 0.1), ("krum", 0, 0.7))
+    ]
+    (rows.RESULTS / "crossed.json").write_text(json.dumps(kept))
+    comment = "<!-- rows crossed.json\nby: hostile\nacross: rule\ncolumns: [accuracy]\n-->\n"
+    assert rows.draw_tables(comment, "page") == (
+        "| hostile | mean | krum |\n| --- | --- | --- |\n| 0 | 90.0 | 70.0 |\n| 1 | 10.0 | – |\n"
+    )
+    comment = comment.replace("[accuracy]", "[accuracy, {key: accuracy, head: share}]")
+    assert rows.draw_tables(comment, "page").startswith(
+        "| hostile | mean: accuracy, % | mean: share | krum: accuracy, % | krum: share |\n"
+    )
+
+
+def test_a_quoted_number_says_its_form(rows: ModuleType) -> None:
+    """Of a measure that reports do not know, and with other decimals than they show."""
+    prose = "[1.0](row:kept.json?variant=a&digits=1#scores.nll), "
+    prose += "[50](row:kept.json?variant=b&digits=0#accuracy)"
+    assert rows.draw_results(prose, "page") == "1.0, 50"
+    (rows.RESULTS / "speed.json").write_text('[{"what": "a round", "ratio": 0.974}]')
+    prose = "[97.4 %](row:speed.json?what=a+round&digits=1&scale=100#ratio)"
+    assert rows.draw_results(prose, "page") == "97.4 %"
+    with pytest.raises(rows.StaleNumberError):
+        rows.draw_results(prose.replace("97.4", "97.5"), "page")
+
+
+def test_the_variants_of_a_scenario_are_rows(rows: ModuleType) -> None:
+    """As `fedcel tune` wrote them."""
+    comment = "<!-- rows defences.toml\nby: name\nonly: [none]\ncolumns: [tuned.accuracy]\n-->\n"
+    assert "| none | 98.0 |" in rows.draw_tables(comment, "page")

@@ -8,23 +8,37 @@ A page asks for a table in a comment, which holds YAML and names a file of `docs
     -->
 
 All rows that share the keys `by` become one line: means, and from three rows on 95 % t-intervals
-over those rows. Keys within keys are written `scores.nll`. A column is a measure that reports know,
-or `{key: nll, head: "NLL", digits: 3, scale: 1}`. Further:
+over those rows. Keys within keys are written `scores.nll`, those of an attack on the row's cell
+`attacks.decoder.mse`, `attacks.decoder:4.mse` for four times the effort, or with what it knows
+`attacks.kernel-ridge:training-size.mse`. A column is a measure that reports know, or
+`{key: nll, head: "NLL", digits: 3, scale: 1}`; a measure's head, digits and scale may be left out.
+Further:
 
 - `where: {engine: loop}` keeps the rows with these values; a list allows each of its values;
 - `label: [title, strength]` is what the first columns show (else `by`), `heads` is their headings;
 - `names: {none: no defence}` shows a value under another name;
 - `order: bits-beyond-label` sorts lines by a column's mean, `only: [none, gated]` picks and orders
-  them by the first of `by`;
+  them by the first of `by`, `only: [none, [plain, 0.1]]` by the first ones;
+- `against: cluster` or `against: [plain, 0.1]` names a line, `compare: [bits-beyond-label]` adds
+  columns of the differences to it, paired by seed;
+- `across: epsilon` makes a column of each value of that key, of which `columns` are measured;
 - `anchors: true` adds what an attacker who gets no message reaches.
+
+A file `NAME.toml` is the packaged scenario of that name; its variants are the rows.
 
 `<!-- matched frontier-fashion.json ... -->` reads sweeps at the accuracy `loss` points below the
 undefended net's. It takes `loss`, `columns`, `only`, and `against`, which shows differences to that
-variant instead.
+variant instead, or beside the columns those of the measures in `compare`. With `over: 5` in the
+place of `loss` it draws means over all losses up to 5 points.
 
 Prose marks a number that it quotes: `[0.30 ± 0.07](row:digits.json?variant=cluster#accuracy)`, at
-matched accuracy `[...](matched:digits.json?variant=cluster&loss=2#accuracy)`. The text has to be
-what the rows give, else the page is refused; shown is the text alone.
+matched accuracy `[...](matched:digits.json?variant=cluster&loss=2#accuracy)`, over all losses
+`[...](matched:digits.json?variant=cluster&over=5#bits-beyond-label)`. A difference paired by seed
+has `against=plain` at matched accuracy, and between rows the keys in which the other row differs:
+`row:digits.json?variant=plain&against.variant=cluster`. `digits=3` and `scale=100` say how a row's
+number is shown, also one of which reports know nothing. The text has to be what the rows give, else
+the page is refused; it may leave out the interval and how many seeds it holds for, and not that it
+is a bound (≤). Shown is the text alone.
 
 Where lines of a table and `<!-- end -->` follow the comment, as in the README, they have to be what
 would be drawn.
@@ -34,6 +48,7 @@ import json
 import re
 import shutil
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -46,19 +61,41 @@ from fedcel.runs import per_image
 from sims.report.matched_table import (
     COLUMNS,
     Comparison,
+    VariantMatches,
+    format_match,
     make_anchor_lines,
     make_loss_tables,
+    make_overall_table,
+    make_paired_table,
     open_comparison,
 )
 from sims.report.table import format_estimate, format_markdown, make_table
-from sims.results import BENCH_FILE, BenchRow, Column, estimate, find_columns, match_rows
+from sims.results import (
+    BENCH_FILE,
+    BITS,
+    MSE,
+    BenchRow,
+    Column,
+    estimate,
+    find_columns,
+    match_rows,
+)
 
 RESULTS = Path(__file__).parents[1] / "results"
+SCENARIOS = Path(__file__).parents[2] / "sims" / "scenarios"
 TABLE = re.compile(
     r"^<!-- (?P<kind>rows|matched) (?P<file>\S+)(?P<request>.*?)-->\n"
     r"(?:(?P<kept>(?:\|.*\n)+)<!-- end -->\n)?",
     re.MULTILINE | re.DOTALL,
 )
+NOTE = re.compile(r" \([^)]*(?:seeds|images)\)")
+"""Of how few seeds or samples of images a number is, after it."""
+ANY = object()
+"""Stands for every value of a key."""
+OTHER = "against."
+"""Before the keys in which the row that a row is compared with differs from it."""
+FORM = ("digits", "scale")
+"""What a query says of a number's form, beside the keys that its rows have."""
 NUMBER = re.compile(
     r"\[(?P<text>[^][]+)\]\((?P<kind>row|matched):(?P<file>[^?)#\s]+)\?(?P<query>[^)#]*)#(?P<key>[^)]+)\)"
 )
@@ -99,29 +136,84 @@ def draw_tables(text: str, page: str, *, renew: bool = False) -> str:
 
 def check_number(found: re.Match[str], page: str) -> str:
     """Return a quoted number's text, if the rows give it."""
-    column = find_column(found["key"])
-    query = dict(parse_qsl(found["query"]))
-    if found["kind"] == "row":
-        values = [read_value(row, column.key) for row in select_rows(found["file"], query)]
-    else:
-        values = match_values(found["file"], query["variant"], float(query["loss"]), column.key)
-    if not any(value is not None for value in values):
-        raise StaleNumberError(f"{page}: no row for {found[0]}")
-    current = format_estimate(column, estimate(values))
-    if normalise_number(found["text"]) not in {current, current.partition(" ±")[0]}:
+    quote = quote_row if found["kind"] == "row" else quote_match
+    try:
+        current = quote(found["file"], dict(parse_qsl(found["query"])), found["key"])
+    except (KeyError, ValueError) as error:
+        raise StaleNumberError(f"{page}: no row for {found[0]}: {error!r}") from error
+    without_note = NOTE.sub("", current)
+    allowed = {current, without_note, without_note.partition(" ±")[0]}
+    if normalise_number(found["text"]) not in {normalise_number(text) for text in allowed}:
         raise StaleNumberError(f"{page}: {found[0]} is {current} in its rows")
     return found["text"]
 
 
+def quote_row(file: str, query: dict[str, str], key: str) -> str:
+    """Return the mean of a measure over the rows of a query, or of differences paired by seed.
+
+    Raises:
+        ValueError: When no row has the measure.
+    """
+    changed = {
+        name.removeprefix(OTHER): value for name, value in query.items() if name.startswith(OTHER)
+    }
+    form = {name: float(query[name]) for name in FORM if name in query}
+    where = {
+        name: value
+        for name, value in query.items()
+        if not name.startswith(OTHER) and name not in FORM
+    }
+    column = find_column({"key": key} | form if form else key)
+    column = column._replace(digits=int(column.digits))
+    rows = select_rows(file, where)
+    if changed:
+        other = select_rows(file, where | changed)
+        values: Sequence[float | None] = subtract_rows(rows, other, column.key)
+    else:
+        values = [read_value(row, column.key) for row in rows]
+    if all(value is None for value in values):
+        raise ValueError(f"no row has {key}")
+    return format_estimate(column, estimate(values))
+
+
+def quote_match(file: str, query: dict[str, str], key: str) -> str:
+    """Return a variant's measure, or its difference to another's, as the tables have it.
+
+    Raises:
+        ValueError: When nothing was measured.
+    """
+    variant, against = query["variant"], query.get("against")
+    column = find_column(key)
+    if "over" in query:
+        line = dict(list_area_cells(file, float(query["over"]), against))[variant]
+        current = line[(2 if against else 0) + (BITS, MSE).index(column)]
+    elif against:
+        current = list_paired_cells(file, float(query["loss"]), variant, against)[column.key]
+    else:
+        bench, matches, samples = match_bench(file, float(query["loss"]))
+        seeds = len({row.seed for row in bench.rows})
+        columns = tuple(dict.fromkeys([column, BITS]))
+        drawn = [sample[variant] for sample in samples]
+        current = format_match(matches[variant], drawn, seeds, columns)[0]
+    if not any(character.isdigit() for character in current):
+        raise ValueError(f"{variant} has no {key} there: {current}")
+    return current
+
+
 def normalise_number(text: str) -> str:
-    """Return a number as tables show it: without a unit, with the sign ±."""
-    return text.replace("+-", "±").replace(" %", "").replace("−", "-").strip()
+    """Return a number as tables show it: without a unit, with the signs ± and ≤."""
+    text = text.replace("+-", "±").replace(" %", "").replace("at most ", "≤ ")
+    return text.replace("−", "-").strip()
 
 
 @lru_cache
 def read_rows(file: str) -> list[dict[str, Any]]:
     """Return the rows of a file of results."""
-    rows: list[dict[str, Any]] = json.loads((RESULTS / file).read_text())
+    rows: list[dict[str, Any]]
+    if file.endswith(".toml"):
+        rows = tomllib.loads((SCENARIOS / file).read_text())["variant"]
+    else:
+        rows = json.loads((RESULTS / file).read_text())
     return rows
 
 
@@ -144,13 +236,41 @@ def read_value(row: dict[str, Any], key: str) -> Any:
         return row[key]
     first, _, rest = key.partition(".")
     inner = row.get(first)
+    if rest and isinstance(inner, list):
+        attack, _, rest = rest.partition(".")
+        inner = find_attack(inner, attack)
     return read_value(inner, rest) if rest and isinstance(inner, dict) else None
+
+
+def find_attack(attacks: Iterable[dict[str, Any]], wanted: str) -> dict[str, Any] | None:
+    """Return the attack called `name`, `name:budget`, `name:knowledge` or both, if it was made.
+
+    Raises:
+        ValueError: When several have these.
+    """
+    name, *rest = wanted.split(":")
+    budgets = [float(part) for part in rest if part.isdecimal()] or [1.0]
+    knowledge = [part for part in rest if not part.isdecimal()]
+    found = [
+        attack
+        for attack in attacks
+        if attack["attack"] == name
+        and (attack["budget"] is None or attack["budget"] in budgets)
+        and (not knowledge or attack["knowledge"] in knowledge)
+    ]
+    if len(found) > 1:
+        raise ValueError(f"{wanted} names {len(found)} attacks; say what it knows")
+    return found[0] if found else None
 
 
 def find_column(column: str | dict[str, Any]) -> Column:
     """Return a measure's column by its key, or one that a page describes itself."""
     if isinstance(column, dict):
-        return Column(**{"head": column["key"], "digits": 2} | column)
+        try:
+            known = find_column(column["key"])._asdict()
+        except KeyError:
+            known = {"head": column["key"], "digits": 2}
+        return Column(**known | column)
     key = column.rpartition(".")[2]
     return find_columns(key)[0]._replace(key=column)
 
@@ -167,37 +287,88 @@ def draw_rows(
     order: str | None = None,
     only: Sequence[Any] | None = None,
     anchors: bool = False,
+    against: Any = None,
+    compare: Sequence[str | dict[str, Any]] = (),
+    across: str | None = None,
 ) -> str:
     """Return the table of rows that share keys, a line for each group, as Markdown."""
     by = [by] if isinstance(by, str) else by
     label = by if label is None else [label] if isinstance(label, str) else label
     shown = [find_column(column) for column in columns]
+    compared = [find_column(column) for column in compare]
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for row in select_rows(file, where or {}):
+    selected = select_rows(file, where or {})
+    spread = list_columns(selected, shown, across, names or {})
+    for row in selected:
         groups.setdefault(tuple(str(read_value(row, key)) for key in by), []).append(row)
     if not groups:
         raise ValueError(f"{file} has no rows with {where}")
     keys = list(groups)
     if only is not None:
-        wanted = [str(one) for one in only]
-        if missing := set(wanted) - {key[0] for key in keys}:
-            raise ValueError(f"{file} has no {by[0]} {', '.join(missing)}")
-        keys = sorted((key for key in keys if key[0] in wanted), key=lambda k: wanted.index(k[0]))
+        keys = [key for start in map(as_key, only) for key in find_keys(keys, start, file)]
     if order is not None:
         keys.sort(key=lambda key: mean_of(groups[key], order))
     lines = [
         [
             *(name_value(read_value(groups[key][0], part), names or {}) for part in label),
-            *(format_group(groups[key], column) for column in shown),
+            *(
+                format_group(
+                    (row for row in groups[key] if value in (ANY, read_value(row, across or ""))),
+                    column,
+                )
+                for value, column in spread
+            ),
         ]
         for key in keys
     ]
+    if against is not None:
+        (reference,) = find_keys(list(groups), as_key(against), file)
+        for key, line in zip(keys, lines, strict=True):
+            gaps = ([] if key == reference else groups[key], groups[reference])
+            line += [format_gap(*gaps, column) for column in compared]
     if anchors:
         parsed = [BenchRow.model_validate(row) for key in keys for row in groups[key]]
-        blank = [""] * (len(label) - 1)
-        lines += [[name, *blank, *cells] for name, *cells in make_anchor_lines(parsed, shown)]
-    head = [*(heads or label), *(column.head for column in shown)]
+        before, after = [""] * (len(label) - 1), [""] * len(compared)
+        plain = [column._replace(key=column.key.rpartition(".")[2]) for column in shown]
+        lines += [
+            [name, *before, *cells, *after] for name, *cells in make_anchor_lines(parsed, plain)
+        ]
+    head = [*(heads or label), *(column.head for _, column in spread)]
+    head += [f"{column.head}: difference" for column in compared]
     return format_markdown(make_table(file, head, lines, words=len(label)))
+
+
+def list_columns(
+    rows: Iterable[dict[str, Any]],
+    columns: Sequence[Column],
+    across: str | None,
+    names: dict[Any, str],
+) -> list[tuple[Any, Column]]:
+    """Return each column with the value of `across` that its rows have; `ANY` without `across`."""
+    if across is None:
+        return [(ANY, column) for column in columns]
+    values = dict.fromkeys(read_value(row, across) for row in rows)
+    return [
+        (value, column.titled(name_value(value, names) + suffix))
+        for value in values
+        for column in columns
+        for suffix in [f": {column.head}" if len(columns) > 1 else ""]
+    ]
+
+
+def as_key(one: Any) -> tuple[str, ...]:
+    """Return what starts a group's key: one value, or a list of the first ones."""
+    return tuple(str(part) for part in (one if isinstance(one, list) else [one]))
+
+
+def find_keys(
+    keys: Sequence[tuple[str, ...]], start: tuple[str, ...], file: str
+) -> list[tuple[str, ...]]:
+    """Return the keys that start so; ValueError if there is none."""
+    found = [key for key in keys if key[: len(start)] == start]
+    if not found:
+        raise ValueError(f"{file} has no {', '.join(start)}")
+    return found
 
 
 def name_value(value: Any, names: dict[Any, str]) -> str:
@@ -218,6 +389,34 @@ def format_group(rows: Iterable[dict[str, Any]], column: Column) -> str:
     return format_estimate(column, estimate(read_value(row, column.key) for row in rows))
 
 
+def subtract_rows(
+    rows: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]], key: str
+) -> list[float]:
+    """Return the differences of a measure in rows of the same seed, where both have it.
+
+    Raises:
+        ValueError: When several rows of one side have the same seed.
+    """
+    ours, reference = (
+        {row["seed"]: read_value(row, key) for row in side} for side in (rows, other)
+    )
+    if len(ours) < len(rows) or len(reference) < len(other):
+        raise ValueError("several rows have the same seed; name more of their keys")
+    return [
+        ours[seed] - reference[seed]
+        for seed in sorted(ours.keys() & reference.keys())
+        if ours[seed] is not None and reference[seed] is not None
+    ]
+
+
+def format_gap(
+    rows: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]], column: Column
+) -> str:
+    """Return the mean difference of rows paired by seed; nothing of no pair."""
+    gaps = subtract_rows(rows, other, column.key)
+    return format_estimate(column, estimate(gaps)) if gaps else ""
+
+
 @lru_cache
 def compare_variants(file: str, against: str | None = None) -> Comparison:
     """Return a kept bench as `fedcel table` opens it, with the values of each image if kept."""
@@ -229,24 +428,105 @@ def compare_variants(file: str, against: str | None = None) -> Comparison:
         return open_comparison(Path(folder), against)
 
 
+@lru_cache
+def match_bench(
+    file: str, loss: float
+) -> tuple[Comparison, VariantMatches, Sequence[VariantMatches]]:
+    """Return a kept bench, its variants at an accuracy, and the same in samples of its images."""
+    bench = compare_variants(file)
+    samples = [match_rows(bench.rows, sample, loss) for sample in bench.samples]
+    return bench, match_rows(bench.rows, bench.measured, loss), samples
+
+
 def draw_matched(
     file: str,
     *,
-    loss: float,
+    loss: float | None = None,
+    over: float | None = None,
     columns: Sequence[str] = tuple(column.key for column in COLUMNS[:4]),
     only: Sequence[str] = (),
     against: str | None = None,
+    compare: Sequence[str] = (),
 ) -> str:
     """Return the table of variants at one accuracy, or of their differences to one of them."""
     bench = compare_variants(file, against)
     if unknown := set(only) - set(bench.titles):
         raise ValueError(f"{file} has no variant {', '.join(unknown)}")
+    if over is not None:
+        return draw_areas(file, over, only, against)
+    if loss is None:
+        raise ValueError("neither loss nor over says at which accuracy")
+    if compare and against:
+        return draw_beside(file, loss, find_columns(*columns), only, against, compare)
     tables = make_loss_tables(bench, loss, columns=find_columns(*columns), only=only)
     return tables[-1].partition("\n\n")[2]
 
 
-def match_values(file: str, variant: str, loss: float, key: str) -> list[float | None]:
-    """Return a variant's measure by seed at an accuracy."""
-    bench = compare_variants(file)
-    matches = match_rows(bench.rows, bench.measured, loss)[variant]
-    return [match.values.get(key) if match else None for match in matches.values()]
+def draw_beside(
+    file: str,
+    loss: float,
+    columns: Sequence[Column],
+    only: Sequence[str],
+    against: str,
+    compare: Sequence[str],
+) -> str:
+    """Return measures at one accuracy, and beside them differences to a variant."""
+    bench, matches, samples = match_bench(file, loss)
+    seeds = len({row.seed for row in bench.rows})
+    lines = []
+    for name in only or matches:
+        drawn = [sample[name] for sample in samples]
+        gaps = {} if name == against else list_paired_cells(file, loss, name, against)
+        lines.append(
+            [
+                bench.titles[name],
+                *format_match(matches[name], drawn, seeds, columns),
+                *(gaps.get(key, "") for key in compare),
+            ]
+        )
+    anchors = make_anchor_lines(bench.rows, columns)
+    lines += [[*line, *([""] * len(compare))] for line in anchors]
+    heads = [f"{column.head}: to {bench.titles[against]}" for column in find_columns(*compare)]
+    head = ["variant", *(column.head for column in columns), *heads]
+    return format_markdown(make_table(file, head, lines))
+
+
+@lru_cache
+def list_paired_cells(file: str, loss: float, variant: str, against: str) -> dict[str, str]:
+    """Return the differences of a variant to another at an accuracy, by the measures' keys."""
+    bench, matches, samples = match_bench(file, loss)
+    table = make_paired_table(bench, matches, samples, against=against, names=[variant])
+    keys = [column.key for column in COLUMNS[:4]]
+    return dict(zip(keys, read_cells(table)[-1][1:], strict=False))
+
+
+@lru_cache
+def list_area_cells(
+    file: str, most: float, against: str | None = None
+) -> list[tuple[str, list[str]]]:
+    """Return by variant, fewest bits first, the means over all losses and their differences."""
+    bench = compare_variants(file, against)
+    names = {title: name for name, title in bench.titles.items()}
+    lines = read_cells(make_overall_table(bench, most))
+    return [(names[title], cells) for title, *cells in lines]
+
+
+def draw_areas(file: str, most: float, only: Sequence[str], against: str | None) -> str:
+    """Return the table of means over all losses of accuracy up to `most` points."""
+    titles = compare_variants(file, against).titles
+    lines = [
+        [titles[name], *cells]
+        for name, cells in list_area_cells(file, most, against)
+        if name in (only or titles)
+    ]
+    columns = (BITS, MSE)
+    head = ["variant", *(column.head for column in columns)]
+    if against:
+        head += [f"{column.head}: to {titles[against]}" for column in columns]
+    return format_markdown(make_table(file, head, lines))
+
+
+def read_cells(markdown: str) -> list[list[str]]:
+    """Return the cells of the lines of a Markdown table."""
+    lines = [line for line in markdown.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
