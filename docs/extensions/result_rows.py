@@ -163,7 +163,7 @@ def quote_row(file: str, query: dict[str, str], key: str) -> str:
         for name, value in query.items()
         if not name.startswith(OTHER) and name not in FORM
     }
-    column = find_column({"key": key} | form if form else key)
+    column = find_column({"key": key} | form)
     column = column._replace(digits=int(column.digits))
     rows = select_rows(file, where)
     if changed:
