@@ -27,11 +27,18 @@ def result_rows() -> ModuleType:
 @pytest.fixture
 def rows(result_rows: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Return the module, beside three rows of one variant and one of another."""
+    attacks = [
+        {"attack": "decoder", "knowledge": knowledge, "budget": budget, "mse": mse}
+        for knowledge, budget, mse in (("held-out", 1.0, 0.04), ("held-out", 4.0, 0.03))
+    ]
     kept = [
-        {"variant": "a", "title": "first", "accuracy": 0.9 + 0.01 * seed, "scores": {"nll": seed}}
+        {"variant": "a", "title": "first", "seed": seed, "accuracy": 0.9 + 0.01 * seed}
+        | {"scores": {"nll": seed}, "attacks": attacks}
         for seed in (0, 1, 2)
     ]
-    kept.append({"variant": "b", "title": "second", "accuracy": 0.5, "scores": {"nll": 0.25}})
+    kept.append(
+        {"variant": "b", "title": "second", "seed": 0, "accuracy": 0.5, "scores": {"nll": 0.25}}
+    )
     (tmp_path / "kept.json").write_text(json.dumps(kept))
     monkeypatch.setattr(result_rows, "RESULTS", tmp_path)
     result_rows.read_rows.cache_clear()
@@ -143,3 +150,76 @@ def test_the_variants_of_a_scenario_are_rows(rows: ModuleType) -> None:
     """As `fedcel tune` wrote them."""
     comment = "<!-- rows defences.toml\nby: name\nonly: [none]\ncolumns: [tuned.accuracy]\n-->\n"
     assert "| none | 98.0 |" in rows.draw_tables(comment, "page")
+
+
+def test_an_attack_is_named_by_its_budget(rows: ModuleType) -> None:
+    """The usual effort unless another is asked for; what was not carried out is no number."""
+    prose = "[0.0400](row:kept.json?variant=a#attacks.decoder.mse)"
+    assert rows.draw_results(prose, "page") == "0.0400"
+    prose = "[0.0300](row:kept.json?variant=a#attacks.decoder:held-out:4.mse)"
+    assert rows.draw_results(prose, "page") == "0.0300"
+    with pytest.raises(rows.StaleNumberError):
+        rows.draw_results("[0.0400](row:kept.json?variant=a#attacks.rmle.mse)", "page")
+
+
+def test_differences_are_paired_by_seed(rows: ModuleType) -> None:
+    """In prose and beside a table's columns; the line compared with has none."""
+    prose = "[-40.0](row:kept.json?variant=b&against.variant=a#accuracy)"
+    assert rows.draw_results(prose, "page") == "-40.0"
+    comment = """<!-- rows kept.json
+by: variant
+columns: [accuracy]
+only: [[b], a]
+against: a
+compare: [accuracy]
+-->
+"""
+    assert rows.draw_tables(comment, "page") == (
+        "| variant | accuracy, % | accuracy, %: difference |\n| --- | --- | --- |\n"
+        "| b | 50.0 | -40.0 |\n| a | 91.0 ± 2.5 |  |\n"
+    )
+
+
+def test_rows_of_one_seed_are_not_paired(result_rows: ModuleType) -> None:
+    """Two rows of a seed on one side: which of them is meant is not guessed."""
+    rows = [{"seed": 0, "nll": 1}, {"seed": 0, "nll": 2}]
+    with pytest.raises(ValueError, match="same seed"):
+        result_rows.subtract_rows(rows, rows[:1], "nll")
+
+
+MATCHED = "variant=plain&loss=5&against=noise#bits-beyond-label"
+
+
+def test_a_quote_at_matched_accuracy_is_the_tables(result_rows: ModuleType) -> None:
+    """Value and interval over seeds and images, difference, mean over losses: as they are drawn."""
+    file = "frontier-faces.json"
+    request = f"<!-- matched {file}\nloss: 5\nonly: [plain]\nagainst: noise\n-->\n"
+    table = result_rows.draw_tables(request, "page")
+    difference = result_rows.read_cells(table)[0][2]
+    assert result_rows.draw_results(f"[{difference}](matched:{file}?{MATCHED})", "page")
+    both = result_rows.draw_tables(
+        request.replace("-->", "columns: [bits-beyond-label]\ncompare: [bits-beyond-label]\n-->"),
+        "page",
+    )
+    _, bits, beside = result_rows.read_cells(both)[0]
+    assert beside == difference
+    query = "variant=plain&loss=5#bits-beyond-label"
+    assert result_rows.draw_results(f"[{bits}](matched:{file}?{query})", "page") == bits
+    areas = result_rows.draw_tables(request.replace("loss", "over"), "page")
+    over = result_rows.read_cells(areas)[0][3]
+    query = MATCHED.replace("loss", "over")
+    assert result_rows.draw_results(f"[{over}](matched:{file}?{query})", "page") == over
+
+
+def test_a_bound_is_quoted_as_one(result_rows: ModuleType) -> None:
+    """The sign or its words; without either it would be read as a measurement."""
+    link = "matched:frontier-faces.json?variant=plain&loss=5#bits-beyond-label"
+    bits = result_rows.quote_match(
+        "frontier-faces.json", {"variant": "plain", "loss": "5"}, "bits-beyond-label"
+    )
+    assert bits.startswith("≤ ")
+    assert result_rows.draw_results(f"[{bits}]({link})", "page") == bits
+    words = bits.replace("≤", "at most")
+    assert result_rows.draw_results(f"[{words}]({link})", "page") == words
+    with pytest.raises(result_rows.StaleNumberError):
+        result_rows.draw_results(f"[{bits.removeprefix('≤ ')}]({link})", "page")
