@@ -1,6 +1,7 @@
 """What can be observed of an image, and what the best attacker learns from it, exactly."""
 
 from fedcel.leakage.answer_floor import answer_bits
+from fedcel.leakage.best_guesses import BestGuesses, best_guesses
 from fedcel.leakage.certificate import Certificate, certificate, fano_bound
 from fedcel.leakage.exact_bits import OptimalLeak, optimal_leak
 from fedcel.leakage.gaussianity import Gaussianity, gaussianity
@@ -43,6 +44,7 @@ __all__ = [
     "MEAN",
     "NOISELESS",
     "UPDATE",
+    "BestGuesses",
     "Certificate",
     "Gaussianity",
     "Law",
@@ -61,6 +63,7 @@ __all__ = [
     "OptimalLeak",
     "SmashedData",
     "answer_bits",
+    "best_guesses",
     "certificate",
     "fano_bound",
     "find_law",

@@ -2,6 +2,7 @@
 
 from fedcel.runs.client_state import ClientStateFolder, is_state_usable, partition_folder
 from fedcel.runs.evaluation import (
+    GUESSES_FILE,
     NOISE_DRAWS,
     Evaluation,
     calibrate_answers,
@@ -27,6 +28,7 @@ from fedcel.runs.run_folder import (
 from fedcel.runs.server_run import EventCallback, ServerRun
 
 __all__ = [
+    "GUESSES_FILE",
     "NOISE_DRAWS",
     "ClientStateFolder",
     "Evaluation",

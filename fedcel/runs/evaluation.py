@@ -16,11 +16,12 @@ from torch import Tensor
 
 from fedcel.data import Images
 from fedcel.federation import HEAVIEST
-from fedcel.files import write_json
+from fedcel.files import write_json, write_tensors
 from fedcel.leakage import (
     OptimalLeak,
     SmashedData,
     answer_bits,
+    best_guesses,
     certificate,
     gaussianity,
     optimal_leak,
@@ -58,6 +59,9 @@ from fedcel.settings import MIN_SAMPLED_ROUNDS
 NOISE_DRAWS = 8  # messages per image over which accuracy is averaged
 PRIVATE_ANSWERS = 2000  # private answers at each epsilon, or one for each image where they are more
 ANSWER_DRAWS = 128  # messages per image whose answers are counted
+GUESSED_IMAGES = 8  # whose messages the optimal attacker's guesses are shown of
+GUESSES_FILE = "guesses.safetensors"
+"""The first test images, the likeliest senders of a message of each, and their probabilities."""
 
 
 class Evaluation(NamedTuple):
@@ -67,6 +71,8 @@ class Evaluation(NamedTuple):
     """The content of result.json."""
     per_image: per_image.Vectors
     """What its means are of, image by image."""
+    guesses: dict[str, Tensor]
+    """Some test images (T, C, H, W), guesses at them (T, G, C, H, W), probabilities (T, G)."""
 
 
 def write_evaluation(folder: Path, evaluation: Evaluation) -> None:
@@ -77,6 +83,7 @@ def write_evaluation(folder: Path, evaluation: Evaluation) -> None:
         evaluation: The run's evaluation.
     """
     per_image.write_vectors(folder, evaluation.per_image)
+    write_tensors(folder / GUESSES_FILE, evaluation.guesses)
     write_json(folder / "result.json", evaluation.result)  # last: it is what says so
 
 
@@ -144,7 +151,7 @@ def evaluate_run(run: Run, seconds: float) -> Evaluation:
         "bits-beyond-label": leak.beyond,
         "identification-optimal": leak.identified,
     }
-    return Evaluation(result, vectors)
+    return Evaluation(result, vectors, guess_test_images(run, net))
 
 
 def account_update_privacy(run: Run) -> dict[str, object]:
@@ -210,6 +217,15 @@ def attack_test_images(run: Run, net: SplitNet) -> OptimalLeak:
     return optimal_leak(
         SmashedData(net), *run.splits.test, stream, identification_candidates=candidates
     )
+
+
+def guess_test_images(run: Run, net: SplitNet) -> dict[str, Tensor]:
+    """Let the optimal attacker guess which test image sent one message, for the first of them."""
+    x = run.splits.test.x
+    senders = torch.arange(min(GUESSED_IMAGES, len(x)))
+    stream = make_generator(run.settings.seed, "guesses")
+    positions, probabilities = best_guesses(SmashedData(net), x, senders, stream)
+    return {"targets": x[senders], "guesses": x[positions], "probabilities": probabilities}
 
 
 def measure_run_leakage(run: Run, net: SplitNet, leak: OptimalLeak) -> dict[str, object]:

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from logging import ERROR, WARNING
+from threading import Event
 from typing import NamedTuple
 
 import flwr
@@ -20,12 +21,14 @@ from flwr.common.logger import log
 from flwr.server.superlink.fleet.vce import backend
 from flwr.server.superlink.fleet.vce.backend import raybackend
 from flwr.simulation.ray_transport.ray_actor import pool_size_from_resources
-from ray.exceptions import RayError, RayTaskError, WorkerCrashedError
+from ray.exceptions import OutOfMemoryError, RayError, RayTaskError, WorkerCrashedError
 
 from fedcel.errors import FailedError, describe_unforeseen, shorten_text
 
 ATTEMPTS = 3
 """How often a client is trained in a round before it is left out, if its process always dies."""
+MEMORY_PAUSES = (10.0, 60.0)
+"""Seconds before another attempt where memory was short: other work on the machine may end."""
 LOST_TEXT = 300
 """Characters of what Ray says of a lost process."""
 CHOICE = "RayBackend"
@@ -55,7 +58,7 @@ class ClientProcesses(raybackend.RayBackend):
         Args:
             app_fn: Loads the ClientApp.
         """
-        self._is_over = False
+        self._over = Event()
         self._app = ray.put(app_fn)
         # No retries of Ray's own: of a process that was killed for want of memory it has no end.
         options = {**self.client_resources, "max_retries": 0, "name": "ClientApp"}
@@ -68,7 +71,7 @@ class ClientProcesses(raybackend.RayBackend):
 
     def is_worker_idle(self) -> bool:
         """Say that a message may come: Ray lets it wait until a process is free."""
-        return not self._is_over
+        return not self._over.is_set()
 
     def process_message(self, message: Message, context: Context) -> tuple[Message, Context]:
         """Let a process answer a message, and another one where that one dies.
@@ -91,14 +94,14 @@ class ClientProcesses(raybackend.RayBackend):
 
     def terminate(self) -> None:
         """End Ray and with it all processes; messages under way are not tried again."""
-        self._is_over = True
+        self._over.set()
         super().terminate()
 
     def _run_repeatedly(self, message: Message, context: Context, client: object) -> Outcome:
         """Run the ClientApp in one process after the other until one lives to the end."""
         lost = ""
         for attempt in range(1, ATTEMPTS + 1):
-            if self._is_over:
+            if self._over.is_set():
                 return Outcome(None, context, "the run was stopped")
             try:
                 outcome: Outcome = ray.get(self._task.remote(self._app, message, context))
@@ -107,12 +110,14 @@ class ClientProcesses(raybackend.RayBackend):
                 return Outcome(None, context, shorten_text(describe_unforeseen(error.cause)))
             except RayError as error:  # the process, its machine or what it returned is lost
                 lost = describe_loss(error)
-                if not self._is_over:
+                if not self._over.is_set():
                     log(
                         WARNING,
                         "Client %s was lost in attempt %d of %d: %s",
                         *(client, attempt, ATTEMPTS, lost),
                     )
+                if isinstance(error, OutOfMemoryError) and attempt < ATTEMPTS:
+                    self._over.wait(MEMORY_PAUSES[attempt - 1])
         return Outcome(
             None,
             context,

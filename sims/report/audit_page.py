@@ -4,8 +4,7 @@ import numpy as np
 
 from fedcel.attacks import Inversion
 from fedcel.leakage import Leakage
-from sims.report.page import encode_strip
-from sims.report.reconstruction_strips import Strip
+from sims.report.reconstruction_strips import Strip, encode_strip
 from sims.report.table import DASH, Table, format_number, format_share, make_table
 from sims.report.templates import render_template
 

@@ -7,12 +7,14 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
+from torch import Tensor
 
 from fedcel.attacks import AttackRow
 from fedcel.errors import RunError, SettingsError
+from fedcel.files import read_tensors
 from fedcel.losses import defences
 from fedcel.posterior import Trace
-from fedcel.runs import run_folder
+from fedcel.runs import GUESSES_FILE, run_folder
 from fedcel.settings import Settings
 from sims.results import (
     ATTACKS_FOLDER,
@@ -51,6 +53,8 @@ class FinishedRun:
     result: RunResult
     attacks: tuple[AttackRow, ...]
     images: dict[str, Images]
+    guesses: dict[str, Tensor] = field(default_factory=dict)
+    """The optimal attacker's at a few messages; {} for runs that were measured without them."""
     trace: Trace | None = None
     """What its chain is judged by; without rows where nothing was sampled."""
 
@@ -111,6 +115,7 @@ def read_finished(folder: Path) -> FinishedRun:
         result=read_record(folder / RESULT_FILE, RunResult),
         attacks=tuple(row for result in read_results(folder) for row in result.rows),
         images=read_images(folder),
+        guesses=read_guesses(folder),
         trace=run_folder.open_trace(folder),
     )
 
@@ -141,6 +146,12 @@ def read_images(folder: Path) -> dict[str, Images]:
                 "again"
             )
     return images
+
+
+def read_guesses(folder: Path) -> dict[str, Tensor]:
+    """Return the optimal attacker's guesses; {} where none were kept, RunError on damage."""
+    path = folder / GUESSES_FILE
+    return read_tensors(path)[0] if path.exists() else {}
 
 
 def make_run_row(run: FinishedRun, folder: Path) -> BenchRow:

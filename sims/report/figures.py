@@ -1,6 +1,6 @@
 """The plots, as SVG text: colours safe for the colour-blind, and never colour alone."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
 from typing import Any, Literal, NamedTuple
@@ -49,10 +49,14 @@ def choose_look(index: int) -> Look:
     return Look(*look, filled=index // 24 % 2 == 0)
 
 
-def choose_looks(summaries: Sequence[Summary]) -> list[Look]:
-    """Return the look of each summary; the strengths of one variant share theirs."""
-    variants = list(dict.fromkeys(s.variant for s in summaries))
-    return [choose_look(variants.index(s.variant)) for s in summaries]
+Looks = Mapping[str, Look]
+"""How each variant is drawn, in every figure of a report."""
+
+
+def choose_looks(summaries: Sequence[Summary]) -> Looks:
+    """Return the look of each variant; its strengths share it."""
+    variants = dict.fromkeys(s.variant for s in summaries)
+    return {variant: choose_look(number) for number, variant in enumerate(variants)}
 
 
 def escape_label(label: str) -> str:
@@ -118,16 +122,25 @@ def draw_trade_off(
     More than PANEL_VARIANTS variants are drawn in several panels of the same axes, the undefended
     in each.
     """
+    looks = choose_looks(summaries)
     points = [
-        Point(look, s, x.mean, 100 * y.mean, x.half, None if y.half is None else 100 * y.half)
-        for look, s in zip(choose_looks(summaries), summaries, strict=True)
+        Point(
+            looks[s.variant],
+            s,
+            x.mean,
+            100 * y.mean,
+            x.half,
+            None if y.half is None else 100 * y.half,
+        )
+        for s in summaries
         if (x := across(s)).mean is not None and (y := s.accuracy).mean is not None
     ]
     if not points:
         return None
     groups = split_panels(points)
-    figure, panels = make_panels(len(groups), legend_height(max(map(len, groups))))
-    for axes, group in zip(panels, groups, strict=True):
+    legends = [[(points[0].look, points[0].summary.title) for points in group] for group in groups]
+    figure, panels = make_panels(len(groups), max(map(legend_height, legends)))
+    for axes, group, entries in zip(panels, groups, legends, strict=True):
         for variant_points in group:
             draw_variant(axes, variant_points)
         crop_collapsed(axes, points, [point for variant in group for point in variant])
@@ -137,7 +150,6 @@ def draw_trade_off(
         low, high = axes.get_ylim()
         # Whole marks at 100 %, no tick above.
         axes.set_ylim(top=min(high, 100 + 0.02 * (100 - low)))
-        entries = [(variant[0].look, variant[0].summary.title) for variant in group]
         add_legend(figure if len(groups) == 1 else axes, entries, lines=False)
     return figure
 
@@ -285,17 +297,23 @@ def draw_convergence(trace: Trace) -> Figure | None:
 
 
 def draw_curve(
-    summaries: Sequence[Summary], value: Callable[[RoundEvent], float | None], label: str, log: bool
+    summaries: Sequence[Summary],
+    looks: Looks,
+    value: Callable[[RoundEvent], float | None],
+    *,
+    label: str,
+    log: bool,
 ) -> Figure | None:
     """Draw one number over the rounds: mean over seeds, and the range of the seeds as a band."""
     curves = [
-        (look, s, rounds)
-        for look, s in zip(choose_looks(summaries), summaries, strict=True)
+        (looks[s.variant], s, rounds)
+        for s in summaries
         if (rounds := summarise_rounds(s.runs, value))
     ]
     if not curves or (log and not any(high > 0 for _, _, rounds in curves for *_, high in rounds)):
         return None
-    figure, (axes,) = make_panels(1, legend_height(len(curves)))
+    entries = [(look, s.label) for look, s, _ in curves]
+    figure, (axes,) = make_panels(1, legend_height(entries))
     for look, _, rounds in curves:
         numbers, mean, low, high = zip(*rounds, strict=True)
         axes.plot(
@@ -315,7 +333,7 @@ def draw_curve(
         )  # fmt: skip
     axes.set_xlabel("round")
     axes.set_ylabel(label)
-    add_legend(figure, [(look, s.label) for look, s, _ in curves], lines=True)
+    add_legend(figure, entries, lines=True)
     return figure
 
 
@@ -331,43 +349,132 @@ def summarise_rounds(
     return [(number, sum(v) / len(v), min(v), max(v)) for number, v in sorted(values.items())]
 
 
-def draw_reliability(bins: dict[str, ReliabilityBins], average: str) -> Figure | None:
-    """Draw accuracy against confidence; `average` names the predictor beside the point model."""
-    figure, (axes,) = make_panels(1, legend_height(2))
-    entries = []
+def draw_reliability(
+    bins: Mapping[str, ReliabilityBins], look: Look, average: str
+) -> Figure | None:
+    """Draw accuracy against confidence, and below it how many answers had that confidence.
+
+    `average` names the predictor beside the point model, whose markers are open.
+    """
     predictors = (
-        ("posterior", average, choose_look(0)),
-        ("point", "point model", choose_look(1)._replace(filled=False)),
+        ("posterior", average, look),
+        ("point", "point model", look._replace(filled=False, line="--")),
     )
-    for key, name, look in predictors:
-        measured = bins.get(key, ReliabilityBins())
-        columns = zip(measured.confidence, measured.accuracy, measured.count, strict=False)
-        rows = [(x, y) for x, y, n in columns if n > 0 and x is not None and y is not None]
-        if rows:
-            axes.plot(
-                *zip(*rows, strict=True), color=look.colour, marker=look.marker,
-                linestyle=look.line, markersize=7, linewidth=1.2, fillstyle=look.fill,
-            )  # fmt: skip
-            entries.append((look, name))
-    if not entries:
+    measured = [
+        (bin_look, name, rows)
+        for key, name, bin_look in predictors
+        if (rows := list_bins(bins.get(key, ReliabilityBins())))
+    ]
+    if not measured:
         return None
+    entries = [(bin_look, name) for bin_look, name, _ in measured]
+    figure, (axes, counts) = make_panels(
+        2, legend_height(entries) / 2, share_scale=False, heights=(2, 1)
+    )
+    for number, (bin_look, _, rows) in enumerate(measured):
+        confidence, accuracy, answers = zip(*rows, strict=True)
+        axes.plot(
+            confidence, accuracy, color=bin_look.colour, marker=bin_look.marker,
+            linestyle=bin_look.line, markersize=7, linewidth=1.2, fillstyle=bin_look.fill,
+        )  # fmt: skip
+        places = [x + (number - 0.5) * BAR for x in confidence]
+        counts.bar(
+            places, answers, BAR, color=bin_look.colour if bin_look.filled else "none",
+            edgecolor=bin_look.colour, linewidth=1,
+        )  # fmt: skip
     axes.plot([0, 1], [0, 1], color=FAINT, linewidth=1, linestyle=":")
-    axes.set(xlim=(0, 1.02), ylim=(0, 1.05), xlabel="confidence", ylabel="accuracy")
+    axes.set(xlim=(0, 1.04), ylim=(0, 1.05), ylabel="accuracy")
+    counts.set(xlabel="confidence", ylabel="answers", yscale="log")
     add_legend(figure, entries, lines=True)
     return figure
 
 
-def legend_height(entries: int) -> float:
-    """Return the inches of a panel with room for so many names below it."""
-    return 3.2 + 0.26 * ((entries + 1) // 2)
+BAR = 0.02
+"""Width of a bar of the counts, in confidence."""
+
+
+def list_bins(bins: ReliabilityBins) -> list[tuple[float, float, float]]:
+    """Return confidence, accuracy and count of the bins that hold any answer."""
+    columns = zip(bins.confidence, bins.accuracy, bins.count, strict=False)
+    return [(x, y, n) for x, y, n in columns if n > 0 and x is not None and y is not None]
+
+
+def draw_private(summaries: Sequence[Summary], looks: Looks) -> Figure | None:
+    """Draw the accuracy of private answers over epsilon, and the ceiling of any mechanism.
+
+    The dotted lines are the accuracies without privacy. None below two epsilons.
+    """
+    curves = [(s, points) for s in summaries if len(points := list_private(s)) > 1]
+    if not curves:
+        return None
+    entries = [(looks[s.variant], s.label) for s, _ in curves]
+    figure, (axes,) = make_panels(1, legend_height(entries))
+    for s, points in curves:
+        look = looks[s.variant]
+        epsilons, accuracy, _ = zip(*points, strict=True)
+        axes.plot(
+            epsilons, accuracy, color=look.colour, marker=look.marker, linestyle=look.line,
+            markersize=6, linewidth=1.4,
+        )  # fmt: skip
+        if s.accuracy.mean is not None:
+            axes.axhline(100 * s.accuracy.mean, color=look.colour, linewidth=0.8, linestyle=":")
+    ceiling = {epsilon: top for _, points in curves for epsilon, _, top in points if top}
+    if ceiling:
+        axes.plot(list(ceiling), list(ceiling.values()), color=FAINT, linewidth=1, linestyle="--")
+        axes.annotate(
+            "ceiling", list(ceiling.items())[-1], (-6, 4), textcoords="offset points", color=INK,
+            fontsize=8.5, ha="right",
+        )  # fmt: skip
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sorted({epsilon for _, points in curves for epsilon, *_ in points}))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set(xlabel="ε of one answer", ylabel="right private answers, %", ylim=(0, 103))
+    add_legend(figure, entries, lines=True)
+    return figure
+
+
+def list_private(summary: Summary) -> list[tuple[float, float, float | None]]:
+    """Return epsilon, accuracy and ceiling in percent, means over seeds, by rising epsilon."""
+    results = [run.result.private for run in summary.runs]
+    points = []
+    for name in dict.fromkeys(name for private in results for name in private):
+        measured = [private[name] for private in results if name in private]
+        accuracy = estimate(utility.accuracy for utility in measured).mean
+        ceiling = estimate(utility.ceiling for utility in measured).mean
+        try:
+            epsilon = float(name)
+        except ValueError:  # an unusual name stands in the table alone
+            continue
+        if accuracy is not None and epsilon > 0:
+            points.append((epsilon, 100 * accuracy, None if ceiling is None else 100 * ceiling))
+    return sorted(points)
+
+
+WIDE_LABEL = 24
+"""Letters of a name beside which a second one has no room."""
+MAX_LABEL = 52
+"""Letters that a legend has room for."""
+Entry = tuple[Look, str]
+
+
+def count_columns(entries: Sequence[Entry]) -> int:
+    """Return how many names stand side by side in a legend."""
+    return 1 if max(len(name) for _, name in entries) > WIDE_LABEL else min(2, len(entries))
+
+
+def legend_height(entries: Sequence[Entry]) -> float:
+    """Return the inches of a panel with room for these names below it."""
+    return 3.2 + 0.26 * -(-len(entries) // count_columns(entries))
 
 
 def make_panels(
-    count: int, height: float, *, share_scale: bool = True
+    count: int, height: float, *, share_scale: bool = True, heights: Sequence[float] | None = None
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure of panels, one below the other, of so many inches each."""
+    """Return a figure of panels, one below the other, of so many inches each, or in ratios."""
     figure = Figure(figsize=(WIDTH, count * height), layout="constrained")
-    grid = figure.subplots(count, 1, sharex=True, sharey=share_scale, squeeze=False)
+    grid = figure.subplots(
+        count, 1, sharex=True, sharey=share_scale, squeeze=False, height_ratios=heights
+    )
     for axes in (panels := list(grid[:, 0])):
         axes.spines[["top", "right"]].set_visible(False)
         axes.spines[["left", "bottom"]].set_color(FAINT)
@@ -381,7 +488,7 @@ def make_panels(
     return figure, panels
 
 
-def add_legend(place: Figure | Axes, entries: Sequence[tuple[Look, str]], lines: bool) -> None:
+def add_legend(place: Figure | Axes, entries: Sequence[Entry], lines: bool) -> None:
     """Name the looks below a figure, or below one of its panels."""
     handles = [
         Line2D(
@@ -390,11 +497,11 @@ def add_legend(place: Figure | Axes, entries: Sequence[tuple[Look, str]], lines:
         )
         for look, _ in entries
     ]  # fmt: skip
-    labels = [escape_label(name if len(name) <= 34 else f"{name[:33]}…") for _, name in entries]
+    short = [n if len(n) <= MAX_LABEL else f"{n[: MAX_LABEL - 1]}…" for _, n in entries]
     position: dict[str, Any] = {"loc": "outside lower center"}
     if isinstance(place, Axes):
         position = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17)}
     place.legend(
-        handles, labels, ncols=min(2, len(labels)), handlelength=3.2 if lines else 1,
-        frameon=False, fontsize=9.5, labelcolor=INK, **position,
+        handles, list(map(escape_label, short)), ncols=count_columns(entries),
+        handlelength=3.2 if lines else 1, frameon=False, fontsize=9.5, labelcolor=INK, **position,
     )  # fmt: skip

@@ -1,8 +1,7 @@
 """Compose report.html and figures/ and write each whole."""
 
-import base64
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,12 +21,13 @@ from sims.report import (
 )
 from sims.report.book import Book, FinishedRun, read_book
 from sims.report.contradictions import find_alarms
+from sims.report.showcase import make_showcase
 from sims.report.summary import Summary, summarise_book
-from sims.report.table import format_interval, format_number
 from sims.report.templates import render_template
 from sims.report.verdict import (
     Verdict,
     describe_attack,
+    describe_in_one_sentence,
     describe_single_image_updates,
     find_verdict,
     list_cautions,
@@ -46,6 +46,7 @@ FIGURE_LABELS = {
     "accuracy": "Validation accuracy by round",
     "spread": "Within-class spread by round, log scale",
     "weight": "Weight of the conditional entropy loss by round",
+    "private": "Accuracy of private answers over epsilon",
     "live": "Right answers and rightly picked images by the price of an answer",
     "chain": "The chain by round: log-likelihood and logits, in standard deviations",
     "convergence": "R-hat and effective sample size by round",
@@ -61,15 +62,6 @@ class Plot(NamedTuple):
 
     label: str
     svg: Markup
-
-
-class Bar(NamedTuple):
-    """A bar at the top: how much of what could leak does."""
-
-    label: str
-    length: float
-    bits: str
-    cap: str
 
 
 def write_report(folder: Path) -> Path:
@@ -112,24 +104,28 @@ def draw_figures(
     stronger attack at one alone would bend them.
     """
     featured = choose_featured(summaries, verdict)
+    looks = figures.choose_looks(summaries)
     figures_drawn: dict[str, Figure | None] = {
         "bits": figures.draw_bits_trade_off(summaries),
         "mse": figures.draw_mse_trade_off(compared),
         "identification": figures.draw_identification_trade_off(compared),
+        "private": figures.draw_private(list(featured.values()), looks),
         "live": live_table.draw_live_figure(answers),
     }
     curves = summaries if len(summaries) <= MAX_CURVES else list(featured.values())
     for name, value, label, log in CURVES:
-        figures_drawn[name] = figures.draw_curve(curves, value, label, log)
+        figures_drawn[name] = figures.draw_curve(curves, looks, value, label=label, log=log)
     for place, summary in featured.items():
         if summary.runs:
             result = summary.runs[0].result
             figures_drawn[f"reliability-{place}"] = figures.draw_reliability(
-                result.reliability, page_tables.name_predictor([result])
+                result.reliability, looks[summary.variant], page_tables.name_predictor([result])
             )
-    if sampled := find_sampled(featured):
+    sampled = find_sampled(featured)
+    if sampled and (convergence := figures.draw_convergence(sampled[1])):
+        # Without enough rounds to judge it by, a chain's path is a picture of nothing.
         figures_drawn["chain"] = figures.draw_chain_path(sampled[1])
-        figures_drawn["convergence"] = figures.draw_convergence(sampled[1])
+        figures_drawn["convergence"] = convergence
     svgs = {}
     count = len(figures_drawn)
     for done, (name, figure) in enumerate(figures_drawn.items()):
@@ -183,10 +179,12 @@ def render_page(
         "page.html.jinja",
         book=book,
         verdict=verdict,
+        sentence=describe_in_one_sentence(verdict),
+        showcase=make_showcase(featured),
         update_sentence=describe_single_image_updates(verdict),
         attack_sentence=describe_attack(verdict),
         alarms=find_alarms(summaries),
-        bars=make_bars(featured.values()),
+        candidates=next((s.candidates for s in featured.values() if s.candidates), "the"),
         left_out=limits.describe_left_out(run for s in summaries for run in s.runs),
         seeds=limits.describe_seeds(summaries),
         cautions=list_cautions(summaries, verdict),
@@ -199,22 +197,14 @@ def render_page(
         chain=select_plots("chain", "convergence"),
         larger=larger_budgets.make_sweeps_table(sweeps, labels) if sweeps else None,
         larger_sentence=larger_budgets.describe_sweeps(sweeps),
+        private_plots=select_plots("private"),
         live=live_table.make_live_table(answers),
         live_plots=select_plots("live"),
         convergence=sampled[0].result.convergence if sampled else None,
-        strips=[(strip, encode_strip(strip)) for strip in strips],
+        strips=[(strip, reconstruction_strips.encode_strip(strip)) for strip in strips],
         rejected=limits.count_rejections(run for s in summaries for run in s.runs),
         rounds=sum(len(run.events) for s in summaries for run in s.runs),
     )
-
-
-def make_bars(summaries: Iterable[Summary]) -> list[Bar]:
-    """Return a bar for each summary whose bits and cap were measured."""
-    return [
-        Bar(s.label, length, format_interval(s.bits, 2), format_number(s.cap, 1))
-        for s in summaries
-        if (length := page_tables.bar_length(s.bits, s.cap)) is not None
-    ]
 
 
 def inline_svg(svg: str) -> Markup:
@@ -225,9 +215,3 @@ def inline_svg(svg: str) -> Markup:
     body = re.sub(r'<svg ([^>]*?)width="[^"]*"', r'<svg \1aria-hidden="true"', body, count=1)
     body = re.sub(r'(<svg [^>]*?)height="[^"]*"', r"\1", body, count=1)
     return Markup(body)  # matplotlib escapes the labels it writes
-
-
-def encode_strip(strip: reconstruction_strips.Strip) -> str:
-    """Return the strip as a PNG in a data URL."""
-    image = reconstruction_strips.encode_png(reconstruction_strips.tile_images(strip.images))
-    return f"data:image/png;base64,{base64.b64encode(image).decode()}"

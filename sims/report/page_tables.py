@@ -18,10 +18,10 @@ from sims.report.table import (
 )
 from sims.report.terminal_summary import name_worst_attacks
 from sims.results import (
+    IDENTIFICATION,
     MSE,
     STEP_RATIO,
     Column,
-    Estimate,
     RunResult,
     attribute,
     estimate,
@@ -47,6 +47,22 @@ SCORES = (
     *find_columns("psnr", "ssim", "identification-1", "identification-5", "label-accuracy"),
     *find_columns("bits-beyond-label", "seconds"),
 )
+
+
+def make_first_table(summaries: Sequence[Summary]) -> Table:
+    """Return accuracy and leak in four columns: one row per summary, and the two anchors."""
+    columns = [
+        *find_columns("accuracy", "bits-beyond-label"),
+        IDENTIFICATION.titled("right image, %"),
+        MSE.titled("trained attack's MSE"),
+    ]
+    rows = []
+    for s in summaries:
+        values = (s.accuracy, s.bits, s.identification, s.mse)
+        rows.append([s.label, *map(format_estimate, columns, values)])
+    for anchor in find_summary_anchors(summaries):
+        rows.append([anchor.name, *anchor.format_cells(columns)])
+    return make_table("Accuracy and leak", ("variant", *(column.head for column in columns)), rows)
 
 
 def make_main_table(summaries: Sequence[Summary]) -> Table:
@@ -246,10 +262,3 @@ def _make_setting_rows(tables: Sequence[dict[str, object]]) -> Iterable[tuple[st
 def format_versions(result: RunResult) -> str:
     """Return the versions on one line."""
     return ", ".join(f"{name} {version}" for name, version in sorted(result.versions.items()))
-
-
-def bar_length(value: Estimate, cap: float | None) -> float | None:
-    """Return the length of a bar in percent of the cap; None where it cannot be drawn."""
-    if value.mean is None or not cap:
-        return None
-    return 100 * min(max(value.mean / cap, 0.0), 1.0)

@@ -1,12 +1,13 @@
 """Reconstructions beside their originals: strips of images as PNG."""
 
+import base64
 from collections.abc import Sequence
 from io import BytesIO
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from matplotlib.image import imsave
 
 from sims.report.book import Images
@@ -52,19 +53,24 @@ def make_strips(summaries: Sequence[Summary]) -> list[Strip]:
     return strips
 
 
-def tile_images(images: Images) -> UInt8[np.ndarray, "height width 4"]:
-    """Return the images side by side as RGBA, gaps around transparent; [0, 1] becomes 0..255.
+def to_rgba(images: Images) -> Float[np.ndarray, "N 4 H W"]:
+    """Return images as red, green, blue and opaque; small ones enlarged, each pixel to a square.
 
     One channel is grey, three are red, green, blue; of any other number the mean is shown.
     """
-    from torchvision.utils import make_grid as join_images  # two seconds, for its models
-
     colour = images if images.shape[1] in (1, 3) else images.mean(1, keepdims=True)
     rgb = np.broadcast_to(colour, (len(images), 3, *images.shape[2:]))
     opaque = np.concatenate([rgb, np.ones_like(rgb[:, :1])], 1)
     scale = max(1, -(-TILE // images.shape[3]))
-    large = torch.from_numpy(opaque.repeat(scale, 2).repeat(scale, 3))
-    row = join_images(large, nrow=len(large), padding=GAP).clamp(0, 1)  # read() allows 1e-4
+    return opaque.repeat(scale, 2).repeat(scale, 3).clip(0, 1)  # read_images allows 1e-4
+
+
+def tile_images(images: Images) -> UInt8[np.ndarray, "height width 4"]:
+    """Return the images side by side as RGBA, gaps around transparent; [0, 1] becomes 0..255."""
+    from torchvision.utils import make_grid as join_images  # two seconds, for its models
+
+    large = torch.from_numpy(to_rgba(images))
+    row = join_images(large, nrow=len(large), padding=GAP)
     return np.asarray((255 * row).round().permute(1, 2, 0), np.uint8)
 
 
@@ -73,6 +79,16 @@ def encode_png(pixels: UInt8[np.ndarray, "height width 4"]) -> bytes:
     file = BytesIO()
     imsave(file, np.ascontiguousarray(pixels), format="png")
     return file.getvalue()
+
+
+def encode_data_url(pixels: UInt8[np.ndarray, "height width 4"]) -> str:
+    """Return the pixels as a PNG in a data URL."""
+    return f"data:image/png;base64,{base64.b64encode(encode_png(pixels)).decode()}"
+
+
+def encode_strip(strip: Strip) -> str:
+    """Return the strip as a PNG in a data URL."""
+    return encode_data_url(tile_images(strip.images))
 
 
 def make_grid(strips: Sequence[Strip]) -> UInt8[np.ndarray, "height width 4"]:

@@ -75,6 +75,35 @@ def find_verdict(summaries: Sequence[Summary]) -> Verdict:
     return verdict._replace(compared=len(defended))
 
 
+def describe_in_one_sentence(verdict: Verdict) -> str:
+    """Return the verdict as the one sentence that a reader takes away."""
+    base, best = verdict.base, verdict.best
+    if verdict.kind == "nothing-learned":
+        return "Nothing was learned, so this leak means nothing."
+    shown = best or base
+    if shown is None:
+        return verdict.headline
+    if base is None or best is None:
+        return describe_leak(f"{shown.label}:", shown)
+    if verdict.kind == "costs-too-much":
+        return (
+            f"Every defence costs more than {MATCHED_POINTS:g} points of accuracy: the nearest, "
+            f"{best.label}, costs {accuracy_cost(base, best, describe_matching([base, best])):.1f}."
+        )
+    starts = {"does-not-help": "No defence helps: w", "helps-little": "The defence helps little: w"}
+    start = f"{starts.get(verdict.kind, 'W')}ith {best.label}"
+    bits = f"{mean_bits(best):z.2f} bits beyond the label leak instead of {mean_bits(base):z.2f}"
+    before, after = base.identification.mean, best.identification.mean
+    if before is None or after is None:
+        return f"{start}, {bits}; {describe_price(base, best)}."
+    picked = f"one of {best.choices} images" if best.choices else "image"
+    return (
+        f"{start}, the best possible attacker picks the right {picked} in "
+        f"{format_whole_percent(after)} of cases instead of {format_whole_percent(before)} "
+        f"({bits}); {describe_price(base, best)}."
+    )
+
+
 def judge_untrained(summary: Summary) -> Verdict:
     """Say that a model cannot be told from a guess, so that its leak means nothing."""
     text = (

@@ -5,12 +5,14 @@ import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.server.superlink.fleet.vce.backend import raybackend
+from ray.exceptions import OutOfMemoryError
 
 from clients import make_client_app
 from fedcel.errors import FailedError
@@ -130,3 +132,42 @@ def test_another_flower_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> N
         client_processes.use_client_processes(),
     ):
         pass
+
+
+class Waits:
+    """An event that never comes; it notes how long it was waited for."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def is_set(self) -> bool:
+        """Say that nobody has stopped the run."""
+        return False
+
+    def wait(self, seconds: float) -> None:
+        """Note the pause."""
+        self.seconds.append(seconds)
+
+
+@pytest.mark.parametrize(("shortages", "is_trained"), [(2, True), (3, False)])
+def test_a_client_whose_memory_was_taken_is_tried_again_later(
+    monkeypatch: pytest.MonkeyPatch, shortages: int, is_trained: bool
+) -> None:
+    """At once it would be taken again: what else the machine does has to end first."""
+    outcome = client_processes.Outcome(None, Context(0, 0, {}, RecordDict(), {}), "as it was")
+    answers = [OutOfMemoryError("the node runs low on memory")] * shortages
+
+    def get(_task: object) -> client_processes.Outcome:
+        if answers:
+            raise answers.pop()
+        return outcome
+
+    monkeypatch.setattr(client_processes.ray, "get", get)
+    processes = client_processes.ClientProcesses.__new__(client_processes.ClientProcesses)
+    waits = Waits()
+    monkeypatch.setattr(processes, "_over", waits, raising=False)
+    monkeypatch.setattr(processes, "_app", None, raising=False)
+    monkeypatch.setattr(processes, "_task", SimpleNamespace(remote=lambda *_: None), raising=False)
+    found = processes._run_repeatedly(SimpleNamespace(), outcome.context, 0)
+    assert (found is outcome) == is_trained
+    assert waits.seconds == list(client_processes.MEMORY_PAUSES)

@@ -104,6 +104,12 @@ def write_run(folder: Path, name: str, cell: tuple[float, float, float, float]) 
     names = {"targets": 1.0, "class-mean": 0.5, "decoder": 0.8, "logit-inversion": 0.6}
     save_file({key: images * scale for key, scale in names.items()},
               folder / "attacks" / "all.safetensors")  # fmt: skip
+    guesses = {
+        "targets": images[:8],
+        "guesses": np.stack([images[:8], images[1:9], images[2:10]], 1),
+        "probabilities": np.tile(np.array([0.6, 0.3, 0.1]), (8, 1)),
+    }
+    save_file(guesses, folder / "guesses.safetensors")
 
 
 def attack_of(mse: float, attack: str = "decoder", **more: object) -> dict[str, object]:

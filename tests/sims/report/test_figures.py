@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from fedcel.posterior.diagnostics import Trace
+from fedcel.settings import Settings
 from sims.report import figures
-from sims.report.book import read_book
+from sims.report.book import FinishedRun, read_book
 from sims.report.summary import Summary, count_choices, summarise_book
 from sims.results.intervals import Estimate
-from sims.results.records import BenchRow, ReliabilityBins
+from sims.results.records import BenchRow, PrivateUtility, ReliabilityBins, RunResult
 from tests.sims.report.conftest import add_attack, attack_of
 from tests.sims.report.made import cell, notes
 
@@ -173,7 +174,7 @@ def test_strengths_are_joined_in_their_order() -> None:
     joined = np.asarray(figure.axes[0].lines[0].get_xydata())
     np.testing.assert_allclose(joined, [(4.7, 97), (4, 90), (2, 70)])
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["v"]
-    assert len({figures.choose_looks(swept)[i] for i in range(3)}) == 1
+    assert list(figures.choose_looks(swept)) == ["v"]
 
 
 def test_many_variants_share_out_over_panels_with_the_undefended_in_each() -> None:
@@ -227,7 +228,13 @@ def test_anchors_in_bits_plot(make_bench: Make) -> None:
 def test_curve_marks_burn_in(make_bench: Make) -> None:
     """0.8 of 41 rounds, rounded up to a whole round; the spread's axis is logarithmic."""
     summaries = summarise_book(read_book(make_bench(seeds=2)))
-    figure = figures.draw_curve(summaries, lambda e: e.within_class_spread, "spread", log=True)
+    figure = figures.draw_curve(
+        summaries,
+        figures.choose_looks(summaries),
+        lambda e: e.within_class_spread,
+        label="spread",
+        log=True,
+    )
     assert figure is not None
     assert notes(figure) == {"burn-in ends": 33}
     assert figure.axes[0].get_yscale() == "log"
@@ -259,14 +266,48 @@ def test_nothing_to_draw() -> None:
     """No numbers, no figure."""
     empty = [Summary("v", "v")]
     assert figures.draw_bits_trade_off(empty) is None
-    assert figures.draw_curve(empty, lambda e: e.accuracy, "accuracy", log=False) is None
-    assert figures.draw_reliability({}, "average") is None
+    looks = figures.choose_looks(empty)
+    curve = figures.draw_curve(empty, looks, lambda e: e.accuracy, label="accuracy", log=False)
+    assert curve is None
+    assert figures.draw_reliability({}, looks["v"], "average") is None
+    assert figures.draw_private(empty, looks) is None
 
 
 def test_empty_bins_are_left_out() -> None:
     """A bin without samples has no point."""
     bins = ReliabilityBins(confidence=(0.1, 0.9), accuracy=(0.0, 0.8), count=(0, 5))
-    figure = figures.draw_reliability({"posterior": bins}, "last model")
+    figure = figures.draw_reliability({"posterior": bins}, figures.choose_look(3), "last model")
     assert figure is not None
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["last model"]
     assert np.array(figure.axes[0].lines[0].get_xydata()).tolist() == [[0.9, 0.8]]
+    assert [bar.get_height() for bar in figure.axes[1].patches] == [5]
+    assert figure.axes[0].lines[0].get_color() == figures.choose_look(3).colour
+
+
+def test_private_answers_are_a_curve_over_epsilon(outcome: Callable[..., RunResult]) -> None:
+    """In the variant's own look, beside the ceiling and the accuracy without privacy."""
+    private = {
+        "4.0": PrivateUtility(accuracy=0.8, ceiling=0.9),
+        "1.0": PrivateUtility(accuracy=0.3, ceiling=0.4),
+    }
+    run = FinishedRun("run", Settings(), (), outcome(private=private), (), {})
+    summaries = [
+        Summary("a", "a"),
+        Summary("v", "v", accuracy=Estimate(0.95), runs=(run,)),
+    ]
+    looks = figures.choose_looks(summaries)
+    figure = figures.draw_private(summaries, looks)
+    assert figure is not None
+    curve, without, ceiling = figure.axes[0].lines
+    np.testing.assert_allclose(np.asarray(curve.get_xydata()), [(1, 30), (4, 80)])
+    np.testing.assert_allclose(np.asarray(ceiling.get_xydata()), [(1, 40), (4, 90)])
+    assert without.get_ydata()[0] == pytest.approx(95)
+    assert curve.get_color() == looks["v"].colour != looks["a"].colour
+
+
+@pytest.mark.parametrize(("longest", "columns"), [(24, 2), (25, 1)])
+def test_long_names_stand_one_below_the_other(longest: int, columns: int) -> None:
+    """Two of them side by side would not fit into the figure."""
+    entries = [(figures.choose_look(i), "n" * longest) for i in range(4)]
+    assert figures.count_columns(entries) == columns
+    assert figures.legend_height(entries) == pytest.approx(3.2 + 0.26 * 4 / columns)

@@ -64,13 +64,18 @@ def test_self_contained(make_bench: Make) -> None:
     assert all(a.startswith(("data:", "#")) for a in page.addresses)
     assert not {"script", "link", "iframe", "object", "embed"} & set(page.tags)
     assert not re.search(r"@import|url\((?!#)", (folder / "report.html").read_text())
-    assert page.tags.count("img") == 2 + 3 * 2
+    assert page.tags.count("img") == 2 + 3 * 2 + 2 * 5 * 5
     assert "svg" in page.tags
 
 
 def test_main_table_holds_the_numbers(make_bench: Make) -> None:
     """Accuracy, bits, identification, certificate, decoder and worst attack as written."""
-    rows = {row[0]: row for row in page_of(make_bench()).rows[:6]}
+    found = page_of(make_bench()).rows
+    first, rows = ({row[0]: row for row in part} for part in (found[:6], found[6:12]))
+    assert [" ".join(cell.split()) for cell in first["cluster"][1:]] == [
+        *("94.8", "0.54", "22.0", "0.0425")
+    ]
+    assert first["label only (class means)"][1:] == ["–", "0.00", "10.0", "0.0434"]
     assert rows["cluster"][1:8] == ["94.8", "0.171", "0.012", "0.54", "22.0", "4.54", "0.79"]
     assert rows["cluster"][8].split() == ["0.0427", "±", "0.0002"]  # .0425 + 0, 2e-4, 4e-4
     assert rows["cluster"][11:] == ["decoder", "0.0425"]
@@ -142,7 +147,7 @@ def test_figures_are_written(make_bench: Make, seeds: int) -> None:
     names = {path.name for path in (folder / "figures").iterdir()}
     assert names == {
         *("bits.svg", "mse.svg", "identification.svg"),
-        *("accuracy.svg", "spread.svg", "weight.svg"),
+        *("accuracy.svg", "spread.svg", "weight.svg", "private.svg"),
         *("reliability-defended.svg", "reliability-undefended.svg", "reconstructions.png"),
     }
     assert write_report(folder).read_bytes() == first
@@ -153,7 +158,7 @@ def test_single_run(make_bench: Make) -> None:
     folder = make_bench() / "runs" / "1-0"
     page = page_of(folder)
     assert page.rows[1][:2] == ["1-0", "94.8"]
-    assert page.tags.count("img") == 4
+    assert page.tags.count("img") == 4 + 5 * 5
     assert (folder / "report.html").read_text().count('style="--images: 12"') == 4
 
 
@@ -161,6 +166,7 @@ def test_run_nobody_attacked(make_bench: Make) -> None:
     """Without attacks the page says so and stands."""
     folder = make_bench() / "runs" / "1-0"
     shutil.rmtree(folder / "attacks")
+    (folder / "guesses.safetensors").unlink()
     assert "img" not in page_of(folder).tags
     assert "No attack was run." in (folder / "report.html").read_text()
 
@@ -206,7 +212,7 @@ def test_contradictions_are_an_alarm(make_bench: Make) -> None:
         save_rows(run / "attacks" / "all.json", rows)
     write_report(folder)
     text = (folder / "report.html").read_text()
-    assert text.index('role="alert"') < text.index("All variants")
+    assert text.index('role="alert"') < text.index("All measures")
     assert text.count("decoder picks the right image in 0.900 of cases") == 6
     assert "<p>gated, training seed 0: On smashed" in text
     assert "<summary>1 more</summary>" in text
@@ -254,7 +260,7 @@ def test_little_is_known(make_bench: Make) -> None:
     keys = ("bits-beyond-label", "information-bits", "identification-optimal", "certificate-bits")
     least = {"accuracy": 0.5, "candidates": 9} | dict.fromkeys(keys)  # null: not measured
     (folder / "result.json").write_text(json.dumps(least))
-    assert page_of(folder).rows[1][1:8] == ["50.0", *["–"] * 6]
+    assert page_of(folder).rows[1][1:] == ["50.0", *["–"] * 3]
     assert "were not measured" in (folder / "report.html").read_text()
 
 

@@ -11,6 +11,7 @@ from sims.report.book import FinishedRun
 from sims.report.summary import Summary
 from sims.report.verdict import (
     describe_attack,
+    describe_in_one_sentence,
     describe_price,
     describe_single_image_updates,
     describe_weak_attacks,
@@ -235,3 +236,27 @@ def test_cautions(outcome: Callable[..., RunResult]) -> None:
     two = describe_weak_attacks([bad, replace(bad, label="b")])
     assert len(two) == 1 and "on a (0.0600); b (0.0600)." in two[0]
     assert "above the certificate's bound" in broken
+
+
+@pytest.mark.parametrize(
+    ("summaries", "words"),
+    [
+        (
+            [NONE, cell("cluster", 0.943, 0.54, 0.22)],
+            "With cluster, the best possible attacker picks the right "
+            "one of 100 images in 22 % of cases instead of 92 % (0.54 bits beyond the label leak "
+            "instead of 4.46); accuracy falls by 0.8 points (95.1 % to 94.3 %).",
+        ),
+        ([NONE, cell("cluster", 0.943, 3.9, 0.8)], "The defence helps little: with cluster, "),
+        ([NONE, cell("cluster", 0.943, 4.9, 0.95)], "No defence helps: with cluster, "),
+        (
+            [NONE, cell("cluster", 0.80, 0.54, 0.22)],
+            "Every defence costs more than 2 points of accuracy: the nearest, cluster, costs 15.1.",
+        ),
+        ([replace(NONE, undefended=True)], "none: 4.46 of at most 5.3 bits leak"),
+    ],
+)
+def test_one_sentence(summaries: list[Summary], words: str) -> None:
+    """What a reader takes away, for every kind of verdict."""
+    sentence = describe_in_one_sentence(find_verdict(summaries))
+    assert sentence.replace("\N{NO-BREAK SPACE}", " ").startswith(words)
