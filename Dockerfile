@@ -1,4 +1,4 @@
-# fedcel in a container: the command line, the service, a SuperLink or a node; docs/how-to/deploy.md.
+# fedcel in a container: the command line, the service, a SuperLink or a node; docs/how-to/deploy-a-federation.md.
 #
 # A build that is the same tomorrow: --build-arg BASE=python:3.13-slim@sha256:DIGEST, the digest from
 # `docker buildx imagetools inspect python:3.13-slim`.

@@ -60,6 +60,7 @@ bench: .venv/ready
 	$(BIN)/python -m tests.bench.posterior
 	$(BIN)/python -m tests.bench.attention
 	$(BIN)/python -m tests.bench.clusters
+	$(BIN)/python -m tests.bench.loss_cost build/loss-cost.json
 	$(BIN)/python -m tests.bench.vgg
 	$(BIN)/python -m tests.bench.library
 	$(BIN)/python -m tests.bench.ledger

@@ -223,3 +223,14 @@ def test_a_bound_is_quoted_as_one(result_rows: ModuleType) -> None:
     assert result_rows.draw_results(f"[{words}]({link})", "page") == words
     with pytest.raises(result_rows.StaleNumberError):
         result_rows.draw_results(f"[{bits.removeprefix('≤ ')}]({link})", "page")
+
+
+def test_a_mapping_of_records_is_rows_with_names(rows: ModuleType, tmp_path: Path) -> None:
+    """As beside pictures; what is no record of it is no row. A quoted measure says its decimals."""
+    (tmp_path / "map.json").write_text(json.dumps({"sigma": 0.4, "a": {"pace": 12.3}, "b": {}}))
+    table = rows.draw_rows("map.json", by="name", columns=[{"key": "pace", "digits": 0}])
+    assert table.splitlines()[2:] == ["| a | 12 |", "| b | – |"]
+    quoted = "[12](row:map.json?name=a&digits=0#pace)"
+    assert rows.draw_results(quoted, "page") == "12"
+    with pytest.raises(rows.StaleNumberError):
+        rows.draw_results(quoted.replace("12", "13"), "page")

@@ -40,6 +40,8 @@ number is shown, also one of which reports know nothing. The text has to be what
 the page is refused; it may leave out the interval and how many seeds it holds for, and not that it
 is a bound (≤). Shown is the text alone.
 
+Rows are a list of records, or a mapping of names to records, each a row with its `name`.
+
 Where lines of a table and `<!-- end -->` follow the comment, as in the README, they have to be what
 would be drawn.
 """
@@ -209,11 +211,14 @@ def normalise_number(text: str) -> str:
 @lru_cache
 def read_rows(file: str) -> list[dict[str, Any]]:
     """Return the rows of a file of results."""
-    rows: list[dict[str, Any]]
+    kept: Any
     if file.endswith(".toml"):
-        rows = tomllib.loads((SCENARIOS / file).read_text())["variant"]
+        kept = tomllib.loads((SCENARIOS / file).read_text())["variant"]
     else:
-        rows = json.loads((RESULTS / file).read_text())
+        kept = json.loads((RESULTS / file).read_text())
+    if isinstance(kept, dict):
+        kept = [{"name": name, **row} for name, row in kept.items() if isinstance(row, dict)]
+    rows: list[dict[str, Any]] = kept
     return rows
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.system.test_deployment import BIN, LIMIT, ROOT, copy_app, free, kill
 
-PAGE = ROOT / "docs" / "how-to" / "deploy.md"
+PAGE = ROOT / "docs" / "how-to" / "deploy-a-federation.md"
 CONNECTIONS = '[superlink]\ndefault = "mine"\n\n[superlink.mine]\naddress = ":local:"\n'
 """What the operator has in Flower's configuration already."""
 SCP = """#!/bin/sh
@@ -35,7 +35,7 @@ class Block(NamedTuple):
 
 def read_blocks() -> list[Block]:
     """Return the steps of the page, each with the one block that it has."""
-    steps = PAGE.read_text().split("## From empty machines to a report")[1].split("\n### ")[0]
+    steps = PAGE.read_text().split("## From empty machines to a report")[1].split("\n## ")[0]
     parts = re.split(r"^\*\*(\d+)\. (\w+)", steps, flags=re.MULTILINE)[1:]
     blocks = []
     for number, machine, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):

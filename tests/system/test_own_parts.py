@@ -29,6 +29,9 @@ KINDS = {
     "strategy.name": "own_parts.strategy:Wary",
     "privacy.mechanism": "own_parts.mechanism:build_subset_selection",
 }
+GUIDES = EXAMPLE.parents[1] / "docs" / "how-to"
+PAGES = [GUIDES / "write-own-parts.md", *sorted(GUIDES.glob("own-*.md"))]
+"""The overview, and a page for each two kinds."""
 PIXELS, WIDTH, FEATURES, CLASSES = 64, 64, 32, 10
 
 
@@ -119,8 +122,14 @@ def test_each_part_holds_its_contract_where_it_is_installed(installed: Installed
     assert {name for name in testing.__all__ if f"({name})" in written} == {*testing.__all__}
 
 
-def test_the_page_shows_what_is_tested() -> None:
-    """Every block of Python of the page on own parts is a piece of the example, or of a test."""
+def read_blocks() -> list[str]:
+    """Return the blocks of Python of the pages on own parts."""
+    text = "\n".join(page.read_text() for page in PAGES)
+    return re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def test_the_pages_show_what_is_tested() -> None:
+    """Every block of Python of the pages on own parts is a piece of the example, or of a test."""
     root = EXAMPLE.parents[1]
     tests = root / "tests"
     places = [
@@ -129,20 +138,19 @@ def test_the_page_shows_what_is_tested() -> None:
     ]
     places += EXAMPLE.rglob("*.py")
     files = [path.read_text() for path in places]
-    page = (root / "docs" / "how-to" / "write-own-parts.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    assert len(blocks) >= 10
+    blocks = read_blocks()
+    assert len(blocks) >= 20
     for block in blocks:
         assert any(block in text for text in files), block
 
 
-def test_the_page_shows_every_suite_and_each_argument_of_an_attack() -> None:
+def test_the_pages_show_every_suite_and_each_argument_of_an_attack() -> None:
     """A worked test of each suite; of `reconstruct` the signature and what each argument is."""
-    page = (EXAMPLE.parents[1] / "docs" / "how-to" / "write-own-parts.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    blocks = read_blocks()
+    attacks = (GUIDES / "own-attacks-and-mechanisms.md").read_text()
     for suite in testing.__all__:
         assert any(f"({suite}):" in block for block in blocks), suite
     arguments = [*inspect.signature(Attack.reconstruct).parameters][1:]
     for argument in arguments:
         assert any(f"        {argument}: " in block for block in blocks), argument
-        assert f"\n| `{argument}` | " in page, argument
+        assert f"\n| `{argument}` | " in attacks, argument
