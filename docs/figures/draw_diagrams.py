@@ -69,6 +69,12 @@ def draw_split_inference() -> str:
     )
 
 
+def weigh_images(centres: tuple[float, ...], sigma: float, message: float) -> list[float]:
+    """Return the probability of each image given a message, by Bayes' rule."""
+    weights = [exp(-((message - centre) ** 2) / (2 * sigma**2)) for centre in centres]
+    return [weight / sum(weights) for weight in weights]
+
+
 def draw_bayes() -> str:
     """Return the laws of five images' messages, one message, and what Bayes' rule gives."""
     centres, sigma, message = (90.0, 250.0, 335.0, 400.0, 610.0), 55.0, 362.0
@@ -85,9 +91,8 @@ def draw_bayes() -> str:
     parts.append(
         f'<text x="{message:g}" y="30" text-anchor="middle" fill="#c0392b">message z̃</text>'
     )
-    weights = [exp(-((message - centre) ** 2) / (2 * sigma**2)) for centre in centres]
-    for name, centre, weight in zip(names, centres, weights, strict=True):
-        share = weight / sum(weights)
+    shares = weigh_images(centres, sigma, message)
+    for name, centre, share in zip(names, centres, shares, strict=True):
         height = 80 * share
         parts += [
             f'<text x="{centre:g}" y="208" text-anchor="middle" fill="{INK}">{name}</text>',
@@ -100,6 +105,8 @@ def draw_bayes() -> str:
     )
 
 
+DIAGRAMS = {"split-inference": draw_split_inference, "bayes-rule": draw_bayes}
+
 if __name__ == "__main__":
-    (FOLDER / "split-inference.svg").write_text(draw_split_inference())
-    (FOLDER / "bayes-rule.svg").write_text(draw_bayes())
+    for name, draw in DIAGRAMS.items():
+        (FOLDER / f"{name}.svg").write_text(draw())
