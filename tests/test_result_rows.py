@@ -117,15 +117,39 @@ def test_a_wrong_request_names_page_and_file(rows: ModuleType, request_lines: st
         rows.draw_tables(f"<!-- rows kept.json\n{request_lines}\n-->\n", "page")
 
 
-def test_a_mapping_of_records_is_rows_with_names(rows: ModuleType, tmp_path: Path) -> None:
-    """As beside pictures; what is no record of it is no row. A quoted measure says its decimals."""
-    (tmp_path / "map.json").write_text(json.dumps({"sigma": 0.4, "a": {"pace": 12.3}, "b": {}}))
-    table = rows.draw_rows("map.json", by="name", columns=[{"key": "pace", "digits": 0}])
-    assert table.splitlines()[2:] == ["| a | 12 |", "| b | – |"]
-    quoted = "[12](row:map.json?name=a&digits=0#pace)"
-    assert rows.draw_results(quoted, "page") == "12"
+def test_a_table_has_a_column_for_each_value(rows: ModuleType) -> None:
+    """Of one key; what has no row is a dash."""
+    kept = [
+        {"rule": rule, "hostile": hostile, "accuracy": accuracy}
+        for rule, hostile, accuracy in (("mean", 0, 0.9), ("mean", 1, 0.1), ("krum", 0, 0.7))
+    ]
+    (rows.RESULTS / "crossed.json").write_text(json.dumps(kept))
+    comment = "<!-- rows crossed.json\nby: hostile\nacross: rule\ncolumns: [accuracy]\n-->\n"
+    assert rows.draw_tables(comment, "page") == (
+        "| hostile | mean | krum |\n| --- | --- | --- |\n| 0 | 90.0 | 70.0 |\n| 1 | 10.0 | – |\n"
+    )
+    comment = comment.replace("[accuracy]", "[accuracy, {key: accuracy, head: share}]")
+    assert rows.draw_tables(comment, "page").startswith(
+        "| hostile | mean: accuracy, % | mean: share | krum: accuracy, % | krum: share |\n"
+    )
+
+
+def test_a_quoted_number_says_its_form(rows: ModuleType) -> None:
+    """Of a measure that reports do not know, and with other decimals than they show."""
+    prose = "[1.0](row:kept.json?variant=a&digits=1#scores.nll), "
+    prose += "[50](row:kept.json?variant=b&digits=0#accuracy)"
+    assert rows.draw_results(prose, "page") == "1.0, 50"
+    (rows.RESULTS / "speed.json").write_text('[{"what": "a round", "ratio": 0.974}]')
+    prose = "[97.4 %](row:speed.json?what=a+round&digits=1&scale=100#ratio)"
+    assert rows.draw_results(prose, "page") == "97.4 %"
     with pytest.raises(rows.StaleNumberError):
-        rows.draw_results(quoted.replace("12", "13"), "page")
+        rows.draw_results(prose.replace("97.4", "97.5"), "page")
+
+
+def test_the_variants_of_a_scenario_are_rows(rows: ModuleType) -> None:
+    """As `fedcel tune` wrote them."""
+    comment = "<!-- rows defences.toml\nby: name\nonly: [none]\ncolumns: [tuned.accuracy]\n-->\n"
+    assert "| none | 98.0 |" in rows.draw_tables(comment, "page")
 
 
 def test_an_attack_is_named_by_its_budget(rows: ModuleType) -> None:
@@ -199,3 +223,14 @@ def test_a_bound_is_quoted_as_one(result_rows: ModuleType) -> None:
     assert result_rows.draw_results(f"[{words}]({link})", "page") == words
     with pytest.raises(result_rows.StaleNumberError):
         result_rows.draw_results(f"[{bits.removeprefix('≤ ')}]({link})", "page")
+
+
+def test_a_mapping_of_records_is_rows_with_names(rows: ModuleType, tmp_path: Path) -> None:
+    """As beside pictures; what is no record of it is no row. A quoted measure says its decimals."""
+    (tmp_path / "map.json").write_text(json.dumps({"sigma": 0.4, "a": {"pace": 12.3}, "b": {}}))
+    table = rows.draw_rows("map.json", by="name", columns=[{"key": "pace", "digits": 0}])
+    assert table.splitlines()[2:] == ["| a | 12 |", "| b | – |"]
+    quoted = "[12](row:map.json?name=a&digits=0#pace)"
+    assert rows.draw_results(quoted, "page") == "12"
+    with pytest.raises(rows.StaleNumberError):
+        rows.draw_results(quoted.replace("12", "13"), "page")

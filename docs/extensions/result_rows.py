@@ -21,7 +21,10 @@ Further:
   them by the first of `by`, `only: [none, [plain, 0.1]]` by the first ones;
 - `against: cluster` or `against: [plain, 0.1]` names a line, `compare: [bits-beyond-label]` adds
   columns of the differences to it, paired by seed;
+- `across: epsilon` makes a column of each value of that key, of which `columns` are measured;
 - `anchors: true` adds what an attacker who gets no message reaches.
+
+A file `NAME.toml` is the packaged scenario of that name; its variants are the rows.
 
 `<!-- matched frontier-fashion.json ... -->` reads sweeps at the accuracy `loss` points below the
 undefended net's. It takes `loss`, `columns`, `only`, and `against`, which shows differences to that
@@ -32,9 +35,9 @@ Prose marks a number that it quotes: `[0.30 ± 0.07](row:digits.json?variant=clu
 matched accuracy `[...](matched:digits.json?variant=cluster&loss=2#accuracy)`, over all losses
 `[...](matched:digits.json?variant=cluster&over=5#bits-beyond-label)`. A difference paired by seed
 has `against=plain` at matched accuracy, and between rows the keys in which the other row differs:
-`row:digits.json?variant=plain&against.variant=cluster`. For a measure that reports do not know,
-`digits=0` and `scale=100` say how it is shown. The text has to be what the rows give, else the page
-is refused; it may leave out the interval and how many seeds it holds for, and not that it
+`row:digits.json?variant=plain&against.variant=cluster`. `digits=3` and `scale=100` say how a row's
+number is shown, also one of which reports know nothing. The text has to be what the rows give, else
+the page is refused; it may leave out the interval and how many seeds it holds for, and not that it
 is a bound (≤). Shown is the text alone.
 
 Rows are a list of records, or a mapping of names to records, each a row with its `name`.
@@ -47,6 +50,7 @@ import json
 import re
 import shutil
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -80,6 +84,7 @@ from sims.results import (
 )
 
 RESULTS = Path(__file__).parents[1] / "results"
+SCENARIOS = Path(__file__).parents[2] / "sims" / "scenarios"
 TABLE = re.compile(
     r"^<!-- (?P<kind>rows|matched) (?P<file>\S+)(?P<request>.*?)-->\n"
     r"(?:(?P<kept>(?:\|.*\n)+)<!-- end -->\n)?",
@@ -87,8 +92,12 @@ TABLE = re.compile(
 )
 NOTE = re.compile(r" \([^)]*(?:seeds|images)\)")
 """Of how few seeds or samples of images a number is, after it."""
+ANY = object()
+"""Stands for every value of a key."""
 OTHER = "against."
 """Before the keys in which the row that a row is compared with differs from it."""
+FORM = ("digits", "scale")
+"""What a query says of a number's form, beside the keys that its rows have."""
 NUMBER = re.compile(
     r"\[(?P<text>[^][]+)\]\((?P<kind>row|matched):(?P<file>[^?)#\s]+)\?(?P<query>[^)#]*)#(?P<key>[^)]+)\)"
 )
@@ -150,8 +159,14 @@ def quote_row(file: str, query: dict[str, str], key: str) -> str:
     changed = {
         name.removeprefix(OTHER): value for name, value in query.items() if name.startswith(OTHER)
     }
-    where = {name: value for name, value in query.items() if not name.startswith(OTHER)}
-    column = find_quoted_column(key, where.pop("digits", None), where.pop("scale", "1"))
+    form = {name: float(query[name]) for name in FORM if name in query}
+    where = {
+        name: value
+        for name, value in query.items()
+        if not name.startswith(OTHER) and name not in FORM
+    }
+    column = find_column({"key": key} | form)
+    column = column._replace(digits=int(column.digits))
     rows = select_rows(file, where)
     if changed:
         other = select_rows(file, where | changed)
@@ -196,7 +211,11 @@ def normalise_number(text: str) -> str:
 @lru_cache
 def read_rows(file: str) -> list[dict[str, Any]]:
     """Return the rows of a file of results."""
-    kept: Any = json.loads((RESULTS / file).read_text())
+    kept: Any
+    if file.endswith(".toml"):
+        kept = tomllib.loads((SCENARIOS / file).read_text())["variant"]
+    else:
+        kept = json.loads((RESULTS / file).read_text())
     if isinstance(kept, dict):
         kept = [{"name": name, **row} for name, row in kept.items() if isinstance(row, dict)]
     rows: list[dict[str, Any]] = kept
@@ -261,11 +280,6 @@ def find_column(column: str | dict[str, Any]) -> Column:
     return find_columns(key)[0]._replace(key=column)
 
 
-def find_quoted_column(key: str, digits: str | None, scale: str) -> Column:
-    """Return the column of a number in prose, which may say how it is shown."""
-    return find_column(key) if digits is None else Column(key, key, int(digits), float(scale))
-
-
 def draw_rows(
     file: str,
     *,
@@ -280,6 +294,7 @@ def draw_rows(
     anchors: bool = False,
     against: Any = None,
     compare: Sequence[str | dict[str, Any]] = (),
+    across: str | None = None,
 ) -> str:
     """Return the table of rows that share keys, a line for each group, as Markdown."""
     by = [by] if isinstance(by, str) else by
@@ -287,7 +302,9 @@ def draw_rows(
     shown = [find_column(column) for column in columns]
     compared = [find_column(column) for column in compare]
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for row in select_rows(file, where or {}):
+    selected = select_rows(file, where or {})
+    spread = list_columns(selected, shown, across, names or {})
+    for row in selected:
         groups.setdefault(tuple(str(read_value(row, key)) for key in by), []).append(row)
     if not groups:
         raise ValueError(f"{file} has no rows with {where}")
@@ -299,7 +316,13 @@ def draw_rows(
     lines = [
         [
             *(name_value(read_value(groups[key][0], part), names or {}) for part in label),
-            *(format_group(groups[key], column) for column in shown),
+            *(
+                format_group(
+                    (row for row in groups[key] if value in (ANY, read_value(row, across or ""))),
+                    column,
+                )
+                for value, column in spread
+            ),
         ]
         for key in keys
     ]
@@ -315,9 +338,27 @@ def draw_rows(
         lines += [
             [name, *before, *cells, *after] for name, *cells in make_anchor_lines(parsed, plain)
         ]
-    head = [*(heads or label), *(column.head for column in shown)]
+    head = [*(heads or label), *(column.head for _, column in spread)]
     head += [f"{column.head}: difference" for column in compared]
     return format_markdown(make_table(file, head, lines, words=len(label)))
+
+
+def list_columns(
+    rows: Iterable[dict[str, Any]],
+    columns: Sequence[Column],
+    across: str | None,
+    names: dict[Any, str],
+) -> list[tuple[Any, Column]]:
+    """Return each column with the value of `across` that its rows have; `ANY` without `across`."""
+    if across is None:
+        return [(ANY, column) for column in columns]
+    values = dict.fromkeys(read_value(row, across) for row in rows)
+    return [
+        (value, column.titled(name_value(value, names) + suffix))
+        for value in values
+        for column in columns
+        for suffix in [f": {column.head}" if len(columns) > 1 else ""]
+    ]
 
 
 def as_key(one: Any) -> tuple[str, ...]:
