@@ -31,6 +31,7 @@ myst_heading_anchors = 4
 myst_links_external_new_tab = True
 nb_execution_mode = "cache" if os.environ.get("FEDCEL_DOCS_EXECUTE") else "off"
 nb_execution_cache_path = str(HERE.parent / "build" / "notebooks")
+nb_execution_in_temp = True  # nothing is written beside the notebooks
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_merge_streams = True
