@@ -1,6 +1,7 @@
-"""Draw the picture of README.md: python -m sims.report.front_figure BENCH docs/figures.
+"""Draw the picture of README.md: python -m sims.report.front_figure BENCH ROWS OUT.
 
-BENCH is a folder that `fedcel bench digits` wrote. Images are those of its first training seed.
+BENCH is a folder that `fedcel bench digits` wrote, of whose first training seed the images are. ROWS
+are the kept rows that the table beside the picture is drawn from: both show the same bits.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from sims.progress import print_line
 from sims.report.book import Images, read_book
 from sims.report.figures import COLOURS, FAINT, INK
 from sims.report.summary import Summary, summarise_book
-from sims.results import Estimate, estimate
+from sims.results import BenchRow, Estimate, estimate, read_records
 
 VARIANTS = {"none": "no defence", "cluster": "with a defence (cluster)"}
 COLUMNS = 8
@@ -37,21 +38,24 @@ class AttackedVariant(NamedTuple):
     cap: float
 
 
-def find_variant(summaries: Sequence[Summary], variant: str) -> AttackedVariant:
-    """Return a variant of a bench; RunError where it was not trained or not attacked."""
+def find_variant(
+    summaries: Sequence[Summary], rows: Sequence[BenchRow], variant: str
+) -> AttackedVariant:
+    """Return a variant of a bench; RunError where it was not trained, not attacked or not kept."""
+    kept = [row for row in rows if row.variant == variant]
     for summary in summaries:
         run = summary.runs[0]
         errors = {
             row.attack: row.mse for row in run.attacks if row.mse and row.attack in run.images
         }
-        if summary.variant == variant and errors and summary.cap is not None:
+        if summary.variant == variant and kept and errors and summary.cap is not None:
             attack = min(errors, key=lambda name: errors[name])
             name = VARIANTS[variant]
-            bits = estimate(summary.bits_of_seed.values())  # as the table beside the picture
+            bits = estimate(row.bits_beyond_label for row in kept)
             return AttackedVariant(name, run.images, attack, errors[attack], bits, summary.cap)
     raise RunError(
-        f"the bench has no {variant!r} with rebuilt images; run `fedcel bench digits` with a "
-        "trained attack, such as attack.names=decoder"
+        f"{variant!r} is not among the rows, or the bench has no rebuilt images of it; run "
+        "`fedcel bench digits` with a trained attack, such as attack.names=decoder"
     )
 
 
@@ -95,10 +99,10 @@ def draw_bar(axes: Axes, variant: AttackedVariant, colour: str) -> None:
     axes.set_axis_off()
 
 
-def save_front(bench: Path, out: Path) -> None:
+def save_front(bench: Path, rows: Path, out: Path) -> None:
     """Write the picture and the numbers behind it."""
-    summaries = summarise_book(read_book(bench))
-    variants = [find_variant(summaries, name) for name in VARIANTS]
+    summaries, kept = summarise_book(read_book(bench)), read_records(rows, BenchRow)
+    variants = [find_variant(summaries, kept, name) for name in VARIANTS]
     out.mkdir(parents=True, exist_ok=True)
     draw_front(variants).savefig(out / "front.png", dpi=DPI, metadata={"Software": None})
     numbers = {
@@ -112,5 +116,6 @@ def save_front(bench: Path, out: Path) -> None:
 if __name__ == "__main__":
     options = argparse.ArgumentParser(prog="python -m sims.report.front_figure")
     options.add_argument("bench", type=Path, help="folder of a bench of digits")
+    options.add_argument("rows", type=Path, help="file of the rows whose bits are shown")
     options.add_argument("out", type=Path, help="folder for the picture and its numbers")
     save_front(**vars(options.parse_args()))
