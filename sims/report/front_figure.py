@@ -1,7 +1,7 @@
 """Draw the picture of README.md: python -m sims.report.front_figure BENCH ROWS OUT.
 
-BENCH is a folder that `fedcel bench digits` wrote, of whose first training seed the images are. ROWS
-are the kept rows that the table beside the picture is drawn from: both show the same bits.
+BENCH is a folder that `fedcel bench digits` wrote; the images are those of its first training seed.
+ROWS are the kept rows of which the table beside the picture is drawn: both show the same bits.
 """
 
 import argparse
@@ -45,14 +45,12 @@ def find_variant(
     kept = [row for row in rows if row.variant == variant]
     for summary in summaries:
         run = summary.runs[0]
-        errors = {
-            row.attack: row.mse for row in run.attacks if row.mse and row.attack in run.images
-        }
+        errors = [(row.mse, row.attack) for row in run.attacks if row.mse is not None]
+        errors = [(mse, attack) for mse, attack in errors if attack in run.images]
         if summary.variant == variant and kept and errors and summary.cap is not None:
-            attack = min(errors, key=lambda name: errors[name])
-            name = VARIANTS[variant]
+            mse, attack = min(errors)
             bits = estimate(row.bits_beyond_label for row in kept)
-            return AttackedVariant(name, run.images, attack, errors[attack], bits, summary.cap)
+            return AttackedVariant(VARIANTS[variant], run.images, attack, mse, bits, summary.cap)
     raise RunError(
         f"{variant!r} is not among the rows, or the bench has no rebuilt images of it; run "
         "`fedcel bench digits` with a trained attack, such as attack.names=decoder"
