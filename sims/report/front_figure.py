@@ -41,15 +41,15 @@ class AttackedVariant(NamedTuple):
 def find_variant(
     summaries: Sequence[Summary], rows: Sequence[BenchRow], variant: str
 ) -> AttackedVariant:
-    """Return a variant of a bench; RunError where it was not trained, not attacked or not kept."""
-    kept = [row for row in rows if row.variant == variant]
+    """Return a variant of a bench; RunError where it was not trained, not attacked or has no row."""
+    kept_rows = [row for row in rows if row.variant == variant]
     for summary in summaries:
         run = summary.runs[0]
         errors = [(row.mse, row.attack) for row in run.attacks if row.mse is not None]
         errors = [(mse, attack) for mse, attack in errors if attack in run.images]
-        if summary.variant == variant and kept and errors and summary.cap is not None:
+        if summary.variant == variant and kept_rows and errors and summary.cap is not None:
             mse, attack = min(errors)
-            bits = estimate(row.bits_beyond_label for row in kept)
+            bits = estimate(row.bits_beyond_label for row in kept_rows)
             return AttackedVariant(VARIANTS[variant], run.images, attack, mse, bits, summary.cap)
     raise RunError(
         f"{variant!r} is not among the rows, or the bench has no rebuilt images of it; run "
@@ -75,8 +75,8 @@ def draw_front(variants: Sequence[AttackedVariant]) -> Figure:
             if column == 0:
                 place.set_title(title, loc="left", fontsize=FONT_SIZE, color=INK, pad=4)
     for line, (variant, colour) in enumerate(zip(variants, BAR_COLOURS, strict=True), 1):
-        place = grid[line, 0].get_position(figure)
-        draw_bar(figure.add_axes((0.64, place.y0, 0.34, place.height)), variant, colour)
+        box = grid[line, 0].get_position(figure)
+        draw_bar(figure.add_axes((0.64, box.y0, 0.34, box.height)), variant, colour)
     top = grid[0, 0].get_position(figure)
     text = f"What one message tells beyond\nthe label, of {first.cap:.1f} bits"
     figure.text(0.64, top.y0, text, fontsize=FONT_SIZE, color=INK, va="bottom")
@@ -99,8 +99,8 @@ def draw_bar(axes: Axes, variant: AttackedVariant, colour: str) -> None:
 
 def save_front(bench: Path, rows: Path, out: Path) -> None:
     """Write the picture and the numbers behind it."""
-    summaries, kept = summarise_book(read_book(bench)), read_records(rows, BenchRow)
-    variants = [find_variant(summaries, kept, name) for name in VARIANTS]
+    summaries, kept_rows = summarise_book(read_book(bench)), read_records(rows, BenchRow)
+    variants = [find_variant(summaries, kept_rows, name) for name in VARIANTS]
     out.mkdir(parents=True, exist_ok=True)
     draw_front(variants).savefig(out / "front.png", dpi=DPI, metadata={"Software": None})
     numbers = {
