@@ -41,7 +41,7 @@ class AttackedVariant(NamedTuple):
 def find_variant(
     summaries: Sequence[Summary], rows: Sequence[BenchRow], variant: str
 ) -> AttackedVariant:
-    """Return a variant of a bench; RunError where it was not trained, not attacked or has no row."""
+    """Return a variant of a bench; RunError where it was not attacked or has no row."""
     kept_rows = [row for row in rows if row.variant == variant]
     for summary in summaries:
         run = summary.runs[0]
