@@ -122,7 +122,7 @@ CHECKS: dict[str, tuple[Callable[[Values], None], str]] = {
             "accuracy": [leak.accuracy for leak in leaks],
             "report": Path("report/report.html").stat().st_size,
             "audited": __import__("json").loads(Path("report/audit.json").read_text())
-            ["leakage"]["bits_beyond_label"],
+            ["leak"]["bits_beyond_label"],
         }""",
     ),
     "a-loss-in-your-own-loop": (
