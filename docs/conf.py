@@ -36,6 +36,7 @@ nb_execution_in_temp = True  # nothing is written beside the notebooks
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_merge_streams = True
+smartquotes_action = "qe"  # quotes and ellipses: `--out` keeps its dashes
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 suppress_warnings = ["myst.xref_missing"]  # tests/test_docs.py holds links
