@@ -19,7 +19,7 @@ import result_rows  # noqa: E402
 
 project = "fedcel"
 copyright = "the fedcel authors"
-extensions = ["myst_nb", "mathml", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "joined_streams", "mathml", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = "fedcel"
 html_copy_source = False

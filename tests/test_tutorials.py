@@ -1,6 +1,7 @@
 """The tutorials: small, without stored outputs; typed along, they end where they say."""
 
 import ast
+import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -57,6 +58,17 @@ def test_pictures_have_words(path: Path) -> None:
     ]
     assert drawn
     assert all(cell.metadata["mystnb"]["image"]["alt"] for cell in drawn)
+
+
+def test_what_a_cell_prints_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line that arrives in pieces is one line; streams keep the order in which they began."""
+    monkeypatch.syspath_prepend(ROOT / "docs" / "extensions")
+    joined_streams = importlib.import_module("joined_streams")
+    pieces = [("stderr", "one "), ("stdout", "a ta"), ("stderr", "line\n"), ("stdout", "ble\n")]
+    outputs = [nbformat.v4.new_output("stream", name=name, text=text) for name, text in pieces]
+    picture = nbformat.v4.new_output("display_data", data={"text/plain": "picture"})
+    joined = joined_streams.join_streams([*outputs[:2], picture, *outputs[2:]])
+    assert [output.get("text") for output in joined] == ["one line\n", "a table\n", None]
 
 
 def test_every_notebook_is_on_the_site() -> None:
