@@ -5,7 +5,7 @@ BIN := .venv/bin
 export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
 
-.PHONY: demo test test-all check docs bench abuse clean
+.PHONY: demo test test-all check docs pages bench abuse clean
 
 .venv/ready: .venv/wheel
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
@@ -35,10 +35,14 @@ check: .venv/ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-# The site of the documentation, in build/site; a warning is an error. With FEDCEL_DOCS_EXECUTE=1 its
-# notebooks are run.
+# The site of the documentation, in build/site; a warning is an error. Its notebooks are run, each
+# once until it changes.
 docs: .venv/ready
-	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
+	FEDCEL_DOCS_EXECUTE=1 $(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
+
+# The same without running notebooks, in seconds.
+pages: .venv/ready
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/pages
 
 # Three workers on two cores: much of it waits for processes of its own.
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
@@ -47,12 +51,12 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscop
 CHECKED := $(addprefix tests/fedcel/,data federation leakage losses metrics nets)
 CHECK_CALLS := --jaxtyping-packages=fedcel,beartype.beartype
 
-test: check docs
+test: check pages
 	$(PYTEST) -m "not long" $(CHECK_CALLS) $(CHECKED)
 	$(PYTEST) -m "not long" $(addprefix --ignore=,$(CHECKED))
 
 # All tests, the calls of all of them checked.
-test-all: check docs
+test-all: check pages
 	$(PYTEST) $(CHECK_CALLS)
 
 bench: .venv/ready

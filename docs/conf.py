@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import result_rows  # noqa: E402
 
 project = "fedcel"
 copyright = "the fedcel authors"
-extensions = ["myst_nb", "mathml", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "joined_streams", "mathml", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = "fedcel"
 html_copy_source = False
@@ -31,9 +32,11 @@ myst_heading_anchors = 4
 myst_links_external_new_tab = True
 nb_execution_mode = "cache" if os.environ.get("FEDCEL_DOCS_EXECUTE") else "off"
 nb_execution_cache_path = str(HERE.parent / "build" / "notebooks")
+nb_execution_in_temp = True  # nothing is written beside the notebooks
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_merge_streams = True
+smartquotes_action = "qe"  # quotes and ellipses: `--out` keeps its dashes
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 suppress_warnings = ["myst.xref_missing"]  # tests/test_docs.py holds links
@@ -45,7 +48,8 @@ def bars(app, what, name, obj, options, lines):  # noqa: D103 - Sphinx's signatu
 
 def draw(app, page, source):  # noqa: D103 - Sphinx's signature
     if not page.startswith("tutorials/"):
-        source[0] = generated_reference.draw_references(result_rows.draw_results(source[0], page))
+        drawn = generated_reference.draw_references(result_rows.draw_results(source[0], page))
+        source[0] = re.sub(r"(?<=\d) ± (?=\d)", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}", drawn)
 
 
 def setup(app):  # noqa: D103 - Sphinx's name

@@ -1,7 +1,10 @@
 """The pages: every link leads somewhere, every command is one that runs."""
 
+import contextlib
 import doctest
 import importlib.util
+import io
+import json
 import re
 import shlex
 from pathlib import Path
@@ -18,7 +21,12 @@ from sims.overrides import parse_overrides
 
 CLI = typer.main.get_command(app)
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "docs" / "tutorials").glob("*.ipynb")),
+]
 SHELL = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )?(?:\.venv/bin/)?(?=(?:fedcel|make|python -m) )")
 """What may stand before the program."""
 FENCE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
@@ -27,16 +35,25 @@ LINK = re.compile(r"!?\[[^]]*\]\(([^)\s]+)\)")
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
+def read_page(page: Path) -> str:
+    """Return a page's text; of a notebook its cells, those of code between fences."""
+    if page.suffix != ".ipynb":
+        return page.read_text()
+    cells = json.loads(page.read_text())["cells"]
+    texts = [("".join(cell["source"]), cell["cell_type"] == "code") for cell in cells]
+    return "\n\n".join(f"```\n{text}\n```" if is_code else text for text, is_code in texts)
+
+
 def anchors(page: Path) -> set[str]:
     """Return the fragments of a page's headings, as Git hosts make them."""
-    text = FENCE.sub("", page.read_text())
+    text = FENCE.sub("", read_page(page))
     headings = re.findall(r"^#+ +(.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", one.lower()).strip().replace(" ", "-") for one in headings}
 
 
 def commands(page: Path) -> list[list[str]]:
     """Return the words of every line and code span of a page that runs fedcel, make or a module."""
-    text = page.read_text()
+    text = read_page(page)
     lines = text.replace("\\\n", " ").splitlines()
     spans = [" ".join(one.split()) for one in SPAN.findall(FENCE.sub("", text))]
     parts = [*map(str.strip, lines), *(part for one in spans for part in one.split("; "))]
@@ -65,7 +82,7 @@ def parsed(words: list[str]) -> dict[str, Any]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     """To a file of the repository, and to a heading where one is named."""
-    for link in LINK.findall(FENCE.sub("", page.read_text())):
+    for link in LINK.findall(FENCE.sub("", read_page(page))):
         if link.startswith(("http:", "https:", "row:", "matched:")):
             continue
         name, _, heading = link.partition("#")
@@ -127,7 +144,7 @@ def test_settings_that_pages_name_exist() -> None:
     known = set(flatten_settings(dump_settings(Settings())))
     groups = {key.partition(".")[0] for key in known if "." in key}
     for page in PAGES:
-        for named in re.findall(r"`([a-z]+\.[a-z0-9-]+)(?:[ `=])", page.read_text()):
+        for named in re.findall(r"`([a-z]+\.[a-z0-9-]+)(?:[ `=])", read_page(page)):
             group, _, key = named.partition(".")
             if group in groups and key not in ("py", "json", "toml", "safetensors"):
                 assert named in known, f"{page.name} names {named}"
@@ -139,3 +156,38 @@ def test_examples_of_docstrings() -> None:
 
     failed, tried = doctest.testmod(fedcel.settings.parsing)
     assert tried and not failed
+
+
+def test_the_readme_is_short_and_begins_with_its_two_commands() -> None:
+    """What a visitor reads before anything else."""
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) <= 700
+    (first, *_) = re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert re.findall(r"^make \S+", first, re.MULTILINE) == ["make demo", "make test"]
+    assert text.index(first) < text.index("## ")
+
+
+def test_the_six_lines_of_the_readme_run() -> None:
+    """As they stand; they print what an encoder leaks."""
+    text = (ROOT / "README.md").read_text()
+    (program,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert sum(bool(line) for line in program.splitlines()) == 6
+    names: dict[str, Any] = {}
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(program, names)
+    assert printed.getvalue() == f"{names['leak']}\n"
+    assert 0 < names["leak"].bits_beyond_label < names["leak"].cap_beyond_label
+
+
+def test_terms_of_the_glossary_stand_in_order_and_once() -> None:
+    """So that one finds them by eye; each is explained in one sentence."""
+    text = (ROOT / "docs" / "concepts" / "glossary.md").read_text()
+    terms: list[str] = []
+    for section in text.split("\n## ")[1:]:
+        entries = re.findall(r"^- \*\*(.+?)\*\*([^:]*): (.+(?:\n  .+)*)", section, re.MULTILINE)
+        names = [name for name, *_ in entries]
+        assert names == sorted(names, key=str.lower), section.partition("\n")[0]
+        assert all(explained.endswith(".") for *_, explained in entries)
+        terms += names
+    assert len(terms) == len(set(terms)) > 50
