@@ -78,7 +78,10 @@ def test_arguments_that_the_page_names_exist() -> None:
     """In backticks, with the sign of equality behind."""
     known = {
         name
-        for function in (fedcel.measure_leakage, fedcel.invert, fedcel.ClusterCEL)
+        for function in (
+            *(fedcel.measure_leakage, fedcel.invert),
+            *(fedcel.ClusterCEL, fedcel.MutualInformationCEL),
+        )
         for name in inspect.signature(function).parameters
     }
     assert set(re.findall(r"`([a-z_]+)=", PAGE)) <= known
