@@ -3,6 +3,7 @@
 import ast
 import importlib
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.system.test_deployment import kill
+from tests.system.federation import signal_processes
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
@@ -186,5 +187,5 @@ def test_a_tutorial_ends_where_it_says(
             notebook, timeout=LIMIT, resources={"metadata": {"path": str(tmp_path)}}
         ).execute()
     finally:
-        kill(f"TMPDIR={tmp_path}")
+        signal_processes(f"TMPDIR={tmp_path}", signal.SIGKILL)
     check(json.loads(notebook.cells[-1].outputs[0].text))
