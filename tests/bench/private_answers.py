@@ -2,10 +2,9 @@
 
 `python -m tests.bench.private_answers ROWS RUN...` reads finished runs, measures every mechanism
 and epsilon, writes the rows and prints the tables of docs/research/private-answers.md. Before: the
-label is
-the largest value of the answer, its probability the softmax (or, of noisy probabilities, the
-nearest distribution). After: both are Bayes' rule's. Answers are about test images, the references
-are all validation images, and the first `FEW` of them where there are many more.
+label is the largest value of the answer, its probability the softmax (or, of noisy probabilities,
+the nearest distribution). After: both are Bayes' rule's. Answers are about test images, the
+references are all validation images, and the first `FEW` of them where there are many more.
 """
 
 import json
