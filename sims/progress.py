@@ -145,8 +145,11 @@ def name_activity(activity: str, title: str) -> str:
 
 
 def is_on_terminal() -> bool:
-    """Say whether this is the command's first process, and somebody looks at its terminal."""
-    return parent_process() is None and Console(file=sys.stderr).is_terminal
+    """Say whether this is the command's first process, and somebody looks at its terminal.
+
+    Colours that an environment forces, as notebooks do, make no terminal of a file.
+    """
+    return parent_process() is None and sys.stderr.isatty()
 
 
 def throttle_lines(activity: str) -> Callable[[str], None]:

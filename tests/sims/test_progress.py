@@ -1,5 +1,6 @@
 """Progress for people."""
 
+import sys
 import time
 
 import pytest
@@ -17,7 +18,7 @@ def test_bars_of_several_processes_would_erase_each_other(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A terminal has the first process's bar, and lines of the others."""
-    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(progress, "parent_process", lambda: parent, raising=False)
     with progress.show_rounds("cell", 2) as show_round:
@@ -79,7 +80,7 @@ def test_a_bar_of_attacks_runs_to_its_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On a terminal."""
-    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     with progress.show_attacks("attacking") as listener:
         listener.begin_seed(0, 2, "decoder, seed 0")
@@ -113,7 +114,7 @@ def test_a_name_steers_no_terminal(
 ) -> None:
     """Neither by control characters nor, in a bar, by what is a markup there."""
     if is_terminal:
-        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(progress, "LINE_SECONDS", -1.0)
@@ -122,3 +123,9 @@ def test_a_name_steers_no_terminal(
     said = capsys.readouterr().err
     assert r"\x1b]0;title\x07[red]y" in said and r"a\x9b2J[bold]b" in said
     assert "\x1b]0" not in said and "\x9b" not in said
+
+
+def test_forced_colours_make_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook sets this for all that it starts; bars would fill its page with lines."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert not progress.is_on_terminal()
