@@ -72,10 +72,10 @@ class Batch(NamedTuple):
         y: Labels (B,).
     """
 
-    x: Float[Tensor, "B C H W"]
-    z: Float[Tensor, "B D"]
-    smashed: Float[Tensor, "B D"]
-    y: Int[Tensor, " B"]
+    x: Float[Tensor, "*k B C H W"]
+    z: Float[Tensor, "*k B D"]
+    smashed: Float[Tensor, "*k B D"]
+    y: Int[Tensor, "*k B"]
 
 
 def select_state(state: State | None, prefix: str) -> State | None:
@@ -142,20 +142,23 @@ def add_losses(losses: Losses, state: State, batch: Batch, measure: bool) -> Ter
 
 
 def clip_feature_gradient(
-    loss: Float[Tensor, ""], leaf: Float[Tensor, "B D"], z: Float[Tensor, "B D"], max_norm: float
-) -> Float[Tensor, ""]:
+    loss: Float[Tensor, "*k"],
+    leaf: Float[Tensor, "*k B D"],
+    z: Float[Tensor, "*k B D"],
+    max_norm: float,
+) -> Float[Tensor, "*k"]:
     """Return a term whose gradient at z is the loss's at `leaf`, each row's norm clipped.
 
     The loss's own parameters (an attention) get their gradient here, unclipped. The value is the
     loss's.
     """
-    torch.autograd.backward(loss)
+    torch.autograd.backward(loss, torch.ones_like(loss))
     gradient = leaf.grad
     if gradient is None:  # no class carries a signal
         return loss.detach()
-    norm = gradient.norm(dim=1, keepdim=True).clamp_min(torch.finfo(gradient.dtype).tiny)
+    norm = gradient.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(gradient.dtype).tiny)
     gradient = gradient * (max_norm / norm).clamp_max(1.0)
-    pull: Tensor = (z * gradient).sum()
+    pull: Tensor = (z * gradient).sum((-2, -1))
     return loss.detach() + pull - pull.detach()
 
 

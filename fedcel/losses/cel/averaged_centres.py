@@ -116,12 +116,12 @@ class AveragedCentres:
         }
 
     def loss(
-        self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True
+        self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"], measure: bool = True
     ) -> Term:
         """Compute the inner loss around the centres in `state`; see `ConditionalEntropy.loss`."""
         return self.inner.loss(state, z, y, measure)
 
-    def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
+    def step(self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> State:
         """Return the inner loss's state after the batch; see `ConditionalEntropy.step`."""
         return self.inner.step(state, z, y)
 

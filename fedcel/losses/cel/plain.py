@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import final
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -39,7 +40,7 @@ class Plain(Stateless):
     classes: int
 
     def loss(
-        self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True
+        self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"], measure: bool = True
     ) -> Term:
         """Compute the loss, exactly 0 when no class has 2 members; see `ConditionalEntropy.loss`.
 
@@ -48,5 +49,5 @@ class Plain(Stateless):
         members = class_members(y, self.classes, z)
         counts = drop_singletons(members.counts)
         v = plain_spread(z, y, members)
-        loss = class_shares(counts, self.share) @ self.penalty(v)
+        loss = torch.linalg.vecdot(class_shares(counts, self.share), self.penalty(v))
         return Term(loss, {"spread": weighted_mean(v, counts)} if measure and counts.any() else {})

@@ -10,18 +10,21 @@ from torch import Tensor
 from fedcel.losses.cel.protocol import State, Term
 
 
-def double_centre(x: Float[Tensor, "B D"]) -> Float[Tensor, "B B"]:
+def double_centre(x: Float[Tensor, "*k B D"]) -> Float[Tensor, "*k B B"]:
     """Return |x_i - x_j| less the means of its row and column, plus the mean of all.
 
     Szekely, Rizzo and Bakirov, Annals of Statistics 2007, definition 4.
     """
     # Not by a matrix product: it gives equal rows a distance, and that a boundless gradient.
     distance = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist")
-    return distance - distance.mean(0) - distance.mean(1, keepdim=True) + distance.mean()
+    columns, rows = (distance.mean(axis, keepdim=True) for axis in (-2, -1))
+    return distance - columns - rows + distance.mean((-2, -1), keepdim=True)
 
 
-def distance_correlation(x: Float[Tensor, "B N"], z: Float[Tensor, "B D"]) -> Float[Tensor, ""]:
-    """Return the distance correlation of B pairs, in [0, 1]; not squared.
+def distance_correlation(
+    x: Float[Tensor, "*k B N"], z: Float[Tensor, "*k B D"]
+) -> Float[Tensor, "*k"]:
+    """Return the distance correlation of B pairs, in [0, 1]; not squared. Of each client's own.
 
     The square root of mean(A B) / sqrt(mean(A^2) mean(B^2)), A and B the centred distances
     (Szekely et al., 2007, equations 2.8 to 2.10). 0, with a gradient of 0, where x or z has no
@@ -29,11 +32,13 @@ def distance_correlation(x: Float[Tensor, "B N"], z: Float[Tensor, "B D"]) -> Fl
     and D, and near 1 for N and D large against B.
     """
     a, b = double_centre(x), double_centre(z)
-    covariance = (a * b).mean()
-    scale = a.square().mean().sqrt() * b.square().mean().sqrt()
-    if not min(covariance, scale) > 0:
-        return 0 * b.sum()
-    return (covariance / scale).sqrt()
+    covariance = (a * b).mean((-2, -1))
+    squares = a.square().mean((-2, -1)), b.square().mean((-2, -1))
+    has_spread = (covariance > 0) & (squares[0] > 0) & (squares[1] > 0)
+    # Chosen before the roots: the gradient of one at 0 is infinite, and 0 times that is NaN.
+    covariance, *squares = (torch.where(has_spread, part, 1.0) for part in (covariance, *squares))
+    scale = squares[0].sqrt() * squares[1].sqrt()
+    return torch.where(has_spread, (covariance / scale).sqrt(), 0.0)
 
 
 @final
@@ -55,16 +60,16 @@ class NoPeek:
     def loss(
         self,
         state: State,
-        x: Float[Tensor, "B C H W"],
-        z: Float[Tensor, "B D"],
-        smashed: Float[Tensor, "B D"],
+        x: Float[Tensor, "*k B C H W"],
+        z: Float[Tensor, "*k B D"],
+        smashed: Float[Tensor, "*k B D"],
         measure: bool = True,
     ) -> Term:
         """Compute the correlation, in [0, 1]; see `Defence.loss`.
 
         It is also what is logged, as `distance-correlation`.
         """
-        correlation = distance_correlation(x.flatten(1), z)
+        correlation = distance_correlation(x.flatten(-3), z)
         return Term(correlation, {"distance-correlation": correlation.detach()} if measure else {})
 
     def step(self, state: State) -> State:
