@@ -1,6 +1,7 @@
 """One round of federated training: what a client computes, what the server makes of it."""
 
 from fedcel.federation.aggregation import HEAVIEST, weighted_sum
+from fedcel.federation.batched_update import count_clients_at_once, update_clients
 from fedcel.federation.client_metrics import (
     MetricRange,
     MetricSummary,
@@ -59,6 +60,7 @@ __all__ = [
     "build_workspace_net",
     "check_kept_share",
     "compute_client_gradient",
+    "count_clients_at_once",
     "declare_metrics",
     "declare_scores",
     "finish_round",
@@ -72,5 +74,6 @@ __all__ = [
     "select_client_images",
     "summarise_metrics",
     "update_client",
+    "update_clients",
     "weighted_sum",
 ]

@@ -1,4 +1,4 @@
-"""Adam, PyTorch's to the bit, on one flat vector, as a pure function of a state that can be packed."""
+"""PyTorch's Adam, to the bit, on one flat vector, as a pure function of a state to be packed."""
 
 from collections.abc import Sequence
 

@@ -45,4 +45,6 @@ def train_locally(
             run.play_round(trainer, examples)
     run.close()
     if measure:
-        write_evaluation(folder, evaluate_run(read_run(folder), time.perf_counter() - begin))
+        evaluation = evaluate_run(read_run(folder), time.perf_counter() - begin)
+        result = evaluation.result | {"engine": trainer.engine}
+        write_evaluation(folder, evaluation._replace(result=result))

@@ -88,6 +88,11 @@ class AveragedCentres:
     inner: ConditionalEntropy
     shared: SharedCentres
 
+    @property
+    def takes_stacks(self) -> bool:
+        """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
+        return bool(getattr(self.inner, "takes_stacks", False))
+
     @torch.no_grad()
     def refresh(
         self, state: State | None, batches: FeatureBatches, generator: torch.Generator

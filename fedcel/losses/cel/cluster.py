@@ -89,6 +89,11 @@ class Cluster:
         if self.form == "mixture":
             check_noise("form", self.form, self.sigma)
 
+    @property
+    def takes_stacks(self) -> bool:
+        """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
+        return self.clustering == "k-means" and self.form != "mixture"
+
     @torch.no_grad()
     def refresh(
         self, state: State | None, batches: FeatureBatches, generator: torch.Generator

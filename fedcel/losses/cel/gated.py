@@ -3,7 +3,7 @@
 import math
 import warnings
 from dataclasses import KW_ONLY, dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float, Int
@@ -39,9 +39,9 @@ def attention_scores(
     """
     # split and chunk, not slices: the backward pass of a slice fills a whole theta with zeros.
     inner, w = torch.split(theta, [theta.shape[-1] - hidden, hidden], -1)
-    value, gate = torch.chunk(n @ inner.unflatten(-1, (2 * hidden, -1)).mT, 2, -1)
-    gated = value.tanh().mul(gate.sigmoid())
-    return gated.mv(w) if w.dim() == 1 else (gated @ w[..., None])[..., 0]
+    value, gate = torch.chunk(n @ inner.view(*inner.shape[:-1], 2 * hidden, -1).mT, 2, -1)
+    product = value.tanh().mul(gate.sigmoid())
+    return product.mv(w) if w.dim() == 1 else product.matmul(w.unsqueeze(-1)).squeeze(-1)
 
 
 def attention_log_weights(a: Float[Tensor, "*k B"], members: Members) -> Float[Tensor, "*k B C"]:
@@ -93,6 +93,9 @@ class Gated:
         Ilse et al., ICML 2018, eq. 9 (gated attention). Ganin et al., JMLR 2016 (gradient
         reversal).
     """
+
+    takes_stacks: ClassVar[bool] = True
+    """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
 
     penalty: Penalty
     share: ClassShare
@@ -201,7 +204,7 @@ class Gated:
         """Return a term of value 0 whose gradient raises the entropy of the attention."""
         log_alpha = self._log_weights(theta, n, members)
         per_class = -(log_alpha.exp() * log_alpha * members.one_hot).sum(-2)
-        entropy = torch.linalg.vecdot(per_class, beta)
+        entropy: Tensor = torch.linalg.vecdot(per_class, beta)
         bonus = self.entropy * (entropy if self.attention == "ascend" else -entropy)
         return bonus - bonus.detach()
 

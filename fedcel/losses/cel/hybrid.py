@@ -46,6 +46,11 @@ class Hybrid:
         """Refuse a single cluster whose start an attention draws."""
         check_hybrid_clusters(self.cluster.clusters)
 
+    @property
+    def takes_stacks(self) -> bool:
+        """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
+        return self.cluster.takes_stacks
+
     def refresh(
         self, state: State | None, batches: FeatureBatches, generator: torch.Generator
     ) -> State:

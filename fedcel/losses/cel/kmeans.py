@@ -69,8 +69,8 @@ def centre_scores(
     squared_norms = flat.square().sum(-1).masked_fill(~active.flatten(-2), torch.inf)
     product = torch.addmm if z.dim() == 2 else torch.baddbmm
     all_scores = product(squared_norms.unsqueeze(-2), z, flat.mT, alpha=-2)
-    per_class = all_scores.unflatten(-1, active.shape[-2:]).flatten(0, -3)
-    scores = per_class[torch.arange(y.numel(), device=y.device), y.flatten()]
+    per_class = all_scores.view(y.numel(), *active.shape[-2:])
+    scores: Tensor = per_class[torch.arange(y.numel(), device=y.device), y.flatten()]
     return scores.view(*y.shape, -1)
 
 

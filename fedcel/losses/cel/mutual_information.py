@@ -1,7 +1,7 @@
 """Mutual information of images and smashed data given the label, bounded in the batch."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float, Int
@@ -53,6 +53,9 @@ class MutualInformation(Stateless):
         Kolchinsky and Tracey, Entropy 2017: their pairwise estimator of the entropy of a mixture,
         here H(z~), less the entropy of the noise.
     """
+
+    takes_stacks: ClassVar[bool] = True
+    """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
 
     sigma: float
     share: ClassShare

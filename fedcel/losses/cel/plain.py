@@ -1,7 +1,7 @@
 """Spread around the batch's own class means: the baseline of every other kind."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float, Int
@@ -34,6 +34,9 @@ class Plain(Stateless):
     References:
         Xia et al., CVPR 2025, with one cluster a class and the batch's mean as its centre.
     """
+
+    takes_stacks: ClassVar[bool] = True
+    """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
 
     penalty: Penalty
     share: ClassShare

@@ -1,7 +1,7 @@
 """Features whose distances say little about the distances of the images."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -33,11 +33,13 @@ def distance_correlation(
     """
     a, b = double_centre(x), double_centre(z)
     covariance = (a * b).mean((-2, -1))
-    squares = a.square().mean((-2, -1)), b.square().mean((-2, -1))
-    has_spread = (covariance > 0) & (squares[0] > 0) & (squares[1] > 0)
+    variances = a.square().mean((-2, -1)), b.square().mean((-2, -1))
+    has_spread = (covariance > 0) & (variances[0] > 0) & (variances[1] > 0)
     # Chosen before the roots: the gradient of one at 0 is infinite, and 0 times that is NaN.
-    covariance, *squares = (torch.where(has_spread, part, 1.0) for part in (covariance, *squares))
-    scale = squares[0].sqrt() * squares[1].sqrt()
+    covariance, of_x, of_z = (
+        torch.where(has_spread, part, 1.0) for part in (covariance, *variances)
+    )
+    scale = of_x.sqrt() * of_z.sqrt()
     return torch.where(has_spread, (covariance / scale).sqrt(), 0.0)
 
 
@@ -52,6 +54,9 @@ class NoPeek:
     References:
         Vepakomma et al., NoPeek, ICDM workshops 2020.
     """
+
+    takes_stacks: ClassVar[bool] = True
+    """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
 
     def refresh(self, state: State | None, generator: torch.Generator) -> State:
         """Return an empty state; see `Defence.refresh`."""
