@@ -246,6 +246,7 @@ def test_what_cannot_be_computed_at_once_is_named(change: dict[str, Any], reason
     assert reason in reasons[0]
 
 
+@pytest.mark.filterwarnings("ignore:net.bound is")
 def test_clients_that_diverge_are_what_they_are_alone() -> None:
     """Their updates are not finite, to the bit as those of one client after the other."""
     settings = parse_settings(
@@ -265,6 +266,7 @@ def test_clients_that_diverge_are_what_they_are_alone() -> None:
         torch.testing.assert_close(actual.delta, expected.delta, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.filterwarnings("ignore:net.bound is")
 def test_features_that_ran_away_stop_the_client_that_has_them() -> None:
     """`cluster` refuses features that are not finite, in the words of one client."""
     settings = parse_settings(
