@@ -256,8 +256,10 @@ def add_noise(context: LangevinContext, target: Float[Tensor, "*k M"], scale: fl
     """Add `scale` times a fresh draw of a step's noise, the clients' own and the shared."""
     if not context.rows:
         add_row_noise(context, target, scale)
-    for row, row_target in zip(context.rows, target, strict=False):
-        add_row_noise(row, row_target, scale)
+        return
+    for k, row in enumerate(context.rows):
+        if row.plan.noise or row.plan.shared_noise:
+            add_row_noise(row, target[k], scale)
 
 
 def add_row_noise(context: LangevinContext, target: Float[Tensor, " M"], scale: float) -> None:

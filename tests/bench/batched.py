@@ -45,9 +45,8 @@ def main() -> None:
             if kind == "none":
                 line(what, "bare in-place loop", at_once(settings), bare(settings), clients)
             line(what, "loop engine", at_once(settings), one_by_one(settings), clients)
-    print(
-        "\n| a round of 32 at once | against | costs | quartiles | ms a client |\n|---|---|---|---|---|"
-    )
+    print("\n| a round of 32 at once | against | costs | quartiles | ms a client |")
+    print("|---|---|---|---|---|")
     without = at_once(configure(32, "none"))
     for kind in KINDS:
         settings = configure(32, kind)
