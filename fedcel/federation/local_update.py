@@ -73,6 +73,17 @@ class ClientRound(NamedTuple):
     corrections: StepCorrections = NO_CORRECTIONS
 
 
+class StackedImages(NamedTuple):
+    """All images of several clients, each client's filled up to as many as the most have."""
+
+    x: Float[Tensor, "K n ..."]
+    is_image: Bool[Tensor, "K n"]
+    y: Int[Tensor, " N"]
+    """The labels of what is an image, client after client."""
+    client: Int[Tensor, " N"]
+    """Whose each is, from 0."""
+
+
 class PreparedRound(NamedTuple):
     """What all steps of a client's round share, on the device where they are taken.
 
@@ -102,6 +113,8 @@ class PreparedRound(NamedTuple):
     """Of several clients at once: the round of each."""
     stacked: StackedNet | None = None
     """Of several clients at once: their nets, whose parameters the steps move."""
+    all_images: StackedImages | None = None
+    """Of several clients at once, where the CEL computes their statistics at once."""
 
     @property
     def moved(self) -> FlatNet | StackedNet:
@@ -233,13 +246,11 @@ def local_updates(
         _prepare_round(flat, received, client, local=local, refresh_every=refresh_every)
         for client in clients
     ]
-    starts = [
-        _start_round(row, client.state).losses for row, client in zip(rows, clients, strict=True)
-    ]
     prepared = _stack_rounds(stacked, rows)
     stacked.load(received)
+    loss_state = _start_rows(prepared, [client.state for client in clients])
     moving = stacked.vector[:, prepared.langevin.moving]
-    start = StepState(stack_states(starts), prepared.langevin.sampler.start(moving, prepared.plan))
+    start = StepState(loss_state, prepared.langevin.sampler.start(moving, prepared.plan))
     step_state, measures = _take_steps(prepared, start)
     models = stacked.vector.detach().to(CPU, copy=True)
     states = place_state(step_state.losses, CPU)
@@ -266,7 +277,55 @@ def _stack_rounds(stacked: StackedNet, rows: Sequence[PreparedRound]) -> Prepare
         cut_noise=cut_noise,
         langevin=stack_contexts([row.langevin for row in rows]),
         rows=rows,
+        all_images=_stack_images([row.images for row in rows], first),
     )
+
+
+def _stack_images(images: Sequence[Images], first: PreparedRound) -> StackedImages | None:
+    """Return the clients' images in one tensor, None where it is of no use or too large."""
+    sizes = torch.tensor([len(part.y) for part in images])
+    most = int(sizes.max())
+    values = len(images) * most * images[0].x[0].numel()
+    is_large = most > _IMAGES_AT_ONCE or values > _VALUES_AT_ONCE
+    if is_large or not composite.can_refresh_stack(first.losses) or images[0].x.device != CPU:
+        return None
+    x = images[0].x.new_zeros(len(images), most, *images[0].x.shape[1:])
+    for row, part in zip(x, images, strict=True):
+        row[: len(part.y)] = part.x
+    return StackedImages(
+        x,
+        torch.arange(most) < sizes[:, None],
+        torch.cat([part.y for part in images]),
+        torch.arange(len(images)).repeat_interleave(sizes),
+    )
+
+
+def _start_rows(prepared: PreparedRound, states: Sequence[State | None]) -> State:
+    """Return the losses' states of several clients before the first step."""
+    pairs = list(zip(prepared.rows, states, strict=True))
+    if prepared.all_images and all(state for state in states):
+        kept = stack_states(
+            [
+                composite.start_losses(
+                    row.losses._replace(cel=None), state, lambda: iter(()), row.streams
+                )
+                for row, state in pairs
+            ]
+        )
+        refreshed = _refresh_at_once(prepared, kept)
+        if refreshed is not None:
+            return refreshed
+    return stack_states([_start_round(row, state).losses for row, state in pairs])
+
+
+def _refresh_at_once(prepared: PreparedRound, state: State) -> State | None:
+    """Compute the CEL's statistics of several clients anew, None where that cannot be at once."""
+    if prepared.all_images is None:
+        return None
+    x, is_image, y, client = prepared.all_images
+    with torch.no_grad():
+        z = prepared.moved.net.encode(x)[is_image]
+    return composite.refresh_stack(prepared.losses, state, z, y, client)
 
 
 def _prepare_round(
@@ -426,8 +485,18 @@ def _refresh_losses(prepared: PreparedRound, state: State, step: int) -> State:
 
 def _refresh_rows(stacked: StackedNet, prepared: PreparedRound, state: State, step: int) -> State:
     """Compute the CEL's statistics anew of those of several clients that are due."""
-    if not any(row.is_refresh_due(step) for row in prepared.rows):
+    is_due = [row.is_refresh_due(step) for row in prepared.rows]
+    if not any(is_due):
         return state
+    refreshed = _refresh_at_once(prepared, state)
+    if refreshed is not None:
+        chosen = torch.tensor(is_due)
+        return {
+            name: torch.where(chosen.view(-1, *[1] * (tensor.dim() - 1)), refreshed[name], tensor)
+            if refreshed[name] is not tensor
+            else tensor
+            for name, tensor in state.items()
+        }
     states = []
     for k, row in enumerate(prepared.rows):
         row_state = select_row(state, k)

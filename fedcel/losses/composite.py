@@ -120,6 +120,29 @@ def refresh_losses(
     return join_states(cel, select_state(state, DEFENCE_PREFIX))
 
 
+def refresh_stack(
+    losses: Losses,
+    state: State,
+    z: Float[Tensor, "N D"],
+    y: Int[Tensor, " N"],
+    client: Int[Tensor, " N"],
+) -> State | None:
+    """Return several clients' states with the CEL's statistics computed anew at once.
+
+    None where the loss does not do so: see `Cluster.refresh_stack`.
+    """
+    cel_state = select_state(state, CEL_PREFIX)
+    if not can_refresh_stack(losses) or cel_state is None:
+        return None
+    refreshed = losses.cel.refresh_stack(cel_state, z, y, client)  # type: ignore[union-attr]
+    return None if refreshed is None else state | state_names.add_prefix(CEL_PREFIX, refreshed)
+
+
+def can_refresh_stack(losses: Losses) -> bool:
+    """Say whether the CEL computes the statistics of several clients at once."""
+    return hasattr(losses.cel, "refresh_stack")
+
+
 def add_losses(losses: Losses, state: State, batch: Batch, measure: bool) -> Term:
     """Return the weighted sum of the parts, and their metrics if they are to be measured."""
     total = batch.z.new_zeros(())

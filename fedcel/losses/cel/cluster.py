@@ -134,6 +134,48 @@ class Cluster:
         packed = _pack_state(clusters, weights, counts, means)
         return packed | {SCALE_NAMES[self.clustering]: scales.contiguous()}
 
+    @torch.no_grad()
+    def refresh_stack(
+        self, state: State, z: Float[Tensor, "N D"], y: Int[Tensor, " N"], client: Int[Tensor, " N"]
+    ) -> State | None:
+        """Fit the clusters of K clients at once, from their last ones, as `refresh` would.
+
+        Args:
+            state: The clients' states, of which each tensor has a first dimension for the client.
+            z: The features of all clients.
+            y: Their labels.
+            client: Whose each example is, from 0.
+
+        Returns:
+            The clients' next states; None where one of them needs more than Lloyd's iterations,
+            such as a draw of examples or of centres.
+
+        Raises:
+            DivergedError: Features are not finite.
+        """
+        shape = (self.classes, self.clusters or DEFAULT_CLUSTERS, z.shape[1])
+        if not self.takes_stacks or self.outlier or state["centres"].shape[1:] != shape:
+            return None
+        clients = len(state["centres"])
+        label = client * self.classes + y
+        order = label.argsort(stable=True)
+        z, label = z[order], label[order]
+        check_finite(z, y[order])
+        sizes = label.bincount(minlength=clients * self.classes)
+        active = self._active_slots(sizes, sizes)
+        if sizes.max() > self.reservoir or (active & ~(state["weights"].flatten(0, 1) > 0)).any():
+            return None
+        means = z.new_zeros(len(sizes), z.shape[1]).index_add_(0, label, z)
+        means /= sizes.clamp_min(1)[:, None]
+        problem = ClusteringProblem(z - means[label], label, active, torch.Generator())
+        start = state["centres"].flatten(0, 1) - means[:, None]
+        clusters = kmeans.run_lloyd(problem, start)
+        weights = kmeans.measure_clusters(clusters)[0].to(z.dtype) / sizes.clamp_min(1)[:, None]
+        packed = _pack_state(clusters, weights, sizes, means)
+        return {
+            name: tensor.unflatten(0, (clients, self.classes)) for name, tensor in packed.items()
+        }
+
     def _check_size(self, shape: tuple[int, int, int], state: State | None) -> None:
         """Raise SettingsError unless the state fits the shape, and covariances the memory."""
         if state is not None:

@@ -205,6 +205,8 @@ def _nearest_slots(
 ) -> Int[Tensor, " N"]:
     """Return the slot of the nearest active centre."""
     z, y, active, _ = problem
+    if centres.shape[1] == 1:
+        return y
     parts = []
     for zs, ys in zip(torch.split(z, CHUNK_EXAMPLES), torch.split(y, CHUNK_EXAMPLES), strict=True):
         span = slice(int(ys[0]), int(ys[-1]) + 1)
