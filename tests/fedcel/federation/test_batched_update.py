@@ -249,9 +249,7 @@ def test_what_cannot_be_computed_at_once_is_named(change: dict[str, Any], reason
 @pytest.mark.filterwarnings("ignore:net.bound is")
 def test_clients_that_diverge_are_what_they_are_alone() -> None:
     """Their updates are not finite, to the bit as those of one client after the other."""
-    settings = parse_settings(
-        {**BASE, "cel.kind": "plain", "net.bound": "none", "local.rate": 1e12}
-    )
+    settings = parse_settings({**BASE, "net.bound": "none", "local.rate": 1e12})
     request = ask(settings, init_server_state(build_workspace_net(settings).vector))
     singly = [update_client(settings, k, w, request.inputs) for k, w in request.weights.items()]
     at_once = update_clients(
