@@ -1,7 +1,11 @@
 """One round of federated training: what a client computes, what the server makes of it."""
 
 from fedcel.federation.aggregation import HEAVIEST, weighted_sum
-from fedcel.federation.batched_update import count_clients_at_once, update_clients
+from fedcel.federation.batched_update import (
+    count_clients_at_once,
+    find_obstacle,
+    update_clients,
+)
 from fedcel.federation.client_metrics import (
     MetricRange,
     MetricSummary,
@@ -63,6 +67,7 @@ __all__ = [
     "count_clients_at_once",
     "declare_metrics",
     "declare_scores",
+    "find_obstacle",
     "finish_round",
     "init_net",
     "init_server_state",

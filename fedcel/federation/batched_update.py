@@ -85,6 +85,22 @@ def update_clients(
             yield updates.pop(client)
 
 
+def find_obstacle(settings: Settings) -> str | None:
+    """Name what is known to keep clients from being computed at once.
+
+    Args:
+        settings: The run's settings.
+
+    Returns:
+        A reason, None where nothing is known; a user's own part shows it when it is tried.
+    """
+    losses = build_client_losses(settings)
+    for loss, source in ((losses.cel, losses.cel_source), (losses.defence, losses.defence_source)):
+        if getattr(loss, "takes_stacks", True) is False:
+            return f"{source.name} with these options takes one client's batch at a time"
+    return None
+
+
 def count_clients_at_once(settings: Settings) -> int:
     """Choose how many clients are computed at once: as many as their parameters leave room for.
 

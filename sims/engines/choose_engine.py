@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from fedcel.federation import build_workspace_net, count_clients_at_once
+from fedcel.federation import build_workspace_net, count_clients_at_once, find_obstacle
 from fedcel.nets import CPU, fastest_device
 from fedcel.settings import OWN_STRATEGY, Settings
 
@@ -19,11 +19,12 @@ def choose_engine(settings: Settings) -> str:
 
     Returns:
         Its engine; in the place of `auto` the faster of `loop` and `batched`. Convolutions of
-        several clients at once take longer on a processor than one after the other.
+        several clients at once take longer on a processor than one after the other. `auto` has
+        no rule from measurements on a GPU.
     """
     if settings.engine != "auto":
         return settings.engine
-    if settings.strategy.name != OWN_STRATEGY:
+    if settings.strategy.name != OWN_STRATEGY or find_obstacle(settings):
         return "loop"
     net = build_workspace_net(settings).net
     is_on_processor = fastest_device(net) == CPU

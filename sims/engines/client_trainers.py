@@ -21,6 +21,7 @@ from fedcel.federation import (
     RoundInputs,
     RoundRequest,
     compute_client_gradient,
+    find_obstacle,
     update_client,
     update_clients,
 )
@@ -100,14 +101,18 @@ class BatchedTrainer:
 
     def __init__(self, settings: Settings, folder: Path, fall_back: Callable[[str], None]) -> None:
         self._settings, self._states = settings, ClientStates(folder)
-        self._fall_back = fall_back
+        self._fall_back, self._folder = fall_back, folder
         self._sequential: SequentialTrainer | None = None
-        self._folder = folder
+        self._has_batched = False
+        if reason := find_obstacle(settings):
+            self._train_sequentially(reason)
 
     @property
     def engine(self) -> str:
-        """The engine that clients are trained by: `loop` once they cannot be computed at once."""
-        return "batched" if self._sequential is None else self._sequential.engine
+        """By which engine clients were trained, for the run's result."""
+        if self._sequential is None:
+            return "batched"
+        return "batched, then loop" if self._has_batched else self._sequential.engine
 
     def compute_gradients(self, request: RoundRequest) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield each client and its mean gradient at the model."""
@@ -130,6 +135,7 @@ class BatchedTrainer:
         for client, update in zip(request.weights, updates, strict=True):
             self._states.write_state(client, number, update.state)
             yield update._replace(state={})
+        self._has_batched |= self._sequential is None
 
     def _train_sequentially(self, reason: str) -> None:
         """Leave the later rounds to a trainer of one client after the other."""

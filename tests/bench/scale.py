@@ -65,6 +65,7 @@ MILLION: list[tuple[str, dict[str, str | int | float]]] = [
             "clients": 1_000_000,
             "rounds": 6,
             "data.source": "tests.bench.scale:many_images",
+            "chain.scope": "head",
         },
     )
 ]
