@@ -46,4 +46,5 @@ def between_group_spread(
     means = z.new_zeros(len(counts), z.shape[1]).index_add_(0, pair, z)
     sums = z.new_zeros(int(label.max()) + 1, z.shape[1]).index_add_(0, label, means)
     means.div_(counts).sub_((sums / y.bincount().clamp_min(1)[:, None])[label])
-    return means.square_().sum(1) @ counts[:, 0].to(z.dtype) / len(y)
+    total: Tensor = means.square_().sum(1) @ counts[:, 0].to(z.dtype)
+    return total / len(y)

@@ -173,7 +173,8 @@ class Cluster:
         weights = kmeans.measure_clusters(clusters)[0].to(z.dtype) / sizes.clamp_min(1)[:, None]
         packed = _pack_state(clusters, weights, sizes, means)
         return {
-            name: tensor.unflatten(0, (clients, self.classes)) for name, tensor in packed.items()
+            name: tensor.view(clients, self.classes, *tensor.shape[1:])
+            for name, tensor in packed.items()
         }
 
     def _check_size(self, shape: tuple[int, int, int], state: State | None) -> None:

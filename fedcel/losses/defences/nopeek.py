@@ -40,7 +40,7 @@ def distance_correlation(
         torch.where(has_spread, part, 1.0) for part in (covariance, *variances)
     )
     scale = of_x.sqrt() * of_z.sqrt()
-    return torch.where(has_spread, (covariance / scale).sqrt(), 0.0)
+    return torch.where(has_spread, (covariance / scale).sqrt(), 0 * b.sum((-2, -1)))
 
 
 @final

@@ -59,7 +59,9 @@ def test_deals_are_those_of_flower(name: str, images: int, clients: int, shards:
     rng = np.random.default_rng(seed)
     order = rng.permutation(images)
     inner = int(rng.integers(2**63))
-    size = max(1, min(math.ceil(images / (clients * shards)), images // clients))
+    size = math.ceil(images / (clients * shards))
+    if math.ceil(images / size) < clients:
+        size = images // clients
     theirs = {
         "iid": partitioner.IidPartitioner(clients),
         "dirichlet": partitioner.DirichletPartitioner(
