@@ -73,8 +73,9 @@ def take_step(state: State, rate: float) -> State:
     moved = theta + m * (-rate / first)[..., None].to(m.dtype) / scale
     after = {"theta": moved, "m": m, "v": v, "t": t}
     has_gradient = gradient.any(-1)
-    for name, tensor in after.items():
-        is_moved = has_gradient if name == "t" else has_gradient[..., None]
-        after[name] = torch.where(is_moved, tensor, state[name].detach())
+    if not has_gradient.all():
+        for name, tensor in after.items():
+            is_moved = has_gradient if name == "t" else has_gradient[..., None]
+            after[name] = torch.where(is_moved, tensor, state[name].detach())
     after["theta"].requires_grad_()
     return {**state, **after}

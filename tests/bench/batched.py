@@ -8,6 +8,9 @@ ratio is taken pair by pair and printed as median and quartiles.
 import statistics
 import time
 from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -22,11 +25,13 @@ from fedcel.federation import (
     update_clients,
 )
 from fedcel.losses.cel import State
+from fedcel.runs import run_folder
 from fedcel.settings import Settings, parse_settings
+from sims.engines.simulate import train_on_engine
 from tests.bench.ratios import bare
 
 EACH = 125
-PAIRS = 15
+PAIRS = 11
 CLIENTS = (8, 32, 100)
 KINDS = ("plain", "cluster", "gated")
 Work = Callable[[], object]
@@ -45,12 +50,39 @@ def main() -> None:
             if kind == "none":
                 line(what, "bare in-place loop", at_once(settings), bare(settings), clients)
             line(what, "loop engine", at_once(settings), one_by_one(settings), clients)
+    compare_with_ray()
     print("\n| a round of 32 at once | against | costs | quartiles | ms a client |")
     print("|---|---|---|---|---|")
     without = at_once(configure(32, "none"))
     for kind in KINDS:
         settings = configure(32, kind)
         line(f"CEL {kind}", "cross-entropy alone", without, at_once(settings), 32)
+
+
+def compare_with_ray(clients: int = 100, rounds: int = 6) -> None:
+    """Print how long a round takes on Flower's simulation, in wall time, and here."""
+    here, on_ray = (
+        time_rounds(configure(clients, "plain", engine=engine, rounds=rounds))
+        for engine in ("batched", "ray")
+    )
+    ratios = [y / x for x, y in zip(here, on_ray, strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    typical = 1000 * statistics.median(here) / clients
+    print(
+        f"| {clients} clients at once, CEL plain, wall time | Flower on Ray | {middle:.2f} "
+        f"| {low:.2f} to {high:.2f} | {typical:.2f} |",
+        flush=True,
+    )
+
+
+def time_rounds(settings: Settings) -> list[float]:
+    """Return the seconds of each round of a run after the first."""
+    ends: list[float] = []
+    with TemporaryDirectory() as place:
+        folder = Path(place) / "run"
+        run_folder.create_run(folder, settings)
+        train_on_engine(settings, folder, lambda event: ends.append(time.perf_counter()))
+    return [after - before for before, after in pairwise(ends)]
 
 
 def configure(clients: int, kind: str, **change: object) -> Settings:
