@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
+from fedcel.errors import StackingError
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
 
@@ -36,7 +37,13 @@ class StackedNet:
         Args:
             flat: The net; nothing of it is changed or read but its layers.
             count: K.
+
+        Raises:
+            StackingError: Layers of the net share a parameter.
         """
+        uses = list(flat.net.named_parameters(remove_duplicate=False))
+        if len(uses) > len(list(flat.net.parameters())):
+            raise StackingError("layers of the net share parameters, which no batched product has")
         self.cut = flat.cut
         self.vector = flat.vector.new_empty(count, len(flat.vector))
         self.gradient = torch.zeros_like(self.vector)
@@ -143,7 +150,8 @@ def _stack_layer(module: nn.Module, parameters: Mapping[str, Tensor]) -> Layer:
     if kind is nn.Sequential:
         layers = [
             _stack_layer(child, _select_part(parameters, name))
-            for name, child in module.named_children()
+            for name, child in module._modules.items()
+            if child is not None  # `named_children` skips one that is repeated
         ]
         return _Chain(layers)
     if kind is nn.Linear and "weight" in parameters:
