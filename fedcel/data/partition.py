@@ -108,8 +108,8 @@ def _deal_shards(
     shards = math.ceil(images / size)
     start = rng.permutation(shards) * size
     length = np.minimum(size, images - start)
-    each, more = divmod(shards, clients)
-    owner = np.repeat(np.arange(clients), each + (np.arange(clients) < more))
+    fewest, more = divmod(shards, clients)
+    owner = np.repeat(np.arange(clients), fewest + (np.arange(clients) < more))
     sizes = np.bincount(owner, weights=length, minlength=clients).astype(np.int64)
     places = np.repeat(start - (length.cumsum() - length), length) + np.arange(images)
     positions = labels.argsort(kind="stable")[_shuffle_parts(places, sizes, rng)]

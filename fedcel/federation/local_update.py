@@ -304,7 +304,7 @@ def _start_rows(prepared: PreparedRound, states: Sequence[State | None]) -> Stat
     """Return the losses' states of several clients before the first step."""
     pairs = list(zip(prepared.rows, states, strict=True))
     if prepared.all_images and all(state for state in states):
-        kept = stack_states(
+        stored = stack_states(
             [
                 composite.start_losses(
                     row.losses._replace(cel=None), state, lambda: iter(()), row.streams
@@ -312,7 +312,7 @@ def _start_rows(prepared: PreparedRound, states: Sequence[State | None]) -> Stat
                 for row, state in pairs
             ]
         )
-        refreshed = _refresh_at_once(prepared, kept)
+        refreshed = _refresh_at_once(prepared, stored)
         if refreshed is not None:
             return refreshed
     return stack_states([_start_round(row, state).losses for row, state in pairs])
@@ -325,7 +325,7 @@ def _refresh_at_once(prepared: PreparedRound, state: State) -> State | None:
     x, is_image, y, client = prepared.all_images
     with torch.no_grad():
         z = prepared.moved.net.encode(x)[is_image]
-    return composite.refresh_stack(prepared.losses, state, z, y, client)
+    return composite.refresh_stack(prepared.losses, state, z=z, y=y, client=client)
 
 
 def _prepare_round(

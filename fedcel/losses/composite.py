@@ -123,6 +123,7 @@ def refresh_losses(
 def refresh_stack(
     losses: Losses,
     state: State,
+    *,
     z: Float[Tensor, "N D"],
     y: Int[Tensor, " N"],
     client: Int[Tensor, " N"],

@@ -111,8 +111,8 @@ class StackedSplitNet:
     ) -> Float[Tensor, " K"]:
         """Compute each client's mean negative log-likelihood, in nats."""
         if self._is_classifier:
-            each = cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
-            return each.view(y.shape).mean(1)
+            losses = cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
+            return losses.view(y.shape).mean(1)
         return _vmap_module(_Potential(self._head), _prefix("head", self._head_parameters))(
             logits, y
         )

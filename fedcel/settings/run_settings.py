@@ -41,8 +41,7 @@ class Settings(BaseModel):
     )
     engine: Literal["ray", "loop", "batched", "processes", "auto"] = Field(
         "ray",
-        description="ray: Flower simulation; loop: one process; batched: in it, many clients at "
-        "once; processes: one a core; auto: the faster of loop and batched.",
+        description="ray: Flower; loop: clients in turn; batched: at once; processes: on cores; auto.",
     )
     temperature: float = Field(
         1.0, ge=0, description="Temperature of the chain after burn-in; 1 is the posterior, 0 SGD."
