@@ -41,7 +41,7 @@ class Settings(BaseModel):
     )
     engine: Literal["ray", "loop", "batched", "processes", "auto"] = Field(
         "ray",
-        description="ray: Flower; loop: clients in turn; batched: at once; processes: on cores; auto.",
+        description="ray: Flower; loop: clients in turn; batched: at once; processes; auto.",
     )
     temperature: float = Field(
         1.0, ge=0, description="Temperature of the chain after burn-in; 1 is the posterior, 0 SGD."
