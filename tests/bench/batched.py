@@ -62,7 +62,9 @@ def main() -> None:
 def compare_with_ray(clients: int = 100, rounds: int = 6) -> None:
     """Print how long a round takes on Flower's simulation, in wall time, and here."""
     here, on_ray = (
-        time_rounds(configure(clients, "plain", engine=engine, rounds=rounds))
+        time_rounds(
+            configure(clients, "plain", engine=engine, rounds=rounds, **{"chain.burn-in": 1.0})
+        )
         for engine in ("batched", "ray")
     )
     ratios = [y / x for x, y in zip(here, on_ray, strict=True)]
