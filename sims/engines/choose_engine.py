@@ -19,7 +19,7 @@ def choose_engine(settings: Settings) -> str:
 
     Returns:
         Its engine; in the place of `auto` the faster of `loop` and `batched`. Convolutions of
-        several clients at once take longer on a processor than one after the other. `auto` has
+        several clients at once can take longer on a processor than one after the other. `auto` has
         no rule from measurements on a GPU.
     """
     if settings.engine != "auto":
