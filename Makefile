@@ -61,6 +61,7 @@ test-all: check pages
 
 bench: .venv/ready
 	$(BIN)/python -m tests.bench.ratios
+	$(BIN)/python -m tests.bench.batched
 	$(BIN)/python -m tests.bench.posterior
 	$(BIN)/python -m tests.bench.attention
 	$(BIN)/python -m tests.bench.clusters

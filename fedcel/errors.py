@@ -54,6 +54,10 @@ class RoundError(FailedError):
     """Too few clients gave an update that could be used."""
 
 
+class StackingError(FailedError):
+    """Clients cannot be trained at once, only one after the other."""
+
+
 class EngineError(FailedError):
     """What carries messages to clients broke down."""
 

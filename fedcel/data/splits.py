@@ -1,16 +1,18 @@
 """All images of a run: each client's, the server's, the attacker's, the targets."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 from torch import Tensor
 
 from fedcel.data.images import Images, Labels
 from fedcel.data.node_data import NodeDataSettings, load_node_images
 from fedcel.data.partition import partition_examples
+from fedcel.data.shares import ClientImages, Positions, Shares
 from fedcel.data.sources import SourceData, read_source
 from fedcel.data.split_sizes import SplitSizes, choose_sizes
 from fedcel.errors import DataError
@@ -18,13 +20,11 @@ from fedcel.seeding import make_generator, stream_seed
 from fedcel.settings import DataSettings
 from fedcel.short_repr import summarise_record
 
-Positions = Int[Tensor, " _"]
-
 
 class SplitPositions(NamedTuple):
     """Positions in the source: its training images, followed by its test images if it has any."""
 
-    clients: tuple[Positions, ...]
+    clients: Sequence[Positions]
     validation: Positions
     auxiliary: Positions
     test: Positions
@@ -48,7 +48,7 @@ class Splits:
 
     shape: tuple[int, ...]
     classes: int
-    clients: tuple[Images, ...]
+    clients: Sequence[Images]
     validation: Images
     auxiliary: Images
     test: Images
@@ -61,8 +61,17 @@ class Splits:
         return summarise_record(self)
 
     @property
+    def client_sizes(self) -> list[int]:
+        """How many training images each client has."""
+        if isinstance(self.clients, ClientImages):
+            return self.clients.shares.sizes.tolist()
+        return [len(images.y) for images in self.clients]
+
+    @property
     def training(self) -> Images:
-        """The training images of all clients together."""
+        """The training images of all clients together, one client's after the other's."""
+        if isinstance(self.clients, ClientImages):
+            return self.clients.images
         return Images(*(torch.cat(parts) for parts in zip(*self.clients, strict=True)))
 
 
@@ -111,11 +120,12 @@ def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
         stream_seed(seed, "data-partition"),
         holders=None if source.holders is None else source.holders[training],
     )
-    indices = roles._replace(clients=tuple(training[part] for part in parts))
+    shares = Shares(training[parts.positions], parts.sizes)
+    indices = roles._replace(clients=shares)
     return Splits(
         shape=tuple(source.train.x.shape[1:]),
         classes=source.classes,
-        clients=tuple(take_images(source, positions) for positions in indices.clients),
+        clients=ClientImages(take_images(source, shares.positions), shares),
         validation=take_images(source, indices.validation),
         auxiliary=take_images(source, indices.auxiliary),
         test=take_images(source, indices.test),

@@ -1,6 +1,11 @@
 """One round of federated training: what a client computes, what the server makes of it."""
 
 from fedcel.federation.aggregation import HEAVIEST, weighted_sum
+from fedcel.federation.batched_update import (
+    count_clients_at_once,
+    find_obstacle,
+    update_clients,
+)
 from fedcel.federation.client_metrics import (
     MetricRange,
     MetricSummary,
@@ -60,9 +65,11 @@ __all__ = [
     "build_workspace_net",
     "check_kept_share",
     "compute_client_gradient",
+    "count_clients_at_once",
     "declare_metrics",
     "declare_scores",
     "digest_code",
+    "find_obstacle",
     "finish_round",
     "init_net",
     "init_server_state",
@@ -74,5 +81,6 @@ __all__ = [
     "select_client_images",
     "summarise_metrics",
     "update_client",
+    "update_clients",
     "weighted_sum",
 ]

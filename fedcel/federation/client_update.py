@@ -16,6 +16,8 @@ from fedcel.data import Images, Splits, load_splits
 from fedcel.errors import DataError, FailedError
 from fedcel.federation.local_update import (
     SHARED_NOISE,
+    ClientRound,
+    LocalUpdate,
     StepCorrections,
     compute_full_gradient,
     encode_in_pieces,
@@ -29,7 +31,7 @@ from fedcel.losses.cel import (
     State,
     summarise_centres,
 )
-from fedcel.nets import FlatNet, build_net
+from fedcel.nets import CPU, FlatNet, StackedNet, build_net, fastest_device
 from fedcel.own_parts import blame_own_parts
 from fedcel.posterior import RoundPlan, is_encoder_frozen, plan_round
 from fedcel.privacy import add_update_noise, clip_update
@@ -84,6 +86,29 @@ class ClientUpdate(NamedTuple):
         return summarise_record(self)
 
 
+class PreparedClient(NamedTuple):
+    """What a client brings to its round."""
+
+    round: ClientRound
+    gradient: Float[Tensor, " P"] | None
+    """Its mean gradient at the received model, where there is a control variate."""
+
+
+class StackedNets:
+    """A net where it is trained, and its copies for several clients at once."""
+
+    def __init__(self, flat: FlatNet) -> None:
+        device = fastest_device(flat.net)
+        self.flat = flat if device == CPU else flat.copy_to(device)
+        self._stacks: dict[int, StackedNet] = {}
+
+    def stack(self, count: int) -> StackedNet:
+        """Return the copies for so many clients, whose memory the next that ask for them share."""
+        if count not in self._stacks:
+            self._stacks[count] = StackedNet(self.flat, count)
+        return self._stacks[count]
+
+
 def init_net(settings: Settings, splits: Splits) -> FlatNet:
     """Build the net of these settings, its defence included, with the parameters of round 0.
 
@@ -121,6 +146,19 @@ def build_workspace_net(settings: Settings) -> FlatNet:
         A net to work with.
     """
     return init_net(settings, load_splits(settings.data, settings.clients, settings.seed))
+
+
+@lru_cache(maxsize=2)
+def build_stacked_nets(settings: Settings) -> StackedNets:
+    """Build this process's nets of several clients at once; all that use them share the memory.
+
+    Args:
+        settings: The run's settings.
+
+    Returns:
+        Nets to work with.
+    """
+    return StackedNets(build_workspace_net(settings))
 
 
 def select_client_images(settings: Settings, client: int) -> Images:
@@ -220,30 +258,81 @@ def _train_client(
     state: State | None,
 ) -> ClientUpdate:
     """Train without a look at what may leave the client."""
-    flat = build_workspace_net(settings)
-    images = select_client_images(settings, client)
-    plan = plan_client(settings, weight, inputs)
-    gradient = None
-    if plan.control != "none":
-        gradient = compute_client_gradient(settings, client, inputs.model, inputs.round_number)
+    prepared = prepare_client(settings, client, weight, inputs, losses=losses, state=state)
+    images, plan, streams, acting, state, corrections = prepared.round
     update = local_update(
-        flat,
+        build_workspace_net(settings),
         inputs.model,
         images,
         plan=plan,
         local=settings.local,
-        streams=make_client_streams(settings, client, inputs.round_number),
-        losses=select_acting_losses(losses, plan, inputs.centres),
+        streams=streams,
+        losses=acting,
         state=state,
         refresh_every=settings.cel.refresh_every if settings.cel.refresh == "epoch" else 0,
-        corrections=StepCorrections(
-            compute_control_variate(plan.control, gradient, inputs, state), inputs.preconditioner
-        ),
+        corrections=corrections,
     )
+    return finish_client(settings, prepared, update, inputs)
+
+
+def prepare_client(
+    settings: Settings,
+    client: int,
+    weight: float,
+    inputs: RoundInputs,
+    *,
+    losses: Losses,
+    state: State | None,
+) -> PreparedClient:
+    """Gather what a client brings to its round.
+
+    Args:
+        settings: The run's settings.
+        client: Its partition, from 0.
+        weight: w_k that the server gives to its delta.
+        inputs: What the server sends.
+        losses: As `build_client_losses` makes them.
+        state: What the client kept of earlier rounds, None before its first.
+
+    Returns:
+        What its local update takes.
+    """
+    plan = plan_client(settings, weight, inputs)
+    gradient = None
+    if plan.control != "none":
+        gradient = compute_client_gradient(settings, client, inputs.model, inputs.round_number)
+    variate = compute_control_variate(plan.control, gradient, inputs, state)
+    client_round = ClientRound(
+        select_client_images(settings, client),
+        plan,
+        make_client_streams(settings, client, inputs.round_number),
+        select_acting_losses(losses, plan, inputs.centres),
+        state,
+        StepCorrections(variate, inputs.preconditioner),
+    )
+    return PreparedClient(client_round, gradient)
+
+
+def finish_client(
+    settings: Settings, prepared: PreparedClient, update: LocalUpdate, inputs: RoundInputs
+) -> ClientUpdate:
+    """Add to a client's local update what it sends and keeps besides.
+
+    Args:
+        settings: The run's settings.
+        prepared: What the client brought.
+        update: Its local update.
+        inputs: What the server sent.
+
+    Returns:
+        The update, not protected yet.
+    """
+    plan, gradient = prepared.round.plan, prepared.gradient
     statistics = None
     if settings.cel.centres != "own" and plan.cel_acts:
+        flat = build_workspace_net(settings)
         flat.load(update.model)
-        features = encode_in_pieces(flat, images)
+        features = encode_in_pieces(flat, prepared.round.images)
         statistics = summarise_centres(select_state(update.state, CEL_PREFIX) or {}, features)
     next_state = update.state
     if gradient is not None and plan.control == "stale":

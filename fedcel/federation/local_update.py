@@ -1,6 +1,7 @@
 """The local update: the only training loop there is."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -8,15 +9,24 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedcel.data import Images, augment_images
-from fedcel.losses import NO_LOSSES, Batch, Losses, Streams, composite
+from fedcel.errors import StackingError
+from fedcel.losses import NO_LOSSES, Batch, Losses, Streams, composite, stack_losses
 from fedcel.losses.cel import FeatureBatches, State
-from fedcel.nets import CPU, FlatNet, fastest_device, place_state, use_full_precision
+from fedcel.nets import (
+    CPU,
+    FlatNet,
+    StackedNet,
+    fastest_device,
+    place_state,
+    use_full_precision,
+)
 from fedcel.posterior import (
     LangevinContext,
     RoundPlan,
     build_sampler,
     langevin_step,
     moving_parameters,
+    stack_contexts,
 )
 from fedcel.settings import LocalSettings
 from fedcel.short_repr import summarise_record
@@ -57,27 +67,68 @@ class LocalUpdate(NamedTuple):
         return summarise_record(self)
 
 
+class ClientRound(NamedTuple):
+    """What one client brings to its round; see `local_update`."""
+
+    images: Images
+    plan: RoundPlan
+    streams: Streams
+    losses: Losses = NO_LOSSES
+    state: State | None = None
+    corrections: StepCorrections = NO_CORRECTIONS
+
+
+class StackedImages(NamedTuple):
+    """All images of several clients, each client's filled up to as many as the most have."""
+
+    x: Float[Tensor, "K n ..."]
+    is_image: Bool[Tensor, "K n"]
+    y: Int[Tensor, " N"]
+    """The labels of what is an image, client after client."""
+    client: Int[Tensor, " N"]
+    """Whose each is, from 0."""
+
+
 class PreparedRound(NamedTuple):
-    """What all steps of a client's round share, on the device where they are taken."""
+    """What all steps of a client's round share, on the device where they are taken.
+
+    Of K clients at once each step's tensors are of all of them, (K, b, ...), and `rows` holds what
+    each has for itself.
+    """
 
     flat: FlatNet
-    """The net, whose parameters the steps move."""
+    """The net, whose parameters the steps of one client move."""
     images: Images
     """All of the client's images."""
     plan: RoundPlan
     losses: Losses
     streams: Streams
-    batches: Int[Tensor, "steps b"]
-    """Positions of each step's images."""
-    batch_inputs: Iterator[Float[Tensor, "b *shape"]]
-    """Each step's images, augmented; their features where the encoder is frozen."""
-    mask: Bool[Tensor, "steps b D"] | None
+    labels: Int[Tensor, "steps *k b"]
+    """Each step's labels."""
+    batch_inputs: Iterator[Float[Tensor, "steps ..."]]
+    """The images of some steps in a row, augmented; their features where the encoder is frozen."""
+    mask: Bool[Tensor, "steps *k b D"] | None
     """What the cut keeps of the features."""
-    cut_noise: Float[Tensor, "steps b D"] | None
+    cut_noise: Float[Tensor, "steps *k b D"] | None
     """What the cut adds to the features."""
     langevin: LangevinContext
     refresh_period: int
     """Steps between two refreshes of the CEL's statistics; 0: none after the first."""
+    rows: "Sequence[PreparedRound]" = ()
+    """Of several clients at once: the round of each."""
+    stacked: StackedNet | None = None
+    """Of several clients at once: their nets, whose parameters the steps move."""
+    all_images: StackedImages | None = None
+    """Of several clients at once, where the CEL computes their statistics at once."""
+
+    @property
+    def moved(self) -> FlatNet | StackedNet:
+        """The net whose parameters the steps move."""
+        return self.stacked or self.flat
+
+    def is_refresh_due(self, step: int) -> bool:
+        """Say whether the CEL's statistics are computed anew before a step."""
+        return bool(step and self.refresh_period and step % self.refresh_period == 0)
 
 
 class StepState(NamedTuple):
@@ -90,11 +141,11 @@ class StepState(NamedTuple):
 class StepMeasures(NamedTuple):
     """What is measured in a step."""
 
-    potential: Float[Tensor, ""]
-    was_clipped: Float[Tensor, ""] | None
+    potential: Float[Tensor, "*k"]
+    was_clipped: Float[Tensor, "*k"] | None
     """1 or 0; None where nothing clips the gradient."""
-    metrics: Mapping[str, Tensor]
-    """The losses' own, in the last step alone."""
+    metrics: Sequence[Mapping[str, Tensor]]
+    """The losses' own of each client, in the last step alone."""
 
 
 @use_full_precision()
@@ -143,48 +194,156 @@ def local_update(
     device = fastest_device(flat.net)
     flat = flat if device == CPU else flat.copy_to(device)
     received = received.to(device)
-    images = Images(images.x.to(device), images.y.to(device))
     flat.load(received)
+    client = ClientRound(images, plan, streams, losses, state, corrections)
 
     def begin_round() -> PreparedRound:
-        return _prepare_round(
-            flat,
-            received,
-            images,
-            plan=plan,
-            local=local,
-            streams=streams,
-            losses=losses,
-            refresh_every=refresh_every,
-            corrections=corrections,
-        )
+        return _prepare_round(flat, received, client, local=local, refresh_every=refresh_every)
 
-    step_state, measures = _take_steps(begin_round(), state)
+    prepared = begin_round()
+    step_state, measures = _take_steps(prepared, _start_round(prepared, state))
     if losses.acts and not flat.vector.isfinite().all():
         # The same steps once more, with a look at the losses before each.
         flat.load(received)
-        _take_steps(begin_round(), state, inspect=True)
+        prepared = begin_round()
+        _take_steps(prepared, _start_round(prepared, state), inspect=True)
+    (metrics,) = _summarise(measures)
     return LocalUpdate(
         (flat.vector - received).cpu(),
         flat.vector.detach().to(CPU, copy=True),
         place_state(step_state.losses, CPU),
-        _summarise(measures),
+        metrics,
     )
+
+
+@use_full_precision()
+def local_updates(
+    flat: FlatNet,
+    stacked: StackedNet,
+    received: Float[Tensor, " P"],
+    clients: Sequence[ClientRound],
+    *,
+    local: LocalSettings,
+    refresh_every: int = 0,
+) -> list[LocalUpdate]:
+    """Take the steps of several clients at once, each as `local_update` would, up to rounding.
+
+    Random streams, batches and order of steps are those of `local_update`. The losses of all
+    clients are those of the first, and their batches are of one size.
+
+    Args:
+        flat: The net to work with, on the device where the steps are taken.
+        stacked: Copies of it, as many as there are clients.
+        received: The model that the round starts from, (P,).
+        clients: What each client brings.
+        local: Steps, batch size, sampler, augmentation.
+        refresh_every: As of `local_update`.
+
+    Returns:
+        Each client's update, in their order; one that diverged is not finite.
+
+    Raises:
+        StackingError: The clients cannot be computed at once.
+    """
+    received = received.to(flat.vector.device)
+    flat.load(received)
+    rows = [
+        _prepare_round(flat, received, client, local=local, refresh_every=refresh_every)
+        for client in clients
+    ]
+    prepared = _stack_rounds(stacked, rows)
+    stacked.load(received)
+    loss_state = _start_rows(prepared, [client.state for client in clients])
+    moving = stacked.vector[:, prepared.langevin.moving]
+    start = StepState(loss_state, prepared.langevin.sampler.start(moving, prepared.plan))
+    step_state, measures = _take_steps(prepared, start)
+    models = stacked.vector.detach().to(CPU, copy=True)
+    states = place_state(step_state.losses, CPU)
+    return [
+        LocalUpdate(models[k] - received.cpu(), models[k], select_row(states, k), metrics)
+        for k, metrics in enumerate(_summarise(measures))
+    ]
+
+
+def _stack_rounds(stacked: StackedNet, rows: Sequence[PreparedRound]) -> PreparedRound:
+    """Return the rounds of several clients as one."""
+    first = rows[0]
+    mask, cut_noise = (
+        None if parts[0] is None else torch.stack(parts, 1)
+        for parts in zip(*((row.mask, row.cut_noise) for row in rows), strict=True)
+    )
+    inputs = zip(*(row.batch_inputs for row in rows), strict=True)
+    return first._replace(
+        stacked=stacked,
+        losses=stack_losses(first.losses),
+        labels=torch.stack([row.labels for row in rows], 1),
+        batch_inputs=(torch.stack(parts, 1) for parts in inputs),
+        mask=mask,
+        cut_noise=cut_noise,
+        langevin=stack_contexts([row.langevin for row in rows]),
+        rows=rows,
+        all_images=_stack_images([row.images for row in rows], first),
+    )
+
+
+def _stack_images(images: Sequence[Images], first: PreparedRound) -> StackedImages | None:
+    """Return the clients' images in one tensor, None where it is of no use or too large."""
+    sizes = torch.tensor([len(part.y) for part in images])
+    most = int(sizes.max())
+    values = len(images) * most * images[0].x[0].numel()
+    is_large = most > _IMAGES_AT_ONCE or values > _VALUES_AT_ONCE
+    if is_large or not composite.can_refresh_stack(first.losses) or images[0].x.device != CPU:
+        return None
+    x = images[0].x.new_zeros(len(images), most, *images[0].x.shape[1:])
+    for row, part in zip(x, images, strict=True):
+        row[: len(part.y)] = part.x
+    return StackedImages(
+        x,
+        torch.arange(most) < sizes[:, None],
+        torch.cat([part.y for part in images]),
+        torch.arange(len(images)).repeat_interleave(sizes),
+    )
+
+
+def _start_rows(prepared: PreparedRound, states: Sequence[State | None]) -> State:
+    """Return the losses' states of several clients before the first step."""
+    pairs = list(zip(prepared.rows, states, strict=True))
+    if prepared.all_images and all(state for state in states):
+        stored = stack_states(
+            [
+                composite.start_losses(
+                    row.losses._replace(cel=None), state, lambda: iter(()), row.streams
+                )
+                for row, state in pairs
+            ]
+        )
+        refreshed = _refresh_at_once(prepared, stored)
+        if refreshed is not None:
+            return refreshed
+    return stack_states([_start_round(row, state).losses for row, state in pairs])
+
+
+def _refresh_at_once(prepared: PreparedRound, state: State) -> State | None:
+    """Compute the CEL's statistics of several clients anew, None where that cannot be at once."""
+    if prepared.all_images is None:
+        return None
+    x, is_image, y, client = prepared.all_images
+    with torch.no_grad():
+        z = prepared.moved.net.encode(x)[is_image]
+    return composite.refresh_stack(prepared.losses, state, z=z, y=y, client=client)
 
 
 def _prepare_round(
     flat: FlatNet,
     received: Float[Tensor, " P"],
-    images: Images,
+    client: ClientRound,
     *,
-    plan: RoundPlan,
     local: LocalSettings,
-    streams: Streams,
-    losses: Losses,
     refresh_every: int,
-    corrections: StepCorrections,
 ) -> PreparedRound:
     """Draw the round's batches and noise at the cut, and gather what its steps share."""
+    plan, streams, device = client.plan, client.streams, received.device
+    images = Images(client.images.x.to(device), client.images.y.to(device))
     batch_settings, inputs = local, images.x
     if plan.is_encoder_frozen:
         # Balanced batches would change the sampled posterior, so they stop once the encoder is
@@ -198,14 +357,19 @@ def _prepare_round(
         flat,
         images,
         plan=plan,
-        losses=losses,
+        losses=client.losses,
         streams=streams,
-        batches=batches,
+        labels=images.y[batches],
         batch_inputs=_gather_batches(inputs, batches, batch_settings.augment, streams("augment")),
         mask=mask,
         cut_noise=cut_noise,
         langevin=_make_langevin_context(
-            flat, received, plan=plan, local=local, streams=streams, corrections=corrections
+            flat,
+            received,
+            plan=plan,
+            local=local,
+            streams=streams,
+            corrections=client.corrections,
         ),
         refresh_period=refresh_every * epoch_steps,
     )
@@ -253,12 +417,11 @@ def _start_round(prepared: PreparedRound, state: State | None) -> StepState:
 
 
 def _take_steps(
-    prepared: PreparedRound, state: State | None, *, inspect: bool = False
+    prepared: PreparedRound, step_state: StepState, *, inspect: bool = False
 ) -> tuple[StepState, list[StepMeasures]]:
     """Take all steps of a round; DivergedError if one is to be inspected and a loss undefined."""
-    step_state = _start_round(prepared, state)
     measures = []
-    for step, inputs in enumerate(prepared.batch_inputs):
+    for step, inputs in enumerate(chain.from_iterable(prepared.batch_inputs)):
         step_state, measured = _take_step(prepared, step_state, step, inputs, inspect=inspect)
         measures.append(measured)
     return step_state, measures
@@ -268,35 +431,56 @@ def _take_step(
     prepared: PreparedRound,
     state: StepState,
     step: int,
-    inputs: Float[Tensor, "b *shape"],
+    inputs: Float[Tensor, "..."],
     *,
     inspect: bool,
 ) -> tuple[StepState, StepMeasures]:
     """Compute the losses' gradient on a batch, and move the parameters by it."""
-    flat, losses, loss_state = prepared.flat, prepared.losses, state.losses
-    is_last = step == len(prepared.batches) - 1
-    if step and prepared.refresh_period and step % prepared.refresh_period == 0:
-        loss_state = _refresh_losses(prepared, loss_state, step)
-    flat.gradient.zero_()
+    moved, losses = prepared.moved, prepared.losses
+    is_last = step == len(prepared.labels) - 1
+    loss_state = _refresh_losses(prepared, state.losses, step)
     batch = _pass_cut(prepared, step, inputs)
-    loss = flat.net.potential(flat.net.answer(batch.smashed), batch.y)
+    loss = moved.net.potential(moved.net.answer(batch.smashed), batch.y)
     potential = loss.detach()
-    metrics: Mapping[str, Tensor] = {}
+    metrics: Sequence[Mapping[str, Tensor]] = ()
     if inspect:
         composite.refuse_undefined_terms(losses, loss_state, batch)
     if losses.acts:
-        term = composite.add_losses(losses, loss_state, batch, measure=is_last)
+        term = composite.add_losses(
+            losses, loss_state, batch, measure=is_last and not prepared.rows
+        )
         loss = loss + term.loss
-        metrics = term.metrics if is_last else {}
-    torch.autograd.backward(loss)
-    sampler_state, was_clipped = langevin_step(flat, prepared.langevin, state.sampler)
+        if is_last:
+            metrics = _measure_rows(prepared, loss_state, batch) or [term.metrics]
+    moved.backward(loss)
+    sampler_state, was_clipped = langevin_step(moved, prepared.langevin, state.sampler)
     if losses.acts:
         loss_state = composite.step_losses(losses, loss_state, batch)
     return StepState(loss_state, sampler_state), StepMeasures(potential, was_clipped, metrics)
 
 
+def _measure_rows(
+    prepared: PreparedRound, state: State, batch: Batch
+) -> list[Mapping[str, Tensor]]:
+    """Return the losses' metrics of each of several clients at once: which there are differs."""
+    with torch.no_grad():
+        return [
+            composite.add_losses(
+                row.losses._replace(clip=None),
+                select_row(state, k),
+                Batch(*(part[k] for part in batch)),
+                measure=True,
+            ).metrics
+            for k, row in enumerate(prepared.rows)
+        ]
+
+
 def _refresh_losses(prepared: PreparedRound, state: State, step: int) -> State:
-    """Compute the CEL's statistics anew, on the processor."""
+    """Compute the CEL's statistics anew where that is due, on the processor."""
+    if prepared.stacked:
+        return _refresh_rows(prepared.stacked, prepared, state, step)
+    if not prepared.is_refresh_due(step):
+        return state
     features = encode_in_pieces(prepared.flat, prepared.images)
     refreshed = composite.refresh_losses(
         prepared.losses, place_state(state, CPU), features, prepared.streams, step=step
@@ -304,23 +488,79 @@ def _refresh_losses(prepared: PreparedRound, state: State, step: int) -> State:
     return place_state(refreshed, prepared.flat.vector.device)
 
 
-def _pass_cut(prepared: PreparedRound, step: int, inputs: Float[Tensor, "b *shape"]) -> Batch:
+def _refresh_rows(stacked: StackedNet, prepared: PreparedRound, state: State, step: int) -> State:
+    """Compute the CEL's statistics anew of those of several clients that are due."""
+    is_due = [row.is_refresh_due(step) for row in prepared.rows]
+    if not any(is_due):
+        return state
+    refreshed = _refresh_at_once(prepared, state)
+    if refreshed is not None:
+        chosen = torch.tensor(is_due)
+        return {
+            name: torch.where(chosen.view(-1, *[1] * (tensor.dim() - 1)), refreshed[name], tensor)
+            if refreshed[name] is not tensor
+            else tensor
+            for name, tensor in state.items()
+        }
+    states = []
+    for k, row in enumerate(prepared.rows):
+        row_state = select_row(state, k)
+        if row.is_refresh_due(step):
+            row.flat.load(stacked.vector[k])
+            row_state = _refresh_losses(row, row_state, step)
+        states.append(row_state)
+    return stack_states(states)
+
+
+def stack_states(states: Sequence[State]) -> State:
+    """Join the states of several clients: each tensor gets a first dimension, a client a row.
+
+    Raises:
+        StackingError: They are not of the same names and shapes.
+    """
+    shapes = [{name: tensor.shape for name, tensor in state.items()} for state in states]
+    if any(shape != shapes[0] for shape in shapes):
+        raise StackingError("the clients' states are of different shapes")
+    return {
+        name: torch.stack([state[name].detach() for state in states]).requires_grad_(
+            tensor.requires_grad
+        )
+        for name, tensor in states[0].items()
+    }
+
+
+def select_row(state: State, row: int) -> State:
+    """Return one client's state of several."""
+    return {
+        name: tensor.detach()[row].clone().requires_grad_(tensor.requires_grad)
+        for name, tensor in state.items()
+    }
+
+
+def _pass_cut(prepared: PreparedRound, step: int, inputs: Float[Tensor, "..."]) -> Batch:
     """Encode a step's inputs, unless they are features already, and add the cut's noise."""
-    z = inputs if prepared.plan.is_encoder_frozen else prepared.flat.net.encode(inputs)
+    z = inputs if prepared.plan.is_encoder_frozen else prepared.moved.net.encode(inputs)
     smashed = z if prepared.mask is None else z * prepared.mask[step]
     if prepared.cut_noise is not None:
         smashed = smashed + prepared.cut_noise[step]
-    return Batch(inputs, z, smashed, prepared.images.y[prepared.batches[step]])
+    return Batch(inputs, z, smashed, prepared.labels[step])
 
 
-def _summarise(measures: Sequence[StepMeasures]) -> dict[str, float]:
-    """Return the round's numbers: those of the losses, the mean potential, the share clipped."""
-    numbers = {key: value.item() for key, value in measures[-1].metrics.items()}
-    numbers["loss"] = torch.stack([step.potential for step in measures]).mean().item()
+def _summarise(measures: Sequence[StepMeasures]) -> list[dict[str, float]]:
+    """Return each client's numbers: those of the losses, the mean potential, the share clipped."""
+    potentials = torch.stack([step.potential for step in measures]).mean(0)
     clipped = [step.was_clipped for step in measures if step.was_clipped is not None]
-    if clipped:
-        numbers["clipped"] = torch.stack(clipped).mean().item()
-    return numbers
+    rows = [
+        {key: value.item() for key, value in metrics.items()}
+        for metrics in measures[-1].metrics or [{} for _ in potentials.view(-1)]
+    ]
+    for name, values in {
+        "loss": potentials,
+        **({"clipped": torch.stack(clipped).mean(0)} if clipped else {}),
+    }.items():
+        for numbers, value in zip(rows, values.view(-1).tolist(), strict=True):
+            numbers[name] = value
+    return rows
 
 
 def compute_full_gradient(
@@ -376,11 +616,11 @@ def draw_batches(
     Returns:
         Positions of images, one row a step.
     """
-    size = min(local.batch_size, len(y))
+    size = count_batch_images(y, local)
     if not local.balance:
         return _shuffle_epochs(torch.arange(len(y)), local.steps, size, generator)
     classes = torch.unique(y)
-    per_class = max(_MIN_MEMBERS, size // len(classes))
+    per_class = size // len(classes)
     parts = [
         _shuffle_epochs(torch.eq(y, label).nonzero()[:, 0], local.steps, per_class, generator)
         for label in classes
@@ -388,19 +628,39 @@ def draw_batches(
     return torch.cat(parts, 1)
 
 
+def count_batch_images(
+    y: Int[Tensor, " N"], local: LocalSettings, *, is_encoder_frozen: bool = False
+) -> int:
+    """Compute how many images a client's batch holds.
+
+    Args:
+        y: The client's labels, (N,).
+        local: Batch size, and whether batches are balanced.
+        is_encoder_frozen: Whether the encoder stands still: then none is balanced.
+
+    Returns:
+        Their number.
+    """
+    size = min(local.batch_size, len(y))
+    if not local.balance or is_encoder_frozen:
+        return size
+    classes = len(torch.unique(y))
+    return classes * max(_MIN_MEMBERS, size // classes)
+
+
 def _gather_batches(
     x: Float[Tensor, "N *shape"],
     batches: Int[Tensor, "steps b"],
     augmentation: str,
     generator: torch.Generator,
-) -> Iterator[Float[Tensor, "b *shape"]]:
-    """Yield each step's images, augmented; many steps at a time, for operations are dear."""
+) -> Iterator[Float[Tensor, "steps b *shape"]]:
+    """Yield the images of many steps at a time, augmented: operations are dear."""
     size = batches.shape[1] * x[0].numel()
     for rows in torch.split(batches, max(1, _VALUES_AT_ONCE // size)):
         images = x[rows.flatten()]
         if augmentation != "none":
             images = augment_images(images, augmentation, generator)
-        yield from images.view(*rows.shape, *x.shape[1:])
+        yield images.view(*rows.shape, *x.shape[1:])
 
 
 def _shuffle_epochs(

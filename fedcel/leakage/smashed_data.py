@@ -95,9 +95,18 @@ class SmashedData:
 
     def encode(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B F"]:
         """Compute the features z in chunks, without a gradient."""
-        parts = torch.split(images, IMAGES_AT_ONCE)
+        first, *others = torch.split(images, IMAGES_AT_ONCE)
         with torch.no_grad():
-            return torch.cat([self.net.encode(part) for part in parts])
+            z = self.net.encode(first)
+            if not others:
+                return z
+            # Filled part by part: millions of features in parts, and then joined, take thrice that.
+            features = z.new_empty(len(images), *z.shape[1:])
+            for target, part in zip(
+                torch.split(features, IMAGES_AT_ONCE), [first, *others], strict=True
+            ):
+                target.copy_(self.net.encode(part))
+        return features
 
     def sample(
         self, images: Float[Tensor, "B C H W"], generator: torch.Generator

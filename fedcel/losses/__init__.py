@@ -16,6 +16,7 @@ from fedcel.losses.contract import (
     require_unchanged,
     store_state,
 )
+from fedcel.losses.stacked_losses import stack_losses
 
 __all__ = [
     "CEL_PREFIX",
@@ -29,5 +30,6 @@ __all__ = [
     "require_term",
     "require_unchanged",
     "select_state",
+    "stack_losses",
     "store_state",
 ]

@@ -1,9 +1,8 @@
-"""PyTorch's Adam on one flat vector, as a pure function of a state that can be packed."""
+"""PyTorch's Adam, to the bit, on one flat vector, as a pure function of a state to be packed."""
 
 from collections.abc import Sequence
 
 import torch
-from torch.optim.adam import adam
 
 from fedcel.errors import SettingsError
 from fedcel.losses.cel.protocol import State
@@ -60,21 +59,23 @@ def take_step(state: State, rate: float) -> State:
     """Return the state after one step (Kingma and Ba, ICLR 2015, algorithm 1).
 
     Moves theta by about `rate` whatever the scale of the gradient, which is cleared. Without a
-    gradient nothing moves and the state itself comes back.
+    gradient nothing moves. Of K clients at once theta is (K, P), t is (K,), each is by itself.
     """
     theta = state["theta"]
     gradient, theta.grad = theta.grad, None
-    if gradient is None or not gradient.any():
+    if gradient is None:
         return state
-    moved, m, v, t = (state[name].detach().clone() for name in STATE_NAMES)
-    adam(
-        *([moved], [gradient], [m], [v], [], [t]),
-        amsgrad=False,
-        beta1=BETAS[0],
-        beta2=BETAS[1],
-        lr=rate,
-        weight_decay=0.0,
-        eps=EPSILON,
-        maximize=False,
-    )
-    return {**state, "theta": moved.requires_grad_(), "m": m, "v": v, "t": t}
+    m = torch.lerp(state["m"], gradient, 1 - BETAS[0])
+    v = (state["v"] * BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
+    t = state["t"] + 1
+    first, second = (1 - beta ** t.double() for beta in BETAS)
+    scale = (v.sqrt() / second.sqrt()[..., None].to(v.dtype)).add_(EPSILON)
+    moved = theta + m * (-rate / first)[..., None].to(m.dtype) / scale
+    after = {"theta": moved, "m": m, "v": v, "t": t}
+    has_gradient = gradient.any(-1)
+    if not has_gradient.all():
+        for name, tensor in after.items():
+            is_moved = has_gradient if name == "t" else has_gradient[..., None]
+            after[name] = torch.where(is_moved, tensor, state[name].detach())
+    after["theta"].requires_grad_()
+    return {**state, **after}

@@ -73,10 +73,10 @@ class Batch(NamedTuple):
         y: Labels (B,).
     """
 
-    x: Float[Tensor, "B C H W"]
-    z: Float[Tensor, "B D"]
-    smashed: Float[Tensor, "B D"]
-    y: Int[Tensor, " B"]
+    x: Float[Tensor, "*k B C H W"]
+    z: Float[Tensor, "*k B D"]
+    smashed: Float[Tensor, "*k B D"]
+    y: Int[Tensor, "*k B"]
 
     def __repr__(self) -> str:
         """Show shapes in the place of numbers."""
@@ -125,6 +125,30 @@ def refresh_losses(
     return join_states(cel, select_state(state, DEFENCE_PREFIX))
 
 
+def refresh_stack(
+    losses: Losses,
+    state: State,
+    *,
+    z: Float[Tensor, "N D"],
+    y: Int[Tensor, " N"],
+    client: Int[Tensor, " N"],
+) -> State | None:
+    """Return several clients' states with the CEL's statistics computed anew at once.
+
+    None where the loss does not do so: see `Cluster.refresh_stack`.
+    """
+    cel_state = select_state(state, CEL_PREFIX)
+    if not can_refresh_stack(losses) or cel_state is None:
+        return None
+    refreshed = losses.cel.refresh_stack(cel_state, z, y, client)  # type: ignore[union-attr]
+    return None if refreshed is None else state | state_names.add_prefix(CEL_PREFIX, refreshed)
+
+
+def can_refresh_stack(losses: Losses) -> bool:
+    """Say whether the CEL computes the statistics of several clients at once."""
+    return hasattr(losses.cel, "refresh_stack")
+
+
 def add_losses(losses: Losses, state: State, batch: Batch, measure: bool) -> Term:
     """Return the weighted sum of the parts, and their metrics if they are to be measured."""
     total = batch.z.new_zeros(())
@@ -147,20 +171,23 @@ def add_losses(losses: Losses, state: State, batch: Batch, measure: bool) -> Ter
 
 
 def clip_feature_gradient(
-    loss: Float[Tensor, ""], leaf: Float[Tensor, "B D"], z: Float[Tensor, "B D"], max_norm: float
-) -> Float[Tensor, ""]:
+    loss: Float[Tensor, "*k"],
+    leaf: Float[Tensor, "*k B D"],
+    z: Float[Tensor, "*k B D"],
+    max_norm: float,
+) -> Float[Tensor, "*k"]:
     """Return a term whose gradient at z is the loss's at `leaf`, each row's norm clipped.
 
     The loss's own parameters (an attention) get their gradient here, unclipped. The value is the
     loss's.
     """
-    torch.autograd.backward(loss)
+    torch.autograd.backward(loss, torch.ones_like(loss))
     gradient = leaf.grad
     if gradient is None:  # no class carries a signal
         return loss.detach()
-    norm = gradient.norm(dim=1, keepdim=True).clamp_min(torch.finfo(gradient.dtype).tiny)
+    norm = gradient.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(gradient.dtype).tiny)
     gradient = gradient * (max_norm / norm).clamp_max(1.0)
-    pull: Tensor = (z * gradient).sum()
+    pull: Tensor = (z * gradient).sum((-2, -1))
     return loss.detach() + pull - pull.detach()
 
 

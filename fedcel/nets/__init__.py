@@ -16,6 +16,7 @@ from fedcel.nets.inference_cost import InferenceCost, measure_cost
 from fedcel.nets.net_contract import NET_CHECKS, NetCase
 from fedcel.nets.pretrained import fold_batch_norms, keep_parameters
 from fedcel.nets.split_net import NET_BUILDERS, SplitNet, build_net, initialise_parameters
+from fedcel.nets.stacked_net import StackedNet
 
 __all__ = [
     "CPU",
@@ -27,6 +28,7 @@ __all__ = [
     "InferenceCost",
     "NetCase",
     "SplitNet",
+    "StackedNet",
     "apply_noise",
     "as_module",
     "build_net",

@@ -59,6 +59,15 @@ class FlatNet:
         """
         return FlatNet(deepcopy(self.net).to(device))
 
+    def backward(self, loss: Float[Tensor, ""]) -> None:
+        """Fill `gradient` with that of a loss; what else learns gathers its own.
+
+        Args:
+            loss: A scalar.
+        """
+        self.gradient.zero_()
+        torch.autograd.backward(loss)
+
     def load(self, vector: Float[Tensor, " P"]) -> None:
         """Overwrite all parameters.
 

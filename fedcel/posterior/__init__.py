@@ -13,6 +13,7 @@ from fedcel.posterior.langevin_step import (
     build_sampler,
     langevin_step,
     moving_parameters,
+    stack_contexts,
 )
 from fedcel.posterior.predict import Prediction, apply_heads, build_device_net, predict
 from fedcel.posterior.protocol import NoiseAdder, Sampler
@@ -53,5 +54,6 @@ __all__ = [
     "plan_round",
     "predict",
     "select_clients",
+    "stack_contexts",
     "weigh_clients",
 ]

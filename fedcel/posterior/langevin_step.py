@@ -1,5 +1,6 @@
 """One step of a client's chain: gradient and noise, and the sampler that moves the parameters."""
 
+from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple, final
 
@@ -11,7 +12,7 @@ from fedcel import plugins
 from fedcel.errors import PluginError
 from fedcel.losses import require_state
 from fedcel.losses.cel import State
-from fedcel.nets import FlatNet
+from fedcel.nets import FlatNet, StackedNet
 from fedcel.posterior.protocol import NoiseAdder, Sampler
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.posterior.sampler_contract import SAMPLER_CHECKS, SamplerCase
@@ -23,15 +24,15 @@ from fedcel.short_repr import summarise_record
 class Langevin:
     """w <- w - eta gradient + noise: Welling and Teh, ICML 2011, equation 4."""
 
-    def start(self, w: Float[Tensor, " M"], plan: RoundPlan) -> State:
+    def start(self, w: Float[Tensor, "*k M"], plan: RoundPlan) -> State:
         """Return an empty state."""
         return {}
 
     def step(
         self,
         state: State,
-        w: Float[Tensor, " M"],
-        gradient: Float[Tensor, " M"],
+        w: Float[Tensor, "*k M"],
+        gradient: Float[Tensor, "*k M"],
         add_noise: NoiseAdder,
         plan: RoundPlan,
     ) -> State:
@@ -108,14 +109,17 @@ def _check_own_sampler(part: plugins.PartName, local: LocalSettings) -> None:
 
 
 class LangevinContext(NamedTuple):
-    """What the Langevin steps of a client's round share, of the M parameters that move."""
+    """What the Langevin steps of a client's round share, of the M parameters that move.
+
+    Of K clients at once `control_variate` is (K, M), and `rows` holds what each has for itself.
+    """
 
     plan: RoundPlan
     moving: slice
     """The part of the net's vector that moves."""
     received: Float[Tensor, " M"]
     """The model that the round starts from."""
-    control_variate: Float[Tensor, " M"] | None
+    control_variate: Float[Tensor, "*k M"] | None
     """Against the drift of clients (Karimireddy et al., ICML 2020, eq. 3)."""
     preconditioner: Float[Tensor, " M"] | None
     """G, a step size for each parameter in units of eta (Li et al., AAAI 2016, eq. 6): the same on
@@ -129,10 +133,80 @@ class LangevinContext(NamedTuple):
     noise_buffer: Float[Tensor, " M"]
     """On the processor. Writing a step's noise into fresh memory would cost half as much again."""
     sampler: Sampler
+    rows: "Sequence[LangevinContext]" = ()
+    """Of several clients at once: the context of each."""
 
     def __repr__(self) -> str:
         """Show shapes in the place of numbers."""
         return summarise_record(self)
+
+
+@final
+class RowSampler:
+    """A sampler of one client's parameters for the rows of several clients at once.
+
+    Args:
+        rows: The context of each client.
+    """
+
+    def __init__(self, rows: Sequence[LangevinContext]) -> None:
+        self._rows = rows
+
+    def start(self, w: Float[Tensor, "K M"], plan: RoundPlan) -> State:
+        """Return the states of all rows; see `Sampler.start`."""
+        states = (row.sampler.start(w[k], row.plan) for k, row in enumerate(self._rows))
+        return _join_rows(states)
+
+    def step(
+        self,
+        state: State,
+        w: Float[Tensor, "K M"],
+        gradient: Float[Tensor, "K M"],
+        add_noise: NoiseAdder,
+        plan: RoundPlan,
+    ) -> State:
+        """Move each row with its own noise; see `Sampler.step`."""
+        states = []
+        for k, row in enumerate(self._rows):
+            start, noise_adder = f"{k}.", partial(add_row_noise, row)
+            before = {
+                name.removeprefix(start): tensor
+                for name, tensor in state.items()
+                if name.startswith(start)
+            }
+            states.append(row.sampler.step(before, w[k], gradient[k], noise_adder, row.plan))
+        return _join_rows(states)
+
+
+def _join_rows(states: Iterable[State]) -> State:
+    """Return the tensors of all rows as one state."""
+    return {
+        f"{k}.{name}": tensor for k, state in enumerate(states) for name, tensor in state.items()
+    }
+
+
+def stack_contexts(rows: Sequence[LangevinContext]) -> LangevinContext:
+    """Join what the steps of several clients of a round share.
+
+    Args:
+        rows: The context of each client; they differ in noise and control variate alone.
+
+    Returns:
+        Their context at once.
+    """
+    first = rows[0]
+    variates = [row.control_variate for row in rows if row.control_variate is not None]
+    is_rowwise = not isinstance(first.sampler, Langevin)
+    if variates and len(variates) < len(rows):
+        variates = [
+            torch.zeros_like(first.received) if row.control_variate is None else row.control_variate
+            for row in rows
+        ]
+    return first._replace(
+        control_variate=torch.stack(variates) if variates else None,
+        sampler=RowSampler(rows) if is_rowwise else first.sampler,
+        rows=rows,
+    )
 
 
 def moving_parameters(flat: FlatNet, is_encoder_frozen: bool) -> slice:
@@ -149,8 +223,8 @@ def moving_parameters(flat: FlatNet, is_encoder_frozen: bool) -> slice:
 
 
 def langevin_step(
-    flat: FlatNet, context: LangevinContext, state: State
-) -> tuple[State, Float[Tensor, ""] | None]:
+    flat: FlatNet | StackedNet, context: LangevinContext, state: State
+) -> tuple[State, Float[Tensor, "*k"] | None]:
     """Move: w <- w - eta G (g + decay w + kappa (w - received) + variate) + s noise.
 
     s is 1 without a preconditioner G, else `RoundPlan.noise_scale`: sqrt(G), corrected where the
@@ -160,7 +234,8 @@ def langevin_step(
     to it, and the noise as `add_noise`.
 
     Args:
-        flat: Holds the parameters, which move, and the loss's gradient g, which is overwritten.
+        flat: Holds the parameters, which move, and the loss's gradient g, which is overwritten; of
+            one client, or of several at once.
         context: What the round's steps share.
         state: The sampler's state.
 
@@ -168,7 +243,7 @@ def langevin_step(
         The sampler's next state, and 1 or 0, whether g was clipped; None where nothing clips it.
     """
     plan = context.plan
-    vector, gradient = flat.vector[context.moving], flat.gradient[context.moving]
+    vector, gradient = flat.vector[..., context.moving], flat.gradient[..., context.moving]
     was_clipped = clip_gradient(gradient, plan.clip) if plan.clip else None
     if plan.decay or plan.pull:
         gradient.add_(vector, alpha=plan.decay + plan.pull)
@@ -182,7 +257,17 @@ def langevin_step(
     return context.sampler.step(state, vector, gradient, noise_adder, plan), was_clipped
 
 
-def add_noise(context: LangevinContext, target: Float[Tensor, " M"], scale: float) -> None:
+def add_noise(context: LangevinContext, target: Float[Tensor, "*k M"], scale: float) -> None:
+    """Add `scale` times a fresh draw of a step's noise, the clients' own and the shared."""
+    if not context.rows:
+        add_row_noise(context, target, scale)
+        return
+    for k, row in enumerate(context.rows):
+        if row.plan.noise or row.plan.shared_noise:
+            add_row_noise(row, target[k], scale)
+
+
+def add_row_noise(context: LangevinContext, target: Float[Tensor, " M"], scale: float) -> None:
     """Add `scale` times a fresh draw of a step's noise, the client's own and the shared."""
     client_noise = context.plan.noise, context.client_stream
     shared_noise = context.plan.shared_noise, context.shared_stream
@@ -194,8 +279,8 @@ def add_noise(context: LangevinContext, target: Float[Tensor, " M"], scale: floa
             target.add_(xi, alpha=deviation * scale)
 
 
-def clip_gradient(gradient: Float[Tensor, " M"], limit: float) -> Float[Tensor, ""]:
-    """Scale a gradient to at most `limit` in L2 norm, in place; return 1 where it was longer."""
-    norm = torch.linalg.vector_norm(gradient)
-    gradient.mul_((limit / norm).clamp_max(1.0))
+def clip_gradient(gradient: Float[Tensor, "*k M"], limit: float) -> Float[Tensor, "*k"]:
+    """Scale gradients to at most `limit` in L2 norm, in place; return 1 where one was longer."""
+    norm = torch.linalg.vector_norm(gradient, dim=-1)
+    gradient.mul_((limit / norm).clamp_max(1.0)[..., None])
     return torch.gt(norm, limit).to(gradient.dtype)

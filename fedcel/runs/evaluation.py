@@ -185,8 +185,7 @@ def count_smallest_update(run: Run) -> int:
     The steps of a round see at most steps x batch size of a client's images.
     """
     local = run.settings.local
-    sizes = [len(images.y) for images in run.splits.clients]
-    return min(local.steps * local.batch_size, *sizes)
+    return min(local.steps * local.batch_size, *run.splits.client_sizes)
 
 
 def measure_device(run: Run, net: SplitNet) -> dict[str, int]:
@@ -306,7 +305,7 @@ def measure_gaussianity(
 
 def measure_client_spread(run: Run, smashed: SmashedData) -> float:
     """Measure how far clients' class means lie apart, of training images, in units of z squared."""
-    sizes = torch.tensor([len(part.y) for part in run.splits.clients])
+    sizes = torch.tensor(run.splits.client_sizes)
     client = torch.arange(len(sizes)).repeat_interleave(sizes)
     x, y = run.splits.training
     return float(between_group_spread(smashed.encode(x), y, client))

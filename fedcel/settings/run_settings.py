@@ -39,8 +39,9 @@ class Settings(BaseModel):
     clients_per_round: int = Field(
         0, ge=0, description="Clients drawn at random each round; 0 takes all of them."
     )
-    engine: Literal["ray", "loop", "processes"] = Field(
-        "ray", description="ray: Flower simulation; loop: one process; processes: one a core."
+    engine: Literal["ray", "loop", "batched", "processes", "auto"] = Field(
+        "ray",
+        description="ray: Flower; loop: clients in turn; batched: at once; processes; auto.",
     )
     temperature: float = Field(
         1.0, ge=0, description="Temperature of the chain after burn-in; 1 is the posterior, 0 SGD."

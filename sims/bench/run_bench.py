@@ -64,7 +64,7 @@ def run_bench(scenario: Scenario, cells: list[Cell], folder: Path, jobs: int = 1
             writes into the folder.
     """
     refuse_fixed_sweeps(cells)
-    engines = sorted({cell.settings.engine for cell in cells} - {"loop"})
+    engines = sorted({cell.settings.engine for cell in cells} - {"loop", "batched", "auto"})
     if jobs > 1 and engines:
         raise SettingsError(
             f"--jobs is {jobs}: engine {engines[0]!r} is parallel itself; add --engine loop"
@@ -180,7 +180,7 @@ def make_row(cell: Cell, place: Path, folder: Path, undefended: Mapping[int, Set
             "undefended": is_undefended(cell.strength, cell.settings),
             "anchored": seed in undefended and is_anchored(cell, undefended[seed]),
             "seed": seed,
-            "engine": cell.settings.engine,
+            "engine": result.engine or cell.settings.engine,
             "noise": defences.build_cut(cell.settings).sigma,
             **result.model_dump(include={*RunMeasures.model_fields}, exclude_unset=True),
             **attention_share(place / EVENTS_FILE),

@@ -63,9 +63,12 @@ def is_complete(place: Path, cell: Cell) -> bool:
 
 
 def find_differences(trained: Settings, requested: Settings) -> Differences:
-    """Return the settings in which a run differs from those asked for, with both values."""
+    """Return the settings in which a run differs from those asked for, with both values.
+
+    Any engine goes on with another's run.
+    """
     old, new = (flatten_settings(dump_settings(settings)) for settings in (trained, requested))
-    return {key: (old[key], new[key]) for key in new if old[key] != new[key]}
+    return {key: (old[key], new[key]) for key in new if old[key] != new[key] and key != "engine"}
 
 
 def describe_differences(differences: Differences) -> str:

@@ -140,6 +140,23 @@ def read_scenario(name: str) -> Scenario:
     return scenario
 
 
+def choose_default_engine(scenario: Scenario, overrides: Mapping[str, Scalar]) -> Scenario:
+    """Let a scenario that names no engine be trained by the fastest that trains it alike.
+
+    Args:
+        scenario: What is compared.
+        overrides: Settings in the place of the scenario's, by their keys.
+
+    Returns:
+        The scenario, its engine `auto`; as it was where an engine is named, or `strategy.max-norm`
+        is set, which the engine `ray` alone obeys.
+    """
+    tables = (scenario.settings, overrides, *(variant.settings for variant in scenario.variants))
+    if any(table.keys() & {"engine", "strategy.max-norm"} for table in tables):
+        return scenario
+    return scenario._replace(settings={**scenario.settings, "engine": "auto"})
+
+
 def list_cells(scenario: Scenario, overrides: dict[str, Scalar]) -> list[Cell]:
     """Return every variant x strength x seed, with settings resolved.
 

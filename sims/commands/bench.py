@@ -28,7 +28,10 @@ def bench_command(
     engine: EngineChoice = None,
     jobs: Jobs = 1,
 ) -> None:
-    """Train and attack every variant, strength and seed of a scenario; goes on where it stopped."""
+    """Train and attack every variant, strength and seed of a scenario; goes on where it stopped.
+
+    Where neither the scenario nor an option names an engine, it is auto.
+    """
     require_extra("simulation")
     from sims import report
     from sims.bench import scenario as scenarios
@@ -38,7 +41,7 @@ def bench_command(
     plan, overrides = scenarios.override_seeds(
         scenarios.read_scenario(scenario), parse_overrides(assignments, engine)
     )
-    cells = scenarios.list_cells(plan, overrides)
+    cells = scenarios.list_cells(scenarios.choose_default_engine(plan, overrides), overrides)
     with explain_interruption(RepeatHint("finished cells and complete rounds", arguments)):
         page = run_bench(plan, cells, folder, jobs)
     print(report.format_summary(folder))

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from fedcel.errors import SettingsError
 
-Engine = Literal["ray", "loop", "processes"]
+Engine = Literal["ray", "loop", "batched", "processes", "auto"]
 
 Scenario = Annotated[
     str,

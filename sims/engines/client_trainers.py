@@ -1,4 +1,7 @@
-"""Who trains the clients of a round: this process, or several with equal results, one a core."""
+"""Who trains the clients of a round: this process, one by one or at once, or one process a core.
+
+Results of the first and the last are equal to the bit, those of clients at once up to rounding.
+"""
 
 import os
 import pickle
@@ -6,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -13,16 +17,19 @@ from typing import TypeVar
 import torch
 
 from fedcel.federation import (
-    ClientTrainer,
     ClientUpdate,
     RoundInputs,
     RoundRequest,
     compute_client_gradient,
+    find_obstacle,
     update_client,
+    update_clients,
 )
 from fedcel.losses.cel import State
 from fedcel.runs import ClientStateFolder, is_state_usable, partition_folder
 from fedcel.settings import Settings
+from sims import progress
+from sims.engines.choose_engine import choose_engine
 from sims.engines.process_pool import open_pool
 
 Result = TypeVar("Result")
@@ -63,6 +70,8 @@ class SequentialTrainer:
         folder: Where the clients' states are kept.
     """
 
+    engine = "loop"
+
     def __init__(self, settings: Settings, folder: Path) -> None:
         self._settings, self._states = settings, ClientStates(folder)
 
@@ -79,6 +88,62 @@ class SequentialTrainer:
             )
 
 
+class BatchedTrainer:
+    """Trains clients in this process, as many at once as leave its memory fast.
+
+    Where they cannot be computed at once they are trained one after the other from then on.
+
+    Args:
+        settings: The run's settings.
+        folder: Where the clients' states are kept.
+        fall_back: Is called, once, with the reason for that.
+    """
+
+    def __init__(self, settings: Settings, folder: Path, fall_back: Callable[[str], None]) -> None:
+        self._settings, self._states = settings, ClientStates(folder)
+        self._fall_back, self._folder = fall_back, folder
+        self._sequential: SequentialTrainer | None = None
+        self._has_batched = False
+        if reason := find_obstacle(settings):
+            self._train_sequentially(reason)
+
+    @property
+    def engine(self) -> str:
+        """By which engine clients were trained, for the run's result."""
+        if self._sequential is None:
+            return "batched"
+        return "batched, then loop" if self._has_batched else self._sequential.engine
+
+    def compute_gradients(self, request: RoundRequest) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield each client and its mean gradient at the model."""
+        for client in request.weights:
+            yield client, _compute_gradient(self._settings, request.inputs, client)
+
+    def train(self, request: RoundRequest) -> Iterator[ClientUpdate]:
+        """Yield each client's update; its state is kept for its next round."""
+        if self._sequential is not None:
+            yield from self._sequential.train(request)
+            return
+        number = request.inputs.round_number
+        updates = update_clients(
+            self._settings,
+            request.weights,
+            request.inputs,
+            read_state=lambda client: self._states.read_state(client, number),
+            fall_back=self._train_sequentially,
+        )
+        for client, update in zip(request.weights, updates, strict=True):
+            self._states.write_state(client, number, update.state)
+            yield update._replace(state={})
+        self._has_batched |= self._sequential is None
+
+    def _train_sequentially(self, reason: str) -> None:
+        """Leave the later rounds to a trainer of one client after the other."""
+        if self._sequential is None:
+            self._sequential = SequentialTrainer(self._settings, self._folder)
+            self._fall_back(reason)
+
+
 class PooledTrainer:
     """Trains clients in other processes; no more than two updates a process wait here.
 
@@ -90,6 +155,8 @@ class PooledTrainer:
         executor: The executor of the processes, which have one thread each.
         jobs: How many processes there are.
     """
+
+    engine = "processes"
 
     def __init__(self, settings: Settings, folder: Path, executor: Executor, jobs: int) -> None:
         self._settings, self._folder, self._executor, self._jobs = settings, folder, executor, jobs
@@ -130,20 +197,30 @@ class PooledTrainer:
 
 
 @contextmanager
-def open_trainer(settings: Settings, folder: Path) -> Iterator[ClientTrainer]:
+def open_trainer(
+    settings: Settings, folder: Path
+) -> Iterator[SequentialTrainer | BatchedTrainer | PooledTrainer]:
     """Open the trainer of the settings' engine; its other processes end on exit.
 
     Args:
         settings: The run's settings.
         folder: Where the clients' states are kept.
     """
-    if settings.engine != "processes":
+    engine = choose_engine(settings)
+    if engine == "batched":
+        yield BatchedTrainer(settings, folder, partial(_print_fallback, settings.engine))
+        return
+    if engine != "processes":
         yield SequentialTrainer(settings, folder)
         return
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     jobs = min(cores or 1, settings.clients_per_round or settings.clients)
     with open_pool(jobs) as executor:
         yield PooledTrainer(settings, folder, executor, jobs)
+
+
+def _print_fallback(engine: str, reason: str) -> None:
+    progress.print_line(f"engine {engine}: clients are trained one after the other: {reason}")
 
 
 def _compute_gradient(settings: Settings, inputs: RoundInputs, client: int) -> torch.Tensor:

@@ -39,10 +39,12 @@ def train_locally(
     begin = time.perf_counter()
     splits = load_splits(settings.data, settings.clients, settings.seed)
     run = ServerRun(folder, settings, splits, show_round, resume=resume)
-    examples = {client: len(images.y) for client, images in enumerate(splits.clients)}
+    examples = dict(enumerate(splits.client_sizes))
     with open_trainer(settings, folder / "state") as trainer:
         while not run.is_over:
             run.play_round(trainer, examples)
     run.close()
     if measure:
-        write_evaluation(folder, evaluate_run(read_run(folder), time.perf_counter() - begin))
+        evaluation = evaluate_run(read_run(folder), time.perf_counter() - begin)
+        result = evaluation.result | {"engine": trainer.engine}
+        write_evaluation(folder, evaluation._replace(result=result))

@@ -24,7 +24,8 @@ def simulate(
 
     Args:
         settings: The run's settings; `engine` says what carries the clients: `loop` (this process),
-            `processes` (one a core) or `ray` (Flower's simulation).
+            `batched` (many clients at once in it), `auto` (the faster of these), `processes` (one
+            a core) or `ray` (Flower's simulation).
         folder: Where; it must not exist, or be empty. A run that is refused leaves no folder.
         resume: Go on after the last complete round of the run that is there.
         title: Is shown beside the progress.

@@ -128,6 +128,8 @@ class RunResult(RunMeasures, PredictorScores):
     parameters: int | None = None
     data_notes: tuple[str, ...] = ()
     """What was done to the images; none where nothing was."""
+    engine: str | None = None
+    """Which trained the clients, of those that need no Flower; older runs do not say it."""
     versions: dict[str, str] = Field(default_factory=dict)
     seconds: Number = None
 

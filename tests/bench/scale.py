@@ -2,8 +2,9 @@
 
 Each point is a process of its own on the loop engine, 100 clients a round, `cluster` CEL, whose
 state a client keeps; images are random numbers, a load and not a task. With `--ray` also 1 000 to
-10 000 virtual SuperNodes. Printed: seconds before round 1, seconds a round (median of those after
-the first two), the process's peak memory, what lies on the disk.
+10 000 virtual SuperNodes, with `--million` a million clients, at once as many as the engine `auto`
+takes. Printed: seconds before round 1 and of processor time up to its end, seconds a round (median
+of those after the first two), the process's peak memory, what lies on the disk.
 """
 
 import json
@@ -56,13 +57,33 @@ RAY: list[tuple[str, dict[str, str | int | float]]] = [
         for n in (3000, 10_000)
     ),
 ]
-COLUMNS = ("parameters", "before round 1, s", "a round, s", "peak memory, MiB", "on disk, MiB")
+MILLION: list[tuple[str, dict[str, str | int | float]]] = [
+    (
+        "1 000 000 clients",
+        {
+            "engine": "auto",
+            "clients": 1_000_000,
+            "rounds": 6,
+            "data.source": "tests.bench.scale:many_images",
+            "chain.scope": "head",
+        },
+    )
+]
+COLUMNS = (
+    "parameters",
+    "before round 1, s",
+    "processor time of that and round 1, s",
+    "a round, s",
+    "peak memory, MiB",
+    "on disk, MiB",
+)
 
 
 def main() -> None:
     """Measure every point in a process of its own, and print the table."""
     print("| what | " + " | ".join(COLUMNS) + " |\n|" + "---|" * (len(COLUMNS) + 1))
-    for title, change in [*POINTS, *RAY] if "--ray" in sys.argv else POINTS:
+    points = MILLION if "--million" in sys.argv else POINTS
+    for title, change in [*points, *RAY] if "--ray" in sys.argv else points:
         command = [sys.executable, "-m", "tests.bench.scale", "--one", json.dumps(change)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         figures = json.loads(done.stdout.splitlines()[-1])
@@ -73,24 +94,35 @@ def one(change: dict[str, str | int | float]) -> list[float]:
     """Return the figures of one run, in the order of COLUMNS."""
     torch.set_num_threads(1)
     settings = parse_settings({"engine": "loop", **BASE, **change})
-    ends = [time.perf_counter()]
+    ends, processor = [time.perf_counter()], [time.process_time()]
+
+    def end_round(event: object) -> None:
+        ends.append(time.perf_counter())
+        processor.append(time.process_time())
+
     with TemporaryDirectory() as place:
         folder = Path(place) / "run"
         run_folder.create_run(folder, settings)
-        train_on_engine(settings, folder, lambda event: ends.append(time.perf_counter()))
+        train_on_engine(settings, folder, end_round)
         disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         parameters = run_folder.read_run(folder).model.numel()
     rounds = [after - before for before, after in pairwise(ends[1:])]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     first = ends[1] - ends[0] - median(rounds[1:])
-    return [parameters, first, median(rounds[1:]), peak / 1024, disk / 2**20]
+    used = processor[1] - processor[0]
+    return [parameters, first, used, median(rounds[1:]), peak / 1024, disk / 2**20]
 
 
-def images(data: object) -> tuple[Images, None]:
+def images(data: object, count: int = IMAGES) -> tuple[Images, None]:
     """Return random 8x8 images with labels."""
     stream = torch.Generator().manual_seed(0)
-    x = torch.rand(IMAGES, 1, 8, 8, generator=stream)
-    return Images(x, torch.randint(0, 10, (IMAGES,), generator=stream)), None
+    x = torch.rand(count, 1, 8, 8, generator=stream)
+    return Images(x, torch.randint(0, 10, (count,), generator=stream)), None
+
+
+def many_images(data: object) -> tuple[Images, None]:
+    """Return two random images for each of a million clients."""
+    return images(data, 2_001_000)
 
 
 if __name__ == "__main__":

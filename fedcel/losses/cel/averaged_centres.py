@@ -101,6 +101,11 @@ class AveragedCentres:
         """Show shapes in the place of numbers."""
         return summarise_record(self)
 
+    @property
+    def takes_stacks(self) -> bool:
+        """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
+        return bool(getattr(self.inner, "takes_stacks", False))
+
     @torch.no_grad()
     def refresh(
         self, state: State | None, batches: FeatureBatches, generator: torch.Generator
@@ -129,12 +134,12 @@ class AveragedCentres:
         }
 
     def loss(
-        self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True
+        self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"], measure: bool = True
     ) -> Term:
         """Compute the inner loss around the centres in `state`; see `ConditionalEntropy.loss`."""
         return self.inner.loss(state, z, y, measure)
 
-    def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
+    def step(self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> State:
         """Return the inner loss's state after the batch; see `ConditionalEntropy.step`."""
         return self.inner.step(state, z, y)
 

@@ -3,6 +3,9 @@
 Spreads are taken from differences to a centre, never as E|z|^2 - |E z|^2, which cancels. Centres
 are constants to autograd: at its own weighted mean a spread is stationary in the centre, so the
 gradient is exact without that path, and the graph is half as long.
+
+Leading dimensions `*k`, where there are any, count clients whose batches of B examples are computed
+at once, each by itself.
 """
 
 from typing import NamedTuple
@@ -23,15 +26,15 @@ class Members(NamedTuple):
         counts: Column sums (C,), the number of members of each class.
     """
 
-    one_hot: Float[Tensor, "B C"]
-    counts: Float[Tensor, " C"]
+    one_hot: Float[Tensor, "*k B C"]
+    counts: Float[Tensor, "*k C"]
 
     def __repr__(self) -> str:
         """Show shapes in the place of numbers."""
         return summarise_record(self)
 
 
-def class_members(y: Int[Tensor, " B"], classes: int, like: Float[Tensor, "B D"]) -> Members:
+def class_members(y: Int[Tensor, "*k B"], classes: int, like: Float[Tensor, "*k B D"]) -> Members:
     """Find the members of each class in a batch.
 
     Args:
@@ -45,7 +48,7 @@ def class_members(y: Int[Tensor, " B"], classes: int, like: Float[Tensor, "B D"]
     Raises:
         DataError: A label is not in 0..C-1; a negative one would count from the end.
     """
-    if len(y):
+    if y.numel():
         low, high = (int(label) for label in y.aminmax())
         if low < 0 or high >= classes:
             raise DataError(
@@ -53,36 +56,58 @@ def class_members(y: Int[Tensor, " B"], classes: int, like: Float[Tensor, "B D"]
                 "of data.source from 0"
             )
     one_hot = torch.eye(classes, dtype=like.dtype, device=like.device)[y]
-    return Members(one_hot, one_hot.sum(0))
+    return Members(one_hot, one_hot.sum(-2))
 
 
-def weighted_means(z: Float[Tensor, "B D"], weights: Float[Tensor, "B C"]) -> Float[Tensor, "C D"]:
+def select_rows(
+    rows: Float[Tensor, "*k C D"], index: Int[Tensor, "*k B"]
+) -> Float[Tensor, "*k B D"]:
+    """Return the row of each example: `rows[index]`, each client's from its own rows."""
+    if index.dim() == 1:
+        return rows[index]
+    size = rows.shape[-2]
+    first = torch.arange(0, size * len(index), size, device=index.device)
+    return rows.flatten(0, -2)[index + first[:, None]]
+
+
+def weighted_sums(
+    values: Float[Tensor, "*k B"], weights: Float[Tensor, "*k B C"]
+) -> Float[Tensor, "*k C"]:
+    """Return sum_i weights_ic values_i."""
+    return (values.unsqueeze(-2) @ weights).squeeze(-2)
+
+
+def weighted_means(
+    z: Float[Tensor, "*k B D"], weights: Float[Tensor, "*k B C"]
+) -> Float[Tensor, "*k C D"]:
     """Return sum_i weights_ic z_i as constants, in units of z."""
     with torch.no_grad():
-        return weights.T @ z
+        return weights.mT @ z
 
 
 def weighted_spread(
-    z: Float[Tensor, "B D"], centre: Float[Tensor, "B D"], weights: Float[Tensor, "B C"]
-) -> Float[Tensor, " C"]:
+    z: Float[Tensor, "*k B D"],
+    centre: Float[Tensor, "*k B D"],
+    weights: Float[Tensor, "*k B C"],
+) -> Float[Tensor, "*k C"]:
     """Return v_c = sum_i weights_ic |z_i - centre_i|^2, in units of z squared."""
-    return (z - centre).square().sum(1) @ weights
+    return weighted_sums((z - centre).square().sum(-1), weights)
 
 
-def uniform_weights(members: Members) -> Float[Tensor, "B C"]:
+def uniform_weights(members: Members) -> Float[Tensor, "*k B C"]:
     """Return weights 1/n_c for the members of each class c."""
-    return members.one_hot / members.counts.clamp_min(1)
+    return members.one_hot / members.counts.clamp_min(1).unsqueeze(-2)
 
 
 def plain_spread(
-    z: Float[Tensor, "B D"], y: Int[Tensor, " B"], members: Members
-) -> Float[Tensor, " C"]:
+    z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"], members: Members
+) -> Float[Tensor, "*k C"]:
     """Return each class's mean |z - class mean|^2; 0 for absent classes and single members."""
     weights = uniform_weights(members)
-    return weighted_spread(z, weighted_means(z, weights)[y], weights)
+    return weighted_spread(z, select_rows(weighted_means(z, weights), y), weights)
 
 
-def drop_singletons(counts: Float[Tensor, " C"]) -> Float[Tensor, " C"]:
+def drop_singletons(counts: Float[Tensor, "*k C"]) -> Float[Tensor, "*k C"]:
     """Return the counts with 0 in place of 1: a single member has no spread of its own."""
     return counts * (counts > 1)
 

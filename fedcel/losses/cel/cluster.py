@@ -15,8 +15,10 @@ from fedcel.losses.cel.class_spread import (
     class_members,
     drop_singletons,
     plain_spread,
+    select_rows,
     uniform_weights,
     weighted_mean,
+    weighted_sums,
 )
 from fedcel.losses.cel.kmeans import ClassClusters, ClusteringProblem
 from fedcel.losses.cel.mixture import Mixture, diagonal_nats, full_nats
@@ -87,6 +89,11 @@ class Cluster:
         if self.form == "mixture":
             check_noise("form", self.form, self.sigma)
 
+    @property
+    def takes_stacks(self) -> bool:
+        """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
+        return self.clustering == "k-means" and self.form != "mixture"
+
     @torch.no_grad()
     def refresh(
         self, state: State | None, batches: FeatureBatches, generator: torch.Generator
@@ -126,6 +133,49 @@ class Cluster:
         clusters, weights, scales = _fit_mixtures(z, y, sizes, initial_mixtures)
         packed = _pack_state(clusters, weights, counts, means)
         return packed | {SCALE_NAMES[self.clustering]: scales.contiguous()}
+
+    @torch.no_grad()
+    def refresh_stack(
+        self, state: State, z: Float[Tensor, "N D"], y: Int[Tensor, " N"], client: Int[Tensor, " N"]
+    ) -> State | None:
+        """Fit the clusters of K clients at once, from their last ones, as `refresh` would.
+
+        Args:
+            state: The clients' states, of which each tensor has a first dimension for the client.
+            z: The features of all clients.
+            y: Their labels.
+            client: Whose each example is, from 0.
+
+        Returns:
+            The clients' next states; None where one of them needs more than Lloyd's iterations,
+            such as a draw of examples or of centres.
+
+        Raises:
+            DivergedError: Features are not finite.
+        """
+        shape = (self.classes, self.clusters or DEFAULT_CLUSTERS, z.shape[1])
+        if not self.takes_stacks or self.outlier or state["centres"].shape[1:] != shape:
+            return None
+        clients = len(state["centres"])
+        label = client * self.classes + y
+        order = label.argsort(stable=True)
+        z, label = z[order], label[order]
+        check_finite(z, y[order])
+        sizes = label.bincount(minlength=clients * self.classes)
+        active = self._active_slots(sizes, sizes)
+        if sizes.max() > self.reservoir or (active & ~(state["weights"].flatten(0, 1) > 0)).any():
+            return None
+        means = z.new_zeros(len(sizes), z.shape[1]).index_add_(0, label, z)
+        means /= sizes.clamp_min(1)[:, None]
+        problem = ClusteringProblem(z - means[label], label, active, torch.Generator())
+        start = state["centres"].flatten(0, 1) - means[:, None]
+        clusters = kmeans.run_lloyd(problem, start)
+        weights = kmeans.measure_clusters(clusters)[0].to(z.dtype) / sizes.clamp_min(1)[:, None]
+        packed = _pack_state(clusters, weights, sizes, means)
+        return {
+            name: tensor.view(clients, self.classes, *tensor.shape[1:])
+            for name, tensor in packed.items()
+        }
 
     def _check_size(self, shape: tuple[int, int, int], state: State | None) -> None:
         """Raise SettingsError unless the state fits the shape, and covariances the memory."""
@@ -190,7 +240,7 @@ class Cluster:
         return initial_mixtures
 
     def loss(
-        self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True
+        self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"], measure: bool = True
     ) -> Term:
         """Compute the loss of one batch; see `ConditionalEntropy.loss`.
 
@@ -205,28 +255,28 @@ class Cluster:
         pi = state["weights"]
         members = class_members(y, self.classes, z)
         slots = self._assign_slots(state, z, y)
-        slot_members = _find_slot_members(slots, pi.numel(), z)
+        slot_members = _find_slot_members(slots, pi.shape[-2:].numel(), z)
         parts = self._cluster_parts(pi, slot_members.counts.view_as(pi))
-        gap = z - state["centres"].flatten(0, 1).index_select(0, slots)
+        gap = z - select_rows(state["centres"].flatten(-3, -2), slots)
         squared = torch.linalg.vecdot(gap, gap)
         if not squared.isfinite().all():
             check_finite(z, y)
-        v = (squared @ uniform_weights(slot_members)).view_as(pi)
+        v = weighted_sums(squared, uniform_weights(slot_members)).view_as(pi)
         counts = members.counts * (state["counts"] > 0)
         if self.form == "mixture":
             slot_nats = full_nats if self.clustering == "full" else diagonal_nats
             nats = slot_nats(gap, slot_members, self.sigma).view_as(pi)
-            cost = torch.special.entr(parts).sum(1) + (parts * nats).sum(1)
+            cost = torch.special.entr(parts).sum(-1) + (parts * nats).sum(-1)
         elif self.form == "per-cluster":
-            cost = (parts * self.penalty(v.flatten()).view_as(v)).sum(1)
+            cost = (parts * self.penalty(v.flatten(-2)).view_as(v)).sum(-1)
         else:
-            cost = self.penalty((parts * v).sum(1))
-        loss = class_shares(counts, self.share) @ cost
+            cost = self.penalty((parts * v).sum(-1))
+        loss = torch.linalg.vecdot(class_shares(counts, self.share), cost)
         if not measure:
             return Term(loss, {})
         metrics = {}
         if counts.any():
-            metrics["cluster-spread"] = weighted_mean((parts * v).sum(1), counts)
+            metrics["cluster-spread"] = weighted_mean((parts * v).sum(-1), counts)
         pair_counts = drop_singletons(members.counts)
         if pair_counts.any():
             metrics["spread"] = weighted_mean(plain_spread(z.detach(), y, members), pair_counts)
@@ -234,29 +284,32 @@ class Cluster:
 
     @torch.no_grad()
     def _assign_slots(
-        self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]
-    ) -> Int[Tensor, " B"]:
+        self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]
+    ) -> Int[Tensor, "*k B"]:
         """Return the slot c K + k of each example's cluster."""
         pi, centres = state["weights"], state["centres"]
+        if pi.shape[-1] == 1:
+            return y
         if self.clustering == "k-means":
             # Centred first: the expanded squared distance loses precision far from 0.
-            means = torch.einsum("ck,ckd->cd", pi, centres)
-            scores = kmeans.centre_scores(z - means[y], y, centres - means[:, None], pi > 0)
-            return y * pi.shape[1] + scores.argmin(1)
+            means = torch.einsum("...ck,...ckd->...cd", pi, centres)
+            centred = z - select_rows(means, y)
+            scores = kmeans.centre_scores(centred, y, centres - means.unsqueeze(-2), pi > 0)
+            return y * pi.shape[-1] + scores.argmin(-1)
         fits = _unstack_mixtures(pi, centres, state[SCALE_NAMES[self.clustering]])
         return mixture.assign_components(z, y, fits)
 
     def _cluster_parts(
-        self, pi: Float[Tensor, "C K"], batch_counts: Float[Tensor, "C K"]
-    ) -> Float[Tensor, "C K"]:
+        self, pi: Float[Tensor, "*k C K"], batch_counts: Float[Tensor, "*k C K"]
+    ) -> Float[Tensor, "*k C K"]:
         """Return each cluster's part in its class: pi over those in the batch."""
         present = pi * (batch_counts > 0)
         if self.form == "original":
             return present
-        total = present.sum(1, keepdim=True)
+        total = present.sum(-1, keepdim=True)
         return present / torch.where(total > 0, total, 1.0)
 
-    def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
+    def step(self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> State:
         """Return the state as it is, see `ConditionalEntropy.step`; centres move in `refresh`."""
         return state
 
@@ -282,11 +335,13 @@ def _fit_mixtures(
     return kmeans.make_clusters(z, slots, centres), weights, scales
 
 
-def _find_slot_members(slots: Int[Tensor, " B"], count: int, like: Float[Tensor, "B D"]) -> Members:
+def _find_slot_members(
+    slots: Int[Tensor, "*k B"], count: int, like: Float[Tensor, "*k B D"]
+) -> Members:
     """Return the members of each slot."""
     # Compared, not looked up: an identity matrix of all slots could be large.
-    one_hot = slots[:, None].eq(torch.arange(count, device=slots.device)).to(like.dtype)
-    return Members(one_hot, one_hot.sum(0))
+    one_hot = slots[..., None].eq(torch.arange(count, device=slots.device)).to(like.dtype)
+    return Members(one_hot, one_hot.sum(-2))
 
 
 def _subtract_class_means(

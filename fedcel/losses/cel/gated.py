@@ -3,7 +3,7 @@
 import math
 import warnings
 from dataclasses import KW_ONLY, dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +17,7 @@ from fedcel.losses.cel.class_spread import (
     class_members,
     drop_singletons,
     plain_spread,
+    select_rows,
     weighted_mean,
     weighted_means,
     weighted_spread,
@@ -30,25 +31,26 @@ COLLAPSED_SHARE = 0.5
 
 
 def attention_scores(
-    theta: Float[Tensor, " P"], n: Float[Tensor, "B D"], hidden: int
-) -> Float[Tensor, " B"]:
+    theta: Float[Tensor, "*k P"], n: Float[Tensor, "*k B D"], hidden: int
+) -> Float[Tensor, "*k B"]:
     """Return a_i = w^T (tanh(V n_i) * sigmoid(U n_i)), `theta` = V, U (h, D) and w (h), flat.
 
     Gated attention without biases: Ilse et al., ICML 2018, eq. 9 before its softmax.
     """
     # split and chunk, not slices: the backward pass of a slice fills a whole theta with zeros.
-    inner, w = torch.split(theta, [theta.numel() - hidden, hidden])
-    value, gate = torch.chunk(n @ inner.view(2 * hidden, -1).T, 2, 1)
-    return value.tanh().mul(gate.sigmoid()).mv(w)
+    inner, w = torch.split(theta, [theta.shape[-1] - hidden, hidden], -1)
+    value, gate = torch.chunk(n @ inner.view(*inner.shape[:-1], 2 * hidden, -1).mT, 2, -1)
+    product = value.tanh().mul(gate.sigmoid())
+    return product.mv(w) if w.dim() == 1 else product.matmul(w.unsqueeze(-1)).squeeze(-1)
 
 
-def attention_log_weights(a: Float[Tensor, " B"], members: Members) -> Float[Tensor, "B C"]:
+def attention_log_weights(a: Float[Tensor, "*k B"], members: Members) -> Float[Tensor, "*k B C"]:
     """Return log alpha_ic, the log-softmax of the scores over the members of each class.
 
     Close to the lowest finite number for others, not -inf: an absent class would be inf - inf.
     """
-    masked = torch.where(members.one_hot > 0, a[:, None], torch.finfo(a.dtype).min)
-    return masked.log_softmax(0)
+    masked = torch.where(members.one_hot > 0, a[..., None], torch.finfo(a.dtype).min)
+    return masked.log_softmax(-2)
 
 
 @final
@@ -91,6 +93,9 @@ class Gated:
         Ilse et al., ICML 2018, eq. 9 (gated attention). Ganin et al., JMLR 2016 (gradient
         reversal).
     """
+
+    takes_stacks: ClassVar[bool] = True
+    """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
 
     penalty: Penalty
     share: ClassShare
@@ -144,7 +149,7 @@ class Gated:
         raise DataError("a client has 0 examples, must have 1 or more; leave it out")
 
     def loss(
-        self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True
+        self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"], measure: bool = True
     ) -> Term:
         """Compute the loss, exactly 0 when no class has 2 members; see `ConditionalEntropy.loss`.
 
@@ -157,11 +162,11 @@ class Gated:
         members = class_members(y, self.classes, z)
         counts = drop_singletons(members.counts)
         beta = class_shares(counts, self.share)
-        normalised_z = functional.layer_norm(z, z.shape[1:])
+        normalised_z = functional.layer_norm(z, z.shape[-1:])
         log_alpha = self._log_weights(state["theta"], normalised_z, members)
         alpha = log_alpha.exp() * members.one_hot
-        v = weighted_spread(z, weighted_means(z, alpha)[y], alpha)
-        loss = beta @ self.penalty(v)
+        v = weighted_spread(z, select_rows(weighted_means(z, alpha), y), alpha)
+        loss = torch.linalg.vecdot(beta, self.penalty(v))
         if self.entropy:
             loss = loss + self._entropy_bonus(state["theta"], normalised_z.detach(), members, beta)
         if not (measure and counts.any()):  # without a pair there is nothing to measure
@@ -174,8 +179,8 @@ class Gated:
         return Term(loss, metrics)
 
     def _log_weights(
-        self, theta: Float[Tensor, " P"], n: Float[Tensor, "B D"], members: Members
-    ) -> Float[Tensor, "B C"]:
+        self, theta: Float[Tensor, "*k P"], n: Float[Tensor, "*k B D"], members: Members
+    ) -> Float[Tensor, "*k B C"]:
         """Return the logarithm of each member's weight in its class from its normalised n."""
         if self.attention == "detach":
             theta, n = theta.detach(), n.detach()
@@ -186,18 +191,20 @@ class Gated:
             return log_alpha
         # Logarithms of tensors: both r = 0 and r = 1 are allowed and have one of -inf.
         learned, uniform = log_alpha.new_tensor([1 - self.floor, self.floor]).log()
-        return torch.logaddexp(log_alpha + learned, uniform - members.counts.clamp_min(1).log())
+        log_counts = members.counts.clamp_min(1).log().unsqueeze(-2)
+        return torch.logaddexp(log_alpha + learned, uniform - log_counts)
 
     def _entropy_bonus(
         self,
-        theta: Float[Tensor, " P"],
-        n: Float[Tensor, "B D"],
+        theta: Float[Tensor, "*k P"],
+        n: Float[Tensor, "*k B D"],
         members: Members,
-        beta: Float[Tensor, " C"],
-    ) -> Float[Tensor, ""]:
+        beta: Float[Tensor, "*k C"],
+    ) -> Float[Tensor, "*k"]:
         """Return a term of value 0 whose gradient raises the entropy of the attention."""
         log_alpha = self._log_weights(theta, n, members)
-        entropy = -(log_alpha.exp() * log_alpha * members.one_hot).sum(0) @ beta
+        per_class = -(log_alpha.exp() * log_alpha * members.one_hot).sum(-2)
+        entropy: Tensor = torch.linalg.vecdot(per_class, beta)
         bonus = self.entropy * (entropy if self.attention == "ascend" else -entropy)
         return bonus - bonus.detach()
 
@@ -210,7 +217,7 @@ class Gated:
             stacklevel=3,
         )
 
-    def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
+    def step(self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> State:
         """Move theta by a step of Adam where a gradient arrived; see `ConditionalEntropy.step`."""
         return adam.take_step(state, self.rate)
 

@@ -46,6 +46,11 @@ class Hybrid:
         """Refuse a single cluster whose start an attention draws."""
         check_hybrid_clusters(self.cluster.clusters)
 
+    @property
+    def takes_stacks(self) -> bool:
+        """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
+        return self.cluster.takes_stacks
+
     def refresh(
         self, state: State | None, batches: FeatureBatches, generator: torch.Generator
     ) -> State:
@@ -90,7 +95,7 @@ class Hybrid:
         return z, y
 
     def loss(
-        self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True
+        self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"], measure: bool = True
     ) -> Term:
         """Compute the clusters' loss of one batch; see `ConditionalEntropy.loss`.
 
@@ -101,7 +106,7 @@ class Hybrid:
         pull = weighted.loss - weighted.loss.detach()
         return Term(around.loss + pull, weighted.metrics | around.metrics)
 
-    def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
+    def step(self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> State:
         """Move the attention; see `ConditionalEntropy.step`."""
         attention = self.gated.step(select_prefix(state, GATED_PREFIX), z, y)
         return _join_states(attention, select_prefix(state, CLUSTER_PREFIX))

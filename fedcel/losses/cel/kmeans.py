@@ -59,16 +59,19 @@ class ClassClusters(NamedTuple):
 
 
 def centre_scores(
-    z: Float[Tensor, "N D"],
-    y: Int[Tensor, " N"],
-    centres: Float[Tensor, "C K D"],
-    active: Bool[Tensor, "C K"],
-) -> Float[Tensor, "N K"]:
+    z: Float[Tensor, "*k N D"],
+    y: Int[Tensor, "*k N"],
+    centres: Float[Tensor, "*k C K D"],
+    active: Bool[Tensor, "*k C K"],
+) -> Float[Tensor, "*k N K"]:
     """Return |z_i - mu_k|^2 - |z_i|^2 to the centres of z_i's class, infinite if not active."""
-    flat = centres.flatten(0, 1)
-    squared_norms = flat.square().sum(1).masked_fill(~active.flatten(), torch.inf)
-    all_scores = torch.addmm(squared_norms, z, flat.T, alpha=-2)
-    return all_scores.view(len(z), *active.shape)[torch.arange(len(z), device=y.device), y]
+    flat = centres.flatten(-3, -2)
+    squared_norms = flat.square().sum(-1).masked_fill(~active.flatten(-2), torch.inf)
+    product = torch.addmm if z.dim() == 2 else torch.baddbmm
+    all_scores = product(squared_norms.unsqueeze(-2), z, flat.mT, alpha=-2)
+    per_class = all_scores.view(y.numel(), *active.shape[-2:])
+    scores: Tensor = per_class[torch.arange(y.numel(), device=y.device), y.flatten()]
+    return scores.view(*y.shape, -1)
 
 
 def centre_distances(
@@ -202,6 +205,8 @@ def _nearest_slots(
 ) -> Int[Tensor, " N"]:
     """Return the slot of the nearest active centre."""
     z, y, active, _ = problem
+    if centres.shape[1] == 1:
+        return y
     parts = []
     for zs, ys in zip(torch.split(z, CHUNK_EXAMPLES), torch.split(y, CHUNK_EXAMPLES), strict=True):
         span = slice(int(ys[0]), int(ys[-1]) + 1)

@@ -1,8 +1,9 @@
 """Spread around the batch's own class means: the baseline of every other kind."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -34,12 +35,15 @@ class Plain(Stateless):
         Xia et al., CVPR 2025, with one cluster a class and the batch's mean as its centre.
     """
 
+    takes_stacks: ClassVar[bool] = True
+    """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
+
     penalty: Penalty
     share: ClassShare
     classes: int
 
     def loss(
-        self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"], measure: bool = True
+        self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"], measure: bool = True
     ) -> Term:
         """Compute the loss, exactly 0 when no class has 2 members; see `ConditionalEntropy.loss`.
 
@@ -48,5 +52,5 @@ class Plain(Stateless):
         members = class_members(y, self.classes, z)
         counts = drop_singletons(members.counts)
         v = plain_spread(z, y, members)
-        loss = class_shares(counts, self.share) @ self.penalty(v)
+        loss = torch.linalg.vecdot(class_shares(counts, self.share), self.penalty(v))
         return Term(loss, {"spread": weighted_mean(v, counts)} if measure and counts.any() else {})

@@ -96,7 +96,7 @@ class Stateless:
         """Return an empty state; see `ConditionalEntropy.refresh`."""
         return {}
 
-    def step(self, state: State, z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> State:
+    def step(self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> State:
         """Return the state as it is; see `ConditionalEntropy.step`."""
         return state
 

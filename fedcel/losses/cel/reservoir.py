@@ -57,12 +57,12 @@ def sample_reservoir(
     return Reservoir(rows.values.index_select(0, order), rows.keys[order] // size, counts)
 
 
-def check_finite(z: Float[Tensor, "B D"], y: Int[Tensor, " B"]) -> None:
+def check_finite(z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> None:
     """Raise DivergedError unless the length of each feature vector is a finite number."""
-    wrong = ~torch.linalg.vector_norm(z, dim=1).isfinite()
+    wrong = ~torch.linalg.vector_norm(z, dim=-1).isfinite()
     if wrong.any():
         raise DivergedError(
-            f"class {int(y[wrong][0])}: features of {int(wrong.sum())} of {len(y)} examples "
+            f"class {int(y[wrong][0])}: features of {int(wrong.sum())} of {y.numel()} examples "
             "are nan or inf, must be finite: the encoder ran away; lower local.rate"
         )
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedcel.settings import CelSettings, ClassShare, check_penalty
 
-Penalty = Callable[[Float[Tensor, " C"]], Float[Tensor, " C"]]
+Penalty = Callable[[Float[Tensor, "*k C"]], Float[Tensor, "*k C"]]
 """From the spreads of the classes, in units of z squared, to what each of them costs."""
 
 LOG_OFFSET = 1e-6
@@ -20,7 +20,7 @@ THRESHOLD_SHARE = 0.125
 """Default tau of `log_penalty`, as a share of sigma^2 D, the noise's own spread."""
 
 
-def linear_penalty(v: Float[Tensor, " C"]) -> Float[Tensor, " C"]:
+def linear_penalty(v: Float[Tensor, "*k C"]) -> Float[Tensor, "*k C"]:
     """Charge the spread itself: R(v) = v.
 
     Args:
@@ -32,7 +32,7 @@ def linear_penalty(v: Float[Tensor, " C"]) -> Float[Tensor, " C"]:
     return v
 
 
-def log_penalty(v: Float[Tensor, " C"], threshold: float) -> Float[Tensor, " C"]:
+def log_penalty(v: Float[Tensor, "*k C"], threshold: float) -> Float[Tensor, "*k C"]:
     """Charge the logarithm of the spread above a threshold, and nothing below it.
 
     R(v) = max(0, ln((v + eps) / (tau + eps))).
@@ -50,7 +50,7 @@ def log_penalty(v: Float[Tensor, " C"], threshold: float) -> Float[Tensor, " C"]
     return torch.log(v + LOG_OFFSET).sub(math.log(threshold + LOG_OFFSET)).relu()
 
 
-def channel_penalty(v: Float[Tensor, " C"], features: int, sigma: float) -> Float[Tensor, " C"]:
+def channel_penalty(v: Float[Tensor, "*k C"], features: int, sigma: float) -> Float[Tensor, "*k C"]:
     """Charge what a noisy channel could carry of the spread: R(v) = (D/2) ln(1 + v/(D sigma^2)).
 
     Args:
@@ -95,11 +95,11 @@ def penalty_threshold(cel: CelSettings, sigma: float, features: int) -> float:
     return THRESHOLD_SHARE * sigma**2 * features if cel.threshold == "none" else cel.threshold
 
 
-def class_shares(counts: Float[Tensor, " C"], share: ClassShare) -> Float[Tensor, " C"]:
+def class_shares(counts: Float[Tensor, "*k C"], share: ClassShare) -> Float[Tensor, "*k C"]:
     """Compute beta, the factor of each class's penalty in the loss.
 
     Args:
-        counts: Members of each class that carry a signal (C,).
+        counts: Members of each class that carry a signal (C,); of several clients (K, C).
         share: `batch-share`: n_c / sum n. `mean-present`: 1 / classes present. `none`: 1 for each
             class that is present.
 
@@ -108,4 +108,4 @@ def class_shares(counts: Float[Tensor, " C"], share: ClassShare) -> Float[Tensor
         is present.
     """
     part = counts if share == "batch-share" else (counts > 0).to(counts.dtype)
-    return part if share == "none" else part / part.sum().clamp_min(1)
+    return part if share == "none" else part / part.sum(-1, keepdim=True).clamp_min(1)

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import prod
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, vmap
 from torch.nn import functional
 
 from fedcel.errors import NetError
@@ -38,6 +38,9 @@ class Adversarial:
     References:
         ResSFL (Li et al., CVPR 2022); gradient reversal (Ganin et al., JMLR 2016).
     """
+
+    takes_stacks: ClassVar[bool] = True
+    """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
 
     shape: tuple[int, ...]
     features: int
@@ -103,9 +106,9 @@ class Adversarial:
     def loss(
         self,
         state: State,
-        x: Float[Tensor, "B C H W"],
-        z: Float[Tensor, "B D"],
-        smashed: Float[Tensor, "B D"],
+        x: Float[Tensor, "*k B C H W"],
+        z: Float[Tensor, "*k B D"],
+        smashed: Float[Tensor, "*k B D"],
         measure: bool = True,
     ) -> Term:
         """Compute 1 - MSE, in [0, 1] for images in [0, 1]; see `Defence.loss`.
@@ -114,8 +117,18 @@ class Adversarial:
         """
         theta = state["theta"]
         reversed_theta = 2 * theta.detach() - theta  # the same bits, the gradient reversed
-        mse = functional.mse_loss(self.decode(reversed_theta, smashed), x.flatten(1))
+        measure_error = self._measure_error if theta.dim() == 1 else vmap(self._measure_error)
+        mse = measure_error(reversed_theta, smashed, x)
         return Term(1 - mse, {"adversary-mse": mse.detach()} if measure else {})
+
+    def _measure_error(
+        self,
+        theta: Float[Tensor, " P"],
+        smashed: Float[Tensor, "B D"],
+        x: Float[Tensor, "B C H W"],
+    ) -> Float[Tensor, ""]:
+        """Return the mean squared error of the images that the decoder makes."""
+        return functional.mse_loss(self.decode(theta, smashed), x.flatten(1))
 
     def step(self, state: State) -> State:
         """Move the decoder by a step of Adam, which clears the gradient; see `Defence.step`."""

@@ -1,7 +1,7 @@
 """Features whose distances say little about the distances of the images."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -10,18 +10,21 @@ from torch import Tensor
 from fedcel.losses.cel.protocol import State, Term
 
 
-def double_centre(x: Float[Tensor, "B D"]) -> Float[Tensor, "B B"]:
+def double_centre(x: Float[Tensor, "*k B D"]) -> Float[Tensor, "*k B B"]:
     """Return |x_i - x_j| less the means of its row and column, plus the mean of all.
 
     Szekely, Rizzo and Bakirov, Annals of Statistics 2007, definition 4.
     """
     # Not by a matrix product: it gives equal rows a distance, and that a boundless gradient.
     distance = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist")
-    return distance - distance.mean(0) - distance.mean(1, keepdim=True) + distance.mean()
+    columns, rows = (distance.mean(axis, keepdim=True) for axis in (-2, -1))
+    return distance - columns - rows + distance.mean((-2, -1), keepdim=True)
 
 
-def distance_correlation(x: Float[Tensor, "B N"], z: Float[Tensor, "B D"]) -> Float[Tensor, ""]:
-    """Return the distance correlation of B pairs, in [0, 1]; not squared.
+def distance_correlation(
+    x: Float[Tensor, "*k B N"], z: Float[Tensor, "*k B D"]
+) -> Float[Tensor, "*k"]:
+    """Return the distance correlation of B pairs, in [0, 1]; not squared. Of each client's own.
 
     The square root of mean(A B) / sqrt(mean(A^2) mean(B^2)), A and B the centred distances
     (Szekely et al., 2007, equations 2.8 to 2.10). 0, with a gradient of 0, where x or z has no
@@ -29,11 +32,15 @@ def distance_correlation(x: Float[Tensor, "B N"], z: Float[Tensor, "B D"]) -> Fl
     and D, and near 1 for N and D large against B.
     """
     a, b = double_centre(x), double_centre(z)
-    covariance = (a * b).mean()
-    scale = a.square().mean().sqrt() * b.square().mean().sqrt()
-    if not min(covariance, scale) > 0:
-        return 0 * b.sum()
-    return (covariance / scale).sqrt()
+    covariance = (a * b).mean((-2, -1))
+    variances = a.square().mean((-2, -1)), b.square().mean((-2, -1))
+    has_spread = (covariance > 0) & (variances[0] > 0) & (variances[1] > 0)
+    # Chosen before the roots: the gradient of one at 0 is infinite, and 0 times that is NaN.
+    covariance, of_x, of_z = (
+        torch.where(has_spread, part, 1.0) for part in (covariance, *variances)
+    )
+    scale = of_x.sqrt() * of_z.sqrt()
+    return torch.where(has_spread, (covariance / scale).sqrt(), 0 * b.sum((-2, -1)))
 
 
 @final
@@ -48,6 +55,9 @@ class NoPeek:
         Vepakomma et al., NoPeek, ICDM workshops 2020.
     """
 
+    takes_stacks: ClassVar[bool] = True
+    """Whether `loss` takes the batches of several clients at once, (K, B, D)."""
+
     def refresh(self, state: State | None, generator: torch.Generator) -> State:
         """Return an empty state; see `Defence.refresh`."""
         return {}
@@ -55,16 +65,16 @@ class NoPeek:
     def loss(
         self,
         state: State,
-        x: Float[Tensor, "B C H W"],
-        z: Float[Tensor, "B D"],
-        smashed: Float[Tensor, "B D"],
+        x: Float[Tensor, "*k B C H W"],
+        z: Float[Tensor, "*k B D"],
+        smashed: Float[Tensor, "*k B D"],
         measure: bool = True,
     ) -> Term:
         """Compute the correlation, in [0, 1]; see `Defence.loss`.
 
         It is also what is logged, as `distance-correlation`.
         """
-        correlation = distance_correlation(x.flatten(1), z)
+        correlation = distance_correlation(x.flatten(-3), z)
         return Term(correlation, {"distance-correlation": correlation.detach()} if measure else {})
 
     def step(self, state: State) -> State:

@@ -1,9 +1,13 @@
 """Partitions: nobody is left out, nothing is lost, the same seed deals the same."""
 
 import math
+import warnings
 
+import numpy as np
 import pytest
 import torch
+from datasets import Dataset
+from flwr_datasets import partitioner
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -35,7 +39,7 @@ def test_each_image_has_one_holder(
     assume(name != "dirichlet" or images >= 20 * clients)  # with one image a class, some get none
     parts = partition_examples(Y[:images], clients, kind(name, alpha=100.0, shards=shards), seed)
     assert len(parts) == clients and all(len(part) > 0 for part in parts)
-    assert sorted(torch.cat(parts).tolist()) == list(range(images))
+    assert sorted(torch.cat([*parts]).tolist()) == list(range(images))
     assert all(part.dtype == torch.int64 for part in parts)
 
 
@@ -45,6 +49,43 @@ def test_the_seed_decides(name: str) -> None:
     one, same, other = (partition_examples(Y, 8, kind(name), seed) for seed in (3, 3, 4))
     assert all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(("images", "clients", "shards"), [(403, 8, 2), (50, 12, 3), (90, 8, 1)])
+@pytest.mark.parametrize("name", KINDS)
+def test_deals_are_those_of_flower(name: str, images: int, clients: int, shards: int) -> None:
+    """Position by position, and the order within a client: what was dealt before is dealt again."""
+    y, seed = torch.randint(0, 5, (images,), generator=torch.Generator().manual_seed(1)), 4
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(images)
+    inner = int(rng.integers(2**63))
+    size = math.ceil(images / (clients * shards))
+    if math.ceil(images / size) < clients:
+        size = images // clients
+    theirs = {
+        "iid": partitioner.IidPartitioner(clients),
+        "dirichlet": partitioner.DirichletPartitioner(
+            clients, "label", 9.0, min_partition_size=1, self_balancing=False, seed=inner
+        ),
+        "shards": partitioner.ShardPartitioner(
+            clients, "label", shard_size=size, keep_incomplete_shard=True, seed=inner
+        ),
+    }[name]
+    theirs.dataset = Dataset.from_dict({"position": order, "label": y.numpy()[order]})
+    ours = partition_examples(y, clients, kind(name, alpha=9.0, shards=shards), seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a redraw, and pyarrow's on how `datasets` sorts
+        for client, part in enumerate(ours):
+            assert part.tolist() == theirs.load_partition(client)["position"][:]
+
+
+def test_a_share_is_found_by_its_client() -> None:
+    """From either end, in slices; one that is not there is no share."""
+    parts = partition_examples(Y, 8, kind("iid"), 0)
+    assert torch.equal(parts[-1], parts[7])
+    assert [len(part) for part in parts[6:]] == [len(parts[6]), len(parts[7])]
+    with pytest.raises(IndexError, match="client 8 of 8"):
+        parts[8]
 
 
 def test_iid_is_even_and_shuffled() -> None:
@@ -117,7 +158,7 @@ def test_natural_keeps_holders_whole(names: list[int], data: st.DataObject) -> N
     clients, seed = data.draw(st.integers(1, count)), data.draw(st.integers(0, 2**63 - 1))
     y = torch.zeros(len(names), dtype=torch.int64)
     parts = partition_examples(y, clients, kind("natural"), seed, holders=holders)
-    assert sorted(torch.cat(parts).tolist()) == list(range(len(names)))
+    assert sorted(torch.cat([*parts]).tolist()) == list(range(len(names)))
     own = [set(holders[part].tolist()) for part in parts]
     assert sum(map(len, own)) == count
     assert max(map(len, own)) - min(map(len, own)) <= 1

@@ -45,14 +45,35 @@ def test_the_first_step_is_the_rate(scale: float) -> None:
 
 
 def test_no_gradient_no_step() -> None:
-    """The state itself, when none arrived or all of it is 0; what arrived is cleared."""
+    """Nothing moves when none arrived or all of it is 0; what arrived is cleared."""
     state = start(3)
     assert adam.take_step(state, 0.1) is state
     state["theta"].grad = torch.zeros(7, dtype=torch.float64)
-    assert adam.take_step(state, 0.1) is state
+    after = adam.take_step(state, 0.1)
+    assert all(torch.equal(after[name], state[name]) for name in adam.STATE_NAMES)
+    assert after["theta"].requires_grad
     state["theta"].grad = normal(4)
-    assert adam.take_step(state, 0.1) is not state
+    moved = adam.take_step(state, 0.1)
+    assert not any(torch.equal(moved[name], state[name]) for name in adam.STATE_NAMES)
     assert state["theta"].grad is None
+
+
+def test_clients_at_once_move_each_by_itself() -> None:
+    """One has no gradient, and they have taken unequal numbers of steps."""
+    states = [start(seed) for seed in range(3)]
+    for state, steps in zip(states, (0, 2, 5), strict=True):
+        for step in range(steps):
+            state["theta"].grad = normal(step)
+            state |= adam.take_step(state, 0.1)
+    gradients = [normal(7), torch.zeros(7, dtype=torch.float64), normal(9)]
+    joined = {name: torch.stack([s[name].detach() for s in states]) for name in adam.STATE_NAMES}
+    joined["theta"].requires_grad_()
+    joined["theta"].grad = torch.stack(gradients)
+    at_once = adam.take_step(joined, 0.1)
+    for k, (state, gradient) in enumerate(zip(states, gradients, strict=True)):
+        state["theta"].grad = gradient
+        for name, tensor in adam.take_step(state, 0.1).items():
+            assert torch.equal(at_once[name][k], tensor), name
 
 
 def test_step_is_pure_and_keeps_other_names() -> None:

@@ -85,7 +85,7 @@ def test_counts_start_at_one(words: list[str], capsys: pytest.CaptureFixture[str
 
 
 def test_tune_has_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
-    """It always uses the loop engine."""
+    """It always takes the faster of loop and batched."""
     assert "--engine" in refused(["tune", "digits", "--engine", "ray"], capsys)
 
 

@@ -1,0 +1,185 @@
+"""Many clients at once beside one after the other: `python -m tests.bench.batched` prints tables.
+
+A round of clients of 125 images each, as in the demo, 20 steps of 32, on one thread. Pairs are
+timed in turn, A B A B ..., by processor time, which other work on the machine disturbs less; the
+ratio is taken pair by pair and printed as median and quartiles.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from fedcel.data import Images, load_splits
+from fedcel.federation import (
+    RoundRequest,
+    begin_round,
+    build_workspace_net,
+    finish_round,
+    init_server_state,
+    update_client,
+    update_clients,
+)
+from fedcel.losses.cel import State
+from fedcel.runs import run_folder
+from fedcel.settings import Settings, parse_settings
+from sims.engines.simulate import train_on_engine
+from tests.bench.ratios import bare
+
+EACH = 125
+PAIRS = 11
+CLIENTS = (8, 32, 100)
+KINDS = ("plain", "cluster", "gated")
+Work = Callable[[], object]
+
+
+def main() -> None:
+    """Time every pair and print the tables."""
+    torch.set_num_threads(1)
+    print(
+        "| a round of | against | times as fast | quartiles | ms a client |\n|---|---|---|---|---|"
+    )
+    for clients in CLIENTS:
+        for kind in ("none", *KINDS):
+            settings = configure(clients, kind)
+            what = f"{clients} clients at once, CEL {kind}"
+            if kind == "none":
+                line(what, "bare in-place loop", at_once(settings), bare(settings), clients)
+            line(what, "loop engine", at_once(settings), one_by_one(settings), clients)
+    compare_with_ray()
+    print("\n| a round of 32 at once | against | costs | quartiles | ms a client |")
+    print("|---|---|---|---|---|")
+    without = at_once(configure(32, "none"))
+    for kind in KINDS:
+        settings = configure(32, kind)
+        line(f"CEL {kind}", "cross-entropy alone", without, at_once(settings), 32)
+
+
+def compare_with_ray(clients: int = 100, rounds: int = 6) -> None:
+    """Print how long a round takes on Flower's simulation, in wall time, and here."""
+    here, on_ray = (
+        time_rounds(
+            configure(clients, "plain", engine=engine, rounds=rounds, **{"chain.burn-in": 1.0})
+        )
+        for engine in ("batched", "ray")
+    )
+    ratios = [y / x for x, y in zip(here, on_ray, strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    typical = 1000 * statistics.median(here) / clients
+    print(
+        f"| {clients} clients at once, CEL plain, wall time | Flower on Ray | {middle:.2f} "
+        f"| {low:.2f} to {high:.2f} | {typical:.2f} |",
+        flush=True,
+    )
+
+
+def time_rounds(settings: Settings) -> list[float]:
+    """Return the seconds of each round of a run after the first."""
+    ends: list[float] = []
+    with TemporaryDirectory() as place:
+        folder = Path(place) / "run"
+        run_folder.create_run(folder, settings)
+        train_on_engine(settings, folder, lambda event: ends.append(time.perf_counter()))
+    return [after - before for before, after in pairwise(ends)]
+
+
+def configure(clients: int, kind: str, **change: object) -> Settings:
+    """Return the settings of a federation of so many clients, its loss fully on from round 1."""
+    values = {
+        "data.source": "tests.bench.batched:images",
+        "data.partition": "iid",
+        "data.train": EACH * clients,
+        "data.validation": 100,
+        "data.auxiliary": 100,
+        "data.test": 100,
+        "clients": clients,
+        "rounds": 100,
+        "local.steps": 20,
+        "prior.mode": "none",
+        "strategy.momentum": 0.0,
+        "cel.kind": kind,
+        "cel.warm-up": 0,
+        "cel.schedule": "constant",
+    }
+    return parse_settings({**values, **change})
+
+
+def images(data: object) -> tuple[Images, None]:
+    """Return random 8x8 images with labels."""
+    stream = torch.Generator().manual_seed(0)
+    count = EACH * max(CLIENTS) + 300
+    x = torch.rand(count, 1, 8, 8, generator=stream)
+    return Images(x, torch.randint(0, 10, (count,), generator=stream)), None
+
+
+def begin(settings: Settings) -> tuple[RoundRequest, Callable[[object], None]]:
+    """Return what is asked in round 1, and what makes the next model of the updates."""
+    parts = load_splits(settings.data, settings.clients, settings.seed).clients
+    flat = build_workspace_net(settings)
+    state = init_server_state(flat.vector)
+    request = begin_round(settings, state, {k: len(part.y) for k, part in enumerate(parts)})
+
+    def finish(updates: object) -> None:
+        finish_round(settings, state, request, updates, cut=flat.cut)  # type: ignore[arg-type]
+
+    return request, finish
+
+
+def one_by_one(settings: Settings) -> Work:
+    """Return a round of clients one after the other, that keep their states."""
+    request, finish = begin(settings)
+    states: dict[int, State] = {}
+
+    def train(client: int, weight: float) -> object:
+        update = update_client(settings, client, weight, request.inputs, state=states.get(client))
+        states[client] = update.state
+        return update
+
+    return lambda: finish(train(*pair) for pair in request.weights.items())
+
+
+def at_once(settings: Settings) -> Work:
+    """Return a round of the same clients at once."""
+    request, finish = begin(settings)
+    states: dict[int, State] = {}
+
+    def train() -> object:
+        updates = update_clients(
+            settings, request.weights, request.inputs, read_state=states.get, fall_back=refuse
+        )
+        for client, update in zip(request.weights, updates, strict=True):
+            states[client] = update.state
+            yield update
+
+    return lambda: finish(train())
+
+
+def refuse(reason: str) -> None:
+    """End the benchmark: nothing was computed at once."""
+    raise RuntimeError(reason)
+
+
+def line(what: str, other: str, a: Work, b: Work, clients: int, pairs: int = PAIRS) -> None:
+    """Print one row: how many times as long b takes as a, and a's time for each client."""
+    seconds(a), seconds(b)
+    times = [(seconds(a), seconds(b)) for _ in range(pairs)]
+    low, middle, high = statistics.quantiles([y / x for x, y in times], n=4)
+    typical = 1000 * statistics.median(x for x, _ in times) / clients
+    print(
+        f"| {what} | {other} | {middle:.2f} | {low:.2f} to {high:.2f} | {typical:.2f} |", flush=True
+    )
+
+
+def seconds(work: Work) -> float:
+    """Return the processor time of one call."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+if __name__ == "__main__":
+    main()

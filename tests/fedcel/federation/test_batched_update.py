@@ -1,0 +1,293 @@
+"""Clients trained at once are the clients trained one after the other, up to rounding."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedcel.errors import DivergedError
+from fedcel.federation import (
+    ClientUpdate,
+    RoundRequest,
+    ServerState,
+    add_mean_gradient,
+    batched_update,
+    begin_round,
+    build_workspace_net,
+    compute_client_gradient,
+    finish_round,
+    init_server_state,
+    select_client_images,
+    update_client,
+    update_clients,
+)
+from fedcel.losses.cel import State, Term
+from fedcel.settings import Settings, parse_settings
+
+BASE = {
+    "clients": 5,
+    "rounds": 10,
+    "local.steps": 5,
+    "local.batch-size": 24,
+    "net.width": 32,
+    "net.features": 16,
+    "cel.warm-up": 0,
+    "cel.ramp": 0.01,
+    "chain.burn-in": 0.9,
+    "data.train": 300,
+    "data.alpha": 5.0,
+}
+SAMPLED = {"chain.burn-in": 0.1, "cel.ramp": 0.0}
+HERE = __name__
+
+
+class Uneven:
+    """A loss of one's own that decides by a number, which no batched computation allows."""
+
+    def refresh(self, state: State | None, batches: Any, generator: torch.Generator) -> State:
+        """Keep nothing."""
+        return {}
+
+    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+        """Return the features' mean square, unless it is large."""
+        square = z.square().mean()
+        return Term(square if square.item() < 1e6 else 0 * square, {})
+
+    def step(self, state: State, z: Tensor, y: Tensor) -> State:
+        """Learn nothing."""
+        return state
+
+
+class Even(Uneven):
+    """The same, without a look at numbers."""
+
+    def loss(self, state: State, z: Tensor, y: Tensor, measure: bool = True) -> Term:
+        """Return the features' mean square."""
+        square = z.square().mean()
+        return Term(square, {"square": square.detach()} if measure else {})
+
+
+class Heavy:
+    """A sampler of one's own, with momentum and noise."""
+
+    def start(self, w: Tensor, plan: Any) -> State:
+        """Begin at rest."""
+        return {"v": torch.zeros_like(w)}
+
+    def step(self, state: State, w: Tensor, gradient: Tensor, add_noise: Any, plan: Any) -> State:
+        """Move by the velocity."""
+        velocity = 0.5 * state["v"] - plan.rate * gradient
+        add_noise(velocity, 1.0)
+        w.add_(velocity)
+        return {"v": velocity}
+
+
+def make_even(*_: object) -> Even:
+    """Make the loss that can be computed for several clients at once."""
+    return Even()
+
+
+def make_uneven(*_: object) -> Uneven:
+    """Make the loss that cannot."""
+    return Uneven()
+
+
+def make_heavy(*_: object) -> Heavy:
+    """Make the sampler."""
+    return Heavy()
+
+
+class Halves(nn.Module):
+    """A layer that no rule knows: two linear maps of one parameter."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.map = nn.Parameter(torch.linspace(-0.1, 0.1, inputs * outputs).view(inputs, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the map's image and its mirror's, halved."""
+        return (x @ self.map + x.flip(1) @ self.map) / 2
+
+
+def make_strange_net(
+    shape: tuple[int, ...], classes: int, net: object
+) -> tuple[nn.Module, nn.Module]:
+    """Make a net of that layer, without a bias in its head."""
+    encoder = nn.Sequential(nn.Flatten(), Halves(64, 16), nn.Softsign())
+    return encoder, nn.Linear(16, classes, bias=False)
+
+
+def ask(settings: Settings, state: ServerState) -> RoundRequest:
+    """Return what the server asks next."""
+    examples = {k: len(select_client_images(settings, k).y) for k in range(settings.clients)}
+    request = begin_round(settings, state, examples)
+    if request.plan.control != "fresh":
+        return request
+    number, model = request.inputs.round_number, request.inputs.model
+    gradients = {k: compute_client_gradient(settings, k, model, number) for k in request.weights}
+    return add_mean_gradient(request, gradients)
+
+
+def compare(change: Mapping[str, Any], first: int = 1, rounds: int = 2) -> list[str]:
+    """Train both ways from the same models and states; return why clients came one by one."""
+    settings = parse_settings({**BASE, **change})
+    flat = build_workspace_net(settings)
+    server = init_server_state(flat.vector, settings, flat.net, 10)._replace(round=first - 1)
+    states: dict[int, State] = {}
+    reasons: list[str] = []
+    for _ in range(rounds):
+        request = ask(settings, server)
+        singly = [
+            update_client(settings, k, weight, request.inputs, state=states.get(k))
+            for k, weight in request.weights.items()
+        ]
+        at_once = update_clients(
+            settings,
+            request.weights,
+            request.inputs,
+            read_state=states.get,
+            fall_back=reasons.append,
+        )
+        for expected, actual in zip(singly, at_once, strict=True):
+            assert_alike(expected, actual)
+        states = {k: update.state for k, update in zip(request.weights, singly, strict=True)}
+        server, _ = finish_round(settings, server, request, singly, cut=flat.cut, classes=10)
+    return reasons
+
+
+def assert_alike(expected: ClientUpdate, actual: ClientUpdate) -> None:
+    """Hold two updates of a client to each other, whatever they are made of."""
+    assert float(expected.delta.abs().max()) > 1e-4
+    for name in ("delta", "model"):
+        torch.testing.assert_close(
+            getattr(actual, name), getattr(expected, name), rtol=0, atol=1e-5
+        )
+    assert actual.state.keys() == expected.state.keys()
+    for name, tensor in expected.state.items():
+        torch.testing.assert_close(actual.state[name].detach(), tensor.detach(), rtol=0, atol=2e-4)
+    assert actual.metrics == pytest.approx(expected.metrics, abs=1e-4)
+    for mine, other in ((expected.gradient, actual.gradient),):
+        assert (mine is None) == (other is None)
+        assert mine is None or torch.equal(mine, other)
+    assert (expected.statistics is None) == (actual.statistics is None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cel.kind": "none"},
+        {"cel.kind": "plain"},
+        {"cel.kind": "plain", "cel.penalty": "log", "cel.clip": 0.01, "cel.share": "none"},
+        {"cel.kind": "cluster"},
+        {"cel.kind": "cluster", "cel.clusters": 3, "cel.form": "per-cluster"},
+        {"cel.kind": "cluster", "cel.clusters": 2, "cel.form": "original"},
+        {"cel.kind": "cluster", "cel.clusters": 2, "cel.centres": "averaged"},
+        {"cel.kind": "gated"},
+        {"cel.kind": "gated", "cel.attention": "floor", "cel.entropy": 0.1},
+        {"cel.kind": "gated", "cel.attention": "detach"},
+        {"cel.kind": "hybrid"},
+        {"cel.kind": "mutual-information"},
+        {"cel.kind": f"{HERE}:make_even"},
+        {"defence.name": "nopeek"},
+        {"defence.name": "adversarial", "defence.width": 16},
+        {"defence.name": "dropout", "defence.strength": 0.3},
+        {"defence.name": "bottleneck", "defence.strength": 6},
+        {"local.sampler": f"{HERE}:make_heavy", **SAMPLED, "chain.scope": "full"},
+        {"local.clip": 0.1, "local.augment": "affine", "local.balance": True},
+        {"net.name": f"{HERE}:make_strange_net", "cel.kind": "plain"},
+        {"net.name": "strided", "net.width": 16},
+    ],
+    ids=lambda change: " ".join(str(value).split(":")[-1] for value in change.values()),
+)
+def test_clients_at_once_are_those_one_by_one(change: dict[str, Any]) -> None:
+    """Deltas, states, metrics and statistics of two rounds; every loss, defence and sampler."""
+    assert compare(change) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"chain.scope": "full", "local.shared-noise": 0.5, "local.precondition": "rms"},
+        {"chain.scope": "head", "cel.kind": "gated", "local.balance": True},
+        {"chain.scope": "full", "local.control": "fresh"},
+        {"chain.scope": "full", "local.control": "stale", "local.clip": 1.0},
+    ],
+    ids=["shared noise", "head", "fresh", "stale"],
+)
+def test_sampling_clients_draw_the_same_noise_at_once(change: dict[str, Any]) -> None:
+    """Each has its own stream, its own variate and its own share of the noise."""
+    assert compare({**SAMPLED, "temperature": 1.0, **change}, first=4) == []
+
+
+def test_clients_of_unequal_size_are_trained_in_their_order() -> None:
+    """Some hold less than a batch; those of equal batches come together, one alone."""
+    change = {"data.alpha": 0.5, "local.batch-size": 40, "clients": 9, "data.train": 200}
+    settings = parse_settings({**BASE, **change})
+    sizes = {min(40, len(select_client_images(settings, k).y)) for k in range(9)}
+    assert len(sizes) > 3
+    assert compare({**change, "cel.kind": "cluster"}) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"cel.kind": "cluster", "cel.form": "mixture"}, "cel.kind 'cluster'"),
+        ({"cel.kind": "cluster", "cel.clustering": "diagonal"}, "cel.kind 'cluster'"),
+        ({"cel.kind": f"{HERE}:make_uneven"}, "make_uneven"),
+    ],
+    ids=["mixture", "diagonal", "own"],
+)
+def test_what_cannot_be_computed_at_once_is_named(change: dict[str, Any], reason: str) -> None:
+    """The updates are then those of one client after the other, and somebody is told why."""
+    reasons = compare(change, rounds=1)
+    assert len(reasons) == 1
+    assert reason in reasons[0]
+
+
+@pytest.mark.filterwarnings("ignore:net.bound is")
+def test_clients_that_diverge_are_what_they_are_alone() -> None:
+    """Their updates are not finite, to the bit as those of one client after the other."""
+    settings = parse_settings({**BASE, "net.bound": "none", "local.rate": 1e12})
+    request = ask(settings, init_server_state(build_workspace_net(settings).vector))
+    singly = [update_client(settings, k, w, request.inputs) for k, w in request.weights.items()]
+    at_once = update_clients(
+        settings,
+        request.weights,
+        request.inputs,
+        read_state=lambda client: None,
+        fall_back=pytest.fail,
+    )
+    for expected, actual in zip(singly, at_once, strict=True):
+        assert not expected.delta.isfinite().all()
+        torch.testing.assert_close(actual.delta, expected.delta, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.filterwarnings("ignore:net.bound is")
+def test_features_that_ran_away_stop_the_client_that_has_them() -> None:
+    """`cluster` refuses features that are not finite, in the words of one client."""
+    settings = parse_settings(
+        {**BASE, "cel.kind": "cluster", "net.bound": "none", "local.rate": 1e12}
+    )
+    request = ask(settings, init_server_state(build_workspace_net(settings).vector))
+    at_once = update_clients(
+        settings,
+        request.weights,
+        request.inputs,
+        read_state=lambda client: None,
+        fall_back=pytest.fail,
+    )
+    with pytest.raises(DivergedError, match="round 1, client 0: class"):
+        list(at_once)
+
+
+def test_large_nets_leave_room_for_fewer_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as their parameters fit, never none; batches of any size give the same."""
+    settings = parse_settings({**BASE, "clients": 7})
+    size = len(build_workspace_net(settings).vector)
+    monkeypatch.setattr(batched_update, "PARAMETERS_AT_ONCE", 3 * size + 1)
+    assert batched_update.count_clients_at_once(settings) == 3
+    assert compare({"clients": 7, "cel.kind": "plain"}, rounds=1) == []
+    monkeypatch.setattr(batched_update, "PARAMETERS_AT_ONCE", 1)
+    assert batched_update.count_clients_at_once(settings) == 1

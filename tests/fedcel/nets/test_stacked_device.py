@@ -1,0 +1,73 @@
+"""Clients at once on a GPU: one stood in for by a device that mixes with no other, a real one."""
+
+import pytest
+import torch
+
+from fedcel.data import Images
+from fedcel.federation.local_update import (
+    ClientRound,
+    LocalUpdate,
+    StepCorrections,
+    local_updates,
+)
+from fedcel.losses.composite import Losses
+from fedcel.nets import CPU, FlatNet, StackedNet, split_net
+from fedcel.posterior.round_plan import RoundPlan
+from fedcel.seeding import make_generator
+from fedcel.settings import LocalSettings, NetSettings
+from tests.fedcel.elsewhere import ELSEWHERE, Elsewhere
+from tests.fedcel.nets.test_device import CLASSES, FEATURES, LOSSES, SHAPE, build
+
+PLAN = RoundPlan(0.1, 1.0, 1.0, 0.1, 0.1, 0.01, False, 1.0, shared_noise=0.01, clip=1.0)
+
+
+def train(losses: Losses, device: torch.device, name: str = "mlp") -> list[LocalUpdate]:
+    """Return the rounds of three clients at once, everything on that can be."""
+    net = NetSettings(name=name, features=FEATURES, width=9, noise=0.3)
+    flat = FlatNet(split_net.build_net(net, SHAPE, CLASSES, make_generator(0, "net")))
+    received = flat.vector.clone()
+    flat = flat if device == CPU else flat.copy_to(device)
+    corrections = StepCorrections(torch.zeros_like(received), torch.ones_like(received))
+    clients = [
+        ClientRound(
+            Images(torch.rand(24, *SHAPE, generator=make_generator(k, "x")), torch.arange(24) % 3),
+            PLAN._replace(noise=0.01 * (k + 1)),
+            lambda purpose, k=k: make_generator(3, purpose, client=k),
+            losses,
+            None,
+            corrections,
+        )
+        for k in range(3)
+    ]
+    local = LocalSettings(steps=6, batch_size=12, augment="affine-flip", balance=True)
+    stacked = StackedNet(flat, len(clients))
+    return local_updates(flat, stacked, received, clients, local=local, refresh_every=1)
+
+
+@pytest.mark.filterwarnings("ignore:attention-share")
+@pytest.mark.parametrize("name", LOSSES)
+def test_clients_at_once_elsewhere_come_back_whole(name: str) -> None:
+    """No operation takes tensors of two devices; the processor has the same to rounding."""
+    losses = Losses(cel=build(name), cel_weight=1.0, clip=1.0)
+    here = train(losses, CPU)
+    with Elsewhere():
+        there = train(losses, ELSEWHERE)
+    assert len(here) == len(there) == 3
+    for expected, actual in zip(here, there, strict=True):
+        assert actual.delta.device == CPU
+        torch.testing.assert_close(actual.delta, expected.delta, rtol=0, atol=1e-6)
+        assert expected.delta.abs().max() > 1e-3
+        assert actual.metrics == pytest.approx(expected.metrics, abs=1e-5)
+        assert all(tensor.device == CPU for tensor in actual.state.values())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("net", ["mlp", "strided"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_clients_at_once_on_a_gpu_are_those_of_the_processor(name: str, net: str) -> None:
+    """The same draws, sums in another order."""
+    losses = Losses(cel=build(name), cel_weight=1.0)
+    for expected, actual in zip(
+        train(losses, CPU, net), train(losses, torch.device("cuda"), net), strict=True
+    ):
+        torch.testing.assert_close(actual.delta, expected.delta, rtol=0, atol=1e-4)
