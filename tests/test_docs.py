@@ -159,6 +159,12 @@ def test_examples_of_docstrings() -> None:
     assert tried and not failed
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_no_line_begins_with_a_percent_sign(page: Path) -> None:
+    """The site takes such a line for a comment and leaves it out."""
+    assert re.findall(r"^ *%.*", FENCE.sub("", read_page(page)), re.MULTILINE) == []
+
+
 def test_a_formula_shows_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the converter does not know would stand on the page with its backslash."""
     monkeypatch.syspath_prepend(ROOT / "docs" / "extensions")
