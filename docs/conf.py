@@ -49,7 +49,8 @@ def bars(app, what, name, obj, options, lines):  # noqa: D103 - Sphinx's signatu
 def draw(app, page, source):  # noqa: D103 - Sphinx's signature
     if not page.startswith("tutorials/"):
         drawn = generated_reference.draw_references(result_rows.draw_results(source[0], page))
-        source[0] = re.sub(r"(?<=\d) ± (?=\d)", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}", drawn)
+        drawn = re.sub(r"(?<=\d) ± (?=\d)", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}", drawn)
+        source[0] = re.sub(r"([≤≥≶]) (?=-?\d)", "\\1\N{NO-BREAK SPACE}", drawn)
 
 
 def setup(app):  # noqa: D103 - Sphinx's name

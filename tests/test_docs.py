@@ -2,6 +2,7 @@
 
 import contextlib
 import doctest
+import importlib
 import importlib.util
 import io
 import json
@@ -156,6 +157,22 @@ def test_examples_of_docstrings() -> None:
 
     failed, tried = doctest.testmod(fedcel.settings.parsing)
     assert tried and not failed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_no_line_begins_with_a_percent_sign(page: Path) -> None:
+    """The site takes such a line for a comment and leaves it out."""
+    assert re.findall(r"^ *%.*", FENCE.sub("", read_page(page)), re.MULTILINE) == []
+
+
+def test_a_formula_shows_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the converter does not know would stand on the page with its backslash."""
+    monkeypatch.syspath_prepend(ROOT / "docs" / "extensions")
+    mathml = importlib.import_module("mathml")
+    assert "&#x02016;" in mathml.convert_formula(r"\left\|z\right\|")
+    for tex in (r"\Big\|z\Big\|", r"\foo z"):
+        with pytest.raises(ValueError, match="not converted"):
+            mathml.convert_formula(tex)
 
 
 def test_the_readme_is_short_and_begins_with_its_two_commands() -> None:

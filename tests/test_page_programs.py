@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedcel.settings import parse_settings
+from sims.engines.simulate import simulate
+
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 TESTED = {
@@ -23,6 +26,16 @@ PAGES = {
     for path in sorted((ROOT / "docs" / kind).glob("*.md"))
     if BLOCK.search(path.read_text())
 }
+SMALL_RUN = {
+    "engine": "loop",
+    "clients": 2,
+    "rounds": 8,
+    "local.steps": 10,
+    "chain.burn-in": 0.5,
+    "chain.thin": 1,
+    "privacy.epsilons": "4",
+}
+"""The run that pages name `runs/mine`, in seconds."""
 TYPED = [
     name for name, path in PAGES.items() if name not in TESTED and not path.name.startswith(PIECES)
 ]
@@ -30,11 +43,14 @@ TYPED = [
 
 @pytest.mark.parametrize("name", TYPED)
 def test_programs_run_as_typed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after the other in an empty folder, each with what those before it made."""
+    """One after the other, each with what those before it made; the folder holds a run at most."""
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     names: dict[str, object] = {"__name__": "page"}
-    for block in BLOCK.findall(PAGES[name].read_text()):
+    text = PAGES[name].read_text()
+    if "runs/mine" in text:
+        simulate(parse_settings(SMALL_RUN), tmp_path / "runs" / "mine")
+    for block in BLOCK.findall(text):
         exec(block, names)
 
 
