@@ -17,6 +17,7 @@ from clients import service_messages
 from clients.device.encoder import MAX_ENCODER_BYTES, read_encoder
 from fedcel.errors import ServiceError, SpentError
 from fedcel.nets import SplitNet
+from fedcel.short_repr import summarise_record
 
 MAX_REPLY_BYTES = 2**20  # of any reply but an encoder
 MAX_REFUSALS = 6
@@ -83,6 +84,10 @@ class PrivatePrediction(NamedTuple):
     """Epsilon that the client may still spend."""
     leaked_bits: float
     """Bits beyond the label that all messages of this device may have told the service."""
+
+    def __repr__(self) -> str:
+        """Return a line; tensors by their shapes."""
+        return summarise_record(self)
 
 
 def send_with_retries(request: HttpRequest) -> Conversation[HttpReply]:

@@ -32,6 +32,7 @@ from clients.encoder_leak_guard import LeakGuard
 from clients.service_messages import LOOPBACK_HOSTS, Budget, ModelCard
 from fedcel.errors import ServiceError
 from fedcel.nets import SplitNet
+from fedcel.short_repr import summarise_record
 
 ATTEMPT_TIMEOUT = httpx.Timeout(30.0, connect=5.0)  # seconds
 
@@ -84,6 +85,10 @@ class ImageOwner:
     total_limit: float = 1000.0
     state: Path | None = None
     encoder: nn.Module | None = None
+
+    def __repr__(self) -> str:
+        """Show no image: whatever prints this may be a log that leaves the device."""
+        return summarise_record(self)
 
     def build_device(self, card: ModelCard, net: SplitNet) -> Device:
         """Measure a received encoder, and make a device with it.

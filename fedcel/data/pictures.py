@@ -115,8 +115,8 @@ def decode_pictures(
     if unequal:
         raise DataError(
             f"{len(unequal)} of {count} pictures differ in size from {first_name} of "
-            f"{format_size(sizes[0])} (width x height): {_join_first(unequal)}; set data.size to "
-            "the side, such as 32, to which all are resized"
+            f"{format_size(sizes[0])} (width x height): {_join_first(unequal)}; set data.size "
+            "(of `fedcel audit` --size) to the side, such as 32, to which all are resized"
         )
     if x.shape[1] == 1:
         del changes["grey"]

@@ -73,7 +73,7 @@ class Leakage:
     def _say_bits(self) -> str:
         """Return what one message tells, of how much, and the bound."""
         information = (
-            f"{self.information_bits:.2f} ± {self.information_half_width:.2f} of "
+            f"{self.information_bits:z.2f} ± {self.information_half_width:.2f} of "
             f"{self.cap_bits:.2f} bits about which image it is"
         )
         bounds = [self.certificate_bits]
@@ -82,7 +82,7 @@ class Leakage:
         else:
             words = (
                 "Beyond its label, one message tells the best possible attacker "
-                f"{self.bits_beyond_label:.2f} ± {self.beyond_label_half_width:.2f} of "
+                f"{self.bits_beyond_label:z.2f} ± {self.beyond_label_half_width:.2f} of "
                 f"{self.cap_beyond_label:.2f} bits about the image; with the label, {information}"
             )
             bounds = [self.certificate_beyond_label, self.certificate_bits]

@@ -335,10 +335,15 @@ def judge(
     if sigma is not None and (sigma > 0).all():
         is_flat = gap.norm() <= EQUAL_SHARE * table.norm()
         channel_bits = float(torch.log1p((gap / sigma).square().mean(0)).sum()) / 2 / np.log(2)
-        if is_flat and channel_bits < NO_SIGNAL_BITS:
+        if channel_bits < NO_SIGNAL_BITS:
+            if is_flat:
+                return (
+                    "All features are nearly equal: the encoder has collapsed, so this leak means "
+                    "nothing."
+                )
             return (
-                "All features are nearly equal: the encoder has collapsed, so this leak means "
-                "nothing."
+                "The features differ by far less than the noise: no head can tell even the classes "
+                "from a message, so this leak means nothing."
             )
     if share_right is None:
         return None

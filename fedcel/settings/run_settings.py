@@ -1,7 +1,7 @@
 """All settings of a run, and the rules between its groups."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Literal
 from warnings import warn
@@ -57,6 +57,22 @@ class Settings(BaseModel):
     chain: ChainSettings = ChainSettings()
     privacy: PrivacySettings = PrivacySettings()
     attack: AttackSettings = AttackSettings()
+
+    def __repr_args__(self) -> Iterator[tuple[str, object]]:
+        """Yield what differs from the defaults, by dotted key: all keys would fill a screen."""
+        defaults = {name: field.default for name, field in type(self).model_fields.items()}
+        for name, value in self:
+            if not isinstance(value, BaseModel):
+                if value != defaults[name]:
+                    yield to_kebab(name), value
+                continue
+            for key, part in value:
+                if part != getattr(defaults[name], key):
+                    yield f"{to_kebab(name)}.{to_kebab(key)}", part
+
+    def __str__(self) -> str:
+        """Show the same to `print`."""
+        return repr(self)
 
 
 def cut_sigma(settings: Settings) -> float:

@@ -127,7 +127,8 @@ def judge_without_base(best: Summary | None, is_alone: bool) -> Verdict:
     if best is None:
         text = "The bits that leak beyond the label were not measured, so there is no verdict."
         return Verdict(kind, text, None, None)
-    right = f"{format_percent(best.accuracy)} of the test images"
+    count = f"{best.candidates} " if best.candidates else "the "
+    right = f"{format_percent(best.accuracy)} of {count}test images"
     if is_alone:
         text = describe_leak(f"This model classifies {right} correctly, and", best)
     else:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import torch
 
-from clients.device import AsyncSplitClient, ImageOwner, SplitClient
+from clients.device import AsyncSplitClient, ImageOwner, PrivatePrediction, SplitClient
 from clients.device.split_client import check_url
 from fedcel.errors import LeakError, LeakLimitError, ServiceError
 from fedcel.posterior.predict import apply_heads
@@ -119,3 +119,11 @@ def test_a_reply_without_end_is_cut(up: Running, monkeypatch: pytest.MonkeyPatch
     )
     with pytest.raises(ServiceError, match="longer than"):
         SplitClient(up.url, up.key, OWNER)
+
+
+def test_what_a_device_prints_shows_no_image_and_no_table() -> None:
+    """A log may leave the device: shapes stand in the place of images and answers."""
+    assert repr(OWNER).startswith("ImageOwner(images=float32[100, 1, 8, 8], labels=int64[100]")
+    values = torch.zeros(3)
+    answer = PrivatePrediction(1, values, values, None, True, 96.0, 0.8)
+    assert "label=1, probabilities=float32[3]" in str(answer) and "tensor(" not in str(answer)

@@ -1,6 +1,7 @@
 """What any encoder leaks: against a brute-force computation, closed forms, and bad input."""
 
 import json
+from dataclasses import replace
 from math import log, log2, pi, sqrt
 
 import numpy as np
@@ -275,6 +276,16 @@ def test_what_was_not_learned_is_said() -> None:
     constant[:, 2] = 1
     assert "Nothing was learned" in str(said(logits=constant))
     assert said(logits=right.numpy()).accuracy == 1
+
+
+def test_features_far_below_the_noise_are_no_privacy() -> None:
+    """Around 0 they are not equal, yet nobody learns a class of them; zero is printed unsigned."""
+    z, y = points()
+    leak = measure_leakage(features=1e-5 * (z - z.mean(0)), labels=y, noise=0.3)
+    assert leak.verdict is not None and "no head can tell even the classes" in leak.verdict
+    assert str(leak).startswith(leak.verdict)
+    printed = str(replace(leak, bits_beyond_label=-1e-9, information_bits=-1e-9))
+    assert "-0.00" not in printed and "attacker 0.00 ±" in printed
 
 
 def test_a_collapsed_encoder_is_said_by_itself() -> None:

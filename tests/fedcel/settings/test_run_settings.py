@@ -158,3 +158,10 @@ def test_the_noise_that_a_loss_is_measured_against_is_that_of_the_cut() -> None:
         parse_settings(raw)
     noisy = parse_settings(raw | {"defence.name": "noise", "defence.strength": 0.4})
     assert defences.build_cut(noisy).sigma == 0.4
+
+
+def test_settings_print_what_was_set() -> None:
+    """By the keys that users type; the defaults would fill a screen."""
+    assert str(parse_settings({})) == "Settings()"
+    shown = str(parse_settings({"rounds": 7, "data.size": 32, "chain.burn-in": 0.7}))
+    assert shown == "Settings(rounds=7, data.size=32, chain.burn-in=0.7)"

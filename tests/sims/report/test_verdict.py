@@ -133,7 +133,7 @@ def test_no_undefended_variant() -> None:
 
 def test_alone() -> None:
     """One run, or the undefended one alone, compares nothing."""
-    alone = "This model classifies 90.0 % of the test images correctly, and 2.00 of at most"
+    alone = "This model classifies 90.0 % of 397 test images correctly, and 2.00 of at most"
     assert said(cell("run", 0.9, 2.0)).startswith(alone)
     assert said(NONE).startswith("Only the undefended model was measured: 4.46 of at most 5.3")
 
@@ -189,7 +189,7 @@ def test_a_model_at_chance_never_reads_as_private() -> None:
     (caution,) = list_cautions([NONE, collapsed], find_verdict([NONE, collapsed]))
     assert caution.startswith("No better than a guess: collapsed.")
     unknown = replace(collapsed, chance=None)
-    assert "classifies 13.0 % of the test images correctly, and 0.00 of" in said(unknown)
+    assert "classifies 13.0 % of 397 test images correctly, and 0.00 of" in said(unknown)
 
 
 def test_an_update_of_one_image_stands_at_the_top(outcome: Callable[..., RunResult]) -> None:
