@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedcel.leakage.observation import Observation
 from fedcel.leakage.observation_law import find_law
+from fedcel.short_repr import summarise_record
 
 
 class BestGuesses(NamedTuple):
@@ -17,6 +18,10 @@ class BestGuesses(NamedTuple):
     """Positions of the likeliest images, the likeliest first."""
     probabilities: Float[Tensor, "Q G"]
     """Their posterior probabilities, for an image drawn uniformly from the M."""
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
 
 
 def best_guesses(

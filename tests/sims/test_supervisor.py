@@ -14,6 +14,8 @@ PROGRAM = """
 import os, signal, subprocess, sys, time
 from sims import supervisor
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
+
 def report(ending):
     print(f"{ending.reason}; {ending.hint}", file=sys.stderr)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.test_deployment import BIN, ROOT, free
+from tests.system.federation import BIN, ROOT, find_port
 
 PAGE = ROOT / "docs" / "how-to" / "serve-private-answers.md"
 
@@ -21,7 +21,7 @@ def test_the_page_is_typed_from_training_to_an_answer(tmp_path: Path) -> None:
         for kind in ("sh", "python")
     )
     assert shell and program
-    port = str(free())
+    port = str(find_port())
     script = shell[1].replace(
         "private-key pki/server.key", f"private-key pki/server.key --port {port}"
     )

@@ -1,6 +1,7 @@
 """Two processes do not write into one folder: the second command ends at once, with status 2."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -46,6 +47,13 @@ def test_a_folder_in_use_is_refused_by_name(
     assert f"{out} is in use by process " in error and "Traceback" not in error
 
 
+def is_descendant(process: int, ancestor: int) -> bool:
+    """Say whether a process is another, or was begun by it: a command trains in a child of its."""
+    status = Path(f"/proc/{process}/status").read_text()
+    parent = int(status.split("PPid:")[1].split()[0])
+    return process == ancestor or (parent > 1 and is_descendant(parent, ancestor))
+
+
 def test_a_run_is_not_resumed_beside_the_process_that_trains_it(tmp_path: Path) -> None:
     """Real processes: the second ends with 2, the first goes on; killed, it can be resumed."""
     out = tmp_path / "run"
@@ -59,7 +67,8 @@ def test_a_run_is_not_resumed_beside_the_process_that_trains_it(tmp_path: Path) 
                 time.sleep(0.05)
             second = subprocess.run([*words, "--resume"], capture_output=True, text=True)
             assert second.returncode == 2
-            assert f"in use by process {first.pid} on " in second.stderr
+            named = re.search(r"in use by process (\d+) on ", second.stderr)
+            assert named and is_descendant(int(named[1]), first.pid)
             assert first.poll() is None
         finally:
             first.kill()
