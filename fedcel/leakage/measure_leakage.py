@@ -341,9 +341,12 @@ def judge(
                     "All features are nearly equal: the encoder has collapsed, so this leak means "
                     "nothing."
                 )
+            # Pinsker: classes are told by the total variation, sqrt(I / 2) at most, I in nats.
+            gain = (channel_bits * np.log(2) / 2) ** 0.5
             return (
-                "The features differ by far less than the noise: no head can tell even the classes "
-                "from a message, so this leak means nothing."
+                "The features differ by far less than the noise: from one message no head is right "
+                f"more than {100 * gain:.1f} points more often than a guess, so this leak means "
+                "nothing."
             )
     if share_right is None:
         return None

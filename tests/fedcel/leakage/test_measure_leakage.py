@@ -279,13 +279,23 @@ def test_what_was_not_learned_is_said() -> None:
 
 
 def test_features_far_below_the_noise_are_no_privacy() -> None:
-    """Around 0 they are not equal, yet nobody learns a class of them; zero is printed unsigned."""
+    """Around 0 they are not equal, yet hardly tell a class; zero is printed unsigned."""
     z, y = points()
     leak = measure_leakage(features=1e-5 * (z - z.mean(0)), labels=y, noise=0.3)
-    assert leak.verdict is not None and "no head can tell even the classes" in leak.verdict
+    assert leak.verdict is not None and "no head is right more than 0.0 points more" in leak.verdict
     assert str(leak).startswith(leak.verdict)
     printed = str(replace(leak, bits_beyond_label=-1e-9, information_bits=-1e-9))
     assert "-0.00" not in printed and "attacker 0.00 ±" in printed
+
+
+def test_the_gain_over_a_guess_is_a_bound() -> None:
+    """Two classes at a tenth of the noise to either side: Bayes' rule gains 4.0 points."""
+    features = torch.tensor([[-0.1], [0.1]]).repeat(30, 1)
+    leak = measure_leakage(features=features, labels=torch.tensor([0, 1]).repeat(30), noise=1.0)
+    bayes = 100 * (float(torch.special.ndtr(torch.tensor(0.1))) - 0.5)
+    assert leak.verdict is not None
+    stated = float(leak.verdict.split("more than ")[1].split()[0])
+    assert bayes <= stated <= 1.3 * bayes
 
 
 def test_a_collapsed_encoder_is_said_by_itself() -> None:
