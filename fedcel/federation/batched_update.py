@@ -1,7 +1,6 @@
 """The clients of a round in batches: their steps are computed at once, as far as that goes."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import islice
 
 from fedcel.errors import DivergedError, StackingError, describe_unforeseen
@@ -11,9 +10,10 @@ from fedcel.federation.client_update import (
     RoundInputs,
     build_client_losses,
     build_stacked_nets,
+    clip_and_perturb,
+    count_refresh_epochs,
     finish_client,
     prepare_client,
-    protect_update,
     select_client_images,
     update_client,
 )
@@ -149,15 +149,11 @@ def _update_batch(
             fall_back(str(error) if is_known else describe_unforeseen(error))
         return updates
     return [
-        protect_update(settings.update, partial(_return_update, update), inputs.model, state)
+        clip_and_perturb(settings.update, update, inputs.model)
         if update.model.isfinite().all()
         else update_one(position)
-        for position, (update, state) in enumerate(zip(updates, states, strict=True))
+        for position, update in enumerate(updates)
     ]
-
-
-def _return_update(update: ClientUpdate) -> ClientUpdate:
-    return update
 
 
 def _train_at_once(
@@ -171,7 +167,7 @@ def _train_at_once(
         inputs.model,
         [client.round for client in clients],
         local=settings.local,
-        refresh_every=settings.cel.refresh_every if settings.cel.refresh == "epoch" else 0,
+        refresh_every=count_refresh_epochs(settings),
     )
     return [
         finish_client(settings, client, update, inputs)

@@ -269,7 +269,7 @@ def _train_client(
         streams=streams,
         losses=acting,
         state=state,
-        refresh_every=settings.cel.refresh_every if settings.cel.refresh == "epoch" else 0,
+        refresh_every=count_refresh_epochs(settings),
         corrections=corrections,
     )
     return finish_client(settings, prepared, update, inputs)
@@ -348,6 +348,11 @@ def finish_client(
         statistics,
         gradient if plan.control == "stale" else None,
     )
+
+
+def count_refresh_epochs(settings: Settings) -> int:
+    """Return the local epochs between two refreshes of the CEL's statistics, 0: one a round."""
+    return settings.cel.refresh_every if settings.cel.refresh == "epoch" else 0
 
 
 def plan_client(settings: Settings, weight: float, inputs: RoundInputs) -> RoundPlan:
@@ -440,16 +445,33 @@ def protect_update(
     Returns:
         The update, clipped and perturbed as the settings say.
     """
-    if protection.clip == "none":
-        return train()
-    if not protection.noise:
-        update = train()
-        delta = clip_update(update.delta, protection.clip).to(update.delta.dtype)
-        return update._replace(delta=delta, model=received + delta)
+    if protection.clip == "none" or not protection.noise:
+        return clip_and_perturb(protection, train(), received)
     try:
         update = train()
     except Exception as error:  # whichever: that it came at all may depend on the images
         warnings.warn(f"the update counts as 0, there is none: {error}", stacklevel=2)
         update = ClientUpdate(torch.zeros_like(received), received, state or {}, {})
+    return clip_and_perturb(protection, update, received)
+
+
+def clip_and_perturb(
+    protection: UpdateSettings, update: ClientUpdate, received: Float[Tensor, " P"]
+) -> ClientUpdate:
+    """Clip and perturb what a training gave; with noise its metrics are dropped.
+
+    Args:
+        protection: Clip and noise of the updates.
+        update: As it was trained.
+        received: The model that the round started from, (P,).
+
+    Returns:
+        The update, clipped and perturbed as the settings say.
+    """
+    if protection.clip == "none":
+        return update
+    if not protection.noise:
+        delta = clip_update(update.delta, protection.clip).to(update.delta.dtype)
+        return update._replace(delta=delta, model=received + delta)
     delta = add_update_noise(update.delta, protection.clip, protection.noise)
     return ClientUpdate(delta, received + delta, update.state, {})

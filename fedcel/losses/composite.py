@@ -8,9 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.errors import DivergedError
-from fedcel.losses.cel import state_names
 from fedcel.losses.cel.protocol import ConditionalEntropy, FeatureBatches, State, Term
 from fedcel.losses.defences.protocol import Defence
+from fedcel.named_tensors import add_prefix, select_prefix
 from fedcel.short_repr import summarise_record
 
 Streams = Callable[[str], torch.Generator]
@@ -93,14 +93,12 @@ def select_state(state: State | None, prefix: str) -> State | None:
     Returns:
         The tensors under the part's own names, or None where there are none.
     """
-    return state_names.select_prefix(state or {}, prefix) or None
+    return select_prefix(state or {}, prefix) or None
 
 
 def join_states(cel: State | None, defence: State | None) -> State:
     """Return both parts' tensors as one state."""
-    return state_names.add_prefix(CEL_PREFIX, cel or {}) | state_names.add_prefix(
-        DEFENCE_PREFIX, defence or {}
-    )
+    return add_prefix(CEL_PREFIX, cel or {}) | add_prefix(DEFENCE_PREFIX, defence or {})
 
 
 def start_losses(
@@ -141,7 +139,7 @@ def refresh_stack(
     if not can_refresh_stack(losses) or cel_state is None:
         return None
     refreshed = losses.cel.refresh_stack(cel_state, z, y, client)  # type: ignore[union-attr]
-    return None if refreshed is None else state | state_names.add_prefix(CEL_PREFIX, refreshed)
+    return None if refreshed is None else state | add_prefix(CEL_PREFIX, refreshed)
 
 
 def can_refresh_stack(losses: Losses) -> bool:

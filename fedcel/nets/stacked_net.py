@@ -9,6 +9,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from fedcel.errors import StackingError
+from fedcel.named_tensors import add_prefix, select_prefix
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.nets.split_net import SplitNet
 
@@ -93,8 +94,8 @@ class StackedSplitNet:
         """
         self.cut, self.features = net.cut, net.features
         self._head = net.head
-        self._head_parameters = _select_part(parameters, "head")
-        self._encode = _stack_layer(net.encoder, _select_part(parameters, "encoder"))
+        self._head_parameters = select_prefix(parameters, "head.")
+        self._encode = _stack_layer(net.encoder, select_prefix(parameters, "encoder."))
         self._answer = _stack_layer(net.head, self._head_parameters)
         self._is_classifier = net.potential is cross_entropy
 
@@ -113,7 +114,7 @@ class StackedSplitNet:
         if self._is_classifier:
             losses = cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
             return losses.view(y.shape).mean(1)
-        return _vmap_module(_Potential(self._head), _prefix("head", self._head_parameters))(
+        return _vmap_module(_Potential(self._head), add_prefix("head.", self._head_parameters))(
             logits, y
         )
 
@@ -130,26 +131,12 @@ class _Potential(nn.Module):
         return potential
 
 
-def _prefix(part: str, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{part}.{name}": tensor for name, tensor in parameters.items()}
-
-
-def _select_part(parameters: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
-    """Return the parameters of one child module under its own names."""
-    start = f"{part}."
-    return {
-        name.removeprefix(start): tensor
-        for name, tensor in parameters.items()
-        if name.startswith(start)
-    }
-
-
 def _stack_layer(module: nn.Module, parameters: Mapping[str, Tensor]) -> Layer:
     """Return what computes a module for K clients; subclasses may do anything and are mapped."""
     kind = type(module)
     if kind is nn.Sequential:
         layers = [
-            _stack_layer(child, _select_part(parameters, name))
+            _stack_layer(child, select_prefix(parameters, f"{name}."))
             for name, child in module._modules.items()
             if child is not None  # `named_children` skips one that is repeated
         ]

@@ -12,6 +12,7 @@ from fedcel import plugins
 from fedcel.errors import PluginError
 from fedcel.losses import require_state
 from fedcel.losses.cel import State
+from fedcel.named_tensors import add_prefix, select_prefix
 from fedcel.nets import FlatNet, StackedNet
 from fedcel.posterior.protocol import NoiseAdder, Sampler
 from fedcel.posterior.round_plan import RoundPlan
@@ -168,21 +169,17 @@ class RowSampler:
         """Move each row with its own noise; see `Sampler.step`."""
         states = []
         for k, row in enumerate(self._rows):
-            start, noise_adder = f"{k}.", partial(add_row_noise, row)
-            before = {
-                name.removeprefix(start): tensor
-                for name, tensor in state.items()
-                if name.startswith(start)
-            }
+            before, noise_adder = select_prefix(state, f"{k}."), partial(add_row_noise, row)
             states.append(row.sampler.step(before, w[k], gradient[k], noise_adder, row.plan))
         return _join_rows(states)
 
 
 def _join_rows(states: Iterable[State]) -> State:
     """Return the tensors of all rows as one state."""
-    return {
-        f"{k}.{name}": tensor for k, state in enumerate(states) for name, tensor in state.items()
-    }
+    joined = State()
+    for k, state in enumerate(states):
+        joined |= add_prefix(f"{k}.", state)
+    return joined
 
 
 def stack_contexts(rows: Sequence[LangevinContext]) -> LangevinContext:

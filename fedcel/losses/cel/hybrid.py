@@ -13,7 +13,7 @@ from fedcel.losses.cel.cluster import DEFAULT_CLUSTERS, Cluster
 from fedcel.losses.cel.gated import Gated, attention_scores
 from fedcel.losses.cel.protocol import FeatureBatches, State, Term, split_features
 from fedcel.losses.cel.reservoir import check_finite
-from fedcel.losses.cel.state_names import add_prefix, select_prefix
+from fedcel.named_tensors import add_prefix, select_prefix
 from fedcel.settings import check_hybrid_clusters
 
 GATED_PREFIX, CLUSTER_PREFIX = "gated.", "cluster."

@@ -1,4 +1,4 @@
-"""States of parts in one dictionary of tensors."""
+"""The names of the tensors in a client's state."""
 
 from collections.abc import Iterable
 
@@ -13,17 +13,3 @@ def check_state_names(state: State, names: Iterable[str], part: str) -> None:
             f"a client's state holds {sorted(state)}, must hold {missing} for {part}: the loss or "
             "defence changed; start from an empty state"
         )
-
-
-def add_prefix(prefix: str, state: State) -> State:
-    """Return a part's tensors under names that begin with `prefix`."""
-    return {f"{prefix}{name}": tensor for name, tensor in state.items()}
-
-
-def select_prefix(state: State, prefix: str) -> State:
-    """Return the tensors of one part under their own names."""
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in state.items()
-        if name.startswith(prefix)
-    }

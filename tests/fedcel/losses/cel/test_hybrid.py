@@ -10,7 +10,7 @@ from fedcel.losses.cel.gated import Gated, attention_log_weights, attention_scor
 from fedcel.losses.cel.hybrid import Hybrid, first_of_each_class
 from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
 from fedcel.losses.cel.spread_penalties import linear_penalty
-from fedcel.losses.cel.state_names import add_prefix, select_prefix
+from fedcel.named_tensors import add_prefix, select_prefix
 from fedcel.testing import CELContract
 
 
