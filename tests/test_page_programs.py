@@ -8,6 +8,7 @@ import torch
 
 from fedcel.settings import parse_settings
 from sims.engines.simulate import simulate
+from tests.sims.small import SAMPLED
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -26,16 +27,6 @@ PAGES = {
     for path in sorted((ROOT / "docs" / kind).glob("*.md"))
     if BLOCK.search(path.read_text())
 }
-SMALL_RUN = {
-    "engine": "loop",
-    "clients": 2,
-    "rounds": 8,
-    "local.steps": 10,
-    "chain.burn-in": 0.5,
-    "chain.thin": 1,
-    "privacy.epsilons": "4",
-}
-"""The run that pages name `runs/mine`, in seconds."""
 TYPED = [
     name for name, path in PAGES.items() if name not in TESTED and not path.name.startswith(PIECES)
 ]
@@ -49,7 +40,7 @@ def test_programs_run_as_typed(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     names: dict[str, object] = {"__name__": "page"}
     text = PAGES[name].read_text()
     if "runs/mine" in text:
-        simulate(parse_settings(SMALL_RUN), tmp_path / "runs" / "mine")
+        simulate(parse_settings(SAMPLED), tmp_path / "runs" / "mine")
     for block in BLOCK.findall(text):
         exec(block, names)
 

@@ -1,5 +1,6 @@
 """The plots, as SVG text: colours safe for the colour-blind, and never colour alone."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
@@ -14,7 +15,7 @@ from matplotlib.lines import Line2D
 from fedcel.posterior import DIAGNOSIS_INTERVAL, MAX_R_HAT, Trace, diagnose
 from fedcel.settings import MIN_ESS, MIN_SAMPLED_ROUNDS, burn_in_rounds
 from sims.report.book import FinishedRun
-from sims.report.summary import Summary
+from sims.report.summary import Summary, read_epsilon
 from sims.results import Estimate, ReliabilityBins, RoundEvent, estimate
 
 INK = "#26323d"
@@ -27,6 +28,12 @@ PANEL_VARIANTS = 7
 MAX_DROP = 12.0
 """Points of accuracy below the undefended net at which a figure ends."""
 WIDTH = 5.0  # inches: text stays readable when a phone shrinks the figure
+BAR = 0.02
+"""Width of a bar of the counts of answers, in confidence."""
+WIDE_LABEL = 24
+"""Letters of a name beside which a second one has no room in a legend."""
+MAX_LABEL = 52
+"""Letters that a legend has room for."""
 
 
 class Look(NamedTuple):
@@ -389,10 +396,6 @@ def draw_reliability(
     return figure
 
 
-BAR = 0.02
-"""Width of a bar of the counts, in confidence."""
-
-
 def list_bins(bins: ReliabilityBins) -> list[tuple[float, float, float]]:
     """Return confidence, accuracy and count of the bins that hold any answer."""
     columns = zip(bins.confidence, bins.accuracy, bins.count, strict=False)
@@ -441,19 +444,12 @@ def list_private(summary: Summary) -> list[tuple[float, float, float | None]]:
         measured = [private[name] for private in results if name in private]
         accuracy = estimate(utility.accuracy for utility in measured).mean
         ceiling = estimate(utility.ceiling for utility in measured).mean
-        try:
-            epsilon = float(name)
-        except ValueError:  # an unusual name stands in the table alone
-            continue
-        if accuracy is not None and epsilon > 0:
+        epsilon = read_epsilon(name)
+        if accuracy is not None and 0 < epsilon < math.inf:  # an unusual name is in the table alone
             points.append((epsilon, 100 * accuracy, None if ceiling is None else 100 * ceiling))
     return sorted(points)
 
 
-WIDE_LABEL = 24
-"""Letters of a name beside which a second one has no room."""
-MAX_LABEL = 52
-"""Letters that a legend has room for."""
 Entry = tuple[Look, str]
 
 

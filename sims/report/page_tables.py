@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fedcel.attacks import AttackRow
 from fedcel.json_records import Record
 from fedcel.settings import dump_settings, flatten_settings
-from sims.report.summary import Summary
+from sims.report.summary import Summary, read_epsilon
 from sims.report.table import (
     DASH,
     Table,
@@ -157,17 +157,10 @@ def make_private_table(summaries: Sequence[Summary]) -> Table:
     for summary in summaries:
         results = results_of(summary)
         epsilons = dict.fromkeys(epsilon for result in results for epsilon in result.private)
-        for epsilon in sorted(epsilons, key=_size):
+        for epsilon in sorted(epsilons, key=read_epsilon):
             private = [r.private[epsilon] for r in results if epsilon in r.private]
             rows.append((summary.label, epsilon, *format_results(UTILITY, private)))
     return make_table("Private answers", head, rows)
-
-
-def _size(epsilon: str) -> float:
-    try:
-        return float(epsilon)
-    except ValueError:
-        return float("inf")  # an unusual name goes last, it is still shown
 
 
 HOW: tuple[tuple[str, Callable[[AttackRow], str]], ...] = (

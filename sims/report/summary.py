@@ -1,5 +1,6 @@
 """Means and intervals over seeds: one summary per variant and strength."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -34,6 +35,14 @@ def settled_accuracy(run: FinishedRun) -> float | None:
     end = burn_in_rounds(run.settings)
     late = [event for event in run.events if event.round > end] or list(run.events[-1:])
     return estimate(event.accuracy for event in late).mean
+
+
+def read_epsilon(name: str) -> float:
+    """Return the epsilon that names private answers; infinity where it is no number."""
+    try:
+        return float(name)
+    except ValueError:
+        return math.inf
 
 
 def select_decoder_rows(run: FinishedRun) -> list[AttackRow]:

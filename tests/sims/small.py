@@ -17,6 +17,17 @@ CLUSTERED: dict[str, Any] = {
 }
 """Three clients with class centres, a chain of two models."""
 
+SAMPLED: dict[str, Scalar] = {
+    "engine": "loop",
+    "clients": 2,
+    "rounds": 8,
+    "local.steps": 10,
+    "chain.burn-in": 0.5,
+    "chain.thin": 1,
+    "privacy.epsilons": "4",
+}
+"""Two clients without a loss, a chain of a few models."""
+
 QUICK: dict[str, Scalar] = {
     "engine": "loop",
     "rounds": 5,

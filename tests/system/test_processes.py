@@ -32,12 +32,8 @@ def tensors(run: Path) -> dict[str, dict[str, object]]:
     }
 
 
-@pytest.mark.long
-def test_ctrl_c_on_ray_keeps_complete_rounds_and_a_resumed_run_ends_like_the_loop(
-    tmp_path: Path,
-) -> None:
-    """Eight virtual clients, SIGINT after three rounds: exit 130, state whole, the same bits."""
-    run, whole = tmp_path / "run", tmp_path / "whole"
+def start_on_ray(run: Path) -> subprocess.Popen[str]:
+    """Start a training on Ray and wait for its first three rounds."""
     process = subprocess.Popen(command(run, "ray"), stderr=subprocess.PIPE, text=True, cwd=ROOT)
     events = run / "events.jsonl"
     limit = time.monotonic() + 240
@@ -45,6 +41,16 @@ def test_ctrl_c_on_ray_keeps_complete_rounds_and_a_resumed_run_ends_like_the_loo
         assert process.poll() is None, "the run ended by itself"
         assert time.monotonic() < limit, "no three rounds within four minutes"
         time.sleep(0.1)
+    return process
+
+
+@pytest.mark.long
+def test_ctrl_c_on_ray_keeps_complete_rounds_and_a_resumed_run_ends_like_the_loop(
+    tmp_path: Path,
+) -> None:
+    """Eight virtual clients, SIGINT after three rounds: exit 130, state whole, the same bits."""
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    process, events = start_on_ray(run), run / "events.jsonl"
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=240)
     assert process.returncode == 130
@@ -85,13 +91,7 @@ def test_a_training_whose_ray_dies_says_so_and_goes_on_where_it_was(
 ) -> None:
     """Exit 1, one line of ours: what died, and the very command that ends with the same bits."""
     run, whole = tmp_path / "run", tmp_path / "whole"
-    process = subprocess.Popen(command(run, "ray"), stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    events = run / "events.jsonl"
-    limit = time.monotonic() + 240
-    while not (events.exists() and len(events.read_text().splitlines()) >= 3):
-        assert process.poll() is None, "the run ended by itself"
-        assert time.monotonic() < limit, "no three rounds within four minutes"
-        time.sleep(0.1)
+    process = start_on_ray(run)
     os.kill(find_descendant(process.pid, victim), signal.SIGKILL)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 1

@@ -14,21 +14,12 @@ from fedcel.runs import run_folder
 from fedcel.seeding import make_generator
 from fedcel.settings import parse_settings
 from sims.engines.simulate import simulate
-
-RAW = {
-    "engine": "loop",
-    "clients": 2,
-    "rounds": 8,
-    "local.steps": 10,
-    "chain.burn-in": 0.5,
-    "chain.thin": 1,
-    "privacy.epsilons": "4",
-}
+from tests.sims.small import SAMPLED
 
 
 def test_images_in_probabilities_and_uncertainty_out(tmp_path: Path) -> None:
     """More images than are answered at once: the same as the parts; noise is the disagreement's."""
-    simulate(parse_settings(RAW), tmp_path / "run")
+    simulate(parse_settings(SAMPLED), tmp_path / "run")
     posterior, run = Posterior.open(tmp_path / "run"), run_folder.read_run(tmp_path / "run")
     images = run.splits.test.x.repeat(2, 1, 1, 1)
     prediction = posterior(images)
@@ -50,7 +41,9 @@ def test_images_in_probabilities_and_uncertainty_out(tmp_path: Path) -> None:
 
 def test_a_run_without_noise_is_a_point(tmp_path: Path) -> None:
     """Iterates of SGD are no posterior: one model answers, and what disagrees is nothing."""
-    simulate(parse_settings({**RAW, "temperature": 0.0, "chain.scope": "full"}), tmp_path / "run")
+    simulate(
+        parse_settings({**SAMPLED, "temperature": 0.0, "chain.scope": "full"}), tmp_path / "run"
+    )
     posterior, run = Posterior.open(tmp_path / "run"), run_folder.read_run(tmp_path / "run")
     assert run.samples == []
     prediction = posterior(run.splits.test.x[:64])
@@ -68,7 +61,7 @@ def test_a_run_without_noise_is_a_point(tmp_path: Path) -> None:
 def test_a_run_of_another_format_is_refused_by_name(tmp_path: Path) -> None:
     """An older one and one that says nothing; the path and both formats are named."""
     path = tmp_path / "run" / "settings.toml"
-    run_folder.create_run(path.parent, parse_settings(RAW))
+    run_folder.create_run(path.parent, parse_settings(SAMPLED))
     for line in ("format = 0", ""):
         path.write_text(path.read_text().replace("format = 1", line))
         with pytest.raises(RunError, match=r"settings.toml: format is (0|None), this version"):
