@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
+import torch
+
 from fedcel.errors import DivergedError, StackingError, describe_unforeseen
 from fedcel.federation.client_update import (
     ClientUpdate,
@@ -24,7 +26,7 @@ from fedcel.own_parts import blame_own_parts
 from fedcel.posterior import is_encoder_frozen
 from fedcel.settings import Settings
 
-PARAMETERS_AT_ONCE = 2**18
+PARAMETERS_AT_ONCE = 2**20
 """Parameters of all clients of a batch on a processor: what is larger leaves its fast memory."""
 DEVICE_PARAMETERS_AT_ONCE = 2**26
 """The same on a GPU, whose memory is the limit."""
@@ -74,8 +76,8 @@ def update_clients(
             groups.setdefault(count, []).append(client)
         updates: dict[int, ClientUpdate] = {}
         for group in groups.values():
-            for first in range(0, len(group), size):
-                batch = group[first : first + size]
+            pieces = torch.tensor(group).tensor_split(-(-len(group) // size))
+            for batch in (piece.tolist() for piece in pieces):
                 states = [read_state(client) for client in batch]
                 trained = _update_batch(
                     settings, batch, weights, inputs, states=states, fall_back=fall_back

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedcel.data import Images, augment_images
 from fedcel.errors import StackingError
 from fedcel.losses import NO_LOSSES, Batch, Losses, Streams, composite, stack_losses
-from fedcel.losses.cel import FeatureBatches, State
+from fedcel.losses.cel import FeatureBatches, StackedFeatures, State
 from fedcel.nets import (
     CPU,
     FlatNet,
@@ -93,7 +93,7 @@ class PreparedRound(NamedTuple):
     """What all steps of a client's round share, on the device where they are taken.
 
     Of K clients at once each step's tensors are of all of them, (K, b, ...), and `rows` holds what
-    each has for itself.
+    each has for itself; a tensor of all steps is (K, steps, ...), each client's part in one piece.
     """
 
     flat: FlatNet
@@ -103,13 +103,13 @@ class PreparedRound(NamedTuple):
     plan: RoundPlan
     losses: Losses
     streams: Streams
-    labels: Int[Tensor, "steps *k b"]
+    labels: Int[Tensor, "*k steps b"]
     """Each step's labels."""
-    batch_inputs: Iterator[Float[Tensor, "steps ..."]]
+    batch_inputs: Iterator[Float[Tensor, "..."]]
     """The images of some steps in a row, augmented; their features where the encoder is frozen."""
-    mask: Bool[Tensor, "steps *k b D"] | None
+    mask: Bool[Tensor, "*k steps b D"] | None
     """What the cut keeps of the features."""
-    cut_noise: Float[Tensor, "steps *k b D"] | None
+    cut_noise: Float[Tensor, "*k steps b D"] | None
     """What the cut adds to the features."""
     langevin: LangevinContext
     refresh_period: int
@@ -269,15 +269,15 @@ def _stack_rounds(stacked: StackedNet, rows: Sequence[PreparedRound]) -> Prepare
     """Return the rounds of several clients as one."""
     first = rows[0]
     mask, cut_noise = (
-        None if parts[0] is None else torch.stack(parts, 1)
+        None if parts[0] is None else torch.stack(parts)
         for parts in zip(*((row.mask, row.cut_noise) for row in rows), strict=True)
     )
     inputs = zip(*(row.batch_inputs for row in rows), strict=True)
     return first._replace(
         stacked=stacked,
         losses=stack_losses(first.losses),
-        labels=torch.stack([row.labels for row in rows], 1),
-        batch_inputs=(torch.stack(parts, 1) for parts in inputs),
+        labels=torch.stack([row.labels for row in rows]),
+        batch_inputs=(torch.stack(parts) for parts in inputs),
         mask=mask,
         cut_noise=cut_noise,
         langevin=stack_contexts([row.langevin for row in rows]),
@@ -308,7 +308,7 @@ def _stack_images(images: Sequence[Images], first: PreparedRound) -> StackedImag
 def _start_rows(prepared: PreparedRound, states: Sequence[State | None]) -> State:
     """Return the losses' states of several clients before the first step."""
     pairs = list(zip(prepared.rows, states, strict=True))
-    if prepared.all_images and all(state for state in states):
+    if all(state for state in states):
         stored = stack_states(
             [
                 composite.start_losses(
@@ -325,12 +325,15 @@ def _start_rows(prepared: PreparedRound, states: Sequence[State | None]) -> Stat
 
 def _refresh_at_once(prepared: PreparedRound, state: State) -> State | None:
     """Compute the CEL's statistics of several clients anew, None where that cannot be at once."""
-    if prepared.all_images is None:
-        return None
-    x, is_image, y, client = prepared.all_images
-    with torch.no_grad():
-        z = prepared.moved.net.encode(x)[is_image]
-    return composite.refresh_stack(prepared.losses, state, z=z, y=y, client=client)
+
+    def read_features() -> StackedFeatures | None:
+        if prepared.all_images is None:
+            return None
+        x, is_image, y, client = prepared.all_images
+        with torch.no_grad():
+            return StackedFeatures(prepared.moved.net.encode(x)[is_image], y, client)
+
+    return composite.refresh_stack(prepared.losses, state, read_features)
 
 
 def _prepare_round(
@@ -421,7 +424,9 @@ def _take_steps(
 ) -> tuple[StepState, list[StepMeasures]]:
     """Take all steps of a round; DivergedError if one is to be inspected and a loss undefined."""
     measures = []
-    for step, inputs in enumerate(chain.from_iterable(prepared.batch_inputs)):
+    step_axis = 1 if prepared.rows else 0
+    batches = chain.from_iterable(part.unbind(step_axis) for part in prepared.batch_inputs)
+    for step, inputs in enumerate(batches):
         step_state, measured = _take_step(prepared, step_state, step, inputs, inspect=inspect)
         measures.append(measured)
     return step_state, measures
@@ -437,7 +442,7 @@ def _take_step(
 ) -> tuple[StepState, StepMeasures]:
     """Compute the losses' gradient on a batch, and move the parameters by it."""
     moved, losses = prepared.moved, prepared.losses
-    is_last = step == len(prepared.labels) - 1
+    is_last = step == prepared.labels.shape[-2] - 1
     loss_state = _refresh_losses(prepared, state.losses, step)
     batch = _pass_cut(prepared, step, inputs)
     loss = moved.net.potential(moved.net.answer(batch.smashed), batch.y)
@@ -446,12 +451,13 @@ def _take_step(
     if inspect:
         composite.refuse_undefined_terms(losses, loss_state, batch)
     if losses.acts:
-        term = composite.add_losses(
-            losses, loss_state, batch, measure=is_last and not prepared.rows
-        )
+        measures_at_once = not prepared.rows or composite.takes_stacks(losses)
+        term = composite.add_losses(losses, loss_state, batch, measure=is_last and measures_at_once)
         loss = loss + term.loss
-        if is_last:
-            metrics = _measure_rows(prepared, loss_state, batch) or [term.metrics]
+        if is_last and not measures_at_once:
+            metrics = _measure_rows(prepared, loss_state, batch)
+        elif is_last:
+            metrics = split_metrics(term.metrics, len(prepared.rows))
     moved.backward(loss)
     sampler_state, was_clipped = langevin_step(moved, prepared.langevin, state.sampler)
     if losses.acts:
@@ -473,6 +479,17 @@ def _measure_rows(
             ).metrics
             for k, row in enumerate(prepared.rows)
         ]
+
+
+def split_metrics(metrics: Mapping[str, Tensor], count: int) -> list[Mapping[str, Tensor]]:
+    """Return the metrics of each of several clients, those alone that it has; of one at 0."""
+    if not count:
+        return [metrics]
+    columns = {name: (value.unbind(), value.isnan().tolist()) for name, value in metrics.items()}
+    return [
+        {name: values[k] for name, (values, is_left_out) in columns.items() if not is_left_out[k]}
+        for k in range(count)
+    ]
 
 
 def _refresh_losses(prepared: PreparedRound, state: State, step: int) -> State:
@@ -497,10 +514,7 @@ def _refresh_rows(stacked: StackedNet, prepared: PreparedRound, state: State, st
     if refreshed is not None:
         chosen = torch.tensor(is_due)
         return {
-            name: torch.where(chosen.view(-1, *[1] * (tensor.dim() - 1)), refreshed[name], tensor)
-            if refreshed[name] is not tensor
-            else tensor
-            for name, tensor in state.items()
+            name: _choose_rows(chosen, refreshed[name], tensor) for name, tensor in state.items()
         }
     states = []
     for k, row in enumerate(prepared.rows):
@@ -510,6 +524,14 @@ def _refresh_rows(stacked: StackedNet, prepared: PreparedRound, state: State, st
             row_state = _refresh_losses(row, row_state, step)
         states.append(row_state)
     return stack_states(states)
+
+
+def _choose_rows(is_new: Bool[Tensor, " K"], new: Tensor, old: Tensor) -> Tensor:
+    """Return the rows of one tensor or of another; what learns is a leaf again."""
+    if new is old:
+        return old
+    rows = is_new.view(-1, *[1] * (old.dim() - 1))
+    return torch.where(rows, new.detach(), old.detach()).requires_grad_(old.requires_grad)
 
 
 def stack_states(states: Sequence[State]) -> State:
@@ -540,10 +562,10 @@ def select_row(state: State, row: int) -> State:
 def _pass_cut(prepared: PreparedRound, step: int, inputs: Float[Tensor, "..."]) -> Batch:
     """Encode a step's inputs, unless they are features already, and add the cut's noise."""
     z = inputs if prepared.plan.is_encoder_frozen else prepared.moved.net.encode(inputs)
-    smashed = z if prepared.mask is None else z * prepared.mask[step]
+    smashed = z if prepared.mask is None else z * prepared.mask.select(-3, step)
     if prepared.cut_noise is not None:
-        smashed = smashed + prepared.cut_noise[step]
-    return Batch(inputs, z, smashed, prepared.labels[step])
+        smashed = smashed + prepared.cut_noise.select(-3, step)
+    return Batch(inputs, z, smashed, prepared.labels.select(-2, step))
 
 
 def _summarise(measures: Sequence[StepMeasures]) -> list[dict[str, float]]:

@@ -46,9 +46,9 @@ def resume_state(state: State, size: int, part: str, keys: str) -> State:
     the settings `keys` decide.
     """
     check_state_names(state, STATE_NAMES, f"an {part}")
-    if state["theta"].numel() != size:
+    if state["theta"].shape[-1] != size:
         raise SettingsError(
-            f"a client's stored {part} has {state['theta'].numel()} weights, must have {size}: "
+            f"a client's stored {part} has {state['theta'].shape[-1]} weights, must have {size}: "
             f"{keys} changed; start from an empty state"
         )
     return {**state, "theta": state["theta"].detach().clone().requires_grad_()}
@@ -69,10 +69,11 @@ def take_step(state: State, rate: float) -> State:
     v = (state["v"] * BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
     t = state["t"] + 1
     first, second = (1 - beta ** t.double() for beta in BETAS)
-    scale = (v.sqrt() / second.sqrt()[..., None].to(v.dtype)).add_(EPSILON)
-    moved = theta + m * (-rate / first)[..., None].to(m.dtype) / scale
+    scale = v.sqrt().div_(second.sqrt()[..., None].to(v.dtype)).add_(EPSILON)
+    moved = (m * (-rate / first)[..., None].to(m.dtype)).div_(scale).add_(theta)
     after = {"theta": moved, "m": m, "v": v, "t": t}
-    has_gradient = gradient.any(-1)
+    # A sum of sizes, which `any` takes several times as long as; NaN is a gradient too.
+    has_gradient = torch.linalg.vector_norm(gradient, 1, -1) != 0
     if not has_gradient.all():
         for name, tensor in after.items():
             is_moved = has_gradient if name == "t" else has_gradient[..., None]

@@ -8,7 +8,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.errors import DivergedError
-from fedcel.losses.cel.protocol import ConditionalEntropy, FeatureBatches, State, Term
+from fedcel.losses.cel.protocol import (
+    ConditionalEntropy,
+    FeatureBatches,
+    ReadStackedFeatures,
+    State,
+    Term,
+)
 from fedcel.losses.defences.protocol import Defence
 from fedcel.named_tensors import add_prefix, select_prefix
 from fedcel.short_repr import summarise_record
@@ -123,28 +129,29 @@ def refresh_losses(
     return join_states(cel, select_state(state, DEFENCE_PREFIX))
 
 
-def refresh_stack(
-    losses: Losses,
-    state: State,
-    *,
-    z: Float[Tensor, "N D"],
-    y: Int[Tensor, " N"],
-    client: Int[Tensor, " N"],
-) -> State | None:
+def refresh_stack(losses: Losses, state: State, read_features: ReadStackedFeatures) -> State | None:
     """Return several clients' states with the CEL's statistics computed anew at once.
 
     None where the loss does not do so: see `Cluster.refresh_stack`.
     """
-    cel_state = select_state(state, CEL_PREFIX)
-    if not can_refresh_stack(losses) or cel_state is None:
+    if not losses.cel:
+        return state
+    if not can_refresh_stack(losses):
         return None
-    refreshed = losses.cel.refresh_stack(cel_state, z, y, client)  # type: ignore[union-attr]
+    cel_state = select_state(state, CEL_PREFIX) or {}
+    refreshed = losses.cel.refresh_stack(cel_state, read_features)  # type: ignore[attr-defined]
     return None if refreshed is None else state | add_prefix(CEL_PREFIX, refreshed)
 
 
 def can_refresh_stack(losses: Losses) -> bool:
     """Say whether the CEL computes the statistics of several clients at once."""
     return hasattr(losses.cel, "refresh_stack")
+
+
+def takes_stacks(losses: Losses) -> bool:
+    """Say whether all that acts computes, and measures, the batches of several clients at once."""
+    parts = [part for part in (losses.cel, losses.defence) if part is not None]
+    return all(getattr(part, "takes_stacks", False) for part in parts)
 
 
 def add_losses(losses: Losses, state: State, batch: Batch, measure: bool) -> Term:

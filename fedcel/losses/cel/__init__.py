@@ -26,6 +26,7 @@ from fedcel.losses.cel.plain import Plain
 from fedcel.losses.cel.protocol import (
     ConditionalEntropy,
     FeatureBatches,
+    StackedFeatures,
     State,
     Stateless,
     Term,
@@ -61,6 +62,7 @@ __all__ = [
     "Plain",
     "PlainCEL",
     "SharedCentres",
+    "StackedFeatures",
     "State",
     "Stateless",
     "Term",

@@ -8,10 +8,11 @@ Leading dimensions `*k`, where there are any, count clients whose batches of B e
 at once, each by itself.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedcel.errors import DataError
@@ -64,10 +65,12 @@ def select_rows(
 ) -> Float[Tensor, "*k B D"]:
     """Return the row of each example: `rows[index]`, each client's from its own rows."""
     if index.dim() == 1:
-        return rows[index]
+        return rows.index_select(0, index)
     size = rows.shape[-2]
     first = torch.arange(0, size * len(index), size, device=index.device)
-    return rows.flatten(0, -2)[index + first[:, None]]
+    # index_select, not [...]: three times as fast on rows this short.
+    flat = rows.flatten(0, -2).index_select(0, (index + first[:, None]).flatten())
+    return flat.view(*index.shape, -1)
 
 
 def weighted_sums(
@@ -91,7 +94,29 @@ def weighted_spread(
     weights: Float[Tensor, "*k B C"],
 ) -> Float[Tensor, "*k C"]:
     """Return v_c = sum_i weights_ic |z_i - centre_i|^2, in units of z squared."""
-    return weighted_sums((z - centre).square().sum(-1), weights)
+    spread: Tensor = _WeightedSpread.apply(z, centre, weights)
+    return spread
+
+
+class _WeightedSpread(torch.autograd.Function):
+    """The spread, with its gradient: 2 weights_ic (z_i - centre_i) and |z_i - centre_i|^2.
+
+    As one operation of autograd: on small batches the number of operations costs, not their size.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, centre: Tensor, weights: Tensor) -> Tensor:
+        gap = z - centre
+        squared = gap.square().sum(-1)
+        ctx.save_for_backward(gap, squared, weights)
+        return weighted_sums(squared, weights)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, None, Tensor | None]:
+        gap, squared, weights = ctx.saved_tensors
+        pull = torch.matmul(weights, slope.unsqueeze(-1)).mul(gap).mul(2)
+        by_weight = squared.unsqueeze(-1) * slope.unsqueeze(-2) if ctx.needs_input_grad[2] else None
+        return pull, None, by_weight
 
 
 def uniform_weights(members: Members) -> Float[Tensor, "*k B C"]:
@@ -112,9 +137,29 @@ def drop_singletons(counts: Float[Tensor, "*k C"]) -> Float[Tensor, "*k C"]:
     return counts * (counts > 1)
 
 
-def weighted_mean(values: Float[Tensor, " C"], weights: Float[Tensor, " C"]) -> Float[Tensor, ""]:
+def weighted_mean(
+    values: Float[Tensor, "*k C"], weights: Float[Tensor, "*k C"]
+) -> Float[Tensor, "*k"]:
     """Return the weighted mean as a constant, for the log; 0 when all weights are 0.
 
     Weights are counts or marks, hence 0 or at least 1.
     """
-    return values.detach() @ weights / weights.sum().clamp_min(1)
+    total: Tensor = torch.linalg.vecdot(values.detach(), weights)
+    return total / weights.sum(-1).clamp_min(1)
+
+
+def select_measured(
+    metrics: Mapping[str, Float[Tensor, "*k"]], is_measured: Bool[Tensor, "*k"]
+) -> dict[str, Float[Tensor, "*k"]]:
+    """Leave out the metrics of a batch that has nothing to measure.
+
+    Args:
+        metrics: Each by its name, of one client or of K.
+        is_measured: Whether there is anything to measure.
+
+    Returns:
+        Of one client all of them or none; of several each, NaN where there is nothing.
+    """
+    if is_measured.dim():
+        return {name: value.where(is_measured, torch.nan) for name, value in metrics.items()}
+    return dict(metrics) if is_measured else {}

@@ -15,14 +15,15 @@ from fedcel.losses.cel.class_spread import (
     class_members,
     drop_singletons,
     plain_spread,
+    select_measured,
     select_rows,
     uniform_weights,
     weighted_mean,
-    weighted_sums,
+    weighted_spread,
 )
 from fedcel.losses.cel.kmeans import ClassClusters, ClusteringProblem
 from fedcel.losses.cel.mixture import Mixture, diagonal_nats, full_nats
-from fedcel.losses.cel.protocol import FeatureBatches, State, Term
+from fedcel.losses.cel.protocol import FeatureBatches, ReadStackedFeatures, State, Term
 from fedcel.losses.cel.reservoir import check_finite, sample_reservoir
 from fedcel.losses.cel.spread_penalties import Penalty, class_shares
 from fedcel.losses.cel.state_names import check_state_names
@@ -135,41 +136,47 @@ class Cluster:
         return packed | {SCALE_NAMES[self.clustering]: scales.contiguous()}
 
     @torch.no_grad()
-    def refresh_stack(
-        self, state: State, z: Float[Tensor, "N D"], y: Int[Tensor, " N"], client: Int[Tensor, " N"]
-    ) -> State | None:
+    def refresh_stack(self, state: State, read_features: ReadStackedFeatures) -> State | None:
         """Fit the clusters of K clients at once, from their last ones, as `refresh` would.
 
         Args:
             state: The clients' states, of which each tensor has a first dimension for the client.
-            z: The features of all clients.
-            y: Their labels.
-            client: Whose each example is, from 0.
+            read_features: Returns the features of all clients.
 
         Returns:
             The clients' next states; None where one of them needs more than Lloyd's iterations,
-            such as a draw of examples or of centres.
+            such as a draw of examples or of centres, or has no state.
 
         Raises:
             DivergedError: Features are not finite.
         """
+        if not self.takes_stacks or self.outlier or "centres" not in state:
+            return None
+        features = read_features()
+        if features is None:
+            return None
+        z, y, client = features
         shape = (self.classes, self.clusters or DEFAULT_CLUSTERS, z.shape[1])
-        if not self.takes_stacks or self.outlier or state["centres"].shape[1:] != shape:
+        if state["centres"].shape[1:] != shape:
             return None
         clients = len(state["centres"])
+        check_finite(z, y)
         label = client * self.classes + y
-        order = label.argsort(stable=True)
-        z, label = z[order], label[order]
-        check_finite(z, y[order])
         sizes = label.bincount(minlength=clients * self.classes)
         active = self._active_slots(sizes, sizes)
         if sizes.max() > self.reservoir or (active & ~(state["weights"].flatten(0, 1) > 0)).any():
             return None
         means = z.new_zeros(len(sizes), z.shape[1]).index_add_(0, label, z)
         means /= sizes.clamp_min(1)[:, None]
-        problem = ClusteringProblem(z - means[label], label, active, torch.Generator())
-        start = state["centres"].flatten(0, 1) - means[:, None]
-        clusters = kmeans.run_lloyd(problem, start)
+        centred = z - means.index_select(0, label)
+        if shape[1] == 1:
+            centre = torch.zeros_like(means)[:, None]
+            clusters = ClassClusters(centre, label, torch.linalg.vecdot(centred, centred))
+        else:
+            order = label.argsort(stable=True)
+            problem = ClusteringProblem(centred[order], label[order], active, torch.Generator())
+            start = state["centres"].flatten(0, 1) - means[:, None]
+            clusters = kmeans.run_lloyd(problem, start)
         weights = kmeans.measure_clusters(clusters)[0].to(z.dtype) / sizes.clamp_min(1)[:, None]
         packed = _pack_state(clusters, weights, sizes, means)
         return {
@@ -255,17 +262,19 @@ class Cluster:
         pi = state["weights"]
         members = class_members(y, self.classes, z)
         slots = self._assign_slots(state, z, y)
-        slot_members = _find_slot_members(slots, pi.shape[-2:].numel(), z)
+        if pi.shape[-1] == 1:
+            slot_members = members
+        else:
+            slot_members = _find_slot_members(slots, pi.shape[-2:].numel(), z)
         parts = self._cluster_parts(pi, slot_members.counts.view_as(pi))
-        gap = z - select_rows(state["centres"].flatten(-3, -2), slots)
-        squared = torch.linalg.vecdot(gap, gap)
-        if not squared.isfinite().all():
+        centre = select_rows(state["centres"].flatten(-3, -2), slots)
+        v = weighted_spread(z, centre, uniform_weights(slot_members)).view_as(pi)
+        if not v.isfinite().all():
             check_finite(z, y)
-        v = weighted_sums(squared, uniform_weights(slot_members)).view_as(pi)
         counts = members.counts * (state["counts"] > 0)
         if self.form == "mixture":
             slot_nats = full_nats if self.clustering == "full" else diagonal_nats
-            nats = slot_nats(gap, slot_members, self.sigma).view_as(pi)
+            nats = slot_nats(z - centre, slot_members, self.sigma).view_as(pi)
             cost = torch.special.entr(parts).sum(-1) + (parts * nats).sum(-1)
         elif self.form == "per-cluster":
             cost = (parts * self.penalty(v.flatten(-2)).view_as(v)).sum(-1)
@@ -274,13 +283,14 @@ class Cluster:
         loss = torch.linalg.vecdot(class_shares(counts, self.share), cost)
         if not measure:
             return Term(loss, {})
-        metrics = {}
-        if counts.any():
-            metrics["cluster-spread"] = weighted_mean((parts * v).sum(-1), counts)
         pair_counts = drop_singletons(members.counts)
-        if pair_counts.any():
-            metrics["spread"] = weighted_mean(plain_spread(z.detach(), y, members), pair_counts)
-        return Term(loss, metrics)
+        within = {"cluster-spread": weighted_mean((parts * v).sum(-1), counts)}
+        total = {"spread": weighted_mean(plain_spread(z.detach(), y, members), pair_counts)}
+        return Term(
+            loss,
+            select_measured(within, counts.sum(-1) > 0)
+            | select_measured(total, pair_counts.sum(-1) > 0),
+        )
 
     @torch.no_grad()
     def _assign_slots(

@@ -12,6 +12,7 @@ from fedcel.losses.cel.class_spread import (
     class_members,
     drop_singletons,
     plain_spread,
+    select_measured,
     select_rows,
     uniform_weights,
     weighted_mean,
@@ -83,14 +84,14 @@ class MutualInformation(Stateless):
         kernel_means = kernel.sum(-1) / members.counts.double().gather(-1, y)
         information = weighted_sums(-kernel_means.log().to(z.dtype), uniform_weights(members))
         loss = torch.linalg.vecdot(class_shares(counts, self.share), information)
-        if not (measure and counts.any()):  # without a pair there is nothing to measure
+        if not measure:
             return Term(loss, {})
         metrics = {
             "spread": weighted_mean(plain_spread(z.detach(), y, members), counts),
             "information": weighted_mean(information, counts),
             "information-cap": weighted_mean(counts.clamp_min(1).log(), counts),
         }
-        return Term(loss, metrics)
+        return Term(loss, select_measured(metrics, counts.sum(-1) > 0))
 
 
 def squared_distances(

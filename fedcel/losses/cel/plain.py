@@ -11,6 +11,7 @@ from fedcel.losses.cel.class_spread import (
     class_members,
     drop_singletons,
     plain_spread,
+    select_measured,
     weighted_mean,
 )
 from fedcel.losses.cel.protocol import State, Stateless, Term
@@ -53,4 +54,6 @@ class Plain(Stateless):
         counts = drop_singletons(members.counts)
         v = plain_spread(z, y, members)
         loss = torch.linalg.vecdot(class_shares(counts, self.share), self.penalty(v))
-        return Term(loss, {"spread": weighted_mean(v, counts)} if measure and counts.any() else {})
+        if not measure:
+            return Term(loss, {})
+        return Term(loss, select_measured({"spread": weighted_mean(v, counts)}, counts.sum(-1) > 0))

@@ -19,6 +19,28 @@ Each call starts anew; a loss without statistics never calls it.
 """
 
 
+class StackedFeatures(NamedTuple):
+    """All features of several clients, client after client.
+
+    Attributes:
+        z: Features (N, D).
+        y: Labels (N,).
+        client: Whose each example is, from 0 (N,).
+    """
+
+    z: Float[Tensor, "N D"]
+    y: Int[Tensor, " N"]
+    client: Int[Tensor, " N"]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
+
+
+ReadStackedFeatures = Callable[[], StackedFeatures | None]
+"""Encodes the images of several clients at once; None where they are too many."""
+
+
 class Term(NamedTuple):
     """One batch's loss, and what there is to log about it.
 
@@ -94,6 +116,10 @@ class Stateless:
         self, state: State | None, batches: FeatureBatches, generator: torch.Generator
     ) -> State:
         """Return an empty state; see `ConditionalEntropy.refresh`."""
+        return {}
+
+    def refresh_stack(self, state: State, read_features: ReadStackedFeatures) -> State:
+        """Return an empty state, of several clients at once."""
         return {}
 
     def step(self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> State:

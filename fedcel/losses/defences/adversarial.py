@@ -15,6 +15,7 @@ from torch.nn import functional
 from fedcel.errors import NetError
 from fedcel.losses import adam
 from fedcel.losses.cel.protocol import State, Term
+from fedcel.losses.gradient_reversal import reverse_gradient
 
 
 @final
@@ -116,7 +117,7 @@ class Adversarial:
         Logged as `adversary-mse`: the MSE.
         """
         theta = state["theta"]
-        reversed_theta = 2 * theta.detach() - theta  # the same bits, the gradient reversed
+        reversed_theta = reverse_gradient(theta)
         measure_error = self._measure_error if theta.dim() == 1 else vmap(self._measure_error)
         mse = measure_error(reversed_theta, smashed, x)
         return Term(1 - mse, {"adversary-mse": mse.detach()} if measure else {})

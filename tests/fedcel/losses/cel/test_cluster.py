@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedcel.errors import DataError, SettingsError
 from fedcel.losses.cel.cluster import Cluster
 from fedcel.losses.cel.plain import Plain
-from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
+from fedcel.losses.cel.protocol import ConditionalEntropy, StackedFeatures, split_features
 from fedcel.losses.cel.spread_penalties import linear_penalty, log_penalty
 from fedcel.testing import CELContract
 from tests.fedcel.losses.cel.clusters import LABELS, POINTS, blobs, cluster, fresh
@@ -243,13 +243,15 @@ def test_clients_are_refreshed_at_once_as_each_alone(clusters: int) -> None:
         alone.append(loss.refresh(states[-1], split_features(later, y), fresh(3)))
     stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
     client = torch.arange(3).repeat_interleave(torch.tensor([len(y) for y in labels]))
-    examples = torch.cat(moved), torch.cat(labels), client
-    at_once = loss.refresh_stack(stacked, *examples)
+    examples = StackedFeatures(torch.cat(moved), torch.cat(labels), client)
+    at_once = loss.refresh_stack(stacked, lambda: examples)
     assert at_once is not None
     for k, state in enumerate(alone):
         for name, tensor in state.items():
             torch.testing.assert_close(at_once[name][k], tensor, rtol=0, atol=1e-5)
     for other in (replace(loss, outlier=2.0), replace(loss, reservoir=5), cluster(clusters + 1)):
-        assert other.refresh_stack(stacked, *examples) is None
+        assert other.refresh_stack(stacked, lambda: examples) is None
     unknown = stacked | {"weights": torch.zeros_like(stacked["weights"])}
-    assert loss.refresh_stack(unknown, *examples) is None
+    assert loss.refresh_stack(unknown, lambda: examples) is None
+    assert loss.refresh_stack({}, lambda: examples) is None
+    assert loss.refresh_stack(stacked, lambda: None) is None

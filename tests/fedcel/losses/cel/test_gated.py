@@ -12,7 +12,7 @@ from fedcel.losses.cel.class_spread import (
     weighted_means,
     weighted_spread,
 )
-from fedcel.losses.cel.gated import attention_log_weights, attention_scores
+from fedcel.losses.cel.gated import attention_scores, attention_weights
 from fedcel.losses.cel.plain import Plain
 from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
 from fedcel.losses.cel.spread_penalties import class_shares, linear_penalty, log_penalty
@@ -66,7 +66,7 @@ def by_hand(points: list[list[float]], y: Tensor, gate: float) -> tuple[Tensor, 
     z, eye = torch.tensor(points).double(), torch.eye(2).double()
     group = class_members(y, int(y.max()) + 1, z)
     theta = torch.cat([eye.flatten(), gate * eye.flatten(), torch.ones(2).double()])
-    alpha = attention_log_weights(attention_scores(theta, z, 2), group).exp() * group.one_hot
+    alpha = attention_weights(attention_scores(theta, z, 2), group)
     centre = weighted_means(z, alpha)
     return alpha, centre, weighted_spread(z, centre[y], alpha)
 
@@ -128,7 +128,7 @@ def test_detach_is_the_gradient_of_fixed_weights() -> None:
     z.requires_grad_()
     mine, group = gated("detach"), class_members(y, 3, z)
     normal = torch.nn.functional.layer_norm(z, (4,))
-    alpha = mine._log_weights(state["theta"], normal, group).exp() * group.one_hot
+    alpha = mine._weights(state["theta"], normal, group)
     loss = mine.loss(state, z, y).loss
     torch.testing.assert_close(loss, gated("minimise").loss(state, z, y).loss)
     torch.autograd.backward(loss)

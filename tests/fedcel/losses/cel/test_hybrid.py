@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedcel.losses.cel.class_spread import class_members
 from fedcel.losses.cel.cluster import Cluster
-from fedcel.losses.cel.gated import Gated, attention_log_weights, attention_scores
+from fedcel.losses.cel.gated import Gated, attention_scores, attention_weights
 from fedcel.losses.cel.hybrid import Hybrid, first_of_each_class
 from fedcel.losses.cel.protocol import ConditionalEntropy, split_features
 from fedcel.losses.cel.spread_penalties import linear_penalty
@@ -83,7 +83,7 @@ def test_starts_are_drawn_in_proportion_to_the_attention() -> None:
     mine = hybrid(2, classes=1)
     theta = 6 * mine.gated.refresh(None, split_features(z, y), fresh(6))["theta"].detach()
     a = attention_scores(theta, torch.nn.functional.layer_norm(z, (4,)), 5)
-    alpha = attention_log_weights(a, class_members(y, 1, z)).exp()[:, 0]
+    alpha = attention_weights(a, class_members(y, 1, z))[:, 0]
     assert alpha.max() > 2 * alpha.min()
     generator, hits = fresh(7), torch.zeros(4)
     for _ in range(1000):
