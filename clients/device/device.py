@@ -77,8 +77,11 @@ class Device:
             )
         fingerprint = compute_fingerprint(self.key, self.law, image)
         with torch.no_grad():
-            z = self.net.encode(image.to(torch.float32)[None])[0]
-        smashed = disturb_features(self.net.cut, z, fingerprint)
+            z = self.net.encode(image.to(torch.float32)[None])
+            scale = self.net.scale_noise(z)
+        smashed = disturb_features(
+            self.net.cut, z[0], fingerprint, None if scale is None else scale[0]
+        )
         if not (smashed.abs() <= self.max_value).all():
             raise DataError(
                 f"the message exceeds +-{self.max_value:g} or is undefined; use a bounded encoder"

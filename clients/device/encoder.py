@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from clients.service_messages import ModelCard
 from fedcel.errors import NetError, ServiceError
-from fedcel.nets import NET_BUILDERS, Cut, SplitNet
+from fedcel.nets import NET_BUILDERS, Cut, SplitNet, build_noise_scale
 from fedcel.settings import NetSettings
 
 MAX_ENCODER_BYTES = 256 * 2**20
@@ -38,8 +38,10 @@ def read_encoder(card: ModelCard, data: bytes, own_encoder: nn.Module | None = N
     if stated != (card.model, card.shape, card.classes):
         raise ServiceError("the encoder is of another model than /v1/model states")
     encoder = own_encoder or build_encoder(net_settings, tuple(card.shape), card.classes)
-    fill_parameters(encoder, tensors)
-    net = SplitNet(encoder, nn.Identity(), cut, card.features)
+    with torch.device("meta"):
+        scale = build_noise_scale(net_settings, card.features)
+    net = SplitNet(encoder, nn.Identity(), cut, card.features, noise_scale=scale)
+    fill_parameters(net, tensors)
     with torch.no_grad():
         z = net.encode(torch.zeros(1, *card.shape))
     if z.shape != (1, card.features):
@@ -69,12 +71,12 @@ def build_encoder(settings: NetSettings, shape: tuple[int, ...], classes: int) -
         raise ServiceError(f"the service's net cannot be built: {error}") from None
 
 
-def fill_parameters(encoder: nn.Module, tensors: dict[str, Tensor]) -> None:
+def fill_parameters(net: SplitNet, tensors: dict[str, Tensor]) -> None:
     """Put all parameters in; ServiceError when names, shapes or types differ."""
-    expected = {name: tuple(value.shape) for name, value in encoder.named_parameters()}
+    expected = {name: tuple(value.shape) for name, value in net.device_parameters().items()}
     received = {name: tuple(value.shape) for name, value in tensors.items()}
     if expected != received or any(value.dtype != torch.float32 for value in tensors.values()):
         differing = sorted(name for name, _ in expected.items() ^ received.items())
         raise ServiceError(f"the encoder's tensors do not fit its net, first {differing[:1]}")
-    encoder.load_state_dict(tensors, assign=True)
-    encoder.requires_grad_(False)
+    net.load_device_parameters(tensors)
+    net.requires_grad_(False)

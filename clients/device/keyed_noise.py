@@ -78,11 +78,16 @@ def words_to_uniforms(words: UInt64[np.ndarray, " N"]) -> Float[Tensor, " N"]:
     return torch.from_numpy(((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)
 
 
-def disturb_features(cut: Cut, z: Float[Tensor, " D"], seed: bytes) -> Float[Tensor, " D"]:
-    """Return the message m * z + sigma * xi of the cut's law, m and xi from a secret seed."""
+def disturb_features(
+    cut: Cut, z: Float[Tensor, " D"], seed: bytes, scale: Float[Tensor, " D"] | None = None
+) -> Float[Tensor, " D"]:
+    """Return the message m * z + sigma * s * xi of the cut's law, m and xi from a secret seed.
+
+    `scale` is s, the noise of each value in units of sigma; None: all are 1.
+    """
     mask = noise = None
     if cut.dropout:
         mask = draw_uniforms(seed, b"mask", len(z)) >= cut.dropout
     if cut.sigma:
         noise = torch.special.ndtri(draw_uniforms(seed, b"noise", len(z))) * cut.sigma
-    return apply_noise(z, mask, noise)
+    return apply_noise(z, mask, noise, scale)

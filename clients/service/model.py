@@ -50,7 +50,7 @@ class ServedModel:
     def version(self) -> str:
         """Return 32 hex digits of a digest of the cut and all tensors that decide an answer."""
         digest = sha256(f"{self.net.cut!r}".encode())
-        encoder = {f"encoder.{name}": value for name, value in self.net.encoder.named_parameters()}
+        encoder = {f"encoder.{name}": value for name, value in self.net.device_parameters().items()}
         for name, value in sorted({**encoder, **self.heads}.items()):
             digest.update(f"{name}{tuple(value.shape)}".encode())
             digest.update(value.detach().contiguous().numpy().tobytes())
@@ -59,7 +59,7 @@ class ServedModel:
     @cached_property
     def encoder(self) -> bytes:
         """Return the device's half as safetensors; the metadata says how to build its net."""
-        parameters = self.net.encoder.named_parameters()
+        parameters = self.net.device_parameters().items()
         tensors = {name: value.detach().contiguous().clone() for name, value in parameters}
         metadata = {
             "format": ENCODER_FORMAT,

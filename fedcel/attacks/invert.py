@@ -25,7 +25,15 @@ from fedcel.attacks.score_card import ReconstructionScores, score_reconstruction
 from fedcel.data import Images
 from fedcel.errors import NetError, RefusedImagesError
 from fedcel.extras import import_optional, require_extra
-from fedcel.leakage import FREE_QUERIES, LOG_PROB, NOISELESS, Observation, SmashedData, read_noise
+from fedcel.leakage import (
+    FREE_QUERIES,
+    LOG_PROB,
+    NOISELESS,
+    NoiseFunction,
+    Observation,
+    SmashedData,
+    read_noise,
+)
 from fedcel.nets import (
     Cut,
     Encoder,
@@ -157,8 +165,8 @@ def invert(
         labels: Their labels from 0, (T,), for the baseline of who knows the label.
         auxiliary: The attacker's own images, (A, C, H, W) in [0, 1]; none of the targets.
         auxiliary_labels: Their labels, (A,); given where `labels` are.
-        noise: Standard deviation of the Gaussian noise at the cut: one number, or one above 0 for
-            each feature.
+        noise: Standard deviation of the Gaussian noise at the cut: one number, one above 0 for
+            each feature, or a function from features (B, D) to those of each image, (B, D).
         dropout: Chance that a feature is sent as 0, in [0, 1).
         attacks: Names, such as `decoder`, `kernel-ridge`, `rmle`, `hybrid-inversion`,
             `decoder*16` for 16 messages of each target, or import strings.
@@ -258,6 +266,18 @@ class ScaledFeatures(nn.Module):
         return features if self.unit is None else features / self.unit.to(features)
 
 
+class LearnedNoiseLayer(nn.Module):
+    """A function from features to the standard deviation of their noise, as a layer."""
+
+    def __init__(self, noise: NoiseFunction) -> None:
+        super().__init__()
+        self.noise = noise
+
+    def forward(self, z: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
+        """Return the standard deviations (B, D)."""
+        return self.noise(z)
+
+
 @dataclass(frozen=True)
 class EncodedImages:
     """Messages of an encoder that is a function: they can be asked for, and that is all.
@@ -312,13 +332,17 @@ def observe_encoder(
     """Return what an attacker sees of images; ValueError where encoder or noise are none."""
     features = encode_images(encoder, images[:2])
     check_features(features)
+    module = copy_differentiable(encoder, images)
+    if callable(noise):
+        return observe_learned_noise(module, features.shape[1], noise, head=head)
     sigma = read_noise(noise, dropout, features.double())
+    if sigma.dim() == 2:
+        raise ValueError("noise differs from image to image; give a function of the features")
     is_uniform = bool((sigma == sigma[0]).all())
     if not is_uniform and not (sigma > 0).all():
         raise ValueError("noise is 0 for some features only; must be above 0 for all, or 0 for all")
     cut = Cut(float(sigma[0]) if is_uniform else 1.0, dropout)
     unit = None if is_uniform else sigma.cpu()
-    module = copy_differentiable(encoder, images)
     if module is None and head is not None:
         raise NetError("head is given for an encoder that gives no gradient; leave it out")
     if module is None:
@@ -328,6 +352,22 @@ def observe_encoder(
     flat = ScaledFeatures(module, unit)
     answers = nn.Identity() if head is None else deepcopy(head).cpu().float().eval()
     net = SplitNet(flat, answers, cut, features.shape[1])
+    return SmashedData(
+        net, fits_head=head is not None, has_layers=any(map(can_be_reset, module.modules()))
+    )
+
+
+def observe_learned_noise(
+    module: nn.Module | None, features: int, noise: NoiseFunction, *, head: nn.Module | None
+) -> SmashedData:
+    """Return what an attacker sees where the noise is a function of the features."""
+    if module is None:
+        raise NetError(
+            "noise is a function and the encoder gives no gradient; give a PyTorch module"
+        )
+    answers = nn.Identity() if head is None else deepcopy(head).cpu().float().eval()
+    flat, scale = ScaledFeatures(module, None), LearnedNoiseLayer(noise)
+    net = SplitNet(flat, answers, Cut(1.0), features, noise_scale=scale)
     return SmashedData(
         net, fits_head=head is not None, has_layers=any(map(can_be_reset, module.modules()))
     )

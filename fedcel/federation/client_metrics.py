@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from fedcel.federation import record_names
 from fedcel.losses import defences
-from fedcel.settings import Settings
+from fedcel.settings import LAW_DEFENCES, Settings
 
 LEAD = 100.0
 """A number without a largest possible value is at most so many times the usual or middle one."""
@@ -108,6 +108,11 @@ def declare_metrics(settings: Settings, classes: int | None = None) -> dict[str,
     declared |= of_losses.get(settings.cel.kind, {})
     if name := of_defences.get(settings.defence.name.removeprefix("noise+")):
         declared[name] = _SHARE
+    if settings.defence.name in LAW_DEFENCES:
+        limit = settings.net.noise_limit
+        declared["noise-scale"] = MetricRange(1 / limit, limit)
+    if settings.defence.name in ("vib", "ceb"):
+        declared["information-bound"] = MetricRange(0.0, inf, features)
     return declared
 
 

@@ -201,7 +201,7 @@ def build_client_losses(settings: Settings, threshold: float | None = None) -> L
         cel=cel.build_cel(
             settings.cel.model_copy(update=changes), net.cut.sigma, net.features, splits.classes
         ),
-        defence=defences.build_defence(settings, splits.shape),
+        defence=defences.build_defence(settings, splits.shape, splits.classes),
         clip=None if settings.cel.clip == "none" else settings.cel.clip,
         cel_source=_name_source("cel.kind", settings.cel.kind, "cel.weight"),
         defence_source=_name_source("defence.name", settings.defence.name, "defence.strength"),

@@ -330,8 +330,9 @@ def _refresh_at_once(prepared: PreparedRound, state: State) -> State | None:
         if prepared.all_images is None:
             return None
         x, is_image, y, client = prepared.all_images
+        net = prepared.moved.net
         with torch.no_grad():
-            return StackedFeatures(prepared.moved.net.encode(x)[is_image], y, client)
+            return StackedFeatures(net.whiten(net.encode(x))[is_image], y, client)
 
     return composite.refresh_stack(prepared.losses, state, read_features)
 
@@ -474,7 +475,7 @@ def _measure_rows(
             composite.add_losses(
                 row.losses._replace(clip=None),
                 select_row(state, k),
-                Batch(*(part[k] for part in batch)),
+                batch.select_client(k),
                 measure=True,
             ).metrics
             for k, row in enumerate(prepared.rows)
@@ -562,10 +563,12 @@ def select_row(state: State, row: int) -> State:
 def _pass_cut(prepared: PreparedRound, step: int, inputs: Float[Tensor, "..."]) -> Batch:
     """Encode a step's inputs, unless they are features already, and add the cut's noise."""
     z = inputs if prepared.plan.is_encoder_frozen else prepared.moved.net.encode(inputs)
+    scale = prepared.moved.net.scale_noise(z)
     smashed = z if prepared.mask is None else z * prepared.mask.select(-3, step)
     if prepared.cut_noise is not None:
-        smashed = smashed + prepared.cut_noise.select(-3, step)
-    return Batch(inputs, z, smashed, prepared.labels.select(-2, step))
+        noise = prepared.cut_noise.select(-3, step)
+        smashed = smashed + (noise if scale is None else noise * scale)
+    return Batch(inputs, z, smashed, prepared.labels.select(-2, step), scale)
 
 
 def _summarise(measures: Sequence[StepMeasures]) -> list[dict[str, float]]:
@@ -712,8 +715,16 @@ def _encode(flat: FlatNet, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
 
 
 def encode_in_pieces(flat: FlatNet, images: Images) -> FeatureBatches:
-    """Return the client's features and labels, on the processor, encoded by `flat` when read."""
-    return lambda: ((_encode(flat, x).cpu(), y.cpu()) for x, y in _split_images(images))
+    """Return the client's features and labels, on the processor, encoded by `flat` when read.
+
+    Features are in units in which the noise of each has the cut's sigma.
+    """
+
+    def whiten(x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N D"]:
+        with torch.no_grad():
+            return flat.net.whiten(flat.net.encode(x))
+
+    return lambda: ((whiten(x).cpu(), y.cpu()) for x, y in _split_images(images))
 
 
 def _split_images(images: Images) -> Iterator[tuple[Tensor, Tensor]]:

@@ -7,7 +7,7 @@ from fedcel.leakage.exact_bits import OptimalLeak, optimal_leak
 from fedcel.leakage.gaussianity import Gaussianity, gaussianity
 from fedcel.leakage.identification import identification
 from fedcel.leakage.leakage import Leakage
-from fedcel.leakage.measure_leakage import measure_leakage, read_noise
+from fedcel.leakage.measure_leakage import NoiseFunction, measure_leakage, read_noise
 from fedcel.leakage.observation import (
     ARCHITECTURE,
     FIRST_LAYER,
@@ -49,6 +49,7 @@ __all__ = [
     "Gaussianity",
     "Law",
     "Leakage",
+    "NoiseFunction",
     "Observation",
     "ObservationArchitecture",
     "ObservationFirstLayer",

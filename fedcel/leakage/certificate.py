@@ -54,6 +54,7 @@ def certificate(
     sigma: float,
     candidates: int = 100,
     *,
+    scale: Float[Tensor, "M D"] | None = None,
     large_table: int = LARGE_TABLE,
 ) -> Certificate:
     """Bound from above what messages tell about these images, whoever attacks.
@@ -61,14 +62,17 @@ def certificate(
     The images are split into groups k, by a diagonal Gaussian mixture or by label; with shares
     pi_k and covariances S_k, I(image; message) <= H(pi) + sum_k pi_k min(log M_k,
     1/2 log det(1 + S_k / sigma^2)), because a Gaussian has the largest entropy of its covariance
-    and a group has no more than log M_k to tell. It holds for every partition, a badly fitted one
-    too, so the least over several is returned.
+    and a group has no more than log M_k to tell. Where the noise of image i has covariance N_i and
+    that of a group N_k on average, 1/2 log det(N_k + S_k) - mean_i 1/2 log det N_i takes the place
+    of the determinant. It holds for every partition, a badly fitted one too, so the least over
+    several is returned.
 
     Args:
         z: Features of the images, (M, D).
         y: Their labels, (M,).
         sigma: Standard deviation of the Gaussian noise at the cut, in units of z.
         candidates: Images among which the attacker looks for the right one, 1 or more.
+        scale: Standard deviation of each value's noise in units of sigma, above 0; None: all are 1.
         large_table: Values M D above which partitions are looked for in the directions of largest
             variance alone: seconds instead of minutes, and a bound as valid.
 
@@ -98,16 +102,21 @@ def certificate(
         identification = fano_bound(bits * log(2), candidates)
         return Certificate(bits, within / count, identification, candidates, 0)
     features = z.double().numpy()
+    noise = np.broadcast_to(sigma, features.shape)
+    if scale is not None:
+        noise = noise * scale.double().numpy()
     is_large = features.size > large_table
     coordinates = find_main_coordinates(features) if is_large else features
     partitions = find_partitions(coordinates, sorted({*CLUSTERS, len(classes)}))
-    nats, clusters = tightest_bound(features, sigma, [*partitions, labels], is_large=is_large)
+    nats, clusters = tightest_bound(features, noise, [*partitions, labels], is_large=is_large)
     within = 0.0
     for rows in classes:
         members = features[rows]
         partitions = find_partitions(coordinates[rows], CLUSTERS_OF_CLASS)
         within += (
-            len(members) / count * tightest_bound(members, sigma, partitions, is_large=is_large)[0]
+            len(members)
+            / count
+            * tightest_bound(members, noise[rows], partitions, is_large=is_large)[0]
         )
     return Certificate(
         nats / log(2), within / log(2), fano_bound(nats, candidates), candidates, clusters
@@ -156,25 +165,34 @@ def find_partitions(features: Features, clusters: Sequence[int]) -> list[Groups]
 
 
 def tightest_bound(
-    features: Features, sigma: float, partitions: Sequence[Groups], *, is_large: bool = False
+    features: Features, noise: Features, partitions: Sequence[Groups], *, is_large: bool = False
 ) -> tuple[float, int]:
     """Return the smallest bound in nats over several partitions, and its number of groups."""
     return min(
-        (entropy_bound(features, sigma, groups, is_large=is_large), len(np.unique(groups)))
+        (entropy_bound(features, noise, groups, is_large=is_large), len(np.unique(groups)))
         for groups in partitions
     )
 
 
 def entropy_bound(
-    features: Features, sigma: float, groups: Groups, *, is_large: bool = False
+    features: Features, noise: float | Features, groups: Groups, *, is_large: bool = False
 ) -> float:
-    """Return H(pi) + sum_k pi_k min(log M_k, 1/2 log det(1 + S_k / sigma^2)) in nats."""
+    """Return H(pi) + sum_k pi_k min(log M_k, I_k) in nats, I_k the bound of a Gaussian channel.
+
+    `noise` is the standard deviation of each value's noise, or of all values'.
+    """
     total = 0.0
+    noise = np.broadcast_to(noise, features.shape)
     for group in np.unique(groups):
-        members = features[groups == group]
+        members, deviation = features[groups == group], noise[groups == group]
         share = len(members) / len(features)
-        gap = (members - members.mean(0)) / sigma
-        channel = channel_nats(gap, is_large)
+        mean_deviation = deviation[0]
+        excess = 0.0
+        if (deviation != mean_deviation).any():
+            mean_deviation = np.sqrt(np.square(deviation).mean(0))
+            excess = float(np.log(mean_deviation / deviation).sum(1).mean())
+        gap = (members - members.mean(0)) / mean_deviation
+        channel = channel_nats(gap, is_large) + excess
         total += share * (min(log(len(members)), channel) - log(share))
     return total
 

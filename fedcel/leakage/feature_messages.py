@@ -64,6 +64,28 @@ def disturb_features(
     return join_messages(parts)
 
 
+def disturb_unevenly(
+    features: Float[Tensor, "M D"], noise: Float[Tensor, "M D"]
+) -> FeatureMessages:
+    """Make messages by adding Gaussian noise that differs from image to image.
+
+    Args:
+        features: (M, D), float64.
+        noise: Standard deviation of each value, (M, D), above 0.
+
+    Returns:
+        The messages.
+    """
+    cut = Cut(1.0)
+
+    def sample(senders: Int[Tensor, " Q"], generator: torch.Generator) -> Float[Tensor, "Q D"]:
+        shape = len(senders), features.shape[1]
+        xi = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return features[senders] + noise[senders] * xi.to(features.device)
+
+    return FeatureMessages(sample, lambda observed: cut.log_prob(observed, features, noise), True)
+
+
 def add_unit_noise(features: Float[Tensor, "M D"]) -> FeatureMessages:
     """Return messages z + xi, xi ~ N(0, I)."""
     centred = features - features.mean(0)

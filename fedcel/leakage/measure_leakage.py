@@ -1,6 +1,6 @@
 """Measure what any encoder leaks: six lines, no federation, no training."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import ceil, inf, log2
 
 import numpy as np
@@ -16,6 +16,7 @@ from fedcel.leakage.feature_messages import (
     LogProb,
     Sampler,
     disturb_features,
+    disturb_unevenly,
     send_by_law,
 )
 from fedcel.leakage.identification import identification
@@ -31,8 +32,10 @@ LARGE_TABLE = 2**18  # values from which a certificate is looked for fast
 EQUAL_SHARE = 1e-3  # of their size by which features that are equal to the eye differ
 NO_SIGNAL_BITS = 0.01  # of the channel, below which what differs does not come through
 
-Noise = float | Sequence[float] | NDArray[np.generic] | Tensor
-"""Standard deviation of Gaussian noise: one for all features, or one a feature."""
+NoiseFunction = Callable[[Tensor], Tensor]
+"""Features (N, D) to the standard deviation of each one's noise, (N, D)."""
+Noise = float | Sequence[float] | NDArray[np.generic] | Tensor | NoiseFunction
+"""Standard deviation of Gaussian noise: one for all features, one a feature, or of each image."""
 
 
 def measure_leakage(
@@ -71,7 +74,9 @@ def measure_leakage(
         images: (M, ...), M 2 or more, in the form that the encoder takes.
         labels: Whole numbers from 0, (M,). Without them there are no bits beyond the label.
         noise: Standard deviation of the Gaussian noise that is added to the features, 0 or more, in
-            their units; one number, or one for each of D features. 0: what is sent is exact.
+            their units; one number, one for each of D features, or (M, D), above 0, where it
+            differs from image to image: the numbers, or a function of the features. 0: what is sent
+            is exact.
         dropout: Chance that a feature is sent as 0, before the noise, in [0, 1).
         log_prob: A law of your own in the place of noise and dropout: (messages (Q, F), features
             (M, D)) to log p(message_q | features_j), (Q, M) in nats, up to one constant. Needs
@@ -191,16 +196,16 @@ def check_numbers(*, candidates: int, draws: int | None) -> None:
 
 def read_noise(
     noise: Noise | None, dropout: float, table: Float[Tensor, "M D"]
-) -> Float[Tensor, " D"]:
+) -> Float[Tensor, "*M D"]:
     """Check noise and dropout, and spell the noise out for each feature.
 
     Args:
-        noise: One standard deviation for all features, or one for each.
+        noise: One standard deviation for all features, one for each, or of each image.
         dropout: Chance that a feature is sent as 0.
         table: Features (M, D), whose type and device the noise takes.
 
     Returns:
-        The standard deviations (D,).
+        The standard deviations (D,), or (M, D) where they differ from image to image.
 
     Raises:
         ValueError: One of them is not allowed.
@@ -212,31 +217,41 @@ def read_noise(
         )
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout is {dropout}, must be at least 0 and below 1")
+    if callable(noise):
+        with torch.no_grad():
+            noise = noise(table.float())
     sigma = to_tensor(noise, "noise").to(table)
     width = table.shape[1]
-    if (
-        sigma.dim() > 1
-        or sigma.numel() not in (1, width)
-        or (sigma.dim() == 1 and sigma.numel() != width)
-    ):
+    if tuple(sigma.shape) not in ((), (1,), (width,), tuple(table.shape)):
         raise ValueError(
             f"noise is of shape {tuple(sigma.shape)}, must be one number or ({width},): one for "
-            "each feature"
+            f"each feature, or {tuple(table.shape)}: of each image"
         )
     if not ((sigma >= 0) & (sigma < inf)).all():
         wrong = float(sigma[~((sigma >= 0) & (sigma < inf))].flatten()[0])
         raise ValueError(f"noise is {wrong}, must be finite and at least 0")
-    return sigma.expand(width)
+    if sigma.dim() < 2:
+        return sigma.expand(width)
+    if bool((sigma == sigma[0]).all()):
+        return sigma[0]
+    if dropout or not (sigma > 0).all():
+        raise ValueError(
+            f"noise of each image is {float(sigma.min()):g} at least, dropout {dropout}: noise "
+            "must be above 0 for all, dropout 0"
+        )
+    return sigma
 
 
 def choose_messages(
     table: Float[Tensor, "M D"],
-    sigma: Float[Tensor, " D"] | None,
+    sigma: Float[Tensor, "*M D"] | None,
     dropout: float,
     law: tuple[Noise | None, LogProb | None, Sampler | None],
 ) -> FeatureMessages:
     """Return the messages of Gaussian noise and dropout, or of a user's own law."""
     noise, log_prob, sampler = law
+    if sigma is not None and sigma.dim() == 2:
+        return disturb_unevenly(table, sigma)
     if sigma is not None:
         return disturb_features(table, sigma, dropout)
     if log_prob is None or sampler is None:
@@ -294,7 +309,7 @@ def measure_accuracy(logits: Float[Tensor, "M K"], labels: Int[Tensor, " M"]) ->
 def bound_bits(
     table: Float[Tensor, "M D"],
     groups: Int[Tensor, " M"],
-    sigma: Float[Tensor, " D"] | None,
+    sigma: Float[Tensor, "*M D"] | None,
     candidates: int,
 ) -> tuple[float, float] | None:
     """Return upper bounds on the bits, and on those within a class; None for an unknown law.
@@ -304,6 +319,11 @@ def bound_bits(
     """
     if sigma is None:
         return None
+    if sigma.dim() == 2:
+        bound = certificate(
+            table.cpu(), groups, 1.0, candidates, scale=sigma.cpu(), large_table=LARGE_TABLE
+        )
+        return bound.bits, bound.bits_within_class
     is_noisy = bool((sigma > 0).all())
     scaled = table / sigma if is_noisy else table
     unit = 1.0 if is_noisy else 0.0
@@ -324,7 +344,7 @@ def identify_by_label(groups: Int[Tensor, " M"], candidates: int) -> float:
 
 def judge(
     table: Float[Tensor, "M D"],
-    sigma: Float[Tensor, " D"] | None,
+    sigma: Float[Tensor, "*M D"] | None,
     share_right: tuple[float, int] | None,
     groups: Int[Tensor, " M"],
 ) -> str | None:

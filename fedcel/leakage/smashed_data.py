@@ -52,12 +52,19 @@ class SmashedData:
     def misfit(
         self, images: Float[Tensor, "B C H W"], observed: Float[Tensor, "B F"]
     ) -> Float[Tensor, " B"]:
-        """Compute mean (z~ - z)^2 over values, under dropout that of the cut's mixture."""
+        """Compute mean (z~ - z)^2 over values, under dropout that of the cut's mixture.
+
+        Where the noise is scaled, mean ((z~ - z) / s)^2 + 2 sigma^2 log s: -2 sigma^2 log p.
+        """
         z = self.net.encode(images)
         cut = self.net.cut
         if cut.dropout > 0:
             return mixture_misfit(z, observed, cut)
-        return (z - observed).square().mean(1)
+        scale = self.net.scale_noise(z)
+        if scale is None:
+            return (z - observed).square().mean(1)
+        gap = ((z - observed) / scale).square()
+        return (gap + 2 * cut.sigma**2 * scale.log()).mean(1)
 
     def pooled(self, parts: Float[Tensor, "B m F"]) -> Float[Tensor, "B F"]:
         """Estimate E[z~] from m messages: by their mean, under dropout by the cut's mixture."""
@@ -118,4 +125,5 @@ class SmashedData:
         self, observed: Float[Tensor, "Q F"], images: Float[Tensor, "M C H W"]
     ) -> Float[Tensor, "Q M"]:
         """Compute the cut's log p(z~_q | z_j) in float64; ValueError when nothing is random."""
-        return self.net.cut.log_prob(observed, self.encode(images))
+        with torch.no_grad():
+            return self.net.log_prob(observed, self.encode(images))

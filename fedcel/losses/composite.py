@@ -15,8 +15,9 @@ from fedcel.losses.cel.protocol import (
     State,
     Term,
 )
-from fedcel.losses.defences.protocol import Defence
+from fedcel.losses.defences.protocol import Defence, LawDefence
 from fedcel.named_tensors import add_prefix, select_prefix
+from fedcel.nets import whiten_features
 from fedcel.short_repr import summarise_record
 
 Streams = Callable[[str], torch.Generator]
@@ -53,7 +54,7 @@ class Losses(NamedTuple):
 
     cel: ConditionalEntropy | None = None
     cel_weight: float = 0.0
-    defence: Defence | None = None
+    defence: Defence | LawDefence | None = None
     defence_weight: float = 0.0
     clip: float | None = None
     cel_source: TermSource = TermSource("the conditional entropy loss")
@@ -77,16 +78,35 @@ class Batch(NamedTuple):
         z: Features (B, D).
         smashed: Smashed data (B, D): z after the noise of the cut.
         y: Labels (B,).
+        noise_scale: Standard deviation of each value's noise in units of the cut's sigma (B, D);
+            None: all are 1.
     """
 
     x: Float[Tensor, "*k B C H W"]
     z: Float[Tensor, "*k B D"]
     smashed: Float[Tensor, "*k B D"]
     y: Int[Tensor, "*k B"]
+    noise_scale: Float[Tensor, "*k B D"] | None = None
 
     def __repr__(self) -> str:
         """Show shapes in the place of numbers."""
         return summarise_record(self)
+
+    def select_client(self, row: int) -> "Batch":
+        """Return one client's batch of several's."""
+        scale = self.noise_scale
+        return Batch(
+            self.x[row],
+            self.z[row],
+            self.smashed[row],
+            self.y[row],
+            None if scale is None else scale[row],
+        )
+
+    @property
+    def whitened(self) -> Float[Tensor, "*k B D"]:
+        """The features in units in which the noise of each has the cut's sigma."""
+        return whiten_features(self.z, self.noise_scale)
 
 
 def select_state(state: State | None, prefix: str) -> State | None:
@@ -160,19 +180,30 @@ def add_losses(losses: Losses, state: State, batch: Batch, measure: bool) -> Ter
     metrics = {}
     if losses.cel:
         cel_state = select_state(state, CEL_PREFIX) or {}
-        z = batch.z if losses.clip is None else batch.z.detach().requires_grad_()
+        whitened = batch.whitened
+        z = whitened if losses.clip is None else whitened.detach().requires_grad_()
         term = losses.cel.loss(cel_state, z, batch.y, measure)
         weighted = losses.cel_weight * term.loss
         if losses.clip is not None:
-            weighted = clip_feature_gradient(weighted, z, batch.z, losses.clip)
+            weighted = clip_feature_gradient(weighted, z, whitened, losses.clip)
         total = total + weighted
         metrics = {**term.metrics}
     if losses.defence:
         defence_state = select_state(state, DEFENCE_PREFIX) or {}
-        term = losses.defence.loss(defence_state, batch.x, batch.z, batch.smashed, measure)
+        term = evaluate_defence(losses.defence, defence_state, batch, measure)
         total = total + losses.defence_weight * term.loss
         metrics |= term.metrics
     return Term(total, metrics)
+
+
+def evaluate_defence(
+    defence: Defence | LawDefence, state: State, batch: Batch, measure: bool
+) -> Term:
+    """Return a defence's term: of what is sent, or of the law of what is sent."""
+    if isinstance(defence, LawDefence):
+        scale = torch.ones_like(batch.z) if batch.noise_scale is None else batch.noise_scale
+        return defence.law_loss(state, batch.z, scale, y=batch.y, measure=measure)
+    return defence.loss(state, batch.x, batch.z, batch.smashed, measure)
 
 
 def clip_feature_gradient(
@@ -200,7 +231,7 @@ def step_losses(losses: Losses, state: State, batch: Batch) -> State:
     """Return the state after the backward pass."""
     cel, defence = select_state(state, CEL_PREFIX), select_state(state, DEFENCE_PREFIX)
     if losses.cel:
-        cel = losses.cel.step(cel or {}, batch.z.detach(), batch.y)
+        cel = losses.cel.step(cel or {}, batch.whitened.detach(), batch.y)
     if losses.defence:
         defence = losses.defence.step(defence or {})
     return join_states(cel, defence)
@@ -224,13 +255,15 @@ def refuse_undefined_terms(losses: Losses, state: State, batch: Batch) -> None:
     if cel:
         cel_state = select_state(state, CEL_PREFIX) or {}
         _refuse_undefined_term(
-            losses.cel_source, lambda z: cel.loss(cel_state, z, batch.y, False), batch.z
+            losses.cel_source, lambda z: cel.loss(cel_state, z, batch.y, False), batch.whitened
         )
     if defence:
         defence_state = select_state(state, DEFENCE_PREFIX) or {}
         _refuse_undefined_term(
             losses.defence_source,
-            lambda z: defence.loss(defence_state, batch.x, z, z + noise, False),
+            lambda z: evaluate_defence(
+                defence, defence_state, batch._replace(z=z, smashed=z + noise), False
+            ),
             batch.z,
         )
 

@@ -27,7 +27,7 @@ def stack_losses(losses: Losses) -> Losses:
     cel, defence = losses.cel, losses.defence
     if cel and not getattr(cel, "takes_stacks", False):
         cel = MappedCEL(cel, losses.cel_source)
-    if defence and not getattr(defence, "takes_stacks", False):
+    if isinstance(defence, Defence) and not getattr(defence, "takes_stacks", False):
         defence = MappedDefence(defence, losses.defence_source)
     return losses._replace(cel=cel, defence=defence)
 

@@ -14,8 +14,15 @@ from fedcel.nets.encode_images import (
 from fedcel.nets.flat_parameters import FlatNet, to_arrays, to_vector
 from fedcel.nets.inference_cost import InferenceCost, measure_cost
 from fedcel.nets.net_contract import NET_CHECKS, NetCase
+from fedcel.nets.noise_scale import NoiseScale, NoiseScales, whiten_features
 from fedcel.nets.pretrained import fold_batch_norms, keep_parameters
-from fedcel.nets.split_net import NET_BUILDERS, SplitNet, build_net, initialise_parameters
+from fedcel.nets.split_net import (
+    NET_BUILDERS,
+    SplitNet,
+    build_net,
+    build_noise_scale,
+    initialise_parameters,
+)
 from fedcel.nets.stacked_net import StackedNet
 
 __all__ = [
@@ -27,11 +34,14 @@ __all__ = [
     "FlatNet",
     "InferenceCost",
     "NetCase",
+    "NoiseScale",
+    "NoiseScales",
     "SplitNet",
     "StackedNet",
     "apply_noise",
     "as_module",
     "build_net",
+    "build_noise_scale",
     "call_encoder",
     "encode_images",
     "fastest_device",
@@ -46,4 +56,5 @@ __all__ = [
     "to_arrays",
     "to_vector",
     "use_full_precision",
+    "whiten_features",
 ]

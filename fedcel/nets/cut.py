@@ -61,13 +61,17 @@ class Cut:
         return torch.randn(shape, generator=generator) * self.sigma
 
     def disturb(
-        self, z: Float[Tensor, "*shape"], generator: torch.Generator
+        self,
+        z: Float[Tensor, "*shape"],
+        generator: torch.Generator,
+        scale: Float[Tensor, "*shape"] | None = None,
     ) -> Float[Tensor, "*shape"]:
         """Make smashed data from features.
 
         Args:
             z: Features of any shape.
             generator: The only source of random numbers.
+            scale: Standard deviation of each value's noise in units of sigma; None: all are 1.
 
         Returns:
             One z~ for each z, of its dtype; z itself when nothing is random.
@@ -77,31 +81,38 @@ class Cut:
         noise = None
         if self.sigma:
             noise = torch.randn(shape, generator=generator, dtype=torch.float64) * self.sigma
-        return apply_noise(z, mask, noise)
+        return apply_noise(z, mask, noise, scale)
 
     def log_prob(
-        self, smashed: Float[Tensor, "Q D"], z: Float[Tensor, "M D"]
+        self,
+        smashed: Float[Tensor, "Q D"],
+        z: Float[Tensor, "M D"],
+        scale: Float[Tensor, "M D"] | None = None,
     ) -> Float[Tensor, "Q M"]:
         """Compute how likely smashed data are, given features.
 
         Values are independent given z: each is N(z, sigma^2), or with dropout p the mixture
-        (1 - p) N(z, sigma^2) + p N(0, sigma^2), at sigma 0 a choice between z and 0. Distances are
-        sums of squared differences: the expansion |a|^2 - 2ab + |b|^2 loses all digits when sigma
-        is small, and breaks ties between equals.
+        (1 - p) N(z, sigma^2) + p N(0, sigma^2), at sigma 0 a choice between z and 0. With a scale
+        each is N(z, (sigma s)^2): where s differs from image to image, so does the determinant.
+        Distances are sums of squared differences: the expansion |a|^2 - 2ab + |b|^2 loses all
+        digits when sigma is small, and breaks ties between equals.
 
         Args:
             smashed: Smashed data (Q, D).
             z: Features (M, D).
+            scale: Standard deviation s of each value's noise in units of sigma; None: all are 1.
 
         Returns:
             log p(z~_q | z_j) (Q, M) in nats and float64, up to one constant for all pairs.
 
         Raises:
-            ValueError: Nothing is random.
+            ValueError: Nothing is random, or values are dropped and their noise is scaled.
         """
         if not self.is_random:
             raise ValueError("sigma is 0: z~ has no density; an attacker compares features instead")
         smashed, z = smashed.double(), z.double()
+        if scale is not None:
+            return self._scaled_log_prob(smashed, z, self.sigma * scale.double())
         if self.dropout == 0:
             distance = torch.cdist(
                 smashed / self.sigma, z / self.sigma, compute_mode="donot_use_mm_for_euclid_dist"
@@ -111,6 +122,26 @@ class Cut:
         # One feature at a time: (Q, M, D) at once would not fit for thousands of images.
         for sent, value in zip(smashed.T, z.T, strict=True):
             total += self._dropout_log_prob(sent[:, None], value[None])
+        return total
+
+    def _scaled_log_prob(
+        self,
+        smashed: Float[Tensor, "Q D"],
+        z: Float[Tensor, "M D"],
+        deviation: Float[Tensor, "M D"],
+    ) -> Float[Tensor, "Q M"]:
+        """Return the log-likelihood where each value has noise of its own deviation."""
+        if self.dropout > 0 or self.sigma == 0:
+            raise ValueError(
+                f"dropout is {self.dropout}, sigma {self.sigma}: noise of a learned scale needs "
+                "dropout 0 and sigma above 0"
+            )
+        if (deviation == deviation[0]).all():  # the same determinant for all images
+            return Cut(1.0).log_prob(smashed / deviation[0], z / deviation[0])
+        total = -deviation.log().sum(1).expand(len(smashed), -1).contiguous()
+        # One feature at a time: (Q, M, D) at once would not fit for thousands of images.
+        for sent, value, spread in zip(smashed.T, z.T, deviation.T, strict=True):
+            total -= ((sent[:, None] - value) / spread).square_().div_(2)
         return total
 
     def _dropout_log_prob(
@@ -132,6 +163,7 @@ def apply_noise(
     z: Float[Tensor, "*shape"],
     mask: Bool[Tensor, "*shape"] | None,
     noise: Float[Tensor, "*shape"] | None,
+    scale: Float[Tensor, "*shape"] | None = None,
 ) -> Float[Tensor, "*shape"]:
     """Apply a mask and noise that were drawn before.
 
@@ -143,9 +175,12 @@ def apply_noise(
         z: Features of any shape.
         mask: Which values are kept, or None for all.
         noise: What is added, in units of z, or None.
+        scale: Factor of each value's noise; None: all are 1.
 
     Returns:
-        m * z + noise, in the precision of z.
+        m * z + scale * noise, in the precision of z.
     """
     masked = z if mask is None else z * mask
+    if noise is not None and scale is not None:
+        noise = noise * scale
     return masked if noise is None else (masked.double() + noise).to(z.dtype)

@@ -18,9 +18,9 @@ class FlatNet:
 
     Attributes:
         net: The net.
-        vector: All parameters (P,), those of the encoder first.
+        vector: All parameters (P,), those of the device's half first.
         gradient: Their gradients (P,).
-        cut: Number of the encoder's parameters.
+        cut: Number of the parameters of the device's half: encoder, and scale of the noise.
         shapes: The shape of each parameter, in the order of the vector.
     """
 
@@ -36,7 +36,7 @@ class FlatNet:
         parameters = list(net.parameters())
         self.net = net
         self.shapes = [tuple(p.shape) for p in parameters]
-        self.cut = sum(p.numel() for p in net.encoder.parameters())
+        self.cut = sum(p.numel() for p in net.device_parameters().values())
         sizes = [p.numel() for p in parameters]
         if not sum(sizes) or any(p.dtype != parameters[0].dtype for p in parameters):
             raise NetError("a net needs parameters, all of one dtype")

@@ -18,7 +18,7 @@ class InferenceCost(NamedTuple):
     Attributes:
         flops: Operations of matrix products and convolutions; a multiplication and an addition are
             two.
-        parameters: Parameters of the encoder.
+        parameters: Parameters of the encoder, and of the scale of its noise.
         bytes: Sent for one image, without the frame of the protocol that carries them.
     """
 
@@ -30,7 +30,7 @@ class InferenceCost(NamedTuple):
 def measure_cost(net: SplitNet, image: Float[Tensor, "C H W"]) -> InferenceCost:
     """Count what encoding one image costs, by encoding it.
 
-    Activations, normalisation and noise are not counted: they are small beside the rest.
+    Activations, normalisation and drawing noise are not counted: they are small beside the rest.
 
     Args:
         net: The net whose encoder runs on the device.
@@ -43,5 +43,6 @@ def measure_cost(net: SplitNet, image: Float[Tensor, "C H W"]) -> InferenceCost:
 
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         z = net.encode(image[None])
-    parameters = sum(p.numel() for p in net.encoder.parameters())
+        net.scale_noise(z)
+    parameters = sum(p.numel() for p in net.device_parameters().values())
     return InferenceCost(counter.get_total_flops(), parameters, BYTES_PER_VALUE * z.numel())

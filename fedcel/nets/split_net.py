@@ -1,6 +1,6 @@
 """A network cut in two: encoder, noise at the cut, head."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
@@ -13,7 +13,9 @@ from torch.nn.functional import cross_entropy
 
 from fedcel import plugins
 from fedcel.errors import FedcelError, NetError
+from fedcel.named_tensors import select_prefix
 from fedcel.nets.cut import Cut
+from fedcel.nets.noise_scale import NoiseScale, whiten_features
 from fedcel.nets.pretrained import PRETRAINED_MARK
 from fedcel.settings import NetSettings
 
@@ -31,12 +33,22 @@ class SplitNet(nn.Module):
         encoder: Images (B, C, H, W) in [0, 1] to features (B, D).
         head: Smashed data (B, D) to logits (B, classes).
         cut: The noise between.
+        noise_scale: How much of it each feature gets, features (B, D) to standard deviations in
+            units of the cut's sigma (B, D); None: the same for all.
         features: D.
         potential: What is minimised: (logits, labels) to the mean negative log-likelihood of a
             batch in nats. The head's own method of that name, else the cross-entropy.
     """
 
-    def __init__(self, encoder: nn.Module, head: nn.Module, cut: Cut, features: int) -> None:
+    def __init__(
+        self,
+        encoder: nn.Module,
+        head: nn.Module,
+        cut: Cut,
+        features: int,
+        *,
+        noise_scale: nn.Module | None = None,
+    ) -> None:
         """Join two halves.
 
         Args:
@@ -44,9 +56,11 @@ class SplitNet(nn.Module):
             head: The half on the server.
             cut: The noise between.
             features: D, what the encoder makes of an image.
+            noise_scale: How much noise each feature gets; None: the cut's for all.
         """
         super().__init__()
         self.encoder = encoder
+        self.noise_scale = noise_scale  # before the head: the vector begins with the device's half
         self.head = head
         self.cut = cut
         self.features = features
@@ -75,7 +89,75 @@ class SplitNet(nn.Module):
         Returns:
             Smashed data (B, D).
         """
-        return self.cut.disturb(z, generator)
+        return self.cut.disturb(z, generator, self.scale_noise(z))
+
+    def scale_noise(self, z: Float[Tensor, "B D"]) -> Float[Tensor, "B D"] | None:
+        """Compute how much noise each feature gets.
+
+        Args:
+            z: Features (B, D).
+
+        Returns:
+            Standard deviations in units of the cut's sigma (B, D); None where all are 1.
+        """
+        return None if self.noise_scale is None else cast(Tensor, self.noise_scale(z))
+
+    @property
+    def is_noise_of_image(self) -> bool:
+        """Whether the noise differs from image to image."""
+        if self.noise_scale is None:
+            return False
+        layers = [part for part in self.noise_scale.modules() if isinstance(part, NoiseScale)]
+        return any(layer.weight is not None for layer in layers)
+
+    def whiten(self, z: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
+        """Express features in units in which the noise of each has the cut's sigma.
+
+        Args:
+            z: Features (B, D).
+
+        Returns:
+            The features (B, D), z itself where all have the same noise.
+        """
+        return whiten_features(z, self.scale_noise(z))
+
+    def log_prob(
+        self, smashed: Float[Tensor, "Q D"], z: Float[Tensor, "M D"]
+    ) -> Float[Tensor, "Q M"]:
+        """Compute how likely smashed data are, given features.
+
+        Args:
+            smashed: Smashed data (Q, D).
+            z: Features (M, D).
+
+        Returns:
+            log p(z~_q | z_j) (Q, M) in nats and float64, up to one constant for all pairs.
+
+        Raises:
+            ValueError: Nothing is random.
+        """
+        return self.cut.log_prob(smashed, z, self.scale_noise(z))
+
+    def device_parameters(self) -> dict[str, nn.Parameter]:
+        """Name the parameters of the device's half.
+
+        Returns:
+            Those of the encoder, then those of the scale of the noise, by name.
+        """
+        scale = self.noise_scale
+        of_scale = () if scale is None else scale.named_parameters(prefix="noise_scale")
+        return dict([*self.encoder.named_parameters(), *of_scale])
+
+    def load_device_parameters(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put tensors in the place of the parameters of the device's half.
+
+        Args:
+            tensors: One for each of `device_parameters`, of its shape.
+        """
+        encoder_names = [name for name, _ in self.encoder.named_parameters()]
+        self.encoder.load_state_dict({name: tensors[name] for name in encoder_names}, assign=True)
+        if self.noise_scale is not None:
+            self.noise_scale.load_state_dict(select_prefix(tensors, "noise_scale."), assign=True)
 
     def answer(self, smashed: Float[Tensor, "B D"]) -> Float[Tensor, "B K"]:
         """Classify smashed data as it was received.
@@ -276,7 +358,8 @@ def build_net(
         names = ", ".join(NET_BUILDERS)
         raise NetError(f"net.name is {net.name!r}, must be {names} or 'package.module:object'")
     if net.name not in NET_BUILDERS:
-        _check_own_net(_name_own_net(net), net, shape, classes)
+        plain = net.model_copy(update={"noise_shape": "one"})  # whose encoder and head are checked
+        _check_own_net(_name_own_net(net), plain, shape, classes)
     return _assemble_net(net, shape, classes, generator, cut=cut)
 
 
@@ -315,9 +398,25 @@ def _assemble_net(
         else:
             encoder, head = _call_own_builder(net, shape, classes)
             features = _check_own_parts(encoder, head, shape, classes, part=_name_own_net(net))
-    split_net = SplitNet(encoder, head, cut or Cut(net.noise), features)
+    scale = build_noise_scale(net, features)
+    split_net = SplitNet(encoder, head, cut or Cut(net.noise), features, noise_scale=scale)
     initialise_parameters(split_net, generator)
     return split_net
+
+
+def build_noise_scale(net: NetSettings, features: int) -> NoiseScale | None:
+    """Build what says how much noise each feature gets.
+
+    Args:
+        net: The settings group `net`.
+        features: D.
+
+    Returns:
+        A layer that starts at the same noise for all; None where nothing is learned.
+    """
+    if net.noise_shape not in ("feature", "image"):
+        return None
+    return NoiseScale(features, is_of_image=net.noise_shape == "image", limit=net.noise_limit)
 
 
 def _call_own_builder(

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from fedcel.errors import StackingError
 from fedcel.named_tensors import add_prefix, select_prefix
 from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets.noise_scale import NoiseScale, whiten_features
 from fedcel.nets.split_net import SplitNet
 
 Layer = Callable[[Tensor], Tensor]
@@ -28,9 +29,9 @@ class StackedNet:
 
     Attributes:
         net: The copies as one net: images (K, b, C, H, W) to features (K, b, D) to logits.
-        vector: All parameters (K, P), a client a row, those of the encoder first.
+        vector: All parameters (K, P), a client a row, those of the device's half first.
         gradient: Their gradients (K, P).
-        cut: Number of the encoder's parameters.
+        cut: Number of the parameters of the device's half.
     """
 
     def __init__(self, flat: FlatNet, count: int) -> None:
@@ -97,12 +98,23 @@ class StackedSplitNet:
         self._head = net.head
         self._head_parameters = select_prefix(parameters, "head.")
         self._encode = _stack_layer(net.encoder, select_prefix(parameters, "encoder."))
+        self._scale = None
+        if net.noise_scale is not None:
+            self._scale = _stack_scale(net.noise_scale, select_prefix(parameters, "noise_scale."))
         self._answer = _stack_layer(net.head, self._head_parameters)
         self._is_classifier = net.potential is cross_entropy
 
     def encode(self, images: Float[Tensor, "K b ..."]) -> Float[Tensor, "K b D"]:
         """Compute the features of each client's images by its own encoder."""
         return self._encode(images)
+
+    def scale_noise(self, z: Float[Tensor, "K b D"]) -> Float[Tensor, "K b D"] | None:
+        """Compute how much noise each feature of each client gets; see `SplitNet.scale_noise`."""
+        return None if self._scale is None else self._scale(z)
+
+    def whiten(self, z: Float[Tensor, "K b D"]) -> Float[Tensor, "K b D"]:
+        """Express features in units in which all have the same noise; see `SplitNet.whiten`."""
+        return whiten_features(z, self.scale_noise(z))
 
     def answer(self, smashed: Float[Tensor, "K b D"]) -> Float[Tensor, "K b C"]:
         """Classify each client's smashed data by its own head."""
@@ -149,6 +161,17 @@ def _stack_layer(module: nn.Module, parameters: Mapping[str, Tensor]) -> Layer:
     if kind in _ELEMENTWISE:
         return module
     return _vmap_module(module, parameters)
+
+
+def _stack_scale(scale: nn.Module, parameters: Mapping[str, Tensor]) -> Layer:
+    """Return what computes the scale of the noise for K clients."""
+    if type(scale) is not NoiseScale:
+        return _vmap_module(scale, parameters)
+    bias = parameters["bias"]
+    if "weight" not in parameters:
+        return lambda z: scale.bound(bias[:, None].expand_as(z))
+    exponent = _Linear(parameters["weight"], bias)
+    return lambda z: scale.bound(exponent(z))
 
 
 def _vmap_module(module: nn.Module, parameters: Mapping[str, Tensor]) -> Callable[..., Tensor]:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedcel.nets import FlatNet, SplitNet
+from fedcel.nets import FlatNet, NoiseScales, SplitNet
 from fedcel.short_repr import summarise_record
 
 
@@ -135,10 +135,17 @@ def build_device_net(flat: FlatNet, samples: Sequence[Float[Tensor, " P"]], scop
         A net of its own memory; in scope `full` its smashed data are those of all encoders in a
         row, (N, S*D).
     """
-    encoders = []
+    nets = []
     for vector in samples if scope == "full" else samples[:1]:
         flat.load(vector)
-        encoders.append(deepcopy(flat.net.encoder))
-    encoder = encoders[0] if len(encoders) == 1 else Encoders(encoders)
-    features = flat.net.features * len(encoders)
-    return SplitNet(encoder, deepcopy(flat.net.head), flat.net.cut, features)
+        nets.append(deepcopy(flat.net))
+    if len(nets) == 1:
+        return nets[0]
+    scales = [scale for net in nets if (scale := net.noise_scale) is not None]
+    return SplitNet(
+        Encoders([net.encoder for net in nets]),
+        nets[-1].head,
+        flat.net.cut,
+        flat.net.features * len(nets),
+        noise_scale=NoiseScales(scales) if scales else None,
+    )

@@ -32,7 +32,7 @@ from fedcel.metrics import (
     chance_accuracy,
     within_class_spread,
 )
-from fedcel.nets import Cut, SplitNet, measure_cost
+from fedcel.nets import SplitNet, measure_cost, whiten_features
 from fedcel.posterior import (
     Prediction,
     apply_heads,
@@ -241,13 +241,16 @@ def measure_run_leakage(run: Run, net: SplitNet, leak: OptimalLeak) -> dict[str,
     x, y = run.splits.test
     s, smashed = run.settings, SmashedData(net)
     z = smashed.encode(x)
-    bound = certificate(z, y, net.cut.sigma, s.attack.candidates)
+    with torch.no_grad():
+        scale = net.scale_noise(z)
+    whitened = whiten_features(z, scale)
+    bound = certificate(z, y, net.cut.sigma, s.attack.candidates, scale=scale)
     counts = y.bincount(minlength=run.splits.classes).double()
     candidates = min(s.attack.candidates, len(y))
     return {
         "bits-beyond-label": leak.bits_beyond_label,
         "bits-half-width": leak.beyond_noise_half_width,
-        "answer-bits": answer_bits(sample_answers(run, z), y, run.splits.classes),
+        "answer-bits": answer_bits(sample_answers(run, net, z), y, run.splits.classes),
         "information-bits": leak.information_bits,
         "information-half-width": leak.information_noise_half_width,
         "identification-optimal": leak.identification,
@@ -259,14 +262,14 @@ def measure_run_leakage(run: Run, net: SplitNet, leak: OptimalLeak) -> dict[str,
         "certificate-bits": bound.bits,
         "certificate-bits-within-class": bound.bits_within_class,
         "fano-identification": bound.identification,
-        **measure_gaussianity(z, y, net.cut, leak.bits_beyond_label),
-        "within-class-spread": float(within_class_spread(z, y)),
+        **measure_gaussianity(whitened, y, net, leak.bits_beyond_label),
+        "within-class-spread": float(within_class_spread(whitened, y)),
         "between-client-spread": measure_client_spread(run, smashed),
     }
 
 
-def sample_answers(run: Run, z: Float[Tensor, "N M"]) -> Int[Tensor, "R N"]:
-    """Draw the most probable class for R fresh messages about each image, z what is encoded.
+def sample_answers(run: Run, net: SplitNet, z: Float[Tensor, "N M"]) -> Int[Tensor, "R N"]:
+    """Draw the most probable class for R fresh messages about each image, z what `net` encodes.
 
     In scope `full` z holds each sampled encoder's features in a row.
     """
@@ -274,7 +277,8 @@ def sample_answers(run: Run, z: Float[Tensor, "N M"]) -> Int[Tensor, "R N"]:
     samples = posterior_samples(run)
     answers = []
     for _ in range(ANSWER_DRAWS):
-        message = run.flat.net.cut.disturb(z, noise)
+        with torch.no_grad():
+            message = net.add_noise(z, noise)
         if run.settings.chain.scope == "full":
             parts = zip(samples, torch.chunk(message, len(samples), 1), strict=True)
             logs = torch.cat([apply_heads(run.flat, [vector], part) for vector, part in parts])
@@ -285,14 +289,16 @@ def sample_answers(run: Run, z: Float[Tensor, "N M"]) -> Int[Tensor, "R N"]:
 
 
 def measure_gaussianity(
-    z: Float[Tensor, "N M"], y: Int[Tensor, " N"], cut: Cut, bits: float
+    z: Float[Tensor, "N M"], y: Int[Tensor, " N"], net: SplitNet, bits: float
 ) -> dict[str, float | None]:
     """Measure how far from Gaussian each class's messages are; None where it is not defined.
 
-    `gaussianity-gap-bits` is their whole negentropy, a difference of two bounds on the same
-    message: not under dropout, whose message is no code plus Gaussian noise.
+    `z` is in units in which all values have the same noise. `gaussianity-gap-bits` is their whole
+    negentropy, a difference of two bounds on the same message: not under dropout, whose message is
+    no code plus Gaussian noise, nor where the noise differs from image to image.
     """
-    if cut.sigma == 0 or cut.dropout > 0:
+    cut = net.cut
+    if cut.sigma == 0 or cut.dropout > 0 or net.is_noise_of_image:
         keys = ("gap-bits", "direction-bits", "kurtosis")
         return {f"gaussianity-{key}": None for key in keys}
     measured = gaussianity(z, y, cut.sigma)
@@ -308,7 +314,9 @@ def measure_client_spread(run: Run, smashed: SmashedData) -> float:
     sizes = torch.tensor(run.splits.client_sizes)
     client = torch.arange(len(sizes)).repeat_interleave(sizes)
     x, y = run.splits.training
-    return float(between_group_spread(smashed.encode(x), y, client))
+    with torch.no_grad():
+        z = smashed.net.whiten(smashed.encode(x))
+    return float(between_group_spread(z, y, client))
 
 
 def label_only_identification(counts: Float[Tensor, " K"], candidates: int) -> float:

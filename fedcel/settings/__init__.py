@@ -16,7 +16,7 @@ from fedcel.settings.cel import (
 )
 from fedcel.settings.chain import MIN_ESS, MIN_SAMPLED_ROUNDS, ChainSettings
 from fedcel.settings.data import DataSettings
-from fedcel.settings.defence import DEFENCES, DefenceSettings
+from fedcel.settings.defence import DEFENCES, LAW_DEFENCES, DefenceSettings
 from fedcel.settings.local import SAMPLERS, LocalSettings
 from fedcel.settings.net import NetSettings
 from fedcel.settings.parsing import (
@@ -28,7 +28,13 @@ from fedcel.settings.parsing import (
 from fedcel.settings.prior import PriorSettings
 from fedcel.settings.privacy import MECHANISMS, NOISES, PrivacySettings, check_private
 from fedcel.settings.run_config import CONNECTED_NODES, UNSET, parse_run_config
-from fedcel.settings.run_settings import Settings, burn_in_rounds, check_schedule, cut_sigma
+from fedcel.settings.run_settings import (
+    Settings,
+    burn_in_rounds,
+    check_schedule,
+    cut_sigma,
+    find_noise_shape,
+)
 from fedcel.settings.settings_reference import describe_settings
 from fedcel.settings.strategy import OWN_STRATEGY, StrategySettings, parse_strategy_arguments
 from fedcel.settings.update import UpdateSettings
@@ -37,6 +43,7 @@ __all__ = [
     "CEL_KINDS",
     "CONNECTED_NODES",
     "DEFENCES",
+    "LAW_DEFENCES",
     "MECHANISMS",
     "MIN_ESS",
     "MIN_SAMPLED_ROUNDS",
@@ -72,6 +79,7 @@ __all__ = [
     "cut_sigma",
     "describe_settings",
     "dump_settings",
+    "find_noise_shape",
     "flatten_settings",
     "parse_run_config",
     "parse_settings",

@@ -16,8 +16,21 @@ DEFENCES = (
     "adversarial",
     "noise+nopeek",
     "noise+adversarial",
+    "learned-noise",
+    "vib",
+    "ceb",
 )
-USUAL_STRENGTHS = {"none": 0.0, "noise": 0.3, "bottleneck": 16.0, "dropout": 0.5}
+LAW_DEFENCES = ("learned-noise", "vib", "ceb")
+"""Those whose loss is of the law of what is sent."""
+USUAL_STRENGTHS = {
+    "none": 0.0,
+    "noise": 0.3,
+    "bottleneck": 16.0,
+    "dropout": 0.5,
+    "learned-noise": 0.01,
+    "vib": 0.01,
+    "ceb": 0.1,
+}
 """Strengths of `auto`; a weight of 1 for all other defences."""
 
 
@@ -30,13 +43,20 @@ class DefenceSettings(Group):
     strength: Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal["auto"] = Field(
         "auto",
         description="noise: sigma; bottleneck: values sent; dropout: chance; else the weight; "
-        "auto: 0.3, 16, 0.5, 1.",
+        "auto: a usual one.",
     )
     noise: Positive = Field(
         0.3, description="Sigma of noise+nopeek and noise+adversarial, in place of net.noise."
     )
     rate: Positive = Field(0.001, description="Adam step of the adversary's decoder.")
     width: int = Field(256, ge=1, description="Hidden width of the adversary's decoder.")
+    marginal: Literal["learned", "fixed"] = Field(
+        "learned",
+        description="Gaussians of vib and ceb: learned by each client, or fixed.",
+    )
+    marginal_rate: Positive = Field(
+        0.01, description="Adam step of the Gaussians of vib and ceb, in units of z and of log sd."
+    )
 
     @property
     def used_strength(self) -> float:

@@ -24,6 +24,17 @@ class NetSettings(Group):
     noise: float = Field(
         0.3, ge=0, allow_inf_nan=False, description="Sigma of the Gaussian noise at the cut."
     )
+    noise_shape: Literal["auto", "one", "feature", "image"] = Field(
+        "auto",
+        description="Noise: one sd for all, or learned by feature, or by image too; "
+        "auto: by defence.",
+    )
+    noise_limit: float = Field(
+        8.0,
+        gt=1,
+        allow_inf_nan=False,
+        description="A learned sd is sigma times this at most, and sigma over this at least.",
+    )
 
     @property
     def is_bounded(self) -> bool:

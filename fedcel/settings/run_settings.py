@@ -13,7 +13,7 @@ from fedcel.settings.attack import AttackSettings
 from fedcel.settings.cel import CelSettings, check_cel
 from fedcel.settings.chain import MIN_ESS, MIN_SAMPLED_ROUNDS, ChainSettings
 from fedcel.settings.data import DataSettings
-from fedcel.settings.defence import DefenceSettings, check_defence
+from fedcel.settings.defence import LAW_DEFENCES, DefenceSettings, check_defence
 from fedcel.settings.group_base import to_kebab
 from fedcel.settings.local import LocalSettings
 from fedcel.settings.net import NetSettings
@@ -90,6 +90,49 @@ def cut_sigma(settings: Settings) -> float:
     return defence.noise if defence.name.startswith("noise+") else settings.net.noise
 
 
+def find_noise_shape(settings: Settings) -> str:
+    """Find out for what there is an own standard deviation of the noise.
+
+    Args:
+        settings: The run's settings.
+
+    Returns:
+        `one`, `feature` or `image`: what `net.noise-shape` says, or `auto` stands for.
+    """
+    shape = settings.net.noise_shape
+    if shape != "auto":
+        return shape
+    return {"learned-noise": "feature", "vib": "image", "ceb": "image"}.get(
+        settings.defence.name, "one"
+    )
+
+
+def check_noise_shape(settings: Settings) -> None:
+    """Refuse to learn noise that there is none of, or whose law nobody knows."""
+    shape, name = find_noise_shape(settings), settings.defence.name
+    sigma = cut_sigma(settings)
+    if name in LAW_DEFENCES and sigma == 0:
+        raise SettingsError(
+            f"net.noise is 0 and defence.name {name!r}, whose loss is of the law of the noise: set "
+            "net.noise above 0, such as 0.3"
+        )
+    if name == "learned-noise" and shape == "one":
+        raise SettingsError(
+            "net.noise-shape is 'one' and defence.name 'learned-noise', which learns it: set "
+            "net.noise-shape to 'feature' or 'image'"
+        )
+    if shape != "one" and sigma == 0:
+        raise SettingsError(
+            f"net.noise is 0 and net.noise-shape {shape!r}: a learned sd is a multiple of "
+            "net.noise; set it above 0, such as 0.3, or net.noise-shape to 'one'"
+        )
+    if shape != "one" and name == "dropout":
+        raise SettingsError(
+            f"net.noise-shape is {shape!r} and defence.name 'dropout', whose messages have one sd; "
+            "set net.noise-shape to 'one'"
+        )
+
+
 def burn_in_rounds(settings: Settings) -> int:
     """Return the number of the last round of burn-in.
 
@@ -114,11 +157,12 @@ def check_settings(settings: Settings) -> None:
             f"({settings.clients})"
         )
     check_defence(settings.defence)
+    check_noise_shape(settings)
     if settings.cel.kind != "none":
         check_schedule(settings, "cel.kind", settings.cel.kind)
         check_cel(settings.cel, cut_sigma(settings))
         check_goal(settings)
-    if settings.defence.name.removeprefix("noise+") in ("nopeek", "adversarial"):
+    if settings.defence.name.removeprefix("noise+") in ("nopeek", "adversarial", *LAW_DEFENCES):
         check_schedule(settings, "defence.name", settings.defence.name)
     check_strategy(settings.strategy)
     check_engine(settings)

@@ -34,8 +34,10 @@ class Through(nn.Module):
     def forward(
         self, images: Float[Tensor, "B C H W"], mask: Tensor, xi: Tensor
     ) -> Float[Tensor, "B K"]:
-        """Return the logits of mask * z + xi."""
-        return self.net.answer(self.net.encode(images) * mask + xi)
+        """Return the logits of mask * z + xi, xi scaled as the net scales its noise."""
+        z = self.net.encode(images)
+        scale = self.net.scale_noise(z)
+        return self.net.answer(z * mask + (xi if scale is None else xi * scale))
 
 
 @dataclass(frozen=True)

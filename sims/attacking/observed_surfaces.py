@@ -13,7 +13,7 @@ from clients import EvaluationClient
 from fedcel.data import Images
 from fedcel.federation import init_net
 from fedcel.leakage import LOG_PROB, LOGITS, Law, Observation, SmashedData
-from fedcel.nets import Cut, FlatNet, SplitNet, apply_noise
+from fedcel.nets import FlatNet, SplitNet, apply_noise
 from fedcel.posterior import Prediction, build_device_net, noise_variance, predict, round_plan
 from fedcel.privacy import KnownLaw, Laplace, Mechanism, build_mechanism
 from fedcel.runs import Run, posterior_samples
@@ -92,13 +92,13 @@ class PrivateLogits:
         draws = LAW_DRAWS if self.net.cut.is_random else 1
         noise = stream(self.client.settings.seed, "answer-law")
         with torch.no_grad():
-            sent = sample_messages(self.net.cut, self.net.encode(images), draws, noise)
+            sent = sample_messages(self.net, self.net.encode(images), draws, noise)
             rows = torch.stack([mechanism.answer_without_noise(self.answer(part)) for part in sent])
         return lambda observed: mixture_log_prob(mechanism, observed, rows)
 
 
 def sample_messages(
-    cut: Cut, z: Float[Tensor, "M D"], draws: int, generator: torch.Generator
+    net: SplitNet, z: Float[Tensor, "M D"], draws: int, generator: torch.Generator
 ) -> Iterator[Float[Tensor, "M D"]]:
     """Yield messages over which the law of what is computed from one is averaged.
 
@@ -107,6 +107,7 @@ def sample_messages(
     every image's average is right; but its error is nearly that of an image like it, and what
     tells the two apart is their ratio.
     """
+    cut, scale = net.cut, net.scale_noise(z)
     shape = (1, z.shape[1])
     xi = None
     for number in range(draws):
@@ -116,7 +117,7 @@ def sample_messages(
         elif xi is not None:
             xi = -xi
         expanded = None if mask is None else mask.expand_as(z)
-        yield apply_noise(z, expanded, None if xi is None else xi.expand_as(z))
+        yield apply_noise(z, expanded, None if xi is None else xi.expand_as(z), scale)
 
 
 def mixture_log_prob(

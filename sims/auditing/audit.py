@@ -9,7 +9,7 @@ from fedcel.attacks import Inversion, copy_differentiable, invert
 from fedcel.data import Images
 from fedcel.errors import DataError, FedcelError, NetError, RefusedImagesError, SettingsError
 from fedcel.files import write_json, write_whole
-from fedcel.leakage import Leakage, measure_leakage
+from fedcel.leakage import Leakage, NoiseFunction, measure_leakage
 from fedcel.nets import encode_images
 from fedcel.runs import list_versions
 from fedcel.settings import DataSettings
@@ -80,6 +80,8 @@ class Audit:
     leak: Leakage
     inversion: Inversion | None
     """None where no attack was asked for."""
+    is_noise_learned: bool = False
+    """Whether each feature has noise of its own, `noise` times what was learned."""
 
     def to_json(self) -> dict[str, object]:
         """Make the object that is written."""
@@ -89,6 +91,7 @@ class Audit:
             "data": self.plan.data,
             "images": self.note,
             "noise": self.noise,
+            "noise-learned": self.is_noise_learned,
             "dropout": self.dropout,
             "seed": self.plan.seed,
             "budget": self.plan.budget,
@@ -119,6 +122,7 @@ def audit_encoder(plan: AuditPlan) -> Audit:
         show_step(0, stages, "reading the encoder")
         encoder = load_encoder(plan.model)
         noise = choose_noise(plan, encoder)
+        law = noise if plan.noise is not None else encoder.learned_noise or noise
         dropout = encoder.dropout if plan.dropout is None else plan.dropout
         show_step(1, stages, "reading the images")
         images, note = read_images(plan, encoder)
@@ -131,7 +135,7 @@ def audit_encoder(plan: AuditPlan) -> Audit:
                 encode,
                 images.x,
                 images.y,
-                noise=noise,
+                noise=law,
                 dropout=dropout,
                 accuracy=None if encoder.accuracy is None else encoder.accuracy[0],
                 accuracy_count=None if encoder.accuracy is None else encoder.accuracy[1],
@@ -141,7 +145,7 @@ def audit_encoder(plan: AuditPlan) -> Audit:
                 inversion = None
             else:
                 show_step(3, stages, f"attacks on {min(plan.targets, len(images.y) // 2)} images")
-                inversion = attack_encoder(plan, encode, images, noise=noise, dropout=dropout)
+                inversion = attack_encoder(plan, encode, images, noise=law, dropout=dropout)
             is_fully_attacked = (
                 inversion is None or copy_differentiable(encode, images.x) is not None
             )
@@ -159,6 +163,7 @@ def audit_encoder(plan: AuditPlan) -> Audit:
         description=encoder.description,
         note=" ".join([note, describe_encoder(features, normalisation, is_fully_attacked)]),
         noise=noise,
+        is_noise_learned=callable(law),
         dropout=dropout,
         leak=leak,
         inversion=inversion,
@@ -235,7 +240,12 @@ def read_images(plan: AuditPlan, encoder: LoadedEncoder) -> tuple[Images, str]:
 
 
 def attack_encoder(
-    plan: AuditPlan, encode: AdaptedEncoder, images: Images, *, noise: float, dropout: float
+    plan: AuditPlan,
+    encode: AdaptedEncoder,
+    images: Images,
+    *,
+    noise: float | NoiseFunction,
+    dropout: float,
 ) -> Inversion:
     """Let attacks rebuild the first images; the attacker owns the others, none of them twice.
 
@@ -280,6 +290,7 @@ def write_audit(audit: Audit, folder: Path) -> Path:
     conditions = (
         f"{audit.description}, on images of {audit.plan.data}, Gaussian noise of standard "
         f"deviation {audit.noise:g} added to the features"
+        + (", times what the run learned for each" if audit.is_noise_learned else "")
         + (f", dropout {audit.dropout:g}. " if audit.dropout else ". ")
         + audit.note
     )

@@ -1,9 +1,11 @@
 """An encoder that was trained anywhere, as a function from images to features."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -12,13 +14,16 @@ from fedcel import plugins
 from fedcel.data import Images
 from fedcel.errors import NetError, PluginError, RefusedImagesError, describe_unforeseen
 from fedcel.extras import import_optional
-from fedcel.nets import Encoder, as_module, find_module, split_outputs
+from fedcel.leakage import NoiseFunction
+from fedcel.nets import Encoder, SplitNet, as_module, find_module, split_outputs
 from fedcel.posterior import build_device_net
 from fedcel.runs import posterior_samples, read_run
 from sims.results import RESULT_FILE, RunResult, read_record
 
 ONNX_SUFFIX = ".onnx"
 EXPORT_SUFFIX = ".pt2"
+NOISE_OUTPUT = "noise"
+"""Output of an exported encoder whose noise is learned: its standard deviations."""
 TIMM_CONFIG = "pretrained_cfg"
 """Where a module of timm says how the images of its training were normalised."""
 
@@ -38,6 +43,9 @@ class LoadedEncoder(NamedTuple):
     """What it is, in words."""
     noise: float | None = None
     """Standard deviation that the file states, in units of the features; None: it says nothing."""
+    learned_noise: NoiseFunction | None = None
+    """That of each feature, as a function of the features, where it is learned; `noise` is its
+    value before it was."""
     dropout: float = 0.0
     """Share of features that is dropped at the cut."""
     training: Images | None = None
@@ -90,10 +98,17 @@ def load_from_run(folder: Path) -> LoadedEncoder:
         net.encoder,
         f"the encoder of run {folder}",
         net.cut.sigma,
+        partial(scale_sigma, net) if net.noise_scale is not None else None,
         net.cut.dropout,
         run.splits.training,
         (result.accuracy, count) if result and result.accuracy is not None else None,
     )
+
+
+def scale_sigma(net: SplitNet, z: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
+    """Return the standard deviation of the noise that each feature gets."""
+    scale = net.scale_noise(z)
+    return torch.full_like(z, net.cut.sigma) if scale is None else net.cut.sigma * scale
 
 
 def read_result(folder: Path) -> RunResult | None:
@@ -158,6 +173,7 @@ def load_from_onnx(path: Path) -> LoadedEncoder:
         stated = session.get_modelmeta().custom_metadata_map
         noise = float(stated["fedcel.sigma"]) if "fedcel.sigma" in stated else None
         dropout = float(stated.get("fedcel.dropout", 0.0))
+        shape = stated.get("fedcel.noise-shape", "one")
     except Exception as error:  # ONNX Runtime's errors have no common class
         raise NetError(f"{path} cannot be read as ONNX: {error}") from error
     if len(inputs) != 1:
@@ -174,12 +190,33 @@ def load_from_onnx(path: Path) -> LoadedEncoder:
             ) from error
         return {key: torch.from_numpy(value) for key, value in zip(outputs, values, strict=True)}
 
+    learned_noise = None
+    if shape != "one":
+        outputs.remove(NOISE_OUTPUT)
+    if shape == "image":
+        raise NetError(
+            f"the noise of {path} is learned for each image; audit the run's folder in its place, "
+            "which has the function"
+        )
+    if shape == "feature":
+        size = [part if isinstance(part, int) else 1 for part in inputs[0].shape]
+        blank = np.zeros(size, dtype=np.float32)
+        deviations = torch.from_numpy(session.run([NOISE_OUTPUT], {name: blank})[0][:1])
+        learned_noise = partial(repeat_deviations, deviations)
     return LoadedEncoder(
         FixedBatches(encode, batch if isinstance(batch, int) else None),
         f"ONNX file {path}",
         noise,
+        learned_noise,
         dropout,
     )
+
+
+def repeat_deviations(
+    deviations: Float[Tensor, "1 D"], z: Float[Tensor, "B D"]
+) -> Float[Tensor, "B D"]:
+    """Return the same standard deviations for all images."""
+    return deviations.to(z).expand_as(z)
 
 
 class FixedBatches(nn.Module):

@@ -5,11 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from fedcel.errors import RunError, SettingsError
 from fedcel.files import write_whole
+from fedcel.nets import SplitNet
 from fedcel.posterior import build_device_net
 from fedcel.runs import posterior_samples, run_folder
+from fedcel.settings import find_noise_shape
+from sims.auditing.load_encoder import NOISE_OUTPUT, scale_sigma
 
 LIBRARIES = "onnx", "onnxscript"
 
@@ -19,7 +24,8 @@ def export_encoder(folder: Path, out: Path) -> str:
 
     z is **before** the cut's noise: the file's metadata state the law (`fedcel.sigma`,
     `fedcel.dropout`) that the device has to draw from, afresh for each message and added in double
-    precision.
+    precision. Where the noise is learned (`fedcel.noise-shape`), a second output `noise` (B, D) has
+    its standard deviations, in the place of sigma.
 
     Raises:
         RunError: The run samples its encoder.
@@ -33,10 +39,13 @@ def export_encoder(folder: Path, out: Path) -> str:
         )
     net = build_device_net(run.flat, posterior_samples(run), run.settings.chain.scope)
     shape = run.splits.shape
-    model = convert_encoder(net.encoder.eval(), shape)
+    noise_shape = find_noise_shape(run.settings)
+    module = net.encoder if noise_shape == "one" else EncoderWithNoise(net)
+    model = convert_encoder(module.eval(), shape)
     metadata = {
         "fedcel.sigma": repr(net.cut.sigma),
         "fedcel.dropout": repr(net.cut.dropout),
+        "fedcel.noise-shape": noise_shape,
         "fedcel.net": run.settings.net.name,
         "fedcel.classes": str(run.splits.classes),
     }
@@ -48,7 +57,22 @@ def export_encoder(folder: Path, out: Path) -> str:
     write_whole(out, data)
     size = f"{len(data)} bytes, images {tuple(shape)} to z ({net.features})"
     noise = f"noise of sigma {net.cut.sigma:g} and dropout {net.cut.dropout:g}"
+    if noise_shape != "one":
+        noise = f"noise of the standard deviations in the output {NOISE_OUTPUT!r}"
     return f"encoder: {out}, {size}; add {noise} on the device: z itself hides nothing"
+
+
+class EncoderWithNoise(torch.nn.Module):
+    """An encoder that also says how much noise each feature gets."""
+
+    def __init__(self, net: SplitNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> tuple[Tensor, Tensor]:
+        """Return z (B, D), and the standard deviations of its noise (B, D)."""
+        z = self.net.encode(images)
+        return z, scale_sigma(self.net, z)
 
 
 def convert_encoder(encoder: torch.nn.Module, shape: tuple[int, ...]) -> Any:
@@ -62,7 +86,7 @@ def convert_encoder(encoder: torch.nn.Module, shape: tuple[int, ...]) -> Any:
                 (torch.rand(2, *shape),),
                 dynamo=True,
                 input_names=["images"],
-                output_names=["z"],
+                output_names=["z", NOISE_OUTPUT][: 1 + isinstance(encoder, EncoderWithNoise)],
                 dynamic_shapes=(batch,),
                 verbose=False,
             )

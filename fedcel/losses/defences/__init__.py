@@ -1,6 +1,7 @@
 """Rival defences of smashed data: what they make of the net, the cut, the loss, what is sent."""
 
 from fedcel.losses.defences.adversarial import Adversarial
+from fedcel.losses.defences.bottleneck import InformationBottleneck, gaussian_divergence
 from fedcel.losses.defences.build_defence import (
     apply_transform,
     build_cut,
@@ -14,8 +15,9 @@ from fedcel.losses.defences.contract import (
     SentBatch,
     TransformCase,
 )
+from fedcel.losses.defences.learned_noise import LearnedNoise
 from fedcel.losses.defences.nopeek import NoPeek
-from fedcel.losses.defences.protocol import Defence, Transform
+from fedcel.losses.defences.protocol import Defence, LawDefence, Transform
 from fedcel.losses.defences.transform import append_transform
 
 __all__ = [
@@ -24,6 +26,9 @@ __all__ = [
     "Adversarial",
     "Defence",
     "DefenceCase",
+    "InformationBottleneck",
+    "LawDefence",
+    "LearnedNoise",
     "NoPeek",
     "SentBatch",
     "Transform",
@@ -33,4 +38,5 @@ __all__ = [
     "build_cut",
     "build_defence",
     "defended_net_settings",
+    "gaussian_divergence",
 ]

@@ -2,31 +2,38 @@
 
 from collections.abc import Callable
 from functools import lru_cache
+from math import sqrt
 
 from fedcel import plugins
 from fedcel.errors import PluginError
 from fedcel.losses.defences.adversarial import Adversarial
+from fedcel.losses.defences.bottleneck import InformationBottleneck
 from fedcel.losses.defences.contract import DEFENCE_CHECKS, DefenceCase
+from fedcel.losses.defences.learned_noise import LearnedNoise
 from fedcel.losses.defences.nopeek import NoPeek
 from fedcel.losses.defences.own_defence import OwnDefence
-from fedcel.losses.defences.protocol import Defence, Transform
+from fedcel.losses.defences.protocol import Defence, LawDefence, Transform
 from fedcel.losses.defences.transform import append_transform
 from fedcel.nets import Cut, SplitNet
-from fedcel.settings import NetSettings, Settings, check_schedule, cut_sigma
+from fedcel.settings import NetSettings, Settings, check_schedule, cut_sigma, find_noise_shape
 
 
 def defended_net_settings(settings: Settings) -> NetSettings:
-    """Choose the split network that a defence needs: a bottleneck makes it narrow.
+    """Choose the split network that a defence needs: narrow, or with noise that is learned.
 
     Args:
         settings: The run's settings.
 
     Returns:
-        The settings group `net`, its `features` replaced under the defence `bottleneck`.
+        The settings group `net`, its `features` replaced under the defence `bottleneck`, and its
+        `noise-shape` by what `auto` stands for where that is learned.
     """
-    if settings.defence.name != "bottleneck":
-        return settings.net
-    return settings.net.model_copy(update={"features": int(settings.defence.used_strength)})
+    if settings.defence.name == "bottleneck":
+        return settings.net.model_copy(update={"features": int(settings.defence.used_strength)})
+    shape = find_noise_shape(settings)
+    return (
+        settings.net if shape == "one" else settings.net.model_copy(update={"noise_shape": shape})
+    )
 
 
 def build_cut(settings: Settings) -> Cut:
@@ -43,29 +50,56 @@ def build_cut(settings: Settings) -> Cut:
     return Cut(sigma, defence.used_strength) if defence.name == "dropout" else Cut(sigma)
 
 
-def _build_nopeek(settings: Settings, shape: tuple[int, ...]) -> Defence:
+def _build_nopeek(settings: Settings, shape: tuple[int, ...], classes: int) -> Defence:
     return NoPeek()
 
 
-def _build_adversarial(settings: Settings, shape: tuple[int, ...]) -> Defence:
+def _build_adversarial(settings: Settings, shape: tuple[int, ...], classes: int) -> Defence:
     defence = settings.defence
     return Adversarial(shape, settings.net.features, defence.width, defence.rate)
 
 
-DEFENCE_BUILDERS: dict[str, Callable[[Settings, tuple[int, ...]], Defence]] = {
+def _build_learned_noise(settings: Settings, shape: tuple[int, ...], classes: int) -> LawDefence:
+    return LearnedNoise()
+
+
+def _build_information_bottleneck(
+    settings: Settings, shape: tuple[int, ...], classes: int
+) -> LawDefence:
+    defence, net, sigma = settings.defence, settings.net, cut_sigma(settings)
+    # Before anything is learned, features are taken to be anywhere within their bound.
+    centre, variance = (0.5, 1 / 12) if net.bound == "sigmoid" else (0.0, 1.0)
+    return InformationBottleneck(
+        net.features,
+        classes if defence.name == "ceb" else 1,
+        sigma,
+        centre,
+        sqrt(sigma**2 + variance),
+        0.0 if defence.marginal == "fixed" else defence.marginal_rate,
+    )
+
+
+DefenceBuilder = Callable[[Settings, tuple[int, ...], int], Defence | LawDefence]
+DEFENCE_BUILDERS: dict[str, DefenceBuilder] = {
     "nopeek": _build_nopeek,
     "adversarial": _build_adversarial,
+    "learned-noise": _build_learned_noise,
+    "vib": _build_information_bottleneck,
+    "ceb": _build_information_bottleneck,
 }
-"""Builder of each defence that is a loss, from settings and the images' shape."""
+"""Builder of each defence that is a loss, from settings, the images' shape and the classes."""
 
 
-def build_defence(settings: Settings, shape: tuple[int, ...]) -> Defence | None:
+def build_defence(
+    settings: Settings, shape: tuple[int, ...], classes: int
+) -> Defence | LawDefence | None:
     """Make the loss of the defence that the settings name.
 
     Args:
         settings: The run's settings. `defence.name` `noise+...` is the same loss behind another
             cut; a user's `package.module:object` is called with (settings, shape).
         shape: An image's shape, (C, H, W).
+        classes: Number of classes.
 
     Returns:
         The loss, or None for a defence without one.
@@ -79,7 +113,7 @@ def build_defence(settings: Settings, shape: tuple[int, ...]) -> Defence | None:
     if name in ("none", "noise", "bottleneck", "dropout"):
         return None
     if builder := DEFENCE_BUILDERS.get(name.removeprefix("noise+")):
-        return builder(settings, shape)
+        return builder(settings, shape, classes)
     defence = _load_defence(settings, shape)
     if not isinstance(defence, Defence):
         return None

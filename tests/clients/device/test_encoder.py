@@ -13,6 +13,7 @@ from clients.device.encoder import read_encoder, read_metadata
 from clients.service import load_served
 from clients.service_messages import EncoderCard, ModelCard, PriceCard
 from fedcel.errors import ServiceError
+from fedcel.runs import Run
 from tests.clients.serving import made_run
 
 RUN = made_run()
@@ -106,3 +107,38 @@ def test_a_callers_own_encoder_takes_the_tensors() -> None:
     assert torch.equal(net.encode(x), MODEL.net.encode(x).detach())
     with pytest.raises(ServiceError, match="do not fit"):
         read_encoder(card(data), data, nn.Sequential(nn.Flatten(), nn.Linear(64, 8)))
+
+
+@pytest.mark.parametrize("shape", ["feature", "image"])
+def test_learned_noise_arrives_with_the_encoder(shape: str) -> None:
+    """The same law on the device: scale, cut, likelihood; what does not fit is refused."""
+    run = made_run(**{"net.noise-shape": shape})
+    scale = run.flat.net.noise_scale
+    assert scale is not None
+    stream = torch.Generator().manual_seed(4)
+    vectors = [vector.clone() for vector in run.samples]
+    start = run.flat.cut - sum(part.numel() for part in scale.parameters())
+    drawn = torch.randn(run.flat.cut - start, generator=stream)
+    for vector in vectors:
+        vector[start : run.flat.cut] = drawn
+    model = load_served(replace_samples(run, vectors))
+    data = model.encoder
+    net = read_encoder(card(data, model=model.version), data)
+    z = net.encode(torch.rand(3, 1, 8, 8))
+    theirs, ours = model.net.scale_noise(z), net.scale_noise(z)
+    assert theirs is not None
+    assert ours is not None
+    assert torch.equal(ours, theirs)
+    assert ours.std() > 0.1
+    assert net.is_noise_of_image == (shape == "image")
+    assert not any(parameter.requires_grad for parameter in net.parameters())
+    without = {name: part for name, part in load(data).items() if "noise_scale" not in name}
+    broken = save(without, read_metadata(data))
+    with pytest.raises(ServiceError, match="do not fit its net"):
+        read_encoder(card(broken, model=model.version), broken)
+    assert model.version != load_served(made_run()).version
+
+
+def replace_samples(run: Run, vectors: list[torch.Tensor]) -> Run:
+    """Return the run with other posterior samples."""
+    return run._replace(model=vectors[-1], samples=vectors)

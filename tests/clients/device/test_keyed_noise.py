@@ -89,3 +89,11 @@ def test_a_key_that_others_read_or_that_is_none_is_refused(tmp_path: Path) -> No
     path.chmod(0o600)
     with pytest.raises(RunError, match="holds 5 bytes"):
         load_device_key(path)
+
+
+def test_each_value_has_noise_of_its_own_scale() -> None:
+    """The same xi, times what was learned."""
+    z, seed = torch.zeros(4), b"k" * 32
+    scale = torch.tensor([0.5, 1.0, 2.0, 4.0])
+    plain, scaled = (disturb_features(Cut(0.3), z, seed, part) for part in (None, scale))
+    torch.testing.assert_close(scaled, plain * scale)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 import fedcel
 from fedcel.attacks import invert
-from fedcel.errors import DataError, SettingsError
+from fedcel.errors import DataError, NetError, SettingsError
 
 
 def blobs(seed: int, count: int) -> tuple[Tensor, Tensor]:
@@ -137,3 +138,20 @@ def test_bad_input_is_refused(
 def test_it_is_offered_by_the_package() -> None:
     """Under the name that the pages use."""
     assert fedcel.invert is invert
+
+
+def test_noise_that_is_a_function_of_the_features() -> None:
+    """Attackers see its law: more noise, worse images; an encoder without gradient is refused."""
+    encoder = make_encoder()
+
+    def attack(encoder: Any, noise: Any) -> float:
+        made = invert(encoder, TARGETS, auxiliary=IMAGES, noise=noise, attacks=["kernel-ridge"])
+        return made.scores["kernel-ridge"].mse
+
+    same = attack(encoder, lambda z: 0.1 + 0 * z)
+    assert same == pytest.approx(attack(encoder, 0.1), rel=0.02)
+    assert attack(encoder, lambda z: 1 + z.square()) > 1.2 * same
+    with pytest.raises(NetError, match="give a PyTorch module"):
+        attack(lambda x: x.flatten(1), lambda z: 1 + z.square())
+    with pytest.raises(ValueError, match="give a function of the features"):
+        attack(encoder, torch.rand(2, 8) + 0.1)

@@ -19,6 +19,7 @@ from fedcel.leakage.certificate import (
     find_main_coordinates,
 )
 from fedcel.nets.cut import Cut
+from fedcel.nets.noise_scale import NoiseScale
 from fedcel.nets.split_net import SplitNet
 
 
@@ -150,3 +151,41 @@ def test_without_noise_equal_features_are_not_told_apart() -> None:
     assert (bound.bits, bound.bits_within_class) == (1.5, 0.5)
     assert 0.5 < bound.identification < 1
     assert certificate(z[1:], torch.tensor([0, 1, 1]), 0.0).bits == log2(3)
+
+
+@given(st.integers(0, 2**31), st.floats(0.01, 2), st.floats(0.05, 3))
+def test_above_the_optimal_attacker_where_noise_differs(
+    seed: int, spread: float, sigma: float
+) -> None:
+    """Noise of each image's own: information and information beyond the label."""
+    z, y = blobs(seed, spread)
+    layer = NoiseScale(4, is_of_image=True, limit=4.0)
+    stream = torch.Generator().manual_seed(seed)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, generator=stream)
+    net = SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma), 4, noise_scale=layer)
+    leak = optimal_leak(SmashedData(net), z[:, None, None, :], y, stream, draws=40)
+    scale = net.scale_noise(z)
+    assert scale is not None
+    limit = certificate(z, y, sigma, 40, scale=scale.detach())
+    assert leak.information_bits <= limit.bits + 0.05
+    assert leak.bits_beyond_label <= limit.bits_within_class + 0.05
+
+
+def test_one_noise_written_as_many_is_bounded_alike() -> None:
+    """A constant scale is another sigma; one a feature is that of whitened features."""
+    z, y = blobs(3, 0.4)
+    one, two = certificate(z, y, 0.5), certificate(z, y, 0.25, scale=torch.full_like(z, 2.0))
+    assert one.bits == pytest.approx(two.bits)
+    assert one.bits_within_class == pytest.approx(two.bits_within_class)
+    scale = torch.tensor([0.5, 1.0, 2.0, 4.0])
+    groups = np.zeros(len(y), dtype=np.int64)
+    whitened = entropy_bound((z / scale).double().numpy(), 0.3, groups)
+    assert entropy_bound(z.double().numpy(), 0.3 * scale.numpy(), groups) == pytest.approx(whitened)
+
+
+def test_two_equal_features_of_unequal_noise() -> None:
+    """Nothing in the mean: 1/2 log of the mean variance less the mean of 1/2 log of each."""
+    deviations = np.array([[1.0], [3.0]])
+    bound = entropy_bound(np.zeros((2, 1)), deviations, np.zeros(2, dtype=np.int64))
+    assert bound == pytest.approx(log(5) / 2 - log(9) / 4)

@@ -13,6 +13,7 @@ from fedcel.leakage import SmashedData
 from fedcel.leakage.certificate import certificate
 from fedcel.leakage.exact_bits import default_draws, optimal_leak, score_messages
 from fedcel.nets.cut import Cut
+from fedcel.nets.noise_scale import NoiseScale
 from fedcel.nets.split_net import SplitNet
 
 
@@ -207,3 +208,62 @@ def test_a_message_its_own_image_could_not_send_is_refused() -> None:
     impossible = torch.tensor([[-torch.inf, 0.0]], dtype=torch.float64)
     with pytest.raises(NetError, match="impossible for the image that sent it"):
         score_messages(impossible, own, same, 2)
+
+
+def noisy_pixels(sigma: float, weight: float, bias: float) -> SmashedData:
+    """Return an observation of one value, whose noise has sd sigma exp(weight z + bias), nearly."""
+    scale = NoiseScale(1, is_of_image=True, limit=1e6)
+    assert scale.weight is not None
+    nn.init.constant_(scale.weight, weight)
+    nn.init.constant_(scale.bias, bias)
+    return SmashedData(SplitNet(nn.Flatten(), nn.Identity(), Cut(sigma), 1, noise_scale=scale))
+
+
+@pytest.mark.parametrize(("weight", "bias"), [(1.5, -0.5), (-0.7, 0.2)])
+def test_noise_that_differs_from_image_to_image(weight: float, bias: float) -> None:
+    """Three points, each with noise of its own: information by numerical integration."""
+    codes = [0.0, 0.4, 1.0]
+    observation = noisy_pixels(0.3, weight, bias)
+    x = as_images(torch.tensor(codes)[:, None])
+    scale = observation.net.scale_noise(torch.tensor(codes)[:, None])
+    assert scale is not None
+    deviations = (0.3 * scale[:, 0]).tolist()
+
+    def density(z: float, k: int) -> float:
+        gap = (z - codes[k]) / deviations[k]
+        return float(np.exp(-(gap**2) / 2) / (sqrt(2 * pi) * deviations[k]))
+
+    def integrand(z: float) -> float:
+        parts = [density(z, k) for k in range(3)]
+        mean = sum(parts) / 3
+        return sum(p * log2(p / mean) for p in parts if p > 0) / 3
+
+    points = [
+        code + 3 * sign * s for code, s in zip(codes, deviations, strict=True) for sign in (-1, 1)
+    ]
+    truth = quad(integrand, -25, 25, points=[*codes, *points], limit=500)[0]
+    leak = optimal_leak(observation, x, torch.zeros(3, dtype=torch.long), stream(), draws=20_000)
+    assert leak.information_bits == pytest.approx(truth, abs=0.015)
+
+
+def test_the_noise_alone_can_tell_an_image() -> None:
+    """Equal features, noise of 1 and of 1000: which it is shows in the message's size."""
+    scale = torch.tensor([[1.0], [1000.0]]).repeat(1, 8)
+    z = torch.zeros(2, 8)
+    seen = Cut(1.0).disturb(z, stream(), scale)
+    law = Cut(1.0).log_prob(seen, z, scale)
+    assert law.argmax(1).tolist() == [0, 1]
+    assert float((law[:, 0] - law[:, 1]).abs().min()) > 10
+
+
+def test_one_noise_for_all_written_as_many() -> None:
+    """A learned scale that is the same everywhere gives the numbers of another sigma."""
+    x, y = torch.rand(30, 1, 1, 1, generator=stream()), torch.arange(30) % 3
+    learned = noisy_pixels(0.2, 0.0, log(1.7))
+    scale = learned.net.scale_noise(torch.zeros(1, 1))
+    assert scale is not None
+    one = optimal_leak(learned, x, y, stream(1), draws=50)
+    other = optimal_leak(pixels(0.2 * float(scale.detach())), x, y, stream(1), draws=50)
+    assert one.information_bits == pytest.approx(other.information_bits, abs=1e-6)
+    assert one.bits_beyond_label == pytest.approx(other.bits_beyond_label, abs=1e-6)
+    assert one.identification == pytest.approx(other.identification, abs=1e-6)

@@ -380,3 +380,56 @@ def test_a_law_that_is_none_is_refused() -> None:
         measure(lambda o, z: o @ z.T * 0 - torch.inf)
     with pytest.raises(ValueError, match="the sampler gives"):
         measure(lambda o, z: o @ z.T, lambda z, g: z[:1])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_of_each_image_agrees_with_brute_force(seed: int) -> None:
+    """The law has a determinant of its own for each image; the certificate is above it."""
+    generator = np.random.default_rng(seed)
+    z, y = generator.normal(size=(6, 2)), np.array([0, 0, 0, 1, 1, 1])
+    sigma = generator.uniform(0.2, 2, (6, 2))
+    draws = 20_000
+    rows = np.arange(6).repeat(draws)
+    sent = z[rows] + sigma[rows] * generator.normal(size=(len(rows), 2))
+    nats = (-(((sent[:, None] - z) / sigma) ** 2) / 2 - np.log(sigma)).sum(2)
+    own = nats[np.arange(len(rows)), rows]
+    same = y[rows][:, None] == y
+    information = (own - np.log(np.exp(nats).mean(1))) / log(2)
+    beyond = (own - np.log((np.exp(nats) * same).sum(1) / 3)) / log(2)
+    leak = measure_leakage(features=z, labels=y, noise=sigma, draws=4000, candidates=6)
+    assert leak.information_bits == pytest.approx(information.mean(), abs=0.03)
+    assert leak.bits_beyond_label == pytest.approx(beyond.mean(), abs=0.03)
+    assert leak.certificate_bits is not None
+    assert leak.information_bits <= leak.certificate_bits + 0.03
+
+
+def test_noise_as_a_function_of_the_features() -> None:
+    """Where it is the same for all images, the numbers are those of one a feature, to the bit."""
+    z, y = points()
+    sigma = torch.tensor([0.1, 0.2, 0.4, 0.8, 1.6])
+    one = measure_leakage(features=z, labels=y, noise=sigma)
+    other = measure_leakage(features=z, labels=y, noise=lambda features: sigma.expand_as(features))
+    assert one.to_dict() == other.to_dict()
+    louder = measure_leakage(features=z, labels=y, noise=lambda features: 0.5 + features.square())
+    assert louder.information_bits < one.information_bits
+
+
+@pytest.mark.parametrize(
+    ("noise", "dropout", "words"),
+    [
+        (torch.ones(60, 5), 0.0, None),
+        (torch.rand(60, 5) - 1.0, 0.0, "must be finite and at least 0"),
+        (torch.eye(60, 5), 0.0, "noise must be above 0 for all"),
+        (torch.rand(60, 5) + 0.1, 0.5, "noise must be above 0 for all, dropout 0"),
+        (torch.ones(5, 60), 0.0, r"\(60, 5\): of each image"),
+        (torch.ones(1, 1), 0.0, r"noise is of shape \(1, 1\)"),
+    ],
+)
+def test_noise_of_each_image_that_is_none(noise: Tensor, dropout: float, words: str | None) -> None:
+    """Of a shape, a size or beside what has no known law."""
+    z, y = points()
+    if words is None:
+        assert measure_leakage(features=z, labels=y, noise=noise).information_bits > 0
+        return
+    with pytest.raises(ValueError, match=words):
+        measure_leakage(features=z, labels=y, noise=noise, dropout=dropout)

@@ -17,6 +17,7 @@ from fedcel.leakage import (
     SmashedData,
 )
 from fedcel.nets.cut import Cut
+from fedcel.nets.noise_scale import NoiseScale
 from fedcel.nets.split_net import SplitNet
 
 
@@ -161,3 +162,19 @@ def test_answer_is_the_head() -> None:
     seen = torch.rand(4, 3, generator=torch.Generator().manual_seed(1))
     assert torch.equal(surface.answer(seen), surface.net.head(seen))
     assert surface.answer(seen).requires_grad
+
+
+def test_misfit_of_scaled_noise_is_the_law() -> None:
+    """-2 sigma^2 log p over the number of values, with a gradient through the scale."""
+    layer = NoiseScale(3, is_of_image=True, limit=5.0)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, generator=torch.Generator().manual_seed(1))
+    surface = SmashedData(SplitNet(nn.Flatten(), nn.Identity(), Cut(0.2), 3, noise_scale=layer))
+    x = images(5).requires_grad_()
+    seen = torch.rand(5, 3, generator=torch.Generator().manual_seed(8))
+    misfit = surface.misfit(x, seen)
+    law = surface.log_prob(seen, x.detach()).diagonal() + 3 * torch.tensor(0.2).log()
+    torch.testing.assert_close(misfit.double(), -2 * 0.04 * law / 3, rtol=1e-4, atol=1e-6)
+    assert torch.autograd.grad(misfit.sum(), x)[0].isfinite().all()
+    sent = surface.sample(x.detach(), torch.Generator().manual_seed(2))
+    assert not torch.equal(sent, x.detach().flatten(1))

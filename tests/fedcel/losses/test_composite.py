@@ -130,7 +130,7 @@ def test_clip_is_of_the_weighted_loss() -> None:
 
 def test_clip_without_a_signal() -> None:
     """No class with 2 members: exactly 0, and a gradient of 0 wherever there is one."""
-    own = Batch(*(part[:3] for part in batch()))
+    own = Batch(*(part[:3] for part in batch()[:4]))
     term = composite.add_losses(Losses(PLAIN, 1.0, clip=0.1), {}, own, measure=True)
     torch.autograd.backward(term.loss + 0 * own.z.sum())
     assert term.loss == 0

@@ -292,7 +292,7 @@ def test_a_defence_is_held_to_its_contract() -> None:
 
     def make(name: str) -> object:
         raw = {"defence.name": f"{__name__}:{name}", "defence.strength": 1.0}
-        return defences.build_defence(parse_settings(raw), SHAPE)
+        return defences.build_defence(parse_settings(raw), SHAPE, 10)
 
     broken = {
         "Blind": "must have a gradient at the features",

@@ -16,6 +16,7 @@ from fedcel.data import Images
 from fedcel.leakage import HEAD, LOG_PROB, LOGITS, optimal_leak
 from fedcel.nets.cut import Cut
 from fedcel.nets.flat_parameters import FlatNet
+from fedcel.nets.noise_scale import NoiseScale
 from fedcel.nets.split_net import SplitNet
 from fedcel.posterior.predict import build_device_net
 from fedcel.privacy import build_mechanism
@@ -182,7 +183,8 @@ def test_sixteen_answers_against_the_exact_law() -> None:
 def test_messages_that_images_share_follow_the_law_of_the_cut(dropout: float) -> None:
     """Each alone: its mean (1 - p) z and its spread; two images differ by no noise."""
     z = torch.tensor([[1.0, -2.0], [1.5, 0.0]])
-    drawn = torch.stack(list(sample_messages(Cut(0.5, dropout), z, 40_000, stream())))
+    net = SplitNet(nn.Identity(), nn.Identity(), Cut(0.5, dropout), 2)
+    drawn = torch.stack(list(sample_messages(net, z, 40_000, stream())))
     kept = 1 - dropout
     torch.testing.assert_close(drawn.mean(0), kept * z, atol=0.03, rtol=0)
     wanted = (0.25 + kept * dropout * z.square()).sqrt()
@@ -190,6 +192,21 @@ def test_messages_that_images_share_follow_the_law_of_the_cut(dropout: float) ->
     if dropout == 0:
         torch.testing.assert_close(drawn[:, 0] - drawn[:, 1], (z[0] - z[1]).expand(40_000, 2))
         torch.testing.assert_close(drawn[::2] + drawn[1::2], 2 * z.expand(20_000, 2, 2))
+
+
+def test_messages_of_learned_noise_follow_its_law() -> None:
+    """Each value has the spread of its own scale."""
+    layer = NoiseScale(2, is_of_image=True, limit=4.0)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, generator=stream(1))
+    net = SplitNet(nn.Identity(), nn.Identity(), Cut(0.5), 2, noise_scale=layer)
+    z = torch.tensor([[1.0, -2.0], [1.5, 0.0]])
+    scale = net.scale_noise(z)
+    assert scale is not None
+    with torch.no_grad():
+        drawn = torch.stack(list(sample_messages(net, z, 40_000, stream())))
+    torch.testing.assert_close(drawn.mean(0), z, atol=0.03, rtol=0)
+    torch.testing.assert_close(drawn.std(0), 0.5 * scale.detach(), atol=0, rtol=0.03)
 
 
 def test_images_are_encoded_once_for_all_answers(monkeypatch: pytest.MonkeyPatch) -> None:

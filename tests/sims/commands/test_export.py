@@ -1,15 +1,20 @@
 """The encoder as ONNX: the same features elsewhere, and the law to disturb them by."""
 
+import json
 from pathlib import Path
 
 import onnxruntime
 import pytest
 import torch
 
-from fedcel.nets import split_net
-from fedcel.runs import run_folder
+import fedcel
+from fedcel.errors import NetError
+from fedcel.nets import SplitNet, split_net
+from fedcel.posterior import build_device_net
+from fedcel.runs import posterior_samples, run_folder
 from fedcel.seeding import make_generator
 from fedcel.settings import NetSettings, parse_settings
+from sims.auditing.load_encoder import load_encoder
 from sims.commands.main import main
 from sims.commands.onnx_export import convert_encoder
 from sims.engines import local
@@ -70,3 +75,51 @@ def test_a_run_of_whole_nets_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["export", str(folder), "--out", str(tmp_path / "e.onnx")]) == 2
     assert "one encoder is exported" in capsys.readouterr().err
     assert not (tmp_path / "e.onnx").exists()
+
+
+def learned(folder: Path, shape: str) -> run_folder.Run:
+    """Return a run whose noise was learned for a few steps."""
+    given = {"clients": 3, "rounds": 8, "local.steps": 5, "engine": "loop", "temperature": 0.0}
+    shaped = {"defence.name": "learned-noise", "net.noise-shape": shape, "defence.strength": 0.1}
+    settings = parse_settings({**given, **shaped, "cel.warm-up": 0, "cel.ramp": 0.2})
+    run_folder.create_run(folder, settings)
+    local.train_locally(settings, folder, lambda _: None)
+    return run_folder.read_run(folder)
+
+
+@pytest.mark.parametrize("shape", ["feature", "image"])
+def test_learned_noise_is_exported_and_audited(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], shape: str
+) -> None:
+    """A second output has the standard deviations; an audit measures what the run measured."""
+    run, out = learned(tmp_path / "run", shape), tmp_path / "encoder.onnx"
+    assert main(["export", str(run.folder), "--out", str(out)]) == 0
+    assert "standard deviations in the output 'noise'" in capsys.readouterr().out
+    net = load_net(run)
+    images = run.splits.test.x[:5]
+    session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
+    z, noise = map(torch.from_numpy, session.run(["z", "noise"], {"images": images.numpy()}))
+    expected = net.encode(images).detach()
+    torch.testing.assert_close(z, expected, rtol=0, atol=1e-5)
+    scale = net.scale_noise(expected)
+    assert scale is not None
+    torch.testing.assert_close(noise, 0.3 * scale.detach(), rtol=1e-4, atol=1e-5)
+    assert float((scale.detach() - 1).abs().max()) > 0.01
+
+    bits = json.loads((run.folder / "result.json").read_text())["bits-beyond-label"]
+    x, y = run.splits.test
+    loaded = load_encoder(str(run.folder))
+    leak = fedcel.measure_leakage(loaded.encode, x, y, noise=loaded.learned_noise)
+    assert leak.bits_beyond_label == pytest.approx(bits, abs=0.1)
+    if shape == "image":
+        with pytest.raises(NetError, match="audit the run's folder"):
+            load_encoder(str(out))
+        return
+    loaded = load_encoder(str(out))
+    again = fedcel.measure_leakage(loaded.encode, x, y, noise=loaded.learned_noise)
+    assert again.bits_beyond_label == pytest.approx(leak.bits_beyond_label, abs=1e-3)
+
+
+def load_net(run: run_folder.Run) -> SplitNet:
+    """Return the device's net of a run."""
+    return build_device_net(run.flat, posterior_samples(run), "head")

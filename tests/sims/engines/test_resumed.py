@@ -58,6 +58,8 @@ STALE = {"cel.kind": "none", "local.control": "stale", "chain.burn-in": 0.4, "ch
         (4, STALE),
         (5, {"cel.kind": "none", "chain.burn-in": 0.3}),  # samples on either side of the stop
         (3, {"local.precondition": "rms", "chain.heat": 1.0}),
+        (4, {"defence.name": "ceb", "cel.kind": "none"}),
+        (3, {"defence.name": "learned-noise"}),
     ],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(

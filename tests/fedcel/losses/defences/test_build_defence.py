@@ -1,5 +1,6 @@
 """From names to what acts: the net, the cut and the loss of each defence."""
 
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -9,7 +10,13 @@ from torch import Tensor
 from fedcel.errors import PluginError, SettingsError
 from fedcel.losses import defences
 from fedcel.losses.cel.protocol import State, Term
-from fedcel.losses.defences import Adversarial, Defence, NoPeek
+from fedcel.losses.defences import (
+    Adversarial,
+    Defence,
+    InformationBottleneck,
+    LearnedNoise,
+    NoPeek,
+)
 from fedcel.losses.defences.build_defence import DEFENCE_BUILDERS
 from fedcel.nets import split_net
 from fedcel.nets.cut import Cut
@@ -64,13 +71,16 @@ def useless(settings: Settings, shape: tuple[int, ...]) -> str:
         ("adversarial", Cut(0.1), Adversarial),
         ("noise+nopeek", Cut(0.7), NoPeek),
         ("noise+adversarial", Cut(0.7), Adversarial),
+        ("learned-noise", Cut(0.1), LearnedNoise),
+        ("vib", Cut(0.1), InformationBottleneck),
+        ("ceb", Cut(0.1), InformationBottleneck),
     ],
 )
 def test_each_name(name: str, cut: Cut, kind: type) -> None:
     """Its cut in training and in use, and its loss."""
     s = named(name, 3.0 if name == "bottleneck" else 0.5, noise=0.7)
     assert defences.build_cut(s) == cut
-    assert type(defences.build_defence(s, SHAPE)) is kind
+    assert type(defences.build_defence(s, SHAPE, 10)) is kind
     assert defences.defended_net_settings(s).features == (3 if name == "bottleneck" else 64)
 
 
@@ -80,7 +90,7 @@ def test_without_a_defence() -> None:
     assert (
         defences.build_cut(s),
         defences.defended_net_settings(s),
-        defences.build_defence(s, SHAPE),
+        defences.build_defence(s, SHAPE, 10),
     ) == (Cut(0.2), s.net, None)
 
 
@@ -93,7 +103,7 @@ def test_every_name_can_be_built() -> None:
 def test_the_adversary_is_of_the_settings_and_the_images() -> None:
     """Shape, D, width and rate."""
     s = named("adversarial", width=9, rate=0.02)
-    assert defences.build_defence(s, (3, 4, 5)) == Adversarial((3, 4, 5), 64, 9, 0.02)
+    assert defences.build_defence(s, (3, 4, 5), 10) == Adversarial((3, 4, 5), 64, 9, 0.02)
 
 
 def test_a_bottleneck_narrows_the_net_that_is_built() -> None:
@@ -109,7 +119,7 @@ def test_a_bottleneck_narrows_the_net_that_is_built() -> None:
 def test_a_users_defence() -> None:
     """Called with all settings and the shape of the images; its cut is the net's."""
     s = named(f"{__name__}:Mine")
-    made = defences.build_defence(s, SHAPE)
+    made = defences.build_defence(s, SHAPE, 10)
     assert isinstance(made, Defence)
     z = torch.arange(3.0)[:, None]
     assert made.loss({}, torch.zeros(3, *SHAPE), z, z).loss == 5 / 3
@@ -121,7 +131,7 @@ def test_a_users_loss_that_would_never_act_is_refused() -> None:
     """Five rounds end before the ramp does; what only transforms has no ramp."""
     s = parse_settings({"defence.name": f"{__name__}:Mine", "defence.strength": 1, "rounds": 5})
     with pytest.raises(SettingsError, match="Mine', .* must be fully on by then"):
-        defences.build_defence(s, SHAPE)
+        defences.build_defence(s, SHAPE, 10)
 
 
 @pytest.mark.parametrize(
@@ -136,4 +146,75 @@ def test_a_users_loss_that_would_never_act_is_refused() -> None:
 def test_refusals_name_the_part(name: str, message: str) -> None:
     """Before any training."""
     with pytest.raises(PluginError, match=message):
-        defences.build_defence(named(name), SHAPE)
+        defences.build_defence(named(name), SHAPE, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "shape"),
+    [
+        ("none", {}, "one"),
+        ("none", {"net.noise-shape": "feature"}, "feature"),
+        ("learned-noise", {}, "feature"),
+        ("learned-noise", {"net.noise-shape": "image"}, "image"),
+        ("vib", {}, "image"),
+        ("ceb", {}, "image"),
+        ("ceb", {"net.noise-shape": "one"}, "one"),
+    ],
+)
+def test_noise_is_learned_where_the_defence_needs_it(
+    name: str, keys: dict[str, str], shape: str
+) -> None:
+    """The net that is built has the scale, with the limit of the settings."""
+    s = parse_settings({"defence.name": name, "net.noise-limit": 3.0, **keys})
+    net = split_net.build_net(
+        defences.defended_net_settings(s), SHAPE, 10, torch.Generator(), cut=defences.build_cut(s)
+    )
+    scale = net.noise_scale
+    assert (scale is None) == (shape == "one")
+    assert net.is_noise_of_image == (shape == "image")
+    assert scale is None or scale.log_limit == pytest.approx(1.0986, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"defence.name": "vib"}, InformationBottleneck(64, 1, 0.3, 0.5, 0.416333, 0.01)),
+        (
+            {"defence.name": "ceb", "net.bound": "norm", "defence.marginal-rate": 0.2},
+            InformationBottleneck(64, 10, 0.3, 0.0, 1.044031, 0.2),
+        ),
+        (
+            {"defence.name": "vib", "defence.marginal": "fixed"},
+            InformationBottleneck(64, 1, 0.3, 0.5, 0.416333, 0.0),
+        ),
+    ],
+)
+def test_the_gaussians_of_a_bottleneck(
+    keys: dict[str, object], expected: InformationBottleneck
+) -> None:
+    """One, or one a class; at its start as wide as features within their bound, noise included."""
+    made = defences.build_defence(parse_settings(keys), SHAPE, 10)
+    assert isinstance(made, InformationBottleneck)
+    assert made.deviation == pytest.approx(expected.deviation, abs=1e-5)
+    assert replace(made, deviation=0.0) == replace(expected, deviation=0.0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"defence.name": "vib", "net.noise": 0.0}, r"net\.noise is 0 and defence\.name 'vib'"),
+        ({"net.noise-shape": "image", "net.noise": 0.0}, "a learned sd is a multiple"),
+        (
+            {"defence.name": "learned-noise", "net.noise-shape": "one"},
+            "set net.noise-shape to 'feature' or 'image'",
+        ),
+        ({"defence.name": "dropout", "net.noise-shape": "feature"}, "whose messages have one sd"),
+        ({"defence.name": "ceb", "cel.warm-up": 100}, "burn-in ends after"),
+        ({"net.noise-limit": 1.0}, "net.noise-limit"),
+        ({"defence.name": "ceb", "defence.strength": 0.0}, "must be above 0 for 'ceb'"),
+    ],
+)
+def test_what_nobody_can_learn_is_refused(keys: dict[str, object], words: str) -> None:
+    """Noise there is none of, of no known law, or on a schedule that never acts."""
+    with pytest.raises(SettingsError, match=words):
+        parse_settings(keys)

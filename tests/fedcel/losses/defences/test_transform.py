@@ -89,13 +89,13 @@ def test_what_is_sent_is_transformed_for_everybody() -> None:
     law = SmashedData(changed.net).log_prob(0.5 * plain.net.encode(x).detach(), x)
     assert law.argmax(1).tolist() == [0, 1, 2]
     assert torch.equal(law.diagonal(), torch.zeros(3).double())
-    assert defences.build_defence(s, SHAPE) is None
+    assert defences.build_defence(s, SHAPE, 10) is None
 
 
 def test_a_transform_may_bring_a_loss() -> None:
     """The same object is asked for both."""
     s = named("Both")
-    assert isinstance(defences.build_defence(s, SHAPE), Defence)
+    assert isinstance(defences.build_defence(s, SHAPE, 10), Defence)
     net = init_net(s, load_splits(s.data, s.clients, s.seed)).net
     assert "TransformedEncoder" in [type(layer).__name__ for layer in net.encoder]
 
