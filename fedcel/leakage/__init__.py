@@ -32,6 +32,14 @@ from fedcel.leakage.observation import (
     make_refusal,
 )
 from fedcel.leakage.observation_law import Law, find_law
+from fedcel.leakage.population_bound import (
+    SIGMOID_RANGE,
+    FeatureRange,
+    GaussianMessages,
+    PopulationBound,
+    UpperLimits,
+    bound_population,
+)
 from fedcel.leakage.smashed_data import SmashedData
 
 __all__ = [
@@ -43,9 +51,12 @@ __all__ = [
     "LOG_PROB",
     "MEAN",
     "NOISELESS",
+    "SIGMOID_RANGE",
     "UPDATE",
     "BestGuesses",
     "Certificate",
+    "FeatureRange",
+    "GaussianMessages",
     "Gaussianity",
     "Law",
     "Leakage",
@@ -61,9 +72,12 @@ __all__ = [
     "ObservationPooled",
     "ObservationUpdate",
     "OptimalLeak",
+    "PopulationBound",
     "SmashedData",
+    "UpperLimits",
     "answer_bits",
     "best_guesses",
+    "bound_population",
     "certificate",
     "fano_bound",
     "find_law",

@@ -18,10 +18,13 @@ from fedcel.data import Images
 from fedcel.federation import HEAVIEST
 from fedcel.files import write_json, write_tensors
 from fedcel.leakage import (
+    SIGMOID_RANGE,
+    FeatureRange,
     OptimalLeak,
     SmashedData,
     answer_bits,
     best_guesses,
+    bound_population,
     certificate,
     gaussianity,
     optimal_leak,
@@ -32,7 +35,7 @@ from fedcel.metrics import (
     chance_accuracy,
     within_class_spread,
 )
-from fedcel.nets import Cut, SplitNet, measure_cost
+from fedcel.nets import NET_BUILDERS, Cut, SplitNet, measure_cost
 from fedcel.posterior import (
     Prediction,
     apply_heads,
@@ -259,9 +262,47 @@ def measure_run_leakage(run: Run, net: SplitNet, leak: OptimalLeak) -> dict[str,
         "certificate-bits": bound.bits,
         "certificate-bits-within-class": bound.bits_within_class,
         "fano-identification": bound.identification,
+        **bound_unseen_images(run, smashed),
         **measure_gaussianity(z, y, net.cut, leak.bits_beyond_label),
         "within-class-spread": float(within_class_spread(z, y)),
         "between-client-spread": measure_client_spread(run, smashed),
+    }
+
+
+FEATURE_RANGES = {"sigmoid": SIGMOID_RANGE, "norm": FeatureRange(0.0, 1.0)}
+"""Where features lie, by `net.bound`."""
+
+
+def bound_unseen_images(run: Run, smashed: SmashedData) -> dict[str, object]:
+    """Bound what a message tells about images that nobody has seen; nothing without noise.
+
+    The law is fitted to training, validation and auxiliary images; test images are independent of
+    the encoder and of it.
+    """
+    splits = run.splits
+    reference = [splits.training, splits.validation, splits.auxiliary]
+    if splits.auxiliary.y.numel() and run.settings.data.held_out_classes:
+        reference.pop()  # of other classes, numbered anew
+    parts = (torch.cat(part) for part in zip(*reference, strict=True))
+    fitted, evaluated = smashed.describe_messages(*parts), smashed.describe_messages(*splits.test)
+    if fitted is None or evaluated is None:
+        return {}
+    net = run.settings.net
+    is_known = net.name in NET_BUILDERS  # a user's own builder may leave the bound out
+    bound = bound_population(
+        evaluated,
+        fitted,
+        feature_range=FEATURE_RANGES.get(net.bound) if is_known else None,
+        seed=run.settings.seed,
+    )
+    return {
+        "population-bits": bound.information.student,
+        "population-bits-bernstein": bound.information.bernstein,
+        "population-beyond-label": bound.beyond_label.student,
+        "population-beyond-label-bernstein": bound.beyond_label.bernstein,
+        "population-confidence": bound.confidence,
+        "population-images": bound.image_count,
+        "population-reference-images": bound.reference_count,
     }
 
 

@@ -120,6 +120,7 @@ class RunResult(RunMeasures, PredictorScores):
     point: PredictorScores | None = None
     reliability: dict[str, ReliabilityBins] = Field(default_factory=dict)
     fano_identification: Number = None
+    population_reference_images: int | None = None
     gaussianity_gap_bits: Number = None
     gaussianity_direction_bits: Number = None
     gaussianity_kurtosis: Number = None
