@@ -28,7 +28,13 @@ from fedcel.attacks.mi_face import MIFace
 from fedcel.attacks.protocol import Attack, OtherClasses, Progress
 from fedcel.attacks.registry import ATTACKS, REVISION, list_entries, parse_attacks
 from fedcel.attacks.rmle import RMLE
-from fedcel.attacks.runner import FAILURE_PREFIX, AttackListener, AttackOutcome, run_attacks
+from fedcel.attacks.runner import (
+    FAILURE_PREFIX,
+    AttackedAttributes,
+    AttackListener,
+    AttackOutcome,
+    run_attacks,
+)
 from fedcel.attacks.score_card import (
     ReconstructionScores,
     mean_image,
@@ -52,6 +58,7 @@ __all__ = [
     "AttackOutcome",
     "AttackRow",
     "AttackScores",
+    "AttackedAttributes",
     "Averaging",
     "BlackBoxSearch",
     "Decoder",

@@ -1,13 +1,18 @@
 """What can be observed of an image, and what the best attacker learns from it, exactly."""
 
 from fedcel.leakage.answer_floor import answer_bits
+from fedcel.leakage.attribute_leak import AttributeLeak, attribute_leak
 from fedcel.leakage.best_guesses import BestGuesses, best_guesses
 from fedcel.leakage.certificate import Certificate, certificate, fano_bound
 from fedcel.leakage.exact_bits import OptimalLeak, optimal_leak
 from fedcel.leakage.gaussianity import Gaussianity, gaussianity
 from fedcel.leakage.identification import identification
 from fedcel.leakage.leakage import Leakage
-from fedcel.leakage.measure_leakage import measure_leakage, read_noise
+from fedcel.leakage.measure_leakage import (
+    measure_attribute_leakage,
+    measure_leakage,
+    read_noise,
+)
 from fedcel.leakage.observation import (
     ARCHITECTURE,
     FIRST_LAYER,
@@ -53,6 +58,7 @@ __all__ = [
     "NOISELESS",
     "SIGMOID_RANGE",
     "UPDATE",
+    "AttributeLeak",
     "BestGuesses",
     "Certificate",
     "FeatureRange",
@@ -76,6 +82,7 @@ __all__ = [
     "SmashedData",
     "UpperLimits",
     "answer_bits",
+    "attribute_leak",
     "best_guesses",
     "bound_population",
     "certificate",
@@ -84,6 +91,7 @@ __all__ = [
     "gaussianity",
     "identification",
     "make_refusal",
+    "measure_attribute_leakage",
     "measure_leakage",
     "optimal_leak",
     "read_noise",

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedcel.leakage.attribute_leak import AttributeLeak, measure_attribute
 from fedcel.leakage.certificate import certificate
 from fedcel.leakage.exact_bits import MIN_MESSAGES, average_scores, noise_half_width
 from fedcel.leakage.feature_messages import (
@@ -182,6 +183,73 @@ def measure_leakage(
         information=information,
         beyond=beyond if has_labels else None,
         identified=means[0],
+    )
+
+
+def measure_attribute_leakage(
+    encoder: Encoder | None = None,
+    images: ArrayLike | None = None,
+    labels: ArrayLike | None = None,
+    attributes: ArrayLike | None = None,
+    *,
+    noise: Noise | None = None,
+    dropout: float = 0.0,
+    log_prob: LogProb | None = None,
+    sampler: Sampler | None = None,
+    features: ArrayLike | None = None,
+    draws: int | None = None,
+    batch_size: int = 256,
+    seed: int = 0,
+) -> AttributeLeak:
+    """Measure what one noisy message tells of a sensitive attribute that is not the task.
+
+    The task of a network may be whether a digit is odd, the attribute which digit it is. Bayes'
+    rule over the M images is the best attack there is, as in `measure_leakage`.
+
+    Example:
+        >>> leak = fedcel.measure_attribute_leakage(encoder, images, digits % 2, digits, noise=0.3)
+        >>> leak.bits, leak.accuracy, leak.accuracy_by_label
+
+    Args:
+        encoder: As of `measure_leakage`.
+        images: (M, ...), M 2 or more, in the form that the encoder takes.
+        labels: The task's labels, whole numbers from 0, (M,), which the attacker knows. Without
+            them the attacker knows nothing but the message.
+        attributes: What the attacker wants to know: whole numbers from 0, (M,).
+        noise: As of `measure_leakage`, and so are `dropout`, `log_prob`, `sampler` and `features`.
+        dropout: Chance that a feature is sent as 0.
+        log_prob: A law of your own.
+        sampler: Draws messages of that law.
+        features: (M, D) in the place of encoder and images.
+        draws: Messages drawn of each image, 2 or more; None: 3 200 of all images together.
+        batch_size: Images that are encoded at once.
+        seed: Decides the noise that is drawn.
+
+    Returns:
+        Bits and accuracies.
+
+    Raises:
+        ValueError: A shape, a number or a combination is not allowed, or features are not finite.
+    """
+    table = read_features(encoder, images, features, batch_size)
+    count = len(table)
+    if attributes is None:
+        raise ValueError("attributes are missing: a whole number from 0 for each image")
+    values = to_labels(attributes, count, "attributes")
+    y = torch.zeros(count, dtype=torch.long) if labels is None else to_labels(labels, count)
+    check_numbers(candidates=2, draws=draws)
+    sigma = None if log_prob or sampler else read_noise(noise, dropout, table)
+    messages = choose_messages(table, sigma, dropout, (noise, log_prob, sampler))
+    if draws is None:
+        draws = max(MIN_DRAWS, ceil(MIN_MESSAGES / count))
+    return measure_attribute(
+        messages.sample,
+        messages.law,
+        y,
+        values,
+        draws=draws if messages.is_random else 1,
+        generator=make_generator(seed, "measure-attribute-leakage"),
+        pairs_at_once=PAIRS_AT_ONCE,
     )
 
 

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.data import Images
+from fedcel.data import Images, load_attributes
 from fedcel.federation import HEAVIEST
 from fedcel.files import write_json, write_tensors
 from fedcel.leakage import (
@@ -23,6 +23,7 @@ from fedcel.leakage import (
     OptimalLeak,
     SmashedData,
     answer_bits,
+    attribute_leak,
     best_guesses,
     bound_population,
     certificate,
@@ -263,6 +264,7 @@ def measure_run_leakage(run: Run, net: SplitNet, leak: OptimalLeak) -> dict[str,
         "certificate-bits-within-class": bound.bits_within_class,
         "fano-identification": bound.identification,
         **bound_unseen_images(run, smashed),
+        **measure_attribute(run, smashed),
         **measure_gaussianity(z, y, net.cut, leak.bits_beyond_label),
         "within-class-spread": float(within_class_spread(z, y)),
         "between-client-spread": measure_client_spread(run, smashed),
@@ -303,6 +305,24 @@ def bound_unseen_images(run: Run, smashed: SmashedData) -> dict[str, object]:
         "population-confidence": bound.confidence,
         "population-images": bound.image_count,
         "population-reference-images": bound.reference_count,
+    }
+
+
+def measure_attribute(run: Run, smashed: SmashedData) -> dict[str, object]:
+    """Measure what a message tells of the images' own classes where the task is coarser."""
+    s = run.settings
+    attributes = load_attributes(s.data, s.clients, s.seed)
+    if attributes is None:
+        return {}
+    stream = make_generator(s.seed, "attribute")
+    leak = attribute_leak(smashed, *run.splits.test, attributes.test, generator=stream)
+    return {
+        "attribute-bits": leak.bits,
+        "attribute-half-width": leak.half_width,
+        "attribute-cap": leak.cap_bits,
+        "attribute-accuracy": leak.accuracy,
+        "attribute-by-label": leak.accuracy_by_label,
+        "attribute-by-others": leak.accuracy_of_others,
     }
 
 

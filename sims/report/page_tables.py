@@ -46,7 +46,7 @@ UTILITY = find_columns(
 SCORES = (
     MSE.titled("MSE"),
     *find_columns("psnr", "ssim", "identification-1", "identification-5", "label-accuracy"),
-    *find_columns("bits-beyond-label", "seconds"),
+    *find_columns("bits-beyond-label", "attribute-bits", "attribute-accuracy", "seconds"),
 )
 
 

@@ -20,6 +20,15 @@ ATTACK_MEASURES = (
 )
 """Keys of what an attack that rebuilds images is scored by."""
 
+ATTRIBUTE_MEASURES = (
+    "attribute-bits",
+    "attribute-cap",
+    "attribute-accuracy",
+    "attribute-by-label",
+    "attribute-by-others",
+)
+"""Keys of what an attack on an attribute of the image is scored by."""
+
 
 def attribute(key: str) -> str:
     """Return the name of a record's attribute by its key in JSON."""
@@ -97,6 +106,11 @@ class RunMeasures(MeasuredLeak):
     encoder_parameters: int | None = None
     flops_per_inference: int | None = None
     bytes_per_inference: int | None = None
+    attribute_bits: Number = None
+    attribute_cap: Number = None
+    attribute_accuracy: Number = None
+    attribute_by_label: Number = None
+    attribute_by_others: Number = None
     update_epsilon: Number = None
     update_epsilon_of_models: Number = None
 
