@@ -24,6 +24,13 @@ from fedcel.attacks.inversion_training import Effort
 from fedcel.attacks.invert import Inversion, copy_differentiable, invert
 from fedcel.attacks.kernel_ridge import KernelRidge
 from fedcel.attacks.logit_inversion import LogitInversion
+from fedcel.attacks.membership import (
+    MIN_SHADOWS,
+    MembershipScores,
+    likelihood_ratios,
+    scale_confidence,
+    score_membership,
+)
 from fedcel.attacks.mi_face import MIFace
 from fedcel.attacks.protocol import Attack, OtherClasses, Progress
 from fedcel.attacks.registry import ATTACKS, REVISION, list_entries, parse_attacks
@@ -48,6 +55,7 @@ __all__ = [
     "ATTACKS",
     "ATTACK_CHECKS",
     "FAILURE_PREFIX",
+    "MIN_SHADOWS",
     "REPEAT_MARK",
     "REVISION",
     "RMLE",
@@ -72,6 +80,7 @@ __all__ = [
     "LogitInversion",
     "MIFace",
     "MeasuredLeak",
+    "MembershipScores",
     "OtherClasses",
     "Progress",
     "ReconstructionScores",
@@ -82,10 +91,13 @@ __all__ = [
     "find_contradictions",
     "hijack_encoder",
     "invert",
+    "likelihood_ratios",
     "list_entries",
     "mean_image",
     "mse",
     "parse_attacks",
     "run_attacks",
+    "scale_confidence",
+    "score_membership",
     "score_reconstructions",
 ]

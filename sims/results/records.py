@@ -246,3 +246,39 @@ class UncertaintyRow(Record):
     seed: int
     runs: int
     scores: dict[str, float]
+
+
+class MembershipRow(Record):
+    """How well one attack on one surface of a variant tells members; intervals are of 95 %."""
+
+    variant: str
+    title: str
+    strength: float | None
+    seed: int
+    attack: str
+    observation: str
+    shadows: int
+    """Federations of the attacker's own."""
+    targets: int
+    """Federations that are attacked."""
+    images: int
+    """Images that were members of half of the federations."""
+    accuracy: float
+    """On images that are no members."""
+    member_accuracy: float
+    auc: float
+    auc_low: float
+    auc_high: float
+    tpr_1: float
+    """Share of the members found where 1 % of the others are called members."""
+    tpr_1_low: float
+    tpr_1_high: float
+    tpr_01: float
+    """The same at 0.1 %."""
+    tpr_01_low: float
+    tpr_01_high: float
+    epsilon_shown: float
+    """Lower bound on the epsilon of one image that the attack shows."""
+    update_epsilon: Number = None
+    """Epsilon of all of a holder's images, against who reads the uploads."""
+    update_epsilon_of_models: Number = None
