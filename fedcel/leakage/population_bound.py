@@ -18,6 +18,13 @@ GROUPS = (1, 2, 5)
 """Components of a class that are tried."""
 SHRINKAGES = (0.02, 0.1, 0.3, 0.7)
 """Shares by which the variance of a direction is drawn to the mean of all directions."""
+STRANGER_SHARES = (0.001, 0.01, 0.05, 0.2)
+"""Shares of a class's law that are the law of all classes: an image may be taken for another's."""
+TAILS = ((0.9, 1.0), (0.07, 4.0), (0.02, 16.0), (0.007, 64.0), (0.003, 256.0))
+"""Shares of a component and how many times its variance they have: most laws have longer tails than
+a Gaussian, and a few images far from all others would decide the bound."""
+NOWHERE, NOWHERE_SHARE = -1, 0.02
+"""The label of one Gaussian around all images, for those between the classes, and its share."""
 MAX_REFERENCE = 4096
 """Reference images that are used at most; more change little and cost minutes."""
 MAX_REFERENCE_VALUES = 2**22
@@ -112,22 +119,39 @@ class Component(NamedTuple):
     floor: float = 0.0
 
 
+class Projection(NamedTuple):
+    """Messages seen from a component: squares, in units of the noise."""
+
+    distance: Float[Tensor, " n"]
+    along: Float[Tensor, "n r"]
+    """Along each axis."""
+    noise: Float[Tensor, " #n"]
+    """Variances of the noise, summed."""
+    noise_along: Float[Tensor, "#n r"]
+    log_noise: Float[Tensor, " #n"]
+    """Logs of the noise's variances, summed."""
+
+
 Mixtures = dict[int, tuple[float, list[Component]]]
 """By class: its share of the images, and its components."""
 
 
 class MixtureForm(NamedTuple):
-    """How a class's messages are modelled: components, shrinkage, own or common covariances."""
+    """How a class's messages are modelled."""
 
     groups: int
     shrinkage: float
     is_shared: bool
+    """Whether all components have one covariance."""
+    has_tails: bool
+    stranger_share: float
 
 
 def bound_population(
     evaluated: GaussianMessages,
     reference: GaussianMessages,
     *,
+    choosing: GaussianMessages | None = None,
     feature_range: FeatureRange | None = None,
     delta: float = 0.05,
     seed: int = 0,
@@ -136,7 +160,7 @@ def bound_population(
 
     For any law q_y, I(image; message | label) <= E KL(p(message | image) || q_y): the excess is
     KL(p(message | label) || q_y). A mixture of Gaussians is fitted to each class of the reference
-    images, its form chosen on a third of them; the divergence of each evaluated image from it is
+    images, its form chosen on others; the divergence of each evaluated image from it is
     bounded by -log sum_k w_k exp(-KL_k), and their mean gets an upper confidence limit. With a
     known range of the features a wide component is mixed in, which bounds every divergence.
 
@@ -146,6 +170,8 @@ def bound_population(
         reference: Messages of other images, on which the law is fitted; 2 or more. They may be the
             encoder's training images. None of them may be an evaluated one: with many features the
             bound would be far too low.
+        choosing: Messages of images that the encoder was not trained on, on which the law's form is
+            chosen; they are added to the reference then. None: a third of the reference.
         feature_range: Where features lie, of any image; None: unknown, and no Bernstein limit.
         delta: Chance that a limit is too low, in (0, 1).
         seed: Decides which reference images choose the form.
@@ -162,8 +188,10 @@ def bound_population(
         and Olsen, Approximating the KL Divergence between Gaussian Mixture Models, ICASSP 2007;
         Maurer and Pontil, Empirical Bernstein Bounds, COLT 2009, theorem 4.
     """
-    for messages, name in ((evaluated, "evaluated"), (reference, "reference")):
-        check_messages(messages, name)
+    check_messages(evaluated, "evaluated")
+    check_messages(reference, "reference")
+    if choosing is not None:
+        check_messages(choosing, "choosing")
     if evaluated.mean.shape[1] != reference.mean.shape[1]:
         raise ValueError(
             f"evaluated messages have {evaluated.mean.shape[1]} values, reference messages "
@@ -174,15 +202,21 @@ def bound_population(
     stream = make_generator(seed, "population-bound")
     most = min(MAX_REFERENCE, max(64, MAX_REFERENCE_VALUES // reference.mean.shape[1]))
     fitted = reference.take(torch.randperm(len(reference.labels), generator=stream)[:most])
+    if choosing is None:
+        held_back = len(fitted.labels) // HELD_BACK
+        order = torch.arange(len(fitted.labels))
+        fitted, choosing = fitted.take(order[held_back:]), fitted.take(order[:held_back])
     if feature_range is not None:
         check_range(evaluated, feature_range)
-        check_range(fitted, feature_range)
-    scale = fitted.deviation.square().mean(0).sqrt()
-    evaluated, fitted = rescale(evaluated, scale), rescale(fitted, scale)
-    form = choose_form(fitted)
-    spreads = measure_groups(fitted, form.groups, form.is_shared)
-    mixtures = add_noise_law(spreads, form.shrinkage)
-    nats, largest = divergences(evaluated, mixtures), None
+    scale = fitted.deviation.double().square().mean(0).sqrt()
+    evaluated, fitted, choosing = (
+        rescale(messages, scale) for messages in (evaluated, fitted, choosing)
+    )
+    form = choose_form(fitted, choosing)
+    everything = join_messages(fitted, choosing)
+    spreads = measure_groups(everything, form.groups, form.is_shared)
+    mixtures = add_noise_law(spreads, form.shrinkage, has_tails=form.has_tails)
+    nats, largest = mix_in_strangers(divergences(evaluated, mixtures), form.stranger_share), None
     if feature_range is not None:
         nats, largest = mix_in_wide(
             nats, evaluated, feature_range=feature_range, scale=scale, delta=delta
@@ -193,7 +227,7 @@ def bound_population(
         beyond_label,
         confidence=1 - delta,
         image_count=len(evaluated.labels),
-        reference_count=len(fitted.labels),
+        reference_count=len(everything.labels),
         groups=form.groups,
     )
 
@@ -232,19 +266,39 @@ def rescale(messages: GaussianMessages, scale: Float[Tensor, " D"]) -> GaussianM
     return GaussianMessages(mean, deviation, messages.labels.cpu())
 
 
-def choose_form(fitted: GaussianMessages) -> MixtureForm:
-    """Return the form whose mixtures, fitted to two thirds, are nearest to the others."""
-    count = len(fitted.labels)
-    cut = count - count // HELD_BACK
-    fitting, choosing = torch.arange(cut), torch.arange(cut, count)
+def join_messages(first: GaussianMessages, second: GaussianMessages) -> GaussianMessages:
+    """Return the messages of the images of both; of one row of noise each, if they are alike."""
+    mean = torch.cat([first.mean, second.mean])
+    labels = torch.cat([first.labels, second.labels])
+    is_common = len(first.deviation) == len(second.deviation) == 1
+    if is_common and torch.equal(first.deviation, second.deviation):
+        return GaussianMessages(mean, first.deviation, labels)
+    rows = [part.deviation.expand(len(part.labels), -1) for part in (first, second)]
+    return GaussianMessages(mean, torch.cat(rows), labels)
+
+
+def choose_form(fitted: GaussianMessages, choosing: GaussianMessages) -> MixtureForm:
+    """Return the form whose mixtures, fitted to some images, are nearest to others."""
+    if not len(choosing.labels):
+        return MixtureForm(1, 1.0, True, False, STRANGER_SHARES[0])
     scores: dict[MixtureForm, float] = {}
     for groups, is_shared in product(GROUPS, (True, False)):
-        spreads = measure_groups(fitted.take(fitting), groups, is_shared)
-        for shrinkage in SHRINKAGES:
-            form = MixtureForm(groups, shrinkage, is_shared)
-            mixtures = add_noise_law(spreads, shrinkage)
-            scores[form] = float(divergences(fitted.take(choosing), mixtures)[1].mean())
-    return min(scores, key=scores.__getitem__) if len(choosing) else MixtureForm(1, 1.0, True)
+        spreads = measure_groups(fitted, groups, is_shared)
+        projections: dict[int, Projection] = {}
+        for shrinkage, has_tails in product(SHRINKAGES, (False, True)):
+            mixtures = add_noise_law(spreads, shrinkage, has_tails=has_tails)
+            nats = divergences(choosing, mixtures, projections)
+            for share in STRANGER_SHARES:
+                form = MixtureForm(groups, shrinkage, is_shared, has_tails, share)
+                scores[form] = float(mix_in_strangers(nats, share)[1].mean())
+    return min(scores, key=scores.__getitem__)
+
+
+def mix_in_strangers(nats: Float[Tensor, "2 n"], share: float) -> Float[Tensor, "2 n"]:
+    """Return divergences where a share of a class's law is the law of all classes."""
+    information, beyond = nats
+    mixed = torch.logaddexp(log(1 - share) - beyond, log(share) - information).neg()
+    return torch.stack([information, mixed.clamp_min(0)])
 
 
 def measure_groups(fitted: GaussianMessages, groups: int, is_shared: bool) -> Mixtures:
@@ -263,9 +317,12 @@ def measure_groups(fitted: GaussianMessages, groups: int, is_shared: bool) -> Mi
             centred[members] = fitted.mean[members] - fitted.mean[members].mean(0)
     number = sum(map(len, places.values()))
     common = find_axes(centred, number) if is_shared else None
-    return {
+    everything = fitted.mean - fitted.mean.mean(0)
+    anywhere = Component(1.0, fitted.mean.mean(0), *find_axes(everything, 1))
+    mixtures = {NOWHERE: (NOWHERE_SHARE, [anywhere])}
+    return mixtures | {
         label: (
-            sum(map(len, parts)) / count,
+            (1 - NOWHERE_SHARE) * sum(map(len, parts)) / count,
             [
                 Component(
                     len(members) / sum(map(len, parts)),
@@ -294,26 +351,38 @@ def find_axes(
     return centred.T @ rows / (variances * freedom).sqrt(), variances
 
 
-def add_noise_law(spreads: Mixtures, shrinkage: float) -> Mixtures:
+def add_noise_law(spreads: Mixtures, shrinkage: float, *, has_tails: bool) -> Mixtures:
     """Return mixtures of messages: variances are drawn to their mean, the noise is added."""
 
-    def shrink(part: Component) -> Component:
-        common = shrinkage * float(part.variances.sum()) / len(part.mean)
-        variances = 1 + common + (1 - shrinkage) * part.variances
-        return part._replace(variances=variances, floor=1 + common)
+    def shrink(part: Component, share: float, factor: float) -> Component:
+        common = factor * shrinkage * float(part.variances.sum()) / len(part.mean)
+        variances = 1 + common + factor * (1 - shrinkage) * part.variances
+        return part._replace(share=share * part.share, variances=variances, floor=1 + common)
 
-    return {label: (share, list(map(shrink, parts))) for label, (share, parts) in spreads.items()}
+    forms = TAILS if has_tails else ((1.0, 1.0),)
+    return {
+        label: (share, [shrink(part, *form) for part in parts for form in forms])
+        for label, (share, parts) in spreads.items()
+    }
 
 
-def divergences(messages: GaussianMessages, mixtures: Mixtures) -> Float[Tensor, "2 n"]:
+def divergences(
+    messages: GaussianMessages, mixtures: Mixtures, projections: dict[int, Projection] | None = None
+) -> Float[Tensor, "2 n"]:
     """Bound KL(message || mixture) of each image, for that of all classes and of its own, in nats.
 
-    For an image of a class without a mixture that of all is its own.
+    For an image of a class without a mixture that of all is its own. `projections` keeps, by the
+    identity of a component's mean, what mixtures of the same means and axes have in common.
     """
+    projections = {} if projections is None else projections
+
+    def weigh(part: Component) -> Float[Tensor, " n"]:
+        if id(part.mean) not in projections:
+            projections[id(part.mean)] = project(messages, part)
+        return log(part.share) - gaussian_divergence(projections[id(part.mean)], part)
+
     of_class = {
-        label: torch.stack(
-            [gaussian_divergence(messages, part).neg() + log(part.share) for part in parts]
-        ).logsumexp(0)
+        label: torch.stack([weigh(part) for part in parts]).logsumexp(0)
         for label, (_, parts) in mixtures.items()
     }
     shares = {label: share for label, (share, _) in mixtures.items()}
@@ -326,18 +395,28 @@ def divergences(messages: GaussianMessages, mixtures: Mixtures) -> Float[Tensor,
     return torch.stack([information, beyond]).neg()
 
 
-def gaussian_divergence(messages: GaussianMessages, part: Component) -> Float[Tensor, " n"]:
+def project(messages: GaussianMessages, part: Component) -> Projection:
+    """Return how far messages are from a component's mean, and how far along its axes."""
+    gap = messages.mean - part.mean
+    noise = messages.deviation.square()
+    return Projection(
+        gap.square().sum(1),
+        (gap @ part.axes).square(),
+        noise.sum(1),
+        noise @ part.axes.square(),
+        noise.log().sum(1),
+    )
+
+
+def gaussian_divergence(projected: Projection, part: Component) -> Float[Tensor, " n"]:
     """Compute KL(message || Gaussian) of each image in nats, exactly."""
     width = len(part.mean)
-    gap = messages.mean - part.mean
     inverse = 1 / part.floor - 1 / part.variances  # what the axes take from an even precision
-    squares = gap.square().sum(1) / part.floor - (gap @ part.axes).square() @ inverse
-    precision = 1 / part.floor - part.axes.square() @ inverse
-    trace = messages.deviation.square() @ precision
+    squares = projected.distance / part.floor - projected.along @ inverse
+    trace = projected.noise / part.floor - projected.noise_along @ inverse
     other_directions = width - len(part.variances)
     log_volume = float(part.variances.log().sum()) + other_directions * log(part.floor)
-    log_ratio = log_volume - 2 * messages.deviation.log().sum(1)
-    return ((trace + squares + log_ratio - width) / 2).clamp_min(0)
+    return ((trace + squares + log_volume - projected.log_noise - width) / 2).clamp_min(0)
 
 
 def mix_in_wide(

@@ -278,22 +278,25 @@ FEATURE_RANGES = {"sigmoid": SIGMOID_RANGE, "norm": FeatureRange(0.0, 1.0)}
 def bound_unseen_images(run: Run, smashed: SmashedData) -> dict[str, object]:
     """Bound what a message tells about images that nobody has seen; nothing without noise.
 
-    The law is fitted to training, validation and auxiliary images; test images are independent of
-    the encoder and of it.
+    The law is fitted to training, validation and auxiliary images, its form chosen on the latter;
+    test images are independent of the encoder and of it.
     """
     splits = run.splits
-    reference = [splits.training, splits.validation, splits.auxiliary]
-    if splits.auxiliary.y.numel() and run.settings.data.held_out_classes:
-        reference.pop()  # of other classes, numbered anew
-    parts = (torch.cat(part) for part in zip(*reference, strict=True))
-    fitted, evaluated = smashed.describe_messages(*parts), smashed.describe_messages(*splits.test)
-    if fitted is None or evaluated is None:
+    others = [splits.validation, splits.auxiliary]
+    if run.settings.data.held_out_classes:
+        others.pop()  # of other classes, numbered anew
+    choosing = Images(*(torch.cat(parts) for parts in zip(*others, strict=True)))
+    fitted, chosen, evaluated = (
+        smashed.describe_messages(*images) for images in (splits.training, choosing, splits.test)
+    )
+    if fitted is None or chosen is None or evaluated is None:
         return {}
     net = run.settings.net
     is_known = net.name in NET_BUILDERS  # a user's own builder may leave the bound out
     bound = bound_population(
         evaluated,
         fitted,
+        choosing=chosen,
         feature_range=FEATURE_RANGES.get(net.bound) if is_known else None,
         seed=run.settings.seed,
     )

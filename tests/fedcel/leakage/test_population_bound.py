@@ -18,7 +18,7 @@ from fedcel.leakage import (
     bound_population,
     measure_leakage,
 )
-from fedcel.leakage.population_bound import Component, gaussian_divergence, limit_mean
+from fedcel.leakage.population_bound import Component, gaussian_divergence, limit_mean, project
 from fedcel.nets import Cut, SplitNet
 
 SIGMA = 0.5
@@ -51,16 +51,16 @@ class GaussianClasses:
 
 
 def test_holds_as_often_as_it_says() -> None:
-    """100 draws of 120 images: 95 of 100 limits are above the truth, to 3 standard errors."""
+    """60 draws of 120 images: 57 of 60 limits are above the truth, to 3 standard errors."""
     truth = GaussianClasses(4)
     reference = truth.draw(600, 10_000)
     held = 0
     excess = []
-    for seed in range(100):
+    for seed in range(60):
         limits = bound_population(truth.draw(120, seed), reference).beyond_label
         held += limits.student >= truth.bits
         excess.append(limits.mean - truth.bits)
-    assert held >= 89
+    assert held >= 52
     assert 0 < np.mean(excess) < 0.05  # the excess is KL(messages || law): small, never below 0
 
 
@@ -68,12 +68,12 @@ def test_is_wrong_where_the_law_is_fitted_to_the_evaluated_images() -> None:
     """Few images, many features: most limits are below the truth; with other images none is."""
     truth = GaussianClasses(200)
     broken, sound = 0, 0
-    for seed in range(20):
+    for seed in range(8):
         evaluated, others = truth.draw(30, seed), truth.draw(30, 500 + seed)
         broken += bound_population(evaluated, evaluated).beyond_label.student < truth.bits
         sound += bound_population(evaluated, others).beyond_label.student >= truth.bits
-    assert broken == 20
-    assert sound >= 19
+    assert broken == 8
+    assert sound == 8
 
 
 def bounded_draw(count: int, seed: int) -> tuple[GaussianMessages, float]:
@@ -93,7 +93,7 @@ def test_bernstein_holds_for_a_law_that_is_no_gaussian() -> None:
     """Two points seen through noise, by quadrature; the safe limit always, both above the mean."""
     reference, bits = bounded_draw(400, 999)
     held = 0
-    for seed in range(60):
+    for seed in range(30):
         bound = bound_population(bounded_draw(50, seed)[0], reference, feature_range=SIGMOID_RANGE)
         limits = bound.beyond_label
         assert limits.bernstein is not None
@@ -101,7 +101,7 @@ def test_bernstein_holds_for_a_law_that_is_no_gaussian() -> None:
         assert limits.mean < limits.student < limits.bernstein
         held += limits.student >= bits
     assert 0 < bits < 1
-    assert held >= 54
+    assert held >= 26
 
 
 def test_the_range_bounds_every_divergence() -> None:
@@ -144,7 +144,7 @@ def test_divergence_against_torch() -> None:
     messages = torch.distributions.MultivariateNormal(mean, torch.diag_embed(deviation.square()))
     exact = torch.distributions.kl_divergence(messages, law)
     given = GaussianMessages(mean, deviation, torch.zeros(5, dtype=torch.long))
-    torch.testing.assert_close(gaussian_divergence(given, part), exact)
+    torch.testing.assert_close(gaussian_divergence(project(given, part), part), exact)
 
 
 def test_groups_within_a_class_are_found() -> None:
