@@ -74,6 +74,22 @@ class EncoderCard(StrictModel):
     bytes: int
 
 
+class LeakCard(StrictModel):
+    """What one message of the served encoder tells beyond the label, as the run measured it."""
+
+    bits: float = Field(description="Bits that it tells the best attacker about a test image.")
+    unseen: float | None = Field(
+        None,
+        description="Bits that it tells anyone about an unseen image, on average and at most, with "
+        "this confidence, by Student's t; none without noise.",
+    )
+    unseen_bernstein: float | None = Field(
+        None, description="The same by the empirical Bernstein inequality."
+    )
+    confidence: float | None = None
+    images: int | None = Field(None, description="Images that the limits are computed of.")
+
+
 class ModelCard(StrictModel):
     """What a device has to know before it asks."""
 
@@ -92,6 +108,7 @@ class ModelCard(StrictModel):
     delta: float
     price: PriceCard
     encoder: EncoderCard
+    leak: LeakCard | None = Field(None, description="As the run measured it, where it did.")
 
 
 class ProblemBody(BaseModel):

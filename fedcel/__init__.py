@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     from fedcel.leakage import SmashedData as SmashedData
     from fedcel.leakage import optimal_leak as optimal_leak
     from fedcel.leakage.certificate import certificate as certificate
+    from fedcel.leakage.measure_leakage import (
+        measure_attribute_leakage as measure_attribute_leakage,
+    )
     from fedcel.leakage.measure_leakage import measure_leakage as measure_leakage
     from fedcel.losses import Losses as Losses
     from fedcel.losses.cel import ClusterCEL as ClusterCEL

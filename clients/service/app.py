@@ -314,6 +314,7 @@ def build_model_card(served: ServedModel, mechanism: Mechanism) -> service_messa
         encoder=service_messages.EncoderCard(
             url="/v1/encoder", sha256=sha256(served.encoder).hexdigest(), bytes=len(served.encoder)
         ),
+        leak=served.leak,
     )
 
 

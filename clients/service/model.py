@@ -3,9 +3,10 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
+from pathlib import Path
 from typing import final
 
 import torch
@@ -14,6 +15,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
+from clients.service_messages import LeakCard
+from fedcel.attacks import MeasuredLeak
 from fedcel.errors import RunError, SettingsError
 from fedcel.losses import defences
 from fedcel.metrics import bald, predictive_entropy
@@ -35,6 +38,8 @@ class ServedModel:
     shape: tuple[int, ...]
     net_settings: NetSettings
     privacy: PrivacySettings
+    leak: LeakCard | None = None
+    """What the run measured of its messages."""
 
     @property
     def samples(self) -> int:
@@ -103,7 +108,30 @@ def load_served(run: Run) -> ServedModel:
         SettingsError: It would answer without a mechanism, or need several messages an image.
         RunError: The samples do not share one encoder.
     """
-    return build_served(run.settings, run.flat, posterior_samples(run), run.splits.shape)
+    samples = posterior_samples(run)
+    served = build_served(run.settings, run.flat, samples, run.splits.shape)
+    return replace(served, leak=read_leak(run.folder / "result.json"))
+
+
+def read_leak(path: Path) -> LeakCard | None:
+    """Return what a run measured of its messages, or None where it did not; RunError on junk."""
+    if not path.exists():
+        return None
+    try:
+        leak = MeasuredLeak.model_validate_json(path.read_text())
+    except ValueError as error:
+        raise RunError(
+            f"{path} is damaged, delete it and evaluate the run again: {error}"
+        ) from error
+    if leak.bits_beyond_label is None:
+        return None
+    return LeakCard(
+        bits=leak.bits_beyond_label,
+        unseen=leak.population_beyond_label,
+        unseen_bernstein=leak.population_beyond_label_bernstein,
+        confidence=leak.population_confidence,
+        images=leak.population_images,
+    )
 
 
 def build_served(

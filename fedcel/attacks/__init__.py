@@ -24,11 +24,24 @@ from fedcel.attacks.inversion_training import Effort
 from fedcel.attacks.invert import Inversion, copy_differentiable, invert
 from fedcel.attacks.kernel_ridge import KernelRidge
 from fedcel.attacks.logit_inversion import LogitInversion
+from fedcel.attacks.membership import (
+    MIN_SHADOWS,
+    MembershipScores,
+    likelihood_ratios,
+    scale_confidence,
+    score_membership,
+)
 from fedcel.attacks.mi_face import MIFace
 from fedcel.attacks.protocol import Attack, OtherClasses, Progress
 from fedcel.attacks.registry import ATTACKS, REVISION, list_entries, parse_attacks
 from fedcel.attacks.rmle import RMLE
-from fedcel.attacks.runner import FAILURE_PREFIX, AttackListener, AttackOutcome, run_attacks
+from fedcel.attacks.runner import (
+    FAILURE_PREFIX,
+    AttackedAttributes,
+    AttackListener,
+    AttackOutcome,
+    run_attacks,
+)
 from fedcel.attacks.score_card import (
     ReconstructionScores,
     mean_image,
@@ -42,6 +55,7 @@ __all__ = [
     "ATTACKS",
     "ATTACK_CHECKS",
     "FAILURE_PREFIX",
+    "MIN_SHADOWS",
     "REPEAT_MARK",
     "REVISION",
     "RMLE",
@@ -52,6 +66,7 @@ __all__ = [
     "AttackOutcome",
     "AttackRow",
     "AttackScores",
+    "AttackedAttributes",
     "Averaging",
     "BlackBoxSearch",
     "Decoder",
@@ -65,6 +80,7 @@ __all__ = [
     "LogitInversion",
     "MIFace",
     "MeasuredLeak",
+    "MembershipScores",
     "OtherClasses",
     "Progress",
     "ReconstructionScores",
@@ -75,10 +91,13 @@ __all__ = [
     "find_contradictions",
     "hijack_encoder",
     "invert",
+    "likelihood_ratios",
     "list_entries",
     "mean_image",
     "mse",
     "parse_attacks",
     "run_attacks",
+    "scale_confidence",
+    "score_membership",
     "score_reconstructions",
 ]

@@ -73,6 +73,16 @@ class AttackScores(AttackConditions):
     """Error of who knows nothing: the mean of all images."""
     oracle_mse: Number = None
     """Error of who knows the label: the mean of its class."""
+    attribute_bits: Number = None
+    """What the optimal attacker learns of an attribute beyond the label."""
+    attribute_cap: Number = None
+    """All of it: H(attribute | label)."""
+    attribute_accuracy: Number = None
+    """How often the attribute is named, the label known."""
+    attribute_by_label: Number = None
+    """How often it is named by the label alone."""
+    attribute_by_others: Number = None
+    """How often one names it who knows all candidates but the sender."""
 
 
 class AttackRow(AttackScores):

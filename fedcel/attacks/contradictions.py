@@ -35,6 +35,14 @@ class MeasuredLeak(Record):
     bits_beyond_label: Number = None
     bits_half_width: Number = None
     certificate_bits_within_class: Number = None
+    population_bits: Number = None
+    """Upper limit for unseen images by Student's t."""
+    population_bits_bernstein: Number = None
+    population_beyond_label: Number = None
+    population_beyond_label_bernstein: Number = None
+    population_confidence: Number = None
+    population_images: int | None = None
+    """Images that the limits are computed of."""
 
 
 def find_contradictions(rows: Iterable[AttackRow], leak: MeasuredLeak | None = None) -> list[str]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedcel.attacks.averaging import Averaging, RepeatedObservation
 from fedcel.attacks.protocol import Attack, Progress
-from fedcel.attacks.registry import OPTIMAL, parse_attacks
+from fedcel.attacks.registry import WITHOUT_IMAGES, parse_attacks
 from fedcel.attacks.runner import (
     SILENT,
     AttackListener,
@@ -194,7 +194,11 @@ def invert(
     )
     chosen = [attack for attack, _ in parse_attacks(settings.names)]
     if None in chosen:
-        raise ValueError(f"attacks has {OPTIMAL!r}, which rebuilds nothing; call measure_leakage")
+        names = " or ".join(map(repr, WITHOUT_IMAGES))
+        raise ValueError(
+            f"attacks has {names}, which rebuilds nothing; call measure_leakage or "
+            "measure_attribute_leakage"
+        )
     target_images = read_images(targets, labels, "targets")
     auxiliary_images = read_images(auxiliary, auxiliary_labels, "auxiliary images")
     sizes = [tuple(images.x.shape[1:]) for images in (target_images, auxiliary_images)]

@@ -6,6 +6,7 @@ from functools import partial
 
 from fedcel import plugins
 from fedcel.attacks.attack_contract import ATTACK_CHECKS
+from fedcel.attacks.attribute_inference import ATTRIBUTE
 from fedcel.attacks.averaging import Averaging
 from fedcel.attacks.black_box_search import BlackBoxSearch
 from fedcel.attacks.decoder import Decoder
@@ -26,6 +27,8 @@ from fedcel.errors import PluginError, SettingsError
 
 OPTIMAL = "optimal"
 """The name of the optimal attacker, who identifies images and reconstructs none."""
+WITHOUT_IMAGES = (OPTIMAL, ATTRIBUTE)
+"""Attacks that rebuild no image."""
 REVISION = 2
 """Version of the attacks: raised when one finds more with the same settings. Cells attacked by an
 earlier one are attacked again when asked for, and what `fedcel escalate` wrote is told apart."""
@@ -56,7 +59,7 @@ def parse_attacks(names: str) -> list[tuple[Attack | None, int]]:
             each target.
 
     Returns:
-        Each attack in order, None for the optimal one, and its number of observations.
+        Each attack in order, None for one that rebuilds no image, and its number of observations.
 
     Raises:
         SettingsError: A name is wrong; the nearest right one is said.
@@ -65,7 +68,7 @@ def parse_attacks(names: str) -> list[tuple[Attack | None, int]]:
     attacks: list[tuple[Attack | None, int]] = []
     for entry in names.split(","):
         base, repeats = parse_repeats(entry.strip())
-        attacks.append((None if base == OPTIMAL else build_attack(base, repeats), repeats))
+        attacks.append((None if base in WITHOUT_IMAGES else build_attack(base, repeats), repeats))
     return attacks
 
 
@@ -86,8 +89,8 @@ def list_entries(names: str) -> list[tuple[str, str]]:
     """
     attacks = (attack for attack, _ in parse_attacks(names))
     return [
-        (entry.strip(), attack.name if attack else OPTIMAL)
-        for entry, attack in zip(names.split(","), attacks, strict=True)
+        (entry, attack.name if attack else parse_repeats(entry)[0])
+        for entry, attack in zip(map(str.strip, names.split(",")), attacks, strict=True)
     ]
 
 
@@ -113,7 +116,7 @@ def load_attack(name: str) -> Attack:
     if not name:
         raise SettingsError("attack.names has an empty name; between two commas goes one, as rmle")
     if ":" not in name:
-        nearest = get_close_matches(name, [OPTIMAL, *ATTACKS], 1, cutoff=0)
+        nearest = get_close_matches(name, [*WITHOUT_IMAGES, *ATTACKS], 1, cutoff=0)
         raise SettingsError(
             f"attack.names has {name!r}; did you mean {nearest[0]!r}? "
             "An own attack is 'package.module:object'"

@@ -8,10 +8,15 @@ from typing import NamedTuple
 from warnings import warn
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedcel.attacks.attack_row import AttackRow
+from fedcel.attacks.attribute_inference import (
+    ATTRIBUTE,
+    score_attribute_reader,
+    train_attribute_reader,
+)
 from fedcel.attacks.averaging import RepeatedObservation
 from fedcel.attacks.gradient_inversion import check_batch_size
 from fedcel.attacks.protocol import Attack, Progress
@@ -32,6 +37,7 @@ from fedcel.leakage import (
     Observation,
     ObservationPaid,
     ObservationUpdate,
+    attribute_leak,
     optimal_leak,
 )
 from fedcel.runs import per_image
@@ -88,6 +94,13 @@ class AttackListener:
 SILENT = AttackListener()
 
 
+class AttackedAttributes(NamedTuple):
+    """What attacks on an attribute want to know, and know of the attacker's own images."""
+
+    auxiliary: Int[Tensor, " A"]
+    targets: Int[Tensor, " T"]
+
+
 @dataclass(frozen=True)
 class AttackTask:
     """What one attack is carried out with, and which of how many it is."""
@@ -101,6 +114,7 @@ class AttackTask:
     name: str
     attacks_done: int
     attack_count: int
+    attributes: AttackedAttributes | None = None
 
     def begin_seed(self, attack_seed: int) -> None:
         """Tell the listener that an attack seed begins."""
@@ -117,6 +131,7 @@ def run_attacks(
     *,
     seed: int,
     population: Images | None = None,
+    attributes: AttackedAttributes | None = None,
     listener: AttackListener = SILENT,
 ) -> AttackOutcome:
     """Carry out all attacks that settings name and score what they find.
@@ -133,6 +148,8 @@ def run_attacks(
         targets: Images that the attacker wants to see.
         seed: The run's seed; each attack seed 0, 1, ... has its own streams.
         population: Images that the anchors are taken from; see `score_reconstructions`.
+        attributes: Attributes of the attacker's images and of the targets, for the attack
+            `attribute`; None: it is skipped.
         listener: Told what goes on, and what each attack found.
 
     Returns:
@@ -165,12 +182,14 @@ def run_attacks(
             name=name,
             attacks_done=number,
             attack_count=len(attacks),
+            attributes=attributes,
         )
         surfaces = observations
         if repeats > 1:
             surfaces = [RepeatedObservation(observation, repeats) for observation in observations]
         if attack is None:
-            outcome = AttackOutcome(run_optimal_attack(surfaces, task), {}, {})
+            run_rows = run_attribute_attack if name == ATTRIBUTE else run_optimal_attack
+            outcome = AttackOutcome(run_rows(surfaces, task), {}, {})
         else:
             outcome = run_reconstruction(attack, surfaces, task)
         listener.keep_outcome(entry, outcome._replace(pictures=anchors | outcome.pictures))
@@ -277,6 +296,92 @@ def run_optimal_attack(observations: Sequence[Observation], task: AttackTask) ->
                 )
                 rows.append(row)
     return rows
+
+
+def run_attribute_attack(observations: Sequence[Observation], task: AttackTask) -> list[AttackRow]:
+    """Return rows of who reads an attribute off each observation: the optimal and a trained one.
+
+    The optimal attacker knows the candidates and the law; the trained one has own images alone.
+    """
+    settings, attributes = task.settings, task.attributes
+    identity = AttackRow(attack=ATTRIBUTE, budget=settings.budget)
+    if attributes is None:
+        skipped = "there is no attribute beside the label; set data.labels to a coarser task"
+        return [identity.with_results(skipped=skipped)]
+    rows: list[AttackRow] = []
+    for observation in observations:
+        if UPDATE in observation.grants or isinstance(observation, ObservationPaid):
+            continue
+        for attack_seed in range(settings.seeds):
+            task.begin_seed(attack_seed)
+            row = identity.with_results(observation=observation.name, seed=attack_seed)
+            stream = make_generator(task.seed, f"attack/attribute/{observation.name}", attack_seed)
+            if observation.grants & {LOG_PROB, NOISELESS}:
+                exact = row.with_results(knowledge="white-box")
+                with record_failure(rows, exact):
+                    rows.append(
+                        infer_optimally(observation, attributes, task, exact, generator=stream)
+                    )
+            trained = row.with_results(knowledge=settings.knowledge)
+            with record_failure(rows, trained):
+                rows.append(
+                    infer_by_training(observation, attributes, task, trained, generator=stream)
+                )
+    return rows
+
+
+def infer_optimally(
+    observation: Observation,
+    attributes: AttackedAttributes,
+    task: AttackTask,
+    row: AttackRow,
+    *,
+    generator: torch.Generator,
+) -> AttackRow:
+    """Return the row of the optimal attacker on an attribute."""
+    begin = time.monotonic()
+    leak = attribute_leak(observation, *task.targets, attributes.targets, generator=generator)
+    task.listener.show_line(
+        f"{ATTRIBUTE} on {observation.name}: {leak.bits:.2f} of {leak.cap_bits:.2f} bits, named in "
+        f"{leak.accuracy:.1%} of cases, by the label alone in {leak.accuracy_by_label:.1%}"
+    )
+    return row.with_results(
+        attribute_bits=leak.bits,
+        attribute_cap=leak.cap_bits,
+        attribute_accuracy=leak.accuracy,
+        attribute_by_label=leak.accuracy_by_label,
+        attribute_by_others=leak.accuracy_of_others,
+        candidates=leak.image_count,
+        seconds=time.monotonic() - begin,
+    )
+
+
+def infer_by_training(
+    observation: Observation,
+    attributes: AttackedAttributes,
+    task: AttackTask,
+    row: AttackRow,
+    *,
+    generator: torch.Generator,
+) -> AttackRow:
+    """Return the row of a classifier that was trained on the attacker's images."""
+    begin = time.monotonic()
+    reader = train_attribute_reader(
+        observation,
+        task.auxiliary,
+        attributes.auxiliary,
+        budget=task.settings.budget,
+        generator=generator,
+    )
+    accuracy = score_attribute_reader(
+        reader, observation, task.targets, attributes.targets, generator=generator
+    )
+    task.listener.show_line(f"{ATTRIBUTE} on {observation.name}, trained: {accuracy:.1%} of cases")
+    return row.with_results(
+        attribute_accuracy=accuracy,
+        targets=len(task.targets.y),
+        seconds=time.monotonic() - begin,
+    )
 
 
 def run_reconstruction(

@@ -4,10 +4,11 @@ from fedcel.data.augmentation import augment_images
 from fedcel.data.images import Images
 from fedcel.data.node_data import NodeDataSettings, list_classes
 from fedcel.data.sources import SOURCES, Source, SourceData, read_source
-from fedcel.data.splits import Splits, load_splits
+from fedcel.data.splits import Attributes, Splits, load_attributes, load_splits
 
 __all__ = [
     "SOURCES",
+    "Attributes",
     "Images",
     "NodeDataSettings",
     "Source",
@@ -15,6 +16,7 @@ __all__ = [
     "Splits",
     "augment_images",
     "list_classes",
+    "load_attributes",
     "load_splits",
     "read_source",
 ]

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from fedcel.data import cifar, idx, image_folder, npz
 from fedcel.data.images import Images, SourceParts, check_labels, prepare_images
+from fedcel.data.label_map import count_task_classes, map_images
 from fedcel.data.sources import SOURCES, call_source, describe_fit
 from fedcel.errors import DataError
 from fedcel.settings import DataSettings
@@ -56,7 +57,7 @@ def load_node_images(data: NodeDataSettings) -> tuple[Images, tuple[str, ...]]:
             "of its own images the server drew; set it to 0"
         )
     parts = _find_reader(data, where)(data)
-    images = prepare_images(parts.train, data, where)
+    images = map_images(prepare_images(parts.train, data, where), data, where)
     original_shape = tuple(parts.train.x.shape[1:])
     fit = describe_fit(original_shape, images, len(images.y), data.classes)
     notes = (*parts.notes, *fit)
@@ -75,7 +76,9 @@ def load_node_images(data: NodeDataSettings) -> tuple[Images, tuple[str, ...]]:
 
 def _find_reader(data: NodeDataSettings, where: str) -> Callable[[NodeDataSettings], SourceParts]:
     """Return what reads the training images of a source; DataError for one that reads no path."""
-    if data.source == "image-folder" and len(data.names) != data.classes:
+    is_folder = data.source == "image-folder"
+    classes = count_task_classes(len(data.names), data) if is_folder and data.names else 0
+    if is_folder and classes != data.classes:
         raise DataError(
             f"{where}: the server has {len(data.names)} folders of classes and a net of "
             f"{data.classes}; give the server an image of each class"

@@ -10,6 +10,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from fedcel.data.images import Images, Labels
+from fedcel.data.label_map import OWN, count_task_classes, map_images
 from fedcel.data.node_data import NodeDataSettings, load_node_images
 from fedcel.data.partition import partition_examples
 from fedcel.data.shares import ClientImages, Positions, Shares
@@ -107,7 +108,7 @@ def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
     """
     if isinstance(data, NodeDataSettings):
         return _load_node_splits(data, clients)
-    source, is_held_out = hold_out_classes(read_source(data), data)
+    source, is_held_out = hold_out_classes(read_task_source(data), data)
     is_test = torch.arange(len(is_held_out)) >= len(source.train.y)
     test_count = None if source.test is None else int((is_test & ~is_held_out).sum())
     sizes = choose_sizes(data, int((~is_test & ~is_held_out).sum()), test_count)
@@ -133,6 +134,57 @@ def load_splits(data: DataSettings, clients: int, seed: int) -> Splits:
         dropped=dropped,
         notes=(*source.notes, *describe_roles(source, roles, dropped, data)),
     )
+
+
+def read_task_source(data: DataSettings) -> SourceData:
+    """Return a source with the labels of the task; DataError as `map_labels`."""
+    source = read_source(data)
+    if data.labels == OWN:
+        return source
+    if data.held_out_classes:
+        raise DataError(
+            f"data.held-out-classes is {data.held_out_classes} and data.labels {data.labels!r}: "
+            "classes are held out of the images' own only; leave one of them out"
+        )
+    where = f"data.source {data.source!r}"
+    return source._replace(
+        train=map_images(source.train, data, where),
+        test=None if source.test is None else map_images(source.test, data, where),
+        classes=count_task_classes(source.classes, data),
+    )
+
+
+class Attributes(NamedTuple):
+    """The images' own classes where the task is coarser, in the order of a run's splits."""
+
+    training: Labels
+    auxiliary: Labels
+    test: Labels
+
+
+@lru_cache(maxsize=4)
+def load_attributes(data: DataSettings, clients: int, seed: int) -> Attributes | None:
+    """Load the images' own classes, which a coarser task leaves to be inferred.
+
+    Args:
+        data: Source and task.
+        clients: As of `load_splits`.
+        seed: As of `load_splits`.
+
+    Returns:
+        The classes of the images of `load_splits`, None where the task is these classes.
+
+    Raises:
+        DataError: As `load_splits`.
+    """
+    if data.labels == OWN:
+        return None
+    indices = load_splits(data, clients, seed).indices
+    source = read_source(data)
+    if not isinstance(indices.clients, Shares):
+        return None
+    roles = (indices.clients.positions, indices.auxiliary, indices.test)
+    return Attributes(*(take_images(source, positions).y for positions in roles))
 
 
 def describe_roles(

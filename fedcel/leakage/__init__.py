@@ -1,13 +1,19 @@
 """What can be observed of an image, and what the best attacker learns from it, exactly."""
 
 from fedcel.leakage.answer_floor import answer_bits
+from fedcel.leakage.attribute_leak import AttributeLeak, attribute_leak
 from fedcel.leakage.best_guesses import BestGuesses, best_guesses
 from fedcel.leakage.certificate import Certificate, certificate, fano_bound
 from fedcel.leakage.exact_bits import OptimalLeak, optimal_leak
 from fedcel.leakage.gaussianity import Gaussianity, gaussianity
 from fedcel.leakage.identification import identification
 from fedcel.leakage.leakage import Leakage
-from fedcel.leakage.measure_leakage import NoiseFunction, measure_leakage, read_noise
+from fedcel.leakage.measure_leakage import (
+    NoiseFunction,
+    measure_attribute_leakage,
+    measure_leakage,
+    read_noise,
+)
 from fedcel.leakage.observation import (
     ARCHITECTURE,
     FIRST_LAYER,
@@ -32,6 +38,14 @@ from fedcel.leakage.observation import (
     make_refusal,
 )
 from fedcel.leakage.observation_law import Law, find_law
+from fedcel.leakage.population_bound import (
+    SIGMOID_RANGE,
+    FeatureRange,
+    GaussianMessages,
+    PopulationBound,
+    UpperLimits,
+    bound_population,
+)
 from fedcel.leakage.smashed_data import SmashedData
 
 __all__ = [
@@ -43,9 +57,13 @@ __all__ = [
     "LOG_PROB",
     "MEAN",
     "NOISELESS",
+    "SIGMOID_RANGE",
     "UPDATE",
+    "AttributeLeak",
     "BestGuesses",
     "Certificate",
+    "FeatureRange",
+    "GaussianMessages",
     "Gaussianity",
     "Law",
     "Leakage",
@@ -62,15 +80,20 @@ __all__ = [
     "ObservationPooled",
     "ObservationUpdate",
     "OptimalLeak",
+    "PopulationBound",
     "SmashedData",
+    "UpperLimits",
     "answer_bits",
+    "attribute_leak",
     "best_guesses",
+    "bound_population",
     "certificate",
     "fano_bound",
     "find_law",
     "gaussianity",
     "identification",
     "make_refusal",
+    "measure_attribute_leakage",
     "measure_leakage",
     "optimal_leak",
     "read_noise",

@@ -16,6 +16,8 @@ from fedcel.short_repr import summarise_record
 
 MessageSampler = Callable[[Int[Tensor, " Q"], torch.Generator], Float[Tensor, "Q F"]]
 """Draws one message of each of the images at these positions."""
+MessageScore = Callable[[Float[Tensor, "Q M"], Int[Tensor, " Q"]], Float[Tensor, "3 Q"]]
+"""Three scores of messages, by log p(message | image) of all pairs and who sent each."""
 
 PAIRS_AT_ONCE = 16_000_000  # entries of log p(observed | image) in memory
 BOOTSTRAP_RESAMPLES = 1000
@@ -147,17 +149,51 @@ def average_scores(
     On the processor, whatever device the law computes on; the scores are those of `score_messages`.
     NetError where a message is not finite.
     """
-    count = len(labels)
+
+    def score(log_prob: Float[Tensor, "Q M"], senders: Int[Tensor, " Q"]) -> Float[Tensor, "3 Q"]:
+        own_column, classes = senders.to(log_prob.device), labels.to(log_prob.device)
+        same_class = classes[own_column, None] == classes
+        return score_messages(log_prob, own_column, same_class, candidates)
+
+    return average_messages(
+        sample, law, score, generator, count=len(labels), draws=draws, pairs_at_once=pairs_at_once
+    )
+
+
+def average_messages(
+    sample: MessageSampler,
+    law: Law,
+    score: MessageScore,
+    generator: torch.Generator,
+    *,
+    count: int,
+    draws: int,
+    pairs_at_once: int = PAIRS_AT_ONCE,
+) -> tuple[Float[Tensor, "3 M"], Float[Tensor, "3 M"]]:
+    """Average three scores of messages, and their squares, for each image that sent them.
+
+    Args:
+        sample: Draws a message of each of the images at these positions.
+        law: log p(message | image) of all pairs.
+        score: Three scores of each message.
+        generator: Draws the noise.
+        count: M, the images.
+        draws: Messages of each.
+        pairs_at_once: Pairs of a message and an image in memory.
+
+    Returns:
+        Means and mean squares, (3, M) each, on the processor.
+
+    Raises:
+        NetError: A message is not finite.
+    """
     senders = torch.arange(count).repeat(draws)
     means, squares = torch.zeros(2, 3, count, dtype=torch.float64)
     for senders_chunk in torch.split(senders, max(1, pairs_at_once // count)):
         observed = sample(senders_chunk, generator)
         if not observed.isfinite().all():
             raise NetError("the observation holds NaN or infinity; lower local.rate")
-        log_prob = law(observed)
-        own_column, classes = senders_chunk.to(log_prob.device), labels.to(log_prob.device)
-        same_class = classes[own_column, None] == classes
-        scores = score_messages(log_prob, own_column, same_class, candidates).cpu()
+        scores = score(law(observed), senders_chunk).cpu()
         means.index_add_(1, senders_chunk, scores)
         squares.index_add_(1, senders_chunk, scores.square())
     return means / draws, squares / draws  # at the end: shares of what is sure sum to 1

@@ -43,6 +43,16 @@ class Leakage:
     """The head's accuracy, where it was given."""
     verdict: str | None = None
     """Why the numbers mean nothing, where they do not."""
+    population_bits: float | None = None
+    """What `information_bits` are at most for images that nobody has seen, with 95 % confidence: an
+    upper limit by Student's t; None without noise, or of fewer than 20 images."""
+    population_bits_bernstein: float | None = None
+    """The same for any number of images and any law of them; None without a known range."""
+    population_beyond_label: float | None = None
+    """The limit by Student's t for `bits_beyond_label`."""
+    population_beyond_label_bernstein: float | None = None
+    population_images: int | None = None
+    """Images that the limits are computed of."""
     # Of single images, and so by keyword: `to_dict` leaves these out.
     information: Float[Tensor, " M"] = field(kw_only=True)
     """Bits of each image, mean over noise draws."""
@@ -118,8 +128,26 @@ class Leakage:
         if self.accuracy is not None and self.verdict is None:
             task = f"the accuracy that goes with it is {self.accuracy:.1%}"
         return (
-            f"This holds for one message about one of these {self.candidates} images: other images "
-            f"leak otherwise, messages of one image with fresh noise add up, and {task}."
+            f"This holds for one message about one of these {self.candidates} images: "
+            f"{self._say_population()}, messages of one image with fresh noise add up, and {task}."
+        )
+
+    def _say_population(self) -> str:
+        """Return what other images leak at most, where it is known."""
+        pairs = (
+            (self.population_beyond_label, self.population_beyond_label_bernstein),
+            (self.population_bits, self.population_bits_bernstein),
+        )
+        if self.population_bits is None:
+            return "other images leak otherwise"
+        limits = " and ".join(
+            f"{limit:.2f}" + ("" if safe is None else f" (by Bernstein {safe:.2f})")
+            for limit, safe in pairs
+            if limit is not None
+        )
+        return (
+            f"of the population that they are drawn from one leaks at most {limits} bits on "
+            "average, with 95 % confidence, if the encoder was not trained on them"
         )
 
 

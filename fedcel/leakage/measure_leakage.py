@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedcel.leakage.attribute_leak import AttributeLeak, measure_attribute
 from fedcel.leakage.certificate import certificate
 from fedcel.leakage.exact_bits import MIN_MESSAGES, average_scores, noise_half_width
 from fedcel.leakage.feature_messages import (
@@ -21,6 +22,12 @@ from fedcel.leakage.feature_messages import (
 )
 from fedcel.leakage.identification import identification
 from fedcel.leakage.leakage import Leakage
+from fedcel.leakage.population_bound import (
+    FeatureRange,
+    GaussianMessages,
+    PopulationBound,
+    bound_population,
+)
 from fedcel.metrics import chance_accuracy, is_at_chance
 from fedcel.nets import Encoder, encode_images
 from fedcel.seeding import make_generator
@@ -30,6 +37,7 @@ PAIRS_AT_ONCE = 4_000_000  # of a message and an image in memory: 32 MB, several
 MIN_DRAWS = 2  # of noise, for each image: one would give no error
 LARGE_TABLE = 2**18  # values from which a certificate is looked for fast
 EQUAL_SHARE = 1e-3  # of their size by which features that are equal to the eye differ
+MIN_HALVED = 20  # images that are halved for a bound on unseen ones
 NO_SIGNAL_BITS = 0.01  # of the channel, below which what differs does not come through
 
 NoiseFunction = Callable[[Tensor], Tensor]
@@ -51,6 +59,10 @@ def measure_leakage(
     accuracy: float | None = None,
     accuracy_count: int | None = None,
     logits: ArrayLike | None = None,
+    reference_images: ArrayLike | None = None,
+    reference_features: ArrayLike | None = None,
+    reference_labels: ArrayLike | None = None,
+    feature_range: tuple[float, float] | None = None,
     candidates: int = 100,
     draws: int | None = None,
     batch_size: int = 256,
@@ -88,6 +100,14 @@ def measure_leakage(
         accuracy_count: Images that the accuracy is of; None: M.
         logits: The head's answers to messages of these images, (M, classes), in the place of
             `accuracy`.
+        reference_images: Other images of the same population, (n, ...), on which the law behind the
+            bounds for unseen images is fitted: the encoder's training images will do, none of the M
+            will. The M must be images that the encoder was not trained on. None: the law is fitted
+            to one half of the M, drawn by the seed, and the bound is of the other.
+        reference_features: Their features (n, D) in the place of `reference_images`.
+        reference_labels: Their labels, (n,); needed where `labels` are given.
+        feature_range: Least and largest value that a feature can have for any image, such as
+            (0, 1) behind a sigmoid; None: not known, and no Bernstein limit.
         candidates: Images among which the right one is picked, 2 or more; all M if they are fewer.
         draws: Messages drawn of each image, 2 or more; None: 3 200 of all images together, 2 or
             more of each. Noiseless features need one.
@@ -130,6 +150,28 @@ def measure_leakage(
     class_sizes = groups.bincount()[groups].double()
     information, beyond = means[1] + log2(count), means[2] + class_sizes.log2()
     bounds = bound_bits(table, groups, sigma, candidates)
+    reference = read_reference(
+        encoder,
+        images=reference_images,
+        features=reference_features,
+        labels=reference_labels,
+        has_labels=labels is not None,
+        batch_size=batch_size,
+    )
+    check_strangers(images, reference_images)
+    reference_sigma = sigma
+    if reference is not None and sigma is not None and sigma.dim() == 2:
+        reference_sigma = read_reference_noise(noise, dropout, reference[0])
+    unseen = bound_unseen(
+        table,
+        groups,
+        sigma,
+        reference=reference,
+        reference_sigma=reference_sigma,
+        feature_range=feature_range,
+        seed=seed,
+    )
+    of_class = None if unseen is None or y is None else unseen.beyond_label
     has_labels = y is not None
     return Leakage(
         information_bits=float(information.mean()),
@@ -147,9 +189,81 @@ def measure_leakage(
         identification_half_width=identified_width,
         accuracy=None if share_right is None else share_right[0],
         verdict=judge(table, sigma, share_right, groups),
+        population_bits=None if unseen is None else unseen.information.student,
+        population_bits_bernstein=None if unseen is None else unseen.information.bernstein,
+        population_beyond_label=None if of_class is None else of_class.student,
+        population_beyond_label_bernstein=None if of_class is None else of_class.bernstein,
+        population_images=None if unseen is None else unseen.image_count,
         information=information,
         beyond=beyond if has_labels else None,
         identified=means[0],
+    )
+
+
+def measure_attribute_leakage(
+    encoder: Encoder | None = None,
+    images: ArrayLike | None = None,
+    labels: ArrayLike | None = None,
+    attributes: ArrayLike | None = None,
+    *,
+    noise: Noise | None = None,
+    dropout: float = 0.0,
+    log_prob: LogProb | None = None,
+    sampler: Sampler | None = None,
+    features: ArrayLike | None = None,
+    draws: int | None = None,
+    batch_size: int = 256,
+    seed: int = 0,
+) -> AttributeLeak:
+    """Measure what one noisy message tells of a sensitive attribute that is not the task.
+
+    The task of a network may be whether a digit is odd, the attribute which digit it is. Bayes'
+    rule over the M images is the best attack there is, as in `measure_leakage`.
+
+    Example:
+        >>> leak = fedcel.measure_attribute_leakage(encoder, images, digits % 2, digits, noise=0.3)
+        >>> leak.bits, leak.accuracy, leak.accuracy_by_label
+
+    Args:
+        encoder: As of `measure_leakage`.
+        images: (M, ...), M 2 or more, in the form that the encoder takes.
+        labels: The task's labels, whole numbers from 0, (M,), which the attacker knows. Without
+            them the attacker knows nothing but the message.
+        attributes: What the attacker wants to know: whole numbers from 0, (M,).
+        noise: As of `measure_leakage`, and so are `dropout`, `log_prob`, `sampler` and `features`.
+        dropout: Chance that a feature is sent as 0.
+        log_prob: A law of your own.
+        sampler: Draws messages of that law.
+        features: (M, D) in the place of encoder and images.
+        draws: Messages drawn of each image, 2 or more; None: 3 200 of all images together.
+        batch_size: Images that are encoded at once.
+        seed: Decides the noise that is drawn.
+
+    Returns:
+        Bits and accuracies.
+
+    Raises:
+        ValueError: A shape, a number or a combination is not allowed, or features are not finite.
+    """
+    table = read_features(encoder, images, features, batch_size)
+    count = len(table)
+    if attributes is None:
+        raise ValueError("attributes are missing: a whole number from 0 for each image")
+    values = to_labels(attributes, count, "attributes")
+    y = torch.zeros(count, dtype=torch.long) if labels is None else to_labels(labels, count)
+    check_numbers(candidates=2, draws=draws)
+    sigma = None if log_prob or sampler else read_noise(noise, dropout, table)
+    messages = choose_messages(table, sigma, dropout, (noise, log_prob, sampler))
+    if draws is None:
+        draws = max(MIN_DRAWS, ceil(MIN_MESSAGES / count))
+    return measure_attribute(
+        messages.sample,
+        messages.law,
+        y,
+        values,
+        draws=draws if messages.is_random else 1,
+        generator=make_generator(seed, "measure-attribute-leakage"),
+        pairs_at_once=PAIRS_AT_ONCE,
     )
 
 
@@ -329,6 +443,101 @@ def bound_bits(
     unit = 1.0 if is_noisy else 0.0
     bound = certificate(scaled.cpu(), groups, unit, candidates, large_table=LARGE_TABLE)
     return bound.bits, bound.bits_within_class
+
+
+def read_reference(
+    encoder: Encoder | None,
+    *,
+    images: ArrayLike | None,
+    features: ArrayLike | None,
+    labels: ArrayLike | None,
+    has_labels: bool,
+    batch_size: int,
+) -> tuple[Float[Tensor, "n D"], Int[Tensor, " n"]] | None:
+    """Return features and classes of the reference images, or None; ValueError on nonsense."""
+    if images is None and features is None:
+        if labels is not None:
+            raise ValueError(
+                "reference_labels are given without reference_images or reference_features; give "
+                "one of them"
+            )
+        return None
+    if images is not None and features is not None:
+        raise ValueError("reference_images and reference_features are both given; leave one out")
+    table = read_features(None if features is not None else encoder, images, features, batch_size)
+    if (labels is not None) != has_labels:
+        raise ValueError(
+            "labels and reference_labels belong together: give both, or none for bits about the "
+            "image alone"
+        )
+    if labels is None:
+        return table, torch.zeros(len(table), dtype=torch.long)
+    return table, to_labels(labels, len(table), "reference_labels").cpu()
+
+
+def check_strangers(images: ArrayLike | None, reference_images: ArrayLike | None) -> None:
+    """Raise ValueError where an image that is measured is a reference image, too."""
+    if images is None or reference_images is None:
+        return
+    stacks = (to_tensor(images, "images"), to_tensor(reference_images, "reference_images"))
+    measured, fitted = ({row.tobytes() for row in stack.cpu().numpy()} for stack in stacks)
+    common = len(measured & fitted)
+    if common:
+        raise ValueError(
+            f"{common} of {len(measured)} images are reference images, too, must be none: a law "
+            "fitted to an image is too near to it for a bound; take them out of one"
+        )
+
+
+def bound_unseen(
+    table: Float[Tensor, "M D"],
+    groups: Int[Tensor, " M"],
+    sigma: Float[Tensor, "*M D"] | None,
+    *,
+    reference: tuple[Float[Tensor, "n D"], Int[Tensor, " n"]] | None,
+    reference_sigma: Float[Tensor, "*n D"] | None,
+    feature_range: tuple[float, float] | None,
+    seed: int,
+) -> PopulationBound | None:
+    """Return what unseen images leak at most; None where there is no noise, or too few images."""
+    limits = None
+    if feature_range is not None:
+        low, high = feature_range
+        if not -inf < low < high < inf:
+            raise ValueError(
+                f"feature_range is ({low}, {high}), must be two finite numbers, the smaller first"
+            )
+        limits = FeatureRange((low + high) / 2, (high - low) ** 2 / 4)
+    if sigma is None or reference_sigma is None or not (sigma > 0).all():
+        return None
+    rows_sigma, fitted_sigma = torch.atleast_2d(sigma), torch.atleast_2d(reference_sigma)
+    if reference is None:
+        if len(table) < MIN_HALVED:
+            return None
+        order = torch.randperm(len(table), generator=make_generator(seed, "population-halves"))
+        fitted, rows = (half.to(table.device) for half in order.tensor_split(2))
+        reference = table[fitted], groups[fitted.cpu()]
+        table, groups = table[rows], groups[rows.cpu()]
+        if sigma.dim() == 2:
+            rows_sigma, fitted_sigma = sigma[rows], sigma[fitted]
+    return bound_population(
+        GaussianMessages(table, rows_sigma.double(), groups),
+        GaussianMessages(reference[0], fitted_sigma.double(), reference[1]),
+        feature_range=limits,
+        seed=seed,
+    )
+
+
+def read_reference_noise(
+    noise: Noise | None, dropout: float, table: Float[Tensor, "n D"]
+) -> Float[Tensor, "*n D"]:
+    """Return the noise of reference images; ValueError where that of each image is just numbers."""
+    if not callable(noise):
+        raise ValueError(
+            "noise is given for each of the images and not for the reference images; give a "
+            "function of the features, or leave the reference out"
+        )
+    return read_noise(noise, dropout, table)
 
 
 def identify_by_label(groups: Int[Tensor, " M"], candidates: int) -> float:

@@ -4,11 +4,12 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedcel.leakage.dropout_law import mixture_misfit, most_likely_features
 from fedcel.leakage.observation import ARCHITECTURE, FREE_QUERIES, HEAD, LOG_PROB, MEAN, NOISELESS
+from fedcel.leakage.population_bound import GaussianMessages
 from fedcel.nets import SplitNet, initialise_parameters
 from fedcel.short_repr import summarise_record
 
@@ -114,6 +115,22 @@ class SmashedData:
             ):
                 target.copy_(self.net.encode(part))
         return features
+
+    def describe_messages(
+        self, images: Float[Tensor, "M C H W"], labels: Int[Tensor, " M"]
+    ) -> GaussianMessages | None:
+        """Compute the Gaussian law of each image's message; None where the cut adds no noise.
+
+        Under dropout the law is that of messages without it, which tell no less: whoever has them
+        can drop values, too.
+        """
+        sigma = self.net.cut.sigma
+        if sigma == 0:
+            return None
+        z = self.encode(images)
+        scale = self.net.scale_noise(z)
+        deviation = z.new_ones(1, z.shape[1]) if scale is None else scale.detach()
+        return GaussianMessages(z, sigma * deviation, labels)
 
     def sample(
         self, images: Float[Tensor, "B C H W"], generator: torch.Generator

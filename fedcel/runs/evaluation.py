@@ -14,14 +14,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedcel.data import Images
+from fedcel.data import Images, load_attributes
 from fedcel.federation import HEAVIEST
 from fedcel.files import write_json, write_tensors
 from fedcel.leakage import (
+    SIGMOID_RANGE,
+    FeatureRange,
     OptimalLeak,
     SmashedData,
     answer_bits,
+    attribute_leak,
     best_guesses,
+    bound_population,
     certificate,
     gaussianity,
     optimal_leak,
@@ -32,7 +36,7 @@ from fedcel.metrics import (
     chance_accuracy,
     within_class_spread,
 )
-from fedcel.nets import SplitNet, measure_cost, whiten_features
+from fedcel.nets import NET_BUILDERS, SplitNet, measure_cost, whiten_features
 from fedcel.posterior import (
     Prediction,
     apply_heads,
@@ -262,9 +266,69 @@ def measure_run_leakage(run: Run, net: SplitNet, leak: OptimalLeak) -> dict[str,
         "certificate-bits": bound.bits,
         "certificate-bits-within-class": bound.bits_within_class,
         "fano-identification": bound.identification,
+        **bound_unseen_images(run, smashed),
+        **measure_attribute(run, smashed),
         **measure_gaussianity(whitened, y, net, leak.bits_beyond_label),
         "within-class-spread": float(within_class_spread(whitened, y)),
         "between-client-spread": measure_client_spread(run, smashed),
+    }
+
+
+FEATURE_RANGES = {"sigmoid": SIGMOID_RANGE, "norm": FeatureRange(0.0, 1.0)}
+"""Where features lie, by `net.bound`."""
+
+
+def bound_unseen_images(run: Run, smashed: SmashedData) -> dict[str, object]:
+    """Bound what a message tells about images that nobody has seen; nothing without noise.
+
+    The law is fitted to training, validation and auxiliary images, its form chosen on the latter;
+    test images are independent of the encoder and of it.
+    """
+    splits = run.splits
+    others = [splits.validation, splits.auxiliary]
+    if run.settings.data.held_out_classes:
+        others.pop()  # of other classes, numbered anew
+    choosing = Images(*(torch.cat(parts) for parts in zip(*others, strict=True)))
+    fitted, chosen, evaluated = (
+        smashed.describe_messages(*images) for images in (splits.training, choosing, splits.test)
+    )
+    if fitted is None or chosen is None or evaluated is None:
+        return {}
+    net = run.settings.net
+    is_known = net.name in NET_BUILDERS  # a user's own builder may leave the bound out
+    bound = bound_population(
+        evaluated,
+        fitted,
+        choosing=chosen,
+        feature_range=FEATURE_RANGES.get(net.bound) if is_known else None,
+        seed=run.settings.seed,
+    )
+    return {
+        "population-bits": bound.information.student,
+        "population-bits-bernstein": bound.information.bernstein,
+        "population-beyond-label": bound.beyond_label.student,
+        "population-beyond-label-bernstein": bound.beyond_label.bernstein,
+        "population-confidence": bound.confidence,
+        "population-images": bound.image_count,
+        "population-reference-images": bound.reference_count,
+    }
+
+
+def measure_attribute(run: Run, smashed: SmashedData) -> dict[str, object]:
+    """Measure what a message tells of the images' own classes where the task is coarser."""
+    s = run.settings
+    attributes = load_attributes(s.data, s.clients, s.seed)
+    if attributes is None:
+        return {}
+    stream = make_generator(s.seed, "attribute")
+    leak = attribute_leak(smashed, *run.splits.test, attributes.test, generator=stream)
+    return {
+        "attribute-bits": leak.bits,
+        "attribute-half-width": leak.half_width,
+        "attribute-cap": leak.cap_bits,
+        "attribute-accuracy": leak.accuracy,
+        "attribute-by-label": leak.accuracy_by_label,
+        "attribute-by-others": leak.accuracy_of_others,
     }
 
 

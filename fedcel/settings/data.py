@@ -29,6 +29,11 @@ class DataSettings(Group):
     )
     size: int = Field(0, ge=0, description="Pixels a side to resize images to; 0: as they are.")
     grey: bool = Field(False, description="Whether colours are turned into their luminance.")
+    labels: str = Field(
+        "own",
+        description="The task: own, the images' classes; parity, whether these are odd; or a class "
+        "for each of them, as 0,0,1. The finer class is then an attribute to be inferred.",
+    )
     seed: int = Field(
         0,
         ge=0,

@@ -50,6 +50,7 @@ def make_measures_table(leak: Leakage) -> Table:
             format_number(leak.information_bits, 3),
             format_number(leak.information_half_width, 3),
             format_number(leak.certificate_bits, 3),
+            format_number(leak.population_bits, 3),
             format_number(leak.cap_bits, 2),
         ),
         (
@@ -57,6 +58,7 @@ def make_measures_table(leak: Leakage) -> Table:
             format_number(leak.bits_beyond_label, 3),
             format_number(leak.beyond_label_half_width, 3),
             format_number(leak.certificate_beyond_label, 3),
+            format_number(leak.population_beyond_label, 3),
             format_number(leak.cap_beyond_label, 2),
         ),
         (
@@ -64,10 +66,12 @@ def make_measures_table(leak: Leakage) -> Table:
             format_share(leak.identification),
             format_share(leak.identification_half_width),
             DASH,
+            DASH,
             "100.0",
         ),
     ]
-    return make_table("What leaks", ("", "measured", "±", "certificate", "at most"), rows)
+    head = ("", "measured", "±", "certificate", "unseen images", "at most")
+    return make_table("What leaks", head, rows)
 
 
 def make_attacks_table(inversion: Inversion) -> Table:

@@ -34,7 +34,8 @@ MAIN = find_columns(
 )
 DECODER = find_columns("mse", "psnr", "ssim")
 DETAILS = find_columns(
-    *("answer-bits", "bits-beyond-label", "certificate-bits-within-class", "gaussianity-gap-bits"),
+    *("answer-bits", "bits-beyond-label", "certificate-bits-within-class"),
+    *("population-beyond-label", "population-beyond-label-bernstein", "gaussianity-gap-bits"),
     *("gaussianity-direction-bits", "gaussianity-kurtosis", "within-class-spread"),
     "between-client-spread",
 )
@@ -45,7 +46,7 @@ UTILITY = find_columns(
 SCORES = (
     MSE.titled("MSE"),
     *find_columns("psnr", "ssim", "identification-1", "identification-5", "label-accuracy"),
-    *find_columns("bits-beyond-label", "seconds"),
+    *find_columns("bits-beyond-label", "attribute-bits", "attribute-accuracy", "seconds"),
 )
 
 

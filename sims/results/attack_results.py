@@ -32,7 +32,7 @@ from fedcel.runs import per_image
 from fedcel.settings import AttackSettings, Scalar
 from sims.results.file_names import ATTACKS_FOLDER
 from sims.results.record_files import read_record
-from sims.results.records import ATTACK_MEASURES, CellAttack, attribute
+from sims.results.records import ATTACK_MEASURES, ATTRIBUTE_MEASURES, CellAttack, attribute
 
 IMAGE_MEASURES = ("mse", "identification-1")
 """What is kept of each target."""
@@ -163,16 +163,16 @@ def list_failures(rows: Iterable[AttackRow]) -> list[str]:
 
 
 def group_by_attack(rows: Iterable[AttackRow]) -> dict[AttackId, list[AttackRow]]:
-    """Return the rows of each attack that rebuilt images, one for each attack seed."""
+    """Return the rows of each attack that rebuilt images or read an attribute, one a seed."""
     groups: dict[AttackId, list[AttackRow]] = {}
     for row in rows:
-        if row.mse is not None:
+        if row.mse is not None or row.attribute_accuracy is not None:
             groups.setdefault(row.id, []).append(row)
     return groups
 
 
 def average_attacks(results: Iterable[AttackResult]) -> list[CellAttack]:
-    """Return the scores of each attack that rebuilt images, mean over its attack seeds."""
+    """Return the scores of each attack on images or an attribute, mean over its attack seeds."""
     return [
         average_seeds(rows, result.revision)
         for result in results
@@ -183,7 +183,7 @@ def average_attacks(results: Iterable[AttackResult]) -> list[CellAttack]:
 def average_seeds(rows: Sequence[AttackRow], revision: int | None = None) -> CellAttack:
     """Return the mean scores of one attack over its attack seeds."""
     means: dict[str, object] = {"revision": revision, "seeds": len(rows)}
-    for name in ATTACK_MEASURES:
+    for name in (*ATTACK_MEASURES, *ATTRIBUTE_MEASURES):
         values = [value for row in rows if (value := getattr(row, attribute(name))) is not None]
         if values:
             means[name] = fmean(values)

@@ -20,6 +20,15 @@ ATTACK_MEASURES = (
 )
 """Keys of what an attack that rebuilds images is scored by."""
 
+ATTRIBUTE_MEASURES = (
+    "attribute-bits",
+    "attribute-cap",
+    "attribute-accuracy",
+    "attribute-by-label",
+    "attribute-by-others",
+)
+"""Keys of what an attack on an attribute of the image is scored by."""
+
 
 def attribute(key: str) -> str:
     """Return the name of a record's attribute by its key in JSON."""
@@ -97,6 +106,11 @@ class RunMeasures(MeasuredLeak):
     encoder_parameters: int | None = None
     flops_per_inference: int | None = None
     bytes_per_inference: int | None = None
+    attribute_bits: Number = None
+    attribute_cap: Number = None
+    attribute_accuracy: Number = None
+    attribute_by_label: Number = None
+    attribute_by_others: Number = None
     update_epsilon: Number = None
     update_epsilon_of_models: Number = None
 
@@ -120,6 +134,7 @@ class RunResult(RunMeasures, PredictorScores):
     point: PredictorScores | None = None
     reliability: dict[str, ReliabilityBins] = Field(default_factory=dict)
     fano_identification: Number = None
+    population_reference_images: int | None = None
     gaussianity_gap_bits: Number = None
     gaussianity_direction_bits: Number = None
     gaussianity_kurtosis: Number = None
@@ -231,3 +246,39 @@ class UncertaintyRow(Record):
     seed: int
     runs: int
     scores: dict[str, float]
+
+
+class MembershipRow(Record):
+    """How well one attack on one surface of a variant tells members; intervals are of 95 %."""
+
+    variant: str
+    title: str
+    strength: float | None
+    seed: int
+    attack: str
+    observation: str
+    shadows: int
+    """Federations of the attacker's own."""
+    targets: int
+    """Federations that are attacked."""
+    images: int
+    """Images that were members of half of the federations."""
+    accuracy: float
+    """On images that are no members."""
+    member_accuracy: float
+    auc: float
+    auc_low: float
+    auc_high: float
+    tpr_1: float
+    """Share of the members found where 1 % of the others are called members."""
+    tpr_1_low: float
+    tpr_1_high: float
+    tpr_01: float
+    """The same at 0.1 %."""
+    tpr_01_low: float
+    tpr_01_high: float
+    epsilon_shown: float
+    """Lower bound on the epsilon of one image that the attack shows."""
+    update_epsilon: Number = None
+    """Epsilon of all of a holder's images, against who reads the uploads."""
+    update_epsilon_of_models: Number = None

@@ -1,10 +1,15 @@
 """What is served, and what is refused."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
 from clients.service import load_served
+from clients.service.app import build_model_card
 from fedcel.errors import RunError, SettingsError
+from fedcel.privacy import build_mechanism
 from tests.clients.serving import made_run
 
 
@@ -49,3 +54,22 @@ def test_without_samples_the_last_model_answers() -> None:
     assert model.samples == 1
     z = torch.rand(2, 8)
     torch.testing.assert_close(model.predict(z).logits, run.flat.net.answer(z).log_softmax(1))
+
+
+def test_the_card_states_what_the_run_measured(tmp_path: Path) -> None:
+    """Bits, and limits for unseen images; nothing where the run is not evaluated, junk is named."""
+    run = made_run()._replace(folder=tmp_path)
+    assert load_served(run).leak is None
+    path = tmp_path / "result.json"
+    measured = {"bits-beyond-label": 0.5, "population-beyond-label": 0.7, "accuracy": 0.9}
+    limits = {"population-confidence": 0.95, "population-images": 400}
+    path.write_text(json.dumps(measured | limits))
+    model = load_served(run)
+    card = build_model_card(model, build_mechanism(run.settings.privacy, model.classes))
+    assert card.leak is not None
+    assert card.leak.model_dump() == {
+        "bits": 0.5, "unseen": 0.7, "unseen_bernstein": None, "confidence": 0.95, "images": 400,
+    }  # fmt: skip
+    path.write_text("{")
+    with pytest.raises(RunError, match="is damaged"):
+        load_served(run)

@@ -69,6 +69,11 @@ def test_leak_lies_between_its_bounds(tmp_path: Path, scope: str) -> None:
     leakage = {key: float(str(value)) for key, value in measured.items()}
     assert 0.1 < leakage["answer-bits"] <= leakage["bits-beyond-label"] + 0.02
     assert leakage["bits-beyond-label"] <= leakage["certificate-bits-within-class"] + 0.02
+    # What unseen images tell at most is above what these few tell: more candidates tell more.
+    assert leakage["bits-beyond-label"] < leakage["population-beyond-label"]
+    assert leakage["population-beyond-label"] < leakage["population-beyond-label-bernstein"]
+    assert leakage["population-bits"] < leakage["population-bits-bernstein"]
+    assert leakage["population-images"] == len(run.splits.test.y)
     assert all(0 < leakage[f"{key}-half-width"] < 0.05 for key in ("bits", "information"))
     assert leakage["gaussianity-gap-bits"] >= leakage["gaussianity-direction-bits"] >= 0
     if scope == "head":

@@ -17,6 +17,7 @@ def test_details_in_their_own_columns(outcome: Callable[..., RunResult]) -> None
     """Each number under its name, means over seeds, a dash where it was not measured."""
     keys = {"answer_bits": 0.125, "gaussianity_gap_bits": 1.25, "gaussianity_direction_bits": 0.5}
     more = {"gaussianity_kurtosis": 2.5, "within_class_spread": 0.0625}
+    keys |= {"population_beyond_label": 2.5, "population_beyond_label_bernstein": 3.5}
     first = outcome(**keys, **more, between_client_spread=0.001)
     second = outcome(**keys, **more, between_client_spread=0.002)
     runs = tuple(FinishedRun("r", Settings(), (), result, (), {}) for result in (first, second))
@@ -29,6 +30,8 @@ def test_details_in_their_own_columns(outcome: Callable[..., RunResult]) -> None
         "answers alone, bits": "0.12",
         "bits beyond label": "2.00",
         "certificate beyond label, bits": "2.25",
+        "unseen images beyond label, bits": "2.50",
+        "unseen beyond label, bits (Bernstein)": "3.50",
         "negentropy, bits": "1.25",
         "of it in single directions": "0.50",
         "excess kurtosis": "2.5",

@@ -1,0 +1,179 @@
+"""What a message tells of a sensitive attribute of its image that is not the task."""
+
+from math import log
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fedcel.leakage.exact_bits import (
+    PAIRS_AT_ONCE,
+    MessageSampler,
+    average_messages,
+    default_draws,
+    noise_half_width,
+)
+from fedcel.leakage.observation import NOISELESS, Observation
+from fedcel.leakage.observation_law import Law, find_law
+
+
+class AttributeLeak(NamedTuple):
+    """What one message tells the best possible attacker, who knows the label, of an attribute.
+
+    Half widths are of 95 % intervals over the noise drawn, for these images.
+    """
+
+    bits: float
+    """I(attribute; message | label) for an image drawn uniformly from the candidates."""
+    half_width: float
+    cap_bits: float
+    """H(attribute | label): all of it."""
+    accuracy: float
+    """How often the attacker, who knows the candidates, names the attribute: Bayes-optimal."""
+    accuracy_half_width: float
+    accuracy_by_label: float
+    """How often one who knows the label alone names it."""
+    accuracy_of_others: float
+    """How often an attacker names it who knows all candidates but the sender: by the law of the
+    noise around the others' features. No bound, but nothing of the sender's own is known."""
+    image_count: int
+
+
+def attribute_leak(
+    observation: Observation,
+    images: Float[Tensor, "M C H W"],
+    labels: Int[Tensor, " M"],
+    attributes: Int[Tensor, " M"],
+    *,
+    generator: torch.Generator,
+    draws: int | None = None,
+) -> AttributeLeak:
+    """Measure what the best possible attacker learns of an attribute beyond the label.
+
+    p(a | message, y) is the sum of Bayes' posterior over the candidates of label y with attribute
+    a. Exact but for Monte Carlo over noise draws.
+
+    Args:
+        observation: What is seen of an image, and its law.
+        images: (M, C, H, W) in [0, 1].
+        labels: The task's labels, (M,), which the attacker knows.
+        attributes: What the attacker wants to know, whole numbers from 0, (M,).
+        generator: Draws the noise.
+        draws: Noise draws of each image; None: 3200 of all images together, 8 or more of each.
+
+    Returns:
+        Bits and accuracies.
+
+    Raises:
+        ValueError: The observation grants no likelihood.
+        NetError: A likelihood is not finite.
+    """
+    if draws is None:
+        draws = 1 if NOISELESS in observation.grants else default_draws(len(images))
+    return measure_attribute(
+        lambda senders, stream: observation.sample(images[senders], stream),
+        find_law(observation, images),
+        labels,
+        attributes,
+        draws=draws,
+        generator=generator,
+    )
+
+
+def measure_attribute(
+    sample: MessageSampler,
+    law: Law,
+    labels: Int[Tensor, " M"],
+    attributes: Int[Tensor, " M"],
+    *,
+    draws: int,
+    generator: torch.Generator,
+    pairs_at_once: int = PAIRS_AT_ONCE,
+) -> AttributeLeak:
+    """Measure what messages of a known law tell of an attribute beyond the label.
+
+    Args:
+        sample: Draws a message of each of the images at these positions.
+        law: log p(message | image) of all pairs.
+        labels: The task's labels, (M,).
+        attributes: Whole numbers from 0, (M,).
+        draws: Messages of each image.
+        generator: Draws the noise.
+        pairs_at_once: Pairs of a message and an image in memory.
+
+    Returns:
+        Bits and accuracies.
+    """
+    labels, attributes = labels.cpu(), attributes.cpu()
+    count = len(labels)
+    shares = attribute_shares(labels, attributes)
+
+    def score(log_prob: Float[Tensor, "Q M"], senders: Int[Tensor, " Q"]) -> Float[Tensor, "3 Q"]:
+        return score_attribute(log_prob, senders, labels, attributes)
+
+    means, squares = average_messages(
+        sample, law, score, generator, count=count, draws=draws, pairs_at_once=pairs_at_once
+    )
+    own_share = shares.gather(1, attributes[:, None])[:, 0].log2()
+    bits = means[0] - own_share
+    return AttributeLeak(
+        bits=float(bits.mean()),
+        half_width=noise_half_width(means[0], squares[0], draws),
+        cap_bits=-float(own_share.mean()),
+        accuracy=float(means[1].mean()),
+        accuracy_half_width=noise_half_width(means[1], squares[1], draws),
+        accuracy_by_label=float(shares.amax(1).mean()),
+        accuracy_of_others=float(means[2].mean()),
+        image_count=count,
+    )
+
+
+def attribute_shares(
+    labels: Int[Tensor, " M"], attributes: Int[Tensor, " M"]
+) -> Float[Tensor, "M A"]:
+    """Return each image's p(a | y): the shares of the attributes among images of its label."""
+    one_hot = torch.nn.functional.one_hot(attributes).double()
+    counts = one_hot.new_zeros(int(labels.max()) + 1, one_hot.shape[1])
+    counts.index_add_(0, labels, one_hot)
+    return (counts / counts.sum(1, keepdim=True))[labels]
+
+
+def score_attribute(
+    log_prob: Float[Tensor, "Q M"],
+    senders: Int[Tensor, " Q"],
+    labels: Int[Tensor, " M"],
+    attributes: Int[Tensor, " M"],
+) -> Float[Tensor, "3 Q"]:
+    """Return three scores of each message, all of them given the label.
+
+    log2 of the own attribute's probability, the largest probability, and whether an attacker names
+    it who knows all candidates but the sender.
+    """
+    device = log_prob.device
+    labels, attributes, senders = (part.to(device) for part in (labels, attributes, senders))
+    is_possible = labels[senders, None] == labels
+    within = log_prob.double().masked_fill(~is_possible, -torch.inf)
+    own_attribute = attributes[senders, None]
+    log_posterior = sum_by_attribute(within, attributes).log_softmax(1)
+    own_log = log_posterior.gather(1, own_attribute)[:, 0] / log(2)
+    others = within.scatter(1, senders[:, None], -torch.inf)
+    is_lost = others.isneginf().all(1)  # no other could have sent it: they are all as likely
+    is_other = is_possible.scatter(1, senders[:, None], False)
+    others[is_lost] = is_other[is_lost].double().log()
+    # A mean over others and not a sum: without the sender its own attribute is too rare.
+    counts = sum_by_attribute(is_other.double().log(), attributes)
+    shares = attribute_shares(labels, attributes)[senders].log()
+    guess = sum_by_attribute(others, attributes) - counts + shares
+    guess = guess.masked_fill(counts.isneginf(), -torch.inf)
+    ties = torch.eq(guess, guess.amax(1, keepdim=True)).double()
+    hit = ties.gather(1, own_attribute)[:, 0] / ties.sum(1)
+    return torch.stack([own_log, log_posterior.amax(1).exp(), hit])
+
+
+def sum_by_attribute(
+    log_prob: Float[Tensor, "Q M"], attributes: Int[Tensor, " M"]
+) -> Float[Tensor, "Q A"]:
+    """Return the log of the sum of p(message | image) over the images of each attribute."""
+    values = range(int(attributes.max()) + 1)
+    return torch.stack([log_prob[:, attributes == value].logsumexp(1) for value in values], 1)

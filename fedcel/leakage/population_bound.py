@@ -1,0 +1,475 @@
+"""Upper bounds on what messages tell about images that nobody has seen, with confidence."""
+
+from itertools import product
+from math import log, sqrt
+from typing import NamedTuple
+
+import scipy
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fedcel.errors import NetError
+from fedcel.leakage.certificate import DIRECTIONS, find_main_coordinates, find_partitions
+from fedcel.seeding import make_generator
+from fedcel.short_repr import summarise_record
+
+GROUPS = (1, 2, 5)
+"""Components of a class that are tried."""
+SHRINKAGES = (0.02, 0.1, 0.3, 0.7)
+"""Shares by which the variance of a direction is drawn to the mean of all directions."""
+STRANGER_SHARES = (0.001, 0.01, 0.05, 0.2)
+"""Shares of a class's law that are the law of all classes: an image may be taken for another's."""
+TAILS = ((0.9, 1.0), (0.07, 4.0), (0.02, 16.0), (0.007, 64.0), (0.003, 256.0))
+"""Shares of a component and how many times its variance they have: most laws have longer tails than
+a Gaussian, and a few images far from all others would decide the bound."""
+NOWHERE, NOWHERE_SHARE = -1, 0.02
+"""The label of one Gaussian around all images, for those between the classes, and its share."""
+MAX_REFERENCE = 4096
+"""Reference images that are used at most; more change little and cost minutes."""
+MAX_REFERENCE_VALUES = 2**22
+"""Features of all reference images together that are used, or 64 images."""
+HELD_BACK = 3  # one in so many reference images chooses the mixture's form
+ROUNDING = 1e-12  # of the largest variance, below which one is rounding
+
+
+class GaussianMessages(NamedTuple):
+    """Messages of images: independent Gaussian values around an image's features.
+
+    Attributes:
+        mean: Features z, (n, D).
+        deviation: Standard deviations of the noise, above 0, in units of z: a row for each image,
+            (n, D), or one row for all, (1, D).
+        labels: Classes of the images, (n,).
+    """
+
+    mean: Float[Tensor, "n D"]
+    deviation: Float[Tensor, "#n D"]
+    labels: Int[Tensor, " n"]
+
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
+
+    def take(self, rows: Tensor) -> "GaussianMessages":
+        """Return the messages of some images."""
+        is_common = len(self.deviation) == 1
+        deviation = self.deviation if is_common else self.deviation[rows]
+        return GaussianMessages(self.mean[rows], deviation, self.labels[rows])
+
+
+class FeatureRange(NamedTuple):
+    """Where the features of every image lie: around `centre`, by an encoder's last layer.
+
+    Attributes:
+        centre: A value, in units of z.
+        mean_square: What the mean over the features of (z - centre)^2 is at most. Values in [a, b]
+            have centre (a + b) / 2 and mean square (b - a)^2 / 4.
+    """
+
+    centre: float
+    mean_square: float
+
+
+SIGMOID_RANGE = FeatureRange(0.5, 0.25)
+"""The range of features in [0, 1]."""
+
+
+class UpperLimits(NamedTuple):
+    """A mean over images, and what the population's mean is at most with some confidence."""
+
+    mean: float
+    """Mean over the images evaluated; no bound by itself."""
+    student: float
+    """Upper limit by Student's t, for means that are as good as Gaussian: many images."""
+    bernstein: float | None
+    """Upper limit by the empirical Bernstein inequality: any number of images and any law of them;
+    None without a known range."""
+
+
+class PopulationBound(NamedTuple):
+    """What one message about a fresh image tells anyone, at most, in bits.
+
+    The images evaluated are independent draws of the population, which neither the encoder nor the
+    fitted law has seen. Then with confidence 1 - delta, for each limit by itself, no attacker
+    learns more on average: whatever other images are known, and among however many candidates.
+    """
+
+    information: UpperLimits
+    """Of I(image; message)."""
+    beyond_label: UpperLimits
+    """Of I(image; message | label)."""
+    confidence: float
+    image_count: int
+    """Images evaluated."""
+    reference_count: int
+    """Images that the law was fitted on."""
+    groups: int
+    """Components of each class."""
+
+
+class Component(NamedTuple):
+    """A Gaussian in units of the noise: variances along `axes`, `floor` everywhere else."""
+
+    share: float
+    """Of the mixture that it is part of."""
+    mean: Float[Tensor, " D"]
+    axes: Float[Tensor, "D r"]
+    variances: Float[Tensor, " r"]
+    floor: float = 0.0
+
+
+class Projection(NamedTuple):
+    """Messages seen from a component: squares, in units of the noise."""
+
+    distance: Float[Tensor, " n"]
+    along: Float[Tensor, "n r"]
+    """Along each axis."""
+    noise: Float[Tensor, " #n"]
+    """Variances of the noise, summed."""
+    noise_along: Float[Tensor, "#n r"]
+    log_noise: Float[Tensor, " #n"]
+    """Logs of the noise's variances, summed."""
+
+
+Mixtures = dict[int, tuple[float, list[Component]]]
+"""By class: its share of the images, and its components."""
+
+
+class MixtureForm(NamedTuple):
+    """How a class's messages are modelled."""
+
+    groups: int
+    shrinkage: float
+    is_shared: bool
+    """Whether all components have one covariance."""
+    has_tails: bool
+    stranger_share: float
+
+
+def bound_population(
+    evaluated: GaussianMessages,
+    reference: GaussianMessages,
+    *,
+    choosing: GaussianMessages | None = None,
+    feature_range: FeatureRange | None = None,
+    delta: float = 0.05,
+    seed: int = 0,
+) -> PopulationBound:
+    """Bound from above what one message tells about an image that nobody has seen.
+
+    For any law q_y, I(image; message | label) <= E KL(p(message | image) || q_y): the excess is
+    KL(p(message | label) || q_y). A mixture of Gaussians is fitted to each class of the reference
+    images, its form chosen on others; the divergence of each evaluated image from it is
+    bounded by -log sum_k w_k exp(-KL_k), and their mean gets an upper confidence limit. With a
+    known range of the features a wide component is mixed in, which bounds every divergence.
+
+    Args:
+        evaluated: Messages of n images, 2 or more: independent draws of the population, on which
+            neither the encoder was trained or chosen nor anything here fitted.
+        reference: Messages of other images, on which the law is fitted; 2 or more. They may be the
+            encoder's training images. None of them may be an evaluated one: with many features the
+            bound would be far too low.
+        choosing: Messages of images that the encoder was not trained on, on which the law's form is
+            chosen; they are added to the reference then. None: a third of the reference.
+        feature_range: Where features lie, of any image; None: unknown, and no Bernstein limit.
+        delta: Chance that a limit is too low, in (0, 1).
+        seed: Decides which reference images choose the form.
+
+    Returns:
+        Both limits of both informations.
+
+    Raises:
+        NetError: Features are not finite.
+        ValueError: A shape, a number or the noise is not allowed.
+
+    References:
+        Poole et al., On Variational Bounds of Mutual Information, ICML 2019, section 2.1; Hershey
+        and Olsen, Approximating the KL Divergence between Gaussian Mixture Models, ICASSP 2007;
+        Maurer and Pontil, Empirical Bernstein Bounds, COLT 2009, theorem 4.
+    """
+    check_messages(evaluated, "evaluated")
+    check_messages(reference, "reference")
+    if choosing is not None:
+        check_messages(choosing, "choosing")
+    if evaluated.mean.shape[1] != reference.mean.shape[1]:
+        raise ValueError(
+            f"evaluated messages have {evaluated.mean.shape[1]} values, reference messages "
+            f"{reference.mean.shape[1]}; give messages of one encoder"
+        )
+    if not 0 < delta < 1:
+        raise ValueError(f"delta is {delta}, must be above 0 and below 1; leave it out for 0.05")
+    stream = make_generator(seed, "population-bound")
+    most = min(MAX_REFERENCE, max(64, MAX_REFERENCE_VALUES // reference.mean.shape[1]))
+    fitted = reference.take(torch.randperm(len(reference.labels), generator=stream)[:most])
+    if choosing is None:
+        held_back = len(fitted.labels) // HELD_BACK
+        order = torch.arange(len(fitted.labels))
+        fitted, choosing = fitted.take(order[held_back:]), fitted.take(order[:held_back])
+    if feature_range is not None:
+        check_range(evaluated, feature_range)
+    scale = fitted.deviation.double().square().mean(0).sqrt()
+    evaluated, fitted, choosing = (
+        rescale(messages, scale) for messages in (evaluated, fitted, choosing)
+    )
+    form = choose_form(fitted, choosing)
+    everything = join_messages(fitted, choosing)
+    spreads = measure_groups(everything, form.groups, form.is_shared)
+    mixtures = add_noise_law(spreads, form.shrinkage, has_tails=form.has_tails)
+    nats, largest = mix_in_strangers(divergences(evaluated, mixtures), form.stranger_share), None
+    if feature_range is not None:
+        nats, largest = mix_in_wide(
+            nats, evaluated, feature_range=feature_range, scale=scale, delta=delta
+        )
+    information, beyond_label = (limit_mean(values, largest, delta) for values in nats)
+    return PopulationBound(
+        information,
+        beyond_label,
+        confidence=1 - delta,
+        image_count=len(evaluated.labels),
+        reference_count=len(everything.labels),
+        groups=form.groups,
+    )
+
+
+def check_messages(messages: GaussianMessages, name: str) -> None:
+    """Raise NetError or ValueError where messages are no messages of two or more images."""
+    count = len(messages.labels)
+    if count < 2 or len(messages.mean) != count:
+        raise ValueError(
+            f"{len(messages.mean)} {name} messages with {count} labels, must be 2 or more of each"
+        )
+    if not messages.mean.isfinite().all():
+        raise NetError("smashed data hold NaN or infinity; lower local.rate")
+    if not ((messages.deviation > 0) & messages.deviation.isfinite()).all():
+        raise ValueError(
+            f"the noise of {name} messages is {float(messages.deviation.min())} somewhere, must be "
+            "above 0 and finite: without noise the population's information has no bound"
+        )
+
+
+def check_range(messages: GaussianMessages, feature_range: FeatureRange) -> None:
+    """Raise ValueError where features lie outside the range that is said to hold them all."""
+    largest = float((messages.mean.double() - feature_range.centre).square().mean(1).max())
+    if largest > feature_range.mean_square * (1 + 1e-6):
+        raise ValueError(
+            f"features have a mean square of {largest:.4g} around {feature_range.centre:g}, the "
+            f"range says at most {feature_range.mean_square:g}; give the range of the encoder's "
+            "last layer, or none"
+        )
+
+
+def rescale(messages: GaussianMessages, scale: Float[Tensor, " D"]) -> GaussianMessages:
+    """Return messages in units of the mean noise, in float64 on the processor."""
+    unit = scale.double().cpu()
+    mean, deviation = (part.double().cpu() / unit for part in messages[:2])
+    return GaussianMessages(mean, deviation, messages.labels.cpu())
+
+
+def join_messages(first: GaussianMessages, second: GaussianMessages) -> GaussianMessages:
+    """Return the messages of the images of both; of one row of noise each, if they are alike."""
+    mean = torch.cat([first.mean, second.mean])
+    labels = torch.cat([first.labels, second.labels])
+    is_common = len(first.deviation) == len(second.deviation) == 1
+    if is_common and torch.equal(first.deviation, second.deviation):
+        return GaussianMessages(mean, first.deviation, labels)
+    rows = [part.deviation.expand(len(part.labels), -1) for part in (first, second)]
+    return GaussianMessages(mean, torch.cat(rows), labels)
+
+
+def choose_form(fitted: GaussianMessages, choosing: GaussianMessages) -> MixtureForm:
+    """Return the form whose mixtures, fitted to some images, are nearest to others."""
+    if not len(choosing.labels):
+        return MixtureForm(1, 1.0, True, False, STRANGER_SHARES[0])
+    scores: dict[MixtureForm, float] = {}
+    for groups, is_shared in product(GROUPS, (True, False)):
+        spreads = measure_groups(fitted, groups, is_shared)
+        projections: dict[int, Projection] = {}
+        for shrinkage, has_tails in product(SHRINKAGES, (False, True)):
+            mixtures = add_noise_law(spreads, shrinkage, has_tails=has_tails)
+            nats = divergences(choosing, mixtures, projections)
+            for share in STRANGER_SHARES:
+                form = MixtureForm(groups, shrinkage, is_shared, has_tails, share)
+                scores[form] = float(mix_in_strangers(nats, share)[1].mean())
+    return min(scores, key=scores.__getitem__)
+
+
+def mix_in_strangers(nats: Float[Tensor, "2 n"], share: float) -> Float[Tensor, "2 n"]:
+    """Return divergences where a share of a class's law is the law of all classes."""
+    information, beyond = nats
+    mixed = torch.logaddexp(log(1 - share) - beyond, log(share) - information).neg()
+    return torch.stack([information, mixed.clamp_min(0)])
+
+
+def measure_groups(fitted: GaussianMessages, groups: int, is_shared: bool) -> Mixtures:
+    """Return means and spreads of the features of each class's groups, without any noise."""
+    count = len(fitted.labels)
+    centred = torch.empty_like(fitted.mean)
+    places: dict[int, list[Tensor]] = {}
+    for label in torch.unique(fitted.labels).tolist():
+        rows = (fitted.labels == label).nonzero()[:, 0]
+        features = fitted.mean[rows].numpy()
+        is_wide = features.shape[1] > DIRECTIONS
+        coordinates = find_main_coordinates(features) if is_wide else features
+        partition = torch.from_numpy(find_partitions(coordinates, [groups])[-1])
+        places[label] = [rows[partition == group] for group in torch.unique(partition)]
+        for members in places[label]:
+            centred[members] = fitted.mean[members] - fitted.mean[members].mean(0)
+    number = sum(map(len, places.values()))
+    common = find_axes(centred, number) if is_shared else None
+    everything = fitted.mean - fitted.mean.mean(0)
+    anywhere = Component(1.0, fitted.mean.mean(0), *find_axes(everything, 1))
+    mixtures = {NOWHERE: (NOWHERE_SHARE, [anywhere])}
+    return mixtures | {
+        label: (
+            (1 - NOWHERE_SHARE) * sum(map(len, parts)) / count,
+            [
+                Component(
+                    len(members) / sum(map(len, parts)),
+                    fitted.mean[members].mean(0),
+                    *(common or find_axes(centred[members], 1)),
+                )
+                for members in parts
+            ],
+        )
+        for label, parts in places.items()
+    }
+
+
+def find_axes(
+    centred: Float[Tensor, "n D"], means: int
+) -> tuple[Float[Tensor, "D r"], Float[Tensor, " r"]]:
+    """Return the directions of a spread around some means, and the variances along them."""
+    count, width = centred.shape
+    freedom = max(1, count - means)
+    if width <= count:
+        variances, axes = torch.linalg.eigh(centred.T @ centred / freedom)
+        return axes, variances.clamp_min(0)
+    variances, rows = torch.linalg.eigh(centred @ centred.T / freedom)
+    is_spread = variances > variances.max() * ROUNDING
+    variances, rows = variances[is_spread], rows[:, is_spread]
+    return centred.T @ rows / (variances * freedom).sqrt(), variances
+
+
+def add_noise_law(spreads: Mixtures, shrinkage: float, *, has_tails: bool) -> Mixtures:
+    """Return mixtures of messages: variances are drawn to their mean, the noise is added."""
+
+    def shrink(part: Component, share: float, factor: float) -> Component:
+        common = factor * shrinkage * float(part.variances.sum()) / len(part.mean)
+        variances = 1 + common + factor * (1 - shrinkage) * part.variances
+        return part._replace(share=share * part.share, variances=variances, floor=1 + common)
+
+    forms = TAILS if has_tails else ((1.0, 1.0),)
+    return {
+        label: (share, [shrink(part, *form) for part in parts for form in forms])
+        for label, (share, parts) in spreads.items()
+    }
+
+
+def divergences(
+    messages: GaussianMessages, mixtures: Mixtures, projections: dict[int, Projection] | None = None
+) -> Float[Tensor, "2 n"]:
+    """Bound KL(message || mixture) of each image, for that of all classes and of its own, in nats.
+
+    For an image of a class without a mixture that of all is its own. `projections` keeps, by the
+    identity of a component's mean, what mixtures of the same means and axes have in common.
+    """
+    projections = {} if projections is None else projections
+
+    def weigh(part: Component) -> Float[Tensor, " n"]:
+        if id(part.mean) not in projections:
+            projections[id(part.mean)] = project(messages, part)
+        return log(part.share) - gaussian_divergence(projections[id(part.mean)], part)
+
+    of_class = {
+        label: torch.stack([weigh(part) for part in parts]).logsumexp(0)
+        for label, (_, parts) in mixtures.items()
+    }
+    shares = {label: share for label, (share, _) in mixtures.items()}
+    information = torch.stack(
+        [nats + log(shares[label]) for label, nats in of_class.items()]
+    ).logsumexp(0)
+    beyond = information.clone()
+    for label, values in of_class.items():
+        beyond = torch.where(messages.labels == label, values, beyond)
+    return torch.stack([information, beyond]).neg()
+
+
+def project(messages: GaussianMessages, part: Component) -> Projection:
+    """Return how far messages are from a component's mean, and how far along its axes."""
+    gap = messages.mean - part.mean
+    noise = messages.deviation.square()
+    return Projection(
+        gap.square().sum(1),
+        (gap @ part.axes).square(),
+        noise.sum(1),
+        noise @ part.axes.square(),
+        noise.log().sum(1),
+    )
+
+
+def gaussian_divergence(projected: Projection, part: Component) -> Float[Tensor, " n"]:
+    """Compute KL(message || Gaussian) of each image in nats, exactly."""
+    width = len(part.mean)
+    inverse = 1 / part.floor - 1 / part.variances  # what the axes take from an even precision
+    squares = projected.distance / part.floor - projected.along @ inverse
+    trace = projected.noise / part.floor - projected.noise_along @ inverse
+    other_directions = width - len(part.variances)
+    log_volume = float(part.variances.log().sum()) + other_directions * log(part.floor)
+    return ((trace + squares + log_volume - projected.log_noise - width) / 2).clamp_min(0)
+
+
+def mix_in_wide(
+    nats: Float[Tensor, "2 n"],
+    evaluated: GaussianMessages,
+    *,
+    feature_range: FeatureRange,
+    scale: Float[Tensor, " D"],
+    delta: float,
+) -> tuple[Float[Tensor, "2 n"], float | None]:
+    """Mix a wide component into the law; return divergences from it, and what none can exceed.
+
+    Its variance is the noise's and the range's mean square, so that no feature of the range is far
+    from it. Its share is the best where it alone decides the largest divergence. There is no
+    largest one where the noise differs by image: that of others is not known.
+    """
+    unit = scale.double().cpu()
+    spread = feature_range.mean_square / unit.square()
+    variance = 1 + spread
+    noise = evaluated.deviation.square()
+    gap = evaluated.mean - feature_range.centre / unit
+    of_noise = (noise / variance - 1 - (noise / variance).log()).sum(1) / 2
+    wide = of_noise + (gap.square() / variance).sum(1) / 2
+    weight = bernstein_range_weight(len(evaluated.labels), delta)
+    share = weight / (1 + weight)
+    mixed = torch.logaddexp(log(1 - share) - nats, log(share) - wide).neg().clamp_min(0)
+    if len(noise) > 1:
+        return mixed, None
+    widest = unit.square().amin() + feature_range.mean_square
+    furthest = len(unit) * feature_range.mean_square / float(widest) / 2
+    return mixed, float(of_noise) + furthest - log(share)
+
+
+def limit_mean(values: Float[Tensor, " n"], largest: float | None, delta: float) -> UpperLimits:
+    """Return the mean of draws in nats, and what their expectation is at most, in bits.
+
+    Args:
+        values: Independent draws, two or more, none below 0.
+        largest: What no draw can exceed; None: unknown.
+        delta: Chance that a limit is too low.
+    """
+    count = len(values)
+    mean, variance = float(values.mean()), float(values.var())
+    quantile = float(scipy.stats.t.ppf(1 - delta, count - 1))
+    bernstein = None
+    if largest is not None:
+        weight = bernstein_range_weight(count, delta)
+        deviation = sqrt(2 * variance * log(2 / delta) / count)
+        bernstein = (mean + deviation + largest * weight) / log(2)
+    student = mean + quantile * sqrt(variance / count)
+    return UpperLimits(mean / log(2), student / log(2), bernstein)
+
+
+def bernstein_range_weight(count: int, delta: float) -> float:
+    """Return the share of the range that the empirical Bernstein inequality adds to a mean."""
+    return 7 * log(2 / delta) / (3 * (count - 1))
