@@ -6,10 +6,16 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedcel.data import Images
-from fedcel.federation.local_update import LocalUpdate, draw_batches, local_update
+from fedcel.federation.local_update import (
+    LocalUpdate,
+    draw_batches,
+    encode_in_pieces,
+    local_update,
+)
 from fedcel.losses.cel.protocol import State, Term
 from fedcel.losses.composite import NO_LOSSES, Losses
 from fedcel.losses.defences import Adversarial
@@ -66,6 +72,37 @@ def test_without_noise_prior_and_loss_it_is_plain_sgd_to_the_bit() -> None:
     after = torch.cat([p.detach().flatten() for p in net.parameters()])
     assert torch.equal(delta, after - received)
     assert delta.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("shape", ["feature", "image"])
+def test_the_scale_of_the_noise_is_trained_with_the_encoder(shape: str) -> None:
+    """Torch's own SGD on the message z + sigma s xi gives the same, the statistics are whitened."""
+    settings = NetSettings(features=6, width=9, noise=0.5, noise_shape=shape)
+    flat, net = (
+        split_net.build_net(settings, (1, 4, 4), 3, make_generator(0, "net")) for _ in range(2)
+    )
+    for one in (flat, net):
+        nn.init.normal_(one.noise_scale.bias, generator=make_generator(5, "scale"))
+    received = FlatNet(flat).vector.clone()
+    x, y = data()
+    update = local_update(
+        FlatNet(flat), received, Images(x, y), plan=PLAIN, local=LOCAL, streams=streams
+    )
+    optimiser = torch.optim.SGD(net.parameters(), lr=PLAIN.rate)
+    batches = draw_batches(y, LOCAL, streams("batch"))
+    xi = torch.randn(*batches.shape, 6, generator=streams("cut")) * 0.5
+    for batch, noise in zip(batches, xi, strict=True):
+        optimiser.zero_grad()
+        z = net.encoder(x[batch])
+        cross_entropy(net.head(z + noise * net.scale_noise(z)), y[batch]).backward()
+        optimiser.step()
+    after = torch.cat([p.detach().flatten() for p in net.parameters()])
+    torch.testing.assert_close(update.model, after, rtol=0, atol=1e-6)
+    moved = update.delta[FlatNet(flat).cut - 6 : FlatNet(flat).cut]
+    assert moved.abs().max() > 1e-4
+    ((features, _),) = encode_in_pieces(FlatNet(flat), Images(x, y))()
+    z = flat.encode(x)
+    torch.testing.assert_close(features, (z / flat.scale_noise(z)).detach())
 
 
 def test_depends_on_its_arguments_alone() -> None:

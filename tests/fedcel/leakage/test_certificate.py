@@ -5,7 +5,7 @@ from math import log, log2
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -153,6 +153,7 @@ def test_without_noise_equal_features_are_not_told_apart() -> None:
     assert certificate(z[1:], torch.tensor([0, 1, 1]), 0.0).bits == log2(3)
 
 
+@settings(deadline=None, max_examples=12)
 @given(st.integers(0, 2**31), st.floats(0.01, 2), st.floats(0.05, 3))
 def test_above_the_optimal_attacker_where_noise_differs(
     seed: int, spread: float, sigma: float

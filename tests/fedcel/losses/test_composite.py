@@ -13,7 +13,7 @@ from fedcel.losses.cel.plain import Plain
 from fedcel.losses.cel.protocol import ConditionalEntropy, FeatureBatches, State, split_features
 from fedcel.losses.cel.spread_penalties import linear_penalty
 from fedcel.losses.composite import NO_LOSSES, Batch, Losses
-from fedcel.losses.defences import Adversarial, NoPeek
+from fedcel.losses.defences import Adversarial, InformationBottleneck, LearnedNoise, NoPeek
 
 PLAIN = Plain(linear_penalty, "batch-share", 3)
 GATED = Gated(
@@ -192,3 +192,43 @@ def test_each_refresh_draws_anew() -> None:
     other = composite.refresh_losses(losses, first, make_batches(), streams, step=6)
     assert len({float(s["cel.draw"]) for s in (first, second, other)}) == 3
     assert second["cel.calls"] == 2
+
+
+def test_a_loss_sees_features_in_units_of_their_noise() -> None:
+    """A rival of the law sees features and scales themselves; both reach the scale."""
+    plain = batch()
+    scale = (torch.rand(9, 4, generator=torch.Generator().manual_seed(3)) + 0.5).requires_grad_()
+    scaled = plain._replace(noise_scale=scale)
+    spread = composite.add_losses(Losses(PLAIN, 2.0), {}, scaled, measure=False).loss
+    expected = 2.0 * PLAIN.loss({}, plain.z / scale, plain.y).loss
+    torch.testing.assert_close(spread, expected)
+    slopes = torch.autograd.grad(spread, [plain.z, scale])
+    for slope_of_mine, slope_expected in zip(
+        slopes, torch.autograd.grad(expected, [plain.z, scale]), strict=True
+    ):
+        torch.testing.assert_close(slope_of_mine, slope_expected)
+    rival = Losses(defence=LearnedNoise(), defence_weight=0.5)
+    reward = composite.add_losses(rival, {}, scaled, measure=False).loss
+    torch.testing.assert_close(reward, -0.5 * scale.log().sum(1).mean())
+    bottleneck = InformationBottleneck(4, 3, 0.1, 0.0, 1.0, 0.01)
+    state = bottleneck.refresh(None, torch.Generator())
+    both = Losses(defence=bottleneck, defence_weight=1.0)
+    for mine, factor in ((scaled, scale), (plain, torch.ones(9, 4))):
+        bound = composite.add_losses(
+            both, composite.join_states(None, state), mine, measure=False
+        ).loss
+        theirs = bottleneck.law_loss(state, plain.z, factor, y=plain.y).loss
+        torch.testing.assert_close(bound, theirs)
+
+
+def test_a_clip_holds_at_features_in_units_of_their_noise() -> None:
+    """The scale gets its part of the clipped gradient."""
+    plain = batch()
+    scale = torch.full((9, 4), 2.0, requires_grad=True)
+    losses = Losses(PLAIN, 50.0, clip=0.01)
+    scaled = plain._replace(noise_scale=scale)
+    torch.autograd.backward(composite.add_losses(losses, {}, scaled, measure=False).loss)
+    assert plain.z.grad is not None
+    assert scale.grad is not None
+    torch.testing.assert_close(plain.z.grad.norm(dim=1), torch.full((9,), 0.005))
+    torch.testing.assert_close(scale.grad, -plain.z.grad * plain.z.detach() / 2)

@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from fedcel.data import load_splits
 from fedcel.federation import init_net
+from fedcel.leakage import measure_leakage
 from fedcel.metrics import between_group_spread, within_class_spread
 from fedcel.nets.cut import Cut
+from fedcel.nets.split_net import SplitNet
 from fedcel.posterior import build_device_net, predict
 from fedcel.runs.evaluation import (
     attack_test_images,
@@ -111,12 +114,38 @@ def test_answers_are_the_predictions(tmp_path: Path, scope: str) -> None:
     want = predict(
         run.flat, run.samples, x, make_generator(0, "any"), scope=scope
     ).probabilities.argmax(1)
-    answers = sample_answers(run, torch.cat(codes, 1))
+    net = build_device_net(run.flat, run.samples, scope)
+    answers = sample_answers(run, net, torch.cat(codes, 1))
     assert torch.equal(answers, want.expand_as(answers))
 
 
 @pytest.mark.parametrize("cut", [Cut(0.0), Cut(0.3, 0.2)])
 def test_no_gaussianity_where_it_is_not_defined(cut: Cut) -> None:
     """No noise has no density, dropout no Gaussian law given z."""
-    measures = measure_gaussianity(torch.rand(8, 2), torch.arange(8) % 2, cut, 1.0)
+    net = SplitNet(nn.Identity(), nn.Identity(), cut, 2)
+    measures = measure_gaussianity(torch.rand(8, 2), torch.arange(8) % 2, net, 1.0)
     assert list(measures.values()) == [None] * 3
+
+
+@pytest.mark.parametrize("shape", ["feature", "image"])
+@pytest.mark.parametrize("scope", ["head", "full"])
+def test_a_run_whose_noise_is_learned_is_measured(tmp_path: Path, scope: str, shape: str) -> None:
+    """Bits below the certificate, and those of the law itself, one encoder or several."""
+    run = trained(tmp_path, **{"chain.scope": scope, "net.noise-shape": shape, "net.noise": 0.5})
+    start = run.flat.cut - sum(part.numel() for part in run.flat.net.noise_scale.parameters())
+    for number, vector in enumerate(run.samples):
+        stream = make_generator(number, "scale")
+        vector[start : run.flat.cut] = torch.randn(run.flat.cut - start, generator=stream)
+    net = build_device_net(run.flat, run.samples, scope)
+    leak = attack_test_images(run, net)
+    measures = measure_run_leakage(run, net, leak)
+    assert measures["bits-beyond-label"] <= measures["certificate-bits-within-class"] + 0.05
+    assert (measures["gaussianity-gap-bits"] is None) == (shape == "image")
+    x, y = run.splits.test
+    with torch.no_grad():
+        z = net.encode(x)
+        noise = 0.5 * net.scale_noise(z)
+    again = measure_leakage(features=z, labels=y, noise=noise)
+    assert again.bits_beyond_label == pytest.approx(leak.bits_beyond_label, abs=0.1)
+    plain = measure_leakage(features=z, labels=y, noise=0.5)
+    assert abs(plain.bits_beyond_label - leak.bits_beyond_label) > 0.1
