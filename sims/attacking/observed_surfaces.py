@@ -128,7 +128,7 @@ def mixture_log_prob(
 
     An answer that comes several times, as a class alone does, is computed once.
     """
-    distinct, positions = observed.unique(dim=0, return_inverse=True)
+    distinct, positions = torch.unique(observed, dim=0, return_inverse=True)
     if len(distinct) < len(observed):
         return mixture_log_prob(mechanism, distinct, rows)[positions]
     draws, count, classes = rows.shape

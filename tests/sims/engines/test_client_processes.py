@@ -3,23 +3,28 @@
 import os
 import signal
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
+from queue import Queue
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.server.superlink.fleet.vce import vce_api
 from flwr.server.superlink.fleet.vce.backend import raybackend
 from ray._private import worker
-from ray.exceptions import OutOfMemoryError
+from ray.exceptions import OutOfMemoryError, RayTaskError, WorkerCrashedError
 
 from clients import make_client_app
 from fedcel.errors import FailedError
 from fedcel.federation import record_names
 from fedcel.settings import Settings
 from sims.engines import client_processes, ray
+from sims.engines.in_memory_grid import allow_messages
 from tests.sims.trained import events, model, run
 
 Disturb = Callable[[int, int], None]
@@ -180,18 +185,106 @@ def test_a_client_whose_memory_was_taken_is_tried_again_later(
     """At once it would be taken again: what else the machine does has to end first."""
     outcome = client_processes.Outcome(None, Context(0, 0, {}, RecordDict(), {}), "as it was")
     answers = [OutOfMemoryError("the node runs low on memory")] * shortages
+    waits = Waits()
+    processes = make_processes(monkeypatch, waits)
 
-    def get(_task: object) -> client_processes.Outcome:
+    def get(outcomes: list[client_processes.Outcome]) -> list[client_processes.Outcome]:
         if answers:
             raise answers.pop()
-        return outcome
+        return outcomes
 
     monkeypatch.setattr(client_processes.ray, "get", get)
-    processes = client_processes.ClientProcesses.__new__(client_processes.ClientProcesses)
-    waits = Waits()
-    monkeypatch.setattr(processes, "_over", waits, raising=False)
-    monkeypatch.setattr(processes, "_app", None, raising=False)
-    monkeypatch.setattr(processes, "_task", SimpleNamespace(remote=lambda *_: None), raising=False)
-    found = processes._run_repeatedly(SimpleNamespace(), outcome.context, 0)
+    monkeypatch.setattr(
+        processes, "_task", SimpleNamespace(remote=lambda *_: [outcome]), raising=False
+    )
+    order = client_processes.Order(SimpleNamespace(), outcome.context, Future())
+    (found,) = processes._run_together([order])
     assert (found is outcome) == is_trained
     assert waits.seconds == list(client_processes.MEMORY_PAUSES)
+
+
+def make_processes(
+    monkeypatch: pytest.MonkeyPatch, over: object
+) -> client_processes.ClientProcesses:
+    """Return a backend without Ray."""
+    processes = client_processes.ClientProcesses.__new__(client_processes.ClientProcesses)
+    monkeypatch.setattr(processes, "_over", over, raising=False)
+    monkeypatch.setattr(processes, "_app", None, raising=False)
+    return processes
+
+
+@pytest.mark.parametrize(
+    ("error", "together"), [(WorkerCrashedError(), 1), (RayTaskError("f", "", ValueError()), 0)]
+)
+def test_who_is_lost_in_company_is_tried_alone(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, together: int
+) -> None:
+    """Each of them; one that takes every process along is left out after as many attempts."""
+    contexts = [Context(0, 0, {"partition-id": k}, RecordDict(), {}) for k in range(3)]
+    orders = [client_processes.Order(SimpleNamespace(), c, Future()) for c in contexts]
+    tried = list[list[int]]()
+
+    def run(_: object, contents: list[tuple[object, Context]]) -> list[client_processes.Outcome]:
+        tried.append([int(context.node_config["partition-id"]) for _, context in contents])
+        if len(contents) > 1:
+            raise error
+        if tried[-1] == [1]:
+            raise WorkerCrashedError
+        return [client_processes.Outcome(Message(RecordDict(), 1, "train"), contents[0][1])]
+
+    with allow_messages():
+        processes = make_processes(monkeypatch, Waits())
+        monkeypatch.setattr(client_processes.ray, "get", lambda outcomes: outcomes)
+        monkeypatch.setattr(processes, "_task", SimpleNamespace(remote=run), raising=False)
+        outcomes = list(processes._run_together(orders))
+    assert tried == [[0, 1, 2], [0], *[[1]] * (client_processes.ATTEMPTS - together), [2]]
+    assert [outcome.reply is None for outcome in outcomes] == [False, True, False]
+    assert "lost in each of 3 attempts" in outcomes[1].reason
+
+
+def test_messages_are_handed_on_as_they_come() -> None:
+    """Those of before, and those that are sent later, without a look at any other node."""
+    sent = {7: ["a"], 8: list[str](), 9: list[str]()}
+    looks = list[int]()
+
+    class State:
+        """Of Flower's, as far as it is used."""
+
+        def store_message_ins(self, message: Any) -> str:
+            """Take a message."""
+            sent[message.metadata.dst_node_id].append("b")
+            return "b"
+
+        def get_message_ins(self, *, node_id: int, limit: int) -> list[str]:
+            """Hand out a node's messages once."""
+            looks.append(node_id)
+            taken, sent[node_id] = sent[node_id][:limit], []
+            return taken
+
+    state, queue, stop = State(), Queue[Any](), Event()
+    arguments = (state, queue, {7: 0, 8: 1, 9: 2}, stop)
+    thread = Thread(target=client_processes.forward_messages, args=arguments)
+    thread.start()
+    assert queue.get(timeout=10) == "a"
+    message = SimpleNamespace(metadata=SimpleNamespace(dst_node_id=9))
+    assert state.store_message_ins(message) == "b"
+    assert queue.get(timeout=10) == "b"
+    stop.set()
+    thread.join(10)
+    assert not thread.is_alive() and looks == [7, 8, 9, 9]
+
+
+def test_flower_has_what_is_replaced_to_be_quick() -> None:
+    """Where it does not, nothing is replaced and nothing breaks."""
+    earlier = dict(vars(vce_api))
+    with client_processes.use_forwarding():
+        assert vce_api.add_messages_to_queue is client_processes.forward_messages
+    assert vars(vce_api) == earlier
+
+
+def test_another_flower_is_as_slow_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its function of that name takes other arguments."""
+    monkeypatch.setattr(vce_api, client_processes.FORWARDER, lambda state: None)
+    earlier = dict(vars(vce_api))
+    with client_processes.use_forwarding():
+        assert vars(vce_api) == earlier
