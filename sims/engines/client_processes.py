@@ -42,6 +42,8 @@ MEMORY_PAUSES = (10.0, 60.0)
 MAX_SHARE = 8
 """Messages that a process answers one after the other in one task: a task costs as a small client
 does, and the loss of a process is the loss of them all."""
+SHARE_BYTES = 32 * 2**20
+"""Of arrays in the messages of a task, at most: large nets train longer than a task takes."""
 GATHER_SECONDS = 0.003
 """In which the messages of a round come together."""
 LOST_TEXT = 300
@@ -168,9 +170,7 @@ class ClientProcesses(raybackend.RayBackend):
     def _answer_share(self) -> None:
         """Let one process answer a share of the messages that wait, one after the other."""
         sleep(GATHER_SECONDS)
-        with self._lock:
-            share = min(MAX_SHARE, ceil(len(self._waiting) / self._slots))
-            orders = [self._waiting.popleft() for _ in range(share)]
+        orders = self._take_share()
         try:
             for order, outcome in zip(orders, self._run_together(orders), strict=True):
                 order.outcome.set_result(outcome)
@@ -178,6 +178,15 @@ class ClientProcesses(raybackend.RayBackend):
             for order in orders:
                 if not order.outcome.done():
                     order.outcome.set_exception(error)
+
+    def _take_share(self) -> list[Order]:
+        """Take a process's share of the messages that wait, none where others took them all."""
+        with self._lock:
+            if not self._waiting:
+                return []
+            most = max(1, SHARE_BYTES // max(1, count_bytes(self._waiting[0].message)))
+            share = min(MAX_SHARE, most, ceil(len(self._waiting) / self._slots))
+            return [self._waiting.popleft() for _ in range(share)]
 
     def _run_together(self, orders: Sequence[Order]) -> Iterator[Outcome]:
         """Run the ClientApp on messages in one process; where they are lost, on each alone."""
@@ -307,6 +316,12 @@ def run_client_app(
     """
     app = load_app()
     return [answer_message(app, message, context) for message, context in contents]
+
+
+def count_bytes(message: Message) -> int:
+    """Count the bytes of a message's arrays."""
+    records = message.content.array_records.values()
+    return sum(len(array.data) for record in records for array in record.values())
 
 
 def answer_message(app: ClientApp, message: Message, context: Context) -> Outcome:

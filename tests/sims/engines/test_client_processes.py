@@ -2,17 +2,20 @@
 
 import os
 import signal
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from queue import Queue
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
+import torch
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.server.superlink.fleet.vce import vce_api
 from flwr.server.superlink.fleet.vce.backend import raybackend
@@ -22,11 +25,15 @@ from ray.exceptions import OutOfMemoryError, RayTaskError, WorkerCrashedError
 from clients import make_client_app
 from fedcel.errors import FailedError
 from fedcel.federation import record_names
-from fedcel.settings import Settings
+from fedcel.files import read_json
+from fedcel.runs import run_folder
+from fedcel.settings import Settings, parse_settings
 from sims.engines import client_processes, ray
 from sims.engines.in_memory_grid import allow_messages
+from tests.sims.small import CLUSTERED
 from tests.sims.trained import events, model, run
 
+Processes = list[tuple[int, str]]
 Disturb = Callable[[int, int], None]
 """What befalls a client in a round, by partition and round, before or after its training."""
 
@@ -86,8 +93,31 @@ def use_disturbed_app(monkeypatch: pytest.MonkeyPatch, before: Disturb, after: D
     monkeypatch.setattr(ray, "make_client_app", app)
 
 
+@pytest.fixture(scope="module")
+def one_ray() -> Iterator[Processes]:
+    """Keep one Ray for the trainings of this module; return its processes."""
+    with ray.keep_ray():
+        yield client_processes.list_ray_processes()
+    assert client_processes.list_ray_processes() == []
+
+
+def test_ray_gives_the_result_of_the_loop(tmp_path: Path, one_ray: Processes) -> None:
+    """Real Ray workers, cluster CEL, a drawn part of the clients, Langevin noise at the end."""
+    change = {"clients-per-round": 2, "clients": 4}
+    loop = run(tmp_path / "loop", **change)
+    on_ray = run(tmp_path / "ray", engine="ray", **change)
+    assert client_processes.list_ray_processes() == one_ray
+    torch.testing.assert_close(model(loop), model(on_ray), rtol=0, atol=1e-6)
+    for name in (loop, on_ray):
+        assert run_folder.open_chain(name, parse_settings(CLUSTERED)).list_rounds() == [6]
+    results: list[Any] = [read_json(folder / "result.json") for folder in (loop, on_ray)]
+    for key in ("accuracy", "bits-beyond-label", "identification-optimal", "certificate-bits"):
+        assert results[0][key] == pytest.approx(results[1][key], abs=1e-4), key
+
+
 def test_killed_processes_change_no_bit(
     tmp_path: Path,
+    one_ray: Processes,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
@@ -103,6 +133,7 @@ def test_killed_processes_change_no_bit(
     assert "Client 0 was lost in attempt 1 of 3: its process ended without an" in caplog.text
     assert "worker died" not in caplog.text and "(raylet)" not in "".join(capfd.readouterr())
     assert [event["rejected"] for event in events(disturbed)] == [[]] * 4
+    assert client_processes.list_ray_processes() == one_ray
     calm = run(tmp_path / "loop", **change)
     assert model(disturbed).equal(model(calm))
     kept = [
@@ -114,7 +145,10 @@ def test_killed_processes_change_no_bit(
 
 @pytest.mark.long
 def test_a_client_that_fails_in_whichever_way_is_left_out_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    one_ray: Processes,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """An exit at every attempt, SystemExit, what cannot be encoded, megabytes: one round each."""
     marks = tmp_path / "marks"
@@ -288,3 +322,20 @@ def test_another_flower_is_as_slow_as_it_is(monkeypatch: pytest.MonkeyPatch) -> 
     earlier = dict(vars(vce_api))
     with client_processes.use_forwarding():
         assert vars(vce_api) == earlier
+
+
+@pytest.mark.parametrize(("values", "shares"), [(1, [4, 2, 1, 1, 0]), (5 * 2**20, [1, 1, 1])])
+def test_a_process_takes_its_share_but_few_large_messages(
+    monkeypatch: pytest.MonkeyPatch, values: int, shares: list[int]
+) -> None:
+    """Half of what waits, for two processes; arrays of 20 MB go one by one."""
+    processes = make_processes(monkeypatch, Waits())
+    with allow_messages():
+        message = Message(
+            RecordDict({"arrays": ArrayRecord([np.zeros(values, np.float32)])}), 1, "train"
+        )
+    order = client_processes.Order(message, Context(0, 0, {}, RecordDict(), {}), Future())
+    monkeypatch.setattr(processes, "_slots", 2, raising=False)
+    monkeypatch.setattr(processes, "_lock", Lock(), raising=False)
+    monkeypatch.setattr(processes, "_waiting", deque([order] * 8), raising=False)
+    assert [len(processes._take_share()) for _ in shares] == shares
