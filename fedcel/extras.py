@@ -10,7 +10,7 @@ PACKAGES = {
     "attacks": ("cmaes", "torchmetrics"),
     "diagnostics": ("arviz_stats",),
     "privacy": ("dp_accounting", "opendp"),
-    "report": ("jinja2", "markupsafe", "matplotlib", "torchvision"),
+    "report": ("jinja2", "markupsafe", "matplotlib"),
     "simulation": ("PIL", "datasets", "flwr", "flwr_datasets", "ray", "torchvision"),
     "deployment": ("PIL", "datasets", "flwr", "flwr_datasets"),
     "tune": ("optuna",),

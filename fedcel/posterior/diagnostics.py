@@ -126,9 +126,6 @@ def diagnose(functionals: Float[Tensor, "R F"]) -> Diagnosis | None:
         None below 20 rounds. None, too, where a diagnostic is not defined, as of a functional that
         moved in one half only, and where nothing moves: a chain that stands still shows nothing.
     """
-    # Imported here: a second, for SciPy's distributions.
-    array_stats = import_optional("arviz_stats.base").array_stats
-
     values = functionals.double().numpy()
     values = values[len(values) % 2 :]  # two equal halves
     if len(values) < MIN_SAMPLED_ROUNDS:
@@ -136,6 +133,8 @@ def diagnose(functionals: Float[Tensor, "R F"]) -> Diagnosis | None:
     moving = values[:, np.ptp(values, axis=0) > 0]
     if moving.shape[1] == 0:
         return None
+    # Imported here: a second, for SciPy's distributions.
+    array_stats = import_optional("arviz_stats.base").array_stats
     halves = np.stack(np.split(moving, 2))
     r_hat = array_stats.rhat(halves, chain_axis=0, draw_axis=1)
     ess = array_stats.ess(halves, chain_axis=0, draw_axis=1)

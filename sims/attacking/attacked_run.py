@@ -1,10 +1,12 @@
 """Attack a finished run: what it sends, and what it answers."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from fedcel.attacks import (
     AttackedAttributes,
+    AttackListener,
     AttackOutcome,
     AttackRow,
     OtherClasses,
@@ -27,17 +29,22 @@ from sims.results import (
 
 
 def attack_run(
-    folder: Path, attack_settings: AttackSettings | None = None, title: str = "attacking"
+    folder: Path,
+    attack_settings: AttackSettings | None = None,
+    title: str = "attacking",
+    *,
+    is_alone: bool = True,
 ) -> list[AttackRow]:
     """Attack a finished run; keep each attack's result as soon as it ends.
 
-    Results of other attacks, or with other settings, stay. Says what in all rows and the result
-    cannot be, see `fedcel.attacks.find_contradictions`.
+    Results of other attacks, or with other settings, stay.
 
     Args:
         folder: The run's folder.
         attack_settings: The attacks and their settings; None are those of the run itself.
         title: What the progress is called.
+        is_alone: Whether nobody else attacks the run or shows progress: this shows its own, and
+            says at the end what cannot be.
 
     Returns:
         The rows of these attacks.
@@ -48,12 +55,12 @@ def attack_run(
     run = run_folder.read_run(folder)
     attack_settings = attack_settings or run.settings.attack
     read_attack_rows(folder)  # damage is named before the work
-    result = read_record(folder / RESULT_FILE, RunResult, "resume the run")
+    read_record(folder / RESULT_FILE, RunResult, "resume the run")
 
     def keep_outcome(name: str, outcome: AttackOutcome) -> None:
         write_result(folder, attack_settings.model_copy(update={"names": name}), outcome)
 
-    with show_attacks(title) as listener:
+    with show_attacks(title) if is_alone else nullcontext(AttackListener()) as listener:
         outcome = run_attacks(
             list_observations(run, attack_settings),
             attack_settings,
@@ -64,9 +71,22 @@ def attack_run(
             attributes=select_attributes(run, attack_settings),
             listener=replace(listener, keep_outcome=keep_outcome),
         )
+    if is_alone:
+        print_contradictions(folder)
+    return outcome.rows
+
+
+def print_contradictions(folder: Path) -> None:
+    """Print what in a run's result and the rows of all attacks cannot be.
+
+    See `fedcel.attacks.find_contradictions`.
+
+    Args:
+        folder: The run's folder.
+    """
+    result = read_record(folder / RESULT_FILE, RunResult, "resume the run")
     for sentence in find_contradictions(read_attack_rows(folder), result):
         print_line(sentence)
-    return outcome.rows
 
 
 def catch_up(folder: Path, attack_settings: AttackSettings, title: str = "attacking") -> None:

@@ -125,7 +125,13 @@ def mixture_log_prob(
     observed: Float[Tensor, "Q K"],
     rows: Float[Tensor, "L M K"],
 ) -> Float[Tensor, "Q M"]:
-    """Return the log of the mean over L of the density of each answer given row l of image j."""
+    """Return the log of the mean over L of the density of each answer given row l of image j.
+
+    An answer that comes several times, as a class alone does, is computed once.
+    """
+    distinct, positions = torch.unique(observed, dim=0, return_inverse=True)
+    if len(distinct) < len(observed):
+        return mixture_log_prob(mechanism, distinct, rows)[positions]
     draws, count, classes = rows.shape
     flat = rows.view(draws * count, classes)
     # Into one tensor: small results between large ones that are freed tear memory to pieces.

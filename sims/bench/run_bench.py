@@ -12,6 +12,7 @@ from fedcel.runs import hold_folder
 from fedcel.settings import Settings
 from sims import report
 from sims.bench import resume_bench
+from sims.bench.overlap_cells import overlap_cells
 from sims.bench.run_cell import (
     TrainingCost,
     attempt_cell,
@@ -109,8 +110,12 @@ def finish_cells(
     """Train and attack the missing cells; return why those that failed did, in their order."""
     failed: dict[str, FedcelError] = {}
     seconds: list[float] = []
-    task = partial(time_call, partial(attempt_cell, folder=folder))
-    with closing(run_items(task, missing, jobs, describe_kill)) as running:
+    if jobs == 1 and any(cell.settings.engine == "ray" for cell in missing):
+        outcomes = overlap_cells(missing, folder)
+    else:
+        task = partial(time_call, partial(attempt_cell, folder=folder))
+        outcomes = run_items(task, missing, jobs, describe_kill)
+    with closing(outcomes) as running:
         for number, ((name, error), spent) in enumerate(running, 1):
             if error:
                 failed[name] = error

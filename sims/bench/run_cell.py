@@ -113,6 +113,14 @@ def describe_kill(cell: Cell) -> tuple[CellOutcome, float]:
 
 def run_cell(cell: Cell, folder: Path) -> None:
     """Train and attack one cell, as far as it is not."""
+    train_cell(cell, folder)
+    place = folder / "runs" / cell.name
+    catch_up(place, cell.settings.attack, title=cell.name)
+    measure_cost(cell, place)
+
+
+def train_cell(cell: Cell, folder: Path) -> None:
+    """Train one cell, as far as it is not."""
     torch.set_num_threads(1)
     place = folder / "runs" / cell.name
     if not (place / RESULT_FILE).exists():
@@ -123,7 +131,10 @@ def run_cell(cell: Cell, folder: Path) -> None:
             title=cell.name,
             shows_data=False,  # the bench says it once
         )
-    catch_up(place, cell.settings.attack, title=cell.name)
+
+
+def measure_cost(cell: Cell, place: Path) -> None:
+    """Measure what a training step of a cell costs, unless that was done."""
     if not (place / COST_FILE).exists():
         cost = TrainingCost(train_step_ratio=measure_step_ratio(cell.settings))
         write_json(place / COST_FILE, cost.to_json())

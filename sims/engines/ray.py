@@ -6,18 +6,20 @@ import signal
 import threading
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
 from types import FrameType
 
 from flwr.app import Context, Message
+from flwr.server.superlink.fleet.vce.backend.backend import BackendConfig
 from flwr.serverapp import Grid, ServerApp
 
 from clients import make_client_app
 from fedcel.errors import EngineError, describe_unforeseen, shorten_text
 from fedcel.runs import EventCallback
 from fedcel.settings import Settings
+from sims import progress
 from strategies.flower_log import filter_log
 from strategies.server_app import train_over_grid
 
@@ -30,6 +32,39 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "RAY_ENABLE_AUTO_CONNECT": "0",  # Ray that has ended is not begun again
 }
+BACKEND: BackendConfig = {
+    "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+    "init_args": {"log_to_driver": False, "logging_level": logging.ERROR},
+}
+"""What a client takes of a machine, and how Ray is begun."""
+
+
+@contextmanager
+def keep_ray() -> Iterator[None]:
+    """Let several trainings within the block share one Ray, which ends with the block.
+
+    A Ray that does not start is left to the first training, which says why.
+    """
+    from sims.engines.client_processes import ClientProcesses, log_ray_messages
+
+    with log_ray_messages():
+        processes = None
+        with prepare_ray(), progress.show_waiting("starting Ray"), suppress(Exception):
+            processes = ClientProcesses(BACKEND)
+        try:
+            yield
+        finally:
+            if processes is not None:
+                processes.terminate()
+
+
+@contextmanager
+def prepare_ray() -> Iterator[None]:
+    """Set the environment in which Ray begins; within the block its advice is not shown."""
+    os.environ.update({key: os.environ.get(key, value) for key, value in ENVIRONMENT.items()})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Tip:", FutureWarning)  # on env variables
+        yield
 
 
 def train_on_ray(
@@ -44,9 +79,14 @@ def train_on_ray(
         FedcelError: Whatever else keeps the run from its end.
     """
     # Seconds that the other engines need not wait.
+    import ray
     from flwr.simulation import run_simulation
 
-    from sims.engines.client_processes import log_ray_messages, use_client_processes
+    from sims.engines.client_processes import (
+        log_ray_messages,
+        use_client_processes,
+        use_forwarding,
+    )
 
     app = ServerApp()
     stop = Event()
@@ -55,28 +95,25 @@ def train_on_ray(
     def main(grid: Grid, context: Context) -> None:
         train_over_grid(make_stoppable(grid, stop), settings, folder, show_round, resume=resume)
 
-    os.environ.update({key: os.environ.get(key, value) for key, value in ENVIRONMENT.items()})
     with (
-        warnings.catch_warnings(),
+        prepare_ray(),
         stop_on_interrupt(stop),
         filter_log(stop, is_quiet=True),
         use_client_processes(),
+        use_forwarding(),
         log_ray_messages(),
     ):
-        warnings.filterwarnings("ignore", "Tip:", FutureWarning)  # Ray's advice on env variables
         try:
             run_simulation(
                 server_app=app,
                 client_app=make_client_app(settings, (folder / "state").resolve()),
                 num_supernodes=settings.clients,
-                backend_config={
-                    "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-                    "init_args": {"log_to_driver": False, "logging_level": logging.ERROR},
-                },
+                backend_config=BACKEND,
             )
         except RuntimeError as error:
             if type(error) is not RuntimeError:  # of the ServerApp, in its own words
                 raise
+            ray.shutdown()  # the next training begins another
             raise EngineError(f"Ray broke down: {describe_cause(error)}") from error
         finally:
             stop.set()

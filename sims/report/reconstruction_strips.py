@@ -6,7 +6,6 @@ from io import BytesIO
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Float, UInt8
 from matplotlib.image import imsave
 
@@ -66,12 +65,15 @@ def to_rgba(images: Images) -> Float[np.ndarray, "N 4 H W"]:
 
 
 def tile_images(images: Images) -> UInt8[np.ndarray, "height width 4"]:
-    """Return the images side by side as RGBA, gaps around transparent; [0, 1] becomes 0..255."""
-    from torchvision.utils import make_grid as join_images  # two seconds, for its models
+    """Return the images side by side as RGBA, [0, 1] becomes 0..255; a single one as it is.
 
-    large = torch.from_numpy(to_rgba(images))
-    row = join_images(large, nrow=len(large), padding=GAP)
-    return np.asarray((255 * row).round().permute(1, 2, 0), np.uint8)
+    Gaps around several are transparent.
+    Not by `make_grid` of torchvision: importing it takes two seconds, for its models.
+    """
+    gap = GAP if len(images) > 1 else 0
+    tiles = np.pad(to_rgba(images), ((0, 0), (0, 0), (gap, gap), (gap, 0)))
+    row = np.pad(np.concatenate([*tiles], 2), ((0, 0), (0, 0), (0, gap)))
+    return np.asarray((255 * row).round().transpose(1, 2, 0), np.uint8)
 
 
 def encode_png(pixels: UInt8[np.ndarray, "height width 4"]) -> bytes:

@@ -56,7 +56,7 @@ def estimate(values: Iterable[float | None]) -> Estimate:
     if len(numbers) < 2:
         return Estimate(mean, n=len(numbers))
     sd = math.sqrt(sum((value - mean) ** 2 for value in numbers) / (len(numbers) - 1))
-    t = float(scipy.stats.t.ppf(0.975, len(numbers) - 1))
+    t = float(scipy.special.stdtrit(len(numbers) - 1, 0.975))
     half = t * sd / math.sqrt(len(numbers)) if len(numbers) >= MIN_SEEDS else None
     return Estimate(mean, half, sd, len(numbers))
 

@@ -314,3 +314,21 @@ def test_logits_have_a_gradient() -> None:
     logits = answers(settings_of("laplace", 1.0), 0.3).logits(x)
     torch.testing.assert_close(logits.logsumexp(1), torch.zeros(2), atol=1e-6, rtol=0)
     assert torch.autograd.grad(logits[0, 0], x)[0].any()
+
+
+def test_an_answer_that_comes_again_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of answers that tell a class alone are few; each has the bits that it had alone."""
+    seen, x = answers(settings_of("label-only", 2.0), 0.5), images(5)
+    law = seen.law_of(x)
+    observed = seen.sample(x.repeat(20, 1, 1, 1), stream())
+    alone = torch.cat([law(row) for row in torch.split(observed, 1)])
+    counts = list[int]()
+    log_density = type(seen.mechanism).log_density
+
+    def count_answers(mechanism: object, answers: Tensor, rows: Tensor) -> Tensor:
+        counts.append(len(answers))
+        return log_density(mechanism, answers, rows)
+
+    monkeypatch.setattr(type(seen.mechanism), "log_density", count_answers)
+    assert torch.equal(law(observed), alone)
+    assert sum(counts) == len(observed.unique(dim=0)) <= 3

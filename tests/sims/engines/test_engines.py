@@ -19,19 +19,6 @@ from tests.sims.small import CLUSTERED
 from tests.sims.trained import STEERED, events, model, run
 
 
-def test_ray_gives_the_result_of_the_loop(tmp_path: Path) -> None:
-    """Real Ray workers, cluster CEL, a drawn part of the clients, Langevin noise at the end."""
-    change = {"clients-per-round": 2, "clients": 4}
-    loop = run(tmp_path / "loop", **change)
-    ray = run(tmp_path / "ray", engine="ray", **change)
-    torch.testing.assert_close(model(loop), model(ray), rtol=0, atol=1e-6)
-    for name in (loop, ray):
-        assert run_folder.open_chain(name, parse_settings(CLUSTERED)).list_rounds() == [6]
-    results: list[Any] = [read_json(folder / "result.json") for folder in (loop, ray)]
-    for key in ("accuracy", "bits-beyond-label", "identification-optimal", "certificate-bits"):
-        assert results[0][key] == pytest.approx(results[1][key], abs=1e-4), key
-
-
 def test_several_processes_give_the_loop_s_model_to_the_bit(tmp_path: Path) -> None:
     """Deltas are added up in the same order; a client's state follows it to any process."""
     change = {**STEERED, "local.control": "stale", "rounds": 8}

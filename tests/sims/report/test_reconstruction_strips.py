@@ -1,6 +1,9 @@
 """Strips of images: the right pixels in the right order."""
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -9,6 +12,8 @@ from sims.report.book import FinishedRun, Images
 from sims.report.reconstruction_strips import GAP, encode_png, make_grid, make_strips, tile_images
 from sims.report.summary import Summary
 from sims.results.records import RunResult
+
+ROOT = Path(__file__).parents[3]
 
 
 def summary(label: str, result: RunResult, images: dict[str, Images]) -> Summary:
@@ -55,3 +60,21 @@ def test_originals_once(outcome: Callable[..., RunResult]) -> None:
         ("c", "decoder"),
     ]
     assert encode_png(make_grid(found)).startswith(b"\x89PNG")
+
+
+def test_who_draws_waits_for_no_library_of_models() -> None:
+    """Nor for the chain's diagnostics where there are too few rounds to judge: seconds each."""
+    script = """if True:
+        import sys
+        import numpy
+        import torch
+        from fedcel.posterior import diagnose
+        from sims.report.reconstruction_strips import tile_images
+        tile_images(numpy.zeros((2, 1, 8, 8), numpy.float32))
+        assert diagnose(torch.rand(10, 3)) is None
+        print(sorted({"arviz_stats", "scipy.stats", "torchvision"} & sys.modules.keys()))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"

@@ -1,0 +1,104 @@
+"""Cells that are attacked in another process while the next are trained."""
+
+import os
+import signal
+from contextlib import ExitStack
+from multiprocessing import active_children
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+import torch
+
+from fedcel.attacks.attacker import BaseAttack
+from fedcel.errors import DataError
+from fedcel.files import read_json
+from sims.bench import overlap_cells, run_cell, scenario
+from sims.engines.process_pool import KILLED, open_pool
+from sims.results import read_attack_rows
+from tests.sims.small import QUICK
+
+
+class Deadly(BaseAttack):
+    """Ends its process, as the kernel does for want of memory."""
+
+    name = "deadly"
+    needs = frozenset[str]()
+    observes = "smashed-data"
+
+    def invert(self, attacker: object, observed: torch.Tensor) -> torch.Tensor:
+        """End the process."""
+        os.kill(os.getpid(), signal.SIGKILL)
+        return observed
+
+
+def plan_cells(folder: Path, *settings: str) -> list[scenario.Cell]:
+    """Return cells of variants v0, v1, ... with these settings."""
+    path = folder / "s.toml"
+    variants = [
+        f"[[variant]]\nname = 'v{number}'\nsettings = {{ {given} }}\n"
+        for number, given in enumerate(settings)
+    ]
+    path.write_text("".join(variants))
+    more: dict[str, Any] = {"attack.names": "optimal,kernel-ridge", "privacy.mechanism": "none"}
+    return scenario.list_cells(scenario.read_scenario(str(path)), QUICK | more)
+
+
+def attacked(place: Path) -> list[dict[str, object]]:
+    """Return the rows of all attacks on a run without their times."""
+    rows = sorted((row.to_json() for row in read_attack_rows(place)), key=str)
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+def test_overlapped_cells_have_the_rows_of_those_one_after_the_other(tmp_path: Path) -> None:
+    """One that cannot be trained is named; no process and no thread is left."""
+    cells = plan_cells(tmp_path, "temperature = 1.0", "clients = 1790", "net = { noise = 0.4 }")
+    before = set(active_children())
+    outcomes = dict(outcome for outcome, _ in overlap_cells.overlap_cells(cells, tmp_path / "a"))
+    assert set(active_children()) == before
+    assert isinstance(outcomes.pop("v1-0"), DataError)
+    assert outcomes == {"v0-0": None, "v2-0": None}
+    for cell in (cells[0], cells[2]):
+        run_cell.run_cell(cell, tmp_path / "b")
+        first, second = (tmp_path / side / "runs" / cell.name for side in "ab")
+        assert attacked(first) == attacked(second) != []
+        assert read_json(first / "cost.json") == {"train-step-ratio": 1.0}
+        results: list[Any] = [read_json(place / "result.json") for place in (first, second)]
+        assert results[0]["bits-beyond-label"] == results[1]["bits-beyond-label"]
+
+
+def test_a_killed_process_costs_its_own_cell(tmp_path: Path) -> None:
+    """Another one carries out the other parts, one that fails among them."""
+    (cell,) = plan_cells(tmp_path, "temperature = 1.0")
+    run_cell.train_cell(cell, tmp_path)
+    trained, stop = overlap_cells.TrainedCells(tmp_path), Event()
+    names = [f"{__name__}:Deadly", "kernel-ridge", f"{__name__}:Missing"]
+    for name in (*names, None):
+        trained.waiting.put(overlap_cells.Part(cell, name))
+    trained.waiting.put(None)
+    with ExitStack() as pools:
+        overlap_cells.carry_out_parts(trained, lambda: pools.enter_context(open_pool(1)), stop)
+    ended = [trained.ended.get(block=False) for _ in range(4)]
+    assert [outcome.part.attack for outcome in ended] == [*names, None]
+    errors = ["" if outcome.error is None else str(outcome.error) for outcome in ended]
+    assert errors[0] == KILLED and "Missing" in errors[2] and errors[1] == errors[3] == ""
+    assert [row["attack"] for row in attacked(tmp_path / "runs" / cell.name)] == ["kernel-ridge"]
+
+
+def test_an_interruption_ends_the_other_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, in the middle of an attack."""
+    cells = plan_cells(tmp_path, "temperature = 1.0", "seed = 0")
+    before = set(active_children())
+
+    def train(cell: scenario.Cell, folder: Path) -> None:
+        if cell is cells[1]:
+            raise KeyboardInterrupt
+        run_cell.train_cell(cell, folder)
+
+    monkeypatch.setattr(overlap_cells, "train_cell", train)
+    with pytest.raises(KeyboardInterrupt):
+        list(overlap_cells.overlap_cells(cells, tmp_path / "a"))
+    assert set(active_children()) == before
