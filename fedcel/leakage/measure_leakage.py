@@ -510,7 +510,9 @@ def bound_unseen(
         limits = FeatureRange((low + high) / 2, (high - low) ** 2 / 4)
     if sigma is None or reference_sigma is None or not (sigma > 0).all():
         return None
-    rows_sigma, fitted_sigma = torch.atleast_2d(sigma), torch.atleast_2d(reference_sigma)
+    rows_sigma, fitted_sigma = (
+        part if part.dim() == 2 else part[None] for part in (sigma, reference_sigma)
+    )
     if reference is None:
         if len(table) < MIN_HALVED:
             return None
