@@ -289,7 +289,7 @@ def score_cell(
     all_members = torch.stack([part["member"] for part in tensors])
     counts = all_members[:shadows].sum(0)
     is_shadowed = torch.minimum(counts, shadows - counts) >= MIN_SHADOWS  # of few, some are not
-    shadow_members, is_member = all_members[:, is_shadowed].split([shadows, targets])
+    shadow_members, is_member = torch.split(all_members[:, is_shadowed], [shadows, targets])
     accuracy = torch.stack([part["accuracy"] for part in tensors]).mean(0).tolist()
     rounds = [
         NoisyRound(select_clients(cell.settings, number), weight)
