@@ -10,7 +10,8 @@ A page asks for a table in a comment, which holds YAML and names a file of `docs
 All rows that share the keys `by` become one line: means, and from three rows on 95 % t-intervals
 over those rows. Keys within keys are written `scores.nll`, those of an attack on the row's cell
 `attacks.decoder.mse`, `attacks.decoder:4.mse` for four times the effort, or with what it knows
-`attacks.kernel-ridge:training-size.mse`. A column is a measure that reports know, or
+`attacks.kernel-ridge:training-size.mse` or also sees `attacks.attribute:held-out:smashed-data.mse`.
+A column is a measure that reports know, or
 `{key: nll, head: "NLL", digits: 3, scale: 1}`; a measure's head, digits and scale may be left out.
 Further:
 
@@ -248,20 +249,22 @@ def read_value(row: dict[str, Any], key: str) -> Any:
 
 
 def find_attack(attacks: Iterable[dict[str, Any]], wanted: str) -> dict[str, Any] | None:
-    """Return the attack called `name`, `name:budget`, `name:knowledge` or both, if it was made.
+    """Return the attack called `name`, `name:budget`, `name:knowledge` or more, if it was made.
+
+    What it observes may be named as what it knows is: `attribute:held-out:smashed-data`.
 
     Raises:
         ValueError: When several have these.
     """
     name, *rest = wanted.split(":")
     budgets = [float(part) for part in rest if part.isdecimal()] or [1.0]
-    knowledge = [part for part in rest if not part.isdecimal()]
+    conditions = {part for part in rest if not part.isdecimal()}
     found = [
         attack
         for attack in attacks
         if attack["attack"] == name
         and (attack["budget"] is None or attack["budget"] in budgets)
-        and (not knowledge or attack["knowledge"] in knowledge)
+        and conditions <= {attack["knowledge"], attack.get("observation")}
     ]
     if len(found) > 1:
         raise ValueError(f"{wanted} names {len(found)} attacks; say what it knows")

@@ -110,8 +110,8 @@ def log_density(
     covariance += MIN_VARIANCE * torch.eye(width, dtype=torch.float64)
     factor = torch.linalg.cholesky(covariance)
     flat = (points - mean).flatten(0, 1)
-    standard = torch.linalg.solve_triangular(factor, flat.T, upper=False)
-    nats: Tensor = -standard.square().sum(0) / 2 - factor.diagonal().log().sum()
+    standard: Tensor = torch.linalg.solve_triangular(factor, flat.T, upper=False)
+    nats = -standard.square().sum(0) / 2 - factor.diagonal().log().sum()
     return nats.view(points.shape[:2])
 
 

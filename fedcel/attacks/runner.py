@@ -100,6 +100,10 @@ class AttackedAttributes(NamedTuple):
     auxiliary: Int[Tensor, " A"]
     targets: Int[Tensor, " T"]
 
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
+
 
 @dataclass(frozen=True)
 class AttackTask:

@@ -161,6 +161,10 @@ class Attributes(NamedTuple):
     auxiliary: Labels
     test: Labels
 
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
+
 
 @lru_cache(maxsize=4)
 def load_attributes(data: DataSettings, clients: int, seed: int) -> Attributes | None:

@@ -31,8 +31,7 @@ class DataSettings(Group):
     grey: bool = Field(False, description="Whether colours are turned into their luminance.")
     labels: str = Field(
         "own",
-        description="The task: own, the images' classes; parity, whether these are odd; or a class "
-        "for each of them, as 0,0,1. The finer class is then an attribute to be inferred.",
+        description="Task: own classes, parity (whether these are odd), or one for each: 0,0,1.",
     )
     seed: int = Field(
         0,
