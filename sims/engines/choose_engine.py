@@ -2,12 +2,21 @@
 
 from torch import nn
 
-from fedcel.federation import build_workspace_net, count_clients_at_once, find_obstacle
+from fedcel.federation import (
+    build_workspace_net,
+    count_clients_at_once,
+    find_obstacle,
+    select_client_images,
+)
 from fedcel.nets import CPU, fastest_device
 from fedcel.settings import OWN_STRATEGY, Settings
 
-FEWEST_AT_ONCE = 4
-"""Clients at once below which one at a time is as fast: large nets leave room for few."""
+FEWEST_CLIENTS = 4
+"""Clients of a round below which one at a time is as fast."""
+LARGEST_NET = 2**17
+"""Parameters of a net above which one at a time can be as fast: its products are large enough."""
+LARGEST_CONVOLVED = 8 * 8
+"""Pixels of an image above which convolutions of several clients at once take longer."""
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d)
 
 
@@ -18,19 +27,20 @@ def choose_engine(settings: Settings) -> str:
         settings: The run's settings.
 
     Returns:
-        Its engine; in the place of `auto` the faster of `loop` and `batched`. Convolutions of
-        several clients at once can take longer on a processor than one after the other. `auto` has
-        no rule from measurements on a GPU.
+        Its engine; in the place of `auto` the faster of `loop` and `batched`. The rules are those
+        of a processor, and on a GPU only the number of clients counts: none was measured.
     """
     if settings.engine != "auto":
         return settings.engine
     if settings.strategy.name != OWN_STRATEGY or find_obstacle(settings):
         return "loop"
-    net = build_workspace_net(settings).net
-    is_on_processor = fastest_device(net) == CPU
-    convolves = any(isinstance(layer, CONVOLUTIONS) for layer in net.modules())
-    if is_on_processor and convolves:
-        return "loop"
     clients = settings.clients_per_round or settings.clients
-    at_once = min(clients, count_clients_at_once(settings))
-    return "batched" if at_once >= FEWEST_AT_ONCE else "loop"
+    if min(clients, count_clients_at_once(settings)) < FEWEST_CLIENTS:
+        return "loop"
+    flat = build_workspace_net(settings)
+    if fastest_device(flat.net) != CPU:
+        return "batched"
+    pixels = select_client_images(settings, 0).x.shape[-2:].numel()
+    convolves = any(isinstance(layer, CONVOLUTIONS) for layer in flat.net.modules())
+    is_slower = len(flat.vector) > LARGEST_NET or (convolves and pixels > LARGEST_CONVOLVED)
+    return "loop" if is_slower else "batched"

@@ -51,6 +51,7 @@ def main() -> None:
                 line(what, "bare in-place loop", at_once(settings), bare(settings), clients)
             line(what, "loop engine", at_once(settings), one_by_one(settings), clients)
     compare_with_ray()
+    compare_choices()
     print("\n| a round of 32 at once | against | costs | quartiles | ms a client |")
     print("|---|---|---|---|---|")
     without = at_once(configure(32, "none"))
@@ -75,6 +76,33 @@ def compare_with_ray(clients: int = 100, rounds: int = 6) -> None:
         f"| {low:.2f} to {high:.2f} | {typical:.2f} |",
         flush=True,
     )
+
+
+def compare_choices() -> None:
+    """Print what `auto` chooses between: nets and images at whose sizes the choice changes."""
+    strided = {"net.name": "strided", "net.width": 16}
+    cases: dict[str, tuple[int, dict[str, object]]] = {
+        "4 clients, MLP, 17 k parameters": (4, {}),
+        "4 clients, MLP, 130 k parameters": (4, {"net.width": 1000}),
+        "8 clients, MLP, 259 k parameters, batches of 64": (
+            8,
+            {"net.width": 2000, "local.batch-size": 64},
+        ),
+        "8 clients, the demo's net, augmented images": (
+            8,
+            {"net.width": 256, "local.steps": 40, "local.augment": "affine"},
+        ),
+        "8 clients, convolutions of 8x8": (8, strided),
+        "8 clients, convolutions of 28x28": (
+            8,
+            {**strided, "data.source": "tests.bench.batched:large_images"},
+        ),
+    }
+    for what, (clients, change) in cases.items():
+        for kind in ("none", "cluster"):
+            settings = configure(clients, kind, **change)
+            work = at_once(settings), one_by_one(settings)
+            line(f"{what}, CEL {kind}", "loop engine", *work, clients, pairs=5)
 
 
 def time_rounds(settings: Settings) -> list[float]:
@@ -110,10 +138,19 @@ def configure(clients: int, kind: str, **change: object) -> Settings:
 
 def images(data: object) -> tuple[Images, None]:
     """Return random 8x8 images with labels."""
+    return draw_images(EACH * max(CLIENTS) + 300, 8), None
+
+
+def large_images(data: object) -> tuple[Images, None]:
+    """Return random 28x28 images with labels."""
+    return draw_images(EACH * min(CLIENTS) + 300, 28), None
+
+
+def draw_images(count: int, side: int) -> Images:
+    """Draw images and labels."""
     stream = torch.Generator().manual_seed(0)
-    count = EACH * max(CLIENTS) + 300
-    x = torch.rand(count, 1, 8, 8, generator=stream)
-    return Images(x, torch.randint(0, 10, (count,), generator=stream)), None
+    x = torch.rand(count, 1, side, side, generator=stream)
+    return Images(x, torch.randint(0, 10, (count,), generator=stream))
 
 
 def begin(settings: Settings) -> tuple[RoundRequest, Callable[[object], None]]:

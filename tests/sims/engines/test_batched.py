@@ -77,22 +77,30 @@ def test_what_cannot_be_computed_at_once_is_said_once(
     assert torch.equal(model(batched), model(run(tmp_path / "loop", **change)))
 
 
+LARGE = "tests.bench.batched:large_images"
+
+
 @pytest.mark.parametrize(
     ("change", "engine"),
     [
         ({}, "batched"),
         ({"clients": 2}, "loop"),
         ({"clients-per-round": 3}, "loop"),
-        ({"net.width": 4096}, "loop"),
-        ({"net.name": "strided"}, "loop"),
+        ({"net.width": 1100}, "loop"),
+        ({"net.width": 9000}, "loop"),
+        ({"net.name": "strided"}, "batched"),
+        ({"net.name": "strided", "data.source": LARGE}, "loop"),
         ({"cel.kind": "cluster", "cel.form": "mixture"}, "loop"),
         ({"strategy.name": "flwr.serverapp.strategy:FedAvg"}, "loop"),
         ({"engine": "batched", "net.name": "strided"}, "batched"),
     ],
-    ids=["many", "few", "few a round", "large", "convolutions", "mixture", "Flower's", "named"],
+    ids=[
+        *("many", "few", "few a round", "large", "no room", "small convolutions", "convolutions"),
+        *("mixture", "Flower's", "named"),
+    ],
 )
 def test_auto_takes_what_is_faster(change: dict[str, Any], engine: str) -> None:
-    """Many small dense nets at once; else one after the other. A named engine stays."""
+    """Many small nets at once; else one after the other. A named engine stays."""
     if "strategy.name" in change:
         change |= {"strategy.upload": "weights", "temperature": 0.0, "chain.scope": "full"}
     assert choose_engine(parse_settings({"engine": "auto", "clients": 8, **change})) == engine
