@@ -111,7 +111,7 @@ def log_density(
     factor = torch.linalg.cholesky(covariance)
     flat = (points - mean).flatten(0, 1)
     standard: Tensor = torch.linalg.solve_triangular(factor, flat.T, upper=False)
-    nats = -standard.square().sum(0) / 2 - factor.diagonal().log().sum()
+    nats: Tensor = -standard.square().sum(0) / 2 - factor.diagonal().log().sum()
     return nats.view(points.shape[:2])
 
 
