@@ -27,9 +27,9 @@ USUAL_STRENGTHS = {
     "noise": 0.3,
     "bottleneck": 16.0,
     "dropout": 0.5,
-    "learned-noise": 0.01,
-    "vib": 0.01,
-    "ceb": 0.1,
+    "learned-noise": 0.003,
+    "vib": 0.03,
+    "ceb": 0.3,
 }
 """Strengths of `auto`; a weight of 1 for all other defences."""
 
