@@ -203,6 +203,8 @@ def build_client_losses(settings: Settings, threshold: float | None = None) -> L
         ),
         defence=defences.build_defence(settings, splits.shape, splits.classes),
         clip=None if settings.cel.clip == "none" else settings.cel.clip,
+        has_two_passes=settings.cel.passes == "two" or settings.cel.momentum > 0,
+        cel_momentum=settings.cel.momentum,
         cel_source=_name_source("cel.kind", settings.cel.kind, "cel.weight"),
         defence_source=_name_source("defence.name", settings.defence.name, "defence.strength"),
     )

@@ -136,6 +136,8 @@ class StepState(NamedTuple):
 
     losses: State
     sampler: State
+    cel_gradient: Float[Tensor, "*k E"] | None = None
+    """The running mean of the CEL's gradient at the E parameters of the device's half."""
 
 
 class StepMeasures(NamedTuple):
@@ -451,19 +453,61 @@ def _take_step(
     metrics: Sequence[Mapping[str, Tensor]] = ()
     if inspect:
         composite.refuse_undefined_terms(losses, loss_state, batch)
+    separate_loss = None
     if losses.acts:
         measures_at_once = not prepared.rows or composite.takes_stacks(losses)
-        term = composite.add_losses(losses, loss_state, batch, measure=is_last and measures_at_once)
+        measure = is_last and measures_at_once
+        joint, separate = losses.split_passes()
+        term = composite.add_losses(joint, loss_state, batch, measure)
+        measured = term.metrics
         loss = loss + term.loss
+        if separate.acts:
+            term = composite.add_losses(separate, loss_state, batch, measure)
+            separate_loss, measured = term.loss, term.metrics | measured
         if is_last and not measures_at_once:
             metrics = _measure_rows(prepared, loss_state, batch)
         elif is_last:
-            metrics = split_metrics(term.metrics, len(prepared.rows))
-    moved.backward(loss)
+            metrics = split_metrics(measured, len(prepared.rows))
+    cel_gradient = state.cel_gradient
+    if separate_loss is None:
+        moved.backward(loss)
+    else:
+        cel_gradient = _backward_in_two_passes(
+            moved, loss, separate_loss, momentum=losses.cel_momentum, mean=cel_gradient
+        )
     sampler_state, was_clipped = langevin_step(moved, prepared.langevin, state.sampler)
     if losses.acts:
         loss_state = composite.step_losses(losses, loss_state, batch)
-    return StepState(loss_state, sampler_state), StepMeasures(potential, was_clipped, metrics)
+    return (
+        StepState(loss_state, sampler_state, cel_gradient),
+        StepMeasures(potential, was_clipped, metrics),
+    )
+
+
+def _backward_in_two_passes(
+    moved: FlatNet | StackedNet,
+    loss: Float[Tensor, "*k"],
+    cel_loss: Float[Tensor, "*k"],
+    *,
+    momentum: float,
+    mean: Float[Tensor, "*k E"] | None,
+) -> Float[Tensor, "*k E"] | None:
+    """Fill the gradient: the loss's, and in the device's half the CEL's or its running mean.
+
+    Returns that mean, which starts with the round's first step; None without momentum.
+    """
+    has_signal = cel_loss.requires_grad
+    moved.backward(loss, retain_graph=has_signal)
+    joint = moved.gradient.clone()
+    cel_gradient = torch.zeros_like(joint[..., : moved.cut])
+    if has_signal:
+        moved.backward(cel_loss)
+        cel_gradient = moved.gradient[..., : moved.cut].clone()
+    if mean is not None:
+        cel_gradient = torch.lerp(cel_gradient, mean, momentum)
+    moved.gradient.copy_(joint)
+    moved.gradient[..., : moved.cut].add_(cel_gradient)
+    return cel_gradient if momentum else None
 
 
 def _measure_rows(

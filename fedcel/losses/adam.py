@@ -55,6 +55,20 @@ def resume_state(state: State, size: int, part: str, keys: str) -> State:
 
 
 @torch.no_grad()
+def take_gradient_step(state: State, rate: float) -> State:
+    """Return the state after theta <- theta - rate g, g the gradient, which is cleared.
+
+    Moves in proportion to the loss's weight, as gradient descent on all parts at once does. Without
+    a gradient nothing moves.
+    """
+    theta = state["theta"]
+    gradient, theta.grad = theta.grad, None
+    if gradient is None:
+        return state
+    return {**state, "theta": torch.sub(theta, gradient, alpha=rate).requires_grad_()}
+
+
+@torch.no_grad()
 def take_step(state: State, rate: float) -> State:
     """Return the state after one step (Kingma and Ba, ICLR 2015, algorithm 1).
 

@@ -48,6 +48,9 @@ class Losses(NamedTuple):
         defence: The loss of another defence, or None.
         defence_weight: Factor of the defence's loss, 0 or more.
         clip: Largest norm of the weighted CEL's gradient at the features of one image, or None.
+        has_two_passes: Whether the CEL has a backward pass of its own, into the encoder alone.
+        cel_momentum: Share of the last step's in the running mean of the CEL's gradient that the
+            encoder follows; 0: each step's own. Above 0 it needs a backward pass of its own.
         cel_source: How errors name the conditional entropy loss.
         defence_source: How errors name the defence.
     """
@@ -57,6 +60,8 @@ class Losses(NamedTuple):
     defence: Defence | LawDefence | None = None
     defence_weight: float = 0.0
     clip: float | None = None
+    has_two_passes: bool = False
+    cel_momentum: float = 0.0
     cel_source: TermSource = TermSource("the conditional entropy loss")
     defence_source: TermSource = TermSource("the defence")
 
@@ -64,6 +69,12 @@ class Losses(NamedTuple):
     def acts(self) -> bool:
         """Whether there is anything to add to the cross-entropy."""
         return self.cel is not None or self.defence is not None
+
+    def split_passes(self) -> "tuple[Losses, Losses]":
+        """Part what the cross-entropy's backward pass takes along, and what has one of its own."""
+        if not self.has_two_passes:
+            return self, NO_LOSSES
+        return self._replace(cel=None), self._replace(defence=None)
 
 
 NO_LOSSES = Losses()

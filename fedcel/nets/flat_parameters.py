@@ -59,14 +59,15 @@ class FlatNet:
         """
         return FlatNet(deepcopy(self.net).to(device))
 
-    def backward(self, loss: Float[Tensor, ""]) -> None:
+    def backward(self, loss: Float[Tensor, ""], *, retain_graph: bool = False) -> None:
         """Fill `gradient` with that of a loss; what else learns gathers its own.
 
         Args:
             loss: A scalar.
+            retain_graph: Whether another loss of the same batch follows.
         """
         self.gradient.zero_()
-        torch.autograd.backward(loss)
+        torch.autograd.backward(loss, retain_graph=retain_graph)
 
     def load(self, vector: Float[Tensor, " P"]) -> None:
         """Overwrite all parameters.

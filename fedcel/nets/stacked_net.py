@@ -73,9 +73,9 @@ class StackedNet:
         """
         self.vector.copy_(vector)
 
-    def backward(self, losses: Float[Tensor, " K"]) -> None:
-        """Fill `gradient` with that of each client's loss; what else learns gathers its own."""
-        torch.autograd.backward(losses, torch.ones_like(losses))
+    def backward(self, losses: Float[Tensor, " K"], *, retain_graph: bool = False) -> None:
+        """Fill `gradient` with that of each client's loss; see `FlatNet.backward`."""
+        torch.autograd.backward(losses, torch.ones_like(losses), retain_graph=retain_graph)
         for parameter, target in zip(self._parameters.values(), self._gradients, strict=True):
             if parameter.grad is None:
                 target.zero_()

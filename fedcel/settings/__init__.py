@@ -4,6 +4,7 @@ from fedcel.settings.attack import AttackSettings
 from fedcel.settings.cel import (
     CEL_KINDS,
     Attention,
+    AttentionStep,
     CelSettings,
     ClassShare,
     ClusterForm,
@@ -53,6 +54,7 @@ __all__ = [
     "UNSET",
     "AttackSettings",
     "Attention",
+    "AttentionStep",
     "CelSettings",
     "ChainSettings",
     "ClassShare",

@@ -12,6 +12,8 @@ from fedcel.settings.group_base import Group, Off, Positive, part_name, part_wor
 
 Attention = Literal["ascend", "minimise", "detach", "floor"]
 """Who moves the attention of the gated loss."""
+AttentionStep = Literal["adam", "gradient"]
+"""How the attention of the gated loss steps."""
 ClassShare = Literal["batch-share", "mean-present", "none"]
 """What a class's share in the loss follows."""
 ClusterForm = Literal["renormalised", "original", "per-cluster", "mixture"]
@@ -90,7 +92,11 @@ class CelSettings(Group):
     )
     floor: float = Field(0.5, ge=0, le=1, description="Uniform share r of the attention 'floor'.")
     hidden: int = Field(0, ge=0, description="Hidden size of the attention; 0: D/4 in 64..256.")
-    attention_rate: Positive = Field(0.01, description="Adam step of the attention's weights.")
+    attention_rate: Positive = Field(0.01, description="Step size of the attention's weights.")
+    attention_step: AttentionStep = Field(
+        "adam",
+        description="gradient: a plain step along the weighted loss's gradient, as the encoder's.",
+    )
     entropy: float = Field(
         0.0, ge=0, description="Weight of the attention's entropy bonus, in nats; not for 'detach'."
     )
@@ -99,6 +105,16 @@ class CelSettings(Group):
     )
     clip: Positive | Off = Field(
         "none", description="Largest L2 norm of the loss's gradient at an image's features."
+    )
+    momentum: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="The encoder follows the running mean of the loss's gradient; 0: each step's.",
+    )
+    passes: Literal["one", "two"] = Field(
+        "one",
+        description="two: the loss has a backward pass of its own, into the encoder alone.",
     )
 
     @property

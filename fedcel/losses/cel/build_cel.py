@@ -46,6 +46,7 @@ def _build_gated(cel: CelSettings, sigma: float, features: int, classes: int) ->
         hidden=cel.hidden,
         rate=cel.attention_rate,
         entropy=cel.entropy,
+        stepping=cel.attention_step,
     )
 
 

@@ -27,7 +27,7 @@ from fedcel.losses.cel.class_spread import (
 from fedcel.losses.cel.protocol import FeatureBatches, ReadStackedFeatures, State, Term
 from fedcel.losses.cel.spread_penalties import Penalty, class_shares
 from fedcel.losses.gradient_reversal import reverse_gradient
-from fedcel.settings import Attention, ClassShare, check_entropy_bonus
+from fedcel.settings import Attention, AttentionStep, ClassShare, check_entropy_bonus
 
 COLLAPSED_SHARE = 0.5
 """Mean n_eff/n below which a warning is given."""
@@ -141,7 +141,10 @@ class Gated:
             (1 - r) alpha + r/n, so that v >= r * plain spread.
         floor: r, in [0, 1].
         hidden: Width h of the attention; 0: a quarter of the features, from 64 to 256.
-        rate: By about how much a step moves theta, whatever the loss's weight.
+        rate: By about how much a step moves theta, whatever the loss's weight; with the step
+            `gradient` the factor of the weighted loss's gradient.
+        stepping: `adam`, or `gradient`: theta moves as the encoder does, in proportion to the
+            loss's weight.
         entropy: Above 0 it keeps the weights apart from a single member: the attention also
             ascends entropy * sum_c beta_c H(alpha_c) in nats, that is it climbs L + entropy H in
             `ascend` and descends L - entropy H in `minimise` and `floor`. The encoder gets no
@@ -168,6 +171,7 @@ class Gated:
     hidden: int
     rate: float
     entropy: float = 0.0
+    stepping: AttentionStep = "adam"
 
     def __post_init__(self) -> None:
         """Refuse a bonus for an attention that never moves."""
@@ -287,8 +291,9 @@ class Gated:
         )
 
     def step(self, state: State, z: Float[Tensor, "*k B D"], y: Int[Tensor, "*k B"]) -> State:
-        """Move theta by a step of Adam where a gradient arrived; see `ConditionalEntropy.step`."""
-        return adam.take_step(state, self.rate)
+        """Move theta where a gradient arrived; see `ConditionalEntropy.step`."""
+        take_step = adam.take_step if self.stepping == "adam" else adam.take_gradient_step
+        return take_step(state, self.rate)
 
 
 def _measure_attention(

@@ -18,6 +18,7 @@ from fedcel.losses.cel.protocol import ConditionalEntropy, FeatureBatches, State
 from fedcel.seeding import make_generator
 from fedcel.settings import (
     Attention,
+    AttentionStep,
     ClassShare,
     ClusterForm,
     Clustering,
@@ -454,7 +455,9 @@ class GatedCEL(CELModule):
             with it and a uniform share, or `detach` nobody.
         floor: Uniform share of the attention `floor`, in [0, 1].
         hidden: Hidden size of the attention; 0: D/4, in 64..256.
-        attention_rate: By about how much a step moves its weights.
+        attention_rate: By about how much a step moves its weights; of a plain step the factor.
+        attention_step: `adam`, or `gradient`: a plain step along the gradient that arrived, in
+            proportion to the weight that your loop gives the loss.
         entropy: Weight of a bonus that keeps the attention from a single member.
     """
 
@@ -470,6 +473,7 @@ class GatedCEL(CELModule):
         floor: float = 0.5,
         hidden: int = 0,
         attention_rate: float = 0.01,
+        attention_step: AttentionStep = "adam",
         entropy: float = 0.0,
         pool: Pool = "flatten",
         seed: int = 0,
@@ -485,6 +489,7 @@ class GatedCEL(CELModule):
             floor=floor,
             hidden=hidden,
             attention_rate=attention_rate,
+            attention_step=attention_step,
             entropy=entropy,
         )
         super().__init__(
@@ -515,6 +520,7 @@ class HybridCEL(CELModule):
         floor: float = 0.5,
         hidden: int = 0,
         attention_rate: float = 0.01,
+        attention_step: AttentionStep = "adam",
         entropy: float = 0.0,
         pool: Pool = "flatten",
         seed: int = 0,
@@ -535,6 +541,7 @@ class HybridCEL(CELModule):
             floor=floor,
             hidden=hidden,
             attention_rate=attention_rate,
+            attention_step=attention_step,
             entropy=entropy,
         )
         super().__init__(

@@ -16,14 +16,16 @@ from fedcel.federation.local_update import (
     encode_in_pieces,
     local_update,
 )
-from fedcel.losses.cel.protocol import State, Term
+from fedcel.losses.cel.gated import Gated
+from fedcel.losses.cel.protocol import State, Stateless, Term
+from fedcel.losses.cel.spread_penalties import linear_penalty
 from fedcel.losses.composite import NO_LOSSES, Losses
-from fedcel.losses.defences import Adversarial
+from fedcel.losses.defences import Adversarial, NoPeek
 from fedcel.nets import split_net
 from fedcel.nets.flat_parameters import FlatNet
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.seeding import make_generator
-from fedcel.settings import LocalSettings, NetSettings
+from fedcel.settings import Attention, LocalSettings, NetSettings
 
 PLAIN = RoundPlan(0.3, 0.0, 0.0, 0.0, 0.0, 0.0, False, 0.0)
 LOCAL = LocalSettings(steps=7, batch_size=5)
@@ -348,3 +350,77 @@ def test_a_round_from_a_packed_state_gives_the_same_bits() -> None:
     assert torch.equal(unpacked.delta, second.delta)
     assert all(torch.equal(unpacked.state[name], second.state[name]) for name in unpacked.state)
     assert unpacked.metrics == second.metrics
+
+
+def train_by(losses: Losses, dtype: torch.dtype = torch.float64) -> LocalUpdate:
+    """Return a round of a net in double precision under these losses."""
+    net = NetSettings(features=6, width=9, noise=0.1)
+    flat = FlatNet(split_net.build_net(net, (1, 4, 4), 3, make_generator(0, "net")).to(dtype))
+    x, y = data()
+    return local_update(
+        flat,
+        flat.vector.clone(),
+        Images(x.to(dtype), y),
+        plan=PLAIN,
+        local=LOCAL,
+        streams=streams,
+        losses=losses,
+    )
+
+
+@pytest.mark.parametrize("clip", [None, 0.01])
+@pytest.mark.parametrize("attention", ["ascend", "minimise"])
+def test_two_backward_passes_are_one(attention: Attention, clip: float | None) -> None:
+    """In float64 to 1e-12: the model and the attention, beside a defence."""
+    cel = Gated(
+        linear_penalty, "batch-share", 3, 6, attention=attention, floor=0.5, hidden=5, rate=0.1
+    )
+    one = Losses(cel, 0.7, NoPeek(), 0.2, clip=clip)
+    first, second = train_by(one), train_by(one._replace(has_two_passes=True))
+    assert first.delta.dtype == torch.float64
+    torch.testing.assert_close(second.model, first.model, rtol=0, atol=1e-12)
+    assert not torch.equal(first.model, train_by(one._replace(cel=None)).model)
+    for name, tensor in first.state.items():
+        torch.testing.assert_close(second.state[name], tensor, rtol=0, atol=1e-12)
+    assert second.metrics == pytest.approx(first.metrics, abs=1e-12)
+
+
+class Alternating(Stateless):
+    """Pulls the first feature up in batches of an odd sum of labels, else it has no gradient."""
+
+    def loss(self, state: State, z: torch.Tensor, y: torch.Tensor, measure: bool = True) -> Term:
+        """Return the term."""
+        value = -z[:, 0].mean()
+        return Term(value if int(y.sum()) % 2 else value.detach(), {})
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.8])
+def test_the_encoder_follows_the_mean_of_the_losses_gradient(momentum: float) -> None:
+    """Autograd by hand: the mean starts with the first step; the head has its own gradient."""
+    losses = Losses(Alternating(), 0.7, has_two_passes=True, cel_momentum=momentum)
+    update = train_by(losses)
+    settings = NetSettings(features=6, width=9, noise=0.1)
+    net = split_net.build_net(settings, (1, 4, 4), 3, make_generator(0, "net")).double()
+    x, y = data()
+    batches = draw_batches(y, LOCAL, streams("batch"))
+    assert len({int(y[batch].sum()) % 2 for batch in batches}) == 2
+    xi = torch.randn(*batches.shape, 6, generator=streams("cut")) * 0.1
+    encoder, mean = list(net.encoder.parameters()), None
+    for batch, noise in zip(batches, xi, strict=True):
+        z = net.encoder(x[batch].double())
+        loss = cross_entropy(net.head(z + noise), y[batch])
+        pull = -0.7 * z[:, 0].mean() * (int(y[batch].sum()) % 2)
+        gradients = torch.autograd.grad(pull, encoder, retain_graph=True)
+        mean = [
+            g if m is None else momentum * m + (1 - momentum) * g
+            for g, m in zip(gradients, mean or [None] * len(gradients), strict=True)
+        ]
+        every = [*encoder, *net.head.parameters()]
+        slopes = torch.autograd.grad(loss, every)
+        with torch.no_grad():
+            for parameter, slope in zip(every, slopes, strict=True):
+                parameter.sub_(PLAIN.rate * slope)
+            for parameter, slope in zip(encoder, mean, strict=True):
+                parameter.sub_(PLAIN.rate * slope)
+    expected = torch.cat([p.detach().flatten() for p in net.parameters()])
+    torch.testing.assert_close(update.model, expected, rtol=0, atol=1e-7)
