@@ -26,6 +26,7 @@ from fedcel.federation.client_update import (
 from fedcel.federation.code_digest import digest_code
 from fedcel.federation.local_update import SHARED_NOISE, LocalUpdate, local_update
 from fedcel.federation.server_round import (
+    CLIENT_DRIFT,
     KEPT_SHARE,
     ClientTrainer,
     Rejection,
@@ -46,6 +47,7 @@ from fedcel.federation.server_state import (
 )
 
 __all__ = [
+    "CLIENT_DRIFT",
     "HEAVIEST",
     "KEPT_SHARE",
     "SHARED_NOISE",

@@ -19,6 +19,7 @@ LEAD = 100.0
 HELD = 4.0
 """In what moves a threshold, a number counts as at most so many times the middle one, or a part."""
 _SLACK = 1e-3  # of rounding, beyond what is possible
+_USUAL_INFORMATION = 1e4  # nats of an update; unequal clients differ by orders of magnitude
 _USUAL_NLL = 10.0  # nats, where the number of classes is not known
 _MAX_METRICS = 1000  # of one client, besides those of single classes
 _MAX_NAME = 100  # characters of a metric's name
@@ -77,6 +78,7 @@ def declare_metrics(settings: Settings, classes: int | None = None) -> dict[str,
     declared = {
         "loss": _declare_nll(classes)._replace(lowest=-inf if is_own_net else 0.0),
         "clipped": _SHARE,
+        "update-information": MetricRange(0.0, inf, _USUAL_INFORMATION),
     }
     features = float(defences.defended_net_settings(settings).features)
     spread = MetricRange(0.0, features if settings.net.is_bounded else inf, features)

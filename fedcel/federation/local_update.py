@@ -22,6 +22,7 @@ from fedcel.nets import (
 )
 from fedcel.posterior import (
     LangevinContext,
+    LangevinMeasures,
     RoundPlan,
     build_sampler,
     langevin_step,
@@ -144,8 +145,7 @@ class StepMeasures(NamedTuple):
     """What is measured in a step."""
 
     potential: Float[Tensor, "*k"]
-    was_clipped: Float[Tensor, "*k"] | None
-    """1 or 0; None where nothing clips the gradient."""
+    langevin: LangevinMeasures
     metrics: Sequence[Mapping[str, Tensor]]
     """The losses' own of each client, in the last step alone."""
 
@@ -475,12 +475,12 @@ def _take_step(
         cel_gradient = _backward_in_two_passes(
             moved, loss, separate_loss, momentum=losses.cel_momentum, mean=cel_gradient
         )
-    sampler_state, was_clipped = langevin_step(moved, prepared.langevin, state.sampler)
+    sampler_state, langevin = langevin_step(moved, prepared.langevin, state.sampler)
     if losses.acts:
         loss_state = composite.step_losses(losses, loss_state, batch)
     return (
         StepState(loss_state, sampler_state, cel_gradient),
-        StepMeasures(potential, was_clipped, metrics),
+        StepMeasures(potential, langevin, metrics),
     )
 
 
@@ -616,9 +616,11 @@ def _pass_cut(prepared: PreparedRound, step: int, inputs: Float[Tensor, "..."]) 
 
 
 def _summarise(measures: Sequence[StepMeasures]) -> list[dict[str, float]]:
-    """Return each client's numbers: those of the losses, the mean potential, the share clipped."""
+    """Return each client's numbers: of the losses, the mean potential, the Langevin steps'."""
     potentials = torch.stack([step.potential for step in measures]).mean(0)
-    clipped = [step.was_clipped for step in measures if step.was_clipped is not None]
+    langevin = [step.langevin for step in measures]
+    clipped = [step.was_clipped for step in langevin if step.was_clipped is not None]
+    information = [step.information for step in langevin if step.information is not None]
     rows = [
         {key: value.item() for key, value in metrics.items()}
         for metrics in measures[-1].metrics or [{} for _ in potentials.view(-1)]
@@ -626,6 +628,7 @@ def _summarise(measures: Sequence[StepMeasures]) -> list[dict[str, float]]:
     for name, values in {
         "loss": potentials,
         **({"clipped": torch.stack(clipped).mean(0)} if clipped else {}),
+        **({"update-information": torch.stack(information).sum(0)} if information else {}),
     }.items():
         for numbers, value in zip(rows, values.view(-1).tolist(), strict=True):
             numbers[name] = value

@@ -4,6 +4,7 @@
 messages and `finish_round` after them. Nothing here reads or writes a file.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -34,6 +35,8 @@ from fedcel.short_repr import summarise_record
 
 KEPT_SHARE = "kept-share"
 """Metric of a round in which clients were left out: the share of the asked weight that is kept."""
+CLIENT_DRIFT = "client-drift"
+"""Metric: the root of the clients' mean squared distance from their mean update, weighted."""
 _SHOWN_REASONS = 3
 
 
@@ -220,7 +223,8 @@ def finish_round(
     summary = summarise_metrics(
         collector.metrics, weights, declare_metrics(settings, classes), classes
     )
-    metrics = summary.means | spread | largest_weight_metric(settings, weights)
+    drift = {CLIENT_DRIFT: collector.measure_drift()}
+    metrics = summary.means | spread | drift | largest_weight_metric(settings, weights)
     kept_share = 1.0
     if lacking:
         used_weight = sum(request.weights[client] for client in used)
@@ -281,7 +285,7 @@ def check_kept_share(settings: Settings, report: RoundReport, round_number: int)
 
 
 class UpdateCollector:
-    """Collects metrics, class centres and gradients while the updates' deltas are added up."""
+    """Collects metrics, centres, gradients and drift while the updates' deltas are added up."""
 
     def __init__(self, weights: Mapping[int, float], used: Sequence[int]) -> None:
         total = sum(weights[client] for client in used)
@@ -289,6 +293,8 @@ class UpdateCollector:
         self.metrics: list[dict[str, float]] = []
         self.statistics: list[CentreStatistics] = []
         self.gradient: Tensor | None = None
+        self._mean: Tensor | None = None
+        self._square = 0.0
 
     def pass_deltas(self, updates: Iterable[ClientUpdate]) -> Iterator[Tensor]:
         """Yield the updates' deltas one by one, and collect what else is in each."""
@@ -300,7 +306,20 @@ class UpdateCollector:
                 if self.gradient is None:
                     self.gradient = torch.zeros_like(update.gradient)
                 self.gradient.add_(update.gradient, alpha=share)
+            if self._mean is None:
+                self._mean = torch.zeros_like(update.delta)
+            self._mean.add_(update.delta, alpha=share)
+            self._square += share * float(update.delta.norm()) ** 2
             yield update.delta
+
+    def measure_drift(self) -> float:
+        """Measure how far the updates lie from their mean: the root of the mean squared distance.
+
+        Returns:
+            In units of the parameters; 0 without an update.
+        """
+        mean = 0.0 if self._mean is None else float(self._mean.norm())
+        return math.sqrt(max(0.0, self._square - mean**2))
 
 
 def add_mean_gradient(

@@ -10,6 +10,7 @@ from fedcel.posterior.diagnostics import (
 )
 from fedcel.posterior.langevin_step import (
     LangevinContext,
+    LangevinMeasures,
     build_sampler,
     langevin_step,
     moving_parameters,
@@ -27,6 +28,7 @@ from fedcel.posterior.round_plan import (
     weigh_clients,
 )
 from fedcel.posterior.sampler_contract import SAMPLER_CHECKS, SamplerCase
+from fedcel.posterior.update_information import has_information_bound, step_information
 
 __all__ = [
     "DIAGNOSIS_INTERVAL",
@@ -35,6 +37,7 @@ __all__ = [
     "Chain",
     "Diagnosis",
     "LangevinContext",
+    "LangevinMeasures",
     "NoiseAdder",
     "Prediction",
     "RoundPlan",
@@ -45,6 +48,7 @@ __all__ = [
     "build_device_net",
     "build_sampler",
     "diagnose",
+    "has_information_bound",
     "is_encoder_frozen",
     "is_sample_candidate",
     "is_sample_due",
@@ -55,5 +59,6 @@ __all__ = [
     "predict",
     "select_clients",
     "stack_contexts",
+    "step_information",
     "weigh_clients",
 ]

@@ -17,6 +17,7 @@ from fedcel.nets import FlatNet, StackedNet
 from fedcel.posterior.protocol import NoiseAdder, Sampler
 from fedcel.posterior.round_plan import RoundPlan
 from fedcel.posterior.sampler_contract import SAMPLER_CHECKS, SamplerCase
+from fedcel.posterior.update_information import has_information_bound, step_information
 from fedcel.settings import SAMPLERS, LocalSettings
 from fedcel.short_repr import summarise_record
 
@@ -141,6 +142,29 @@ class LangevinContext(NamedTuple):
         """Show shapes in the place of numbers."""
         return summarise_record(self)
 
+    @property
+    def plans(self) -> list[RoundPlan]:
+        """The plan of each client of the context."""
+        return [row.plan for row in self.rows] or [self.plan]
+
+    @property
+    def has_information_bound(self) -> bool:
+        """Say whether every client's noise bounds what its update tells."""
+        samplers = [row.sampler for row in self.rows] or [self.sampler]
+        return all(
+            has_information_bound(plan, is_plain_sampler=isinstance(sampler, Langevin))
+            for plan, sampler in zip(self.plans, samplers, strict=True)
+        )
+
+
+class LangevinMeasures(NamedTuple):
+    """What is measured in a Langevin step; what does not apply is None."""
+
+    was_clipped: Float[Tensor, "*k"] | None
+    """1 or 0: whether the gradient was clipped."""
+    information: Float[Tensor, "*k"] | None
+    """Nats; see `step_information`."""
+
 
 @final
 class RowSampler:
@@ -221,7 +245,7 @@ def moving_parameters(flat: FlatNet, is_encoder_frozen: bool) -> slice:
 
 def langevin_step(
     flat: FlatNet | StackedNet, context: LangevinContext, state: State
-) -> tuple[State, Float[Tensor, "*k"] | None]:
+) -> tuple[State, LangevinMeasures]:
     """Move: w <- w - eta G (g + decay w + kappa (w - received) + variate) + s noise.
 
     s is 1 without a preconditioner G, else `RoundPlan.noise_scale`: sqrt(G), corrected where the
@@ -237,11 +261,20 @@ def langevin_step(
         state: The sampler's state.
 
     Returns:
-        The sampler's next state, and 1 or 0, whether g was clipped; None where nothing clips it.
+        The sampler's next state, whether g was clipped, and the step's share of what bounds the
+        information in the update.
     """
     plan = context.plan
     vector, gradient = flat.vector[..., context.moving], flat.gradient[..., context.moving]
     was_clipped = clip_gradient(gradient, plan.clip) if plan.clip else None
+    information = None
+    if context.has_information_bound:
+        information = step_information(
+            gradient,
+            context.plans,
+            preconditioner=context.preconditioner,
+            noise_scale=context.noise_scale,
+        )
     if plan.decay or plan.pull:
         gradient.add_(vector, alpha=plan.decay + plan.pull)
     if plan.pull:
@@ -251,7 +284,8 @@ def langevin_step(
     if context.preconditioner is not None:
         gradient.mul_(context.preconditioner)
     noise_adder = partial(add_noise, context)
-    return context.sampler.step(state, vector, gradient, noise_adder, plan), was_clipped
+    next_state = context.sampler.step(state, vector, gradient, noise_adder, plan)
+    return next_state, LangevinMeasures(was_clipped, information)
 
 
 def add_noise(context: LangevinContext, target: Float[Tensor, "*k M"], scale: float) -> None:

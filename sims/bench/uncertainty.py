@@ -1,5 +1,6 @@
 """Train a scenario and print its accuracy and uncertainty: posteriors, points, deep ensembles."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -14,6 +15,7 @@ from torch.nn.functional import interpolate
 
 from fedcel.data import load_splits
 from fedcel.errors import RunError, SettingsError
+from fedcel.federation import CLIENT_DRIFT
 from fedcel.files import write_json
 from fedcel.metrics import calibration
 from fedcel.posterior import predict
@@ -22,17 +24,21 @@ from fedcel.seeding import make_generator
 from fedcel.settings import Scalar, Settings, parse_settings
 from sims.bench import scenario
 from sims.bench.scenario import Cell
+from sims.bench.shifted_images import Shift, parse_shifts
 from sims.engines import local
 from sims.engines.process_pool import run_items, time_call
 from sims.progress import estimate_left, print_line
 from sims.report.table import format_markdown, format_means, make_table
-from sims.results import UNCERTAINTY_FILE, UncertaintyRow, find_columns
+from sims.results import EVENTS_FILE, UNCERTAINTY_FILE, UncertaintyRow, find_columns
 
 MEMBER = re.compile(r"(?P<name>.+)-member-\d+")
 """Variants whose models together are one deep ensemble (Lakshminarayanan et al., NIPS 2017)."""
 COLUMNS = find_columns("accuracy", "nll", "ece", "brier", "auroc")
 TRAINED_SECONDS = 0.1
 """A cell that took less was there already, and says nothing of how long others take."""
+INFORMATION = "update-information"
+"""Of each round: what bounds, in nats, what a client's update tells."""
+NO_SHIFTS: Mapping[str, Shift] = {}
 HEAD = ("variant", *(column.head for column in COLUMNS))
 
 
@@ -46,7 +52,7 @@ class VariantRuns(NamedTuple):
 
 
 def train_cell(cell: Cell, folder: Path) -> str:
-    """Train one cell on the loop engine, without the measurement of its leak; return its name.
+    """Train one cell in this process, without the measurement of its leak; return its name.
 
     A cell that is there already is left alone; RunError when it was made with other settings.
     """
@@ -65,12 +71,16 @@ def train_cell(cell: Cell, folder: Path) -> str:
 
 
 def score_cells(
-    cells: Iterable[Cell], folder: Path, outside: Settings | None = None
+    cells: Iterable[Cell],
+    folder: Path,
+    outside: Settings | None = None,
+    shifts: Mapping[str, Shift] = NO_SHIFTS,
 ) -> list[UncertaintyRow]:
     """Return the scores of trained cells.
 
     Variants `NAME-member-K` are averaged into one ensemble. `outside`: whose test images are shown
     to each model as strangers, resized to its own; AUROC is of telling them by predictive entropy.
+    `shifts`: the test images are scored once more after each, as `nll-NAME` and the like.
     """
     return [
         UncertaintyRow(
@@ -79,7 +89,8 @@ def score_cells(
             strength=variant.strength,
             seed=seed,
             runs=len(places),
-            scores=measure_models([run_folder.read_run(place) for place in places], outside),
+            scores=measure_models([run_folder.read_run(place) for place in places], outside, shifts)
+            | measure_rounds(places),
         )
         for variant in group_cells(cells, folder)
         for seed, places in variant.runs.items()
@@ -150,17 +161,61 @@ def subtract_scores(
     ]
 
 
-def measure_models(members: list[Run], outside: Settings | None) -> dict[str, float]:
-    """Return the scores of one model, or of several averaged, on the test images."""
+def measure_models(
+    members: list[Run], outside: Settings | None, shifts: Mapping[str, Shift] = NO_SHIFTS
+) -> dict[str, float]:
+    """Return the scores of one model, or of several averaged, on the test images.
+
+    Those `-calibrated` are of probabilities with one temperature, fitted on validation images.
+    """
     x, y = members[0].splits.test
     probabilities = average_probabilities(members, x)
     scores = calibration.score_probabilities(probabilities, y)
+    held_out = members[0].splits.validation
+    temperature = calibration.fit_temperature(
+        average_probabilities(members, held_out.x), held_out.y
+    )
+    calibrated = calibration.apply_temperature(probabilities, temperature)
+    scores |= suffix_scores(calibration.score_probabilities(calibrated, y), "calibrated")
+    for name, shift in shifts.items():
+        shifted = shift(x, make_generator(members[0].settings.seed, f"shift-{name}"))
+        answers = average_probabilities(members, shifted)
+        scores |= suffix_scores(calibration.score_probabilities(answers, y), name)
     if outside is None:
         return scores
     strangers = resize_images(load_splits(outside.data, outside.clients, outside.seed).test.x, x)
     doubtful = average_probabilities(members, strangers)
     entropies = (calibration.predictive_entropy(p[None]) for p in (probabilities, doubtful))
     return scores | {"auroc": calibration.auroc(*entropies)}
+
+
+def suffix_scores(scores: Mapping[str, float], name: str) -> dict[str, float]:
+    """Return scores under the name of what was scored, as `nll-noisy`."""
+    return {f"{key}-{name}": value for key, value in scores.items()}
+
+
+def measure_rounds(places: Iterable[Path]) -> dict[str, float]:
+    """Return what the rounds of a variant's runs say together.
+
+    `update-information`: nats that bound what a client's updates of all rounds tell, its mean over
+    clients; only where every round has a bound. `client-drift`: its mean over rounds. `r-hat` and
+    `ess`: the worst chain's last diagnosis.
+    """
+    runs = [
+        [json.loads(line) for line in (place / EVENTS_FILE).read_text().splitlines()]
+        for place in places
+    ]
+    events = [event for run in runs for event in run]
+    measures: dict[str, float] = {}
+    if all(INFORMATION in event for event in events):
+        measures[INFORMATION] = sum(event[INFORMATION] for event in events)
+    if all(CLIENT_DRIFT in event for event in events):
+        measures[CLIENT_DRIFT] = sum(event[CLIENT_DRIFT] for event in events) / len(events)
+    judged = [[event for event in run if "r-hat" in event] for run in runs]
+    if all(judged):
+        measures["r-hat"] = max(run[-1]["r-hat"] for run in judged)
+        measures["ess"] = min(run[-1]["ess"] for run in judged)
+    return measures
 
 
 def average_probabilities(
@@ -197,8 +252,11 @@ def compare_calibration(
     outside: str,
     outside_path: str,
     against: str | None = None,
+    shifts: str = "none",
 ) -> str:
-    """Train what is missing of a scenario, on the loop engine; write the scores, return the table.
+    """Train what is missing of a scenario; write the scores, return the table.
+
+    The engine is `loop` where neither the scenario nor an override names another.
 
     Args:
         name: The scenario's name or path.
@@ -208,11 +266,16 @@ def compare_calibration(
         outside: Data source of strangers' images, or `none`.
         outside_path: Where they are, or `none`.
         against: A variant whose differences to the others are shown, too.
+        shifts: Of the test images that are scored as well, or `none`.
 
     Raises:
         FedcelError: As scenarios, data and runs raise it.
     """
-    cells = scenario.list_cells(scenario.read_scenario(name), {**overrides, "engine": "loop"})
+    shift_by_name = parse_shifts(shifts)
+    plan, settings = scenario.override_seeds(scenario.read_scenario(name), dict(overrides))
+    if "engine" not in plan.settings | settings:
+        settings["engine"] = "loop"
+    cells = scenario.list_cells(plan, settings)
     refuse_unknown(against, dict.fromkeys(variant.name for variant in group_cells(cells, out)))
     strangers = None if outside == "none" else foreign_settings(outside, outside_path)
     if strangers:  # a missing file is said before anything is trained
@@ -226,7 +289,7 @@ def compare_calibration(
                 seconds.append(spent)
             remaining = estimate_left(seconds, len(cells) - number, jobs)
             print_line(f"trained {cell} ({number}/{len(cells)}){remaining}")
-    rows = score_cells(cells, out, strangers)
+    rows = score_cells(cells, out, strangers, shift_by_name)
     write_json(out / UNCERTAINTY_FILE, [row.to_json() for row in rows])
     return format_table(rows, against)
 

@@ -26,6 +26,9 @@ def uncertainty_command(
     against: Against = None,
     outside: Annotated[str, typer.Option(help="`data.source` of strangers' images.")] = "none",
     outside_path: Annotated[str, typer.Option(help="`data.path` of strangers' images.")] = "none",
+    shifts: Annotated[
+        str, typer.Option(help="Test images that are scored as well: turned, noisy; or none.")
+    ] = "none",
 ) -> None:
     """Compare posteriors, points and ensembles: calibration, and doubt about strangers' images."""
     require_extra("simulation")
@@ -40,5 +43,6 @@ def uncertainty_command(
         outside=outside,
         outside_path=outside_path,
         against=against,
+        shifts=shifts,
     )
     print(text, end="")

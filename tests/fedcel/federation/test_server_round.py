@@ -48,14 +48,14 @@ def settings(**raw: object) -> Settings:
 
 
 def test_a_round_adds_the_weighted_deltas() -> None:
-    """.1 * 1 + .3 * 2 + .6 * 3 = 2.5, and the clients' mean loss is 1.5."""
+    """.1 * 1 + .3 * 2 + .6 * 3 = 2.5; mean loss 1.5; drift^2 4 (.1 + 1.2 + 5.4 - 2.5^2) = 1.8."""
     trainer = KnownTrainer()
     state = init_server_state(torch.zeros(4))
     state, report = play_round(settings(), state, EXAMPLES, trainer, cut=2)
     torch.testing.assert_close(state.model, torch.full((4,), 2.5))
     assert state.round == 1
     assert (report.clients, report.rejected) == ([0, 1, 2], [])
-    assert report.metrics == pytest.approx({"loss": 1.5})
+    assert report.metrics == pytest.approx({"loss": 1.5, "client-drift": 1.8**0.5})
     assert trainer.requests[0].weights == pytest.approx({0: 0.1, 1: 0.3, 2: 0.6})
     assert trainer.requests[0].inputs.gradient is None
 

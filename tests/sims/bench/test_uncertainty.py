@@ -1,5 +1,6 @@
 """The table of uncertainties: members are averaged, points are points, strangers are told."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedcel.seeding import make_generator
 from fedcel.settings import parse_settings
 from sims.bench import scenario, uncertainty
 from sims.bench.scenario import Cell
+from sims.bench.shifted_images import parse_shifts
 from sims.results.records import UncertaintyRow
 
 RAW: dict[str, Any] = {
@@ -64,6 +66,11 @@ def test_members_are_one_line_and_strangers_are_told_apart(tmp_path: Path) -> No
     assert same["auroc"] == pytest.approx(0.5)
     scores = uncertainty.score_cells(made, tmp_path)
     assert [(s.name, s.runs, s.seed) for s in scores] == [("deep", 2, 0), ("posterior", 1, 0)]
+    assert uncertainty.INFORMATION not in scores[0].scores  # its rounds have no noise
+    assert scores[0].scores["client-drift"] > 0
+    shifted = uncertainty.measure_models(members, None, parse_shifts("noisy"))
+    assert shifted["nll-noisy"] > shifted["nll"] == told["nll"]
+    assert shifted["nll-calibrated"] != shifted["nll"]
     lines = uncertainty.format_table(scores).splitlines()
     assert lines[0].startswith("| variant | accuracy")
     assert lines[2].endswith("| 2 |")
@@ -71,6 +78,22 @@ def test_members_are_one_line_and_strangers_are_told_apart(tmp_path: Path) -> No
     other = made[0]._replace(settings=parse_settings(RAW | {"temperature": 0.0, "rounds": 7}))
     with pytest.raises(RunError, match="made with other settings"):
         uncertainty.train_cell(other, tmp_path)
+
+
+def test_rounds_are_summed_where_each_has_a_bound(tmp_path: Path) -> None:
+    """Nats add up over rounds and members; one round without noise leaves nothing to say."""
+    for name, changes in (("a", {}), ("b", {}), ("c", {"no": 1.0})):
+        events = [
+            {"client-drift": 1.0, "update-information": 2.0},
+            {"client-drift": 3.0, "r-hat": 1.2, "ess": 9.0, "update-information": 5.0},
+        ]
+        if changes:
+            del events[0]["update-information"]
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "events.jsonl").write_text("\n".join(map(json.dumps, events)))
+    both = uncertainty.measure_rounds([tmp_path / "a", tmp_path / "b"])
+    assert both == {"update-information": 14.0, "client-drift": 2.0, "r-hat": 1.2, "ess": 9.0}
+    assert "update-information" not in uncertainty.measure_rounds([tmp_path / "a", tmp_path / "c"])
 
 
 def test_differences_are_paired_by_seed() -> None:

@@ -1,0 +1,105 @@
+"""The bound on what an update tells against a chain whose law is known in closed form."""
+
+import math
+
+import pytest
+import torch
+
+from fedcel.data import Images
+from fedcel.federation.local_update import local_update
+from fedcel.posterior import has_information_bound, step_information
+from fedcel.posterior.round_plan import RoundPlan
+from fedcel.seeding import make_generator
+from fedcel.settings import LocalSettings
+from tests.fedcel.posterior.truth import lines, settings
+
+RATE, STEPS, NOISE, PULL = 0.1, 8, 0.05, 0.7
+CHAINS = 20_000
+PLAN = RoundPlan(RATE, 0.0, 0.0, PULL, 0.0, NOISE, False, 1.0, steps=STEPS)
+
+
+def measure_bound(target: float, plan: RoundPlan = PLAN) -> float:
+    """Return the metric of a client's round, a chain: f = (w - target)^2 / 2, received 0."""
+    federation = lines(
+        [torch.ones(5, 1)], [torch.full((5, 1), target)], CHAINS, settings(1, STEPS, RATE, 1)
+    )
+    update = local_update(
+        federation.flat,
+        torch.zeros(CHAINS),
+        Images(*federation.parts[0]),
+        plan=plan,
+        local=LocalSettings(steps=STEPS, batch_size=5),
+        streams=lambda purpose: make_generator(5, purpose),
+    )
+    return update.metrics["update-information"] / CHAINS
+
+
+def expect_bound(square: float) -> float:
+    """Return the mean of sum_t eta^2 (w_t - x)^2 / (2 v) for E x^2 = `square`.
+
+    w_t is Gaussian: w <- q w + eta x + noise, q = 1 - eta (1 + kappa).
+    """
+    q = 1 - RATE * (1 + PULL)
+    response, variance, total = 0.0, 0.0, 0.0
+    for _ in range(STEPS):
+        total += (response - 1) ** 2 * square + variance
+        response, variance = q * response + RATE, q**2 * variance + NOISE**2
+    return total * RATE**2 / (2 * NOISE**2)
+
+
+def information(square: float) -> float:
+    """Return I(update; x) in nats for x of N(0, square): a Gaussian channel."""
+    q = 1 - RATE * (1 + PULL)
+    response = RATE * sum(q**t for t in range(STEPS))
+    variance = NOISE**2 * sum(q ** (2 * t) for t in range(STEPS))
+    return 0.5 * math.log1p(response**2 * square / variance)
+
+
+@pytest.mark.parametrize("target", [0.0, 0.3, 2.0])
+def test_the_metric_is_the_divergence_of_both_chains(target: float) -> None:
+    """Its mean over the chains, within 1 %."""
+    assert measure_bound(target) == pytest.approx(expect_bound(target**2), rel=0.01)
+
+
+@pytest.mark.parametrize("deviation", [0.02, 0.1, 1.0])
+def test_it_bounds_the_information_in_the_update(deviation: float) -> None:
+    """The mean over Gaussian data is above the exact information, whatever the data's spread."""
+    assert information(deviation**2) < expect_bound(deviation**2)
+
+
+def test_a_moving_prior_barely_helps() -> None:
+    """Of a constant gradient the last state's divergence is (1 - r/2) of the path's, r small.
+
+    KL = (eta g)^2 (sum q^t)^2 / (2 v sum q^2t), and compensated noise is larger by (1 + q)/(1 +
+    q^steps): together (1 - q^steps)/(1 - q) steps' worth.
+    """
+    steps, share = 20, 0.1
+    q = (1 - share) ** (1 / steps)
+    variance = sum(q ** (2 * t) for t in range(steps)) * (1 + q) / (1 + q**steps)
+    kept = sum(q**t for t in range(steps)) ** 2 / variance / steps
+    assert kept == pytest.approx(share / (1 - q) / steps)
+    assert kept == pytest.approx(1 - share / 2, abs=0.01)
+
+
+def test_several_clients_and_a_preconditioner() -> None:
+    """|eta G g / s|^2 / (2 v) by hand, each client with its own noise."""
+    gradient = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    plans = [PLAN._replace(rate=0.5, noise=noise) for noise in (1.0, 2.0)]
+    actual = step_information(gradient, plans)
+    torch.testing.assert_close(actual, torch.tensor([0.125 * 5, 0.125 * 25 / 4]).double())
+    actual = step_information(
+        gradient[0],
+        plans[:1],
+        preconditioner=torch.tensor([2.0, 1.0]),
+        noise_scale=torch.tensor([4.0, 1.0]),
+    )
+    assert actual.item() == pytest.approx(0.125 * (0.25 + 4.0))
+
+
+def test_what_has_no_bound() -> None:
+    """No noise, gradients sent as they are, a user's sampler: nothing is said."""
+    assert has_information_bound(PLAN, is_plain_sampler=True)
+    assert not has_information_bound(PLAN, is_plain_sampler=False)
+    assert not has_information_bound(PLAN._replace(control="fresh"), is_plain_sampler=True)
+    with pytest.raises(KeyError, match="update-information"):
+        measure_bound(0.3, PLAN._replace(noise=0.0))
