@@ -182,7 +182,9 @@ def test_one_noise_written_as_many_is_bounded_alike() -> None:
     scale = torch.tensor([0.5, 1.0, 2.0, 4.0])
     groups = np.zeros(len(y), dtype=np.int64)
     whitened = entropy_bound((z / scale).double().numpy(), 0.3, groups)
-    assert entropy_bound(z.double().numpy(), 0.3 * scale.numpy(), groups) == pytest.approx(whitened)
+    assert entropy_bound(z.double().numpy(), 0.3 * scale.double().numpy(), groups) == pytest.approx(
+        whitened
+    )
 
 
 def test_two_equal_features_of_unequal_noise() -> None:

@@ -216,7 +216,7 @@ def test_of_messages_and_through_the_library() -> None:
     assert leak.population_images == 120
     assert f"at most {bound.beyond_label.student:.2f} and" in str(leak)
     halves = measure_leakage(
-        features=evaluated.mean, labels=evaluated.labels, noise=SIGMA, feature_range=(-20, 20)
+        features=evaluated.mean, labels=evaluated.labels, noise=SIGMA, feature_range=(-20.0, 20.0)
     )
     assert halves.population_images == 60
     assert halves.population_beyond_label is not None
@@ -247,7 +247,7 @@ def test_refuses_nonsense() -> None:
     truth = GaussianClasses(2)
     good = truth.draw(30, 0)
     with pytest.raises(ValueError, match="delta is 1"):
-        bound_population(good, good, delta=1)
+        bound_population(good, good, delta=1.0)
     with pytest.raises(ValueError, match="1 evaluated messages with 1 labels"):
         bound_population(good.take(torch.tensor([0])), good)
     with pytest.raises(ValueError, match=r"noise of reference messages is 0\.0"):
@@ -267,5 +267,5 @@ def test_refuses_nonsense() -> None:
         measure_leakage(features=z, labels=y, noise=1.0, reference_labels=y)
     with pytest.raises(ValueError, match="both given"):
         measure_leakage(features=z, noise=1.0, reference_features=z, reference_images=z)
-    with pytest.raises(ValueError, match=r"feature_range is \(1, 0\)"):
-        measure_leakage(features=z, noise=1.0, feature_range=(1, 0))
+    with pytest.raises(ValueError, match=r"feature_range is \(1\.0, 0\.0\)"):
+        measure_leakage(features=z, noise=1.0, feature_range=(1.0, 0.0))

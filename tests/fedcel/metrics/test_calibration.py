@@ -129,5 +129,5 @@ def test_one_temperature_undoes_overconfidence() -> None:
     assert calibration.fit_temperature(sharp, labels) == pytest.approx(3, rel=0.03)
     assert calibration.fit_temperature(p, labels) == pytest.approx(1, rel=0.03)
     torch.testing.assert_close(calibration.apply_temperature(sharp, 3.0), p)
-    with pytest.raises(ValueError, match="temperature is 0, must be above 0"):
-        calibration.apply_temperature(p, 0)
+    with pytest.raises(ValueError, match="temperature is 0.0, must be above 0"):
+        calibration.apply_temperature(p, 0.0)
