@@ -165,6 +165,10 @@ class LangevinMeasures(NamedTuple):
     information: Float[Tensor, "*k"] | None
     """Nats; see `step_information`."""
 
+    def __repr__(self) -> str:
+        """Show shapes in the place of numbers."""
+        return summarise_record(self)
+
 
 @final
 class RowSampler:
