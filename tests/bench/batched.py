@@ -7,10 +7,12 @@ ratio is taken pair by pair and printed as median and quartiles.
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import torch
 
@@ -27,6 +29,7 @@ from fedcel.federation import (
 from fedcel.losses.cel import State
 from fedcel.runs import run_folder
 from fedcel.settings import Settings, parse_settings
+from sims.engines import client_processes
 from sims.engines.simulate import train_on_engine
 from tests.bench.ratios import bare
 
@@ -61,21 +64,28 @@ def main() -> None:
 
 
 def compare_with_ray(clients: int = 100, rounds: int = 6) -> None:
-    """Print how long a round takes on Flower's simulation, in wall time, and here."""
-    here, on_ray = (
-        time_rounds(
-            configure(clients, "plain", engine=engine, rounds=rounds, **{"chain.burn-in": 1.0})
-        )
-        for engine in ("batched", "ray")
-    )
-    ratios = [y / x for x, y in zip(here, on_ray, strict=True)]
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    typical = 1000 * statistics.median(here) / clients
-    print(
-        f"| {clients} clients at once, CEL plain, wall time | Flower on Ray | {middle:.2f} "
-        f"| {low:.2f} to {high:.2f} | {typical:.2f} |",
-        flush=True,
-    )
+    """Print how long a round and a whole run take on Ray, in wall time, beside here."""
+    what = f"{clients} clients at once, CEL plain, wall time"
+    change = {"rounds": rounds, "chain.burn-in": 1.0}
+    here = time_rounds(configure(clients, "plain", engine="batched", **change))
+    ray = configure(clients, "plain", engine="ray", **change)
+    compared = {"the Ray engine": time_rounds(ray)}
+    with leave_flower_as_it_is():
+        compared["Flower's simulation on Ray"] = time_rounds(ray)
+    for other, there in compared.items():
+        print_row(f"{what}, a round", other, list(zip(here, there, strict=True))[1:], clients)
+        whole = sum(there) / sum(here)
+        print(f"| {what}, {rounds} rounds with their start | {other} | {whole:.2f} | | |")
+
+
+@contextmanager
+def leave_flower_as_it_is() -> Iterator[None]:
+    """Let the Ray engine use Flower's own pool of actors, a message to one at a time."""
+    with (
+        patch.object(client_processes, "use_client_processes", nullcontext),
+        patch.object(client_processes, "use_forwarding", nullcontext),
+    ):
+        yield
 
 
 def compare_choices() -> None:
@@ -106,8 +116,8 @@ def compare_choices() -> None:
 
 
 def time_rounds(settings: Settings) -> list[float]:
-    """Return the seconds of each round of a run after the first."""
-    ends: list[float] = []
+    """Return the seconds of each round of a run, the first with all that is before it."""
+    ends = [time.perf_counter()]
     with TemporaryDirectory() as place:
         folder = Path(place) / "run"
         run_folder.create_run(folder, settings)
@@ -203,7 +213,11 @@ def refuse(reason: str) -> None:
 def line(what: str, other: str, a: Work, b: Work, clients: int, pairs: int = PAIRS) -> None:
     """Print one row: how many times as long b takes as a, and a's time for each client."""
     seconds(a), seconds(b)
-    times = [(seconds(a), seconds(b)) for _ in range(pairs)]
+    print_row(what, other, [(seconds(a), seconds(b)) for _ in range(pairs)], clients)
+
+
+def print_row(what: str, other: str, times: list[tuple[float, float]], clients: int) -> None:
+    """Print one row of pairs of seconds, ours and the other's."""
     low, middle, high = statistics.quantiles([y / x for x, y in times], n=4)
     typical = 1000 * statistics.median(x for x, _ in times) / clients
     print(
